@@ -1,0 +1,413 @@
+"""What a run showed: one frozen tree, the only thing renderers see and `summary.json` holds.
+
+Times are seconds, sizes bytes, shares 0 to 1. None means "not observed"; why stands in
+`RunSummary.not_observed` under the field's path.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+import typing
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+SUMMARY_SCHEMA_VERSION: Final = 1
+
+LEDGER_KEYS: Final = (
+    "startup",
+    "loader_start",
+    "first_batch",
+    "data_wait",
+    "loader_end",
+    "transfer",
+    "forward",
+    "loss",
+    "backward",
+    "recompute",
+    "optimizer",
+    "zero_grad",
+    "sync",
+    "device_wait",
+    "checkpoint",
+    "evaluation",
+    "gc",
+    "other",
+    "shutdown",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """Distribution of a series, in the series' unit."""
+
+    n: int
+    mean: float
+    std: float
+    min: float
+    p50: float
+    p90: float
+    p95: float
+    p99: float
+    max: float
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How the script ended.
+
+    Attributes:
+        status: Exit status, None when a signal ended it or it is still running.
+        signal: Number of the signal that ended it, or None.
+        reason: completed|exception|interrupted|signal|killed|limit|running|unknown.
+        detail: The exception's class, the limit's name, "out of memory: ..." and the like.
+    """
+
+    status: int | None
+    signal: int | None
+    reason: str
+    detail: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The run as a whole. `device_timing`: cpu|async|synchronized."""
+
+    name: str
+    command: list[str]
+    wall_s: float
+    exit: Exit
+    versions: dict[str, str]
+    device_timing: str
+    rank: int | None
+    world_size: int | None
+    started_at: str | None
+    directory: str | None
+    device: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Phases:
+    """Before the first iteration, from it to the end of the last, and after it."""
+
+    initialization_s: float
+    training_s: float
+    finalization_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """The training thread's wall time, without gap or overlap.
+
+    Attributes:
+        seconds: One entry per LEDGER_KEYS; sums to `wall_s`.
+        other_by_place: `seconds["other"]` split by where in the loop it lies.
+    """
+
+    wall_s: float
+    seconds: dict[str, float]
+    other_by_place: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """Steps and throughput.
+
+    Attributes:
+        step_source: optimizer|backward|batches|none: what counted as a step.
+        step_s: Steady steps' wall time.
+        per_step_s: Mean of a steady step per ledger key.
+        warmup_excluded: Leading steps left out of the steady statistics.
+        steady_steps: Steps that remain.
+        steady_s: Their wall time.
+    """
+
+    steps: int
+    iterations: int
+    epochs: int
+    samples: int | None
+    samples_per_s: float | None
+    step_source: str
+    step_s: Statistics | None
+    per_step_s: dict[str, float] | None
+    warmup_excluded: int
+    steady_steps: int
+    steady_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """All evaluation passes together; `loaders` are ids."""
+
+    iterations: int
+    passes: int
+    seconds: float
+    data_wait_s: float
+    loaders: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """One pass of a loader.
+
+    Attributes:
+        stage: training|evaluation|other.
+        loader: Loader id, None when no loader was seen.
+        seconds: From the iterator's creation to the end of the pass.
+        data_wait_s: `next` calls later than the first.
+        slow_batches: Waits over --wait-threshold, the first batch exempt.
+        slow_total_s: Their whole seconds; `slow_excess_s` only what is over the threshold.
+        steps: Updates inside the pass.
+    """
+
+    index: int
+    stage: str
+    loader: int | None
+    seconds: float
+    data_wait_s: float
+    first_batch_s: float | None
+    iterations: int
+    slow_batches: int
+    slow_total_s: float
+    slow_excess_s: float
+    steps: int
+    start_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Work of making one batch, where the dataset runs.
+
+    `wall_s` is per batch; the other seconds are totals. The parts of the fetch by thread state are
+    None until they are measured.
+    """
+
+    n: int
+    wall_s: Statistics | None
+    running_s: float | None
+    runnable_s: float | None
+    throttled_s: float | None
+    reading_s: float | None
+    asleep_s: float | None
+    cpu_s: float | None
+    read_bytes: int | None
+    dataset_s: float | None
+    collate_s: float | None
+    per_worker: list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Loader:
+    """A DataLoader, named by the user's line that built it."""
+
+    id: int
+    site: str
+    role: str
+    kind: str
+    dataset: str | None
+    length: int | None
+    num_workers: int | None
+    prefetch_factor: int | None
+    persistent_workers: bool | None
+    pin_memory: bool | None
+    batch_size: int | None
+    start_method: str | None
+    passes: int
+    iterations: int
+    init_s: Statistics | None
+    first_batch_s: Statistics | None
+    wait_s: Statistics | None
+    wait_total_s: float
+    end_s: float
+    sampler_s: float | None
+    blocked_s: float | None
+    ready_share: float | None
+    fetch: Fetch | None
+    thread: str
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Copies between devices from one line. `direction`: h2d|d2h|d2d."""
+
+    site: str
+    direction: str
+    count: int
+    bytes: int
+    host_s: float
+    device_s: float | None
+    gb_per_s: float | None
+    pinned_share: float
+    non_blocking_share: float
+
+
+@dataclass(frozen=True, slots=True)
+class SyncPoint:
+    """Calls from one line that need a tensor's value on the host.
+
+    `on_cpu`: calls whose tensor lived on the host already: counted, never waited for.
+    """
+
+    site: str
+    kind: str
+    count: int
+    on_cpu: int
+    seconds: float | None
+    exposed_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Outlier:
+    """A step >= 2 x median and >= median + 10 ms.
+
+    Attributes:
+        grew: Ledger key that grew most against the median step, `grew_s` by how much.
+        every: Regular spacing in steps, where outliers repeat regularly.
+        samples: Means of the system samples inside the step's window, None where none fell in it.
+    """
+
+    step: int
+    epoch: int | None
+    start_s: float
+    seconds: float
+    grew: str
+    grew_s: float
+    every: int | None
+    samples: dict[str, float] | None
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """Host, process tree and GPUs over the run; statistics are time-weighted.
+
+    Attributes:
+        interval_s: The sampler's nominal interval.
+        cpu: {cores_usable, host_percent{stat}, tree_percent{stat}, per_core_percent[], iowait_share,
+            pressure_some_share, context_switches_per_s}; tree_percent: 100 = one core.
+        memory: {host_total_bytes, host_available_bytes{stat}, tree_rss_bytes{stat},
+            tree_pss_bytes{stat} or None, swap_used_bytes{stat}, limit_bytes or None}.
+        disk: {read_bytes_per_s{stat}, write_bytes_per_s{stat}}.
+        network: {received_bytes_per_s{stat}, sent_bytes_per_s{stat}}.
+        processes: [{pid, name, role: main|child, cpu_percent{stat}, rss_bytes{stat}, threads,
+            first_s, last_s}], biggest CPU user first.
+        gpus: [{index, uuid, name, utilization{stat}, memory_bytes{stat}, power_w{stat}, energy_wh,
+            energy_source}].
+        cost: {share_of_core, samples}: what the sampler itself took.
+        last_sample: {at_s, main_rss_bytes, children_rss_bytes, host_available_bytes,
+            grown_bytes{main, children}}: the state before the end; `grown` against the first third.
+    """
+
+    interval_s: float
+    samples: int
+    cpu: dict[str, Any]
+    memory: dict[str, Any]
+    disk: dict[str, Any]
+    network: dict[str, Any]
+    processes: list[dict[str, Any]]
+    gpus: list[dict[str, Any]]
+    cost: dict[str, Any]
+    last_sample: dict[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The largest share of training, as a measured fact.
+
+    Attributes:
+        bottleneck: data|transfer|compute|host|sync|checkpoint|evaluation|communication|startup|
+            none|unknown.
+        headline: One sentence with numbers, units and the user's line.
+        level: not|moderately|highly, None where no level applies.
+        share: Of the training phase.
+        site: The user's file:line, or None.
+    """
+
+    bottleneck: str
+    headline: str
+    level: str | None = None
+    share: float | None = None
+    site: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Overhead:
+    """What trainprof itself took, from its own records."""
+
+    events: int
+    bytes: int
+    per_step_us: float | None
+    share: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """Everything a run showed."""
+
+    run: Run
+    phases: Phases
+    ledger: Ledger
+    training: Training
+    evaluation: Evaluation
+    epochs: list[Epoch]
+    loaders: list[Loader]
+    transfers: list[Transfer]
+    sync_points: list[SyncPoint]
+    devices: list[dict[str, Any]] | None
+    system: System | None
+    ranks: list[dict[str, Any]]
+    stragglers: list[dict[str, Any]]
+    outliers: list[Outlier]
+    findings: list[dict[str, Any]]
+    verdict: Verdict
+    overhead: Overhead
+    wait_threshold_s: float
+    not_observed: dict[str, str] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+    schema_version: int = SUMMARY_SCHEMA_VERSION
+
+
+def to_jsonable(summary: RunSummary) -> dict[str, Any]:
+    """Returns the summary as plain JSON values, `schema_version` first; NaN and infinity become None."""
+    plain = _finite(dataclasses.asdict(summary))
+    return {"schema_version": plain.pop("schema_version"), **plain}
+
+
+def from_jsonable(data: dict[str, Any]) -> RunSummary:
+    """Builds a summary from what `to_jsonable` gave; unknown keys are left out.
+
+    Raises:
+        KeyError, TypeError, ValueError: If `data` does not have the summary's shape.
+    """
+    return typing.cast(RunSummary, _build(RunSummary, data))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value
+
+
+def _build(kind: Any, value: Any) -> Any:
+    if dataclasses.is_dataclass(kind):
+        if not isinstance(value, dict):
+            raise TypeError(f"{kind} needs an object, not {type(value).__name__}")
+        hints = typing.get_type_hints(kind)
+        known = {f.name for f in dataclasses.fields(kind)}
+        built = {name: _build(hints[name], item) for name, item in value.items() if name in known}
+        return typing.cast(Any, kind)(**built)
+    origin = typing.get_origin(kind)
+    if origin in (types.UnionType, typing.Union):
+        if value is None:
+            return None
+        return _build(next(a for a in typing.get_args(kind) if a is not types.NoneType), value)
+    if origin is list:
+        (item_kind,) = typing.get_args(kind)
+        return [_build(item_kind, item) for item in value]
+    if origin is dict:
+        return dict(value)
+    return value

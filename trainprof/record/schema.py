@@ -1,0 +1,118 @@
+"""The event log's layout: what the profiled process writes and the analysis reads.
+
+A log is a file of `CHUNK_BYTES` chunks. The first page holds the header; every other 32 bytes are
+one record. A record of kind 0 is a hole (not written yet, or cut off) and is skipped.
+
+History:
+    1: first version.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+from typing import Final
+
+SCHEMA_VERSION: Final = 1
+
+MAGIC: Final = b"TRAINPRF"
+# magic, schema version, byte length of the JSON that follows
+HEADER_PREFIX: Final = struct.Struct("<8sII")
+HEADER_BYTES: Final = 4096
+CHUNK_BYTES: Final = 1 << 20
+
+# kind u8, flags u8, thread u16, site u32, start ns u64, end ns u64, value u64
+RECORD: Final = struct.Struct("<BBHIQQQ")
+RECORD_BYTES: Final = RECORD.size
+assert RECORD_BYTES == 32
+
+# A text is spread over records of kind TEXT: flags = Topic, thread = part number (the last part
+# carries LAST_PART), site = the text's id, and 24 bytes of UTF-8 in place of start, end, value.
+TEXT_RECORD: Final = struct.Struct("<BBHI24s")
+TEXT_PART_BYTES: Final = 24
+LAST_PART: Final = 0x8000
+
+
+class Kind(IntEnum):
+    """What a record tells. All times are `time.perf_counter_ns` of the process that wrote it."""
+
+    HOLE = 0
+    # bookkeeping
+    TEXT = 1
+    CLOCK = 2  # start = perf_counter_ns, end = time_ns, read together
+    THREAD = 3  # thread = number used in later records, site = 1 for the main thread, value = native id
+    TORCH_IMPORT = 4  # start, end: torch's own import
+    LIMIT = 5  # --max-steps or --max-time ended the run at `start`
+    PROCESS_END = 6  # the interpreter reached its end; value = id of the exception's name, or 0
+    # loaders; site = loader id
+    LOADER_INIT = 10  # iterator creation: worker start, prefetch priming
+    LOADER_RESET = 11  # a persistent iterator starts its next pass
+    LOADER_NEXT = 12  # value = batches yielded so far in this pass (1 = the first)
+    LOADER_END = 13  # a `next` that raised StopIteration; includes worker shutdown
+    LOADER_ERROR = 14  # a `next` that raised anything else
+    SAMPLER = 15  # value = samples in the index list, or 0 when it has no length
+    FETCH = 16  # dataset[i] and collate; value = samples, or 0
+    COLLATE = 17
+    # the training loop
+    TRANSFER = 20  # site; flags = Transfer; value = bytes
+    PLACEMENT = 21  # Module.to and the like; site
+    FORWARD = 22  # site = class id; flags = Forward
+    LOSS = 23  # site = class id; flags = Forward
+    BACKWARD = 24
+    OPTIMIZER_STEP = 25  # site = optimizer id
+    SCALER_STEP = 26  # GradScaler.step, also when the update is skipped; site = optimizer id
+    SCALER_UPDATE = 27  # GradScaler.unscale_ and update
+    CLIP_GRADIENTS = 28
+    SCHEDULER_STEP = 29
+    ZERO_GRAD = 30
+    SYNC = 31  # site; flags = Sync
+    CHECKPOINT_SAVE = 32  # site
+    CHECKPOINT_LOAD = 33  # site
+    GC = 34  # value = generation
+
+
+class Topic(IntEnum):
+    """What a TEXT record's text describes; the text is one JSON value."""
+
+    SITE = 1  # [file, line, function]
+    LOADER = 2  # facts of a DataLoader, see probes/loader.py
+    CLASS = 3  # qualified class name
+    OPTIMIZER = 4  # class name
+    PROBE_FAILED = 5  # {probe, error}
+    PROBE_UNAVAILABLE = 6  # {probe, reason}
+    EXCEPTION = 7  # class name of the exception that ended the script
+    RECORDING_STOPPED = 8  # {reason, at_ns}
+    ENVIRONMENT = 9  # {torch, cuda, device, threads} once torch was imported
+
+
+class TransferFlag(IntEnum):
+    """Bits of a TRANSFER record's flags."""
+
+    H2D = 1
+    D2H = 2
+    D2D = 4
+    PINNED = 8
+    NON_BLOCKING = 16
+
+
+class ForwardFlag(IntEnum):
+    """Bits of a FORWARD or LOSS record's flags."""
+
+    GRAD = 1  # grad mode was on
+    TRAINING = 2  # module.training
+
+
+class SyncFlag(IntEnum):
+    """Flags of a SYNC record: which call, plus ON_CPU when the tensor lived on the host."""
+
+    ITEM = 1
+    TOLIST = 2
+    NUMPY = 3
+    BOOL = 4
+    FLOAT = 5
+    INT = 6
+    INDEX = 7
+    FORMAT = 8
+    NONZERO = 9
+    SYNCHRONIZE = 10
+    ON_CPU = 128
