@@ -12,11 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-MANIFEST_SCHEMA_VERSION: Final = 1
+from trainprof.record.names import EVENTS
 
-# The profiled process finds its run directory and its options here, and nowhere else.
-ENV_DIRECTORY: Final = "TRAINPROF_DIR"
-ENV_OPTIONS: Final = "TRAINPROF_OPTIONS"
+MANIFEST_SCHEMA_VERSION: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +33,7 @@ class RunDirectory:
 
     @property
     def events(self) -> Path:
-        return self.path / "events"
+        return self.path / EVENTS
 
     @property
     def samples(self) -> Path:

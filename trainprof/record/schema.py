@@ -19,6 +19,9 @@ MAGIC: Final = b"TRAINPRF"
 # magic, schema version, byte length of the JSON that follows
 HEADER_PREFIX: Final = struct.Struct("<8sII")
 HEADER_BYTES: Final = 4096
+# In the header page: when recording stopped for good (perf_counter_ns, errno), or zeros.
+STOPPED: Final = struct.Struct("<QI")
+STOPPED_OFFSET: Final = 4000
 CHUNK_BYTES: Final = 1 << 20
 
 # kind u8, flags u8, thread u16, site u32, start ns u64, end ns u64, value u64
@@ -40,7 +43,9 @@ class Kind(IntEnum):
     # bookkeeping
     TEXT = 1
     CLOCK = 2  # start = perf_counter_ns, end = time_ns, read together
-    THREAD = 3  # thread = number used in later records, site = 1 for the main thread, value = native id
+    THREAD = (
+        3  # thread = number used in later records, site = 1 for the main thread, value = native id
+    )
     TORCH_IMPORT = 4  # start, end: torch's own import
     LIMIT = 5  # --max-steps or --max-time ended the run at `start`
     PROCESS_END = 6  # the interpreter reached its end; value = id of the exception's name, or 0

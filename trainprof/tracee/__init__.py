@@ -1,0 +1,10 @@
+"""What runs inside the profiled process before the script's first line."""
+
+from __future__ import annotations
+
+import os
+
+
+def site_directory() -> str:
+    """Returns the directory to put first on PYTHONPATH: its sitecustomize starts the tracee."""
+    return os.path.join(os.path.dirname(os.path.abspath(__file__)), "site")

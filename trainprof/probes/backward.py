@@ -1,0 +1,39 @@
+"""Records each run of the autograd engine: backward, autograd.grad, and what they nest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from trainprof.probes.patcher import Patcher, hide_our_frame
+from trainprof.probes.session import Session
+from trainprof.record.schema import Kind
+
+Wrapped = Callable[..., Any]
+
+
+class BackwardProbe:
+    """Hooks the engine's one Python door; dynamo relies on the identity of `autograd.grad`."""
+
+    name = "backward"
+
+    def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
+        emit, now = session.emit, session.now
+        kind = int(Kind.BACKWARD)
+
+        def make(original: Wrapped) -> Wrapped:
+            def _engine_run_backward(*args: Any, **kwargs: Any) -> Any:
+                start = now()
+                try:
+                    return original(*args, **kwargs)
+                except BaseException as error:
+                    hide_our_frame(error)
+                    raise
+                finally:
+                    emit(kind, start, now())
+
+            return _engine_run_backward
+
+        name = "_engine_run_backward"
+        patcher.around(make, (torch.autograd, name), (torch.autograd.graph, name))

@@ -1,0 +1,30 @@
+"""The probes of a default run."""
+
+from __future__ import annotations
+
+from trainprof.probes.backward import BackwardProbe
+from trainprof.probes.checkpoint import CheckpointProbe
+from trainprof.probes.fetch import FetchProbe
+from trainprof.probes.forward import ForwardProbe
+from trainprof.probes.garbage import GarbageProbe
+from trainprof.probes.loader import LoaderProbe
+from trainprof.probes.optimizer import OptimizerProbe
+from trainprof.probes.session import Probe
+from trainprof.probes.sync import SyncProbe
+from trainprof.probes.transfer import TransferProbe
+
+
+def default_probes() -> list[Probe]:
+    """Returns fresh probes, in the order in which they are attached."""
+    loader = LoaderProbe()
+    return [
+        loader,
+        FetchProbe(loader),
+        TransferProbe(),
+        ForwardProbe(),
+        BackwardProbe(),
+        OptimizerProbe(),
+        SyncProbe(),
+        CheckpointProbe(),
+        GarbageProbe(),
+    ]

@@ -1,0 +1,47 @@
+"""Records `torch.save` and `torch.load`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import FrameType, ModuleType
+from typing import Any
+
+from trainprof.probes.patcher import Patcher, hide_our_frame
+from trainprof.probes.session import Session
+from trainprof.record.schema import Kind
+
+Wrapped = Callable[..., Any]
+
+
+class CheckpointProbe:
+    """Wraps both under both their names."""
+
+    name = "checkpoint"
+
+    def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
+        now = session.now
+
+        def record(kind: int, start: int, caller: FrameType) -> None:
+            session.emit(kind, start, session.now(), session.sites.find(caller))
+
+        guarded = patcher.guarded(record)
+
+        def maker(kind: int) -> Callable[[Wrapped], Wrapped]:
+            def make(original: Wrapped) -> Wrapped:
+                def checkpoint(*args: Any, **kwargs: Any) -> Any:
+                    start = now()
+                    try:
+                        return original(*args, **kwargs)
+                    except BaseException as error:
+                        hide_our_frame(error)
+                        raise
+                    finally:
+                        guarded(kind, start, sys._getframe(1))
+
+                return checkpoint
+
+            return make
+
+        for name, kind in (("save", Kind.CHECKPOINT_SAVE), ("load", Kind.CHECKPOINT_LOAD)):
+            patcher.around(maker(int(kind)), (torch, name), (torch.serialization, name))

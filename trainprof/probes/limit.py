@@ -1,0 +1,74 @@
+"""Ends the run after so many steps or seconds, as a normal end of the script."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from trainprof.record.event_log import EventLog
+from trainprof.record.schema import Kind
+
+
+class RunLimitReached(SystemExit):
+    """Raised in the script when --max-steps or --max-time is reached.
+
+    A SystemExit of status 0: `finally` blocks run, no traceback is printed, and `except Exception`
+    does not stop it.
+    """
+
+    def __init__(self, limit: str) -> None:
+        super().__init__(0)
+        self.limit = limit
+
+
+class Limit:
+    """Counts steps and watches the clock; raises only between steps, on the main thread.
+
+    Attributes:
+        before_batch, before_step, before_forward: To be called by probes at the outermost hook, or
+            None where no limit was set, so that it costs nothing.
+    """
+
+    def __init__(self, log: EventLog, options: dict[str, Any], now: Callable[[], int]) -> None:
+        self._log, self._now = log, now
+        self._max_steps: int | None = options.get("max_steps")
+        seconds: float | None = options.get("max_time_s")
+        started = options.get("spawned_ns") or now()
+        self._deadline_ns = None if seconds is None else started + int(seconds * 1e9)
+        self._steps: Counter[int] = Counter()
+        self._most = 0
+        armed = self._max_steps is not None or self._deadline_ns is not None
+        self.before_batch: Callable[[], None] | None = self._before_batch if armed else None
+        self.before_step: Callable[[int], None] | None = self._before_step if armed else None
+        self.before_forward: Callable[[], None] | None = None
+        if self._deadline_ns is not None:
+            self.before_forward = self._check_time
+
+    def stepped(self, optimizer: int) -> None:
+        """Counts an outermost update of one optimizer."""
+        if self._max_steps is not None:
+            self._steps[optimizer] += 1
+            self._most = max(self._most, self._steps[optimizer])
+
+    def _before_batch(self) -> None:
+        if self._max_steps is not None and self._most >= self._max_steps:
+            self._end("--max-steps")
+        self._check_time()
+
+    def _before_step(self, optimizer: int) -> None:
+        if self._max_steps is not None and self._steps[optimizer] >= self._max_steps:
+            self._end("--max-steps")
+        self._check_time()
+
+    def _check_time(self) -> None:
+        if self._deadline_ns is not None and self._now() >= self._deadline_ns:
+            self._end("--max-time")
+
+    def _end(self, limit: str) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return
+        now = self._now()
+        self._log.emit(Kind.LIMIT, now, now, 0, 1 if limit == "--max-steps" else 2)
+        raise RunLimitReached(limit)

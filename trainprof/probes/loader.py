@@ -1,0 +1,233 @@
+"""Records what the training thread asks of each DataLoader: creation, `next`, sampler, end."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from trainprof.probes.call_site import LoaderBirthplaces, forget
+from trainprof.probes.patcher import HookPointMissing, Patcher, hide_our_frame
+from trainprof.probes.session import Session
+from trainprof.record.schema import Kind, Topic
+
+Wrapped = Callable[..., Any]
+
+
+class LoaderProbe:
+    """Hooks the iterators, not DataLoader: every style of loop goes through `__next__`.
+
+    `type(iter(loader))` stays what it is, and nothing is hung on the script's objects.
+    """
+
+    name = "loader"
+
+    def __init__(self) -> None:
+        # Id of the loader whose iterator is being made; a worker forked meanwhile inherits it.
+        self.creating = 0
+        self._loader_of: dict[int, int] = {}
+        self._numbers: dict[int, int] = {}
+
+    def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
+        dataloader = sys.modules.get("torch.utils.data.dataloader")
+        if dataloader is None:
+            raise HookPointMissing("torch.utils.data.dataloader is not loaded")
+        self._session = session
+        self._births = LoaderBirthplaces(session.sites, session.keep_track)
+        base = getattr(dataloader, "_BaseDataLoaderIter", None)
+        if base is None:
+            raise HookPointMissing("_BaseDataLoaderIter does not exist")
+        patcher.around(self._make_next, (base, "__next__"))
+        self._optional(patcher, self._make_next_index, base, "_next_index")
+        self._optional(patcher, self._make_setattr(patcher), dataloader.DataLoader, "__setattr__")
+        self._watch_iterators(patcher, base)
+
+    def _optional(self, patcher: Patcher, make: Wrapped, owner: Any, name: str) -> None:
+        try:
+            patcher.around(make, (owner, name))
+        except HookPointMissing as missing:
+            self._session.unavailable(self.name, str(missing))
+
+    def _make_next(self, original: Wrapped) -> Wrapped:
+        emit, now = self._session.emit, self._session.now
+        loader_of = self._loader_of
+        check_limit = self._session.limit.before_batch
+
+        def __next__(self: Any) -> Any:
+            if check_limit is not None:
+                check_limit()
+            start = now()
+            try:
+                batch = original(self)
+            except BaseException as error:
+                kind = Kind.LOADER_END if type(error) is StopIteration else Kind.LOADER_ERROR
+                emit(kind, start, now(), loader_of.get(id(self), 0))
+                hide_our_frame(error)
+                raise
+            emit(
+                _NEXT,
+                start,
+                now(),
+                loader_of.get(id(self), 0),
+                getattr(self, "_num_yielded", 0),
+            )
+            return batch
+
+        return __next__
+
+    def _make_next_index(self, original: Wrapped) -> Wrapped:
+        emit, now = self._session.emit, self._session.now
+        loader_of = self._loader_of
+
+        def _next_index(self: Any) -> Any:
+            start = now()
+            try:
+                index = original(self)
+            except BaseException as error:
+                hide_our_frame(error)
+                raise
+            emit(
+                _SAMPLER,
+                start,
+                now(),
+                loader_of.get(id(self), 0),
+                len(index) if type(index) is list else 1,
+            )
+            return index
+
+        return _next_index
+
+    def _make_setattr(self, patcher: Patcher) -> Wrapped:
+        note = patcher.guarded(self._births.note)
+        frame_of_caller = sys._getframe
+
+        def make(original: Wrapped) -> Wrapped:
+            def __setattr__(self: Any, attr: str, val: Any) -> None:
+                if attr == "dataset":
+                    note(self, val, frame_of_caller(1))
+                try:
+                    original(self, attr, val)
+                except BaseException as error:
+                    hide_our_frame(error)
+                    raise
+
+            return __setattr__
+
+        return make
+
+    def _watch_iterators(self, patcher: Patcher, base: Any) -> None:
+        """Wraps creation and reset of each iterator class, those of later packages included."""
+
+        def wrap(cls: type) -> None:
+            for method, kind in (("__init__", Kind.LOADER_INIT), ("_reset", Kind.LOADER_RESET)):
+                if callable(vars(cls).get(method)):
+                    patcher.around(self._maker(patcher, kind), (cls, method))
+
+        for heir in _heirs(base):
+            wrap(heir)
+        guarded = patcher.guarded(wrap)
+
+        def __init_subclass__(cls: type, /, **keywords: Any) -> None:
+            super(base, cls).__init_subclass__(**keywords)  # type: ignore[misc]
+            guarded(cls)
+
+        patcher.add(base, "__init_subclass__", classmethod(__init_subclass__))
+
+    def _maker(self, patcher: Patcher, kind: Kind) -> Callable[[Wrapped], Wrapped]:
+        emit, now = self._session.emit, self._session.now
+        loader_of = self._loader_of
+        enter = patcher.guarded(self._enter)
+
+        def make(original: Wrapped) -> Wrapped:
+            def create(iterator: Any, loader: Any, *args: Any, **kwargs: Any) -> Any:
+                enter(iterator, loader)
+                before, self.creating = self.creating, loader_of.get(id(iterator), 0)
+                start = now()
+                try:
+                    return original(iterator, loader, *args, **kwargs)
+                except BaseException as error:
+                    hide_our_frame(error)
+                    raise
+                finally:
+                    emit(kind, start, now(), self.creating)
+                    self.creating = before
+
+            return create
+
+        return make
+
+    def _enter(self, iterator: Any, loader: Any) -> None:
+        key = id(iterator)
+        if key in self._loader_of:
+            return
+        loader_key = id(loader)
+        number = self._numbers.get(loader_key)
+        if number is None:
+            site = self._births.of(loader)
+            if site is None:
+                site = self._session.sites.find(sys._getframe(2))
+            facts = describe(loader)
+            facts["serial"] = len(self._numbers) + 1
+            facts["site"] = site
+            number = self._session.log.define(Topic.LOADER, json.dumps(facts, default=str))
+            self._numbers[loader_key] = number
+            self._session.keep_track(loader, lambda: forget(self._numbers, loader_key))
+        self._loader_of[key] = number
+        self._session.keep_track(iterator, lambda: forget(self._loader_of, key))
+
+
+_NEXT, _SAMPLER = int(Kind.LOADER_NEXT), int(Kind.SAMPLER)
+
+
+def _heirs(cls: type) -> list[type]:
+    children: list[type] = cls.__subclasses__()
+    return [heir for child in children for heir in (child, *_heirs(child))]
+
+
+def describe(loader: Any) -> dict[str, Any]:
+    """Returns a loader's facts; what it does not have is None."""
+    dataset = getattr(loader, "dataset", None)
+    context = getattr(loader, "multiprocessing_context", None)
+    workers = getattr(loader, "num_workers", None)
+    return {
+        "kind": _class_name(loader),
+        "dataset": _class_name(dataset),
+        "dataset_length": _length(dataset),
+        "length": _length(loader),
+        "is_iterable": hasattr(dataset, "__iter__") and not hasattr(dataset, "__getitem__"),
+        "sampler": _class_name(getattr(loader, "sampler", None)),
+        "batch_sampler": _class_name(getattr(loader, "batch_sampler", None)),
+        "batch_size": getattr(loader, "batch_size", None),
+        "drop_last": getattr(loader, "drop_last", None),
+        "num_workers": workers,
+        "prefetch_factor": getattr(loader, "prefetch_factor", None),
+        "persistent_workers": getattr(loader, "persistent_workers", None),
+        "pin_memory": getattr(loader, "pin_memory", None),
+        "start_method": _start_method(context) if workers else None,
+    }
+
+
+def _class_name(thing: Any) -> str | None:
+    return None if thing is None else type(thing).__qualname__
+
+
+def _length(thing: Any) -> int | None:
+    """The length as torch would take it, without calling an IterableDataset's own `__len__`."""
+    if not hasattr(type(thing), "__len__"):
+        return None
+    try:
+        return len(thing)
+    except Exception:
+        return None
+
+
+def _start_method(context: Any) -> str | None:
+    if context is not None and hasattr(context, "get_start_method"):
+        return str(context.get_start_method())
+    multiprocessing = sys.modules.get("multiprocessing")
+    method = multiprocessing.get_start_method(allow_none=True) if multiprocessing else None
+    if method is not None:
+        return str(method)
+    return "forkserver" if sys.version_info >= (3, 14) and sys.platform == "linux" else "fork"

@@ -1,0 +1,170 @@
+"""The one place where the script's torch is changed: installs, guards and undoes.
+
+A wrapper never lets a fault of ours through, and never leaves a frame of ours in a traceback of
+the script's.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+_ABSENT: Final = object()
+
+# `warnings.warn(stacklevel=n)` does not count frames of files named like this, so a warning from
+# below a wrapper is shown at the script's line, as without us.
+_FILE_NAME: Final = "<trainprof; not counted by warnings, like importlib._bootstrap>"
+
+
+class HookPointMissing(Exception):
+    """This torch does not offer what a probe hooks; the probe is reported as not available."""
+
+
+def hide_our_frame(error: BaseException) -> None:
+    """Takes the calling wrapper's frame off the traceback; call first in its `except`, then raise.
+
+    Python 3.10 puts the frame back when the exception is raised again.
+    """
+    traceback = error.__traceback__
+    if traceback is not None:
+        error.__traceback__ = traceback.tb_next
+
+
+class Patcher:
+    """Replaces attributes for one probe, and silences that probe after its first fault."""
+
+    def __init__(self, probe: str, report_fault: Callable[[str, BaseException], None]) -> None:
+        self._probe = probe
+        self._report_fault = report_fault
+        self._undo: list[Callable[[], None]] = []
+        self._is_silent = False
+
+    def around(
+        self,
+        make: Callable[[Callable[..., Any]], Callable[..., Any]],
+        *places: tuple[Any, str],
+        inherited: bool = False,
+    ) -> None:
+        """Replaces one function, known in several places, by `make(original)`.
+
+        Args:
+            make: Given the original, returns the wrapper; which must call it exactly once.
+            places: (owner, attribute) pairs that hold the same function; those that hold another
+                are left alone. The first must exist.
+            inherited: Allow an attribute that the owner inherits (torch.Tensor's C methods);
+                otherwise base and heir, both patched, would count one call twice.
+
+        Raises:
+            HookPointMissing: If the first place has no such function.
+        """
+        owner, name = places[0]
+        original = self._lookup(owner, name, inherited)
+        wrapper = functools.update_wrapper(_uncounted(make(original)), original)
+        if inherited:  # so that pickle finds the method where it now is
+            wrapper.__module__, wrapper.__qualname__ = owner.__module__, f"{owner.__name__}.{name}"
+        let_dynamo_skip(wrapper)
+        for place_owner, place_name in places:
+            held = vars(place_owner).get(place_name, _ABSENT)
+            if held is original or (inherited and held is _ABSENT):
+                self._set(place_owner, place_name, wrapper, held)
+
+    def add(self, owner: Any, name: str, value: Any) -> None:
+        """Gives `owner` an attribute that it does not have itself."""
+        if name in vars(owner):
+            raise HookPointMissing(f"{owner.__name__}.{name} is taken")
+        self._set(owner, name, value, _ABSENT)
+
+    def hook(
+        self,
+        register: Callable[[Any], Any],
+        callback: Callable[..., None],
+        is_compiling: Callable[[], bool],
+    ) -> None:
+        """Registers `callback` through one of torch's own hooks; guarded.
+
+        torch.compile traces through hooks: `is_compiling` makes ours vanish from its graphs.
+        """
+        guarded = self.guarded(callback)
+
+        def hook(*args: Any) -> None:
+            if not is_compiling():
+                guarded(*args)
+
+        let_dynamo_skip(hook)
+        self._undo.append(register(hook).remove)
+
+    def on_undo(self, action: Callable[[], None]) -> None:
+        self._undo.append(action)
+
+    def guarded(self, callback: Callable[..., None]) -> Callable[..., None]:
+        """Returns `callback` made safe: its first fault is reported and silences this probe."""
+
+        def call(*args: Any, **kwargs: Any) -> None:
+            if self._is_silent:
+                return
+            try:
+                callback(*args, **kwargs)
+            except Exception as error:
+                self.fail(error)
+
+        let_dynamo_skip(call, and_all_below=True)
+        return call
+
+    def fail(self, error: BaseException) -> None:
+        """Reports a fault of ours once; from then on the probe's guarded callbacks do nothing."""
+        if not self._is_silent:
+            self._is_silent = True
+            self._report_fault(self._probe, error)
+
+    def undo(self) -> None:
+        """Takes everything back, last first; what somebody else has wrapped since is left alone."""
+        while self._undo:
+            self._undo.pop()()
+
+    def _lookup(self, owner: Any, name: str, inherited: bool) -> Callable[..., Any]:
+        found: Any = getattr(owner, name, _ABSENT) if inherited else vars(owner).get(name, _ABSENT)
+        if not callable(found):
+            where = getattr(owner, "__qualname__", getattr(owner, "__name__", repr(owner)))
+            raise HookPointMissing(f"{where}.{name} does not exist")
+        return cast(Callable[..., Any], found)
+
+    def _set(self, owner: Any, name: str, wrapper: Any, before: Any) -> None:
+        setattr(owner, name, wrapper)
+
+        def restore() -> None:
+            if vars(owner).get(name) is not wrapper:
+                return
+            if before is _ABSENT:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, before)
+
+        self._undo.append(restore)
+
+
+def _uncounted(function: Callable[..., Any]) -> Callable[..., Any]:
+    function.__code__ = function.__code__.replace(co_filename=_FILE_NAME)
+    return function
+
+
+def let_dynamo_skip(function: Callable[..., Any], *, and_all_below: bool = False) -> None:
+    """Marks a frame of ours so that torch.compile leaves it alone: no added graph, no added break.
+
+    `torch._dynamo` itself is not imported: that takes seconds, and would freeze identities.
+    """
+    eval_frame = sys.modules.get("torch._C._dynamo.eval_frame")
+    code = getattr(function, "__code__", None)
+    if eval_frame is None or code is None:
+        return
+    try:
+        if hasattr(eval_frame, "set_code_exec_strategy"):
+            action = eval_frame._FrameAction
+            below = action.SKIP if and_all_below else action.DEFAULT
+            strategy = eval_frame._FrameExecStrategy(action.SKIP, below)
+            eval_frame.set_code_exec_strategy(code, strategy)
+        else:  # torch < 2.7
+            eval_frame.skip_code(code)
+    except Exception:
+        return  # cosmetic: without it torch.compile traces a few frames more

@@ -1,0 +1,102 @@
+"""What the probes of one process share, and the attaching of them."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable, Iterable
+from time import perf_counter_ns
+from types import ModuleType
+from typing import Any, Protocol
+
+from trainprof.probes.call_site import CallSites
+from trainprof.probes.limit import Limit
+from trainprof.probes.patcher import HookPointMissing, Patcher, let_dynamo_skip
+from trainprof.record.event_log import EventLog
+from trainprof.record.schema import Topic
+
+
+class Probe(Protocol):
+    """One thing watched. `attach` patches a torch that the script has just imported."""
+
+    name: str
+
+    def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None: ...
+
+
+class Session:
+    """Owns what probes share: the log, the clock, call sites, the run's limits.
+
+    Attributes:
+        emit: The log's `emit`; probes bind it once, and it stays good in a forked child.
+        now: The clock of every record, in ns.
+    """
+
+    def __init__(
+        self,
+        log: EventLog,
+        *,
+        cwd: str,
+        options: dict[str, object] | None = None,
+        now: Callable[[], int] = perf_counter_ns,
+    ) -> None:
+        self.log = log
+        self.now = now
+        self.emit = log.emit
+        self.sites = CallSites(log, cwd)
+        self.limit = Limit(log, options or {}, now)
+        self._patchers: list[Patcher] = []
+        self._kept: dict[int, weakref.ref[Any]] = {}
+        self._tickets = itertools.count()
+
+    def attach(self, torch: ModuleType, probes: Iterable[Probe]) -> None:
+        """Attaches every probe; one that torch's version does not offer is noted, the rest work."""
+        self.log.note(Topic.ENVIRONMENT, _versions(torch))
+        let_dynamo_skip(self.emit, and_all_below=True)
+        for probe in probes:
+            self.attach_probe(probe, torch)
+
+    def attach_probe(self, probe: Probe, torch: ModuleType) -> Patcher:
+        """Attaches one probe under a patcher of its own and returns that."""
+        patcher = Patcher(probe.name, self._probe_failed)
+        self._patchers.append(patcher)
+        try:
+            probe.attach(torch, patcher, self)
+        except (HookPointMissing, AttributeError) as missing:
+            self.unavailable(probe.name, str(missing))
+        except Exception as error:
+            patcher.fail(error)
+        return patcher
+
+    def unavailable(self, probe: str, reason: str) -> None:
+        self.log.note(Topic.PROBE_UNAVAILABLE, {"probe": probe, "reason": reason})
+
+    def detach(self) -> None:
+        """Undoes every patch, last first."""
+        for patcher in reversed(self._patchers):
+            patcher.undo()
+        self._patchers.clear()
+
+    def keep_track(self, thing: object, forget: Callable[[], None]) -> None:
+        """Calls `forget` when `thing` is gone, without hanging anything on it."""
+        ticket = next(self._tickets)
+
+        def gone(_: object) -> None:
+            self._kept.pop(ticket, None)
+            forget()
+
+        self._kept[ticket] = weakref.ref(thing, gone)
+
+    def _probe_failed(self, probe: str, error: BaseException) -> None:
+        self.log.note(
+            Topic.PROBE_FAILED, {"probe": probe, "error": f"{type(error).__name__}: {error}"}
+        )
+
+
+def _versions(torch: ModuleType) -> dict[str, str | None]:
+    version = getattr(torch, "version", None)
+    return {
+        "torch": str(getattr(torch, "__version__", "unknown")),
+        "cuda": getattr(version, "cuda", None),
+        "hip": getattr(version, "hip", None),
+    }

@@ -1,0 +1,143 @@
+"""Records copies between devices, and models being placed on one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import FrameType, ModuleType
+from typing import Any
+
+from trainprof.probes.patcher import HookPointMissing, Patcher, hide_our_frame
+from trainprof.probes.session import Session
+from trainprof.record.schema import Kind, Topic, TransferFlag
+
+Wrapped = Callable[..., Any]
+
+
+class TransferProbe:
+    """Wraps the copying methods of `torch.Tensor`; a call that stays on its device is no transfer.
+
+    Attributes:
+        plain_types: Tensor types whose attributes may be read without running the script's code
+            (`__torch_function__`); others are not looked at.
+    """
+
+    name = "transfer"
+
+    def __init__(self) -> None:
+        self.plain_types: set[type] = set()
+
+    def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
+        self._session = session
+        self._mode_depth = getattr(torch._C, "_len_torch_function_stack", lambda: 0)
+        self.plain_types.update({torch.Tensor, torch.nn.Parameter})
+        self._inside_placement = 0
+        self._devices: set[str] = set()
+        observe = patcher.guarded(self._observe)
+        self._record_placement = patcher.guarded(self._placed)
+        for name in ("to", "cuda", "cpu"):
+            make = self._maker(observe, source_is_argument=False)
+            self._optional(patcher, make, (torch.Tensor, name), inherited=True)
+        make = self._maker(observe, source_is_argument=True)
+        self._optional(patcher, make, (torch.Tensor, "copy_"), inherited=True)
+        self._optional(patcher, self._make_placement, (torch.nn.Module, "_apply"))
+
+    def _optional(
+        self, patcher: Patcher, make: Wrapped, place: tuple[Any, str], inherited: bool = False
+    ) -> None:
+        try:
+            patcher.around(make, place, inherited=inherited)
+        except HookPointMissing as missing:
+            self._session.unavailable(self.name, str(missing))
+
+    def _maker(
+        self, observe: Callable[..., None], *, source_is_argument: bool
+    ) -> Callable[[Wrapped], Wrapped]:
+        now, plain = self._session.now, self.plain_types
+
+        def make(original: Wrapped) -> Wrapped:
+            def copy(self: Any, *args: Any, **kwargs: Any) -> Any:
+                start = now()
+                try:
+                    result = original(self, *args, **kwargs)
+                except BaseException as error:
+                    hide_our_frame(error)
+                    raise
+                if source_is_argument:
+                    if args and type(args[0]) in plain and type(self) in plain:
+                        observe(args[0], self, start, now(), args[1:], kwargs)
+                elif result is not self and type(result) in plain and type(self) in plain:
+                    observe(self, result, start, now(), args, kwargs)
+                return result
+
+            return copy
+
+        return make
+
+    def _observe(
+        self,
+        source: Any,
+        result: Any,
+        start: int,
+        end: int,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        # A mode of the script's would see our reads of `.device` as calls.
+        if self._inside_placement or self._mode_depth():
+            return
+        origin, target = source.device, result.device
+        if origin == target or "meta" in (origin.type, target.type):
+            return
+        flags = _direction(origin.type, target.type)
+        if kwargs.get("non_blocking") or any(a is True for a in args):
+            flags |= TransferFlag.NON_BLOCKING
+        if origin.type == "cpu" and source.is_pinned():
+            flags |= TransferFlag.PINNED
+        site = self._session.sites.find(sys._getframe(3))
+        size = result.numel() * result.element_size()
+        self._session.emit(_TRANSFER, start, end, site, size, flags)
+        self._note_device(target if target.type != "cpu" else origin)
+
+    def _note_device(self, device: Any) -> None:
+        name = str(device)
+        if name not in self._devices:
+            self._devices.add(name)
+            self._session.log.note(Topic.ENVIRONMENT, {"device": name})
+
+    def _make_placement(self, original: Wrapped) -> Wrapped:
+        probe = self
+        now, record = self._session.now, self._record_placement
+
+        def _apply(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if probe._inside_placement:
+                try:
+                    return original(self, *args, **kwargs)
+                except BaseException as error:
+                    hide_our_frame(error)
+                    raise
+            probe._inside_placement += 1
+            start = now()
+            try:
+                return original(self, *args, **kwargs)
+            except BaseException as error:
+                hide_our_frame(error)
+                raise
+            finally:
+                probe._inside_placement -= 1
+                record(start, sys._getframe(1))
+
+        return _apply
+
+    def _placed(self, start: int, caller: FrameType) -> None:
+        end = self._session.now()
+        self._session.emit(_PLACEMENT, start, end, self._session.sites.find(caller))
+
+
+_TRANSFER, _PLACEMENT = int(Kind.TRANSFER), int(Kind.PLACEMENT)
+
+
+def _direction(origin: str, target: str) -> int:
+    if origin == "cpu":
+        return TransferFlag.H2D
+    return TransferFlag.D2H if target == "cpu" else TransferFlag.D2D

@@ -1,0 +1,22 @@
+"""Errors that end a command of ours with one line and one hint."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class TrainprofError(Exception):
+    """Something the user can act on; only the command line catches it.
+
+    Attributes:
+        slug: Stable name of the kind of error.
+        exit_code: Status the command ends with.
+        hint: What to do, or None.
+    """
+
+    slug: ClassVar[str] = "error"
+    exit_code: ClassVar[int] = 2
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.hint = hint

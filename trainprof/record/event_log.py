@@ -1,0 +1,309 @@
+"""The event log of one process: memory-mapped records that outlive any end of the process.
+
+A record lands in the page cache as it is written, so nothing is lost to SIGKILL or `os._exit`, and
+there is nothing to flush. Every chunk is allocated on disk before it is mapped: writing into a
+sparse mapping on a full disk would kill the script with SIGBUS.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import json
+import mmap
+import os
+import struct
+import sys
+import threading
+import time
+from _thread import get_ident
+from collections.abc import Callable
+from typing import Final
+
+from trainprof.record.names import EVENT_LOG_SUFFIX
+from trainprof.record.schema import (
+    CHUNK_BYTES,
+    HEADER_BYTES,
+    HEADER_PREFIX,
+    LAST_PART,
+    MAGIC,
+    RECORD,
+    RECORD_BYTES,
+    SCHEMA_VERSION,
+    STOPPED,
+    STOPPED_OFFSET,
+    TEXT_PART_BYTES,
+    TEXT_RECORD,
+    Kind,
+    Topic,
+)
+
+_MAX_THREADS: Final = 0xFFFF
+_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class EventLog:
+    """Writes this process's records; opened at the first one, reopened in a forked child.
+
+    No method raises: an event that cannot be written is dropped, and why recording stopped is noted
+    in the header.
+
+    Attributes:
+        emit: `emit(kind, start_ns, end_ns, site=0, value=0, flags=0)`, from any thread.
+    """
+
+    def __init__(self, directory: str, *, role: str) -> None:
+        """
+        Args:
+            directory: Absolute path of the run's events/; the script may change its directory.
+            role: "script" for the process trainprof started, "child" for its descendants.
+        """
+        self._directory = directory
+        self._role = role
+        self._parent: int | None = None
+        self._texts: list[tuple[Topic, str]] = []
+        self._ids: dict[tuple[Topic, str], int] = {}
+        self._preamble: list[tuple[int, int, int, int]] = []
+        self.path: str | None = None
+        self.is_open = False
+        self.emit, self._write_bytes, self._start_over = _writer(self)
+
+    def define(self, topic: Topic, text: str) -> int:
+        """Returns the id under which later records name `text`; the same text, the same id."""
+        known = self._ids.get((topic, text))
+        if known is not None:
+            return known
+        self._texts.append((topic, text))
+        number = len(self._texts)
+        self._ids[topic, text] = number
+        if self.is_open:
+            self._write_text(topic, number, text)
+        return number
+
+    def note(self, topic: Topic, value: object) -> None:
+        """Writes `value` as a JSON text that stands for itself."""
+        self.define(topic, json.dumps(value, ensure_ascii=True, default=repr))
+
+    def remember(self, kind: Kind, start_ns: int, end_ns: int, value: int = 0) -> None:
+        """Keeps a record until another one opens the log; nothing is written for it alone."""
+        self._preamble.append((kind, start_ns, end_ns, value))
+
+    def reopen_in_child(self) -> None:
+        """After a fork: the child writes a log of its own, with all texts known so far."""
+        self._parent = os.getppid()
+        self._role = "child"
+        self._preamble.clear()
+        self.path = None
+        self.is_open = False
+        self._start_over()
+
+    def _write_text(self, topic: Topic, number: int, text: str) -> None:
+        data = text.encode("utf-8", "replace")[: TEXT_PART_BYTES * (LAST_PART - 1)]
+        starts = range(0, max(len(data), 1), TEXT_PART_BYTES)
+        for part, start in enumerate(starts):
+            last = LAST_PART if part == len(starts) - 1 else 0
+            piece = data[start : start + TEXT_PART_BYTES]
+            self._write_bytes(TEXT_RECORD.pack(Kind.TEXT, topic, part | last, number, piece))
+
+    def _header(self) -> bytes:
+        facts = {
+            "pid": os.getpid(),
+            "ppid": os.getppid(),
+            "forked_from": self._parent,
+            "role": self._role,
+            "perf_ns": time.perf_counter_ns(),
+            "time_ns": time.time_ns(),
+            "python": sys.version.split()[0],
+            "argv0": sys.argv[0] if getattr(sys, "argv", None) else "",
+            "rank": os.environ.get("RANK"),
+        }
+        text = json.dumps(facts, ensure_ascii=True).encode("ascii")[: STOPPED_OFFSET - 16]
+        return (HEADER_PREFIX.pack(MAGIC, SCHEMA_VERSION, len(text)) + text).ljust(
+            HEADER_BYTES, b"\0"
+        )
+
+
+class _Chunk:
+    """One mapped stretch of the log file, and the descriptor that Python's mmap keeps for it."""
+
+    def __init__(self, path: str, offset: int) -> None:
+        flags = os.O_RDWR | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+        if offset == 0:
+            flags |= os.O_CREAT | os.O_EXCL
+        descriptor = os.open(path, flags, 0o600)
+        try:
+            _allocate(descriptor, offset, CHUNK_BYTES)
+            # mmap duplicates the descriptor to the lowest free number, which this finds out.
+            self._kept = os.dup(descriptor)
+            os.close(self._kept)
+            self.buffer = mmap.mmap(descriptor, CHUNK_BYTES, offset=offset)
+            status = os.fstat(descriptor)
+            self._file = (status.st_dev, status.st_ino)
+        finally:
+            os.close(descriptor)
+
+    def may_be_released(self) -> bool:
+        """False once the script has closed our descriptor: unmapping would close its successor."""
+        try:
+            status = os.fstat(self._kept)
+        except OSError:
+            return False
+        return (status.st_dev, status.st_ino) == self._file
+
+
+def _allocate(descriptor: int, offset: int, size: int) -> None:
+    if hasattr(os, "posix_fallocate"):
+        try:
+            os.posix_fallocate(descriptor, offset, size)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                raise
+        else:
+            return
+    written = 0
+    while written < size:
+        written += os.pwrite(descriptor, bytes(size - written), offset + written)
+
+
+Emit = Callable[..., None]
+
+
+def _writer(log: EventLog) -> tuple[Emit, Callable[[bytes], None], Callable[[], None]]:
+    """Makes the functions that share one cursor; a closure is the fastest state Python has."""
+    pack_into = RECORD.pack_into
+    threads: dict[int, int] = {}
+    chunk: _Chunk | None = None
+    unreleased: list[_Chunk] = []
+    chunks = 0
+    stopped = False
+    growing = threading.Lock()
+    # One tuple, read in one go: a thread that saw the old chunk also gets the old cursor.
+    target: tuple[mmap.mmap | bytearray, Callable[[], int]] = (bytearray(), _cursor(0))
+
+    def emit(
+        kind: int, start_ns: int, end_ns: int, site: int = 0, value: int = 0, flags: int = 0
+    ) -> None:
+        buffer, next_offset = target
+        try:
+            pack_into(
+                buffer,
+                next_offset(),
+                kind,
+                flags,
+                threads[get_ident()],
+                site,
+                start_ns,
+                end_ns,
+                value,
+            )
+        except Exception:
+            emit_slowly(kind, start_ns, end_ns, site, value, flags)
+
+    def emit_slowly(kind: int, start: int, end: int, site: int, value: int, flags: int) -> None:
+        try:
+            if stopped or (chunk is None and not open_log()):
+                return
+            thread = threads.get(get_ident())
+            if thread is None:
+                thread = enter_thread()
+            write_bytes(RECORD.pack(kind, flags, thread, site, start, end, value))
+        except Exception:
+            return
+
+    def write_bytes(record: bytes) -> None:
+        for _ in range(2):
+            buffer, next_offset = target
+            offset = next_offset()
+            if offset + RECORD_BYTES <= len(buffer):
+                buffer[offset : offset + RECORD_BYTES] = record
+                return
+            if stopped or not grow(buffer):
+                return
+
+    def open_log() -> bool:
+        name = f"{os.getpid()}-{time.time_ns()}{EVENT_LOG_SUFFIX}"
+        log.path = os.path.join(log._directory, name)
+        if not grow(target[0]):
+            return False
+        log.is_open = True
+        for number, (topic, text) in enumerate(list(log._texts), 1):
+            log._write_text(topic, number, text)
+        for kind, start, end, value in log._preamble:
+            emit_slowly(kind, start, end, 0, value, 0)
+        return True
+
+    def enter_thread() -> int:
+        number = min(len(threads), _MAX_THREADS)
+        threads[get_ident()] = number
+        is_main = threading.main_thread().ident == get_ident()
+        native = threading.get_native_id()
+        now = time.perf_counter_ns()
+        write_bytes(RECORD.pack(Kind.THREAD, 0, number, int(is_main), now, now, native))
+        return number
+
+    def grow(full: mmap.mmap | bytearray) -> bool:
+        nonlocal chunk, chunks, target, stopped
+        # Never wait here: a signal handler may have interrupted the thread that holds the lock.
+        if not growing.acquire(blocking=False):
+            return False
+        try:
+            if target[0] is not full:
+                return True
+            assert log.path is not None
+            fresh = _Chunk(log.path, chunks * CHUNK_BYTES)
+            if chunks == 0:
+                fresh.buffer[:HEADER_BYTES] = log._header()
+            first = HEADER_BYTES if chunks == 0 else 0
+            clock = (time.perf_counter_ns(), time.time_ns())
+            RECORD.pack_into(fresh.buffer, first, Kind.CLOCK, 0, 0, 0, *clock, 0)
+            if chunk is not None and not chunk.may_be_released():
+                unreleased.append(chunk)
+            chunk, chunks = fresh, chunks + 1
+            target = (fresh.buffer, _cursor(first + RECORD_BYTES))
+        except OSError as error:
+            stopped = True
+            _note_stop(log.path, error)
+            return False
+        finally:
+            growing.release()
+        return True
+
+    def start_over() -> None:
+        nonlocal chunk, chunks, target, stopped, growing
+        if chunk is not None and not chunk.may_be_released():
+            unreleased.append(chunk)
+        chunk, chunks, stopped = None, 0, False
+        growing = threading.Lock()
+        threads.clear()
+        target = (bytearray(), _cursor(0))
+
+    return emit, write_bytes, start_over
+
+
+def _cursor(start: int) -> Callable[[], int]:
+    """Returns a thread-safe source of record offsets: `count` is atomic where there is a GIL."""
+    step = itertools.count(start, RECORD_BYTES).__next__
+    if getattr(sys, "_is_gil_enabled", lambda: True)():
+        return step
+    lock = threading.Lock()
+
+    def locked() -> int:
+        with lock:
+            return step()
+
+    return locked
+
+
+def _note_stop(path: str | None, error: OSError) -> None:
+    """Writes when and why recording stopped into the header page, which has its room already."""
+    if path is None:
+        return
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            stop = STOPPED.pack(time.perf_counter_ns(), error.errno or 0)
+            os.pwrite(descriptor, stop, STOPPED_OFFSET)
+        finally:
+            os.close(descriptor)
+    except (OSError, struct.error):
+        return

@@ -1,0 +1,107 @@
+"""Starts the tracee: a no-op `@profile`, and probes as soon as the script has imported torch."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from time import perf_counter_ns
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from trainprof.record.names import ENV_DIRECTORY, ENV_OPTIONS, EVENTS
+from trainprof.tracee import profile_shim
+from trainprof.tracee.import_hook import AfterImport
+
+if TYPE_CHECKING:
+    from trainprof.probes.session import Session
+    from trainprof.record.event_log import EventLog
+
+
+class Tracee:
+    """This process's part in a run. There is one, made by `start`."""
+
+    def __init__(self, directory: str, options: dict[str, object]) -> None:
+        self._directory = directory
+        self._options = options
+        self._is_script = os.getppid() == options.get("supervisor_pid")
+        self._pid = os.getpid()
+        self._cwd = os.getcwd()
+        self._log: EventLog | None = None
+        self.session: Session | None = None
+
+    def install(self) -> None:
+        profile_shim.install()
+        AfterImport({"torch": self._on_torch}).install()
+        os.register_at_fork(after_in_child=self._after_fork)
+        if self._is_script:
+            atexit.register(self._on_exit)
+
+    def _open_log(self) -> EventLog:
+        if self._log is None:
+            from trainprof.record.event_log import EventLog
+
+            role = "script" if self._is_script else "child"
+            self._log = EventLog(os.path.join(self._directory, EVENTS), role=role)
+        return self._log
+
+    def _on_torch(self, torch: ModuleType, start_ns: int, end_ns: int) -> None:
+        try:
+            from trainprof.probes.catalogue import default_probes
+            from trainprof.probes.session import Session
+            from trainprof.record.schema import Kind
+
+            log = self._open_log()
+            log.remember(Kind.TORCH_IMPORT, start_ns, end_ns)
+            self.session = Session(log, cwd=self._cwd, options=self._options)
+            self.session.attach(torch, default_probes())
+        except Exception as error:
+            self._report("attach", error)
+
+    def _report(self, where: str, error: BaseException) -> None:
+        try:
+            from trainprof.record.schema import Topic
+
+            fault = {"probe": where, "error": f"{type(error).__name__}: {error}"}
+            self._open_log().note(Topic.PROBE_FAILED, fault)
+        except Exception:
+            return
+
+    def _after_fork(self) -> None:
+        if self._log is not None:
+            self._log.reopen_in_child()
+
+    def _on_exit(self) -> None:
+        """Notes how the interpreter came to its end; a child of a fork is not the script."""
+        if os.getpid() != self._pid:
+            return
+        try:
+            from trainprof.record.schema import Kind, Topic
+
+            log = self._open_log()
+            raised = getattr(sys, "last_type", None)
+            name = log.define(Topic.EXCEPTION, raised.__name__) if raised is not None else 0
+            now = perf_counter_ns()
+            log.emit(Kind.PROCESS_END, now, now, 0, name)
+        except Exception:
+            return
+
+
+def start() -> None:
+    """Installs the tracee once per process; a second call (two site directories) does nothing."""
+    directory = os.environ.get(ENV_DIRECTORY)
+    if not directory or hasattr(start, "tracee"):
+        return
+    tracee = Tracee(directory, _options())
+    start.tracee = tracee  # type: ignore[attr-defined]
+    tracee.install()
+
+
+def _options() -> dict[str, object]:
+    text = os.environ.get(ENV_OPTIONS)
+    if not text:
+        return {}
+    import json
+
+    options = json.loads(text)
+    return options if isinstance(options, dict) else {}

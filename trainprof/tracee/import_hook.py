@@ -1,0 +1,78 @@
+"""Calls us right after the script itself has imported a module; nothing is imported early."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec
+from time import perf_counter_ns
+from types import ModuleType
+
+
+class AfterImport:
+    """A `sys.meta_path` finder that finds nothing of its own.
+
+    Callbacks get the module and when its execution began and ended, in perf_counter_ns.
+
+    It asks the other finders and lends the found loader an `exec_module` that calls back once the
+    module has been executed. The loader, the spec and the module stay what they would have been.
+    """
+
+    def __init__(self, callbacks: dict[str, Callable[[ModuleType, int, int], None]]) -> None:
+        self._callbacks = callbacks
+
+    def install(self) -> None:
+        """Starts waiting, or calls back at once for modules that are there already."""
+        for name in [name for name in self._callbacks if name in sys.modules]:
+            now = perf_counter_ns()
+            self._callbacks.pop(name)(sys.modules[name], now, now)
+        if self._callbacks:
+            sys.meta_path.insert(0, self)
+
+    def remove(self) -> None:
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name not in self._callbacks:
+            return None
+        spec = self._ask_others(name, path, target)
+        loader = getattr(spec, "loader", None)
+        if loader is None or not hasattr(loader, "exec_module"):
+            return spec
+        execute = loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            del loader.exec_module  # back to the class's own
+            start = perf_counter_ns()
+            try:
+                execute(module)
+            except BaseException as error:
+                if error.__traceback__ is not None:
+                    error.__traceback__ = error.__traceback__.tb_next
+                raise
+            callback = self._callbacks.pop(name, None)
+            if not self._callbacks:
+                self.remove()
+            if callback is not None:
+                callback(module, start, perf_counter_ns())
+
+        try:
+            loader.exec_module = exec_module
+        except AttributeError:  # a loader with slots: leave it be
+            return spec
+        return spec
+
+    def _ask_others(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None
+    ) -> ModuleSpec | None:
+        for finder in list(sys.meta_path):
+            if finder is self:
+                continue
+            find_spec = getattr(finder, "find_spec", None)
+            spec: ModuleSpec | None = find_spec(name, path, target) if find_spec else None
+            if spec is not None:
+                return spec
+        return None
