@@ -1,0 +1,695 @@
+"""Summaries of runs that could have been: what renderers are tested on.
+
+Every builder gives ledgers that close and figures that agree with one another, as analysis would.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+from trainprof.analysis.summary import (
+    LEDGER_KEYS,
+    Epoch,
+    Evaluation,
+    Exit,
+    Fetch,
+    Ledger,
+    Loader,
+    Outlier,
+    Overhead,
+    Phases,
+    Run,
+    RunSummary,
+    Statistics,
+    SyncPoint,
+    System,
+    Training,
+    Transfer,
+    Verdict,
+)
+
+MIB = 1 << 20
+GIB = 1 << 30
+
+
+def statistics(
+    mean: float, *, n: int = 240, p50: float | None = None, p95: float | None = None, **some: float
+) -> Statistics:
+    """A plausible distribution around a mean."""
+    middle = mean if p50 is None else p50
+    high = mean * 1.06 if p95 is None else p95
+    values = {
+        "std": mean * 0.04,
+        "min": mean * 0.9,
+        "p90": (middle + high) / 2,
+        "p99": high * 1.1,
+        "max": high * 1.2,
+    } | some
+    return Statistics(n=n, mean=mean, p50=middle, p95=high, **values)
+
+
+def ledger(seconds: dict[str, float], other_by_place: dict[str, float] | None = None) -> Ledger:
+    """A ledger of the given parts, the other keys 0."""
+    whole = dict.fromkeys(LEDGER_KEYS, 0.0) | seconds
+    return Ledger(sum(whole.values()), whole, other_by_place or {})
+
+
+def per_step(seconds: dict[str, float]) -> dict[str, float]:
+    """Parts of a step, the other keys 0."""
+    return dict.fromkeys(LEDGER_KEYS, 0.0) | seconds
+
+
+def loader(site: str, **changes: Any) -> Loader:
+    """A training loader without workers; `changes` are its other fields."""
+    plain = Loader(
+        id=0,
+        site=site,
+        role="training",
+        kind="DataLoader",
+        dataset="PhotoFolder",
+        length=125,
+        num_workers=0,
+        prefetch_factor=None,
+        persistent_workers=False,
+        pin_memory=False,
+        batch_size=32,
+        start_method=None,
+        passes=2,
+        iterations=250,
+        init_s=statistics(0.0012, n=2),
+        first_batch_s=statistics(0.214, n=2),
+        wait_s=statistics(0.187, n=248, p95=0.201, max=0.568),
+        wait_total_s=46.38,
+        end_s=0.002,
+        sampler_s=0.011,
+        blocked_s=None,
+        ready_share=None,
+        fetch=Fetch(
+            n=250,
+            wall_s=statistics(0.186, n=250),
+            running_s=None,
+            runnable_s=None,
+            throttled_s=None,
+            reading_s=None,
+            asleep_s=None,
+            cpu_s=None,
+            read_bytes=None,
+            dataset_s=45.9,
+            collate_s=0.52,
+            per_worker=[],
+        ),
+        thread="MainThread",
+    )
+    return replace(plain, **changes)
+
+
+def epoch(index: int, seconds: float, data_wait_s: float, **changes: Any) -> Epoch:
+    """One training pass of 125 batches."""
+    plain = Epoch(
+        index=index,
+        stage="training",
+        loader=0,
+        seconds=seconds,
+        data_wait_s=data_wait_s,
+        first_batch_s=0.214,
+        iterations=125,
+        slow_batches=0,
+        slow_total_s=0.0,
+        slow_excess_s=0.0,
+        steps=125,
+        start_s=2.1 + index * seconds,
+    )
+    return replace(plain, **changes)
+
+
+def system(**changes: Any) -> System:
+    """Eight cores of which the run uses about one."""
+
+    def stat(mean: float, most: float, least: float | None = None) -> dict[str, float]:
+        low = mean / 2 if least is None else least
+        return {"mean": mean, "min": low, "p50": mean, "p95": most, "max": most}
+
+    plain = System(
+        interval_s=0.5,
+        samples=120,
+        cpu={
+            "cores_usable": 8,
+            "host_percent": stat(16.0, 41.0),
+            "tree_percent": stat(108.0, 160.0),
+            "per_core_percent": [16.0] * 8,
+            "iowait_share": 0.004,
+            "pressure_some_share": 0.01,
+            "context_switches_per_s": 812.0,
+        },
+        memory={
+            "host_total_bytes": 32 * GIB,
+            "host_available_bytes": stat(24.0 * GIB, 25.0 * GIB, 23.0 * GIB),
+            "tree_rss_bytes": stat(590.0 * MIB, 612.0 * MIB),
+            "tree_pss_bytes": stat(560.0 * MIB, 580.0 * MIB),
+            "swap_used_bytes": stat(0.0, 0.0),
+            "limit_bytes": None,
+        },
+        disk={"read_bytes_per_s": stat(2.1e6, 9e6), "write_bytes_per_s": stat(12e3, 1e6)},
+        network={"received_bytes_per_s": stat(900.0, 4e3), "sent_bytes_per_s": stat(700.0, 2e3)},
+        processes=[
+            {
+                "pid": 4120,
+                "name": "python train.py",
+                "role": "main",
+                "cpu_percent": stat(108.0, 160.0),
+                "rss_bytes": stat(590.0 * MIB, 612.0 * MIB),
+                "threads": 9,
+                "first_s": 0.0,
+                "last_s": 58.3,
+            }
+        ],
+        gpus=[],
+        cost={"share_of_core": 0.004, "samples": 120},
+        last_sample=None,
+    )
+    return replace(plain, **changes)
+
+
+def slow_loader() -> RunSummary:
+    """The workshop's script: decoding in the main process takes four fifths of the time."""
+    parts = ledger(
+        {
+            "startup": 1.87,
+            "loader_start": 0.003,
+            "first_batch": 0.43,
+            "data_wait": 46.38,
+            "loader_end": 0.002,
+            "transfer": 0.0,
+            "forward": 3.61,
+            "loss": 0.09,
+            "backward": 5.02,
+            "optimizer": 0.61,
+            "zero_grad": 0.04,
+            "gc": 0.03,
+            "other": 0.29,
+            "shutdown": 0.06,
+        },
+        {"after the step": 0.21, "before the forward": 0.08},
+    )
+    step = per_step(
+        {
+            "data_wait": 0.1871,
+            "forward": 0.0144,
+            "loss": 0.00036,
+            "backward": 0.0201,
+            "optimizer": 0.0024,
+            "zero_grad": 0.00016,
+            "gc": 0.00012,
+            "other": 0.00114,
+        }
+    )
+    return RunSummary(
+        run=Run(
+            name="train.py",
+            command=["train.py", "configs/example_config.py"],
+            wall_s=parts.wall_s,
+            exit=Exit(status=0, signal=None, reason="completed"),
+            versions={"python": "3.11.7", "torch": "2.13.0", "trainprof": "0.1.0"},
+            device_timing="cpu",
+            rank=None,
+            world_size=None,
+            started_at="2026-11-21T03:40:12Z",
+            directory="trainprof-runs/train-20261121-034012-7f3a",
+            device="cpu",
+        ),
+        phases=Phases(1.87, 56.503, 0.06),
+        ledger=parts,
+        training=Training(
+            steps=250,
+            iterations=250,
+            epochs=2,
+            samples=8000,
+            samples_per_s=141.8,
+            step_source="optimizer",
+            step_s=statistics(0.2257, p50=0.225, p95=0.244, max=0.612),
+            per_step_s=step,
+            warmup_excluded=10,
+            steady_steps=240,
+            steady_s=54.17,
+        ),
+        evaluation=Evaluation(0, 0, 0.0, 0.0, []),
+        epochs=[epoch(0, 28.31, 23.22, slow_batches=1), epoch(1, 28.17, 23.16)],
+        loaders=[loader("train.py:41")],
+        transfers=[],
+        sync_points=[SyncPoint("train.py:66", "item", 250, 250, None, None)],
+        devices=None,
+        system=system(),
+        ranks=[],
+        stragglers=[],
+        outliers=[Outlier(117, 0, 28.4, 0.612, "data_wait", 0.381, None, {"tree_percent": 101.0})],
+        findings=[],
+        verdict=Verdict(
+            "data",
+            "DATA-BOUND: the loop waits for train.py:41 in 83 % of training time, "
+            "187 of 226 ms a step",
+            level="highly",
+            share=0.829,
+            site="train.py:41",
+        ),
+        overhead=Overhead(events=2760, bytes=92 * 1024, per_step_us=9.1, share=0.00004),
+        wait_threshold_s=0.5,
+    )
+
+
+def healthy() -> RunSummary:
+    """Two workers keep up, validation after each of ten epochs, checkpoints now and then."""
+    base = slow_loader()
+    parts = ledger(
+        {
+            "startup": 2.31,
+            "loader_start": 0.31,
+            "first_batch": 1.92,
+            "data_wait": 2.13,
+            "loader_end": 0.12,
+            "forward": 48.2,
+            "loss": 0.71,
+            "backward": 79.6,
+            "optimizer": 9.84,
+            "zero_grad": 0.42,
+            "checkpoint": 1.24,
+            "evaluation": 11.7,
+            "gc": 0.21,
+            "other": 1.87,
+            "shutdown": 0.22,
+        }
+    )
+    step = per_step(
+        {
+            "data_wait": 0.00171,
+            "forward": 0.0386,
+            "loss": 0.00057,
+            "backward": 0.0637,
+            "optimizer": 0.00787,
+            "zero_grad": 0.00034,
+            "gc": 0.00017,
+            "other": 0.0015,
+        }
+    )
+    training_passes = [epoch(index, 14.8 - (index > 0) * 0.3, 0.213) for index in range(10)]
+    evaluation_passes = [
+        epoch(index, 1.17, 0.06, stage="evaluation", loader=1, iterations=25, steps=0)
+        for index in range(10)
+    ]
+    return replace(
+        base,
+        run=replace(
+            base.run,
+            name="healthy.py",
+            command=["healthy.py"],
+            wall_s=parts.wall_s,
+            directory="trainprof-runs/healthy-20261121-034512-c01d",
+        ),
+        phases=Phases(2.31, 158.26, 0.22),
+        ledger=parts,
+        training=replace(
+            base.training,
+            steps=1250,
+            iterations=1250,
+            epochs=10,
+            samples=40000,
+            samples_per_s=279.8,
+            step_s=statistics(0.1145, n=1230, p50=0.113, p95=0.128, max=0.171),
+            per_step_s=step,
+            warmup_excluded=20,
+            steady_steps=1230,
+            steady_s=140.8,
+        ),
+        evaluation=Evaluation(250, 10, 11.7, 0.6, [1]),
+        epochs=training_passes + evaluation_passes,
+        loaders=[
+            loader(
+                "healthy.py:38",
+                num_workers=2,
+                prefetch_factor=2,
+                persistent_workers=True,
+                start_method="fork",
+                passes=10,
+                iterations=1250,
+                first_batch_s=statistics(0.192, n=10),
+                wait_s=statistics(0.0017, n=1240, p95=0.0023, max=0.011),
+                wait_total_s=2.13,
+            ),
+            loader(
+                "healthy.py:44",
+                id=1,
+                role="evaluation",
+                num_workers=2,
+                passes=10,
+                iterations=250,
+                first_batch_s=statistics(0.11, n=10),
+                wait_s=statistics(0.0025, n=240, p95=0.0031, max=0.008),
+                wait_total_s=0.6,
+            ),
+        ],
+        sync_points=[
+            SyncPoint("healthy.py:61", "item", 50, 50, None, None),
+            SyncPoint("healthy.py:80", "tolist", 10, 10, None, None),
+        ],
+        outliers=[],
+        verdict=Verdict(
+            "compute",
+            "NOT DATA-BOUND: 87 % of training time is the model's own work, "
+            "backward 64 of 115 ms a step; waiting for data 1 %",
+            level="not",
+            share=0.873,
+        ),
+        overhead=Overhead(events=16120, bytes=516 * 1024, per_step_us=9.8, share=0.00008),
+    )
+
+
+def killed_for_memory() -> RunSummary:
+    """Workers that keep every batch they made, until the kernel ends the run."""
+    base = slow_loader()
+    parts = ledger(
+        {
+            "startup": 2.05,
+            "loader_start": 0.21,
+            "first_batch": 0.51,
+            "data_wait": 71.3,
+            "forward": 33.2,
+            "loss": 0.61,
+            "backward": 52.8,
+            "optimizer": 7.9,
+            "zero_grad": 0.3,
+            "gc": 0.4,
+            "other": 1.6,
+        }
+    )
+    step = per_step(
+        {
+            "data_wait": 0.0768,
+            "forward": 0.0357,
+            "loss": 0.00065,
+            "backward": 0.0568,
+            "optimizer": 0.0085,
+            "zero_grad": 0.00032,
+            "gc": 0.0004,
+            "other": 0.0016,
+        }
+    )
+    return replace(
+        base,
+        run=replace(
+            base.run,
+            name="cache.py",
+            command=["cache.py"],
+            wall_s=parts.wall_s,
+            exit=Exit(
+                status=None,
+                signal=9,
+                reason="killed",
+                detail="out of memory: the control group's limit of 8.0 GiB was reached",
+            ),
+            directory="trainprof-runs/cache-20261121-041530-02bd",
+        ),
+        phases=Phases(2.05, 168.83, 0.0),
+        ledger=parts,
+        training=replace(
+            base.training,
+            steps=928,
+            iterations=928,
+            epochs=1,
+            samples=29696,
+            samples_per_s=177.0,
+            step_s=statistics(0.1809, n=908, p50=0.176, p95=0.241, max=0.498),
+            per_step_s=step,
+            warmup_excluded=20,
+            steady_steps=908,
+            steady_s=164.3,
+        ),
+        epochs=[epoch(0, 168.8, 71.3, iterations=928, steps=928, first_batch_s=0.51)],
+        loaders=[
+            loader(
+                "cache.py:52",
+                num_workers=4,
+                prefetch_factor=2,
+                start_method="fork",
+                passes=1,
+                iterations=928,
+                first_batch_s=statistics(0.51, n=1),
+                wait_s=statistics(0.0769, n=927, p95=0.14, max=0.36),
+                wait_total_s=71.3,
+            )
+        ],
+        sync_points=[],
+        system=system(
+            memory={
+                "host_total_bytes": 64 * GIB,
+                "host_available_bytes": {"mean": 40.0 * GIB, "min": 31.0 * GIB, "max": 52.0 * GIB},
+                "tree_rss_bytes": {"mean": 4.4 * GIB, "max": 7.9 * GIB},
+                "tree_pss_bytes": None,
+                "swap_used_bytes": {"mean": 0.0, "max": 0.0},
+                "limit_bytes": 8 * GIB,
+            },
+            last_sample={
+                "at_s": 170.5,
+                "main_rss_bytes": 1.1 * GIB,
+                "children_rss_bytes": 6.8 * GIB,
+                "host_available_bytes": 31.0 * GIB,
+                "grown_bytes": {"main": 38 * MIB, "children": 5.3 * GIB},
+            },
+        ),
+        outliers=[
+            Outlier(300 + 50 * index, 0, 56.0 + 9 * index, 0.41, "data_wait", 0.22, 50, None)
+            for index in range(8)
+        ],
+        verdict=Verdict(
+            "data",
+            "DATA-BOUND: the loop waits for cache.py:52 in 42 % of training time, "
+            "77 of 181 ms a step",
+            level="highly",
+            share=0.422,
+            site="cache.py:52",
+        ),
+        overhead=Overhead(events=11230, bytes=360 * 1024, per_step_us=10.2, share=0.00006),
+        not_observed={"system.memory.tree_pss_bytes": "the kernel does not show it"},
+    )
+
+
+def accelerator() -> RunSummary:
+    """A GPU run whose host time sits in `.item()` and a blocking copy; device times are unknown."""
+    base = slow_loader()
+    parts = ledger(
+        {
+            "startup": 6.4,
+            "loader_start": 0.2,
+            "first_batch": 0.9,
+            "data_wait": 11.2,
+            "transfer": 9.7,
+            "forward": 14.1,
+            "loss": 0.8,
+            "backward": 17.9,
+            "optimizer": 6.1,
+            "zero_grad": 0.7,
+            "sync": 58.3,
+            "device_wait": 0.0,
+            "gc": 0.2,
+            "other": 3.3,
+            "shutdown": 0.5,
+        }
+    )
+    step = per_step(
+        {
+            "data_wait": 0.0056,
+            "transfer": 0.00485,
+            "forward": 0.00705,
+            "loss": 0.0004,
+            "backward": 0.00895,
+            "optimizer": 0.00305,
+            "zero_grad": 0.00035,
+            "sync": 0.02915,
+            "gc": 0.0001,
+            "other": 0.00165,
+        }
+    )
+    return replace(
+        base,
+        run=replace(base.run, wall_s=parts.wall_s, device_timing="async", device="cuda"),
+        ledger=parts,
+        training=replace(
+            base.training,
+            steps=2000,
+            iterations=2000,
+            samples=None,
+            samples_per_s=None,
+            per_step_s=step,
+            step_s=statistics(0.0612, n=1980),
+            steady_steps=1980,
+            steady_s=121.2,
+        ),
+        loaders=[loader("train.py:41", num_workers=8, pin_memory=True)],
+        transfers=[
+            Transfer("train.py:57", "h2d", 4000, 38 * GIB, 9.6, None, None, 0.0, 0.0),
+            Transfer("train.py:70", "d2h", 20, 80 * MIB, 0.1, None, None, 0.0, 0.0),
+        ],
+        sync_points=[
+            SyncPoint("train.py:66", "item", 2000, 0, 58.1, None),
+            SyncPoint("metrics.py:12", "tolist", 40, 20, 0.2, None),
+        ],
+        devices=None,
+        system=system(
+            gpus=[
+                {
+                    "index": 0,
+                    "uuid": "GPU-1",
+                    "name": "NVIDIA H100",
+                    "utilization": {"mean": 71.0, "p5": 20.0, "p50": 80.0, "p95": 98.0},
+                    "memory_bytes": {"mean": 11.0 * GIB, "max": 12.3 * GIB},
+                    "power_w": {"mean": 311.0},
+                    "energy_wh": 11.2,
+                    "energy_source": "counter",
+                }
+            ]
+        ),
+        outliers=[],
+        verdict=Verdict("compute", "The loop waits for data in 9 % of training time", level="not"),
+        not_observed={"devices": "device times are not measured by this version"},
+    )
+
+
+def cut_off() -> RunSummary:
+    """A log cut off before anything happened: every optional field None, every list empty."""
+    return RunSummary(
+        run=Run(
+            name="train.py",
+            command=[],
+            wall_s=0.0,
+            exit=Exit(None, None, "unknown"),
+            versions={},
+            device_timing="cpu",
+            rank=None,
+            world_size=None,
+            started_at=None,
+            directory=None,
+            device=None,
+        ),
+        phases=Phases(0.0, 0.0, 0.0),
+        ledger=Ledger(0.0, {}, {}),
+        training=Training(0, 0, 0, None, None, "none", None, None, 0, 0, 0.0),
+        evaluation=Evaluation(0, 0, 0.0, 0.0, []),
+        epochs=[],
+        loaders=[],
+        transfers=[],
+        sync_points=[],
+        devices=None,
+        system=None,
+        ranks=[],
+        stragglers=[],
+        outliers=[],
+        findings=[],
+        verdict=Verdict("unknown", "Not enough data: 0 steady steps, 20 are needed"),
+        overhead=Overhead(0, 0, None, None),
+        wait_threshold_s=0.5,
+    )
+
+
+def sparse() -> RunSummary:
+    """Lists with one entry each, every optional field in them None and every loose part empty."""
+    base = slow_loader()
+    return replace(
+        base,
+        run=replace(base.run, directory=None, device=None, started_at=None),
+        training=replace(
+            base.training, samples=None, samples_per_s=None, step_s=None, per_step_s=None
+        ),
+        epochs=[epoch(0, 0.0, 0.0, loader=None, first_batch_s=None, iterations=0, stage="other")],
+        loaders=[
+            loader(
+                "train.py:41",
+                dataset=None,
+                length=None,
+                num_workers=None,
+                persistent_workers=None,
+                pin_memory=None,
+                batch_size=None,
+                init_s=None,
+                first_batch_s=None,
+                wait_s=None,
+                sampler_s=None,
+                fetch=None,
+            ),
+            loader(
+                "train.py:42",
+                fetch=Fetch(0, None, *[None] * 9, per_worker=[]),  # type: ignore[arg-type]
+            ),
+        ],
+        transfers=[Transfer("train.py:57", "h2d", 1, 0, 0.0, None, None, 0.0, 0.0)],
+        sync_points=[SyncPoint("train.py:66", "item", 2, 1, None, None)],
+        system=System(0.5, 0, {}, {}, {}, {}, [{}], [{}], {}, {}),
+        ranks=[{}],
+        stragglers=[{}],
+        outliers=[Outlier(0, None, 0.0, 0.0, "other", 0.0, None, None)],
+        overhead=Overhead(0, 0, None, None),
+        verdict=replace(base.verdict, level=None, share=None, site=None),
+    )
+
+
+HOSTILE = (
+    "[red]evil[/red] \x1b[31mred\x1b[0m \x1b]0;title\x07 \x9b2J \x1b]8;;http://x\x1b\\link "
+    "a|b `tick` <img src=x onerror=alert(1)> @team \u202egnp.exe\u202c \udc80 \r\nsecond line \x00"
+)
+
+
+def hostile() -> RunSummary:
+    """Every string that a script can choose holds markup, escapes, controls and line breaks."""
+    base = killed_for_memory()
+    outlier = Outlier(3, 0, 1.0, 0.5, HOSTILE, 0.1, 5, {HOSTILE: 1.0})
+    return replace(
+        base,
+        run=replace(
+            base.run,
+            name=HOSTILE,
+            command=[HOSTILE, HOSTILE],
+            versions={HOSTILE: HOSTILE},
+            directory=HOSTILE,
+            device=HOSTILE,
+            started_at=HOSTILE,
+            exit=Exit(None, 9, "killed", HOSTILE),
+        ),
+        ledger=Ledger(
+            base.ledger.wall_s + 9.0,
+            {**base.ledger.seconds, HOSTILE: 9.0},
+            {HOSTILE: 1.0},
+        ),
+        training=replace(base.training, step_source=HOSTILE),
+        epochs=[epoch(0, 3.0, 1.0, stage=HOSTILE), epoch(1, 3.0, 1.0)],
+        loaders=[
+            loader(HOSTILE, role=HOSTILE, kind=HOSTILE, dataset=HOSTILE, start_method=HOSTILE)
+        ],
+        transfers=[Transfer(HOSTILE, HOSTILE, 1, 1, 1.0, None, None, 0.0, 0.0)],
+        sync_points=[SyncPoint(HOSTILE, HOSTILE, 1, 0, 1.0, None)],
+        system=system(
+            processes=[{"name": HOSTILE, "pid": HOSTILE, "role": HOSTILE}],
+            gpus=[{"index": HOSTILE, "name": HOSTILE, "utilization": HOSTILE}],
+            cpu={"tree_percent": HOSTILE, "cores_usable": HOSTILE},
+            last_sample={"at_s": HOSTILE, "grown_bytes": HOSTILE},
+        ),
+        ranks=[{"rank": HOSTILE}],
+        stragglers=[{"rank": HOSTILE, "phase": HOSTILE}],
+        outliers=[outlier],
+        verdict=Verdict("data", HOSTILE, level=HOSTILE, site=HOSTILE),
+        not_observed={HOSTILE: HOSTILE},
+        faults=[HOSTILE],
+    )
+
+
+def with_every_float(value: Any, new: float) -> Any:
+    """The same summary, every float in it replaced: what a fault in analysis could make."""
+    if isinstance(value, float):
+        return new
+    if isinstance(value, list):
+        return [with_every_float(item, new) for item in value]
+    if isinstance(value, dict):
+        return {key: with_every_float(item, new) for key, item in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(
+            value,
+            **{one.name: with_every_float(getattr(value, one.name), new) for one in fields(value)},
+        )
+    return value

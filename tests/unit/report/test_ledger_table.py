@@ -1,0 +1,100 @@
+"""The ledger's rows: rounding, folding and labels."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import summaries
+
+from trainprof.analysis.summary import LEDGER_KEYS
+from trainprof.report.ledger_table import LABELS, ledger_table, waits_are_merged
+from trainprof.report.units import rounded_parts
+
+parts = st.lists(st.floats(0, 1e5), min_size=1, max_size=20)
+
+
+@settings(deadline=None)
+@given(parts, st.integers(0, 3))
+def test_rounded_parts_add_up_and_stay_close(values: list[float], decimals: int) -> None:
+    rounded = rounded_parts(values, decimals)
+    assert sum(rounded) == round(sum(value * 10**decimals for value in values))
+    for whole, value in zip(rounded, values, strict=True):
+        assert abs(whole - value * 10**decimals) <= 1
+
+
+def test_the_largest_remainders_are_rounded_up() -> None:
+    assert rounded_parts([33.4, 33.3, 33.3], 0) == [34, 33, 33]
+
+
+def test_every_key_has_words() -> None:
+    assert set(LABELS) == set(LEDGER_KEYS)
+
+
+def test_rows_are_longest_first_and_rest_is_last() -> None:
+    table = ledger_table(summaries.slow_loader())
+    assert table is not None
+    shares = [row.share for row in table.rows[:-1]]
+    assert shares == sorted(shares, reverse=True)
+    assert table.rows[-1].label == "rest (7 smaller)"
+
+
+@pytest.mark.parametrize("most", range(2, 12))
+def test_no_more_rows_than_asked_for(most: int) -> None:
+    table = ledger_table(summaries.healthy(), max_rows=most)
+    assert table is not None
+    assert len(table.rows) <= most
+    held = [key for row in table.rows for key in row.keys]
+    assert len(held) == len(set(held)) == 15
+
+
+def test_an_unknown_key_keeps_its_name() -> None:
+    summary = summaries.slow_loader()
+    more = {**summary.ledger.seconds, "all_reduce": 9.0}
+    table = ledger_table(replace(summary, ledger=replace(summary.ledger, seconds=more)))
+    assert table is not None
+    assert "all reduce" in [row.label for row in table.rows]
+
+
+def test_seconds_that_are_no_number_are_left_out() -> None:
+    summary = summaries.slow_loader()
+    odd = {**summary.ledger.seconds, "forward": None, "loss": float("nan")}
+    table = ledger_table(
+        replace(summary, ledger=replace(summary.ledger, seconds=odd)),  # type: ignore[arg-type]
+        fold=False,
+    )
+    assert table is not None
+    assert "forward" not in [row.label for row in table.rows if row.seconds != "0.0"]
+
+
+@pytest.mark.parametrize(
+    ("device_timing", "device", "devices", "merged"),
+    [
+        ("cpu", None, None, False),
+        ("cpu", "cpu", None, False),
+        ("async", None, None, True),
+        ("async", "cuda", [{}], False),
+        ("cpu", "mps", None, True),
+        ("synchronized", "cuda", None, True),
+    ],
+)
+def test_waits_are_merged_until_device_times_are_known(
+    device_timing: str, device: str | None, devices: list[dict[str, object]] | None, merged: bool
+) -> None:
+    summary = summaries.slow_loader()
+    run = replace(summary.run, device_timing=device_timing, device=device)
+    assert waits_are_merged(replace(summary, run=run, devices=devices)) is merged
+
+
+@pytest.mark.parametrize(
+    ("factor", "unit", "total"), [(1, "s", "58.4"), (100, "min", "97.4"), (1000, "h", "16.23")]
+)
+def test_long_runs_are_told_in_longer_units(factor: int, unit: str, total: str) -> None:
+    summary = summaries.slow_loader()
+    seconds = {key: value * factor for key, value in summary.ledger.seconds.items()}
+    longer = replace(summary, ledger=replace(summary.ledger, wall_s=0.0, seconds=seconds))
+    table = ledger_table(longer)
+    assert table is not None
+    assert (table.run_unit, table.total.seconds) == (unit, total)

@@ -1,0 +1,161 @@
+"""The training thread of a run: its passes, stages, steps and window."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from trainprof.analysis.events import Bool, Events, Int64, Nesting, ProcessLog, nest
+from trainprof.analysis.ledger import Window, within
+from trainprof.analysis.passes import (
+    EVALUATION,
+    LOADER_CALLS,
+    TRAINING,
+    Passes,
+    decide_stages,
+    evaluation_segments,
+    find_passes,
+)
+from trainprof.analysis.steps import Boundaries, step_boundaries, update_mask
+from trainprof.record.schema import Kind
+
+_LEARNING = (Kind.BACKWARD, Kind.OPTIMIZER_STEP, Kind.SCALER_STEP)
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """What the training thread did, in order.
+
+    Attributes:
+        thread: Its number.
+        events, nesting: Its own.
+        all_events: Of every thread.
+        passes: Of every loader.
+        on_thread: Per entry of `passes`: the training thread consumes it.
+        segments: Evaluation, shape (n, 2), ns.
+        steps: Their ends and what they are.
+        step_starts: The end of the step before; of the first, the loop's start.
+        window: The run.
+    """
+
+    thread: int
+    events: Events
+    nesting: Nesting
+    all_events: Events
+    passes: list[Passes]
+    on_thread: Bool
+    segments: Int64
+    steps: Boundaries
+    step_starts: Int64
+    window: Window
+
+    def feeder(self) -> int | None:
+        """Returns the loader that feeds training: the one with most batches, then the first."""
+        training = [p for p in self.passes if p.role == TRAINING]
+        if not training:
+            return None
+        return max(training, key=lambda p: (int(p.batches.sum()), -int(p.start[0]))).loader
+
+
+def build_timeline(events: Events, *, main_thread: int | None, start: int, end: int) -> Timeline:
+    """Works out the training thread's timeline.
+
+    Args:
+        events: Of all threads of the process, in order of start.
+        main_thread: Its number, or None.
+        start, end: Of the process, ns.
+    """
+    thread = training_thread(events, main_thread)
+    own = events.where(events.thread == thread)
+    nesting = nest(own)
+    passes = find_passes(events, _nested_resets(events))
+    loaders_here = set(np.unique(own.site[own.is_kind(*LOADER_CALLS)]).tolist())
+    on_thread = np.array([p.loader in loaders_here for p in passes], dtype=bool)
+    update_ends = own.end[update_mask(own, nesting)]
+    if len(update_ends) == 0:
+        update_ends = own.end[own.is_kind(Kind.BACKWARD)]
+    passes = decide_stages(passes, own, nesting, update_ends)
+    here = [p for p, is_here in zip(passes, on_thread.tolist(), strict=True) if is_here]
+    segments = evaluation_segments(here, own, nesting, update_ends)
+    training = [p.loader for p in here if p.role == TRAINING]
+    batches = own.is_kind(Kind.LOADER_NEXT) & np.isin(own.site, training)
+    ignore = within(segments, own.start)
+    steps = step_boundaries(own, nesting, ignore=ignore, batch_ends=own.end[batches & ~ignore])
+    window = _window(own, here, segments, steps.ends, start, end)
+    starts = np.concatenate([[window.loop_start], steps.ends[:-1]])[: len(steps.ends)]
+    return Timeline(
+        thread, own, nesting, events, passes, on_thread, segments, steps, starts, window
+    )
+
+
+def training_thread(events: Events, main_thread: int | None) -> int:
+    """Returns the thread with most updates, else most backwards, else forwards, else the main."""
+    for kinds in (_LEARNING[1:], _LEARNING[:1], (Kind.FORWARD,)):
+        threads = events.thread[events.is_kind(*kinds)]
+        if len(threads):
+            return int(np.bincount(threads).argmax())
+    return main_thread if main_thread is not None else 0
+
+
+def joined(logs: list[ProcessLog]) -> Events:
+    """Puts the events of one process's logs together, in order of start."""
+    if len(logs) == 1:
+        return logs[0].events
+    columns = [
+        np.concatenate([getattr(log.events, name) for log in logs])
+        for name in ("kind", "flags", "thread", "site", "start", "end", "value")
+    ]
+    events = Events(*columns)
+    return events.where(np.lexsort((-events.end, events.start)))
+
+
+def _nested_resets(events: Events) -> Bool:
+    """Marks resets and creations inside another creation, or `next`, of the same loader."""
+    mask = np.zeros(len(events), dtype=bool)
+    starts = events.is_kind(Kind.LOADER_INIT, Kind.LOADER_RESET)
+    if not starts.any():
+        return mask
+    calls = np.flatnonzero(events.is_kind(*LOADER_CALLS))
+    for thread in np.unique(events.thread[calls]).tolist():
+        index = calls[events.thread[calls] == thread]
+        mine = events.where(index)
+        parent = nest(mine).parent
+        same = (parent >= 0) & (mine.site[parent] == mine.site)
+        mask[index[same & mine.is_kind(Kind.LOADER_INIT, Kind.LOADER_RESET)]] = True
+    return mask
+
+
+def _window(
+    own: Events, passes: list[Passes], segments: Int64, step_ends: Int64, start: int, end: int
+) -> Window:
+    """The loop runs from the first training pass (or computation) to the end of the last.
+
+    Evaluation by a loader that also ran between steps belongs to the loop; later tests do not.
+    """
+    begins: list[int] = []
+    finishes: list[int] = []
+    for p in passes:
+        if p.role == TRAINING:
+            trained = np.flatnonzero(p.of_stage(TRAINING))
+            begins.append(int(p.start[trained[0]]))
+            finishes.append(int(p.end[trained[-1]]))
+    outside = ~within(segments, own.start)
+    learning = np.flatnonzero(own.is_kind(*_LEARNING) & outside)
+    if len(learning):
+        finishes.append(int(own.end[learning].max()))
+        if not begins:
+            computing = own.is_kind(*_LEARNING, Kind.FORWARD, Kind.ZERO_GRAD) & outside
+            begins.append(int(own.start[np.flatnonzero(computing)[0]]))
+    if not begins:
+        if len(segments) == 0:
+            return Window(start, end, end, end)
+        return Window(start, int(segments[0, 0]), int(segments[-1, 1]), end)
+    last = max(finishes)
+    for p in passes:
+        evaluates = np.flatnonzero(p.of_stage(EVALUATION))
+        if len(evaluates) and len(step_ends) and p.start[evaluates[0]] < step_ends[-1]:
+            reach = np.searchsorted(segments[:, 0], p.start[evaluates[-1]], side="right") - 1
+            last = max(last, int(segments[reach, 1]) if reach >= 0 else last)
+    first = min(begins)
+    return Window(min(start, first), first, min(max(last, first), end), end)

@@ -1,0 +1,189 @@
+"""One headline: the largest share of training, as a measured fact."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from trainprof.analysis.steady import MIN_STEADY_STEPS
+from trainprof.analysis.summary import Loader, Training, Verdict
+
+# XProf's levels (op_stats_to_input_pipeline_analysis.cc): under 5 % not, over 20 % highly bound.
+MODERATE_SHARE: Final = 0.05
+HIGH_SHARE: Final = 0.20
+# Start-up is named only in runs that are meant to be long, and when it is most of them.
+STARTUP_SHARE: Final = 0.5
+STARTUP_MIN_WALL_S: Final = 60.0
+
+DATA_KEYS: Final = ("loader_start", "first_batch", "data_wait", "loader_end")
+COMPUTE_KEYS: Final = ("forward", "loss", "backward", "recompute", "optimizer", "zero_grad")
+_HOST_KEYS: Final = ("other", "gc")
+# Host time here is mostly the device at work: never a culprit until device time is known.
+_DEVICE_KEYS: Final = ("transfer", "sync", "device_wait")
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What the verdict rests on.
+
+    Attributes:
+        wall_s: Of the run.
+        startup_s: Of the run.
+        training_s: Of the training phase.
+        training: Seconds per ledger key inside the training phase.
+        has_device: An accelerator was used.
+    """
+
+    wall_s: float
+    startup_s: float
+    training_s: float
+    training: dict[str, float]
+    has_device: bool
+    steps: Training
+    loaders: list[Loader]
+    checkpoint_site: str | None
+    evaluation_site: str | None
+    other_place: str | None
+
+
+def verdict(evidence: Evidence) -> Verdict:
+    """Names the largest part of training that is not computing, if it is large enough.
+
+    Where computing is most of the time and nothing else reaches HIGH_SHARE, it is `compute`.
+    """
+    if evidence.steps.steps == 0 and evidence.training.get("evaluation", 0) > 0:
+        return _without_steps(evidence)
+    if evidence.steps.steady_steps < MIN_STEADY_STEPS:
+        return _not_enough(evidence)
+    if evidence.wall_s >= STARTUP_MIN_WALL_S:
+        share = evidence.startup_s / evidence.wall_s
+        if share > STARTUP_SHARE:
+            return Verdict(
+                "startup",
+                f"START-UP: {evidence.startup_s:.1f} of {evidence.wall_s:.1f} s passed before the "
+                f"first batch, {share:.0%} of the run",
+                "highly",
+                share,
+            )
+    shares = _shares(evidence)
+    compute = shares.pop("compute")
+    name = max(shares, key=lambda key: shares[key])
+    share = shares[name]
+    if share >= HIGH_SHARE or (share >= MODERATE_SHARE and compute < 0.5):
+        level = "highly" if share >= HIGH_SHARE else "moderately"
+        return _named(evidence, name, share, level)
+    if compute >= 0.5:
+        return Verdict("compute", _compute_headline(evidence, compute, name, share), None, compute)
+    return Verdict("none", f"NOTHING STANDS OUT: no part takes {MODERATE_SHARE:.0%} of training")
+
+
+def _shares(evidence: Evidence) -> dict[str, float]:
+    groups = {
+        "data": DATA_KEYS,
+        "evaluation": ("evaluation",),
+        "checkpoint": ("checkpoint",),
+        "host": _HOST_KEYS,
+        "compute": (*COMPUTE_KEYS, *_DEVICE_KEYS) if evidence.has_device else COMPUTE_KEYS,
+    }
+    total = evidence.training_s or 1.0
+    return {
+        name: sum(evidence.training.get(key, 0.0) for key in keys) / total
+        for name, keys in groups.items()
+    }
+
+
+def _named(evidence: Evidence, name: str, share: float, level: str) -> Verdict:
+    describe = {
+        "data": _data_headline,
+        "evaluation": _evaluation_headline,
+        "checkpoint": _checkpoint_headline,
+        "host": _host_headline,
+    }[name]
+    headline, site = describe(evidence, share)
+    return Verdict(name, headline, level, share, site)
+
+
+def _data_headline(evidence: Evidence, share: float) -> tuple[str, str | None]:
+    feeding = [x for x in evidence.loaders if x.role == "training" and x.thread == "training"]
+    loader = max(feeding, key=lambda x: x.wait_total_s, default=None)
+    site = loader.site if loader else None
+    where = site or "its data"
+    text = f"DATA-BOUND: the loop waits for {where} in {share:.0%} of training time"
+    steady = evidence.steps.per_step_s
+    step = evidence.steps.step_s
+    if steady and step and step.mean > 0:
+        waits = sum(steady.get(key, 0.0) for key in DATA_KEYS)
+        text += f", {_pair(waits, step.mean)} a step"
+    return text, site
+
+
+def _evaluation_headline(evidence: Evidence, share: float) -> tuple[str, str | None]:
+    site = evidence.evaluation_site
+    seconds = evidence.training.get("evaluation", 0.0)
+    over = f" over {site}" if site else ""
+    return f"EVALUATION: it takes {share:.0%} of training time{over}, {seconds:.1f} s", site
+
+
+def _checkpoint_headline(evidence: Evidence, share: float) -> tuple[str, str | None]:
+    site = evidence.checkpoint_site
+    seconds = evidence.training.get("checkpoint", 0.0)
+    at = f" at {site}" if site else ""
+    return (
+        f"CHECKPOINTS: torch.save and load{at} take {share:.0%} of training time, {seconds:.1f} s",
+        site,
+    )
+
+
+def _host_headline(evidence: Evidence, share: float) -> tuple[str, str | None]:
+    text = f"HOST-BOUND: python between the spans of the loop takes {share:.0%} of training time"
+    steady, step = evidence.steps.per_step_s, evidence.steps.step_s
+    if steady and step and step.mean > 0:
+        text += f", {_pair(steady.get('other', 0.0) + steady.get('gc', 0.0), step.mean)} a step"
+    if evidence.other_place:
+        text += f", most of it {evidence.other_place}"
+    return text, None
+
+
+def _compute_headline(evidence: Evidence, compute: float, name: str, share: float) -> str:
+    what = "forward, backward and optimizer"
+    if evidence.has_device:
+        what += " with waiting for the GPU or copying"
+    text = f"COMPUTE-BOUND: {what} take {compute:.0%} of training time"
+    words = {
+        "data": "waiting for data",
+        "evaluation": "evaluation",
+        "checkpoint": "checkpoints",
+        "host": "python between them",
+    }
+    if share >= MODERATE_SHARE:
+        return f"{text}; next comes {words[name]} with {share:.0%}"
+    return f"{text}; nothing else reaches {MODERATE_SHARE:.0%}"
+
+
+def _not_enough(evidence: Evidence) -> Verdict:
+    have = evidence.steps.steady_steps
+    counted = f"{have} steady step" + ("" if have == 1 else "s")
+    return Verdict(
+        "unknown",
+        f"NOT ENOUGH DATA for a verdict: {counted} seen, {MIN_STEADY_STEPS} are needed",
+    )
+
+
+def _without_steps(evidence: Evidence) -> Verdict:
+    site = f" over {evidence.evaluation_site}" if evidence.evaluation_site else ""
+    return Verdict(
+        "unknown",
+        f"NO TRAINING STEPS: no backward and no parameter update was seen, only inference{site}",
+        None,
+        None,
+        evidence.evaluation_site,
+    )
+
+
+def _pair(part_s: float, whole_s: float) -> str:
+    """Two times in the unit that suits the larger: `187 of 231 ms`."""
+    if whole_s >= 1:
+        return f"{part_s:.2f} of {whole_s:.2f} s"
+    if whole_s >= 0.01:
+        return f"{part_s * 1e3:.0f} of {whole_s * 1e3:.0f} ms"
+    return f"{part_s * 1e3:.2f} of {whole_s * 1e3:.2f} ms"

@@ -1,0 +1,277 @@
+"""What only the verbose page shows: distributions, facts and settings behind the short page."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Any, Final
+
+from rich.text import Text
+
+from trainprof.analysis.summary import Fetch, Loader, Outlier, RunSummary, Statistics
+from trainprof.report.layout import Column, Page
+from trainprof.report.ledger_table import DATA_KEYS, label_of
+from trainprof.report.sections import outlier_sentence, why_not_measured
+from trainprof.report.units import (
+    NOT_MEASURED,
+    byte_count,
+    count,
+    is_known,
+    number_at,
+    percent,
+    seconds,
+    share_of,
+    three_digits,
+)
+
+_STATISTICS: Final = ("mean", "std", "min", "p50", "p90", "p95", "p99", "max")
+_FETCH_PARTS: Final = {
+    "running_s": "running",
+    "runnable_s": "ready but not run (no free core)",
+    "throttled_s": "held back by a CPU limit",
+    "reading_s": "reading",
+    "asleep_s": "asleep (sleep, lock, network)",
+    "cpu_s": "CPU of all its threads",
+    "dataset_s": "dataset[i]",
+    "collate_s": "collate (samples into a batch)",
+}
+
+
+def command_details(summary: RunSummary, page: Page) -> list[Text]:
+    """The command, its environment and when it started."""
+    run = summary.run
+    facts = [
+        f"started {run.started_at or NOT_MEASURED}",
+        f"device {run.device or NOT_MEASURED}",
+        f"device timing {run.device_timing}",
+        *(f"{name} {version}" for name, version in run.versions.items()),
+    ]
+    return page.labelled("Command", [shlex.join(run.command)]) + page.labelled("", facts)
+
+
+def phase_details(summary: RunSummary, page: Page) -> list[Text]:
+    """Before, during and after training; the parts of `other`; data loading as a whole."""
+    phases, ledger = summary.phases, summary.ledger
+    loading_s = sum(ledger.seconds.get(key) or 0.0 for key in DATA_KEYS)
+    whole = percent(share_of(loading_s, ledger.wall_s))
+    lines = page.labelled(
+        "Phases",
+        [
+            f"initialization {seconds(phases.initialization_s)}",
+            f"training {seconds(phases.training_s)}",
+            f"finalization {seconds(phases.finalization_s)}",
+            f"data loading as a whole {seconds(loading_s)} ({whole} of wall)",
+        ],
+    )
+    places = [f"{place} {seconds(spent)}" for place, spent in ledger.other_by_place.items()]
+    return lines + (page.labelled("Other is", places) if places else [])
+
+
+def step_details(summary: RunSummary, page: Page) -> list[Text]:
+    """The distribution of steady steps and every outlier with what its window's samples saw."""
+    step = summary.training.step_s
+    lines = [] if step is None else page.labelled("Step time", _distribution(step))
+    for index, outlier in enumerate(summary.outliers):
+        lines += page.labelled("" if index else "Outliers", _outlier(outlier))
+    return lines
+
+
+def loader_details(summary: RunSummary, page: Page) -> list[Text]:
+    """Settings and inner times of each loader."""
+    return [line for loader in summary.loaders for line in _loader(loader, page)]
+
+
+def system_details(summary: RunSummary, page: Page) -> list[Text]:
+    """CPU, memory, disk, network, processes and GPUs as sampled."""
+    system = summary.system
+    if system is None:
+        return []
+    lines = page.labelled("CPU", _cpu(system.cpu))
+    lines += page.labelled("Memory", _memory(system.memory))
+    lines += page.labelled("Per second", _rates(system.disk, system.network))
+    for gpu in system.gpus:
+        lines += page.labelled(f"GPU {gpu.get('index', '?')}", _gpu(gpu))
+    if system.processes:
+        lines += page.table(_process_columns(system.processes))
+    cost = number_at(system.cost, "share_of_core")
+    sampler = [
+        f"{count(system.samples)} samples",
+        f"every {seconds(system.interval_s)}",
+        f"{NOT_MEASURED if cost is None else f'{cost * 100:.1f} %'} of one core",
+    ]
+    return lines + page.labelled("Sampler", sampler)
+
+
+def rank_details(summary: RunSummary, page: Page) -> list[Text]:
+    """Steps of each rank, and the ranks that others waited for."""
+    told = [
+        f"rank {rank.get('rank', '?')}: {count(number_at(rank, 'steps'))} steps, "
+        f"mean {seconds(number_at(rank, 'step_s', 'mean'))}"
+        for rank in summary.ranks
+    ]
+    late = [
+        f"rank {one.get('rank', '?')} was last in {label_of(str(one.get('phase', '?')))} "
+        f"in {percent(number_at(one, 'share_of_steps'))} of steps"
+        for one in summary.stragglers
+    ]
+    lines = page.labelled("Ranks", told) if told else []
+    return lines + (page.labelled("Stragglers", late) if late else [])
+
+
+def training_details(summary: RunSummary, page: Page) -> list[Text]:
+    """Counts behind the rates."""
+    training = summary.training
+    samples = NOT_MEASURED if training.samples is None else count(training.samples)
+    told = [
+        f"{count(training.iterations)} iterations (batches)",
+        f"samples {samples}",
+        f"steady steps took {seconds(training.steady_s)}",
+    ]
+    if training.per_step_s is None:
+        told.append(f"parts of a step {why_not_measured(summary, 'training.per_step_s')}")
+    return page.labelled("Training", told)
+
+
+def _distribution(statistics: Statistics) -> list[str]:
+    named = [f"{name} {seconds(getattr(statistics, name))}" for name in _STATISTICS]
+    return [f"n {count(statistics.n)}", *named]
+
+
+def _outlier(outlier: Outlier) -> list[str]:
+    epoch = "" if outlier.epoch is None else f"epoch {outlier.epoch + 1}"
+    samples = [f"{name} {three_digits(value)}" for name, value in (outlier.samples or {}).items()]
+    return [outlier_sentence(outlier), f"{seconds(outlier.start_s)} into the run", epoch, *samples]
+
+
+def _loader(loader: Loader, page: Page) -> list[Text]:
+    facts = [
+        loader.kind,
+        f"dataset {_known(loader.dataset)}",
+        f"length {_known(loader.length)}",
+        f"batch size {_known(loader.batch_size)}",
+        f"workers {_known(loader.num_workers)}",
+        "" if loader.prefetch_factor is None else f"prefetch {loader.prefetch_factor}",
+        f"persistent workers {_known(loader.persistent_workers)}",
+        f"pinned memory {_known(loader.pin_memory)}",
+        "" if loader.start_method is None else f"start method {loader.start_method}",
+        f"thread {loader.thread}",
+    ]
+    times = {
+        "passes": count(loader.passes),
+        "start": _mean(loader.init_s),
+        "first batch": _mean(loader.first_batch_s),
+        "waits in all": seconds(loader.wait_total_s),
+        "end": seconds(loader.end_s),
+        "sampler": seconds(loader.sampler_s),
+        "blocked": seconds(loader.blocked_s),
+        "batch was ready": percent(loader.ready_share),
+    }
+    lines = page.paragraph(loader.site, style="bold") + page.labelled("  facts", facts, style="")
+    lines += page.labelled("  times", _known_first(times), style="")
+    return lines + page.labelled("  fetch", _fetch(loader.fetch), style="")
+
+
+def _fetch(fetch: Fetch | None) -> list[str]:
+    if fetch is None:
+        return [NOT_MEASURED]
+    figures = {"batches": count(fetch.n), "each": _mean(fetch.wall_s)}
+    figures |= {words: seconds(getattr(fetch, name)) for name, words in _FETCH_PARTS.items()}
+    return _known_first({**figures, "bytes read": byte_count(fetch.read_bytes)})
+
+
+def _known_first(figures: Mapping[str, str]) -> list[str]:
+    """Returns the figures that were measured, then the names of the others in one fragment."""
+    known = [f"{name} {figure}" for name, figure in figures.items() if figure != NOT_MEASURED]
+    missing = [name for name, figure in figures.items() if figure == NOT_MEASURED]
+    return [*known, f"{NOT_MEASURED}: {', '.join(missing)}" if missing else ""]
+
+
+def _cpu(cpu: Mapping[str, Any]) -> list[str]:
+    switches = number_at(cpu, "context_switches_per_s")
+    return _known_first(
+        {
+            "usable cores": _plain(number_at(cpu, "cores_usable")),
+            "this run, in % of one core: mean": _of_hundred(number_at(cpu, "tree_percent", "mean")),
+            "max": _of_hundred(number_at(cpu, "tree_percent", "max")),
+            "whole host": _of_hundred(number_at(cpu, "host_percent", "mean")),
+            "waiting for disks": percent(number_at(cpu, "iowait_share")),
+            "some task waiting for a core": percent(number_at(cpu, "pressure_some_share")),
+            "context switches a second": NOT_MEASURED if switches is None else count(switches),
+        }
+    )
+
+
+def _memory(memory: Mapping[str, Any]) -> list[str]:
+    limit = number_at(memory, "limit_bytes")
+    figures = {
+        "this run (RSS): mean": byte_count(number_at(memory, "tree_rss_bytes", "mean")),
+        "max": byte_count(number_at(memory, "tree_rss_bytes", "max")),
+        "max with shared pages once (PSS)": byte_count(number_at(memory, "tree_pss_bytes", "max")),
+        "host": byte_count(number_at(memory, "host_total_bytes")),
+        "free at least": byte_count(number_at(memory, "host_available_bytes", "min")),
+        "swap at most": byte_count(number_at(memory, "swap_used_bytes", "max")),
+    }
+    return _known_first(figures | ({} if limit is None else {"limit": byte_count(limit)}))
+
+
+def _rates(disk: Mapping[str, Any], network: Mapping[str, Any]) -> list[str]:
+    named = (
+        ("read from disk", disk, "read_bytes_per_s"),
+        ("written to disk", disk, "write_bytes_per_s"),
+        ("received by network", network, "received_bytes_per_s"),
+        ("sent by network", network, "sent_bytes_per_s"),
+    )
+    return _known_first(
+        {words: byte_count(number_at(rates, key, "mean")) for words, rates, key in named}
+    )
+
+
+def _gpu(gpu: Mapping[str, Any]) -> list[str]:
+    energy, power = number_at(gpu, "energy_wh"), number_at(gpu, "power_w", "mean")
+    figures = {
+        "some kernel running: mean": _of_hundred(number_at(gpu, "utilization", "mean")),
+        "p5": _of_hundred(number_at(gpu, "utilization", "p5")),
+        "p95": _of_hundred(number_at(gpu, "utilization", "p95")),
+        "memory at most": byte_count(number_at(gpu, "memory_bytes", "max")),
+        "power, mean": NOT_MEASURED if power is None else f"{power:.0f} W",
+        "energy": NOT_MEASURED if energy is None else f"{three_digits(energy)} Wh",
+    }
+    return [str(gpu.get("name", "")), *_known_first(figures)]
+
+
+def _process_columns(processes: list[dict[str, Any]]) -> list[Column]:
+    cpu = [_of_hundred(number_at(one, "cpu_percent", "mean")) for one in processes]
+    memory = [byte_count(number_at(one, "rss_bytes", "max")) for one in processes]
+    return [
+        Column(
+            "Process",
+            [str(one.get("name", "?")) for one in processes],
+            is_number=False,
+            gives_way=True,
+        ),
+        Column("pid", [str(one.get("pid", "?")) for one in processes], dropped=1),
+        Column("role", [str(one.get("role", "?")) for one in processes], is_number=False),
+        Column("CPU of one core", cpu),
+        Column("memory at most", memory),
+        Column("threads", [_plain(number_at(one, "threads")) for one in processes], dropped=2),
+    ]
+
+
+def _mean(statistics: Statistics | None) -> str:
+    return NOT_MEASURED if statistics is None else f"{seconds(statistics.mean)} mean"
+
+
+def _known(value: object) -> str:
+    if value is None:
+        return NOT_MEASURED
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value)
+
+
+def _plain(value: float | None) -> str:
+    return NOT_MEASURED if value is None or not is_known(value) else f"{value:,.6g}"
+
+
+def _of_hundred(value: float | None) -> str:
+    return NOT_MEASURED if value is None else f"{value:.0f} %"

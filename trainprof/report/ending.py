@@ -1,0 +1,121 @@
+"""How a run ended and how far it got, in words; for the terminal and for markdown."""
+
+from __future__ import annotations
+
+import signal
+
+from trainprof.analysis.summary import Exit, RunSummary
+from trainprof.report.units import byte_count, counted, is_known, number_at, seconds, three_digits
+
+
+def ending(summary: RunSummary) -> str:
+    """Returns how the script ended and when: a sentence without its full stop."""
+    run = summary.run
+    after = f" after {seconds(run.wall_s)}" if is_known(run.wall_s) else ""
+    return f"{run.name} {_verb(run.exit)}{after}"
+
+
+def cause(summary: RunSummary) -> str | None:
+    """Returns why it ended so, where more is known than `ending` tells."""
+    end = summary.run.exit
+    return end.detail if end.reason in ("signal", "killed", "unknown") else None
+
+
+def progress(summary: RunSummary) -> list[str]:
+    """Returns steps, epochs and throughput as far as they are known."""
+    training = summary.training
+    parts = [counted(training.steps, "step"), counted(training.epochs, "epoch")]
+    rate = steps_per_second(summary)
+    if rate is not None:
+        parts.append(f"{three_digits(rate)} steps/s")
+    if training.samples_per_s is not None and is_known(training.samples_per_s):
+        parts.append(f"{three_digits(training.samples_per_s)} samples/s")
+    if summary.run.world_size is not None and summary.run.world_size > 1:
+        parts.append(f"rank {summary.run.rank} of {summary.run.world_size}")
+    return parts
+
+
+def steps_per_second(summary: RunSummary) -> float | None:
+    """Returns steady steps per second, of the whole training phase where none are steady."""
+    training = summary.training
+    if training.steady_steps > 0 and training.steady_s > 0:
+        return training.steady_steps / training.steady_s
+    if training.steps > 0 and summary.phases.training_s > 0:
+        return training.steps / summary.phases.training_s
+    return None
+
+
+def is_memory_death(summary: RunSummary) -> bool:
+    """Tells whether memory is the known or the likely cause of the end."""
+    detail = (summary.run.exit.detail or "").lower()
+    return (
+        summary.run.exit.reason == "killed" or "out of memory" in detail or detail == "memoryerror"
+    )
+
+
+def memory_before_the_end(summary: RunSummary) -> list[str]:
+    """Returns what the last sample saw: whose memory stood where, and what had grown."""
+    sample = summary.system.last_sample if summary.system else None
+    if sample is None:
+        return ["Memory before the end: not measured."]
+    return [_last_sample(summary), _growth(summary)]
+
+
+def _verb(end: Exit) -> str:
+    match end.reason:
+        case "completed" if end.status:
+            return f"ended with exit status {end.status}"
+        case "completed":
+            return "completed"
+        case "exception":
+            return f"ended with {end.detail or 'an exception'}"
+        case "interrupted":
+            return "was interrupted (Ctrl-C)"
+        case "signal":
+            return f"was ended by {_signal_name(end.signal)}"
+        case "killed":
+            return f"was killed by {_signal_name(end.signal)}"
+        case "limit":
+            return f"was ended at the limit asked for ({end.detail or 'not recorded'})"
+        case "running":
+            return "is still running,"
+        case _:
+            return "ended without a record of how,"
+
+
+def _signal_name(number: int | None) -> str:
+    if number is None:
+        return "a signal"
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _last_sample(summary: RunSummary) -> str:
+    sample = summary.system.last_sample if summary.system else None
+    at_s = number_at(sample, "at_s")
+    before_s = None if at_s is None else summary.run.wall_s - at_s
+    when = f", {seconds(before_s)} before the end" if before_s is not None and before_s > 0 else ""
+    held = [
+        f"main process {byte_count(number_at(sample, 'main_rss_bytes'))}",
+        f"workers {byte_count(number_at(sample, 'children_rss_bytes'))}",
+        f"free on the host {byte_count(number_at(sample, 'host_available_bytes'))}",
+    ]
+    limit = number_at(summary.system.memory if summary.system else None, "limit_bytes")
+    if limit is not None:
+        held.append(f"limit {byte_count(limit)}")
+    return f"Memory at the last sample{when}: {', '.join(held)}."
+
+
+def _growth(summary: RunSummary) -> str:
+    sample = summary.system.last_sample if summary.system else None
+    grown = [
+        (who, number_at(sample, "grown_bytes", key))
+        for key, who in (("children", "the workers"), ("main", "the main process"))
+    ]
+    known = sorted(((who, size) for who, size in grown if size is not None), key=lambda g: -g[1])
+    if not known:
+        return "What grew: not measured."
+    told = [f"{who} by {byte_count(size)}" if size > 0 else f"{who} did not" for who, size in known]
+    return f"What grew since the first third of the run: {', '.join(told)}."

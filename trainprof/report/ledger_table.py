@@ -1,0 +1,192 @@
+"""The ledger as rows whose numbers add up, shared by the terminal and the markdown renderer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from trainprof.analysis.summary import LEDGER_KEYS, RunSummary
+from trainprof.report.units import (
+    NOT_MEASURED,
+    Scale,
+    is_known,
+    rounded_parts,
+    run_scale,
+    step_scale,
+)
+
+FOLD_BELOW_SHARE: Final = 0.005
+
+LABELS: Final = {
+    "startup": "start-up (imports, set-up)",
+    "loader_start": "loader start (workers)",
+    "first_batch": "first batch of a pass",
+    "data_wait": "data wait",
+    "loader_end": "loader end",
+    "transfer": "transfer (copying)",
+    "forward": "forward",
+    "loss": "loss",
+    "backward": "backward",
+    "recompute": "recompute (in backward)",
+    "optimizer": "optimizer",
+    "zero_grad": "zero grad",
+    "sync": "sync (needs a value now)",
+    "device_wait": "device wait",
+    "checkpoint": "checkpoints",
+    "evaluation": "evaluation",
+    "gc": "garbage collection",
+    "other": "python between (other)",
+    "shutdown": "shutdown",
+}
+# Host time of these is mostly the device working: until it is told apart, none is a culprit.
+DEVICE_KEYS: Final = ("transfer", "sync", "device_wait")
+DEVICE_LABEL: Final = "waiting for the GPU or copying"
+DATA_KEYS: Final = ("loader_start", "first_batch", "data_wait", "loader_end")
+_LONGEST_LABEL: Final = len(DEVICE_LABEL)
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRow:
+    """One row as printed.
+
+    Attributes:
+        keys: Ledger keys that it holds; empty for what no key accounts for and for the total.
+        share: Of the wall time, for the bar.
+        seconds: In the table's `run_unit`, or "not measured".
+        percent: Of the wall time.
+        per_step: Mean of a steady step in the table's `step_unit`; empty where it has none.
+    """
+
+    keys: tuple[str, ...]
+    label: str
+    share: float
+    seconds: str
+    percent: str
+    per_step: str
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerTable:
+    """Rows, longest first, and their total. `step_unit` is None where steps were not measured."""
+
+    rows: list[LedgerRow]
+    total: LedgerRow
+    run_unit: str
+    step_unit: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    keys: tuple[str, ...]
+    label: str
+    seconds: float
+    per_step_s: float
+
+
+def waits_are_merged(summary: RunSummary) -> bool:
+    """Tells whether host time in syncs and copies cannot be told from the device working."""
+    on_accelerator = summary.run.device_timing == "async" or summary.run.device not in (None, "cpu")
+    return on_accelerator and summary.devices is None
+
+
+def label_of(key: str) -> str:
+    """Returns a ledger key in words; one of a later version speaks for itself."""
+    return LABELS.get(key, key.replace("_", " ")[:_LONGEST_LABEL])
+
+
+def ledger_table(
+    summary: RunSummary, *, fold: bool = True, max_rows: int | None = None
+) -> LedgerTable | None:
+    """Returns the ledger as printed, None where nothing of it was measured.
+
+    Args:
+        summary: The run.
+        fold: Put rows under `FOLD_BELOW_SHARE` into one last row.
+        max_rows: With `fold`, so many rows at most, the folded one included.
+    """
+    parts = _parts(summary)
+    whole = sum(part.seconds for part in parts)
+    if whole <= 0:
+        return None
+    if fold:
+        parts = _folded(parts, whole, max_rows)
+    return _written(parts, whole, has_steps=bool(summary.training.per_step_s))
+
+
+def _parts(summary: RunSummary) -> list[_Part]:
+    run_s = _known(summary.ledger.seconds)
+    step_s = _known(summary.training.per_step_s or {})
+    merged = DEVICE_KEYS if waits_are_merged(summary) else ()
+    groups: list[tuple[str, tuple[str, ...]]] = [
+        (label_of(key), (key,)) for key in _in_order({*run_s, *step_s}) if key not in merged
+    ]
+    if merged:
+        groups.append((DEVICE_LABEL, merged))
+    parts = [
+        _Part(keys, label, _sum_of(run_s, keys), _sum_of(step_s, keys)) for label, keys in groups
+    ]
+    missing_s = summary.ledger.wall_s - sum(run_s.values())
+    if is_known(missing_s) and run_s and missing_s > FOLD_BELOW_SHARE * summary.ledger.wall_s:
+        parts.append(_Part((), "not accounted for", missing_s, 0.0))
+    return sorted(parts, key=lambda part: -part.seconds)
+
+
+def _folded(parts: list[_Part], whole: float, max_rows: int | None) -> list[_Part]:
+    some = [part for part in parts if part.seconds or part.per_step_s]
+    kept = [part for part in some if part.seconds >= FOLD_BELOW_SHARE * whole]
+    if max_rows is not None and len(kept) > max_rows - (len(kept) < len(some)):
+        kept = kept[: max(max_rows - 1, 1)]
+    rest = some[len(kept) :]
+    if len(rest) < 2:
+        return some
+    folded = _Part(
+        tuple(key for part in rest for key in part.keys),
+        f"rest ({len(rest)} smaller)",
+        sum(part.seconds for part in rest),
+        sum(part.per_step_s for part in rest),
+    )
+    return [*kept, folded]
+
+
+def _written(parts: list[_Part], whole: float, *, has_steps: bool) -> LedgerTable:
+    step_whole = sum(part.per_step_s for part in parts)
+    run, step = run_scale(whole), step_scale(step_whole)
+    seconds = rounded_parts([part.seconds / run.factor for part in parts], run.decimals)
+    tenths = rounded_parts([part.seconds / whole * 100 for part in parts], 1)
+    steps = rounded_parts([part.per_step_s / step.factor for part in parts], step.decimals)
+    rows = [
+        LedgerRow(
+            part.keys,
+            part.label,
+            part.seconds / whole,
+            run.written(seconds[index]),
+            _percent(tenths[index]),
+            step.written(steps[index]) if has_steps and part.per_step_s else "",
+        )
+        for index, part in enumerate(parts)
+    ]
+    total_step = _total(step, steps) if has_steps else NOT_MEASURED
+    total = LedgerRow((), "total", 1.0, _total(run, seconds), _percent(sum(tenths)), total_step)
+    return LedgerTable(rows, total, run.unit, step.unit if has_steps else None)
+
+
+def _total(scale: Scale, whole: list[int]) -> str:
+    return scale.written(sum(whole))
+
+
+def _percent(tenths: int) -> str:
+    return f"{tenths / 10:.1f} %"
+
+
+def _known(seconds: Mapping[str, float]) -> dict[str, float]:
+    return {key: value for key, value in seconds.items() if is_known(value)}
+
+
+def _sum_of(seconds: Mapping[str, float], keys: Iterable[str]) -> float:
+    return sum(seconds.get(key, 0.0) for key in keys)
+
+
+def _in_order(keys: set[str]) -> list[str]:
+    known = [key for key in LEDGER_KEYS if key in keys]
+    return known + sorted(keys.difference(LEDGER_KEYS))

@@ -1,0 +1,292 @@
+"""The short page's sections below the ledger; each returns its lines, or none to save room.
+
+Steps and epochs are counted from 1 on the page, from 0 in the summary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from rich.text import Text
+
+from trainprof.analysis.summary import (
+    Epoch,
+    Loader,
+    Outlier,
+    RunSummary,
+    SyncPoint,
+    Transfer,
+)
+from trainprof.report.layout import LABEL_CELLS, Column, Page
+from trainprof.report.ledger_table import label_of, waits_are_merged
+from trainprof.report.units import (
+    NOT_MEASURED,
+    byte_count,
+    count,
+    counted,
+    is_known,
+    number_at,
+    percent,
+    seconds,
+    share_of,
+    three_digits,
+)
+
+EPOCHS_SHOWN: Final = 2
+LOADERS_SHOWN: Final = 3
+
+STEP_SOURCES: Final = {
+    "backward": "counted by backward passes, no optimizer step was seen",
+    "batches": "counted by batches, neither optimizer steps nor backward passes were seen",
+    "none": "no optimizer step was seen",
+}
+DIRECTIONS: Final = {"h2d": "to the device", "d2h": "to the host", "d2d": "between devices"}
+
+
+def steps_section(summary: RunSummary, page: Page) -> list[Text]:
+    """Typical and slow steps, warm-up apart."""
+    training = summary.training
+    source = STEP_SOURCES.get(training.step_source, "")
+    step = training.step_s
+    if step is None:
+        return page.labelled("Steps", [why_not_measured(summary, "training.step_s"), source])
+    warmup = training.warmup_excluded
+    after = f" (after {count(warmup)} of warm-up)" if warmup else ""
+    typical = [
+        f"median {seconds(step.p50)}",
+        f"p95 {seconds(step.p95)} (95 of 100 are faster)",
+        f"max {seconds(step.max)}",
+        f"{counted(training.steady_steps, 'steady step')}{after}",
+        source,
+    ]
+    return page.labelled("Steps", [*typical, *_outliers(summary.outliers)])
+
+
+def epochs_section(summary: RunSummary, page: Page) -> list[Text]:
+    """The first epochs and the mean of the others, evaluation passes on a line of their own."""
+    epochs = [epoch for epoch in summary.epochs if epoch.stage == "training"]
+    others = [epoch for epoch in summary.epochs if epoch.stage not in ("training", "evaluation")]
+    shown = epochs if page.verbose else epochs[:EPOCHS_SHOWN]
+    sentences = [_epoch(f"Epoch {epoch.index + 1} took", [epoch]) for epoch in shown]
+    if len(epochs) > EPOCHS_SHOWN:
+        first, last = epochs[1].index + 1, epochs[-1].index + 1
+        sentences.append(_epoch(f"Mean of {first} to {last}:", epochs[1:]))
+    if page.verbose:
+        sentences += [_epoch(f"Other pass {one.index + 1} took", [one]) for one in others]
+    if sentences and any(epoch.slow_batches for epoch in epochs):
+        sentences[-1].append(f"slow = waited over {seconds(summary.wait_threshold_s)}")
+    lines = [line for sentence in sentences for line in page.sentence(sentence)]
+    return lines + _evaluation(summary, page)
+
+
+def loaders_section(summary: RunSummary, page: Page) -> list[Text]:
+    """One row per loader: where it was built, what for, and how long training waited for it."""
+    if not summary.loaders:
+        return page.labelled("Loaders", ["no DataLoader was seen"])
+    shown = summary.loaders if page.verbose else summary.loaders[:LOADERS_SHOWN]
+    lines = page.table(_loader_columns(shown))
+    hidden = len(summary.loaders) - len(shown)
+    return lines + (page.paragraph(f"and {hidden} more", indent=2) if hidden else [])
+
+
+def transfers_section(summary: RunSummary, page: Page) -> list[Text]:
+    """Copies between devices, by line."""
+    ranked = sorted(summary.transfers, key=lambda transfer: -transfer.bytes)
+    if not ranked:
+        return page.labelled("Transfers", ["none seen"]) if page.verbose else []
+    is_merged = waits_are_merged(summary)
+    told = [_transfer(transfer, page, is_merged=is_merged) for transfer in ranked]
+    return _by_site("Transfers", told, page)
+
+
+def syncs_section(summary: RunSummary, page: Page) -> list[Text]:
+    """Lines that need a tensor's value at once."""
+    ranked = sorted(summary.sync_points, key=lambda point: (-(point.seconds or 0.0), -point.count))
+    if not ranked:
+        return page.labelled("Syncs", ["none seen"]) if page.verbose else []
+    is_merged = waits_are_merged(summary)
+    return _by_site("Syncs", [_sync(point, page, is_merged=is_merged) for point in ranked], page)
+
+
+def system_section(summary: RunSummary, page: Page) -> list[Text]:
+    """The machine during the run: CPU and memory of the script and its children, GPUs."""
+    system = summary.system
+    if system is None:
+        return page.labelled("System", [why_not_measured(summary, "system")])
+    told = [
+        f"CPU {_cores(system.cpu)}",
+        f"peak memory {byte_count(number_at(system.memory, 'tree_rss_bytes', 'max'))}",
+    ]
+    for gpu in system.gpus:
+        told += _gpu(gpu, page)
+    return page.labelled("System", told)
+
+
+def closing_section(summary: RunSummary, page: Page) -> list[Text]:
+    """What trainprof took, what it could not see, and the next command."""
+    overhead = summary.overhead
+    cost = [
+        f"{counted(overhead.events, 'event')} ({byte_count(overhead.bytes)})",
+        _own_cost(overhead.per_step_us, overhead.share),
+    ]
+    return [*page.labelled("trainprof", cost), *_not_seen(summary, page)]
+
+
+def why_not_measured(summary: RunSummary, field: str) -> str:
+    """Returns "not measured" with the reason on record for the summary's field, if there is one."""
+    reason = summary.not_observed.get(field)
+    return f"{NOT_MEASURED} ({reason})" if reason else NOT_MEASURED
+
+
+def outlier_sentence(outlier: Outlier) -> str:
+    """Returns which step was slow, how slow, and what in it grew."""
+    return (
+        f"step {count(outlier.step + 1)} took {seconds(outlier.seconds)}, "
+        f"{label_of(outlier.grew)} +{seconds(outlier.grew_s)}"
+    )
+
+
+def _outliers(outliers: Sequence[Outlier]) -> list[str]:
+    if not outliers:
+        return ["no outliers (2 x median)"]
+    worst = max(outliers, key=lambda outlier: outlier.seconds)
+    if len(outliers) == 1:
+        return [f"1 outlier (2 x median): {outlier_sentence(worst)}"]
+    apart = f" {count(worst.every)} steps apart" if worst.every else ""
+    many = f"{counted(len(outliers), 'outlier')} (2 x median){apart}"
+    return [many, f"worst: {outlier_sentence(worst)}"]
+
+
+def _epoch(opening: str, epochs: Sequence[Epoch]) -> list[str]:
+    """Returns one epoch, or the mean of several, in the short form."""
+    n = len(epochs)
+    took_s = sum(epoch.seconds for epoch in epochs) / n
+    wait_s = sum(epoch.data_wait_s for epoch in epochs) / n
+    batches = sum(epoch.iterations for epoch in epochs) / n
+    slow = sum(epoch.slow_batches for epoch in epochs) / n
+    return [
+        f"{opening} {seconds(took_s)}",
+        f"waiting for data {seconds(wait_s)} ({percent(share_of(wait_s, took_s))})",
+        f"{_mean_count(slow)} of {_mean_count(batches)} batches slow",
+    ]
+
+
+def _mean_count(value: float) -> str:
+    return count(value) if value == int(value) else f"{value:,.1f}"
+
+
+def _evaluation(summary: RunSummary, page: Page) -> list[Text]:
+    evaluation = summary.evaluation
+    if not evaluation.passes and not evaluation.seconds:
+        return []
+    told = [
+        f"{counted(evaluation.passes, 'pass', 'passes')} took {seconds(evaluation.seconds)}",
+        f"waiting for data {seconds(evaluation.data_wait_s)} "
+        f"({percent(share_of(evaluation.data_wait_s, evaluation.seconds))})",
+        counted(evaluation.iterations, "batch", "batches"),
+    ]
+    if page.verbose:
+        passes = [epoch for epoch in summary.epochs if epoch.stage == "evaluation"]
+        each = [_epoch(f"Evaluation {one.index + 1} took", [one]) for one in passes]
+        return page.labelled("Evaluation", told) + [
+            line for sentence in each for line in page.sentence(sentence)
+        ]
+    return page.labelled("Evaluation", told)
+
+
+def _loader_columns(loaders: Sequence[Loader]) -> list[Column]:
+    waits = [loader.wait_s for loader in loaders]
+    return [
+        Column("Loader", [one.site for one in loaders], is_number=False, gives_way=True),
+        Column("used for", [one.role for one in loaders], is_number=False),
+        Column("workers", [_worker_count(one) for one in loaders], dropped=4),
+        Column("batches", [count(one.iterations) for one in loaders], dropped=2),
+        Column("wait mean", [seconds(wait.mean) if wait else NOT_MEASURED for wait in waits]),
+        Column("p95", [seconds(wait.p95) if wait else "" for wait in waits], dropped=1),
+        Column("max", [seconds(wait.max) if wait else "" for wait in waits], dropped=5),
+        Column("first", [_first_batch(one) for one in loaders], dropped=3),
+    ]
+
+
+def _worker_count(loader: Loader) -> str:
+    return "?" if loader.num_workers is None else str(loader.num_workers)
+
+
+def _first_batch(loader: Loader) -> str:
+    return seconds(loader.first_batch_s.mean) if loader.first_batch_s else NOT_MEASURED
+
+
+def _transfer(transfer: Transfer, page: Page, *, is_merged: bool) -> list[str]:
+    direction = DIRECTIONS.get(transfer.direction, "between unknown devices")
+    pinned = f"{percent(transfer.pinned_share)} from pinned memory"
+    told = [
+        f"{page.site(transfer.site)} {direction}: {counted(transfer.count, 'copy', 'copies')}",
+        byte_count(transfer.bytes),
+        pinned if transfer.direction == "h2d" else "",
+    ]
+    if transfer.gb_per_s is not None and is_known(transfer.gb_per_s):
+        told.append(f"{three_digits(transfer.gb_per_s)} GB/s")
+    if not is_merged:
+        told.append(seconds(transfer.host_s))
+    return told
+
+
+def _sync(point: SyncPoint, page: Page, *, is_merged: bool) -> list[str]:
+    kind = page.shortened(point.kind, 16)
+    told = [f"{page.site(point.site)} {kind}: {counted(point.count, 'call')}"]
+    if point.on_cpu >= point.count:
+        return [f"{told[0]} on CPU tensors (no wait)"]
+    if point.on_cpu:
+        told.append(f"{count(point.on_cpu)} of them on CPU tensors (no wait)")
+    if not is_merged:
+        told.append(seconds(point.seconds))
+    return told
+
+
+def _by_site(label: str, told: list[list[str]], page: Page) -> list[Text]:
+    if page.verbose:
+        first, *rest = told
+        lines = page.labelled(label, first)
+        return lines + [line for fragments in rest for line in page.labelled("", fragments)]
+    hidden = len(told) - 1
+    return page.labelled(label, [*told[0], f"{counted(hidden, 'more line')}" if hidden else ""])
+
+
+def _cores(cpu: dict[str, object]) -> str:
+    busy = number_at(cpu, "tree_percent", "mean")
+    usable = number_at(cpu, "cores_usable")
+    if busy is None:
+        return NOT_MEASURED
+    of = "" if usable is None else f" of {usable:.3g}"
+    return f"{busy / 100:.1f}{of} cores busy on average"
+
+
+def _gpu(gpu: dict[str, object], page: Page) -> list[str]:
+    name = f"GPU {page.shortened(str(gpu.get('index', '?')), 8)}"
+    busy = number_at(gpu, "utilization", "mean")
+    told = f"{NOT_MEASURED}" if busy is None else f"ran some kernel {busy:.0f} % of the time"
+    return [
+        f"{name} {told}",
+        f"its peak memory {byte_count(number_at(gpu, 'memory_bytes', 'max'))}",
+    ]
+
+
+def _own_cost(per_step_us: float | None, share: float | None) -> str:
+    if per_step_us is None and share is None:
+        return f"cost a step {NOT_MEASURED}"
+    a_step = f"{seconds(None if per_step_us is None else per_step_us * 1e-6)} a step"
+    return a_step if share is None else f"{a_step} ({percent(share)} of the run)"
+
+
+def _not_seen(summary: RunSummary, page: Page) -> list[Text]:
+    missing = [f"{field}: {reason}" for field, reason in summary.not_observed.items()]
+    told = [*summary.faults, *missing]
+    if not told:
+        return []
+    if page.verbose:
+        lines = page.labelled("Not seen", told[:1])
+        return lines + [line for one in told[1:] for line in page.labelled("", [one])]
+    hidden = f"{len(told) - 1} more with --verbose" if len(told) > 1 else ""
+    first = page.shortened(told[0], page.width - LABEL_CELLS - len(hidden) - len(", "))
+    return page.labelled("Not seen", [first, hidden])

@@ -1,0 +1,154 @@
+"""The page in the terminal: how the run ended, one headline, where the time went, the rest."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Final
+
+from rich.text import Text
+
+from trainprof.analysis.summary import RunSummary
+from trainprof.report import details, sections
+from trainprof.report.ending import cause, ending, is_memory_death, memory_before_the_end, progress
+from trainprof.report.layout import Page, written
+from trainprof.report.ledger_lines import FRAME_LINES, ledger_lines
+from trainprof.report.ledger_table import ledger_table
+from trainprof.report.safe_text import with_safe_text
+
+# What matters fits a small terminal: the ledger gives way, its smallest rows are folded.
+SHORT_PAGE_LINES: Final = 30
+PAGE_CELLS: Final = 80
+LEDGER_ROWS_AT_LEAST: Final = 4
+LEDGER_ROWS_AT_MOST: Final = 9
+# Sentences that hold somebody else's words are cut here; the verbose page has them whole.
+_ENDING_CELLS: Final = 160
+_HEADLINE_CELLS: Final = 240
+BLANK: Final = (Text(),)
+
+_LEVEL_STYLES: Final = {
+    "highly": "bold red",
+    "moderately": "bold yellow",
+    "not": "bold green",
+}
+_BOTTLENECK_KEYS: Final = {
+    "data": ("loader_start", "first_batch", "data_wait", "loader_end"),
+    "transfer": ("transfer",),
+    "compute": ("forward", "loss", "backward", "recompute", "optimizer", "zero_grad"),
+    "host": ("other", "gc"),
+    "sync": ("sync",),
+    "checkpoint": ("checkpoint",),
+    "evaluation": ("evaluation",),
+    "startup": ("startup",),
+}
+
+
+def render(
+    summary: RunSummary, *, width: int, color: bool, unicode: bool = True, verbose: bool = False
+) -> str:
+    """Returns the run as a page of text.
+
+    Args:
+        summary: The run.
+        width: Cells in a line; no line is wider.
+        color: Allow colour codes; without it the text holds no escape at all.
+        unicode: False gives ASCII only.
+        verbose: Show everything, however long.
+
+    Returns:
+        Lines, each ended by a newline; unless `verbose`, about 30 of them at 80 cells.
+    """
+    summary = with_safe_text(summary)
+    page = Page(width=width, unicode=unicode, verbose=verbose)
+    above = [*_ending(summary, page), *BLANK, *_headline(summary, page), *BLANK]
+    room = _line_budget(page) - len(above) - FRAME_LINES - len(BLANK)
+    below = (
+        _verbose_sections(summary, page)
+        if verbose
+        else _short_sections(summary, page, room - LEDGER_ROWS_AT_LEAST)
+    )
+    max_rows = min(max(room - len(below), LEDGER_ROWS_AT_LEAST), LEDGER_ROWS_AT_MOST)
+    ledger = _ledger(summary, page, max_rows)
+    return written([*above, *ledger, *BLANK, *below], page, color=color)
+
+
+def _line_budget(page: Page) -> int:
+    """A narrower page gets as many more lines as its lines are shorter."""
+    return SHORT_PAGE_LINES * PAGE_CELLS // min(max(page.width, 1), PAGE_CELLS)
+
+
+def _short_sections(summary: RunSummary, page: Page, room: int) -> list[Text]:
+    below = {
+        section: section(summary, page)
+        for section in (
+            sections.steps_section,
+            sections.epochs_section,
+            sections.loaders_section,
+            sections.transfers_section,
+            sections.syncs_section,
+            sections.system_section,
+            sections.closing_section,
+            _saved,
+        )
+    }
+    for spared in (sections.syncs_section, sections.transfers_section, sections.system_section):
+        if sum(map(len, below.values())) > room:
+            del below[spared]
+    return [line for lines in below.values() for line in lines]
+
+
+def _verbose_sections(summary: RunSummary, page: Page) -> list[Text]:
+    groups = (
+        (details.phase_details, sections.steps_section, details.step_details),
+        (details.training_details, sections.epochs_section),
+        (sections.loaders_section, details.loader_details),
+        (sections.transfers_section, sections.syncs_section),
+        (sections.system_section, details.system_details, details.rank_details),
+        (details.command_details, sections.closing_section, _saved),
+    )
+    lines: list[Text] = []
+    for group in groups:
+        lines += [line for section in group for line in section(summary, page)]
+        lines += BLANK
+    return lines[: -len(BLANK)]
+
+
+def _ending(summary: RunSummary, page: Page) -> list[Text]:
+    opening = f"trainprof: {page.shortened(ending(summary), _ENDING_CELLS)}"
+    reason = cause(summary)
+    if reason is None:
+        first, *others = progress(summary)
+        lines = page.sentence([f"{opening}: {first}", *others])
+    else:
+        lines = page.paragraph(f"{opening}: {page.shortened(reason, _ENDING_CELLS)}")
+        lines += page.paragraph(f"It got through {', '.join(progress(summary))}.", indent=2)
+    if is_memory_death(summary):
+        for sentence in memory_before_the_end(summary):
+            lines += page.paragraph(sentence, indent=2)
+    return lines
+
+
+def _headline(summary: RunSummary, page: Page) -> list[Text]:
+    verdict = summary.verdict
+    style = _LEVEL_STYLES.get(verdict.level or "", "bold")
+    return page.paragraph(page.shortened(verdict.headline, _HEADLINE_CELLS), style=style)
+
+
+def _ledger(summary: RunSummary, page: Page, max_rows: int) -> list[Text]:
+    table = ledger_table(summary, fold=not page.verbose, max_rows=max_rows)
+    if table is None:
+        reason = sections.why_not_measured(summary, "ledger")
+        return page.paragraph(f"Where the time went: {reason}")
+    return ledger_lines(
+        table,
+        page,
+        headline_keys=_BOTTLENECK_KEYS.get(summary.verdict.bottleneck, ()),
+        headline_style=_LEVEL_STYLES.get(summary.verdict.level or "", "bold"),
+    )
+
+
+def _saved(summary: RunSummary, page: Page) -> list[Text]:
+    directory = summary.run.directory
+    if directory is None:
+        return page.labelled("Saved", ["nowhere: no run directory"])
+    command = f"trainprof report {shlex.quote(directory)}"
+    return page.labelled("Saved", ["see it again:", command], separator=" ")
