@@ -60,10 +60,12 @@ class Events:
     def is_kind(self, *kinds: Kind) -> Bool:
         """Returns the mask of rows of any of `kinds`."""
         if len(kinds) == 1:
-            return self.kind == int(kinds[0])
-        wanted = np.zeros(256, dtype=bool)
+            only: Bool = self.kind == int(kinds[0])
+            return only
+        wanted = np.zeros(256, dtype=np.bool_)
         wanted[[int(kind) for kind in kinds]] = True
-        return wanted[self.kind]
+        mask: Bool = wanted[self.kind]
+        return mask
 
 
 _COLUMNS: Final = ("kind", "flags", "thread", "site", "start", "end", "value")
@@ -139,11 +141,8 @@ def load_process(log: EventLogFile) -> ProcessLog:
             row = rows[index]
             if kind[index] == Kind.THREAD and row["site"] == 1:
                 main_thread = int(row["thread"])
-            mark = (
-                Kind(int(kind[index])),
-                *(int(row[c]) for c in ("site", "start", "end", "value")),
-            )
-            marks.append(mark)
+            site, start, end, value = (int(row[c]) for c in ("site", "start", "end", "value"))
+            marks.append((Kind(int(kind[index])), site, start, end, value))
         duration = rows["end"] - rows["start"]
         good = (
             (kind >= FIRST_EVENT_KIND)

@@ -107,7 +107,8 @@ def within(segments: Int64, times: Int64) -> Bool:
     if len(segments) == 0:
         return np.zeros(len(times), dtype=bool)
     place = np.searchsorted(segments[:, 0], times, side="right") - 1
-    return (place >= 0) & (times < segments[np.maximum(place, 0), 1])
+    inside: Bool = (place >= 0) & (times < segments[np.maximum(place, 0), 1])
+    return inside
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +129,7 @@ def ledger(events: Events, attribution: Attribution, window: Window) -> Ledger:
         minlength=len(LEDGER_KEYS) + 1,
     )
     totals = sums[1:].astype(np.int64)
-    totals[KEY["evaluation"]] += int(
-        (attribution.segments[:, 1] - attribution.segments[:, 0]).sum()
-    )
+    totals[KEY["evaluation"]] += int(np.diff(attribution.segments, axis=1).sum())
     covered = _covered_intervals(events, attribution)
     gaps = {
         "startup": _uncovered(covered, window.start, window.loop_start),
@@ -138,8 +137,8 @@ def ledger(events: Events, attribution: Attribution, window: Window) -> Ledger:
         "shutdown": _uncovered(covered, window.loop_end, window.end),
     }
     transparent = _transparent_by_region(events, attribution, window)
-    for name, seconds in gaps.items():
-        totals[KEY[name]] += seconds + transparent[name]
+    for name, gap in gaps.items():
+        totals[KEY[name]] += gap + transparent[name]
     seconds = {name: totals[index] / 1e9 for name, index in KEY.items()}
     return Ledger(
         wall_s=(window.end - window.start) / 1e9,
@@ -177,7 +176,7 @@ def per_step_ns(
 
 def step_wall_ns(starts: Int64, ends: Int64, segments: Int64) -> Int64:
     """Returns the steps' wall time without the evaluation that fell into them, ns."""
-    wall = ends - starts
+    wall: Int64 = ends - starts
     if len(segments) == 0 or len(ends) == 0:
         return wall
     step = np.searchsorted(ends, segments[:, 0], side="left")

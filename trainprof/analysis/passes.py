@@ -61,7 +61,8 @@ class Passes:
         return len(self.start)
 
     def of_stage(self, stage: str) -> Bool:
-        return self.stage == stage
+        mask: Bool = self.stage == stage
+        return mask
 
 
 def find_passes(events: Events, nesting_kinds: Bool) -> list[Passes]:

@@ -151,7 +151,8 @@ class Analysis:
         assert epoch is not None
         feeder = self.timeline.feeder()
         p = next((p for p in self.timeline.passes if p.loader == feeder), None)
-        which = np.flatnonzero(p.of_stage(TRAINING) & (p.batches > 0)) if p is not None else []
+        trained = p.of_stage(TRAINING) & (p.batches > 0) if p is not None else np.empty(0, bool)
+        which = np.flatnonzero(trained)
         if p is None or epoch >= len(which):
             raise NothingThere(
                 f"There is no epoch {epoch + 1}", hint=f"The run has {len(which)} epochs."
@@ -539,7 +540,8 @@ def _span(recording: Recording, events: Events) -> tuple[int, int]:
     start, end = _int(times.get("spawned_ns")), _int(times.get("ended_ns"))
     seen = [int(events.start[0]), int(events.end.max())] if len(events) else []
     for log in recording.logs:
-        seen += [t for _kind, _site, first, last, _value in log.marks for t in (first, last) if t]
+        marks = [(first, last) for kind, _, first, last, _ in log.marks if kind != Kind.CLOCK]
+        seen += [t for pair in marks for t in pair if t]
     for lines in (recording.host_lines, recording.process_lines):
         if lines:
             seen += [int(lines[0]["t_ns"]), int(lines[-1]["t_ns"])]

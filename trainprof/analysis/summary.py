@@ -283,8 +283,9 @@ class System:
 
     Attributes:
         interval_s: The sampler's nominal interval.
-        cpu: {cores_usable, host_percent{stat}, tree_percent{stat}, per_core_percent[], iowait_share,
-            pressure_some_share, context_switches_per_s}; tree_percent: 100 = one core.
+        cpu: {cores_usable, host_percent{stat}, tree_percent{stat}, per_core_percent[],
+            iowait_share, pressure_some_share, context_switches_per_s};
+            in tree_percent 100 is one core.
         memory: {host_total_bytes, host_available_bytes{stat}, tree_rss_bytes{stat},
             tree_pss_bytes{stat} or None, swap_used_bytes{stat}, limit_bytes or None}.
         disk: {read_bytes_per_s{stat}, write_bytes_per_s{stat}}.
@@ -368,7 +369,7 @@ class RunSummary:
 
 
 def to_jsonable(summary: RunSummary) -> dict[str, Any]:
-    """Returns the summary as plain JSON values, `schema_version` first; NaN and infinity become None."""
+    """Returns the summary as plain JSON values, `schema_version` first; NaN becomes None."""
     plain = _finite(dataclasses.asdict(summary))
     return {"schema_version": plain.pop("schema_version"), **plain}
 

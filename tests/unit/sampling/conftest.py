@@ -1,0 +1,150 @@
+"""Planted truth for the sampler: a fake /proc, a fake clock, a run directory, a stub NVML."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from trainprof.record.run_directory import RunDirectory
+from trainprof.sampling.clock import Clock
+
+REPOSITORY = Path(__file__).parents[3]
+STUB_SOURCE = REPOSITORY / "tests" / "support" / "nvml_stub" / "stub_nvml.c"
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass
+class FakeTime:
+    """Time that only the test moves; reading it takes `step_ns`."""
+
+    ns: int = 1_000_000_000_000
+    step_ns: int = 0
+    thread_cpu_ns: int = 0
+
+    def now_ns(self) -> int:
+        self.ns += self.step_ns
+        return self.ns
+
+    @property
+    def clock(self) -> Clock:
+        return Clock(
+            now_ns=self.now_ns,
+            wall_ns=lambda: 1_700_000_000_000_000_000,
+            thread_cpu_ns=lambda: self.thread_cpu_ns,
+        )
+
+
+@dataclass
+class FakeProc:
+    """A filesystem root with the /proc (and cgroup) files that a test writes."""
+
+    root: Path
+    pids: set[int] = field(default_factory=set)
+
+    def write(self, path: str, text: str) -> None:
+        target = self.root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text)
+
+    def process(
+        self,
+        pid: int,
+        parent: int,
+        *,
+        name: str = "python",
+        state: str = "S",
+        user_s: float = 0.0,
+        system_s: float = 0.0,
+        reaped_s: float = 0.0,
+        rss_pages: int = 100,
+        started_ticks: int = 5000,
+        threads: int = 1,
+    ) -> None:
+        """Plants a process; the fields between the known ones hold numbers that mean nothing."""
+        ticks = [round(s * TICKS_PER_S) for s in (user_s, system_s, reaped_s, 0)]
+        fields = [
+            *(state, parent, 1, 1, 0, -1, 4194304),
+            *(11, 12, 13, 14),  # minor faults, of children, major faults, of children
+            *ticks,
+            *(20, 0, threads, 0, started_ticks, 10**9, rss_pages, 2**64 - 1),
+        ]
+        self.write(f"proc/{pid}/stat", f"{pid} ({name}) {' '.join(map(str, fields))}\n")
+        self.write(
+            f"proc/{pid}/status",
+            f"Name:\t{name}\nvoluntary_ctxt_switches:\t21\nnonvoluntary_ctxt_switches:\t22\n",
+        )
+        self.write(f"proc/{pid}/io", "rchar: 1\nwchar: 2\nread_bytes: 31\nwrite_bytes: 32\n")
+        self.write(
+            f"proc/{pid}/smaps_rollup", "5-7 ---p 0 00:00 0 [rollup]\nRss: 9 kB\nPss: 7 kB\n"
+        )
+        self.pids.add(pid)
+
+    def end(self, pid: int) -> None:
+        for file in (self.root / "proc" / str(pid)).iterdir():
+            file.unlink()
+        (self.root / "proc" / str(pid)).rmdir()
+        self.pids.discard(pid)
+
+
+@pytest.fixture
+def fake_time() -> FakeTime:
+    return FakeTime()
+
+
+@pytest.fixture
+def fake_proc(tmp_path: Path) -> FakeProc:
+    fake = FakeProc(tmp_path / "root")
+    fake.write("proc/stat", "cpu 1 2 3 4 5 6 7 8\n")
+    return fake
+
+
+@pytest.fixture
+def run_directory(tmp_path: Path) -> RunDirectory:
+    directory = RunDirectory(tmp_path / "run")
+    directory.create()
+    return directory
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left() -> Iterator[None]:
+    before = set(threading.enumerate())
+    yield
+    assert set(threading.enumerate()) <= before
+
+
+@pytest.fixture(scope="session")
+def nvml_libraries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Folders with the stub library, by driver: "new" and "old"."""
+    folders = {}
+    for driver, options in (("new", []), ("old", ["-DOLD_DRIVER"])):
+        folder = tmp_path_factory.mktemp(driver)
+        subprocess.run(
+            [
+                *("gcc", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"),
+                *("-fvisibility=hidden", "-Wl,-soname,libnvidia-ml.so.1", *options),
+                *("-o", str(folder / "libnvidia-ml.so.1"), str(STUB_SOURCE), "-lpthread"),
+            ],
+            check=True,
+        )
+        folders[driver] = folder
+    return folders
+
+
+@pytest.fixture
+def nvml_environment(nvml_libraries: dict[str, Path], tmp_path: Path) -> dict[str, str]:
+    """Environment of a process that sees the stub; its files are `conf` and `log` in tmp_path."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("LD_")}
+    return {
+        **kept,
+        "PYTHONPATH": str(REPOSITORY),
+        "LD_LIBRARY_PATH": str(nvml_libraries["new"]),
+        "STUB_NVML_CONF": str(tmp_path / "conf"),
+        "STUB_NVML_LOG": str(tmp_path / "log"),
+    }

@@ -1,0 +1,99 @@
+"""Quotas and limits from fake cgroup trees."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from trainprof.sampling.cores import memory_limit_bytes, out_of_memory_kills, usable_cores
+
+V2_MOUNT = "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw\n"
+
+
+def v1_mount(controllers, point, shown="/"):
+    return f"32 31 0:29 {shown} {point} rw,relatime - cgroup cgroup rw,{controllers}\n"
+
+
+def test_without_cgroups_the_affinity_mask_counts(fake_proc):
+    assert usable_cores(fake_proc.root, affinity=6) == 6.0
+    assert memory_limit_bytes(fake_proc.root) is None
+    assert out_of_memory_kills(fake_proc.root) is None
+
+
+def test_this_machine_has_cores():
+    assert 0 < usable_cores() <= (os.cpu_count() or 1)
+
+
+def test_v2_quota_may_stand_above_our_cgroup(fake_proc):
+    fake_proc.write("proc/self/cgroup", "0::/job/step\n")
+    fake_proc.write("proc/self/mountinfo", V2_MOUNT)
+    fake_proc.write("sys/fs/cgroup/job/cpu.max", "150000 100000\n")
+    fake_proc.write("sys/fs/cgroup/job/step/cpu.max", "max 100000\n")
+    assert usable_cores(fake_proc.root, affinity=8) == 1.5
+    assert usable_cores(fake_proc.root, affinity=1) == 1.0
+
+
+def test_v2_memory_limit_is_the_smallest_level(fake_proc):
+    fake_proc.write("proc/self/cgroup", "0::/job/step\n")
+    fake_proc.write("proc/self/mountinfo", V2_MOUNT)
+    fake_proc.write("sys/fs/cgroup/job/memory.max", "4096\n")
+    fake_proc.write("sys/fs/cgroup/job/step/memory.max", "max\n")
+    assert memory_limit_bytes(fake_proc.root) == 4096
+    fake_proc.write("sys/fs/cgroup/job/step/memory.max", "1024\n")
+    assert memory_limit_bytes(fake_proc.root) == 1024
+
+
+def test_v2_out_of_memory_kills_are_our_own_cgroups(fake_proc):
+    fake_proc.write("proc/self/cgroup", "0::/job/step\n")
+    fake_proc.write("proc/self/mountinfo", V2_MOUNT)
+    fake_proc.write("sys/fs/cgroup/job/memory.events", "oom 9\noom_kill 9\n")
+    fake_proc.write(
+        "sys/fs/cgroup/job/step/memory.events", "low 0\noom 3\noom_kill 2\noom_group_kill 0\n"
+    )
+    assert out_of_memory_kills(fake_proc.root) == 2
+
+
+def test_v1_quota_limit_and_kills(fake_proc):
+    fake_proc.write("proc/self/cgroup", "4:memory:/job\n2:cpu,cpuacct:/job\n0::/\n")
+    fake_proc.write(
+        "proc/self/mountinfo",
+        v1_mount("memory", "/sys/fs/cgroup/memory") + v1_mount("cpu,cpuacct", "/sys/fs/cgroup/cpu"),
+    )
+    fake_proc.write("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n")
+    fake_proc.write("sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n")
+    fake_proc.write("sys/fs/cgroup/cpu/job/cpu.cfs_quota_us", "250000\n")
+    fake_proc.write("sys/fs/cgroup/cpu/job/cpu.cfs_period_us", "100000\n")
+    fake_proc.write("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n")
+    fake_proc.write("sys/fs/cgroup/memory/job/memory.limit_in_bytes", "8192\n")
+    fake_proc.write(
+        "sys/fs/cgroup/memory/job/memory.oom_control",
+        "oom_kill_disable 0\nunder_oom 0\noom_kill 5\n",
+    )
+    assert usable_cores(fake_proc.root, affinity=4) == 2.5
+    assert memory_limit_bytes(fake_proc.root) == 8192
+    assert out_of_memory_kills(fake_proc.root) == 5
+
+
+def test_v1_no_limit_is_none(fake_proc):
+    fake_proc.write("proc/self/cgroup", "4:memory:/\n")
+    fake_proc.write("proc/self/mountinfo", v1_mount("memory", "/cg"))
+    fake_proc.write("cg/memory.limit_in_bytes", "9223372036854771712\n")
+    assert memory_limit_bytes(fake_proc.root) is None
+
+
+@pytest.mark.parametrize("path", ["/docker/abc", "/elsewhere/entirely", "/../../other"])
+def test_a_container_sees_its_own_part_at_the_mount_point(fake_proc, path):
+    fake_proc.write("proc/self/cgroup", f"2:cpu:{path}\n")
+    fake_proc.write("proc/self/mountinfo", v1_mount("cpu", "/cg/cpu", shown="/docker/abc"))
+    fake_proc.write("cg/cpu/cpu.cfs_quota_us", "50000\n")
+    fake_proc.write("cg/cpu/cpu.cfs_period_us", "100000\n")
+    assert usable_cores(fake_proc.root, affinity=4) == 0.5
+
+
+@pytest.mark.parametrize("damaged", ["", "max", "x y", "-1 0", "100000", "100000 0"])
+def test_a_damaged_quota_is_no_quota(fake_proc, damaged):
+    fake_proc.write("proc/self/cgroup", "0::/\n")
+    fake_proc.write("proc/self/mountinfo", V2_MOUNT + "damaged\n - \n")
+    fake_proc.write("sys/fs/cgroup/cpu.max", damaged)
+    assert usable_cores(fake_proc.root, affinity=3) == 3.0

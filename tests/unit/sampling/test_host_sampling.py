@@ -1,0 +1,116 @@
+"""The machine's counters from planted /proc texts, and from this machine both ways."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from trainprof.sampling.host import (
+    ProcfsHost,
+    PsutilHost,
+    cpu_times,
+    disk,
+    host_reader,
+    memory,
+    network,
+    stall,
+)
+
+TICK_NS = 10_000_000
+
+STAT = b"""cpu  10 1 5 100 20 2 3 4 7 0
+cpu0 6 1 3 50 10 1 2 2 7 0
+cpu2 4 0 2 50 10 1 1 2 0 0
+intr 99 0 0
+ctxt 1234
+btime 1
+"""
+
+DISKSTATS = b"""   7       0 loop0 9 0 900 0 9 0 900 0 0 0 0
+ 254       0 vda 7 5 100 3 3 4 200 6 0 2 1 3
+ 254       1 vda1 7 5 100 3 3 4 200 6 0 2 1 3
+ 259       0 nvme0n1 7 5 1000 3 3 4 2000 6 0 2 1 3
+ 259       1 nvme0n1p1 7 5 1000 3 3 4 2000 6 0 2 1 3
+ 259       2 nvme0n11 7 5 10 3 3 4 20 6 0 2 1 3
+ 253       0 dm-0 7 5 1000 3 3 4 2000 6 0 2 1 3
+   9       0 md0 7 5 1000 3 3 4 2000 6 0 2 1 3
+"""
+
+NET_DEV = b"""Inter-|   Receive                  |  Transmit
+ face |bytes packets errs drop fifo frame compressed multicast|bytes packets
+    lo: 9999 1 0 0 0 0 0 0 9999 1 0 0 0 0 0 0
+  eth0:  100 1 0 0 0 0 0 0  200 1 0 0 0 0 0 0
+eth0.7:   40 1 0 0 0 0 0 0   50 1 0 0 0 0 0 0
+docker0:  77 1 0 0 0 0 0 0   77 1 0 0 0 0 0 0
+   ib0: 1000 1 0 0 0 0 0 0 2000 1 0 0 0 0 0 0
+"""
+
+
+def test_cpu_times_are_in_ns_and_an_offline_core_is_none():
+    sample = cpu_times(STAT, TICK_NS)
+    assert sample["cpu"] == {
+        "user_ns": 10 * TICK_NS,
+        "nice_ns": 1 * TICK_NS,
+        "system_ns": 5 * TICK_NS,
+        "idle_ns": 100 * TICK_NS,
+        "iowait_ns": 20 * TICK_NS,
+        "irq_ns": 2 * TICK_NS,
+        "softirq_ns": 3 * TICK_NS,
+        "steal_ns": 4 * TICK_NS,
+    }
+    assert sample["cores_busy_ns"] == [15 * TICK_NS, None, 10 * TICK_NS]
+    assert sample["context_switches"] == 1234
+
+
+def test_memory_is_in_bytes():
+    meminfo = b"MemTotal: 1000 kB\nMemFree: 1 kB\nMemAvailable: 600 kB\nSwapCached: 5 kB\n"
+    meminfo += b"SwapTotal: 50 kB\nSwapFree: 20 kB\n"
+    assert memory(meminfo) == {
+        "memory_total_bytes": 1_024_000,
+        "memory_available_bytes": 614_400,
+        "swap_total_bytes": 51_200,
+        "swap_used_bytes": 30_720,
+    }
+
+
+def test_disks_are_counted_once():
+    assert disk(DISKSTATS) == {
+        "disk_read_bytes": (100 + 1000 + 10) * 512,
+        "disk_write_bytes": (200 + 2000 + 20) * 512,
+    }
+
+
+def test_interfaces_are_counted_once_and_loopback_never():
+    assert network(NET_DEV) == {"network_received_bytes": 1100, "network_sent_bytes": 2200}
+
+
+def test_pressure_totals():
+    text = b"some avg10=0.00 avg60=0.00 avg300=0.02 total=3288\nfull avg10=0.00 total=17\n"
+    assert stall(text) == {"some_us": 3288, "full_us": 17}
+
+
+def test_what_a_machine_does_not_tell_is_left_out(tmp_path):
+    assert ProcfsHost(tmp_path).sample() == {}
+
+
+def test_a_machine_without_proc_is_read_by_psutil(tmp_path):
+    assert isinstance(host_reader(tmp_path), PsutilHost)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="compares with /proc")
+def test_both_readers_tell_the_same():
+    reader = host_reader()
+    assert isinstance(reader, ProcfsHost)
+    before, told, after = reader.sample(), PsutilHost().sample(), reader.sample()
+    assert before["cpu"].keys() == told["cpu"].keys()
+    slack_ns = 2 * TICK_NS  # psutil's floats and the kernel's ticks
+    for mode in ("user_ns", "system_ns", "idle_ns"):
+        low, high = before["cpu"][mode] - slack_ns, after["cpu"][mode] + slack_ns
+        assert low <= told["cpu"][mode] <= high
+    assert len(told["cores_busy_ns"]) == len([c for c in before["cores_busy_ns"] if c is not None])
+    assert before["context_switches"] <= told["context_switches"] <= after["context_switches"]
+    assert told["memory_total_bytes"] == before["memory_total_bytes"]
+    if "network_sent_bytes" in before:
+        low, high = before["network_sent_bytes"], after["network_sent_bytes"]
+        assert low <= told["network_sent_bytes"] <= high

@@ -1,0 +1,227 @@
+"""The process tree from planted /proc files and from real children."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from trainprof.sampling import process_tree
+from trainprof.sampling.process_tree import (
+    OUTSIDERS_INTERVAL_NS,
+    PSS_INTERVAL_NS,
+    ProcfsTree,
+    PsutilTree,
+    parse_stat,
+    tree_reader,
+)
+
+MB = 1 << 20
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+def pids(sample):
+    return sorted(process["pid"] for process in sample["processes"])
+
+
+@pytest.fixture
+def tree(fake_proc, fake_time):
+    return ProcfsTree(100, fake_proc.root, fake_time.now_ns)
+
+
+def test_one_process_field_by_field(fake_proc, tree):
+    fake_proc.process(
+        100, 1, name="a (b) c)", user_s=1.5, system_s=0.5, reaped_s=0.25, rss_pages=7, threads=3
+    )
+    assert tree.sample() == {
+        "processes": [
+            {
+                "pid": 100,
+                "ppid": 1,
+                "started_ns": 5000 * 10_000_000,
+                "name": "a (b) c)",
+                "state": "S",
+                "user_ns": 1_500_000_000,
+                "system_ns": 500_000_000,
+                "reaped_ns": 250_000_000,
+                "rss_bytes": 7 * PAGE_BYTES,
+                "threads": 3,
+                "minor_faults": 11,
+                "major_faults": 13,
+                "voluntary_switches": 21,
+                "involuntary_switches": 22,
+                "read_bytes": 31,
+                "write_bytes": 32,
+                "pss_bytes": 7 * 1024,
+            }
+        ]
+    }
+
+
+def test_descendants_are_found_whatever_the_order_of_pids(fake_proc, tree):
+    fake_proc.process(1, 0)
+    fake_proc.process(100, 1)
+    fake_proc.process(90, 100)  # pids have wrapped around
+    fake_proc.process(80, 90)
+    fake_proc.process(70, 1)
+    fake_proc.process(60, 70)
+    assert pids(tree.sample()) == [80, 90, 100]
+    fake_proc.process(110, 80)
+    assert pids(tree.sample()) == [80, 90, 100, 110]
+
+
+def test_an_orphan_stays_in_the_tree(fake_proc, tree):
+    fake_proc.process(100, 1)
+    fake_proc.process(101, 100)
+    fake_proc.process(102, 101)
+    tree.sample()
+    fake_proc.end(101)
+    fake_proc.process(102, 1)
+    assert pids(tree.sample()) == [100, 102]
+    fake_proc.end(100)
+    assert pids(tree.sample()) == [102]
+
+
+def test_a_pid_given_to_another_process_leaves_the_tree(fake_proc, tree):
+    fake_proc.process(100, 1)
+    fake_proc.process(101, 100)
+    tree.sample()
+    fake_proc.process(101, 1, started_ticks=9000)
+    assert pids(tree.sample()) == [100]
+    fake_proc.process(100, 1, started_ticks=9001)
+    assert tree.sample() is None
+
+
+def test_a_pid_given_to_a_child_is_found_after_a_while(fake_proc, fake_time, tree):
+    fake_proc.process(100, 1)
+    fake_proc.process(101, 1)
+    assert pids(tree.sample()) == [100]
+    fake_proc.process(101, 100, started_ticks=9000)
+    fake_time.ns += OUTSIDERS_INTERVAL_NS
+    assert pids(tree.sample()) == [100, 101]
+
+
+def test_no_process_is_none(fake_proc, tree):
+    assert tree.sample() is None
+    fake_proc.process(55, 1)
+    assert tree.sample() is None
+
+
+def test_a_process_that_vanishes_while_it_is_read_is_left_out(fake_proc, tree, monkeypatch):
+    fake_proc.process(100, 1)
+    fake_proc.process(101, 100)
+    read = process_tree.read_bytes
+
+    def read_and_lose(path):
+        if path.endswith("/101/stat"):
+            fake_proc.end(101)
+        return read(path)
+
+    monkeypatch.setattr(process_tree, "read_bytes", read_and_lose)
+    assert pids(tree.sample()) == [100]
+
+
+def test_files_that_vanish_after_the_first_leave_their_counters_out(fake_proc, tree):
+    fake_proc.process(100, 1)
+    for name in ("status", "io", "smaps_rollup"):
+        (fake_proc.root / "proc" / "100" / name).unlink()
+    (process,) = tree.sample()["processes"]
+    assert process["rss_bytes"] == 100 * PAGE_BYTES
+    assert not process.keys() & {"voluntary_switches", "read_bytes", "pss_bytes"}
+
+
+def test_pss_is_read_seldom(fake_proc, fake_time, tree):
+    fake_proc.process(100, 1)
+
+    def has_pss():
+        return "pss_bytes" in tree.sample()["processes"][0]
+
+    assert has_pss()
+    fake_time.ns += PSS_INTERVAL_NS - 1
+    assert not has_pss()
+    fake_time.ns += 1
+    assert has_pss()
+
+
+def test_a_dear_pss_is_read_more_seldom(fake_proc, fake_time, tree):
+    fake_proc.process(100, 1)
+    fake_time.step_ns = 100_000_000  # every look at the clock: reading takes 100 ms
+    tree.sample()
+    fake_time.step_ns = 0
+    fake_time.ns += PSS_INTERVAL_NS
+    assert "pss_bytes" not in tree.sample()["processes"][0]
+    fake_time.ns += 500 * 100_000_000
+    assert "pss_bytes" in tree.sample()["processes"][0]
+
+
+def test_a_process_that_is_being_removed_is_gone(fake_proc, tree):
+    fake_proc.process(100, 1)
+    fake_proc.process(101, 100, user_s=5)
+    tree.sample()
+    fake_proc.process(101, 0, state="X", threads=0)
+    assert pids(tree.sample()) == [100]
+
+
+@pytest.mark.parametrize("text", [b"", b"100", b"100 (a", b"100 (a) S 1 2", b"100 (a) S x y z"])
+def test_a_damaged_stat_is_no_process(text):
+    assert parse_stat(text, 1, 1) is None
+
+
+ALLOCATING_PARENT = f"""
+import subprocess, sys
+source = "x = bytearray({64 * MB}); print('up', flush=True); import sys; sys.stdin.read()"
+child = subprocess.Popen(
+    [sys.executable, "-c", source], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+)
+child.stdout.readline()
+print(child.pid, flush=True)
+sys.stdin.read()
+child.stdin.close()
+child.wait()
+"""
+
+
+@pytest.mark.parametrize("kind", [tree_reader, PsutilTree])
+def test_a_real_childs_memory_is_seen(kind):
+    with subprocess.Popen(
+        [sys.executable, "-c", ALLOCATING_PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as parent:
+        child_pid = int(parent.stdout.readline())
+        sample = kind(parent.pid).sample()
+        assert pids(sample) == sorted([parent.pid, child_pid])
+        by_pid = {process["pid"]: process for process in sample["processes"]}
+        assert 64 * MB <= by_pid[child_pid]["rss_bytes"] < 128 * MB
+        assert by_pid[parent.pid]["rss_bytes"] < 64 * MB
+        assert by_pid[child_pid]["ppid"] == parent.pid
+        assert by_pid[child_pid].get("pss_bytes", 64 * MB) >= 64 * MB
+
+
+@pytest.mark.parametrize("kind", [tree_reader, PsutilTree])
+def test_a_process_that_has_ended_is_none(kind):
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    assert kind(ended.pid).sample() is None
+
+
+CHURNING_PARENT = """
+import os
+for _ in range(1000):
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("kind", [tree_reader, PsutilTree])
+def test_a_thousand_short_children_harm_nothing(kind):
+    with subprocess.Popen([sys.executable, "-c", CHURNING_PARENT]) as parent:
+        reader, parents = kind(parent.pid), set()
+        while parent.poll() is None:
+            for process in (reader.sample() or {"processes": []})["processes"]:
+                parents.add(parent.pid if process["pid"] == parent.pid else process["ppid"])
+        assert parent.returncode == 0
+        assert parents <= {parent.pid}

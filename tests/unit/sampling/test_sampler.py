@@ -1,0 +1,303 @@
+"""Pace, files and threads of the sampler."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from trainprof.sampling import loop as loop_module
+from trainprof.sampling.clock import Clock
+from trainprof.sampling.gpu import GpuReader
+from trainprof.sampling.loop import (
+    CALM_TICKS,
+    FULL_RATE_SAMPLES,
+    MAX_FAILURES,
+    NothingToSample,
+    Pace,
+    SampleFile,
+    SampleLoop,
+    SampleStream,
+)
+from trainprof.sampling.sampler import Sampler
+
+MS = 1_000_000
+S = 1000 * MS
+
+
+def lines_of(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def no_gpu():
+    raise ImportError("no NVML here")
+
+
+class FakeGpus(GpuReader):
+    """A driver of the test's own."""
+
+    def __init__(self, sample):
+        super().__init__(no_gpu)
+        self.sample = sample
+
+
+class TestPace:
+    def test_quick_ticks_keep_the_interval(self):
+        pace = Pace(0.5)
+        for i in range(100):
+            assert pace.next_interval_ns(i * S, i * S + 25 * MS) == 500 * MS
+
+    def test_a_slow_tick_doubles_it_up_to_a_limit(self):
+        pace = Pace(0.5)
+        intervals = [pace.next_interval_ns(0, 3600 * S) for _ in range(7)]
+        assert intervals == [1 * S, 2 * S, 4 * S, 8 * S, 10 * S, 10 * S, 10 * S]
+        assert pace.interval_s == 10.0
+
+    def test_calm_brings_it_back(self):
+        pace = Pace(0.5)
+        pace.next_interval_ns(0, 26 * MS)
+        assert pace.interval_s == 1.0
+        for _ in range(CALM_TICKS):
+            assert pace.interval_s == 1.0
+            pace.next_interval_ns(0, 25 * MS)
+        assert pace.interval_s == 0.5
+
+    def test_what_would_be_slow_at_half_the_interval_is_not_calm(self):
+        pace = Pace(0.5)
+        pace.next_interval_ns(0, 26 * MS)
+        for _ in range(10 * CALM_TICKS):
+            pace.next_interval_ns(0, 26 * MS)
+        assert pace.interval_s == 1.0
+
+    def test_a_long_run_is_sampled_less_often(self):
+        pace = Pace(0.5)
+        full_rate_ns = FULL_RATE_SAMPLES * 500 * MS
+        assert pace.next_interval_ns(0, 0) == 500 * MS
+        assert pace.next_interval_ns(full_rate_ns, full_rate_ns) == 500 * MS
+        assert pace.next_interval_ns(4 * full_rate_ns, 4 * full_rate_ns) == 2 * S
+        assert pace.next_interval_ns(100 * full_rate_ns, 100 * full_rate_ns) == 10 * S
+
+    def test_an_interval_above_the_limit_is_kept(self):
+        assert Pace(60).next_interval_ns(0, 59 * S) == 60 * S
+
+
+class TestSampleFile:
+    def test_lines_are_whole_and_private(self, tmp_path):
+        file = SampleFile(tmp_path / "a.jsonl")
+        previous = os.umask(0)
+        try:
+            file.append({"name": "\udcff\n"})
+        finally:
+            os.umask(previous)
+        file.append({"b": 2})
+        file.close()
+        assert lines_of(tmp_path / "a.jsonl") == [{"name": "\udcff\n"}, {"b": 2}]
+        assert stat.S_IMODE((tmp_path / "a.jsonl").stat().st_mode) == 0o600
+
+    def test_nothing_written_is_no_file(self, tmp_path):
+        SampleFile(tmp_path / "a.jsonl").close()
+        assert list(tmp_path.iterdir()) == []
+
+    def test_a_full_disk_ends_it(self, tmp_path, monkeypatch):
+        file = SampleFile(tmp_path / "a.jsonl")
+        file.append({"a": 1})
+
+        def full(descriptor, data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(loop_module.os, "write", full)
+            file.append({"a": 2})
+        assert file.failure == "a.jsonl: No space left on device"
+        file.append({"a": 3})
+        assert lines_of(tmp_path / "a.jsonl") == [{"a": 1}]
+
+    @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+    def test_a_really_full_device_ends_it(self, monkeypatch):
+        monkeypatch.setattr(os, "O_NOFOLLOW", 0)
+        file = SampleFile(loop_module.Path("/dev/full"))
+        file.append({"a": 1})
+        assert file.failure == "full: No space left on device"
+
+    def test_a_write_in_parts_is_completed(self, tmp_path, monkeypatch):
+        file = SampleFile(tmp_path / "a.jsonl")
+        write = os.write
+        with monkeypatch.context() as patch:
+            patch.setattr(loop_module.os, "write", lambda fd, data: write(fd, data[:3]))
+            file.append({"a": 123456})
+        file.close()
+        assert lines_of(tmp_path / "a.jsonl") == [{"a": 123456}]
+
+    def test_a_removed_directory_ends_it(self, tmp_path):
+        folder = tmp_path / "samples"
+        folder.mkdir()
+        file = SampleFile(folder / "a.jsonl")
+        file.append({"a": 1})
+        shutil.rmtree(folder)
+        file.append({"a": 2})
+        assert file.failure == "a.jsonl: removed while sampling"
+        assert not folder.exists()
+
+    def test_a_directory_that_never_was_ends_it(self, tmp_path):
+        file = SampleFile(tmp_path / "none" / "a.jsonl")
+        file.append({"a": 1})
+        assert file.failure == "a.jsonl: No such file or directory"
+
+    def test_a_planted_link_is_not_followed(self, tmp_path):
+        (tmp_path / "a.jsonl").symlink_to(tmp_path / "victim")
+        file = SampleFile(tmp_path / "a.jsonl")
+        file.append({"a": 1})
+        assert file.failure is not None
+        assert not (tmp_path / "victim").exists()
+
+
+class TestSampleStream:
+    def test_every_line_has_the_time_and_the_first_the_anchor(self, tmp_path, fake_time):
+        stream = SampleStream(tmp_path / "host.jsonl", lambda: {"load": 1}, fake_time.clock)
+        stream.advance(lambda: True)
+        fake_time.ns += 5
+        stream.advance(lambda: True)
+        stream.close()
+        start_ns = 1_000_000_000_000
+        assert lines_of(tmp_path / "host.jsonl") == [
+            {"t_ns": start_ns, "time_ns": 1_700_000_000_000_000_000, "load": 1},
+            {"t_ns": start_ns + 5, "load": 1},
+        ]
+
+    def test_nothing_to_tell_writes_no_line(self, tmp_path, fake_time):
+        stream = SampleStream(tmp_path / "a.jsonl", lambda: None, fake_time.clock)
+        stream.advance(lambda: True)
+        assert stream.ended is None
+        assert not (tmp_path / "a.jsonl").exists()
+
+    def test_nothing_to_sample_ends_it_with_the_reason(self, tmp_path, fake_time):
+        def take():
+            raise NothingToSample("no such thing")
+
+        stream = SampleStream(tmp_path / "a.jsonl", take, fake_time.clock)
+        stream.advance(lambda: True)
+        assert stream.ended == "no such thing"
+
+    def test_a_bug_is_forgiven_until_it_repeats(self, tmp_path, fake_time):
+        outcomes = iter([*["bad"] * (MAX_FAILURES - 1), "good", *["bad"] * MAX_FAILURES])
+
+        def take():
+            if next(outcomes) == "bad":
+                raise ZeroDivisionError("a bug")
+            return {"a": 1}
+
+        stream = SampleStream(tmp_path / "a.jsonl", take, fake_time.clock)
+        for _ in range(2 * MAX_FAILURES - 1):
+            stream.advance(lambda: True)
+            assert stream.ended is None
+        stream.advance(lambda: True)
+        assert stream.ended == "ZeroDivisionError: a bug"
+        stream.close()
+
+
+class TestSampleLoop:
+    def test_a_slow_source_slows_the_loop(self, tmp_path, fake_time):
+        def take():
+            fake_time.ns += 40 * MS
+            return {"a": 1}
+
+        stream = SampleStream(tmp_path / "a.jsonl", take, fake_time.clock)
+        loop = SampleLoop([stream], 0.5, fake_time.clock)
+        assert loop.tick() == 1 * S - 40 * MS
+        assert loop.tick() == 1 * S - 40 * MS
+        stream.close()
+
+    def test_it_samples_at_once_and_once_more_at_the_end(self, tmp_path):
+        taken = threading.Event()
+
+        def take():
+            taken.set()
+            return {"a": 1}
+
+        stream = SampleStream(tmp_path / "a.jsonl", take, Clock())
+        loop = SampleLoop([stream], 3600, Clock())
+        loop.start()
+        assert taken.wait(60)
+        loop.ask_to_stop()
+        loop.wait(60)
+        assert not loop.is_alive
+        assert len(lines_of(tmp_path / "a.jsonl")) == 2
+
+    def test_it_ends_by_itself_when_every_stream_has_ended(self, tmp_path):
+        def take():
+            raise NothingToSample("nothing")
+
+        loop = SampleLoop([SampleStream(tmp_path / "a.jsonl", take, Clock())], 0, Clock())
+        loop.start()
+        loop.wait(60)
+        assert not loop.is_alive
+
+
+class TestSampler:
+    def test_files_of_a_run(self, run_directory):
+        script = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+        sampler = Sampler(run_directory, script.pid, 3600, gpu_reader=GpuReader(no_gpu))
+        sampler.start()
+        sampler.stop(timeout_s=60)
+        script.communicate(b"\n")
+        names = sorted(path.name for path in run_directory.samples.iterdir())
+        assert names == ["host.jsonl", "processes.jsonl"]
+        host = lines_of(run_directory.samples / "host.jsonl")
+        assert len(host) == 2
+        assert [("time_ns" in line) for line in host] == [True, False]
+        assert host[0]["t_ns"] < host[1]["t_ns"]
+        assert host[0]["sampler_cpu_ns"] < host[1]["sampler_cpu_ns"]
+        assert host[0]["interval_s"] == 3600
+        trees = lines_of(run_directory.samples / "processes.jsonl")
+        assert trees[0]["processes"][0]["pid"] == script.pid
+        assert sampler.not_observed == {"gpus": "NVML: no NVML here"}
+        assert not sampler.is_alive
+
+    def test_gpus_have_their_file_where_there_are_some(self, run_directory):
+        gpus = FakeGpus(lambda: {"gpus": [{"index": 0}]})
+        sampler = Sampler(run_directory, os.getpid(), 3600, gpu_reader=gpus)
+        sampler.start()
+        sampler.stop(timeout_s=60)
+        lines = lines_of(run_directory.samples / "gpus.jsonl")
+        assert [line["gpus"] for line in lines] == [[{"index": 0}]] * 2
+        assert sampler.not_observed == {}
+
+    def test_a_driver_that_never_answers_does_not_block_stop(self, run_directory):
+        asked, answer = threading.Event(), threading.Event()
+
+        def sample():
+            asked.set()
+            answer.wait()
+            return {"gpus": [{"index": 0}]}
+
+        sampler = Sampler(run_directory, os.getpid(), 3600, gpu_reader=FakeGpus(sample))
+        sampler.start()
+        assert asked.wait(60)
+        sampler.stop(timeout_s=0.01)
+        assert sampler.is_alive
+        answer.set()
+        sampler.stop(timeout_s=60)
+        assert not sampler.is_alive
+        # what it answered after the stop came too late for the run
+        assert not (run_directory.samples / "gpus.jsonl").exists()
+
+    def test_a_removed_run_directory_is_remembered(self, run_directory, capfd):
+        shutil.rmtree(run_directory.path)
+        sampler = Sampler(run_directory, os.getpid(), 3600, gpu_reader=GpuReader(no_gpu))
+        sampler.start()
+        sampler.stop(timeout_s=60)
+        assert sampler.not_observed["host"] == "host.jsonl: No such file or directory"
+        assert sampler.not_observed["processes"] == "processes.jsonl: No such file or directory"
+        assert not run_directory.path.exists()
+        assert capfd.readouterr() == ("", "")
+
+    def test_stop_without_start_is_harmless(self, run_directory):
+        Sampler(run_directory, os.getpid()).stop()
+        assert list(run_directory.samples.iterdir()) == []

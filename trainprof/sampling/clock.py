@@ -1,0 +1,25 @@
+"""The clocks of sampling, handed in so that tests own the time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+NS_PER_S: Final = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """The clocks of sampling, each in ns.
+
+    Attributes:
+        now_ns: The clock of the event logs: monotonic, the same in all processes on Linux.
+        wall_ns: Time since the epoch.
+        thread_cpu_ns: CPU time of the calling thread.
+    """
+
+    now_ns: Callable[[], int] = time.perf_counter_ns
+    wall_ns: Callable[[], int] = time.time_ns
+    thread_cpu_ns: Callable[[], int] = time.thread_time_ns

@@ -1,0 +1,163 @@
+"""How much of the machine this process may use: affinity, cgroup quotas and limits.
+
+Both cgroup versions and their mixture are read; a limit may stand at any level above ours.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from trainprof.sampling.procfs import first_int, labelled_int, read_bytes, read_text
+
+FILESYSTEM_ROOT: Final = Path("/")
+
+# cgroup v1 writes "no limit" as the largest page-aligned int64; nothing real comes near.
+UNLIMITED_BYTES: Final = 1 << 60
+
+
+@dataclass(frozen=True, slots=True)
+class _Mount:
+    """A mounted cgroup hierarchy: `root` is what of it the mount point shows."""
+
+    version: int
+    controllers: frozenset[str]
+    root: str
+    point: str
+
+
+def usable_cores(root: Path = FILESYSTEM_ROOT, affinity: int | None = None) -> float:
+    """Returns how many cores this process and its children can keep busy together.
+
+    Args:
+        root: Where `/proc` and the cgroup mounts are looked up.
+        affinity: Cores in the affinity mask; None asks the system.
+
+    Returns:
+        The smallest of affinity mask and cgroup CPU quotas (own and above), in cores, over 0.
+    """
+    cores = float(_affinity() if affinity is None else affinity)
+    for version, directory in _levels(root, "cpu"):
+        quota = _quota_v2(directory) if version == 2 else _quota_v1(directory)
+        if quota is not None:
+            cores = min(cores, quota)
+    return cores
+
+
+def memory_limit_bytes(root: Path = FILESYSTEM_ROOT) -> int | None:
+    """Returns the smallest cgroup memory limit (own and above) in bytes, None where none is set."""
+    limits = []
+    for version, directory in _levels(root, "memory"):
+        name = "memory.max" if version == 2 else "memory.limit_in_bytes"
+        limit = first_int(read_text(f"{directory}/{name}"))
+        if limit is not None and 0 < limit < UNLIMITED_BYTES:
+            limits.append(limit)
+    return min(limits, default=None)
+
+
+def out_of_memory_kills(root: Path = FILESYSTEM_ROOT) -> int | None:
+    """Returns how many processes of our cgroup the OOM killer has ended, None where not told.
+
+    The count is the cgroup's whole history: compare one taken before with one taken after.
+    """
+    counts = []
+    for version, directories in _hierarchies(root, "memory"):
+        name = "memory.events" if version == 2 else "memory.oom_control"
+        content = read_bytes(f"{directories[0]}/{name}")
+        count = None if content is None else labelled_int(content, b"oom_kill ")
+        if count is not None:
+            counts.append(count)
+    return max(counts, default=None)
+
+
+def _affinity() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _quota_v1(directory: str) -> float | None:
+    quota_us = first_int(read_text(f"{directory}/cpu.cfs_quota_us"))
+    period_us = first_int(read_text(f"{directory}/cpu.cfs_period_us"))
+    if quota_us is None or period_us is None or quota_us <= 0 or period_us <= 0:
+        return None
+    return quota_us / period_us
+
+
+def _quota_v2(directory: str) -> float | None:
+    words = (read_text(f"{directory}/cpu.max") or "").split()
+    if len(words) != 2:
+        return None
+    quota_us, period_us = first_int(words[0]), first_int(words[1])
+    if quota_us is None or period_us is None or quota_us <= 0 or period_us <= 0:
+        return None
+    return quota_us / period_us
+
+
+def _levels(root: Path, controller: str) -> list[tuple[int, str]]:
+    """Returns (cgroup version, directory) of our cgroup and all above it."""
+    return [
+        (version, directory)
+        for version, directories in _hierarchies(root, controller)
+        for directory in directories
+    ]
+
+
+def _hierarchies(root: Path, controller: str) -> list[tuple[int, list[str]]]:
+    """Returns (cgroup version, directories from our cgroup upwards) per hierarchy."""
+    found = []
+    mounts = _mounts(root)
+    for line in (read_text(f"{root}/proc/self/cgroup") or "").splitlines():
+        number, _, rest = line.partition(":")
+        names, _, path = rest.partition(":")
+        version = 2 if number == "0" and not names else 1
+        if version == 1 and controller not in names.split(","):
+            continue
+        mount = _mount_of(mounts, version, controller)
+        if mount is not None:
+            found.append((version, _directories(root, mount, path)))
+    return found
+
+
+def _mount_of(mounts: list[_Mount], version: int, controller: str) -> _Mount | None:
+    for mount in mounts:
+        if mount.version == version and (version == 2 or controller in mount.controllers):
+            return mount
+    return None
+
+
+def _mounts(root: Path) -> list[_Mount]:
+    mounts = []
+    for line in (read_text(f"{root}/proc/self/mountinfo") or "").splitlines():
+        before, _, after = line.partition(" - ")
+        fields, filesystem = before.split(), after.split()
+        if len(fields) < 5 or len(filesystem) < 3 or filesystem[0] not in ("cgroup", "cgroup2"):
+            continue
+        mounts.append(
+            _Mount(
+                version=2 if filesystem[0] == "cgroup2" else 1,
+                controllers=frozenset(filesystem[2].split(",")),
+                root=fields[3],
+                point=fields[4],
+            )
+        )
+    return mounts
+
+
+def _directories(root: Path, mount: _Mount, path: str) -> list[str]:
+    """Returns the directories of cgroup `path` and those above it, innermost first.
+
+    A container often sees only a part of the hierarchy: its mount starts at `mount.root`. A path
+    outside the mount (a parent namespace's) leaves the mount point itself.
+    """
+    point = str(root).rstrip("/") + mount.point
+    try:
+        inside = PurePosixPath(path).relative_to(mount.root)
+    except ValueError:
+        return [point]
+    if ".." in inside.parts:
+        return [point]
+    levels = [inside, *inside.parents] if inside.parts else [inside]
+    return [f"{point}/{level}" if level.parts else point for level in levels]

@@ -1,0 +1,234 @@
+"""What the whole machine does: raw counters, as the kernel tells them.
+
+CPU times are ns, sizes bytes, all counters since boot: differences are taken in the analysis. What
+a machine does not tell is left out of the sample.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any, Final
+
+from trainprof.sampling.clock import NS_PER_S
+from trainprof.sampling.cores import FILESYSTEM_ROOT
+from trainprof.sampling.procfs import labelled_int, read_bytes
+
+Sample = dict[str, Any]
+
+SECTOR_BYTES: Final = 512  # of /proc/diskstats, whatever the device's own sectors are
+CPU_MODES: Final = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
+IDLE_MODES: Final = frozenset({"idle", "iowait"})
+PRESSURE_RESOURCES: Final = ("cpu", "memory", "io")
+
+# Devices whose traffic another listed device carries, or none at all.
+_VIRTUAL_DISK: Final = re.compile(r"(loop|ram|zram|dm-|md|sr|fd)\d")
+_VIRTUAL_INTERFACE: Final = re.compile(
+    r"lo\d*$|ifb|dummy|veth|docker|br-|br\d|virbr|bond|team|tun|tap|wg|cni|flannel|cali|kube"
+)
+
+
+class ProcfsHost:
+    """Reads the machine's counters from /proc: about a tenth of what psutil takes.
+
+    Args:
+        root: Where `/proc` is looked up.
+        ticks_per_s: Unit of the kernel's CPU times; None asks the system.
+    """
+
+    def __init__(self, root: Path = FILESYSTEM_ROOT, ticks_per_s: int | None = None) -> None:
+        self._proc = str(root).rstrip("/") + "/proc"
+        self._tick_ns = NS_PER_S // (ticks_per_s or os.sysconf("SC_CLK_TCK"))
+
+    def sample(self) -> Sample:
+        """Returns what the machine tells now."""
+        sample: Sample = {}
+        sample.update(cpu_times(self._read("stat"), self._tick_ns))
+        sample.update(memory(self._read("meminfo")))
+        sample.update(disk(self._read("diskstats")))
+        sample.update(network(self._read("net/dev")))
+        load = load_average(self._read("loadavg"))
+        if load is not None:
+            sample["load"] = load
+        pressure = self._pressure()
+        if pressure:
+            sample["pressure"] = pressure
+        return sample
+
+    def _pressure(self) -> Sample:
+        told = {name: stall(self._read(f"pressure/{name}")) for name in PRESSURE_RESOURCES}
+        return {name: stalled for name, stalled in told.items() if stalled}
+
+    def _read(self, name: str) -> bytes:
+        return read_bytes(f"{self._proc}/{name}") or b""
+
+
+class PsutilHost:
+    """Reads the machine's counters through psutil, where there is no /proc."""
+
+    def sample(self) -> Sample:
+        """Returns what the machine tells now; no load or pressure where psutil knows none."""
+        import psutil
+
+        times, cores = psutil.cpu_times(), psutil.cpu_times(percpu=True)
+        virtual, swap = psutil.virtual_memory(), psutil.swap_memory()
+        sample: Sample = {
+            "cpu": _psutil_modes(times),
+            "cores_busy_ns": [busy_ns(_psutil_modes(core)) for core in cores],
+            "context_switches": psutil.cpu_stats().ctx_switches,
+            "memory_total_bytes": virtual.total,
+            "memory_available_bytes": virtual.available,
+            "swap_total_bytes": swap.total,
+            "swap_used_bytes": swap.used,
+            "load": list(psutil.getloadavg()),
+        }
+        disks = psutil.disk_io_counters()
+        if disks is not None:
+            sample["disk_read_bytes"] = disks.read_bytes
+            sample["disk_write_bytes"] = disks.write_bytes
+        cards = psutil.net_io_counters(pernic=True)
+        physical = [cards[name] for name in cards if _is_own_traffic(name, cards)]
+        if physical:
+            sample["network_received_bytes"] = sum(card.bytes_recv for card in physical)
+            sample["network_sent_bytes"] = sum(card.bytes_sent for card in physical)
+        return sample
+
+
+def host_reader(root: Path = FILESYSTEM_ROOT) -> ProcfsHost | PsutilHost:
+    """Returns the cheapest reader this machine offers."""
+    return ProcfsHost(root) if (root / "proc" / "stat").exists() else PsutilHost()
+
+
+def cpu_times(stat: bytes, tick_ns: int) -> Sample:
+    """Returns CPU times and context switches of a /proc/stat text.
+
+    Args:
+        stat: The file's content.
+        tick_ns: Length of one of its ticks, in ns.
+
+    Returns:
+        `cpu` {mode_ns}, `cores_busy_ns` (position = core number, None = core offline) and
+        `context_switches`.
+    """
+    sample: Sample = {}
+    cores: dict[int, int] = {}
+    for line in stat.splitlines():
+        if not line.startswith(b"cpu"):
+            break
+        label, *ticks = line.split()
+        modes = {
+            f"{mode}_ns": int(count) * tick_ns
+            for mode, count in zip(CPU_MODES, ticks, strict=False)
+        }
+        if label == b"cpu":
+            sample["cpu"] = modes
+        else:
+            cores[int(label[3:])] = busy_ns(modes)
+    if cores:
+        sample["cores_busy_ns"] = [cores.get(core) for core in range(max(cores) + 1)]
+    switches = labelled_int(stat, b"ctxt ")
+    if switches is not None:
+        sample["context_switches"] = switches
+    return sample
+
+
+def busy_ns(modes: dict[str, int]) -> int:
+    """Returns the time in all modes but idle and waiting for I/O; stolen time counts as busy."""
+    return sum(ns for mode, ns in modes.items() if mode.removesuffix("_ns") not in IDLE_MODES)
+
+
+def memory(meminfo: bytes) -> Sample:
+    """Returns memory and swap sizes, in bytes, of a /proc/meminfo text."""
+    read = {
+        label: labelled_int(meminfo, label + b":")
+        for label in (b"MemTotal", b"MemAvailable", b"SwapTotal", b"SwapFree")
+    }
+    sample: Sample = {}
+    if read[b"MemTotal"] is not None:
+        sample["memory_total_bytes"] = read[b"MemTotal"] * 1024
+    if read[b"MemAvailable"] is not None:
+        sample["memory_available_bytes"] = read[b"MemAvailable"] * 1024
+    total_kb, free_kb = read[b"SwapTotal"], read[b"SwapFree"]
+    if total_kb is not None and free_kb is not None:
+        sample["swap_total_bytes"] = total_kb * 1024
+        sample["swap_used_bytes"] = (total_kb - free_kb) * 1024
+    return sample
+
+
+def disk(diskstats: bytes) -> Sample:
+    """Returns bytes read from and written to whole disks; partitions and layers are not counted."""
+    sectors: dict[str, tuple[int, int]] = {}
+    for line in diskstats.splitlines():
+        fields = line.split()
+        if len(fields) >= 10:
+            sectors[fields[2].decode("utf-8", "replace")] = (int(fields[5]), int(fields[9]))
+    whole = [sectors[name] for name in sectors if _is_whole_disk(name, sectors)]
+    if not whole:
+        return {}
+    return {
+        "disk_read_bytes": sum(read for read, _ in whole) * SECTOR_BYTES,
+        "disk_write_bytes": sum(written for _, written in whole) * SECTOR_BYTES,
+    }
+
+
+def _is_whole_disk(name: str, listed: dict[str, tuple[int, int]]) -> bool:
+    if _VIRTUAL_DISK.match(name):
+        return False
+    # sda1 is a part of sda, nvme0n1p1 of nvme0n1; nvme0n11 is a disk of its own
+    parent = name.rstrip("0123456789")
+    if parent == name:
+        return True
+    if parent.endswith("p") and parent[-2:-1].isdigit():
+        return parent[:-1] not in listed
+    return parent not in listed
+
+
+def network(net_dev: bytes) -> Sample:
+    """Returns bytes received and sent by the machine's own interfaces (no loopback, no bridges)."""
+    counts: dict[str, tuple[int, int]] = {}
+    for line in net_dev.splitlines()[2:]:
+        name, _, rest = line.partition(b":")
+        fields = rest.split()
+        if len(fields) >= 9:
+            counts[name.strip().decode("utf-8", "replace")] = (int(fields[0]), int(fields[8]))
+    own = [counts[name] for name in counts if _is_own_traffic(name, counts)]
+    if not own:
+        return {}
+    return {
+        "network_received_bytes": sum(received for received, _ in own),
+        "network_sent_bytes": sum(sent for _, sent in own),
+    }
+
+
+def _is_own_traffic(name: str, listed: dict[str, Any]) -> bool:
+    """Says whether no other listed interface carries the same bytes (eth0.100 lies on eth0)."""
+    carrier, dot, _ = name.partition(".")
+    return not _VIRTUAL_INTERFACE.match(name) and not (dot and carrier in listed)
+
+
+def load_average(loadavg: bytes) -> list[float] | None:
+    """Returns the load over 1, 5 and 15 minutes, or None where the text does not tell."""
+    try:
+        return [float(word) for word in loadavg.split()[:3]] or None
+    except ValueError:
+        return None
+
+
+def stall(pressure: bytes) -> dict[str, int]:
+    """Returns `some_us` and `full_us`, the total stall times of a /proc/pressure text, in us."""
+    totals = {}
+    for line in pressure.splitlines():
+        label, *fields = line.split()
+        for field in fields:
+            if field.startswith(b"total="):
+                totals[f"{label.decode('ascii', 'replace')}_us"] = int(field[6:])
+    return totals
+
+
+def _psutil_modes(times: Any) -> dict[str, int]:
+    return {
+        f"{mode}_ns": int(getattr(times, mode) * NS_PER_S)
+        for mode in CPU_MODES
+        if hasattr(times, mode)
+    }

@@ -1,0 +1,245 @@
+"""A thread that appends samples to files at a steady pace, and never stands in anybody's way."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from trainprof.sampling.clock import NS_PER_S, Clock
+
+# A tick may take this share of its interval; above it the interval is doubled.
+MAX_TICK_SHARE: Final = 0.05
+MAX_INTERVAL_S: Final = 10.0
+# Quick ticks in a row after which half the interval is tried again.
+CALM_TICKS: Final = 8
+# Samples at full rate; later the interval grows with the run's length, so files stay small.
+FULL_RATE_SAMPLES: Final = 7_200
+# A source that fails this often in a row is given up.
+MAX_FAILURES: Final = 5
+
+
+class NothingToSample(Exception):
+    """A source has nothing to tell, now and later; the text says why."""
+
+
+class Pace:
+    """Says how long to wait between ticks: longer where they are dear or the run is long.
+
+    Args:
+        interval_s: From tick to tick, in s; the pace never goes below.
+    """
+
+    def __init__(self, interval_s: float) -> None:
+        self._base_ns = max(1, int(interval_s * NS_PER_S))
+        self._limit_ns = max(self._base_ns, int(MAX_INTERVAL_S * NS_PER_S))
+        self._interval_ns = self._base_ns
+        self._first_ns: int | None = None
+        self._calm = 0
+
+    @property
+    def interval_s(self) -> float:
+        """The interval now, in s."""
+        return self._interval_ns / NS_PER_S
+
+    def next_interval_ns(self, started_ns: int, ended_ns: int) -> int:
+        """Takes in one tick's start and end; returns the time from its start to the next, in ns."""
+        if self._first_ns is None:
+            self._first_ns = started_ns
+        floor_ns = (started_ns - self._first_ns) // FULL_RATE_SAMPLES
+        floor_ns = min(max(self._base_ns, floor_ns), self._limit_ns)
+        self._adapt(ended_ns - started_ns, floor_ns)
+        self._interval_ns = max(self._interval_ns, floor_ns)
+        return self._interval_ns
+
+    def _adapt(self, took_ns: int, floor_ns: int) -> None:
+        if took_ns > MAX_TICK_SHARE * self._interval_ns:
+            self._interval_ns = min(2 * self._interval_ns, self._limit_ns)
+            self._calm = 0
+        elif took_ns > MAX_TICK_SHARE * self._interval_ns / 2:
+            self._calm = 0
+        elif self._interval_ns > floor_ns:
+            # One tick is easily late on a busy machine: that must not cost the rest of the run.
+            self._calm += 1
+            if self._calm >= CALM_TICKS:
+                self._interval_ns = max(self._interval_ns // 2, floor_ns)
+                self._calm = 0
+
+
+class SampleFile:
+    """Appends JSON lines, each in one write, until that fails; then it stays silent.
+
+    Args:
+        path: Made at the first line, mode 0600.
+
+    Attributes:
+        failure: Why nothing more is written, or None.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.failure: str | None = None
+        self._path = path
+        self._descriptor: int | None = None
+
+    def append(self, line: dict[str, Any]) -> None:
+        """Appends one line; a full disk or a directory that is gone ends the file for good."""
+        if self.failure is not None:
+            return
+        text = json.dumps(line, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+        try:
+            self._write(text.encode("ascii") + b"\n")
+        except OSError as error:
+            self.failure = f"{self._path.name}: {error.strerror or error}"
+            self.close()
+
+    def close(self) -> None:
+        """Closes the file; to be called by the thread that writes it."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            # A network disk may only now say that it took nothing: the lines before are lost.
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+
+    def _write(self, line: bytes) -> None:
+        if self._descriptor is None:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
+            self._descriptor = os.open(self._path, flags, 0o600)
+        if os.fstat(self._descriptor).st_nlink == 0:
+            # The kernel would go on writing to a file that nobody can open any more.
+            raise FileNotFoundError(None, "removed while sampling")
+        while line:
+            line = line[os.write(self._descriptor, line) :]
+
+
+class SampleStream:
+    """One thing sampled and its file.
+
+    Args:
+        path: The file; its stem is the stream's name.
+        take: Takes one sample; None for nothing to tell this time.
+        clock: Stamps the lines.
+        close: Called once when sampling ends.
+
+    Attributes:
+        ended: Why no more samples come, or None.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        take: Callable[[], dict[str, Any] | None],
+        clock: Clock,
+        close: Callable[[], None] | None = None,
+    ) -> None:
+        self.name = path.stem
+        self.ended: str | None = None
+        self._file = SampleFile(path)
+        self._take = take
+        self._clock = clock
+        self._close = close
+        self._is_first = True
+        self._failures = 0
+
+    def advance(self, is_wanted: Callable[[], bool]) -> None:
+        """Takes a sample and appends it, if it is still wanted by then; never raises."""
+        if self.ended is not None:
+            return
+        t_ns = self._clock.now_ns()
+        try:
+            sample = self._take()
+            if sample is not None and is_wanted():
+                self._append(t_ns, sample)
+            self._failures = 0
+            self.ended = self._file.failure
+        except NothingToSample as reason:
+            self.ended = str(reason)
+        except Exception as error:  # a bug here must not print a thread's traceback into the run
+            self._failures += 1
+            if self._failures >= MAX_FAILURES:
+                self.ended = f"{type(error).__name__}: {error}"
+
+    def close(self) -> None:
+        """Closes the file and the source; to be called by the thread that samples."""
+        self._file.close()
+        if self._close is not None:
+            self._close()
+
+    def _append(self, t_ns: int, sample: dict[str, Any]) -> None:
+        line = {"t_ns": t_ns}
+        if self._is_first:
+            line["time_ns"] = self._clock.wall_ns()
+        self._file.append({**line, **sample})
+        self._is_first = False
+
+
+class SampleLoop:
+    """A daemon thread that advances streams, first at once and once more when it is stopped.
+
+    Args:
+        streams: Advanced in this order at every tick.
+        interval_s: From tick to tick, in s.
+        clock: Measures ticks.
+
+    Attributes:
+        cpu_ns: CPU time of the thread up to the end of the last tick, in ns.
+        pace: The interval, as it is now.
+    """
+
+    def __init__(self, streams: Sequence[SampleStream], interval_s: float, clock: Clock) -> None:
+        self.cpu_ns = 0
+        self.pace = Pace(interval_s)
+        self._streams = streams
+        self._clock = clock
+        self._stopping = threading.Event()
+        self._abandoned = False
+        names = "-".join(stream.name for stream in streams)
+        self._thread = threading.Thread(target=self._run, name=f"trainprof-{names}", daemon=True)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread runs, or hangs."""
+        return self._thread.is_alive()
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self._thread.start()
+
+    def ask_to_stop(self) -> None:
+        """Lets the thread take its last samples and end; returns at once."""
+        self._stopping.set()
+
+    def wait(self, timeout_s: float) -> None:
+        """Waits for the thread's end; what a call that still hangs then returns is dropped."""
+        if self._thread.ident is not None:
+            self._thread.join(max(0.0, timeout_s))
+        self._abandoned = True
+
+    def tick(self) -> int:
+        """Advances every stream; returns the time until the next tick is due, in ns."""
+        started_ns = self._clock.now_ns()
+        for stream in self._streams:
+            stream.advance(self._is_wanted)
+        self.cpu_ns = self._clock.thread_cpu_ns()
+        ended_ns = self._clock.now_ns()
+        interval_ns = self.pace.next_interval_ns(started_ns, ended_ns)
+        return max(0, interval_ns - (ended_ns - started_ns))
+
+    def _run(self) -> None:
+        try:
+            while not self._has_ended():
+                if self._stopping.wait(self.tick() / NS_PER_S):
+                    self.tick()
+                    break
+        finally:
+            for stream in self._streams:
+                stream.close()
+
+    def _has_ended(self) -> bool:
+        return all(stream.ended is not None for stream in self._streams)
+
+    def _is_wanted(self) -> bool:
+        return not self._abandoned

@@ -1,0 +1,305 @@
+"""The script's process and everything it started: raw counters per process.
+
+A process is known by (pid, start time): a pid alone may be given to another. One that vanishes
+while it is read is left out.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from trainprof.sampling.clock import NS_PER_S
+from trainprof.sampling.cores import FILESYSTEM_ROOT
+from trainprof.sampling.procfs import labelled_int, read_bytes
+
+if TYPE_CHECKING:
+    import psutil
+
+# The kernel walks all page tables for it: milliseconds per GB, so seldom and never for long.
+PSS_INTERVAL_NS: Final = 10 * NS_PER_S
+PSS_MAX_SHARE: Final = 1 / 500
+
+# Processes known as not ours are looked at again this often, should a pid be given out again.
+OUTSIDERS_INTERVAL_NS: Final = 10 * NS_PER_S
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessStat:
+    """What /proc/<pid>/stat tells; times since the process started, in ns.
+
+    Attributes:
+        state: R running, S asleep, D in uninterruptible sleep, Z ended and not yet waited for, ...
+        reaped_ns: CPU time of children that ended and were waited for.
+        started_ns: Start time since boot: the key beside the pid.
+    """
+
+    name: str
+    state: str
+    parent_pid: int
+    minor_faults: int
+    major_faults: int
+    user_ns: int
+    system_ns: int
+    reaped_ns: int
+    threads: int
+    started_ns: int
+    rss_bytes: int
+
+
+class ProcfsTree:
+    """Reads a process and all its descendants from /proc.
+
+    A descendant stays in the tree when its parent ends. One whose parent ended before the tree was
+    first read with it (a daemon) is not found.
+
+    Args:
+        root_pid: The process at the top; its pid is not followed to another process.
+        root: Where `/proc` is looked up.
+        now_ns: Clock for what is read seldom, in ns.
+    """
+
+    def __init__(
+        self,
+        root_pid: int,
+        root: Path = FILESYSTEM_ROOT,
+        now_ns: Callable[[], int] = time.perf_counter_ns,
+    ) -> None:
+        self._proc = str(root).rstrip("/") + "/proc"
+        self._root_pid = root_pid
+        self._now_ns = now_ns
+        self._tick_ns = NS_PER_S // os.sysconf("SC_CLK_TCK")
+        self._page_bytes = os.sysconf("SC_PAGE_SIZE")
+        self._root_started_ns: int | None = None
+        self._members: dict[int, int] = {}  # pid -> start time
+        self._outsiders: set[int] = set()
+        self._outsiders_until_ns = 0
+        self._next_pss_ns = 0
+
+    def sample(self) -> dict[str, Any] | None:
+        """Returns `processes`, one entry per process, parents first; None when none is left."""
+        stats = self._tree()
+        entries = [self._entry(pid, stat) for pid, stat in stats.items()]
+        if not entries:
+            return None
+        self._add_pss(entries)
+        return {"processes": entries}
+
+    def _tree(self) -> dict[int, ProcessStat]:
+        listed = self._listed_pids()
+        stats = self._known_members(listed)
+        newcomers = self._stats(pid for pid in listed if self._is_unknown(pid))
+        joined = self._join(stats, newcomers)
+        self._outsiders.update(newcomers.keys() - joined.keys())
+        self._outsiders &= listed
+        stats.update(joined)
+        self._members = {pid: stat.started_ns for pid, stat in stats.items()}
+        return stats
+
+    def _listed_pids(self) -> set[int]:
+        try:
+            names = os.listdir(self._proc)
+        except OSError:
+            return set()
+        now_ns = self._now_ns()
+        if now_ns >= self._outsiders_until_ns:
+            self._outsiders.clear()
+            self._outsiders_until_ns = now_ns + OUTSIDERS_INTERVAL_NS
+        return {int(name) for name in names if name.isdigit()}
+
+    def _is_unknown(self, pid: int) -> bool:
+        return pid not in self._members and pid not in self._outsiders
+
+    def _known_members(self, listed: set[int]) -> dict[int, ProcessStat]:
+        """Returns the members that still live; a pid given out anew becomes unknown."""
+        stats = self._stats(pid for pid in self._members if pid in listed)
+        alive = {p: stat for p, stat in stats.items() if stat.started_ns == self._members[p]}
+        self._members = {pid: stat.started_ns for pid, stat in alive.items()}
+        return alive
+
+    def _join(
+        self, members: dict[int, ProcessStat], newcomers: dict[int, ProcessStat]
+    ) -> dict[int, ProcessStat]:
+        """Returns the newcomers that descend from a member or are the root itself."""
+        joined: dict[int, ProcessStat] = {}
+        root = newcomers.get(self._root_pid)
+        if root is not None and self._root_started_ns is None:
+            self._root_started_ns = root.started_ns
+            joined[self._root_pid] = root
+        children: dict[int, list[int]] = defaultdict(list)
+        for pid, stat in newcomers.items():
+            children[stat.parent_pid].append(pid)
+        waiting = [*members, *joined]
+        while waiting:
+            for child in children.get(waiting.pop(), ()):
+                if child not in joined:
+                    joined[child] = newcomers[child]
+                    waiting.append(child)
+        return joined
+
+    def _stats(self, pids: Iterable[int]) -> dict[int, ProcessStat]:
+        stats = {}
+        for pid in pids:
+            text = read_bytes(f"{self._proc}/{pid}/stat")
+            stat = None if text is None else parse_stat(text, self._tick_ns, self._page_bytes)
+            if stat is not None:
+                stats[pid] = stat
+        return stats
+
+    def _entry(self, pid: int, stat: ProcessStat) -> dict[str, Any]:
+        entry = {
+            "pid": pid,
+            "ppid": stat.parent_pid,
+            "started_ns": stat.started_ns,
+            "name": stat.name,
+            "state": stat.state,
+            "user_ns": stat.user_ns,
+            "system_ns": stat.system_ns,
+            "reaped_ns": stat.reaped_ns,
+            "rss_bytes": stat.rss_bytes,
+            "threads": stat.threads,
+            "minor_faults": stat.minor_faults,
+            "major_faults": stat.major_faults,
+        }
+        status = read_bytes(f"{self._proc}/{pid}/status") or b""
+        traffic = read_bytes(f"{self._proc}/{pid}/io") or b""
+        for key, text, label in (
+            ("voluntary_switches", status, b"voluntary_ctxt_switches:"),
+            ("involuntary_switches", status, b"nonvoluntary_ctxt_switches:"),
+            ("read_bytes", traffic, b"read_bytes:"),
+            ("write_bytes", traffic, b"write_bytes:"),
+        ):
+            value = labelled_int(text, label)
+            if value is not None:
+                entry[key] = value
+        return entry
+
+    def _add_pss(self, entries: list[dict[str, Any]]) -> None:
+        started_ns = self._now_ns()
+        if started_ns < self._next_pss_ns:
+            return
+        for entry in entries:
+            rollup = read_bytes(f"{self._proc}/{entry['pid']}/smaps_rollup") or b""
+            pss_kb = labelled_int(rollup, b"Pss:")
+            if pss_kb is not None:
+                entry["pss_bytes"] = pss_kb * 1024
+        ended_ns = self._now_ns()
+        pause_ns = max(PSS_INTERVAL_NS, int((ended_ns - started_ns) / PSS_MAX_SHARE))
+        self._next_pss_ns = ended_ns + pause_ns
+
+
+class PsutilTree:
+    """Reads a process and all its descendants through psutil, where there is no /proc.
+
+    Args:
+        root_pid: The process at the top.
+        now_ns: Clock for what is read seldom, in ns.
+    """
+
+    def __init__(self, root_pid: int, now_ns: Callable[[], int] = time.perf_counter_ns) -> None:
+        self._root_pid = root_pid
+        self._now_ns = now_ns
+        self._root: psutil.Process | None = None
+        self._next_pss_ns = 0
+
+    def sample(self) -> dict[str, Any] | None:
+        """Returns `processes`, one entry per process; None when the root is gone."""
+        import psutil
+
+        try:
+            # Kept: it remembers the start time, so another process with this pid is refused.
+            self._root = self._root or psutil.Process(self._root_pid)
+            processes = [self._root, *self._root.children(recursive=True)]
+        except psutil.Error:
+            return None
+        now_ns = self._now_ns()
+        with_pss = now_ns >= self._next_pss_ns
+        if with_pss:
+            self._next_pss_ns = now_ns + PSS_INTERVAL_NS
+        entries = []
+        for process in processes:
+            try:
+                entries.append(_psutil_entry(process, with_pss=with_pss))
+            except psutil.Error:  # vanished, or not ours to read
+                continue
+        return {"processes": entries} if entries else None
+
+
+def tree_reader(
+    root_pid: int,
+    root: Path = FILESYSTEM_ROOT,
+    now_ns: Callable[[], int] = time.perf_counter_ns,
+) -> ProcfsTree | PsutilTree:
+    """Returns the cheapest reader this machine offers."""
+    if (root / "proc" / "stat").exists():
+        return ProcfsTree(root_pid, root, now_ns)
+    return PsutilTree(root_pid, now_ns)
+
+
+def parse_stat(text: bytes, tick_ns: int, page_bytes: int) -> ProcessStat | None:
+    """Returns what a /proc/<pid>/stat text tells, or None of a process that is all but gone.
+
+    Args:
+        text: The file's content; the name in it may hold blanks and parentheses.
+        tick_ns: Length of one of its ticks, in ns.
+        page_bytes: Size of one of its pages.
+    """
+    opening, closing = text.find(b"("), text.rfind(b")")
+    try:
+        state, *numbers = text[closing + 1 :].split()
+        fields = [int(number) for number in numbers[:21]]
+        if fields[16] == 0:  # it is being removed: the kernel shows zeros for all that counts
+            return None
+        return ProcessStat(
+            name=text[opening + 1 : closing].decode("utf-8", "backslashreplace"),
+            state=state.decode("ascii", "replace"),
+            parent_pid=fields[0],
+            minor_faults=fields[6],
+            major_faults=fields[8],
+            user_ns=fields[10] * tick_ns,
+            system_ns=fields[11] * tick_ns,
+            reaped_ns=(fields[12] + fields[13]) * tick_ns,
+            threads=fields[16],
+            started_ns=fields[18] * tick_ns,
+            rss_bytes=fields[20] * page_bytes,
+        )
+    except (ValueError, IndexError):
+        return None
+
+
+def _psutil_entry(process: psutil.Process, *, with_pss: bool) -> dict[str, Any]:
+    """Returns one process's counters; what the platform does not offer is left out.
+
+    Raises:
+        psutil.Error: If the process is gone or may not be read.
+    """
+    with process.oneshot():
+        times = process.cpu_times()
+        entry = {
+            "pid": process.pid,
+            "ppid": process.ppid(),
+            "started_ns": int(process.create_time() * NS_PER_S),
+            "name": process.name(),
+            "state": "Z" if process.status() == "zombie" else "S",
+            "user_ns": int(times.user * NS_PER_S),
+            "system_ns": int(times.system * NS_PER_S),
+            "reaped_ns": int((times.children_user + times.children_system) * NS_PER_S),
+            "rss_bytes": process.memory_info().rss,
+            "threads": process.num_threads(),
+        }
+        switches = process.num_ctx_switches()
+        entry["voluntary_switches"] = switches.voluntary
+        entry["involuntary_switches"] = switches.involuntary
+        if hasattr(process, "io_counters"):
+            traffic = process.io_counters()
+            entry["read_bytes"], entry["write_bytes"] = traffic.read_bytes, traffic.write_bytes
+        if with_pss:
+            pss_bytes = getattr(process.memory_full_info(), "pss", None)
+            if pss_bytes is not None:
+                entry["pss_bytes"] = pss_bytes
+    return entry

@@ -1,0 +1,102 @@
+"""Samples host, process tree and GPUs into a run's `samples/`, from the supervisor's process.
+
+Files, one JSON object a line, all with `t_ns` (the event logs' clock), the first with `time_ns`:
+    host.jsonl       counters of the machine (see host.py), `interval_s`, `sampler_cpu_ns`
+    processes.jsonl  `processes`: counters per process (see process_tree.py)
+    gpus.jsonl       `gpus`: metrics per device (see gpu.py); only where NVML shows a device
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from trainprof.record.run_directory import RunDirectory
+from trainprof.sampling.clock import Clock
+from trainprof.sampling.cores import FILESYSTEM_ROOT
+from trainprof.sampling.gpu import GpuReader
+from trainprof.sampling.host import host_reader
+from trainprof.sampling.loop import SampleLoop, SampleStream
+from trainprof.sampling.process_tree import tree_reader
+
+DEFAULT_INTERVAL_S: Final = 0.5
+STOP_TIMEOUT_S: Final = 0.5
+
+
+class Sampler:
+    """Samples until it is stopped; nothing that hangs or fails in it reaches the caller.
+
+    GPUs have a thread of their own: a driver's call may take long, or never return.
+
+    Args:
+        directory: The run directory; its `samples` must exist.
+        root_pid: The script's process; its descendants are sampled with it.
+        interval_s: From sample to sample, in s.
+        clock: Stamps and paces.
+        filesystem_root: Where `/proc` is looked up.
+        gpu_reader: Reads the GPUs.
+    """
+
+    def __init__(
+        self,
+        directory: RunDirectory,
+        root_pid: int,
+        interval_s: float = DEFAULT_INTERVAL_S,
+        *,
+        clock: Clock | None = None,
+        filesystem_root: Path = FILESYSTEM_ROOT,
+        gpu_reader: GpuReader | None = None,
+    ) -> None:
+        self._clock = clock or Clock()
+        self._host = host_reader(filesystem_root)
+        tree = tree_reader(root_pid, filesystem_root, self._clock.now_ns)
+        gpus = gpu_reader or GpuReader()
+        samples = directory.samples
+        self._host_streams = (
+            SampleStream(samples / "host.jsonl", self._take_host, self._clock),
+            SampleStream(samples / "processes.jsonl", tree.sample, self._clock),
+        )
+        self._gpu_streams = (
+            SampleStream(samples / "gpus.jsonl", gpus.sample, self._clock, gpus.close),
+        )
+        self._host_loop = SampleLoop(self._host_streams, interval_s, self._clock)
+        self._gpu_loop = SampleLoop(self._gpu_streams, interval_s, self._clock)
+
+    @property
+    def not_observed(self) -> dict[str, str]:
+        """Why a file has no (more) samples: {"gpus": "NVML: ...", "host": "host.jsonl: ..."}."""
+        return {
+            stream.name: stream.ended
+            for stream in (*self._host_streams, *self._gpu_streams)
+            if stream.ended is not None
+        }
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether a thread still samples, or hangs."""
+        return self._host_loop.is_alive or self._gpu_loop.is_alive
+
+    def start(self) -> None:
+        """Starts sampling; the first samples are taken at once, in the threads."""
+        self._host_loop.start()
+        self._gpu_loop.start()
+
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """Takes last samples and ends sampling; returns after `timeout_s` even if a call hangs.
+
+        What a call that hangs now returns later is written nowhere.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        loops = (self._host_loop, self._gpu_loop)
+        for loop in loops:
+            loop.ask_to_stop()
+        for loop in loops:
+            loop.wait(deadline_s - time.monotonic())
+
+    def _take_host(self) -> dict[str, Any]:
+        return {
+            **self._host.sample(),
+            "interval_s": self._host_loop.pace.interval_s,
+            "sampler_cpu_ns": self._clock.thread_cpu_ns() + self._gpu_loop.cpu_ns,
+        }
