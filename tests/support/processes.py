@@ -117,7 +117,7 @@ class OnTerminal:
     def __exit__(self, *error: object) -> None:
         self.process.kill()
         self.process.wait()
-        os.close(self._terminal)
+        self.hang_up()
 
     def await_text(self, text: bytes) -> None:
         while text not in self.shown:
@@ -125,6 +125,12 @@ class OnTerminal:
 
     def type(self, keys: bytes) -> None:
         os.write(self._terminal, keys)
+
+    def hang_up(self) -> None:
+        """Closes the terminal under it; a second call does nothing."""
+        if self._terminal >= 0:
+            os.close(self._terminal)
+            self._terminal = -1
 
     def end(self) -> int:
         """Waits, and returns its status; `shown` then holds all of its output."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import posixpath
 import signal
 
-from trainprof.analysis.summary import Exit, RunSummary
+from trainprof.analysis.summary import Exit, Run, RunSummary
 from trainprof.report.units import byte_count, counted, is_known, number_at, seconds, three_digits
 
 
@@ -12,7 +13,7 @@ def ending(summary: RunSummary) -> str:
     """Returns how the script ended and when: a sentence without its full stop."""
     run = summary.run
     after = f" after {seconds(run.wall_s)}" if is_known(run.wall_s) else ""
-    return f"{run.name} {_verb(run.exit)}{after}"
+    return f"{_what(run)} {_verb(run.exit)}{after}"
 
 
 def cause(summary: RunSummary) -> str | None:
@@ -59,6 +60,12 @@ def memory_before_the_end(summary: RunSummary) -> list[str]:
     if sample is None:
         return ["Memory before the end: not measured."]
     return [_last_sample(summary), _growth(summary)]
+
+
+def _what(run: Run) -> str:
+    """Returns what was run as the user typed it: the script's file, the module, the command."""
+    words = [word for word in run.command if word != "-m"]
+    return posixpath.basename(words[0]) if words and words[0] else run.name
 
 
 def _verb(end: Exit) -> str:

@@ -1,0 +1,464 @@
+"""However a script ends, trainprof ends the same way, and what signals do stays the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.support.processes import (
+    DEADLINE_S,
+    PYTHON,
+    TRAINPROF,
+    OnTerminal,
+    Running,
+    run,
+    write_script,
+)
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="signals as Linux has them")
+
+ENDINGS = {
+    "return": "print('done')",
+    "exit 3": "import sys; print('x'); sys.exit(3)",
+    "exit with text": "import sys; sys.exit('some reason')",
+    "exit with none": "import sys; sys.exit(None)",
+    "exit with a big int": "import sys; sys.exit(2**40 + 5)",
+    "exit with a negative int": "import sys; sys.exit(-1)",
+    "exit 130": "import sys; sys.exit(130)",
+    "exception": "def f():\n    raise KeyError('lr')\nf()",
+    "os._exit": "import os; os.write(1, b'x'); os._exit(4)",
+    "abort": "import os; os.abort()",
+    "segmentation fault": "import ctypes; ctypes.string_at(0)",
+    "sigterm": "import os, signal; os.kill(os.getpid(), signal.SIGTERM)",
+    "sigkill": "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
+    "sigint": "import os, signal; os.kill(os.getpid(), signal.SIGINT)",
+    "sigusr1": "import os, signal; os.kill(os.getpid(), signal.SIGUSR1)",
+    "stop of its group": "import os, signal; os.kill(0, signal.SIGTERM); signal.pause()",
+    "syntax error": "def broken(:\n",
+    "no such module": "import surely_not_installed",
+}
+
+REASONS = {
+    "return": "completed",
+    "exit with none": "completed",
+    "exception": "exception",
+    "abort": "signal",
+    "sigterm": "signal",
+    "sigkill": "killed",
+    "sigint": "interrupted",
+    "exit 130": "interrupted",
+}
+
+# Says what it gets until its stdin ends.
+COUNTING = """
+import os, signal, sys
+counts = {}
+def handle(number, frame):
+    counts[number] = counts.get(number, 0) + 1
+    print(signal.Signals(number).name, counts[number], flush=True)
+for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT"):
+    signal.signal(getattr(signal, name), handle)
+print("ready", os.getpid(), flush=True)
+sys.stdin.read()
+print(sorted(counts.values()))
+sys.exit(7)
+"""
+
+WAITING = """
+import os, signal
+print("ready", os.getpid(), flush=True)
+signal.pause()
+"""
+
+
+def manifest(cwd: Path) -> dict[str, Any]:
+    path = cwd / "trainprof-runs" / "latest" / "manifest.json"
+    return json.loads(path.read_text())
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_ends_as_plain_python_does(tmp_path: Path, ending: str) -> None:
+    script = write_script(tmp_path, ENDINGS[ending])
+    in_group = ending == "stop of its group"
+    bare, ours = (
+        _run_in_group(launcher, script, tmp_path)
+        if in_group
+        else run(launcher, script, cwd=tmp_path)
+        for launcher in (PYTHON, TRAINPROF)
+    )
+    assert (ours.stdout, ours.status) == (bare.stdout, bare.status)
+    assert ours.stderr.startswith(bare.stderr)
+    written = manifest(tmp_path)["exit"]
+    number = -bare.status if bare.status < 0 else None
+    status = bare.status if bare.status >= 0 else None
+    assert (written["status"], written["signal"]) == (status, number)
+    assert written["reason"] == REASONS.get(ending, written["reason"])
+    assert written["reason"] != "running"
+
+
+def _run_in_group(launcher: tuple[str, ...], script: Path, cwd: Path) -> Any:
+    with Running(launcher, script, cwd=cwd) as process:
+        return process.end()
+
+
+def test_stdin_and_stdout_belong_to_the_script(tmp_path: Path) -> None:
+    script = write_script(
+        tmp_path, "import sys; sys.stdout.buffer.write(sys.stdin.buffer.read()[::-1])"
+    )
+    sent = bytes(range(256)) * 1000
+    assert run(TRAINPROF, script, cwd=tmp_path, stdin=sent).stdout == sent[::-1]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["-o", "x", "--help", "--quiet", "--debug"],
+        ["--", "-m", "os", "--"],
+        ["", " ", "a b", "*", "é\udcff", "--lr=1"],
+    ],
+)
+def test_arguments_reach_the_script_untouched(tmp_path: Path, arguments: list[str]) -> None:
+    script = write_script(tmp_path, "import sys; print(ascii((sys.argv, sys.path[0], __file__)))")
+    bare = run(PYTHON, script.name, *arguments, cwd=tmp_path)
+    assert run(TRAINPROF, script.name, *arguments, cwd=tmp_path).stdout == bare.stdout
+    assert run(TRAINPROF, "--", script.name, *arguments, cwd=tmp_path).stdout == bare.stdout
+    as_module = run(PYTHON, "-m", "script", *arguments, cwd=tmp_path)
+    assert run(TRAINPROF, "-m", "script", *arguments, cwd=tmp_path).stdout == as_module.stdout
+
+
+def test_what_the_process_inherits_is_as_without_us(tmp_path: Path) -> None:
+    script = write_script(
+        tmp_path,
+        """
+import os, sys
+INTERNAL = 0b11 << 31  # 32 and 33 are the C library's own, which its posix_spawn ignores
+with open("/proc/self/status") as status:
+    lines = [line.split() for line in status]
+for name, value in (line for line in lines if line[0] in ("SigBlk:", "SigIgn:", "SigCgt:")):
+    print(name, hex(int(value, 16) & ~INTERNAL))
+print(sorted(os.listdir("/proc/self/fd")), os.getcwd(), os.nice(0), os.umask(0))
+print({name: value for name, value in os.environ.items()
+       if not name.startswith(("TRAINPROF_", "KINETO_LOG_LEVEL", "PYTHONPATH"))})
+""",
+    )
+    bare, ours = (run(launcher, script, cwd=tmp_path) for launcher in (PYTHON, TRAINPROF))
+    assert ours.stdout == bare.stdout
+
+
+@pytest.mark.parametrize("name", ["latest", "a.zip", "torchrunner"])
+def test_other_kinds_of_target(tmp_path: Path, name: str) -> None:
+    text = "import sys; print(sys.argv[1:]); sys.exit(5)"
+    env = None
+    if name == "latest":
+        (tmp_path / name).mkdir()
+        write_script(tmp_path / name, text, "__main__.py")
+    elif name == "a.zip":
+        import zipfile
+
+        with zipfile.ZipFile(tmp_path / name, "w") as archive:
+            archive.writestr("__main__.py", text)
+    else:
+        (tmp_path / "bin").mkdir()
+        command = write_script(tmp_path / "bin", f"#!{sys.executable}\n{text}\n", name)
+        command.chmod(0o755)
+        env = {"PATH": f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"}
+    ended = run(TRAINPROF, name, "--lr", "1", cwd=tmp_path, env=env)
+    assert (ended.stdout, ended.status) == (b"['--lr', '1']\n", 5)
+
+
+# -- signals ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT"])
+@pytest.mark.parametrize("is_for_group", [False, True])
+def test_a_signal_reaches_the_script_exactly_once(
+    tmp_path: Path, name: str, is_for_group: bool
+) -> None:
+    script = write_script(tmp_path, COUNTING)
+    marker = "SIGUSR2" if name != "SIGUSR2" else "SIGUSR1"
+    with Running(TRAINPROF, script, cwd=tmp_path) as process:
+        assert process.line().startswith("ready")
+        send = os.killpg if is_for_group else os.kill
+        for count in (1, 2):
+            send(process.pid, getattr(signal, name))
+            assert process.line() == f"{name} {count}"
+            # Passed on in the order they came: had the first been passed on twice, it were seen.
+            os.kill(process.pid, getattr(signal, marker))
+            assert process.line() == f"{marker} {count}"
+        ended = process.end()
+    assert (ended.stdout, ended.status) == (b"[2, 2]\n", 7)
+    assert manifest(tmp_path)["exit"]["status"] == 7
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1"])
+@pytest.mark.parametrize("is_for_group", [False, True])
+def test_a_signal_that_nobody_handles_ends_both(
+    tmp_path: Path, name: str, is_for_group: bool
+) -> None:
+    script = write_script(tmp_path, WAITING)
+    ended = []
+    for launcher in (PYTHON, TRAINPROF):
+        with Running(launcher, script, cwd=tmp_path) as process:
+            process.line()
+            (os.killpg if is_for_group else os.kill)(process.pid, getattr(signal, name))
+            ended.append(process.end())
+    bare, ours = ended
+    assert ours.status == bare.status == -getattr(signal, name)
+    assert ours.stderr.count(b"KeyboardInterrupt") == (1 if name == "SIGINT" else 0)
+
+
+def test_ctrl_c_at_a_terminal(tmp_path: Path) -> None:
+    script = write_script(tmp_path, WAITING)
+    statuses = []
+    for launcher in (PYTHON, TRAINPROF):
+        with OnTerminal(launcher, script, cwd=tmp_path) as terminal:
+            terminal.await_text(b"ready")
+            terminal.type(b"\x03")
+            statuses.append(terminal.end())
+            assert terminal.shown.count(b"KeyboardInterrupt") == 1
+    assert statuses == [-signal.SIGINT, -signal.SIGINT]
+    assert manifest(tmp_path)["exit"]["reason"] == "interrupted"
+
+
+def test_ctrl_c_twice(tmp_path: Path) -> None:
+    text = """
+import signal, sys
+try:
+    print("ready", flush=True)
+    signal.pause()
+except KeyboardInterrupt:
+    try:
+        print("saving", flush=True)
+        signal.pause()
+    except KeyboardInterrupt:
+        print("leaving", flush=True)
+        sys.exit(9)
+"""
+    script = write_script(tmp_path, text)
+    for launcher in (PYTHON, TRAINPROF):
+        with OnTerminal(launcher, script, cwd=tmp_path) as terminal:
+            terminal.await_text(b"ready")
+            terminal.type(b"\x03")
+            terminal.await_text(b"saving")
+            terminal.type(b"\x03")
+            assert terminal.end() == 9
+            assert terminal.shown.count(b"leaving") == 1
+    assert manifest(tmp_path)["exit"]["reason"] == "interrupted"
+
+
+def test_a_terminal_that_hangs_up_tells_the_script(tmp_path: Path) -> None:
+    """The kernel tells the session's leader alone, which is trainprof."""
+    told = tmp_path / "told"
+    text = f"""
+import os, signal
+def handle(number, frame):
+    with open({str(told)!r}, "w") as file:
+        file.write("hung up")
+    os._exit(0)
+signal.signal(signal.SIGHUP, handle)
+print("ready", flush=True)
+while True:
+    signal.pause()
+"""
+    script = write_script(tmp_path, text)
+    with OnTerminal(TRAINPROF, script, cwd=tmp_path) as terminal:
+        terminal.await_text(b"ready\r\n")  # whole: a write cut by the hang-up would raise
+        terminal.hang_up()
+        assert terminal.process.wait(DEADLINE_S) == 0
+    assert told.read_text() == "hung up"
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_a_signal_while_the_report_is_made_ends_it_as_the_script_ended(
+    tmp_path: Path, name: str
+) -> None:
+    script = write_script(tmp_path, "import sys; sys.exit(3)")
+    slow_report = f"""
+import signal
+from trainprof.cli import app, run
+def report(*arguments, **options):
+    print("reporting", flush=True)
+    while True:
+        signal.pause()
+run._report = report
+app.run_command(["run", {str(script)!r}])
+"""
+    with Running((*PYTHON, "-c", slow_report), cwd=tmp_path) as process:
+        assert process.line() == "reporting"
+        os.kill(process.pid, signal.SIGUSR1)  # meant for a script that is gone: no reason to end
+        os.kill(process.pid, getattr(signal, name))
+        ended = process.end()
+    assert ended.status == 3
+    assert ended.stderr.startswith(b"trainprof: report left out\nhint: trainprof report /")
+    assert manifest(tmp_path)["exit"]["status"] == 3
+
+
+# -- the witness --------------------------------------------------------------------------------
+
+
+def test_the_witness_is_gone_after_the_run(tmp_path: Path) -> None:
+    script = write_script(tmp_path, COUNTING)
+    with Running(TRAINPROF, script, cwd=tmp_path) as process:
+        script_pid = int(process.line().split()[1])
+        witness = _witness(process.pid, script_pid)
+        assert psutil.Process(script_pid).children() == []
+        process.end()
+        assert not witness.is_running()
+
+
+def test_the_witness_goes_and_the_script_stays_when_the_supervisor_is_killed(
+    tmp_path: Path,
+) -> None:
+    script = write_script(tmp_path, COUNTING)
+    with Running(TRAINPROF, script, cwd=tmp_path) as process:
+        script_pid = int(process.line().split()[1])
+        witness = _witness(process.pid, script_pid)
+        os.kill(process.pid, signal.SIGKILL)
+        witness.wait(DEADLINE_S)
+        os.kill(script_pid, signal.SIGUSR1)
+        assert process.line() == "SIGUSR1 1"
+        assert process.end().stdout == b"[1]\n"
+    assert manifest(tmp_path)["exit"]["reason"] == "running"
+
+
+def test_the_witness_is_named_after_the_script_and_not_after_us(tmp_path: Path) -> None:
+    script = write_script(tmp_path, COUNTING)
+    with Running(TRAINPROF, script.name, "--lr", "1", cwd=tmp_path) as process:
+        script_pid = int(process.line().split()[1])
+        witness = _witness(process.pid, script_pid)
+        assert witness.cmdline()[:4] == ["witness", "script.py", "--lr", "1"]
+        assert witness.name() == psutil.Process(script_pid).name()
+        # As `pkill -f "trainprof run"` would: the supervisor alone.
+        os.kill(process.pid, signal.SIGTERM)
+        assert process.line() == "SIGTERM 1"
+        process.end()
+
+
+def test_a_signal_to_every_process_by_name_is_not_doubled(tmp_path: Path) -> None:
+    """`pkill -f script.py`, systemd and SLURM walk over processes instead of naming the group."""
+    script = write_script(tmp_path, COUNTING)
+    with Running(TRAINPROF, script, cwd=tmp_path) as process:
+        script_pid = int(process.line().split()[1])
+        for pid in (process.pid, _witness(process.pid, script_pid).pid, script_pid):
+            os.kill(pid, signal.SIGTERM)
+        assert process.line() == "SIGTERM 1"
+        os.kill(process.pid, signal.SIGUSR1)
+        assert process.line() == "SIGUSR1 1"
+        assert process.end().stdout == b"[1, 1]\n"
+
+
+def test_signals_are_passed_on_without_a_witness(tmp_path: Path) -> None:
+    script = write_script(tmp_path, COUNTING)
+    with Running(TRAINPROF, script, cwd=tmp_path) as process:
+        script_pid = int(process.line().split()[1])
+        _witness(process.pid, script_pid).kill()
+        os.kill(process.pid, signal.SIGTERM)
+        assert process.line() == "SIGTERM 1"
+        assert process.end().status == 7
+
+
+def _witness(supervisor_pid: int, script_pid: int) -> psutil.Process:
+    children = psutil.Process(supervisor_pid).children()
+    (witness,) = [child for child in children if child.pid != script_pid]
+    return witness
+
+
+# -- what is refused, and what is kept to ourselves ---------------------------------------------
+
+
+def _refusal(cwd: Path, *words: str | Path) -> tuple[int, list[str]]:
+    ended = run(TRAINPROF, *words, cwd=cwd)
+    assert ended.stdout == b""
+    return ended.status, ended.stderr.decode().splitlines()
+
+
+def test_what_cannot_be_run_is_told_in_one_line_and_a_hint(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    for word, expected in (("nowhere.py", 127), ("no_such_command", 127), ("folder", 126)):
+        status, (message, hint) = _refusal(tmp_path, word)
+        assert status == expected
+        assert message.startswith("trainprof: ")
+        assert word in message
+        assert hint.startswith("hint: ")
+    assert not (tmp_path / "trainprof-runs").exists()
+    assert _refusal(tmp_path)[0] == 125
+    assert _refusal(tmp_path, "--no-such-option", "x.py")[0] == 125
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_an_unreadable_script_is_126(tmp_path: Path) -> None:
+    script = write_script(tmp_path, "pass")
+    script.chmod(0)
+    assert _refusal(tmp_path, script)[0] == 126
+
+
+def test_a_full_output_directory_is_refused(tmp_path: Path) -> None:
+    script = write_script(tmp_path, "print('ran')")
+    status, (message, _) = _refusal(tmp_path, "-o", tmp_path, script)
+    assert status == 125
+    assert "not an empty directory" in message
+
+
+def test_a_link_is_refused_and_what_it_points_at_untouched(tmp_path: Path) -> None:
+    script = write_script(tmp_path, "print('ran')")
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (tmp_path / "link").symlink_to(victim)
+    assert _refusal(tmp_path, "-o", "link", script)[0] == 125
+    assert list(victim.iterdir()) == []
+
+
+def test_output_goes_exactly_where_it_was_asked_for(tmp_path: Path) -> None:
+    script = write_script(tmp_path, "print('ran')")
+    assert run(TRAINPROF, "-o", "here/there", script, cwd=tmp_path).stdout == b"ran\n"
+    directory = tmp_path / "here" / "there"
+    assert json.loads((directory / "manifest.json").read_text())["exit"]["reason"] == "completed"
+    assert directory.stat().st_mode & 0o777 == 0o700
+    assert not (tmp_path / "trainprof-runs").exists()
+
+
+def test_a_removed_run_directory_does_not_change_the_end(tmp_path: Path) -> None:
+    script = write_script(
+        tmp_path,
+        "import os, shutil, sys; shutil.rmtree(os.environ['TRAINPROF_DIR']); sys.exit(3)",
+    )
+    assert run(TRAINPROF, script, cwd=tmp_path).status == 3
+
+
+def test_secrets_are_written_nowhere(tmp_path: Path) -> None:
+    script = write_script(tmp_path, "import sys; print(sys.argv[1:])")
+    secret = "swordfish"
+    words = ["--api-key", secret, f"--wandb_token={secret}", f"https://me:{secret}@host/x"]
+    ended = run(TRAINPROF, script, *words, cwd=tmp_path, env={"HF_TOKEN": secret})
+    assert ended.stdout.decode() == f"{words}\n"
+    for path in (tmp_path / "trainprof-runs").rglob("*"):
+        if path.is_file():
+            assert secret.encode() not in path.read_bytes(), path
+
+
+def test_ranks_share_a_directory(tmp_path: Path) -> None:
+    script = write_script(tmp_path, "pass")
+    for rank in (0, 1):
+        env = {"RANK": str(rank), "WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "job/7"}
+        assert run(TRAINPROF, script, cwd=tmp_path, env=env).status == 0
+    ranks = tmp_path / "trainprof-runs" / "script-job_7" / "ranks"
+    assert sorted(path.name for path in ranks.iterdir()) == ["0", "1"]
+    written = json.loads((ranks / "1" / "manifest.json").read_text())
+    assert (written["rank"], written["world_size"], written["name"]) == (1, 2, "script-job_7")
+
+
+def test_a_command_that_is_not_there_any_more_cannot_be_started(tmp_path: Path) -> None:
+    command = write_script(tmp_path, "#!/no/such/interpreter\n", "odd")
+    command.chmod(0o755)
+    env = {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    (tmp_path / "elsewhere").mkdir()
+    ended = run(TRAINPROF, "odd", cwd=tmp_path / "elsewhere", env=env)
+    assert ended.status == 126
+    assert ended.stderr.startswith(b"trainprof: ")

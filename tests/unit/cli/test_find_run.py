@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support import summaries
+from trainprof.analysis.summary import to_jsonable
+from trainprof.cli.report import RunDamaged, RunNotFound, find_run, saved_summary
+from trainprof.record.run_directory import RunDirectory, write_json
+
+
+@pytest.fixture(autouse=True)
+def in_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def make_run(path: str, manifest: str = '{"schema_version": 1}') -> Path:
+    directory = Path(path)
+    directory.mkdir(parents=True)
+    (directory / "manifest.json").write_text(manifest)
+    return directory.resolve()
+
+
+def test_a_run_is_a_directory_a_name_or_latest() -> None:
+    run = make_run("trainprof-runs/train-1")
+    Path("trainprof-runs/latest").symlink_to("train-1")
+    for name in ("trainprof-runs/train-1", "trainprof-runs/train-1/", "train-1", "latest"):
+        assert find_run(name).path == run
+    assert find_run(str(run)).path == run
+
+
+def test_a_directory_that_is_no_run_does_not_hide_a_runs_name() -> None:
+    run = make_run("trainprof-runs/train")
+    Path("train").mkdir()
+    assert find_run("train").path == run
+
+
+def test_an_unknown_run_names_those_there_are() -> None:
+    make_run("trainprof-runs/train-1")
+    with pytest.raises(RunNotFound) as caught:
+        find_run("train-2")
+    assert "train-1" in (caught.value.hint or "")
+
+
+def test_what_is_no_run_directory_is_refused() -> None:
+    Path("empty").mkdir()
+    with pytest.raises(RunDamaged, match="not a run directory"):
+        find_run("empty")
+    Path("file").write_text("")
+    with pytest.raises(RunNotFound):
+        find_run("file")
+
+
+def test_a_run_without_manifest_is_taken_by_its_events() -> None:
+    Path("cut/events").mkdir(parents=True)
+    assert find_run("cut").path == Path("cut").resolve()
+
+
+def test_a_damaged_manifest_is_left_to_the_analysis_a_newer_one_refused() -> None:
+    for number, text in enumerate(("", "{", "[]", "[" * 100_000, '{"schema_version": "x"}')):
+        find_run(str(make_run(f"damaged{number}", text)))
+    with pytest.raises(RunDamaged, match="format 99"):
+        find_run(str(make_run("newer", '{"schema_version": 99}')))
+
+
+def test_the_ranks_of_a_run_are_named() -> None:
+    make_run("many/ranks/0")
+    with pytest.raises(RunDamaged) as caught:
+        find_run("many")
+    assert "many/ranks/0" in (caught.value.hint or "")
+
+
+def test_a_saved_summary_is_used_only_when_whole(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path)
+    assert saved_summary(directory) is None
+    summary = summaries.slow_loader()
+    write_json(directory.summary, to_jsonable(summary))
+    assert saved_summary(directory) == summary
+    whole = directory.summary.read_text()
+    for damaged in (whole[: len(whole) // 2], "[]", "{}", '{"schema_version": 1, "run": 5}'):
+        directory.summary.write_text(damaged)
+        assert saved_summary(directory) is None
+    newer = {**json.loads(whole), "schema_version": 2}
+    directory.summary.write_text(json.dumps(newer))
+    assert saved_summary(directory) is None

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import json
+
+from trainprof.launch.environment import script_environment
+
+
+def environment(**environ: str) -> dict[str, str]:
+    return script_environment(
+        environ, directory="/runs/a", options={"max_steps": None}, site_directory="/site"
+    )
+
+
+def test_only_ours_is_added() -> None:
+    made = environment(HOME="/root", LANG="é\udcff")
+    assert json.loads(made.pop("TRAINPROF_OPTIONS")) == {"max_steps": None}
+    assert made == {
+        "HOME": "/root",
+        "LANG": "é\udcff",
+        "TRAINPROF_DIR": "/runs/a",
+        "PYTHONPATH": "/site",
+        "KINETO_LOG_LEVEL": "6",
+    }
+
+
+def test_the_users_search_path_stays_behind_ours() -> None:
+    assert environment(PYTHONPATH="/a:/b")["PYTHONPATH"] == "/site:/a:/b"
+    # An empty entry means the working directory, an empty variable nothing.
+    assert environment(PYTHONPATH="/a::/b:")["PYTHONPATH"] == "/site:/a::/b:"
+    assert environment(PYTHONPATH="")["PYTHONPATH"] == "/site"
+
+
+def test_under_another_trainprof_our_entry_stands_once() -> None:
+    assert environment(PYTHONPATH="/site:/a")["PYTHONPATH"] == "/site:/a"
+
+
+def test_the_users_log_level_stays() -> None:
+    assert environment(KINETO_LOG_LEVEL="0")["KINETO_LOG_LEVEL"] == "0"

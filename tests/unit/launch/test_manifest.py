@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import json
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from trainprof.launch.manifest import (
+    closed_manifest,
+    exit_reason,
+    kill_detail,
+    opening_manifest,
+)
+from trainprof.launch.options import RunOptions
+from trainprof.launch.outcome import Outcome
+from trainprof.launch.run import available_share
+from trainprof.launch.target import Target
+from trainprof.record.run_directory import RunDirectory
+
+ENDED = Outcome(
+    pid=7,
+    status=0,
+    signal=None,
+    spawned_ns=1_000,
+    ended_ns=5_000,
+    max_rss_bytes=1 << 20,
+    user_s=1.5,
+    system_s=0.5,
+    interrupted=False,
+    signals_received=(),
+)
+TARGET = Target("/p", ("/p", "t.py"), ("t.py", "--token", "abc"), "t.py", "t", True)
+
+
+def ended(status: int | None = None, number: int | None = None, interrupted: bool = False) -> str:
+    return exit_reason(replace(ENDED, status=status, signal=number, interrupted=interrupted))
+
+
+def test_reasons() -> None:
+    assert ended(0) == "completed"
+    assert ended(1) == ended(3) == "exception"
+    assert ended(0, interrupted=True) == ended(1, interrupted=True) == "interrupted"
+    assert ended(number=signal.SIGINT, interrupted=True) == "interrupted"
+    assert ended(number=signal.SIGTERM) == ended(number=signal.SIGABRT) == "signal"
+    assert ended(number=signal.SIGKILL) == "killed"
+    # Ctrl-C, then kill -9 by an impatient user
+    assert ended(number=signal.SIGKILL, interrupted=True) == "killed"
+
+
+@pytest.mark.parametrize(
+    ("oom_kills", "share", "start"),
+    [
+        (1, 0.5, "out of memory: "),
+        (1, None, "out of memory: "),
+        (0, 0.04, "probably out of memory: 4.0%"),
+        (0, 0.05, None),
+        (0, None, None),
+    ],
+)
+def test_what_a_kill_probably_was(oom_kills: int, share: float | None, start: str | None) -> None:
+    detail = kill_detail(oom_kills=oom_kills, available_share=share)
+    assert detail is None if start is None else (detail or "").startswith(start)
+
+
+def test_a_manifest_from_start_to_end() -> None:
+    opened = opening_manifest(
+        TARGET,
+        RunOptions(("t.py",), max_steps=5),
+        {"RANK": "1", "WORLD_SIZE": "x"},
+        name="t-1",
+        spawned_ns=1_000,
+        spawned_time_ns=1_795_262_400_250_000_000,
+    )
+    assert opened["exit"]["reason"] == "running"
+    assert opened["command"] == ["t.py", "--token", "***"]
+    assert opened["times"]["started_at"] == "2026-11-21T12:00:00.250Z"
+    assert (opened["rank"], opened["world_size"]) == (1, None)
+    assert opened["options"]["max_steps"] == 5
+    closed = closed_manifest(opened, ENDED, ended_time_ns=9, detail=None, faults=["sampler: x"])
+    assert list(closed) == list(opened)
+    assert closed["times"] == {**opened["times"], "ended_ns": 5_000, "ended_time_ns": 9}
+    assert closed["exit"] == {"status": 0, "signal": None, "reason": "completed", "detail": None}
+    assert closed["usage"] == {"max_rss_bytes": 1 << 20, "user_s": 1.5, "system_s": 0.5}
+    assert closed["faults"] == ["sampler: x"]
+    assert opened["exit"]["reason"] == "running"
+    json.dumps(closed, allow_nan=False)
+
+
+def test_available_memory_is_that_of_the_samples_before_the_end(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path)
+    assert available_share(directory, before_ns=100) is None
+    directory.samples.mkdir()
+    lines = [
+        {"t_ns": 10, "memory_total_bytes": 100, "memory_available_bytes": 1},
+        {"t_ns": 20, "memory_total_bytes": 100, "memory_available_bytes": 7},
+        {"t_ns": 30, "memory_total_bytes": 100, "memory_available_bytes": 60},
+        {"t_ns": 200, "memory_total_bytes": 100, "memory_available_bytes": 2},
+    ]
+    text = "\n".join(json.dumps(line) for line in lines)
+    (directory.samples / "host.jsonl").write_text(f'1}}\n[]\n{text}\n{{"t_ns": 21')
+    assert available_share(directory, before_ns=100) == 0.07

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import pytest
+
+from trainprof.launch.masking import masked_argv
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        (["--api-key", "abc", "x"], ["--api-key", "***", "x"]),
+        (["--api_key=abc"], ["--api_key=***"]),
+        (["--HF-TOKEN", "abc"], ["--HF-TOKEN", "***"]),
+        (["-token", "abc"], ["-token", "***"]),
+        (["--secretsauce=a=b"], ["--secretsauce=***"]),
+        (["--db.password", "-x"], ["--db.password", "***"]),
+        (["wandb.key=abc"], ["wandb.key=***"]),
+        (["+logger.token=abc"], ["+logger.token=***"]),
+        (["--use-token", "--lr", "1"], ["--use-token", "--lr", "1"]),
+        (["--token"], ["--token"]),
+        (["--token="], ["--token="]),
+        (["https://me:pw@host/a"], ["https://***@host/a"]),
+        (["--url=s3://id:pw@host"], ["--url=s3://***@host"]),
+        (["https://host/a@b"], ["https://host/a@b"]),
+        (["hf_abcdefghij"], ["***"]),
+        (["--x=sk-proj-abcdefgh12"], ["--x=***"]),
+        (["ghp_abcdefgh1234"], ["***"]),
+        (["github_pat_abcdefgh1234"], ["***"]),
+        (["AKIAIOSFODNN7EXAMPLE"], ["***"]),
+    ],
+)
+def test_secrets_are_masked(argv: list[str], expected: list[str]) -> None:
+    assert masked_argv(argv) == expected
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--tokenizer", "gpt2"],
+        ["--tokenizer_name=gpt2"],
+        ["--max-tokens", "512"],
+        ["--max_new_tokens=512"],
+        ["--num-keypoints", "17"],
+        ["train.py", "--lr", "1e-3", "data/monkey.png"],
+        ["--model", "task-sketch", "risk-free-learning"],
+    ],
+)
+def test_what_only_looks_like_one_stays(argv: list[str]) -> None:
+    assert masked_argv(argv) == argv

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import resource
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from trainprof.launch.outcome import Outcome, outcome_of
+
+
+def outcome(wait_status: int, *received: int, interrupted: bool = False) -> Outcome:
+    return outcome_of(
+        5,
+        wait_status,
+        resource.getrusage(resource.RUSAGE_SELF),
+        spawned_ns=1,
+        ended_ns=2,
+        signals_received=received,
+        interrupted=interrupted,
+    )
+
+
+def test_status_or_signal() -> None:
+    assert (outcome(3 << 8).status, outcome(3 << 8).signal) == (3, None)
+    dumped = 0x80
+    ended = outcome(signal.SIGABRT | dumped)
+    assert (ended.status, ended.signal) == (None, signal.SIGABRT)
+    assert ended.max_rss_bytes > 1 << 20
+
+
+def test_interrupted_by_whatever_way_it_shows() -> None:
+    assert outcome(signal.SIGINT).interrupted
+    assert outcome(130 << 8).interrupted
+    assert outcome(0, signal.SIGINT, interrupted=True).interrupted
+    assert not outcome(0, signal.SIGTERM).interrupted
+    # received by a background job that is deaf to it
+    assert not outcome(0, signal.SIGINT).interrupted
+
+
+@pytest.mark.parametrize(
+    ("wait_status", "expected"),
+    [(0, 0), (7 << 8, 7), (255 << 8, 255), (9, -9), (15, -15), (2, -2), (6, -6), (10, -10)],
+)
+def test_the_end_is_mirrored_without_a_core_dump(wait_status: int, expected: int) -> None:
+    text = f"""
+import resource
+from trainprof.launch.outcome import mirror_exit, outcome_of
+usage = resource.getrusage(resource.RUSAGE_SELF)
+print("kept")
+mirror_exit(outcome_of(1, {wait_status}, usage, spawned_ns=0, ended_ns=0,
+                       signals_received=(), interrupted=False))
+"""
+    with subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.read() == b"kept\n"
+        process.wait()
+    assert process.returncode == expected

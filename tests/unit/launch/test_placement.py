@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from trainprof.launch.placement import RunDirectoryRefused, create_run_directory, run_name
+
+NOON_NS = 1_795_262_400 * 1_000_000_000  # 2026-11-21 12:00:00 UTC
+
+
+@pytest.fixture(autouse=True)
+def in_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def create(
+    output: str | None = None, stem: str = "train", time_ns: int = NOON_NS, **environ: str
+) -> Path:
+    path = None if output is None else Path(output)
+    directory = create_run_directory(path, stem, environ, time_ns=time_ns)
+    assert directory.events.is_dir()
+    return directory.path.relative_to(Path.cwd())
+
+
+def test_a_default_name_says_what_and_when() -> None:
+    made = create()
+    assert made.parent == Path("trainprof-runs")
+    assert made.name.startswith("train-20261121-")
+    assert made.name != create().name
+    assert made.stat().st_mode & 0o777 == 0o700
+
+
+def test_latest_is_relative_and_follows() -> None:
+    create()
+    second = create()
+    link = Path("trainprof-runs/latest")
+    assert os.readlink(link) == second.name
+    assert sorted(path.name for path in link.parent.iterdir() if path.name.startswith(".")) == []
+
+
+def test_a_directory_called_latest_is_left_alone() -> None:
+    Path("trainprof-runs/latest").mkdir(parents=True)
+    create()
+    assert Path("trainprof-runs/latest").is_dir()
+    assert not Path("trainprof-runs/latest").is_symlink()
+
+
+@pytest.mark.parametrize("stem", ["a b/c", "..", "-rf", "\x1b[31m", "é", "x" * 500, ""])
+def test_any_script_name_gives_a_plain_file_name(stem: str) -> None:
+    name = create(stem=stem).name
+    assert name.isascii()
+    assert name[0].isalnum()
+    assert len(name) < 100
+
+
+def test_output_is_taken_as_given() -> None:
+    assert create("a/b/../c") == Path("a/c")
+    Path("empty").mkdir()
+    assert create("empty/") == Path("empty")
+    assert not Path("trainprof-runs").exists()
+
+
+def test_what_is_there_already_is_refused() -> None:
+    create("a")
+    Path("file").write_text("x")
+    Path("target").mkdir()
+    Path("link").symlink_to("target")
+    for output in ("a", "file", "link", "file/below", "."):
+        with pytest.raises(RunDirectoryRefused) as caught:
+            create(output)
+        assert caught.value.exit_code == 125
+        assert caught.value.hint
+    assert list(Path("target").iterdir()) == []
+    assert Path("file").read_text() == "x"
+
+
+def test_ranks_of_one_launch_meet_whenever_they_come() -> None:
+    made = [create(RANK=rank, TORCHELASTIC_RUN_ID="j/1", time_ns=int(rank)) for rank in "012"]
+    assert {path.parent for path in made} == {Path("trainprof-runs/train-j_1/ranks")}
+    assert [path.name for path in made] == ["0", "1", "2"]
+
+
+def test_a_second_launch_of_the_same_id_gets_its_own() -> None:
+    for rank in "01":
+        create(RANK=rank, TORCHELASTIC_RUN_ID="job")
+    made = [create(RANK=rank, TORCHELASTIC_RUN_ID="job") for rank in "01"]
+    assert {path.parent for path in made} == {Path("trainprof-runs/train-job-2/ranks")}
+
+
+def test_ranks_without_an_id_meet_by_their_launcher() -> None:
+    made = create(RANK="3", TORCHELASTIC_RUN_ID="none")
+    assert made == Path(f"trainprof-runs/train-launcher{os.getppid()}/ranks/3")
+
+
+def test_a_restarted_rank_keeps_its_first_attempt() -> None:
+    create("out", RANK="1")
+    assert create("out", RANK="1", TORCHELASTIC_RESTART_COUNT="1") == Path("out/ranks/1.restart1")
+    with pytest.raises(RunDirectoryRefused):
+        create("out", RANK="1")
+
+
+def test_a_rank_does_not_move_in_with_something_else() -> None:
+    create("single")
+    with pytest.raises(RunDirectoryRefused):
+        create("single", RANK="0")
+
+
+def test_a_rank_has_its_runs_name() -> None:
+    directory = create_run_directory(Path("out"), "train", {"RANK": "0"}, time_ns=NOON_NS)
+    assert run_name(directory) == "out"
+
+
+def test_a_vanished_working_directory_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone() -> str:
+        raise FileNotFoundError(2, "No such file or directory")
+
+    monkeypatch.setattr(os, "getcwd", gone)
+    with pytest.raises(RunDirectoryRefused, match="no working directory"):
+        create_run_directory(None, "train", {}, time_ns=NOON_NS)
+    create_run_directory(tmp_path / "here", "train", {}, time_ns=NOON_NS)

@@ -1,0 +1,160 @@
+"""Progress lines, from a log written by the real writer."""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import datetime, timezone
+
+import pytest
+
+from trainprof.launch.live_log import LiveLog
+from trainprof.launch.progress import Progress, ProgressThread
+from trainprof.record.event_log import EventLog
+from trainprof.record.schema import Kind, Topic
+
+S = 1_000_000_000
+NOON = datetime(2026, 11, 21, 12, 0, 0, tzinfo=timezone.utc)
+
+
+class Training:
+    """Writes what a training loop would record, on a planted clock."""
+
+    def __init__(self, events):
+        self.log = EventLog(str(events), role="script")
+        self.now = 100 * S
+        self.loaders = {}
+
+    def loader(self, line, length):
+        site = self.log.define(Topic.SITE, json.dumps(["/here/train.py", line, "main"]))
+        facts = {"site": site, "length": length}
+        return self.log.define(Topic.LOADER, json.dumps(facts))
+
+    def span(self, kind, seconds, site=0, value=0):
+        start, self.now = self.now, self.now + int(seconds * S)
+        self.log.emit(kind, start, self.now, site, value)
+
+    def begin(self, loader):
+        self.span(Kind.LOADER_INIT, 0.1, loader)
+
+    def batch(self, loader, number, wait_s, *, train=True):
+        self.span(Kind.LOADER_NEXT, wait_s, loader, number)
+        self.span(Kind.FORWARD, 0.1)
+        if train:
+            self.span(Kind.BACKWARD, 0.1)
+            self.span(Kind.OPTIMIZER_STEP, 0.1, site=77)
+
+    def end(self, loader):
+        self.span(Kind.LOADER_END, 0.0001, loader)
+        self.span(Kind.ZERO_GRAD, 0.0001)  # the reader leaves the last record for next time
+
+
+@pytest.fixture
+def training(tmp_path):
+    return Training(tmp_path)
+
+
+@pytest.fixture
+def progress(tmp_path):
+    log = LiveLog(tmp_path, os.getpid())
+    return Progress(log, 100 * S, S // 2, "/here", utc=lambda: NOON)
+
+
+def due(progress, training):
+    return progress.lines(list(progress.log.read()), now_ns=training.now)
+
+
+def test_a_pass_ends_with_its_epoch_line(training, progress):
+    loader = training.loader(41, 3)
+    training.begin(loader)
+    for number in (1, 2, 3):
+        training.batch(loader, number, 0.4)
+    training.end(loader)
+    (line,) = due(progress, training)
+    # 0.1 s start, 3 x (0.4 + 0.3) s; the first batch is no data wait
+    assert line == (
+        "2026-11-21T12:00:00Z trainprof: training epoch 1 took 2.2 s, "
+        "waiting for data 0.8 s (36%), 3 batches"
+    )
+
+
+def test_a_line_is_due_every_ten_seconds_with_share_and_estimate(training, progress):
+    loader = training.loader(41, 40)
+    training.begin(loader)
+    for number in range(1, 21):
+        training.batch(loader, number, 0.2)
+    (line,) = due(progress, training)
+    assert "training epoch 1 batch 20/40 (50%), step 19, 0:00:10 elapsed" in line
+    assert "about 0:00:10 left in the epoch" in line
+    assert due(progress, training) == []
+
+
+def test_an_endless_loader_has_no_share(training, progress):
+    loader = training.loader(41, None)
+    training.begin(loader)
+    for number in range(1, 31):
+        training.batch(loader, number, 0.2)
+    (line,) = due(progress, training)
+    assert "batch 30, step" in line
+    assert "%" not in line
+    assert "left" not in line
+
+
+def test_slow_batches_are_warned_of_at_most_thrice_an_epoch_in_five_epochs(training, progress):
+    loader = training.loader(41, 6)
+    warnings = []
+    for _ in range(7):
+        training.begin(loader)
+        for number in range(1, 7):
+            training.batch(loader, number, 0.6)
+        training.end(loader)
+        lines = due(progress, training)
+        warnings.append([line for line in lines if "slow batch" in line])
+    assert [len(epoch) for epoch in warnings] == [3, 3, 3, 3, 3, 0, 0]
+    assert "train.py:41 epoch 1 batch 2 was waited for 0.60 s (threshold 0.5 s)" in warnings[0][0]
+
+
+def test_the_first_batch_of_a_pass_is_never_slow(training, progress):
+    loader = training.loader(41, 2)
+    training.begin(loader)
+    training.batch(loader, 1, 9.0)
+    training.batch(loader, 2, 0.1)
+    assert not [line for line in due(progress, training) if "slow batch" in line]
+
+
+def test_a_loader_without_backward_evaluates(training, progress):
+    loader = training.loader(52, 2)
+    training.begin(loader)
+    training.batch(loader, 1, 0.1, train=False)
+    training.batch(loader, 2, 0.1, train=False)
+    training.end(loader)
+    (line,) = due(progress, training)
+    assert "evaluation epoch 1" in line
+
+
+def test_nothing_to_read_is_no_line(tmp_path, progress):
+    assert progress.lines(list(progress.log.read()), now_ns=500 * S) == []
+
+
+def test_records_are_read_once_however_the_log_grows(training, progress):
+    loader = training.loader(41, 100_000)
+    training.begin(loader)
+    for number in range(1, 20_001):  # more than one chunk
+        training.batch(loader, number, 0.001)
+        if number % 5000 == 0:
+            due(progress, training)
+    training.end(loader)
+    (line,) = [text for text in due(progress, training) if "took" in text]
+    assert "20000 batches" in line
+
+
+def test_the_thread_survives_a_log_that_fails(training):
+    class Broken:
+        def read(self):
+            raise OSError("gone")
+
+    lines = []
+    thread = ProgressThread(Progress(Broken(), 0, 1, "/"), lines.append)
+    thread.start()
+    thread.stop(5)
+    assert lines == ["trainprof: no more progress lines: OSError: gone"]

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from trainprof.launch.target import NothingToRun, ScriptNotFound, ScriptNotRunnable, resolve
+
+PYTHON = "/opt/python"
+
+
+@pytest.fixture(autouse=True)
+def in_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+
+
+def make(path: str, text: str = "pass\n", mode: int = 0o644) -> str:
+    file = Path(path)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+    file.chmod(mode)
+    return path
+
+
+def test_a_script_runs_under_our_interpreter_named_as_typed() -> None:
+    make("dir/train.v2.py")
+    target = resolve(["dir/train.v2.py", "--lr", "-o"], interpreter=PYTHON)
+    assert target.executable == PYTHON
+    assert target.argv == (PYTHON, "dir/train.v2.py", "--lr", "-o")
+    assert target.words == ("dir/train.v2.py", "--lr", "-o")
+    assert (target.stem, target.is_ours) == ("train.v2", True)
+
+
+def test_a_module_takes_all_words_as_arguments() -> None:
+    target = resolve(["--", "-m", "x"], "package.train", interpreter=PYTHON)
+    assert target.argv == (PYTHON, "-m", "package.train", "--", "-m", "x")
+    assert target.words == ("-m", "package.train", "--", "-m", "x")
+    assert target.stem == "package.train"
+
+
+def test_a_name_with_a_dash_is_no_option_of_python() -> None:
+    make("-c")
+    assert resolve(["-c"], interpreter=PYTHON).argv == (PYTHON, "./-c")
+
+
+def test_a_command_on_path_is_called_by_its_name() -> None:
+    make("bin/torchrun", "#!/usr/bin/python3\n", 0o755)
+    target = resolve(["torchrun", "--nproc-per-node=2", "train.py"], interpreter=PYTHON)
+    assert os.path.samefile(target.executable, "bin/torchrun")
+    assert target.argv == ("torchrun", "--nproc-per-node=2", "train.py")
+    assert not target.is_ours
+
+
+def test_a_file_goes_before_a_command_and_a_command_before_a_mere_folder() -> None:
+    make("bin/accelerate", "#!/usr/bin/python3\n", 0o755)
+    Path("accelerate").mkdir()
+    assert not resolve(["accelerate"], interpreter=PYTHON).is_ours
+    make("accelerate/__main__.py")
+    assert resolve(["accelerate"], interpreter=PYTHON).is_ours
+    make("bin/train", "#!/bin/sh\n", 0o755)
+    make("train")
+    assert resolve(["train"], interpreter=PYTHON).is_ours
+
+
+@pytest.mark.parametrize(
+    ("start", "is_ours"),
+    [
+        (b"\x7fELF\x02\x01", False),
+        (b"#!/bin/bash\n", False),
+        (b"#!/usr/bin/env python3\n", True),
+        (b"import torch\n", True),
+        (b"", True),
+    ],
+)
+def test_an_executable_file_that_is_no_python_is_run_itself(start: bytes, is_ours: bool) -> None:
+    Path("it").write_bytes(start)
+    Path("it").chmod(0o755)
+    assert resolve(["./it", "x"], interpreter=PYTHON).is_ours == is_ours
+    Path("it").chmod(0o644)
+    assert resolve(["./it", "x"], interpreter=PYTHON).is_ours
+
+
+@pytest.mark.parametrize("name", ["nowhere.py", "no/such/dir.py", "command", "", "x" * 5000])
+def test_what_is_not_there_is_127(name: str) -> None:
+    with pytest.raises(ScriptNotFound) as caught:
+        resolve([name])
+    assert caught.value.exit_code == 127
+    assert caught.value.hint
+
+
+def test_a_folder_without_main_is_126() -> None:
+    Path("folder").mkdir()
+    with pytest.raises(ScriptNotRunnable) as caught:
+        resolve(["folder"])
+    assert caught.value.exit_code == 126
+
+
+def test_an_unreadable_script_is_126(monkeypatch: pytest.MonkeyPatch) -> None:
+    make("secret.py")
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(ScriptNotRunnable, match=r"secret\.py cannot be read"):
+        resolve(["secret.py"])
+
+
+def test_a_folder_that_may_not_be_searched_is_126(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: str) -> os.stat_result:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "stat", refuse)
+    with pytest.raises(ScriptNotRunnable):
+        resolve(["closed/train.py"])
+
+
+def test_nothing_to_run_is_125() -> None:
+    with pytest.raises(NothingToRun) as caught:
+        resolve([])
+    assert caught.value.exit_code == 125

@@ -1,0 +1,5 @@
+"""`python -m trainprof`."""
+
+from trainprof.cli.app import main
+
+main()

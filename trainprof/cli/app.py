@@ -1,0 +1,110 @@
+"""The command line: the verbs, and the one place where errors end."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, NoReturn
+
+import typer
+
+from trainprof import __version__
+from trainprof.cli.command_line import options_with_value, our_part, separated
+from trainprof.cli.output import complain
+from trainprof.cli.report import report
+from trainprof.cli.run import run
+from trainprof.record.errors import TrainprofError
+
+PROGRAM: Final = "trainprof"
+# Verbs that start a script: what follows SCRIPT is not ours, and a failure before it starts is 125.
+LAUNCHING_VERBS: Final = frozenset({"run"})
+LAUNCH_FAILED: Final = 125
+USER_ERROR: Final = 2
+BROKEN_PIPE: Final = 141  # 128 + SIGPIPE, as a shell shows it
+
+app = typer.Typer(
+    name=PROGRAM,
+    add_completion=False,
+    rich_markup_mode=None,  # rich would cost half of the start-up
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("run")(run)
+app.command("report")(report)
+
+
+def _show_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"{PROGRAM} {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def trainprof(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Say where every second of an unmodified PyTorch training script goes."""
+
+
+def main() -> NoReturn:
+    """Runs the command line and ends with its status."""
+    sys.exit(run_command(sys.argv[1:]))
+
+
+def run_command(arguments: Sequence[str]) -> int:
+    """Runs one command and returns its exit status; `run` itself ends as the script did."""
+    command = typer.main.get_command(app)
+    words, is_launching = _split(command, arguments)
+    is_debug = "--debug" in our_part(words)
+    failed = LAUNCH_FAILED if is_launching else USER_ERROR
+    try:
+        status = command.main(args=words, prog_name=PROGRAM, standalone_mode=False)
+        return status if isinstance(status, int) else 0
+    except BrokenPipeError:
+        _forget_stdout()
+        return BROKEN_PIPE
+    except Exception as error:
+        if is_debug:
+            traceback.print_exc()
+        return _complain_of(error, failed, is_debug=is_debug)
+
+
+def _split(command: Any, arguments: Sequence[str]) -> tuple[list[str], bool]:
+    """Separates the script's part from ours where the verb starts a script."""
+    words = list(arguments) or ["--help"]
+    if words[0] not in LAUNCHING_VERBS:
+        return words, False
+    valued = options_with_value(command.commands[words[0]])
+    return [words[0], *separated(words[1:], valued)], True
+
+
+def _complain_of(error: Exception, failed: int, *, is_debug: bool) -> int:
+    if isinstance(error, TrainprofError):
+        complain(str(error), error.hint)
+        return error.exit_code
+    usage = getattr(error, "format_message", None)
+    if usage is not None:  # click's own errors; its classes moved between typer's versions
+        complain(usage(), hint=_usage_hint(error))
+        return failed
+    complain(
+        f"{type(error).__name__}: {error}",
+        hint=None if is_debug else "--debug shows where this comes from",
+    )
+    return failed
+
+
+def _usage_hint(error: Exception) -> str:
+    context = getattr(error, "ctx", None)
+    return f"see {context.command_path if context else PROGRAM} --help"
+
+
+def _forget_stdout() -> None:
+    """Keeps the interpreter from flushing into the broken pipe once more at its end."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.close(null)

@@ -1,0 +1,163 @@
+"""The manifest: what was run, where, when, and how it ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from typing import Any, Final
+
+from trainprof import __version__
+from trainprof.launch.masking import masked_argv, masked_text
+from trainprof.launch.options import RunOptions
+from trainprof.launch.outcome import Outcome
+from trainprof.launch.target import Target
+from trainprof.record.run_directory import MANIFEST_SCHEMA_VERSION
+
+NS: Final = 1_000_000_000
+
+# With less than this share of memory available, an unexplained SIGKILL was probably for memory.
+SCARCE_MEMORY_SHARE: Final = 0.05
+
+
+def opening_manifest(
+    target: Target,
+    options: RunOptions,
+    environ: Mapping[str, str],
+    *,
+    name: str,
+    spawned_ns: int,
+    spawned_time_ns: int,
+) -> dict[str, Any]:
+    """Returns the manifest of a run that is about to start.
+
+    Args:
+        target: What is run.
+        options: How it is profiled.
+        environ: The environment trainprof was started with.
+        name: The run's name.
+        spawned_ns: `time.perf_counter_ns` at the start.
+        spawned_time_ns: `time.time_ns` at the same moment.
+    """
+    started = datetime.fromtimestamp(spawned_time_ns / NS, timezone.utc)
+    versions = {"trainprof": __version__}
+    if target.is_ours:
+        versions["python"] = ".".join(map(str, sys.version_info[:3]))
+    return {
+        "schema_version": MANIFEST_SCHEMA_VERSION,
+        "name": name,
+        "command": masked_argv(target.words),
+        "script": masked_text(target.name),
+        "cwd": _cwd(),
+        "times": {
+            "started_at": started.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "spawned_ns": spawned_ns,
+            "spawned_time_ns": spawned_time_ns,
+            "ended_ns": None,
+            "ended_time_ns": None,
+        },
+        "versions": versions,
+        "host": _host(),
+        "devices": [],
+        "rank": _int_or_none(environ.get("RANK")),
+        "world_size": _int_or_none(environ.get("WORLD_SIZE")),
+        "options": {
+            "interval_s": options.interval_s,
+            "wait_threshold_s": options.wait_threshold_s,
+            "max_steps": options.max_steps,
+            "max_time_s": options.max_time_s,
+        },
+        "exit": {"status": None, "signal": None, "reason": "running", "detail": None},
+        "script_pid": None,
+        "usage": None,
+        "faults": [],
+    }
+
+
+def closed_manifest(
+    manifest: Mapping[str, Any],
+    outcome: Outcome,
+    *,
+    ended_time_ns: int,
+    detail: str | None,
+    faults: list[str],
+) -> dict[str, Any]:
+    """Returns `manifest` completed by the script's end.
+
+    Args:
+        manifest: As it was while the script ran.
+        outcome: How the script ended.
+        ended_time_ns: `time.time_ns` at its end.
+        detail: What more is known of the end, such as "out of memory: ...".
+        faults: What of ours failed during the run.
+    """
+    times = {
+        **manifest["times"],
+        "ended_ns": outcome.ended_ns,
+        "ended_time_ns": ended_time_ns,
+    }
+    ending = {
+        "status": outcome.status,
+        "signal": outcome.signal,
+        "reason": exit_reason(outcome),
+        "detail": detail,
+    }
+    usage = {
+        "max_rss_bytes": outcome.max_rss_bytes,
+        "user_s": outcome.user_s,
+        "system_s": outcome.system_s,
+    }
+    return {**manifest, "times": times, "exit": ending, "usage": usage, "faults": faults}
+
+
+def exit_reason(outcome: Outcome) -> str:
+    """Returns the reason as the parent process can tell it; the event log may know better."""
+    if outcome.signal == signal.SIGKILL:
+        return "killed"
+    if outcome.signal is not None and outcome.signal != signal.SIGINT:
+        return "signal"
+    if outcome.interrupted:
+        return "interrupted"
+    return "completed" if outcome.status == 0 else "exception"
+
+
+def kill_detail(*, oom_kills: int, available_share: float | None) -> str | None:
+    """Returns what the SIGKILL of a script probably was, None where nothing points to memory.
+
+    Args:
+        oom_kills: Processes that the OOM killer ended in our cgroup during the run.
+        available_share: Host memory available just before the end, 0 to 1.
+    """
+    if oom_kills > 0:
+        return "out of memory: the kernel's OOM killer ended a process of this cgroup"
+    if available_share is not None and available_share < SCARCE_MEMORY_SHARE:
+        return f"probably out of memory: {available_share:.1%} of it was available before the end"
+    return None
+
+
+def _host() -> dict[str, Any]:
+    page_bytes, pages = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_PHYS_PAGES")
+    return {
+        "name": os.uname().nodename,
+        "platform": f"{sys.platform} {os.uname().release} {os.uname().machine}",
+        "cores": os.cpu_count(),
+        "usable_cores": None,
+        "memory_bytes": page_bytes * pages if pages > 0 else None,
+        "memory_limit_bytes": None,
+    }
+
+
+def _cwd() -> str | None:
+    try:
+        return os.getcwd()
+    except OSError:  # somebody removed it: a script with an absolute path runs all the same
+        return None
+
+
+def _int_or_none(text: str | None) -> int | None:
+    try:
+        return int(text) if text is not None else None
+    except ValueError:
+        return None

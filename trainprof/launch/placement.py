@@ -1,0 +1,140 @@
+"""Where a run's directory goes: -o DIR, or a new name under trainprof-runs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import ClassVar, Final
+
+from trainprof.record.errors import TrainprofError
+from trainprof.record.run_directory import RunDirectory
+
+RUNS: Final = "trainprof-runs"
+LATEST: Final = "latest"
+RANKS: Final = "ranks"
+STEM_CHARACTERS: Final = 60
+
+# torchrun's id where the user gave none
+UNNAMED_LAUNCH: Final = "none"
+
+
+class RunDirectoryRefused(TrainprofError):
+    slug: ClassVar[str] = "run-directory-refused"
+    exit_code: ClassVar[int] = 125
+
+
+def create_run_directory(
+    output: Path | None, stem: str, environ: Mapping[str, str], *, time_ns: int
+) -> RunDirectory:
+    """Makes the directory for this run, or for this rank's part of it.
+
+    Args:
+        output: As -o gave it, or None.
+        stem: The script's short name.
+        environ: The environment trainprof was started with: RANK and torchrun's variables.
+        time_ns: `time.time_ns` of the start.
+
+    Raises:
+        RunDirectoryRefused: If it exists and is not empty, is a symbolic link, or cannot be made.
+    """
+    rank = _rank_part(environ)
+    try:
+        start = Path(output or RUNS).absolute()
+    except OSError as error:  # the working directory is gone
+        raise RunDirectoryRefused(
+            f"no working directory: {error.strerror}", hint="cd to a directory that exists"
+        ) from error
+    if output is None:
+        top = _new_run(start, stem, environ, rank, time_ns)
+    else:
+        top = Path(os.path.normpath(start))
+        if rank is not None:
+            _refuse_foreign(top)
+    directory = RunDirectory(top if rank is None else top / RANKS / rank)
+    _create(directory)
+    if output is None:
+        # The link is a convenience: the run goes on without.
+        with contextlib.suppress(OSError):
+            _point_latest(top)
+    return directory
+
+
+def run_name(directory: RunDirectory) -> str:
+    """Returns the run's name; a rank's directory has its run's."""
+    path = directory.path
+    return path.parent.parent.name if path.parent.name == RANKS else path.name
+
+
+def _create(directory: RunDirectory) -> None:
+    path = directory.path
+    try:
+        directory.create()
+    except FileExistsError:
+        what = "is a symbolic link" if path.is_symlink() else "exists and is not an empty directory"
+        raise RunDirectoryRefused(
+            f"{path} {what}", hint="give a new directory with -o, or leave -o out"
+        ) from None
+    except OSError as error:
+        raise RunDirectoryRefused(
+            f"{path} cannot be made: {error.strerror}", hint="give another directory with -o"
+        ) from error
+
+
+def _refuse_foreign(top: Path) -> None:
+    """Refuses a directory of something else; other ranks may be there already."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        if top.is_symlink() or set(os.listdir(top)) - {RANKS}:
+            raise RunDirectoryRefused(
+                f"{top} holds something else than the ranks of a run",
+                hint="give a new directory with -o, or leave -o out",
+            )
+
+
+def _new_run(
+    runs: Path, stem: str, environ: Mapping[str, str], rank: str | None, time_ns: int
+) -> Path:
+    safe_stem = _file_name(stem)
+    if rank is None:
+        at = datetime.fromtimestamp(time_ns / 1e9, timezone.utc)
+        return runs / f"{safe_stem}-{at:%Y%m%d-%H%M%S}-{os.urandom(3).hex()}"
+    # All ranks must come to the same name, so it cannot hold a time or anything random.
+    name = f"{safe_stem}-{_launch_id(environ)}"
+    candidate, number = runs / name, 1
+    while os.path.lexists(candidate / RANKS / rank):
+        number += 1
+        candidate = runs / f"{name}-{number}"
+    return candidate
+
+
+def _launch_id(environ: Mapping[str, str]) -> str:
+    launch = environ.get("TORCHELASTIC_RUN_ID") or UNNAMED_LAUNCH
+    # The launcher is the parent of all ranks of a node.
+    return _file_name(launch) if launch != UNNAMED_LAUNCH else f"launcher{os.getppid()}"
+
+
+def _rank_part(environ: Mapping[str, str]) -> str | None:
+    """Returns the rank's directory name; a restarted rank does not write over its first attempt."""
+    rank = environ.get("RANK", "")
+    if not rank.isdecimal():
+        return None
+    restarts = environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    attempt = f".restart{int(restarts)}" if restarts.isdecimal() and int(restarts) > 0 else ""
+    return f"{int(rank)}{attempt}"
+
+
+def _file_name(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", text).strip("._-")[:STEM_CHARACTERS] or "run"
+
+
+def _point_latest(top: Path) -> None:
+    temporary = top.with_name(f".{LATEST}-{os.getpid()}")
+    os.symlink(top.name, temporary)
+    try:
+        os.replace(temporary, top.with_name(LATEST))
+    except OSError:
+        os.unlink(temporary)
+        raise

@@ -1,0 +1,212 @@
+"""`--progress`: lines for a log file while the script runs, read from its event log.
+
+The script pays nothing for them: the supervisor reads what is recorded anyway.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any, Final
+
+from trainprof.launch.live_log import LiveLog, LiveRecord
+from trainprof.record.schema import Kind, Topic
+from trainprof.record.site_name import site_name
+
+POLL_S: Final = 0.5
+LINE_EVERY_S: Final = 10.0
+# FEATURES.md U6: hi-ml's caps.
+MAX_WARNINGS_PER_EPOCH: Final = 3
+MAX_EPOCHS_WITH_WARNINGS: Final = 5
+
+_STEPS: Final = (Kind.OPTIMIZER_STEP, Kind.SCALER_STEP)
+
+
+@dataclass(slots=True)
+class LoaderProgress:
+    """A loader's pass under way; times in ns."""
+
+    number: int
+    site: str
+    length: int | None
+    passes: int = 0
+    batches: int = 0
+    started_ns: int = 0
+    waited_ns: int = 0
+    trains: bool = False
+    warnings: int = 0
+    had_warnings: bool = False
+
+
+@dataclass(slots=True)
+class Progress:
+    """Turns records into lines.
+
+    Attributes:
+        log: Where texts are looked up.
+        spawned_ns: Start of the run.
+        threshold_ns: A later batch that is waited for this long is worth a warning.
+        cwd: Paths are shown relative to it.
+        utc: The time to print.
+    """
+
+    log: LiveLog
+    spawned_ns: int
+    threshold_ns: int
+    cwd: str
+    utc: Callable[[], datetime] = lambda: datetime.now(timezone.utc)
+    _loaders: dict[int, LoaderProgress] = field(default_factory=dict)
+    _steps: dict[int, int] = field(default_factory=dict)
+    _current: LoaderProgress | None = None
+    _warned_epochs: int = 0
+    _now_ns: int = 0
+    _last_line_ns: int = 0
+
+    def lines(self, records: list[LiveRecord], *, now_ns: int) -> list[str]:
+        """Returns the lines that are due after `records`, without line ends."""
+        due: list[str] = []
+        for record in records:
+            line = self._take(record)
+            due += [line] if line else []
+        self._now_ns = now_ns
+        current = self._current
+        if current is not None and now_ns - max(self._last_line_ns, self.spawned_ns) >= int(
+            LINE_EVERY_S * 1e9
+        ):
+            self._last_line_ns = now_ns
+            due.append(self._stamp(self._where(current)))
+        return due
+
+    def _take(self, record: LiveRecord) -> str | None:
+        kind, site, start, end, value = record
+        if kind in (Kind.LOADER_INIT, Kind.LOADER_RESET):
+            self._begin(site, start)
+        elif kind == Kind.LOADER_NEXT:
+            return self._batch(site, start, end, value)
+        elif kind == Kind.LOADER_END:
+            return self._end(site, end)
+        elif kind == Kind.BACKWARD and self._current is not None:
+            self._current.trains = True
+        elif kind in _STEPS:
+            self._steps[site] = self._steps.get(site, 0) + 1
+        return None
+
+    def _loader(self, number: int) -> LoaderProgress:
+        loader = self._loaders.get(number)
+        if loader is None:
+            facts: Any = self.log.text(number, Topic.LOADER)
+            facts = facts if isinstance(facts, dict) else {}
+            place = self.log.text(facts.get("site", 0), Topic.SITE)
+            length = facts.get("length")
+            loader = self._loaders[number] = LoaderProgress(
+                number, site_name(place, self.cwd), length if isinstance(length, int) else None
+            )
+        return loader
+
+    def _begin(self, number: int, start: int) -> None:
+        loader = self._loader(number)
+        loader.passes += 1
+        loader.batches = loader.waited_ns = loader.warnings = 0
+        loader.had_warnings = False
+        loader.started_ns = start
+
+    def _batch(self, number: int, start: int, end: int, value: int) -> str | None:
+        loader = self._loader(number)
+        if loader.passes == 0:
+            self._begin(number, start)
+        loader.batches += 1
+        self._current = loader
+        if value <= 1:
+            return None
+        loader.waited_ns += end - start
+        return self._warning(loader, end - start) if end - start >= self.threshold_ns else None
+
+    def _warning(self, loader: LoaderProgress, waited_ns: int) -> str | None:
+        if loader.warnings >= MAX_WARNINGS_PER_EPOCH:
+            return None
+        if not loader.had_warnings:
+            if self._warned_epochs >= MAX_EPOCHS_WITH_WARNINGS:
+                return None
+            self._warned_epochs += 1
+            loader.had_warnings = True
+        loader.warnings += 1
+        text = (
+            f"slow batch: {loader.site} epoch {loader.passes} batch {loader.batches} "
+            f"was waited for {waited_ns / 1e9:.2f} s (threshold {self.threshold_ns / 1e9:g} s)"
+        )
+        if loader.warnings == MAX_WARNINGS_PER_EPOCH:
+            text += ", no more warnings in this epoch"
+        return self._stamp(text)
+
+    def _end(self, number: int, end: int) -> str | None:
+        loader = self._loader(number)
+        if loader.batches == 0:
+            return None
+        seconds = (end - loader.started_ns) / 1e9
+        waited = loader.waited_ns / 1e9
+        share = waited / seconds if seconds > 0 else 0.0
+        self._last_line_ns = max(self._last_line_ns, end)
+        return self._stamp(
+            f"{self._stage(loader)} epoch {loader.passes} took {seconds:.1f} s, "
+            f"waiting for data {waited:.1f} s ({share:.0%}), {loader.batches} batches"
+        )
+
+    def _stage(self, loader: LoaderProgress) -> str:
+        return "training" if loader.trains else "evaluation"
+
+    def _where(self, loader: LoaderProgress) -> str:
+        count = f"{loader.batches}"
+        elapsed_s = (self._now_ns - loader.started_ns) / 1e9
+        left = ""
+        if loader.length and loader.batches <= loader.length:
+            count += f"/{loader.length} ({loader.batches / loader.length:.0%})"
+            remaining = (loader.length - loader.batches) * elapsed_s / max(loader.batches, 1)
+            left = f", about {_clock(remaining)} left in the epoch"
+        steps = max(self._steps.values(), default=0)
+        return (
+            f"{self._stage(loader)} epoch {loader.passes} batch {count}, step {steps}, "
+            f"{_clock((self._now_ns - self.spawned_ns) / 1e9)} elapsed{left}"
+        )
+
+    def _stamp(self, text: str) -> str:
+        return f"{self.utc():%Y-%m-%dT%H:%M:%SZ} trainprof: {text}"
+
+
+class ProgressThread:
+    """Polls a log and writes its lines; ends with the run, whatever the log is doing."""
+
+    def __init__(self, progress: Progress, write: Callable[[str], None]) -> None:
+        self._progress = progress
+        self._write = write
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="trainprof-progress", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, timeout_s: float) -> None:
+        """Writes what is still due; waits at most `timeout_s`."""
+        self._stop.set()
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.wait(POLL_S):
+                self._poll()
+            self._poll()
+        except Exception as error:
+            self._write(f"trainprof: no more progress lines: {type(error).__name__}: {error}")
+
+    def _poll(self) -> None:
+        records = list(self._progress.log.read())
+        for line in self._progress.lines(records, now_ns=time.perf_counter_ns()):
+            self._write(line)
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}"

@@ -1,0 +1,239 @@
+"""One profiled run, from the command to the script's end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from trainprof.launch.environment import script_environment
+from trainprof.launch.manifest import closed_manifest, kill_detail, opening_manifest
+from trainprof.launch.options import RunOptions
+from trainprof.launch.outcome import Outcome
+from trainprof.launch.placement import create_run_directory, run_name
+from trainprof.launch.supervisor import Supervisor
+from trainprof.launch.target import resolve
+from trainprof.record.errors import TrainprofError
+from trainprof.record.run_directory import RunDirectory, write_json
+from trainprof.tracee import site_directory
+
+if TYPE_CHECKING:
+    from trainprof.launch.progress import ProgressThread
+    from trainprof.sampling.sampler import Sampler
+
+SAMPLER_STOP_TIMEOUT_S: Final = 0.5
+PROGRESS_STOP_TIMEOUT_S: Final = 0.5
+# The kill itself frees memory, which the last sample may have seen already.
+SAMPLES_BEFORE_END: Final = 2
+SAMPLE_TAIL_BYTES: Final = 1 << 16
+
+
+class CannotStart(TrainprofError):
+    slug: ClassVar[str] = "cannot-start"
+    exit_code: ClassVar[int] = 125
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedRun:
+    """A run whose script has ended.
+
+    Attributes:
+        directory: Where it was recorded.
+        outcome: How the script ended.
+        rank: RANK of this process, None outside a multi-rank launch.
+        faults: What of ours failed meanwhile.
+    """
+
+    directory: RunDirectory
+    outcome: Outcome
+    rank: int | None
+    faults: tuple[str, ...]
+
+
+def run(
+    options: RunOptions,
+    *,
+    at_end: Callable[[RunDirectory, Outcome], None] | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> FinishedRun:
+    """Runs the target under observation; once it has started, nothing of ours stops it.
+
+    Args:
+        options: What to run and how.
+        at_end: Called after the script's end, while signals are still held back.
+        progress: Takes live lines, when `options` asks for them.
+
+    Raises:
+        TrainprofError: If the script was not started.
+    """
+    target = resolve(options.words, options.module)
+    environ = dict(os.environ)
+    directory = create_run_directory(options.output, target.stem, environ, time_ns=time.time_ns())
+    recording = Recording(directory, options, progress)
+    with Supervisor(target) as supervisor:
+        spawned_ns, spawned_time_ns = time.perf_counter_ns(), time.time_ns()
+        manifest = opening_manifest(
+            target,
+            options,
+            environ,
+            name=run_name(directory),
+            spawned_ns=spawned_ns,
+            spawned_time_ns=spawned_time_ns,
+        )
+        _write_first(directory, manifest)
+        environment = script_environment(
+            environ,
+            directory=str(directory.path),
+            options=options.for_tracee(spawned_ns=spawned_ns, supervisor_pid=os.getpid()),
+            site_directory=site_directory(),
+        )
+        pid = supervisor.spawn(environment, spawned_ns)
+        recording.start(pid, manifest)
+        outcome = supervisor.wait()
+        recording.finish(outcome)
+        if at_end is not None:
+            at_end(directory, outcome)
+    return FinishedRun(directory, outcome, manifest["rank"], tuple(recording.faults))
+
+
+def _write_first(directory: RunDirectory, manifest: dict[str, Any]) -> None:
+    try:
+        write_json(directory.manifest, manifest)
+    except OSError as error:
+        raise CannotStart(
+            f"{directory.path} cannot be written: {error.strerror}",
+            hint="give another directory with -o",
+        ) from error
+
+
+@dataclass(slots=True)
+class Recording:
+    """The supervisor's own record of a run: samples and manifest. Its failures become faults."""
+
+    directory: RunDirectory
+    options: RunOptions
+    progress: Callable[[str], None] | None = None
+    faults: list[str] = field(default_factory=list)
+    _manifest: dict[str, Any] = field(default_factory=dict)
+    _sampler: Sampler | None = None
+    _progress_thread: ProgressThread | None = None
+    _oom_kills_before: int | None = None
+
+    def start(self, pid: int, manifest: dict[str, Any]) -> None:
+        """Begins to sample, and completes the manifest by what would have delayed the start."""
+        self._manifest = {**manifest, "script_pid": pid}
+        with self._guarded("sampler"):
+            from trainprof.sampling.sampler import Sampler
+
+            self._sampler = Sampler(self.directory, pid, self.options.interval_s)
+            self._sampler.start()
+        with self._guarded("limits"):
+            from trainprof.sampling import cores
+
+            self._oom_kills_before = cores.out_of_memory_kills()
+            self._manifest["host"] = {
+                **manifest["host"],
+                "usable_cores": cores.usable_cores(),
+                "memory_limit_bytes": cores.memory_limit_bytes(),
+            }
+        with self._guarded("manifest"):
+            write_json(self.directory.manifest, self._manifest)
+        if self.options.progress and self.progress is not None:
+            with self._guarded("progress"):
+                self._start_progress(pid, self.progress)
+
+    def _start_progress(self, pid: int, write: Callable[[str], None]) -> None:
+        from trainprof.launch.live_log import LiveLog
+        from trainprof.launch.progress import Progress, ProgressThread
+
+        progress = Progress(
+            LiveLog(self.directory.events, pid),
+            self._manifest["times"]["spawned_ns"],
+            int(self.options.wait_threshold_s * 1e9),
+            self._manifest["cwd"] or "",
+        )
+        self._progress_thread = ProgressThread(progress, write)
+        self._progress_thread.start()
+
+    def finish(self, outcome: Outcome) -> None:
+        """Ends sampling and closes the manifest."""
+        ended_time_ns = time.time_ns() - (time.perf_counter_ns() - outcome.ended_ns)
+        if self._sampler is not None:
+            with self._guarded("sampler"):
+                self._sampler.stop(timeout_s=SAMPLER_STOP_TIMEOUT_S)
+        if self._progress_thread is not None:
+            with self._guarded("progress"):
+                self._progress_thread.stop(timeout_s=PROGRESS_STOP_TIMEOUT_S)
+        detail = None
+        if outcome.signal == signal.SIGKILL:
+            with self._guarded("out-of-memory check"):
+                detail = self._kill_detail(outcome)
+        with self._guarded("manifest"):
+            closed = closed_manifest(
+                self._manifest,
+                outcome,
+                ended_time_ns=ended_time_ns,
+                detail=detail,
+                faults=list(self.faults),
+            )
+            write_json(self.directory.manifest, closed)
+
+    def _kill_detail(self, outcome: Outcome) -> str | None:
+        from trainprof.sampling import cores
+
+        after = cores.out_of_memory_kills()
+        before = self._oom_kills_before
+        return kill_detail(
+            oom_kills=0 if before is None or after is None else after - before,
+            available_share=available_share(self.directory, before_ns=outcome.ended_ns),
+        )
+
+    @contextmanager
+    def _guarded(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            self.faults.append(f"{what}: {type(error).__name__}: {error}")
+
+
+def available_share(directory: RunDirectory, *, before_ns: int) -> float | None:
+    """Returns the least share of host memory available in the last samples before a moment.
+
+    Args:
+        directory: The run's directory.
+        before_ns: `time.perf_counter_ns` of the moment.
+
+    Returns:
+        A share from 0 to 1, or None where nothing was sampled.
+    """
+    shares = []
+    for sample in _last_samples(directory):
+        total, available = sample.get("memory_total_bytes"), sample.get("memory_available_bytes")
+        if total and available is not None and sample["t_ns"] <= before_ns:
+            shares.append(available / total)
+    return min(shares[-SAMPLES_BEFORE_END:], default=None)
+
+
+def _last_samples(directory: RunDirectory) -> list[dict[str, Any]]:
+    path = directory.samples / "host.jsonl"
+    try:
+        with path.open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - SAMPLE_TAIL_BYTES))
+            lines = file.read().splitlines()
+    except OSError:
+        return []
+    samples = []
+    for line in lines:
+        try:
+            sample = json.loads(line)
+        except ValueError:
+            continue  # the first and the last line may be cut
+        if isinstance(sample, dict) and isinstance(sample.get("t_ns"), int):
+            samples.append(sample)
+    return samples

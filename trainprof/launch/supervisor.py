@@ -1,0 +1,127 @@
+"""Starts the script, stays with it to its end, and lets signals through as if not there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Final
+
+from trainprof.launch import signals
+from trainprof.launch.group_witness import GroupWitness
+from trainprof.launch.outcome import Outcome, outcome_of
+from trainprof.launch.target import ScriptNotRunnable, Target
+
+# CPython ignores these, which exec would hand down; what `subprocess` restores too.
+RESTORED_SIGNALS: Final = tuple(
+    getattr(signal, name) for name in ("SIGPIPE", "SIGXFZ", "SIGXFSZ") if hasattr(signal, name)
+)
+
+
+class Supervisor:
+    """Runs one target: `with Supervisor(target) as supervisor: spawn(...); wait()`.
+
+    Inside the block the watched signals are blocked in this thread, and in threads started there.
+    Leaving it restores what was before, and lets those through that came after the script's end and
+    ask us to end.
+    """
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._mask: set[int] = set()
+        self._on_child = signal.SIG_DFL
+        self._witness: GroupWitness | None = None
+        self._pid = 0
+        self._spawned_ns = 0
+        self._received: list[int] = []
+
+    def __enter__(self) -> Supervisor:
+        self._mask = signals.block()
+        # Where SIGCHLD is ignored the kernel reaps by itself, and the script's status is lost.
+        previous = signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        self._on_child = signal.SIG_IGN if previous is signal.SIG_IGN else signal.SIG_DFL
+        # Without a witness every signal that was not typed is passed on.
+        with contextlib.suppress(OSError):
+            self._witness = GroupWitness.start(self._target.argv)
+        return self
+
+    def spawn(self, environment: Mapping[str, str], spawned_ns: int) -> int:
+        """Starts the script and returns its pid.
+
+        Args:
+            environment: All of the script's environment.
+            spawned_ns: `time.perf_counter_ns` of the start, which the environment tells the script.
+
+        Raises:
+            ScriptNotRunnable: If the system refuses.
+        """
+        self._spawned_ns = spawned_ns
+        try:
+            self._pid = os.posix_spawn(
+                self._target.executable,
+                self._target.argv,
+                environment,
+                setsigmask=self._mask,
+                setsigdef=RESTORED_SIGNALS,
+            )
+        except OSError as error:
+            raise ScriptNotRunnable(
+                f"{self._target.executable} cannot be started: {error.strerror}",
+                hint="try the same command without trainprof",
+            ) from error
+        return self._pid
+
+    def wait(self) -> Outcome:
+        """Waits for the script's end, passing on what was meant for it, and returns the outcome."""
+        while True:
+            pid, status, usage = os.wait4(self._pid, os.WNOHANG)
+            if pid != 0:
+                break
+            self._handle(signals.wait())
+        ended_ns = time.perf_counter_ns()
+        # Ctrl-C may end the script before we came to see it ourselves.
+        self._received += signals.take_pending(signals.FORWARDED)
+        # Without job control a shell starts background jobs deaf to Ctrl-C; the script is too.
+        heard_interrupt = signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+        return outcome_of(
+            self._pid,
+            status,
+            usage,
+            spawned_ns=self._spawned_ns,
+            ended_ns=ended_ns,
+            signals_received=tuple(self._received),
+            interrupted=heard_interrupt and signal.SIGINT in self._received,
+        )
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._witness is not None:
+            self._witness.end()
+        signals.take_pending(signals.WATCHED - signals.ENDING)
+        signal.signal(signal.SIGCHLD, self._on_child)
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+
+    def _handle(self, received: signals.Received) -> None:
+        if received.number == signal.SIGCHLD:
+            return
+        self._received.append(received.number)
+        if self._reached_group(received):
+            # `timeout` signals its child and then the group: the script has got the latter.
+            signals.take_pending({received.number})
+        else:
+            os.kill(self._pid, received.number)
+
+    def _reached_group(self, received: signals.Received) -> bool:
+        if self._witness is None:
+            return received.typed
+        if received.typed:
+            self._witness.take_seen()  # or a later signal to us alone would look like one to all
+            return True
+        return self._witness.saw(received.number)

@@ -1,0 +1,152 @@
+"""What is to be run: a script, a module, or a command found on PATH."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from trainprof.record.errors import TrainprofError
+
+# ELF, Mach-O (both byte orders), fat Mach-O
+NATIVE_MAGIC: Final = (
+    b"\x7fELF",
+    b"\xcf\xfa\xed\xfe",
+    b"\xfe\xed\xfa\xcf",
+    b"\xca\xfe\xba\xbe",
+)
+MAIN_FILES: Final = ("__main__.py", "__main__.pyc")
+
+
+class NothingToRun(TrainprofError):
+    slug: ClassVar[str] = "nothing-to-run"
+    exit_code: ClassVar[int] = 125
+
+
+class ScriptNotRunnable(TrainprofError):
+    slug: ClassVar[str] = "script-not-runnable"
+    exit_code: ClassVar[int] = 126
+
+
+class ScriptNotFound(TrainprofError):
+    slug: ClassVar[str] = "script-not-found"
+    exit_code: ClassVar[int] = 127
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A command ready to be started.
+
+    Attributes:
+        executable: File to execute.
+        argv: Its arguments, the name it is called by first.
+        words: The command as the user typed it: SCRIPT ARGS, or -m MODULE ARGS.
+        name: Script, module or command as typed.
+        stem: Short name for people: no folder, no suffix.
+        is_ours: It runs under the interpreter that runs us.
+    """
+
+    executable: str
+    argv: tuple[str, ...]
+    words: tuple[str, ...]
+    name: str
+    stem: str
+    is_ours: bool
+
+
+def resolve(
+    words: Sequence[str], module: str | None = None, *, interpreter: str = sys.executable
+) -> Target:
+    """Finds out what `words` (after `-m module`, if given) ask to run.
+
+    Raises:
+        NothingToRun: If there is neither a script nor a module.
+        ScriptNotFound: If there is no such file, and no such command on PATH.
+        ScriptNotRunnable: If it is there but cannot be run.
+    """
+    if module is not None:
+        typed = ("-m", module, *words)
+        return Target(interpreter, (interpreter, *typed), typed, module, module, True)
+    if not words:
+        raise NothingToRun("no script given", hint="trainprof run train.py --epochs 3")
+    script, *arguments = words
+    mode = _mode(script)
+    if mode is not None and not stat.S_ISDIR(mode):
+        if _is_program(script, mode):
+            return _program(os.path.abspath(script), words)
+        return _python_script(script, arguments, interpreter)
+    if mode is not None and _has_main(script):
+        return _python_script(script, arguments, interpreter)
+    # A folder may be called as a command is; nobody means a folder that cannot be run.
+    command = shutil.which(script) if os.sep not in script else None
+    if command is not None:
+        return _program(command, words)
+    if mode is not None:
+        raise ScriptNotRunnable(
+            f"{script} is a directory without {MAIN_FILES[0]}",
+            hint=f"name the script inside it, such as {os.path.join(script, 'train.py')}",
+        )
+    raise ScriptNotFound(
+        f"no such script: {script}",
+        hint="give the path of a Python file, -m MODULE, or a command on PATH such as torchrun",
+    )
+
+
+def _python_script(script: str, arguments: Sequence[str], interpreter: str) -> Target:
+    if not os.access(script, os.R_OK):
+        raise ScriptNotRunnable(
+            f"{script} cannot be read: permission denied",
+            hint=f"make it readable: chmod +r {script}",
+        )
+    # Python would take a leading dash for an option of its own.
+    path = os.path.join(os.curdir, script) if script.startswith("-") else script
+    stem = os.path.splitext(os.path.basename(os.path.abspath(script)))[0]
+    return Target(
+        executable=interpreter,
+        argv=(interpreter, path, *arguments),
+        words=(script, *arguments),
+        name=script,
+        stem=stem,
+        is_ours=True,
+    )
+
+
+def _program(path: str, words: Sequence[str]) -> Target:
+    stem = os.path.basename(words[0])
+    return Target(path, tuple(words), tuple(words), words[0], stem, False)
+
+
+def _mode(script: str) -> int | None:
+    """Returns the file's mode, None where there is no file.
+
+    Raises:
+        ScriptNotRunnable: If we may not look.
+    """
+    try:
+        return os.stat(script).st_mode
+    except PermissionError:
+        raise ScriptNotRunnable(
+            f"{script} cannot be read: permission denied",
+            hint="check the permissions of the folders above it",
+        ) from None
+    except OSError:
+        return None
+
+
+def _has_main(directory: str) -> bool:
+    return any(os.path.isfile(os.path.join(directory, name)) for name in MAIN_FILES)
+
+
+def _is_program(path: str, mode: int) -> bool:
+    """Returns whether an executable file is no Python: a binary, or for another interpreter."""
+    if not stat.S_ISREG(mode) or not os.access(path, os.X_OK) or not os.access(path, os.R_OK):
+        return False
+    with open(path, "rb") as file:
+        first_line = file.readline(256)
+    if first_line.startswith(b"#!"):
+        return b"python" not in first_line
+    return first_line.startswith(NATIVE_MAGIC)
