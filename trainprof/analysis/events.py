@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import mmap
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -28,6 +30,9 @@ RECORD_DTYPE: Final = np.dtype(
 )
 FIRST_EVENT_KIND: Final = int(Kind.LOADER_INIT)
 _BLOCK_RECORDS: Final = 1 << 18
+# By kind, as many as fit into a byte: a later version may write more.
+_IS_EVENT: Final = np.isin(np.arange(256), [int(k) for k in Kind if k >= FIRST_EVENT_KIND])
+_IS_BOOKKEEPING: Final = np.isin(np.arange(256), [int(k) for k in Kind if k > 0]) & ~_IS_EVENT
 # Records of a log cut by a crash may be torn; none lasts longer than a month.
 _MAX_DURATION_NS: Final = 31 * 86_400 * 10**9
 
@@ -37,9 +42,9 @@ class Events:
     """Events in order of start (outer before inner), one row each.
 
     Attributes:
-        kind, flags, site, value: As in record/schema.py, shape (n,).
+        kind, flags, site, value: As in record/schema.py, shape (n,); `value` as int32 if it fits.
         thread: Number of the thread that wrote the record.
-        start, end: perf_counter ns; `end` > `start`.
+        start, end: perf_counter ns; `end` >= `start`.
     """
 
     kind: npt.NDArray[np.uint8]
@@ -48,7 +53,7 @@ class Events:
     site: npt.NDArray[np.uint32]
     start: Int64
     end: Int64
-    value: Int64
+    value: npt.NDArray[np.int32] | Int64
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -124,7 +129,9 @@ class ProcessLog:
 def load_process(log: EventLogFile) -> ProcessLog:
     """Turns a log file into columns, block by block; holes and torn records are left out."""
     total = len(log.body) // RECORD_BYTES
-    blocks: list[list[npt.NDArray[Any]]] = []
+    # Pages of it that are not written to cost nothing.
+    columns = {name: np.empty(total, dtype=RECORD_DTYPE[name]) for name in _COLUMNS}
+    count = 0
     texts: list[bytes] = []
     marks: list[tuple[Kind, int, int, int, int]] = []
     main_thread: int | None = None
@@ -134,7 +141,7 @@ def load_process(log: EventLogFile) -> ProcessLog:
         rows = np.frombuffer(piece, dtype=RECORD_DTYPE)
         kind = rows["kind"]
         records += int(np.count_nonzero(kind))
-        for index in np.flatnonzero((kind > 0) & (kind < FIRST_EVENT_KIND)).tolist():
+        for index in np.flatnonzero(_IS_BOOKKEEPING[kind]).tolist():
             if kind[index] == Kind.TEXT:
                 texts.append(bytes(piece[index * RECORD_BYTES : (index + 1) * RECORD_BYTES]))
                 continue
@@ -145,17 +152,17 @@ def load_process(log: EventLogFile) -> ProcessLog:
             marks.append((Kind(int(kind[index])), site, start, end, value))
         duration = rows["end"] - rows["start"]
         good = (
-            (kind >= FIRST_EVENT_KIND)
-            & (kind <= max(Kind))
-            & (rows["start"] > 0)
-            & (duration >= 0)
-            & (duration < _MAX_DURATION_NS)
+            _IS_EVENT[kind] & (rows["start"] > 0) & (duration >= 0) & (duration < _MAX_DURATION_NS)
         )
-        blocks.append([rows[name][good] for name in _COLUMNS])
+        here = slice(count, count + int(np.count_nonzero(good)))
+        for name, column in columns.items():
+            column[here] = rows[name][good]
+        count = here.stop
         del rows, kind, duration, good
+        _forget_pages(piece)
     return ProcessLog(
         header=log.header,
-        events=_in_order(blocks),
+        events=_in_order(columns, count),
         texts=join_texts(texts),
         marks=marks,
         main_thread=main_thread,
@@ -165,26 +172,30 @@ def load_process(log: EventLogFile) -> ProcessLog:
     )
 
 
+def _forget_pages(read: memoryview) -> None:
+    """Tells the kernel that the mapped pages of a log are not needed any more: they count as ours.
+
+    All of the mapping, for blocks and pages do not begin at the same bytes.
+    """
+    if isinstance(read.obj, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        read.obj.madvise(mmap.MADV_DONTNEED)
+
+
 def no_events() -> Events:
     """Returns a table without rows."""
     return Events(*(np.empty(0, dtype=RECORD_DTYPE[name]) for name in _COLUMNS))
 
 
-def _in_order(blocks: list[list[npt.NDArray[Any]]]) -> Events:
-    if not blocks:
-        return no_events()
-    columns = []
-    for index in range(len(_COLUMNS)):
-        columns.append(np.concatenate([block[index] for block in blocks]))
-        for block in blocks:
-            block[index] = np.empty(0)
-    events = Events(*columns)
-    # An event of no length would end before its own start where ends are counted.
-    np.maximum(events.end, events.start + 1, out=events.end)
+def _in_order(columns: dict[str, npt.NDArray[Any]], count: int) -> Events:
+    """Puts the first `count` rows in order of start, one column at a time: to save memory."""
     # Records come in order of end: stable by start with later-written (outer) ones first.
-    order = np.argsort(events.start[::-1], kind="stable")
-    np.subtract(len(order) - 1, order, out=order)
-    return events.where(order)
+    order = np.argsort(columns["start"][:count][::-1], kind="stable")
+    np.subtract(count - 1, order, out=order)
+    for name in _COLUMNS:
+        columns[name] = columns[name][:count][order]
+    if count and abs(columns["value"]).max() <= np.iinfo(np.int32).max:
+        columns["value"] = columns["value"].astype(np.int32)
+    return Events(**columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,11 +205,12 @@ class Nesting:
     Attributes:
         parent: Index of the innermost event around each, -1 at the top, shape (n,).
         levels: Index arrays, one per depth, outermost first.
-        own_ns: Time of each event not covered by its children, int64 ns.
+        own_ns: Time of each event not covered by its children, int64 ns. What reaches out of the
+            event around it (a damaged log) is cut off, so that no time counts twice.
     """
 
     parent: npt.NDArray[np.int32]
-    levels: list[Int64]
+    levels: list[npt.NDArray[np.int32]]
     own_ns: Int64
 
     def inside(self, kinds: Bool) -> Bool:
@@ -209,9 +221,9 @@ class Nesting:
             within[level] = within[parents] | kinds[parents]
         return within
 
-    def top(self) -> Int64:
+    def top(self) -> npt.NDArray[np.int32]:
         """Returns the indices of the outermost events."""
-        return self.levels[0] if self.levels else np.empty(0, dtype=np.int64)
+        return self.levels[0] if self.levels else np.empty(0, dtype=np.int32)
 
 
 def nest(events: Events) -> Nesting:
@@ -220,21 +232,33 @@ def nest(events: Events) -> Nesting:
     parent = np.full(n, -1, dtype=np.int32)
     if n == 0:
         return Nesting(parent, [], np.empty(0, dtype=np.int64))
-    ended = np.searchsorted(np.sort(events.end, kind="stable"), events.start, side="right")
-    depth = (np.arange(n) - ended).astype(np.int16)
-    np.maximum(depth, 0, out=depth)
-    levels = [np.flatnonzero(depth == 0)]
-    for wanted in range(1, int(depth.max()) + 1):
-        level = np.flatnonzero(depth == wanted)
-        above = levels[-1]
-        place = np.searchsorted(above, level) - 1
-        parent[level] = np.where(place >= 0, above[np.maximum(place, 0)], -1)
-        levels.append(level)
+    depth = _depths(events)
+    levels = [np.flatnonzero(depth == wanted).astype(np.int32) for wanted in range(depth.max() + 1)]
+    del depth
     own = events.end - events.start
-    for level in levels[1:]:
-        parents = parent[level]
-        length = (events.end[level] - events.start[level])[parents >= 0]
-        taken = np.bincount(parents[parents >= 0], weights=length, minlength=n)
-        own -= taken.astype(np.int64)
-    np.maximum(own, 0, out=own)
+    # Where an event ends, or the one around it, if that is earlier.
+    end = events.end
+    for above, level in pairwise(levels):
+        parents = above[np.searchsorted(above, level) - 1]
+        parent[level] = parents
+        last, first = end[parents], events.start[level]
+        if (end[level] > last).any():
+            end = end.copy() if end is events.end else end
+            end[level] = np.clip(end[level], np.minimum(first, last), last)
+            own[level] = np.maximum(end[level] - first, 0)
+        np.subtract.at(own, parents, own[level])
     return Nesting(parent, levels, own)
+
+
+def _depths(events: Events) -> npt.NDArray[np.int32]:
+    """Counts the events around each: those that began before it and have not ended."""
+    ended = np.searchsorted(np.sort(events.end), events.start, side="right")
+    depth = np.arange(len(events), dtype=np.int32)
+    depth -= ended.astype(np.int32)
+    has_no_length = events.end == events.start
+    if has_no_length.any():
+        # Such an event counts as ended at its own start, and at that of its equals before it.
+        last = np.searchsorted(events.start, events.start, side="right")
+        counted = np.concatenate([[0], np.cumsum(has_no_length)])
+        depth += (counted[last] - counted[:-1]).astype(np.int32)
+    return depth

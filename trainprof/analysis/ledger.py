@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,6 +14,7 @@ from trainprof.analysis.summary import LEDGER_KEYS, Ledger
 from trainprof.record.schema import Kind, SyncFlag
 
 KEY: Final = {name: index for index, name in enumerate(LEDGER_KEYS)}
+_BLOCK: Final = 1 << 20
 _AROUND: Final = -1  # the time belongs to whatever lies around the event
 
 # Inside a loader's call only these keep their own name; the rest is data loading.
@@ -48,19 +50,25 @@ class Attribution:
 
     Attributes:
         key: Index into LEDGER_KEYS, or -1 where the time counts as if nothing had been recorded.
-        own_ns: Time of each event that no child covers, ns.
+        own_ns: Time of each event that no child covers, ns; that of events inside evaluation counts
+            with the segments, not here.
         top: Indices of outermost events outside evaluation.
         segments: Evaluation, shape (n, 2), ns.
     """
 
     key: npt.NDArray[np.int8]
     own_ns: Int64
-    top: Int64
+    top: npt.NDArray[np.int32]
     segments: Int64
 
 
 def attribute(
-    events: Events, nesting: Nesting, segments: Int64, *, has_device: bool
+    events: Events,
+    nesting: Nesting,
+    segments: Int64,
+    *,
+    has_device: bool,
+    graph_classes: Sequence[int] = (),
 ) -> Attribution:
     """Assigns every event's own time to a ledger key; innermost wins.
 
@@ -69,6 +77,8 @@ def attribute(
         nesting: Of `events`.
         segments: Evaluation, shape (n, 2), ns; outermost events lie wholly inside or outside.
         has_device: Whether an accelerator was used: placing a model is a transfer only then.
+        graph_classes: Ids of the module classes that torch.compile makes: run inside another span
+            they are part of it (a compiled backward is no recomputation).
     """
     key = np.full(len(events), _AROUND, dtype=np.int8)
     for kind, name in _KEY_OF_KIND.items():
@@ -80,13 +90,14 @@ def attribute(
     key[events.is_kind(Kind.SYNC) & (events.flags & SyncFlag.ON_CPU > 0)] = _AROUND
     computes = events.is_kind(Kind.FORWARD, Kind.LOSS)
     key[computes & nesting.inside(events.is_kind(Kind.BACKWARD))] = KEY["recompute"]
+    if graph_classes:
+        is_graph = events.is_kind(Kind.FORWARD) & np.isin(events.site, graph_classes)
+        key[is_graph & (nesting.parent >= 0)] = _AROUND
     _inherit(key, nesting)
     in_evaluation = within(segments, events.start)
     key[in_evaluation] = KEY["evaluation"]
-    own = nesting.own_ns.copy()
-    own[in_evaluation] = 0
     top = nesting.top()
-    return Attribution(key, own, top[~in_evaluation[top]], segments)
+    return Attribution(key, nesting.own_ns, top[~in_evaluation[top]], segments)
 
 
 def _inherit(key: npt.NDArray[np.int8], nesting: Nesting) -> None:
@@ -103,11 +114,12 @@ def _inherit(key: npt.NDArray[np.int8], nesting: Nesting) -> None:
 
 
 def within(segments: Int64, times: Int64) -> Bool:
-    """Returns which times lie in one of the disjoint, ascending [start, end) segments."""
-    if len(segments) == 0:
-        return np.zeros(len(times), dtype=bool)
-    place = np.searchsorted(segments[:, 0], times, side="right") - 1
-    inside: Bool = (place >= 0) & (times < segments[np.maximum(place, 0), 1])
+    """Returns which of the ascending times lie in one of the disjoint [start, end) segments."""
+    change = np.zeros(len(times) + 1, dtype=np.int8)
+    places = np.searchsorted(times, segments)
+    np.add.at(change, places[:, 0], 1)
+    np.subtract.at(change, places[:, 1], 1)
+    inside: Bool = np.cumsum(change[:-1], dtype=np.int8) > 0
     return inside
 
 
@@ -123,28 +135,49 @@ class Window:
 
 def ledger(events: Events, attribution: Attribution, window: Window) -> Ledger:
     """Sums the attribution over the window; its seconds add up to the wall time by construction."""
-    sums = np.bincount(
-        attribution.key.astype(np.int16) + 1,
-        weights=attribution.own_ns,
-        minlength=len(LEDGER_KEYS) + 1,
-    )
-    totals = sums[1:].astype(np.int64)
-    totals[KEY["evaluation"]] += int(np.diff(attribution.segments, axis=1).sum())
-    covered = _covered_intervals(events, attribution)
-    gaps = {
-        "startup": _uncovered(covered, window.start, window.loop_start),
-        "other": _uncovered(covered, window.loop_start, window.loop_end),
-        "shutdown": _uncovered(covered, window.loop_end, window.end),
-    }
+    totals = _totals_ns(attribution)
+    totals["evaluation"] = _length(attribution.segments)
     transparent = _transparent_by_region(events, attribution, window)
+    gaps = {
+        "startup": _uncovered(events, attribution, window.start, window.loop_start),
+        "other": _uncovered(events, attribution, window.loop_start, window.loop_end),
+        "shutdown": _uncovered(events, attribution, window.loop_end, window.end),
+    }
     for name, gap in gaps.items():
-        totals[KEY[name]] += gap + transparent[name]
-    seconds = {name: totals[index] / 1e9 for name, index in KEY.items()}
+        totals[name] += gap + transparent[name]
     return Ledger(
         wall_s=(window.end - window.start) / 1e9,
-        seconds={name: float(value) for name, value in seconds.items()},
+        seconds={name: total / 1e9 for name, total in totals.items()},
         other_by_place=_other_by_place(events, attribution, window),
     )
+
+
+def loop_seconds(events: Events, attribution: Attribution, window: Window) -> dict[str, float]:
+    """Returns the same sums for the loop alone; they add up to its length."""
+    starts = events.start
+    totals = _totals_ns(attribution, (starts >= window.loop_start) & (starts < window.loop_end))
+    segments = attribution.segments
+    inside = (segments[:, 0] >= window.loop_start) & (segments[:, 0] < window.loop_end)
+    totals["evaluation"] = _length(segments[inside])
+    totals["other"] = window.loop_end - window.loop_start - sum(totals.values())
+    return {name: total / 1e9 for name, total in totals.items()}
+
+
+def _totals_ns(attribution: Attribution, mask: Bool | None = None) -> dict[str, int]:
+    """Sums the events' own time per key, evaluation left at 0; block by block, to save memory."""
+    sums = np.zeros(256)
+    for first in range(0, len(attribution.key), _BLOCK):
+        part = slice(first, first + _BLOCK)
+        key, own = attribution.key[part].astype(np.uint8), attribution.own_ns[part]
+        chosen = slice(None) if mask is None else mask[part]
+        sums += np.bincount(key[chosen], weights=own[chosen], minlength=256)
+    totals = {name: int(sums[index]) for name, index in KEY.items()}
+    totals["evaluation"] = 0
+    return totals
+
+
+def _length(segments: Int64) -> int:
+    return int((segments[:, 1] - segments[:, 0]).sum())
 
 
 def per_step_ns(
@@ -159,16 +192,19 @@ def per_step_ns(
         Key to ns, shape (n_steps,), `other` included: keys sum to `step_wall_ns`.
     """
     count = len(ends)
-    step = np.searchsorted(ends, events.start, side="left").astype(np.int32)
+    step = np.searchsorted(ends, events.start, side="right").astype(np.int32)
     step[events.start < (starts[0] if count else 0)] = count
     result: dict[str, Int64] = {}
-    total = np.zeros(count, dtype=np.int64)
+    total, nothing = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
     for name, index in KEY.items():
         if name in ("evaluation", "other", "startup", "shutdown"):
             continue
         mask = (attribution.key == index) & (step < count)
+        if not mask.any():
+            result[name] = nothing
+            continue
         sums = np.bincount(step[mask], weights=attribution.own_ns[mask], minlength=count)
-        result[name] = sums.astype(np.int64)[:count]
+        result[name] = sums.astype(np.int64)
         total += result[name]
     result["other"] = np.maximum(step_wall_ns(starts, ends, attribution.segments) - total, 0)
     return result
@@ -179,27 +215,28 @@ def step_wall_ns(starts: Int64, ends: Int64, segments: Int64) -> Int64:
     wall: Int64 = ends - starts
     if len(segments) == 0 or len(ends) == 0:
         return wall
-    step = np.searchsorted(ends, segments[:, 0], side="left")
+    step = np.searchsorted(ends, segments[:, 0], side="right")
     inside = (step < len(ends)) & (segments[:, 0] >= starts[0])
     overlap = np.minimum(segments[:, 1], ends[np.minimum(step, len(ends) - 1)]) - segments[:, 0]
     lost = np.bincount(step[inside], weights=overlap[inside], minlength=len(ends))
     return np.maximum(wall - lost.astype(np.int64), 0)
 
 
-def _covered_intervals(events: Events, attribution: Attribution) -> Int64:
-    top = attribution.top
-    starts = np.concatenate([events.start[top], attribution.segments[:, 0]])
-    ends = np.concatenate([events.end[top], attribution.segments[:, 1]])
-    order = np.argsort(starts, kind="stable")
-    return np.stack([starts[order], ends[order]], axis=1)
+def _uncovered(events: Events, attribution: Attribution, start: int, end: int) -> int:
+    """Time in [start, end) outside of outermost events and evaluation, which are disjoint."""
+    covered = 0
+    top, segments = attribution.top, attribution.segments
+    for first in range(0, len(top), _BLOCK):
+        part = top[first : first + _BLOCK]
+        covered += _overlap(events.start[part], events.end[part], start, end)
+    covered += _overlap(segments[:, 0], segments[:, 1], start, end)
+    return max(0, end - start) - covered
 
 
-def _uncovered(covered: Int64, start: int, end: int) -> int:
-    """Time in [start, end) that no interval covers; the intervals are disjoint and ascending."""
-    if len(covered) == 0:
-        return max(0, end - start)
-    lengths = np.clip(covered[:, 1], start, end) - np.clip(covered[:, 0], start, end)
-    return int(max(0, end - start) - lengths.sum())
+def _overlap(starts: Int64, ends: Int64, start: int, end: int) -> int:
+    if end <= start:
+        return 0
+    return int((np.clip(ends, start, end) - np.clip(starts, start, end)).sum())
 
 
 def _transparent_by_region(
@@ -216,44 +253,59 @@ def _transparent_by_region(
     }
 
 
-_BEFORE_FORWARD: Final = "before the forward"
-_BEFORE_BACKWARD: Final = "between forward and backward"
-_BEFORE_UPDATE: Final = "between backward and update"
-_AFTER_UPDATE: Final = "after the update"
-_ELSEWHERE: Final = "elsewhere"
+_PLACES: Final = (
+    "before the forward",
+    "between forward and backward",
+    "between backward and update",
+    "after the update",
+    "elsewhere",
+)
+# Stands for an evaluation segment among the kinds of events.
+_EVALUATION_KIND: Final = int(Kind.HOLE)
+
+
+def _place_table() -> npt.NDArray[np.uint8]:
+    """Returns the index into _PLACES of a gap, by the kinds of the spans before and after it."""
+    updates = (Kind.OPTIMIZER_STEP, Kind.SCALER_STEP, Kind.SCALER_UPDATE, Kind.SCHEDULER_STEP)
+    forwards = (Kind.FORWARD, Kind.LOSS)
+    table = np.full((256, 256), _PLACES.index("elsewhere"), dtype=np.uint8)
+    # Later lines win.
+    table[:, forwards] = _PLACES.index("before the forward")
+    table[updates, :] = _PLACES.index("after the update")
+    table[:, updates] = _PLACES.index("between backward and update")
+    table[Kind.BACKWARD, :] = _PLACES.index("between backward and update")
+    for kind in forwards:
+        following = (*forwards, Kind.ZERO_GRAD, Kind.BACKWARD)
+        table[kind, following] = _PLACES.index("between forward and backward")
+    return table
+
+
+_PLACE_BETWEEN: Final = _place_table()
 
 
 def _other_by_place(events: Events, attribution: Attribution, window: Window) -> dict[str, float]:
     """Splits the loop's uncovered time by the spans on both sides of it, in seconds."""
     visible = attribution.top[attribution.key[attribution.top] != _AROUND]
-    kinds = events.kind[visible]
-    starts, ends = events.start[visible], events.end[visible]
+    kinds, starts, ends = events.kind[visible], events.start[visible], events.end[visible]
     if len(attribution.segments):
-        starts = np.concatenate([starts, attribution.segments[:, 0]])
-        ends = np.concatenate([ends, attribution.segments[:, 1]])
-        kinds = np.concatenate([kinds, np.zeros(len(attribution.segments), dtype=kinds.dtype)])
-        order = np.argsort(starts, kind="stable")
-        starts, ends, kinds = starts[order], ends[order], kinds[order]
+        place = np.searchsorted(starts, attribution.segments[:, 0])
+        starts = np.insert(starts, place, attribution.segments[:, 0])
+        ends = np.insert(ends, place, attribution.segments[:, 1])
+        kinds = np.insert(kinds, place, _EVALUATION_KIND)
+    first, last = np.searchsorted(starts, [window.loop_start, window.loop_end])
+    starts, ends, kinds = starts[first:last], ends[first:last], kinds[first:last]
     if len(starts) == 0:
         return {}
-    inside = (starts >= window.loop_start) & (ends <= window.loop_end)
-    starts, ends, kinds = starts[inside], ends[inside], kinds[inside]
-    gap = np.maximum(starts[1:] - ends[:-1], 0)
-    before, after = kinds[:-1], kinds[1:]
-    updates = (Kind.OPTIMIZER_STEP, Kind.SCALER_STEP, Kind.SCALER_UPDATE, Kind.SCHEDULER_STEP)
-    forwards = (Kind.FORWARD, Kind.LOSS)
-    places = np.select(
-        [
-            np.isin(before, forwards) & np.isin(after, (Kind.BACKWARD, Kind.ZERO_GRAD, *forwards)),
-            (before == Kind.BACKWARD) | np.isin(after, updates),
-            np.isin(before, updates),
-            np.isin(after, forwards),
-        ],
-        [_BEFORE_BACKWARD, _BEFORE_UPDATE, _AFTER_UPDATE, _BEFORE_FORWARD],
-        default=_ELSEWHERE,
-    )
-    return {
-        name: float(gap[places == name].sum() / 1e9)
-        for name in (_BEFORE_FORWARD, _BEFORE_BACKWARD, _BEFORE_UPDATE, _AFTER_UPDATE, _ELSEWHERE)
-        if gap[places == name].any()
-    }
+    gaps = np.zeros(len(_PLACES))
+    for block in range(0, len(starts) - 1, _BLOCK):
+        before = slice(block, min(block + _BLOCK, len(starts) - 1))
+        after = slice(before.start + 1, before.stop + 1)
+        gaps += np.bincount(
+            _PLACE_BETWEEN[kinds[before], kinds[after]],
+            weights=starts[after] - ends[before],
+            minlength=len(_PLACES),
+        )
+    lead_in = max(0, int(starts[0]) - window.loop_start)
+    lead_out = max(0, window.loop_end - int(ends[-1]))
+    gaps[_PLACES.index("elsewhere")] += lead_in + lead_out
+    return {name: ns / 1e9 for name, ns in zip(_PLACES, gaps.tolist(), strict=True) if ns > 0}

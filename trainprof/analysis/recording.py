@@ -12,7 +12,6 @@ from trainprof.analysis.events import ProcessLog, load_process
 from trainprof.analysis.sample_file import read_samples
 from trainprof.record.log_reader import UnreadableLog, log_paths, read_log
 from trainprof.record.run_directory import RunDirectory
-from trainprof.record.schema import Kind
 
 _MAX_MANIFEST_BYTES: Final = 1 << 24
 
@@ -68,25 +67,6 @@ def read_recording(directory: RunDirectory) -> Recording:
         damage=damage,
         is_alive=_is_alive(manifest),
     )
-
-
-def training_process(recording: Recording) -> list[ProcessLog]:
-    """Returns the logs of the process that trains: most updates, then most events, script first.
-
-    A script that re-executes itself leaves several logs under one pid.
-    """
-    if not recording.logs:
-        return []
-    script_pid = recording.manifest.get("script_pid")
-
-    def rank(log: ProcessLog) -> tuple[int, int, bool, int]:
-        events = log.events
-        updates = int(events.is_kind(Kind.OPTIMIZER_STEP, Kind.SCALER_STEP).sum())
-        backward = int(events.is_kind(Kind.BACKWARD).sum())
-        return (updates, backward, log.role == "script" or log.pid == script_pid, len(events))
-
-    best = max(recording.logs, key=rank)
-    return [log for log in recording.logs if log.pid == best.pid]
 
 
 def _manifest(path: Path, damage: list[str]) -> dict[str, Any]:

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from trainprof.analysis.events import Bool, Int64
 
 MIN_STEADY_STEPS: Final = 20
 _WINDOW: Final = 5
+_BLOCK: Final = 1 << 14
 # A step time counts as settled within this share of the later median, or three robust deviations.
 _SETTLED_SHARE: Final = 0.25
 _MAD_TO_STD: Final = 1.4826
@@ -29,15 +31,16 @@ class Steady:
     warmup: int
 
 
-def steady_steps(wall_ns: Int64, *, border: Bool, buffered: Bool) -> Steady:
-    """Leaves out warm-up, borders of passes, and steps fed from a full buffer.
+def steady_steps(wall_ns: Int64, *, border: Bool, buffered: Bool, cycle: int = 1) -> Steady:
+    """Leaves out warm-up, borders of passes, steps fed from a full buffer, and a broken cycle.
 
-    The last two are kept where too few steps would remain.
+    All but warm-up are kept where too few steps would remain.
 
     Args:
         wall_ns: Of each step.
         border: Steps in which a pass begins or evaluation ran.
         buffered: Steps fed by batches that workers had piled up before.
+        cycle: Steps after which waits repeat (workers take turns): means are over whole ones.
     """
     count = len(wall_ns)
     warmup = _warmup(wall_ns[~border] if (~border).any() else wall_ns)
@@ -47,8 +50,19 @@ def steady_steps(wall_ns: Int64, *, border: Bool, buffered: Bool) -> Steady:
     for left_out in (border | buffered, border, np.zeros(count, dtype=bool)):
         mask = settled & ~left_out
         if mask.sum() >= min(MIN_STEADY_STEPS, max(1, settled.sum())):
-            return Steady(mask, warmup)
+            return Steady(_whole_cycles(mask, cycle), warmup)
     return Steady(settled, warmup)
+
+
+def _whole_cycles(mask: Bool, cycle: int) -> Bool:
+    """Leaves out the last steps that do not make a whole cycle."""
+    chosen = np.flatnonzero(mask)
+    surplus = len(chosen) % cycle
+    if surplus == 0 or len(chosen) - surplus < MIN_STEADY_STEPS:
+        return mask
+    whole: Bool = mask.copy()
+    whole[chosen[-surplus:]] = False
+    return whole
 
 
 def _warmup(wall_ns: Int64) -> int:
@@ -60,7 +74,10 @@ def _warmup(wall_ns: Int64) -> int:
     level = float(np.median(later))
     spread = _MAD_TO_STD * float(np.median(np.abs(later - level)))
     tolerance = max(_SETTLED_SHARE * level, 3 * spread)
-    for first in range(1, count // 2):
-        if abs(float(np.median(wall_ns[first : first + _WINDOW])) - level) <= tolerance:
-            return first
+    windows = sliding_window_view(wall_ns, _WINDOW) if count >= _WINDOW else wall_ns[None, :]
+    for first in range(1, count // 2, _BLOCK):
+        medians = np.median(windows[first : min(first + _BLOCK, count // 2)], axis=1)
+        near = np.flatnonzero(np.abs(medians - level) <= tolerance)
+        if len(near):
+            return first + int(near[0])
     return max(1, count // 4)

@@ -49,10 +49,25 @@ def step_boundaries(
     backward = events.is_kind(Kind.BACKWARD)
     outermost = np.flatnonzero(backward & ~nesting.inside(backward) & ~ignore)
     if len(outermost):
-        return Boundaries(events.end[outermost], "backward")
+        return Boundaries(events.end[_of_a_forward(events, nesting, outermost)], "backward")
     if len(batch_ends):
         return Boundaries(np.sort(batch_ends), "batches")
     return Boundaries(np.empty(0, dtype=np.int64), "none")
+
+
+def _of_a_forward(events: Events, nesting: Nesting, backwards: Int64) -> Int64:
+    """Leaves out backwards that follow no forward, where most do.
+
+    torch.compile runs one to trace it, and a second derivative takes two to a step.
+    """
+    top = backwards[nesting.parent[backwards] < 0]
+    backwards = top if len(top) else backwards
+    forwards = events.start[events.is_kind(Kind.FORWARD) & (nesting.parent < 0)]
+    before = np.concatenate([[0], events.end[backwards[:-1]]])
+    has_forward = np.searchsorted(forwards, events.start[backwards]) > np.searchsorted(
+        forwards, before
+    )
+    return backwards[has_forward] if has_forward.mean() > 0.5 else backwards
 
 
 def _anchor_ends(events: Events, nesting: Nesting, updates: Int64) -> Int64:

@@ -6,21 +6,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainprof.analysis.events import Bool, Events, Int64, Nesting, ProcessLog, nest
+from trainprof.analysis.evaluation import evaluation_segments
+from trainprof.analysis.events import Bool, Events, Int64, Nesting, nest
 from trainprof.analysis.ledger import Window, within
 from trainprof.analysis.passes import (
     EVALUATION,
+    LEARNING,
     LOADER_CALLS,
     TRAINING,
     Passes,
-    decide_stages,
-    evaluation_segments,
     find_passes,
 )
+from trainprof.analysis.stages import decide_stages
 from trainprof.analysis.steps import Boundaries, step_boundaries, update_mask
 from trainprof.record.schema import Kind
-
-_LEARNING = (Kind.BACKWARD, Kind.OPTIMIZER_STEP, Kind.SCALER_STEP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +49,19 @@ class Timeline:
     step_starts: Int64
     window: Window
 
-    def feeder(self) -> int | None:
+    def feeder(self) -> Passes | None:
         """Returns the loader that feeds training: the one with most batches, then the first."""
         training = [p for p in self.passes if p.role == TRAINING]
-        if not training:
-            return None
-        return max(training, key=lambda p: (int(p.batches.sum()), -int(p.start[0]))).loader
+        return max(
+            training,
+            key=lambda p: (int(p.batches[p.trained()].sum()), -int(p.start[0])),
+            default=None,
+        )
+
+    def passes_here(self) -> list[Passes]:
+        """Returns the passes over loaders that the training thread consumes."""
+        pairs = zip(self.passes, self.on_thread.tolist(), strict=True)
+        return [p for p, is_here in pairs if is_here]
 
 
 def build_timeline(events: Events, *, main_thread: int | None, start: int, end: int) -> Timeline:
@@ -67,7 +73,8 @@ def build_timeline(events: Events, *, main_thread: int | None, start: int, end: 
         start, end: Of the process, ns.
     """
     thread = training_thread(events, main_thread)
-    own = events.where(events.thread == thread)
+    of_thread = events.thread == thread
+    own = events if of_thread.all() else events.where(of_thread)
     nesting = nest(own)
     passes = find_passes(events, _nested_resets(events))
     loaders_here = set(np.unique(own.site[own.is_kind(*LOADER_CALLS)]).tolist())
@@ -91,23 +98,11 @@ def build_timeline(events: Events, *, main_thread: int | None, start: int, end: 
 
 def training_thread(events: Events, main_thread: int | None) -> int:
     """Returns the thread with most updates, else most backwards, else forwards, else the main."""
-    for kinds in (_LEARNING[1:], _LEARNING[:1], (Kind.FORWARD,)):
+    for kinds in (LEARNING[1:], LEARNING[:1], (Kind.FORWARD,)):
         threads = events.thread[events.is_kind(*kinds)]
         if len(threads):
             return int(np.bincount(threads).argmax())
     return main_thread if main_thread is not None else 0
-
-
-def joined(logs: list[ProcessLog]) -> Events:
-    """Puts the events of one process's logs together, in order of start."""
-    if len(logs) == 1:
-        return logs[0].events
-    columns = [
-        np.concatenate([getattr(log.events, name) for log in logs])
-        for name in ("kind", "flags", "thread", "site", "start", "end", "value")
-    ]
-    events = Events(*columns)
-    return events.where(np.lexsort((-events.end, events.start)))
 
 
 def _nested_resets(events: Events) -> Bool:
@@ -137,15 +132,17 @@ def _window(
     finishes: list[int] = []
     for p in passes:
         if p.role == TRAINING:
-            trained = np.flatnonzero(p.of_stage(TRAINING))
+            trained = np.flatnonzero(p.trained())
+            if len(trained) == 0:
+                continue
             begins.append(int(p.start[trained[0]]))
             finishes.append(int(p.end[trained[-1]]))
     outside = ~within(segments, own.start)
-    learning = np.flatnonzero(own.is_kind(*_LEARNING) & outside)
+    learning = np.flatnonzero(own.is_kind(*LEARNING) & outside)
     if len(learning):
         finishes.append(int(own.end[learning].max()))
         if not begins:
-            computing = own.is_kind(*_LEARNING, Kind.FORWARD, Kind.ZERO_GRAD) & outside
+            computing = own.is_kind(*LEARNING, Kind.FORWARD, Kind.ZERO_GRAD) & outside
             begins.append(int(own.start[np.flatnonzero(computing)[0]]))
     if not begins:
         if len(segments) == 0:

@@ -131,7 +131,7 @@ def kill_detail(*, oom_kills: int, available_share: float | None) -> str | None:
         available_share: Host memory available just before the end, 0 to 1.
     """
     if oom_kills > 0:
-        return "out of memory: the kernel's OOM killer ended a process of this cgroup"
+        return "out of memory: the kernel ended a process of this control group"
     if available_share is not None and available_share < SCARCE_MEMORY_SHARE:
         return f"probably out of memory: {available_share:.1%} of it was available before the end"
     return None

@@ -9,6 +9,7 @@ import sys
 import sysconfig
 from collections.abc import Callable
 from types import CodeType, FrameType
+from typing import Any
 
 from trainprof.record.event_log import EventLog
 from trainprof.record.schema import Topic
@@ -21,15 +22,20 @@ class CallSites:
         self._log = log
         self._cwd = cwd
         self._libraries = _library_directories()
-        self._is_user: dict[CodeType, bool] = {}
-        self._is_torch: dict[CodeType, bool] = {}
-        self._known: dict[tuple[CodeType, int], int] = {}
+        self._torch = _torch_directories()
+        # By id: a code object's hash walks all of it, and equal code in two files is equal. Those
+        # judged are kept, so that no id is used again.
+        self._is_user: dict[int, bool] = {}
+        self._is_torch: dict[int, bool] = {}
+        self._known: dict[tuple[int, int], int] = {}
+        self._judged: list[CodeType] = []
 
     def is_user_code(self, code: CodeType) -> bool:
         """True for code outside the standard library, site-packages and ourselves."""
-        known = self._is_user.get(code)
+        known = self._is_user.get(id(code))
         if known is None:
-            known = self._is_user[code] = self._judge(code.co_filename)
+            known = self._is_user[id(code)] = self._judge(code.co_filename)
+            self._judged.append(code)
         return known
 
     def find(self, frame: FrameType | None) -> int:
@@ -50,10 +56,11 @@ class CallSites:
 
     def name(self, frame: FrameType) -> int:
         """Returns the site id of the line that `frame` is at."""
-        key = (frame.f_code, frame.f_lasti)
+        code = frame.f_code
+        key = (id(code), frame.f_lasti)
         number = self._known.get(key)
         if number is None:
-            code = frame.f_code
+            self._judged.append(code)
             file = code.co_filename
             if not file.startswith("<"):
                 file = os.path.join(self._cwd, file)
@@ -64,16 +71,17 @@ class CallSites:
     def _judge(self, file: str) -> bool:
         if file.startswith("<"):
             return file.startswith("<ipython") or file in ("<stdin>", "<string>")
-        return not os.path.join(self._cwd, file).startswith(self._libraries)
+        return not os.path.join(self._cwd, file).startswith((*self._libraries, *self._torch))
 
     def is_ours_or_torch(self, frame: FrameType) -> bool:
         """True for torch's frames, ours and generated code."""
         code = frame.f_code
-        known = self._is_torch.get(code)
+        known = self._is_torch.get(id(code))
         if known is None:
             file = code.co_filename
-            known = file.startswith("<") or f"{os.sep}torch{os.sep}" in file
-            self._is_torch[code] = known
+            known = file.startswith(("<", *self._torch))
+            self._is_torch[id(code)] = known
+            self._judged.append(code)
         return known
 
 
@@ -116,7 +124,7 @@ class LoaderBirthplaces:
         table[key] = site
 
 
-def forget(table: dict[int, int], key: int) -> None:
+def forget(table: dict[int, Any], key: int) -> None:
     table.pop(key, None)
 
 
@@ -125,6 +133,12 @@ def _builds(frame: FrameType, instance: object) -> bool:
     if code.co_name != "__init__" or not code.co_varnames:
         return False
     return frame.f_locals.get(code.co_varnames[0]) is instance
+
+
+def _torch_directories() -> tuple[str, ...]:
+    """Where torch lies, which need not be among the libraries; none before it is imported."""
+    places: list[str] = list(getattr(sys.modules.get("torch"), "__path__", ()))
+    return tuple(place.rstrip(os.sep) + os.sep for place in places)
 
 
 def _library_directories() -> tuple[str, ...]:

@@ -22,8 +22,8 @@ class CheckpointProbe:
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         now = session.now
 
-        def record(kind: int, start: int, caller: FrameType) -> None:
-            session.emit(kind, start, session.now(), session.sites.find(caller))
+        def record(kind: int, start: int, end: int, caller: FrameType) -> None:
+            session.emit(kind, start, end, session.sites.find(caller))
 
         guarded = patcher.guarded(record)
 
@@ -37,7 +37,7 @@ class CheckpointProbe:
                         hide_our_frame(error)
                         raise
                     finally:
-                        guarded(kind, start, sys._getframe(1))
+                        guarded(kind, start, now(), sys._getframe(1))
 
                 return checkpoint
 

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from trainprof.probes.loader import LoaderProbe
-from trainprof.probes.patcher import HookPointMissing, Patcher, hide_our_frame
+from trainprof.probes.patcher import HookPointMissing, Patcher, hide_our_frame, uncounted
 from trainprof.probes.session import Session
 from trainprof.record.schema import Kind
 
@@ -39,18 +39,17 @@ class FetchProbe:
         emit, now, loader = self._session.emit, self._session.now, self._loader
         wrap_collate = self._wrap_collate
 
-        def fetch(self: Any, possibly_batched_index: Any) -> Any:
-            if type(self.collate_fn) is not _TimedCollate:
+        def fetch(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if type(getattr(self, "collate_fn", None)) is not _TimedCollate:
                 wrap_collate(self)
             start = now()
             try:
-                return original(self, possibly_batched_index)
+                return original(self, *args, **kwargs)
             except BaseException as error:
                 hide_our_frame(error)
                 raise
             finally:
-                many = type(possibly_batched_index) is list
-                samples = len(possibly_batched_index) if many else 1
+                samples = len(args[0]) if args and type(args[0]) is list else 1
                 emit(_FETCH, start, now(), loader.creating, samples, _worker_number())
 
         return fetch
@@ -77,6 +76,7 @@ class _TimedCollate:
             self._emit(_COLLATE, start, self._now())
 
 
+uncounted(_TimedCollate.__call__)
 _FETCH, _COLLATE = int(Kind.FETCH), int(Kind.COLLATE)
 
 

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Final
 
-from trainprof.probes.patcher import Patcher, hide_our_frame
+from trainprof.probes.call_site import forget
+from trainprof.probes.patcher import Patcher, hide_our_frame, let_dynamo_skip, uncounted
 from trainprof.probes.session import Session
 from trainprof.record.schema import ForwardFlag, Kind, Topic
 
@@ -38,20 +39,25 @@ FUNCTIONAL_LOSSES: Final = (
 )
 
 
+# Plain ints: an enum's attribute costs more than the rest of a flag.
+GRAD: Final = int(ForwardFlag.GRAD)
+TRAINING: Final = int(ForwardFlag.TRAINING)
+
+
 class ForwardProbe:
     """Hooks `Module.__call__` on the class; torch's global hooks would cause recompiles."""
 
     name = "forward"
 
     def __init__(self) -> None:
-        # The thread that is inside an outermost call. Two threads at once record a few inner calls
-        # too, which the analysis takes as parts of the outer one.
-        self._inside = 0
+        # Threads that are inside an outermost call.
+        self._inside: set[int] = set()
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._torch = torch
         self._session = session
-        self._classes: dict[type, tuple[int, int]] = {}
+        # By id: the script's classes may come and go, and an entry goes with its class.
+        self._classes: dict[int, tuple[int, int]] = {}
         loss = getattr(torch.nn.modules.loss, "_Loss", ())
         self._loss_class = loss
         check_limit = session.limit.before_forward
@@ -67,18 +73,19 @@ class ForwardProbe:
                 patcher.around(self._make_loss_maker(name, is_compiling), (functional, name))
 
     def _make_call(self, original: Wrapped) -> Wrapped:
-        now, record, probe = self._session.now, self._record, self
+        emit, now, record = self._session.emit, self._session.now, self._record
+        inside, classes = self._inside, self._classes
+        is_grad_enabled = self._torch.is_grad_enabled
 
         def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
             thread = get_ident()
-            outer = probe._inside
-            if outer == thread:
+            if thread in inside:
                 try:
                     return original(self, *args, **kwargs)
                 except BaseException as error:
                     hide_our_frame(error)
                     raise
-            probe._inside = thread
+            inside.add(thread)
             start = now()
             try:
                 return original(self, *args, **kwargs)
@@ -86,17 +93,26 @@ class ForwardProbe:
                 hide_our_frame(error)
                 raise
             finally:
-                probe._inside = outer
-                record(self, start)
+                end = now()
+                inside.discard(thread)
+                known = classes.get(id(type(self)))
+                if known is None:
+                    record(self, start, end)
+                else:
+                    flags = GRAD if is_grad_enabled() else 0
+                    if self.__dict__.get("training") is True:
+                        flags |= TRAINING
+                    emit(known[0], start, end, known[1], 0, flags)
 
         return __call__
 
     def _make_limited_call(self, check_limit: Callable[[], None]) -> Callable[[Wrapped], Wrapped]:
         def make(original: Wrapped) -> Wrapped:
-            call, probe = self._make_call(original), self
+            call, inside = uncounted(self._make_call(original)), self._inside
+            let_dynamo_skip(call)
 
             def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
-                if probe._inside == 0:
+                if get_ident() not in inside:
                     check_limit()
                 try:
                     return call(self, *args, **kwargs)
@@ -108,34 +124,41 @@ class ForwardProbe:
 
         return make
 
-    def _record_call(self, module: Any, start: int) -> None:
-        end = self._session.now()
-        known = self._classes.get(type(module))
-        if known is None:
-            known = self._classes[type(module)] = self._name(type(module))
-        kind, number = known
-        flags = ForwardFlag.GRAD if self._torch.is_grad_enabled() else 0
-        if module.__dict__.get("training"):
-            flags |= ForwardFlag.TRAINING
+    def _record_call(self, module: Any, start: int, end: int) -> None:
+        """Records the first call of a class, which gets its number here."""
+        kind, number = self._name(type(module))
+        flags = GRAD if self._torch.is_grad_enabled() else 0
+        if module.__dict__.get("training") is True:
+            flags |= TRAINING
         self._session.emit(kind, start, end, number, 0, flags)
 
     def _name(self, cls: type) -> tuple[int, int]:
         kind = Kind.LOSS if issubclass(cls, self._loss_class) else Kind.FORWARD
-        return int(kind), self._session.log.define(Topic.CLASS, cls.__qualname__)
+        named = (int(kind), self._session.log.define(Topic.CLASS, cls.__qualname__))
+        key = id(cls)
+        self._classes[key] = named
+        self._session.keep_track(cls, lambda: forget(self._classes, key))
+        return named
 
     def _make_loss_maker(
         self, name: str, is_compiling: Callable[[], bool]
     ) -> Callable[[Wrapped], Wrapped]:
-        emit, now, probe = self._session.emit, self._session.now, self
+        emit, now, inside = self._session.emit, self._session.now, self._inside
         is_grad_enabled, define = self._torch.is_grad_enabled, self._session.log.define
         number = 0
-        kind, grad = int(Kind.LOSS), int(ForwardFlag.GRAD)
+        kind = int(Kind.LOSS)
 
         def make(original: Wrapped) -> Wrapped:
             def loss(*args: Any, **kwargs: Any) -> Any:
                 nonlocal number
-                if is_compiling() or probe._inside == get_ident():
+                if is_compiling():
                     return original(*args, **kwargs)
+                if get_ident() in inside:
+                    try:
+                        return original(*args, **kwargs)
+                    except BaseException as error:
+                        hide_our_frame(error)
+                        raise
                 if number == 0:
                     number = define(Topic.CLASS, name)
                 start = now()
@@ -145,7 +168,7 @@ class ForwardProbe:
                     hide_our_frame(error)
                     raise
                 finally:
-                    emit(kind, start, now(), number, 0, grad if is_grad_enabled() else 0)
+                    emit(kind, start, now(), number, 0, GRAD if is_grad_enabled() else 0)
 
             # torch.jit.script compiles what this returns: the function without us.
             loss.__prepare_scriptable__ = lambda: original  # type: ignore[attr-defined]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -9,6 +10,11 @@ from typing import Any
 
 from trainprof.record.event_log import EventLog
 from trainprof.record.schema import Kind
+
+
+def _is_loader_worker() -> bool:
+    worker = sys.modules.get("torch.utils.data._utils.worker")
+    return getattr(worker, "_worker_info", None) is not None
 
 
 class RunLimitReached(SystemExit):
@@ -67,7 +73,7 @@ class Limit:
             self._end("--max-time")
 
     def _end(self, limit: str) -> None:
-        if threading.current_thread() is not threading.main_thread():
+        if threading.current_thread() is not threading.main_thread() or _is_loader_worker():
             return
         now = self._now()
         self._log.emit(Kind.LIMIT, now, now, 0, 1 if limit == "--max-steps" else 2)

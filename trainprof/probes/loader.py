@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from collections.abc import Callable
@@ -29,6 +30,7 @@ class LoaderProbe:
         self.creating = 0
         self._loader_of: dict[int, int] = {}
         self._numbers: dict[int, int] = {}
+        self._serials: dict[int, set[int]] = {}
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         dataloader = sys.modules.get("torch.utils.data.dataloader")
@@ -105,13 +107,13 @@ class LoaderProbe:
 
         def make(original: Wrapped) -> Wrapped:
             def __setattr__(self: Any, attr: str, val: Any) -> None:
-                if attr == "dataset":
-                    note(self, val, frame_of_caller(1))
                 try:
                     original(self, attr, val)
                 except BaseException as error:
                     hide_our_frame(error)
                     raise
+                if attr == "dataset":
+                    note(self, val, frame_of_caller(1))
 
             return __setattr__
 
@@ -141,12 +143,12 @@ class LoaderProbe:
         enter = patcher.guarded(self._enter)
 
         def make(original: Wrapped) -> Wrapped:
-            def create(iterator: Any, loader: Any, *args: Any, **kwargs: Any) -> Any:
-                enter(iterator, loader)
+            def create(iterator: Any, *args: Any, **kwargs: Any) -> Any:
+                enter(iterator, args[0] if args else kwargs.get("loader"))
                 before, self.creating = self.creating, loader_of.get(id(iterator), 0)
                 start = now()
                 try:
-                    return original(iterator, loader, *args, **kwargs)
+                    return original(iterator, *args, **kwargs)
                 except BaseException as error:
                     hide_our_frame(error)
                     raise
@@ -169,13 +171,25 @@ class LoaderProbe:
             if site is None:
                 site = self._session.sites.find(sys._getframe(2))
             facts = describe(loader)
-            facts["serial"] = len(self._numbers) + 1
+            serial = facts["serial"] = self._take_serial(site)
             facts["site"] = site
             number = self._session.log.define(Topic.LOADER, json.dumps(facts, default=str))
             self._numbers[loader_key] = number
-            self._session.keep_track(loader, lambda: forget(self._numbers, loader_key))
+
+            def gone() -> None:
+                forget(self._numbers, loader_key)
+                self._serials[site].discard(serial)
+
+            self._session.keep_track(loader, gone)
         self._loader_of[key] = number
         self._session.keep_track(iterator, lambda: forget(self._loader_of, key))
+
+    def _take_serial(self, site: int) -> int:
+        """Tells loaders of one line apart that live at once; one rebuilt each epoch is the same."""
+        taken = self._serials.setdefault(site, set())
+        serial = next(number for number in itertools.count(1) if number not in taken)
+        taken.add(serial)
+        return serial
 
 
 _NEXT, _SAMPLER = int(Kind.LOADER_NEXT), int(Kind.SAMPLER)
@@ -196,7 +210,7 @@ def describe(loader: Any) -> dict[str, Any]:
         "dataset": _class_name(dataset),
         "dataset_length": _length(dataset),
         "length": _length(loader),
-        "is_iterable": hasattr(dataset, "__iter__") and not hasattr(dataset, "__getitem__"),
+        "is_iterable": _is_iterable(dataset),
         "sampler": _class_name(getattr(loader, "sampler", None)),
         "batch_sampler": _class_name(getattr(loader, "batch_sampler", None)),
         "batch_size": getattr(loader, "batch_size", None),
@@ -207,6 +221,12 @@ def describe(loader: Any) -> dict[str, Any]:
         "pin_memory": getattr(loader, "pin_memory", None),
         "start_method": _start_method(context) if workers else None,
     }
+
+
+def _is_iterable(dataset: Any) -> bool:
+    """True for torch's IterableDataset, whose base has a `__getitem__` that only raises."""
+    base = getattr(sys.modules.get("torch.utils.data"), "IterableDataset", None)
+    return isinstance(base, type) and isinstance(dataset, base)
 
 
 def _class_name(thing: Any) -> str | None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from _thread import get_ident
 from collections.abc import Callable
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 from trainprof.probes.call_site import forget
-from trainprof.probes.patcher import HookPointMissing, Patcher, hide_our_frame
+from trainprof.probes.patcher import HookPointMissing, Patcher, hide_our_frame, let_dynamo_skip
 from trainprof.probes.session import Session
 from trainprof.record.schema import Kind, Topic
 
@@ -25,6 +26,7 @@ class OptimizerProbe:
         # Per thread, the starts of the steps that are running: `super().step()` fires twice.
         self._starts: dict[int, list[int]] = {}
         self._numbers: dict[int, int] = {}
+        self._serial = itertools.count(1)
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._session = session
@@ -33,25 +35,28 @@ class OptimizerProbe:
             raise HookPointMissing("torch.optim.optimizer is not loaded")
         pre = module.register_optimizer_step_pre_hook
         post = module.register_optimizer_step_post_hook
-        if session.limit.before_step is not None:
-            self._register_limit(pre, patcher, session.limit.before_step)
         is_compiling = torch.compiler.is_compiling
+        if session.limit.before_step is not None:
+            self._register_limit(pre, patcher, session.limit.before_step, is_compiling)
         patcher.hook(pre, self._before, is_compiling)
         patcher.hook(post, self._after, is_compiling)
         self._record_scaler_step = patcher.guarded(self._scaler_stepped)
-        clip = torch.nn.utils.clip_grad
-        scaler = torch.amp.GradScaler
+        clip = getattr(torch.nn.utils, "clip_grad", None)
+        scaler = getattr(getattr(torch, "amp", None), "GradScaler", None)
         self._optional(patcher, self._make_scaler_step, (scaler, "step"))
-        for kind, *places in (
-            (Kind.ZERO_GRAD, (module.Optimizer, "zero_grad")),
-            (Kind.ZERO_GRAD, (torch.nn.Module, "zero_grad")),
-            (Kind.SCHEDULER_STEP, (torch.optim.lr_scheduler.LRScheduler, "step")),
-            (Kind.CLIP_GRADIENTS, (torch.nn.utils, "clip_grad_norm_"), (clip, "clip_grad_norm_")),
-            (Kind.CLIP_GRADIENTS, (torch.nn.utils, "clip_grad_value_"), (clip, "clip_grad_value_")),
-            (Kind.SCALER_UPDATE, (scaler, "unscale_")),
-            (Kind.SCALER_UPDATE, (scaler, "update")),
-        ):
-            self._optional(patcher, self._maker(kind, is_compiling), *places)
+        places: list[tuple[Kind, tuple[tuple[Any, str], ...]]] = [
+            (Kind.ZERO_GRAD, ((module.Optimizer, "zero_grad"),)),
+            (Kind.ZERO_GRAD, ((torch.nn.Module, "zero_grad"),)),
+            (Kind.SCALER_UPDATE, ((scaler, "unscale_"),)),
+            (Kind.SCALER_UPDATE, ((scaler, "update"),)),
+            *(
+                (Kind.CLIP_GRADIENTS, ((torch.nn.utils, name), (clip, name)))
+                for name in ("clip_grad_norm_", "clip_grad_value_")
+            ),
+            *((Kind.SCHEDULER_STEP, ((cls, "step"),)) for cls in _schedulers(torch)),
+        ]
+        for kind, where in places:
+            self._optional(patcher, self._maker(kind, is_compiling), *where)
 
     def _optional(self, patcher: Patcher, make: Wrapped, *places: tuple[Any, str]) -> None:
         try:
@@ -60,17 +65,36 @@ class OptimizerProbe:
             self._session.unavailable(self.name, str(missing))
 
     def _register_limit(
-        self, register: Wrapped, patcher: Patcher, check: Callable[[int], None]
+        self,
+        register: Wrapped,
+        patcher: Patcher,
+        check: Callable[[int], None],
+        is_compiling: Callable[[], bool],
     ) -> None:
         def before(optimizer: Any, args: Any, kwargs: Any) -> None:
-            if not self._starts.get(get_ident()):
+            if not is_compiling() and not self._running(sys._getframe(1)):
                 check(id(optimizer))
 
+        let_dynamo_skip(before)
         patcher.on_undo(register(before).remove)
 
     def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        start = self._session.now()
-        self._starts.setdefault(get_ident(), []).append(start)
+        self._running(sys._getframe(3)).append(self._session.now())
+
+    def _running(self, caller: FrameType | None) -> list[int]:
+        """Returns the starts of the steps around `caller`, torch's wrapper of `step`.
+
+        A step that raised has left its start behind: as many are running as there are wrappers.
+        """
+        starts = self._starts.setdefault(get_ident(), [])
+        if starts and caller is not None:
+            wrapper, around = caller.f_code, 0
+            frame = caller.f_back
+            while frame is not None:
+                around += frame.f_code is wrapper
+                frame = frame.f_back
+            del starts[around:]
+        return starts
 
     def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         end = self._session.now()
@@ -86,7 +110,7 @@ class OptimizerProbe:
         key = id(optimizer)
         number = self._numbers.get(key)
         if number is None:
-            name = f"{type(optimizer).__qualname__}#{len(self._numbers) + 1}"
+            name = f"{type(optimizer).__qualname__}#{next(self._serial)}"
             number = self._numbers[key] = self._session.log.define(Topic.OPTIMIZER, name)
             self._session.keep_track(optimizer, lambda: forget(self._numbers, key))
         return number
@@ -94,20 +118,20 @@ class OptimizerProbe:
     def _make_scaler_step(self, original: Wrapped) -> Wrapped:
         now, record = self._session.now, self._record_scaler_step
 
-        def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        def step(*args: Any, **kwargs: Any) -> Any:
             start = now()
             try:
-                return original(self, optimizer, *args, **kwargs)
+                return original(*args, **kwargs)
             except BaseException as error:
                 hide_our_frame(error)
                 raise
             finally:
-                record(optimizer, start)
+                record(args[1] if len(args) > 1 else kwargs.get("optimizer"), start, now())
 
         return step
 
-    def _scaler_stepped(self, optimizer: Any, start: int) -> None:
-        self._session.emit(_SCALER_STEP, start, self._session.now(), self._number(optimizer))
+    def _scaler_stepped(self, optimizer: Any, start: int, end: int) -> None:
+        self._session.emit(_SCALER_STEP, start, end, self._number(optimizer))
 
     def _maker(self, kind: Kind, is_compiling: Callable[[], bool]) -> Callable[[Wrapped], Wrapped]:
         emit, now, event = self._session.emit, self._session.now, int(kind)
@@ -129,6 +153,17 @@ class OptimizerProbe:
             return timed
 
         return make
+
+
+def _schedulers(torch: ModuleType) -> list[Any]:
+    """Returns torch's scheduler classes that have a `step` of their own, the base first."""
+    module = getattr(torch.optim, "lr_scheduler", None)
+    base = getattr(module, "LRScheduler", None)
+    if not isinstance(base, type):
+        return [base]
+    heirs = [thing for thing in vars(module).values() if isinstance(thing, type)]
+    heirs = [heir for heir in heirs if issubclass(heir, base) and "step" in vars(heir)]
+    return [base, *dict.fromkeys(heir for heir in heirs if heir is not base)]
 
 
 _STEP, _SCALER_STEP = int(Kind.OPTIMIZER_STEP), int(Kind.SCALER_STEP)

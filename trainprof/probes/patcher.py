@@ -61,12 +61,12 @@ class Patcher:
         """
         owner, name = places[0]
         original = self._lookup(owner, name, inherited)
-        wrapper = functools.update_wrapper(_uncounted(make(original)), original)
+        wrapper = functools.update_wrapper(uncounted(make(original)), original)
         if inherited:  # so that pickle finds the method where it now is
             wrapper.__module__, wrapper.__qualname__ = owner.__module__, f"{owner.__name__}.{name}"
         let_dynamo_skip(wrapper)
         for place_owner, place_name in places:
-            held = vars(place_owner).get(place_name, _ABSENT)
+            held = getattr(place_owner, "__dict__", {}).get(place_name, _ABSENT)
             if held is original or (inherited and held is _ABSENT):
                 self._set(place_owner, place_name, wrapper, held)
 
@@ -101,11 +101,11 @@ class Patcher:
     def guarded(self, callback: Callable[..., None]) -> Callable[..., None]:
         """Returns `callback` made safe: its first fault is reported and silences this probe."""
 
-        def call(*args: Any, **kwargs: Any) -> None:
+        def call(*args: Any) -> None:
             if self._is_silent:
                 return
             try:
-                callback(*args, **kwargs)
+                callback(*args)
             except Exception as error:
                 self.fail(error)
 
@@ -124,9 +124,11 @@ class Patcher:
             self._undo.pop()()
 
     def _lookup(self, owner: Any, name: str, inherited: bool) -> Callable[..., Any]:
+        where = getattr(owner, "__qualname__", getattr(owner, "__name__", repr(owner)))
+        if not hasattr(owner, "__dict__"):
+            raise HookPointMissing(f"{where} has no {name}")
         found: Any = getattr(owner, name, _ABSENT) if inherited else vars(owner).get(name, _ABSENT)
         if not callable(found):
-            where = getattr(owner, "__qualname__", getattr(owner, "__name__", repr(owner)))
             raise HookPointMissing(f"{where}.{name} does not exist")
         return cast(Callable[..., Any], found)
 
@@ -144,7 +146,8 @@ class Patcher:
         self._undo.append(restore)
 
 
-def _uncounted(function: Callable[..., Any]) -> Callable[..., Any]:
+def uncounted(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes warnings from below `function` point where they would without it."""
     function.__code__ = function.__code__.replace(co_filename=_FILE_NAME)
     return function
 

@@ -35,19 +35,20 @@ class SyncProbe:
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._session = session
+        self._emit, self._sites = session.emit, session.sites
         self._plain = {torch.Tensor, torch.nn.Parameter}
         self._mode_depth = getattr(torch._C, "_len_torch_function_stack", lambda: 0)
         record = patcher.guarded(self._record)
         for name, flag in TENSOR_CALLS.items():
             place = (torch.Tensor, name)
-            self._optional(patcher, self._maker(flag, record), place, inherited=True)
+            self._optional(patcher, self._maker(int(flag), record), place, inherited=True)
         for module in (
             torch.cuda,
             getattr(torch, "accelerator", None),
             getattr(torch, "xpu", None),
         ):
             if module is not None:
-                make = self._maker(SyncFlag.SYNCHRONIZE, record)
+                make = self._maker(_SYNCHRONIZE, record)
                 self._optional(patcher, make, (module, "synchronize"))
 
     def _optional(
@@ -70,22 +71,24 @@ class SyncProbe:
                     hide_our_frame(error)
                     raise
                 finally:
-                    record(flag, args, start, frame_of_caller(1))
+                    record(flag, args, start, now(), frame_of_caller(1))
 
             return call
 
         return make
 
-    def _record(self, flag: int, args: tuple[Any, ...], start: int, caller: Any) -> None:
-        end = self._session.now()
-        if flag != SyncFlag.SYNCHRONIZE:
+    def _record(self, flag: int, args: tuple[Any, ...], start: int, end: int, caller: Any) -> None:
+        site = None
+        if flag != _SYNCHRONIZE:
             if not args or type(args[0]) not in self._plain or self._mode_depth():
                 return
             if args[0].is_cpu:
-                if not self._session.sites.is_user_code(caller.f_code):
+                if not self._sites.is_user_code(caller.f_code):
                     return
-                flag |= SyncFlag.ON_CPU
-        self._session.emit(_SYNC, start, end, self._session.sites.find(caller), 0, flag)
+                flag |= _ON_CPU
+                site = self._sites.name(caller)
+        self._emit(_SYNC, start, end, self._sites.find(caller) if site is None else site, 0, flag)
 
 
 _SYNC = int(Kind.SYNC)
+_SYNCHRONIZE, _ON_CPU = int(SyncFlag.SYNCHRONIZE), int(SyncFlag.ON_CPU)

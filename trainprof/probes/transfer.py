@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from _thread import get_ident
 from collections.abc import Callable
 from types import FrameType, ModuleType
 from typing import Any
@@ -31,7 +32,8 @@ class TransferProbe:
         self._session = session
         self._mode_depth = getattr(torch._C, "_len_torch_function_stack", lambda: 0)
         self.plain_types.update({torch.Tensor, torch.nn.Parameter})
-        self._inside_placement = 0
+        # Threads that are placing a model; their copies are part of that.
+        self._placing: set[int] = set()
         self._devices: set[str] = set()
         observe = patcher.guarded(self._observe)
         self._record_placement = patcher.guarded(self._placed)
@@ -64,8 +66,9 @@ class TransferProbe:
                     hide_our_frame(error)
                     raise
                 if source_is_argument:
-                    if args and type(args[0]) in plain and type(self) in plain:
-                        observe(args[0], self, start, now(), args[1:], kwargs)
+                    source = args[0] if args else kwargs.get("src")
+                    if type(source) in plain and type(self) in plain:
+                        observe(source, self, start, now(), args[1:], kwargs)
                 elif result is not self and type(result) in plain and type(self) in plain:
                     observe(self, result, start, now(), args, kwargs)
                 return result
@@ -84,15 +87,15 @@ class TransferProbe:
         kwargs: dict[str, Any],
     ) -> None:
         # A mode of the script's would see our reads of `.device` as calls.
-        if self._inside_placement or self._mode_depth():
+        if self._mode_depth() or get_ident() in self._placing:
             return
         origin, target = source.device, result.device
         if origin == target or "meta" in (origin.type, target.type):
             return
         flags = _direction(origin.type, target.type)
-        if kwargs.get("non_blocking") or any(a is True for a in args):
+        if kwargs.get("non_blocking", next((a for a in args if type(a) is bool), False)):
             flags |= TransferFlag.NON_BLOCKING
-        if origin.type == "cpu" and source.is_pinned():
+        if origin.type == "cpu" and _is_pinned(source):
             flags |= TransferFlag.PINNED
         site = self._session.sites.find(sys._getframe(3))
         size = result.numel() * result.element_size()
@@ -106,17 +109,17 @@ class TransferProbe:
             self._session.log.note(Topic.ENVIRONMENT, {"device": name})
 
     def _make_placement(self, original: Wrapped) -> Wrapped:
-        probe = self
-        now, record = self._session.now, self._record_placement
+        now, record, placing = self._session.now, self._record_placement, self._placing
 
         def _apply(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if probe._inside_placement:
+            thread = get_ident()
+            if thread in placing:
                 try:
                     return original(self, *args, **kwargs)
                 except BaseException as error:
                     hide_our_frame(error)
                     raise
-            probe._inside_placement += 1
+            placing.add(thread)
             start = now()
             try:
                 return original(self, *args, **kwargs)
@@ -124,17 +127,24 @@ class TransferProbe:
                 hide_our_frame(error)
                 raise
             finally:
-                probe._inside_placement -= 1
-                record(start, sys._getframe(1))
+                end = now()
+                placing.discard(thread)
+                record(start, end, sys._getframe(1))
 
         return _apply
 
-    def _placed(self, start: int, caller: FrameType) -> None:
-        end = self._session.now()
+    def _placed(self, start: int, end: int, caller: FrameType) -> None:
         self._session.emit(_PLACEMENT, start, end, self._session.sites.find(caller))
 
 
 _TRANSFER, _PLACEMENT = int(Kind.TRANSFER), int(Kind.PLACEMENT)
+
+
+def _is_pinned(tensor: Any) -> bool:
+    try:
+        return bool(tensor.is_pinned())
+    except (RuntimeError, NotImplementedError):  # a device without pinned memory
+        return False
 
 
 def _direction(origin: str, target: str) -> int:

@@ -1,8 +1,9 @@
 """The event log of one process: memory-mapped records that outlive any end of the process.
 
 A record lands in the page cache as it is written, so nothing is lost to SIGKILL or `os._exit`, and
-there is nothing to flush. Every chunk is allocated on disk before it is mapped: writing into a
-sparse mapping on a full disk would kill the script with SIGBUS.
+there is nothing to flush. Only the record in the making may be half there: its later fields are 0.
+Every chunk is allocated on disk before it is mapped: writing into a sparse mapping on a full disk
+would kill the script with SIGBUS.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import sys
 import threading
 import time
 from _thread import get_ident
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -39,7 +41,7 @@ from trainprof.record.schema import (
 )
 
 _MAX_THREADS: Final = 0xFFFF
-_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_MAX_ARGV0: Final = 1000
 
 
 class EventLog:
@@ -61,8 +63,9 @@ class EventLog:
         self._directory = directory
         self._role = role
         self._parent: int | None = None
-        self._texts: list[tuple[Topic, str]] = []
+        self._texts: dict[int, tuple[Topic, str]] = {}
         self._ids: dict[tuple[Topic, str], int] = {}
+        self._next_id = itertools.count(1).__next__
         self._preamble: list[tuple[int, int, int, int]] = []
         self.path: str | None = None
         self.is_open = False
@@ -73,9 +76,10 @@ class EventLog:
         known = self._ids.get((topic, text))
         if known is not None:
             return known
-        self._texts.append((topic, text))
-        number = len(self._texts)
-        self._ids[topic, text] = number
+        number = self._next_id()
+        self._texts[number] = (topic, text)
+        # Another thread may have defined it meanwhile: the first one's id stands.
+        number = self._ids.setdefault((topic, text), number)
         if self.is_open:
             self._write_text(topic, number, text)
         return number
@@ -114,10 +118,10 @@ class EventLog:
             "perf_ns": time.perf_counter_ns(),
             "time_ns": time.time_ns(),
             "python": sys.version.split()[0],
-            "argv0": sys.argv[0] if getattr(sys, "argv", None) else "",
+            "argv0": str(sys.argv[0])[:_MAX_ARGV0] if getattr(sys, "argv", None) else "",
             "rank": os.environ.get("RANK"),
         }
-        text = json.dumps(facts, ensure_ascii=True).encode("ascii")[: STOPPED_OFFSET - 16]
+        text = json.dumps(facts, ensure_ascii=True).encode("ascii")
         return (HEADER_PREFIX.pack(MAGIC, SCHEMA_VERSION, len(text)) + text).ljust(
             HEADER_BYTES, b"\0"
         )
@@ -133,6 +137,10 @@ class _Chunk:
         descriptor = os.open(path, flags, 0o600)
         try:
             _allocate(descriptor, offset, CHUNK_BYTES)
+            self._kept = -1
+            if sys.version_info >= (3, 13):
+                self.buffer = mmap.mmap(descriptor, CHUNK_BYTES, offset=offset, trackfd=False)
+                return
             # mmap duplicates the descriptor to the lowest free number, which this finds out.
             self._kept = os.dup(descriptor)
             os.close(self._kept)
@@ -144,6 +152,8 @@ class _Chunk:
 
     def may_be_released(self) -> bool:
         """False once the script has closed our descriptor: unmapping would close its successor."""
+        if self._kept < 0:
+            return True
         try:
             status = os.fstat(self._kept)
         except OSError:
@@ -172,11 +182,14 @@ def _writer(log: EventLog) -> tuple[Emit, Callable[[bytes], None], Callable[[], 
     """Makes the functions that share one cursor; a closure is the fastest state Python has."""
     pack_into = RECORD.pack_into
     threads: dict[int, int] = {}
+    next_thread = itertools.count().__next__
     chunk: _Chunk | None = None
     unreleased: list[_Chunk] = []
     chunks = 0
     stopped = False
     growing = threading.Lock()
+    # Records of those that met a log being grown: waiting could deadlock a signal handler.
+    late: deque[bytes] = deque()
     # One tuple, read in one go: a thread that saw the old chunk also gets the old cursor.
     target: tuple[mmap.mmap | bytearray, Callable[[], int]] = (bytearray(), _cursor(0))
 
@@ -201,7 +214,7 @@ def _writer(log: EventLog) -> tuple[Emit, Callable[[bytes], None], Callable[[], 
 
     def emit_slowly(kind: int, start: int, end: int, site: int, value: int, flags: int) -> None:
         try:
-            if stopped or (chunk is None and not open_log()):
+            if stopped:
                 return
             thread = threads.get(get_ident())
             if thread is None:
@@ -210,71 +223,86 @@ def _writer(log: EventLog) -> tuple[Emit, Callable[[bytes], None], Callable[[], 
         except Exception:
             return
 
-    def write_bytes(record: bytes) -> None:
-        for _ in range(2):
-            buffer, next_offset = target
-            offset = next_offset()
-            if offset + RECORD_BYTES <= len(buffer):
-                buffer[offset : offset + RECORD_BYTES] = record
-                return
-            if stopped or not grow(buffer):
-                return
-
-    def open_log() -> bool:
-        name = f"{os.getpid()}-{time.time_ns()}{EVENT_LOG_SUFFIX}"
-        log.path = os.path.join(log._directory, name)
-        if not grow(target[0]):
-            return False
-        log.is_open = True
-        for number, (topic, text) in enumerate(list(log._texts), 1):
-            log._write_text(topic, number, text)
-        for kind, start, end, value in log._preamble:
-            emit_slowly(kind, start, end, 0, value, 0)
-        return True
-
     def enter_thread() -> int:
-        number = min(len(threads), _MAX_THREADS)
-        threads[get_ident()] = number
+        number = threads[get_ident()] = min(next_thread(), _MAX_THREADS)
         is_main = threading.main_thread().ident == get_ident()
         native = threading.get_native_id()
         now = time.perf_counter_ns()
         write_bytes(RECORD.pack(Kind.THREAD, 0, number, int(is_main), now, now, native))
         return number
 
-    def grow(full: mmap.mmap | bytearray) -> bool:
+    def write_bytes(record: bytes) -> None:
+        while not stopped:
+            buffer, next_offset = target
+            offset = next_offset()
+            if offset + RECORD_BYTES <= len(buffer):
+                buffer[offset : offset + RECORD_BYTES] = record
+                return
+            if not growing.acquire(blocking=False):
+                late.append(record)
+                if not growing.locked():
+                    write_late()
+                return
+            try:
+                if target[0] is buffer:
+                    grow()
+            finally:
+                growing.release()
+            write_late()
+
+    def write_late() -> None:
+        while late:
+            try:
+                record = late.popleft()
+            except IndexError:  # another thread was faster
+                return
+            write_bytes(record)
+
+    def grow() -> None:
         nonlocal chunk, chunks, target, stopped
-        # Never wait here: a signal handler may have interrupted the thread that holds the lock.
-        if not growing.acquire(blocking=False):
-            return False
+        header = None
         try:
-            if target[0] is not full:
-                return True
+            if chunks == 0:
+                name = f"{os.getpid()}-{time.time_ns()}{EVENT_LOG_SUFFIX}"
+                log.path = os.path.join(log._directory, name)
+                header = log._header()
             assert log.path is not None
             fresh = _Chunk(log.path, chunks * CHUNK_BYTES)
-            if chunks == 0:
-                fresh.buffer[:HEADER_BYTES] = log._header()
-            first = HEADER_BYTES if chunks == 0 else 0
+            first = 0
+            if header is not None:
+                fresh.buffer[:HEADER_BYTES] = header
+                first = HEADER_BYTES
             clock = (time.perf_counter_ns(), time.time_ns())
             RECORD.pack_into(fresh.buffer, first, Kind.CLOCK, 0, 0, 0, *clock, 0)
-            if chunk is not None and not chunk.may_be_released():
-                unreleased.append(chunk)
-            chunk, chunks = fresh, chunks + 1
-            target = (fresh.buffer, _cursor(first + RECORD_BYTES))
-        except OSError as error:
+        except Exception as error:
             stopped = True
-            _note_stop(log.path, error)
-            return False
-        finally:
-            growing.release()
-        return True
+            late.clear()
+            if not isinstance(error, FileExistsError):  # that one is not ours to write into
+                _note_stop(log.path, header, getattr(error, "errno", None) or 0)
+            return
+        if chunk is not None and not chunk.may_be_released():
+            unreleased.append(chunk)
+        chunk, chunks = fresh, chunks + 1
+        target = (fresh.buffer, _cursor(first + RECORD_BYTES))
+        if header is not None:
+            write_what_was_known()
+
+    def write_what_was_known() -> None:
+        log.is_open = True  # first: a text defined from here on is written by its definer
+        for number, (topic, text) in list(log._texts.items()):
+            log._write_text(topic, number, text)
+        for kind, start, end, value in log._preamble:
+            emit_slowly(kind, start, end, 0, value, 0)
 
     def start_over() -> None:
-        nonlocal chunk, chunks, target, stopped, growing
+        nonlocal chunk, chunks, target, stopped, growing, next_thread
         if chunk is not None and not chunk.may_be_released():
             unreleased.append(chunk)
         chunk, chunks, stopped = None, 0, False
         growing = threading.Lock()
+        next_thread = itertools.count().__next__
         threads.clear()
+        late.clear()
         target = (bytearray(), _cursor(0))
 
     return emit, write_bytes, start_over
@@ -294,14 +322,22 @@ def _cursor(start: int) -> Callable[[], int]:
     return locked
 
 
-def _note_stop(path: str | None, error: OSError) -> None:
-    """Writes when and why recording stopped into the header page, which has its room already."""
+def _note_stop(path: str | None, header: bytes | None, reason: int) -> None:
+    """Writes when and why recording stopped into the header page.
+
+    Args:
+        path: The log.
+        header: The page where it could not be written yet; else it has its room already.
+        reason: An errno, or 0.
+    """
     if path is None:
         return
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0))
         try:
-            stop = STOPPED.pack(time.perf_counter_ns(), error.errno or 0)
+            if header is not None:
+                os.pwrite(descriptor, header, 0)
+            stop = STOPPED.pack(time.perf_counter_ns(), reason)
             os.pwrite(descriptor, stop, STOPPED_OFFSET)
         finally:
             os.close(descriptor)

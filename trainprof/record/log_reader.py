@@ -82,13 +82,14 @@ def read_log(path: Path) -> EventLogFile:
     finally:
         os.close(descriptor)
     magic, version, header_bytes = HEADER_PREFIX.unpack_from(data)
-    if magic != MAGIC:
+    if magic != MAGIC or version == 0:
         raise UnreadableLog(f"{path.name} is not an event log")
     if version > SCHEMA_VERSION:
         raise UnreadableLog(
             f"{path.name} has log version {version}; this trainprof reads up to {SCHEMA_VERSION}",
             hint="Read it with the trainprof that wrote it, or a newer one.",
         )
+    header_end = HEADER_PREFIX.size + min(header_bytes, STOPPED_OFFSET - HEADER_PREFIX.size)
     whole = max(0, (size - HEADER_BYTES) // RECORD_BYTES) * RECORD_BYTES
     stopped_ns, stopped_errno = (
         STOPPED.unpack_from(data, STOPPED_OFFSET)
@@ -97,7 +98,7 @@ def read_log(path: Path) -> EventLogFile:
     )
     return EventLogFile(
         path=path,
-        header=_header(bytes(data[HEADER_PREFIX.size : HEADER_PREFIX.size + header_bytes])),
+        header=_header(bytes(data[HEADER_PREFIX.size : header_end])),
         body=data[HEADER_BYTES : HEADER_BYTES + whole],
         cut_bytes=max(0, size - HEADER_BYTES - whole),
         stopped_ns=stopped_ns or None,
@@ -107,7 +108,7 @@ def read_log(path: Path) -> EventLogFile:
 
 def _header(text: bytes) -> dict[str, Any]:
     try:
-        facts = json.loads(text[:HEADER_BYTES])
+        facts = json.loads(text)
     except (ValueError, RecursionError):
         return {}
     return facts if isinstance(facts, dict) else {}
@@ -134,7 +135,11 @@ def join_texts(records: Iterable[bytes]) -> dict[int, tuple[Topic, str]]:
     texts = {}
     known = {int(topic) for topic in Topic}
     for number, pieces in parts.items():
-        if lengths.get(number) != len(pieces) or topics[number] not in known:
+        if (
+            lengths.get(number) != len(pieces)
+            or max(pieces) >= len(pieces)
+            or topics[number] not in known
+        ):
             continue
         text = b"".join(pieces[part] for part in sorted(pieces)).rstrip(b"\0")
         if len(text) <= MAX_TEXT_BYTES:

@@ -106,13 +106,17 @@ def _last_sample(summary: RunSummary) -> str:
     when = f", {seconds(before_s)} before the end" if before_s is not None and before_s > 0 else ""
     held = [
         f"main process {byte_count(number_at(sample, 'main_rss_bytes'))}",
-        f"workers {byte_count(number_at(sample, 'children_rss_bytes'))}",
+        _workers(number_at(sample, "children_rss_bytes")),
         f"free on the host {byte_count(number_at(sample, 'host_available_bytes'))}",
     ]
     limit = number_at(summary.system.memory if summary.system else None, "limit_bytes")
     if limit is not None:
         held.append(f"limit {byte_count(limit)}")
     return f"Memory at the last sample{when}: {', '.join(held)}."
+
+
+def _workers(rss_bytes: float | None) -> str:
+    return "no workers" if rss_bytes == 0 else f"workers {byte_count(rss_bytes)}"
 
 
 def _growth(summary: RunSummary) -> str:
@@ -124,5 +128,9 @@ def _growth(summary: RunSummary) -> str:
     known = sorted(((who, size) for who, size in grown if size is not None), key=lambda g: -g[1])
     if not known:
         return "What grew: not measured."
-    told = [f"{who} by {byte_count(size)}" if size > 0 else f"{who} did not" for who, size in known]
+    told = [
+        f"{who} by {byte_count(size)}" if size > 0 else f"{who} did not"
+        for who, size in known
+        if size > 0 or who != "the workers" or number_at(sample, "children_rss_bytes")
+    ]
     return f"What grew since the first third of the run: {', '.join(told)}."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from io import StringIO
@@ -16,6 +17,9 @@ from trainprof.report import safe_text
 LABEL_CELLS: Final = 11
 GAP_CELLS: Final = 2
 _NARROWEST: Final = 8
+# The space in "58.4 s"; while lines are broken a private character stands in for it.
+_BEFORE_UNIT: Final = re.compile(r"(?<=\d) (?=(?:µs|us|ms|s|min|h|%|[KMGT]iB|steps?)\b|%)")
+_JOINER: Final = "\ue000"
 _WIDEST_CELL: Final = 24
 
 
@@ -137,9 +141,13 @@ def written(lines: Iterable[Text], page: Page, *, color: bool) -> str:
 
 
 def _wrapped(text: Text, room: int) -> list[Text]:
+    """Breaks between words; a number and its unit stay together."""
+    text = text.copy()
+    text.plain = _BEFORE_UNIT.sub(_JOINER, text.plain)
     lines = list(text.wrap(_console(room), room))
     for line in lines:
         line.rstrip()
+        line.plain = line.plain.replace(_JOINER, " ")
     return lines
 
 

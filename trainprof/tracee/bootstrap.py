@@ -26,7 +26,7 @@ class Tracee:
         self._options = options
         self._is_script = os.getppid() == options.get("supervisor_pid")
         self._pid = os.getpid()
-        self._cwd = os.getcwd()
+        self._cwd = _working_directory()
         self._log: EventLog | None = None
         self.session: Session | None = None
 
@@ -95,6 +95,13 @@ def start() -> None:
     tracee = Tracee(directory, _options())
     start.tracee = tracee  # type: ignore[attr-defined]
     tracee.install()
+
+
+def _working_directory() -> str:
+    try:
+        return os.getcwd()
+    except OSError:  # it has been removed
+        return os.sep
 
 
 def _options() -> dict[str, object]:

@@ -7,27 +7,32 @@ inherits the environment. It must be light and must never raise.
 import os
 import sys
 
+HERE = os.path.dirname(os.path.abspath(__file__))
+
 
 def _start() -> None:
-    here = os.path.dirname(os.path.abspath(__file__))
-    sys.path[:] = [entry for entry in sys.path if entry != here]
-    _chain()
     if not os.environ.get("TRAINPROF_DIR"):
         return
-    # The script's interpreter may not have us installed: lend it our place while we import.
-    root = os.path.dirname(os.path.dirname(os.path.dirname(here)))
+    # The script's interpreter may not have us installed: lend it our place, for us alone, as
+    # what lies beside us (site-packages) may not come before the standard library.
+    root = os.path.dirname(os.path.dirname(os.path.dirname(HERE)))
     sys.path.insert(0, root)
     try:
-        from trainprof.tracee import bootstrap
+        import trainprof  # noqa: F401
     finally:
         sys.path.remove(root)
+    from trainprof.tracee import bootstrap
+
     bootstrap.start()
 
 
 def _chain() -> None:
-    """Imports the sitecustomize that ours shadows, as Python would have done."""
+    """Imports the sitecustomize that ours shadows, as Python would have done.
+
+    What that one raises, Python reports as it would have without us.
+    """
     ours = sys.modules.pop("sitecustomize", None)
-    sys.path_importer_cache.pop(os.path.dirname(os.path.abspath(__file__)), None)
+    sys.path_importer_cache.pop(HERE, None)
     try:
         import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
     except ImportError as error:
@@ -39,9 +44,12 @@ def _chain() -> None:
             sys.modules.setdefault("sitecustomize", ours)
 
 
+sys.path[:] = [entry for entry in sys.path if entry != HERE]
 try:
-    _start()
-except Exception as error:
-    if os.environ.get("TRAINPROF_DEBUG"):
-        raise
-    del error
+    _chain()
+finally:
+    try:
+        _start()
+    except Exception:
+        if os.environ.get("TRAINPROF_DEBUG"):
+            raise

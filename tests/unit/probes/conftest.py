@@ -1,0 +1,154 @@
+"""Every test here leaves torch and the process as they were."""
+
+from __future__ import annotations
+
+import gc
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.utils.data
+
+from tests.support.session import Recorder
+from trainprof.probes.catalogue import default_probes
+from trainprof.probes.session import Probe
+
+# `torch.optim` deletes the name of this submodule.
+OPTIMIZER = sys.modules["torch.optim.optimizer"]
+OWNERS: tuple[Any, ...] = (
+    torch,
+    torch.Tensor,
+    torch.nn.Module,
+    torch.nn.functional,
+    torch.nn.utils,
+    torch.nn.utils.clip_grad,
+    torch.autograd,
+    torch.autograd.graph,
+    torch.serialization,
+    torch.cuda,
+    torch.accelerator,
+    torch.xpu,
+    torch.amp.GradScaler,
+    torch.optim.Optimizer,
+    torch.optim.lr_scheduler,
+    torch.optim.lr_scheduler.LRScheduler,
+    torch.optim.lr_scheduler.ReduceLROnPlateau,
+    torch.utils.data.DataLoader,
+    torch.utils.data.dataloader,
+    torch.utils.data.dataloader._BaseDataLoaderIter,
+    torch.utils.data.dataloader._SingleProcessDataLoaderIter,
+    torch.utils.data.dataloader._MultiProcessingDataLoaderIter,
+    torch.utils.data._utils.fetch._MapDatasetFetcher,
+    torch.utils.data._utils.fetch._IterableDatasetFetcher,
+)
+# torch's own bookkeeping, and what it imports or computes at first use.
+VOLATILE = {
+    "__warningregistry__",
+    "__slotnames__",
+    "__annotations__",
+    "_xpu",
+    "hooked",
+    "manual_seed",
+}
+
+
+def state() -> dict[str, Any]:
+    held: dict[str, Any] = {
+        f"{getattr(owner, '__module__', '')}.{owner.__name__}.{name}": value
+        for owner in OWNERS
+        for name, value in vars(owner).items()
+        if callable(value) and name not in VOLATILE
+    }
+    return {
+        **held,
+        "sys.meta_path": list(sys.meta_path),
+        "gc.callbacks": list(gc.callbacks),
+        # A worker queue's own thread ends some time after its iterator.
+        "threads": {t for t in threading.enumerate() if t.name != "QueueFeederThread"},
+        "signals": [signal.getsignal(n) for n in signal.valid_signals()],
+        "trace": (sys.gettrace(), sys.getprofile()),
+        "hooks": (
+            list(OPTIMIZER._global_optimizer_pre_hooks.values()),
+            list(OPTIMIZER._global_optimizer_post_hooks.values()),
+        ),
+    }
+
+
+@pytest.fixture(autouse=True, scope="session")
+def torch_has_had_workers() -> None:
+    """torch keeps a SIGCHLD handler from its first loader with workers on."""
+    list(torch.utils.data.DataLoader([0], num_workers=1))
+
+
+@pytest.fixture(autouse=True)
+def untouched() -> Iterator[None]:
+    """Nothing of ours is left installed, before and after each test."""
+    assert not [v for v in state().values() if getattr(v, "__wrapped__", None) and _is_ours(v)]
+    before = state()
+    yield
+    after = state()
+    changed = [name for name in before if name not in after or not _same(before[name], after[name])]
+    assert changed == []
+    # A submodule that torch imports at first use is no trace of ours.
+    assert [n for n in after if n not in before and _is_ours(after[n])] == []
+
+
+def _same(one: Any, other: Any) -> bool:
+    return one is other or (isinstance(one, (list, set, tuple)) and one == other)
+
+
+def _is_ours(value: Any) -> bool:
+    return "trainprof" in getattr(getattr(value, "__code__", None), "co_filename", "")
+
+
+@pytest.fixture
+def recorder(tmp_path: Path) -> Iterator[Recorder]:
+    directory = tmp_path / "events"
+    directory.mkdir()
+    made = Recorder(directory, torch)
+    yield made
+    made.stop()
+
+
+Outcome = tuple[str, Any]
+
+
+def outcome(action: Callable[[], Any]) -> Outcome:
+    """What `action` did: its result, or its exception with the traceback as Python prints it."""
+    try:
+        return "returned", action()
+    except BaseException:
+        return "raised", traceback.format_exc()
+
+
+@pytest.fixture
+def same_with_us(recorder: Recorder) -> Callable[..., Any]:
+    """Runs an action bare and under probes; both do the same. Returns the action's outcome."""
+
+    def compare(action: Callable[[], Any], *probes: Probe) -> Any:
+        recorder.stop()
+        torch.manual_seed(0)
+        bare = outcome(action), torch.get_rng_state()
+        recorder.start(*(probes or default_probes()))
+        torch.manual_seed(0)
+        ours = outcome(action), torch.get_rng_state()
+        assert _plain(ours[0]) == _plain(bare[0])
+        assert torch.equal(ours[1], bare[1])
+        return ours[0]
+
+    return compare
+
+
+def _plain(value: Any) -> Any:
+    """Tensors as lists, so that == compares them to the bit."""
+    if isinstance(value, torch.Tensor):
+        return value.tolist()
+    if isinstance(value, (list, tuple)):
+        return [_plain(one) for one in value]
+    return value

@@ -1,0 +1,61 @@
+"""What is recorded of saving and loading."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.support.session import Recorder
+from trainprof.probes.catalogue import default_probes
+from trainprof.probes.checkpoint import CheckpointProbe
+from trainprof.record.schema import Kind, Topic
+
+
+def test_the_same_with_and_without(same_with_us: Callable[..., Any], tmp_path: Path) -> None:
+    net = torch.nn.Linear(2, 2)
+
+    def save_and_load() -> Any:
+        torch.save({"net": net.state_dict()}, tmp_path / "file.pt")
+        torch.load(tmp_path / "file.pt")
+        return (tmp_path / "file.pt").read_bytes()
+
+    assert same_with_us(save_and_load, *default_probes())[0] == "returned"
+
+
+def test_exceptions_look_the_same(same_with_us: Callable[..., Any], tmp_path: Path) -> None:
+    assert same_with_us(lambda: torch.load(tmp_path / "none"), CheckpointProbe())[0] == "raised"
+    unpicklable = same_with_us(lambda: torch.save(lambda: 0, tmp_path / "x"), CheckpointProbe())
+    assert unpicklable[0] == "raised"
+
+
+def test_both_are_recorded_with_their_line(recorder: Recorder, tmp_path: Path) -> None:
+    recorder.start(CheckpointProbe())
+    torch.save(torch.ones(2), tmp_path / "x")
+    line = sys._getframe().f_lineno - 1
+    torch.load(tmp_path / "x")
+    save, load = recorder.read().events
+    assert (save.kind, load.kind) == (Kind.CHECKPOINT_SAVE, Kind.CHECKPOINT_LOAD)
+    assert save.line == f"test_checkpoint.py:{line}"
+    assert load.line == f"test_checkpoint.py:{line + 2}"
+
+
+def test_pickle_finds_the_function(recorder: Recorder) -> None:
+    recorder.start(CheckpointProbe())
+    assert pickle.loads(pickle.dumps(torch.save)) is torch.save is torch.serialization.save
+
+
+def test_a_missing_hook_point_is_reported(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.delattr(torch, "save")
+        recorder.start(CheckpointProbe())
+        recorder.stop()
+    [note] = recorder.read().notes(Topic.PROBE_UNAVAILABLE)
+    assert note == {"probe": "checkpoint", "reason": "torch.save does not exist"}

@@ -1,0 +1,110 @@
+"""How --max-steps and --max-time end a run."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from tests.support.session import FakeClock, Recorder, read_recordings, run_hooked
+from trainprof.probes.catalogue import default_probes
+from trainprof.probes.limit import RunLimitReached
+from trainprof.record.schema import Kind
+
+
+def train(steps: int, after: Any = None) -> int:
+    p = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([p], lr=0.1)
+    done = 0
+    for _ in DataLoader(list(range(steps))):
+        p.grad = torch.ones(2)
+        optimizer.step()
+        done += 1
+        if after:
+            after()
+    return done
+
+
+def test_steps_are_counted_and_the_run_ends_between_two(recorder: Recorder) -> None:
+    recorder.start(*default_probes(), options={"max_steps": 3})
+    with pytest.raises(RunLimitReached) as reached:
+        train(5)
+    assert reached.value.code == 0
+    recording = recorder.read()
+    assert len(recording.of(Kind.OPTIMIZER_STEP)) == 3
+    assert recording.of(Kind.LIMIT)[0].value == 1
+
+
+def test_a_run_that_is_shorter_is_left_alone(recorder: Recorder) -> None:
+    recorder.start(*default_probes(), options={"max_steps": 3})
+    assert train(2) == 2
+
+
+def test_time_ends_it_too(recorder: Recorder) -> None:
+    clock = FakeClock()
+    options = {"max_time_s": 10.0, "spawned_ns": clock()}
+    recorder.start(*default_probes(), options=options, now=clock)
+    with pytest.raises(RunLimitReached):
+        train(50, after=lambda: clock.advance(10**9))
+    assert len(recorder.read().of(Kind.OPTIMIZER_STEP)) == 10
+
+
+def test_without_a_step_the_next_forward_ends_it(recorder: Recorder) -> None:
+    clock = FakeClock()
+    options = {"max_time_s": 1.0, "spawned_ns": clock()}
+    recorder.start(*default_probes(), options=options, now=clock)
+    layer = torch.nn.Sequential(torch.nn.Linear(1, 1))
+    layer(torch.ones(1))
+    clock.advance(10**9)
+    with pytest.raises(RunLimitReached):
+        layer(torch.ones(1))
+
+
+def test_only_the_main_thread_is_ended(recorder: Recorder) -> None:
+    recorder.start(*default_probes(), options={"max_steps": 2})
+    done: list[int] = []
+    thread = threading.Thread(target=lambda: done.append(train(5)))
+    thread.start()
+    thread.join()
+    assert done == [5]
+
+
+SCRIPT = """
+import atexit, sys
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Nested(Dataset):
+    # A loader inside the dataset, so that workers ask a hooked iterator too.
+    def __len__(self): return 40
+    def __getitem__(self, index): return next(iter(DataLoader([index])))
+
+atexit.register(print, "atexit")
+p = torch.nn.Parameter(torch.ones(1))
+optimizer = torch.optim.SGD([p], lr=0.1)
+try:
+    for batch in DataLoader(Nested(), num_workers=int(sys.argv[1])):
+        try:
+            p.grad = torch.ones(1)
+            optimizer.step()
+        except Exception:
+            print("swallowed")
+finally:
+    print("finally")
+print("never")
+"""
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_finally_blocks_run_and_the_status_is_0(tmp_path: Path, workers: int) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    words = ["script.py", str(workers)]
+    done = run_hooked(words, tmp_path, tmp_path / "run", options={"max_steps": 5})
+    assert (done.returncode, done.stdout, done.stderr) == (0, "finally\natexit\n", "")
+    main = read_recordings(tmp_path / "run" / "events")[0]
+    assert len(main.of(Kind.OPTIMIZER_STEP)) == 5
+    assert len(main.of(Kind.LIMIT)) == 1

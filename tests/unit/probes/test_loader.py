@@ -1,0 +1,268 @@
+"""What is recorded of DataLoaders."""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import dataloader as torch_dataloader
+
+from tests.support.session import Event, FakeClock, Recorder
+from trainprof.probes.loader import LoaderProbe
+from trainprof.record.schema import Kind, Topic
+
+Compare = Callable[..., Any]
+
+
+class Numbers(Dataset[torch.Tensor]):
+    def __init__(self, length: int = 6) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.tensor(index)
+
+
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(5))
+
+
+class Broken(Numbers):
+    def __getitem__(self, index: int) -> torch.Tensor:
+        raise KeyError(f"sample {index}")
+
+
+class Own(DataLoader[torch.Tensor]):
+    def __init__(self, dataset: Dataset[torch.Tensor], **options: Any) -> None:
+        options.setdefault("batch_size", 3)
+        super().__init__(dataset, **options)
+
+
+class Slow(Numbers):
+    def __init__(self, clock: FakeClock, ns: int) -> None:
+        super().__init__(4)
+        self.clock, self.ns = clock, ns
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        self.clock.advance(self.ns)
+        return super().__getitem__(index)
+
+
+def line_here(offset: int = 0) -> str:
+    return f"test_loader.py:{sys._getframe(1).f_lineno + offset}"
+
+
+def site_of(recorder: Recorder, event: Event) -> str:
+    """file:line of the loader that an event belongs to."""
+    _, text = recorder.read().texts[event.text["site"]]
+    file, line, _ = json.loads(text)
+    return f"{file.rsplit('/', 1)[1]}:{line}"
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_batches_are_the_same(same_with_us: Compare, workers: int) -> None:
+    def epochs() -> list[Any]:
+        loader = DataLoader(Numbers(), batch_size=2, shuffle=True, num_workers=workers)
+        return [[batch.tolist() for batch in loader] for _ in range(2)]
+
+    assert same_with_us(epochs)[0] == "returned"
+
+
+def test_an_exception_of_the_dataset_looks_the_same(same_with_us: Compare) -> None:
+    kind, text = same_with_us(lambda: list(DataLoader(Broken())))
+    assert kind == "raised"
+    assert text.endswith("KeyError: 'sample 0'\n")
+
+
+def test_an_exception_in_a_worker_looks_the_same(same_with_us: Compare) -> None:
+    _, text = same_with_us(lambda: list(DataLoader(Broken(), num_workers=1)))
+    assert "Caught KeyError in DataLoader worker process 0" in text
+    assert "trainprof" not in text
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 1}, {"batch_sampler": [[0], [1, 2]]}])
+def test_the_iterators_class_is_unchanged(recorder: Recorder, options: dict[str, Any]) -> None:
+    bare = type(iter(DataLoader(Numbers(), **options)))
+    recorder.start(LoaderProbe())
+    assert type(iter(DataLoader(Numbers(), **options))) is bare
+
+
+def test_waits_are_the_datasets_time(recorder: Recorder) -> None:
+    clock = FakeClock()
+    recorder.start(LoaderProbe(), now=clock)
+    for _ in range(2):
+        for _ in DataLoader(Slow(clock, 500), batch_size=2):
+            clock.advance(10_000)
+    recording = recorder.read()
+    nexts = recording.of(Kind.LOADER_NEXT)
+    assert [(event.ns, event.value) for event in nexts] == [(1000, 1), (1000, 2)] * 2
+    assert [event.ns for event in recording.of(Kind.LOADER_END)] == [0, 0]
+    assert [event.value for event in recording.of(Kind.SAMPLER)] == [2, 2] * 2
+    assert len(recording.of(Kind.LOADER_INIT)) == 2
+
+
+def test_a_loader_is_named_by_the_line_that_builds_it(recorder: Recorder) -> None:
+    recorder.start(LoaderProbe())
+    train = DataLoader(Numbers(), batch_size=2)
+    train_line = line_here(-1)
+    own = Own(Numbers())
+    own_line = line_here(-1)
+    for _ in zip(train, own, strict=False):
+        pass
+    sites = {site_of(recorder, event) for event in recorder.read().of(Kind.LOADER_NEXT)}
+    assert sites == {train_line, own_line}
+
+
+def test_a_loader_built_before_us_is_named_by_its_first_iteration(recorder: Recorder) -> None:
+    loader = DataLoader(Numbers())
+    recorder.start(LoaderProbe())
+    next(iter(loader))
+    here = line_here(-1)
+    assert site_of(recorder, recorder.read().of(Kind.LOADER_NEXT)[0]) == here
+
+
+def test_two_loaders_of_one_line_are_two_and_one_rebuilt_is_one(recorder: Recorder) -> None:
+    recorder.start(LoaderProbe())
+    loaders = [DataLoader(Numbers()) for _ in range(2)]
+    for loader in loaders:
+        next(iter(loader))
+    assert len({event.site for event in recorder.read().of(Kind.LOADER_NEXT)}) == 2
+    del loader, loaders
+    for _ in range(3):
+        for _ in DataLoader(Numbers(2)):
+            pass
+    again = [e for e in recorder.read().of(Kind.LOADER_NEXT) if e.text["dataset_length"] == 2]
+    assert len(again) == 6
+    assert len({event.site for event in again}) == 1
+
+
+def test_a_loaders_facts(recorder: Recorder) -> None:
+    recorder.start(LoaderProbe())
+    next(iter(Own(Numbers(), num_workers=1, persistent_workers=True, drop_last=True)))
+    [facts] = recorder.read().notes(Topic.LOADER)
+    assert (
+        facts.items()
+        >= {
+            "kind": "Own",
+            "dataset": "Numbers",
+            "dataset_length": 6,
+            "length": 2,
+            "is_iterable": False,
+            "sampler": "SequentialSampler",
+            "batch_size": 3,
+            "drop_last": True,
+            "num_workers": 1,
+            "prefetch_factor": 2,
+            "persistent_workers": True,
+            "pin_memory": False,
+            "start_method": "fork",
+        }.items()
+    )
+
+
+def test_persistent_workers_reset_instead_of_starting_again(recorder: Recorder) -> None:
+    recorder.start(LoaderProbe())
+    loader = DataLoader(Numbers(2), num_workers=1, persistent_workers=True)
+    for _ in range(3):
+        assert len(list(loader)) == 2
+    recording = recorder.read()
+    assert len(recording.of(Kind.LOADER_INIT)) == 1
+    assert len(recording.of(Kind.LOADER_RESET)) == 3
+    assert len(recording.of(Kind.LOADER_NEXT)) == 6
+    assert len(recording.of(Kind.LOADER_END)) == 3
+
+
+def test_an_iterable_dataset(same_with_us: Compare, recorder: Recorder) -> None:
+    _, batches = same_with_us(lambda: list(DataLoader(Stream(), batch_size=2)))
+    assert len(batches) == 3
+    recording = recorder.read()
+    assert len(recording.of(Kind.LOADER_NEXT)) == 3
+    assert recording.notes(Topic.LOADER)[0]["is_iterable"] is True
+
+
+def test_an_error_is_no_end(recorder: Recorder) -> None:
+    recorder.start(LoaderProbe())
+    with pytest.raises(KeyError):
+        next(iter(DataLoader(Broken())))
+    assert recorder.read().kinds()[-1] == "LOADER_ERROR"
+
+
+def test_a_warning_from_below_points_where_it_did(same_with_us: Compare) -> None:
+    def caught() -> list[tuple[str, int]]:
+        found = []
+        for level in range(1, 7):
+            with warnings.catch_warnings(record=True) as seen:
+                warnings.simplefilter("always")
+
+                class Loud(Numbers):
+                    def __getitem__(self, index: int, level: int = level) -> torch.Tensor:
+                        warnings.warn("odd sample", stacklevel=level)
+                        return super().__getitem__(index)
+
+                list(DataLoader(Loud(1)))
+                found += [(one.filename, one.lineno) for one in seen]
+        return found
+
+    _, found = same_with_us(caught)
+    assert any(file == __file__ for file, _ in found[4:])
+
+
+def test_iterator_classes_of_later_packages_are_seen(recorder: Recorder) -> None:
+    recorder.start(LoaderProbe())
+
+    class Later(torch_dataloader._BaseDataLoaderIter):
+        def __init__(self, loader: DataLoader[Any]) -> None:
+            super().__init__(loader)
+
+        def _next_data(self) -> int:
+            return 7
+
+    iterator = Later(DataLoader(Numbers()))
+    assert next(iterator) == 7
+    assert recorder.read().kinds()[-2:] == ["LOADER_INIT", "LOADER_NEXT"]
+
+
+def test_a_fault_of_ours_is_reported_once_and_harms_nothing(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(loader: object) -> dict[str, Any]:
+        raise ZeroDivisionError("ours")
+
+    recorder.start(LoaderProbe())
+    monkeypatch.setattr("trainprof.probes.loader.describe", broken)
+    for _ in range(2):
+        assert len(list(DataLoader(Numbers()))) == 6
+    fault = {"probe": "loader", "error": "ZeroDivisionError: ours"}
+    assert recorder.read().notes(Topic.PROBE_FAILED) == [fault]
+
+
+@pytest.mark.parametrize("name", ["_next_index", "__next__"])
+def test_a_missing_hook_point_is_reported(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    base = torch_dataloader._BaseDataLoaderIter
+    with monkeypatch.context() as patched:
+        patched.delattr(base, name)
+        recorder.start(LoaderProbe())
+        recorder.stop()
+    [note] = recorder.read().notes(Topic.PROBE_UNAVAILABLE)
+    assert note == {"probe": "loader", "reason": f"_BaseDataLoaderIter.{name} does not exist"}
+
+
+def test_user_code_in_a_folder_named_torch_is_the_users(recorder: Recorder) -> None:
+    session = recorder.start(LoaderProbe())
+    code = compile("import sys\nframe = sys._getframe()\n", "/home/me/torch/train.py", "exec")
+    names: dict[str, Any] = {}
+    exec(code, names)
+    assert session.sites.is_user_code(code)
+    assert not session.sites.is_ours_or_torch(SimpleNamespace(f_code=code))  # type: ignore[arg-type]

@@ -1,0 +1,106 @@
+"""What is recorded of calls that wait for a value."""
+
+from __future__ import annotations
+
+import operator
+import pickle
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from tests.support.session import Recorder
+from trainprof.probes.sync import SyncProbe
+from trainprof.record.schema import Kind, SyncFlag, Topic
+
+CALLS: list[tuple[Callable[[Any], Any], SyncFlag]] = [
+    (lambda t: t.item(), SyncFlag.ITEM),
+    (lambda t: t.tolist(), SyncFlag.TOLIST),
+    (lambda t: t.numpy().tolist(), SyncFlag.NUMPY),
+    (lambda t: t.nonzero(), SyncFlag.NONZERO),
+    (bool, SyncFlag.BOOL),
+    (float, SyncFlag.FLOAT),
+    (int, SyncFlag.INT),
+    (operator.index, SyncFlag.INDEX),
+]
+
+
+def test_the_same_with_and_without(same_with_us: Callable[..., Any]) -> None:
+    kind, _ = same_with_us(lambda: [call(torch.tensor(3)) for call, _ in CALLS], SyncProbe())
+    assert kind == "returned"
+
+
+@pytest.mark.parametrize(
+    "call", [call for call, flag in CALLS if flag not in (2, 3, 9)], ids=lambda _: ""
+)
+def test_an_exception_looks_the_same(same_with_us: Callable[..., Any], call: Any) -> None:
+    assert same_with_us(lambda: call(torch.ones(2)), SyncProbe())[0] == "raised"
+
+
+@pytest.mark.parametrize(("call", "flag"), CALLS)
+def test_each_call_on_a_host_tensor_is_counted(
+    recorder: Recorder, call: Any, flag: SyncFlag
+) -> None:
+    recorder.start(SyncProbe())
+    call(torch.tensor(3))
+    [event] = recorder.read().of(Kind.SYNC)
+    assert event.flags == flag | SyncFlag.ON_CPU
+    assert event.text[0] == __file__
+
+
+def test_the_line_is_the_callers(recorder: Recorder) -> None:
+    recorder.start(SyncProbe())
+    if torch.tensor(1) > 0:
+        line = sys._getframe().f_lineno - 1
+    [event] = recorder.read().of(Kind.SYNC)
+    assert event.line == f"test_sync.py:{line}"
+
+
+def test_torchs_own_calls_on_host_tensors_are_left_out(recorder: Recorder) -> None:
+    recorder.start(SyncProbe())
+    p = torch.nn.Parameter(torch.ones(2))
+    p.grad = torch.ones(2)
+    torch.optim.Adam([p], foreach=False).step()
+    repr(p)
+    assert recorder.read().of(Kind.SYNC) == []
+
+
+def test_synchronize(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(torch.cuda, "synchronize", lambda device=None: None)
+        recorder.start(SyncProbe())
+        torch.cuda.synchronize()
+        recorder.stop()
+    [event] = recorder.read().of(Kind.SYNC)
+    assert (event.flags, event.text[0]) == (SyncFlag.SYNCHRONIZE, __file__)
+
+
+def test_the_methods_are_still_found_by_pickle(recorder: Recorder) -> None:
+    recorder.start(SyncProbe())
+    assert pickle.loads(pickle.dumps(torch.Tensor.item)) is torch.Tensor.item
+
+
+def test_a_fault_of_ours_harms_nothing(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = recorder.start(SyncProbe())
+
+    def broken(frame: object) -> int:
+        raise ZeroDivisionError("ours")
+
+    monkeypatch.setattr(session.sites, "name", broken)
+    assert [torch.tensor(3).item() for _ in range(2)] == [3, 3]
+    assert len(recorder.read().notes(Topic.PROBE_FAILED)) == 1
+
+
+def test_a_missing_hook_point_is_reported(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(torch.Tensor, "item", None)
+        recorder.start(SyncProbe())
+    assert torch.tensor(3).tolist() == 3
+    recording = recorder.read()
+    [note] = recording.notes(Topic.PROBE_UNAVAILABLE)
+    assert note == {"probe": "sync", "reason": "Tensor.item does not exist"}
+    assert len(recording.of(Kind.SYNC)) == 1

@@ -1,0 +1,152 @@
+"""Logs that were cut, flipped, swapped, or come from another version."""
+
+from __future__ import annotations
+
+import os
+import random
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.session import read_recording
+from trainprof.record.event_log import EventLog
+from trainprof.record.log_reader import (
+    EventLogFile,
+    UnreadableLog,
+    join_texts,
+    log_paths,
+    read_log,
+)
+from trainprof.record.schema import (
+    HEADER_BYTES,
+    HEADER_PREFIX,
+    LAST_PART,
+    MAGIC,
+    RECORD_BYTES,
+    SCHEMA_VERSION,
+    TEXT_RECORD,
+    Kind,
+    Topic,
+)
+
+EVENTS = 40
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A log's bytes up to its last record."""
+    log = EventLog(str(tmp_path_factory.mktemp("log")), role="script")
+    log.define(Topic.CLASS, "Net" * 20)
+    for number in range(EVENTS):
+        log.emit(Kind.FORWARD, number, number + 1, 1, number)
+    assert log.path is not None
+    data = Path(log.path).read_bytes()
+    return data[: len(data.rstrip(b"\0")) // RECORD_BYTES * RECORD_BYTES + RECORD_BYTES]
+
+
+def read_or_refused(path: Path, data: bytes) -> EventLogFile | None:
+    path.write_bytes(data)
+    try:
+        return read_log(path)
+    except UnreadableLog:
+        return None
+
+
+def test_a_file_cut_anywhere_keeps_its_whole_records(whole: bytes, tmp_path: Path) -> None:
+    cuts = {*range(64), *range(64, HEADER_BYTES, 97), *range(HEADER_BYTES - 2, len(whole) + 1)}
+    path = tmp_path / "cut.events"
+    for cut in sorted(cuts):
+        log = read_or_refused(path, whole[:cut])
+        if cut < HEADER_PREFIX.size:
+            assert log is None
+            continue
+        assert log is not None
+        records = max(0, cut - HEADER_BYTES) // RECORD_BYTES
+        assert bytes(log.body) == whole[HEADER_BYTES : HEADER_BYTES + records * RECORD_BYTES]
+        assert log.cut_bytes == max(0, cut - HEADER_BYTES) - len(log.body)
+        # The header's text is whole, or nothing of it is believed.
+        assert log.header == {} or log.header["pid"] == os.getpid()
+    assert len(read_recording(path).of(Kind.FORWARD)) == EVENTS
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@given(seed=st.integers(0, 2**32), flips=st.integers(1, 30), cut=st.integers(0, HEADER_BYTES * 2))
+def test_flipped_bytes_raise_nothing_but_unreadable(
+    whole: bytes, tmp_path_factory: pytest.TempPathFactory, seed: int, flips: int, cut: int
+) -> None:
+    chance = random.Random(seed)
+    data = bytearray(whole)
+    for _ in range(flips):
+        data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+    path = tmp_path_factory.getbasetemp() / "flipped.events"
+    log = read_or_refused(path, bytes(data[: len(data) - cut]))
+    if log is not None:
+        rows = (log.body[at : at + 32] for at in range(0, len(log.body), 32))
+        join_texts(bytes(row) for row in rows if row[0] == Kind.TEXT)
+
+
+@settings(max_examples=100, deadline=None, derandomize=True, database=None)
+@given(data=st.binary(max_size=200), with_magic=st.booleans())
+def test_foreign_bytes_raise_nothing_but_unreadable(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes, with_magic: bool
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "foreign.events"
+    log = read_or_refused(path, MAGIC + data if with_magic else data)
+    assert log is None or log.body.nbytes % RECORD_BYTES == 0
+
+
+@settings(max_examples=100, deadline=None, derandomize=True, database=None)
+@given(records=st.lists(st.binary(min_size=RECORD_BYTES, max_size=RECORD_BYTES), max_size=20))
+def test_any_records_join_to_some_texts(records: list[bytes]) -> None:
+    assert all(isinstance(topic, Topic) for topic, _ in join_texts(records).values())
+
+
+def parts(number: int, text: bytes, topic: int = Topic.CLASS) -> list[bytes]:
+    pieces = [text[at : at + 24] for at in range(0, len(text), 24)]
+    return [
+        TEXT_RECORD.pack(
+            Kind.TEXT, topic, at | (LAST_PART if at == len(pieces) - 1 else 0), number, piece
+        )
+        for at, piece in enumerate(pieces)
+    ]
+
+
+def test_texts_join_in_any_order() -> None:
+    texts = {number: str(number).encode() * 40 for number in range(1, 20)}
+    records = [record for number, text in texts.items() for record in parts(number, text)]
+    random.Random(0).shuffle(records)
+    assert join_texts(records) == {n: (Topic.CLASS, t.decode()) for n, t in texts.items()}
+
+
+def test_incomplete_texts_are_left_out() -> None:
+    first, second = parts(1, b"x" * 72), parts(2, b"y" * 72)
+    assert join_texts([*first[:2], *second[1:], *parts(3, b"ok"), *parts(4, b"?", topic=250)]) == {
+        3: (Topic.CLASS, "ok")
+    }
+    beyond = TEXT_RECORD.pack(Kind.TEXT, Topic.CLASS, 9, 1, b"of another")
+    assert join_texts([first[0], first[2], beyond]) == {}
+
+
+@pytest.mark.parametrize("version", [0, SCHEMA_VERSION + 1, 2**32 - 1])
+def test_another_schema_is_refused(whole: bytes, tmp_path: Path, version: int) -> None:
+    path = tmp_path / "other.events"
+    path.write_bytes(MAGIC + struct.pack("<I", version) + whole[12:])
+    with pytest.raises(UnreadableLog) as refused:
+        read_log(path)
+    assert ("newer" in (refused.value.hint or "")) == (version > 0)
+
+
+def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "dir.events").mkdir()
+    (tmp_path / "empty.events").touch()
+    (tmp_path / "link.events").symlink_to(tmp_path / "empty.events")
+    for name in ("dir.events", "empty.events", "link.events", "missing.events"):
+        with pytest.raises(UnreadableLog):
+            read_log(tmp_path / name)
+
+
+def test_a_missing_directory_holds_no_logs(tmp_path: Path) -> None:
+    assert log_paths(tmp_path / "gone") == []

@@ -1,0 +1,183 @@
+"""How a process comes under the tracee, and what it then holds."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.session import read_recordings, run_hooked, run_plain, tracee_environment
+from trainprof.record.schema import Kind, Topic
+
+OURS = ("trainprof.tracee", "trainprof.probes", "trainprof.record")
+
+
+def script(directory: Path, text: str, name: str = "script.py") -> str:
+    (directory / name).write_text(text)
+    return name
+
+
+MODULES = "import sys\n{}\nprint(*sorted(sys.modules), sep='\\n')\n"
+
+
+@pytest.mark.parametrize("imports", ["", "import torch"])
+def test_only_the_standard_library_is_imported(tmp_path: Path, imports: str) -> None:
+    name = script(tmp_path, MODULES.format(imports))
+    plain = set(run_plain([name], tmp_path).stdout.split())
+    added = set(run_hooked([name], tmp_path, tmp_path / "run").stdout.split()) - plain
+    assert "trainprof.tracee.bootstrap" in added
+    foreign = {
+        module
+        for module in added - {"trainprof", "sitecustomize"}
+        if not module.startswith(OURS)
+        and module.split(".")[0] not in sys.stdlib_module_names
+        and not module.startswith("_sysconfigdata")
+    }
+    assert foreign == set()
+    assert not {module for module in added if module.startswith("torch")}
+    if not imports:
+        assert not {module for module in added if module.startswith("trainprof.probes")}
+
+
+def test_modules_beside_us_do_not_shadow_the_standard_library(tmp_path: Path) -> None:
+    """As in a site-packages that holds an old backport of one."""
+    site = tmp_path / "site-packages"
+    site.mkdir()
+    (site / "trainprof").symlink_to(Path(__file__).parents[3] / "trainprof")
+    for name in ("typing", "mmap", "atexit", "json", "weakref"):
+        (site / f"{name}.py").write_text("raise SystemExit('shadowed')")
+    name = script(tmp_path, "import sys, torch; print([p for p in sys.path if 'site-p' in p])")
+    env = tracee_environment(tmp_path / "run")
+    env["PYTHONPATH"] = str(site / "trainprof" / "tracee" / "site")
+    done = subprocess.run(
+        [sys.executable, name], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "shadowed" not in done.stdout
+
+
+def test_importing_torch_twice_or_failing_is_as_before(tmp_path: Path) -> None:
+    """A stand-in for torch that cannot be imported."""
+    script(tmp_path, "import nothing_like_this\n", "torch.py")
+    name = script(tmp_path, "import torch\n")
+    plain, ours = run_plain([name], tmp_path), run_hooked([name], tmp_path, tmp_path / "run")
+    assert (ours.stdout, ours.stderr, ours.returncode) == (plain.stdout, plain.stderr, 1)
+
+
+def test_an_odd_torch_leaves_the_script_alone(tmp_path: Path) -> None:
+    script(tmp_path, "value = 7\n", "torch.py")
+    name = script(tmp_path, "import torch; print(torch.value)\n")
+    done = run_hooked([name], tmp_path, tmp_path / "run")
+    assert (done.stdout, done.stderr, done.returncode) == ("7\n", "", 0)
+    [recording] = read_recordings(tmp_path / "run" / "events")
+    unavailable = {note["probe"] for note in recording.notes(Topic.PROBE_UNAVAILABLE)}
+    assert unavailable >= {"loader", "fetch", "transfer", "forward", "backward", "optimizer"}
+    assert recording.notes(Topic.PROBE_FAILED) == []
+
+
+USER_SITE = "import sys\nprint('user site', 'trainprof' in sys.modules, __name__)\n{}\n"
+
+
+@pytest.mark.parametrize(
+    "more", ["", "import not_there_at_all", "1 / 0", "raise ImportError(name='sitecustomize')"]
+)
+def test_a_shadowed_sitecustomize_runs_as_before(tmp_path: Path, more: str) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    script(place, USER_SITE.format(more), "sitecustomize.py")
+    name = script(tmp_path, "import sys; print(sys.path[1:]); print('script')\n")
+    plain = run_plain([name], tmp_path, env={"PYTHONPATH": str(place)})
+    environment = tracee_environment(tmp_path / "run")
+    ours_first = environment["PYTHONPATH"].split(os.pathsep)[0]
+    ours = run_plain(
+        [name],
+        tmp_path,
+        env={**environment, "PYTHONPATH": os.pathsep.join([ours_first, str(place)])},
+    )
+    assert (ours.stdout, ours.stderr, ours.returncode) == (plain.stdout, plain.stderr, 0)
+    assert "user site False sitecustomize" in ours.stdout
+    [recording] = read_recordings(tmp_path / "run" / "events")
+    assert len(recording.of(Kind.PROCESS_END)) == 1
+
+
+def test_without_a_run_directory_it_does_nothing(tmp_path: Path) -> None:
+    name = script(tmp_path, "import sys; print([m for m in sys.modules if 'trainprof' in m])")
+    env = tracee_environment(tmp_path / "run")
+    done = run_plain([name], tmp_path, env={"PYTHONPATH": env["PYTHONPATH"]})
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+def test_a_bad_environment_never_raises(tmp_path: Path) -> None:
+    name = script(tmp_path, "print('script')")
+    env = {"TRAINPROF_OPTIONS": "{not json", "TRAINPROF_DEBUG": ""}
+    done = run_hooked([name], tmp_path, tmp_path / "run", env=env)
+    assert (done.stdout, done.stderr, done.returncode) == ("script\n", "", 0)
+
+
+def test_starting_twice_is_starting_once(tmp_path: Path) -> None:
+    text = """
+import os, sys
+from trainprof.tracee import bootstrap
+before = list(sys.meta_path)
+bootstrap.start()
+assert sys.meta_path == before
+"""
+    name = script(tmp_path, text)
+    done = run_hooked([name], tmp_path, tmp_path / "run")
+    assert (done.stderr, done.returncode) == ("", 0)
+    [recording] = read_recordings(tmp_path / "run" / "events")
+    assert len(recording.of(Kind.PROCESS_END)) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "name"),
+    [("pass", 0, None), ("raise KeyError(1)", 1, "KeyError"), ("raise SystemExit(3)", 3, None)],
+)
+def test_the_end_is_noted(tmp_path: Path, text: str, status: int, name: str | None) -> None:
+    done = run_hooked([script(tmp_path, text)], tmp_path, tmp_path / "run")
+    assert done.returncode == status
+    [recording] = read_recordings(tmp_path / "run" / "events")
+    [end] = recording.of(Kind.PROCESS_END)
+    assert recording.texts.get(end.value, (None, None))[1] == name
+    assert recording.header["role"] == "script"
+
+
+def test_a_removed_working_directory_is_no_fault(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    code = f"import os; os.rmdir({str(gone)!r}); os.execv({sys.executable!r}, "
+    code += f"[{sys.executable!r}, '-c', 'print(1)'])"
+    done = run_hooked(["-c", code], gone, tmp_path / "run")
+    assert (done.stdout, done.returncode) == ("1\n", 0)
+    assert len(read_recordings(tmp_path / "run" / "events")) == 1
+
+
+def test_the_torch_import_is_timed(tmp_path: Path) -> None:
+    text = "import torch\ntorch.nn.Linear(1, 1)(torch.ones(1))\n"
+    done = run_hooked([script(tmp_path, text)], tmp_path, tmp_path / "run")
+    assert (done.stderr, done.returncode) == ("", 0)
+    [recording] = read_recordings(tmp_path / "run" / "events")
+    [mark] = recording.of(Kind.TORCH_IMPORT)
+    assert mark.start < mark.end <= recording.of(Kind.FORWARD)[0].start
+    assert json.loads(json.dumps(recording.notes(Topic.ENVIRONMENT)))[0]["torch"]
+    assert recording.notes(Topic.PROBE_UNAVAILABLE) == recording.notes(Topic.PROBE_FAILED) == []
+
+
+PROFILE = [
+    "@profile\ndef f(): return 1\nprint(f())",
+    "if 'profile' not in globals(): profile = lambda f: 0\n@profile\ndef f(): return 1\nprint(f())",
+    "try:\n    profile\nexcept NameError:\n    profile = lambda f: 0\nprint(profile(lambda: 1)())",
+    "import builtins\nprint(builtins.profile(lambda: 1)())\nwith profile: pass",
+    "import other\nprint(other.f())",
+]
+
+
+@pytest.mark.parametrize("text", PROFILE)
+def test_profile_is_a_decorator_that_does_nothing(tmp_path: Path, text: str) -> None:
+    script(tmp_path, "@profile\ndef f(): return 1\n", "other.py")
+    done = run_hooked([script(tmp_path, text)], tmp_path, tmp_path / "run")
+    assert (done.stdout, done.stderr, done.returncode) == ("1\n", "", 0)

@@ -1,0 +1,167 @@
+"""The stretches of the training thread that are evaluation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from trainprof.analysis.events import Bool, Events, Int64, Nesting
+from trainprof.analysis.passes import EVALUATION, LEARNING, LOADER_CALLS, TRAINING, Passes
+from trainprof.record.schema import ForwardFlag, Kind
+
+_NEVER: Final = np.iinfo(np.int64).max
+
+
+def evaluation_segments(
+    passes: list[Passes], events: Events, nesting: Nesting, update_ends: Int64
+) -> Int64:
+    """Returns the stretches that are evaluation, shape (n, 2), ns, disjoint and ascending.
+
+    A pass reaches to the last forward without gradients before training goes on. Such forwards
+    without a loader are evaluation too (`estimate_loss`) where the model is in evaluation mode,
+    they come between an update and the next batch, and few steps have any: a teacher runs in each.
+
+    Args:
+        passes: Of the loaders that the training thread consumes.
+        events, nesting: Its own.
+        update_ends: Ends of its updates, ns.
+    """
+    marks = _Marks.of(events, nesting)
+    found = [
+        segment
+        for p in passes
+        if p.of_stage(EVALUATION).any()
+        for segment in (_of_passes(p, events, marks), _of_portions(p, events, marks))
+    ]
+    training = [p.loader for p in passes if p.role == TRAINING]
+    found.append(_without_loader(events, marks, training, update_ends))
+    return _merged(np.concatenate(found), events, nesting)
+
+
+@dataclass(frozen=True, slots=True)
+class _Marks:
+    """What tells evaluation from training: masks of outermost events, shape (n,).
+
+    Attributes:
+        top: All of them.
+        quiet: Forwards and losses without gradients.
+        barrier: What evaluation does not do.
+    """
+
+    top: Bool
+    quiet: Bool
+    barrier: Bool
+
+    @staticmethod
+    def of(events: Events, nesting: Nesting) -> _Marks:
+        top = nesting.parent < 0
+        no_grad = (events.flags & ForwardFlag.GRAD) == 0
+        grad = events.is_kind(Kind.FORWARD) & ~no_grad
+        learns = events.is_kind(*LEARNING, Kind.ZERO_GRAD, Kind.CHECKPOINT_SAVE)
+        return _Marks(
+            top=top,
+            quiet=top & events.is_kind(Kind.FORWARD, Kind.LOSS) & no_grad,
+            barrier=top & (grad | learns),
+        )
+
+
+def _of_passes(p: Passes, events: Events, marks: _Marks) -> Int64:
+    """Passes with no training inside, each from its iterator to its last forward."""
+    chosen = np.flatnonzero(p.of_stage(EVALUATION) & ~_is_in_portions(p, events))
+    others = marks.top & events.is_kind(*LOADER_CALLS) & (events.site != p.loader)
+    limit = _next_of(events.start[marks.barrier | others], p.last_next[chosen])
+    limit = np.minimum(limit, np.append(p.start[1:], _NEVER)[chosen])
+    ends = _last_quiet_end(events, marks, p.end[chosen], limit)
+    return np.stack([p.start[chosen], ends], axis=1)
+
+
+def _of_portions(p: Passes, events: Events, marks: _Marks) -> Int64:
+    """Passes that training goes on around: each run of their calls, to the last forward after."""
+    chosen = p.of_stage(EVALUATION) & _is_in_portions(p, events)
+    calls = np.flatnonzero(marks.top & events.is_kind(*LOADER_CALLS) & (events.site == p.loader))
+    number = np.searchsorted(p.start, events.start[calls], side="right") - 1
+    calls = calls[(number >= 0) & chosen[np.maximum(number, 0)]]
+    if len(calls) == 0:
+        return np.empty((0, 2), dtype=np.int64)
+    others = marks.top & events.is_kind(*LOADER_CALLS) & (events.site != p.loader)
+    barriers = events.start[marks.barrier | others]
+    firsts, lasts = _runs(np.searchsorted(barriers, events.start[calls]))
+    limit = _next_of(barriers, events.start[calls[lasts]])
+    ends = _last_quiet_end(events, marks, events.end[calls[lasts]], limit)
+    return np.stack([events.start[calls[firsts]], ends], axis=1)
+
+
+def _is_in_portions(p: Passes, events: Events) -> Bool:
+    """Whether a backward or an update lies between the batches of each pass."""
+    learning = events.start[events.is_kind(*LEARNING)]
+    found: Bool = np.searchsorted(learning, p.last_next) > np.searchsorted(learning, p.start)
+    return found
+
+
+def _without_loader(
+    events: Events, marks: _Marks, training: list[int], update_ends: Int64
+) -> Int64:
+    in_evaluation_mode = (events.flags & ForwardFlag.TRAINING) == 0
+    forward = marks.quiet & events.is_kind(Kind.FORWARD) & in_evaluation_mode
+    calls = marks.top & events.is_kind(*LOADER_CALLS)
+    batches = events.start[events.is_kind(Kind.LOADER_NEXT) & np.isin(events.site, training)]
+    starts = events.start[forward]
+    if len(starts) == 0:
+        return np.empty((0, 2), dtype=np.int64)
+    updates = np.append(update_ends[:1], update_ends)
+    if len(batches) and len(updates):
+        last_batch = np.searchsorted(batches, starts) - 1
+        last_update = np.searchsorted(update_ends, starts, side="right")
+        is_before = (last_batch < 0) | (
+            (last_update > 0) & (updates[last_update] > batches[np.maximum(last_batch, 0)])
+        )
+        starts = starts[is_before]
+    steps_with = len(np.unique(np.searchsorted(update_ends, starts)))
+    if len(starts) == 0 or steps_with * 2 > len(update_ends) + 1:
+        return np.empty((0, 2), dtype=np.int64)
+    barriers = events.start[marks.barrier | calls]
+    firsts, lasts = _runs(np.searchsorted(barriers, starts))
+    limit = _next_of(barriers, starts[lasts])
+    return np.stack([starts[firsts], _last_quiet_end(events, marks, starts[lasts], limit)], axis=1)
+
+
+def _runs(number: Int64) -> tuple[Int64, Int64]:
+    """First and last index of each run of equal numbers."""
+    firsts = np.flatnonzero(np.diff(number, prepend=-1))
+    return firsts, np.append(firsts[1:], len(number)) - 1
+
+
+def _next_of(times: Int64, after: Int64) -> Int64:
+    """The first of the sorted `times` later than each of `after`."""
+    return np.append(times, _NEVER)[np.searchsorted(times, after, side="right")]
+
+
+def _last_quiet_end(events: Events, marks: _Marks, ends: Int64, limit: Int64) -> Int64:
+    """Moves each end on to that of the last quiet forward before its limit."""
+    quiet = events.end[marks.quiet]
+    if len(quiet) == 0:
+        return ends
+    last = np.searchsorted(quiet, limit, side="right") - 1
+    return np.where(last >= 0, np.maximum(ends, quiet[np.maximum(last, 0)]), ends)
+
+
+def _merged(segments: Int64, events: Events, nesting: Nesting) -> Int64:
+    """Joins segments that overlap; those that begin or end inside an outermost event are dropped.
+
+    Such a one belongs to what is around it: a loader that runs a model of its own.
+    """
+    top = nesting.top()
+    starts, ends = events.start[top], events.end[top]
+    is_whole = np.ones(len(segments), dtype=bool)
+    for column in (0, 1):
+        around = np.searchsorted(starts, segments[:, column]) - 1
+        is_whole &= (around < 0) | (ends[np.maximum(around, 0)] <= segments[:, column])
+    segments = segments[is_whole]
+    segments = segments[np.argsort(segments[:, 0], kind="stable")]
+    if len(segments) == 0:
+        return segments
+    reach = np.maximum.accumulate(segments[:, 1])
+    firsts = np.flatnonzero(np.append(True, segments[1:, 0] > reach[:-1]))
+    return np.stack([segments[firsts, 0], np.maximum.reduceat(reach, firsts)], axis=1)

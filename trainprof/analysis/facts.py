@@ -1,0 +1,67 @@
+"""What the texts of a process's logs tell: loaders, places, versions, the device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainprof.analysis.names import Sites
+from trainprof.record.schema import Topic
+
+# Classes of the modules that torch.compile makes have this in their names.
+_GRAPH_CLASS = "GraphModule"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Decoded texts, id to value, per topic; nothing in them is trusted."""
+
+    texts: Mapping[Topic, Mapping[int, Any]]
+
+    def loader(self, number: int) -> Mapping[str, Any]:
+        """Returns a loader's facts as probes/loader.py describes them, {} where they are lost."""
+        told = self.texts[Topic.LOADER].get(number)
+        return told if isinstance(told, dict) else {}
+
+    def loaders_with_workers(self) -> list[int]:
+        return [n for n in self.texts[Topic.LOADER] if integer(self.loader(n).get("num_workers"))]
+
+    def batches_ahead(self, number: int) -> int:
+        """How many batches the loader's workers pile up, 0 without workers."""
+        facts = self.loader(number)
+        workers = integer(facts.get("num_workers")) or 0
+        return workers * (integer(facts.get("prefetch_factor")) or 2)
+
+    def device(self) -> str | None:
+        """Returns the first accelerator that was copied to or from, or None."""
+        for facts in self.texts[Topic.ENVIRONMENT].values():
+            if isinstance(facts, dict) and isinstance(facts.get("device"), str):
+                return str(facts["device"])
+        return None
+
+    def versions(self) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for facts in self.texts[Topic.ENVIRONMENT].values():
+            if isinstance(facts, dict):
+                told = {k: v for k, v in facts.items() if k in ("torch", "cuda", "hip") and v}
+                found.update({k: str(v) for k, v in told.items()})
+        return found
+
+    def graph_classes(self) -> list[int]:
+        """Returns ids of module classes that torch.compile made."""
+        return [n for n, name in self.texts[Topic.CLASS].items() if _GRAPH_CLASS in str(name)]
+
+    def sites(self, cwd: Any) -> Sites:
+        return Sites(self.texts[Topic.SITE], cwd if isinstance(cwd, str) else None)
+
+
+def integer(value: Any) -> int | None:
+    """Returns `value` if it is an int, else None."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def number(value: Any, default: float) -> float:
+    """Returns `value` if it is a number, else the default."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if is_number else default

@@ -1,0 +1,38 @@
+"""What of ours failed or is missing, in sentences for the report."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from trainprof.analysis.events import ProcessLog
+from trainprof.analysis.recording import Recording
+from trainprof.record.schema import Topic
+
+
+def faults_of(recording: Recording, origin_ns: int) -> list[str]:
+    """Returns one sentence each for faults of the supervisor, the files and the probes.
+
+    Args:
+        recording: The run.
+        origin_ns: Start of the run.
+    """
+    told = recording.manifest.get("faults")
+    faults = [str(fault) for fault in told] if isinstance(told, list) else []
+    faults += recording.damage
+    for log in recording.logs:
+        faults += _of_probes(log)
+    for log in recording.logs:
+        if log.stopped_ns is not None:
+            after_s = (log.stopped_ns - origin_ns) / 1e9
+            why = os.strerror(log.stopped_errno) if log.stopped_errno else "unknown reason"
+            faults.append(f"recording of process {log.pid} stopped after {after_s:.1f} s: {why}")
+    return list(dict.fromkeys(faults))
+
+
+def _of_probes(log: ProcessLog) -> Iterator[str]:
+    for topic, say in ((Topic.PROBE_FAILED, "failed"), (Topic.PROBE_UNAVAILABLE, "is missing")):
+        for told in log.texts_of(topic).values():
+            if isinstance(told, dict):
+                why = told.get("error") or told.get("reason")
+                yield f"probe {told.get('probe')} {say}: {why}"

@@ -1,0 +1,103 @@
+"""One epoch, or some steps, of a timeline."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from trainprof.analysis.events import Bool, Int64, nest
+from trainprof.analysis.ledger import Window
+from trainprof.analysis.passes import Passes
+from trainprof.analysis.timeline import Timeline
+from trainprof.record.errors import TrainprofError
+
+
+class NothingThere(TrainprofError):
+    """The part of the run that was asked for does not exist."""
+
+    slug, exit_code = "nothing-there", 2
+
+
+def narrowed(timeline: Timeline, epoch: int | None, steps: tuple[int, int] | None) -> Timeline:
+    """Returns the timeline of a part of the loop; stages stay those of the whole run.
+
+    An epoch reaches to the beginning of the next one, with the evaluation between them.
+
+    Args:
+        timeline: Of the run.
+        epoch: 0-based index of a training epoch; with `steps` those of them that lie in it.
+        steps: 0-based, the end excluded.
+
+    Raises:
+        NothingThere: If there is no such epoch, or no such steps.
+    """
+    first, last = timeline.window.start, timeline.window.end
+    if epoch is not None:
+        first, last = _epoch_bounds(timeline, epoch)
+    if steps is not None:
+        step_first, step_last = _step_bounds(timeline, steps)
+        first, last = max(first, step_first), min(last, step_last)
+        if first >= last:
+            raise NothingThere(
+                f"There are no steps {_written(steps)} in epoch {epoch}",
+                hint="Leave one of the two out.",
+            )
+
+    def inside(times: Int64) -> Bool:
+        mask: Bool = (times >= first) & (times < last)
+        return mask
+
+    own = timeline.events.where(inside(timeline.events.start))
+    segments = timeline.segments[inside(timeline.segments[:, 0])]
+    chosen = inside(timeline.steps.ends - 1)
+    passes = [_cut(p, inside(p.last_next) | inside(p.start)) for p in timeline.passes]
+    kept = np.array([len(p) > 0 for p in passes], dtype=bool)
+    return replace(
+        timeline,
+        events=own,
+        nesting=nest(own),
+        all_events=timeline.all_events.where(inside(timeline.all_events.start)),
+        passes=[p for p in passes if len(p)],
+        on_thread=timeline.on_thread[kept],
+        segments=segments,
+        steps=replace(timeline.steps, ends=timeline.steps.ends[chosen]),
+        step_starts=np.maximum(timeline.step_starts[chosen], first),
+        window=Window(first, first, last, last),
+    )
+
+
+def _step_bounds(timeline: Timeline, steps: tuple[int, int]) -> tuple[int, int]:
+    ends = timeline.steps.ends
+    first, last = steps[0], min(steps[1], len(ends))
+    if first >= last:
+        raise NothingThere(
+            f"There are no steps {_written(steps)}", hint=f"The run has {len(ends)} steps."
+        )
+    return int(timeline.step_starts[first]), int(ends[last - 1])
+
+
+def _epoch_bounds(timeline: Timeline, epoch: int) -> tuple[int, int]:
+    feeder = timeline.feeder()
+    which = np.flatnonzero(feeder.trained()) if feeder is not None else np.empty(0, dtype=np.int64)
+    if feeder is None or not 0 <= epoch < len(which):
+        raise NothingThere(
+            f"There is no epoch {epoch}", hint=f"The run has {len(which)} epochs, from 0."
+        )
+    first = int(feeder.start[which[epoch]])
+    if epoch + 1 < len(which):
+        return first, int(feeder.start[which[epoch + 1]])
+    return first, timeline.window.loop_end
+
+
+def _written(steps: tuple[int, int]) -> str:
+    return f"{steps[0]}:{steps[1]}"
+
+
+def _cut(passes: Passes, keep: Bool) -> Passes:
+    columns = {
+        name: getattr(passes, name)[keep]
+        for name in Passes.__slots__
+        if isinstance(getattr(passes, name), np.ndarray)
+    }
+    return replace(passes, **columns)

@@ -1,0 +1,109 @@
+"""The steps as columns: what each took and consisted of, and which of them are steady."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from trainprof.analysis.events import Bool, Int64
+from trainprof.analysis.facts import Facts
+from trainprof.analysis.ledger import Attribution, per_step_ns, step_wall_ns
+from trainprof.analysis.passes import TRAINING, Passes
+from trainprof.analysis.steady import Steady, steady_steps
+from trainprof.analysis.timeline import Timeline
+
+
+@dataclass(frozen=True, slots=True)
+class StepTable:
+    """Columns of shape (n_steps,), in ns.
+
+    Attributes:
+        wall_ns: Of each step, without evaluation.
+        per_step: Ledger key to the step's own time under it; the keys add up to `wall_ns`.
+        steady: Which steps show how training runs once it has settled.
+        candidates: Steps that may be outliers: after warm-up and off the borders of passes.
+        epoch_of: 0-based epoch, -1 where there is none.
+    """
+
+    wall_ns: Int64
+    per_step: dict[str, Int64]
+    steady: Steady
+    candidates: Bool
+    epoch_of: Int64
+
+    def __len__(self) -> int:
+        return len(self.wall_ns)
+
+
+def step_table(timeline: Timeline, attribution: Attribution, facts: Facts) -> StepTable:
+    """Works out the steps of a timeline."""
+    starts, ends = timeline.step_starts, timeline.steps.ends
+    wall = step_wall_ns(starts, ends, timeline.segments)
+    border = _borders(timeline)
+    steady = steady_steps(
+        wall,
+        border=border,
+        buffered=_buffered(timeline, facts),
+        cycle=_worker_cycle(timeline, facts),
+    )
+    settled = np.arange(len(ends)) >= steady.warmup
+    return StepTable(
+        wall_ns=wall,
+        per_step=per_step_ns(timeline.events, attribution, starts, ends),
+        steady=steady,
+        candidates=settled & ~border,
+        epoch_of=_epoch_of(timeline),
+    )
+
+
+def _consumed(timeline: Timeline) -> list[Passes]:
+    """Loaders that the training thread consumes in fewer passes than every other step.
+
+    A loop that makes a new iterator for each step has no borders to speak of.
+    """
+    return [p for p in timeline.passes_here() if len(p) * 2 <= len(timeline.steps.ends)]
+
+
+def _borders(timeline: Timeline) -> Bool:
+    """Steps in which a pass begins on the training thread, or evaluation ran."""
+    ends = timeline.steps.ends
+    times = [timeline.segments[:, 0], *(p.start for p in _consumed(timeline))]
+    step = np.searchsorted(ends, np.concatenate(times), side="right")
+    border = np.zeros(len(ends), dtype=bool)
+    border[step[step < len(ends)]] = True
+    return border
+
+
+def _buffered(timeline: Timeline, facts: Facts) -> Bool:
+    """Steps that may use batches which workers had ready from before a start or evaluation."""
+    ends = timeline.steps.ends
+    # +1 where a stretch of buffered steps begins, -1 behind it.
+    change = np.zeros(len(ends) + 1, dtype=np.int64)
+    for p in _consumed(timeline):
+        ahead = facts.batches_ahead(p.loader)
+        if p.role != TRAINING or not ahead:
+            continue
+        refills = np.concatenate([p.start, timeline.segments[:, 1]])
+        step = np.unique(np.searchsorted(ends, refills, side="right"))
+        np.add.at(change, step, 1)
+        np.add.at(change, np.minimum(step + ahead, len(ends)), -1)
+    buffered: Bool = np.cumsum(change)[: len(ends)] > 0
+    return buffered
+
+
+def _worker_cycle(timeline: Timeline, facts: Facts) -> int:
+    """Workers of the loader that feeds training: waits repeat after so many steps."""
+    feeder = timeline.feeder()
+    if feeder is None or len(feeder) * 2 > len(timeline.steps.ends):
+        return 1
+    told = facts.loader(feeder.loader).get("num_workers")
+    return told if isinstance(told, int) and 0 < told <= len(timeline.steps.ends) else 1
+
+
+def _epoch_of(timeline: Timeline) -> Int64:
+    feeder, ends = timeline.feeder(), timeline.steps.ends
+    if feeder is None:
+        return np.full(len(ends), -1, dtype=np.int64)
+    begins = feeder.start[feeder.trained()]
+    return np.searchsorted(begins, ends, side="right").astype(np.int64) - 1

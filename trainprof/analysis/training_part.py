@@ -1,0 +1,56 @@
+"""Steps, iterations, epochs, samples: the summary's `training`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trainprof.analysis.facts import Facts
+from trainprof.analysis.ledger import within
+from trainprof.analysis.loaders import samples_of
+from trainprof.analysis.statistics import statistics_s
+from trainprof.analysis.step_table import StepTable
+from trainprof.analysis.summary import Training
+from trainprof.analysis.timeline import Timeline
+from trainprof.record.schema import Kind
+
+
+def training_of(timeline: Timeline, steps: StepTable, facts: Facts) -> Training:
+    """Returns what was trained and how fast."""
+    steady = steps.steady.mask
+    wall = steps.wall_ns[steady]
+    per_step = None
+    if len(wall):
+        per_step = {key: float(ns[steady].mean() / 1e9) for key, ns in steps.per_step.items()}
+        per_step.update(evaluation=0.0, startup=0.0, shutdown=0.0)
+    feeder = timeline.feeder()
+    samples = samples_of(feeder, timeline.all_events, facts) if feeder is not None else None
+    loop_s = (timeline.window.loop_end - timeline.window.loop_start) / 1e9
+    loop_s -= float((timeline.segments[:, 1] - timeline.segments[:, 0]).sum() / 1e9)
+    return Training(
+        steps=len(steps),
+        iterations=_iterations(timeline),
+        epochs=int(feeder.trained().sum()) if feeder is not None else 0,
+        samples=samples,
+        samples_per_s=samples / loop_s if samples and loop_s > 0 else None,
+        step_source=timeline.steps.source,
+        step_s=statistics_s(wall),
+        per_step_s=per_step,
+        warmup_excluded=steps.steady.warmup,
+        steady_steps=len(wall),
+        steady_s=float(wall.sum() / 1e9),
+    )
+
+
+def _iterations(timeline: Timeline) -> int:
+    """Batches of the feeding loader; without one, backwards of a single optimizer, or steps."""
+    feeder, events = timeline.feeder(), timeline.events
+    if feeder is not None:
+        return int(feeder.batches[feeder.trained()].sum())
+    steps = len(timeline.steps.ends)
+    optimizers = np.unique(events.site[events.is_kind(Kind.OPTIMIZER_STEP)])
+    if timeline.steps.source != "optimizer" or len(optimizers) > 1:
+        return steps
+    backward = events.is_kind(Kind.BACKWARD)
+    # Those of a closure are run again for one and the same batch.
+    outermost = backward & (timeline.nesting.parent < 0) & ~within(timeline.segments, events.start)
+    return max(steps, int(outermost.sum()))
