@@ -52,7 +52,7 @@ class Attribution:
         key: Index into LEDGER_KEYS, or -1 where the time counts as if nothing had been recorded.
         own_ns: Time of each event that no child covers, ns; that of events inside evaluation counts
             with the segments, not here.
-        top: Indices of outermost events outside evaluation.
+        top: Indices of the outermost events with a key, outside evaluation.
         segments: Evaluation, shape (n, 2), ns.
     """
 
@@ -96,8 +96,10 @@ def attribute(
     _inherit(key, nesting)
     in_evaluation = within(segments, events.start)
     key[in_evaluation] = KEY["evaluation"]
-    top = nesting.top()
-    return Attribution(key, nesting.own_ns, top[~in_evaluation[top]], segments)
+    # Transparent events have none but transparent ones around them: the others took their key.
+    top = (key != _AROUND) & ((nesting.parent < 0) | (key[nesting.parent] == _AROUND))
+    top &= ~in_evaluation
+    return Attribution(key, nesting.own_ns, np.flatnonzero(top).astype(np.int32), segments)
 
 
 def _inherit(key: npt.NDArray[np.int8], nesting: Nesting) -> None:
@@ -137,14 +139,13 @@ def ledger(events: Events, attribution: Attribution, window: Window) -> Ledger:
     """Sums the attribution over the window; its seconds add up to the wall time by construction."""
     totals = _totals_ns(attribution)
     totals["evaluation"] = _length(attribution.segments)
-    transparent = _transparent_by_region(events, attribution, window)
     gaps = {
         "startup": _uncovered(events, attribution, window.start, window.loop_start),
         "other": _uncovered(events, attribution, window.loop_start, window.loop_end),
         "shutdown": _uncovered(events, attribution, window.loop_end, window.end),
     }
     for name, gap in gaps.items():
-        totals[name] += gap + transparent[name]
+        totals[name] += gap
     return Ledger(
         wall_s=(window.end - window.start) / 1e9,
         seconds={name: total / 1e9 for name, total in totals.items()},
@@ -239,20 +240,6 @@ def _overlap(starts: Int64, ends: Int64, start: int, end: int) -> int:
     return int((np.clip(ends, start, end) - np.clip(starts, start, end)).sum())
 
 
-def _transparent_by_region(
-    events: Events, attribution: Attribution, window: Window
-) -> dict[str, int]:
-    """Outermost time of events that count as if not recorded, by where it lies."""
-    mask = attribution.key == _AROUND
-    starts, own = events.start[mask], attribution.own_ns[mask]
-    before, after = starts < window.loop_start, starts >= window.loop_end
-    return {
-        "startup": int(own[before].sum()),
-        "other": int(own[~before & ~after].sum()),
-        "shutdown": int(own[after].sum()),
-    }
-
-
 _PLACES: Final = (
     "before the forward",
     "between forward and backward",
@@ -285,14 +272,15 @@ _PLACE_BETWEEN: Final = _place_table()
 
 def _other_by_place(events: Events, attribution: Attribution, window: Window) -> dict[str, float]:
     """Splits the loop's uncovered time by the spans on both sides of it, in seconds."""
-    visible = attribution.top[attribution.key[attribution.top] != _AROUND]
-    kinds, starts, ends = events.kind[visible], events.start[visible], events.end[visible]
+    top = attribution.top
+    kinds, starts, ends = events.kind[top], events.start[top], events.end[top]
     if len(attribution.segments):
         place = np.searchsorted(starts, attribution.segments[:, 0])
         starts = np.insert(starts, place, attribution.segments[:, 0])
         ends = np.insert(ends, place, attribution.segments[:, 1])
         kinds = np.insert(kinds, place, _EVALUATION_KIND)
     first, last = np.searchsorted(starts, [window.loop_start, window.loop_end])
+    reached = max(window.loop_start, int(ends[first - 1]) if first else 0)
     starts, ends, kinds = starts[first:last], ends[first:last], kinds[first:last]
     if len(starts) == 0:
         return {}
@@ -305,7 +293,7 @@ def _other_by_place(events: Events, attribution: Attribution, window: Window) ->
             weights=starts[after] - ends[before],
             minlength=len(_PLACES),
         )
-    lead_in = max(0, int(starts[0]) - window.loop_start)
+    lead_in = max(0, int(starts[0]) - reached)
     lead_out = max(0, window.loop_end - int(ends[-1]))
     gaps[_PLACES.index("elsewhere")] += lead_in + lead_out
     return {name: ns / 1e9 for name, ns in zip(_PLACES, gaps.tolist(), strict=True) if ns > 0}

@@ -72,14 +72,17 @@ class _ThreadFacts:
         first, last = np.searchsorted(self.forwards, start), np.searchsorted(self.forwards, end)
         return last - first, self.is_grad[last] - self.is_grad[first]
 
-    def work_learns(self, after: Int64) -> Bool:
-        """Whether the compute that follows each time learns, before another batch is taken."""
+    def work_learns(self, after: Int64, before: Int64 | int = _NEVER) -> Bool:
+        """Whether the compute that follows each time learns, before another batch is taken.
+
+        It must begin before `before`.
+        """
         if len(self.forwards) == 0:
             return np.zeros(len(after), dtype=bool)
         forward = np.append(self.forwards, _NEVER)[np.searchsorted(self.forwards, after)]
         place = np.searchsorted(self.next_starts, forward)
         until = np.append(self.next_starts, _NEVER)[place]
-        return (forward < _NEVER) & self.learns_between(after, until)
+        return (forward < before) & self.learns_between(after, until)
 
 
 def _decide(p: Passes, events: Events, facts: _ThreadFacts) -> Passes:
@@ -109,7 +112,7 @@ def _learns(p: Passes, facts: _ThreadFacts) -> Bool:
     # Of a single batch the work comes after it: where it was not seen before the end of the pass.
     forwards, _ = facts.forwards_between(p.last_next, before_end)
     single = (p.batches == 1) & (~p.is_ended | (forwards == 0))
-    learns |= single & facts.work_learns(p.last_next + 1)
+    learns |= single & facts.work_learns(p.last_next + 1, np.append(p.start[1:], _NEVER))
     return learns
 
 

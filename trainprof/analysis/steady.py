@@ -43,9 +43,12 @@ def steady_steps(wall_ns: Int64, *, border: Bool, buffered: Bool, cycle: int = 1
         cycle: Steps after which waits repeat (workers take turns): means are over whole ones.
     """
     count = len(wall_ns)
-    warmup = _warmup(wall_ns[~border] if (~border).any() else wall_ns)
-    if (~border).any() and warmup:
-        warmup = int(np.flatnonzero(~border)[min(warmup, int((~border).sum()) - 1)])
+    inner = np.flatnonzero(~border)
+    if len(inner) < MIN_STEADY_STEPS:
+        inner = np.arange(count)
+    # The first step is never steady; where it is a border it is left out already.
+    least = 1 if count and inner[0] == 0 else 0
+    warmup = int(inner[_warmup(wall_ns[inner], least)]) if count > 1 else 0
     settled = np.arange(count) >= warmup
     for left_out in (border | buffered, border, np.zeros(count, dtype=bool)):
         mask = settled & ~left_out
@@ -65,19 +68,22 @@ def _whole_cycles(mask: Bool, cycle: int) -> Bool:
     return whole
 
 
-def _warmup(wall_ns: Int64) -> int:
-    """Finds the change-point: the first step from which a short median is near the later one."""
+def _warmup(wall_ns: Int64, least: int) -> int:
+    """Finds the change-point: the first step from which a short median is near the later one.
+
+    Args:
+        wall_ns: Of the steps, at least two.
+        least: The first step it may be.
+    """
     count = len(wall_ns)
-    if count < 2:
-        return 0
     later = wall_ns[count // 2 :]
     level = float(np.median(later))
     spread = _MAD_TO_STD * float(np.median(np.abs(later - level)))
     tolerance = max(_SETTLED_SHARE * level, 3 * spread)
-    windows = sliding_window_view(wall_ns, _WINDOW) if count >= _WINDOW else wall_ns[None, :]
-    for first in range(1, count // 2, _BLOCK):
+    windows = sliding_window_view(wall_ns, min(_WINDOW, count))
+    for first in range(least, count // 2, _BLOCK):
         medians = np.median(windows[first : min(first + _BLOCK, count // 2)], axis=1)
         near = np.flatnonzero(np.abs(medians - level) <= tolerance)
         if len(near):
             return first + int(near[0])
-    return max(1, count // 4)
+    return max(least, count // 4)

@@ -88,8 +88,8 @@ class CallSites:
 class LoaderBirthplaces:
     """Remembers which line built each DataLoader, by the object's identity.
 
-    A framework that builds a loader anew around the user's dataset (Lightning, accelerate) keeps
-    the line on which the user had built a loader for that dataset.
+    A framework that rebuilds the user's loader (Lightning, accelerate) holds the old one in a local
+    variable at that moment: the new one then keeps the old one's line.
     """
 
     def __init__(
@@ -98,30 +98,28 @@ class LoaderBirthplaces:
         self._sites = sites
         self._keep_track = keep_track
         self._of_loader: dict[int, int] = {}
-        self._of_dataset: dict[int, int] = {}
 
-    def note(self, loader: object, dataset: object, frame: FrameType | None) -> None:
+    def note(self, loader: object, frame: FrameType | None) -> None:
         """Called while `loader` is being built, with the frame that sets its attributes."""
         while frame is not None and (self._sites.is_ours_or_torch(frame) or _builds(frame, loader)):
             frame = frame.f_back
-        is_by_user = frame is not None and self._sites.is_user_code(frame.f_code)
-        site = None if is_by_user else self._of_dataset.get(id(dataset))
-        if site is None:
-            site = self._sites.find(frame)
-        self._remember(self._of_loader, loader, site)
-        if is_by_user:
-            self._remember(self._of_dataset, dataset, site)
+        site = self._rebuilt_from(frame) or self._sites.find(frame)
+        key = id(loader)
+        self._of_loader[key] = site
+        self._keep_track(loader, lambda: forget(self._of_loader, key))
 
     def of(self, loader: object) -> int | None:
         return self._of_loader.get(id(loader))
 
-    def _remember(self, table: dict[int, int], thing: object, site: int) -> None:
-        key = id(thing)
-        try:
-            self._keep_track(thing, lambda: forget(table, key))
-        except TypeError:  # a list has no weak references, and its id may be used again
-            return
-        table[key] = site
+    def _rebuilt_from(self, frame: FrameType | None) -> int | None:
+        """Returns the line of the loader that the library code at `frame` works on, if any."""
+        while frame is not None and not self._sites.is_user_code(frame.f_code):
+            for value in list(frame.f_locals.values()):
+                site = self._of_loader.get(id(value))
+                if site is not None:
+                    return site
+            frame = frame.f_back
+        return None
 
 
 def forget(table: dict[int, Any], key: int) -> None:

@@ -113,7 +113,7 @@ class LoaderProbe:
                     hide_our_frame(error)
                     raise
                 if attr == "dataset":
-                    note(self, val, frame_of_caller(1))
+                    note(self, frame_of_caller(1))
 
             return __setattr__
 

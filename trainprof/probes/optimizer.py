@@ -30,6 +30,8 @@ class OptimizerProbe:
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._session = session
+        self._emit, self._now = session.emit, session.now
+        self._is_limited = session.limit.before_step is not None
         module = sys.modules.get("torch.optim.optimizer")
         if module is None:
             raise HookPointMissing("torch.optim.optimizer is not loaded")
@@ -79,7 +81,10 @@ class OptimizerProbe:
         patcher.on_undo(register(before).remove)
 
     def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        self._running(sys._getframe(3)).append(self._session.now())
+        starts = self._starts.get(get_ident())
+        if starts != []:
+            starts = self._running(sys._getframe(2))
+        starts.append(self._now())
 
     def _running(self, caller: FrameType | None) -> list[int]:
         """Returns the starts of the steps around `caller`, torch's wrapper of `step`.
@@ -97,13 +102,14 @@ class OptimizerProbe:
         return starts
 
     def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        end = self._session.now()
+        end = self._now()
         starts = self._starts.get(get_ident())
         if not starts:
             return
         start = starts.pop()
-        self._session.emit(_STEP, start, end, self._number(optimizer))
-        if not starts:
+        number = self._numbers.get(id(optimizer)) or self._number(optimizer)
+        self._emit(_STEP, start, end, number)
+        if self._is_limited and not starts:
             self._session.limit.stepped(id(optimizer))
 
     def _number(self, optimizer: Any) -> int:

@@ -86,11 +86,14 @@ class Patcher:
 
         torch.compile traces through hooks: `is_compiling` makes ours vanish from its graphs.
         """
-        guarded = self.guarded(callback)
 
         def hook(*args: Any) -> None:
-            if not is_compiling():
-                guarded(*args)
+            if is_compiling() or self._is_silent:
+                return
+            try:
+                callback(*args)
+            except Exception as error:
+                self.fail(error)
 
         let_dynamo_skip(hook)
         self._undo.append(register(hook).remove)

@@ -35,6 +35,8 @@ class SyncProbe:
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._session = session
+        # By code and place in it: the site, or 0 where the caller is not the user's.
+        self._host_sites: dict[tuple[int, int], int] = {}
         self._emit, self._sites = session.emit, session.sites
         self._plain = {torch.Tensor, torch.nn.Parameter}
         self._mode_depth = getattr(torch._C, "_len_torch_function_stack", lambda: 0)
@@ -83,10 +85,14 @@ class SyncProbe:
             if not args or type(args[0]) not in self._plain or self._mode_depth():
                 return
             if args[0].is_cpu:
-                if not self._sites.is_user_code(caller.f_code):
+                key = (id(caller.f_code), caller.f_lasti)
+                site = self._host_sites.get(key)
+                if site is None:
+                    is_users = self._sites.is_user_code(caller.f_code)
+                    site = self._host_sites[key] = self._sites.name(caller) if is_users else 0
+                if site == 0:
                     return
                 flag |= _ON_CPU
-                site = self._sites.name(caller)
         self._emit(_SYNC, start, end, self._sites.find(caller) if site is None else site, 0, flag)
 
 

@@ -1,0 +1,220 @@
+"""Epochs, slow batches, samples, fetches, traffic."""
+
+from __future__ import annotations
+
+import pytest
+from support.events import ITEM_ON_CPU, LEARNS, MS, US, FakeRun
+
+from trainprof.analysis.summary import Statistics
+from trainprof.record.schema import Kind, SyncFlag, TransferFlag
+
+
+def test_slow_batches_are_counted_whole_and_by_their_excess_the_first_exempt(tmp_path):
+    run = FakeRun()
+    loader, optimizer = run.loader(), run.optimizer()
+    for waits in ([900, 1, 600, 500, 499, 2], [1, 1, 1, 1, 1, 700]):
+        run.iterate(loader)
+        for wait in waits:
+            run.next(loader, wait * MS)
+            run.learn(optimizer)
+        run.stop(loader)
+    first, second = run.summary(tmp_path).epochs
+    assert (first.slow_batches, second.slow_batches) == (2, 1)
+    assert first.slow_total_s == pytest.approx(1.1)
+    assert first.slow_excess_s == pytest.approx(0.1)
+    assert first.first_batch_s == pytest.approx(0.9)
+    assert first.data_wait_s == pytest.approx(1.602)
+    assert first.seconds == pytest.approx((2502 * MS + 6 * 550 * US + 15 * US) / 1e9)
+    assert second.start_s == pytest.approx(first.seconds)
+
+
+def test_the_threshold_is_the_runs_own(tmp_path):
+    run = FakeRun()
+    run.train_pass(run.loader(), run.optimizer(), 5, wait=20 * MS)
+    run.write(tmp_path)
+    directory = run.write(tmp_path, options={"wait_threshold_s": 0.01})
+    from trainprof.analysis import summarize
+
+    found = summarize(directory)
+    assert found.wait_threshold_s == 0.01
+    assert found.epochs[0].slow_batches == 4
+
+
+def test_the_last_batch_may_be_smaller(tmp_path):
+    run = FakeRun()
+    loader, optimizer = run.loader(), run.optimizer()
+    for _ in range(2):
+        run.train_pass(loader, optimizer, 4, samples=[32, 32, 32, 5])
+    training = run.summary(tmp_path).training
+    assert training.samples == 202
+    assert training.samples_per_s == pytest.approx(202 / ((run.now - run.start) / 1e9))
+
+
+def test_workers_draw_ahead_of_what_is_taken(tmp_path):
+    run = FakeRun()
+    loader, optimizer = run.loader(num_workers=2), run.optimizer()
+    for _ in range(2):
+        with run.span(Kind.LOADER_INIT, site=loader):
+            for _ in range(4):
+                run.leaf(Kind.SAMPLER, 1, site=loader, value=8)
+        for _ in range(3):  # and then a break
+            run.next(loader, samples=8)
+            run.learn(optimizer)
+        run.yielded[loader] = 0
+    assert run.summary(tmp_path).training.samples == 2 * 3 * 8
+
+
+def test_evaluation_does_not_count_into_samples(tmp_path):
+    run = FakeRun()
+    loader, optimizer = run.loader(), run.optimizer()
+    run.train_pass(loader, optimizer, 3, samples=[4, 4, 4])
+    run.iterate(loader)
+    for _ in range(3):
+        run.next(loader, samples=4)
+        run.forward(flags=0)
+    run.stop(loader)
+    assert run.summary(tmp_path).training.samples == 12
+
+
+@pytest.mark.parametrize(
+    "facts", [{"is_iterable": True}, {"batch_sampler": None, "batch_size": None}]
+)
+def test_samples_are_unknown_where_the_sampler_does_not_tell(tmp_path, facts):
+    run = FakeRun()
+    loader, optimizer = run.loader(**facts), run.optimizer()
+    run.train_pass(loader, optimizer, 3, samples=[1, 1, 1])
+    found = run.summary(tmp_path)
+    assert found.training.samples is None
+    assert found.training.samples_per_s is None
+    assert "training.samples" in found.not_observed
+
+
+def test_a_batch_sampler_of_ones_own_tells_by_its_lists(tmp_path):
+    run = FakeRun()
+    loader, optimizer = run.loader(batch_sampler="Buckets", batch_size=None), run.optimizer()
+    run.train_pass(loader, optimizer, 3, samples=[3, 9, 4])
+    assert run.summary(tmp_path).training.samples == 16
+
+
+def test_a_loaders_entry(tmp_path):
+    run = FakeRun()
+    loader = run.loader(84, num_workers=0, batch_size=4, length=3, dataset="Pictures")
+    optimizer = run.optimizer()
+    for _ in range(2):
+        run.iterate(loader)
+        for number in range(3):
+            with run.span(Kind.LOADER_NEXT, site=loader, value=number + 1):
+                run.leaf(Kind.SAMPLER, 5, site=loader, value=4)
+                with run.span(Kind.FETCH, value=4):
+                    run.passes_time(700)
+                    run.leaf(Kind.COLLATE, 100)
+            run.learn(optimizer)
+        run.stop(loader)
+    (entry,) = run.summary(tmp_path).loaders
+    assert (entry.site, entry.dataset, entry.batch_size) == ("train.py:84", "Pictures", 4)
+    assert (entry.passes, entry.iterations, entry.length) == (2, 6, 3)
+    assert entry.wait_total_s == pytest.approx(4 * 805e-9)
+    assert entry.first_batch_s.mean == pytest.approx(805e-9)
+    assert entry.init_s.n == 2
+    assert entry.sampler_s == pytest.approx(30e-9)
+    assert entry.end_s == pytest.approx(10e-6)
+    assert entry.fetch.n == 6
+    assert entry.fetch.collate_s == pytest.approx(600e-9)
+    assert entry.fetch.dataset_s == pytest.approx(4200e-9)
+    assert [(w["worker"], w["pid"], w["n"]) for w in entry.fetch.per_worker] == [(None, 4242, 6)]
+
+
+def test_fetches_of_workers_come_from_their_own_logs(tmp_path):
+    run = FakeRun()
+    loader = run.loader(num_workers=2)
+    run.train_pass(loader, run.optimizer(), 4)
+    run.write(tmp_path)
+    for number in range(2):
+        worker = FakeRun(pid=5000 + number, role="child")
+        worker.texts = run.texts
+        for _ in range(2):
+            with worker.span(Kind.FETCH, site=loader, value=8, flags=number + 1):
+                worker.passes_time(1000)
+                worker.leaf(Kind.COLLATE, 50)
+        path = tmp_path / "run" / "events" / f"{worker.pid}-1.events"
+        path.write_bytes(worker.log_bytes())
+    from trainprof.analysis import summarize
+    from trainprof.record.run_directory import RunDirectory
+
+    fetch = summarize(RunDirectory(tmp_path / "run")).loaders[0].fetch
+    assert fetch.n == 4
+    assert fetch.collate_s == pytest.approx(200e-9)
+    assert [w["worker"] for w in fetch.per_worker] == [0, 1]
+    assert fetch.wall_s.mean == pytest.approx(1050e-9)
+
+
+def test_a_loader_in_a_dataset_keeps_its_collation_apart(tmp_path):
+    run = FakeRun()
+    loader, inner, optimizer = run.loader(1), run.loader(2), run.optimizer()
+    run.iterate(loader)
+    for number in range(3):
+        with (
+            run.span(Kind.LOADER_NEXT, site=loader, value=number + 1),
+            run.span(Kind.FETCH, value=1),
+        ):
+            with (
+                run.span(Kind.LOADER_NEXT, site=inner, value=1),
+                run.span(Kind.FETCH, value=1),
+            ):
+                run.leaf(Kind.COLLATE, 10)
+            run.leaf(Kind.COLLATE, 100)
+        run.learn(optimizer)
+    outer, inside = run.summary(tmp_path).loaders
+    assert outer.fetch.collate_s == pytest.approx(300e-9)
+    assert inside.fetch.collate_s == pytest.approx(30e-9)
+
+
+def test_transfers_by_line_and_direction(tmp_path):
+    run = FakeRun()
+    here, there = run.site(12), run.site(30)
+    run.train_pass(run.loader(), run.optimizer(), 2)
+    h2d = TransferFlag.H2D
+    run.leaf(Kind.TRANSFER, 100, site=here, flags=h2d | TransferFlag.PINNED, value=1 << 33)
+    run.leaf(Kind.TRANSFER, 300, site=here, flags=h2d | TransferFlag.NON_BLOCKING, value=24)
+    run.leaf(Kind.TRANSFER, 50, site=there, flags=TransferFlag.D2H, value=8)
+    first, second = run.summary(tmp_path).transfers
+    assert (first.site, first.direction, first.count) == ("train.py:12", "h2d", 2)
+    assert first.bytes == (1 << 33) + 24
+    assert first.host_s == pytest.approx(400e-9)
+    assert (first.pinned_share, first.non_blocking_share) == (0.5, 0.5)
+    assert first.device_s is None
+    assert (second.site, second.direction) == ("train.py:30", "d2h")
+
+
+def test_sync_points_of_host_tensors_are_counted_and_not_timed(tmp_path):
+    run = FakeRun()
+    line, other = run.site(50), run.site(51)
+    run.train_pass(run.loader(), run.optimizer(), 2)
+    for _ in range(3):
+        run.leaf(Kind.SYNC, 10, site=line, flags=ITEM_ON_CPU)
+    run.leaf(Kind.SYNC, 700, site=other, flags=SyncFlag.ITEM)
+    run.leaf(Kind.SYNC, 30, site=other, flags=ITEM_ON_CPU)
+    run.leaf(Kind.SYNC, 5, site=other, flags=SyncFlag.TOLIST)
+    points = run.summary(tmp_path).sync_points
+    assert [(p.site, p.kind, p.count, p.on_cpu) for p in points] == [
+        ("train.py:51", "item", 2, 1),
+        ("train.py:51", "tolist", 1, 0),
+        ("train.py:50", "item", 3, 3),
+    ]
+    assert points[0].seconds == pytest.approx(700e-9)
+    assert points[2].seconds is None
+
+
+def test_statistics_of_steps(tmp_path):
+    run = FakeRun()
+    loader, optimizer = run.loader(), run.optimizer()
+    run.iterate(loader)
+    for step in range(101):
+        run.next(loader, step * US)
+        run.forward(900 * US, flags=LEARNS)
+        run.update(optimizer, 100 * US)
+    found = run.summary(tmp_path).training.step_s
+    assert isinstance(found, Statistics)
+    assert (found.n, found.min, found.max) == (100, pytest.approx(1001e-6), pytest.approx(1.1e-3))
+    assert found.p50 == pytest.approx(1050.5e-6)
+    assert found.mean == pytest.approx(1050.5e-6)
