@@ -21,6 +21,7 @@ import numpy as np
 from trainprof.record.names import EVENT_LOG_SUFFIX
 from trainprof.record.run_directory import RunDirectory, write_json
 from trainprof.record.schema import (
+    COLLATE_SHIFT,
     HEADER_BYTES,
     HEADER_PREFIX,
     LAST_PART,
@@ -33,6 +34,7 @@ from trainprof.record.schema import (
     Kind,
     SyncFlag,
     Topic,
+    TransferFlag,
 )
 
 FIELDS = ("kind", "flags", "thread", "site", "start", "end", "value")
@@ -52,16 +54,16 @@ LEARNS = ForwardFlag.GRAD | ForwardFlag.TRAINING
 
 # kind, flags, site, start and end within a step in us; in order of end, as they are written
 STEP = [
-    (Kind.SAMPLER, 0, TRAIN, 2, 6),
-    (Kind.COLLATE, 0, 0, 60, 80),
     (Kind.FETCH, 0, 0, 8, 82),
     (Kind.LOADER_NEXT, 0, TRAIN, 1, 90),
+    (Kind.TRANSFER, TransferFlag.H2D, SITE, 91, 93),
     (Kind.FORWARD, LEARNS, CLASS, 95, 300),
     (Kind.LOSS, LEARNS, CLASS, 301, 320),
     (Kind.ZERO_GRAD, 0, 0, 322, 330),
     (Kind.BACKWARD, 0, 0, 332, 800),
     (Kind.CLIP_GRADIENTS, 0, 0, 802, 820),
     (Kind.OPTIMIZER_STEP, 0, OPTIMIZER, 822, 950),
+    (Kind.SCHEDULER_STEP, 0, 0, 951, 953),
     (Kind.SYNC, SyncFlag.ITEM | SyncFlag.ON_CPU, SITE, 955, 957),
 ]
 EVALUATION_STEP = [
@@ -86,8 +88,8 @@ def repeated(
             column["end"] += jitter[:count]
         if kind == Kind.LOADER_NEXT:
             column["value"] = np.arange(1, count + 1)
-        if kind == Kind.SAMPLER:
-            column["value"] = 32
+        if kind == Kind.FETCH:
+            column["value"] = 32 | 20 * US << COLLATE_SHIFT
     return rows.reshape(-1)
 
 

@@ -26,6 +26,7 @@ from trainprof.record.log_reader import EventLogFile
 from trainprof.record.names import EVENT_LOG_SUFFIX
 from trainprof.record.run_directory import RunDirectory, write_json
 from trainprof.record.schema import (
+    COLLATE_SHIFT,
     HEADER_BYTES,
     HEADER_PREFIX,
     LAST_PART,
@@ -118,12 +119,16 @@ class FakeRun:
         self.leaf(Kind.LOADER_INIT, ns, site=loader)
 
     def next(self, loader: int, ns: int = 100 * US, *, samples: int = 0) -> None:
-        """Takes a batch; with `samples` the sampler says how many it draws."""
+        """Takes a batch; with `samples` it is fetched there and then."""
         self.yielded[loader] = self.yielded.get(loader, 0) + 1
         with self.span(Kind.LOADER_NEXT, site=loader, value=self.yielded[loader]):
             if samples:
-                self.leaf(Kind.SAMPLER, 0, site=loader, value=samples)
+                self.fetch(0, samples)
             self.passes_time(ns)
+
+    def fetch(self, ns: int, samples: int, *, collate: int = 0, **record: int) -> None:
+        """Makes a batch; `collate` ns of it at the end."""
+        self.leaf(Kind.FETCH, ns, value=samples | collate << COLLATE_SHIFT, **record)
 
     def stop(self, loader: int, ns: int = 5 * US) -> None:
         """Asks once more, and there is no batch left."""
@@ -217,16 +222,16 @@ class FakeRun:
     def events(self) -> Events:
         return self.log().events
 
-    def write(self, parent: Path, *, name: str = "run", **manifest: Any) -> RunDirectory:
+    def write(self, parent: Path, **manifest: Any) -> RunDirectory:
         """Writes the run; it began at `start` and ends now."""
-        directory = RunDirectory(parent / name)
+        directory = RunDirectory(parent / "run")
         if not directory.path.exists():
             directory.create()
         path = directory.events / f"{self.pid}-{self.start}{EVENT_LOG_SUFFIX}"
         path.write_bytes(self.log_bytes())
         plain = {
             "schema_version": 1,
-            "name": name,
+            "name": "run",
             "cwd": "/work",
             "command": ["train.py"],
             "script_pid": self.pid,

@@ -16,7 +16,7 @@ from trainprof.probes.session import Probe, Session
 from trainprof.record.event_log import EventLog
 from trainprof.record.log_reader import EventLogFile, join_texts, log_paths, read_log
 from trainprof.record.names import ENV_DIRECTORY, ENV_OPTIONS
-from trainprof.record.schema import RECORD, RECORD_BYTES, Kind, Topic
+from trainprof.record.schema import COLLATE_SHIFT, RECORD, RECORD_BYTES, Kind, Topic
 from trainprof.tracee import site_directory
 
 ROOT: Final = Path(__file__).parents[2]
@@ -52,6 +52,16 @@ class Event:
     @property
     def ns(self) -> int:
         return self.end - self.start
+
+    @property
+    def samples(self) -> int:
+        """Of a FETCH: how many samples it made."""
+        return self.value & ((1 << COLLATE_SHIFT) - 1)
+
+    @property
+    def collate_ns(self) -> int:
+        """Of a FETCH: the part of it that was collating."""
+        return self.value >> COLLATE_SHIFT
 
     @property
     def line(self) -> str:

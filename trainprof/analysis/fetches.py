@@ -10,7 +10,7 @@ import numpy as np
 from trainprof.analysis.events import Events, Int64
 from trainprof.analysis.statistics import statistics_s
 from trainprof.analysis.summary import Fetch
-from trainprof.record.schema import Kind
+from trainprof.record.schema import COLLATE_SHIFT, Kind
 
 # Loaders inside the datasets of loaders.
 _MAX_DEPTH: Final = 4
@@ -18,11 +18,23 @@ _MAX_DEPTH: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class FetchTable:
-    """Fetches of all processes, shape (n,): loader id, process, worker + 1, times in ns."""
+    """Fetches of all processes, shape (n,).
+
+    Attributes:
+        loader: Id, 0 where it is not known.
+        pid: Of the process.
+        worker: Its number + 1, 0 in the process that trains.
+        samples: Asked for; 1 where the index is no list.
+        waited_ns: From the `next` around it to its start (the sampler), 0 in a worker.
+        wall_ns, collate_ns: Of the fetch, and of the collate that ended it.
+    """
 
     loader: Int64
     pid: Int64
     worker: Int64
+    start_ns: Int64
+    samples: Int64
+    waited_ns: Int64
     wall_ns: Int64
     collate_ns: Int64
 
@@ -30,11 +42,13 @@ class FetchTable:
     def joined(tables: list[FetchTable]) -> FetchTable:
         if len(tables) == 1:
             return tables[0]
-        names = ("loader", "pid", "worker", "wall_ns", "collate_ns")
         empty = np.empty(0, dtype=np.int64)
         return FetchTable(
-            *(np.concatenate([empty, *(getattr(t, n) for t in tables)]) for n in names)
+            *(np.concatenate([empty, *(getattr(t, n) for t in tables)]) for n in _COLUMNS)
         )
+
+
+_COLUMNS: Final = tuple(FetchTable.__slots__)
 
 
 def fetch_table(events: Events, pid: int, only_loader: int) -> FetchTable:
@@ -48,26 +62,26 @@ def fetch_table(events: Events, pid: int, only_loader: int) -> FetchTable:
     tables = []
     for thread in np.unique(events.thread[events.is_kind(Kind.FETCH)]).tolist():
         on_thread = events.thread == thread
-        fetch, collate, call = (
-            np.flatnonzero(on_thread & events.is_kind(kind))
-            for kind in (Kind.FETCH, Kind.COLLATE, Kind.LOADER_NEXT)
-        )
+        fetch = np.flatnonzero(on_thread & events.is_kind(Kind.FETCH))
+        call = np.flatnonzero(on_thread & events.is_kind(Kind.LOADER_NEXT))
         loader = events.site[fetch].astype(np.int64)
         around = _innermost_around(events, fetch, call)
-        served = events.site[call[around]] if len(call) else loader
-        loader = np.where((loader == 0) & (around >= 0), served, loader)
-        host = _innermost_around(events, collate, fetch)
-        is_inside = host >= 0
-        length = events.end[collate] - events.start[collate]
+        waited = np.zeros(len(fetch), dtype=np.int64)
+        inside = around >= 0
+        caller = call[around[inside]]
+        waited[inside] = events.start[fetch[inside]] - events.start[caller]
+        loader[inside] = np.where(loader[inside] == 0, events.site[caller], loader[inside])
+        value = events.value[fetch]
         tables.append(
             FetchTable(
-                np.where(loader == 0, only_loader, loader),
-                np.full(len(fetch), pid, dtype=np.int64),
-                events.flags[fetch].astype(np.int64),
-                events.end[fetch] - events.start[fetch],
-                np.bincount(
-                    host[is_inside], weights=length[is_inside], minlength=len(fetch)
-                ).astype(np.int64),
+                loader=np.where(loader == 0, only_loader, loader),
+                pid=np.full(len(fetch), pid, dtype=np.int64),
+                worker=events.flags[fetch].astype(np.int64),
+                start_ns=events.start[fetch],
+                samples=value & ((1 << COLLATE_SHIFT) - 1),
+                waited_ns=waited,
+                wall_ns=events.end[fetch] - events.start[fetch],
+                collate_ns=value >> COLLATE_SHIFT,
             )
         )
     return FetchTable.joined(tables)
@@ -92,7 +106,7 @@ def fetch_of(table: FetchTable, loader: int) -> Fetch | None:
     mine = table.loader == loader
     if not mine.any():
         return None
-    wall, collate = table.wall_ns[mine], table.collate_ns[mine]
+    wall, collate_ns = table.wall_ns[mine], int(table.collate_ns[mine].sum())
     return Fetch(
         n=len(wall),
         wall_s=statistics_s(wall),
@@ -103,18 +117,25 @@ def fetch_of(table: FetchTable, loader: int) -> Fetch | None:
         asleep_s=None,
         cpu_s=None,
         read_bytes=None,
-        dataset_s=float((wall - collate).sum() / 1e9),
-        collate_s=float(collate.sum() / 1e9),
+        dataset_s=(int(wall.sum()) - collate_ns) / 1e9,
+        collate_s=collate_ns / 1e9,
         per_worker=_per_worker(table.pid[mine], table.worker[mine], wall),
     )
 
 
 def _per_worker(pid: Int64, worker: Int64, wall_ns: Int64) -> list[dict[str, Any]]:
-    pairs, which = np.unique(pid << 8 | worker, return_inverse=True)
-    counts = np.bincount(which)
-    seconds = np.bincount(which, weights=wall_ns) / 1e9
-    return [
-        {"worker": (pair & 0xFF) - 1 if pair & 0xFF else None, "pid": pair >> 8, "n": n}
-        | {"seconds": total}
-        for pair, n, total in zip(pairs.tolist(), counts.tolist(), seconds.tolist(), strict=True)
-    ]
+    found: list[dict[str, Any]] = []
+    for its_pid in np.unique(pid).tolist():
+        mine = pid == its_pid
+        counts = np.bincount(worker[mine])
+        seconds = np.bincount(worker[mine], weights=wall_ns[mine]) / 1e9
+        found += [
+            {
+                "worker": number - 1 if number else None,
+                "pid": its_pid,
+                "n": int(counts[number]),
+                "seconds": float(seconds[number]),
+            }
+            for number in np.flatnonzero(counts).tolist()
+        ]
+    return found

@@ -69,8 +69,9 @@ def _loader_of(
         on_training_thread: Whether that thread consumes it.
     """
     later = calls.is_kind(Kind.LOADER_NEXT) & (calls.value > 1)
-    sampler = calls.is_kind(Kind.SAMPLER)
     length = calls.end - calls.start
+    sampler_ns = int(length[calls.is_kind(Kind.SAMPLER)].sum())
+    sampler_ns += int(fetches.waited_ns[fetches.loader == p.loader].sum())
     site = facts.get("site")
     return Loader(
         id=p.loader,
@@ -92,7 +93,7 @@ def _loader_of(
         wait_s=statistics_s(length[later]),
         wait_total_s=float(p.wait_ns.sum() / 1e9),
         end_s=float(p.end_ns.sum() / 1e9),
-        sampler_s=float(length[sampler].sum() / 1e9) if sampler.any() else None,
+        sampler_s=sampler_ns / 1e9 if sampler_ns else None,
         blocked_s=None,
         ready_share=None,
         fetch=fetch_of(fetches, p.loader),
@@ -108,7 +109,7 @@ def _word(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def samples_of(p: Passes, events: Events, facts: Facts) -> int | None:
+def samples_of(p: Passes, events: Events, fetches: FetchTable, facts: Facts) -> int | None:
     """Counts the samples of the batches taken in training passes, from the sampler's index lists.
 
     Workers are sent indices ahead of time: of each pass the first as many count as batches were
@@ -118,19 +119,21 @@ def samples_of(p: Passes, events: Events, facts: Facts) -> int | None:
     Args:
         p: The loader's passes.
         events: Of all threads.
-        facts: Of all loaders.
+        fetches, facts: Of all loaders.
     """
     told = facts.loader(p.loader)
-    is_batched = told.get("batch_sampler") == "BatchSampler"
     drawn = events.where(events.is_kind(Kind.SAMPLER) & (events.site == p.loader))
-    if len(drawn) == 0 or told.get("is_iterable") or (drawn.value < 1).any():
+    times, sizes = drawn.start, drawn.value.astype(np.int64)
+    if len(drawn) == 0:
+        own = (fetches.loader == p.loader) & (fetches.worker == 0)
+        times, sizes = fetches.start_ns[own], fetches.samples[own]
+    if len(sizes) == 0 or told.get("is_iterable") or sizes.min() < 1:
         return None
-    if not is_batched and (drawn.value == 1).all():
+    if told.get("batch_sampler") != "BatchSampler" and sizes.max() == 1:
         return None
-    number = np.searchsorted(p.start, drawn.start, side="right") - 1
-    known = number >= 0
-    number, sizes = number[known], drawn.value[known]
+    number = np.searchsorted(p.start, times, side="right") - 1
+    number, sizes = number[number >= 0], sizes[number >= 0]
     first_of_pass = np.searchsorted(number, np.arange(len(p)))
     position = np.arange(len(number)) - first_of_pass[number]
-    used = (position < p.batches[number]) & (p.stage[number] == TRAINING)
+    used = (position < p.batches[number]) & p.of_stage(TRAINING)[number]
     return int(sizes[used].sum())

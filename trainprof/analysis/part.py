@@ -8,7 +8,7 @@ import numpy as np
 
 from trainprof.analysis.events import Bool, Int64, nest
 from trainprof.analysis.ledger import Window
-from trainprof.analysis.passes import Passes
+from trainprof.analysis.passes import Passes, find_passes
 from trainprof.analysis.timeline import Timeline
 from trainprof.record.errors import TrainprofError
 
@@ -51,15 +51,16 @@ def narrowed(timeline: Timeline, epoch: int | None, steps: tuple[int, int] | Non
     own = timeline.events.where(inside(timeline.events.start))
     segments = timeline.segments[inside(timeline.segments[:, 0])]
     chosen = inside(timeline.steps.ends - 1)
-    passes = [_cut(p, inside(p.last_next) | inside(p.start)) for p in timeline.passes]
-    kept = np.array([len(p) > 0 for p in passes], dtype=bool)
+    everything = timeline.all_events.where(inside(timeline.all_events.start))
+    passes = [_staged(p, timeline.passes) for p in find_passes(everything)]
+    here = {p.loader for p in timeline.passes_here()}
     return replace(
         timeline,
         events=own,
         nesting=nest(own),
-        all_events=timeline.all_events.where(inside(timeline.all_events.start)),
-        passes=[p for p in passes if len(p)],
-        on_thread=timeline.on_thread[kept],
+        all_events=everything,
+        passes=passes,
+        on_thread=np.array([p.loader in here for p in passes], dtype=bool),
         segments=segments,
         steps=replace(timeline.steps, ends=timeline.steps.ends[chosen]),
         step_starts=np.maximum(timeline.step_starts[chosen], first),
@@ -94,10 +95,8 @@ def _written(steps: tuple[int, int]) -> str:
     return f"{steps[0]}:{steps[1]}"
 
 
-def _cut(passes: Passes, keep: Bool) -> Passes:
-    columns = {
-        name: getattr(passes, name)[keep]
-        for name in Passes.__slots__
-        if isinstance(getattr(passes, name), np.ndarray)
-    }
-    return replace(passes, **columns)
+def _staged(part: Passes, whole: list[Passes]) -> Passes:
+    """Gives passes of a part, some of them cut, the stages that they have in the whole run."""
+    p = next(p for p in whole if p.loader == part.loader)
+    number = np.maximum(np.searchsorted(p.start, part.start, side="right") - 1, 0)
+    return replace(part, stage=p.stage[number], role=p.role)

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from trainprof.analysis.events import Bool, Events, Int64
+from trainprof.analysis.events import Bool, Events, Int64, nest
 from trainprof.record.schema import Kind
 
 TRAINING: Final = "training"
@@ -70,18 +70,26 @@ class Passes:
         return mask
 
 
-def find_passes(events: Events, nesting_kinds: Bool) -> list[Passes]:
-    """Finds the passes of every loader; stages are not decided yet.
-
-    Args:
-        events: All threads' events of the process.
-        nesting_kinds: Mask of iterator resets inside another call of their loader, to be left out.
-    """
-    calls = events.where(events.is_kind(*LOADER_CALLS) & ~nesting_kinds)
+def find_passes(events: Events) -> list[Passes]:
+    """Finds the passes of every loader, from all threads' events; stages are not decided yet."""
+    calls = events.where(events.is_kind(*LOADER_CALLS))
+    calls = calls.where(~_nested_starts(calls))
     return [
         _passes_of(int(loader), calls.where(calls.site == loader))
         for loader in np.unique(calls.site)
     ]
+
+
+def _nested_starts(calls: Events) -> Bool:
+    """Marks resets and creations inside another call of the same loader: no pass of their own."""
+    mask = np.zeros(len(calls), dtype=bool)
+    is_start = calls.is_kind(*_STARTS)
+    for thread in np.unique(calls.thread[is_start]).tolist():
+        index = np.flatnonzero(calls.thread == thread)
+        parent = nest(calls.where(index)).parent
+        same = (parent >= 0) & (calls.site[index[parent]] == calls.site[index])
+        mask[index[same]] = is_start[index[same]]
+    return mask
 
 
 def _passes_of(loader: int, calls: Events) -> Passes:

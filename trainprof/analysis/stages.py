@@ -29,7 +29,7 @@ def decide_stages(
         update_ends: Ends of its updates, ns.
     """
     facts = _ThreadFacts.of(events, nesting)
-    decided = [_decide(p, events, facts) for p in passes]
+    decided = [_decide(p, events, update_ends, facts) for p in passes]
     if not any(p.role == TRAINING for p in decided):
         decided = [_decide_by_consumption(p, events, update_ends) for p in decided]
     return decided
@@ -85,7 +85,7 @@ class _ThreadFacts:
         return (forward < before) & self.learns_between(after, until)
 
 
-def _decide(p: Passes, events: Events, facts: _ThreadFacts) -> Passes:
+def _decide(p: Passes, events: Events, update_ends: Int64, facts: _ThreadFacts) -> Passes:
     if facts.trains_without_backward:
         learns = p.batches > 0
     else:
@@ -95,7 +95,9 @@ def _decide(p: Passes, events: Events, facts: _ThreadFacts) -> Passes:
     reach = np.append(p.start[1:], _NEVER)
     forwards, in_grad = facts.forwards_between(p.start, np.where(p.is_ended, p.end, reach))
     trained = int(p.batches[learns].sum())
-    if trained and trained * 2 >= int(p.batches.sum()):
+    if trained and (
+        trained * 2 >= int(p.batches.sum()) or _is_in_most_steps(p, learns, events, update_ends)
+    ):
         learns |= _is_cut_off(p, learns, facts)
         evaluates = (forwards > 0) & (in_grad == 0) & p.is_ended
         role = TRAINING
@@ -104,6 +106,17 @@ def _decide(p: Passes, events: Events, facts: _ThreadFacts) -> Passes:
         role = EVALUATION if (evaluates & ~learns).any() else OTHER
     stage = np.where(learns, TRAINING, np.where(evaluates, EVALUATION, OTHER))
     return replace(p, stage=stage.astype("<U10"), role=role)
+
+
+def _is_in_most_steps(p: Passes, learns: Bool, events: Events, update_ends: Int64) -> bool:
+    """Whether most of the steps between its first and last learning pass take a batch of it."""
+    taken = events.start[events.is_kind(Kind.LOADER_NEXT) & (events.site == p.loader)]
+    number = np.searchsorted(p.start, taken, side="right") - 1
+    taken = taken[(number >= 0) & learns[np.maximum(number, 0)]]
+    if len(taken) == 0:
+        return False
+    step = np.unique(np.searchsorted(update_ends, taken))
+    return bool(len(step) * 2 >= step[-1] - step[0] + 1)
 
 
 def _learns(p: Passes, facts: _ThreadFacts) -> Bool:

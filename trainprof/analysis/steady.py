@@ -69,7 +69,7 @@ def _whole_cycles(mask: Bool, cycle: int) -> Bool:
 
 
 def _warmup(wall_ns: Int64, least: int) -> int:
-    """Finds the change-point: the first step from which a short median is near the later one.
+    """Finds the change-point: the first step that is near the later median, as its followers are.
 
     Args:
         wall_ns: Of the steps, at least two.
@@ -82,8 +82,9 @@ def _warmup(wall_ns: Int64, least: int) -> int:
     tolerance = max(_SETTLED_SHARE * level, 3 * spread)
     windows = sliding_window_view(wall_ns, min(_WINDOW, count))
     for first in range(least, count // 2, _BLOCK):
-        medians = np.median(windows[first : min(first + _BLOCK, count // 2)], axis=1)
-        near = np.flatnonzero(np.abs(medians - level) <= tolerance)
-        if len(near):
-            return first + int(near[0])
+        ahead = windows[first : min(first + _BLOCK, count // 2)]
+        off = np.maximum(np.abs(np.median(ahead, axis=1) - level), np.abs(ahead[:, 0] - level))
+        settled = np.flatnonzero(off <= tolerance)
+        if len(settled):
+            return first + int(settled[0])
     return max(least, count // 4)

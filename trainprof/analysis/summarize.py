@@ -110,9 +110,10 @@ def _summary(run: _Analysed) -> RunSummary:
     )
     account = ledger(timeline.events, attribution, window)
     steps = step_table(timeline, attribution, facts)
-    training = training_of(timeline, steps, facts)
+    fetches = _fetches(run)
+    training = training_of(timeline, steps, fetches, facts)
     loaders = loaders_of(
-        timeline.passes, timeline.on_thread, timeline.all_events, _fetches(run), facts, sites
+        timeline.passes, timeline.on_thread, timeline.all_events, fetches, facts, sites
     )
     system = _system(run)
     feeder = timeline.feeder()

@@ -76,7 +76,7 @@ def build_timeline(events: Events, *, main_thread: int | None, start: int, end: 
     of_thread = events.thread == thread
     own = events if of_thread.all() else events.where(of_thread)
     nesting = nest(own)
-    passes = find_passes(events, _nested_resets(events))
+    passes = find_passes(events)
     loaders_here = set(np.unique(own.site[own.is_kind(*LOADER_CALLS)]).tolist())
     on_thread = np.array([p.loader in loaders_here for p in passes], dtype=bool)
     update_ends = own.end[update_mask(own, nesting)]
@@ -103,22 +103,6 @@ def training_thread(events: Events, main_thread: int | None) -> int:
         if len(threads):
             return int(np.bincount(threads).argmax())
     return main_thread if main_thread is not None else 0
-
-
-def _nested_resets(events: Events) -> Bool:
-    """Marks resets and creations inside another creation, or `next`, of the same loader."""
-    mask = np.zeros(len(events), dtype=bool)
-    starts = events.is_kind(Kind.LOADER_INIT, Kind.LOADER_RESET)
-    if not starts.any():
-        return mask
-    calls = np.flatnonzero(events.is_kind(*LOADER_CALLS))
-    for thread in np.unique(events.thread[calls]).tolist():
-        index = calls[events.thread[calls] == thread]
-        mine = events.where(index)
-        parent = nest(mine).parent
-        same = (parent >= 0) & (mine.site[parent] == mine.site)
-        mask[index[same & mine.is_kind(Kind.LOADER_INIT, Kind.LOADER_RESET)]] = True
-    return mask
 
 
 def _window(

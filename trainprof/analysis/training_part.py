@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from trainprof.analysis.facts import Facts
+from trainprof.analysis.fetches import FetchTable
 from trainprof.analysis.ledger import within
 from trainprof.analysis.loaders import samples_of
 from trainprof.analysis.statistics import statistics_s
@@ -14,7 +15,9 @@ from trainprof.analysis.timeline import Timeline
 from trainprof.record.schema import Kind
 
 
-def training_of(timeline: Timeline, steps: StepTable, facts: Facts) -> Training:
+def training_of(
+    timeline: Timeline, steps: StepTable, fetches: FetchTable, facts: Facts
+) -> Training:
     """Returns what was trained and how fast."""
     steady = steps.steady.mask
     wall = steps.wall_ns[steady]
@@ -23,7 +26,9 @@ def training_of(timeline: Timeline, steps: StepTable, facts: Facts) -> Training:
         per_step = {key: float(ns[steady].mean() / 1e9) for key, ns in steps.per_step.items()}
         per_step.update(evaluation=0.0, startup=0.0, shutdown=0.0)
     feeder = timeline.feeder()
-    samples = samples_of(feeder, timeline.all_events, facts) if feeder is not None else None
+    samples = None
+    if feeder is not None:
+        samples = samples_of(feeder, timeline.all_events, fetches, facts)
     loop_s = (timeline.window.loop_end - timeline.window.loop_start) / 1e9
     loop_s -= float((timeline.segments[:, 1] - timeline.segments[:, 0]).sum() / 1e9)
     return Training(

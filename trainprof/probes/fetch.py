@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 from trainprof.probes.loader import LoaderProbe
 from trainprof.probes.patcher import HookPointMissing, Patcher, hide_our_frame, uncounted
 from trainprof.probes.session import Session
-from trainprof.record.schema import Kind
+from trainprof.record.schema import COLLATE_SHIFT, Kind
 
 Wrapped = Callable[..., Any]
 
@@ -27,7 +27,10 @@ class FetchProbe:
         module = sys.modules.get("torch.utils.data._utils.fetch")
         if module is None:
             raise HookPointMissing("torch.utils.data._utils.fetch is not loaded")
-        self._session = session
+        worker = sys.modules.get("torch.utils.data._utils.worker")
+        if not hasattr(worker, "_worker_info"):
+            raise HookPointMissing("torch.utils.data._utils.worker does not tell the worker")
+        self._session, self._worker = session, cast(Any, worker)
         self._wrap_collate = patcher.guarded(self._time_collate)
         for fetcher in ("_MapDatasetFetcher", "_IterableDatasetFetcher"):
             cls = getattr(module, fetcher, None)
@@ -38,10 +41,16 @@ class FetchProbe:
     def _make_fetch(self, original: Wrapped) -> Wrapped:
         emit, now, loader = self._session.emit, self._session.now, self._loader
         wrap_collate = self._wrap_collate
+        worker = self._worker
+        none = _TimedCollate(_no_collate, now)
 
         def fetch(self: Any, *args: Any, **kwargs: Any) -> Any:
             if type(getattr(self, "collate_fn", None)) is not _TimedCollate:
                 wrap_collate(self)
+            collate = getattr(self, "collate_fn", None)
+            if type(collate) is not _TimedCollate:
+                collate = none
+            collate.began_ns = 0
             start = now()
             try:
                 return original(self, *args, **kwargs)
@@ -49,39 +58,45 @@ class FetchProbe:
                 hide_our_frame(error)
                 raise
             finally:
-                samples = len(args[0]) if args and type(args[0]) is list else 1
-                emit(_FETCH, start, now(), loader.creating, samples, _worker_number())
+                end = now()
+                value = len(args[0]) if args and type(args[0]) is list else 1
+                if collate.began_ns:
+                    value |= end - collate.began_ns << COLLATE_SHIFT
+                info = worker._worker_info
+                number = 0 if info is None else getattr(info, "id", 254) + 1
+                emit(_FETCH, start, end, loader.creating, value, number & 255)
 
         return fetch
 
     def _time_collate(self, fetcher: Any) -> None:
-        fetcher.collate_fn = _TimedCollate(fetcher.collate_fn, self._session)
+        fetcher.collate_fn = _TimedCollate(fetcher.collate_fn, self._session.now)
 
 
 class _TimedCollate:
-    """The fetcher's collate function, timed; lives on the fetcher, which is torch's own object."""
+    """The fetcher's collate function, with the time at which it last began.
 
-    def __init__(self, collate: Wrapped, session: Session) -> None:
+    It lives on the fetcher, which is torch's own object. Collating is the end of a fetch.
+    """
+
+    __slots__ = ("_collate", "_now", "began_ns")
+
+    def __init__(self, collate: Wrapped, now: Callable[[], int]) -> None:
         self._collate = collate
-        self._emit, self._now = session.emit, session.now
+        self._now = now
+        self.began_ns = 0
 
     def __call__(self, samples: Any) -> Any:
-        start = self._now()
+        self.began_ns = self._now()
         try:
             return self._collate(samples)
         except BaseException as error:
             hide_our_frame(error)
             raise
-        finally:
-            self._emit(_COLLATE, start, self._now())
+
+
+def _no_collate(samples: Any) -> Any:
+    return samples
 
 
 uncounted(_TimedCollate.__call__)
-_FETCH, _COLLATE = int(Kind.FETCH), int(Kind.COLLATE)
-
-
-def _worker_number() -> int:
-    """Worker id + 1 in a loader worker, 0 in the main process."""
-    worker = sys.modules.get("torch.utils.data._utils.worker")
-    info = getattr(worker, "_worker_info", None)
-    return 0 if info is None else min(info.id + 1, 255)
+_FETCH = int(Kind.FETCH)

@@ -42,6 +42,7 @@ FUNCTIONAL_LOSSES: Final = (
 # Plain ints: an enum's attribute costs more than the rest of a flag.
 GRAD: Final = int(ForwardFlag.GRAD)
 TRAINING: Final = int(ForwardFlag.TRAINING)
+FORWARD: Final = int(Kind.FORWARD)
 
 
 class ForwardProbe:
@@ -67,10 +68,9 @@ class ForwardProbe:
             (torch.nn.Module, "__call__"),
         )
         functional = torch.nn.functional
-        is_compiling = torch.compiler.is_compiling
         for name in FUNCTIONAL_LOSSES:
             if callable(vars(functional).get(name)):
-                patcher.around(self._make_loss_maker(name, is_compiling), (functional, name))
+                patcher.around(self._make_loss_maker(name), (functional, name))
 
     def _make_call(self, original: Wrapped) -> Wrapped:
         emit, now, record = self._session.emit, self._session.now, self._record
@@ -99,10 +99,11 @@ class ForwardProbe:
                 if known is None:
                     record(self, start, end)
                 else:
+                    kind, number = known
                     flags = GRAD if is_grad_enabled() else 0
-                    if self.__dict__.get("training") is True:
+                    if kind == FORWARD and self.__dict__.get("training") is True:
                         flags |= TRAINING
-                    emit(known[0], start, end, known[1], 0, flags)
+                    emit(kind, start, end, number, 0, flags)
 
         return __call__
 
@@ -140,10 +141,9 @@ class ForwardProbe:
         self._session.keep_track(cls, lambda: forget(self._classes, key))
         return named
 
-    def _make_loss_maker(
-        self, name: str, is_compiling: Callable[[], bool]
-    ) -> Callable[[Wrapped], Wrapped]:
+    def _make_loss_maker(self, name: str) -> Callable[[Wrapped], Wrapped]:
         emit, now, inside = self._session.emit, self._session.now, self._inside
+        compiler = self._session.compiler
         is_grad_enabled, define = self._torch.is_grad_enabled, self._session.log.define
         number = 0
         kind = int(Kind.LOSS)
@@ -151,7 +151,8 @@ class ForwardProbe:
         def make(original: Wrapped) -> Wrapped:
             def loss(*args: Any, **kwargs: Any) -> Any:
                 nonlocal number
-                if is_compiling():
+                is_tracing = compiler.is_tracing
+                if is_tracing is not None and is_tracing():
                     return original(*args, **kwargs)
                 if get_ident() in inside:
                     try:

@@ -10,7 +10,13 @@ from types import FrameType, ModuleType
 from typing import Any
 
 from trainprof.probes.call_site import forget
-from trainprof.probes.patcher import HookPointMissing, Patcher, hide_our_frame, let_dynamo_skip
+from trainprof.probes.patcher import (
+    CompilerState,
+    HookPointMissing,
+    Patcher,
+    hide_our_frame,
+    let_dynamo_skip,
+)
 from trainprof.probes.session import Session
 from trainprof.record.schema import Kind, Topic
 
@@ -30,18 +36,15 @@ class OptimizerProbe:
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._session = session
-        self._emit, self._now = session.emit, session.now
-        self._is_limited = session.limit.before_step is not None
         module = sys.modules.get("torch.optim.optimizer")
         if module is None:
             raise HookPointMissing("torch.optim.optimizer is not loaded")
         pre = module.register_optimizer_step_pre_hook
         post = module.register_optimizer_step_post_hook
-        is_compiling = torch.compiler.is_compiling
+        compiler = session.compiler
         if session.limit.before_step is not None:
-            self._register_limit(pre, patcher, session.limit.before_step, is_compiling)
-        patcher.hook(pre, self._before, is_compiling)
-        patcher.hook(post, self._after, is_compiling)
+            self._register_limit(pre, patcher, session.limit.before_step, compiler)
+        self._hook_steps(pre, post, patcher)
         self._record_scaler_step = patcher.guarded(self._scaler_stepped)
         clip = getattr(torch.nn.utils, "clip_grad", None)
         scaler = getattr(getattr(torch, "amp", None), "GradScaler", None)
@@ -58,7 +61,7 @@ class OptimizerProbe:
             *((Kind.SCHEDULER_STEP, ((cls, "step"),)) for cls in _schedulers(torch)),
         ]
         for kind, where in places:
-            self._optional(patcher, self._maker(kind, is_compiling), *where)
+            self._optional(patcher, self._maker(kind, compiler), *where)
 
     def _optional(self, patcher: Patcher, make: Wrapped, *places: tuple[Any, str]) -> None:
         try:
@@ -71,20 +74,54 @@ class OptimizerProbe:
         register: Wrapped,
         patcher: Patcher,
         check: Callable[[int], None],
-        is_compiling: Callable[[], bool],
+        compiler: CompilerState,
     ) -> None:
         def before(optimizer: Any, args: Any, kwargs: Any) -> None:
-            if not is_compiling() and not self._running(sys._getframe(1)):
+            is_tracing = compiler.is_tracing
+            if is_tracing is not None and is_tracing():
+                return
+            if not self._running(sys._getframe(1)):
                 check(id(optimizer))
 
         let_dynamo_skip(before)
         patcher.on_undo(register(before).remove)
 
-    def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        starts = self._starts.get(get_ident())
-        if starts != []:
-            starts = self._running(sys._getframe(2))
-        starts.append(self._now())
+    def _hook_steps(self, pre: Wrapped, post: Wrapped, patcher: Patcher) -> None:
+        emit, now, compiler = self._session.emit, self._session.now, self._session.compiler
+        stacks, numbers, limit = self._starts, self._numbers, self._session.limit
+        is_limited = limit.before_step is not None
+
+        def before(optimizer: Any, args: Any, kwargs: Any) -> None:
+            is_tracing = compiler.is_tracing
+            if (is_tracing is not None and is_tracing()) or patcher.is_silent:
+                return
+            try:
+                starts = stacks.get(get_ident())
+                if starts != []:
+                    starts = self._running(sys._getframe(1))
+                starts.append(now())
+            except Exception as error:
+                patcher.fail(error)
+
+        def after(optimizer: Any, args: Any, kwargs: Any) -> None:
+            is_tracing = compiler.is_tracing
+            if (is_tracing is not None and is_tracing()) or patcher.is_silent:
+                return
+            try:
+                end = now()
+                starts = stacks.get(get_ident())
+                if not starts:
+                    return
+                start = starts.pop()
+                number = numbers.get(id(optimizer)) or self._number(optimizer)
+                emit(_STEP, start, end, number)
+                if is_limited and not starts:
+                    limit.stepped(id(optimizer))
+            except Exception as error:
+                patcher.fail(error)
+
+        patcher.hook(pre, before)
+        patcher.hook(post, after)
 
     def _running(self, caller: FrameType | None) -> list[int]:
         """Returns the starts of the steps around `caller`, torch's wrapper of `step`.
@@ -100,17 +137,6 @@ class OptimizerProbe:
                 frame = frame.f_back
             del starts[around:]
         return starts
-
-    def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        end = self._now()
-        starts = self._starts.get(get_ident())
-        if not starts:
-            return
-        start = starts.pop()
-        number = self._numbers.get(id(optimizer)) or self._number(optimizer)
-        self._emit(_STEP, start, end, number)
-        if self._is_limited and not starts:
-            self._session.limit.stepped(id(optimizer))
 
     def _number(self, optimizer: Any) -> int:
         key = id(optimizer)
@@ -139,12 +165,13 @@ class OptimizerProbe:
     def _scaler_stepped(self, optimizer: Any, start: int, end: int) -> None:
         self._session.emit(_SCALER_STEP, start, end, self._number(optimizer))
 
-    def _maker(self, kind: Kind, is_compiling: Callable[[], bool]) -> Callable[[Wrapped], Wrapped]:
+    def _maker(self, kind: Kind, compiler: CompilerState) -> Callable[[Wrapped], Wrapped]:
         emit, now, event = self._session.emit, self._session.now, int(kind)
 
         def make(original: Wrapped) -> Wrapped:
             def timed(*args: Any, **kwargs: Any) -> Any:
-                if is_compiling():
+                is_tracing = compiler.is_tracing
+                if is_tracing is not None and is_tracing():
                     return original(*args, **kwargs)
                 start = now()
                 try:

@@ -32,14 +32,32 @@ def hide_our_frame(error: BaseException) -> None:
         error.__traceback__ = traceback.tb_next
 
 
+class CompilerState:
+    """Whether torch.compile is tracing; asking costs nothing while nobody has imported it.
+
+    Attributes:
+        is_tracing: torch's own question, which its compiler answers while it traces, so that our
+            part vanishes from its graphs; None before torch._dynamo is imported.
+    """
+
+    __slots__ = ("is_tracing",)
+
+    def __init__(self) -> None:
+        self.is_tracing: Callable[[], bool] | None = None
+
+
 class Patcher:
-    """Replaces attributes for one probe, and silences that probe after its first fault."""
+    """Replaces attributes for one probe, and silences that probe after its first fault.
+
+    Attributes:
+        is_silent: A fault of ours was reported: the probe is to record no more.
+    """
 
     def __init__(self, probe: str, report_fault: Callable[[str, BaseException], None]) -> None:
         self._probe = probe
         self._report_fault = report_fault
         self._undo: list[Callable[[], None]] = []
-        self._is_silent = False
+        self.is_silent = False
 
     def around(
         self,
@@ -76,27 +94,10 @@ class Patcher:
             raise HookPointMissing(f"{owner.__name__}.{name} is taken")
         self._set(owner, name, value, _ABSENT)
 
-    def hook(
-        self,
-        register: Callable[[Any], Any],
-        callback: Callable[..., None],
-        is_compiling: Callable[[], bool],
-    ) -> None:
-        """Registers `callback` through one of torch's own hooks; guarded.
-
-        torch.compile traces through hooks: `is_compiling` makes ours vanish from its graphs.
-        """
-
-        def hook(*args: Any) -> None:
-            if is_compiling() or self._is_silent:
-                return
-            try:
-                callback(*args)
-            except Exception as error:
-                self.fail(error)
-
-        let_dynamo_skip(hook)
-        self._undo.append(register(hook).remove)
+    def hook(self, register: Callable[[Any], Any], callback: Callable[..., None]) -> None:
+        """Registers a callback that guards itself through one of torch's own hooks."""
+        let_dynamo_skip(callback)
+        self._undo.append(register(callback).remove)
 
     def on_undo(self, action: Callable[[], None]) -> None:
         self._undo.append(action)
@@ -105,7 +106,7 @@ class Patcher:
         """Returns `callback` made safe: its first fault is reported and silences this probe."""
 
         def call(*args: Any) -> None:
-            if self._is_silent:
+            if self.is_silent:
                 return
             try:
                 callback(*args)
@@ -117,8 +118,8 @@ class Patcher:
 
     def fail(self, error: BaseException) -> None:
         """Reports a fault of ours once; from then on the probe's guarded callbacks do nothing."""
-        if not self._is_silent:
-            self._is_silent = True
+        if not self.is_silent:
+            self.is_silent = True
             self._report_fault(self._probe, error)
 
     def undo(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import weakref
 from collections.abc import Callable, Iterable
 from time import perf_counter_ns
@@ -11,7 +12,7 @@ from typing import Any, Protocol
 
 from trainprof.probes.call_site import CallSites
 from trainprof.probes.limit import Limit
-from trainprof.probes.patcher import HookPointMissing, Patcher, let_dynamo_skip
+from trainprof.probes.patcher import CompilerState, HookPointMissing, Patcher, let_dynamo_skip
 from trainprof.record.event_log import EventLog
 from trainprof.record.schema import Topic
 
@@ -30,6 +31,7 @@ class Session:
     Attributes:
         emit: The log's `emit`; probes bind it once, and it stays good in a forked child.
         now: The clock of every record, in ns.
+        compiler: To be asked by wrappers that torch.compile traces through.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class Session:
         self.now = now
         self.emit = log.emit
         self.sites = CallSites(log, cwd)
+        self.compiler = CompilerState()
         self.limit = Limit(log, options or {}, now)
         self._patchers: list[Patcher] = []
         self._kept: dict[int, weakref.ref[Any]] = {}
@@ -53,8 +56,14 @@ class Session:
         """Attaches every probe; one that torch's version does not offer is noted, the rest work."""
         self.log.note(Topic.ENVIRONMENT, _versions(torch))
         let_dynamo_skip(self.emit, and_all_below=True)
+        if "torch._dynamo" in sys.modules:
+            self.compiler_imported(torch)
         for probe in probes:
             self.attach_probe(probe, torch)
+
+    def compiler_imported(self, torch: ModuleType) -> None:
+        """To be called when the script has imported torch._dynamo."""
+        self.compiler.is_tracing = torch.compiler.is_compiling
 
     def attach_probe(self, probe: Probe, torch: ModuleType) -> Patcher:
         """Attaches one probe under a patcher of its own and returns that."""

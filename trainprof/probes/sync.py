@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from types import ModuleType
+from types import CodeType, FrameType, ModuleType
 from typing import Any, Final
 
 from trainprof.probes.patcher import HookPointMissing, Patcher, hide_our_frame
@@ -34,24 +34,21 @@ class SyncProbe:
     name = "sync"
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
-        self._session = session
-        # By code and place in it: the site, or 0 where the caller is not the user's.
-        self._host_sites: dict[tuple[int, int], int] = {}
-        self._emit, self._sites = session.emit, session.sites
+        self._session, self._patcher = session, patcher
         self._plain = {torch.Tensor, torch.nn.Parameter}
         self._mode_depth = getattr(torch._C, "_len_torch_function_stack", lambda: 0)
-        record = patcher.guarded(self._record)
+        # By code and place in it; the code is kept, so that its id stays its own.
+        self._host_sites: dict[tuple[int, int], tuple[int, CodeType]] = {}
         for name, flag in TENSOR_CALLS.items():
             place = (torch.Tensor, name)
-            self._optional(patcher, self._maker(int(flag), record), place, inherited=True)
+            self._optional(patcher, self._tensor_call(int(flag)), place, inherited=True)
         for module in (
             torch.cuda,
             getattr(torch, "accelerator", None),
             getattr(torch, "xpu", None),
         ):
             if module is not None:
-                make = self._maker(_SYNCHRONIZE, record)
-                self._optional(patcher, make, (module, "synchronize"))
+                self._optional(patcher, self._synchronize, (module, "synchronize"))
 
     def _optional(
         self, patcher: Patcher, make: Wrapped, place: tuple[Any, str], inherited: bool = False
@@ -61,8 +58,10 @@ class SyncProbe:
         except HookPointMissing as missing:
             self._session.unavailable(self.name, str(missing))
 
-    def _maker(self, flag: int, record: Callable[..., None]) -> Callable[[Wrapped], Wrapped]:
-        now, frame_of_caller = self._session.now, sys._getframe
+    def _tensor_call(self, flag: int) -> Callable[[Wrapped], Wrapped]:
+        emit, now, patcher = self._session.emit, self._session.now, self._patcher
+        plain, mode_depth, host_sites = self._plain, self._mode_depth, self._host_sites
+        find, frame_of_caller = self._session.sites.find, sys._getframe
 
         def make(original: Wrapped) -> Wrapped:
             def call(*args: Any, **kwargs: Any) -> Any:
@@ -73,27 +72,50 @@ class SyncProbe:
                     hide_our_frame(error)
                     raise
                 finally:
-                    record(flag, args, start, now(), frame_of_caller(1))
+                    # A mode or a subclass of the script's would see our reads as calls.
+                    if args and type(args[0]) in plain and not patcher.is_silent:
+                        try:
+                            caller = frame_of_caller(1)
+                            if mode_depth():
+                                pass
+                            elif not args[0].is_cpu:
+                                emit(_SYNC, start, now(), find(caller), 0, flag)
+                            else:
+                                key = (id(caller.f_code), caller.f_lasti)
+                                site = (host_sites.get(key) or self._host_site(key, caller))[0]
+                                if site:
+                                    emit(_SYNC, start, start, site, 0, flag | _ON_CPU)
+                        except Exception as error:
+                            patcher.fail(error)
 
             return call
 
         return make
 
-    def _record(self, flag: int, args: tuple[Any, ...], start: int, end: int, caller: Any) -> None:
-        site = None
-        if flag != _SYNCHRONIZE:
-            if not args or type(args[0]) not in self._plain or self._mode_depth():
-                return
-            if args[0].is_cpu:
-                key = (id(caller.f_code), caller.f_lasti)
-                site = self._host_sites.get(key)
-                if site is None:
-                    is_users = self._sites.is_user_code(caller.f_code)
-                    site = self._host_sites[key] = self._sites.name(caller) if is_users else 0
-                if site == 0:
-                    return
-                flag |= _ON_CPU
-        self._emit(_SYNC, start, end, self._sites.find(caller) if site is None else site, 0, flag)
+    def _host_site(self, key: tuple[int, int], caller: FrameType) -> tuple[int, CodeType]:
+        """Returns the site of a call on a host tensor; 0 where the caller is not the user's."""
+        sites = self._session.sites
+        site = sites.name(caller) if sites.is_user_code(caller.f_code) else 0
+        known = self._host_sites[key] = (site, caller.f_code)
+        return known
+
+    def _synchronize(self, original: Wrapped) -> Wrapped:
+        now, record = self._session.now, self._patcher.guarded(self._synchronized)
+
+        def synchronize(*args: Any, **kwargs: Any) -> Any:
+            start = now()
+            try:
+                return original(*args, **kwargs)
+            except BaseException as error:
+                hide_our_frame(error)
+                raise
+            finally:
+                record(start, now(), sys._getframe(1))
+
+        return synchronize
+
+    def _synchronized(self, start: int, end: int, caller: FrameType) -> None:
+        self._session.emit(_SYNC, start, end, self._session.sites.find(caller), 0, _SYNCHRONIZE)
 
 
 _SYNC = int(Kind.SYNC)

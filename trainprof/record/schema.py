@@ -55,9 +55,8 @@ class Kind(IntEnum):
     LOADER_NEXT = 12  # value = batches yielded so far in this pass (1 = the first)
     LOADER_END = 13  # a `next` that raised StopIteration; includes worker shutdown
     LOADER_ERROR = 14  # a `next` that raised anything else
-    SAMPLER = 15  # value = samples in the index list, or 0 when it has no length
-    FETCH = 16  # dataset[i] and collate; value = samples, or 0
-    COLLATE = 17
+    SAMPLER = 15  # the drawing of indices for a worker; value = how many
+    FETCH = 16  # dataset[i] and collate; value = samples | collate ns << COLLATE_SHIFT
     # the training loop
     TRANSFER = 20  # site; flags = Transfer; value = bytes
     PLACEMENT = 21  # Module.to and the like; site
@@ -74,6 +73,10 @@ class Kind(IntEnum):
     CHECKPOINT_SAVE = 32  # site
     CHECKPOINT_LOAD = 33  # site
     GC = 34  # value = generation
+
+
+# A FETCH record's value: samples below this bit, the ns of the collate that ended it above.
+COLLATE_SHIFT: Final = 24
 
 
 class Topic(IntEnum):

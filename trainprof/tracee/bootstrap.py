@@ -7,7 +7,7 @@ import os
 import sys
 from time import perf_counter_ns
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from trainprof.record.names import ENV_DIRECTORY, ENV_OPTIONS, EVENTS
 from trainprof.tracee import profile_shim
@@ -16,6 +16,9 @@ from trainprof.tracee.import_hook import AfterImport
 if TYPE_CHECKING:
     from trainprof.probes.session import Session
     from trainprof.record.event_log import EventLog
+
+
+COMPILER: Final = "torch._dynamo"
 
 
 class Tracee:
@@ -53,8 +56,9 @@ class Tracee:
 
             log = self._open_log()
             log.remember(Kind.TORCH_IMPORT, start_ns, end_ns)
-            self.session = Session(log, cwd=self._cwd, options=self._options)
-            self.session.attach(torch, default_probes())
+            session = self.session = Session(log, cwd=self._cwd, options=self._options)
+            session.attach(torch, default_probes())
+            AfterImport({COMPILER: lambda *_: session.compiler_imported(torch)}).install()
         except Exception as error:
             self._report("attach", error)
 

@@ -6,7 +6,7 @@ import pytest
 from support.events import ITEM_ON_CPU, LEARNS, MS, US, FakeRun
 
 from trainprof.analysis.summary import Statistics
-from trainprof.record.schema import Kind, SyncFlag, TransferFlag
+from trainprof.record.schema import COLLATE_SHIFT, Kind, SyncFlag, TransferFlag
 
 
 def test_slow_batches_are_counted_whole_and_by_their_excess_the_first_exempt(tmp_path):
@@ -58,7 +58,8 @@ def test_workers_draw_ahead_of_what_is_taken(tmp_path):
             for _ in range(4):
                 run.leaf(Kind.SAMPLER, 1, site=loader, value=8)
         for _ in range(3):  # and then a break
-            run.next(loader, samples=8)
+            with run.span(Kind.LOADER_NEXT, site=loader, value=1):
+                run.leaf(Kind.SAMPLER, 1, site=loader, value=8)
             run.learn(optimizer)
         run.yielded[loader] = 0
     assert run.summary(tmp_path).training.samples == 2 * 3 * 8
@@ -104,10 +105,8 @@ def test_a_loaders_entry(tmp_path):
         run.iterate(loader)
         for number in range(3):
             with run.span(Kind.LOADER_NEXT, site=loader, value=number + 1):
-                run.leaf(Kind.SAMPLER, 5, site=loader, value=4)
-                with run.span(Kind.FETCH, value=4):
-                    run.passes_time(700)
-                    run.leaf(Kind.COLLATE, 100)
+                run.passes_time(5)  # the sampler
+                run.fetch(800, 4, collate=100)
             run.learn(optimizer)
         run.stop(loader)
     (entry,) = run.summary(tmp_path).loaders
@@ -133,9 +132,7 @@ def test_fetches_of_workers_come_from_their_own_logs(tmp_path):
         worker = FakeRun(pid=5000 + number, role="child")
         worker.texts = run.texts
         for _ in range(2):
-            with worker.span(Kind.FETCH, site=loader, value=8, flags=number + 1):
-                worker.passes_time(1000)
-                worker.leaf(Kind.COLLATE, 50)
+            worker.fetch(1050, 8, collate=50, site=loader, flags=number + 1)
         path = tmp_path / "run" / "events" / f"{worker.pid}-1.events"
         path.write_bytes(worker.log_bytes())
     from trainprof.analysis import summarize
@@ -155,14 +152,11 @@ def test_a_loader_in_a_dataset_keeps_its_collation_apart(tmp_path):
     for number in range(3):
         with (
             run.span(Kind.LOADER_NEXT, site=loader, value=number + 1),
-            run.span(Kind.FETCH, value=1),
+            run.span(Kind.FETCH, value=1 | 100 << COLLATE_SHIFT),
         ):
-            with (
-                run.span(Kind.LOADER_NEXT, site=inner, value=1),
-                run.span(Kind.FETCH, value=1),
-            ):
-                run.leaf(Kind.COLLATE, 10)
-            run.leaf(Kind.COLLATE, 100)
+            with run.span(Kind.LOADER_NEXT, site=inner, value=1):
+                run.fetch(50, 1, collate=10)
+            run.passes_time(500)
         run.learn(optimizer)
     outer, inside = run.summary(tmp_path).loaders
     assert outer.fetch.collate_s == pytest.approx(300e-9)

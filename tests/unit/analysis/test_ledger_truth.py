@@ -50,7 +50,7 @@ def test_what_runs_inside_another_span_is_charged_where_it_belongs(tmp_path):
             run.forward(100)  # a teacher inside the dataset is data loading
             run.leaf(Kind.TRANSFER, 30, flags=1)
             run.leaf(Kind.GC, 20)
-            run.leaf(Kind.COLLATE, 50)
+            run.passes_time(50)
     with run.span(Kind.FORWARD, flags=LEARNS):
         run.passes_time(1000)
         run.leaf(Kind.GC, 200)

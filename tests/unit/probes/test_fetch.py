@@ -69,14 +69,14 @@ def test_dataset_and_collate_times(recorder: Recorder) -> None:
     list(DataLoader(Numbers(clock), batch_size=2, collate_fn=collate))
     recording = recorder.read()
     fetches = recording.of(Kind.FETCH)
-    assert [(e.ns, e.value, e.flags) for e in fetches] == [(207, 2, 0), (207, 2, 0), (107, 1, 0)]
-    assert [e.ns for e in recording.of(Kind.COLLATE)] == [7, 7, 7]
+    assert [(e.ns, e.samples, e.flags) for e in fetches] == [(207, 2, 0), (207, 2, 0), (107, 1, 0)]
+    assert [e.collate_ns for e in fetches] == [7, 7, 7]
 
 
 def test_without_batching(recorder: Recorder) -> None:
     recorder.start(*probes())
     assert len(list(DataLoader(Stream(), batch_size=None))) == 3
-    assert [e.value for e in recorder.read().of(Kind.FETCH)] == [1] * 4
+    assert [e.samples for e in recorder.read().of(Kind.FETCH)] == [1] * 4
 
 
 def test_forked_workers_write_their_own_logs(recorder: Recorder, tmp_path: Path) -> None:
@@ -90,15 +90,15 @@ def test_forked_workers_write_their_own_logs(recorder: Recorder, tmp_path: Path)
         fetches = worker.of(Kind.FETCH)
         assert len(fetches) == 4  # two epochs, persistent
         assert {f.text["kind"] for f in fetches} == {"DataLoader"}
-        assert {f.value for f in fetches} == {2}
-        assert len(worker.of(Kind.COLLATE)) == 4
+        assert {f.samples for f in fetches} == {2}
+        assert all(0 < f.collate_ns <= f.ns for f in fetches)
 
 
 def test_spawned_workers_write_their_own_logs(tmp_path: Path) -> None:
     done = run_workers(tmp_path, "spawn")
     assert (done.returncode, done.stderr) == (0, "")
     _, *workers = read_recordings(tmp_path / "run" / "events")
-    fetches = [(f.flags, f.value) for worker in workers for f in worker.of(Kind.FETCH)]
+    fetches = [(f.flags, f.samples) for worker in workers for f in worker.of(Kind.FETCH)]
     assert sorted(fetches) == [(1, 2)] * 4 + [(2, 2)] * 4
 
 

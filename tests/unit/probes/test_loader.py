@@ -107,8 +107,16 @@ def test_waits_are_the_datasets_time(recorder: Recorder) -> None:
     nexts = recording.of(Kind.LOADER_NEXT)
     assert [(event.ns, event.value) for event in nexts] == [(1000, 1), (1000, 2)] * 2
     assert [event.ns for event in recording.of(Kind.LOADER_END)] == [0, 0]
-    assert [event.value for event in recording.of(Kind.SAMPLER)] == [2, 2] * 2
+    assert recording.of(Kind.SAMPLER) == []  # without workers the fetch tells
     assert len(recording.of(Kind.LOADER_INIT)) == 2
+
+
+def test_the_indices_that_workers_are_sent_are_counted(recorder: Recorder) -> None:
+    recorder.start(LoaderProbe())
+    for _ in DataLoader(Numbers(), batch_size=2, num_workers=1):
+        pass
+    drawn = recorder.read().of(Kind.SAMPLER)
+    assert [event.value for event in drawn] == [2] * (len(Numbers()) // 2)
 
 
 def test_a_loader_is_named_by_the_line_that_builds_it(recorder: Recorder) -> None:

@@ -1,0 +1,132 @@
+"""One headline: which part it names, when, and how loudly."""
+
+from __future__ import annotations
+
+import pytest
+from support.events import LEARNS, MS, US, FakeRun
+
+from trainprof.record.schema import Kind, SyncFlag, Topic, TransferFlag
+
+
+def loop(
+    tmp_path,
+    *,
+    wait=0,
+    compute=1000,
+    python=0,
+    save=0,
+    transfer=0,
+    sync=0,
+    evaluate=0,
+    steps=100,
+    device=None,
+    startup=0,
+    gc=0,
+):
+    """`steps` steps of so many us each; `evaluate` us after each 20th."""
+    run = FakeRun()
+    loader, validation, optimizer = run.loader(41), run.loader(42), run.optimizer()
+    line = run.site(77)
+    if device:
+        run.text(Topic.ENVIRONMENT, {"device": device})
+    run.passes_time(startup * US)
+    run.iterate(loader, 1)
+    for step in range(steps):
+        run.next(loader, max(1, wait * US))
+        if transfer:
+            run.leaf(Kind.TRANSFER, transfer * US, flags=TransferFlag.H2D, site=line)
+        run.forward(compute * US, flags=LEARNS)
+        if gc:
+            run.leaf(Kind.GC, gc * US)
+        if sync:
+            run.leaf(Kind.SYNC, sync * US, flags=SyncFlag.ITEM, site=line)
+        run.passes_time(python * US)
+        if save:
+            run.leaf(Kind.CHECKPOINT_SAVE, save * US, site=line)
+        run.update(optimizer, 1)
+        if evaluate and step % 20 == 10:
+            run.evaluation_pass(validation, 1, wait=1, forward=evaluate * US)
+    run.stop(loader, 1)
+    return run.summary(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("parts", "bottleneck", "level"),
+    [
+        ({"wait": 300}, "data", "highly"),
+        ({"wait": 100}, "compute", None),
+        ({"wait": 150, "compute": 400, "python": 140, "save": 130, "gc": 130}, "host", "highly"),
+        ({"python": 300}, "host", "highly"),
+        ({"gc": 300}, "host", "highly"),
+        ({"save": 300}, "checkpoint", "highly"),
+        ({"evaluate": 20 * 300}, "evaluation", "highly"),
+        ({}, "compute", None),
+        ({"wait": 120, "compute": 400, "sync": 480}, "data", "moderately"),
+        ({"transfer": 950, "compute": 30, "wait": 20}, "none", None),
+    ],
+)
+def test_the_largest_part_is_named(tmp_path, parts, bottleneck, level):
+    found = loop(tmp_path, **parts).verdict
+    assert (found.bottleneck, found.level) == (bottleneck, level)
+
+
+def test_waiting_for_data_names_the_line_that_built_the_loader_in_steady_figures(tmp_path):
+    found = loop(tmp_path, wait=3000)
+    assert found.verdict.site == "train.py:41"
+    assert found.verdict.share == pytest.approx(0.75, abs=1e-3)
+    assert found.verdict.headline == (
+        "DATA-BOUND: the loop waits for train.py:41 in 75% of training time, 3.00 of 4.00 ms a step"
+    )
+
+
+def test_evaluation_and_checkpoints_name_their_lines(tmp_path):
+    assert loop(tmp_path, evaluate=20_000).verdict.site == "train.py:42"
+    saves = loop(tmp_path / "saves", save=500).verdict
+    assert saves.site == "train.py:77"
+    assert saves.headline == (
+        "CHECKPOINTS: torch.save and load at train.py:77 take 33% of training time, 0.1 s"
+    )
+
+
+def test_host_time_names_its_place(tmp_path):
+    found = loop(tmp_path, python=1000).verdict
+    assert found.headline.endswith("1.00 of 2.00 ms a step, most of it between backward and update")
+
+
+@pytest.mark.parametrize("part", ["transfer", "sync"])
+def test_on_an_accelerator_no_sync_or_transfer_is_headlined(tmp_path, part):
+    found = loop(tmp_path, **{part: 5000}, device="cuda:0").verdict
+    assert found.bottleneck == "compute"
+    assert "waiting for the GPU or copying" in found.headline
+    assert found.site is None
+
+
+def test_what_comes_next_is_told_where_it_is_worth_it(tmp_path):
+    assert loop(tmp_path, wait=100).verdict.headline.endswith("next comes waiting for data with 9%")
+    assert loop(tmp_path / "b", wait=10).verdict.headline.endswith("nothing else reaches 5%")
+
+
+def test_start_up_is_named_in_long_runs_where_it_is_most(tmp_path):
+    assert loop(tmp_path, startup=70_000_000).verdict.bottleneck == "startup"
+    assert loop(tmp_path / "short", startup=50_000_000).verdict.bottleneck == "compute"
+    long = loop(tmp_path / "long", startup=70_000_000, compute=2_000_000, steps=60)
+    assert long.verdict.bottleneck == "compute"
+
+
+def test_less_than_twenty_steady_steps_are_not_enough(tmp_path):
+    assert loop(tmp_path, wait=5000, steps=20).verdict.bottleneck == "unknown"
+    assert loop(tmp_path / "enough", wait=5000, steps=21).verdict.bottleneck == "data"
+
+
+def test_shares_are_of_the_training_phase_alone(tmp_path):
+    run = FakeRun()
+    loader, optimizer = run.loader(), run.optimizer()
+    run.passes_time(500 * MS)
+    run.iterate(loader, 1)
+    for _ in range(40):
+        run.next(loader, MS)
+        run.learn(optimizer, forward=MS, backward=MS, update=MS)
+    run.stop(loader, 1)
+    run.passes_time(500 * MS)
+    run.evaluation_pass(run.loader(50), 10, forward=100 * MS)
+    assert run.summary(tmp_path).verdict.share == pytest.approx(0.25)
