@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import sys
 from _thread import get_ident
 from collections.abc import Callable
-from types import FrameType, ModuleType
+from types import ModuleType
 from typing import Any
 
 from trainprof.probes.call_site import forget
@@ -16,6 +17,7 @@ from trainprof.probes.patcher import (
     Patcher,
     hide_our_frame,
     let_dynamo_skip,
+    uncounted,
 )
 from trainprof.probes.session import Session
 from trainprof.record.schema import Kind, Topic
@@ -24,13 +26,15 @@ Wrapped = Callable[..., Any]
 
 
 class OptimizerProbe:
-    """Uses torch's own global step hooks; the rest has none and is wrapped."""
+    """Wraps every optimizer's `step`, and what comes with it."""
 
     name = "optimizer"
 
     def __init__(self) -> None:
-        # Per thread, the starts of the steps that are running: `super().step()` fires twice.
-        self._starts: dict[int, list[int]] = {}
+        # Threads that are inside an optimizer's step, kept where a limit was set.
+        self._running: set[int] = set()
+        # By id: our wrappers, and torch's inside them.
+        self._hooked: dict[int, tuple[Wrapped, Any]] = {}
         self._numbers: dict[int, int] = {}
         self._serial = itertools.count(1)
 
@@ -39,12 +43,9 @@ class OptimizerProbe:
         module = sys.modules.get("torch.optim.optimizer")
         if module is None:
             raise HookPointMissing("torch.optim.optimizer is not loaded")
-        pre = module.register_optimizer_step_pre_hook
-        post = module.register_optimizer_step_post_hook
         compiler = session.compiler
-        if session.limit.before_step is not None:
-            self._register_limit(pre, patcher, session.limit.before_step, compiler)
-        self._hook_steps(pre, post, patcher)
+        self._record_step = patcher.guarded(self._stepped)
+        self._watch_steps(module.Optimizer, patcher)
         self._record_scaler_step = patcher.guarded(self._scaler_stepped)
         clip = getattr(torch.nn.utils, "clip_grad", None)
         scaler = getattr(getattr(torch, "amp", None), "GradScaler", None)
@@ -69,74 +70,85 @@ class OptimizerProbe:
         except HookPointMissing as missing:
             self._session.unavailable(self.name, str(missing))
 
-    def _register_limit(
-        self,
-        register: Wrapped,
-        patcher: Patcher,
-        check: Callable[[int], None],
-        compiler: CompilerState,
-    ) -> None:
-        def before(optimizer: Any, args: Any, kwargs: Any) -> None:
+    def _watch_steps(self, optimizer_class: Any, patcher: Patcher) -> None:
+        """Wraps the wrapper that torch puts around each optimizer class's `step`.
+
+        torch's own step hooks run inside it, and would leave out 30 us and more of every step.
+        """
+
+        def make(decorate: Wrapped) -> Wrapped:
+            def profile_hook_step(function: Wrapped) -> Wrapped:
+                return self._wrap_step(decorate(function))
+
+            return profile_hook_step
+
+        patcher.around(make, (optimizer_class, "profile_hook_step"))
+        for cls in _heirs(optimizer_class):  # those of which there is an instance already
+            step = vars(cls).get("step")
+            if getattr(step, "hooked", False):
+                type.__setattr__(cls, "step", self._wrap_step(step))
+        patcher.on_undo(lambda: self._unwrap_steps(optimizer_class))
+
+    def _wrap_step(self, hooked: Any) -> Wrapped:
+        emit, now, compiler = self._session.emit, self._session.now, self._session.compiler
+        numbers, running = self._numbers, self._running
+        limit = self._session.limit
+        before_step = limit.before_step
+
+        def step(*args: Any, **kwargs: Any) -> Any:
             is_tracing = compiler.is_tracing
             if is_tracing is not None and is_tracing():
-                return
-            if not self._running(sys._getframe(1)):
-                check(id(optimizer))
-
-        let_dynamo_skip(before)
-        patcher.on_undo(register(before).remove)
-
-    def _hook_steps(self, pre: Wrapped, post: Wrapped, patcher: Patcher) -> None:
-        emit, now, compiler = self._session.emit, self._session.now, self._session.compiler
-        stacks, numbers, limit = self._starts, self._numbers, self._session.limit
-        is_limited = limit.before_step is not None
-
-        def before(optimizer: Any, args: Any, kwargs: Any) -> None:
-            is_tracing = compiler.is_tracing
-            if (is_tracing is not None and is_tracing()) or patcher.is_silent:
-                return
+                return hooked(*args, **kwargs)
+            if before_step is not None and get_ident() not in running:
+                return limited(*args, **kwargs)
+            start = now()
             try:
-                starts = stacks.get(get_ident())
-                if starts != []:
-                    starts = self._running(sys._getframe(1))
-                starts.append(now())
-            except Exception as error:
-                patcher.fail(error)
-
-        def after(optimizer: Any, args: Any, kwargs: Any) -> None:
-            is_tracing = compiler.is_tracing
-            if (is_tracing is not None and is_tracing()) or patcher.is_silent:
-                return
-            try:
-                end = now()
-                starts = stacks.get(get_ident())
-                if not starts:
-                    return
-                start = starts.pop()
-                number = numbers.get(id(optimizer)) or self._number(optimizer)
+                result = hooked(*args, **kwargs)
+            except BaseException as error:
+                hide_our_frame(error)
+                raise
+            end = now()
+            number = numbers.get(id(args[0]))
+            if number is None:
+                record(args[0], start, end)
+            else:
                 emit(_STEP, start, end, number)
-                if is_limited and not starts:
-                    limit.stepped(id(optimizer))
-            except Exception as error:
-                patcher.fail(error)
+            return result
 
-        patcher.hook(pre, before)
-        patcher.hook(post, after)
+        def limited(*args: Any, **kwargs: Any) -> Any:
+            assert before_step is not None
+            before_step(id(args[0]))
+            running.add(get_ident())
+            try:
+                result = step(*args, **kwargs)
+            except BaseException as error:
+                hide_our_frame(error)
+                raise
+            finally:
+                running.discard(get_ident())
+            limit.stepped(id(args[0]))
+            return result
 
-    def _running(self, caller: FrameType | None) -> list[int]:
-        """Returns the starts of the steps around `caller`, torch's wrapper of `step`.
+        record = self._record_step
+        for function in (step, limited):
+            let_dynamo_skip(uncounted(function))
+        functools.update_wrapper(step, hooked)
+        # torch.compile takes torch's wrapper off by this attribute, and ours with it.
+        step.__wrapped__ = getattr(hooked, "__wrapped__", hooked)  # type: ignore[attr-defined]
+        self._hooked[id(step)] = (step, hooked)
+        return step
 
-        A step that raised has left its start behind: as many are running as there are wrappers.
-        """
-        starts = self._starts.setdefault(get_ident(), [])
-        if starts and caller is not None:
-            wrapper, around = caller.f_code, 0
-            frame = caller.f_back
-            while frame is not None:
-                around += frame.f_code is wrapper
-                frame = frame.f_back
-            del starts[around:]
-        return starts
+    def _stepped(self, optimizer: Any, start: int, end: int) -> None:
+        """Records an optimizer's first step, which gets its number here."""
+        self._session.emit(_STEP, start, end, self._number(optimizer))
+
+    def _unwrap_steps(self, optimizer_class: Any) -> None:
+        for cls in _heirs(optimizer_class):
+            step = vars(cls).get("step")
+            if id(step) in self._hooked:
+                _, hooked = self._hooked[id(step)]
+                hooked.hooked = getattr(step, "hooked", False)  # torch marked ours
+                type.__setattr__(cls, "step", hooked)
 
     def _number(self, optimizer: Any) -> int:
         key = id(optimizer)
@@ -186,6 +198,11 @@ class OptimizerProbe:
             return timed
 
         return make
+
+
+def _heirs(cls: type) -> list[type]:
+    children: list[type] = cls.__subclasses__()
+    return [heir for child in children for heir in (child, *_heirs(child))]
 
 
 def _schedulers(torch: ModuleType) -> list[Any]:

@@ -85,7 +85,9 @@ class Patcher:
         let_dynamo_skip(wrapper)
         for place_owner, place_name in places:
             held = getattr(place_owner, "__dict__", {}).get(place_name, _ABSENT)
-            if held is original or (inherited and held is _ABSENT):
+            if isinstance(held, staticmethod) and held.__func__ is original:
+                self._set(place_owner, place_name, staticmethod(wrapper), held)
+            elif held is original or (inherited and held is _ABSENT):
                 self._set(place_owner, place_name, wrapper, held)
 
     def add(self, owner: Any, name: str, value: Any) -> None:
@@ -93,11 +95,6 @@ class Patcher:
         if name in vars(owner):
             raise HookPointMissing(f"{owner.__name__}.{name} is taken")
         self._set(owner, name, value, _ABSENT)
-
-    def hook(self, register: Callable[[Any], Any], callback: Callable[..., None]) -> None:
-        """Registers a callback that guards itself through one of torch's own hooks."""
-        let_dynamo_skip(callback)
-        self._undo.append(register(callback).remove)
 
     def on_undo(self, action: Callable[[], None]) -> None:
         self._undo.append(action)
@@ -132,6 +129,8 @@ class Patcher:
         if not hasattr(owner, "__dict__"):
             raise HookPointMissing(f"{where} has no {name}")
         found: Any = getattr(owner, name, _ABSENT) if inherited else vars(owner).get(name, _ABSENT)
+        if isinstance(found, staticmethod):
+            found = found.__func__
         if not callable(found):
             raise HookPointMissing(f"{where}.{name} does not exist")
         return cast(Callable[..., Any], found)
