@@ -139,7 +139,7 @@ def write_run(directory: RunDirectory, steps: int, epochs: int = 100) -> int:
 CHILD = """
 import json, resource, sys, time
 from pathlib import Path
-from trainprof.analysis import summarize
+from trainprof.analysis.summarize import summarize
 from trainprof.analysis.summary import to_jsonable
 from trainprof.record.run_directory import RunDirectory, write_json
 from trainprof.report import terminal

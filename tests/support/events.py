@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from trainprof.analysis import summarize
 from trainprof.analysis.events import Events, ProcessLog, load_process
+from trainprof.analysis.summarize import summarize
 from trainprof.analysis.summary import RunSummary
 from trainprof.record.log_reader import EventLogFile
 from trainprof.record.names import EVENT_LOG_SUFFIX

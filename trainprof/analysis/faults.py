@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import Final
 
 from trainprof.analysis.events import ProcessLog
 from trainprof.analysis.recording import Recording
 from trainprof.record.schema import Topic
+
+RECORDING_STOPPED: Final = "recording stopped"
 
 
 def faults_of(recording: Recording, origin_ns: int) -> list[str]:
@@ -26,7 +29,7 @@ def faults_of(recording: Recording, origin_ns: int) -> list[str]:
         if log.stopped_ns is not None:
             after_s = (log.stopped_ns - origin_ns) / 1e9
             why = os.strerror(log.stopped_errno) if log.stopped_errno else "unknown reason"
-            faults.append(f"recording of process {log.pid} stopped after {after_s:.1f} s: {why}")
+            faults.append(f"{RECORDING_STOPPED} after {after_s:.1f} s (process {log.pid}): {why}")
     return list(dict.fromkeys(faults))
 
 

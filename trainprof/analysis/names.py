@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
-UNKNOWN_SITE: Final = "unknown"
+from trainprof.record.site_name import UNKNOWN_SITE, site_name
+
+__all__ = ["UNKNOWN_SITE", "Sites"]
 
 
 class Sites:
@@ -22,13 +23,4 @@ class Sites:
         self._cwd = cwd
 
     def __getitem__(self, number: int) -> str:
-        place = self._texts.get(number)
-        if not isinstance(place, list) or len(place) < 2:
-            return UNKNOWN_SITE
-        return f"{self._short(str(place[0]))}:{place[1]}"
-
-    def _short(self, file: str) -> str:
-        if not self._cwd or not os.path.isabs(file):
-            return file
-        relative = os.path.relpath(file, self._cwd)
-        return file if relative.startswith(os.pardir) else relative
+        return site_name(self._texts.get(number), self._cwd)

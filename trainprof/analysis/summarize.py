@@ -64,11 +64,14 @@ def summarize(
     recording = read_recording(directory)
     process = training_process(recording)
     start, end = _span(recording, process.events)
-    timeline = build_timeline(process.events, main_thread=process.main_thread, start=start, end=end)
+    recorded = end if process.stopped_ns is None else min(end, max(start, process.stopped_ns))
+    timeline = build_timeline(
+        process.events, main_thread=process.main_thread, start=start, end=recorded
+    )
     is_part = epoch is not None or steps is not None
     if is_part:
         timeline = narrowed(timeline, epoch, steps)
-    return _summary(_Analysed(recording, process, timeline, start, is_part))
+    return _summary(_Analysed(recording, process, timeline, start, end, is_part))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +79,7 @@ class _Analysed:
     """A recording with the timeline of its training process.
 
     Attributes:
-        origin_ns: Start of the run.
+        origin_ns, end_ns: Start and end of the run.
         is_part: The timeline is an epoch or some steps of it.
     """
 
@@ -84,6 +87,7 @@ class _Analysed:
     process: TrainingProcess
     timeline: Timeline
     origin_ns: int
+    end_ns: int
     is_part: bool
 
     @property
@@ -172,7 +176,7 @@ def _run(run: _Analysed, account: Ledger) -> Run:
     return Run(
         name=str(manifest.get("name") or recording.directory.path.name),
         command=[str(word) for word in command] if isinstance(command, list) else [],
-        wall_s=account.wall_s,
+        wall_s=account.wall_s if run.is_part else (run.end_ns - run.origin_ns) / 1e9,
         exit=_exit(recording),
         versions=versions | run.facts.versions(),
         device_timing="cpu" if device is None else "async",

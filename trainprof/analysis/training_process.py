@@ -30,6 +30,11 @@ class TrainingProcess:
     main_thread: int | None
 
     @property
+    def stopped_ns(self) -> int | None:
+        """When recording stopped for good, or None: nothing is known of the time after it."""
+        return self.logs[-1].stopped_ns if self.logs else None
+
+    @property
     def pid(self) -> int:
         return self.logs[0].pid or 0 if self.logs else 0
 

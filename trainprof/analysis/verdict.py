@@ -49,7 +49,8 @@ class Evidence:
 def verdict(evidence: Evidence) -> Verdict:
     """Names the largest part of training that is not computing, if it is large enough.
 
-    Where computing is most of the time and nothing else reaches HIGH_SHARE, it is `compute`.
+    Where computing is most of the time and nothing else reaches HIGH_SHARE, it is `compute`, and
+    the level tells how far the loop is bound by its data: not or moderately.
     """
     if evidence.steps.steps == 0 and evidence.training.get("evaluation", 0) > 0:
         return _without_steps(evidence)
@@ -61,7 +62,7 @@ def verdict(evidence: Evidence) -> Verdict:
             return Verdict(
                 "startup",
                 f"START-UP: {evidence.startup_s:.1f} of {evidence.wall_s:.1f} s passed before the "
-                f"first batch, {share:.0%} of the run",
+                f"first batch, {_percent(share)} of the run",
                 "highly",
                 share,
             )
@@ -73,8 +74,12 @@ def verdict(evidence: Evidence) -> Verdict:
         level = "highly" if share >= HIGH_SHARE else "moderately"
         return _named(evidence, name, share, level)
     if compute >= 0.5:
-        return Verdict("compute", _compute_headline(evidence, compute, name, share), None, compute)
-    return Verdict("none", f"NOTHING STANDS OUT: no part takes {MODERATE_SHARE:.0%} of training")
+        level = "moderately" if shares["data"] >= MODERATE_SHARE else "not"
+        headline = _compute_headline(evidence, compute, level, name, share)
+        return Verdict("compute", headline, level, compute)
+    return Verdict(
+        "none", f"NOTHING STANDS OUT: no part takes {_percent(MODERATE_SHARE)} of training"
+    )
 
 
 def _shares(evidence: Evidence) -> dict[str, float]:
@@ -108,7 +113,8 @@ def _data_headline(evidence: Evidence, share: float) -> tuple[str, str | None]:
     loader = max(feeding, key=lambda x: x.wait_total_s, default=None)
     site = loader.site if loader else None
     where = site or "its data"
-    text = f"DATA-BOUND: the loop waits for {where} in {share:.0%} of training time"
+    prefix = "" if share >= HIGH_SHARE else "MODERATELY "
+    text = f"{prefix}DATA-BOUND: the loop waits for {where} in {_percent(share)} of training time"
     steady = evidence.steps.per_step_s
     step = evidence.steps.step_s
     if steady and step and step.mean > 0:
@@ -121,21 +127,21 @@ def _evaluation_headline(evidence: Evidence, share: float) -> tuple[str, str | N
     site = evidence.evaluation_site
     seconds = evidence.training.get("evaluation", 0.0)
     over = f" over {site}" if site else ""
-    return f"EVALUATION: it takes {share:.0%} of training time{over}, {seconds:.1f} s", site
+    return f"EVALUATION: it takes {_percent(share)} of training time{over}, {seconds:.1f} s", site
 
 
 def _checkpoint_headline(evidence: Evidence, share: float) -> tuple[str, str | None]:
     site = evidence.checkpoint_site
     seconds = evidence.training.get("checkpoint", 0.0)
     at = f" at {site}" if site else ""
-    return (
-        f"CHECKPOINTS: torch.save and load{at} take {share:.0%} of training time, {seconds:.1f} s",
-        site,
-    )
+    text = f"CHECKPOINTS: torch.save and load{at} take {_percent(share)} of training time"
+    return f"{text}, {seconds:.1f} s", site
 
 
 def _host_headline(evidence: Evidence, share: float) -> tuple[str, str | None]:
-    text = f"HOST-BOUND: python between the spans of the loop takes {share:.0%} of training time"
+    text = (
+        f"HOST-BOUND: python between the spans of the loop takes {_percent(share)} of training time"
+    )
     steady, step = evidence.steps.per_step_s, evidence.steps.step_s
     if steady and step and step.mean > 0:
         text += f", {_pair(steady.get('other', 0.0) + steady.get('gc', 0.0), step.mean)} a step"
@@ -144,11 +150,13 @@ def _host_headline(evidence: Evidence, share: float) -> tuple[str, str | None]:
     return text, None
 
 
-def _compute_headline(evidence: Evidence, compute: float, name: str, share: float) -> str:
+def _compute_headline(
+    evidence: Evidence, compute: float, level: str, name: str, share: float
+) -> str:
     what = "forward, backward and optimizer"
     if evidence.has_device:
         what += " with waiting for the GPU or copying"
-    text = f"COMPUTE-BOUND: {what} take {compute:.0%} of training time"
+    text = f"COMPUTE-BOUND, {level} data-bound: {what} take {_percent(compute)} of training time"
     words = {
         "data": "waiting for data",
         "evaluation": "evaluation",
@@ -156,8 +164,8 @@ def _compute_headline(evidence: Evidence, compute: float, name: str, share: floa
         "host": "python between them",
     }
     if share >= MODERATE_SHARE:
-        return f"{text}; next comes {words[name]} with {share:.0%}"
-    return f"{text}; nothing else reaches {MODERATE_SHARE:.0%}"
+        return f"{text}; next comes {words[name]} with {_percent(share)}"
+    return f"{text}; nothing else reaches {_percent(MODERATE_SHARE)}"
 
 
 def _not_enough(evidence: Evidence) -> Verdict:
@@ -178,6 +186,10 @@ def _without_steps(evidence: Evidence) -> Verdict:
         None,
         evidence.evaluation_site,
     )
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.0f} %"
 
 
 def _pair(part_s: float, whole_s: float) -> str:

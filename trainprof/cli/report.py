@@ -113,7 +113,7 @@ def saved_summary(directory: RunDirectory) -> RunSummary | None:
 def _rebuilt_summary(
     directory: RunDirectory, epoch: int | None, steps: tuple[int, int] | None
 ) -> RunSummary:
-    from trainprof.analysis import summarize
+    from trainprof.analysis.summarize import summarize
 
     try:
         return summarize(directory, epoch=epoch, steps=steps)

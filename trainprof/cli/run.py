@@ -120,7 +120,7 @@ def _give_up_report_at_signal(directory: RunDirectory, outcome: Outcome) -> None
 
 
 def _report(finished: FinishedRun, *, is_shown: bool, verbose: bool) -> None:
-    from trainprof.analysis import summarize
+    from trainprof.analysis.summarize import summarize
     from trainprof.analysis.summary import to_jsonable
 
     summary = summarize(finished.directory)

@@ -55,7 +55,8 @@ class Session:
     def attach(self, torch: ModuleType, probes: Iterable[Probe]) -> None:
         """Attaches every probe; one that torch's version does not offer is noted, the rest work."""
         self.log.note(Topic.ENVIRONMENT, _versions(torch))
-        let_dynamo_skip(self.emit, and_all_below=True)
+        for function in (self.emit, self.sites.find, self.log.define):
+            let_dynamo_skip(function, and_all_below=True)
         if "torch._dynamo" in sys.modules:
             self.compiler_imported(torch)
         for probe in probes:

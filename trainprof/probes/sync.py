@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import CodeType, FrameType, ModuleType
 from typing import Any, Final
 
-from trainprof.probes.patcher import HookPointMissing, Patcher, hide_our_frame
+from trainprof.probes.patcher import HookPointMissing, Patcher, hide_our_frame, let_dynamo_skip
 from trainprof.probes.session import Session
 from trainprof.record.schema import Kind, SyncFlag
 
@@ -39,6 +39,7 @@ class SyncProbe:
         self._mode_depth = getattr(torch._C, "_len_torch_function_stack", lambda: 0)
         # By code and place in it; the code is kept, so that its id stays its own.
         self._host_sites: dict[tuple[int, int], tuple[int, CodeType]] = {}
+        let_dynamo_skip(self._host_site, and_all_below=True)
         for name, flag in TENSOR_CALLS.items():
             place = (torch.Tensor, name)
             self._optional(patcher, self._tensor_call(int(flag)), place, inherited=True)

@@ -7,6 +7,7 @@ from typing import Final
 
 from rich.text import Text
 
+from trainprof.analysis.faults import RECORDING_STOPPED
 from trainprof.analysis.summary import RunSummary
 from trainprof.report import details, sections
 from trainprof.report.ending import cause, ending, is_memory_death, memory_before_the_end, progress
@@ -121,6 +122,10 @@ def _ending(summary: RunSummary, page: Page) -> list[Text]:
     else:
         lines = page.paragraph(f"{opening}: {page.shortened(reason, _ENDING_CELLS)}")
         lines += page.paragraph(f"It got through {', '.join(progress(summary))}.", indent=2)
+    for fault in summary.faults:
+        if fault.startswith(RECORDING_STOPPED):
+            note = f"{fault}. What follows covers the time until then."
+            lines += page.paragraph(note[0].upper() + note[1:], indent=2)
     if is_memory_death(summary):
         for sentence in memory_before_the_end(summary):
             lines += page.paragraph(sentence, indent=2)

@@ -8,8 +8,8 @@ import signal
 import pytest
 from support.events import US, FakeRun, seconds
 
-from trainprof.analysis import summarize
 from trainprof.analysis.part import NothingThere
+from trainprof.analysis.summarize import summarize
 from trainprof.analysis.summary import Exit, from_jsonable, to_jsonable
 from trainprof.record.run_directory import RunDirectory
 from trainprof.record.schema import HEADER_BYTES, RECORD_BYTES, Kind, Topic
