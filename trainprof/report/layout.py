@@ -109,7 +109,11 @@ class Page:
                 rows.append(Text())
                 room = self.width - indent
             rows[-1] = rows[-1] + piece + Text(tail)
-        broken = [line for row in rows for line in self._broken(row, self.width - indent)]
+        broken = [
+            line
+            for number, row in enumerate(rows)
+            for line in self._broken(row, self.width - (indent if number else head.cell_len))
+        ]
         margin = Text(" " * indent)
         return [
             Text.assemble(margin if number else head, line) for number, line in enumerate(broken)

@@ -75,7 +75,8 @@ def test_waiting_for_data_names_the_line_that_built_the_loader_in_steady_figures
     assert found.verdict.site == "train.py:41"
     assert found.verdict.share == pytest.approx(0.75, abs=1e-3)
     assert found.verdict.headline == (
-        "DATA-BOUND: the loop waits for train.py:41 in 75 % of training time, 3.00 of 4.00 ms a step"
+        "DATA-BOUND: the loop waits for train.py:41 in 75 % of training time, "
+        "3.00 of 4.00 ms a step"
     )
 
 
