@@ -354,8 +354,8 @@ def healthy() -> RunSummary:
         outliers=[],
         verdict=Verdict(
             "compute",
-            "NOT DATA-BOUND: 87 % of training time is the model's own work, "
-            "backward 64 of 115 ms a step; waiting for data 1 %",
+            "COMPUTE-BOUND, not data-bound: forward, backward and optimizer take 87 % of training "
+            "time; next comes evaluation with 7 %",
             level="not",
             share=0.873,
         ),

@@ -43,9 +43,9 @@ from trainprof.record.schema import RECORD_BYTES, Kind
 
 DEFAULT_WAIT_THRESHOLD_S: Final = 0.5
 DEFAULT_INTERVAL_S: Final = 0.5
-# Wrapper, two clock reads and the record, averaged over the hooks of a step
-# (benchmarks/overhead.py prints what it is on a machine).
-EVENT_COST_US: Final = 1.3
+# Wrapper, two clock reads and the record, in caches that torch's kernels have emptied: what
+# benchmarks/overhead.py measured on a step of 8 events, 31 us. An estimate on other machines.
+EVENT_COST_US: Final = 3.9
 
 
 def summarize(

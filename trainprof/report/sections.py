@@ -275,8 +275,9 @@ def _gpu(gpu: dict[str, object], page: Page) -> list[str]:
 def _own_cost(per_step_us: float | None, share: float | None) -> str:
     if per_step_us is None and share is None:
         return f"cost a step {NOT_MEASURED}"
-    a_step = f"{seconds(None if per_step_us is None else per_step_us * 1e-6)} a step"
-    return a_step if share is None else f"{a_step} ({percent(share)} of the run)"
+    cost_s = None if per_step_us is None else per_step_us * 1e-6
+    a_step = f"{NOT_MEASURED} a step" if cost_s is None else f"about {seconds(cost_s)} a step"
+    return a_step if share is None else f"{a_step} ({percent(share)} of it)"
 
 
 def _not_seen(summary: RunSummary, page: Page) -> list[Text]:
