@@ -55,7 +55,10 @@ class Tracee:
             from trainprof.record.schema import Kind
 
             log = self._open_log()
-            log.remember(Kind.TORCH_IMPORT, start_ns, end_ns)
+            if self._is_script:  # opens the log now: it takes milliseconds, and not in a step
+                log.emit(Kind.TORCH_IMPORT, start_ns, end_ns)
+            else:
+                log.remember(Kind.TORCH_IMPORT, start_ns, end_ns)
             session = self.session = Session(log, cwd=self._cwd, options=self._options)
             session.attach(torch, default_probes())
             AfterImport({COMPILER: lambda *_: session.compiler_imported(torch)}).install()
