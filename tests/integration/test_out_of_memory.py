@@ -1,0 +1,68 @@
+"""A real out-of-memory kill, in a control group of its own, where one can be made."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+LIMIT_BYTES = 150 << 20
+
+HOARDER = """
+import time
+hoard = []
+while True:
+    hoard.append(bytearray(b"x" * (1 << 20)))
+    time.sleep(0.01)
+"""
+
+
+def _memory_group() -> Path:
+    """Returns a fresh control group with a memory limit (version 1 or 2)."""
+    first = Path("/sys/fs/cgroup/memory")
+    root, limit = (
+        (first, "memory.limit_in_bytes")
+        if first.is_dir()
+        else (Path("/sys/fs/cgroup"), "memory.max")
+    )
+    group = root / f"trainprof-test-{os.getpid()}"
+    group.mkdir()
+    try:
+        (group / limit).write_text(str(LIMIT_BYTES))
+    except OSError:
+        group.rmdir()
+        raise
+    return group
+
+
+@pytest.fixture
+def memory_group() -> Iterator[Path]:
+    try:
+        group = _memory_group()
+    except OSError as error:
+        pytest.skip(f"no control group can be made here: {error.strerror}")
+    yield group
+    group.rmdir()
+
+
+def test_a_run_killed_for_memory_says_so_and_shows_what_grew(tmp_path, memory_group):
+    script = tmp_path / "hoarder.py"
+    script.write_text(HOARDER)
+    command = [sys.executable, "-m", "trainprof", "run", "-o", str(tmp_path / "run"), str(script)]
+    enter = f'echo $$ > "{memory_group}/cgroup.procs" && exec "$@"'
+    done = subprocess.run(
+        ["sh", "-c", enter, "sh", *command], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == -9, done.stderr
+    told = " ".join(done.stderr.split())
+    assert "was killed by SIGKILL" in told
+    assert "out of memory" in told
+    assert "What grew since the first third of the run: the main process by" in told
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["run"]["exit"]["reason"] == "killed"
+    assert summary["system"]["last_sample"]["grown_bytes"]["main"] > 10 << 20
