@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from _thread import get_ident
 from collections.abc import Callable
+from sys import modules
 from types import ModuleType
 from typing import Any, Final
 
 from trainprof.probes.call_site import forget
-from trainprof.probes.patcher import Patcher, hide_our_frame, let_dynamo_skip, uncounted
+from trainprof.probes.patcher import (
+    COMPILER,
+    Patcher,
+    hide_our_frame,
+    let_dynamo_skip,
+    uncounted,
+)
 from trainprof.probes.session import Session
 from trainprof.record.schema import ForwardFlag, Kind, Topic
 
@@ -151,8 +158,7 @@ class ForwardProbe:
         def make(original: Wrapped) -> Wrapped:
             def loss(*args: Any, **kwargs: Any) -> Any:
                 nonlocal number
-                is_tracing = compiler.is_tracing
-                if is_tracing is not None and is_tracing():
+                if COMPILER in modules and compiler.is_compiling():
                     return original(*args, **kwargs)
                 if get_ident() in inside:
                     try:

@@ -7,11 +7,13 @@ import itertools
 import sys
 from _thread import get_ident
 from collections.abc import Callable
+from sys import modules
 from types import ModuleType
 from typing import Any
 
 from trainprof.probes.call_site import forget
 from trainprof.probes.patcher import (
+    COMPILER,
     CompilerState,
     HookPointMissing,
     Patcher,
@@ -96,8 +98,7 @@ class OptimizerProbe:
         before_step = limit.before_step
 
         def step(*args: Any, **kwargs: Any) -> Any:
-            is_tracing = compiler.is_tracing
-            if is_tracing is not None and is_tracing():
+            if COMPILER in modules and compiler.is_compiling():
                 return hooked(*args, **kwargs)
             if before_step is not None and get_ident() not in running:
                 return limited(*args, **kwargs)
@@ -182,8 +183,7 @@ class OptimizerProbe:
 
         def make(original: Wrapped) -> Wrapped:
             def timed(*args: Any, **kwargs: Any) -> Any:
-                is_tracing = compiler.is_tracing
-                if is_tracing is not None and is_tracing():
+                if COMPILER in modules and compiler.is_compiling():
                     return original(*args, **kwargs)
                 start = now()
                 try:

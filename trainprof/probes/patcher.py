@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final, cast
 
 _ABSENT: Final = object()
+COMPILER: Final = "torch._dynamo"
 
 # `warnings.warn(stacklevel=n)` does not count frames of files named like this, so a warning from
 # below a wrapper is shown at the script's line, as without us.
@@ -33,17 +34,19 @@ def hide_our_frame(error: BaseException) -> None:
 
 
 class CompilerState:
-    """Whether torch.compile is tracing; asking costs nothing while nobody has imported it.
+    """Whether torch.compile is tracing through us; it is then to find nothing of ours.
+
+    Ask `COMPILER in modules and state.is_compiling()`: the first half costs next to nothing while
+    nobody has imported the compiler.
 
     Attributes:
-        is_tracing: torch's own question, which its compiler answers while it traces, so that our
-            part vanishes from its graphs; None before torch._dynamo is imported.
+        is_compiling: torch's own question, which its compiler answers while it traces.
     """
 
-    __slots__ = ("is_tracing",)
+    __slots__ = ("is_compiling",)
 
     def __init__(self) -> None:
-        self.is_tracing: Callable[[], bool] | None = None
+        self.is_compiling: Callable[[], bool] = lambda: False
 
 
 class Patcher:

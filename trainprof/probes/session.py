@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import sys
 import weakref
 from collections.abc import Callable, Iterable
 from time import perf_counter_ns
@@ -57,14 +56,11 @@ class Session:
         self.log.note(Topic.ENVIRONMENT, _versions(torch))
         for function in (self.emit, self.sites.find, self.log.define):
             let_dynamo_skip(function, and_all_below=True)
-        if "torch._dynamo" in sys.modules:
-            self.compiler_imported(torch)
+        question = getattr(getattr(torch, "compiler", None), "is_compiling", None)
+        if question is not None:
+            self.compiler.is_compiling = question
         for probe in probes:
             self.attach_probe(probe, torch)
-
-    def compiler_imported(self, torch: ModuleType) -> None:
-        """To be called when the script has imported torch._dynamo."""
-        self.compiler.is_tracing = torch.compiler.is_compiling
 
     def attach_probe(self, probe: Probe, torch: ModuleType) -> Patcher:
         """Attaches one probe under a patcher of its own and returns that."""

@@ -7,7 +7,7 @@ import os
 import sys
 from time import perf_counter_ns
 from types import ModuleType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from trainprof.record.names import ENV_DIRECTORY, ENV_OPTIONS, EVENTS
 from trainprof.tracee import profile_shim
@@ -16,9 +16,6 @@ from trainprof.tracee.import_hook import AfterImport
 if TYPE_CHECKING:
     from trainprof.probes.session import Session
     from trainprof.record.event_log import EventLog
-
-
-COMPILER: Final = "torch._dynamo"
 
 
 class Tracee:
@@ -59,9 +56,8 @@ class Tracee:
                 log.emit(Kind.TORCH_IMPORT, start_ns, end_ns)
             else:
                 log.remember(Kind.TORCH_IMPORT, start_ns, end_ns)
-            session = self.session = Session(log, cwd=self._cwd, options=self._options)
-            session.attach(torch, default_probes())
-            AfterImport({COMPILER: lambda *_: session.compiler_imported(torch)}).install()
+            self.session = Session(log, cwd=self._cwd, options=self._options)
+            self.session.attach(torch, default_probes())
         except Exception as error:
             self._report("attach", error)
 
