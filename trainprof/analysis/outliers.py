@@ -13,6 +13,8 @@ from trainprof.analysis.summary import Outlier
 MIN_RATIO: Final = 2.0
 MIN_EXCESS_NS: Final = 10_000_000
 MAX_LISTED: Final = 100
+# Where every fourth step is slow, slow steps are the rule (workers that deliver in turns).
+MAX_SHARE: Final = 0.25
 # So many of the distances between outliers must be the same to call them regular.
 _REGULAR_SHARE: Final = 0.8
 
@@ -46,7 +48,7 @@ def outliers(
     median = float(np.median(wall_ns[candidates]))
     limit = max(MIN_RATIO * median, median + MIN_EXCESS_NS)
     found = np.flatnonzero(candidates & (wall_ns >= limit))
-    if len(found) == 0:
+    if len(found) == 0 or len(found) > MAX_SHARE * candidates.sum():
         return []
     every = _spacing(found)
     typical = {key: float(np.median(values[candidates])) for key, values in per_step.items()}

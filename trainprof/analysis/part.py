@@ -40,7 +40,7 @@ def narrowed(timeline: Timeline, epoch: int | None, steps: tuple[int, int] | Non
         first, last = max(first, step_first), min(last, step_last)
         if first >= last:
             raise NothingThere(
-                f"There are no steps {_written(steps)} in epoch {epoch}",
+                f"There are no steps {_written(steps)} in epoch {(epoch or 0) + 1}",
                 hint="Leave one of the two out.",
             )
 
@@ -83,7 +83,7 @@ def _epoch_bounds(timeline: Timeline, epoch: int) -> tuple[int, int]:
     which = np.flatnonzero(feeder.trained()) if feeder is not None else np.empty(0, dtype=np.int64)
     if feeder is None or not 0 <= epoch < len(which):
         raise NothingThere(
-            f"There is no epoch {epoch}", hint=f"The run has {len(which)} epochs, from 0."
+            f"There is no epoch {epoch + 1}", hint=f"The run has {len(which)} epochs."
         )
     first = int(feeder.start[which[epoch]])
     if epoch + 1 < len(which):
@@ -91,8 +91,16 @@ def _epoch_bounds(timeline: Timeline, epoch: int) -> tuple[int, int]:
     return first, timeline.window.loop_end
 
 
+def described(epoch: int | None, steps: tuple[int, int] | None) -> str:
+    """Returns what of the run is shown, counted from 1: "epoch 2", "steps 5:9"."""
+    parts = [] if epoch is None else [f"epoch {epoch + 1}"]
+    parts += [] if steps is None else [f"steps {_written(steps)}"]
+    return ", ".join(parts)
+
+
 def _written(steps: tuple[int, int]) -> str:
-    return f"{steps[0]}:{steps[1]}"
+    """Counted from 1, the last one included, as reports do."""
+    return f"{steps[0] + 1}:{steps[1]}"
 
 
 def _staged(part: Passes, whole: list[Passes]) -> Passes:

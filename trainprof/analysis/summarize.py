@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -17,8 +18,8 @@ from trainprof.analysis.ledger import Attribution, attribute, ledger, loop_secon
 from trainprof.analysis.loaders import loaders_of
 from trainprof.analysis.names import UNKNOWN_SITE, Sites
 from trainprof.analysis.outliers import outliers
-from trainprof.analysis.part import narrowed
-from trainprof.analysis.passes import EVALUATION
+from trainprof.analysis.part import described, narrowed
+from trainprof.analysis.passes import EVALUATION, TRAINING
 from trainprof.analysis.recording import Recording, read_recording
 from trainprof.analysis.step_table import StepTable, step_table
 from trainprof.analysis.summary import (
@@ -68,10 +69,34 @@ def summarize(
     timeline = build_timeline(
         process.events, main_thread=process.main_thread, start=start, end=recorded
     )
-    is_part = epoch is not None or steps is not None
-    if is_part:
-        timeline = narrowed(timeline, epoch, steps)
-    return _summary(_Analysed(recording, process, timeline, start, end, is_part))
+    if epoch is None and steps is None:
+        return _summary(_Analysed(recording, process, timeline, start, end))
+    part = narrowed(timeline, epoch, steps)
+    whole = _Analysed(recording, process, part, start, end, described(epoch, steps))
+    return _counted_as_in_the_run(_summary(whole), timeline, part)
+
+
+def _counted_as_in_the_run(summary: RunSummary, whole: Timeline, part: Timeline) -> RunSummary:
+    """Gives the steps and epochs of a part the numbers that they have in the whole run."""
+    first_step = int(np.searchsorted(whole.steps.ends, part.window.start, side="right"))
+    feeder = whole.feeder()
+    begins = feeder.start[feeder.trained()] if feeder is not None else part.steps.ends[:0]
+    first_epoch = max(int(np.searchsorted(begins, part.window.start, side="right")) - 1, 0)
+    return replace(
+        summary,
+        outliers=[
+            replace(
+                outlier,
+                step=outlier.step + first_step,
+                epoch=None if outlier.epoch is None else outlier.epoch + first_epoch,
+            )
+            for outlier in summary.outliers
+        ],
+        epochs=[
+            replace(epoch, index=epoch.index + (first_epoch if epoch.stage == TRAINING else 0))
+            for epoch in summary.epochs
+        ],
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +105,7 @@ class _Analysed:
 
     Attributes:
         origin_ns, end_ns: Start and end of the run.
-        is_part: The timeline is an epoch or some steps of it.
+        part: The epoch or the steps that the timeline is narrowed to, in words, or None.
     """
 
     recording: Recording
@@ -88,7 +113,7 @@ class _Analysed:
     timeline: Timeline
     origin_ns: int
     end_ns: int
-    is_part: bool
+    part: str | None = None
 
     @property
     def facts(self) -> Facts:
@@ -176,14 +201,15 @@ def _run(run: _Analysed, account: Ledger) -> Run:
     return Run(
         name=str(manifest.get("name") or recording.directory.path.name),
         command=[str(word) for word in command] if isinstance(command, list) else [],
-        wall_s=account.wall_s if run.is_part else (run.end_ns - run.origin_ns) / 1e9,
+        wall_s=account.wall_s if run.part is not None else (run.end_ns - run.origin_ns) / 1e9,
         exit=_exit(recording),
         versions=versions | run.facts.versions(),
         device_timing="cpu" if device is None else "async",
         rank=integer(manifest.get("rank")),
         world_size=integer(manifest.get("world_size")),
         started_at=started if isinstance(started, str) else None,
-        directory=str(recording.directory.path),
+        directory=_shown_directory(recording),
+        part=run.part,
         device=device or "cpu",
     )
 
@@ -203,7 +229,7 @@ def _fetches(run: _Analysed) -> FetchTable:
         if id(log) in own:
             continue
         events = log.events
-        if run.is_part:
+        if run.part is not None:
             inside = (events.start >= window.start) & (events.start < window.end)
             events = events.where(inside)
         tables.append(fetch_table(events, log.pid or 0, only))
@@ -287,6 +313,14 @@ def _not_observed(run: _Analysed, system: System | None, training: Training) -> 
     if run.facts.device() is not None:
         reasons["devices"] = "device time is not measured: host time alone"
     return reasons
+
+
+def _shown_directory(recording: Recording) -> str:
+    """Returns the run directory as one would type it where the run was started."""
+    path, cwd = str(recording.directory.path), recording.manifest.get("cwd")
+    if isinstance(cwd, str) and path.startswith(cwd.rstrip(os.sep) + os.sep):
+        return os.path.relpath(path, cwd)
+    return path
 
 
 def _span(recording: Recording, events: Events) -> tuple[int, int]:

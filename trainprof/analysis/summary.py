@@ -72,7 +72,7 @@ class Exit:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The run as a whole. `device_timing`: cpu|async|synchronized."""
+    """The run as a whole. `device_timing`: cpu|async|synchronized; `part`: what of it is shown."""
 
     name: str
     command: list[str]
@@ -85,6 +85,7 @@ class Run:
     started_at: str | None
     directory: str | None
     device: str | None
+    part: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,6 +151,8 @@ def _memory(
 ) -> dict[str, Any]:
     # PSS is read far less often than the rest: a sample without it does not end a span.
     with_pss = [tick for tick in ticks if tick.pss_bytes is not None]
+    # It is read every 10 s: the one reading of a short run, at its start, tells nothing.
+    with_pss = with_pss if len(with_pss) > 1 else []
     totals = [number(line.get("memory_total_bytes")) for line in host_lines]
     return {
         "host_total_bytes": next((total for total in reversed(totals) if total), None),

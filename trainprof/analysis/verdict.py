@@ -15,6 +15,9 @@ HIGH_SHARE: Final = 0.20
 STARTUP_SHARE: Final = 0.5
 STARTUP_MIN_WALL_S: Final = 60.0
 
+# A steady step's share may differ so much from that of all training to stand beside it.
+_SAME_SHARE: Final = 0.15
+
 DATA_KEYS: Final = ("loader_start", "first_batch", "data_wait", "loader_end")
 COMPUTE_KEYS: Final = ("forward", "loss", "backward", "recompute", "optimizer", "zero_grad")
 _HOST_KEYS: Final = ("other", "gc")
@@ -115,12 +118,7 @@ def _data_headline(evidence: Evidence, share: float) -> tuple[str, str | None]:
     where = site or "its data"
     prefix = "" if share >= HIGH_SHARE else "MODERATELY "
     text = f"{prefix}DATA-BOUND: the loop waits for {where} in {_percent(share)} of training time"
-    steady = evidence.steps.per_step_s
-    step = evidence.steps.step_s
-    if steady and step and step.mean > 0:
-        waits = sum(steady.get(key, 0.0) for key in DATA_KEYS)
-        text += f", {_pair(waits, step.mean)} a step"
-    return text, site
+    return text + _in_figures(evidence, DATA_KEYS, share), site
 
 
 def _evaluation_headline(evidence: Evidence, share: float) -> tuple[str, str | None]:
@@ -142,12 +140,21 @@ def _host_headline(evidence: Evidence, share: float) -> tuple[str, str | None]:
     text = (
         f"HOST-BOUND: python between the spans of the loop takes {_percent(share)} of training time"
     )
-    steady, step = evidence.steps.per_step_s, evidence.steps.step_s
-    if steady and step and step.mean > 0:
-        text += f", {_pair(steady.get('other', 0.0) + steady.get('gc', 0.0), step.mean)} a step"
+    text += _in_figures(evidence, _HOST_KEYS, share)
     if evidence.other_place:
         text += f", most of it {evidence.other_place}"
     return text, None
+
+
+def _in_figures(evidence: Evidence, keys: tuple[str, ...], share: float) -> str:
+    """Returns what a share is in time: of a steady step, or of training where that is another."""
+    steady, step = evidence.steps.per_step_s, evidence.steps.step_s
+    if steady and step and step.mean > 0:
+        part_s = sum(steady.get(key, 0.0) for key in keys)
+        if abs(part_s / step.mean - share) <= _SAME_SHARE:
+            return f", {_pair(part_s, step.mean)} a step"
+    part_s = sum(evidence.training.get(key, 0.0) for key in keys)
+    return f", {_pair(part_s, evidence.training_s)}"
 
 
 def _compute_headline(

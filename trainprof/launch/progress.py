@@ -60,6 +60,7 @@ class Progress:
     utc: Callable[[], datetime] = lambda: datetime.now(timezone.utc)
     _loaders: dict[int, LoaderProgress] = field(default_factory=dict)
     _steps: dict[int, int] = field(default_factory=dict)
+    _created_ns: dict[int, int] = field(default_factory=dict)
     _current: LoaderProgress | None = None
     _warned_epochs: int = 0
     _now_ns: int = 0
@@ -83,7 +84,8 @@ class Progress:
     def _take(self, record: LiveRecord) -> str | None:
         kind, site, start, end, value = record
         if kind in (Kind.LOADER_INIT, Kind.LOADER_RESET):
-            self._begin(site, start)
+            # The reset that a creation contains is written first, and began later.
+            self._created_ns[site] = start
         elif kind == Kind.LOADER_NEXT:
             return self._batch(site, start, end, value)
         elif kind == Kind.LOADER_END:
@@ -115,8 +117,8 @@ class Progress:
 
     def _batch(self, number: int, start: int, end: int, value: int) -> str | None:
         loader = self._loader(number)
-        if loader.passes == 0:
-            self._begin(number, start)
+        if value <= 1 or loader.passes == 0:
+            self._begin(number, self._created_ns.pop(number, start))
         loader.batches += 1
         self._current = loader
         if value <= 1:

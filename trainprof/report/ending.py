@@ -12,6 +12,8 @@ from trainprof.report.units import byte_count, counted, is_known, number_at, sec
 def ending(summary: RunSummary) -> str:
     """Returns how the script ended and when: a sentence without its full stop."""
     run = summary.run
+    if run.part is not None:
+        return f"{_what(run)}, only {run.part}, {seconds(run.wall_s)}"
     after = f" after {seconds(run.wall_s)}" if is_known(run.wall_s) else ""
     return f"{_what(run)} {_verb(run.exit)}{after}"
 
@@ -37,13 +39,9 @@ def progress(summary: RunSummary) -> list[str]:
 
 
 def steps_per_second(summary: RunSummary) -> float | None:
-    """Returns steady steps per second, of the whole training phase where none are steady."""
-    training = summary.training
-    if training.steady_steps > 0 and training.steady_s > 0:
-        return training.steady_steps / training.steady_s
-    if training.steps > 0 and summary.phases.training_s > 0:
-        return training.steps / summary.phases.training_s
-    return None
+    """Returns steps per second of training, from the first step, evaluation left out."""
+    trained_s = summary.phases.training_s - summary.evaluation.seconds
+    return summary.training.steps / trained_s if summary.training.steps and trained_s > 0 else None
 
 
 def is_memory_death(summary: RunSummary) -> bool:

@@ -71,7 +71,12 @@ def epochs_section(summary: RunSummary, page: Page) -> list[Text]:
     sentences = [_epoch(f"Epoch {epoch.index + 1} took", [epoch]) for epoch in shown]
     if len(epochs) > EPOCHS_SHOWN:
         first, last = epochs[1].index + 1, epochs[-1].index + 1
-        sentences.append(_epoch(f"Mean of {first} to {last}:", epochs[1:]))
+        # One that was cut off says nothing of how long an epoch takes.
+        whole = [one for one in epochs[1:] if one.iterations >= epochs[0].iterations]
+        if len(whole) == len(epochs) - 1:
+            sentences.append(_epoch(f"Mean of {first} to {last}:", whole))
+        elif whole:
+            sentences.append(_epoch(f"Mean of {counted(len(whole), 'whole one')} after:", whole))
     if page.verbose:
         sentences += [_epoch(f"Other pass {one.index + 1} took", [one]) for one in others]
     if sentences and any(epoch.slow_batches for epoch in epochs):
@@ -277,7 +282,7 @@ def _own_cost(per_step_us: float | None, share: float | None) -> str:
         return f"cost a step {NOT_MEASURED}"
     cost_s = None if per_step_us is None else per_step_us * 1e-6
     a_step = f"{NOT_MEASURED} a step" if cost_s is None else f"about {seconds(cost_s)} a step"
-    return a_step if share is None else f"{a_step} ({percent(share)} of it)"
+    return a_step if share is None else f"{a_step} ({percent(share)} of a step)"
 
 
 def _not_seen(summary: RunSummary, page: Page) -> list[Text]:

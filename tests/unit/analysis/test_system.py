@@ -224,10 +224,13 @@ class TestProcesses:
             tree(1, process(100, rss=10, pss_bytes=6), process(200, rss=5, pss_bytes=4)),
             tree(2, process(100, rss=20), process(200, rss=0, state="Z")),
             tree(3, process(100, rss=20, pss_bytes=1), process(200, rss=5)),
+            tree(4, process(100, rss=20, pss_bytes=6), process(200, rss=5, pss_bytes=4)),
         ]
-        memory = summary([], lines, end_s=3).memory
-        assert memory["tree_rss_bytes"]["mean"] == (15 + 20 + 25) / 3
+        memory = summary([], lines, end_s=4).memory
+        assert memory["tree_rss_bytes"]["mean"] == (15 + 20 + 25 + 25) / 4
         assert memory["tree_pss_bytes"]["mean"] == 10
+        # One reading, at the start of a short run, tells nothing of the rest.
+        assert summary([], lines[:3], end_s=3).memory["tree_pss_bytes"] is None
 
 
 class TestLastSample:

@@ -158,3 +158,15 @@ def test_the_thread_survives_a_log_that_fails(training):
     thread.start()
     thread.stop(5)
     assert lines == ["trainprof: no more progress lines: OSError: gone"]
+
+
+def test_workers_reset_inside_a_creation_is_no_epoch_of_its_own(training, progress):
+    loader = training.loader(41, 2)
+    for epoch in (1, 2):
+        training.span(Kind.LOADER_RESET, 0.05, loader)  # written before the creation around it
+        training.span(Kind.LOADER_INIT, 0.1, loader)
+        training.batch(loader, 1, 0.1)
+        training.batch(loader, 2, 0.1)
+        training.end(loader)
+        (line,) = due(progress, training)
+        assert f"training epoch {epoch} took" in line

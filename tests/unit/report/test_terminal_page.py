@@ -150,7 +150,7 @@ def test_the_first_line_says_how_far_it_got() -> None:
     text = page(summaries.slow_loader(), 120)
     assert text.startswith(
         "trainprof: train.py completed after 58.4 s: "
-        "250 steps, 2 epochs, 4.43 steps/s, 142 samples/s\n"
+        "250 steps, 2 epochs, 4.42 steps/s, 142 samples/s\n"
     )
 
 
