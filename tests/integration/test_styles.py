@@ -68,6 +68,9 @@ mse = nn.MSELoss()
 """
 
 
+ONCE_S = 1e-3
+
+
 @dataclass(frozen=True)
 class Style:
     """A script and what is true of it.
@@ -533,5 +536,7 @@ def test_counts_and_a_planted_cost(name, tmp_path):
         assert ledger["seconds"][key] == 0
     for key in {style.key, "recompute"} & truth["seconds"].keys():
         seconds, count = truth["seconds"][key], truth["counts"][key]
-        slack_s = max(0.02 * seconds, 100e-6 * count)
+        # These runs have a handful of steps: what is paid once, when a class or a line is first
+        # met and named in the log, shows in them.
+        slack_s = max(0.02 * seconds, 100e-6 * count) + ONCE_S
         assert ledger["seconds"][key] == pytest.approx(seconds, abs=slack_s), key
