@@ -44,7 +44,7 @@ TRAIN, VALIDATION, SITE, CLASS, OPTIMIZER = 1, 2, 3, 4, 5
 TEXTS = {
     TRAIN: (Topic.LOADER, json.dumps({"kind": "DataLoader", "site": SITE, "num_workers": 0})),
     VALIDATION: (Topic.LOADER, json.dumps({"kind": "DataLoader", "site": SITE, "num_workers": 0})),
-    SITE: (Topic.SITE, json.dumps(["/work/train.py", 41, "<module>"])),
+    SITE: (Topic.SITE, json.dumps(["/project/train.py", 41, "<module>"])),
     CLASS: (Topic.CLASS, "Net"),
     OPTIMIZER: (Topic.OPTIMIZER, "AdamW#1"),
 }
