@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from trainprof.probes.call_site import LoaderBirthplaces, forget
-from trainprof.probes.patcher import HookPointMissing, Patcher, hide_our_frame
+from trainprof.probes.patcher import HookPointMissing, Patcher, heirs, hide_our_frame
 from trainprof.probes.session import Session
 from trainprof.record.schema import Kind, Topic
 
@@ -42,15 +42,9 @@ class LoaderProbe:
         if base is None:
             raise HookPointMissing("_BaseDataLoaderIter does not exist")
         patcher.around(self._make_next, (base, "__next__"))
-        self._optional(patcher, self._make_next_index, base, "_next_index")
-        self._optional(patcher, self._make_setattr(patcher), dataloader.DataLoader, "__setattr__")
+        patcher.around_if_there(self._make_next_index, (base, "_next_index"))
+        patcher.around_if_there(self._make_setattr(patcher), (dataloader.DataLoader, "__setattr__"))
         self._watch_iterators(patcher, base)
-
-    def _optional(self, patcher: Patcher, make: Wrapped, owner: Any, name: str) -> None:
-        try:
-            patcher.around(make, (owner, name))
-        except HookPointMissing as missing:
-            self._session.unavailable(self.name, str(missing))
 
     def _make_next(self, original: Wrapped) -> Wrapped:
         emit, now = self._session.emit, self._session.now
@@ -133,7 +127,7 @@ class LoaderProbe:
                 if callable(vars(cls).get(method)):
                     patcher.around(self._maker(patcher, kind), (cls, method))
 
-        for heir in _heirs(base):
+        for heir in heirs(base):
             wrap(heir)
         guarded = patcher.guarded(wrap)
 
@@ -199,11 +193,6 @@ class LoaderProbe:
 
 
 _NEXT, _SAMPLER = int(Kind.LOADER_NEXT), int(Kind.SAMPLER)
-
-
-def _heirs(cls: type) -> list[type]:
-    children: list[type] = cls.__subclasses__()
-    return [heir for child in children for heir in (child, *_heirs(child))]
 
 
 def describe(loader: Any) -> dict[str, Any]:

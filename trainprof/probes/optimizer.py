@@ -17,6 +17,7 @@ from trainprof.probes.patcher import (
     CompilerState,
     HookPointMissing,
     Patcher,
+    heirs,
     hide_our_frame,
     let_dynamo_skip,
     uncounted,
@@ -51,7 +52,7 @@ class OptimizerProbe:
         self._record_scaler_step = patcher.guarded(self._scaler_stepped)
         clip = getattr(torch.nn.utils, "clip_grad", None)
         scaler = getattr(getattr(torch, "amp", None), "GradScaler", None)
-        self._optional(patcher, self._make_scaler_step, (scaler, "step"))
+        patcher.around_if_there(self._make_scaler_step, (scaler, "step"))
         places: list[tuple[Kind, tuple[tuple[Any, str], ...]]] = [
             (Kind.ZERO_GRAD, ((module.Optimizer, "zero_grad"),)),
             (Kind.ZERO_GRAD, ((torch.nn.Module, "zero_grad"),)),
@@ -64,13 +65,7 @@ class OptimizerProbe:
             *((Kind.SCHEDULER_STEP, ((cls, "step"),)) for cls in _schedulers(torch)),
         ]
         for kind, where in places:
-            self._optional(patcher, self._maker(kind, compiler), *where)
-
-    def _optional(self, patcher: Patcher, make: Wrapped, *places: tuple[Any, str]) -> None:
-        try:
-            patcher.around(make, *places)
-        except HookPointMissing as missing:
-            self._session.unavailable(self.name, str(missing))
+            patcher.around_if_there(self._maker(kind, compiler), *where)
 
     def _watch_steps(self, optimizer_class: Any, patcher: Patcher) -> None:
         """Wraps the wrapper that torch puts around each optimizer class's `step`.
@@ -85,7 +80,7 @@ class OptimizerProbe:
             return profile_hook_step
 
         patcher.around(make, (optimizer_class, "profile_hook_step"))
-        for cls in _heirs(optimizer_class):  # those of which there is an instance already
+        for cls in heirs(optimizer_class):  # those of which there is an instance already
             step = vars(cls).get("step")
             if getattr(step, "hooked", False):
                 type.__setattr__(cls, "step", self._wrap_step(step))
@@ -144,7 +139,7 @@ class OptimizerProbe:
         self._session.emit(_STEP, start, end, self._number(optimizer))
 
     def _unwrap_steps(self, optimizer_class: Any) -> None:
-        for cls in _heirs(optimizer_class):
+        for cls in heirs(optimizer_class):
             step = vars(cls).get("step")
             if id(step) in self._hooked:
                 _, hooked = self._hooked[id(step)]
@@ -200,20 +195,15 @@ class OptimizerProbe:
         return make
 
 
-def _heirs(cls: type) -> list[type]:
-    children: list[type] = cls.__subclasses__()
-    return [heir for child in children for heir in (child, *_heirs(child))]
-
-
 def _schedulers(torch: ModuleType) -> list[Any]:
     """Returns torch's scheduler classes that have a `step` of their own, the base first."""
     module = getattr(torch.optim, "lr_scheduler", None)
     base = getattr(module, "LRScheduler", None)
     if not isinstance(base, type):
         return [base]
-    heirs = [thing for thing in vars(module).values() if isinstance(thing, type)]
-    heirs = [heir for heir in heirs if issubclass(heir, base) and "step" in vars(heir)]
-    return [base, *dict.fromkeys(heir for heir in heirs if heir is not base)]
+    found = [thing for thing in vars(module).values() if isinstance(thing, type)]
+    found = [heir for heir in found if issubclass(heir, base) and "step" in vars(heir)]
+    return [base, *dict.fromkeys(heir for heir in found if heir is not base)]
 
 
 _STEP, _SCALER_STEP = int(Kind.OPTIMIZER_STEP), int(Kind.SCALER_STEP)

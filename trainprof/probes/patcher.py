@@ -56,9 +56,15 @@ class Patcher:
         is_silent: A fault of ours was reported: the probe is to record no more.
     """
 
-    def __init__(self, probe: str, report_fault: Callable[[str, BaseException], None]) -> None:
+    def __init__(
+        self,
+        probe: str,
+        report_fault: Callable[[str, BaseException], None],
+        report_missing: Callable[[str, str], None],
+    ) -> None:
         self._probe = probe
         self._report_fault = report_fault
+        self._report_missing = report_missing
         self._undo: list[Callable[[], None]] = []
         self.is_silent = False
 
@@ -92,6 +98,18 @@ class Patcher:
                 self._set(place_owner, place_name, staticmethod(wrapper), held)
             elif held is original or (inherited and held is _ABSENT):
                 self._set(place_owner, place_name, wrapper, held)
+
+    def around_if_there(
+        self,
+        make: Callable[[Callable[..., Any]], Callable[..., Any]],
+        *places: tuple[Any, str],
+        inherited: bool = False,
+    ) -> None:
+        """Does as `around`; a missing hook point is reported, and the rest of the probe works."""
+        try:
+            self.around(make, *places, inherited=inherited)
+        except HookPointMissing as missing:
+            self._report_missing(self._probe, str(missing))
 
     def add(self, owner: Any, name: str, value: Any) -> None:
         """Gives `owner` an attribute that it does not have itself."""
@@ -150,6 +168,12 @@ class Patcher:
                 setattr(owner, name, before)
 
         self._undo.append(restore)
+
+
+def heirs(cls: type) -> list[type]:
+    """Returns the classes below `cls`, each before those below it."""
+    children: list[type] = cls.__subclasses__()
+    return [heir for child in children for heir in (child, *heirs(child))]
 
 
 def uncounted(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -64,7 +64,7 @@ class Session:
 
     def attach_probe(self, probe: Probe, torch: ModuleType) -> Patcher:
         """Attaches one probe under a patcher of its own and returns that."""
-        patcher = Patcher(probe.name, self._probe_failed)
+        patcher = Patcher(probe.name, self._probe_failed, self.unavailable)
         self._patchers.append(patcher)
         try:
             probe.attach(torch, patcher, self)

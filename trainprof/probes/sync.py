@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import CodeType, FrameType, ModuleType
 from typing import Any, Final
 
-from trainprof.probes.patcher import HookPointMissing, Patcher, hide_our_frame, let_dynamo_skip
+from trainprof.probes.patcher import Patcher, hide_our_frame, let_dynamo_skip
 from trainprof.probes.session import Session
 from trainprof.record.schema import Kind, SyncFlag
 
@@ -42,22 +42,14 @@ class SyncProbe:
         let_dynamo_skip(self._host_site, and_all_below=True)
         for name, flag in TENSOR_CALLS.items():
             place = (torch.Tensor, name)
-            self._optional(patcher, self._tensor_call(int(flag)), place, inherited=True)
+            patcher.around_if_there(self._tensor_call(int(flag)), place, inherited=True)
         for module in (
             torch.cuda,
             getattr(torch, "accelerator", None),
             getattr(torch, "xpu", None),
         ):
             if module is not None:
-                self._optional(patcher, self._synchronize, (module, "synchronize"))
-
-    def _optional(
-        self, patcher: Patcher, make: Wrapped, place: tuple[Any, str], inherited: bool = False
-    ) -> None:
-        try:
-            patcher.around(make, place, inherited=inherited)
-        except HookPointMissing as missing:
-            self._session.unavailable(self.name, str(missing))
+                patcher.around_if_there(self._synchronize, (module, "synchronize"))
 
     def _tensor_call(self, flag: int) -> Callable[[Wrapped], Wrapped]:
         emit, now, patcher = self._session.emit, self._session.now, self._patcher

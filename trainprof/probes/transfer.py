@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import FrameType, ModuleType
 from typing import Any
 
-from trainprof.probes.patcher import HookPointMissing, Patcher, hide_our_frame
+from trainprof.probes.patcher import Patcher, hide_our_frame
 from trainprof.probes.session import Session
 from trainprof.record.schema import Kind, Topic, TransferFlag
 
@@ -39,18 +39,10 @@ class TransferProbe:
         self._record_placement = patcher.guarded(self._placed)
         for name in ("to", "cuda", "cpu"):
             make = self._maker(observe, source_is_argument=False)
-            self._optional(patcher, make, (torch.Tensor, name), inherited=True)
+            patcher.around_if_there(make, (torch.Tensor, name), inherited=True)
         make = self._maker(observe, source_is_argument=True)
-        self._optional(patcher, make, (torch.Tensor, "copy_"), inherited=True)
-        self._optional(patcher, self._make_placement, (torch.nn.Module, "_apply"))
-
-    def _optional(
-        self, patcher: Patcher, make: Wrapped, place: tuple[Any, str], inherited: bool = False
-    ) -> None:
-        try:
-            patcher.around(make, place, inherited=inherited)
-        except HookPointMissing as missing:
-            self._session.unavailable(self.name, str(missing))
+        patcher.around_if_there(make, (torch.Tensor, "copy_"), inherited=True)
+        patcher.around_if_there(self._make_placement, (torch.nn.Module, "_apply"))
 
     def _maker(
         self, observe: Callable[..., None], *, source_is_argument: bool
