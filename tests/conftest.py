@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support import proofs
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -16,6 +17,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write what the tests got to tests/golden; read the difference before committing it",
     )
+    parser.addoption(
+        "--update-readme",
+        action="store_true",
+        help="write the table of what the tests prove to README.md; needs all tests collected",
+    )
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    if session.config.getoption("--update-readme"):
+        before, _, after = proofs.split_readme()
+        proofs.README.write_text(before + proofs.table(session.items) + after, encoding="utf-8")
 
 
 @pytest.fixture

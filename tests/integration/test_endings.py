@@ -11,8 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
-
-from tests.support.processes import (
+from support.processes import (
     DEADLINE_S,
     PYTHON,
     TRAINPROF,

@@ -8,8 +8,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from support.session import read_recordings, run_hooked, run_plain, run_under
 
-from tests.support.session import read_recordings, run_hooked, run_plain, run_under
 from trainprof.record.schema import Kind
 
 Done = subprocess.CompletedProcess[str]

@@ -5,96 +5,10 @@ Every script sleeps for a while in one place, times that place itself, and print
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
-
-ROOT = Path(__file__).parents[2]
-
-PREAMBLE = """
-import json, time, warnings
-from collections import Counter
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
-
-truth, counts = Counter(), Counter()
-
-
-class timed:
-    def __init__(self, name):
-        self.name = name
-
-    def __enter__(self):
-        self.started = time.perf_counter()
-
-    def __exit__(self, *exception):
-        truth[self.name] += time.perf_counter() - self.started
-        counts[self.name] += 1
-
-
-class Slow(nn.Module):  # sleeps in its forward
-    def __init__(self, s):
-        super().__init__()
-        self.s = s
-
-    def forward(self, x):
-        time.sleep(self.s)
-        return x
-
-
-def make_model(s=0.004):
-    return nn.Sequential(nn.Linear(8, 8), Slow(s), nn.Linear(8, 1))
-
-
-def make_loader(batches=6, **options):
-    return DataLoader(TensorDataset(torch.randn(4 * batches, 8), torch.randn(4 * batches, 1)),
-                      batch_size=4, **options)
-
-
-def tell():
-    print(json.dumps({"seconds": truth, "counts": counts}))
-
-
-torch.manual_seed(0)
-torch.set_num_threads(1)
-mse = nn.MSELoss()
-"""
-
-
-ONCE_S = 1e-3
-
-
-@dataclass(frozen=True)
-class Style:
-    """A script and what is true of it.
-
-    Attributes:
-        script: Comes after PREAMBLE.
-        steps, iterations, epochs, evaluated: Counts.
-        key: Of the ledger, whose seconds are those of the same name in the script's truth; None:
-            nothing is timed.
-        source: Of the steps.
-        roles: Of the loaders, in order of their lines.
-        without: Ledger keys that must be 0.
-    """
-
-    script: str
-    steps: int
-    iterations: int
-    epochs: int
-    evaluated: int = 0
-    key: str | None = "forward"
-    source: str = "optimizer"
-    roles: tuple[str, ...] = ("training",)
-    without: tuple[str, ...] = field(default=("evaluation",))
-
+from support.styles import Style, prove
 
 STYLES = {
     "plain loop with evaluation": Style(
@@ -497,46 +411,12 @@ with torch.no_grad(), timed("evaluation"):
     ),
 }
 
-
-def profiled(tmp_path: Path, script: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Runs a script under trainprof; returns its summary and what it printed."""
-    path = tmp_path / "script.py"
-    path.write_text(PREAMBLE + script + "\ntell()\n")
-    done = subprocess.run(
-        [sys.executable, "-m", "trainprof", "run", "-q", "-o", "run", path.name],
-        cwd=tmp_path,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    return summary, json.loads(done.stdout.splitlines()[-1])
+CASES = [
+    pytest.param(style, id=name, marks=pytest.mark.proves("Updates and loops", name))
+    for name, style in STYLES.items()
+]
 
 
-@pytest.mark.parametrize("name", STYLES)
-def test_counts_and_a_planted_cost(name, tmp_path):
-    style = STYLES[name]
-    summary, truth = profiled(tmp_path, style.script)
-    training, ledger = summary["training"], summary["ledger"]
-    found = {key: training[key] for key in ("steps", "iterations", "epochs", "step_source")}
-    assert summary["faults"] == []
-    assert found | {"evaluated": summary["evaluation"]["iterations"]} == {
-        "steps": style.steps,
-        "iterations": style.iterations,
-        "epochs": style.epochs,
-        "step_source": style.source,
-        "evaluated": style.evaluated,
-    }
-    loaders = sorted(summary["loaders"], key=lambda loader: loader["id"])
-    assert tuple(dict.fromkeys(loader["role"] for loader in loaders)) == style.roles
-    assert sum(ledger["seconds"].values()) == pytest.approx(ledger["wall_s"], rel=0.005)
-    for key in style.without:
-        assert ledger["seconds"][key] == 0
-    for key in {style.key, "recompute"} & truth["seconds"].keys():
-        seconds, count = truth["seconds"][key], truth["counts"][key]
-        # These runs have a handful of steps: what is paid once, when a class or a line is first
-        # met and named in the log, shows in them.
-        slack_s = max(0.02 * seconds, 100e-6 * count) + ONCE_S
-        assert ledger["seconds"][key] == pytest.approx(seconds, abs=slack_s), key
+@pytest.mark.parametrize("style", CASES)
+def test_counts_and_a_planted_cost(style: Style, tmp_path: Path) -> None:
+    prove(style, tmp_path)

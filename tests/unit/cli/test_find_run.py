@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
+from support import summaries
 
-from tests.support import summaries
 from trainprof.analysis.summary import to_jsonable
 from trainprof.cli.report import RunDamaged, RunNotFound, find_run, saved_summary
 from trainprof.record.run_directory import RunDirectory, write_json

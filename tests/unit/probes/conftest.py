@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import torch
 import torch.utils.data
+from support.session import Recorder
 
-from tests.support.session import Recorder
 from trainprof.probes.catalogue import default_probes
 from trainprof.probes.session import Probe
 

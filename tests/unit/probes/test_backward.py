@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from support.session import FakeClock, Recorder
 from torch.utils.checkpoint import checkpoint
 
-from tests.support.session import FakeClock, Recorder
 from trainprof.probes.backward import BackwardProbe
 from trainprof.probes.forward import ForwardProbe
 from trainprof.record.schema import Kind, Topic

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import torch
+from support.session import FakeClock, Recorder, read_recordings, run_hooked
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
-from tests.support.session import FakeClock, Recorder, read_recordings, run_hooked
 from trainprof.probes.fetch import FetchProbe
 from trainprof.probes.loader import LoaderProbe
 from trainprof.probes.session import Probe

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from support.session import FakeClock, Recorder
 from torch import nn
 
-from tests.support.session import FakeClock, Recorder
 from trainprof.probes.forward import FUNCTIONAL_LOSSES, ForwardProbe
 from trainprof.record.schema import ForwardFlag, Kind, Topic
 

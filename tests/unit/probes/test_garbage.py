@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.session import FakeClock, Recorder
 
-from tests.support.session import FakeClock, Recorder
 from trainprof.probes.garbage import MIN_PAUSE_NS, GarbageProbe
 from trainprof.record.schema import Kind, Topic
 

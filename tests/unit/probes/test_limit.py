@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+from support.session import FakeClock, Recorder, read_recordings, run_hooked
 from torch.utils.data import DataLoader
 
-from tests.support.session import FakeClock, Recorder, read_recordings, run_hooked
 from trainprof.probes.catalogue import default_probes
 from trainprof.probes.limit import RunLimitReached
 from trainprof.record.schema import Kind

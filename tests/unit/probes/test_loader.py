@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 import torch
+from support.session import Event, FakeClock, Recorder
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 from torch.utils.data import dataloader as torch_dataloader
 
-from tests.support.session import Event, FakeClock, Recorder
 from trainprof.probes.loader import LoaderProbe
 from trainprof.record.schema import Kind, Topic
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from support.session import FakeClock, Recorder
 from torch import nn
 
-from tests.support.session import FakeClock, Recorder
 from trainprof.probes.limit import RunLimitReached
 from trainprof.probes.optimizer import OptimizerProbe
 from trainprof.record.schema import Kind, Topic

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
+from support.session import Recorder
 
-from tests.support.session import Recorder
 from trainprof.probes.sync import SyncProbe
 from trainprof.record.schema import Kind, SyncFlag, Topic
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from support import fake_device
+from support.fake_device import FakeTensor
+from support.session import Recorder
 from torch import nn
 
-from tests.support import fake_device
-from tests.support.fake_device import FakeTensor
-from tests.support.session import Recorder
 from trainprof.probes.transfer import TransferProbe
 from trainprof.record.schema import Kind, Topic, TransferFlag
 

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.session import ROOT, read_recording, read_recordings
 
-from tests.support.session import ROOT, read_recording, read_recordings
 from trainprof.record.event_log import EventLog
 from trainprof.record.log_reader import log_paths, read_log
 from trainprof.record.schema import CHUNK_BYTES, HEADER_BYTES, RECORD_BYTES, Kind, Topic

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.session import read_recording
 
-from tests.support.session import read_recording
 from trainprof.record.event_log import EventLog
 from trainprof.record.log_reader import (
     EventLogFile,

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.session import read_recordings, run_hooked, run_plain, tracee_environment
 
-from tests.support.session import read_recordings, run_hooked, run_plain, tracee_environment
 from trainprof.record.schema import Kind, Topic
 
 OURS = ("trainprof.tracee", "trainprof.probes", "trainprof.record")
