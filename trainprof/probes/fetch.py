@@ -31,45 +31,49 @@ class FetchProbe:
         if not hasattr(worker, "_worker_info"):
             raise HookPointMissing("torch.utils.data._utils.worker does not tell the worker")
         self._session, self._worker = session, cast(Any, worker)
-        self._wrap_collate = patcher.guarded(self._time_collate)
         for fetcher in ("_MapDatasetFetcher", "_IterableDatasetFetcher"):
             cls = getattr(module, fetcher, None)
             if cls is None:
                 raise HookPointMissing(f"{fetcher} does not exist")
-            patcher.around(self._make_fetch, (cls, "fetch"))
+            patcher.around(self._maker(patcher), (cls, "fetch"))
 
-    def _make_fetch(self, original: Wrapped) -> Wrapped:
+    def _maker(self, patcher: Patcher) -> Callable[[Wrapped], Wrapped]:
         emit, now, loader = self._session.emit, self._session.now, self._loader
-        wrap_collate = self._wrap_collate
         worker = self._worker
-        none = _TimedCollate(_no_collate, now)
+        untimed = _TimedCollate(_no_collate, now)
 
-        def fetch(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if type(getattr(self, "collate_fn", None)) is not _TimedCollate:
-                wrap_collate(self)
-            collate = getattr(self, "collate_fn", None)
-            if type(collate) is not _TimedCollate:
-                collate = none
-            collate.began_ns = 0
-            start = now()
+        def time_collate(fetcher: Any) -> _TimedCollate:
             try:
-                return original(self, *args, **kwargs)
-            except BaseException as error:
-                hide_our_frame(error)
-                raise
-            finally:
-                end = now()
-                value = len(args[0]) if args and type(args[0]) is list else 1
-                if collate.began_ns:
-                    value |= end - collate.began_ns << COLLATE_SHIFT
-                info = worker._worker_info
-                number = 0 if info is None else getattr(info, "id", 254) + 1
-                emit(_FETCH, start, end, loader.creating, value, number & 255)
+                fetcher.collate_fn = timed = _TimedCollate(fetcher.collate_fn, now)
+            except Exception as error:
+                patcher.fail(error)
+                return untimed
+            return timed
 
-        return fetch
+        def make(original: Wrapped) -> Wrapped:
+            def fetch(self: Any, *args: Any, **kwargs: Any) -> Any:
+                collate: Any = getattr(self, "collate_fn", None)
+                if type(collate) is not _TimedCollate:
+                    collate = time_collate(self)
+                collate.began_ns = 0
+                start = now()
+                try:
+                    return original(self, *args, **kwargs)
+                except BaseException as error:
+                    hide_our_frame(error)
+                    raise
+                finally:
+                    end = now()
+                    value = len(args[0]) if args and type(args[0]) is list else 1
+                    if collate.began_ns:
+                        value |= end - collate.began_ns << COLLATE_SHIFT
+                    info = worker._worker_info
+                    number = 0 if info is None else getattr(info, "id", 254) + 1
+                    emit(_FETCH, start, end, loader.creating, value, number & 255)
 
-    def _time_collate(self, fetcher: Any) -> None:
-        fetcher.collate_fn = _TimedCollate(fetcher.collate_fn, self._session.now)
+            return fetch
+
+        return make
 
 
 class _TimedCollate:

@@ -73,6 +73,7 @@ class ForwardProbe:
         patcher.around(
             self._make_call if check_limit is None else self._make_limited_call(check_limit),
             (torch.nn.Module, "__call__"),
+            woven=True,
         )
         functional = torch.nn.functional
         for name in FUNCTIONAL_LOSSES:

@@ -42,7 +42,6 @@ class LoaderProbe:
         if base is None:
             raise HookPointMissing("_BaseDataLoaderIter does not exist")
         patcher.around(self._make_next, (base, "__next__"))
-        patcher.around_if_there(self._make_next_index, (base, "_next_index"))
         patcher.around_if_there(self._make_setattr(patcher), (dataloader.DataLoader, "__setattr__"))
         self._watch_iterators(patcher, base)
 
@@ -78,12 +77,6 @@ class LoaderProbe:
         loader_of = self._loader_of
 
         def _next_index(self: Any) -> Any:
-            if self._num_workers == 0:  # the fetch that follows tells its end and its size
-                try:
-                    return original(self)
-                except BaseException as error:
-                    hide_our_frame(error)
-                    raise
             start = now()
             try:
                 index = original(self)
@@ -126,6 +119,9 @@ class LoaderProbe:
             for method, kind in (("__init__", Kind.LOADER_INIT), ("_reset", Kind.LOADER_RESET)):
                 if callable(vars(cls).get(method)):
                     patcher.around(self._maker(patcher, kind), (cls, method))
+            # Without workers the fetch that follows tells the end and the size.
+            if "_try_put_index" in vars(cls):
+                patcher.around_if_there(self._make_next_index, (cls, "_next_index"), inherited=True)
 
         for heir in heirs(base):
             wrap(heir)

@@ -11,6 +11,8 @@ import sys
 from collections.abc import Callable
 from typing import Any, Final, cast
 
+from trainprof.probes.weave import weave
+
 _ABSENT: Final = object()
 COMPILER: Final = "torch._dynamo"
 
@@ -26,11 +28,27 @@ class HookPointMissing(Exception):
 def hide_our_frame(error: BaseException) -> None:
     """Takes the calling wrapper's frame off the traceback; call first in its `except`, then raise.
 
-    Python 3.10 puts the frame back when the exception is raised again.
+    The `raise` must be a bare one: `raise error` would put the frame back.
     """
     traceback = error.__traceback__
-    if traceback is not None:
-        error.__traceback__ = traceback.tb_next
+    if traceback is None:
+        return
+    error.__traceback__ = traceback.tb_next
+    if sys.version_info < (3, 11):
+        _handle_without_our_frame(error)
+
+
+def _handle_without_our_frame(error: BaseException) -> None:
+    """Until Python 3.11 a bare `raise` takes the traceback that was caught, not the error's own.
+
+    The exception being handled is replaced by itself with the error's own; Python code cannot.
+    """
+    import ctypes
+
+    handled = (type(error), error, error.__traceback__)
+    for part in handled:  # the call takes these references over
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(part))
+    ctypes.pythonapi.PyErr_SetExcInfo(*(ctypes.py_object(part) for part in handled))
 
 
 class CompilerState:
@@ -73,6 +91,7 @@ class Patcher:
         make: Callable[[Callable[..., Any]], Callable[..., Any]],
         *places: tuple[Any, str],
         inherited: bool = False,
+        woven: bool = False,
     ) -> None:
         """Replaces one function, known in several places, by `make(original)`.
 
@@ -82,13 +101,19 @@ class Patcher:
                 are left alone. The first must exist.
             inherited: Allow an attribute that the owner inherits (torch.Tensor's C methods);
                 otherwise base and heir, both patched, would count one call twice.
+            woven: Put the original's body into the wrapper, where that can be done.
 
         Raises:
             HookPointMissing: If the first place has no such function.
         """
         owner, name = places[0]
         original = self._lookup(owner, name, inherited)
-        wrapper = functools.update_wrapper(uncounted(make(original)), original)
+        wrapper = make(original)
+        try:
+            wrapper = weave(wrapper, original) if woven else uncounted(wrapper)
+        except Exception:  # NotWoven, or a torch that looks like nothing we have seen
+            wrapper = uncounted(wrapper)
+        functools.update_wrapper(wrapper, original)
         if inherited:  # so that pickle finds the method where it now is
             wrapper.__module__, wrapper.__qualname__ = owner.__module__, f"{owner.__name__}.{name}"
         let_dynamo_skip(wrapper)

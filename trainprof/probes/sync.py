@@ -66,18 +66,16 @@ class SyncProbe:
                     raise
                 finally:
                     # A mode or a subclass of the script's would see our reads as calls.
-                    if args and type(args[0]) in plain and not patcher.is_silent:
+                    if args and type(args[0]) in plain and not mode_depth():
                         try:
                             caller = frame_of_caller(1)
-                            if mode_depth():
-                                pass
-                            elif not args[0].is_cpu:
-                                emit(_SYNC, start, now(), find(caller), 0, flag)
-                            else:
+                            if args[0].is_cpu:
                                 key = (id(caller.f_code), caller.f_lasti)
                                 site = (host_sites.get(key) or self._host_site(key, caller))[0]
                                 if site:
                                     emit(_SYNC, start, start, site, 0, flag | _ON_CPU)
+                            else:
+                                emit(_SYNC, start, now(), find(caller), 0, flag)
                         except Exception as error:
                             patcher.fail(error)
 

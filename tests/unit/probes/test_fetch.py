@@ -122,11 +122,11 @@ def run_workers(tmp_path: Path, method: str) -> subprocess.CompletedProcess[str]
 
 
 def test_a_fault_of_ours_harms_nothing(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(self: FetchProbe, fetcher: object) -> None:
+    def broken(self: object, collate: object, now: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(FetchProbe, "_time_collate", broken)
     recorder.start(*probes())
+    monkeypatch.setattr("trainprof.probes.fetch._TimedCollate.__init__", broken)
     assert len(list(DataLoader(Numbers()))) == 5
     recording = recorder.read()
     assert [note["probe"] for note in recording.notes(Topic.PROBE_FAILED)] == ["fetch"]

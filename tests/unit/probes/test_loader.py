@@ -254,9 +254,15 @@ def test_a_fault_of_ours_is_reported_once_and_harms_nothing(
     assert recorder.read().notes(Topic.PROBE_FAILED) == [fault]
 
 
-@pytest.mark.parametrize("name", ["_next_index", "__next__"])
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("_next_index", "_MultiProcessingDataLoaderIter._next_index"),
+        ("__next__", "_BaseDataLoaderIter.__next__"),
+    ],
+)
 def test_a_missing_hook_point_is_reported(
-    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, name: str
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, name: str, place: str
 ) -> None:
     base = torch_dataloader._BaseDataLoaderIter
     with monkeypatch.context() as patched:
@@ -264,7 +270,7 @@ def test_a_missing_hook_point_is_reported(
         recorder.start(LoaderProbe())
         recorder.stop()
     [note] = recorder.read().notes(Topic.PROBE_UNAVAILABLE)
-    assert note == {"probe": "loader", "reason": f"_BaseDataLoaderIter.{name} does not exist"}
+    assert note == {"probe": "loader", "reason": f"{place} does not exist"}
 
 
 def test_user_code_in_a_folder_named_torch_is_the_users(recorder: Recorder) -> None:

@@ -1,0 +1,160 @@
+"""Puts the body of torch's function into our wrapper of it, so that a call costs no second frame.
+
+A model has hundreds of modules and each call goes through `Module.__call__`: a frame saved there
+counts. The woven function carries the file, the name and the line numbers of torch's, so
+tracebacks, warnings and the recursion limit are as without us.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import copy
+import inspect
+import sys
+import textwrap
+from collections.abc import Callable, Sequence
+from types import CellType, CodeType, FunctionType
+from typing import Any, Final
+
+_OURS: Final = "_trainprof_"
+
+
+class NotWoven(Exception):
+    """Source and running code are not as weaving needs them; the wrapper has to do as it is."""
+
+
+def weave(wrapper: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns `wrapper` with the body of `original` in the place of each `return original(...)`.
+
+    Args:
+        wrapper: Has the parameters of `original`, names it `original`, and calls it in return
+            statements only. Its `except` clauses hide our frame, and fall away with it.
+        original: A plain function: no closure, decorator or generator.
+
+    Raises:
+        NotWoven: If that is not so, or the source found is not that of the running code.
+    """
+    if not isinstance(original, FunctionType) or not isinstance(wrapper, FunctionType):
+        raise NotWoven("not plain functions")
+    theirs, ours = _definition(original), _definition(wrapper)
+    _check_is_running(theirs, original)
+    if ast.dump(_bare(theirs.args)) != ast.dump(_bare(ours.args)):
+        raise NotWoven("other parameters")
+    for node in ast.walk(ours):
+        ast.copy_location(node, theirs)
+    parameters = {node.arg for node in ast.walk(theirs.args) if isinstance(node, ast.arg)}
+    body = [*theirs.body, ast.copy_location(ast.Return(value=None), theirs.body[-1])]
+    woven = _Weaver(body, parameters).visit(ours)
+    woven.name, woven.args = theirs.name, _bare(theirs.args)
+    code = _compile(woven, original.__code__, free=_free(woven))
+    cells = dict(zip(wrapper.__code__.co_freevars, wrapper.__closure__ or (), strict=True))
+    closure = (_cell(name[len(_OURS) :], cells, wrapper.__globals__) for name in code.co_freevars)
+    function = FunctionType(
+        code, original.__globals__, original.__name__, original.__defaults__, tuple(closure)
+    )
+    function.__kwdefaults__ = original.__kwdefaults__
+    return function
+
+
+class _Weaver(ast.NodeTransformer):
+    """Marks our names, replaces `return original(...)`, and drops our `except` clauses."""
+
+    def __init__(self, body: list[ast.stmt], parameters: set[str]) -> None:
+        self._body = body
+        self._parameters = parameters
+
+    def visit_Return(self, node: ast.Return) -> Any:
+        called = node.value.func if isinstance(node.value, ast.Call) else None
+        if isinstance(called, ast.Name) and called.id == "original":
+            return copy.deepcopy(self._body)
+        return self.generic_visit(node)
+
+    def visit_Try(self, node: ast.Try) -> Any:
+        node.handlers = []
+        self.generic_visit(node)
+        return node if node.finalbody else node.body
+
+    def visit_Name(self, node: ast.Name) -> ast.Name:
+        if node.id not in self._parameters:
+            node.id = _OURS + node.id
+        return node
+
+    def visit_Nonlocal(self, node: ast.Nonlocal) -> ast.Nonlocal:
+        node.names = [_OURS + name for name in node.names]
+        return node
+
+
+def _definition(function: FunctionType) -> ast.FunctionDef:
+    """Returns the syntax tree of a function, each node at its place in the function's file."""
+    if hasattr(function, "__wrapped__"):
+        raise NotWoven("somebody's wrapper")
+    try:
+        lines, first = inspect.getsourcelines(function.__code__)
+        (node,) = ast.parse(textwrap.dedent("".join(lines))).body
+    except (OSError, TypeError, SyntaxError, ValueError) as error:
+        raise NotWoven(f"no source: {error}") from error
+    if not isinstance(node, ast.FunctionDef) or node.decorator_list:
+        raise NotWoven("not a plain definition")
+    indent = len(lines[0]) - len(lines[0].lstrip())
+    for part in ast.walk(node):
+        if isinstance(part, (ast.stmt, ast.expr)):  # a traceback's carets tell columns
+            part.col_offset += indent
+            part.end_col_offset = (part.end_col_offset or 0) + indent
+    return ast.increment_lineno(node, first - 1)
+
+
+def _check_is_running(definition: ast.FunctionDef, function: FunctionType) -> None:
+    running = function.__code__
+    if running.co_freevars or inspect.isgeneratorfunction(function):
+        raise NotWoven("a closure or a generator")
+    plain = copy.deepcopy(definition)
+    plain.args = _bare(plain.args)
+    found = _compile(plain, running)
+    for fact in ("co_code", "co_names", "co_varnames"):
+        if getattr(found, fact) != getattr(running, fact):
+            raise NotWoven("the source is not what runs")
+
+
+def _bare(arguments: ast.arguments) -> ast.arguments:
+    """Returns the parameters without annotations and defaults, which no call of ours needs."""
+    bare = copy.deepcopy(arguments)
+    bare.defaults = []
+    bare.kw_defaults = [None] * len(bare.kwonlyargs)
+    for node in ast.walk(bare):
+        if isinstance(node, ast.arg):
+            node.annotation = None
+            node.lineno = node.end_lineno = 1
+    return bare
+
+
+def _free(woven: ast.FunctionDef) -> list[str]:
+    """Returns those of our names that are not the function's own variables."""
+    names = [node for node in ast.walk(woven) if isinstance(node, ast.Name)]
+    outer = {
+        name for node in ast.walk(woven) if isinstance(node, ast.Nonlocal) for name in node.names
+    }
+    own = {node.id for node in names if isinstance(node.ctx, ast.Store)} - outer
+    return sorted({node.id for node in names if node.id.startswith(_OURS)} - own)
+
+
+def _compile(function: ast.FunctionDef, running: CodeType, free: Sequence[str] = ()) -> CodeType:
+    """Returns the code of `function`, in the file and by the name of the running one."""
+    module = ast.parse(f"def {_OURS}({', '.join(free)}): pass")
+    (maker,) = module.body
+    assert isinstance(maker, ast.FunctionDef)
+    maker.body = [function]
+    compiled = compile(module, running.co_filename, "exec", dont_inherit=True)
+    (maker_code,) = (thing for thing in compiled.co_consts if isinstance(thing, CodeType))
+    (code,) = (thing for thing in maker_code.co_consts if isinstance(thing, CodeType))
+    if sys.version_info >= (3, 11):
+        code = code.replace(co_qualname=running.co_qualname)
+    return code.replace(co_firstlineno=running.co_firstlineno)
+
+
+def _cell(name: str, cells: dict[str, CellType], namespace: dict[str, Any]) -> CellType:
+    if name in cells:
+        return cells[name]
+    if name in namespace:
+        return CellType(namespace[name])
+    return CellType(getattr(builtins, name))
