@@ -15,6 +15,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 300.0
+TRAINPROF = (sys.executable, "-m", "trainprof", "run", "-q")
 
 PREAMBLE = """
 import json, time, warnings
@@ -82,6 +83,7 @@ class Style:
         source: Of the steps.
         roles: Of the loaders, in order of their lines.
         without: Ledger keys that must be 0.
+        also: Further ledger keys compared with the script's truth, where it tells them.
     """
 
     script: str
@@ -93,6 +95,7 @@ class Style:
     source: str = "optimizer"
     roles: tuple[str, ...] = ("training",)
     without: tuple[str, ...] = field(default=("evaluation",))
+    also: tuple[str, ...] = ("recompute",)
 
 
 def prove(style: Style, tmp_path: Path, *, preamble: str = PREAMBLE) -> dict[str, Any]:
@@ -122,14 +125,26 @@ def profile(
     env: dict[str, str] | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Runs `script` under trainprof; returns its summary, and its last line of stdout as JSON."""
-    path = tmp_path / "script.py"
+    launcher = [*TRAINPROF, "-o", run, *options]
+    shown = output(launcher, tmp_path, script, arguments=arguments, env=env)
+    summary = json.loads((tmp_path / run / "summary.json").read_text())
+    return summary, json.loads(shown.splitlines()[-1])
+
+
+def output(
+    launcher: Sequence[str],
+    directory: Path,
+    script: str,
+    *,
+    arguments: Sequence[str] = (),
+    env: dict[str, str] | None = None,
+) -> str:
+    """Writes `script` to the directory, runs it there to its end, and returns its stdout."""
+    path = directory / "script.py"
     path.write_text(script)
     done = subprocess.run(
-        [
-            *(sys.executable, "-m", "trainprof", "run", "-q", "-o", run),
-            *(*options, path.name, *arguments),
-        ],
-        cwd=tmp_path,
+        [*launcher, path.name, *arguments],
+        cwd=directory,
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **(env or {})},
         capture_output=True,
         text=True,
@@ -137,8 +152,7 @@ def profile(
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    summary = json.loads((tmp_path / run / "summary.json").read_text())
-    return summary, json.loads(done.stdout.splitlines()[-1])
+    return done.stdout
 
 
 def check_counts(style: Style, summary: dict[str, Any]) -> None:
@@ -165,7 +179,7 @@ def missed_costs(
 ) -> dict[str, tuple[float, float]]:
     """Returns what the ledger says and what is true, where these differ."""
     missed = {}
-    for key in {style.key, "recompute"} & truth["seconds"].keys():
+    for key in {style.key, *style.also} & truth["seconds"].keys():
         found, seconds = summary["ledger"]["seconds"][key], truth["seconds"][key]
         # These runs have a handful of steps: what is paid once, when a class or a line is first
         # met and named in the log, shows in them.

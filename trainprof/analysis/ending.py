@@ -3,31 +3,65 @@
 from __future__ import annotations
 
 import signal
-from typing import Any
+from dataclasses import replace
+from typing import Final
 
 from trainprof.analysis.events import ProcessLog
+from trainprof.analysis.facts import integer
+from trainprof.analysis.liveness import is_alive
 from trainprof.analysis.recording import Recording
 from trainprof.analysis.summary import Exit
 from trainprof.record.schema import Kind, Topic
 
-_KEYBOARD_INTERRUPT = "KeyboardInterrupt"
+GOES_ON: Final = "the script itself has ended, a process that it started trains on"
+WENT_ON: Final = "a process that it started trained on after the script's end"
+_KEYBOARD_INTERRUPT: Final = "KeyboardInterrupt"
 
 
 def ending(recording: Recording, logs: list[ProcessLog]) -> Exit:
-    """Returns the end of a run.
+    """Returns the end of a run: of the script's own process, unless what it started trains on.
 
     Args:
         recording: The run.
         logs: Of the script's own process.
     """
+    end = _of_script(recording, logs)
+    if end.reason == "running":
+        return end
+    own = {id(log) for log in logs}
+    others = [log for log in recording.logs if id(log) not in own and _trains(log)]
+    if any(_goes_on(log, recording) for log in others):
+        return replace(end, reason="running", detail=GOES_ON)
+    ended_ns = integer(recording.section("times").get("ended_ns"))
+    if end.reason == "completed" and ended_ns is not None:
+        reached_ns = max((int(log.events.end.max()) for log in others), default=0)
+        if reached_ns > ended_ns:
+            return replace(end, detail=WENT_ON)
+    return end
+
+
+def _trains(log: ProcessLog) -> bool:
+    return bool(log.events.is_kind(Kind.BACKWARD, Kind.OPTIMIZER_STEP, Kind.SCALER_STEP).any())
+
+
+def _goes_on(log: ProcessLog, recording: Recording) -> bool:
+    opened_ns = integer(log.header.get("perf_ns"))
+    return not _has_end(log) and is_alive(log.pid, recording.manifest, known_ns=opened_ns)
+
+
+def _has_end(log: ProcessLog) -> bool:
+    return any(kind == Kind.PROCESS_END for kind, *_ in log.marks)
+
+
+def _of_script(recording: Recording, logs: list[ProcessLog]) -> Exit:
     told = recording.section("exit")
-    status = _int(told.get("status"))
-    number = _int(told.get("signal"))
+    status = integer(told.get("status"))
+    number = integer(told.get("signal"))
     reason = str(told.get("reason", "unknown"))
     detail = told.get("detail") if isinstance(told.get("detail"), str) else None
     limit = _limit(logs)
     exception = _exception(logs)
-    has_end = any(kind == Kind.PROCESS_END for log in logs for kind, *_ in log.marks)
+    has_end = any(_has_end(log) for log in logs)
     if reason == "running":
         if recording.is_alive and not has_end:
             return Exit(None, None, "running", None)
@@ -45,6 +79,17 @@ def ending(recording: Recording, logs: list[ProcessLog]) -> Exit:
         left = None if has_end else "left by os._exit or from native code"
         return Exit(status, number, "completed", left)
     return Exit(status, number, reason, detail)
+
+
+def recorded_ending(logs: list[ProcessLog]) -> Exit | None:
+    """Returns the end that a process noted itself, whatever its parent saw; None if it did not."""
+    limit, exception = _limit(logs), _exception(logs)
+    if exception is not None:
+        reason = "interrupted" if exception == _KEYBOARD_INTERRUPT else "exception"
+        return Exit(None, None, reason, None if reason == "interrupted" else exception)
+    if not any(_has_end(log) for log in logs):
+        return None
+    return Exit(None, None, "limit", limit) if limit else Exit(None, None, "completed", None)
 
 
 def _unseen(limit: str | None, exception: str | None, has_end: bool) -> Exit:
@@ -76,7 +121,3 @@ def _exception(logs: list[ProcessLog]) -> str | None:
             if kind == Kind.PROCESS_END and value:
                 return str(names.get(value, "Exception"))
     return None
-
-
-def _int(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -7,12 +7,14 @@ from typing import Final
 import numpy as np
 
 from trainprof.analysis.events import Bool, Events, Int64
-from trainprof.analysis.passes import EVALUATION, TRAINING, Passes
+from trainprof.analysis.feeding import epoch_starts, feeders, is_used_later
+from trainprof.analysis.passes import EVALUATION, Passes
 from trainprof.analysis.summary import Epoch, Evaluation
 from trainprof.record.schema import Kind
 
 # A loop that makes a new iterator for each batch has as many passes as batches.
 MAX_EPOCHS_LISTED: Final = 10_000
+_NEVER: Final = np.iinfo(np.int64).max
 
 
 def epochs_of(
@@ -21,28 +23,32 @@ def epochs_of(
     *,
     origin_ns: int,
     threshold_ns: int,
+    learning: Int64,
     step_ends: Int64,
-    feeder: int | None,
     on_thread: Bool,
 ) -> list[Epoch]:
-    """Lists the passes of the loader that feeds training, and those that evaluate, in order.
+    """Lists the passes of the loaders that feed training, and those that evaluate, in order.
 
     Args:
         passes: Of all loaders.
         calls: All loaders' events.
         origin_ns: Start of the run.
         threshold_ns: Waits from here on are slow.
+        learning: Starts of backwards and updates, ns.
         step_ends: Ends of steps, ns.
-        feeder: Id of the loader that feeds training, or None.
         on_thread: Per loader of `passes`: consumed by the training thread.
     """
     found: list[tuple[int, Epoch]] = []
+    feeding = {p.loader for p in feeders(passes)}
+    begins = epoch_starts(passes)
     for p, is_here in zip(passes, on_thread.tolist(), strict=True):
         listed = p.of_stage(EVALUATION) & is_here
-        if p.loader == feeder:
+        if p.loader in feeding:
             listed |= p.trained()
         if listed.any():
-            found += _listed(p, listed, calls, origin_ns, threshold_ns, step_ends)
+            later = is_used_later(p, learning) if is_here else p.trained()
+            ends = _pass_ends(p, later, begins, step_ends)
+            found += _listed(p, listed, ends, calls, origin_ns, threshold_ns, step_ends)
     found.sort(key=lambda pair: pair[0])
     counters: dict[str, int] = {}
     epochs = []
@@ -56,6 +62,7 @@ def epochs_of(
 def _listed(
     p: Passes,
     listed: Bool,
+    ends: Int64,
     calls: Events,
     origin_ns: int,
     threshold_ns: int,
@@ -69,8 +76,9 @@ def _listed(
     slow = length >= threshold_ns
     slow_count = np.bincount(number[slow], minlength=len(p))
     slow_total = np.bincount(number[slow], weights=length[slow], minlength=len(p))
-    ends = _pass_ends(p, step_ends)
-    steps = np.searchsorted(step_ends, ends, side="right") - np.searchsorted(step_ends, p.start)
+    steps = np.searchsorted(step_ends, ends, side="right") - np.searchsorted(
+        step_ends, p.start, side="right"
+    )
     return [
         (
             int(p.start[i]),
@@ -93,15 +101,15 @@ def _listed(
     ]
 
 
-def _pass_ends(p: Passes, step_ends: Int64) -> Int64:
-    """Ends of passes; one left without StopIteration reaches to the end of its last step."""
-    nexts = np.append(p.start[1:], np.iinfo(np.int64).max)
+def _pass_ends(p: Passes, is_used_later: Bool, begins: Int64, step_ends: Int64) -> Int64:
+    """Ends of passes; those used later reach to the end of the last step before the next begins."""
     if len(step_ends) == 0:
         return p.end
-    last = np.searchsorted(step_ends, nexts) - 1
+    nexts = np.append(begins, _NEVER)[np.searchsorted(begins, p.start, side="right")]
+    nexts = np.minimum(nexts, np.append(p.start[1:], _NEVER))
+    last = np.searchsorted(step_ends, nexts, side="right") - 1
     reach = np.where(last >= 0, step_ends[np.maximum(last, 0)], 0)
-    open_training = ~p.is_ended & (p.stage == TRAINING)
-    return np.where(open_training, np.maximum(p.end, reach), p.end)
+    return np.where(is_used_later, np.maximum(p.end, reach), p.end)
 
 
 def _numbered(epoch: Epoch, index: int) -> Epoch:

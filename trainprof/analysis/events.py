@@ -29,6 +29,7 @@ RECORD_DTYPE: Final = np.dtype(
     ]
 )
 FIRST_EVENT_KIND: Final = int(Kind.LOADER_INIT)
+MAX_PID: Final = (1 << 31) - 1
 _BLOCK_RECORDS: Final = 1 << 18
 # By kind, as many as fit into a byte: a later version may write more.
 _IS_EVENT: Final = np.isin(np.arange(256), [int(k) for k in Kind if k >= FIRST_EVENT_KIND])
@@ -103,7 +104,7 @@ class ProcessLog:
     @property
     def pid(self) -> int | None:
         pid = self.header.get("pid")
-        return pid if isinstance(pid, int) else None
+        return pid if isinstance(pid, int) and 0 < pid <= MAX_PID else None
 
     @property
     def role(self) -> str:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from trainprof.analysis.names import Sites
+from trainprof.analysis.summary import MAX_NUMBER
 from trainprof.record.schema import Topic
 
+# More than anybody's memory holds; a damaged log may tell any number.
+MAX_BATCHES_AHEAD: Final = 1 << 20
 # Classes of the modules that torch.compile makes have this in their names.
 _GRAPH_CLASS = "GraphModule"
 
@@ -31,7 +34,8 @@ class Facts:
         """How many batches the loader's workers pile up, 0 without workers."""
         facts = self.loader(number)
         workers = integer(facts.get("num_workers")) or 0
-        return workers * (integer(facts.get("prefetch_factor")) or 2)
+        ahead = workers * (integer(facts.get("prefetch_factor")) or 2)
+        return min(max(ahead, 0), MAX_BATCHES_AHEAD)
 
     def device(self) -> str | None:
         """Returns the first accelerator that was copied to or from, or None."""
@@ -57,11 +61,12 @@ class Facts:
 
 
 def integer(value: Any) -> int | None:
-    """Returns `value` if it is an int, else None."""
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    """Returns `value` if it is an int that something can have measured, else None."""
+    is_integer = isinstance(value, int) and not isinstance(value, bool)
+    return value if is_integer and -MAX_NUMBER < value < MAX_NUMBER else None
 
 
 def number(value: Any, default: float) -> float:
-    """Returns `value` if it is a number, else the default."""
+    """Returns `value` if it is a number that something can have measured, else the default."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return float(value) if is_number else default
+    return float(value) if is_number and -MAX_NUMBER < value < MAX_NUMBER else default

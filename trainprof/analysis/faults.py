@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from typing import Final
@@ -28,9 +29,14 @@ def faults_of(recording: Recording, origin_ns: int) -> list[str]:
     for log in recording.logs:
         if log.stopped_ns is not None:
             after_s = (log.stopped_ns - origin_ns) / 1e9
-            why = os.strerror(log.stopped_errno) if log.stopped_errno else "unknown reason"
+            why = _reason(log.stopped_errno or 0)
             faults.append(f"{RECORDING_STOPPED} after {after_s:.1f} s (process {log.pid}): {why}")
     return list(dict.fromkeys(faults))
+
+
+def _reason(number: int) -> str:
+    # A damaged log may hold any number.
+    return "unknown reason" if number not in errno.errorcode else os.strerror(number)
 
 
 def _of_probes(log: ProcessLog) -> Iterator[str]:

@@ -240,12 +240,13 @@ def _overlap(starts: Int64, ends: Int64, start: int, end: int) -> int:
     return int((np.clip(ends, start, end) - np.clip(starts, start, end)).sum())
 
 
+ELSEWHERE: Final = "elsewhere"
 _PLACES: Final = (
     "before the forward",
     "between forward and backward",
     "between backward and update",
     "after the update",
-    "elsewhere",
+    ELSEWHERE,
 )
 # Stands for an evaluation segment among the kinds of events.
 _EVALUATION_KIND: Final = int(Kind.HOLE)
@@ -255,7 +256,7 @@ def _place_table() -> npt.NDArray[np.uint8]:
     """Returns the index into _PLACES of a gap, by the kinds of the spans before and after it."""
     updates = (Kind.OPTIMIZER_STEP, Kind.SCALER_STEP, Kind.SCALER_UPDATE, Kind.SCHEDULER_STEP)
     forwards = (Kind.FORWARD, Kind.LOSS)
-    table = np.full((256, 256), _PLACES.index("elsewhere"), dtype=np.uint8)
+    table = np.full((256, 256), _PLACES.index(ELSEWHERE), dtype=np.uint8)
     # Later lines win.
     table[:, forwards] = _PLACES.index("before the forward")
     table[updates, :] = _PLACES.index("after the update")
@@ -295,5 +296,5 @@ def _other_by_place(events: Events, attribution: Attribution, window: Window) ->
         )
     lead_in = max(0, int(starts[0]) - reached)
     lead_out = max(0, window.loop_end - int(ends[-1]))
-    gaps[_PLACES.index("elsewhere")] += lead_in + lead_out
+    gaps[_PLACES.index(ELSEWHERE)] += lead_in + lead_out
     return {name: ns / 1e9 for name, ns in zip(_PLACES, gaps.tolist(), strict=True) if ns > 0}

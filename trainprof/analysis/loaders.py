@@ -109,8 +109,10 @@ def _word(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def samples_of(p: Passes, events: Events, fetches: FetchTable, facts: Facts) -> int | None:
-    """Counts the samples of the batches taken in training passes, from the sampler's index lists.
+def samples_of(
+    p: Passes, counted: Bool, events: Events, fetches: FetchTable, facts: Facts
+) -> int | None:
+    """Counts the samples of the batches taken in some passes, from the sampler's index lists.
 
     Workers are sent indices ahead of time: of each pass the first as many count as batches were
     taken. None where the sampler does not tell sizes: that of an iterable dataset says how many it
@@ -118,6 +120,7 @@ def samples_of(p: Passes, events: Events, fetches: FetchTable, facts: Facts) -> 
 
     Args:
         p: The loader's passes.
+        counted: Which of them count.
         events: Of all threads.
         fetches, facts: Of all loaders.
     """
@@ -135,5 +138,5 @@ def samples_of(p: Passes, events: Events, fetches: FetchTable, facts: Facts) -> 
     number, sizes = number[number >= 0], sizes[number >= 0]
     first_of_pass = np.searchsorted(number, np.arange(len(p)))
     position = np.arange(len(number)) - first_of_pass[number]
-    used = (position < p.batches[number]) & p.of_stage(TRAINING)[number]
+    used = (position < p.batches[number]) & counted[number]
     return int(sizes[used].sum())

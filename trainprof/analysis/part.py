@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from trainprof.analysis.events import Bool, Int64, nest
+from trainprof.analysis.feeding import epoch_starts
 from trainprof.analysis.ledger import Window
 from trainprof.analysis.passes import Passes, find_passes
 from trainprof.analysis.timeline import Timeline
@@ -79,16 +80,13 @@ def _step_bounds(timeline: Timeline, steps: tuple[int, int]) -> tuple[int, int]:
 
 
 def _epoch_bounds(timeline: Timeline, epoch: int) -> tuple[int, int]:
-    feeder = timeline.feeder()
-    which = np.flatnonzero(feeder.trained()) if feeder is not None else np.empty(0, dtype=np.int64)
-    if feeder is None or not 0 <= epoch < len(which):
+    begins = epoch_starts(timeline.passes)
+    if not 0 <= epoch < len(begins):
         raise NothingThere(
-            f"There is no epoch {epoch + 1}", hint=f"The run has {len(which)} epochs."
+            f"There is no epoch {epoch + 1}", hint=f"The run has {len(begins)} epochs."
         )
-    first = int(feeder.start[which[epoch]])
-    if epoch + 1 < len(which):
-        return first, int(feeder.start[which[epoch + 1]])
-    return first, timeline.window.loop_end
+    bounds = np.append(begins, timeline.window.loop_end)
+    return int(bounds[epoch]), int(bounds[epoch + 1])
 
 
 def described(epoch: int | None, steps: tuple[int, int] | None) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -33,6 +33,8 @@ class Passes:
     Attributes:
         loader: Its id in the log's texts.
         start, end: From the creation of the iterator to the end of its last call, ns.
+        after_first: Start of the call that followed the first batch, ns; the latest time of all
+            where none did.
         last_next: Start of the last `next` that gave a batch (or of the pass, without one), ns.
         is_ended: A StopIteration was seen.
         batches: Batches taken.
@@ -47,6 +49,7 @@ class Passes:
     loader: int
     start: Int64
     end: Int64
+    after_first: Int64
     last_next: Int64
     is_ended: Bool
     batches: Int64
@@ -68,6 +71,23 @@ class Passes:
         """Returns the training passes that gave a batch: the epochs, where it feeds training."""
         mask: Bool = self.of_stage(TRAINING) & (self.batches > 0)
         return mask
+
+
+def with_first_batches(events: Events) -> Events:
+    """Gives the first batch of every iterator the number 1.
+
+    One that resumes from a state (torchdata's StatefulDataLoader) counts on from where that was.
+    """
+    calls = np.flatnonzero(events.is_kind(*LOADER_CALLS))
+    calls = calls[np.argsort(events.site[calls], kind="stable")]
+    kinds, sites = events.kind[calls], events.site[calls]
+    follows = np.isin(kinds[:-1], _STARTS) & (sites[1:] == sites[:-1])
+    resumed = calls[1:][follows & (kinds[1:] == Kind.LOADER_NEXT) & (events.value[calls[1:]] > 1)]
+    if len(resumed) == 0:
+        return events
+    value = events.value.copy()
+    value[resumed] = 1
+    return replace(events, value=value)
 
 
 def find_passes(events: Events) -> list[Passes]:
@@ -111,6 +131,9 @@ def _passes_of(loader: int, calls: Events) -> Passes:
         return sums.astype(np.int64)
 
     firsts = np.flatnonzero(is_start)
+    after_first = np.full(count, np.iinfo(np.int64).max)
+    follows = is_later | is_stop
+    np.minimum.at(after_first, number[follows], calls.start[follows])
     last_next = calls.start[firsts].copy()
     np.maximum.at(last_next, number[is_next], calls.start[is_next])
     has_first = np.bincount(number[is_first], minlength=count) > 0
@@ -118,6 +141,7 @@ def _passes_of(loader: int, calls: Events) -> Passes:
         loader=loader,
         start=calls.start[firsts],
         end=np.maximum.reduceat(calls.end, firsts),
+        after_first=after_first,
         last_next=last_next,
         is_ended=np.bincount(number[is_stop], minlength=count) > 0,
         batches=np.bincount(number[is_next], minlength=count),

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from trainprof.analysis.events import ProcessLog, load_process
+from trainprof.analysis.facts import integer
+from trainprof.analysis.liveness import is_alive
 from trainprof.analysis.sample_file import read_samples
 from trainprof.record.log_reader import UnreadableLog, log_paths, read_log
 from trainprof.record.run_directory import RunDirectory
+from trainprof.record.run_file import read_run_file
 
 _MAX_MANIFEST_BYTES: Final = 1 << 24
 
@@ -55,6 +57,9 @@ def read_recording(directory: RunDirectory) -> Recording:
             continue
         if not log.header:
             damage.append(f"{path.name} has a damaged header")
+        if log.cut_bytes or log.unread_bytes:
+            why = "is cut off" if log.cut_bytes else "is too large: its end was not read"
+            damage.append(f"{path.name} {why}")
         logs.append(load_process(log))
     samples = directory.samples
     return Recording(
@@ -65,15 +70,13 @@ def read_recording(directory: RunDirectory) -> Recording:
         process_lines=read_samples(samples / "processes.jsonl"),
         gpu_lines=read_samples(samples / "gpus.jsonl"),
         damage=damage,
-        is_alive=_is_alive(manifest),
+        is_alive=_is_script_alive(manifest),
     )
 
 
 def _manifest(path: Path, damage: list[str]) -> dict[str, Any]:
     try:
-        if path.stat().st_size > _MAX_MANIFEST_BYTES:
-            raise ValueError("too large")
-        value = json.loads(path.read_bytes())
+        value = json.loads(read_run_file(path, _MAX_MANIFEST_BYTES))
     except OSError:
         damage.append("manifest.json is missing")
         return {}
@@ -86,16 +89,7 @@ def _manifest(path: Path, damage: list[str]) -> dict[str, Any]:
     return value
 
 
-def _is_alive(manifest: dict[str, Any]) -> bool:
-    pid, host = manifest.get("script_pid"), manifest.get("host")
-    if not isinstance(pid, int) or pid <= 0 or not isinstance(host, dict):
-        return False
-    if host.get("name") != os.uname().nodename:
-        return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except (OSError, OverflowError):
-        return True
-    return True
+def _is_script_alive(manifest: dict[str, Any]) -> bool:
+    times = manifest.get("times")
+    spawned_ns = integer(times.get("spawned_ns")) if isinstance(times, dict) else None
+    return is_alive(manifest.get("script_pid"), manifest, known_ns=spawned_ns)

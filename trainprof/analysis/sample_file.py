@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from trainprof.analysis.time_weighted import MAX_NUMBER, Line
+from trainprof.analysis.summary import MAX_NUMBER
+from trainprof.analysis.time_weighted import Line
+from trainprof.record.run_file import open_run_file
 
 # A file above this is thinned while it is read: every n-th line, and always the last. As objects
-# the lines take about five times their size.
-MAX_READ_BYTES: Final = 64 << 20
+# the sampler's lines take about five times their size, the worst that a file can hold about twenty.
+MAX_READ_BYTES: Final = 32 << 20
 # No line that the sampler writes comes near; a damaged file may be one line.
 MAX_LINE_BYTES: Final = 1 << 20
 
@@ -21,15 +24,15 @@ def read_samples(path: Path, max_bytes: int = MAX_READ_BYTES) -> list[Line]:
     """Returns a samples file's lines in time order, whatever state the file is in.
 
     Lines that are cut off, damaged, no JSON object or without a time are left out; NaN and
-    infinity become None. No file is no lines.
+    infinity become None. No file is no lines, and so is what is no plain file of the run.
 
     Args:
         path: A file of `samples/`.
         max_bytes: A larger file is thinned evenly to about this size.
     """
     try:
-        with path.open("rb") as file:
-            stride = max(1, math.ceil(path.stat().st_size / max_bytes))
+        with os.fdopen(open_run_file(path), "rb") as file:
+            stride = max(1, math.ceil(os.fstat(file.fileno()).st_size / max_bytes))
             parsed = [_parse(line) for line in _every(file, stride)]
     except OSError:
         return []

@@ -8,6 +8,7 @@ import numpy as np
 
 from trainprof.analysis.events import Bool, Int64
 from trainprof.analysis.facts import Facts
+from trainprof.analysis.feeding import epoch_starts
 from trainprof.analysis.ledger import Attribution, per_step_ns, step_wall_ns
 from trainprof.analysis.passes import TRAINING, Passes
 from trainprof.analysis.steady import Steady, steady_steps
@@ -102,8 +103,5 @@ def _worker_cycle(timeline: Timeline, facts: Facts) -> int:
 
 
 def _epoch_of(timeline: Timeline) -> Int64:
-    feeder, ends = timeline.feeder(), timeline.steps.ends
-    if feeder is None:
-        return np.full(len(ends), -1, dtype=np.int64)
-    begins = feeder.start[feeder.trained()]
-    return np.searchsorted(begins, ends, side="right").astype(np.int64) - 1
+    begins = epoch_starts(timeline.passes)
+    return np.searchsorted(begins, timeline.steps.ends, side="right").astype(np.int64) - 1

@@ -13,13 +13,17 @@ from trainprof.analysis.epochs import epochs_of, evaluation_of
 from trainprof.analysis.events import Events
 from trainprof.analysis.facts import Facts, integer, number
 from trainprof.analysis.faults import faults_of
+from trainprof.analysis.feeding import epoch_starts
 from trainprof.analysis.fetches import FetchTable, fetch_table
+from trainprof.analysis.inner_runs import inner_runs
 from trainprof.analysis.ledger import Attribution, attribute, ledger, loop_seconds
 from trainprof.analysis.loaders import loaders_of
 from trainprof.analysis.names import UNKNOWN_SITE, Sites
 from trainprof.analysis.outliers import outliers
 from trainprof.analysis.part import described, narrowed
 from trainprof.analysis.passes import EVALUATION, TRAINING
+from trainprof.analysis.ranks import across_ranks, common_evidence, rank_recordings, rank_row
+from trainprof.analysis.rebuilt import renumbered
 from trainprof.analysis.recording import Recording, read_recording
 from trainprof.analysis.step_table import StepTable, step_table
 from trainprof.analysis.summary import (
@@ -37,13 +41,15 @@ from trainprof.analysis.system import samples_between, system_summary
 from trainprof.analysis.timeline import Timeline, build_timeline
 from trainprof.analysis.traffic import sync_points, transfers
 from trainprof.analysis.training_part import training_of
-from trainprof.analysis.training_process import TrainingProcess, training_process
+from trainprof.analysis.training_process import TrainingProcess, training_processes
 from trainprof.analysis.verdict import Evidence, verdict
 from trainprof.record.run_directory import RunDirectory
 from trainprof.record.schema import RECORD_BYTES, Kind
 
 DEFAULT_WAIT_THRESHOLD_S: Final = 0.5
 DEFAULT_INTERVAL_S: Final = 0.5
+# A damaged manifest may hold any number: in ns, and times the batches, it must fit an int64.
+LONGEST_THRESHOLD_S: Final = 86_400.0
 # Wrapper, two clock reads and the record, in caches that torch's kernels have emptied: what
 # benchmarks/overhead.py measured on a step of 8 events, 31 us. An estimate on other machines.
 EVENT_COST_US: Final = 3.9
@@ -62,25 +68,61 @@ def summarize(
     Raises:
         NothingThere: If there is no such epoch, or no such steps.
     """
+    of_ranks = [] if directory.manifest.exists() else rank_recordings(directory)
+    if of_ranks:
+        placed = [replace(recording, directory=directory) for recording in of_ranks]
+        pairs = [(one, training_processes(one)[0]) for one in placed]
+        return _joined([(_analysed(*pair, epoch, steps), *pair) for pair in pairs])
     recording = read_recording(directory)
-    process = training_process(recording)
+    first, *others = training_processes(recording)
+    if others and first.rank is not None and others[0].rank is not None:
+        ranks = [first, *others]
+        return _joined([(_analysed(recording, x, epoch, steps), recording, x) for x in ranks])
+    apart = [rank_row(_analysed(recording, x, None, None).summary, x, recording) for x in others]
+    return replace(_analysed(recording, first, epoch, steps).summary, trained_apart=apart)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """A training process's summary, and what its verdict rests on."""
+
+    summary: RunSummary
+    evidence: Evidence
+
+
+def _joined(ranks: list[tuple[_Shown, Recording, TrainingProcess]]) -> RunSummary:
+    rows = [rank_row(shown.summary, process, recording) for shown, recording, process in ranks]
+    told = verdict(common_evidence([shown.evidence for shown, _, _ in ranks]))
+    return across_ranks([shown.summary for shown, _, _ in ranks], rows, told)
+
+
+def _analysed(
+    recording: Recording,
+    process: TrainingProcess,
+    epoch: int | None,
+    steps: tuple[int, int] | None,
+) -> _Shown:
     start, end = _span(recording, process.events)
     recorded = end if process.stopped_ns is None else min(end, max(start, process.stopped_ns))
     timeline = build_timeline(
-        process.events, main_thread=process.main_thread, start=start, end=recorded
+        process.events,
+        process.facts,
+        main_thread=process.main_thread,
+        start=start,
+        end=recorded,
     )
     if epoch is None and steps is None:
         return _summary(_Analysed(recording, process, timeline, start, end))
     part = narrowed(timeline, epoch, steps)
     whole = _Analysed(recording, process, part, start, end, described(epoch, steps))
-    return _counted_as_in_the_run(_summary(whole), timeline, part)
+    shown = _summary(whole)
+    return replace(shown, summary=_counted_as_in_the_run(shown.summary, timeline, part))
 
 
 def _counted_as_in_the_run(summary: RunSummary, whole: Timeline, part: Timeline) -> RunSummary:
     """Gives the steps and epochs of a part the numbers that they have in the whole run."""
     first_step = int(np.searchsorted(whole.steps.ends, part.window.start, side="right"))
-    feeder = whole.feeder()
-    begins = feeder.start[feeder.trained()] if feeder is not None else part.steps.ends[:0]
+    begins = epoch_starts(whole.passes)
     first_epoch = max(int(np.searchsorted(begins, part.window.start, side="right")) - 1, 0)
     return replace(
         summary,
@@ -124,10 +166,11 @@ class _Analysed:
 
     def wait_threshold_s(self) -> float:
         options = self.recording.section("options")
-        return number(options.get("wait_threshold_s"), DEFAULT_WAIT_THRESHOLD_S)
+        told = number(options.get("wait_threshold_s"), DEFAULT_WAIT_THRESHOLD_S)
+        return told if 0 <= told <= LONGEST_THRESHOLD_S else DEFAULT_WAIT_THRESHOLD_S
 
 
-def _summary(run: _Analysed) -> RunSummary:
+def _summary(run: _Analysed) -> _Shown:
     timeline, recording, facts = run.timeline, run.recording, run.facts
     window, sites = timeline.window, run.sites()
     attribution = attribute(
@@ -145,8 +188,8 @@ def _summary(run: _Analysed) -> RunSummary:
         timeline.passes, timeline.on_thread, timeline.all_events, fetches, facts, sites
     )
     system = _system(run)
-    feeder = timeline.feeder()
-    return RunSummary(
+    evidence = _evidence(run, attribution, account, training, loaders)
+    summary = RunSummary(
         run=_run(run, account),
         phases=Phases(
             (window.loop_start - window.start) / 1e9,
@@ -161,8 +204,8 @@ def _summary(run: _Analysed) -> RunSummary:
             timeline.all_events,
             origin_ns=run.origin_ns,
             threshold_ns=int(run.wait_threshold_s() * 1e9),
+            learning=timeline.learning(),
             step_ends=timeline.steps.ends,
-            feeder=feeder.loader if feeder is not None else None,
             on_thread=timeline.on_thread,
         ),
         loaders=loaders,
@@ -184,12 +227,13 @@ def _summary(run: _Analysed) -> RunSummary:
             ),
         ),
         findings=[],
-        verdict=verdict(_evidence(run, attribution, account, training, loaders)),
+        verdict=verdict(evidence),
         overhead=_overhead(run, steps),
         wait_threshold_s=run.wait_threshold_s(),
         not_observed=_not_observed(run, system, training),
         faults=faults_of(recording, run.origin_ns),
     )
+    return _Shown(summary, evidence)
 
 
 def _run(run: _Analysed, account: Ledger) -> Run:
@@ -205,13 +249,17 @@ def _run(run: _Analysed, account: Ledger) -> Run:
         exit=_exit(recording),
         versions=versions | run.facts.versions(),
         device_timing="cpu" if device is None else "async",
-        rank=integer(manifest.get("rank")),
-        world_size=integer(manifest.get("world_size")),
+        rank=_first_known(integer(manifest.get("rank")), run.process.rank),
+        world_size=_first_known(integer(manifest.get("world_size")), run.process.world_size),
         started_at=started if isinstance(started, str) else None,
         directory=_shown_directory(recording),
         part=run.part,
         device=device or "cpu",
     )
+
+
+def _first_known(told: int | None, otherwise: int | None) -> int | None:
+    return otherwise if told is None else told
 
 
 def _exit(recording: Recording) -> Exit:
@@ -220,20 +268,20 @@ def _exit(recording: Recording) -> Exit:
 
 
 def _fetches(run: _Analysed) -> FetchTable:
-    with_workers = run.facts.loaders_with_workers()
-    only = with_workers[0] if len(with_workers) == 1 else 0
-    own = {id(log) for log in run.process.logs}
-    tables = [fetch_table(run.timeline.all_events, run.process.pid, 0)] if own else []
+    first_of = run.timeline.first_of
+    with_workers = {first_of.get(number, number) for number in run.facts.loaders_with_workers()}
+    only = with_workers.pop() if len(with_workers) == 1 else 0
+    has_logs = bool(run.process.logs)
+    tables = [fetch_table(run.timeline.all_events, run.process.pid, 0)] if has_logs else []
     window = run.timeline.window
-    for log in run.recording.logs:
-        if id(log) in own:
-            continue
+    for log in run.process.workers:
         events = log.events
         if run.part is not None:
             inside = (events.start >= window.start) & (events.start < window.end)
             events = events.where(inside)
         tables.append(fetch_table(events, log.pid or 0, only))
-    return FetchTable.joined(tables)
+    fetches = FetchTable.joined(tables)
+    return replace(fetches, loader=renumbered(fetches.loader, first_of))
 
 
 def _system(run: _Analysed) -> System | None:
@@ -302,8 +350,15 @@ def _overhead(run: _Analysed, steps: StepTable) -> Overhead:
 
 def _not_observed(run: _Analysed, system: System | None, training: Training) -> dict[str, str]:
     reasons: dict[str, str] = {}
-    if not run.process.logs:
-        reasons["training"] = "no event was recorded: the script did not get as far as torch"
+    inside = inner_runs(run.recording.directory) if training.steps == 0 else []
+    if inside:
+        more = f" and {len(inside) - 1} more" if len(inside) > 1 else ""
+        reasons["training"] = f"recorded by the trainprof run inside this one: {inside[0]}{more}"
+    elif not run.process.logs:
+        reasons["training"] = (
+            "no event was recorded: the script did not get as far as torch, or used it where "
+            "trainprof does not reach (a cleared environment, python -I)"
+        )
     elif training.steps == 0:
         reasons["training.step_s"] = "no parameter update and no backward was seen"
     if run.timeline.feeder() is not None and training.samples is None:

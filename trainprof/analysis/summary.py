@@ -14,6 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 SUMMARY_SCHEMA_VERSION: Final = 1
+# Beyond it a number is damage, not a measurement (10^18 ns are 31 years, 10^18 bytes an exabyte);
+# below it a time and its difference to another fit an int64.
+MAX_NUMBER: Final = 1 << 62
 
 LEDGER_KEYS: Final = (
     "startup",
@@ -344,7 +347,14 @@ class Overhead:
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """Everything a run showed."""
+    """Everything a run showed.
+
+    Attributes:
+        ranks: {rank, host, pid, steps, step_s, ledger: {wall_s, seconds}, exit} of each, in runs of
+            several; `run`, `phases`, `ledger`, `training` and `verdict` are then of all of them.
+        trained_apart: The same of processes that trained besides the one that is shown, without
+            being ranks of it (hogwild, a script that starts trainings).
+    """
 
     run: Run
     phases: Phases
@@ -366,6 +376,7 @@ class RunSummary:
     wait_threshold_s: float
     not_observed: dict[str, str] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
+    trained_apart: list[dict[str, Any]] = field(default_factory=list)
     schema_version: int = SUMMARY_SCHEMA_VERSION
 
 
@@ -409,7 +420,19 @@ def _build(kind: Any, value: Any) -> Any:
         return _build(next(a for a in typing.get_args(kind) if a is not types.NoneType), value)
     if origin is list:
         (item_kind,) = typing.get_args(kind)
-        return [_build(item_kind, item) for item in value]
+        return [_build(item_kind, item) for item in _checked(list, value)]
     if origin is dict:
-        return dict(value)
+        _, item_kind = typing.get_args(kind)
+        return {key: _build(item_kind, item) for key, item in _checked(dict, value).items()}
+    return value if kind is typing.Any else _checked(kind, value)
+
+
+def _checked(kind: type, value: Any) -> Any:
+    """Returns `value` if JSON would give it for `kind`; an integer may stand for a float."""
+    accepted = (int, float) if kind is float else kind
+    if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
+        raise TypeError(f"{kind.__name__} expected, not {type(value).__name__}")
+    # NaN fails the comparison too.
+    if isinstance(value, (int, float)) and not -MAX_NUMBER < value < MAX_NUMBER:
+        raise ValueError("a number that nothing can measure")
     return value

@@ -16,16 +16,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from trainprof.analysis.summary import MAX_NUMBER
+
 Line = dict[str, Any]
 Reader = Callable[[Line], float | None]
 Floats = NDArray[np.float64]
 Times = NDArray[np.int64]
 
 NS_PER_S: Final = 1_000_000_000
-
-# Beyond it a number is damage, not a measurement (10^18 ns are 31 years, 10^18 bytes an exabyte);
-# below it a time and its difference to another fit an int64.
-MAX_NUMBER: Final = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from trainprof.analysis.evaluation import evaluation_segments
 from trainprof.analysis.events import Bool, Events, Int64, Nesting, nest
+from trainprof.analysis.facts import Facts
+from trainprof.analysis.feeding import feeders
 from trainprof.analysis.ledger import Window, within
 from trainprof.analysis.passes import (
     EVALUATION,
@@ -16,7 +19,9 @@ from trainprof.analysis.passes import (
     TRAINING,
     Passes,
     find_passes,
+    with_first_batches,
 )
+from trainprof.analysis.rebuilt import joined_passes, rebuilt_loaders, renumbered
 from trainprof.analysis.stages import decide_stages
 from trainprof.analysis.steps import Boundaries, step_boundaries, update_mask
 from trainprof.record.schema import Kind
@@ -36,6 +41,7 @@ class Timeline:
         steps: Their ends and what they are.
         step_starts: The end of the step before; of the first, the loop's start.
         window: The run.
+        first_of: Loaders built anew, by id, and the first of each: events and passes are its.
     """
 
     thread: int
@@ -48,15 +54,15 @@ class Timeline:
     steps: Boundaries
     step_starts: Int64
     window: Window
+    first_of: Mapping[int, int]
 
     def feeder(self) -> Passes | None:
         """Returns the loader that feeds training: the one with most batches, then the first."""
-        training = [p for p in self.passes if p.role == TRAINING]
-        return max(
-            training,
-            key=lambda p: (int(p.batches[p.trained()].sum()), -int(p.start[0])),
-            default=None,
-        )
+        return next(iter(feeders(self.passes)), None)
+
+    def learning(self) -> Int64:
+        """Returns the starts of backwards and updates, ns."""
+        return self.events.start[self.events.is_kind(*LEARNING)]
 
     def passes_here(self) -> list[Passes]:
         """Returns the passes over loaders that the training thread consumes."""
@@ -64,25 +70,33 @@ class Timeline:
         return [p for p, is_here in pairs if is_here]
 
 
-def build_timeline(events: Events, *, main_thread: int | None, start: int, end: int) -> Timeline:
+def build_timeline(
+    events: Events, facts: Facts, *, main_thread: int | None, start: int, end: int
+) -> Timeline:
     """Works out the training thread's timeline.
 
     Args:
         events: Of all threads of the process, in order of start.
+        facts: Of its loaders.
         main_thread: Its number, or None.
         start, end: Of the process, ns.
     """
+    events = with_first_batches(events)
     thread = training_thread(events, main_thread)
     of_thread = events.thread == thread
     own = events if of_thread.all() else events.where(of_thread)
     nesting = nest(own)
-    passes = find_passes(events)
-    loaders_here = set(np.unique(own.site[own.is_kind(*LOADER_CALLS)]).tolist())
-    on_thread = np.array([p.loader in loaders_here for p in passes], dtype=bool)
     update_ends = own.end[update_mask(own, nesting)]
     if len(update_ends) == 0:
         update_ends = own.end[own.is_kind(Kind.BACKWARD)]
-    passes = decide_stages(passes, own, nesting, update_ends)
+    passes = decide_stages(find_passes(events), own, nesting, update_ends)
+    first_of = rebuilt_loaders(passes, facts)
+    if first_of:
+        passes = joined_passes(passes, first_of)
+        events = replace(events, site=renumbered(events.site, first_of))
+        own = replace(own, site=renumbered(own.site, first_of))
+    loaders_here = set(np.unique(own.site[own.is_kind(*LOADER_CALLS)]).tolist())
+    on_thread = np.array([p.loader in loaders_here for p in passes], dtype=bool)
     here = [p for p, is_here in zip(passes, on_thread.tolist(), strict=True) if is_here]
     segments = evaluation_segments(here, own, nesting, update_ends)
     training = [p.loader for p in here if p.role == TRAINING]
@@ -92,7 +106,7 @@ def build_timeline(events: Events, *, main_thread: int | None, start: int, end: 
     window = _window(own, here, segments, steps.ends, start, end)
     starts = np.concatenate([[window.loop_start], steps.ends[:-1]])[: len(steps.ends)]
     return Timeline(
-        thread, own, nesting, events, passes, on_thread, segments, steps, starts, window
+        thread, own, nesting, events, passes, on_thread, segments, steps, starts, window, first_of
     )
 
 

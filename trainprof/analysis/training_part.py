@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from trainprof.analysis.events import Bool
 from trainprof.analysis.facts import Facts
+from trainprof.analysis.feeding import epoch_starts, feeding_passes
 from trainprof.analysis.fetches import FetchTable
 from trainprof.analysis.ledger import within
 from trainprof.analysis.loaders import samples_of
+from trainprof.analysis.passes import Passes
 from trainprof.analysis.statistics import statistics_s
 from trainprof.analysis.step_table import StepTable
 from trainprof.analysis.summary import Training
@@ -25,16 +28,14 @@ def training_of(
     if len(wall):
         per_step = {key: float(ns[steady].mean() / 1e9) for key, ns in steps.per_step.items()}
         per_step.update(evaluation=0.0, startup=0.0, shutdown=0.0)
-    feeder = timeline.feeder()
-    samples = None
-    if feeder is not None:
-        samples = samples_of(feeder, timeline.all_events, fetches, facts)
+    feeding = feeding_passes(timeline.passes, timeline.learning(), timeline.steps.ends)
+    samples = _samples(feeding, timeline, fetches, facts)
     loop_s = (timeline.window.loop_end - timeline.window.loop_start) / 1e9
     loop_s -= float((timeline.segments[:, 1] - timeline.segments[:, 0]).sum() / 1e9)
     return Training(
         steps=len(steps),
-        iterations=_iterations(timeline),
-        epochs=int(feeder.trained().sum()) if feeder is not None else 0,
+        iterations=_iterations(timeline, feeding),
+        epochs=len(epoch_starts(timeline.passes)),
         samples=samples,
         samples_per_s=samples / loop_s if samples and loop_s > 0 else None,
         step_source=timeline.steps.source,
@@ -46,11 +47,26 @@ def training_of(
     )
 
 
-def _iterations(timeline: Timeline) -> int:
-    """Batches of the feeding loader; without one, backwards of a single optimizer, or steps."""
-    feeder, events = timeline.feeder(), timeline.events
-    if feeder is not None:
-        return int(feeder.batches[feeder.trained()].sum())
+def _samples(
+    feeding: list[tuple[Passes, Bool]], timeline: Timeline, fetches: FetchTable, facts: Facts
+) -> int | None:
+    """Counts the samples of all iterations; None where one of the loaders does not tell."""
+    total = 0
+    for p, counted in feeding:
+        if not counted.any():
+            continue
+        samples = samples_of(p, counted, timeline.all_events, fetches, facts)
+        if samples is None:
+            return None
+        total += samples
+    return total or None
+
+
+def _iterations(timeline: Timeline, feeding: list[tuple[Passes, Bool]]) -> int:
+    """Batches of the feeding loaders; without one, backwards of a single optimizer, or steps."""
+    events = timeline.events
+    if feeding:
+        return sum(int(p.batches[counted].sum()) for p, counted in feeding)
     steps = len(timeline.steps.ends)
     optimizers = np.unique(events.site[events.is_kind(Kind.OPTIMIZER_STEP)])
     if timeline.steps.source != "optimizer" or len(optimizers) > 1:

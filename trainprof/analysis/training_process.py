@@ -1,16 +1,20 @@
-"""The process that trains, out of all that were recorded."""
+"""The processes that train, out of all that were recorded."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from trainprof.analysis.events import Events, ProcessLog, no_events
-from trainprof.analysis.facts import Facts
+from trainprof.analysis.facts import Facts, integer
 from trainprof.analysis.recording import Recording
 from trainprof.record.schema import Kind, Topic
+
+# Longer ones stand in damaged headers alone.
+MAX_RANK_DIGITS: Final = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +26,18 @@ class TrainingProcess:
         events: Of all threads and logs, in order of start; sites and threads renumbered.
         facts: Their texts.
         main_thread: Number of the main thread in `events.thread`, or None.
+        workers: Logs of its descendants that do not train themselves.
+        rank: In its process group, or as its launcher told it; None where there is neither.
+        world_size: Of that group, or None.
     """
 
     logs: list[ProcessLog]
     events: Events
     facts: Facts
     main_thread: int | None
+    workers: list[ProcessLog]
+    rank: int | None
+    world_size: int | None
 
     @property
     def stopped_ns(self) -> int | None:
@@ -39,25 +49,84 @@ class TrainingProcess:
         return self.logs[0].pid or 0 if self.logs else 0
 
 
-def training_process(recording: Recording) -> TrainingProcess:
-    """Returns the process with most updates, else most backwards, else the script's own."""
-    if not recording.logs:
+def training_processes(recording: Recording) -> list[TrainingProcess]:
+    """Returns every process that made updates, else those that ran backward, else one alone.
+
+    Ranks come in their order, each by the process of it that made most updates. Where there are no
+    two ranks, the process with most updates (or backwards) comes first; without any it is the
+    script's own.
+    """
+    processes = _by_process(recording.logs)
+    if not processes:
         nothing = Facts({topic: {} for topic in Topic})
-        return TrainingProcess([], no_events(), nothing, None)
+        return [TrainingProcess([], no_events(), nothing, None, [], None, None)]
     script_pid = recording.manifest.get("script_pid")
 
-    def rank(log: ProcessLog) -> tuple[int, int, bool, int]:
-        counts = np.bincount(log.events.kind, minlength=256)
+    def weight(logs: list[ProcessLog]) -> tuple[int, int, bool, int]:
+        kinds = np.concatenate([log.events.kind for log in logs])
+        counts = np.bincount(kinds, minlength=256)
         updates = int(counts[Kind.OPTIMIZER_STEP] + counts[Kind.SCALER_STEP])
-        is_script = log.role == "script" or log.pid == script_pid
-        return (updates, int(counts[Kind.BACKWARD]), is_script, len(log.events))
+        is_script = any(log.role == "script" or log.pid == script_pid for log in logs)
+        return (updates, int(counts[Kind.BACKWARD]), is_script, len(kinds))
 
-    best = max(recording.logs, key=rank)
-    logs = [log for log in recording.logs if log is best or (log.pid and log.pid == best.pid)]
-    return _joined(logs)
+    weighed = sorted(((weight(logs), logs) for logs in processes), key=lambda x: x[0], reverse=True)
+    trainers = [logs for (updates, *_), logs in weighed if updates]
+    trainers = trainers or [logs for (_, backwards, *_), logs in weighed if backwards]
+    trainers = trainers or [weighed[0][1]]
+    workers = _workers(recording.logs, trainers)
+    found = [_joined(logs, helpers) for logs, helpers in zip(trainers, workers, strict=True)]
+    of_rank: dict[int, TrainingProcess] = {}
+    for process in found:
+        if process.rank is not None:
+            of_rank.setdefault(process.rank, process)
+    return [of_rank[rank] for rank in sorted(of_rank)] if len(of_rank) > 1 else found
 
 
-def _joined(logs: list[ProcessLog]) -> TrainingProcess:
+def _by_process(logs: list[ProcessLog]) -> list[list[ProcessLog]]:
+    """Groups logs by pid; one whose header is lost stands for itself."""
+    groups: dict[object, list[ProcessLog]] = {}
+    for log in logs:
+        groups.setdefault(log.pid or id(log), []).append(log)
+    return list(groups.values())
+
+
+def _workers(logs: list[ProcessLog], trainers: list[list[ProcessLog]]) -> list[list[ProcessLog]]:
+    """Gives every other log to the nearest training process above it."""
+    number_of = {log.pid: n for n, own in enumerate(trainers) for log in own if log.pid}
+    training = {id(log) for own in trainers for log in own}
+    workers: list[list[ProcessLog]] = [[] for _ in trainers]
+    for log in logs:
+        if id(log) in training:
+            continue
+        line = _ancestors(log)
+        above = next((number_of[pid] for pid in line if pid in number_of), None)
+        if above is None and not line and len(trainers) == 1:
+            above = 0  # of a damaged log nobody knows better
+        if above is not None:
+            workers[above].append(log)
+    return workers
+
+
+def _ancestors(log: ProcessLog) -> list[int]:
+    told = log.header.get("ancestors")
+    line = [log.header.get("forked_from"), log.header.get("ppid")]
+    line += told if isinstance(told, list) else []
+    return [pid for pid in map(integer, line) if pid is not None]
+
+
+def _rank_and_size(logs: Iterable[ProcessLog], facts: Facts) -> tuple[int | None, int | None]:
+    """What the process group says; a launcher's environment where none was joined."""
+    for told in reversed(list(facts.texts[Topic.ENVIRONMENT].values())):
+        if isinstance(told, dict) and integer(told.get("rank")) is not None:
+            return told["rank"], integer(told.get("world_size"))
+    for log in logs:
+        rank = log.header.get("rank")
+        if isinstance(rank, str) and rank.isdecimal() and len(rank) <= MAX_RANK_DIGITS:
+            return int(rank), None
+    return None, None
+
+
+def _joined(logs: list[ProcessLog], workers: list[ProcessLog]) -> TrainingProcess:
     texts: dict[Topic, dict[int, Any]] = {topic: {} for topic in Topic}
     tables: list[Events] = []
     ids = threads = 0
@@ -75,7 +144,10 @@ def _joined(logs: list[ProcessLog]) -> TrainingProcess:
                 texts[topic][number + ids] = told
         ids += max(log.texts, default=0)
         threads += int(log.events.thread.max()) + 1 if len(log.events) else 0
-    return TrainingProcess(logs, _in_order(tables), Facts(texts), main_thread)
+    facts = Facts(texts)
+    events = _in_order(tables)
+    rank, world_size = _rank_and_size(logs, facts)
+    return TrainingProcess(logs, events, facts, main_thread, workers, rank, world_size)
 
 
 def _renumbered(log: ProcessLog, ids: int, threads: int, main_thread: int | None) -> Events:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from trainprof.analysis.ledger import ELSEWHERE
 from trainprof.analysis.steady import MIN_STEADY_STEPS
 from trainprof.analysis.summary import Loader, Training, Verdict
 
@@ -138,10 +139,11 @@ def _checkpoint_headline(evidence: Evidence, share: float) -> tuple[str, str | N
 
 def _host_headline(evidence: Evidence, share: float) -> tuple[str, str | None]:
     text = (
-        f"HOST-BOUND: python between the spans of the loop takes {_percent(share)} of training time"
+        "HOST-BOUND: Python code between loading, forward, backward and optimizer takes "
+        f"{_percent(share)} of training time"
     )
     text += _in_figures(evidence, _HOST_KEYS, share)
-    if evidence.other_place:
+    if evidence.other_place and evidence.other_place != ELSEWHERE:
         text += f", most of it {evidence.other_place}"
     return text, None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final, NoReturn
 
 import typer
@@ -18,7 +18,8 @@ from trainprof.cli.run import run
 from trainprof.record.errors import TrainprofError
 
 PROGRAM: Final = "trainprof"
-# Verbs that start a script: what follows SCRIPT is not ours, and a failure before it starts is 125.
+VERBS: Final[dict[str, Callable[..., object]]] = {"run": run, "report": report}
+# Those that start a script: what follows SCRIPT is not ours, and a failure before it starts is 125.
 LAUNCHING_VERBS: Final = frozenset({"run"})
 LAUNCH_FAILED: Final = 125
 USER_ERROR: Final = 2
@@ -31,8 +32,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("run")(run)
-app.command("report")(report)
+for _verb, _command in VERBS.items():
+    app.command(_verb)(_command)
 
 
 def _show_version(is_asked: bool) -> None:
@@ -71,7 +72,8 @@ def run_command(arguments: Sequence[str]) -> int:
     except Exception as error:
         if is_debug:
             traceback.print_exc()
-        return _complain_of(error, failed, is_debug=is_debug)
+        called = f"{PROGRAM} {words[0]}" if words[0] in VERBS else PROGRAM
+        return _complain_of(error, failed, called, is_debug=is_debug)
 
 
 def _split(command: Any, arguments: Sequence[str]) -> tuple[list[str], bool]:
@@ -83,24 +85,19 @@ def _split(command: Any, arguments: Sequence[str]) -> tuple[list[str], bool]:
     return [words[0], *separated(words[1:], valued)], True
 
 
-def _complain_of(error: Exception, failed: int, *, is_debug: bool) -> int:
+def _complain_of(error: Exception, failed: int, called: str, *, is_debug: bool) -> int:
     if isinstance(error, TrainprofError):
         complain(str(error), error.hint)
         return error.exit_code
     usage = getattr(error, "format_message", None)
     if usage is not None:  # click's own errors; its classes moved between typer's versions
-        complain(usage(), hint=_usage_hint(error))
+        complain(usage(), hint=f"see {called} --help")
         return failed
     complain(
         f"{type(error).__name__}: {error}",
         hint=None if is_debug else "--debug shows where this comes from",
     )
     return failed
-
-
-def _usage_hint(error: Exception) -> str:
-    context = getattr(error, "ctx", None)
-    return f"see {context.command_path if context else PROGRAM} --help"
 
 
 def _forget_stdout() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from enum import Enum
 from pathlib import Path
@@ -12,15 +13,21 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 import typer
 
 from trainprof.cli.output import style_of, write
+from trainprof.cli.whole_number import at_least
 from trainprof.record.errors import TrainprofError
+from trainprof.record.log_reader import log_paths
 from trainprof.record.run_directory import MANIFEST_SCHEMA_VERSION, RunDirectory
+from trainprof.record.run_file import read_run_file
 
 if TYPE_CHECKING:
     from trainprof.analysis.summary import RunSummary
 
 RUNS: Final = Path("trainprof-runs")
-# What we wrote ourselves stays far below; what is larger is not ours.
-LARGEST_JSON_BYTES: Final = 1 << 28
+# What we wrote ourselves stays far below; what is larger is not ours. As objects the worst that a
+# file can hold takes about thirty times its size.
+LARGEST_JSON_BYTES: Final = 1 << 25
+# No run comes near so many steps, and they fit an int64.
+_STEPS: Final = re.compile(r"([0-9]{1,15}):([0-9]{1,15})")
 
 
 class Format(str, Enum):
@@ -29,6 +36,15 @@ class Format(str, Enum):
     TERMINAL = "terminal"
     JSON = "json"
     MARKDOWN = "markdown"
+
+
+FORMATS: Final = tuple(format.value for format in Format)
+
+
+def _format(text: str) -> Format:
+    if text not in FORMATS:
+        raise typer.BadParameter(f"{text!r} is none of {', '.join(FORMATS)}")
+    return Format(text)
 
 
 class RunNotFound(TrainprofError):
@@ -48,9 +64,19 @@ def report(
             metavar="RUN", help="A run directory, a run's name under trainprof-runs, or latest."
         ),
     ],
-    format: Annotated[Format, typer.Option("--format", help="How to write it.")] = Format.TERMINAL,
+    format: Annotated[
+        Format,
+        typer.Option(
+            "--format",
+            parser=_format,
+            metavar="|".join(FORMATS),
+            show_default=False,
+            help=f"How to write it.  [default: {Format.TERMINAL.value}]",
+        ),
+    ] = Format.TERMINAL,
     epoch: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Only this epoch, counted from 1.")
+        int | None,
+        typer.Option(parser=at_least(1), metavar="N", help="Only this epoch, counted from 1."),
     ] = None,
     steps: Annotated[
         str | None, typer.Option(metavar="A:B", help="Only steps A to B, counted from 1.")
@@ -81,33 +107,49 @@ def find_run(name: str) -> RunDirectory:
         raise RunNotFound("no run named", hint=_known_runs())
     is_path = os.sep in name
     candidates = [Path(name)] if is_path else [Path(name), RUNS / name]
-    directories = [path for path in candidates if path.is_dir()]
+    try:
+        return _first_run([path for path in candidates if path.is_dir()], name)
+    except OSError as error:
+        raise _unreadable(name, error) from error
+
+
+def _first_run(directories: list[Path], name: str) -> RunDirectory:
     if not directories:
         raise RunNotFound(f"no run at {name}", hint=_known_runs())
     for path in directories:
         directory = RunDirectory(path.resolve())
-        if directory.manifest.exists() or directory.events.is_dir():
+        if directory.manifest.exists() or directory.events.is_dir() or directory.ranks.is_dir():
             _check_version(directory)
             return directory
     path = directories[0]
-    ranks = path / "ranks"
-    if ranks.is_dir():
-        example = min(ranks.iterdir(), default=ranks / "0")
-        raise RunDamaged(f"{path} holds several ranks", hint=f"report one: {example}")
     raise RunDamaged(f"{path} is not a run directory: no manifest.json", hint=_known_runs())
 
 
 def saved_summary(directory: RunDirectory) -> RunSummary | None:
-    """Returns the summary that the run left, None where it left none that we can read."""
+    """Returns the summary that the run left, None where it left none that can be used.
+
+    One that is older than a log is of no use: something trained on when the script had ended.
+    """
     from trainprof.analysis.summary import SUMMARY_SCHEMA_VERSION, from_jsonable
 
+    if _is_outdated(directory):
+        return None
     data = _read_json(directory.summary)
     if not isinstance(data, dict) or data.get("schema_version") != SUMMARY_SCHEMA_VERSION:
         return None
     try:
-        return from_jsonable(data)
+        summary = from_jsonable(data)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
         return None
+    return None if summary.run.exit.reason == "running" else summary
+
+
+def _is_outdated(directory: RunDirectory) -> bool:
+    try:
+        written_ns = directory.summary.lstat().st_mtime_ns
+        return any(log.lstat().st_mtime_ns > written_ns for log in log_paths(directory.events))
+    except OSError:
+        return False
 
 
 def _rebuilt_summary(
@@ -118,10 +160,13 @@ def _rebuilt_summary(
     try:
         return summarize(directory, epoch=epoch, steps=steps)
     except OSError as error:
-        raise RunDamaged(
-            f"{directory.path} cannot be read: {error.strerror or error}",
-            hint="check its permissions",
-        ) from error
+        raise _unreadable(str(directory.path), error) from error
+
+
+def _unreadable(name: str, error: OSError) -> RunDamaged:
+    return RunDamaged(
+        f"{name} cannot be read: {error.strerror or error}", hint="check its permissions"
+    )
 
 
 def _rendered(summary: RunSummary, format: Format, *, verbose: bool) -> str:
@@ -145,10 +190,14 @@ def _step_range(text: str | None) -> tuple[int, int] | None:
     """Returns A:B, counted from 1 as reports do, as a 0-based range without its end."""
     if text is None:
         return None
-    first, colon, last = text.partition(":")
-    if not (colon and first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last)):
-        raise typer.BadParameter(f"{text!r} is not A:B with A <= B", param_hint="'--steps'")
-    return int(first) - 1, int(last)
+    found = _STEPS.fullmatch(text)
+    first, last = (int(found[1]), int(found[2])) if found else (0, 0)
+    if not 1 <= first <= last:
+        raise typer.BadParameter(
+            f"{text!r} is not A:B, two step numbers from 1 on, the first not above the second",
+            param_hint="'--steps'",
+        )
+    return first - 1, last
 
 
 def _check_version(directory: RunDirectory) -> None:
@@ -163,11 +212,9 @@ def _check_version(directory: RunDirectory) -> None:
 
 
 def _read_json(path: Path) -> Any:
-    """Returns the file's JSON value, None where it is missing, cut off or too large to be ours."""
+    """Returns the file's JSON value, None where it is missing, cut off or not one of ours."""
     try:
-        if path.stat().st_size > LARGEST_JSON_BYTES:
-            return None
-        return json.loads(path.read_bytes())
+        return json.loads(read_run_file(path, LARGEST_JSON_BYTES))
     except (OSError, ValueError, RecursionError):
         return None
 
@@ -175,7 +222,8 @@ def _read_json(path: Path) -> Any:
 def _known_runs() -> str:
     try:
         paths = [path for path in RUNS.iterdir() if not path.is_symlink()]
-        names = sorted(path.name for path in paths if (path / "manifest.json").exists())
+        runs = [RunDirectory(path) for path in paths]
+        names = sorted(x.path.name for x in runs if x.manifest.exists() or x.ranks.is_dir())
     except OSError:
         names = []
     if not names:

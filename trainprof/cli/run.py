@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import traceback
 from pathlib import Path
@@ -11,6 +12,7 @@ import typer
 
 from trainprof.cli.duration import seconds_between
 from trainprof.cli.output import complain, style_of, write
+from trainprof.cli.whole_number import at_least
 from trainprof.launch import signals
 from trainprof.launch.options import (
     DEFAULT_INTERVAL_S,
@@ -54,7 +56,7 @@ def run(
     ] = DEFAULT_INTERVAL_S,
     max_steps: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="End the run cleanly after N steps."),
+        typer.Option(parser=at_least(1), metavar="N", help="End the run cleanly after N steps."),
     ] = None,
     max_time: Annotated[
         float | None,
@@ -113,7 +115,7 @@ def run(
 
 def _give_up_report_at_signal(directory: RunDirectory, outcome: Outcome) -> None:
     def give_up() -> NoReturn:
-        complain("report left out", hint=f"trainprof report {directory.path}")
+        complain("report left out", hint=f"trainprof report {shlex.quote(str(directory.path))}")
         mirror_exit(outcome)
 
     signals.end_at_next(give_up)
@@ -123,8 +125,20 @@ def _report(finished: FinishedRun, *, is_shown: bool, verbose: bool) -> None:
     from trainprof.analysis.summarize import summarize
     from trainprof.analysis.summary import to_jsonable
 
+    if not finished.directory.path.is_dir():
+        complain(
+            "no report: the run directory was removed while the script ran",
+            hint=f"it was {finished.directory.path}",
+        )
+        return
     summary = summarize(finished.directory)
-    write_json(finished.directory.summary, to_jsonable(summary))
+    try:
+        write_json(finished.directory.summary, to_jsonable(summary))
+    except OSError as error:
+        complain(
+            f"summary.json cannot be written: {error.strerror or error}",
+            hint=f"what was recorded is in {finished.directory.path}",
+        )
     if not is_shown:
         return
     from trainprof.report import terminal

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import ClassVar, Final
 
 from trainprof.record.errors import TrainprofError
-from trainprof.record.run_directory import RunDirectory
+from trainprof.record.run_directory import RANKS, RunDirectory
 
 RUNS: Final = "trainprof-runs"
 LATEST: Final = "latest"
-RANKS: Final = "ranks"
 STEM_CHARACTERS: Final = 60
 
 # torchrun's id where the user gave none

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from trainprof.launch.environment import script_environment
@@ -19,6 +21,7 @@ from trainprof.launch.placement import create_run_directory, run_name
 from trainprof.launch.supervisor import Supervisor
 from trainprof.launch.target import resolve
 from trainprof.record.errors import TrainprofError
+from trainprof.record.names import ENV_DIRECTORY
 from trainprof.record.run_directory import RunDirectory, write_json
 from trainprof.tracee import site_directory
 
@@ -74,6 +77,7 @@ def run(
     target = resolve(options.words, options.module)
     environ = dict(os.environ)
     directory = create_run_directory(options.output, target.stem, environ, time_ns=time.time_ns())
+    _tell_outer_run(environ, directory)
     recording = Recording(directory, options, progress)
     with Supervisor(target) as supervisor:
         spawned_ns, spawned_time_ns = time.perf_counter_ns(), time.time_ns()
@@ -99,6 +103,18 @@ def run(
         if at_end is not None:
             at_end(directory, outcome)
     return FinishedRun(directory, outcome, manifest["rank"], tuple(recording.faults))
+
+
+def _tell_outer_run(environ: Mapping[str, str], directory: RunDirectory) -> None:
+    """Leaves word with the trainprof that we run under: what the script does is recorded here."""
+    outer = RunDirectory(Path(environ.get(ENV_DIRECTORY, "")))
+    if not outer.path.is_absolute():
+        return
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
+    with contextlib.suppress(OSError):
+        descriptor = os.open(outer.inner_runs, flags, 0o600)
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            file.write(json.dumps(str(directory.path)) + "\n")
 
 
 def _write_first(directory: RunDirectory, manifest: dict[str, Any]) -> None:

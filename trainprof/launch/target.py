@@ -19,6 +19,7 @@ NATIVE_MAGIC: Final = (
     b"\xfe\xed\xfa\xcf",
     b"\xca\xfe\xba\xbe",
 )
+STANDARD_INPUT: Final = "-"
 MAIN_FILES: Final = ("__main__.py", "__main__.pyc")
 
 
@@ -74,6 +75,8 @@ def resolve(
     if not words:
         raise NothingToRun("no script given", hint="trainprof run train.py --epochs 3")
     script, *arguments = words
+    if script == STANDARD_INPUT:
+        return Target(interpreter, (interpreter, *words), tuple(words), script, "stdin", True)
     mode = _mode(script)
     if mode is not None and not stat.S_ISDIR(mode):
         if _is_program(script, mode):

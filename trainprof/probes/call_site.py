@@ -7,7 +7,9 @@ import os
 import site
 import sys
 import sysconfig
+import weakref
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from types import CodeType, FrameType
 from typing import Any
 
@@ -88,8 +90,9 @@ class CallSites:
 class LoaderBirthplaces:
     """Remembers which line built each DataLoader, by the object's identity.
 
-    A framework that rebuilds the user's loader (Lightning, accelerate) holds the old one in a local
-    variable at that moment: the new one then keeps the old one's line.
+    A framework that rebuilds the user's loader (Lightning, accelerate) takes over what it has: the
+    new one then keeps the old one's line. Nothing is read from frames but code: `f_locals` would
+    keep the frame's variables alive, and change the dict that the script's `locals()` returned.
     """
 
     def __init__(
@@ -97,40 +100,104 @@ class LoaderBirthplaces:
     ) -> None:
         self._sites = sites
         self._keep_track = keep_track
-        self._of_loader: dict[int, int] = {}
+        self._of_loader: dict[int, _Birth] = {}
 
     def note(self, loader: object, frame: FrameType | None) -> None:
-        """Called while `loader` is being built, with the frame that sets its attributes."""
-        while frame is not None and (self._sites.is_ours_or_torch(frame) or _builds(frame, loader)):
+        """Called while `loader` is being built, with the frame that sets its dataset."""
+        builders = _constructors(type(loader))
+        while frame is not None and (
+            self._sites.is_ours_or_torch(frame) or id(frame.f_code) in builders
+        ):
             frame = frame.f_back
-        site = self._rebuilt_from(frame) or self._sites.find(frame)
+        birth = _Birth(weakref.ref(loader), self._sites.find(frame))
+        if frame is not None and not self._sites.is_user_code(frame.f_code):
+            datasets = _with_inner(vars(loader).get("dataset"), "dataset")
+            birth.candidates = [
+                (other.site, _traits(known))
+                for other in list(self._of_loader.values())
+                if (known := other.loader()) is not None
+                and any(vars(known).get("dataset") is dataset for dataset in datasets)
+            ]
         key = id(loader)
-        self._of_loader[key] = site
+        self._of_loader[key] = birth
         self._keep_track(loader, lambda: forget(self._of_loader, key))
 
     def of(self, loader: object) -> int | None:
-        return self._of_loader.get(id(loader))
+        """Returns the site of a loader, which is complete by now."""
+        birth = self._of_loader.get(id(loader))
+        if birth is None:
+            return None
+        if birth.candidates:
+            site = _taken_over(birth.candidates, loader)
+            birth.site, birth.candidates = site or birth.site, []
+        return birth.site
 
-    def _rebuilt_from(self, frame: FrameType | None) -> int | None:
-        """Returns the line of the loader that the library code at `frame` works on, if any."""
-        while frame is not None and not self._sites.is_user_code(frame.f_code):
-            for value in list(frame.f_locals.values()):
-                site = self._of_loader.get(id(value))
-                if site is not None:
-                    return site
-            frame = frame.f_back
-        return None
+
+@dataclass(slots=True)
+class _Birth:
+    """Where a loader was built.
+
+    Attributes:
+        candidates: Of a loader that a library built: the earlier ones of the same dataset, each
+            with its site and what may be taken over from it.
+    """
+
+    loader: weakref.ref[Any]
+    site: int
+    candidates: list[tuple[int, _Traits]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Traits:
+    """What a rebuilt loader takes over: the batch sampler, or else all of the others.
+
+    Objects by id, so that none is kept alive: what has been taken over is alive.
+    """
+
+    batch_sampler: int
+    others: tuple[object, ...]
+
+
+def _traits(loader: object) -> _Traits:
+    facts = vars(loader)
+    functions = (id(facts.get(name)) for name in ("collate_fn", "worker_init_fn"))
+    numbers = (facts.get(name) for name in ("num_workers", "batch_size"))
+    return _Traits(
+        id(facts.get("batch_sampler")),
+        (*functions, *(number if type(number) is int else None for number in numbers)),
+    )
+
+
+def _taken_over(candidates: list[tuple[int, _Traits]], loader: object) -> int | None:
+    """Returns the site of the latest candidate that `loader` was rebuilt from, if any."""
+    samplers = _with_inner(vars(loader).get("batch_sampler"), "batch_sampler")
+    keys, others = {id(sampler) for sampler in samplers}, _traits(loader).others
+    by_sampler = [place for place, traits in candidates if traits.batch_sampler in keys]
+    by_others = [place for place, traits in candidates if traits.others == others]
+    return next(reversed(by_sampler or by_others), None)
+
+
+def _with_inner(thing: object, name: str) -> list[object]:
+    """Returns a thing and the one it wraps, None left out."""
+    both = (thing, getattr(thing, "__dict__", {}).get(name))
+    return [one for one in both if one is not None]
+
+
+def _constructors(cls: type) -> set[int]:
+    """Returns the ids of the code of the `__init__` methods that build an instance of `cls`."""
+    found = set()
+    for base in cls.__mro__:
+        method = vars(base).get("__init__")
+        while method is not None:
+            code = getattr(method, "__code__", None)
+            if code is not None:
+                found.add(id(code))
+            method = getattr(method, "__wrapped__", None)
+    return found
 
 
 def forget(table: dict[int, Any], key: int) -> None:
     table.pop(key, None)
-
-
-def _builds(frame: FrameType, instance: object) -> bool:
-    code = frame.f_code
-    if code.co_name != "__init__" or not code.co_varnames:
-        return False
-    return frame.f_locals.get(code.co_varnames[0]) is instance
 
 
 def _torch_directories() -> tuple[str, ...]:

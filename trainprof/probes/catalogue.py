@@ -9,9 +9,11 @@ from trainprof.probes.forward import ForwardProbe
 from trainprof.probes.garbage import GarbageProbe
 from trainprof.probes.loader import LoaderProbe
 from trainprof.probes.optimizer import OptimizerProbe
+from trainprof.probes.process_group import ProcessGroupProbe
 from trainprof.probes.session import Probe
 from trainprof.probes.sync import SyncProbe
 from trainprof.probes.transfer import TransferProbe
+from trainprof.probes.warning_place import WarningPlaceProbe
 
 
 def default_probes() -> list[Probe]:
@@ -27,4 +29,6 @@ def default_probes() -> list[Probe]:
         SyncProbe(),
         CheckpointProbe(),
         GarbageProbe(),
+        ProcessGroupProbe(),
+        WarningPlaceProbe(),
     ]

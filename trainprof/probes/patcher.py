@@ -18,7 +18,7 @@ COMPILER: Final = "torch._dynamo"
 
 # `warnings.warn(stacklevel=n)` does not count frames of files named like this, so a warning from
 # below a wrapper is shown at the script's line, as without us.
-_FILE_NAME: Final = "<trainprof; not counted by warnings, like importlib._bootstrap>"
+UNCOUNTED_FILE: Final = "<trainprof; not counted by warnings, like importlib._bootstrap>"
 
 
 class HookPointMissing(Exception):
@@ -114,6 +114,8 @@ class Patcher:
         except Exception:  # NotWoven, or a torch that looks like nothing we have seen
             wrapper = uncounted(wrapper)
         functools.update_wrapper(wrapper, original)
+        if not hasattr(original, "__annotations__"):  # ours mean nothing where the script looks
+            wrapper.__annotations__ = {}
         if inherited:  # so that pickle finds the method where it now is
             wrapper.__module__, wrapper.__qualname__ = owner.__module__, f"{owner.__name__}.{name}"
         let_dynamo_skip(wrapper)
@@ -203,7 +205,7 @@ def heirs(cls: type) -> list[type]:
 
 def uncounted(function: Callable[..., Any]) -> Callable[..., Any]:
     """Makes warnings from below `function` point where they would without it."""
-    function.__code__ = function.__code__.replace(co_filename=_FILE_NAME)
+    function.__code__ = function.__code__.replace(co_filename=UNCOUNTED_FILE)
     return function
 
 

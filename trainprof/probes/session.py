@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import weakref
 from collections.abc import Callable, Iterable
@@ -84,14 +85,18 @@ class Session:
         self._patchers.clear()
 
     def keep_track(self, thing: object, forget: Callable[[], None]) -> None:
-        """Calls `forget` when `thing` is gone, without hanging anything on it."""
+        """Calls `forget` when `thing` is gone, without hanging anything on it.
+
+        What cannot be watched (a class with slots of the script's) is never forgotten.
+        """
         ticket = next(self._tickets)
 
         def gone(_: object) -> None:
             self._kept.pop(ticket, None)
             forget()
 
-        self._kept[ticket] = weakref.ref(thing, gone)
+        with contextlib.suppress(TypeError):
+            self._kept[ticket] = weakref.ref(thing, gone)
 
     def _probe_failed(self, probe: str, error: BaseException) -> None:
         self.log.note(

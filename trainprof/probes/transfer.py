@@ -50,19 +50,20 @@ class TransferProbe:
         now, plain = self._session.now, self.plain_types
 
         def make(original: Wrapped) -> Wrapped:
-            def copy(self: Any, *args: Any, **kwargs: Any) -> Any:
+            def copy(*args: Any, **kwargs: Any) -> Any:
                 start = now()
                 try:
-                    result = original(self, *args, **kwargs)
+                    result = original(*args, **kwargs)
                 except BaseException as error:
                     hide_our_frame(error)
                     raise
+                tensor = args[0]
                 if source_is_argument:
-                    source = args[0] if args else kwargs.get("src")
-                    if type(source) in plain and type(self) in plain:
-                        observe(source, self, start, now(), args[1:], kwargs)
-                elif result is not self and type(result) in plain and type(self) in plain:
-                    observe(self, result, start, now(), args, kwargs)
+                    source = args[1] if len(args) > 1 else kwargs.get("src")
+                    if type(source) in plain and type(tensor) in plain:
+                        observe(source, tensor, start, now(), args[2:], kwargs)
+                elif result is not tensor and type(result) in plain and type(tensor) in plain:
+                    observe(tensor, result, start, now(), args[1:], kwargs)
                 return result
 
             return copy
@@ -103,18 +104,18 @@ class TransferProbe:
     def _make_placement(self, original: Wrapped) -> Wrapped:
         now, record, placing = self._session.now, self._record_placement, self._placing
 
-        def _apply(self: Any, *args: Any, **kwargs: Any) -> Any:
+        def _apply(*args: Any, **kwargs: Any) -> Any:
             thread = get_ident()
             if thread in placing:
                 try:
-                    return original(self, *args, **kwargs)
+                    return original(*args, **kwargs)
                 except BaseException as error:
                     hide_our_frame(error)
                     raise
             placing.add(thread)
             start = now()
             try:
-                return original(self, *args, **kwargs)
+                return original(*args, **kwargs)
             except BaseException as error:
                 hide_our_frame(error)
                 raise

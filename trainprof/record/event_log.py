@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from trainprof.record.ancestry import ancestors
 from trainprof.record.names import EVENT_LOG_SUFFIX
 from trainprof.record.schema import (
     CHUNK_BYTES,
@@ -113,6 +114,7 @@ class EventLog:
         facts = {
             "pid": os.getpid(),
             "ppid": os.getppid(),
+            "ancestors": ancestors(),
             "forked_from": self._parent,
             "role": self._role,
             "perf_ns": time.perf_counter_ns(),

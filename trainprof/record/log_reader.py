@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import mmap
 import os
@@ -12,6 +13,7 @@ from typing import Any, Final
 
 from trainprof.record.errors import TrainprofError
 from trainprof.record.names import EVENT_LOG_SUFFIX
+from trainprof.record.run_file import open_run_file
 from trainprof.record.schema import (
     HEADER_BYTES,
     HEADER_PREFIX,
@@ -26,6 +28,10 @@ from trainprof.record.schema import (
 )
 
 MAX_TEXT_BYTES: Final = 1 << 20
+# Of one log: 134 million records, which take the analysis some 12 GB.
+MAX_LOG_BYTES: Final = 1 << 32
+_LARGE_BYTES: Final = 1 << 30
+_MAX_EXTENTS: Final = 4096
 
 
 class UnreadableLog(TrainprofError):
@@ -42,6 +48,7 @@ class EventLogFile:
         header: {pid, ppid, role, forked_from, perf_ns, time_ns, ...}; {} where the header is cut.
         body: The records' bytes, a whole number of records; holes included.
         cut_bytes: Bytes at the end that are no whole record.
+        unread_bytes: Bytes beyond MAX_LOG_BYTES: not mapped.
         stopped_ns: When recording stopped early (perf_counter_ns), or None.
         stopped_errno: Why.
     """
@@ -52,11 +59,14 @@ class EventLogFile:
     cut_bytes: int
     stopped_ns: int | None
     stopped_errno: int | None
+    unread_bytes: int = 0
 
 
 def log_paths(events: Path) -> list[Path]:
-    """Returns the logs of a run, oldest name first; none when the directory is missing."""
+    """Returns the logs of a run, oldest name first; none when there is no such directory."""
     try:
+        if events.is_symlink():  # what it points at is not the run's
+            return []
         return sorted(p for p in events.iterdir() if p.suffix == EVENT_LOG_SUFFIX and p.is_file())
     except OSError:
         return []
@@ -69,13 +79,14 @@ def read_log(path: Path) -> EventLogFile:
         UnreadableLog: If it is empty, not a log, of a newer schema, or cannot be opened.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0))
+        descriptor = open_run_file(path)
     except OSError as error:
         raise UnreadableLog(f"Cannot open {path.name}: {error.strerror}") from error
     try:
-        size = os.fstat(descriptor).st_size
-        if size < HEADER_PREFIX.size:
+        written = _data_end(descriptor, os.fstat(descriptor).st_size)
+        if written < HEADER_PREFIX.size:
             raise UnreadableLog(f"{path.name} is too short to be an event log")
+        size = min(written, MAX_LOG_BYTES)
         data = memoryview(mmap.mmap(descriptor, size, access=mmap.ACCESS_READ))
     except (OSError, ValueError) as error:
         raise UnreadableLog(f"Cannot read {path.name}: {error}") from error
@@ -103,7 +114,24 @@ def read_log(path: Path) -> EventLogFile:
         cut_bytes=max(0, size - HEADER_BYTES - whole),
         stopped_ns=stopped_ns or None,
         stopped_errno=stopped_errno or None,
+        unread_bytes=written - size,
     )
+
+
+def _data_end(descriptor: int, size: int) -> int:
+    """Returns the size of a log, of a very large one without a hole at its end.
+
+    A size costs nothing to claim, and reading a hole takes as long as reading data.
+    """
+    end = 0
+    if size > _LARGE_BYTES and hasattr(os, "SEEK_DATA"):
+        try:
+            for _ in range(_MAX_EXTENTS):
+                end = os.lseek(descriptor, end, os.SEEK_DATA)
+                end = os.lseek(descriptor, end, os.SEEK_HOLE)
+        except OSError as error:
+            return end if error.errno == errno.ENXIO else size  # ENXIO: there is no data behind
+    return size
 
 
 def _header(text: bytes) -> dict[str, Any]:

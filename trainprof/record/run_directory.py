@@ -6,6 +6,8 @@ sources/. Directories are 0700, files 0600.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
 from dataclasses import dataclass
@@ -15,6 +17,9 @@ from typing import Any, Final
 from trainprof.record.names import EVENTS
 
 MANIFEST_SCHEMA_VERSION: Final = 1
+RANKS: Final = "ranks"
+STAT_BLOCK_BYTES: Final = 512  # of st_blocks, whatever the file system's blocks are
+_NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +39,15 @@ class RunDirectory:
     @property
     def events(self) -> Path:
         return self.path / EVENTS
+
+    @property
+    def ranks(self) -> Path:
+        return self.path / RANKS
+
+    @property
+    def inner_runs(self) -> Path:
+        """One JSON string a line: directories of the trainprof runs that the script started."""
+        return self.path / "inner_runs.jsonl"
 
     @property
     def samples(self) -> Path:
@@ -60,11 +74,35 @@ class RunDirectory:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes `value` as strict JSON, whole or not at all (temporary file, then rename)."""
-    text = json.dumps(value, allow_nan=False, ensure_ascii=True, indent=1)
+    """Writes `value` as strict JSON, whole or not at all (temporary file, then rename).
+
+    On a full disk a file that is there already is written over, if its blocks have the room: how a
+    run ended must not be lost to the disk that it filled.
+    """
+    text = json.dumps(value, allow_nan=False, ensure_ascii=True, indent=1).encode("ascii") + b"\n"
     temporary = path.with_name(path.name + ".tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(descriptor, "w", encoding="ascii") as file:
+    try:
+        descriptor = os.open(temporary, _NEW_FILE, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(text)
+        os.replace(temporary, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        if not _is_written_over(path, text):
+            raise
+
+
+def _is_written_over(path: Path, text: bytes) -> bool:
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    with os.fdopen(descriptor, "wb") as file:
+        if len(text) > os.fstat(descriptor).st_blocks * STAT_BLOCK_BYTES:
+            return False
         file.write(text)
-        file.write("\n")
-    os.replace(temporary, path)
+        file.truncate()
+    return True

@@ -90,7 +90,9 @@ class Topic(IntEnum):
     PROBE_UNAVAILABLE = 6  # {probe, reason}
     EXCEPTION = 7  # class name of the exception that ended the script
     RECORDING_STOPPED = 8  # {reason, at_ns}
-    ENVIRONMENT = 9  # {torch, cuda, device, threads} once torch was imported
+    # {torch, cuda, hip} at torch's import; {device} at the first copy to or from one; {rank,
+    # world_size, backend} on joining a process group
+    ENVIRONMENT = 9
 
 
 class TransferFlag(IntEnum):

@@ -24,6 +24,8 @@ from trainprof.report.units import (
     three_digits,
 )
 
+# Where in a step the Python code between its parts ran, where the summary's words do not say it.
+PLACES: Final = {"elsewhere": "at other places in the loop"}
 _STATISTICS: Final = ("mean", "std", "min", "p50", "p90", "p95", "p99", "max")
 _FETCH_PARTS: Final = {
     "running_s": "running",
@@ -63,7 +65,10 @@ def phase_details(summary: RunSummary, page: Page) -> list[Text]:
             f"data loading as a whole {seconds(loading_s)} ({whole} of wall)",
         ],
     )
-    places = [f"{place} {seconds(spent)}" for place, spent in ledger.other_by_place.items()]
+    places = [
+        f"{PLACES.get(place, place)} {seconds(spent)}"
+        for place, spent in ledger.other_by_place.items()
+    ]
     return lines + (page.labelled("Other is", places) if places else [])
 
 

@@ -19,9 +19,9 @@ def ending(summary: RunSummary) -> str:
 
 
 def cause(summary: RunSummary) -> str | None:
-    """Returns why it ended so, where more is known than `ending` tells."""
+    """Returns what more is known of the end than `ending` tells."""
     end = summary.run.exit
-    return end.detail if end.reason in ("signal", "killed", "unknown") else None
+    return None if end.reason in ("exception", "limit") else end.detail
 
 
 def progress(summary: RunSummary) -> list[str]:
@@ -33,9 +33,20 @@ def progress(summary: RunSummary) -> list[str]:
         parts.append(f"{three_digits(rate)} steps/s")
     if training.samples_per_s is not None and is_known(training.samples_per_s):
         parts.append(f"{three_digits(training.samples_per_s)} samples/s")
-    if summary.run.world_size is not None and summary.run.world_size > 1:
-        parts.append(f"rank {summary.run.rank} of {summary.run.world_size}")
-    return parts
+    return [*parts, *_processes(summary)]
+
+
+def _processes(summary: RunSummary) -> list[str]:
+    """Returns which of several training processes the figures are of."""
+    ranks, world_size = len(summary.ranks), summary.run.world_size or 1
+    if ranks:
+        of_all = f" of {world_size}" if world_size > ranks else ""
+        return [f"mean of {counted(ranks, 'rank')}{of_all}"]
+    if world_size > 1:
+        return [f"rank {summary.run.rank} of {world_size}"]
+    if summary.trained_apart:
+        return [f"the busiest of {1 + len(summary.trained_apart)} training processes"]
+    return []
 
 
 def steps_per_second(summary: RunSummary) -> float | None:

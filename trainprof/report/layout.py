@@ -82,6 +82,20 @@ class Page:
             Text.assemble(" " * indent, line) for line in _wrapped(self.text(content, style), room)
         ]
 
+    def command(self, label: str, opening: str, command: str) -> list[Text]:
+        """Returns a command to copy, after a label and an opening: whole, however wide the page.
+
+        It stands behind the opening, or in the line below, or where it is wider than both, on its
+        own from the left edge on; a terminal shows that on several lines and copies it as one.
+        """
+        head = self.text(label.ljust(LABEL_CELLS), "bold")
+        lead, line = self.text(opening), self.text(command)
+        if LABEL_CELLS + lead.cell_len + 1 + line.cell_len <= self.width:
+            return [Text.assemble(head, lead, " ", line)]
+        indent = LABEL_CELLS if LABEL_CELLS + line.cell_len <= self.width else 0
+        below = Text.assemble(" " * indent, line, no_wrap=True, overflow="ignore")
+        return [*self.labelled(label, [opening]), below]
+
     def table(self, columns: Sequence[Column], *, indent: int = 0) -> list[Text]:
         """Returns a heading and the rows; columns give way until it fits."""
         fitting = _fitting(
@@ -135,7 +149,8 @@ def written(lines: Iterable[Text], page: Page, *, color: bool) -> str:
     """Returns the lines as a string that ends in a newline, with colour codes only if `color`."""
     console = _console(page.width, color=color)
     for line in lines:
-        console.print(line, soft_wrap=False, overflow="fold")
+        is_whole = line.no_wrap is True
+        console.print(line, overflow="ignore" if is_whole else "fold", no_wrap=is_whole, crop=False)
     output = console.file
     assert isinstance(output, StringIO)
     text = output.getvalue()

@@ -17,6 +17,8 @@ from trainprof.report.units import (
 )
 
 FOLD_BELOW_SHARE: Final = 0.005
+# A row of this share of the wall time is worth a line of its own, whatever else must give way.
+MATTERS_FROM_SHARE: Final = 0.05
 
 LABELS: Final = {
     "startup": "start-up (imports, set-up)",
@@ -103,7 +105,7 @@ def ledger_table(
     Args:
         summary: The run.
         fold: Put rows under `FOLD_BELOW_SHARE` into one last row.
-        max_rows: With `fold`, so many rows at most, the folded one included.
+        max_rows: With `fold`, so many rows at most, the folded one included; 2 or more.
     """
     parts = _parts(summary)
     whole = sum(part.seconds for part in parts)
@@ -112,6 +114,14 @@ def ledger_table(
     if fold:
         parts = _folded(parts, whole, max_rows)
     return _written(parts, whole, has_steps=bool(summary.training.per_step_s))
+
+
+def rows_that_matter(summary: RunSummary) -> int:
+    """Returns how many rows a ledger needs to name all from MATTERS_FROM_SHARE on; 2 at least."""
+    parts = [part for part in _parts(summary) if part.seconds or part.per_step_s]
+    whole = sum(part.seconds for part in parts)
+    named = sum(part.seconds >= MATTERS_FROM_SHARE * whole for part in parts)
+    return max(named + (named < len(parts)), 2)
 
 
 def _parts(summary: RunSummary) -> list[_Part]:

@@ -117,7 +117,7 @@ def _loaders(summary: RunSummary) -> str:
         ]
         for loader in summary.loaders[:LOADERS_SHOWN]
     ]
-    titles = ["loader", "used for", "workers", "batches", "wait mean", "p95", "first batch"]
+    titles = ["loader", "used for", "workers", "batches", "wait mean", "p95", "first batch, mean"]
     table = _table(titles, rows, words=2)
     hidden = len(summary.loaders) - LOADERS_SHOWN
     return f"{table}\n\nand {hidden} more." if hidden > 0 else table

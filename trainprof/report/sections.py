@@ -210,7 +210,7 @@ def _loader_columns(loaders: Sequence[Loader]) -> list[Column]:
         Column("wait mean", [seconds(wait.mean) if wait else NOT_MEASURED for wait in waits]),
         Column("p95", [seconds(wait.p95) if wait else "" for wait in waits], dropped=1),
         Column("max", [seconds(wait.max) if wait else "" for wait in waits], dropped=5),
-        Column("first", [_first_batch(one) for one in loaders], dropped=3),
+        Column("1st mean", [_first_batch(one) for one in loaders], dropped=3),
     ]
 
 

@@ -13,13 +13,12 @@ from trainprof.report import details, sections
 from trainprof.report.ending import cause, ending, is_memory_death, memory_before_the_end, progress
 from trainprof.report.layout import Page, written
 from trainprof.report.ledger_lines import FRAME_LINES, ledger_lines
-from trainprof.report.ledger_table import ledger_table
+from trainprof.report.ledger_table import ledger_table, rows_that_matter
 from trainprof.report.safe_text import with_safe_text
 
-# What matters fits a small terminal: the ledger gives way, its smallest rows are folded.
+# What matters fits a small terminal: small rows of the ledger are folded, then sections left out.
 SHORT_PAGE_LINES: Final = 30
 PAGE_CELLS: Final = 80
-LEDGER_ROWS_AT_LEAST: Final = 4
 LEDGER_ROWS_AT_MOST: Final = 9
 # Sentences that hold somebody else's words are cut here; the verbose page has them whole.
 _ENDING_CELLS: Final = 160
@@ -56,18 +55,20 @@ def render(
         verbose: Show everything, however long.
 
     Returns:
-        Lines, each ended by a newline; unless `verbose`, about 30 of them at 80 cells.
+        Lines, each ended by a newline; unless `verbose`, about 30 of them at 80 cells. The command
+        to copy is not broken where it is wider than a line.
     """
     summary = with_safe_text(summary)
     page = Page(width=width, unicode=unicode, verbose=verbose)
     above = [*_ending(summary, page), *BLANK, *_headline(summary, page), *BLANK]
     room = _line_budget(page) - len(above) - FRAME_LINES - len(BLANK)
+    min_rows = rows_that_matter(summary)
     below = (
         _verbose_sections(summary, page)
         if verbose
-        else _short_sections(summary, page, room - LEDGER_ROWS_AT_LEAST)
+        else _short_sections(summary, page, room - min_rows)
     )
-    max_rows = min(max(room - len(below), LEDGER_ROWS_AT_LEAST), LEDGER_ROWS_AT_MOST)
+    max_rows = max(min(room - len(below), LEDGER_ROWS_AT_MOST), min_rows)
     ledger = _ledger(summary, page, max_rows)
     return written([*above, *ledger, *BLANK, *below], page, color=color)
 
@@ -156,4 +157,4 @@ def _saved(summary: RunSummary, page: Page) -> list[Text]:
     if directory is None:
         return page.labelled("Saved", ["nowhere: no run directory"])
     command = f"trainprof report {shlex.quote(directory)}"
-    return page.labelled("Saved", ["see it again:", command], separator=" ")
+    return page.command("Saved", "see it again:", command)

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from trainprof.analysis.summary import MAX_NUMBER
+
 NOT_MEASURED: Final = "not measured"
 
 _TIME_UNITS: Final = ((1e-6, "µs"), (1e-3, "ms"), (1.0, "s"), (60.0, "min"), (3600.0, "h"))
@@ -141,9 +143,8 @@ def number_at(mapping: Mapping[str, Any] | None, *path: str) -> float | None:
         if not isinstance(found, Mapping):
             return None
         found = found.get(key)
-    if isinstance(found, bool) or not isinstance(found, (int, float)) or not math.isfinite(found):
-        return None
-    return found
+    is_number = isinstance(found, (int, float)) and not isinstance(found, bool)
+    return found if is_number and -MAX_NUMBER < found < MAX_NUMBER else None
 
 
 def _decimals(total: float) -> int:

@@ -7,7 +7,7 @@ import os
 import sys
 from time import perf_counter_ns
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from trainprof.record.names import ENV_DIRECTORY, ENV_OPTIONS, EVENTS
 from trainprof.tracee import profile_shim
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from trainprof.probes.session import Session
     from trainprof.record.event_log import EventLog
 
+# Of multiprocessing's finalizers, the one with the lowest priority comes last.
+AFTER_ALL_OTHERS: Final = -(1 << 30)
+
 
 class Tracee:
     """This process's part in a run. There is one, made by `start`."""
@@ -25,7 +28,7 @@ class Tracee:
         self._directory = directory
         self._options = options
         self._is_script = os.getppid() == options.get("supervisor_pid")
-        self._pid = os.getpid()
+        self._has_ended = False
         self._cwd = _working_directory()
         self._log: EventLog | None = None
         self.session: Session | None = None
@@ -56,6 +59,8 @@ class Tracee:
                 log.emit(Kind.TORCH_IMPORT, start_ns, end_ns)
             else:
                 log.remember(Kind.TORCH_IMPORT, start_ns, end_ns)
+                atexit.register(self._on_exit)
+            self._watch_multiprocessing()
             self.session = Session(log, cwd=self._cwd, options=self._options)
             self.session.attach(torch, default_probes())
         except Exception as error:
@@ -71,19 +76,40 @@ class Tracee:
             return
 
     def _after_fork(self) -> None:
+        self._is_script = self._has_ended = False
         if self._log is not None:
             self._log.reopen_in_child()
 
+    def _watch_multiprocessing(self) -> None:
+        """Its children end by `os._exit`, behind finalizers of their own."""
+        util = sys.modules.get("multiprocessing.util")
+        if util is not None:
+            util.register_after_fork(self, Tracee._await_end_of_child)
+
+    def _await_end_of_child(self) -> None:
+        util = sys.modules["multiprocessing.util"]
+        util.Finalize(None, self._on_end_of_child, exitpriority=AFTER_ALL_OTHERS)
+
+    def _on_end_of_child(self) -> None:
+        error = sys.exc_info()[1]
+        if isinstance(error, SystemExit):  # torch.multiprocessing makes one of what a rank raised
+            error = error.__context__ if error.code else None
+        self._note_end(type(error).__name__ if error is not None else None)
+
     def _on_exit(self) -> None:
-        """Notes how the interpreter came to its end; a child of a fork is not the script."""
-        if os.getpid() != self._pid:
+        raised = getattr(sys, "last_type", None)
+        self._note_end(raised.__name__ if raised is not None else None)
+
+    def _note_end(self, exception: str | None) -> None:
+        """Notes how the process came to its end; of others than the script only if it recorded."""
+        if self._has_ended or not (self._is_script or (self._log and self._log.is_open)):
             return
+        self._has_ended = True
         try:
             from trainprof.record.schema import Kind, Topic
 
             log = self._open_log()
-            raised = getattr(sys, "last_type", None)
-            name = log.define(Topic.EXCEPTION, raised.__name__) if raised is not None else 0
+            name = log.define(Topic.EXCEPTION, exception) if exception is not None else 0
             now = perf_counter_ns()
             log.emit(Kind.PROCESS_END, now, now, 0, name)
         except Exception:

@@ -14,8 +14,8 @@ class AfterImport:
 
     Callbacks get the module and when its execution began and ended, in perf_counter_ns.
 
-    It asks the other finders and lends the found loader an `exec_module` that calls back once the
-    module has been executed. The loader, the spec and the module stay what they would have been.
+    It asks the finders behind it and lends the found loader an `exec_module` that calls back once
+    the module has been executed. Loader, spec and module stay what they would have been.
     """
 
     def __init__(self, callbacks: dict[str, Callable[[ModuleType, int, int], None]]) -> None:
@@ -50,8 +50,9 @@ class AfterImport:
             try:
                 execute(module)
             except BaseException as error:
-                if error.__traceback__ is not None:
-                    error.__traceback__ = error.__traceback__.tb_next
+                from trainprof.probes.patcher import hide_our_frame
+
+                hide_our_frame(error)
                 raise
             callback = self._callbacks.pop(name, None)
             if not self._callbacks:
@@ -68,9 +69,10 @@ class AfterImport:
     def _ask_others(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None
     ) -> ModuleSpec | None:
-        for finder in list(sys.meta_path):
-            if finder is self:
-                continue
+        finders = list(sys.meta_path)
+        if self in finders:  # those before us have been asked, and have not found it
+            del finders[: finders.index(self) + 1]
+        for finder in finders:
             find_spec = getattr(finder, "find_spec", None)
             spec: ModuleSpec | None = find_spec(name, path, target) if find_spec else None
             if spec is not None:

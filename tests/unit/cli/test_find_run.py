@@ -65,11 +65,12 @@ def test_a_damaged_manifest_is_left_to_the_analysis_a_newer_one_refused() -> Non
         find_run(str(make_run("newer", '{"schema_version": 99}')))
 
 
-def test_the_ranks_of_a_run_are_named() -> None:
-    make_run("many/ranks/0")
-    with pytest.raises(RunDamaged) as caught:
-        find_run("many")
-    assert "many/ranks/0" in (caught.value.hint or "")
+def test_the_ranks_of_a_run_are_a_run() -> None:
+    make_run("trainprof-runs/many/ranks/0")
+    assert find_run("many").path == Path("trainprof-runs/many").resolve()
+    with pytest.raises(RunNotFound) as caught:
+        find_run("other")
+    assert "many" in (caught.value.hint or "")
 
 
 def test_a_saved_summary_is_used_only_when_whole(tmp_path: Path) -> None:

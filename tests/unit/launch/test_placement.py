@@ -115,10 +115,10 @@ def test_a_rank_has_its_runs_name() -> None:
 def test_a_vanished_working_directory_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def gone() -> str:
-        raise FileNotFoundError(2, "No such file or directory")
-
-    monkeypatch.setattr(os, "getcwd", gone)
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
     with pytest.raises(RunDirectoryRefused, match="no working directory"):
         create_run_directory(None, "train", {}, time_ns=NOON_NS)
     create_run_directory(tmp_path / "here", "train", {}, time_ns=NOON_NS)

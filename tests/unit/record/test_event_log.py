@@ -418,6 +418,7 @@ def test_the_header_is_one_json_object(log: EventLog) -> None:
     assert json.loads(json.dumps(read_log(Path(log.path)).header)).keys() >= {
         "pid",
         "ppid",
+        "ancestors",
         "forked_from",
         "role",
         "perf_ns",

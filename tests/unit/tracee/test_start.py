@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from support.session import read_recordings, run_hooked, run_plain, tracee_envir
 
 from trainprof.record.schema import Kind, Topic
 
+needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 OURS = ("trainprof.tracee", "trainprof.probes", "trainprof.record")
 
 
@@ -24,7 +26,7 @@ def script(directory: Path, text: str, name: str = "script.py") -> str:
 MODULES = "import sys\n{}\nprint(*sorted(sys.modules), sep='\\n')\n"
 
 
-@pytest.mark.parametrize("imports", ["", "import torch"])
+@pytest.mark.parametrize("imports", ["", pytest.param("import torch", marks=needs_torch)])
 def test_only_the_standard_library_is_imported(tmp_path: Path, imports: str) -> None:
     name = script(tmp_path, MODULES.format(imports))
     plain = set(run_plain([name], tmp_path).stdout.split())
@@ -43,6 +45,7 @@ def test_only_the_standard_library_is_imported(tmp_path: Path, imports: str) -> 
         assert not {module for module in added if module.startswith("trainprof.probes")}
 
 
+@needs_torch
 def test_modules_beside_us_do_not_shadow_the_standard_library(tmp_path: Path) -> None:
     """As in a site-packages that holds an old backport of one."""
     site = tmp_path / "site-packages"
@@ -156,6 +159,7 @@ def test_a_removed_working_directory_is_no_fault(tmp_path: Path) -> None:
     assert len(read_recordings(tmp_path / "run" / "events")) == 1
 
 
+@needs_torch
 def test_the_torch_import_is_timed(tmp_path: Path) -> None:
     text = "import torch\ntorch.nn.Linear(1, 1)(torch.ones(1))\n"
     done = run_hooked([script(tmp_path, text)], tmp_path, tmp_path / "run")

@@ -1,0 +1,359 @@
+"""The ways in which scripts feed their loops, on real torch: right counts, and right waits.
+
+Every script waits for its data in one place, times that itself, and prints the truth.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.styles import PREAMBLE, Style, prove
+
+# What is timed is the loop's own `next`, or a fetch in this process; a pass's first batch is apart.
+WAITS = (
+    PREAMBLE
+    + """
+import itertools
+
+WAIT_S = 0.006
+
+
+class Waiting(Dataset):
+    def __init__(self, batches=6):
+        self.samples = 4 * batches
+
+    def __len__(self):
+        return self.samples
+
+    def __getitem__(self, index):
+        if index % 4 == 0:
+            with timed("data_wait" if index else "first_batch"):
+                time.sleep(WAIT_S)
+        return torch.full((8,), index / 100), torch.full((1,), index / 100)
+
+
+def timed_next(batches):
+    iterator = iter(batches)
+    for number in itertools.count():
+        started = time.perf_counter()
+        try:
+            batch = next(iterator)
+        except StopIteration:
+            return
+        if number:
+            truth["data_wait"] += time.perf_counter() - started
+            counts["data_wait"] += 1
+        yield batch
+
+
+model = nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+
+def train(x, y):
+    optimizer.zero_grad()
+    mse(model(x), y).backward()
+    optimizer.step()
+
+"""
+)
+
+WORKERS = """
+if __name__ == "__main__":
+    truth.clear()
+    loader = DataLoader(Waiting(), 4, num_workers=1, multiprocessing_context="{}")
+    for epoch in range(2):
+        for x, y in timed_next(loader):
+            train(x, y)
+"""
+
+STYLES = {
+    **{
+        f"workers started by {method}": Style(WORKERS.format(method), *(12, 12, 2), key="data_wait")
+        for method in ("fork", "spawn", "forkserver")
+    },
+    "workers that live on": Style(
+        """
+loader = DataLoader(Waiting(), 4, num_workers=2, persistent_workers=True)
+for epoch in range(3):
+    for x, y in timed_next(loader):
+        train(x, y)
+""",
+        *(18, 18, 3),
+        key="data_wait",
+    ),
+    "an IterableDataset split among workers": Style(
+        """
+class Stream(IterableDataset):
+    def __iter__(self):
+        worker = torch.utils.data.get_worker_info()
+        for index in range(worker.id, 24, worker.num_workers):
+            time.sleep(0.002)
+            yield torch.full((8,), index / 100), torch.zeros(1)
+
+for epoch in range(2):
+    for x, y in timed_next(DataLoader(Stream(), 4, num_workers=2)):
+        train(x, y)
+""",
+        *(12, 12, 2),
+        key="data_wait",
+    ),
+    "a batch sampler of the script's own": Style(
+        """
+class Buckets:
+    def __iter__(self):
+        for start in range(0, 24, 4):
+            with timed("data_wait" if start else "first_batch"):
+                time.sleep(WAIT_S)
+            yield list(range(start + 1, start + 4))
+
+for epoch in range(2):
+    for x, y in DataLoader(Waiting(), batch_sampler=Buckets()):
+        train(x, y)
+""",
+        *(12, 12, 2),
+        key="data_wait",
+    ),
+    "a collate function of the script's own": Style(
+        """
+passes = itertools.count()
+
+def collate(samples):
+    with timed("data_wait" if next(passes) % 6 else "first_batch"):
+        time.sleep(WAIT_S)
+    return torch.utils.data.default_collate(samples)
+
+for epoch in range(2):
+    for x, y in make_loader(collate_fn=collate):
+        train(x, y)
+""",
+        *(12, 12, 2),
+        key="data_wait",
+    ),
+    "pinned memory, without a device that needs it": Style(
+        """
+warnings.simplefilter("ignore")
+for epoch in range(2):
+    for x, y in DataLoader(Waiting(), 4, pin_memory=True):
+        train(x, y)
+""",
+        *(12, 12, 2),
+        key="data_wait",
+    ),
+    "no batching: batch_size=None": Style(
+        """
+class Batches(Waiting):
+    def __getitem__(self, index):
+        return super().__getitem__(4 * index)
+    def __len__(self):
+        return 6
+
+for epoch in range(2):
+    for x, y in DataLoader(Batches(), batch_size=None):
+        train(x, y)
+""",
+        *(12, 12, 2),
+        key="data_wait",
+    ),
+    "a subclass of DataLoader": Style(
+        """
+class Loader(DataLoader):
+    def __init__(self, dataset, **options):
+        super().__init__(dataset, batch_size=4, **options)
+    def __iter__(self):
+        for x, y in super().__iter__():
+            yield x, y
+    def __len__(self):
+        raise AssertionError("nobody asked")
+
+for epoch in range(2):
+    for x, y in Loader(Waiting()):
+        train(x, y)
+""",
+        *(12, 12, 2),
+        key="data_wait",
+    ),
+    "tqdm around a loader": Style(
+        """
+from tqdm import tqdm
+for epoch in range(2):
+    for number, (x, y) in enumerate(tqdm(DataLoader(Waiting(), 4), disable=None)):
+        train(x, y)
+""",
+        *(12, 12, 2),
+        key="data_wait",
+    ),
+    "islice of a loader": Style(
+        """
+for epoch in range(3):
+    for x, y in itertools.islice(DataLoader(Waiting(9), 4), 4):
+        train(x, y)
+""",
+        *(12, 12, 3),
+        key="data_wait",
+    ),
+    "an endless sampler, one iterator for all epochs": Style(
+        """
+class Repeat:  # timm's
+    def __init__(self, sampler):
+        self.sampler = sampler
+    def __iter__(self):
+        while True:
+            yield from iter(self.sampler)
+
+class MultiEpochs(DataLoader):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self._DataLoader__initialized = False
+        self.batch_sampler = Repeat(self.batch_sampler)
+        self._DataLoader__initialized = True
+        self.iterator = super().__iter__()
+    def __len__(self):
+        return len(self.batch_sampler.sampler)
+    def __iter__(self):
+        for _ in range(len(self)):
+            yield next(self.iterator)
+
+loader = MultiEpochs(Waiting(), 4)
+for epoch in range(2):
+    for x, y in loader:
+        train(x, y)
+truth["data_wait"] += truth["first_batch"] / 2
+counts["data_wait"] += 1
+""",
+        *(12, 12, 1),
+        key="data_wait",
+    ),
+    "itertools.cycle over a loader": Style(
+        """
+batches = itertools.cycle(DataLoader(Waiting(), 4))
+for step in range(15):
+    x, y = next(batches)
+    train(x, y)
+""",
+        *(15, 15, 1),
+        key="data_wait",
+    ),
+    "two loaders, zipped, one of them endless": Style(
+        """
+def endless(loader):
+    while True:
+        yield from loader
+
+labelled, unlabelled = DataLoader(Waiting(), 4), make_loader(4)
+for epoch in range(2):
+    for (x, y), (z, _) in zip(labelled, endless(unlabelled)):
+        optimizer.zero_grad()
+        (mse(model(x), y) + model(z).abs().mean()).backward()
+        optimizer.step()
+""",
+        *(12, 12, 2),
+        key="data_wait",
+    ),
+    "a loader inside a dataset": Style(
+        """
+class Stored(Dataset):
+    def __init__(self):
+        self.inner = iter(DataLoader(Waiting(), 4))
+    def __len__(self):
+        return 6
+    def __getitem__(self, index):
+        return next(self.inner)
+
+for x, y in DataLoader(Stored(), batch_size=None):
+    train(x, y)
+""",
+        *(6, 6, 1),
+        key="data_wait",
+    ),
+    "two tasks in turn": Style(
+        """
+tasks = [DataLoader(Waiting(), 4), make_loader(6)]
+for epoch in range(2):
+    iterators = [iter(loader) for loader in tasks]
+    for step in range(12):
+        x, y = next(iterators[step % 2])
+        train(x, y)
+""",
+        *(24, 24, 4),
+        key="data_wait",
+    ),
+    "a prefetcher that is one batch ahead": Style(
+        """
+class Ahead:
+    def __init__(self, loader):
+        self.loader = loader
+    def __iter__(self):
+        self.batches = iter(self.loader)
+        self.fetch()
+        while self.ready is not None:
+            batch = self.ready
+            self.fetch()
+            yield batch
+    def fetch(self):
+        self.ready = next(self.batches, None)
+
+for epoch in range(2):
+    for x, y in Ahead(DataLoader(Waiting(), 4)):
+        train(x, y)
+""",
+        *(12, 12, 2),
+        key="data_wait",
+    ),
+    "a worker that dies, and another try": Style(
+        """
+import os
+
+class Deadly(Waiting):
+    def __getitem__(self, index):
+        if torch.utils.data.get_worker_info() and index == 12:
+            os._exit(7)
+        return super().__getitem__(index)
+
+for workers in (1, 0):
+    try:
+        for x, y in DataLoader(Deadly(), 4, num_workers=workers, prefetch_factor=workers or None):
+            if not workers:
+                train(x, y)
+    except RuntimeError as error:
+        assert "exited unexpectedly" in str(error)
+""",
+        *(6, 6, 1),
+        key="data_wait",
+        roles=("other", "training"),
+    ),
+    "reinforcement learning, without a loader": Style(
+        """
+policy = make_model()
+optimizer = torch.optim.Adam(policy.parameters())
+for episode in range(5):
+    state, rewards = torch.zeros(8), []
+    for move in range(4):
+        with torch.no_grad(), timed("rollout"):
+            action = policy(state)
+        state = state + action
+        rewards.append(state.sum())
+    states = state.repeat(4, 1)
+    with timed("forward"):
+        value = policy(states)
+    optimizer.zero_grad(); (value * torch.stack(rewards)[:, None]).mean().backward()
+    optimizer.step()
+truth["forward"] += truth["rollout"]
+counts["forward"] += counts["rollout"]
+""",
+        *(5, 5, 0),
+        roles=(),
+        without=("data_wait", "first_batch"),
+    ),
+}
+
+CASES = [
+    pytest.param(style, id=name, marks=pytest.mark.proves("Loaders", name))
+    for name, style in STYLES.items()
+]
+
+
+@pytest.mark.parametrize("style", CASES)
+def test_counts_and_waits(style: Style, tmp_path: Path) -> None:
+    prove(style, tmp_path, preamble=WAITS)

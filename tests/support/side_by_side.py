@@ -1,0 +1,157 @@
+"""A training project run under plain python and under trainprof, and what both came to."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from support.processes import Ended
+from support.styles import PREAMBLE, ROOT, Style, check_counts, missed_costs
+
+DEADLINE_S: Final = 120.0
+
+LOOP: Final = """
+model = make_model()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for epoch in range(2):
+    for x, y in make_loader():
+        with timed("forward"):
+            p = model(x)
+        loss = mse(p, y)
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+    print(epoch, loss.item().hex(), flush=True)
+"""
+TRAINING: Final = f"{PREAMBLE}{LOOP}\ntell()\n"
+
+
+@dataclass(frozen=True)
+class Project:
+    """Files, and the command that trains with them.
+
+    Attributes:
+        words: What stands behind `python`, and behind `trainprof run`.
+        files: Text by path.
+        cwd: Where the command is typed, relative to the project; -o is relative to it too.
+        command: What runs `words` in place of python; {} where `words` are the command.
+        steps, iterations, epochs: What the summary must say.
+    """
+
+    words: Sequence[str]
+    files: Mapping[str, str] = field(default_factory=lambda: {"train.py": TRAINING})
+    cwd: str = "."
+    command: Sequence[str] = (sys.executable,)
+    stdin: str = ""
+    env: Mapping[str, str] = field(default_factory=dict)
+    steps: int = 12
+    iterations: int = 12
+    epochs: int = 2
+    key: str = "forward"
+    roles: tuple[str, ...] = ("training",)
+
+    def write(self, directory: Path) -> Path:
+        """Makes the directory with its files and returns where the command is to be typed."""
+        for name, text in self.files.items():
+            path = directory / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        cwd = directory / self.cwd
+        cwd.mkdir(parents=True, exist_ok=True)
+        return cwd
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Both ends of one project; `run` is the run directory."""
+
+    plain: Ended
+    ours: Ended
+    run: Path
+
+    def summary(self) -> dict[str, Any]:
+        found = json.loads((self.run / "summary.json").read_text())
+        assert isinstance(found, dict)
+        return found
+
+
+def run_both(project: Project, tmp_path: Path) -> Pair:
+    """Runs the project both ways at the same time."""
+    ours = _trainprof_of(project)
+    plain_cwd, our_cwd = (project.write(tmp_path / name / "all") for name in ("plain", "ours"))
+    with (
+        _started([*project.command, *project.words], plain_cwd, project) as plain_process,
+        _started(ours, our_cwd, project) as our_process,
+    ):
+        plain = _ended(plain_process, project)
+        return Pair(plain, _ended(our_process, project), our_cwd / "run")
+
+
+def prove_both(project: Project, tmp_path: Path) -> dict[str, Any]:
+    """Asserts that both did the same, that counts and a planted cost are right; gives the summary.
+
+    The last line of the script's stdout is what it timed. Costs that miss are measured once more.
+    """
+    pair = run_both(project, tmp_path)
+    check_same(pair)
+    style = Style(
+        "", project.steps, project.iterations, project.epochs, key=project.key, roles=project.roles
+    )
+    summary = pair.summary()
+    check_counts(style, summary)
+    if missed_costs(style, summary, truth_of(pair.ours)):
+        pair = run_both(project, tmp_path / "again")
+        summary = pair.summary()
+        check_counts(style, summary)
+        assert not missed_costs(style, summary, truth_of(pair.ours))
+    return summary
+
+
+def check_same(pair: Pair) -> None:
+    """Asserts the same status and output, up to the times that the script took itself."""
+    assert pair.ours.status == pair.plain.status == 0, (pair.plain.stderr, pair.ours.stderr)
+    assert lines_of(pair.ours) == lines_of(pair.plain)
+    assert pair.ours.stderr == pair.plain.stderr
+    assert truth_of(pair.ours)["counts"] == truth_of(pair.plain)["counts"]
+
+
+def truth_of(ended: Ended) -> dict[str, Any]:
+    """Returns what the script told at its end."""
+    found = json.loads(ended.stdout.splitlines()[-1])
+    assert isinstance(found, dict)
+    return found
+
+
+def lines_of(ended: Ended) -> list[bytes]:
+    return ended.stdout.splitlines()[:-1]
+
+
+def _trainprof_of(project: Project) -> list[str]:
+    command = [] if tuple(project.command) == (sys.executable,) else [*project.command]
+    ours = [sys.executable, "-m", "trainprof", "run", "-q", "-o", "run"]
+    return [*ours, *command, *project.words]
+
+
+def _started(command: list[str], cwd: Path, project: Project) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        command,
+        cwd=cwd,
+        env={**os.environ, **environment(), **project.env},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def environment() -> dict[str, str]:
+    """What both need: trainprof to be found from any folder, and few threads."""
+    return {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "KINETO_LOG_LEVEL": "6"}
+
+
+def _ended(process: subprocess.Popen[bytes], project: Project) -> Ended:
+    stdout, stderr = process.communicate(project.stdin.encode(), timeout=DEADLINE_S)
+    return Ended(stdout, stderr, process.returncode)

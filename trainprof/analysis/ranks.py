@@ -1,0 +1,146 @@
+"""Several training processes as one run: ranks, and processes that train apart."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import fmean
+from typing import Any, Final
+
+from trainprof.analysis.ending import ending, recorded_ending
+from trainprof.analysis.recording import Recording, read_recording
+from trainprof.analysis.summary import Exit, Ledger, Phases, RunSummary, Training, Verdict
+from trainprof.analysis.training_process import TrainingProcess
+from trainprof.analysis.verdict import Evidence
+from trainprof.record.run_directory import RunDirectory
+
+# A rank's directory, as launch/placement.py names it.
+_RANK_NAME: Final = re.compile(r"(\d{1,9})(?:\.restart(\d{1,9}))?")
+
+
+def rank_recordings(directory: RunDirectory) -> list[Recording]:
+    """Returns the recordings of ranks that each had a trainprof of its own, in order.
+
+    Of a rank that was restarted, the last attempt. [] where the run is not one of ranks.
+    """
+    found: dict[int, tuple[int, RunDirectory]] = {}
+    try:
+        paths = [] if directory.ranks.is_symlink() else list(directory.ranks.iterdir())
+    except OSError:
+        return []
+    for path in paths:
+        name = _RANK_NAME.fullmatch(path.name)
+        if name is None or path.is_symlink() or not path.is_dir():
+            continue
+        rank, attempt = int(name[1]), int(name[2] or 0)
+        if rank not in found or attempt > found[rank][0]:
+            found[rank] = attempt, RunDirectory(path)
+    return [read_recording(found[rank][1]) for rank in sorted(found)]
+
+
+def rank_row(summary: RunSummary, process: TrainingProcess, recording: Recording) -> dict[str, Any]:
+    """Returns a training process's own figures: {rank, host, pid, steps, step_s, ledger, exit}.
+
+    Args:
+        summary: Of this process alone.
+        process: It.
+        recording: Where it was recorded.
+    """
+    step = summary.training.step_s
+    is_script = process.pid == recording.manifest.get("script_pid")
+    end = ending(recording, process.logs) if is_script else _own_ending(process)
+    host = recording.section("host").get("name")
+    return {
+        "rank": summary.run.rank,
+        "host": host if isinstance(host, str) else None,
+        "pid": process.pid or None,
+        "steps": summary.training.steps,
+        "step_s": dataclasses.asdict(step) if step is not None else None,
+        "ledger": {"wall_s": summary.ledger.wall_s, "seconds": dict(summary.ledger.seconds)},
+        "exit": dataclasses.asdict(end),
+    }
+
+
+def across_ranks(
+    summaries: Sequence[RunSummary], rows: list[dict[str, Any]], told: Verdict
+) -> RunSummary:
+    """Returns the run of several ranks: ledger, phases and a step's parts are means over them.
+
+    Samples are those of all ranks together; the other sections are the first rank's.
+
+    Args:
+        summaries: One per rank, in order.
+        rows: Their rows.
+        told: The verdict on all of them.
+    """
+    first = summaries[0]
+    sizes = [summary.run.world_size for summary in summaries if summary.run.world_size]
+    return replace(
+        first,
+        run=replace(
+            first.run,
+            rank=None,
+            world_size=max([len(summaries), *sizes]),
+            wall_s=max(summary.run.wall_s for summary in summaries),
+            exit=_first_failure([summary.run.exit for summary in summaries]),
+        ),
+        phases=Phases(
+            fmean(summary.phases.initialization_s for summary in summaries),
+            fmean(summary.phases.training_s for summary in summaries),
+            fmean(summary.phases.finalization_s for summary in summaries),
+        ),
+        ledger=Ledger(
+            fmean(summary.ledger.wall_s for summary in summaries),
+            _mean_by_key([summary.ledger.seconds for summary in summaries]),
+            _mean_by_key([summary.ledger.other_by_place for summary in summaries]),
+        ),
+        training=_training([summary.training for summary in summaries]),
+        ranks=rows,
+        verdict=told,
+        faults=list(dict.fromkeys(fault for summary in summaries for fault in summary.faults)),
+    )
+
+
+def common_evidence(each: Sequence[Evidence]) -> Evidence:
+    """Returns what a verdict on all ranks rests on: mean times, and the loaders of all."""
+    return replace(
+        each[0],
+        wall_s=fmean(evidence.wall_s for evidence in each),
+        startup_s=fmean(evidence.startup_s for evidence in each),
+        training_s=fmean(evidence.training_s for evidence in each),
+        training=_mean_by_key([evidence.training for evidence in each]),
+        has_device=any(evidence.has_device for evidence in each),
+        steps=_training([evidence.steps for evidence in each]),
+        loaders=[loader for evidence in each for loader in evidence.loaders],
+    )
+
+
+def _training(each: Sequence[Training]) -> Training:
+    per_step = [training.per_step_s for training in each if training.per_step_s is not None]
+    samples = [training.samples for training in each if training.samples is not None]
+    rates = [training.samples_per_s for training in each if training.samples_per_s is not None]
+    return replace(
+        each[0],
+        per_step_s=_mean_by_key(per_step) if per_step else None,
+        samples=sum(samples) if len(samples) == len(each) else None,
+        samples_per_s=sum(rates) if len(rates) == len(each) else None,
+    )
+
+
+def _mean_by_key(each: Sequence[dict[str, float]]) -> dict[str, float]:
+    keys = dict.fromkeys(key for one in each for key in one)
+    return {key: fmean(one.get(key, 0.0) for one in each) for key in keys}
+
+
+def _first_failure(exits: Sequence[Exit]) -> Exit:
+    return next((one for one in exits if one.reason != "completed" or one.status), exits[0])
+
+
+def _own_ending(process: TrainingProcess) -> Exit:
+    """The end of a process whose parent is not trainprof, from its own last record."""
+    end = recorded_ending(process.logs)
+    if end is not None:
+        return end
+    return Exit(None, None, "unknown", "it recorded no end: killed, left by os._exit, or running")

@@ -1,0 +1,73 @@
+"""Loaders that are built anew for each use: Hugging Face's Trainer does so at every evaluation."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from trainprof.analysis.facts import Facts
+from trainprof.analysis.passes import Passes
+
+Id = TypeVar("Id", np.uint32, np.int64)
+
+
+def rebuilt_loaders(passes: list[Passes], facts: Facts) -> dict[int, int]:
+    """Returns the id of each loader that an earlier one was built anew as, and that one's id.
+
+    Built by the same line, alike in all that is known of them, of the same role, and none used
+    until the one before had been used for the last time. While something holds on to the earlier
+    ones they have ids of their own.
+
+    Args:
+        passes: Of every loader, their stages decided.
+        facts: Of every loader.
+    """
+    chains: dict[tuple[str, str], list[list[Passes]]] = {}
+    for p in sorted(passes, key=lambda p: int(p.start[0])):
+        key = _likeness(facts.loader(p.loader))
+        if key is None:
+            continue
+        alike = chains.setdefault((p.role, key), [])
+        before = next((chain for chain in alike if chain[-1].end.max() <= p.start[0]), None)
+        if before is None:
+            alike.append([p])
+        else:
+            before.append(p)
+    return {
+        p.loader: chain[0].loader for alike in chains.values() for chain in alike for p in chain[1:]
+    }
+
+
+def _likeness(facts: Mapping[str, Any]) -> str | None:
+    if not isinstance(facts.get("site"), int):
+        return None
+    return json.dumps({k: v for k, v in facts.items() if k != "serial"}, sort_keys=True)
+
+
+def joined_passes(passes: list[Passes], first_of: Mapping[int, int]) -> list[Passes]:
+    """Gives the passes of loaders built anew to the first one of each; `first_of` as above."""
+    groups: dict[int, list[Passes]] = {}
+    for p in sorted(passes, key=lambda p: int(p.start[0])):
+        groups.setdefault(first_of.get(p.loader, p.loader), []).append(p)
+    return [_joined(loader, groups[loader]) for loader in sorted(groups)]
+
+
+def _joined(loader: int, group: list[Passes]) -> Passes:
+    names = [field.name for field in fields(Passes) if field.name not in ("loader", "role")]
+    columns: dict[str, Any] = {n: np.concatenate([getattr(p, n) for p in group]) for n in names}
+    return replace(group[0], loader=loader, **columns)
+
+
+def renumbered(ids: npt.NDArray[Id], first_of: Mapping[int, int]) -> npt.NDArray[Id]:
+    """Replaces the ids of loaders built anew by that of the first one of each."""
+    if not first_of:
+        return ids
+    known = np.array(sorted(first_of), dtype=ids.dtype)
+    firsts = np.array([first_of[number] for number in known.tolist()], dtype=ids.dtype)
+    place = np.minimum(np.searchsorted(known, ids), len(known) - 1)
+    return np.where(known[place] == ids, firsts[place], ids)

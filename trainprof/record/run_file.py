@@ -1,0 +1,51 @@
+"""Opens what lies in a run directory, where anybody may have put anything."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import Final
+
+_NO_LINK: Final = getattr(os, "O_NOFOLLOW", 0)
+# Opening a fifo without it waits for a writer.
+_FILE_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | _NO_LINK
+_ROOM_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY | _NO_LINK
+
+
+def open_run_file(path: Path) -> int:
+    """Opens a file of a run for reading; nothing outside the run is ever opened.
+
+    Args:
+        path: `manifest.json`, or a file in one of the run's rooms.
+
+    Returns:
+        A descriptor, which the caller closes.
+
+    Raises:
+        OSError: If it cannot be opened, it or the room is a symbolic link, or it is no plain file.
+    """
+    room = os.open(path.parent, _ROOM_FLAGS)
+    try:
+        descriptor = os.open(path.name, _FILE_FLAGS, dir_fd=room)
+    finally:
+        os.close(room)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a plain file", path.name)
+    return descriptor
+
+
+def read_run_file(path: Path, max_bytes: int) -> bytes:
+    """Returns a file of a run, opened as `open_run_file` does.
+
+    Raises:
+        OSError: If it cannot be read.
+        ValueError: If it is larger than `max_bytes`.
+    """
+    with os.fdopen(open_run_file(path), "rb") as file:
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise ValueError(f"{path.name} is larger than {max_bytes} bytes")
+    return content
