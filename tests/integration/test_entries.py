@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.processes import OnTerminal, run, write_script
+from support.processes import PYTHON, TRAINPROF, OnTerminal, run, write_script
 from support.side_by_side import (
     LOOP,
     TRAINING,
@@ -22,8 +22,7 @@ from support.side_by_side import (
 )
 from support.styles import PREAMBLE
 
-PLAIN = (sys.executable,)
-TRAINPROF = (sys.executable, "-m", "trainprof", "run", "-q", "-o", "run")
+UNDER = (*TRAINPROF, "-o", "run")
 
 # What PREAMBLE's model sleeps in every forward.
 SLOW_FORWARD_S = 0.004
@@ -254,7 +253,7 @@ print("done", input("more? "))
 def test_the_debugger_and_questions_on_a_terminal(tmp_path: Path) -> None:
     script = write_script(tmp_path, DEBUGGED)
     shown = []
-    for launcher in (PLAIN, TRAINPROF):
+    for launcher in (PYTHON, UNDER):
         with OnTerminal(launcher, script, cwd=tmp_path) as terminal:
             terminal.await_text(b"(Pdb) ")
             # What is typed before a prompt is there is echoed before it.
@@ -344,7 +343,7 @@ def test_nothing_is_left_beside_the_run_directory(tmp_path: Path) -> None:
     cwd = Project(("train.py",), {"train.py": text}).write(tmp_path / "project")
     site = Path(sys.prefix) / "lib"
     before = sorted(site.glob("python*/site-packages/*"))
-    assert run(TRAINPROF, "train.py", cwd=cwd).status == 0
+    assert run(UNDER, "train.py", cwd=cwd).status == 0
     assert sorted(path.name for path in cwd.iterdir()) == ["run", "train.py"]
     assert sorted(site.glob("python*/site-packages/*")) == before
 
@@ -370,7 +369,7 @@ def test_a_run_inside_a_run_is_its_own(tmp_path: Path) -> None:
 def test_two_at_once_with_one_directory(tmp_path: Path) -> None:
     """However they interleave; the one that was refused has not run the script."""
     write_script(tmp_path, "print('ran')")
-    command = [*TRAINPROF, "script.py"]
+    command = [*UNDER, "script.py"]
     both = [
         subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         for _ in range(2)

@@ -7,9 +7,11 @@ comment in it marks the lines that build loaders, and what for.
 from __future__ import annotations
 
 import json
+import os
 import sys
+import sysconfig
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -105,6 +107,7 @@ class Framework:
         row: What it proves, in README's words.
         loaders: How many the report lists.
         arguments: Of the script.
+        command: That starts the script, in the place of python.
     """
 
     style: Style
@@ -112,6 +115,7 @@ class Framework:
     row: str
     loaders: int
     arguments: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
 
 
 FRAMEWORKS = {
@@ -125,8 +129,10 @@ class Data(L.LightningDataModule):
     def train_dataloader(self):
         return DataLoader(tensors(8), batch_size=4, shuffle=True)  # builds training
 
-    def val_dataloader(self):
+    def evaluation_loader(self):
         return DataLoader(tensors(3), batch_size=4)  # builds evaluation
+
+    val_dataloader = test_dataloader = evaluation_loader
 
 class SlowToPickle:
     def __reduce__(self):
@@ -142,18 +148,20 @@ trainer = L.Trainer(**quiet, accumulate_grad_batches=2, gradient_clip_val=1.0,
                     callbacks=[ModelCheckpoint("checkpoints", save_top_k=-1)])
 time_evaluation(trainer.fit_loop.epoch_loop.val_loop)
 trainer.fit(model, datamodule=Data())
+with timed("evaluation at most"):
+    trainer.test(model, datamodule=Data(), verbose=False)
 tell_state(model)
 print(sorted(os.listdir("checkpoints")))
 """,
             # Two batches of validation before training, to see whether it works.
-            *(8, 16, 2, 2 + 2 * 3),
+            *(8, 16, 2, 2 + 2 * 3 + 3),
             roles=("evaluation", "training"),
             without=("recompute",),
             also=("checkpoint",),
         ),
         ("lightning",),
-        "Lightning's `fit`: validation, accumulation, a data module, checkpoints",
-        loaders=2,
+        "Lightning's `fit` and `test`: validation, accumulation, a data module, checkpoints",
+        loaders=3,
     ),
     "Lightning takes loaders": Framework(
         Style(
@@ -229,6 +237,7 @@ tell_state(model)
     "Hugging Face's Trainer": Framework(
         Style(
             """
+import datasets
 from transformers import PrinterCallback, Trainer, TrainingArguments
 
 class Regression(nn.Module):
@@ -241,15 +250,9 @@ class Regression(nn.Module):
             p = self.net(x)
             return {"loss": mse(p, labels), "logits": p}
 
-class Rows(Dataset):
-    def __init__(self, count):
-        self.x, self.y = torch.randn(count, 8), torch.randn(count, 1)
-
-    def __len__(self):
-        return len(self.x)
-
-    def __getitem__(self, i):
-        return {"x": self.x[i], "labels": self.y[i]}
+def rows(count):  # with a column that the model does not take: each loader gets a copy without it
+    x, y = torch.randn(count, 8).tolist(), torch.randn(count, 1).tolist()
+    return datasets.Dataset.from_dict({"x": x, "labels": y, "note": ["none"] * count})
 
 class Told(Trainer):
     def evaluation_loop(self, *args, **kwargs):
@@ -261,7 +264,7 @@ arguments = TrainingArguments(
     "saved", num_train_epochs=2, per_device_train_batch_size=4, per_device_eval_batch_size=4,
     gradient_accumulation_steps=2, eval_strategy="steps", eval_steps=4, save_strategy="steps",
     save_steps=4, logging_steps=1, report_to=[], use_cpu=True, disable_tqdm=True)
-trainer = Told(model, arguments, train_dataset=Rows(64), eval_dataset=Rows(24))
+trainer = Told(model, arguments, train_dataset=rows(64), eval_dataset=rows(24))
 trainer.remove_callback(PrinterCallback)
 trainer.train()  # builds training, evaluation
 for logged in trainer.state.log_history:
@@ -274,7 +277,7 @@ print(sorted(os.listdir("saved")))
             without=("recompute",),
             also=("checkpoint",),
         ),
-        ("transformers", "accelerate"),
+        ("transformers", "accelerate", "datasets"),
         "Hugging Face's Trainer: accumulation, evaluation and saving every few steps",
         loaders=2,
     ),
@@ -480,6 +483,13 @@ FRAMEWORKS |= {
 }
 
 
+FRAMEWORKS["accelerate launch"] = replace(
+    FRAMEWORKS["accelerate"],
+    row="`accelerate launch` under `trainprof run`",
+    command=("accelerate", "launch", "--cpu"),
+)
+
+
 def _lacks(package: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(find_spec(package) is None, reason=f"{package} is not installed")
 
@@ -498,10 +508,10 @@ CASES = [
 def test_same_losses_right_counts_and_a_planted_cost(framework: Framework, tmp_path: Path) -> None:
     style = framework.style
     script = f"{FRAMEWORK_PREAMBLE}{style.script}\ntell()\n"
-    plain = _output([sys.executable], tmp_path / "plain", script, framework)
+    plain = _output(framework.command or [sys.executable], tmp_path / "plain", script, framework)
     # Measured once more where the scheduler took the processor away between two clocks.
     for directory in (tmp_path / "first", tmp_path / "second"):
-        ours = _output([*TRAINPROF, "-o", "run"], directory, script, framework)
+        ours = _output([*TRAINPROF, "-o", "run", *framework.command], directory, script, framework)
         assert ours.splitlines()[:-1] == plain.splitlines()[:-1]
         summary = json.loads((directory / "run" / "summary.json").read_text())
         truth = json.loads(ours.splitlines()[-1])
@@ -516,8 +526,12 @@ def test_same_losses_right_counts_and_a_planted_cost(framework: Framework, tmp_p
 
 def _output(launcher: Sequence[str], directory: Path, script: str, framework: Framework) -> str:
     directory.mkdir()
-    offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(directory / "cache")}
-    return output(launcher, directory, script, arguments=framework.arguments, env=offline)
+    env = {
+        "HF_HUB_OFFLINE": "1",
+        "HF_HOME": str(directory / "cache"),
+        "PATH": os.pathsep.join([sysconfig.get_path("scripts"), os.environ["PATH"]]),
+    }
+    return output(launcher, directory, script, arguments=framework.arguments, env=env)
 
 
 def _check_loaders(framework: Framework, script: str, summary: dict[str, Any]) -> None:

@@ -53,6 +53,7 @@ class FakeRun:
     """A process that records what the test says it did.
 
     Attributes:
+        header: What stands in the log's header besides.
         now: The fake clock, ns; starts at `start`.
         thread: Number of the thread that later records come from.
     """
@@ -60,6 +61,7 @@ class FakeRun:
     start: int = START_NS
     pid: int = 4242
     role: str = "script"
+    header: dict[str, Any] = field(default_factory=dict)
     now: int = START_NS
     thread: int = 0
     records: list[bytes] = field(default_factory=list)
@@ -200,6 +202,7 @@ class FakeRun:
             "role": self.role,
             "perf_ns": self.start,
             "time_ns": self.start,
+            **self.header,
         }
         told = json.dumps(facts).encode()
         header = HEADER_PREFIX.pack(MAGIC, SCHEMA_VERSION, len(told)) + told

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from support.processes import Ended
+from support.processes import TRAINPROF, Ended
 from support.styles import PREAMBLE, ROOT, Style, check_counts, missed_costs
 
 DEADLINE_S: Final = 120.0
@@ -39,6 +40,7 @@ class Project:
         files: Text by path.
         cwd: Where the command is typed, relative to the project; -o is relative to it too.
         command: What runs `words` in place of python; {} where `words` are the command.
+        ours: The command under trainprof, where it is not `trainprof run` before all of it.
         steps, iterations, epochs: What the summary must say.
     """
 
@@ -46,6 +48,7 @@ class Project:
     files: Mapping[str, str] = field(default_factory=lambda: {"train.py": TRAINING})
     cwd: str = "."
     command: Sequence[str] = (sys.executable,)
+    ours: Sequence[str] = ()
     stdin: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
     steps: int = 12
@@ -131,9 +134,10 @@ def lines_of(ended: Ended) -> list[bytes]:
 
 
 def _trainprof_of(project: Project) -> list[str]:
+    if project.ours:
+        return [*project.ours]
     command = [] if tuple(project.command) == (sys.executable,) else [*project.command]
-    ours = [sys.executable, "-m", "trainprof", "run", "-q", "-o", "run"]
-    return [*ours, *command, *project.words]
+    return [*TRAINPROF, "-o", "run", *command, *project.words]
 
 
 def _started(command: list[str], cwd: Path, project: Project) -> subprocess.Popen[bytes]:
@@ -144,6 +148,7 @@ def _started(command: list[str], cwd: Path, project: Project) -> subprocess.Pope
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        start_new_session=True,
     )
 
 
@@ -153,5 +158,9 @@ def environment() -> dict[str, str]:
 
 
 def _ended(process: subprocess.Popen[bytes], project: Project) -> Ended:
-    stdout, stderr = process.communicate(project.stdin.encode(), timeout=DEADLINE_S)
+    try:
+        stdout, stderr = process.communicate(project.stdin.encode(), timeout=DEADLINE_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
     return Ended(stdout, stderr, process.returncode)

@@ -13,6 +13,7 @@ from trainprof.analysis.recording import Recording
 from trainprof.analysis.summary import Exit
 from trainprof.record.schema import Kind, Topic
 
+NOT_WRITTEN: Final = "the end was not written down: trainprof was killed, or could not write"
 GOES_ON: Final = "the script itself has ended, a process that it started trains on"
 WENT_ON: Final = "a process that it started trained on after the script's end"
 _KEYBOARD_INTERRUPT: Final = "KeyboardInterrupt"
@@ -67,7 +68,7 @@ def _of_script(recording: Recording, logs: list[ProcessLog]) -> Exit:
             return Exit(None, None, "running", None)
         return _unseen(limit, exception, has_end)
     if reason not in ("completed", "exception", "interrupted", "signal", "killed"):
-        return Exit(status, number, "unknown", detail)
+        return recorded_ending(logs) or Exit(status, number, "unknown", detail)
     if limit is not None and status == 0:
         return Exit(status, number, "limit", limit)
     if exception == _KEYBOARD_INTERRUPT or number == signal.SIGINT:
@@ -94,16 +95,15 @@ def recorded_ending(logs: list[ProcessLog]) -> Exit | None:
 
 def _unseen(limit: str | None, exception: str | None, has_end: bool) -> Exit:
     """The supervisor did not see the end; the script's own last record may tell."""
-    note = "trainprof itself was killed before the script ended"
     if limit is not None and has_end:
         return Exit(None, None, "limit", limit)
     if exception == _KEYBOARD_INTERRUPT:
-        return Exit(None, None, "interrupted", note)
+        return Exit(None, None, "interrupted", NOT_WRITTEN)
     if exception is not None:
         return Exit(None, None, "exception", exception)
     if has_end:
-        return Exit(None, None, "completed", note)
-    return Exit(None, None, "unknown", note)
+        return Exit(None, None, "completed", NOT_WRITTEN)
+    return Exit(None, None, "unknown", NOT_WRITTEN)
 
 
 def _limit(logs: list[ProcessLog]) -> str | None:

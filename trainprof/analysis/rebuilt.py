@@ -19,9 +19,9 @@ Id = TypeVar("Id", np.uint32, np.int64)
 def rebuilt_loaders(passes: list[Passes], facts: Facts) -> dict[int, int]:
     """Returns the id of each loader that an earlier one was built anew as, and that one's id.
 
-    Built by the same line, alike in all that is known of them, of the same role, and none used
-    until the one before had been used for the last time. While something holds on to the earlier
-    ones they have ids of their own.
+    Built by the same line, of the same dataset, alike in all else that is known of them, of the
+    same role, and none used until the one before had been used for the last time. While something
+    holds on to the earlier ones they have ids of their own.
 
     Args:
         passes: Of every loader, their stages decided.

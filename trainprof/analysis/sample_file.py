@@ -16,8 +16,10 @@ from trainprof.record.run_file import open_run_file
 # A file above this is thinned while it is read: every n-th line, and always the last. As objects
 # the sampler's lines take about five times their size, the worst that a file can hold about twenty.
 MAX_READ_BYTES: Final = 32 << 20
-# No line that the sampler writes comes near; a damaged file may be one line.
+# No line that the sampler writes comes near; a damaged file may be one line, ...
 MAX_LINE_BYTES: Final = 1 << 20
+# ... or a hole of any size: behind so many bytes without a line's end nothing more is looked for.
+MAX_HOLE_BYTES: Final = 64 << 20
 
 
 def read_samples(path: Path, max_bytes: int = MAX_READ_BYTES) -> list[Line]:
@@ -45,8 +47,8 @@ def _every(file: BinaryIO, stride: int) -> Iterator[bytes]:
     """Yields every `stride`-th whole line and the last one; a line cut off at the end is none."""
     skipped: bytes | None = None
     is_middle = False
-    count = 0
-    while part := file.readline(MAX_LINE_BYTES):
+    count = hole_bytes = 0
+    while hole_bytes < MAX_HOLE_BYTES and (part := file.readline(MAX_LINE_BYTES)):
         is_whole = part.endswith(b"\n")
         if is_whole and not is_middle:
             if count % stride == 0:
@@ -56,6 +58,7 @@ def _every(file: BinaryIO, stride: int) -> Iterator[bytes]:
                 skipped = part
             count += 1
         is_middle = not is_whole
+        hole_bytes = 0 if is_whole else hole_bytes + len(part)
     if skipped is not None:
         yield skipped
 

@@ -149,12 +149,12 @@ class _Birth:
 
 @dataclass(frozen=True, slots=True)
 class _Traits:
-    """What a rebuilt loader takes over: the batch sampler, or else all of the others.
+    """What a rebuilt loader takes over: a sampler, or else all of the others.
 
     Objects by id, so that none is kept alive: what has been taken over is alive.
     """
 
-    batch_sampler: int
+    samplers: frozenset[int]
     others: tuple[object, ...]
 
 
@@ -162,17 +162,20 @@ def _traits(loader: object) -> _Traits:
     facts = vars(loader)
     functions = (id(facts.get(name)) for name in ("collate_fn", "worker_init_fn"))
     numbers = (facts.get(name) for name in ("num_workers", "batch_size"))
+    samplers = (facts.get(name) for name in ("batch_sampler", "sampler"))
     return _Traits(
-        id(facts.get("batch_sampler")),
+        frozenset(id(sampler) for sampler in samplers if sampler is not None),
         (*functions, *(number if type(number) is int else None for number in numbers)),
     )
 
 
 def _taken_over(candidates: list[tuple[int, _Traits]], loader: object) -> int | None:
     """Returns the site of the latest candidate that `loader` was rebuilt from, if any."""
-    samplers = _with_inner(vars(loader).get("batch_sampler"), "batch_sampler")
+    batches = _with_inner(vars(loader).get("batch_sampler"), "batch_sampler")
+    # Lightning's predict makes batches anew, of what the old one's sampler draws.
+    samplers = [*batches, *(_with_inner(batch, "sampler")[-1] for batch in batches)]
     keys, others = {id(sampler) for sampler in samplers}, _traits(loader).others
-    by_sampler = [place for place, traits in candidates if traits.batch_sampler in keys]
+    by_sampler = [place for place, traits in candidates if traits.samplers & keys]
     by_others = [place for place, traits in candidates if traits.others == others]
     return next(reversed(by_sampler or by_others), None)
 
@@ -196,7 +199,7 @@ def _constructors(cls: type) -> set[int]:
     return found
 
 
-def forget(table: dict[int, Any], key: int) -> None:
+def forget(table: dict[Any, Any], key: object) -> None:
     table.pop(key, None)
 
 

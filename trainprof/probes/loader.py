@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import sys
+import weakref
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -31,6 +32,7 @@ class LoaderProbe:
         self._loader_of: dict[int, int] = {}
         self._numbers: dict[int, int] = {}
         self._serials: dict[int, set[int]] = {}
+        self._datasets: dict[int, dict[int | str, int]] = {}
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         dataloader = sys.modules.get("torch.utils.data.dataloader")
@@ -168,6 +170,7 @@ class LoaderProbe:
                 site = self._session.sites.find(sys._getframe(2))
             facts = describe(loader)
             serial = facts["serial"] = self._take_serial(site)
+            facts["dataset_number"] = self._dataset_number(site, getattr(loader, "dataset", None))
             facts["site"] = site
             number = self._session.log.define(Topic.LOADER, json.dumps(facts, default=str))
             self._numbers[loader_key] = number
@@ -186,6 +189,25 @@ class LoaderProbe:
         serial = next(number for number in itertools.count(1) if number not in taken)
         taken.add(serial)
         return serial
+
+    def _dataset_number(self, site: int, dataset: Any) -> int | None:
+        """Tells datasets apart that are loaded by one line; None where it cannot be known.
+
+        Hugging Face's give out copies of themselves, which have the same fingerprint.
+        """
+        fingerprint = getattr(dataset, "__dict__", {}).get("_fingerprint")
+        key = fingerprint if type(fingerprint) is str else id(dataset)
+        numbers = self._datasets.setdefault(site, {})
+        if key not in numbers:
+            try:
+                weakref.ref(dataset)
+            except TypeError:  # a list, say: nothing tells when another takes its id
+                return None
+            taken = numbers.values()
+            numbers[key] = next(number for number in itertools.count(1) if number not in taken)
+            if key is not fingerprint:
+                self._session.keep_track(dataset, lambda: forget(numbers, key))
+        return numbers[key]
 
 
 _NEXT, _SAMPLER = int(Kind.LOADER_NEXT), int(Kind.SAMPLER)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
+from inspect import CO_VARARGS, CO_VARKEYWORDS
 from typing import Any, Final, cast
 
 from trainprof.probes.weave import weave
@@ -104,11 +105,14 @@ class Patcher:
             woven: Put the original's body into the wrapper, where that can be done.
 
         Raises:
-            HookPointMissing: If the first place has no such function.
+            HookPointMissing: If the first place has no such function, or one with parameters that
+                the wrapper does not take.
         """
         owner, name = places[0]
         original = self._lookup(owner, name, inherited)
         wrapper = make(original)
+        if not _takes_what(original, wrapper):
+            raise HookPointMissing(f"{_name(owner)}.{name} has other parameters")
         try:
             wrapper = weave(wrapper, original) if woven else uncounted(wrapper)
         except Exception:  # NotWoven, or a torch that looks like nothing we have seen
@@ -173,14 +177,15 @@ class Patcher:
             self._undo.pop()()
 
     def _lookup(self, owner: Any, name: str, inherited: bool) -> Callable[..., Any]:
-        where = getattr(owner, "__qualname__", getattr(owner, "__name__", repr(owner)))
+        if owner is None:
+            raise HookPointMissing(f"what has {name} does not exist")
         if not hasattr(owner, "__dict__"):
-            raise HookPointMissing(f"{where} has no {name}")
+            raise HookPointMissing(f"{_name(owner)} has no {name}")
         found: Any = getattr(owner, name, _ABSENT) if inherited else vars(owner).get(name, _ABSENT)
         if isinstance(found, staticmethod):
             found = found.__func__
         if not callable(found):
-            raise HookPointMissing(f"{where}.{name} does not exist")
+            raise HookPointMissing(f"{_name(owner)}.{name} does not exist")
         return cast(Callable[..., Any], found)
 
     def _set(self, owner: Any, name: str, wrapper: Any, before: Any) -> None:
@@ -195,6 +200,22 @@ class Patcher:
                 setattr(owner, name, before)
 
         self._undo.append(restore)
+
+
+def _name(owner: Any) -> str:
+    return str(getattr(owner, "__qualname__", getattr(owner, "__name__", repr(owner))))
+
+
+def _takes_what(original: Callable[..., Any], wrapper: Callable[..., Any]) -> bool:
+    """False where torch may call `original` in ways that its wrapper cannot be called."""
+    theirs, ours = getattr(original, "__code__", None), wrapper.__code__
+    if theirs is None or (ours.co_flags & CO_VARARGS and ours.co_flags & CO_VARKEYWORDS):
+        return True
+    if theirs.co_kwonlyargcount != ours.co_kwonlyargcount:
+        return False
+    if theirs.co_flags & CO_VARARGS:  # somebody's wrapper, it seems
+        return bool(theirs.co_argcount <= ours.co_argcount)
+    return bool(theirs.co_argcount == ours.co_argcount)
 
 
 def heirs(cls: type) -> list[type]:

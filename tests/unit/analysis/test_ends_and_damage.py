@@ -64,7 +64,7 @@ def test_every_reason(tmp_path):
 
 def test_a_supervisor_that_was_killed_leaves_it_to_the_scripts_own_log(tmp_path):
     gone = {"reason": "running"}
-    note = "trainprof itself was killed before the script ended"
+    note = "the end was not written down: trainprof was killed, or could not write"
     assert ended(tmp_path / "1", **gone) == Exit(None, None, "completed", note)
     assert ended(tmp_path / "2", **gone, exception="OSError").detail == "OSError"
     assert ended(tmp_path / "3", **gone, exception="KeyboardInterrupt").reason == "interrupted"

@@ -68,7 +68,7 @@ def test_loaders_of_one_line_that_take_turns_are_kept_apart(tmp_path):
     assert [x.passes for x in run.summary(tmp_path).loaders] == [2, 2, 2]
 
 
-@pytest.mark.parametrize("facts", [{"length": 9}, {"dataset": "Test"}, {"num_workers": 2}])
+@pytest.mark.parametrize("facts", [{"length": 9}, {"dataset": "Test"}, {"dataset_number": 2}])
 def test_loaders_of_one_line_that_differ_are_kept_apart(tmp_path, facts):
     run = FakeRun()
     train, optimizer = run.loader(10), run.optimizer()

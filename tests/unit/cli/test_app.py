@@ -24,13 +24,18 @@ def in_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["run", "--", "nowhere.py", "--debug"], 127, "no such script"),
         (["run", "--interval", "99", "x.py"], 125, "at most 60 s"),
         (["run", "--interval", "soon", "x.py"], 125, "'soon' is not a duration"),
-        (["run", "--max-steps", "0", "x.py"], 125, "--max-steps"),
+        (["run", "--max-steps", "0", "x.py"], 125, "'0' is not a whole number of at least 1"),
+        (["run", "--max-steps", "many", "x.py"], 125, "'many' is not a whole number"),
+        (["run", "--max-time", "0", "x.py"], 125, "'--max-time': 0 is not at least 0.001 s"),
         (["run", "-o"], 125, "-o"),
         (["run", "--frobnicate", "x.py"], 125, "No such option"),
         (["report"], 2, "RUN"),
         (["report", "nowhere"], 2, "no run at nowhere"),
         (["report", ""], 2, "no run named"),
-        (["report", "latest", "--format", "xml"], 2, "xml"),
+        (["report", "latest", "--format", "xml"], 2, "'xml' is none of terminal, json, markdown"),
+        (["report", "latest", "--epoch", "0"], 2, "'0' is not a whole number of at least 1"),
+        (["report", "latest", "--epoch", "9" * 5000], 2, "is not a whole number"),
+        (["report", "latest", "--steps", f"1:{'9' * 5000}"], 2, "not A:B"),
         (["report", "latest", "--steps", "5"], 2, "not A:B"),
         (["report", "latest", "--steps", "5:4"], 2, "not A:B"),
         (["frobnicate"], 2, "frobnicate"),
@@ -47,6 +52,8 @@ def test_user_errors_are_one_line_and_a_hint(
     assert message.startswith("trainprof: ")
     assert part in message
     assert hint.startswith("hint: ")
+    if "see trainprof" in hint and arguments[0] in ("run", "report"):
+        assert hint == f"hint: see trainprof {arguments[0]} --help"
     assert not Path("trainprof-runs").exists()
 
 

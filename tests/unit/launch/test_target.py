@@ -45,6 +45,13 @@ def test_a_name_with_a_dash_is_no_option_of_python() -> None:
     assert resolve(["-c"], interpreter=PYTHON).argv == (PYTHON, "./-c")
 
 
+def test_a_dash_alone_is_a_script_on_stdin() -> None:
+    make("-")
+    target = resolve(["-", "-o"], interpreter=PYTHON)
+    assert target.argv == (PYTHON, "-", "-o")
+    assert (target.name, target.stem, target.is_ours) == ("-", "stdin", True)
+
+
 def test_a_command_on_path_is_called_by_its_name() -> None:
     make("bin/torchrun", "#!/usr/bin/python3\n", 0o755)
     target = resolve(["torchrun", "--nproc-per-node=2", "train.py"], interpreter=PYTHON)

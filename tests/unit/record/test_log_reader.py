@@ -139,11 +139,69 @@ def test_another_schema_is_refused(whole: bytes, tmp_path: Path, version: int) -
     assert ("newer" in (refused.value.hint or "")) == (version > 0)
 
 
+@settings(max_examples=150, deadline=None, derandomize=True, database=None)
+@given(seed=st.integers(0, 2**32), changes=st.integers(1, 12))
+def test_blocks_moved_doubled_zeroed_and_made_up_raise_nothing(
+    whole: bytes, tmp_path_factory: pytest.TempPathFactory, seed: int, changes: int
+) -> None:
+    chance = random.Random(seed)
+    data = bytearray(whole)
+    for _ in range(changes):
+        length = chance.choice([1, 31, RECORD_BYTES, 8 * RECORD_BYTES, HEADER_BYTES])
+        start, other = (chance.randrange(max(1, len(data) - length)) for _ in range(2))
+        block = data[other : other + length]
+        data[start : start + length] = chance.choice(
+            [block, bytes(length), b"\xff" * length, chance.randbytes(length), block * 2, b""]
+        )
+    log = read_or_refused(tmp_path_factory.getbasetemp() / "moved.events", bytes(data))
+    if log is None:
+        return
+    assert isinstance(log.header, dict)
+    assert len(log.body) + log.cut_bytes == max(0, len(data) - HEADER_BYTES)
+    rows = (bytes(log.body[at : at + 32]) for at in range(0, len(log.body), 32))
+    texts = join_texts(row for row in rows if row[0] == Kind.TEXT)
+    assert all(isinstance(topic, Topic) for topic, _ in texts.values())
+
+
+def test_a_hole_at_the_end_of_a_very_large_log_is_not_read(
+    whole: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "sparse.events"
+    path.write_bytes(whole)
+    try:
+        os.truncate(path, 1 << 40)
+    except OSError as error:
+        pytest.skip(f"no sparse files here: {error.strerror}")
+    log = read_log(path)
+    assert len(read_recording(path).of(Kind.FORWARD)) == EVENTS
+    assert len(log.body) < 1 << 20
+    assert log.unread_bytes == 0
+    with path.open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"x")
+    monkeypatch.setattr("trainprof.record.log_reader.MAX_LOG_BYTES", len(whole))
+    cut = read_log(path)
+    assert bytes(cut.body) == whole[HEADER_BYTES:]
+    assert cut.unread_bytes == (1 << 40) - len(whole)
+
+
+def test_a_log_in_a_room_that_is_a_link_is_not_read(whole: bytes, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "1-1.events").write_bytes(whole)
+    (tmp_path / "events").symlink_to(outside)
+    assert log_paths(outside) == [outside / "1-1.events"]
+    assert log_paths(tmp_path / "events") == []
+    with pytest.raises(UnreadableLog):
+        read_log(tmp_path / "events" / "1-1.events")
+
+
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "dir.events").mkdir()
+    os.mkfifo(tmp_path / "fifo.events")
     (tmp_path / "empty.events").touch()
     (tmp_path / "link.events").symlink_to(tmp_path / "empty.events")
-    for name in ("dir.events", "empty.events", "link.events", "missing.events"):
+    for name in ("dir.events", "fifo.events", "empty.events", "link.events", "missing.events"):
         with pytest.raises(UnreadableLog):
             read_log(tmp_path / name)
 

@@ -1,0 +1,676 @@
+"""However a script ends and whatever it does to its surroundings, what was recorded is reported.
+
+Each script times its forwards itself; the report must know its steps, that time, and how it ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.processes import DEADLINE_S, TRAINPROF, Ended, OnTerminal, Running, run, write_script
+from support.styles import PREAMBLE, ROOT, Style, missed_costs
+
+from trainprof.cli.app import run_command
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="signals as Linux has them")
+
+STEPS = 6
+
+# `train()` is one epoch of STEPS steps.
+TRAINING = f"""{PREAMBLE}
+import os, signal, sys
+model = make_model()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+loader = make_loader({STEPS})
+
+
+def train():
+    for x, y in loader:
+        with timed("forward"):
+            p = model(x)
+        optimizer.zero_grad()
+        mse(p, y).backward()
+        optimizer.step()
+
+
+def tell():
+    print(json.dumps({{"seconds": truth, "counts": counts}}), flush=True)
+
+
+train()
+"""
+
+
+@dataclass(frozen=True)
+class Reported:
+    """What `trainprof report` says of a run: the summary, and the page with its lines joined."""
+
+    summary: dict[str, Any]
+    page: str
+
+    @property
+    def steps(self) -> int:
+        return int(self.summary["training"]["steps"])
+
+    @property
+    def exit(self) -> dict[str, Any]:
+        return dict(self.summary["run"]["exit"])
+
+
+def reported(directory: Path) -> Reported:
+    texts = []
+    for format in ("json", "terminal"):
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            assert run_command(["report", str(directory), "--format", format]) == 0
+        assert err.getvalue() == ""
+        texts.append(out.getvalue())
+    return Reported(json.loads(texts[0]), " ".join(texts[1].split()))
+
+
+def check(told: Reported, truth: dict[str, Any], *, epochs: int = 1) -> None:
+    """Asserts that all steps are there, and that the ledger closes; see `costs` for the rest."""
+    training, ledger = told.summary["training"], told.summary["ledger"]
+    assert (training["steps"], training["epochs"]) == (STEPS * epochs, epochs)
+    assert truth["counts"]["forward"] == STEPS * epochs
+    assert sum(ledger["seconds"].values()) == pytest.approx(ledger["wall_s"], rel=0.005)
+
+
+def costs_missed(told: Reported, truth: dict[str, Any]) -> dict[str, tuple[float, float]]:
+    style = Style("", STEPS, STEPS, 1)
+    return missed_costs(style, told.summary, truth)
+
+
+def truth_in(output: bytes | str) -> dict[str, Any]:
+    text = output if isinstance(output, str) else output.decode()
+    found = [json.loads(line) for line in text.splitlines() if line.startswith('{"seconds"')]
+    return dict(found[-1])
+
+
+def prove(attempt: Callable[[Path], tuple[Reported, dict[str, Any]]], tmp_path: Path) -> Reported:
+    """Makes a run and compares its costs; once more where the scheduler came between the clocks."""
+    for name in ("first", "second"):
+        directory = tmp_path / name
+        directory.mkdir()
+        told, truth = attempt(directory)
+        missed = costs_missed(told, truth)
+        if not missed:
+            return told
+    pytest.fail(str(missed))
+
+
+# -- ends that the script makes itself ------------------------------------------------------------
+
+WORKER_FAILS = """
+class Broken(Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        raise ValueError("no such picture")
+
+
+for _ in DataLoader(Broken(), num_workers=1):
+    pass
+"""
+
+WORKER_IS_KILLED = """
+class Patient(Dataset):
+    def __len__(self):
+        return 100
+
+    def __getitem__(self, index):
+        if index:
+            signal.pause()
+        return torch.zeros(1)
+
+
+batches = iter(DataLoader(Patient(), num_workers=1, prefetch_factor=1))
+next(batches)
+os.kill(batches._workers[0].pid, signal.SIGKILL)
+next(batches)
+"""
+
+ENDINGS = {
+    "return": ("", 0, "completed", "completed after"),
+    "sys.exit(n)": ("sys.exit(3)", 3, "completed", "ended with exit status 3"),
+    "an exception": ("raise KeyError('lr')", 1, "exception", "ended with KeyError"),
+    "an exception in a worker": (WORKER_FAILS, 1, "exception", "ended with ValueError"),
+    "SIGKILL of a worker": (WORKER_IS_KILLED, 1, "exception", "ended with RuntimeError"),
+    "os._exit": ("os._exit(4)", 4, "completed", "status 4 after"),
+    "os.abort": ("os.abort()", -signal.SIGABRT, "signal", "was ended by SIGABRT"),
+    "a segmentation fault": (
+        "import ctypes; ctypes.string_at(0)",
+        -signal.SIGSEGV,
+        "signal",
+        "was ended by SIGSEGV",
+    ),
+    "KeyboardInterrupt": (
+        "os.kill(os.getpid(), signal.SIGINT); signal.pause()",
+        -signal.SIGINT,
+        "interrupted",
+        "was interrupted (Ctrl-C)",
+    ),
+    "SIGTERM to itself": (
+        "os.kill(os.getpid(), signal.SIGTERM)",
+        -signal.SIGTERM,
+        "signal",
+        "was ended by SIGTERM",
+    ),
+    "SIGKILL of itself": (
+        "os.kill(os.getpid(), signal.SIGKILL)",
+        -signal.SIGKILL,
+        "killed",
+        "was killed by SIGKILL",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.proves("Endings", name)) for name in ENDINGS]
+)
+def test_what_was_recorded_until_the_end(tmp_path: Path, name: str) -> None:
+    action, status, reason, words = ENDINGS[name]
+
+    def attempt(directory: Path) -> tuple[Reported, dict[str, Any]]:
+        script = write_script(directory, f"{TRAINING}\ntell()\n{action}\n")
+        ended = run(TRAINPROF, "-o", "run", script.name, cwd=directory)
+        assert ended.status == status, ended.stderr
+        told, truth = reported(directory / "run"), truth_in(ended.stdout)
+        check(told, truth)
+        return told, truth
+
+    told = prove(attempt, tmp_path)
+    assert told.exit["reason"] == reason
+    assert words in told.page
+    if name == "os._exit":
+        assert "left by os._exit or from native code" in told.page
+
+
+# -- ends that come from outside ------------------------------------------------------------------
+
+# Trains, then waits for its stdin to end, and trains on.
+WAITING = f"{TRAINING}\ntell()\nsys.stdin.read()\ntrain()\ntell()\n"
+
+
+def pid_of_script(directory: Path) -> int:
+    manifest = json.loads((directory / "run" / "manifest.json").read_text())
+    return int(manifest["script_pid"])
+
+
+@pytest.mark.parametrize(
+    ("to_script", "number"),
+    [
+        pytest.param(False, signal.SIGTERM, marks=pytest.mark.proves("Endings", "SIGTERM")),
+        pytest.param(False, signal.SIGHUP, marks=pytest.mark.proves("Endings", "SIGHUP")),
+        pytest.param(
+            True, signal.SIGTERM, marks=pytest.mark.proves("Endings", "SIGTERM to the script alone")
+        ),
+        pytest.param(
+            True, signal.SIGKILL, marks=pytest.mark.proves("Endings", "SIGKILL of the script")
+        ),
+    ],
+)
+def test_a_signal_from_outside(tmp_path: Path, to_script: bool, number: signal.Signals) -> None:
+    def attempt(directory: Path) -> tuple[Reported, dict[str, Any]]:
+        script = write_script(directory, WAITING)
+        with Running(TRAINPROF, "-o", "run", script.name, cwd=directory) as process:
+            truth = truth_in(process.line())
+            os.kill(pid_of_script(directory) if to_script else process.pid, number)
+            assert process.end().status == -number
+        told = reported(directory / "run")
+        check(told, truth)
+        return told, truth
+
+    told = prove(attempt, tmp_path)
+    assert told.exit["signal"] == number
+    verb = "killed" if number == signal.SIGKILL else "ended"
+    assert f"was {verb} by {number.name}" in told.page
+
+
+@pytest.mark.parametrize(
+    "presses",
+    [
+        pytest.param(1, marks=pytest.mark.proves("Endings", "Ctrl-C")),
+        pytest.param(2, marks=pytest.mark.proves("Endings", "Ctrl-C twice")),
+    ],
+)
+def test_ctrl_c(tmp_path: Path, presses: int) -> None:
+    action = """
+for left in range(PRESSES, 0, -1):
+    try:
+        print("waiting", left, flush=True)
+        signal.pause()
+    except KeyboardInterrupt:
+        if left == 1:
+            raise
+""".replace("PRESSES", str(presses))
+
+    def attempt(directory: Path) -> tuple[Reported, dict[str, Any]]:
+        script = write_script(directory, f"{TRAINING}\ntell()\n{action}")
+        with OnTerminal(TRAINPROF, "-o", "run", script.name, cwd=directory) as terminal:
+            for left in range(presses, 0, -1):
+                terminal.await_text(f"waiting {left}".encode())
+                terminal.type(b"\x03")
+            assert terminal.end() == -signal.SIGINT
+            truth = truth_in(terminal.shown)
+        told = reported(directory / "run")
+        check(told, truth)
+        return told, truth
+
+    told = prove(attempt, tmp_path)
+    assert told.exit["reason"] == "interrupted"
+    assert "was interrupted (Ctrl-C)" in told.page
+
+
+@pytest.mark.proves("Endings", "SIGKILL of trainprof: the script trains on")
+def test_the_script_trains_on_when_trainprof_is_killed(tmp_path: Path) -> None:
+    def attempt(directory: Path) -> tuple[Reported, dict[str, Any]]:
+        script = write_script(directory, WAITING)
+        with Running(TRAINPROF, "-o", "run", script.name, cwd=directory) as process:
+            process.line()
+            os.kill(process.pid, signal.SIGKILL)
+            truth = truth_in(process.end().stdout)  # the end of its output is that of the script
+        told = reported(directory / "run")
+        check(told, truth, epochs=2)
+        return told, truth
+
+    told = prove(attempt, tmp_path)
+    assert told.exit["reason"] == "completed"
+    assert "the end was not written down: trainprof was killed, or could not write" in told.page
+
+
+@pytest.mark.proves("Endings", "SIGKILL of both")
+def test_both_are_killed(tmp_path: Path) -> None:
+    def attempt(directory: Path) -> tuple[Reported, dict[str, Any]]:
+        script = write_script(directory, WAITING)
+        with Running(TRAINPROF, "-o", "run", script.name, cwd=directory) as process:
+            truth = truth_in(process.line())
+            script_pid = pid_of_script(directory)
+            os.kill(process.pid, signal.SIGKILL)
+            os.kill(script_pid, signal.SIGKILL)
+            process.end()
+        told = reported(directory / "run")
+        check(told, truth)
+        return told, truth
+
+    told = prove(attempt, tmp_path)
+    assert told.exit["reason"] == "unknown"
+    assert "ended without a record of how" in told.page
+
+
+@pytest.mark.proves("Endings", "not yet: a run is reported while it goes on")
+def test_a_run_that_still_goes_on(tmp_path: Path) -> None:
+    def attempt(directory: Path) -> tuple[Reported, dict[str, Any]]:
+        script = write_script(directory, WAITING)
+        with Running(TRAINPROF, "-o", "run", script.name, cwd=directory) as process:
+            truth = truth_in(process.line())
+            told = reported(directory / "run")
+            check(told, truth)
+            whole = truth_in(process.end().stdout)
+        check(reported(directory / "run"), whole, epochs=2)
+        assert "completed after" in reported(directory / "run").page
+        return told, truth
+
+    told = prove(attempt, tmp_path)
+    assert told.exit["reason"] == "running"
+    assert "is still running" in told.page
+
+
+# -- what scripts do to their surroundings --------------------------------------------------------
+
+CLOSES_FILES = """
+os.closerange(3, 4096)
+with open("own", "w") as own:  # gets a number that we may think ours
+    train()
+    own.write("the script's")
+"""
+
+FORKS = """
+child = os.fork()
+train()
+if child == 0:
+    os._exit(0)
+os.waitpid(child, 0)
+"""
+
+SURROUNDINGS = {
+    "closes all descriptors": CLOSES_FILES,
+    "replaces sys.stdout and sys.stderr": """
+import io
+kept = sys.stdout
+sys.stdout, sys.stderr = io.StringIO(), None
+train()
+sys.stdout = kept
+""",
+    "clears os.environ": """
+os.environ.clear()
+loader = make_loader(6, num_workers=1)
+train()
+""",
+    "forks without exec": FORKS,
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.proves("Endings", f"a script that {name}"))
+        for name in SURROUNDINGS
+    ],
+)
+def test_what_a_script_does_to_its_process(tmp_path: Path, name: str) -> None:
+    def attempt(directory: Path) -> tuple[Reported, dict[str, Any]]:
+        script = write_script(directory, f"{TRAINING}\n{SURROUNDINGS[name]}\ntell()\n")
+        ended = run(TRAINPROF, "-o", "run", script.name, cwd=directory)
+        assert (ended.status, ended.stderr) == (0, b"")
+        told, truth = reported(directory / "run"), truth_in(ended.stdout)
+        training = told.summary["training"]
+        assert (training["steps"], training["epochs"]) == (2 * STEPS, 2)
+        return told, truth
+
+    told = prove(attempt, tmp_path)
+    assert told.exit["reason"] == "completed"
+    assert told.summary["faults"] == []
+    if name == "forks without exec":
+        (apart,) = told.summary["trained_apart"]
+        assert apart["steps"] == STEPS
+    if name == "closes all descriptors":
+        assert (tmp_path / "first" / "own").read_text() == "the script's"
+
+
+@pytest.mark.proves("Endings", "a script that becomes a daemon: its training is reported")
+def test_a_daemon(tmp_path: Path) -> None:
+    become_daemon = """
+import os, sys
+if os.fork():
+    os._exit(0)
+os.setsid()
+if os.fork():
+    os._exit(0)
+"""
+
+    def attempt(directory: Path) -> tuple[Reported, dict[str, Any]]:
+        script = write_script(directory, become_daemon + WAITING)
+        with Running(TRAINPROF, "-o", "run", script.name, cwd=directory) as process:
+            truth = truth_in(process.line())
+            assert process.process.wait(DEADLINE_S) == 0
+            going_on = reported(directory / "run")
+            assert going_on.exit["reason"] == "running"
+            assert "the script itself has ended, a process that it started trains on" in (
+                going_on.page
+            )
+            check(going_on, truth)
+            truth = truth_in(process.end().stdout)
+        told = reported(directory / "run")
+        check(told, truth, epochs=2)
+        return told, truth
+
+    told = prove(attempt, tmp_path)
+    assert told.exit["reason"] == "completed"
+    assert "a process that it started trained on after the script's end" in told.page
+
+
+# -- what happens to the run directory ------------------------------------------------------------
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 3 MiB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    _mount("-t", "tmpfs", "-o", "size=3m", "tmpfs", str(disk))
+    yield disk
+    subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+def _mount(*words: str) -> None:
+    try:
+        done = subprocess.run(["mount", *words], capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        pytest.skip("there is no mount command here")
+    if done.returncode:
+        pytest.skip(f"nothing can be mounted here: {done.stderr.strip()}")
+
+
+@pytest.mark.proves("Endings", "a full disk: training goes on, what fits is reported")
+def test_a_full_disk(tmp_path: Path, small_disk: Path) -> None:
+    """The log's next megabyte cannot be had; its first has all up to there."""
+    fill = """
+import itertools
+with open(os.path.join(os.environ["TRAINPROF_DIR"], os.pardir, "filler"), "wb", 0) as filler:
+    try:
+        while True:
+            filler.write(bytes(4096))
+    except OSError as error:
+        assert error.errno == 28
+"""
+    many_steps = """
+model = nn.Linear(1, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+x, reached = torch.zeros(1, 1), []
+for step in range(9000):
+    with timed("forward"):
+        p = model(x)
+    p.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    reached.append(truth["forward"])
+tell()
+print("reached", json.dumps(reached))
+"""
+    script = write_script(tmp_path, f"{TRAINING}{fill}{many_steps}")
+    command = (sys.executable, "-m", "trainprof", "run", "-o", str(small_disk / "run"))
+    ended = run(command, script.name, cwd=tmp_path)
+    assert ended.status == 0
+    page = " ".join(ended.stderr.decode().split())
+    assert "script.py completed" in page
+    assert "summary.json cannot be written: No space left on device" in page
+    told = reported(small_disk / "run")
+    for text in (page, told.page):
+        assert "Recording stopped after" in text
+        assert "No space left on device. What follows covers the time until then." in text
+    assert told.exit == {"status": 0, "signal": None, "reason": "completed", "detail": None}
+    assert 5000 < told.steps < STEPS + 9000
+    reached = json.loads(ended.stdout.decode().rpartition("reached ")[2])
+    seconds = told.summary["ledger"]["seconds"]["forward"]
+    assert seconds == pytest.approx(reached[told.steps - STEPS - 1], rel=0.25)
+
+
+@pytest.mark.proves("Endings", "the run directory removed: training goes on")
+def test_a_run_directory_that_is_removed(tmp_path: Path) -> None:
+    remove = "import shutil; shutil.rmtree(os.environ['TRAINPROF_DIR'])"
+    script = write_script(tmp_path, f"{TRAINING}\n{remove}\ntrain()\ntell()\n")
+    command = (sys.executable, "-m", "trainprof", "run", "-o", str(tmp_path / "run"))
+    ended = run(command, script.name, cwd=tmp_path)
+    assert ended.status == 0
+    assert truth_in(ended.stdout)["counts"]["forward"] == 2 * STEPS
+    assert ended.stderr.decode().splitlines() == [
+        "trainprof: no report: the run directory was removed while the script ran",
+        f"hint: it was {tmp_path / 'run'}",
+    ]
+
+
+@pytest.fixture
+def read_only(tmp_path: Path) -> Iterator[Callable[[Path], None]]:
+    """Makes a directory one that nobody can write any more, root neither."""
+    mounted: list[Path] = []
+
+    def make(directory: Path) -> None:
+        if os.geteuid() != 0:
+            for path in (directory / "events", directory / "samples", directory):
+                path.chmod(0o500)
+            return
+        _mount("--bind", str(directory), str(directory))
+        mounted.append(directory)
+        _mount("-o", "remount,bind,ro", str(directory))
+
+    yield make
+    for directory in mounted:
+        subprocess.run(["umount", "--lazy", str(directory)], check=True)
+    for path in (tmp_path / "run", tmp_path / "run" / "events", tmp_path / "run" / "samples"):
+        with contextlib.suppress(OSError):
+            path.chmod(0o700)
+
+
+@pytest.mark.proves("Endings", "the run directory made read-only")
+def test_a_run_directory_that_becomes_read_only(
+    tmp_path: Path, read_only: Callable[[Path], None]
+) -> None:
+    script = write_script(tmp_path, WAITING)
+    command = (sys.executable, "-m", "trainprof", "run", "-o", str(tmp_path / "run"))
+    with Running(command, script.name, cwd=tmp_path) as process:
+        process.line()
+        read_only(tmp_path / "run")
+        ended = process.end()
+    assert ended.status == 0
+    page = " ".join(ended.stderr.decode().split())
+    assert "summary.json cannot be written: " in page
+    assert "script.py completed after" in page
+    assert "trainprof was killed" not in page
+    check(reported(tmp_path / "run"), truth_in(ended.stdout), epochs=2)
+
+
+# -- what hangs, and what turns back --------------------------------------------------------------
+
+
+def _with_module(directory: Path, name: str, text: str) -> dict[str, str]:
+    folder = directory / "modules"
+    folder.mkdir()
+    (folder / f"{name}.py").write_text(text)
+    return {"PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])}
+
+
+@pytest.mark.proves("Endings", "a GPU driver that hangs: the run ends at once")
+def test_a_driver_that_never_answers_keeps_nobody_waiting(tmp_path: Path) -> None:
+    """The script ends when the sampler hangs for good: waiting for it would take for ever."""
+
+    def attempt(directory: Path) -> tuple[Reported, dict[str, Any]]:
+        hanging = directory / "hanging"
+        os.mkfifo(hanging)
+        env = _with_module(
+            directory,
+            "pynvml",
+            f"import threading\n"
+            f"def nvmlInit():\n"
+            f"    open({str(hanging)!r}, 'w').close()\n"
+            f"    threading.Event().wait()\n",
+        )
+        await_hang = f"open({str(hanging)!r}).read()"
+        script = write_script(directory, f"{TRAINING}\n{await_hang}\ntell()\n")
+        ended = run(TRAINPROF, "-o", "run", script.name, cwd=directory, env=env)
+        assert (ended.status, ended.stderr) == (0, b"")
+        told, truth = reported(directory / "run"), truth_in(ended.stdout)
+        check(told, truth)
+        return told, truth
+
+    told = prove(attempt, tmp_path)
+    assert told.exit["reason"] == "completed"
+    assert told.summary["system"]["gpus"] == []
+    assert told.summary["system"]["samples"] > 0
+
+
+@pytest.mark.proves("Endings", "a clock that is set back")
+def test_a_clock_that_goes_backwards(tmp_path: Path) -> None:
+    """Every look at the time of day, of the script and of trainprof, gives an hour earlier."""
+    backwards = """
+import itertools, time
+hours, now, now_ns = itertools.count().__next__, time.time, time.time_ns
+time.time = lambda: now() - 3600 * hours()
+time.time_ns = lambda: now_ns() - 3600 * 10**9 * hours()
+"""
+
+    def attempt(directory: Path) -> tuple[Reported, dict[str, Any]]:
+        env = _with_module(directory, "sitecustomize", backwards)
+        went_back = "assert time.time() > time.time() + 1"
+        script = write_script(directory, f"{TRAINING}\n{went_back}\ntell()\n")
+        ended = run(TRAINPROF, "-o", "run", script.name, cwd=directory, env=env)
+        assert (ended.status, ended.stderr) == (0, b"")
+        told, truth = reported(directory / "run"), truth_in(ended.stdout)
+        check(told, truth)
+        return told, truth
+
+    summary = prove(attempt, tmp_path).summary
+    wall_s = summary["run"]["wall_s"]
+    assert 0 < summary["phases"]["training_s"] < wall_s < DEADLINE_S
+    assert summary["ledger"]["wall_s"] == pytest.approx(wall_s)
+    (epoch,) = summary["epochs"]
+    assert 0 < epoch["seconds"] < wall_s
+    assert summary["system"]["cpu"]["tree_percent"]["mean"] > 0
+
+
+# -- what nobody else may see ---------------------------------------------------------------------
+
+SECRET = "sw0rdfish"
+CHILDREN = f"""
+import subprocess
+subprocess.run([sys.executable, "-c", "import time; time.sleep(0.3)", "--token", {SECRET!r}])
+torch.save({{}}, {SECRET!r} + ".pt")
+raise ValueError("401 for token " + {SECRET!r})
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--api-key", SECRET, f"--wandb_token={SECRET}", f"PASSWORD={SECRET}"],
+        [f"https://me:{SECRET}@host/x", f"postgres://u:{SECRET}@h:5432/d?sslmode=on"],
+        [f"https://host/x?token={SECRET}&n=1", f"s3://b/k?X-Amz-Signature={SECRET}#part"],
+        ["--url", f"https://host/?a=1&api_key={SECRET}", f"--hub=https://h/?sig={SECRET}"],
+    ],
+)
+@pytest.mark.parametrize("is_module", [False, True])
+@pytest.mark.proves("Privacy", "no secret of environment, arguments, URLs, children, exceptions")
+def test_secrets_are_written_nowhere(tmp_path: Path, words: Sequence[str], is_module: bool) -> None:
+    script = write_script(tmp_path, f"{TRAINING}\ntell()\n{CHILDREN}")
+    target = ["-m", "script"] if is_module else [script.name]
+    env = {"HF_TOKEN": SECRET, "WANDB_API_KEY": SECRET, "DATABASE_URL": f"x://u:{SECRET}@h/d"}
+    ended = run(TRAINPROF, "-o", "run", *target, *words, cwd=tmp_path, env=env)
+    assert ended.status == 1
+    told = reported(tmp_path / "run")
+    assert told.exit["detail"] == "ValueError"
+    assert told.steps == STEPS
+    files = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
+    assert len(files) >= 4
+    for path in files:
+        if path.suffix != ".events":
+            assert SECRET not in path.read_text(), path
+        # A text of a log lies in pieces of 24 bytes, 32 apart.
+        assert SECRET[:8].encode() not in path.read_bytes(), path
+    assert SECRET not in json.dumps(told.summary) + told.page
+
+
+@pytest.mark.parametrize("mask", [0o000, 0o022, 0o077])
+@pytest.mark.proves("Privacy", "directories 0700 and files 0600, whatever the umask")
+def test_nobody_else_may_look(tmp_path: Path, mask: int) -> None:
+    script = write_script(tmp_path, f"{TRAINING}\nloader = make_loader(2, num_workers=1)\ntrain()")
+    set_mask = f"import os, sys; os.umask({mask}); os.execv(sys.executable, sys.argv[1:])"
+    command = [sys.executable, "-c", set_mask, *TRAINPROF, "-o", "run", script.name]
+    assert run(command, cwd=tmp_path).status == 0
+    paths = [tmp_path / "run", *(tmp_path / "run").rglob("*")]
+    assert len([path for path in paths if path.suffix == ".events"]) == 2
+    for path in paths:
+        assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
+
+
+def test_a_run_directory_in_use_is_refused(tmp_path: Path) -> None:
+    script = write_script(tmp_path, WAITING)
+    with Running(TRAINPROF, "-o", "run", script.name, cwd=tmp_path) as process:
+        truth = truth_in(process.line())
+        second: Ended = run(TRAINPROF, "-o", "run", script.name, cwd=tmp_path)
+        assert second.status == 125
+        assert b"is not an empty directory" in second.stderr
+        os.kill(process.pid, signal.SIGTERM)
+        process.end()
+    check(reported(tmp_path / "run"), truth)
