@@ -126,13 +126,21 @@ FRAMEWORKS = {
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 class Data(L.LightningDataModule):
+    def __init__(self):
+        super().__init__()
+        self.validation, self.unseen = tensors(3), tensors(3)
+
     def train_dataloader(self):
         return DataLoader(tensors(8), batch_size=4, shuffle=True)  # builds training
 
-    def evaluation_loader(self):
-        return DataLoader(tensors(3), batch_size=4)  # builds evaluation
+    def val_dataloader(self):
+        return self.plain_loader(self.validation)
 
-    val_dataloader = test_dataloader = evaluation_loader
+    def test_dataloader(self):
+        return self.plain_loader(self.unseen)
+
+    def plain_loader(self, dataset):
+        return DataLoader(dataset, batch_size=4)  # builds evaluation
 
 class SlowToPickle:
     def __reduce__(self):
@@ -147,9 +155,10 @@ model = Saving()
 trainer = L.Trainer(**quiet, accumulate_grad_batches=2, gradient_clip_val=1.0,
                     callbacks=[ModelCheckpoint("checkpoints", save_top_k=-1)])
 time_evaluation(trainer.fit_loop.epoch_loop.val_loop)
-trainer.fit(model, datamodule=Data())
+data = Data()
+trainer.fit(model, datamodule=data)
 with timed("evaluation at most"):
-    trainer.test(model, datamodule=Data(), verbose=False)
+    trainer.test(model, datamodule=data, verbose=False)
 tell_state(model)
 print(sorted(os.listdir("checkpoints")))
 """,

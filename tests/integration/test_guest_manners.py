@@ -10,21 +10,30 @@ from pathlib import Path
 import pytest
 from support.session import read_recordings, run_hooked, run_plain, run_under
 
-from trainprof.record.schema import Kind
+from trainprof.record.schema import Kind, Topic
 
 Done = subprocess.CompletedProcess[str]
 
 
+def same(text: str) -> pytest.MarkDecorator:
+    """Marks a test of what is the same as under plain python."""
+    return pytest.mark.proves("Same as under plain python", text)
+
+
 def both(
-    directory: Path, text: str, *arguments: str, module: str | None = None
+    directory: Path,
+    text: str,
+    *arguments: str,
+    module: str | None = None,
+    env: dict[str, str] | None = None,
 ) -> tuple[Done, Done]:
     """Runs a script plain and under the tracee, in folders of the same path."""
     (directory / "script.py").write_text(text)
     words = ["-m", module] if module else ["script.py"]
-    plain = run_plain([*words, *arguments], directory)
+    plain = run_plain([*words, *arguments], directory, env=env or {})
     for left in directory.glob("*.out"):
         left.rename(left.with_suffix(".plain"))
-    ours = run_hooked([*words, *arguments], directory, directory / "run")
+    ours = run_hooked([*words, *arguments], directory, directory / "run", env=env or {})
     return plain, ours
 
 
@@ -76,6 +85,7 @@ if __name__ == "__main__":
 """
 
 
+@same("losses, weights, checkpoints and random numbers to the bit")
 @pytest.mark.parametrize("workers", ["0", "2"])
 def test_training_computes_the_same(tmp_path: Path, workers: str) -> None:
     plain, ours = both(tmp_path, TRAINING, workers)
@@ -120,6 +130,7 @@ def normal(text: str) -> str:
     return re.sub(r"0x[0-9a-f]{6,}", "0x", text)
 
 
+@same("arguments, paths, import hooks, signal handlers, threads")
 @pytest.mark.parametrize("module", [None, "script"])
 def test_the_surroundings_are_the_same(tmp_path: Path, module: str | None) -> None:
     text = SURROUNDINGS.replace("IMPORT", "import torch")
@@ -136,6 +147,7 @@ print(sorted(os.readlink(f"/proc/self/fd/{n}") for n in os.listdir("/proc/self/f
 """
 
 
+@same("open files, but for the log")
 def test_only_the_log_is_open_besides(tmp_path: Path) -> None:
     plain, ours = both(tmp_path, DESCRIPTORS)
     theirs = set(json.loads(plain.stdout.replace("'", '"')))
@@ -146,6 +158,7 @@ def test_only_the_log_is_open_besides(tmp_path: Path) -> None:
     assert len(added) <= 1
 
 
+@same("settings made before torch is imported")
 def test_threads_set_before_torchs_import_count(tmp_path: Path) -> None:
     text = """
 import os
@@ -189,6 +202,7 @@ t.join()
 HEAD = "import torch\nfrom torch import nn\nfrom torch.utils.data import DataLoader\n"
 
 
+@same("tracebacks, exit status")
 def test_failures_look_the_same(tmp_path: Path) -> None:
     """All in one process each, as importing torch takes long; the last ones end it."""
     text = HEAD + "import traceback\n"
@@ -243,6 +257,7 @@ if __name__ == "__main__":
 """
 
 
+@same("pickling across processes, in late threads and at exit")
 def test_classes_of_main_cross_to_children_threads_and_the_end(tmp_path: Path) -> None:
     plain, ours = both(tmp_path, CHILDREN)
     assert_same(plain, ours)
@@ -275,6 +290,7 @@ print(sorted(lines))
 """
 
 
+@same("torch.profiler, cProfile, sys.settrace")
 def test_tools_of_the_script_still_work(tmp_path: Path) -> None:
     plain, ours = both(tmp_path, TOOLS)
     assert (ours.stdout, ours.returncode) == (plain.stdout, plain.returncode)
@@ -366,6 +382,7 @@ print(torch.export.export(Model(), (x, y)).graph)
 """
 
 
+@same("graphs and graph breaks of torch.compile, jit, fx, export")
 def test_compiled_graphs_and_breaks_are_the_same(tmp_path: Path) -> None:
     plain, ours = both(tmp_path, COMPILED)
     assert plain.returncode == 0, plain.stderr
@@ -377,3 +394,632 @@ def test_no_word_of_ours_on_the_scripts_stderr(tmp_path: Path) -> None:
     text = "import warnings\nwarnings.simplefilter('always')\nimport torch\nprint(torch.ones(1))\n"
     plain, ours = both(tmp_path, text)
     assert_same(plain, ours)
+
+
+LOUD = """
+import sys, warnings
+import numpy, torch
+from torch import nn
+import torch.nn.functional as F
+from torch.utils.data import DataLoader, Dataset
+warnings.simplefilter(sys.argv[1])
+torch.set_warn_always(True)
+complex_one, with_gradient = torch.ones(1, dtype=torch.complex64), torch.ones(1, requires_grad=True)
+
+def told(level, name):
+    try:
+        warnings.warn(f"{name} {level}", stacklevel=level)
+    except UserWarning as error:
+        print(error)
+
+class Data(Dataset):
+    def __len__(self):
+        return 1
+    def __getitem__(self, index):
+        [told(level, "sample") for level in range(1, 8)]
+        return index
+
+class Loud(nn.Module):
+    def forward(self, x):
+        [told(level, "forward") for level in range(1, 6)]
+        return x
+
+class Own(torch.optim.SGD):
+    def step(self, closure=None):
+        [told(level, "step") for level in range(1, 6)]
+        return super().step(closure)
+
+def gradient_seen(*_):
+    [told(level, "backward") for level in range(1, 5)]
+
+class Short(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return iter([1, 2])
+
+deeper = nn.Linear(1, 1)
+optimizer = Own(deeper.parameters(), lr=0.1)
+schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+loud = [
+    # By torch's C code, through a wrapper of ours.
+    lambda: complex_one.to(torch.float32),
+    lambda: torch.zeros(1).copy_(complex_one),
+    lambda: float(with_gradient),
+    lambda: int(with_gradient) + int(with_gradient),
+    lambda: with_gradient.sum().item(),
+    lambda: complex_one.real.cpu().tolist(),
+    # By torch's Python code, and the script's.
+    lambda: F.mse_loss(torch.ones(2), torch.ones(2, 2)),
+    lambda: F.kl_div(torch.ones(2), torch.ones(2)),
+    lambda: nn.CrossEntropyLoss(size_average=True)(torch.ones(1, 2), torch.zeros(1).long()),
+    lambda: nn.Softmax()(torch.ones(2)),
+    lambda: next(iter(DataLoader(Data(), pin_memory=True))),
+    lambda: next(iter(DataLoader([1], collate_fn=lambda b: told(2, "collate")))),
+    lambda: list(DataLoader(Short(), num_workers=1)),
+    lambda: Loud()(1),
+    lambda: nn.Sequential(Loud())(1),
+    lambda: schedule.step(),
+    lambda: optimizer.step(),
+    lambda: schedule.step(3),
+    lambda: with_gradient.sum().backward(create_graph=True),
+    lambda: nn.utils.clip_grad_norm_(deeper.parameters(), 1.0, foreach=False),
+]
+deeper.register_full_backward_hook(gradient_seen)
+loud.append(lambda: deeper(torch.ones(1, 1, requires_grad=True)).sum().backward())
+for action in loud * 2:
+    try:
+        action()
+    except Warning as error:
+        print(type(error), error)
+with warnings.catch_warnings(record=True) as seen:
+    warnings.simplefilter("always")
+    float(with_gradient)
+print([(one.filename, one.lineno, one.category, str(one.message)) for one in seen])
+"""
+
+
+@same("where warnings are shown, and how often")
+@pytest.mark.parametrize("action", ["default", "always", "once", "module", "error"])
+def test_warnings_point_where_they_would(tmp_path: Path, action: str) -> None:
+    plain, ours = both(tmp_path, LOUD, action)
+    assert_same(plain, ours)
+    assert plain.returncode == 0, plain.stderr
+    if action in ("default", "always"):
+        assert plain.stderr.count("float(with_gradient)") >= 1
+
+
+LIVES = """
+import gc, sys, traceback, weakref
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+gc.disable()
+torch.manual_seed(0)
+
+def gone(name, references):
+    print(name, [reference() is None for reference in references])
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+    def forward(self, x):
+        return self.layer(x)
+
+net = Net()
+optimizer = torch.optim.Adam(net.parameters())
+data = TensorDataset(torch.randn(12, 4), torch.randint(0, 2, (12,)))
+for workers in (0, 2):
+    references = []
+    iterator = iter(DataLoader(data, batch_size=4, num_workers=workers))
+    for _ in range(3):
+        x, y = next(iterator)
+        p = net(x)
+        loss = F.cross_entropy(p, y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        references += map(weakref.ref, (x, y, p, loss))
+        print(*map(sys.getrefcount, (x, y, p, loss, net, optimizer)))
+        del x, y, p, loss
+        gone("batch", references)
+    references = [weakref.ref(iterator)]
+    del iterator
+    gone("iterator", references)
+
+x = torch.ones(3)
+copies = [x.to(torch.float64), torch.zeros(3).copy_(x), x.clone()]
+references = [weakref.ref(one) for one in copies]
+del copies
+gone("copies", references)
+
+def fails():
+    large = torch.ones(10)
+    references.append(weakref.ref(large))
+    net(large)
+
+for way in (1, 2):
+    try:
+        fails()
+    except RuntimeError as error:
+        gone("in an exception", references[-1:])
+gone("after an exception", references)
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        try:
+            yield 1
+            yield 2
+        finally:
+            print("closed")
+
+iterator = iter(DataLoader(Stream(), batch_size=None))
+print(next(iterator))
+del iterator
+print("deleted")
+for _ in DataLoader(Stream()):
+    break
+print("left")
+
+# What a library built is asked for its line; the library's variables are its own.
+import framework
+framework.fit()
+
+class Loader(DataLoader):
+    def __init__(self, dataset, batch_size=1):
+        arguments = locals()
+        super().__init__(dataset, batch_size=batch_size)
+        print(sorted(arguments))
+
+print(list(Loader([1])))
+for thing in (net, optimizer, Net):
+    reference = weakref.ref(thing)
+    del thing
+    gone("none", [reference])
+del net, optimizer
+reference = weakref.ref(Net)
+del Net
+gc.collect()
+gone("class", [reference])
+"""
+
+FRAMEWORK = """
+import weakref
+from torch.utils.data import DataLoader
+
+class Batch:
+    pass
+
+def evaluate():
+    return list(DataLoader([1]))
+
+def fit():
+    for epoch in range(2):
+        batch = Batch()
+        reference = weakref.ref(batch)
+        evaluate()
+        del batch
+        print("the framework's batch", reference() is None)
+"""
+
+
+@same("when batches, tensors, iterators and models are freed")
+def test_nothing_lives_longer(tmp_path: Path) -> None:
+    library = tmp_path / "site-packages"
+    library.mkdir()
+    (library / "framework.py").write_text(FRAMEWORK)
+    text = f"import sys\nsys.path.insert(0, {str(library)!r})\n{LIVES}"
+    plain, ours = both(tmp_path, text)
+    assert_same(plain, ours)
+    assert plain.returncode == 0, plain.stderr
+    assert plain.stdout.count("the framework's batch True") == 2
+
+
+INTERRUPTED = """
+import signal, sys, traceback
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+def interrupt(*_):
+    signal.raise_signal(signal.SIGINT)
+
+class Interrupted(nn.Module):
+    def forward(self, x):
+        interrupt()
+
+class Data(torch.utils.data.Dataset):
+    def __len__(self):
+        return 4
+    def __getitem__(self, index):
+        if index == 2:
+            interrupt()
+        return index
+
+class Own(torch.optim.SGD):
+    def step(self, closure=None):
+        interrupt()
+
+class Saved:
+    def __reduce__(self):
+        interrupt()
+
+class Chained(nn.Module):
+    def forward(self, x):
+        try:
+            raise ValueError(1)
+        except ValueError:
+            print(sys.exc_info()[0])
+            raise TypeError(2)
+
+layer = nn.Linear(2, 1)
+optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+
+def backward():
+    p = layer(torch.ones(1, 2))
+    p.register_hook(interrupt)
+    p.sum().backward()
+
+def schedule():
+    torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: interrupt() if epoch else 1.0).step()
+
+def in_a_handler():
+    try:
+        raise OSError("before")
+    except OSError:
+        nn.Sequential(Chained())(torch.ones(1))
+
+places = {
+    "module": lambda: Interrupted()(1),
+    "modules": lambda: nn.Sequential(nn.Sequential(Interrupted()))(1),
+    "dataset": lambda: list(DataLoader(Data())),
+    "collate": lambda: list(DataLoader(Data(), collate_fn=interrupt)),
+    "step": lambda: Own(layer.parameters(), lr=0.1).step(),
+    "closure": lambda: optimizer.step(interrupt),
+    "backward": backward,
+    "save": lambda: torch.save(Saved(), "saved.out"),
+    "schedule": schedule,
+    "placement": lambda: layer._apply(interrupt),
+    "handler": in_a_handler,
+}
+for name, action in places.items():
+    try:
+        action()
+    except BaseException as error:
+        print(name)
+        traceback.print_exc()
+        while error is not None:
+            names = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+            print(type(error), error.__suppress_context__, names)
+            error = error.__cause__ or error.__context__
+print(sys.exc_info())
+for batch in DataLoader(torch.ones(4, 2), batch_size=2):
+    optimizer.zero_grad()
+    layer(batch).sum().backward()
+    optimizer.step()
+interrupt()
+"""
+
+
+@same("Ctrl-C and chained exceptions, wherever they come")
+def test_interrupts_and_chains(tmp_path: Path) -> None:
+    plain, ours = both(tmp_path, INTERRUPTED)
+    assert_same(plain, ours)
+    assert plain.stderr.count("KeyboardInterrupt") == 11
+    [main] = read_recordings(tmp_path / "run" / "events")
+    last = main.of(Kind.FORWARD, Kind.BACKWARD, Kind.OPTIMIZER_STEP)[-3:]
+    assert [event.kind for event in last] == [Kind.FORWARD, Kind.BACKWARD, Kind.OPTIMIZER_STEP]
+
+
+LOOKS = """
+import copy, inspect, pickle, pydoc, typing
+from unittest import mock
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, dataloader
+
+def tried(function, *arguments, **options):
+    try:
+        return function(*arguments, **options)
+    except BaseException as error:
+        return f"{type(error).__name__}: {error}"
+
+functions = [
+    torch.Tensor.to, torch.Tensor.item, torch.Tensor.copy_, torch.Tensor.__bool__,
+    nn.Module.__call__, nn.Module._apply, nn.Module.zero_grad, torch.optim.SGD.step,
+    torch.optim.Adam.step, torch.optim.Optimizer.zero_grad, torch.save, torch.load,
+    F.cross_entropy, F.mse_loss, nn.utils.clip_grad_norm_, torch.amp.GradScaler.step,
+    torch.cuda.synchronize, dataloader._BaseDataLoaderIter.__next__, DataLoader.__setattr__,
+    torch.optim.lr_scheduler.StepLR.step,
+]
+for function in functions:
+    print(function.__name__, function.__doc__, callable(function), inspect.isroutine(function))
+    print(tried(inspect.signature, function), tried(typing.get_type_hints, function))
+    print(tried(inspect.getsource, function))
+    print(tried(function), tried(function, 1, 2, 3, 4, 5, 6, 7, 8, 9))
+x, y = torch.ones(2, 4), torch.zeros(2, dtype=torch.long)
+print(tried(x.item, 1), tried(x.copy_), tried(nn.Linear(4, 1)), tried(x.to, "mars"))
+for function in (torch.Tensor.to, torch.save, F.cross_entropy):
+    assert pickle.loads(pickle.dumps(function)) is function is copy.deepcopy(function)
+
+with mock.patch("torch.nn.functional.cross_entropy", return_value=5) as mocked:
+    print(F.cross_entropy(1, 2), mocked.called)
+with mock.patch.object(torch.Tensor, "item", lambda self: 7):
+    print(x.sum().item())
+with mock.patch.object(torch.Tensor, "to", autospec=True) as mocked:
+    x.to("cpu")
+    print(mocked.call_args)
+with mock.patch.object(nn.Module, "__call__", lambda self, *_: "mocked"):
+    print(nn.Linear(4, 1)(x))
+with mock.patch.object(torch.optim.SGD, "step", lambda self: "stepped"):
+    print(torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1).step())
+with mock.patch("torch.save", autospec=True):
+    print(tried(torch.save))
+print(x.sum().item(), x.to(torch.int8).dtype, F.cross_entropy(x, y).item())
+
+# The script wraps, and puts back.
+call, calls = nn.Module.__call__, []
+def counted(self, *arguments, **options):
+    calls.append(type(self).__name__)
+    return call(self, *arguments, **options)
+nn.Module.__call__ = counted
+nn.Sequential(nn.Linear(4, 4), nn.ReLU())(x)
+nn.Module.__call__ = call
+nn.ReLU()(x)
+print(calls)
+
+class Own(nn.Module):
+    def __call__(self, *arguments, **options):
+        return "own", super().__call__(*arguments, **options)
+    def forward(self, x, *, factor=1):
+        return x.sum().item() * factor
+print(Own()(x, factor=3))
+
+model = nn.Linear(4, 1)
+optimizer = torch.optim.Adam(model.parameters())
+loader = DataLoader(list(range(4)), batch_size=2)
+for thing in (model, optimizer, loader):
+    list(loader), model(x)
+    twin = copy.deepcopy(thing)
+    print(type(twin), sorted(vars(twin)), sorted(vars(thing)))
+"""
+
+
+@same("signatures, sources and error messages of torch's functions, mocks of them")
+def test_torchs_functions_look_the_same(tmp_path: Path) -> None:
+    plain, ours = both(tmp_path, LOOKS)
+    assert normal(ours.stdout) == normal(plain.stdout)
+    assert (ours.stderr, ours.returncode) == (plain.stderr, plain.returncode) == ("", 0)
+
+
+MODES = """
+import torch
+from torch import nn
+from torch.func import functional_call, grad, hessian, jacrev, vmap
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.data import DataLoader
+torch.manual_seed(0)
+model = nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+class Functions(TorchFunctionMode):
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        print(getattr(function, "__name__", function), end=" ")
+        return function(*args, **(kwargs or {}))
+
+class Operators(TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        print(function, end=" ")
+        return function(*args, **(kwargs or {}))
+
+class Watched(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        print(function.__name__, end=" ")
+        return super().__torch_function__(function, types, args, kwargs or {})
+
+def work(x):
+    x.to(torch.float64), x.sum().item(), x.cpu(), x.clone().copy_(x), bool(x.sum() > 0)
+    optimizer.zero_grad()
+    nn.functional.mse_loss(model(x), x[:1]).backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    next(iter(DataLoader([1, 2])))
+
+for mode in (Functions, Operators):
+    with mode():
+        work(torch.ones(2))
+    print()
+work(torch.ones(2).as_subclass(Watched))
+print(vmap(lambda x: x.to(torch.float64).sum())(torch.ones(2, 3)))
+print(grad(lambda x: (x.to(torch.float64) ** 2).sum())(torch.ones(2)))
+print(jacrev(model)(torch.ones(2)), hessian(lambda x: model(x).sum() ** 2)(torch.ones(2)))
+print(functional_call(model, dict(model.named_parameters()), torch.ones(2)))
+try:
+    vmap(lambda x: x.item())(torch.ones(2))
+except RuntimeError as error:
+    print(error)
+with torch.inference_mode():
+    print(model(torch.ones(2)).is_inference())
+with torch.device("meta"):
+    print(torch.ones(2).to("meta"), nn.Linear(1, 1)(torch.ones(1)))
+"""
+
+
+@same("function modes, dispatch modes, tensor subclasses, torch.func")
+def test_modes_and_subclasses_see_the_same_calls(tmp_path: Path) -> None:
+    plain, ours = both(tmp_path, MODES)
+    assert_same(plain, ours)
+    assert plain.returncode == 0, plain.stderr
+
+
+FINDERS = """
+import importlib, importlib.util, sys
+asked = []
+class Mine:
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        if name in ("torch", "beside"):
+            asked.append(name)
+sys.meta_path.insert(0, Mine)
+spec = importlib.util.find_spec("torch")
+print(asked, type(spec.loader), spec.origin, spec.name)
+if sys.argv[1] == "lazy":
+    spec.loader = importlib.util.LazyLoader(spec.loader)
+    module = sys.modules["torch"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    print(type(module))
+import torch
+print(torch.ones(1).sum().item(), type(torch), asked, sys.meta_path[0] is Mine, len(sys.meta_path))
+print(torch.__spec__.loader is torch.__loader__, sorted(vars(torch.__loader__)))
+import beside
+print(importlib.reload(beside) is beside, asked)
+"""
+
+
+@same("the script's own import hooks, lazy imports")
+@pytest.mark.parametrize("way", ["plain", "lazy"])
+def test_finders_of_the_script(tmp_path: Path, way: str) -> None:
+    (tmp_path / "beside.py").write_text("")
+    plain, ours = both(tmp_path, FINDERS, way)
+    assert_same(plain, ours)
+    assert plain.returncode == 0, plain.stderr
+
+
+DEEP = """
+import sys, torch
+from torch import nn
+
+class Deep(nn.Module):
+    def forward(self, x, depth):
+        return self(x, depth - 1) if depth else x
+
+def item(depth):
+    return item(depth - 1) if depth else torch.ones(1).item()
+
+def deepest(function):
+    low, high = 1, 2000
+    while low < high:
+        middle = (low + high + 1) // 2
+        try:
+            function(middle)
+            low = middle
+        except RecursionError:
+            high = middle - 1
+    return low
+
+model = Deep()
+print(deepest(lambda depth: model(1, depth)), deepest(item))
+"""
+
+
+@same("how deep modules may nest")
+def test_modules_nest_as_deep(tmp_path: Path) -> None:
+    plain, ours = both(tmp_path, DEEP)
+    (modules, calls), (ours_modules, ours_calls) = (
+        map(int, done.stdout.split()) for done in (plain, ours)
+    )
+    assert ours_modules == modules
+    assert calls - 2 <= ours_calls <= calls  # a wrapper of ours, and what it calls
+    assert (plain.stderr, plain.returncode) == (ours.stderr, ours.returncode) == ("", 0)
+    [main] = read_recordings(tmp_path / "run" / "events")
+    assert main.notes(Topic.PROBE_FAILED) == []
+
+
+UNTOUCHED = """
+import os, torch
+from torch.utils.data import DataLoader
+x = torch.nn.Linear(2, 1)(torch.ones(1, 2))
+x.sum().backward()
+x.item(), x.to("cpu"), list(DataLoader([1], num_workers=1))
+print(torch.cuda.is_initialized(), torch.cuda._is_in_bad_fork(), torch.accelerator.is_available())
+child = os.fork()
+if not child:
+    print(torch.cuda.is_initialized(), torch.cuda._is_in_bad_fork(), x.item(), flush=True)
+    os._exit(0)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@same("CUDA is left alone until the script uses it")
+def test_the_device_is_left_to_the_script(tmp_path: Path) -> None:
+    plain, ours = both(tmp_path, "import torch\ntorch.manual_seed(0)\n" + UNTOUCHED)
+    assert_same(plain, ours)
+    assert plain.stdout.startswith("False False")
+
+
+STRICT = """
+import sys, torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    data = TensorDataset(torch.randn(8, 2), torch.randn(8, 1))
+    for x, y in DataLoader(data, batch_size=2, num_workers=2):
+        loss = nn.functional.mse_loss(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+    torch.save(model.state_dict(), "state.out")
+    print(loss.item().hex(), sys.flags, sys.warnoptions, sys.path)
+"""
+
+
+@same("strict and odd interpreters: -W error, -X dev, -OO, -P")
+@pytest.mark.parametrize(
+    "env",
+    [
+        {"PYTHONWARNINGS": "error", "PYTHONDEVMODE": "1", "PYTHONUNBUFFERED": "1"},
+        {"PYTHONOPTIMIZE": "2", "PYTHONSAFEPATH": "1", "LC_ALL": "C", "PYTHONUTF8": "0"},
+    ],
+)
+def test_strict_and_odd_interpreters(tmp_path: Path, env: dict[str, str]) -> None:
+    plain, ours = both(tmp_path, STRICT, env=env)
+    assert_same(plain, ours)
+    assert (plain.stderr, plain.returncode) == ("", 0)
+
+
+DEBUGGED = """
+import bdb, io, pdb, sys, torch
+
+def step():
+    torch.manual_seed(0)
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x in torch.utils.data.DataLoader([torch.ones(2)]):
+        loss = model(x).sum()
+        loss.backward()
+        optimizer.step()
+        loss.item()
+    return 3
+
+class Lines(bdb.Bdb):
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+    def user_line(self, frame):
+        self.seen.append((frame.f_code.co_name, frame.f_lineno))
+        self.set_next(frame)
+
+lines = Lines()
+print(lines.runcall(step), lines.seen)
+keys = io.StringIO("n\\n" * 8 + "w\\np loss.item() < 9\\nu\\nd\\nunt 15\\nc\\n")
+debugger = pdb.Pdb(stdin=keys, stdout=sys.stdout, nosigint=True)
+debugger.use_rawinput = False
+debugger.runcall(step)
+print(sys.gettrace(), sys.getprofile())
+"""
+
+
+@same("bdb and pdb")
+def test_debuggers_of_the_script(tmp_path: Path) -> None:
+    plain, ours = both(tmp_path, DEBUGGED)
+    assert_same(plain, ours)
+    assert plain.returncode == 0, plain.stderr

@@ -200,6 +200,283 @@ for x, y in make_loader():
 """,
         *(6, 6, 1),
     ),
+    "sharpness-aware: two passes for each update": Style(
+        """
+class SAM(torch.optim.Optimizer):
+    def __init__(self, params, base, rho=0.05, **options):
+        super().__init__(params, dict(rho=rho, **options))
+        self.base = base(self.param_groups, **options)
+        self.param_groups = self.base.param_groups
+    @torch.no_grad()
+    def first_step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                self.state[p]["old"] = p.clone()
+                p.add_(p.grad, alpha=group["rho"])
+        self.zero_grad()
+    @torch.no_grad()
+    def second_step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.copy_(self.state[p]["old"])
+        self.base.step()
+        self.zero_grad()
+    def step(self, closure=None):
+        raise NotImplementedError
+
+model = make_model()
+optimizer = SAM(model.parameters(), torch.optim.SGD, lr=0.01)
+for epoch in range(2):
+    for x, y in make_loader():
+        with timed("forward"):
+            p = model(x)
+        mse(p, y).backward()
+        optimizer.first_step()
+        with timed("forward"):
+            p = model(x)
+        mse(p, y).backward()
+        optimizer.second_step()
+""",
+        *(12, 12, 2),
+    ),
+    "a wrapper around an optimizer (Lookahead)": Style(
+        """
+class Lookahead(torch.optim.Optimizer):
+    def __init__(self, base, k=3, alpha=0.5):
+        self.base, self.k, self.alpha, self.number = base, k, alpha, 0
+        super().__init__(base.param_groups, {})
+        self.slow = [p.detach().clone() for g in self.param_groups for p in g["params"]]
+    def step(self, closure=None):
+        loss = self.base.step(closure)
+        self.number += 1
+        if self.number % self.k == 0:
+            fast = [p for g in self.param_groups for p in g["params"]]
+            with torch.no_grad():
+                for p, slow in zip(fast, self.slow):
+                    slow += self.alpha * (p - slow)
+                    p.copy_(slow)
+        return loss
+
+model = make_model()
+optimizer = Lookahead(torch.optim.Adam(model.parameters()))
+for epoch in range(2):
+    for x, y in make_loader():
+        with timed("forward"):
+            p = model(x)
+        optimizer.zero_grad(); mse(p, y).backward(); optimizer.step()
+""",
+        *(12, 12, 2),
+    ),
+    "an exponential average of the weights, evaluated": Style(
+        """
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+model = make_model()
+average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+loader, validation = make_loader(), make_loader(3)
+for epoch in range(2):
+    for x, y in loader:
+        with timed("forward"):
+            p = model(x)
+        optimizer.zero_grad(); mse(p, y).backward(); optimizer.step()
+        average.update_parameters(model)
+    with torch.no_grad(), timed("evaluation"):
+        for x, y in validation:
+            mse(average(x), y)
+""",
+        *(12, 12, 2, 6),
+        key="evaluation",
+        roles=("training", "evaluation"),
+        without=(),
+    ),
+    "stochastic weight averaging, with batch norms computed at the end": Style(
+        """
+from torch.optim.swa_utils import SWALR, AveragedModel, update_bn
+
+model = nn.Sequential(make_model(), nn.BatchNorm1d(1))
+average = AveragedModel(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+scheduler = SWALR(optimizer, swa_lr=0.005)
+loader = make_loader()
+for epoch in range(3):
+    for x, y in loader:
+        with timed("forward"):
+            p = model(x)
+        optimizer.zero_grad(); mse(p, y).backward(); optimizer.step()
+    average.update_parameters(model)
+    scheduler.step()
+with timed("evaluation"):
+    update_bn(loader, average)
+""",
+        *(18, 18, 3, 6),
+        key="evaluation",
+        without=(),
+    ),
+    "functional training with torch.func": Style(
+        """
+from torch.func import functional_call, grad_and_value
+
+model = make_model()
+parameters = dict(model.named_parameters())
+
+def loss_of(parameters, x, y):
+    with timed("forward"):
+        p = functional_call(model, parameters, (x,))
+    return mse(p, y)
+
+for epoch in range(2):
+    for x, y in make_loader():
+        gradients, loss = grad_and_value(loss_of)(parameters, x, y)
+        parameters = {n: p - 0.01 * gradients[n] for n, p in parameters.items()}
+""",
+        *(12, 12, 2),
+        source="backward",
+    ),
+    "an optimizer of the script's own class": Style(
+        """
+class Descent:
+    def __init__(self, parameters, lr):
+        self.parameters, self.lr = list(parameters), lr
+    def zero_grad(self):
+        for p in self.parameters:
+            p.grad = None
+    @torch.no_grad()
+    def step(self):
+        for p in self.parameters:
+            p -= self.lr * p.grad
+
+model = make_model()
+optimizer = Descent(model.parameters(), 0.01)
+for epoch in range(2):
+    for x, y in make_loader():
+        with timed("forward"):
+            p = model(x)
+        optimizer.zero_grad(); mse(p, y).backward(); optimizer.step()
+""",
+        *(12, 12, 2),
+        source="backward",
+    ),
+    "a heir of torch's Optimizer": Style(
+        """
+class Signs(torch.optim.Optimizer):
+    def __init__(self, parameters, lr):
+        super().__init__(parameters, {"lr": lr})
+    @torch.no_grad()
+    def step(self, closure=None):
+        with timed("optimizer"):
+            for group in self.param_groups:
+                for p in group["params"]:
+                    p -= group["lr"] * p.grad.sign()
+            time.sleep(0.004)
+
+model = make_model(0)
+optimizer = Signs(model.parameters(), 0.01)
+for epoch in range(2):
+    for x, y in make_loader():
+        p = model(x)
+        optimizer.zero_grad(); mse(p, y).backward(); optimizer.step()
+""",
+        *(12, 12, 2),
+        key="optimizer",
+    ),
+    "gradients clipped": Style(
+        """
+model = make_model()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for epoch in range(2):
+    for x, y in make_loader():
+        with timed("forward"):
+            p = model(x)
+        optimizer.zero_grad(); mse(p, y).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        nn.utils.clip_grad_value_(model.parameters(), 0.1)
+        optimizer.step()
+""",
+        *(12, 12, 2),
+    ),
+    "parts of a model compiled": Style(
+        """
+class SlowLoss(nn.MSELoss):
+    def forward(self, p, y):
+        time.sleep(0.004)
+        return super().forward(p, y)
+
+model, criterion = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1)), SlowLoss()
+for number in (0, 2):
+    model[number] = torch.compile(model[number], backend="aot_eager")
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for epoch in range(2):
+    for x, y in make_loader():
+        p = model(x)  # compiles, the first time
+        with timed("loss"):
+            loss = criterion(p, y)
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+""",
+        *(12, 12, 2),
+        key="loss",
+        without=("evaluation", "recompute"),
+    ),
+    "a schedule that reads the loss": Style(
+        """
+model = make_model()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+for epoch in range(3):
+    for x, y in make_loader():
+        with timed("forward"):
+            p = model(x)
+        loss = mse(p, y)
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+    schedule.step(loss)
+""",
+        *(18, 18, 3),
+    ),
+    "gradient penalty: a backward through a backward": Style(
+        """
+model = make_model()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for epoch in range(2):
+    for x, y in make_loader():
+        x.requires_grad_()
+        with timed("forward"):
+            p = model(x)
+        (gradient,) = torch.autograd.grad(p.sum(), x, create_graph=True)
+        optimizer.zero_grad()
+        (mse(p, y) + gradient.norm()).backward()
+        optimizer.step()
+""",
+        *(12, 12, 2),
+    ),
+    "several updates with each batch (PPO)": Style(
+        """
+model = make_model()
+optimizer = torch.optim.Adam(model.parameters())
+for epoch in range(2):
+    for x, y in make_loader():
+        for _ in range(3):
+            with timed("forward"):
+                p = model(x)
+            optimizer.zero_grad(); mse(p, y).backward(); optimizer.step()
+""",
+        *(36, 12, 2),
+    ),
+    "several losses, each with its backward": Style(
+        """
+model, head = make_model(), nn.Linear(1, 1)
+optimizer = torch.optim.SGD([*model.parameters(), *head.parameters()], lr=0.01)
+for epoch in range(2):
+    for x, y in make_loader():
+        with timed("forward"):
+            p = model(x)
+            q = head(p)
+        optimizer.zero_grad()
+        mse(p, y).backward(retain_graph=True)
+        mse(q, y).backward()
+        optimizer.step()
+""",
+        *(12, 12, 2),
+    ),
     "a compiled model": Style(
         """
 class SlowLoss(nn.MSELoss):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import shlex
 import sys
 import traceback
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -14,6 +15,7 @@ from trainprof.cli.duration import seconds_between
 from trainprof.cli.output import complain, style_of, write
 from trainprof.cli.whole_number import at_least
 from trainprof.launch import signals
+from trainprof.launch.manifest import exit_reason
 from trainprof.launch.options import (
     DEFAULT_INTERVAL_S,
     DEFAULT_WAIT_THRESHOLD_S,
@@ -23,6 +25,9 @@ from trainprof.launch.outcome import Outcome, mirror_exit
 from trainprof.launch.run import FinishedRun
 from trainprof.launch.run import run as launch
 from trainprof.record.run_directory import RunDirectory, write_json
+
+if TYPE_CHECKING:
+    from trainprof.analysis.summary import RunSummary
 
 
 def run(
@@ -121,6 +126,22 @@ def _give_up_report_at_signal(directory: RunDirectory, outcome: Outcome) -> None
     signals.end_at_next(give_up)
 
 
+def _as_seen(summary: RunSummary, finished: FinishedRun) -> RunSummary:
+    """Completes a summary by what we saw and could not write: of a full or read-only directory."""
+    faults = list(dict.fromkeys([*summary.faults, *finished.faults]))
+    end, outcome = summary.run.exit, finished.outcome
+    if end.status is None and end.signal is None:
+        seen = exit_reason(outcome)
+        # Its own log tells of an exception; without one it chose its status itself.
+        is_told = end.reason in ("exception", "limit", "interrupted")
+        reason = end.reason if is_told else seen.replace("exception", "completed")
+        detail = end.detail if end.reason in ("exception", "limit") else None
+        end = replace(
+            end, status=outcome.status, signal=outcome.signal, reason=reason, detail=detail
+        )
+    return replace(summary, run=replace(summary.run, exit=end), faults=faults)
+
+
 def _report(finished: FinishedRun, *, is_shown: bool, verbose: bool) -> None:
     from trainprof.analysis.summarize import summarize
     from trainprof.analysis.summary import to_jsonable
@@ -131,7 +152,7 @@ def _report(finished: FinishedRun, *, is_shown: bool, verbose: bool) -> None:
             hint=f"it was {finished.directory.path}",
         )
         return
-    summary = summarize(finished.directory)
+    summary = _as_seen(summarize(finished.directory), finished)
     try:
         write_json(finished.directory.summary, to_jsonable(summary))
     except OSError as error:

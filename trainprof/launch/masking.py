@@ -25,6 +25,9 @@ _SECRET_VALUE: Final = re.compile(
     r"|\bxox[abprs]-[A-Za-z0-9-]{8,}"
     r"|\bA[KS]IA[0-9A-Z]{12,}"
 )
+# A signed link is as good as a password to who reads it.
+_QUERY: Final = re.compile(r"(?P<name>[?&;#][\w.~%+-]*)=(?P<value>[^&;#\s]+)")
+_SIGNATURE: Final = re.compile(r"(sig|signature|auth)$", re.IGNORECASE)
 
 
 def masked_argv(argv: Sequence[str]) -> list[str]:
@@ -50,7 +53,14 @@ def _masked_word(word: str) -> str:
 
 def masked_text(text: str) -> str:
     """Returns `text` with credentials in URLs and well-known kinds of tokens masked."""
+    text = _QUERY.sub(_masked_parameter, text)
     return _SECRET_VALUE.sub(lambda found: (found["scheme"] or "") + MASK, text)
+
+
+def _masked_parameter(found: re.Match[str]) -> str:
+    name = found["name"]
+    is_secret = _is_secret_name(name) or _SIGNATURE.search(name) is not None
+    return f"{name}={MASK}" if is_secret else found[0]
 
 
 def _is_secret_name(name: str) -> bool:

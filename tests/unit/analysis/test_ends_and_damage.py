@@ -14,6 +14,8 @@ from trainprof.analysis.summary import Exit, from_jsonable, to_jsonable
 from trainprof.record.run_directory import RunDirectory
 from trainprof.record.schema import HEADER_BYTES, RECORD_BYTES, Kind, Topic
 
+NOBODYS_PID = 2**31 - 1  # no kernel gives out that one
+
 
 def run_of(steps=5, epochs=2):
     run = FakeRun()
@@ -249,3 +251,35 @@ def test_what_is_not_there_is_said_in_one_line(tmp_path, part):
     with pytest.raises(NothingThere) as raised:
         run_of(steps=5, epochs=3).summary(tmp_path, **part)
     assert raised.value.hint.startswith("The run has ")
+
+
+@pytest.mark.parametrize("trains_on", [False, True])
+def test_what_a_script_left_behind_may_train_on(tmp_path, trains_on):
+    script = FakeRun(pid=4242)
+    script.passes_time(100 * US)
+    script.mark(Kind.PROCESS_END)
+    pid = os.getpid() if trains_on else NOBODYS_PID
+    daemon = FakeRun(pid=pid, role="child", start=script.start)
+    daemon.train_pass(daemon.loader(1), daemon.optimizer(), 5)
+    daemon.write(tmp_path)
+    directory = script.write(
+        tmp_path,
+        host={"name": os.uname().nodename},
+        times={"spawned_ns": None, "ended_ns": script.now},
+    )
+    found = summarize(directory)
+    assert found.training.steps == 5
+    if trains_on:
+        detail = "the script itself has ended, a process that it started trains on"
+        assert found.run.exit == Exit(0, None, "running", detail)
+    else:
+        detail = "a process that it started trained on after the script's end"
+        assert found.run.exit == Exit(0, None, "completed", detail)
+
+
+def test_without_a_manifest_the_script_may_tell_its_end(tmp_path):
+    run = run_of()
+    run.mark(Kind.PROCESS_END, value=run.text(Topic.EXCEPTION, "KeyError"))
+    directory = run.write(tmp_path)
+    directory.manifest.unlink()
+    assert summarize(directory).run.exit == Exit(None, None, "exception", "KeyError")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainprof.launch.masking import masked_argv
+from trainprof.launch.masking import masked_argv, masked_text
 
 
 @pytest.mark.parametrize(
@@ -47,3 +47,18 @@ def test_secrets_are_masked(argv: list[str], expected: list[str]) -> None:
 )
 def test_what_only_looks_like_one_stays(argv: list[str]) -> None:
     assert masked_argv(argv) == argv
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("https://h/x?token=abc&n=1", "https://h/x?token=***&n=1"),
+        ("https://h/x?n=1&X-Amz-Signature=abc#part", "https://h/x?n=1&X-Amz-Signature=***#part"),
+        ("https://h/x?sig=abc;se=2026", "https://h/x?sig=***;se=2026"),
+        ("https://h/#access_token=abc", "https://h/#access_token=***"),
+        ("https://h/x?lr=0.1&design=flat&max_tokens=5", None),
+        ("what?a=b&author=c", None),
+    ],
+)
+def test_secrets_in_the_parameters_of_a_link_are_masked(text: str, expected: str | None) -> None:
+    assert masked_text(text) == (expected or text)
