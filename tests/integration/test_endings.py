@@ -363,6 +363,24 @@ def test_signals_are_passed_on_without_a_witness(tmp_path: Path) -> None:
         assert process.end().status == 7
 
 
+def test_signals_that_wait_together_are_told_apart(tmp_path: Path) -> None:
+    """One for the group and one for us alone, taken in the order of their numbers."""
+    script = write_script(tmp_path, COUNTING)
+    with Running(TRAINPROF, script, cwd=tmp_path) as process:
+        process.line()
+        os.kill(process.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+        os.killpg(process.pid, signal.SIGUSR1)
+        assert process.line() == "SIGUSR1 1"
+        os.kill(process.pid, signal.SIGHUP)
+        os.kill(process.pid, signal.SIGCONT)
+        assert process.line() == "SIGHUP 1"
+        # Had the first been passed on too, it were seen before this one.
+        os.kill(process.pid, signal.SIGTERM)
+        assert process.line() == "SIGTERM 1"
+        assert process.end().stdout == b"[1, 1, 1]\n"
+
+
 def _witness(supervisor_pid: int, script_pid: int) -> psutil.Process:
     children = psutil.Process(supervisor_pid).children()
     (witness,) = [child for child in children if child.pid != script_pid]

@@ -509,7 +509,7 @@ def test_huge_files_take_no_huge_memory(tmp_path: Path) -> None:
     except OSError as error:
         pytest.skip(f"no sparse files here: {error.strerror}")
     directory.manifest.write_text("[" + wide * (6 << 20) + "0]")
-    directory.summary.write_text('{"schema_version": 1, "run": [' + wide * (10 << 20) + "0]}")
+    directory.summary.write_text('{"schema_version": 1, "run": [' + wide * (8 << 20) + "0]}")
     line = '{"t_ns": 1000000001, "processes": [' + wide * 300_000 + "0]}\n"
     (directory.samples / "processes.jsonl").write_text(line * 10)
     command = [sys.executable, "-m", "trainprof", "report", str(directory.path)]

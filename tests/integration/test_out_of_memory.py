@@ -53,7 +53,10 @@ def memory_group() -> Iterator[Path]:
 def test_a_run_killed_for_memory_says_so_and_shows_what_grew(tmp_path, memory_group):
     script = tmp_path / "hoarder.py"
     script.write_text(HOARDER)
-    command = [sys.executable, "-m", "trainprof", "run", "-o", str(tmp_path / "run"), str(script)]
+    command = [
+        *(sys.executable, "-m", "trainprof", "run", "--interval", "0.1"),
+        *("-o", str(tmp_path / "run"), str(script)),
+    ]
     enter = f'echo $$ > "{memory_group}/cgroup.procs" && exec "$@"'
     done = subprocess.run(
         ["sh", "-c", enter, "sh", *command], capture_output=True, text=True, timeout=60, check=False

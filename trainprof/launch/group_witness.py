@@ -14,7 +14,7 @@ import select
 import signal
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NoReturn
 
 from trainprof.launch import signals
@@ -33,6 +33,7 @@ class GroupWitness:
     pid: int
     _queries: int
     _answers: int
+    _kept: set[int] = field(default_factory=set)
 
     @classmethod
     def start(cls, script_argv: Sequence[str]) -> GroupWitness:
@@ -54,9 +55,14 @@ class GroupWitness:
         return cls(pid, query_writer, answer_reader)
 
     def saw(self, number: int) -> bool:
-        """Returns whether the signal, just received, reached the group; forgets all it has seen."""
+        """Returns whether the signal, just received, reached the group.
+
+        What else the group got is kept for as long as it waits for us too: it is asked about next.
+        """
         time.sleep(SETTLE_S)
-        return number in self.take_seen()
+        seen = self._kept | self.take_seen()
+        self._kept = {other for other in seen if other in signal.sigpending()} - {number}
+        return number in seen
 
     def take_seen(self) -> set[int]:
         """Returns the signals that reached the group since last asked; none if it is gone."""

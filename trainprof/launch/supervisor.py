@@ -122,6 +122,7 @@ class Supervisor:
         if self._witness is None:
             return received.typed
         if received.typed:
-            self._witness.take_seen()  # or a later signal to us alone would look like one to all
+            # Forgotten, or a later signal to us alone would look like one to all.
+            self._witness.saw(received.number)
             return True
         return self._witness.saw(received.number)
