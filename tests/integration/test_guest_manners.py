@@ -127,7 +127,9 @@ sys.stdout.flush()
 
 
 def normal(text: str) -> str:
-    return re.sub(r"0x[0-9a-f]{6,}", "0x", text)
+    text = re.sub(r"0x[0-9a-f]{6,}", "0x", text)
+    # Python names a method in an error after the class or its base by how it was called.
+    return text.replace("TensorBase.item()", "Tensor.item()")
 
 
 @same("arguments, paths, import hooks, signal handlers, threads")

@@ -96,7 +96,7 @@ class LoaderBirthplaces:
     """
 
     def __init__(
-        self, sites: CallSites, keep_track: Callable[[object, Callable[[], None]], None]
+        self, sites: CallSites, keep_track: Callable[[object, dict[Any, Any], object], None]
     ) -> None:
         self._sites = sites
         self._keep_track = keep_track
@@ -120,7 +120,7 @@ class LoaderBirthplaces:
             ]
         key = id(loader)
         self._of_loader[key] = birth
-        self._keep_track(loader, lambda: forget(self._of_loader, key))
+        self._keep_track(loader, self._of_loader, key)
 
     def of(self, loader: object) -> int | None:
         """Returns the site of a loader, which is complete by now."""
@@ -197,10 +197,6 @@ def _constructors(cls: type) -> set[int]:
                 found.add(id(code))
             method = getattr(method, "__wrapped__", None)
     return found
-
-
-def forget(table: dict[Any, Any], key: object) -> None:
-    table.pop(key, None)
 
 
 def _torch_directories() -> tuple[str, ...]:

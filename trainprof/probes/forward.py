@@ -8,7 +8,6 @@ from sys import modules
 from types import ModuleType
 from typing import Any, Final
 
-from trainprof.probes.call_site import forget
 from trainprof.probes.patcher import (
     COMPILER,
     Patcher,
@@ -146,7 +145,7 @@ class ForwardProbe:
         named = (int(kind), self._session.log.define(Topic.CLASS, cls.__qualname__))
         key = id(cls)
         self._classes[key] = named
-        self._session.keep_track(cls, lambda: forget(self._classes, key))
+        self._session.keep_track(cls, self._classes, key)
         return named
 
     def _make_loss_maker(self, name: str) -> Callable[[Wrapped], Wrapped]:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from trainprof.probes.call_site import LoaderBirthplaces, forget
+from trainprof.probes.call_site import LoaderBirthplaces
 from trainprof.probes.patcher import HookPointMissing, Patcher, heirs, hide_our_frame
 from trainprof.probes.session import Session
 from trainprof.record.schema import Kind, Topic
@@ -31,7 +31,7 @@ class LoaderProbe:
         self.creating = 0
         self._loader_of: dict[int, int] = {}
         self._numbers: dict[int, int] = {}
-        self._serials: dict[int, set[int]] = {}
+        self._serials: dict[int, dict[int, None]] = {}
         self._datasets: dict[int, dict[int | str, int]] = {}
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
@@ -174,20 +174,16 @@ class LoaderProbe:
             facts["site"] = site
             number = self._session.log.define(Topic.LOADER, json.dumps(facts, default=str))
             self._numbers[loader_key] = number
-
-            def gone() -> None:
-                forget(self._numbers, loader_key)
-                self._serials[site].discard(serial)
-
-            self._session.keep_track(loader, gone)
+            self._session.keep_track(loader, self._numbers, loader_key)
+            self._session.keep_track(loader, self._serials[site], serial)
         self._loader_of[key] = number
-        self._session.keep_track(iterator, lambda: forget(self._loader_of, key))
+        self._session.keep_track(iterator, self._loader_of, key)
 
     def _take_serial(self, site: int) -> int:
         """Tells loaders of one line apart that live at once; one rebuilt each epoch is the same."""
-        taken = self._serials.setdefault(site, set())
+        taken = self._serials.setdefault(site, {})
         serial = next(number for number in itertools.count(1) if number not in taken)
-        taken.add(serial)
+        taken[serial] = None
         return serial
 
     def _dataset_number(self, site: int, dataset: Any) -> int | None:
@@ -206,7 +202,7 @@ class LoaderProbe:
             taken = numbers.values()
             numbers[key] = next(number for number in itertools.count(1) if number not in taken)
             if key is not fingerprint:
-                self._session.keep_track(dataset, lambda: forget(numbers, key))
+                self._session.keep_track(dataset, numbers, key)
         return numbers[key]
 
 

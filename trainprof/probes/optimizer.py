@@ -11,7 +11,6 @@ from sys import modules
 from types import ModuleType
 from typing import Any
 
-from trainprof.probes.call_site import forget
 from trainprof.probes.patcher import (
     COMPILER,
     CompilerState,
@@ -152,7 +151,7 @@ class OptimizerProbe:
         if number is None:
             name = f"{type(optimizer).__qualname__}#{next(self._serial)}"
             number = self._numbers[key] = self._session.log.define(Topic.OPTIMIZER, name)
-            self._session.keep_track(optimizer, lambda: forget(self._numbers, key))
+            self._session.keep_track(optimizer, self._numbers, key)
         return number
 
     def _make_scaler_step(self, original: Wrapped) -> Wrapped:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from time import perf_counter_ns
 from types import ModuleType
 from typing import Any, Protocol
@@ -15,6 +16,9 @@ from trainprof.probes.limit import Limit
 from trainprof.probes.patcher import CompilerState, HookPointMissing, Patcher, let_dynamo_skip
 from trainprof.record.event_log import EventLog
 from trainprof.record.schema import Topic
+
+# How many references are kept before the dead among them are dropped.
+KEPT_AT_FIRST = 64
 
 
 class Probe(Protocol):
@@ -49,8 +53,8 @@ class Session:
         self.compiler = CompilerState()
         self.limit = Limit(log, options or {}, now)
         self._patchers: list[Patcher] = []
-        self._kept: dict[int, weakref.ref[Any]] = {}
-        self._tickets = itertools.count()
+        self._kept: deque[weakref.ref[Any]] = deque()
+        self._kept_limit = KEPT_AT_FIRST
 
     def attach(self, torch: ModuleType, probes: Iterable[Probe]) -> None:
         """Attaches every probe; one that torch's version does not offer is noted, the rest work."""
@@ -84,19 +88,25 @@ class Session:
             patcher.undo()
         self._patchers.clear()
 
-    def keep_track(self, thing: object, forget: Callable[[], None]) -> None:
-        """Calls `forget` when `thing` is gone, without hanging anything on it.
+    def keep_track(self, thing: object, table: dict[Any, Any], key: object) -> None:
+        """Takes `key` out of `table` when `thing` is gone, without hanging anything on it.
 
+        No Python code runs then: a debugger that steps through the script would stop in it.
         What cannot be watched (a class with slots of the script's) is never forgotten.
         """
-        ticket = next(self._tickets)
-
-        def gone(_: object) -> None:
-            self._kept.pop(ticket, None)
-            forget()
-
+        if len(self._kept) >= self._kept_limit:
+            self._drop_dead()
         with contextlib.suppress(TypeError):
-            self._kept[ticket] = weakref.ref(thing, gone)
+            # Called with the reference, which is then the default of `pop`.
+            self._kept.append(weakref.ref(thing, partial(table.pop, key)))
+
+    def _drop_dead(self) -> None:
+        """Drops references to what is gone; another thread may add some meanwhile."""
+        for _ in range(len(self._kept)):
+            reference = self._kept.popleft()
+            if reference() is not None:
+                self._kept.append(reference)
+        self._kept_limit = max(KEPT_AT_FIRST, 2 * len(self._kept))
 
     def _probe_failed(self, probe: str, error: BaseException) -> None:
         self.log.note(

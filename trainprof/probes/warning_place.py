@@ -52,8 +52,12 @@ def _moved(message: Any, wrapper: FrameType) -> bool:
     ours = wrapper.f_globals.get(REGISTRY, {})
     theirs = caller.f_globals.setdefault(REGISTRY, {})
     version = ours.get("version")
-    # 0 in the place of a line stands for the whole module.
-    seen = {(*key[:2], key[2] and caller.f_lineno) for key in ours if isinstance(key, tuple)}
+    # Keys are (text, category, line); without a line, or with 0, they stand for the whole module.
+    seen = {
+        (*key[:2], *(line and caller.f_lineno for line in key[2:]))
+        for key in ours
+        if isinstance(key, tuple)
+    }
     ours.clear()
     if theirs.get("version") != version:  # the filters have changed since
         theirs.clear()
