@@ -29,11 +29,14 @@ RECORD_DTYPE: Final = np.dtype(
     ]
 )
 FIRST_EVENT_KIND: Final = int(Kind.LOADER_INIT)
+FIRST_DETAIL_KIND: Final = int(Kind.LINE)
 MAX_PID: Final = (1 << 31) - 1
 _BLOCK_RECORDS: Final = 1 << 18
 # By kind, as many as fit into a byte: a later version may write more.
-_IS_EVENT: Final = np.isin(np.arange(256), [int(k) for k in Kind if k >= FIRST_EVENT_KIND])
-_IS_BOOKKEEPING: Final = np.isin(np.arange(256), [int(k) for k in Kind if k > 0]) & ~_IS_EVENT
+_IS_KNOWN: Final = np.isin(np.arange(256), [int(k) for k in Kind if k > 0])
+_IS_DETAIL: Final = _IS_KNOWN & (np.arange(256) >= FIRST_DETAIL_KIND)
+_IS_EVENT: Final = _IS_KNOWN & (np.arange(256) >= FIRST_EVENT_KIND) & ~_IS_DETAIL
+_IS_BOOKKEEPING: Final = _IS_KNOWN & ~_IS_EVENT & ~_IS_DETAIL
 # Records of a log cut by a crash may be torn; none lasts longer than a month.
 _MAX_DURATION_NS: Final = 31 * 86_400 * 10**9
 
@@ -84,6 +87,7 @@ class ProcessLog:
     Attributes:
         header: Of its log file.
         events: Kinds from LOADER_INIT on.
+        details: Kinds from FIRST_DETAIL_KIND on, as written, of `RECORD_DTYPE`.
         texts: Id to (topic, text).
         marks: Bookkeeping records (THREAD, TORCH_IMPORT, LIMIT, PROCESS_END), as (kind, site,
             start, end, value).
@@ -94,6 +98,7 @@ class ProcessLog:
 
     header: dict[str, Any]
     events: Events
+    details: npt.NDArray[np.void]
     texts: dict[int, tuple[Topic, str]]
     marks: list[tuple[Kind, int, int, int, int]]
     main_thread: int | None
@@ -133,6 +138,7 @@ def load_process(log: EventLogFile) -> ProcessLog:
     # Pages of it that are not written to cost nothing.
     columns = {name: np.empty(total, dtype=RECORD_DTYPE[name]) for name in _COLUMNS}
     count = 0
+    details: list[npt.NDArray[np.void]] = [np.empty(0, dtype=RECORD_DTYPE)]
     texts: list[bytes] = []
     marks: list[tuple[Kind, int, int, int, int]] = []
     main_thread: int | None = None
@@ -152,18 +158,19 @@ def load_process(log: EventLogFile) -> ProcessLog:
             site, start, end, value = (int(row[c]) for c in ("site", "start", "end", "value"))
             marks.append((Kind(int(kind[index])), site, start, end, value))
         duration = rows["end"] - rows["start"]
-        good = (
-            _IS_EVENT[kind] & (rows["start"] > 0) & (duration >= 0) & (duration < _MAX_DURATION_NS)
-        )
+        is_whole = (rows["start"] > 0) & (duration >= 0) & (duration < _MAX_DURATION_NS)
+        details.append(rows[_IS_DETAIL[kind] & is_whole])
+        good = _IS_EVENT[kind] & is_whole
         here = slice(count, count + int(np.count_nonzero(good)))
         for name, column in columns.items():
             column[here] = rows[name][good]
         count = here.stop
-        del rows, kind, duration, good
+        del rows, kind, duration, is_whole, good
         _forget_pages(piece)
     return ProcessLog(
         header=log.header,
         events=_in_order(columns, count),
+        details=np.concatenate(details),
         texts=join_texts(texts),
         marks=marks,
         main_thread=main_thread,

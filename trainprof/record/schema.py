@@ -73,6 +73,10 @@ class Kind(IntEnum):
     CHECKPOINT_SAVE = 32  # site
     CHECKPOINT_LOAD = 33  # site
     GC = 34  # value = generation
+    # details: they do not nest, and say more about what a record above tells
+    # Cumulative, so that the last of a line counts: site = function id, flags and thread = line
+    # number, high and low bits; end - start = total time; value = hits.
+    LINE = 80
 
 
 # A FETCH record's value: samples below this bit, the ns of the collate that ended it above.
@@ -93,6 +97,9 @@ class Topic(IntEnum):
     # {torch, cuda, hip} at torch's import; {device} at the first copy to or from one; {rank,
     # world_size, backend} on joining a process group
     ENVIRONMENT = 9
+    # {file, line, name, why, source}: a function whose lines are timed; `source` names the file in
+    # sources/ that holds its text as run, or is null
+    LINE_FUNCTION = 10
 
 
 class TransferFlag(IntEnum):
