@@ -84,7 +84,10 @@ def loader(site: str, **changes: Any) -> Loader:
         end_s=0.002,
         sampler_s=0.011,
         blocked_s=None,
+        receive_s=None,
         ready_share=None,
+        pin_s=None,
+        lost_workers=[],
         fetch=Fetch(
             n=250,
             wall_s=statistics(0.186, n=250),
@@ -95,8 +98,14 @@ def loader(site: str, **changes: Any) -> Loader:
             asleep_s=None,
             cpu_s=None,
             read_bytes=None,
+            major_faults=None,
+            measured=0,
+            samples=16_000,
+            batch_bytes=None,
             dataset_s=45.9,
             collate_s=0.52,
+            typical_sample_s=0.0029,
+            slow_samples=[],
             per_worker=[],
         ),
         thread="MainThread",
@@ -592,6 +601,10 @@ def cut_off() -> RunSummary:
 def sparse() -> RunSummary:
     """Lists with one entry each, every optional field in them None and every loose part empty."""
     base = slow_loader()
+    nothing = {field.name: None for field in fields(Fetch)}
+    empty_fetch = Fetch(
+        **nothing | {"n": 0, "measured": 0, "samples": 0, "slow_samples": [], "per_worker": []}
+    )  # type: ignore[arg-type]
     return replace(
         base,
         run=replace(base.run, directory=None, device=None, started_at=None),
@@ -616,7 +629,7 @@ def sparse() -> RunSummary:
             ),
             loader(
                 "train.py:42",
-                fetch=Fetch(0, None, *[None] * 9, per_worker=[]),  # type: ignore[arg-type]
+                fetch=empty_fetch,
             ),
         ],
         transfers=[Transfer("train.py:57", "h2d", 1, 0, 0.0, None, None, 0.0, 0.0)],

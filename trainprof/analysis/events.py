@@ -29,7 +29,7 @@ RECORD_DTYPE: Final = np.dtype(
     ]
 )
 FIRST_EVENT_KIND: Final = int(Kind.LOADER_INIT)
-FIRST_DETAIL_KIND: Final = int(Kind.LINE)
+FIRST_DETAIL_KIND: Final = int(Kind.FETCH_CPU)
 MAX_PID: Final = (1 << 31) - 1
 _BLOCK_RECORDS: Final = 1 << 18
 # By kind, as many as fit into a byte: a later version may write more.

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from trainprof.analysis.events import Events, Int64
-from trainprof.analysis.statistics import statistics_s
-from trainprof.analysis.summary import Fetch
-from trainprof.record.schema import COLLATE_SHIFT, Kind
+from trainprof.record.schema import COLLATE_SHIFT, FAULTS_SHIFT, NOT_TOLD, Kind
+
+Float64 = npt.NDArray[np.float64]
+Details = npt.NDArray[np.void]
 
 # Loaders inside the datasets of loaders.
 _MAX_DEPTH: Final = 4
@@ -18,7 +20,7 @@ _MAX_DEPTH: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class FetchTable:
-    """Fetches of all processes, shape (n,).
+    """Fetches of all processes, shape (n,). What was not measured is NaN.
 
     Attributes:
         loader: Id, 0 where it is not known.
@@ -27,6 +29,14 @@ class FetchTable:
         samples: Asked for; 1 where the index is no list.
         waited_ns: From the `next` around it to its start (the sampler), 0 in a worker.
         wall_ns, collate_ns: Of the fetch, and of the collate that ended it.
+        stands_for: How many fetches a measured one stands for, 0 for one that was not measured.
+        cpu_ns: CPU time of the thread.
+        process_cpu_ns: Of all threads of the process.
+        delay_ns: The thread could run and no core was free, or the cgroup was stopped.
+        throttled_ns: The cgroup was stopped by its quota since the fetch before.
+        reading_ns: The thread waited for block devices.
+        read_bytes, major_faults: From block devices, by the thread.
+        batch_bytes: Of the tensors and arrays of the batch.
     """
 
     loader: Int64
@@ -37,27 +47,44 @@ class FetchTable:
     waited_ns: Int64
     wall_ns: Int64
     collate_ns: Int64
+    stands_for: Float64
+    cpu_ns: Float64
+    process_cpu_ns: Float64
+    delay_ns: Float64
+    throttled_ns: Float64
+    reading_ns: Float64
+    read_bytes: Float64
+    major_faults: Float64
+    batch_bytes: Float64
+
+    def __len__(self) -> int:
+        return len(self.loader)
 
     @staticmethod
     def joined(tables: list[FetchTable]) -> FetchTable:
         if len(tables) == 1:
             return tables[0]
-        empty = np.empty(0, dtype=np.int64)
         return FetchTable(
-            *(np.concatenate([empty, *(getattr(t, n) for t in tables)]) for n in _COLUMNS)
+            *(
+                np.concatenate([np.empty(0, dtype=kind), *(getattr(t, name) for t in tables)])
+                for name, kind in _COLUMNS.items()
+            )
         )
 
 
-_COLUMNS: Final = tuple(FetchTable.__slots__)
+_COLUMNS: Final = {
+    field.name: np.dtype(np.int64 if field.type == "Int64" else np.float64)
+    for field in fields(FetchTable)
+}
 
 
-def fetch_table(events: Events, pid: int, only_loader: int) -> FetchTable:
+def fetch_table(events: Events, details: Details, pid: int, only_loader: int) -> FetchTable:
     """Finds the fetches of one process and the loader each one served.
 
     Args:
-        events: Of the process, all threads.
+        events, details: Of the process, all threads.
         pid: Its pid.
-        only_loader: The loader of fetches that do not say (spawned workers), or 0.
+        only_loader: The loader of fetches that do not say, or 0.
     """
     tables = []
     for thread in np.unique(events.thread[events.is_kind(Kind.FETCH)]).tolist():
@@ -71,20 +98,58 @@ def fetch_table(events: Events, pid: int, only_loader: int) -> FetchTable:
         caller = call[around[inside]]
         waited[inside] = events.start[fetch[inside]] - events.start[caller]
         loader[inside] = np.where(loader[inside] == 0, events.site[caller], loader[inside])
-        value = events.value[fetch]
+        value, start = events.value[fetch], events.start[fetch]
         tables.append(
             FetchTable(
                 loader=np.where(loader == 0, only_loader, loader),
                 pid=np.full(len(fetch), pid, dtype=np.int64),
                 worker=events.flags[fetch].astype(np.int64),
-                start_ns=events.start[fetch],
+                start_ns=start,
                 samples=value & ((1 << COLLATE_SHIFT) - 1),
                 waited_ns=waited,
-                wall_ns=events.end[fetch] - events.start[fetch],
+                wall_ns=events.end[fetch] - start,
                 collate_ns=value >> COLLATE_SHIFT,
+                **_measured(details[details["thread"] == thread], start),
             )
         )
     return FetchTable.joined(tables)
+
+
+def _measured(details: Details, start: Int64) -> dict[str, Any]:
+    """Returns the columns that were measured, for fetches of one thread that began at `start`."""
+
+    def column(kind: Kind) -> tuple[Details, Int64]:
+        rows = details[details["kind"] == kind]
+        order = np.argsort(rows["start"], kind="stable")
+        rows = rows[order]
+        place = np.minimum(np.searchsorted(rows["start"], start), max(len(rows) - 1, 0))
+        if len(rows) == 0:
+            return rows, np.full(len(start), -1)
+        return rows, np.where(rows["start"][place] == start, place, -1)
+
+    def values(place: Int64, told: npt.NDArray[Any]) -> Float64:
+        found = np.full(len(place), np.nan)
+        found[place >= 0] = told[place[place >= 0]]
+        return found
+
+    def from_us(told: npt.NDArray[Any]) -> Float64:
+        return np.where(told == NOT_TOLD, np.nan, told.astype(np.float64) * 1000)
+
+    cpu, of_cpu = column(Kind.FETCH_CPU)
+    io, of_io = column(Kind.FETCH_IO)
+    reading, of_reading = column(Kind.FETCH_READING)
+    batch, of_batch = column(Kind.FETCH_BATCH)
+    return {
+        "stands_for": np.nan_to_num(values(of_cpu, cpu["flags"])),
+        "cpu_ns": values(of_cpu, cpu["end"] - cpu["start"]),
+        "process_cpu_ns": values(of_cpu, cpu["value"]),
+        "delay_ns": values(of_cpu, from_us(cpu["site"])),
+        "throttled_ns": values(of_io, from_us(io["site"])),
+        "reading_ns": values(of_reading, reading["end"] - reading["start"]),
+        "read_bytes": values(of_io, io["value"] & ((1 << FAULTS_SHIFT) - 1)),
+        "major_faults": values(of_io, io["value"] >> FAULTS_SHIFT),
+        "batch_bytes": values(of_batch, batch["value"]),
+    }
 
 
 def _innermost_around(events: Events, inner: Int64, outer: Int64) -> Int64:
@@ -98,44 +163,4 @@ def _innermost_around(events: Events, inner: Int64, outer: Int64) -> Int64:
             return found
         found[is_past] -= 1
     found[is_past] = -1
-    return found
-
-
-def fetch_of(table: FetchTable, loader: int) -> Fetch | None:
-    """Sums up the fetches of one loader, None where none was seen."""
-    mine = table.loader == loader
-    if not mine.any():
-        return None
-    wall, collate_ns = table.wall_ns[mine], int(table.collate_ns[mine].sum())
-    return Fetch(
-        n=len(wall),
-        wall_s=statistics_s(wall),
-        running_s=None,
-        runnable_s=None,
-        throttled_s=None,
-        reading_s=None,
-        asleep_s=None,
-        cpu_s=None,
-        read_bytes=None,
-        dataset_s=(int(wall.sum()) - collate_ns) / 1e9,
-        collate_s=collate_ns / 1e9,
-        per_worker=_per_worker(table.pid[mine], table.worker[mine], wall),
-    )
-
-
-def _per_worker(pid: Int64, worker: Int64, wall_ns: Int64) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    for its_pid in np.unique(pid).tolist():
-        mine = pid == its_pid
-        counts = np.bincount(worker[mine])
-        seconds = np.bincount(worker[mine], weights=wall_ns[mine]) / 1e9
-        found += [
-            {
-                "worker": number - 1 if number else None,
-                "pid": its_pid,
-                "n": int(counts[number]),
-                "seconds": float(seconds[number]),
-            }
-            for number in np.flatnonzero(counts).tolist()
-        ]
     return found

@@ -3,25 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from trainprof.analysis.batch_making import SlowSamples, fetch_of
+from trainprof.analysis.delivery import delivery_of, lost_workers
 from trainprof.analysis.events import Bool, Events
 from trainprof.analysis.facts import Facts, integer
-from trainprof.analysis.fetches import FetchTable, fetch_of
+from trainprof.analysis.fetches import Details, FetchTable
 from trainprof.analysis.names import Sites
 from trainprof.analysis.passes import TRAINING, Passes
 from trainprof.analysis.statistics import statistics_s
 from trainprof.analysis.summary import Loader
+from trainprof.analysis.system_processes import Tick
 from trainprof.record.schema import Kind
+
+
+@dataclass(frozen=True, slots=True)
+class BatchMaking:
+    """What is known of how batches were made and delivered, for all loaders.
+
+    Attributes:
+        fetches: Of all processes.
+        slow: The samples that took longest.
+        details: Of the process that trains.
+        ticks: Samples of the process tree.
+        origin_ns: The run's start.
+        slow_samples: How many of them to list.
+    """
+
+    fetches: FetchTable
+    slow: SlowSamples
+    details: Details
+    ticks: list[Tick]
+    origin_ns: int
+    slow_samples: int
 
 
 def loaders_of(
     passes: list[Passes],
     on_thread: Bool,
     events: Events,
-    fetches: FetchTable,
+    making: BatchMaking,
     facts: Facts,
     sites: Sites,
 ) -> list[Loader]:
@@ -31,7 +56,7 @@ def loaders_of(
         passes: Of each loader.
         on_thread: Per loader: consumed by the training thread.
         events: Of all threads.
-        fetches, facts: Of all loaders.
+        making, facts: Of all loaders.
         sites: Names of places.
     """
     calls = events.where(events.is_kind(Kind.LOADER_NEXT, Kind.SAMPLER))
@@ -40,7 +65,7 @@ def loaders_of(
             p,
             facts.loader(p.loader),
             calls.where(calls.site == p.loader),
-            fetches,
+            making,
             sites,
             on_training_thread=is_here,
         )
@@ -53,7 +78,7 @@ def _loader_of(
     p: Passes,
     facts: Mapping[str, Any],
     calls: Events,
-    fetches: FetchTable,
+    making: BatchMaking,
     sites: Sites,
     *,
     on_training_thread: bool,
@@ -64,14 +89,18 @@ def _loader_of(
         p: Its passes.
         facts: As probes/loader.py describes it; {} where that text is lost.
         calls: Its own events.
-        fetches: Of all loaders.
+        making: Of all loaders.
         sites: Names of places.
         on_training_thread: Whether that thread consumes it.
     """
     later = calls.is_kind(Kind.LOADER_NEXT) & (calls.value > 1)
     length = calls.end - calls.start
     sampler_ns = int(length[calls.is_kind(Kind.SAMPLER)].sum())
+    fetches, details = making.fetches, making.details
     sampler_ns += int(fetches.waited_ns[fetches.loader == p.loader].sum())
+    of_loader = details[details["site"] == p.loader]
+    delivery = delivery_of(of_loader[of_loader["kind"] == Kind.NEXT_PARTS], calls)
+    pinned = details[details["kind"] == Kind.PIN]
     site = facts.get("site")
     return Loader(
         id=p.loader,
@@ -94,11 +123,28 @@ def _loader_of(
         wait_total_s=float(p.wait_ns.sum() / 1e9),
         end_s=float(p.end_ns.sum() / 1e9),
         sampler_s=sampler_ns / 1e9 if sampler_ns else None,
-        blocked_s=None,
-        ready_share=None,
-        fetch=fetch_of(fetches, p.loader),
+        blocked_s=delivery.blocked_s if delivery else None,
+        receive_s=delivery.receive_s if delivery else None,
+        ready_share=delivery.ready_share if delivery else None,
+        pin_s=_seconds_within(pinned, p) if facts.get("pin_memory") and len(pinned) else None,
+        lost_workers=lost_workers(of_loader, making.origin_ns),
+        fetch=fetch_of(
+            fetches,
+            p,
+            making.slow,
+            making.ticks,
+            origin_ns=making.origin_ns,
+            slow_samples=making.slow_samples,
+        ),
         thread="training" if on_training_thread else "other",
     )
+
+
+def _seconds_within(details: Details, p: Passes) -> float:
+    """Sums up what began in some pass over a loader."""
+    place = np.searchsorted(p.start, details["start"], side="right") - 1
+    is_inside = (place >= 0) & (details["start"] < p.end[place])
+    return float((details["end"] - details["start"])[is_inside].sum() / 1e9)
 
 
 def _flag(value: Any) -> bool | None:

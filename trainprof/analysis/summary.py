@@ -183,8 +183,10 @@ class Epoch:
 class Fetch:
     """Work of making one batch, where the dataset runs.
 
-    `wall_s` is per batch; the other seconds are totals. The parts of the fetch by thread state are
-    None until they are measured.
+    `wall_s` and `batch_bytes` are per batch; the other figures are totals. running, runnable,
+    throttled, reading and asleep partition the wall time; what the kernel does not tell is None,
+    and in asleep. Totals are scaled up from the `measured` fetches. `typical_sample_s` is the
+    median over batches of a sample's mean; `slow_samples` the slowest of all, slowest first.
     """
 
     n: int
@@ -196,8 +198,14 @@ class Fetch:
     asleep_s: float | None
     cpu_s: float | None
     read_bytes: int | None
+    major_faults: int | None
+    measured: int
+    samples: int
+    batch_bytes: float | None
     dataset_s: float | None
     collate_s: float | None
+    typical_sample_s: float | None
+    slow_samples: list[dict[str, Any]]
     per_worker: list[dict[str, Any]]
 
 
@@ -226,7 +234,10 @@ class Loader:
     end_s: float
     sampler_s: float | None
     blocked_s: float | None
+    receive_s: float | None
     ready_share: float | None
+    pin_s: float | None
+    lost_workers: list[dict[str, Any]]
     fetch: Fetch | None
     thread: str
 
@@ -346,10 +357,30 @@ class Overhead:
 
 
 @dataclass(frozen=True, slots=True)
+class LineCost:
+    """What timing lines took: such a run is slower than the script alone, and gives no verdict.
+
+    Attributes:
+        functions: Whose lines were to be timed.
+        processes: Those that reached one.
+        hits: Timed lines reached, of all processes.
+        overhead_ns: Added to each, as measured in the run; None where it was not.
+        added_s: All together, summed over processes.
+    """
+
+    functions: int
+    processes: int
+    hits: int
+    overhead_ns: float | None
+    added_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class RunSummary:
     """Everything a run showed.
 
     Attributes:
+        lines: What timing lines took, None in a run that timed none.
         ranks: {rank, host, pid, steps, step_s, ledger: {wall_s, seconds}, exit} of each, in runs of
             several; `run`, `phases`, `ledger`, `training` and `verdict` are then of all of them.
         trained_apart: The same of processes that trained besides the one that is shown, without
@@ -377,6 +408,7 @@ class RunSummary:
     not_observed: dict[str, str] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
     trained_apart: list[dict[str, Any]] = field(default_factory=list)
+    lines: LineCost | None = None
     schema_version: int = SUMMARY_SCHEMA_VERSION
 
 

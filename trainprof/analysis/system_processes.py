@@ -184,6 +184,38 @@ def _percent(used_ns: Floats, times_ns: Times, window: Window) -> Spans:
     return spans_between(percent, times_ns, window)
 
 
+def resources_of(ticks: list[Tick], pid: int, start_ns: int, end_ns: int) -> dict[str, Any]:
+    """Returns what samples tell of one process in a stretch of time; {} without any.
+
+    Highest memory and threads, and of the counters what was added from first to last sample.
+    """
+    samples = [
+        (tick.t_ns, process)
+        for tick in ticks
+        if start_ns <= tick.t_ns <= end_ns
+        for (its_pid, _), process in tick.processes.items()
+        if its_pid == pid
+    ]
+    if not samples:
+        return {}
+    told: dict[str, Any] = {}
+    for key in ("rss_bytes", "pss_bytes", "threads"):
+        values = [value for _, p in samples if (value := number(p.get(key))) is not None]
+        told[key] = int(max(values)) if values else None
+    passed_s = (samples[-1][0] - samples[0][0]) / NS_PER_S
+    if passed_s > 0:
+        for key in ("voluntary_switches", "involuntary_switches", "read_bytes", "read_calls"):
+            first, last = (number(samples[at][1].get(key)) for at in (0, -1))
+            if first is not None and last is not None:
+                told[f"{key}_per_s"] = max(0.0, last - first) / passed_s
+        used_ns = _own_cpu_ns(samples[-1][1]) - _own_cpu_ns(samples[0][1])
+        told["cpu_percent"] = max(0.0, used_ns) / NS_PER_S / passed_s * 100
+    states = [process.get("state") for _, process in samples]
+    told["states"], told["seconds"] = len(states), passed_s
+    told["reading_share"] = states.count("D") / len(states)
+    return told
+
+
 def last_sample(
     host_lines: Sequence[Line], ticks: list[Tick], window: Window, main_pid: int | None
 ) -> dict[str, Any] | None:

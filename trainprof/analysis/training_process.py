@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
-from trainprof.analysis.events import Events, ProcessLog, no_events
+from trainprof.analysis.events import RECORD_DTYPE, Events, ProcessLog, no_events
 from trainprof.analysis.facts import Facts, integer
 from trainprof.analysis.recording import Recording
 from trainprof.record.schema import Kind, Topic
 
+# Details whose site is a loader's id.
+_OF_LOADER: Final = (Kind.SLOW_SAMPLE, Kind.NEXT_PARTS, Kind.WORKER, Kind.WORKER_LOST)
 # Longer ones stand in damaged headers alone.
 MAX_RANK_DIGITS: Final = 9
 
@@ -24,6 +27,7 @@ class TrainingProcess:
     Attributes:
         logs: As read, oldest first; [] where nothing was recorded.
         events: Of all threads and logs, in order of start; sites and threads renumbered.
+        details: Of all logs, of RECORD_DTYPE; loader ids renumbered.
         facts: Their texts.
         main_thread: Number of the main thread in `events.thread`, or None.
         workers: Logs of its descendants that do not train themselves.
@@ -33,6 +37,7 @@ class TrainingProcess:
 
     logs: list[ProcessLog]
     events: Events
+    details: npt.NDArray[np.void]
     facts: Facts
     main_thread: int | None
     workers: list[ProcessLog]
@@ -59,7 +64,17 @@ def training_processes(recording: Recording) -> list[TrainingProcess]:
     processes = _by_process(recording.logs)
     if not processes:
         nothing = Facts({topic: {} for topic in Topic})
-        return [TrainingProcess([], no_events(), nothing, None, [], None, None)]
+        nobody = TrainingProcess(
+            logs=[],
+            events=no_events(),
+            details=np.empty(0, dtype=RECORD_DTYPE),
+            facts=nothing,
+            main_thread=None,
+            workers=[],
+            rank=None,
+            world_size=None,
+        )
+        return [nobody]
     script_pid = recording.manifest.get("script_pid")
 
     def weight(logs: list[ProcessLog]) -> tuple[int, int, bool, int]:
@@ -129,6 +144,7 @@ def _rank_and_size(logs: Iterable[ProcessLog], facts: Facts) -> tuple[int | None
 def _joined(logs: list[ProcessLog], workers: list[ProcessLog]) -> TrainingProcess:
     texts: dict[Topic, dict[int, Any]] = {topic: {} for topic in Topic}
     tables: list[Events] = []
+    details = [np.empty(0, dtype=RECORD_DTYPE)]
     ids = threads = 0
     main_thread: int | None = None
     for log in logs:
@@ -136,6 +152,7 @@ def _joined(logs: list[ProcessLog], workers: list[ProcessLog]) -> TrainingProces
         if main is not None and main_thread is None:
             main_thread = threads + main
         tables.append(_renumbered(log, ids, threads, main_thread))
+        details.append(_details_renumbered(log, ids))
         for topic in Topic:
             for number, told in log.texts_of(topic).items():
                 if topic is Topic.LOADER and ids and isinstance(told, dict):
@@ -147,7 +164,9 @@ def _joined(logs: list[ProcessLog], workers: list[ProcessLog]) -> TrainingProces
     facts = Facts(texts)
     events = _in_order(tables)
     rank, world_size = _rank_and_size(logs, facts)
-    return TrainingProcess(logs, events, facts, main_thread, workers, rank, world_size)
+    return TrainingProcess(
+        logs, events, np.concatenate(details), facts, main_thread, workers, rank, world_size
+    )
 
 
 def _renumbered(log: ProcessLog, ids: int, threads: int, main_thread: int | None) -> Events:
@@ -160,6 +179,15 @@ def _renumbered(log: ProcessLog, ids: int, threads: int, main_thread: int | None
     if log.main_thread is not None and main_thread is not None:
         thread[events.thread == log.main_thread] = main_thread
     return Events(events.kind, events.flags, thread, site, events.start, events.end, events.value)
+
+
+def _details_renumbered(log: ProcessLog, ids: int) -> npt.NDArray[np.void]:
+    if ids == 0:
+        return log.details
+    details: npt.NDArray[np.void] = log.details.copy()
+    is_loader = np.isin(details["kind"], _OF_LOADER) & (details["site"] > 0)
+    details["site"][is_loader] += np.uint32(ids)
+    return details
 
 
 def _in_order(tables: list[Events]) -> Events:

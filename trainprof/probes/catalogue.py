@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from trainprof.probes.backward import BackwardProbe
 from trainprof.probes.checkpoint import CheckpointProbe
+from trainprof.probes.delivery import DeliveryProbe
 from trainprof.probes.fetch import FetchProbe
 from trainprof.probes.forward import ForwardProbe
 from trainprof.probes.garbage import GarbageProbe
@@ -22,6 +23,7 @@ def default_probes() -> list[Probe]:
     return [
         loader,
         FetchProbe(loader),
+        DeliveryProbe(loader),
         TransferProbe(),
         ForwardProbe(),
         BackwardProbe(),

@@ -10,6 +10,13 @@ from typing import Any, cast
 from trainprof.probes.loader import LoaderProbe
 from trainprof.probes.patcher import HookPointMissing, Patcher, hide_our_frame, uncounted
 from trainprof.probes.session import Session
+from trainprof.probes.slow_samples import (
+    DEFAULT_KEPT,
+    SlowSamples,
+    StampedIndices,
+    asks_one_by_one,
+)
+from trainprof.probes.usage import BatchScale, Begun, UsageMeter
 from trainprof.record.schema import COLLATE_SHIFT, Kind
 
 Wrapped = Callable[..., Any]
@@ -30,7 +37,14 @@ class FetchProbe:
         worker = sys.modules.get("torch.utils.data._utils.worker")
         if not hasattr(worker, "_worker_info"):
             raise HookPointMissing("torch.utils.data._utils.worker does not tell the worker")
-        self._session, self._worker = session, cast(Any, worker)
+        self._session, self._worker, self._torch = session, cast(Any, worker), torch
+        self._scale = BatchScale(torch)
+        throttle_file = session.options.get("throttle_file")
+        self._meter = UsageMeter(
+            session.emit, throttle_file if isinstance(throttle_file, str) else None
+        )
+        kept = session.options.get("slow_samples")
+        self._slow = SlowSamples(session.emit, kept if isinstance(kept, int) else DEFAULT_KEPT)
         for fetcher in ("_MapDatasetFetcher", "_IterableDatasetFetcher"):
             cls = getattr(module, fetcher, None)
             if cls is None:
@@ -39,12 +53,19 @@ class FetchProbe:
 
     def _maker(self, patcher: Patcher) -> Callable[[Wrapped], Wrapped]:
         emit, now, loader = self._session.emit, self._session.now, self._loader
-        worker = self._worker
-        untimed = _TimedCollate(_no_collate, now)
+        worker, begin_usage = self._worker, self._meter.begin
+        slow, measured = self._slow, patcher.guarded(self._measured)
+        look = patcher.guarded(slow.look)
+        untimed = _TimedCollate(_no_collate, now, is_asked_one_by_one=False)
 
         def time_collate(fetcher: Any) -> _TimedCollate:
             try:
-                fetcher.collate_fn = timed = _TimedCollate(fetcher.collate_fn, now)
+                fetcher.collate_fn = timed = _TimedCollate(
+                    fetcher.collate_fn,
+                    now,
+                    is_asked_one_by_one=fetcher.auto_collation is True
+                    and asks_one_by_one(fetcher.dataset, self._torch),
+                )
             except Exception as error:
                 patcher.fail(error)
                 return untimed
@@ -56,38 +77,68 @@ class FetchProbe:
                 if type(collate) is not _TimedCollate:
                     collate = time_collate(self)
                 collate.began_ns = 0
+                info = worker._worker_info
+                number = 0 if info is None else getattr(info, "id", 254) + 1
+                count, stamped = 1, None
+                if args and type(args[0]) is list:
+                    count = len(args[0])
+                    if collate.is_asked_one_by_one and (number or slow.is_worth_it()):
+                        stamped = StampedIndices(args[0], now)
+                        args = (stamped, *args[1:])
+                usage, batch = begin_usage(is_worker=number > 0), None
                 start = now()
                 try:
-                    return original(self, *args, **kwargs)
+                    batch = original(self, *args, **kwargs)
+                    return batch
                 except BaseException as error:
                     hide_our_frame(error)
                     raise
                 finally:
                     end = now()
-                    value = len(args[0]) if args and type(args[0]) is list else 1
-                    if collate.began_ns:
-                        value |= end - collate.began_ns << COLLATE_SHIFT
-                    info = worker._worker_info
-                    number = 0 if info is None else getattr(info, "id", 254) + 1
+                    collated = end - collate.began_ns if collate.began_ns else 0
+                    value = count | collated << COLLATE_SHIFT
                     emit(_FETCH, start, end, loader.creating, value, number & 255)
+                    slow.count(end - start - collated, count)
+                    if usage is not None:
+                        measured(usage, start, end, batch, number > 0)
+                    if stamped is not None:
+                        look(stamped, end - collated, loader.creating)
 
             return fetch
 
         return make
 
+    def _measured(
+        self,
+        usage: Begun,
+        start: int,
+        end: int,
+        batch: Any,
+        is_worker: bool,
+    ) -> None:
+        """Records what the fetch of `batch` took of the machine."""
+        stands_for = self._meter.end(usage, start, end, is_worker=is_worker)
+        scale = self._scale.of(batch)
+        if scale is not None:
+            self._session.emit(_FETCH_BATCH, start, start, scale[1], scale[0], stands_for)
+
 
 class _TimedCollate:
     """The fetcher's collate function, with the time at which it last began.
 
-    It lives on the fetcher, which is torch's own object. Collating is the end of a fetch.
+    It lives on the fetcher, which is torch's own object. Collating is the end of a fetch. Whether
+    the dataset is asked for each sample by itself is kept here too.
     """
 
-    __slots__ = ("_collate", "_now", "began_ns")
+    __slots__ = ("_collate", "_now", "began_ns", "is_asked_one_by_one")
 
-    def __init__(self, collate: Wrapped, now: Callable[[], int]) -> None:
+    def __init__(
+        self, collate: Wrapped, now: Callable[[], int], *, is_asked_one_by_one: bool
+    ) -> None:
         self._collate = collate
         self._now = now
         self.began_ns = 0
+        self.is_asked_one_by_one = is_asked_one_by_one
 
     def __call__(self, samples: Any) -> Any:
         self.began_ns = self._now()
@@ -103,4 +154,4 @@ def _no_collate(samples: Any) -> Any:
 
 
 uncounted(_TimedCollate.__call__)
-_FETCH = int(Kind.FETCH)
+_FETCH, _FETCH_BATCH = int(Kind.FETCH), int(Kind.FETCH_BATCH)

@@ -29,6 +29,7 @@ class LoaderProbe:
     def __init__(self) -> None:
         # Id of the loader whose iterator is being made; a worker forked meanwhile inherits it.
         self.creating = 0
+        self._watchers: list[Callable[[type], None]] = []
         self._loader_of: dict[int, int] = {}
         self._numbers: dict[int, int] = {}
         self._serials: dict[int, dict[int, None]] = {}
@@ -46,6 +47,30 @@ class LoaderProbe:
         patcher.around(self._make_next, (base, "__next__"))
         patcher.around_if_there(self._make_setattr(patcher), (dataloader.DataLoader, "__setattr__"))
         self._watch_iterators(patcher, base)
+
+    def number_of(self, iterator: Any) -> int:
+        """Returns the id of the loader that an iterator belongs to, 0 if it is not known."""
+        return self._loader_of.get(id(iterator), 0)
+
+    def watch_classes(self, patcher: Patcher, wrap: Callable[[type], None]) -> None:
+        """Calls `wrap` with each class of iterators that send work to processes, present and later.
+
+        Raises:
+            HookPointMissing: If there are none.
+        """
+
+        def wrap_if_it_sends(cls: type) -> None:
+            if "_try_put_index" in vars(cls):
+                wrap(cls)
+
+        dataloader = sys.modules.get("torch.utils.data.dataloader")
+        base = getattr(dataloader, "_BaseDataLoaderIter", None)
+        if base is None:
+            missing = "torch.utils.data.dataloader has no _BaseDataLoaderIter"
+            raise HookPointMissing(missing)
+        for heir in heirs(base):
+            wrap_if_it_sends(heir)
+        self._watchers.append(patcher.guarded(wrap_if_it_sends))
 
     def _make_next(self, original: Wrapped) -> Wrapped:
         emit, now = self._session.emit, self._session.now
@@ -116,6 +141,7 @@ class LoaderProbe:
 
     def _watch_iterators(self, patcher: Patcher, base: Any) -> None:
         """Wraps creation and reset of each iterator class, those of later packages included."""
+        watchers = self._watchers
 
         def wrap(cls: type) -> None:
             for method, kind in (("__init__", Kind.LOADER_INIT), ("_reset", Kind.LOADER_RESET)):
@@ -125,13 +151,14 @@ class LoaderProbe:
             if "_try_put_index" in vars(cls):
                 patcher.around_if_there(self._make_next_index, (cls, "_next_index"), inherited=True)
 
+        self._watchers.append(patcher.guarded(wrap))
         for heir in heirs(base):
             wrap(heir)
-        guarded = patcher.guarded(wrap)
 
         def __init_subclass__(cls: type, /, **keywords: Any) -> None:
             super(base, cls).__init_subclass__(**keywords)  # type: ignore[misc]
-            guarded(cls)
+            for watch in watchers:
+                watch(cls)
 
         patcher.add(base, "__init_subclass__", classmethod(__init_subclass__))
 

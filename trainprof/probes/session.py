@@ -35,6 +35,7 @@ class Session:
     Attributes:
         emit: The log's `emit`; probes bind it once, and it stays good in a forked child.
         now: The clock of every record, in ns.
+        options: What the command line orders, as launch/options.py tells the tracee.
         compiler: To be asked by wrappers that torch.compile traces through.
     """
 
@@ -51,7 +52,8 @@ class Session:
         self.emit = log.emit
         self.sites = CallSites(log, cwd)
         self.compiler = CompilerState()
-        self.limit = Limit(log, options or {}, now)
+        self.options = options or {}
+        self.limit = Limit(log, self.options, now)
         self._patchers: list[Patcher] = []
         self._kept: deque[weakref.ref[Any]] = deque()
         self._kept_limit = KEPT_AT_FIRST

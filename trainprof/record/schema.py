@@ -73,7 +73,19 @@ class Kind(IntEnum):
     CHECKPOINT_SAVE = 32  # site
     CHECKPOINT_LOAD = 33  # site
     GC = 34  # value = generation
-    # details: they do not nest, and say more about what a record above tells
+    # details: they do not nest, and say more about what a record above tells. Those of a FETCH
+    # have its start, flags = how many fetches this one stands for (not every one is measured)
+    FETCH_CPU = 64  # end - start = CPU of the thread; value = of the process, ns; site = run delay
+    FETCH_IO = 65  # site = throttled time; value = bytes read | major faults << FAULTS_SHIFT
+    FETCH_READING = 66  # end - start = time the thread waited for block devices
+    FETCH_BATCH = 67  # value = bytes of the batch; site = arrays in it
+    SLOW_SAMPLE = 68  # one `dataset[i]`; value = i, or its place in the batch; flags = SlowSample
+    # inside a LOADER_NEXT, site = loader id; end - start = blocked; value = ns of receiving
+    NEXT_PARTS = 69
+    PIN = 70  # a batch being pinned
+    # start, end as of its loader's LOADER_INIT, site = loader id, value = pid, flags = number + 1
+    WORKER = 71
+    WORKER_LOST = 72  # found at `start`; site = loader id, value = pid | exit code << 32
     # Cumulative, so that the last of a line counts: site = function id, flags and thread = line
     # number, high and low bits; end - start = total time; value = hits.
     LINE = 80
@@ -81,6 +93,10 @@ class Kind(IntEnum):
 
 # A FETCH record's value: samples below this bit, the ns of the collate that ended it above.
 COLLATE_SHIFT: Final = 24
+# A FETCH_IO record's value.
+FAULTS_SHIFT: Final = 44
+# In `site` of FETCH_CPU and FETCH_IO, which are in us: the kernel does not tell.
+NOT_TOLD: Final = 0xFFFFFFFF
 
 
 class Topic(IntEnum):
@@ -117,6 +133,12 @@ class ForwardFlag(IntEnum):
 
     GRAD = 1  # grad mode was on
     TRAINING = 2  # module.training
+
+
+class SlowSampleFlag(IntEnum):
+    """Bits of a SLOW_SAMPLE record's flags."""
+
+    IS_INDEX = 1  # value is the index that the dataset was asked for
 
 
 class SyncFlag(IntEnum):

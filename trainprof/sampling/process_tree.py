@@ -173,6 +173,7 @@ class ProcfsTree:
             ("involuntary_switches", status, b"nonvoluntary_ctxt_switches:"),
             ("read_bytes", traffic, b"read_bytes:"),
             ("write_bytes", traffic, b"write_bytes:"),
+            ("read_calls", traffic, b"syscr:"),
         ):
             value = labelled_int(text, label)
             if value is not None:

@@ -16,6 +16,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data import dataloader as loaders
 from torch.utils.data._utils import fetch as fetchers
+from torch.utils.data._utils import pin_memory as pinning
 from torch.utils.data._utils import worker
 
 from trainprof.probes.catalogue import default_probes
@@ -28,6 +29,9 @@ POINTS: list[tuple[str, Any, str, set[Kind]]] = [
     ("loader", loaders.DataLoader, "__setattr__", set()),
     ("fetch", fetchers._MapDatasetFetcher, "fetch", {Kind.FETCH}),
     ("fetch", fetchers._IterableDatasetFetcher, "fetch", set()),
+    ("delivery", loaders._MultiProcessingDataLoaderIter, "_next_data", set()),
+    ("delivery", loaders._MultiProcessingDataLoaderIter, "_try_get_data", set()),
+    ("delivery", pinning, "pin_memory", set()),
     *(("transfer", torch.Tensor, name, set()) for name in ("to", "cuda", "cpu", "copy_")),
     ("transfer", nn.Module, "_apply", {Kind.PLACEMENT}),
     ("forward", nn.Module, "__call__", {Kind.FORWARD}),
@@ -140,7 +144,7 @@ def test_one_taken_away_is_told_and_the_others_work(
 
 # What torch imports as a part of `import torch`, and its parts that a probe looks into.
 PARTS: list[tuple[set[str], Any, str]] = [
-    ({"loader"}, loaders, "_BaseDataLoaderIter"),
+    ({"loader", "delivery"}, loaders, "_BaseDataLoaderIter"),
     ({"fetch"}, fetchers, "_MapDatasetFetcher"),
     ({"fetch"}, fetchers, "_IterableDatasetFetcher"),
     ({"fetch"}, worker, "_worker_info"),
@@ -171,23 +175,23 @@ def test_a_part_of_torch_taken_away_costs_its_probes_alone(
 
 
 @pytest.mark.parametrize(
-    ("probe", "name"),
+    ("probes", "name"),
     [
-        ("loader", "torch.utils.data.dataloader"),
-        ("fetch", "torch.utils.data._utils.fetch"),
-        ("fetch", "torch.utils.data._utils.worker"),
-        ("optimizer", "torch.optim.optimizer"),
+        ({"loader", "delivery"}, "torch.utils.data.dataloader"),
+        ({"fetch"}, "torch.utils.data._utils.fetch"),
+        ({"fetch"}, "torch.utils.data._utils.worker"),
+        ({"optimizer"}, "torch.optim.optimizer"),
     ],
 )
 def test_a_module_that_is_not_loaded(
-    recorder: Recorder, tmp_path: Path, probe: str, name: str
+    recorder: Recorder, tmp_path: Path, probes: set[str], name: str
 ) -> None:
     recording = trained_without(
         recorder, tmp_path, lambda patched: patched.delitem(sys.modules, name)
     )
-    [note] = recording.notes(Topic.PROBE_UNAVAILABLE)
-    assert note["probe"] == probe
-    assert name in note["reason"]
+    notes = recording.notes(Topic.PROBE_UNAVAILABLE)
+    assert {note["probe"] for note in notes} == probes
+    assert all(name in note["reason"] for note in notes)
 
 
 def widened(original: Callable[..., Any]) -> Callable[..., Any]:

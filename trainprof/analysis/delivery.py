@@ -1,0 +1,114 @@
+"""How batches come from workers: time blocked and receiving, and what became of the workers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from trainprof.analysis.events import Events, Int64
+from trainprof.analysis.fetches import Details
+from trainprof.record.schema import Kind
+
+# A poll that finds a batch takes less; one that waits for a worker takes more.
+READY_NS: Final = 200_000
+PID_BITS: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """Of one loader with workers, all `next` but the first of each pass.
+
+    Attributes:
+        n: How many.
+        blocked_s: Nothing was there.
+        receive_s: A batch was taken over from a worker: read, unpickled, mapped.
+        ready_share: Of them that found their batch there; None without any.
+    """
+
+    n: int
+    blocked_s: float
+    receive_s: float
+    ready_share: float | None
+
+
+def delivery_of(details: Details, calls: Events) -> Delivery | None:
+    """Sums up one loader's deliveries; None where none was recorded.
+
+    Args:
+        details: NEXT_PARTS of the loader.
+        calls: LOADER_NEXT of the loader, in order of start.
+    """
+    later = calls.where(calls.is_kind(Kind.LOADER_NEXT))
+    if len(details) == 0 or len(later) == 0:
+        return None
+    start = details["start"]
+    place = np.searchsorted(later.start, start, side="right") - 1
+    is_inside = (place >= 0) & (start <= later.end[place])
+    is_later = is_inside & (later.value[place] > 1)
+    counted = details[is_later]
+    blocked = counted["end"] - counted["start"]
+    return Delivery(
+        n=len(counted),
+        blocked_s=float(blocked.sum() / 1e9),
+        receive_s=float(counted["value"].sum() / 1e9),
+        ready_share=float((blocked < READY_NS).mean()) if len(counted) else None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerTable:
+    """Workers that iterators started, in order of time, shape (n,).
+
+    Attributes:
+        loader: Id.
+        pid, number: Of the process; its number in the loader, from 0.
+        start_ns: When its iterator was begun.
+    """
+
+    loader: Int64
+    pid: Int64
+    number: Int64
+    start_ns: Int64
+
+    def loader_of(self, pid: int, times: Int64) -> Int64:
+        """Returns the loader that a process worked for at some times, 0 if none is known."""
+        mine = np.flatnonzero(self.pid == pid)
+        place = np.searchsorted(self.start_ns[mine], times, side="right") - 1
+        loader = np.concatenate([[0], self.loader[mine]])
+        found: Int64 = loader[place + 1]
+        return found
+
+
+def worker_table(details: Details) -> WorkerTable:
+    """Finds the workers in the details of the process that started them."""
+    rows = details[details["kind"] == Kind.WORKER]
+    rows = rows[np.argsort(rows["start"], kind="stable")]
+    return WorkerTable(
+        loader=rows["site"].astype(np.int64),
+        pid=rows["value"].astype(np.int64),
+        number=rows["flags"].astype(np.int64) - 1,
+        start_ns=rows["start"].astype(np.int64),
+    )
+
+
+def lost_workers(details: Details, origin_ns: int) -> list[dict[str, Any]]:
+    """Returns the workers of a loader that died: pid, number, exit status or signal, and when."""
+    rows = details[details["kind"] == Kind.WORKER_LOST]
+    found: dict[int, dict[str, Any]] = {}
+    for row in rows.tolist():
+        _, flags, _, _, at_ns, _, value = row
+        pid, code = value & ((1 << PID_BITS) - 1), value >> PID_BITS
+        signed = code - (1 << 16) if code >= 1 << 15 else code
+        found.setdefault(
+            pid,
+            {
+                "pid": pid,
+                "worker": flags - 1,
+                "status": signed if signed >= 0 else None,
+                "signal": -signed if signed < 0 else None,
+                "at_s": (at_ns - origin_ns) / 1e9,
+            },
+        )
+    return list(found.values())
