@@ -131,7 +131,7 @@ def write_run(directory: RunDirectory, steps: int, epochs: int = 100) -> int:
     write_json(
         directory.manifest,
         {"schema_version": 1, "name": "run", "command": ["train.py"], "script_pid": PID}
-        | {"cwd": "/work", "times": times, "exit": ended},
+        | {"cwd": "/work", "times": times, "exit": ended, "host": {"usable_cores": 4}},
     )
     return records
 

@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parent.parent / "trainprof"
 # Room: the rooms it may import, and the third-party packages.
 ROOMS = {
     "record": (set(), set()),
-    "probes": ({"record"}, set()),
+    "probes": ({"record"}, {"line_profiler"}),
     "tracee": ({"probes", "record"}, set()),
     "sampling": ({"record"}, {"psutil", "pynvml"}),
     "launch": ({"sampling", "record", "tracee"}, set()),
@@ -69,6 +69,24 @@ def test_launch_knows_only_where_the_tracee_lies():
     for path in files_of("launch"):
         names = {n for n in imports_of(path) if n.startswith(LAUNCH_SEES_OF_TRACEE)}
         assert names <= {LAUNCH_SEES_OF_TRACEE, f"{LAUNCH_SEES_OF_TRACEE}.site_directory"}
+
+
+def test_one_file_imports_line_profiler_and_others_import_that_file_only_where_lines_are_timed():
+    engine = {"line_timer": "line_profiler", "lines": "trainprof.probes.line_timer"}
+    users = {"line_record": engine["lines"], "bootstrap": "trainprof.probes.lines"}
+    for room in ("probes", "tracee"):
+        for path in files_of(room):
+            found = {
+                name
+                for name in imports_of(path)
+                if name
+                in ("line_profiler", "trainprof.probes.line_timer", "trainprof.probes.lines")
+            }
+            assert found <= {(engine | users).get(path.stem)}, path
+    assert not any(
+        "trainprof.probes.line_" in name or name == "line_profiler"
+        for name in modules_after("import trainprof.tracee.bootstrap, trainprof.probes.catalogue")
+    )
 
 
 def test_no_room_imports_torch():

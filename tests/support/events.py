@@ -218,7 +218,7 @@ class FakeRun:
                 yield TEXT_RECORD.pack(Kind.TEXT, topic, part | last, number, piece)
 
     def log(self) -> ProcessLog:
-        header = {"pid": self.pid, "role": self.role}
+        header = {"pid": self.pid, "role": self.role, **self.header}
         body = memoryview(self.log_bytes())[HEADER_BYTES:]
         return load_process(EventLogFile(Path("log"), header, body, 0, None, None))
 

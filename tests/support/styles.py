@@ -123,9 +123,15 @@ def profile(
     options: Sequence[str] = (),
     arguments: Sequence[str] = (),
     env: dict[str, str] | None = None,
+    enter: Path | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Runs `script` under trainprof; returns its summary, and its last line of stdout as JSON."""
+    """Runs `script` under trainprof; returns its summary, and its last line of stdout as JSON.
+
+    With `enter`, in the control group whose cgroup.procs that is.
+    """
     launcher = [*TRAINPROF, "-o", run, *options]
+    if enter is not None:
+        launcher = ["sh", "-c", f'echo $$ > "{enter}" && exec "$@"', "sh", *launcher]
     shown = output(launcher, tmp_path, script, arguments=arguments, env=env)
     summary = json.loads((tmp_path / run / "summary.json").read_text())
     return summary, json.loads(shown.splitlines()[-1])

@@ -16,6 +16,7 @@ from trainprof.analysis.summary import (
     Fetch,
     Ledger,
     Loader,
+    LoaderBound,
     Outlier,
     Overhead,
     Phases,
@@ -60,6 +61,113 @@ def per_step(seconds: dict[str, float]) -> dict[str, float]:
     return dict.fromkeys(LEDGER_KEYS, 0.0) | seconds
 
 
+def fetch(
+    mean_s: float,
+    n: int,
+    *,
+    workers: int = 0,
+    batch_size: int = 32,
+    busy: float = 0.98,
+    **shares: float,
+) -> Fetch:
+    """The making of `n` batches; `shares` of its time are those of running, asleep and the like."""
+    whole = mean_s * n
+    parts = {"running": 0.0, "runnable": 0.0, "throttled": 0.0, "reading": 0.0, "asleep": 0.0}
+    spent = {f"{name}_s": whole * share for name, share in (parts | shares).items()}
+    return Fetch(
+        n=n,
+        wall_s=statistics(mean_s, n=n),
+        **spent,
+        cpu_s=spent["running_s"],
+        read_bytes=3 * MIB * n if shares.get("reading") else 0,
+        major_faults=12,
+        measured=n,
+        samples=n * batch_size,
+        batch_bytes=4.6 * MIB,
+        dataset_s=whole * 0.988,
+        collate_s=whole * 0.012,
+        typical_sample_s=mean_s / batch_size,
+        slow_samples=[
+            slow_sample(
+                100 + rank,
+                mean_s / batch_size * (2.5 - rank / 10),
+                worker=rank % workers if workers else None,
+            )
+            for rank in range(3)
+        ],
+        per_worker=[
+            worker(number, mean_s, n // workers, busy=busy, **shares) for number in range(workers)
+        ]
+        or [worker(None, mean_s, n, **shares)],
+    )
+
+
+def worker(
+    number: int | None, mean_s: float, n: int, *, busy: float | None = None, **shares: float
+) -> dict[str, Any]:
+    """One process that makes batches; that of number None is the one that trains."""
+    parts = {"running": 0.0, "runnable": 0.0, "throttled": 0.0, "reading": 0.0, "asleep": 0.0}
+    spent = {f"{name}_s": mean_s * n * share for name, share in (parts | shares).items()}
+    row: dict[str, Any] = {
+        "worker": number,
+        "pid": 4120 if number is None else 4200 + number,
+        "n": n,
+        "seconds": mean_s * n,
+        "mean_s": mean_s,
+        "busy_share": busy,
+        "first_fetch_s": None,
+        **spent,
+        "cpu_s": spent["running_s"],
+        "read_bytes": 3 * MIB * n if shares.get("reading") else 0,
+        "major_faults": 3,
+        "measured": n,
+    }
+    if number is None:
+        return row
+    return row | {
+        "first_fetch_s": 0.031 + 0.002 * number,
+        "rss_bytes": 412 * MIB,
+        "pss_bytes": 133 * MIB,
+        "threads": 2,
+        "voluntary_switches_per_s": 212.0,
+        "involuntary_switches_per_s": 31.0,
+        "read_bytes_per_s": 2.1e6 if shares.get("reading") else 0.0,
+        "read_calls_per_s": 318.0,
+        "cpu_percent": 88.0,
+    }
+
+
+def slow_sample(index: int | None, seconds: float, *, worker: int | None = 0) -> dict[str, Any]:
+    """A sample that took long; without an index its place in the batch is known."""
+    return {
+        "index": index,
+        "place_in_batch": 4 if index is None else None,
+        "seconds": seconds,
+        "at_s": 31.2,
+        "worker": worker,
+        "pid": 4120 if worker is None else 4200 + worker,
+    }
+
+
+def bound(by: str, *, margin: float = 0.4, **parts: float) -> LoaderBound:
+    """What bounds a loader; `parts` of a step are blocked, receive, sampler, compute."""
+    receive = parts.pop("receive", 0.0)
+    told = {"blocked": 0.0, "sampler": 0.0} | parts | {"receive in the main process": receive}
+    step = sum(told.values())
+    main = step - told["blocked"]
+    others = [name for name in ("one worker's latency", "CPU") if name != by]
+    limits = dict.fromkeys(others, step * (1 - margin)) | {"main process": main}
+    return LoaderBound(
+        by=by,
+        margin=margin,
+        wait_cause=by if by != "compute" else "receive in the main process",
+        parts_s=told,
+        limits_s={**limits, by: step} if by in ("one worker's latency", "CPU") else limits,
+        step_s=step,
+        measured_step_s=step * 1.01,
+    )
+
+
 def loader(site: str, **changes: Any) -> Loader:
     """A training loader without workers; `changes` are its other fields."""
     plain = Loader(
@@ -88,27 +196,9 @@ def loader(site: str, **changes: Any) -> Loader:
         ready_share=None,
         pin_s=None,
         lost_workers=[],
-        fetch=Fetch(
-            n=250,
-            wall_s=statistics(0.186, n=250),
-            running_s=None,
-            runnable_s=None,
-            throttled_s=None,
-            reading_s=None,
-            asleep_s=None,
-            cpu_s=None,
-            read_bytes=None,
-            major_faults=None,
-            measured=0,
-            samples=16_000,
-            batch_bytes=None,
-            dataset_s=45.9,
-            collate_s=0.52,
-            typical_sample_s=0.0029,
-            slow_samples=[],
-            per_worker=[],
-        ),
-        thread="MainThread",
+        fetch=fetch(0.186, 250, running=0.965, asleep=0.035, batch_size=32),
+        bound=bound("one worker's latency", blocked=0.1869, compute=0.0386),
+        thread="training",
     )
     return replace(plain, **changes)
 
@@ -343,6 +433,11 @@ def healthy() -> RunSummary:
                 first_batch_s=statistics(0.192, n=10),
                 wait_s=statistics(0.0017, n=1240, p95=0.0023, max=0.011),
                 wait_total_s=2.13,
+                blocked_s=0.02,
+                receive_s=1.61,
+                ready_share=0.993,
+                fetch=fetch(0.0711, 1250, workers=2, busy=0.31, running=0.97, asleep=0.03),
+                bound=bound("compute", compute=0.113, receive=0.0013),
             ),
             loader(
                 "healthy.py:44",
@@ -444,6 +539,11 @@ def killed_for_memory() -> RunSummary:
                 first_batch_s=statistics(0.51, n=1),
                 wait_s=statistics(0.0769, n=927, p95=0.14, max=0.36),
                 wait_total_s=71.3,
+                blocked_s=69.4,
+                receive_s=1.61,
+                ready_share=0.08,
+                fetch=fetch(0.712, 928, workers=4, running=0.62, runnable=0.36, asleep=0.02),
+                bound=bound("CPU", blocked=0.0748, receive=0.0017, compute=0.104),
             )
         ],
         sync_points=[],
@@ -478,6 +578,54 @@ def killed_for_memory() -> RunSummary:
         ),
         overhead=Overhead(events=11230, bytes=360 * 1024, per_step_us=10.2, share=0.00006),
         not_observed={"system.memory.tree_pss_bytes": "the kernel does not show it"},
+    )
+
+
+def starved() -> RunSummary:
+    """Four workers that cannot keep a step fed: one is slow, one has died, one sample is."""
+    base = killed_for_memory()
+    made = fetch(
+        0.412,
+        400,
+        workers=4,
+        running=0.61,
+        runnable=0.11,
+        reading=0.13,
+        throttled=0.03,
+        asleep=0.12,
+    )
+    rows = [*made.per_worker]
+    rows[2] = worker(2, 0.81, 100, busy=0.99, running=0.4, asleep=0.6)
+    made = replace(
+        made,
+        per_worker=rows,
+        slow_samples=[slow_sample(307, 0.83, worker=2), slow_sample(None, 0.31, worker=1)],
+    )
+    return replace(
+        base,
+        run=replace(base.run, exit=Exit(1, None, "exception", "RuntimeError")),
+        loaders=[
+            loader(
+                "cache.py:52",
+                num_workers=4,
+                prefetch_factor=2,
+                start_method="fork",
+                passes=1,
+                iterations=400,
+                first_batch_s=statistics(0.51, n=1),
+                wait_s=statistics(0.0769, n=399, p95=0.14, max=0.36),
+                wait_total_s=30.7,
+                blocked_s=28.4,
+                receive_s=1.61,
+                ready_share=0.12,
+                lost_workers=[
+                    {"pid": 4201, "worker": 1, "status": None, "signal": 9, "at_s": 170.2}
+                ],
+                fetch=made,
+                bound=bound("one worker's latency", blocked=0.0712, receive=0.004, compute=0.104),
+            )
+        ],
+        not_observed={},
     )
 
 
@@ -532,7 +680,24 @@ def accelerator() -> RunSummary:
             steady_steps=1980,
             steady_s=121.2,
         ),
-        loaders=[loader("train.py:41", num_workers=8, pin_memory=True)],
+        loaders=[
+            loader(
+                "train.py:41",
+                num_workers=8,
+                pin_memory=True,
+                prefetch_factor=2,
+                start_method="fork",
+                wait_s=statistics(0.0056, n=1998, p95=0.021, max=0.31),
+                wait_total_s=11.2,
+                iterations=2000,
+                blocked_s=10.4,
+                receive_s=0.4,
+                ready_share=0.61,
+                pin_s=3.2,
+                fetch=fetch(0.449, 2000, workers=8, running=0.22, asleep=0.78),
+                bound=bound("one worker's latency", blocked=0.0052, compute=0.0552),
+            )
+        ],
         transfers=[
             Transfer("train.py:57", "h2d", 4000, 38 * GIB, 9.6, None, None, 0.0, 0.0),
             Transfer("train.py:70", "d2h", 20, 80 * MIB, 0.1, None, None, 0.0, 0.0),
@@ -626,10 +791,14 @@ def sparse() -> RunSummary:
                 wait_s=None,
                 sampler_s=None,
                 fetch=None,
+                bound=None,
             ),
             loader(
                 "train.py:42",
-                fetch=empty_fetch,
+                num_workers=2,
+                fetch=replace(empty_fetch, per_worker=[{}], slow_samples=[{}]),
+                lost_workers=[{}],
+                bound=None,
             ),
         ],
         transfers=[Transfer("train.py:57", "h2d", 1, 0, 0.0, None, None, 0.0, 0.0)],
@@ -673,7 +842,27 @@ def hostile() -> RunSummary:
         training=replace(base.training, step_source=HOSTILE),
         epochs=[epoch(0, 3.0, 1.0, stage=HOSTILE), epoch(1, 3.0, 1.0)],
         loaders=[
-            loader(HOSTILE, role=HOSTILE, kind=HOSTILE, dataset=HOSTILE, start_method=HOSTILE)
+            loader(
+                HOSTILE,
+                role=HOSTILE,
+                kind=HOSTILE,
+                dataset=HOSTILE,
+                start_method=HOSTILE,
+                num_workers=2,
+                thread=HOSTILE,
+                fetch=replace(
+                    fetch(0.1, 250, workers=2, running=1.0),
+                    per_worker=[dict.fromkeys(worker(0, 0.1, 9), HOSTILE), {HOSTILE: 1}],
+                    slow_samples=[dict.fromkeys(slow_sample(1, 1.0), HOSTILE)],
+                ),
+                lost_workers=[dict.fromkeys(("pid", "worker", "signal", "status"), HOSTILE)],
+                bound=replace(
+                    bound(HOSTILE, compute=0.1),
+                    wait_cause=HOSTILE,
+                    parts_s={HOSTILE: 1.0},
+                    limits_s={HOSTILE: 1.0},
+                ),
+            )
         ],
         transfers=[Transfer(HOSTILE, HOSTILE, 1, 1, 1.0, None, None, 0.0, 0.0)],
         sync_points=[SyncPoint(HOSTILE, HOSTILE, 1, 0, 1.0, None)],

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainprof.analysis.events import Bool
 from trainprof.analysis.fetches import FetchTable, Float64
 
 
@@ -50,14 +49,16 @@ def running_ns(table: FetchTable) -> Float64:
     return running
 
 
-def usage_of(table: FetchTable, mine: Bool) -> Usage:
-    """Sums up some fetches of a table."""
-    measured = mine & (table.stands_for > 0)
+def usage_of(table: FetchTable) -> Usage:
+    """Sums up fetches."""
+    measured = table.stands_for > 0
     if not measured.any():
         return Usage()
-    weight, wall = table.stands_for[measured], table.wall_ns[measured].astype(np.float64)
+    all_ns = float(table.wall_ns.sum())
+    table = table.rows(measured)
+    weight, wall = table.stands_for, table.wall_ns.astype(np.float64)
     covered = float((weight * wall).sum())
-    scale = float(table.wall_ns[mine].sum()) / covered if covered else 0.0
+    scale = all_ns / covered if covered else 0.0
 
     def total(values: Float64) -> float | None:
         """None if no fetch tells; a few that do not count as 0."""
@@ -69,21 +70,21 @@ def usage_of(table: FetchTable, mine: Bool) -> Usage:
         found = total(values)
         return None if found is None else found / 1e9
 
-    running = running_ns(table)[measured]
+    running = running_ns(table)
     left = wall - running
-    delay = table.delay_ns[measured]
-    waiting = np.minimum(np.nan_to_num(delay), left)
-    throttled = np.minimum(np.nan_to_num(table.throttled_ns[measured]), waiting)
-    reading = np.minimum(np.nan_to_num(table.reading_ns[measured]), left - waiting)
-    is_told, reading_is_told = not np.isnan(delay).all(), not np.isnan(table.reading_ns).all()
-    read, faults = total(table.read_bytes[measured]), total(table.major_faults[measured])
+    waiting = np.minimum(np.nan_to_num(table.delay_ns), left)
+    throttled = np.minimum(np.nan_to_num(table.throttled_ns), waiting)
+    reading = np.minimum(np.nan_to_num(table.reading_ns), left - waiting)
+    is_told = not np.isnan(table.delay_ns).all()
+    reading_is_told = not np.isnan(table.reading_ns).all()
+    read, faults = total(table.read_bytes), total(table.major_faults)
     return Usage(
         running_s=seconds(running),
         runnable_s=seconds(waiting - throttled) if is_told else None,
         throttled_s=seconds(throttled) if is_told else None,
         reading_s=seconds(reading) if reading_is_told else None,
         asleep_s=seconds(left - waiting - reading),
-        cpu_s=seconds(table.process_cpu_ns[measured]),
+        cpu_s=seconds(table.process_cpu_ns),
         read_bytes=None if read is None else round(read),
         major_faults=None if faults is None else round(faults),
         measured=int(measured.sum()),

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from trainprof.analysis.events import Events, Int64
+from trainprof.analysis.events import Bool, Events, Int64
 from trainprof.record.schema import COLLATE_SHIFT, FAULTS_SHIFT, NOT_TOLD, Kind
 
 Float64 = npt.NDArray[np.float64]
@@ -24,7 +24,7 @@ class FetchTable:
 
     Attributes:
         loader: Id, 0 where it is not known.
-        pid: Of the process.
+        pid, thread: Of the process, and of the thread in its log.
         worker: Its number + 1, 0 in the process that trains.
         samples: Asked for; 1 where the index is no list.
         waited_ns: From the `next` around it to its start (the sampler), 0 in a worker.
@@ -33,14 +33,15 @@ class FetchTable:
         cpu_ns: CPU time of the thread.
         process_cpu_ns: Of all threads of the process.
         delay_ns: The thread could run and no core was free, or the cgroup was stopped.
-        throttled_ns: The cgroup was stopped by its quota since the fetch before.
+        throttled_ns: The cgroup was stopped by its quota.
         reading_ns: The thread waited for block devices.
-        read_bytes, major_faults: From block devices, by the thread.
+        read_bytes, major_faults: From block devices, by the process.
         batch_bytes: Of the tensors and arrays of the batch.
     """
 
     loader: Int64
     pid: Int64
+    thread: Int64
     worker: Int64
     start_ns: Int64
     samples: Int64
@@ -59,6 +60,10 @@ class FetchTable:
 
     def __len__(self) -> int:
         return len(self.loader)
+
+    def rows(self, which: Bool | Int64 | slice) -> FetchTable:
+        """Returns the rows of a mask, an index array or a slice."""
+        return FetchTable(*(getattr(self, name)[which] for name in _COLUMNS))
 
     @staticmethod
     def joined(tables: list[FetchTable]) -> FetchTable:
@@ -92,7 +97,8 @@ def fetch_table(events: Events, details: Details, pid: int, only_loader: int) ->
         fetch = np.flatnonzero(on_thread & events.is_kind(Kind.FETCH))
         call = np.flatnonzero(on_thread & events.is_kind(Kind.LOADER_NEXT))
         loader = events.site[fetch].astype(np.int64)
-        around = _innermost_around(events, fetch, call)
+        begun = np.searchsorted(call, fetch) - 1
+        around = innermost_around(events.end[fetch], events.end[call], begun)
         waited = np.zeros(len(fetch), dtype=np.int64)
         inside = around >= 0
         caller = call[around[inside]]
@@ -103,6 +109,7 @@ def fetch_table(events: Events, details: Details, pid: int, only_loader: int) ->
             FetchTable(
                 loader=np.where(loader == 0, only_loader, loader),
                 pid=np.full(len(fetch), pid, dtype=np.int64),
+                thread=np.full(len(fetch), thread, dtype=np.int64),
                 worker=events.flags[fetch].astype(np.int64),
                 start_ns=start,
                 samples=value & ((1 << COLLATE_SHIFT) - 1),
@@ -135,8 +142,11 @@ def _measured(details: Details, start: Int64) -> dict[str, Any]:
     def from_us(told: npt.NDArray[Any]) -> Float64:
         return np.where(told == NOT_TOLD, np.nan, told.astype(np.float64) * 1000)
 
+    def or_nothing(found: Float64) -> Float64:
+        return np.where(np.isnan(found) & (of_cpu >= 0), 0.0, found)
+
     cpu, of_cpu = column(Kind.FETCH_CPU)
-    io, of_io = column(Kind.FETCH_IO)
+    io, of_io = column(Kind.FETCH_IO)  # written where there was any
     reading, of_reading = column(Kind.FETCH_READING)
     batch, of_batch = column(Kind.FETCH_BATCH)
     return {
@@ -144,21 +154,28 @@ def _measured(details: Details, start: Int64) -> dict[str, Any]:
         "cpu_ns": values(of_cpu, cpu["end"] - cpu["start"]),
         "process_cpu_ns": values(of_cpu, cpu["value"]),
         "delay_ns": values(of_cpu, from_us(cpu["site"])),
-        "throttled_ns": values(of_io, from_us(io["site"])),
+        "throttled_ns": or_nothing(values(of_io, from_us(io["site"]))),
         "reading_ns": values(of_reading, reading["end"] - reading["start"]),
-        "read_bytes": values(of_io, io["value"] & ((1 << FAULTS_SHIFT) - 1)),
-        "major_faults": values(of_io, io["value"] >> FAULTS_SHIFT),
+        "read_bytes": or_nothing(values(of_io, io["value"] & ((1 << FAULTS_SHIFT) - 1))),
+        "major_faults": or_nothing(values(of_io, io["value"] >> FAULTS_SHIFT)),
         "batch_bytes": values(of_batch, batch["value"]),
     }
 
 
-def _innermost_around(events: Events, inner: Int64, outer: Int64) -> Int64:
-    """Returns for each event of `inner` the place in `outer` of the innermost around it, or -1."""
-    found = np.searchsorted(outer, inner) - 1
+def innermost_around(end: Int64, outer_end: Int64, begun: Int64) -> Int64:
+    """Returns for each stretch of time the place of the innermost outer one around it, or -1.
+
+    Args:
+        end: Of the inner ones.
+        outer_end: Of the outer ones, in order of start.
+        begun: For each inner one the place of the last outer one that had begun before it, or -1.
+    """
+    found: Int64 = begun.copy()
+    is_past = found[:0]
     for _ in range(_MAX_DEPTH):
         # Where one ended before, an earlier one may reach over it: a loader in a dataset.
         is_past = np.flatnonzero(found >= 0)
-        is_past = is_past[events.end[outer[found[is_past]]] < events.end[inner[is_past]]]
+        is_past = is_past[outer_end[found[is_past]] < end[is_past]]
         if len(is_past) == 0:
             return found
         found[is_past] -= 1

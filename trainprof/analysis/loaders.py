@@ -17,7 +17,7 @@ from trainprof.analysis.names import Sites
 from trainprof.analysis.passes import TRAINING, Passes
 from trainprof.analysis.statistics import statistics_s
 from trainprof.analysis.summary import Loader
-from trainprof.analysis.system_processes import Tick
+from trainprof.analysis.system_processes import Samples, Tick
 from trainprof.record.schema import Kind
 
 
@@ -30,6 +30,7 @@ class BatchMaking:
         slow: The samples that took longest.
         details: Of the process that trains.
         ticks: Samples of the process tree.
+        samples: Of those, the workers', by pid.
         origin_ns: The run's start.
         slow_samples: How many of them to list.
     """
@@ -38,6 +39,7 @@ class BatchMaking:
     slow: SlowSamples
     details: Details
     ticks: list[Tick]
+    samples: Mapping[int, Samples]
     origin_ns: int
     slow_samples: int
 
@@ -132,7 +134,7 @@ def _loader_of(
             fetches,
             p,
             making.slow,
-            making.ticks,
+            making.samples,
             origin_ns=making.origin_ns,
             slow_samples=making.slow_samples,
         ),

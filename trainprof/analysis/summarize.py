@@ -8,20 +8,26 @@ from typing import Final
 
 import numpy as np
 
+from trainprof.analysis.batch_making import DEFAULT_SLOW_SAMPLES, SlowSamples
+from trainprof.analysis.delivery import worker_table
 from trainprof.analysis.ending import ending
 from trainprof.analysis.epochs import epochs_of, evaluation_of
 from trainprof.analysis.events import Events
 from trainprof.analysis.facts import Facts, integer, number
 from trainprof.analysis.faults import faults_of
 from trainprof.analysis.feeding import epoch_starts
-from trainprof.analysis.fetches import FetchTable, fetch_table
+from trainprof.analysis.fetches import Details, FetchTable, fetch_table
 from trainprof.analysis.inner_runs import inner_runs
 from trainprof.analysis.ledger import Attribution, attribute, ledger, loop_seconds
-from trainprof.analysis.loaders import loaders_of
+from trainprof.analysis.line_times import has_timed_functions, line_cost
+from trainprof.analysis.loader_bounds import with_bounds
+from trainprof.analysis.loaders import BatchMaking, loaders_of
 from trainprof.analysis.names import UNKNOWN_SITE, Sites
 from trainprof.analysis.outliers import outliers
 from trainprof.analysis.part import described, narrowed
 from trainprof.analysis.passes import EVALUATION, TRAINING
+from trainprof.analysis.pipeline import PipelineInputs
+from trainprof.analysis.pipeline_fit import pipeline_inputs
 from trainprof.analysis.ranks import across_ranks, common_evidence, rank_recordings, rank_row
 from trainprof.analysis.rebuilt import renumbered
 from trainprof.analysis.recording import Recording, read_recording
@@ -38,10 +44,15 @@ from trainprof.analysis.summary import (
     Training,
 )
 from trainprof.analysis.system import samples_between, system_summary
+from trainprof.analysis.system_processes import samples_by_pid, ticks_of
 from trainprof.analysis.timeline import Timeline, build_timeline
 from trainprof.analysis.traffic import sync_points, transfers
 from trainprof.analysis.training_part import training_of
-from trainprof.analysis.training_process import TrainingProcess, training_processes
+from trainprof.analysis.training_process import (
+    TrainingProcess,
+    is_of_loader,
+    training_processes,
+)
 from trainprof.analysis.verdict import Evidence, verdict
 from trainprof.record.run_directory import RunDirectory
 from trainprof.record.schema import RECORD_BYTES, Kind
@@ -72,7 +83,8 @@ def summarize(
     if of_ranks:
         placed = [replace(recording, directory=directory) for recording in of_ranks]
         pairs = [(one, training_processes(one)[0]) for one in placed]
-        return _joined([(_analysed(*pair, epoch, steps), *pair) for pair in pairs])
+        joined = _joined([(_analysed(*pair, epoch, steps), *pair) for pair in pairs])
+        return replace(joined, lines=line_cost([log for one in of_ranks for log in one.logs]))
     recording = read_recording(directory)
     first, *others = training_processes(recording)
     if others and first.rank is not None and others[0].rank is not None:
@@ -182,11 +194,12 @@ def _summary(run: _Analysed) -> _Shown:
     )
     account = ledger(timeline.events, attribution, window)
     steps = step_table(timeline, attribution, facts)
-    fetches = _fetches(run)
-    training = training_of(timeline, steps, fetches, facts)
+    making = _batch_making(run)
+    training = training_of(timeline, steps, making.fetches, facts)
     loaders = loaders_of(
-        timeline.passes, timeline.on_thread, timeline.all_events, fetches, facts, sites
+        timeline.passes, timeline.on_thread, timeline.all_events, making, facts, sites
     )
+    loaders = with_bounds(loaders, lambda number: _pipeline_inputs(run, making, number))
     system = _system(run)
     evidence = _evidence(run, attribution, account, training, loaders)
     summary = RunSummary(
@@ -230,6 +243,7 @@ def _summary(run: _Analysed) -> _Shown:
         verdict=verdict(evidence),
         overhead=_overhead(run, steps),
         wait_threshold_s=run.wait_threshold_s(),
+        lines=line_cost(run.recording.logs),
         not_observed=_not_observed(run, system, training),
         faults=faults_of(recording, run.origin_ns),
     )
@@ -267,21 +281,72 @@ def _exit(recording: Recording) -> Exit:
     return ending(recording, [x for x in recording.logs if x.pid == pid or x.role == "script"])
 
 
-def _fetches(run: _Analysed) -> FetchTable:
-    first_of = run.timeline.first_of
+def _batch_making(run: _Analysed) -> BatchMaking:
+    first_of, process = run.timeline.first_of, run.process
     with_workers = {first_of.get(number, number) for number in run.facts.loaders_with_workers()}
     only = with_workers.pop() if len(with_workers) == 1 else 0
-    has_logs = bool(run.process.logs)
-    tables = [fetch_table(run.timeline.all_events, run.process.pid, 0)] if has_logs else []
+    own = _in_window(process.details, run)
+    of_loader = is_of_loader(own)
+    own["site"][of_loader] = renumbered(own["site"][of_loader], first_of)
+    workers = worker_table(own)
+    tables, slow = [], []
+    if process.logs:
+        table = fetch_table(run.timeline.all_events, own, process.pid, 0)
+        tables.append(replace(table, loader=renumbered(table.loader, first_of)))
+        slow.append(SlowSamples.of_process(own, tables[-1]))
     window = run.timeline.window
-    for log in run.process.workers:
+    for log in process.workers:
         events = log.events
         if run.part is not None:
             inside = (events.start >= window.start) & (events.start < window.end)
             events = events.where(inside)
-        tables.append(fetch_table(events, log.pid or 0, only))
+        pid = log.pid or 0
+        of_worker = _in_window(log.details, run)
+        table = fetch_table(events, of_worker, pid, 0)
+        known = renumbered(table.loader, first_of)
+        told = workers.loader_of(pid, table.start_ns)
+        loader = np.where(told > 0, told, np.where(known > 0, known, only))
+        tables.append(replace(table, loader=loader))
+        slow.append(SlowSamples.of_process(of_worker, tables[-1]))
     fetches = FetchTable.joined(tables)
-    return replace(fetches, loader=renumbered(fetches.loader, first_of))
+    ticks = ticks_of(run.recording.process_lines)
+    in_workers = fetches.pid[fetches.worker > 0]
+    asked = integer(run.recording.section("options").get("slow_samples"))
+    return BatchMaking(
+        fetches=fetches,
+        slow=SlowSamples.joined(slow),
+        details=own,
+        ticks=ticks,
+        samples=samples_by_pid(ticks, np.unique(in_workers).tolist()),
+        origin_ns=run.origin_ns,
+        slow_samples=DEFAULT_SLOW_SAMPLES if asked is None else max(asked, 0),
+    )
+
+
+def _pipeline_inputs(run: _Analysed, making: BatchMaking, loader: int) -> PipelineInputs | None:
+    """None where lines were timed too: the script is slowed, and its parts not alike."""
+    host = run.recording.section("host")
+    cores = number(host.get("usable_cores"), 0.0) or number(host.get("cores"), 0.0)
+    if cores <= 0 or _has_timed_lines(run.recording):
+        return None
+    return pipeline_inputs(
+        run.timeline,
+        making.fetches,
+        run.facts,
+        loader,
+        cores=cores,
+        details=making.details,
+        ticks=making.ticks,
+        pid=run.process.pid,
+    )
+
+
+def _in_window(details: Details, run: _Analysed) -> Details:
+    window, start = run.timeline.window, details["start"]
+    is_inside = (start >= window.start) & (start < window.end)
+    is_worker = details["kind"] == Kind.WORKER
+    found: Details = details[is_inside | is_worker | (run.part is None)].copy()
+    return found
 
 
 def _system(run: _Analysed) -> System | None:
@@ -324,7 +389,13 @@ def _evidence(
         checkpoint_site=_longest_site(timeline.events.where(saves), run.sites()),
         evaluation_site=longest.site if longest is not None else None,
         other_place=max(places, key=lambda name: places[name]) if places else None,
+        has_timed_lines=_has_timed_lines(run.recording),
     )
+
+
+def _has_timed_lines(recording: Recording) -> bool:
+    is_asked_for = bool(recording.section("options").get("lines"))
+    return is_asked_for or any(map(has_timed_functions, recording.logs))
 
 
 def _longest_site(events: Events, sites: Sites) -> str | None:

@@ -210,8 +210,34 @@ class Fetch:
 
 
 @dataclass(frozen=True, slots=True)
+class LoaderBound:
+    """What keeps a loader's batches from coming faster, by the pipeline model.
+
+    Attributes:
+        by: one worker's latency|CPU|storage|receive in the main process|sampler|compute.
+        margin: By which share the next limit lies below that one.
+        wait_cause: What most of the wait goes to: the same names but "compute".
+        parts_s: Of a mean step in the model: blocked, receive, sampler, compute, by name.
+        limits_s: What a step would take at least, were nothing but this in the way: a worker (or
+            storage), the CPU, the main process.
+        step_s, measured_step_s: A mean step with filled buffers, in the model and as recorded.
+    """
+
+    by: str
+    margin: float
+    wait_cause: str
+    parts_s: dict[str, float]
+    limits_s: dict[str, float]
+    step_s: float
+    measured_step_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Loader:
-    """A DataLoader, named by the user's line that built it."""
+    """A DataLoader, named by the user's line that built it.
+
+    `bound` is None where the pipeline model does not apply.
+    """
 
     id: int
     site: str
@@ -240,6 +266,7 @@ class Loader:
     lost_workers: list[dict[str, Any]]
     fetch: Fetch | None
     thread: str
+    bound: LoaderBound | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
@@ -24,6 +25,7 @@ from trainprof.analysis.time_weighted import (
 )
 
 Key = tuple[int, int]  # pid and start time
+Samples = list[tuple[int, Line]]  # of one process: time in ns, and its counters
 
 # Only the biggest are listed: a run may start thousands of short processes.
 MAX_PROCESSES: Final = 64
@@ -184,18 +186,23 @@ def _percent(used_ns: Floats, times_ns: Times, window: Window) -> Spans:
     return spans_between(percent, times_ns, window)
 
 
-def resources_of(ticks: list[Tick], pid: int, start_ns: int, end_ns: int) -> dict[str, Any]:
+def samples_by_pid(ticks: list[Tick], pids: Collection[int]) -> dict[int, Samples]:
+    """Returns the samples of some processes, in order of time."""
+    found: dict[int, Samples] = {pid: [] for pid in pids}
+    for tick in ticks:
+        for (pid, _), process in tick.processes.items():
+            if pid in found:
+                found[pid].append((tick.t_ns, process))
+    return found
+
+
+def resources_of(samples: Samples, start_ns: int, end_ns: int) -> dict[str, Any]:
     """Returns what samples tell of one process in a stretch of time; {} without any.
 
     Highest memory and threads, and of the counters what was added from first to last sample.
     """
-    samples = [
-        (tick.t_ns, process)
-        for tick in ticks
-        if start_ns <= tick.t_ns <= end_ns
-        for (its_pid, _), process in tick.processes.items()
-        if its_pid == pid
-    ]
+    begin = bisect_left(samples, start_ns, key=_time)
+    samples = samples[begin : bisect_right(samples, end_ns, key=_time)]
     if not samples:
         return {}
     told: dict[str, Any] = {}
@@ -214,6 +221,10 @@ def resources_of(ticks: list[Tick], pid: int, start_ns: int, end_ns: int) -> dic
     told["states"], told["seconds"] = len(states), passed_s
     told["reading_share"] = states.count("D") / len(states)
     return told
+
+
+def _time(sample: tuple[int, Line]) -> int:
+    return sample[0]
 
 
 def last_sample(

@@ -27,7 +27,7 @@ class TrainingProcess:
     Attributes:
         logs: As read, oldest first; [] where nothing was recorded.
         events: Of all threads and logs, in order of start; sites and threads renumbered.
-        details: Of all logs, of RECORD_DTYPE; loader ids renumbered.
+        details: Of all logs, of RECORD_DTYPE; loader ids and threads renumbered.
         facts: Their texts.
         main_thread: Number of the main thread in `events.thread`, or None.
         workers: Logs of its descendants that do not train themselves.
@@ -152,7 +152,7 @@ def _joined(logs: list[ProcessLog], workers: list[ProcessLog]) -> TrainingProces
         if main is not None and main_thread is None:
             main_thread = threads + main
         tables.append(_renumbered(log, ids, threads, main_thread))
-        details.append(_details_renumbered(log, ids))
+        details.append(_details_renumbered(log, ids, threads, main_thread))
         for topic in Topic:
             for number, told in log.texts_of(topic).items():
                 if topic is Topic.LOADER and ids and isinstance(told, dict):
@@ -181,13 +181,26 @@ def _renumbered(log: ProcessLog, ids: int, threads: int, main_thread: int | None
     return Events(events.kind, events.flags, thread, site, events.start, events.end, events.value)
 
 
-def _details_renumbered(log: ProcessLog, ids: int) -> npt.NDArray[np.void]:
-    if ids == 0:
+def _details_renumbered(
+    log: ProcessLog, ids: int, threads: int, main_thread: int | None
+) -> npt.NDArray[np.void]:
+    """Details likewise; a LINE record has no thread."""
+    if ids == 0 and threads == 0:
         return log.details
     details: npt.NDArray[np.void] = log.details.copy()
-    is_loader = np.isin(details["kind"], _OF_LOADER) & (details["site"] > 0)
-    details["site"][is_loader] += np.uint32(ids)
+    details["site"][is_of_loader(details) & (details["site"] > 0)] += np.uint32(ids)
+    has_thread = details["kind"] != Kind.LINE
+    is_main = has_thread & (details["thread"] == log.main_thread)
+    details["thread"][has_thread] += np.uint16(threads)
+    if log.main_thread is not None and main_thread is not None:
+        details["thread"][is_main] = main_thread
     return details
+
+
+def is_of_loader(details: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
+    """Returns which details have a loader's id as their site."""
+    mask: npt.NDArray[np.bool_] = np.isin(details["kind"], _OF_LOADER)
+    return mask
 
 
 def _in_order(tables: list[Events]) -> Events:

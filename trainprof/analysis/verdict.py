@@ -36,6 +36,7 @@ class Evidence:
         training_s: Of the training phase.
         training: Seconds per ledger key inside the training phase.
         has_device: An accelerator was used.
+        has_timed_lines: Timing lines slowed the script.
     """
 
     wall_s: float
@@ -48,6 +49,7 @@ class Evidence:
     checkpoint_site: str | None
     evaluation_site: str | None
     other_place: str | None
+    has_timed_lines: bool = False
 
 
 def verdict(evidence: Evidence) -> Verdict:
@@ -56,6 +58,11 @@ def verdict(evidence: Evidence) -> Verdict:
     Where computing is most of the time and nothing else reaches HIGH_SHARE, it is `compute`, and
     the level tells how far the loop is bound by its data: not or moderately.
     """
+    if evidence.has_timed_lines:
+        return Verdict(
+            "unknown",
+            "NO VERDICT: line timing slows the script, some of its parts more than others",
+        )
     if evidence.steps.steps == 0 and evidence.training.get("evaluation", 0) > 0:
         return _without_steps(evidence)
     if evidence.steps.steady_steps < MIN_STEADY_STEPS:

@@ -11,19 +11,24 @@ from typing import Annotated, Any, Final, NoReturn
 import typer
 
 from trainprof import __version__
-from trainprof.cli.command_line import options_with_value, our_part, separated
+from trainprof.cli.command_line import options_with_value, our_part, script_word, separated
+from trainprof.cli.lines import lines, names_saved_run, saved_lines
 from trainprof.cli.output import complain
 from trainprof.cli.report import report
 from trainprof.cli.run import run
 from trainprof.record.errors import TrainprofError
 
 PROGRAM: Final = "trainprof"
-VERBS: Final[dict[str, Callable[..., object]]] = {"run": run, "report": report}
+VERBS: Final[dict[str, Callable[..., object]]] = {"run": run, "lines": lines, "report": report}
 # Those that start a script: what follows SCRIPT is not ours, and a failure before it starts is 125.
-LAUNCHING_VERBS: Final = frozenset({"run"})
+LAUNCHING_VERBS: Final = frozenset({"run", "lines"})
+# What `lines` is where its SCRIPT is a saved run.
+SAVED_LINES: Final = "saved-lines"
 LAUNCH_FAILED: Final = 125
 USER_ERROR: Final = 2
 BROKEN_PIPE: Final = 141  # 128 + SIGPIPE, as a shell shows it
+
+_COMMANDS: Final = frozenset({*VERBS, SAVED_LINES})
 
 app = typer.Typer(
     name=PROGRAM,
@@ -34,6 +39,7 @@ app = typer.Typer(
 )
 for _verb, _command in VERBS.items():
     app.command(_verb)(_command)
+app.command(SAVED_LINES, hidden=True)(saved_lines)
 
 
 def _show_version(is_asked: bool) -> None:
@@ -72,7 +78,7 @@ def run_command(arguments: Sequence[str]) -> int:
     except Exception as error:
         if is_debug:
             traceback.print_exc()
-        called = f"{PROGRAM} {words[0]}" if words[0] in VERBS else PROGRAM
+        called = f"{PROGRAM} {arguments[0]}" if words[0] in _COMMANDS else PROGRAM
         return _complain_of(error, failed, called, is_debug=is_debug)
 
 
@@ -82,6 +88,9 @@ def _split(command: Any, arguments: Sequence[str]) -> tuple[list[str], bool]:
     if words[0] not in LAUNCHING_VERBS:
         return words, False
     valued = options_with_value(command.commands[words[0]])
+    script = script_word(words[1:], valued) if words[0] == "lines" else None
+    if script is not None and names_saved_run(script):
+        return [SAVED_LINES, *words[1:]], False
     return [words[0], *separated(words[1:], valued)], True
 
 

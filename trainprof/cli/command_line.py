@@ -29,28 +29,43 @@ def separated(arguments: Sequence[str], valued: frozenset[str]) -> list[str]:
         arguments: What follows the verb.
         valued: Our options that take a value.
     """
+    position, mark = _script_part(arguments, valued)
+    if position is None or mark == END_OF_OPTIONS:
+        return list(arguments)
+    return [*arguments[:position], END_OF_OPTIONS, *arguments[position:]]
+
+
+def script_word(arguments: Sequence[str], valued: frozenset[str]) -> str | None:
+    """Returns SCRIPT, None where there is none or it is told from a saved run by `--` or `-m`.
+
+    Args:
+        arguments: What follows the verb.
+        valued: Our options that take a value.
+    """
+    position, mark = _script_part(arguments, valued)
+    return arguments[position] if position is not None and mark is None else None
+
+
+def _script_part(arguments: Sequence[str], valued: frozenset[str]) -> tuple[int | None, str | None]:
+    """Returns where the script's part begins, and whether behind `--`, behind `-m MODULE`."""
     position = 0
     while position < len(arguments):
         word = arguments[position]
         if word == END_OF_OPTIONS:
-            return list(arguments)
+            return position + 1, END_OF_OPTIONS
         if word == "-" or not word.startswith("-"):
-            return _split_at(arguments, position)
+            return position, None
         option, takes_next = _option(word, valued)
         position += 2 if takes_next else 1
         if option == MODULE_OPTION:
-            return _split_at(arguments, position)
-    return list(arguments)
+            return position, MODULE_OPTION
+    return None, None
 
 
 def our_part(arguments: Sequence[str]) -> list[str]:
     """Returns the separated arguments up to the `--`."""
     words = list(arguments)
     return words[: words.index(END_OF_OPTIONS)] if END_OF_OPTIONS in words else words
-
-
-def _split_at(arguments: Sequence[str], position: int) -> list[str]:
-    return [*arguments[:position], END_OF_OPTIONS, *arguments[position:]]
 
 
 def _option(word: str, valued: frozenset[str]) -> tuple[str, bool]:

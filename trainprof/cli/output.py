@@ -55,14 +55,15 @@ def _one_line(text: str) -> str:
 
 
 def _has_color(stream: TextIO | None) -> bool:
-    return _is_terminal(stream) and not os.environ.get("NO_COLOR") and _term() != "dumb"
+    return is_terminal(stream) and not os.environ.get("NO_COLOR") and _term() != "dumb"
 
 
 def _term() -> str:
     return os.environ.get("TERM", "")
 
 
-def _is_terminal(stream: TextIO | None) -> bool:
+def is_terminal(stream: TextIO | None) -> bool:
+    """Tells whether a person looks at what is written to the stream."""
     try:
         return stream is not None and stream.isatty()
     except ValueError:  # closed

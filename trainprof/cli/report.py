@@ -20,13 +20,16 @@ from trainprof.record.run_directory import MANIFEST_SCHEMA_VERSION, RunDirectory
 from trainprof.record.run_file import read_run_file
 
 if TYPE_CHECKING:
-    from trainprof.analysis.summary import RunSummary
+    from collections.abc import Callable
+
+    from trainprof.analysis.summary import Loader, RunSummary
 
 RUNS: Final = Path("trainprof-runs")
 # What we wrote ourselves stays far below; what is larger is not ours. As objects the worst that a
 # file can hold takes about thirty times its size.
 LARGEST_JSON_BYTES: Final = 1 << 25
 # No run comes near so many steps, and they fit an int64.
+_LOADERS_NAMED: Final = 10
 _STEPS: Final = re.compile(r"([0-9]{1,15}):([0-9]{1,15})")
 
 
@@ -49,6 +52,11 @@ def _format(text: str) -> Format:
 
 class RunNotFound(TrainprofError):
     slug: ClassVar[str] = "run-not-found"
+    exit_code: ClassVar[int] = 2
+
+
+class LoaderNotFound(TrainprofError):
+    slug: ClassVar[str] = "loader-not-found"
     exit_code: ClassVar[int] = 2
 
 
@@ -81,6 +89,13 @@ def report(
     steps: Annotated[
         str | None, typer.Option(metavar="A:B", help="Only steps A to B, counted from 1.")
     ] = None,
+    loader: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ID",
+            help="Only this loader, in full: its id, or its place such as train.py:84.",
+        ),
+    ] = None,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Show all there is.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of ours.")] = False,
 ) -> None:
@@ -93,7 +108,10 @@ def report(
     if summary is None:
         index = None if epoch is None else epoch - 1
         summary = _rebuilt_summary(directory, index, chosen_steps)
-    write(sys.stdout, _rendered(summary, format, verbose=verbose))
+    if loader is None:
+        write(sys.stdout, _rendered(summary, format, verbose=verbose))
+    else:
+        write(sys.stdout, _rendered_loader(summary, find_loader(summary, loader), format))
 
 
 def find_run(name: str) -> RunDirectory:
@@ -123,6 +141,34 @@ def _first_run(directories: list[Path], name: str) -> RunDirectory:
             return directory
     path = directories[0]
     raise RunDamaged(f"{path} is not a run directory: no manifest.json", hint=_known_runs())
+
+
+def find_loader(summary: RunSummary, name: str) -> int:
+    """Returns which of the summary's loaders `name` means: an id, or a place as reports show it.
+
+    The end of a place will do: train.py:84 for src/train.py:84.
+
+    Raises:
+        LoaderNotFound: If it is none of them, or several.
+    """
+    matches: tuple[Callable[[Loader], bool], ...] = (
+        lambda one: str(one.id) == name,
+        lambda one: one.site == name,
+        lambda one: one.site.endswith(f"/{name}"),
+    )
+    for is_it in matches:
+        found = [index for index, one in enumerate(summary.loaders) if is_it(one)]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            ids = ", ".join(str(summary.loaders[index].id) for index in found)
+            told = f"several loaders were built at {name}"
+            raise LoaderNotFound(told, hint=f"name one by id: {ids}")
+    known = ", ".join(f"{one.id} ({one.site})" for one in summary.loaders[:_LOADERS_NAMED])
+    raise LoaderNotFound(
+        f"no loader {name!r} in this run",
+        hint=f"loaders: {known}" if known else "no DataLoader was seen in it",
+    )
 
 
 def saved_summary(directory: RunDirectory) -> RunSummary | None:
@@ -183,6 +229,23 @@ def _rendered(summary: RunSummary, format: Format, *, verbose: bool) -> str:
     style = style_of(sys.stdout)
     return terminal.render(
         summary, width=style.width, color=style.color, unicode=style.unicode, verbose=verbose
+    )
+
+
+def _rendered_loader(summary: RunSummary, index: int, format: Format) -> str:
+    if format is Format.JSON:
+        from trainprof.report import json_format
+
+        return json_format.render_loader(summary, index)
+    if format is Format.MARKDOWN:
+        from trainprof.report import markdown
+
+        return markdown.render_loader(summary, index)
+    from trainprof.report import loader_page
+
+    style = style_of(sys.stdout)
+    return loader_page.render(
+        summary, index, width=style.width, color=style.color, unicode=style.unicode
     )
 
 

@@ -5,20 +5,21 @@ from __future__ import annotations
 import shlex
 import sys
 import traceback
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from trainprof.cli.duration import seconds_between
+from trainprof.cli import run_options
 from trainprof.cli.output import complain, style_of, write
-from trainprof.cli.whole_number import at_least
 from trainprof.launch import signals
 from trainprof.launch.manifest import exit_reason
 from trainprof.launch.options import (
     DEFAULT_INTERVAL_S,
+    DEFAULT_SLOW_SAMPLES,
     DEFAULT_WAIT_THRESHOLD_S,
+    LineOptions,
     RunOptions,
 )
 from trainprof.launch.outcome import Outcome, mirror_exit
@@ -29,70 +30,36 @@ from trainprof.record.run_directory import RunDirectory, write_json
 if TYPE_CHECKING:
     from trainprof.analysis.summary import RunSummary
 
+# Says what is written to the terminal of a run that has ended.
+Page = Callable[["RunSummary", FinishedRun], str]
+
 
 def run(
-    script: Annotated[
-        str | None,
-        typer.Argument(metavar="SCRIPT", help="A Python file, or a command such as torchrun."),
-    ] = None,
-    arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="ARGS", help="All of it belongs to the script.")
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="DIR",
-            help="The run directory.  [default: a new one under trainprof-runs]",
-        ),
-    ] = None,
-    module: Annotated[
-        str | None,
-        typer.Option("-m", metavar="MODULE", help="Run a module, as python -m does."),
-    ] = None,
-    interval: Annotated[
-        float,
-        typer.Option(
-            parser=seconds_between(0.1, 60),
-            metavar="DURATION",
-            help="Time between two samples of the system, 0.1 to 60 s.",
-        ),
-    ] = DEFAULT_INTERVAL_S,
-    max_steps: Annotated[
-        int | None,
-        typer.Option(parser=at_least(1), metavar="N", help="End the run cleanly after N steps."),
-    ] = None,
-    max_time: Annotated[
-        float | None,
-        typer.Option(
-            parser=seconds_between(0.001),
-            metavar="DURATION",
-            help="End the run cleanly after this time.",
-        ),
-    ] = None,
-    wait_threshold: Annotated[
-        float,
-        typer.Option(
-            parser=seconds_between(0),
-            metavar="DURATION",
-            help="A wait for a batch over this counts as slow.",
-        ),
-    ] = DEFAULT_WAIT_THRESHOLD_S,
-    quiet: Annotated[
-        bool, typer.Option("-q", "--quiet", help="Write no report to the terminal.")
+    script: run_options.Script = None,
+    arguments: run_options.Arguments = None,
+    output: run_options.Output = None,
+    module: run_options.Module = None,
+    interval: run_options.Interval = DEFAULT_INTERVAL_S,
+    max_steps: run_options.MaxSteps = None,
+    max_time: run_options.MaxTime = None,
+    wait_threshold: run_options.WaitThreshold = DEFAULT_WAIT_THRESHOLD_S,
+    slow_samples: run_options.SlowSamples = DEFAULT_SLOW_SAMPLES,
+    lines: Annotated[
+        bool,
+        typer.Option("--lines", help="Time lines too, as trainprof lines does; slows the script."),
     ] = False,
-    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Report all there is.")] = False,
-    progress: Annotated[bool, typer.Option("--progress", help="Live lines on stderr.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of ours.")] = False,
+    quiet: run_options.Quiet = False,
+    verbose: run_options.Verbose = False,
+    progress: run_options.Progress = False,
+    debug: run_options.Debug = False,
 ) -> NoReturn:
     """Profile a run of SCRIPT.
 
     All that follows SCRIPT, or -m MODULE, belongs to the script. The exit status is the script's.
     """
-    finished = launch(
+    run_to_end(
         RunOptions(
-            words=(*(() if script is None else (script,)), *(arguments or ())),
+            words=run_options.words(script, arguments),
             module=module,
             output=output,
             interval_s=interval,
@@ -100,14 +67,43 @@ def run(
             max_steps=max_steps,
             max_time_s=max_time,
             progress=progress,
+            lines=LineOptions() if lines else None,
+            slow_samples=slow_samples,
         ),
+        lambda summary, _: _page(summary, verbose=verbose),
+        quiet=quiet,
+        debug=debug,
+    )
+
+
+def run_to_end(
+    options: RunOptions,
+    page: Page,
+    *,
+    then: Callable[[FinishedRun], None] | None = None,
+    quiet: bool,
+    debug: bool,
+) -> NoReturn:
+    """Runs the script, saves the summary, writes a page to stderr and ends as the script did.
+
+    Args:
+        options: What to run and how.
+        page: Makes what is written.
+        then: Called when that is done, or None.
+        quiet: Write nothing.
+        debug: Show tracebacks of ours.
+    """
+    finished = launch(
+        options,
         at_end=_give_up_report_at_signal,
         progress=lambda line: write(sys.stderr, f"{line}\n"),
     )
     # One report per launch: the other ranks' stand in their directories.
     is_shown = not quiet and finished.rank in (None, 0)
     try:
-        _report(finished, is_shown=is_shown, verbose=verbose)
+        _report(finished, page if is_shown else None)
+        if then is not None:
+            then(finished)
     except Exception as error:
         if debug:
             traceback.print_exc()
@@ -116,6 +112,15 @@ def run(
             hint=f"the recording is kept in {finished.directory.path}",
         )
     mirror_exit(finished.outcome)
+
+
+def _page(summary: RunSummary, *, verbose: bool) -> str:
+    from trainprof.report import terminal
+
+    style = style_of(sys.stderr)
+    return terminal.render(
+        summary, width=style.width, color=style.color, unicode=style.unicode, verbose=verbose
+    )
 
 
 def _give_up_report_at_signal(directory: RunDirectory, outcome: Outcome) -> None:
@@ -142,7 +147,7 @@ def _as_seen(summary: RunSummary, finished: FinishedRun) -> RunSummary:
     return replace(summary, run=replace(summary.run, exit=end), faults=faults)
 
 
-def _report(finished: FinishedRun, *, is_shown: bool, verbose: bool) -> None:
+def _report(finished: FinishedRun, page: Page | None) -> None:
     from trainprof.analysis.summarize import summarize
     from trainprof.analysis.summary import to_jsonable
 
@@ -160,12 +165,5 @@ def _report(finished: FinishedRun, *, is_shown: bool, verbose: bool) -> None:
             f"summary.json cannot be written: {error.strerror or error}",
             hint=f"what was recorded is in {finished.directory.path}",
         )
-    if not is_shown:
-        return
-    from trainprof.report import terminal
-
-    style = style_of(sys.stderr)
-    text = terminal.render(
-        summary, width=style.width, color=style.color, unicode=style.unicode, verbose=verbose
-    )
-    write(sys.stderr, text)
+    if page is not None:
+        write(sys.stderr, page(summary, finished))

@@ -68,6 +68,8 @@ def opening_manifest(
             "wait_threshold_s": options.wait_threshold_s,
             "max_steps": options.max_steps,
             "max_time_s": options.max_time_s,
+            "lines": options.lines.to_json() if options.lines is not None else None,
+            "slow_samples": options.slow_samples,
         },
         "exit": {"status": None, "signal": None, "reason": "running", "detail": None},
         "script_pid": None,

@@ -4,10 +4,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 DEFAULT_INTERVAL_S: Final = 0.5
 DEFAULT_WAIT_THRESHOLD_S: Final = 0.5
+DEFAULT_SLOW_SAMPLES: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class LineOptions:
+    """Which lines are timed.
+
+    Attributes:
+        functions: Patterns `module:qualname` of functions; without any, those under `@profile`, or
+            where there are none, the training loop and what it and its loaders call.
+        only: Where: in the loaders' workers, in all other processes, or (None) in both.
+    """
+
+    functions: tuple[str, ...] = ()
+    only: Literal["workers", "main"] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {"functions": list(self.functions), "only": self.only}
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +41,8 @@ class RunOptions:
         max_steps: Steps after which the run is to end, or None.
         max_time_s: Seconds after which the run is to end, or None.
         progress: Live lines are wanted.
+        lines: Lines are timed, and which; None times none.
+        slow_samples: How many of a process's slowest samples are kept; with 0 none is timed.
     """
 
     words: tuple[str, ...]
@@ -33,12 +53,16 @@ class RunOptions:
     max_steps: int | None = None
     max_time_s: float | None = None
     progress: bool = False
+    lines: LineOptions | None = None
+    slow_samples: int = DEFAULT_SLOW_SAMPLES
 
     def for_tracee(self, *, spawned_ns: int, supervisor_pid: int) -> dict[str, Any]:
         """Returns what the profiled process is to know, as JSON values."""
         return {
+            "lines": self.lines.to_json() if self.lines is not None else None,
             "max_steps": self.max_steps,
             "max_time_s": self.max_time_s,
+            "slow_samples": self.slow_samples,
             "spawned_ns": spawned_ns,
             "supervisor_pid": supervisor_pid,
         }

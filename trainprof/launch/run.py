@@ -90,10 +90,11 @@ def run(
             spawned_time_ns=spawned_time_ns,
         )
         _write_first(directory, manifest)
+        for_tracee = options.for_tracee(spawned_ns=spawned_ns, supervisor_pid=os.getpid())
         environment = script_environment(
             environ,
             directory=str(directory.path),
-            options=options.for_tracee(spawned_ns=spawned_ns, supervisor_pid=os.getpid()),
+            options={**for_tracee, "throttle_file": recording.throttle_file()},
             site_directory=site_directory(),
         )
         pid = supervisor.spawn(environment, spawned_ns)
@@ -139,6 +140,14 @@ class Recording:
     _sampler: Sampler | None = None
     _progress_thread: ProgressThread | None = None
     _oom_kills_before: int | None = None
+
+    def throttle_file(self) -> str | None:
+        """Returns where the kernel tells how long a CPU quota has stopped us, None without one."""
+        with self._guarded("CPU quota"):
+            from trainprof.sampling import cores
+
+            return cores.throttle_file()
+        return None
 
     def start(self, pid: int, manifest: dict[str, Any]) -> None:
         """Begins to sample, and completes the manifest by what would have delayed the start."""

@@ -36,7 +36,7 @@ class CallSites:
         """True for code outside the standard library, site-packages and ourselves."""
         known = self._is_user.get(id(code))
         if known is None:
-            known = self._is_user[id(code)] = self._judge(code.co_filename)
+            known = self._is_user[id(code)] = self.is_user_file(code.co_filename)
             self._judged.append(code)
         return known
 
@@ -70,7 +70,8 @@ class CallSites:
             number = self._known[key] = self._log.define(Topic.SITE, text)
         return number
 
-    def _judge(self, file: str) -> bool:
+    def is_user_file(self, file: str) -> bool:
+        """Tells the same of a file that code stands in."""
         if file.startswith("<"):
             return file.startswith("<ipython") or file in ("<stdin>", "<string>")
         return not os.path.join(self._cwd, file).startswith((*self._libraries, *self._torch))

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import re
 import sys
+import weakref
 from _thread import get_ident
 from collections.abc import Callable
 from types import ModuleType
@@ -16,6 +20,7 @@ from trainprof.record.schema import Kind
 Wrapped = Callable[..., Any]
 
 _PID_BITS: Final = 32
+_PIDS: Final = re.compile(r"\d+")
 
 
 class DeliveryProbe:
@@ -30,16 +35,24 @@ class DeliveryProbe:
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._session = session
 
+        created = patcher.guarded(self._created)
+        find_lost = patcher.guarded(self._find_lost)
+        find_all_lost = patcher.guarded(self._find_all_lost)
+
         def wrap(cls: type) -> None:
-            created = patcher.guarded(self._created)
             patcher.around_if_there(self._maker_of_init(created), (cls, "__init__"))
             patcher.around_if_there(self._make_get, (cls, "_try_get_data"), inherited=True)
-            lost = patcher.guarded(self._find_lost)
-            patcher.around_if_there(self._maker_of_next(lost), (cls, "_next_data"), inherited=True)
+            next_data = self._maker_of_next(find_lost)
+            patcher.around_if_there(next_data, (cls, "_next_data"), inherited=True)
 
         self._loader.watch_classes(patcher, wrap)
-        pinning = sys.modules.get("torch.utils.data._utils.pin_memory")
+        pinning, signals = (
+            sys.modules.get(f"torch.utils.data._utils.{name}")
+            for name in ("pin_memory", "signal_handling")
+        )
         patcher.around_if_there(self._make_pin, (pinning, "pin_memory"))
+        check = self._maker_of_check(find_all_lost)
+        patcher.around_if_there(check, (signals, "_error_if_any_worker_fails"))
 
     def _maker_of_init(self, created: Callable[..., None]) -> Callable[[Wrapped], Wrapped]:
         now = self._session.now
@@ -76,7 +89,8 @@ class DeliveryProbe:
         poll = getattr(queue, "_poll", None)
         if queue is None or poll is None:
             return
-        self._parts[key] = parts = _Parts(hasattr(iterator, "_pin_memory_thread"))
+        is_pinned = hasattr(iterator, "_pin_memory_thread")
+        self._parts[key] = parts = _Parts(weakref.ref(iterator), is_pinned=is_pinned)
         self._session.keep_track(iterator, self._parts, key)
         now = self._session.now
 
@@ -108,12 +122,13 @@ class DeliveryProbe:
                     batch = original(self)
                 except BaseException as error:
                     if type(error) is not StopIteration:
-                        find_lost(self)
+                        find_lost(self, error)
                     hide_our_frame(error)
                     raise
-                blocked = parts.getting_ns if parts.is_pinned else parts.blocked_ns
-                receiving = max(parts.getting_ns - blocked, 0)
-                emit(_NEXT_PARTS, start, start + blocked, loader.number_of(self), receiving)
+                if parts is not _NOBODY:
+                    blocked = parts.getting_ns if parts.is_pinned else parts.blocked_ns
+                    receiving = max(parts.getting_ns - blocked, 0)
+                    emit(_NEXT_PARTS, start, start + blocked, loader.number_of(self), receiving)
                 return batch
 
             return _next_data
@@ -135,14 +150,42 @@ class DeliveryProbe:
 
         return _try_get_data
 
-    def _find_lost(self, iterator: Any) -> None:
-        """Notes the workers that have died; torch has just asked after them too."""
-        at = self._session.now()
+    def _maker_of_check(self, find_lost: Callable[..., None]) -> Callable[[Wrapped], Wrapped]:
+        """torch's handler of SIGCHLD calls this, wherever the script is."""
+
+        def make(original: Wrapped) -> Wrapped:
+            def _error_if_any_worker_fails(*args: Any, **kwargs: Any) -> Any:
+                try:
+                    return original(*args, **kwargs)
+                except BaseException as error:
+                    find_lost(error)
+                    hide_our_frame(error)
+                    raise
+
+            return _error_if_any_worker_fails
+
+        return make
+
+    def _find_all_lost(self, error: BaseException) -> None:
+        for parts in list(self._parts.values()):
+            iterator = parts.iterator()
+            if iterator is not None:
+                self._find_lost(iterator, error)
+
+    def _find_lost(self, iterator: Any, error: BaseException) -> None:
+        """Notes the workers that have died, other than those with nothing left to do.
+
+        Args:
+            iterator: Of the workers.
+            error: As torch tells the script: it names by pid those that left with status 0.
+        """
+        at, loader = self._session.now(), self._loader.number_of(iterator)
+        told = error.args[0] if type(error) is RuntimeError and error.args else ""
+        named = _PIDS.findall(told) if type(told) is str else []
         for number, worker in enumerate(getattr(iterator, "_workers", ())):
-            code = worker.exitcode
-            if code is not None and worker.pid is not None:
+            code = _exit_code(worker)
+            if code or (code == 0 and str(worker.pid) in named):
                 value = worker.pid | (code & 0xFFFF) << _PID_BITS
-                loader = self._loader.number_of(iterator)
                 self._session.emit(_WORKER_LOST, at, at, loader, value, number + 1 & 255)
 
     def _make_pin(self, original: Wrapped) -> Wrapped:
@@ -171,19 +214,38 @@ class _Parts:
     """What the present `next` of an iterator has spent so far.
 
     Attributes:
+        iterator: Returns whose `next` it is, while that lives.
         is_pinned: A thread receives and pins; `next` only waits for it.
         thread: That calls `next`.
         getting_ns: In asking for data, of which `blocked_ns` with nothing there.
     """
 
-    __slots__ = ("blocked_ns", "getting_ns", "is_pinned", "thread")
+    __slots__ = ("blocked_ns", "getting_ns", "is_pinned", "iterator", "thread")
 
-    def __init__(self, is_pinned: bool) -> None:
+    def __init__(self, iterator: Callable[[], Any], *, is_pinned: bool) -> None:
+        self.iterator = iterator
         self.is_pinned = is_pinned
         self.thread = self.getting_ns = self.blocked_ns = 0
 
 
+def _exit_code(worker: Any) -> int | None:
+    """Returns with what a worker ended; -n for signal n, None while it lives.
+
+    A child is left for torch to wait for, which otherwise would not find what it died of.
+    """
+    if worker.pid is None:
+        return None
+    if hasattr(os, "waitid"):
+        with contextlib.suppress(ChildProcessError):
+            found = os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if found is None:
+                return None
+            return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+    code: int | None = worker.exitcode  # waited for already, or a child of the fork server
+    return code
+
+
 # Takes what belongs to iterators made before us.
-_NOBODY: Final = _Parts(is_pinned=False)
+_NOBODY: Final = _Parts(lambda: None, is_pinned=False)
 _NEXT_PARTS, _PIN = int(Kind.NEXT_PARTS), int(Kind.PIN)
 _WORKER, _WORKER_LOST = int(Kind.WORKER), int(Kind.WORKER_LOST)

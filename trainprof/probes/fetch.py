@@ -49,13 +49,13 @@ class FetchProbe:
             cls = getattr(module, fetcher, None)
             if cls is None:
                 raise HookPointMissing(f"{fetcher} does not exist")
-            patcher.around(self._maker(patcher), (cls, "fetch"))
+            takes_indices = fetcher == "_MapDatasetFetcher"
+            patcher.around(self._maker(patcher, takes_indices=takes_indices), (cls, "fetch"))
 
-    def _maker(self, patcher: Patcher) -> Callable[[Wrapped], Wrapped]:
+    def _maker(self, patcher: Patcher, *, takes_indices: bool) -> Callable[[Wrapped], Wrapped]:
         emit, now, loader = self._session.emit, self._session.now, self._loader
-        worker, begin_usage = self._worker, self._meter.begin
-        slow, measured = self._slow, patcher.guarded(self._measured)
-        look = patcher.guarded(slow.look)
+        worker, meter, slow = self._worker, self._meter, self._slow
+        measured, look = patcher.guarded(self._measured), patcher.guarded(slow.look)
         untimed = _TimedCollate(_no_collate, now, is_asked_one_by_one=False)
 
         def time_collate(fetcher: Any) -> _TimedCollate:
@@ -63,13 +63,21 @@ class FetchProbe:
                 fetcher.collate_fn = timed = _TimedCollate(
                     fetcher.collate_fn,
                     now,
-                    is_asked_one_by_one=fetcher.auto_collation is True
+                    is_asked_one_by_one=takes_indices
+                    and fetcher.auto_collation is True
                     and asks_one_by_one(fetcher.dataset, self._torch),
                 )
             except Exception as error:
                 patcher.fail(error)
                 return untimed
             return timed
+
+        def begin_usage() -> Begun | None:
+            try:
+                return None if patcher.is_silent else meter.begin()
+            except Exception as error:
+                patcher.fail(error)
+                return None
 
         def make(original: Wrapped) -> Wrapped:
             def fetch(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -82,10 +90,10 @@ class FetchProbe:
                 count, stamped = 1, None
                 if args and type(args[0]) is list:
                     count = len(args[0])
-                    if collate.is_asked_one_by_one and (number or slow.is_worth_it()):
+                    if collate.is_asked_one_by_one and slow.is_worth_it(is_worker=number > 0):
                         stamped = StampedIndices(args[0], now)
                         args = (stamped, *args[1:])
-                usage, batch = begin_usage(is_worker=number > 0), None
+                usage, batch = begin_usage(), None
                 start = now()
                 try:
                     batch = original(self, *args, **kwargs)
@@ -98,9 +106,10 @@ class FetchProbe:
                     collated = end - collate.began_ns if collate.began_ns else 0
                     value = count | collated << COLLATE_SHIFT
                     emit(_FETCH, start, end, loader.creating, value, number & 255)
-                    slow.count(end - start - collated, count)
+                    meter.last_wall_ns = end - start
                     if usage is not None:
-                        measured(usage, start, end, batch, number > 0)
+                        measured(usage, start, batch)
+                    slow.count(end - start - collated, count)
                     if stamped is not None:
                         look(stamped, end - collated, loader.creating)
 
@@ -108,19 +117,13 @@ class FetchProbe:
 
         return make
 
-    def _measured(
-        self,
-        usage: Begun,
-        start: int,
-        end: int,
-        batch: Any,
-        is_worker: bool,
-    ) -> None:
+    def _measured(self, usage: Begun, start: int, batch: Any) -> None:
         """Records what the fetch of `batch` took of the machine."""
-        stands_for = self._meter.end(usage, start, end, is_worker=is_worker)
+        self._meter.end(usage, start)
         scale = self._scale.of(batch)
         if scale is not None:
-            self._session.emit(_FETCH_BATCH, start, start, scale[1], scale[0], stands_for)
+            size, parts = scale
+            self._session.emit(_FETCH_BATCH, start, start, parts, size, usage.stands_for)
 
 
 class _TimedCollate:

@@ -255,6 +255,7 @@ def describe(loader: Any) -> dict[str, Any]:
         "prefetch_factor": getattr(loader, "prefetch_factor", None),
         "persistent_workers": getattr(loader, "persistent_workers", None),
         "pin_memory": getattr(loader, "pin_memory", None),
+        "in_order": getattr(loader, "in_order", None),
         "start_method": _start_method(context) if workers else None,
     }
 

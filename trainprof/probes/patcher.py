@@ -85,6 +85,7 @@ class Patcher:
         self._report_fault = report_fault
         self._report_missing = report_missing
         self._undo: list[Callable[[], None]] = []
+        self._wrappers: list[Any] = []
         self.is_silent = False
 
     def around(
@@ -101,7 +102,8 @@ class Patcher:
             places: (owner, attribute) pairs that hold the same function; those that hold another
                 are left alone. The first must exist.
             inherited: Allow an attribute that the owner inherits (torch.Tensor's C methods);
-                otherwise base and heir, both patched, would count one call twice.
+                otherwise base and heir, both patched, would count one call twice. One inherited
+                with our wrapper around it is left alone.
             woven: Put the original's body into the wrapper, where that can be done.
 
         Raises:
@@ -110,6 +112,8 @@ class Patcher:
         """
         owner, name = places[0]
         original = self._lookup(owner, name, inherited)
+        if inherited and name not in vars(owner) and any(original is w for w in self._wrappers):
+            return
         wrapper = make(original)
         if not _takes_what(original, wrapper):
             raise HookPointMissing(f"{_name(owner)}.{name} has other parameters")
@@ -190,6 +194,7 @@ class Patcher:
 
     def _set(self, owner: Any, name: str, wrapper: Any, before: Any) -> None:
         setattr(owner, name, wrapper)
+        self._wrappers.append(wrapper)
 
         def restore() -> None:
             if vars(owner).get(name) is not wrapper:

@@ -4,38 +4,48 @@ from __future__ import annotations
 
 import heapq
 import inspect
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from types import ModuleType
+from itertools import compress, islice, tee
+from operator import sub
+from types import ModuleType, WrapperDescriptorType
 from typing import Any, Final
 
 from trainprof.record.schema import Kind, SlowSampleFlag
 
 DEFAULT_KEPT: Final = 10
-# A stamp takes 0.2 us. Only in the process that trains does that delay anybody.
+# A stamp takes 0.1 us. Only in the process that trains does that delay anybody.
 SHORT_SAMPLE_NS: Final = 10_000
 _ABSENT: Final = object()
-_MAX_DEPTH: Final = 8
 _MAX_INDEX: Final = (1 << 63) - 1
+_NEVER: Final = 0  # no clock says so
 
 
 class StampedIndices(list[Any]):
     """A batch's indices, noting when each is asked for: that is when the sample before is done.
 
-    torch runs `[dataset[i] for i in indices]`. While a sample is made, nothing of ours runs.
+    torch runs `[dataset[i] for i in indices]`. While a sample is made, nothing of ours runs, and
+    no Python code of ours between two: a debugger would stop in it.
     """
 
-    __slots__ = ("_now", "stamps")
+    __slots__ = ("_asked", "_now")
 
     def __init__(self, indices: list[Any], now: Callable[[], int]) -> None:
         super().__init__(indices)
         self._now = now
-        self.stamps: list[int] = []
+        self._asked: Iterator[int] | None = None
 
     def __iter__(self) -> Iterator[Any]:
-        now, stamp = self._now, self.stamps.append
-        for index in super().__iter__():
-            stamp(now())
-            yield index
+        asking, self._asked = tee(iter(self._now, _NEVER))
+        return compress(super().__iter__(), asking)
+
+    def stamps(self, end: int) -> list[int]:
+        """Returns when each was asked for, of those that were before `end`."""
+        if self._asked is None:
+            return []
+        # What was not asked for yet is only now.
+        asked = list(islice(self._asked, len(self)))
+        return asked if asked and asked[-1] <= end else asked[: bisect_right(asked, end)]
 
 
 class SlowSamples:
@@ -57,9 +67,10 @@ class SlowSamples:
         self._took_ns += took_ns
         self._samples += samples
 
-    def is_worth_it(self) -> bool:
+    def is_worth_it(self, *, is_worker: bool) -> bool:
         """False where samples take so little that stamping each would be felt."""
-        return self._took_ns >= self._samples * SHORT_SAMPLE_NS and self._kept > 0
+        is_long = is_worker or self._took_ns >= self._samples * SHORT_SAMPLE_NS
+        return is_long and self._kept > 0
 
     def look(self, indices: StampedIndices, end: int, site: int) -> None:
         """Looks through a batch.
@@ -69,42 +80,46 @@ class SlowSamples:
             end: When its last sample was done, ns.
             site: The loader's id, 0 if it is not known.
         """
-        stamps, slowest = indices.stamps, self._slowest
-        if not stamps or not self._kept:
+        stamps, slowest = indices.stamps(end), self._slowest
+        if not stamps:
             return
-        is_full = len(slowest) >= self._kept
-        if is_full and end - stamps[0] <= slowest[0]:
+        ends = stamps[1:]
+        ends.append(end)
+        took = list(map(sub, ends, stamps))
+        if len(slowest) >= self._kept and max(took) <= slowest[0]:
             return
-        for place, (start, done) in enumerate(zip(stamps, [*stamps[1:], end], strict=True)):
-            took = done - start
-            if not is_full:
-                heapq.heappush(slowest, took)
-                is_full = len(slowest) >= self._kept
-            elif took > slowest[0]:
-                heapq.heapreplace(slowest, took)
+        for place, ns in enumerate(took):
+            if len(slowest) < self._kept:
+                heapq.heappush(slowest, ns)
+            elif ns > slowest[0]:
+                heapq.heapreplace(slowest, ns)
             else:
                 continue
-            index = indices[place] if place < len(indices) else None
+            index, start = indices[place], stamps[place]
             if type(index) is int and 0 <= index <= _MAX_INDEX:
-                self._emit(_SLOW_SAMPLE, start, done, site, index, SlowSampleFlag.IS_INDEX)
+                self._emit(_SLOW_SAMPLE, start, start + ns, site, index, SlowSampleFlag.IS_INDEX)
             else:
-                self._emit(_SLOW_SAMPLE, start, done, site, place)
+                self._emit(_SLOW_SAMPLE, start, start + ns, site, place)
 
 
 def asks_one_by_one(dataset: Any, torch: ModuleType) -> bool:
-    """True if torch will ask this dataset for each sample of a batch by itself.
+    """True if torch asks this dataset for each sample of a batch by itself.
 
     One with `__getitems__` takes the list of indices as a whole, and must get the script's own.
     """
-    subset = getattr(getattr(torch.utils, "data", None), "Subset", None)
-    for _ in range(_MAX_DEPTH):
-        if type(dataset) is not subset:
-            found = inspect.getattr_static(dataset, "__getitems__", _ABSENT)
-            dynamic = inspect.getattr_static(type(dataset), "__getattr__", _ABSENT)
-            return found is _ABSENT and dynamic is _ABSENT
-        # torch's Subset goes through the list of indices in the same way, if what it is of does.
+    # torch's Subset goes through the list of indices in the same way, if what it is of does.
+    if type(dataset) is getattr(getattr(torch.utils, "data", None), "Subset", None):
         dataset = getattr(dataset, "dataset", None)
-    return False
+    return inspect.getattr_static(dataset, "__getitems__", _ABSENT) is _ABSENT and not _may_make_up(
+        type(dataset)
+    )
+
+
+def _may_make_up(kind: type) -> bool:
+    """True if instances may answer to names that are not to be found in them."""
+    ask = inspect.getattr_static(kind, "__getattribute__")
+    is_plain = type(ask) is WrapperDescriptorType and ask.__objclass__.__module__ == "builtins"
+    return not is_plain or inspect.getattr_static(kind, "__getattr__", _ABSENT) is not _ABSENT
 
 
 _SLOW_SAMPLE = int(Kind.SLOW_SAMPLE)

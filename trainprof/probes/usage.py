@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 from _thread import get_ident
 from collections.abc import Callable
-from time import process_time_ns, thread_time_ns
+from time import thread_time_ns
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from trainprof.record.schema import FAULTS_SHIFT, NOT_TOLD, Kind
 
-# CPU ns of the thread, of the process, and run delay ns or NO_DELAY, read before the fetch.
-Begun = tuple[int, int, int]
-
-# Measuring takes some 8 us: of a main process's fetches after one shorter than this, one in EVERY
-# is measured. In a worker it delays nobody.
-SHORT_NS: Final = 150_000
+# Measuring takes some 8 us: of fetches that follow one shorter than this, one in EVERY is measured.
+SHORT_NS: Final = 1_000_000
 EVERY: Final = 8
+# Which one: where the multiples of the golden ratio fall into the first EVERY-th of a turn. Spread
+# evenly over any period that the fetches themselves may have, as every 8th would not be.
+_TURN: Final = 1 << 32
+_GOLDEN_STEP: Final = 0x9E3779B1
+_MEASURED_PART: Final = _TURN // EVERY
 
 NO_DELAY: Final = -1
 _RUN_DELAY_FILE: Final = "/proc/thread-self/schedstat"
@@ -29,10 +31,33 @@ _BLOCK_TICKS: Final = 39
 _MAX_STAT_BYTES: Final = 4096
 # Each thread that fetches keeps a file open; of more than these the run delay is not told.
 _MAX_FILES: Final = 64
+# A thread's CPU time in schedstat is as of the last tick; in another file, that the script has
+# opened under the number of ours, there is something else.
+_MAX_LAG_NS: Final = 10_000_000_000
 _READ_BLOCK_BYTES: Final = 512  # of ru_inblock
 _MAX_READ: Final = (1 << FAULTS_SHIFT) - 1
 _MAX_FAULTS: Final = (1 << (63 - FAULTS_SHIFT)) - 1
-_MAX_PARTS: Final = 64
+# Looking at a tensor takes 0.2 us: so many a batch on average, and never more than these.
+_PARTS_A_BATCH: Final = 16
+_MAX_PARTS: Final = 4096
+
+
+class Begun(NamedTuple):
+    """The counters before a fetch.
+
+    Attributes:
+        stands_for: How many fetches this one stands for.
+        cpu_ns: Of the thread.
+        used: By the process.
+        delay_ns: Of the thread, or NO_DELAY.
+        throttled_us: Of the cgroup.
+    """
+
+    stands_for: int
+    cpu_ns: int
+    used: resource.struct_rusage
+    delay_ns: int
+    throttled_us: int
 
 
 class UsageMeter:
@@ -41,131 +66,159 @@ class UsageMeter:
     Args:
         emit: The log's.
         throttle_file: cpu.stat of the cgroup whose quota binds us, or None.
+
+    Attributes:
+        last_wall_ns: Of the fetch before, kept by the caller.
     """
 
     def __init__(self, emit: Callable[..., None], throttle_file: str | None) -> None:
         self._emit = emit
-        self._throttle_file = throttle_file
+        self._throttle = None if throttle_file is None else _KeptFile(throttle_file)
         self._tells_reading = _read(_DELAY_ACCOUNTING_FILE).strip() == b"1"
         self._start_over()
         os.register_at_fork(after_in_child=self._start_over)
 
     def _start_over(self) -> None:
         """Forgets what a fork inherits: it tells of the parent's threads."""
-        self._files: dict[int, int] = {}
-        self._before: dict[int, _Counters] = {}
-        self._throttled_us = _throttled_us(self._throttle_file)
-        self._last_wall_ns = SHORT_NS
-        self._passed_over = 0
+        self._files: dict[int, _KeptFile] = {}
+        self._waited_ns: dict[int, tuple[int, int, int]] = {}
+        self._place = 0
+        self.last_wall_ns = SHORT_NS
 
-    def begin(self, *, is_worker: bool) -> Begun | None:
+    def begin(self) -> Begun | None:
         """Reads the counters before a fetch; None if this one is not to be measured."""
-        if not is_worker and self._last_wall_ns < SHORT_NS:
-            self._passed_over += 1
-            if self._passed_over < EVERY:
+        stands_for = 1
+        if self.last_wall_ns < SHORT_NS:
+            self._place = (self._place + _GOLDEN_STEP) % _TURN
+            if self._place >= _MEASURED_PART:
                 return None
-            self._passed_over = 0
-        thread = get_ident()
-        if thread not in self._before:
-            self._before[thread] = _Counters(self._tells_reading)
-        return thread_time_ns(), process_time_ns(), self._run_delay_ns(thread)
+            stands_for = EVERY
+        throttled_us = 0 if self._throttle is None else _throttled_us(self._throttle.read())
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        if self._tells_reading:
+            self._bring_up_to_date(used)
+        cpu_ns = thread_time_ns()
+        return Begun(stands_for, cpu_ns, used, self._run_delay_ns(cpu_ns), throttled_us)
 
-    def end(self, begun: Begun, start: int, end: int, *, is_worker: bool) -> int:
-        """Reads them again, records the differences, and returns how many fetches this stands for.
+    def end(self, begun: Begun, start: int) -> None:
+        """Reads them again, and records the differences.
 
         Args:
             begun: From `begin`.
-            start, end: Of the fetch, ns.
-            is_worker: As at `begin`.
+            start: Of the fetch, ns.
         """
-        of_thread, of_process = thread_time_ns() - begun[0], process_time_ns() - begun[1]
-        thread, delay_us = get_ident(), NOT_TOLD
-        if begun[2] != NO_DELAY:
-            delay = self._run_delay_ns(thread)
-            if delay >= begun[2]:
-                delay_us = min((delay - begun[2]) // 1000, NOT_TOLD - 1)
-        stands_for = 1 if is_worker or self._last_wall_ns >= SHORT_NS else EVERY
-        self._last_wall_ns = end - start
-        emit = self._emit
+        cpu_ns = thread_time_ns()
+        used, before = resource.getrusage(resource.RUSAGE_SELF), begun.used
+        delay_us, of_thread = NOT_TOLD, cpu_ns - begun.cpu_ns
+        if begun.delay_ns != NO_DELAY:
+            delay_ns = self._run_delay_ns(cpu_ns)
+            if delay_ns >= begun.delay_ns:
+                delay_us = min((delay_ns - begun.delay_ns) // 1000, NOT_TOLD - 1)
+        of_process = round((_cpu_s(used) - _cpu_s(before)) * 1e9)
+        emit, stands_for = self._emit, begun.stands_for
         emit(_FETCH_CPU, start, start + of_thread, delay_us, max(of_process, of_thread), stands_for)
-        read, faults, reading_ns = self._before[thread].advance()
         # One that has not waited for a core was not stopped by a quota either.
-        throttled_us = self._newly_throttled_us() if delay_us else 0
-        traffic = min(read, _MAX_READ) | min(faults, _MAX_FAULTS) << FAULTS_SHIFT
-        emit(_FETCH_IO, start, start, throttled_us, traffic, stands_for)
-        if reading_ns is not None:
-            emit(_FETCH_READING, start, start + reading_ns, 0, 0, stands_for)
-        return stands_for
-
-    def _newly_throttled_us(self) -> int:
-        if self._throttle_file is None:
-            return 0
-        before, self._throttled_us = self._throttled_us, _throttled_us(self._throttle_file)
-        return min(max(self._throttled_us - before, 0), NOT_TOLD - 1)
-
-    def _run_delay_ns(self, thread: int) -> int:
-        """Returns for how long this thread has waited for a core in its life, or NO_DELAY."""
-        file = self._files.get(thread)
-        try:
-            if file is None:
-                if len(self._files) >= _MAX_FILES:
-                    return NO_DELAY
-                self._files[thread] = NO_DELAY  # should opening fail
-                file = self._files[thread] = os.open(_RUN_DELAY_FILE, os.O_RDONLY | os.O_CLOEXEC)
-            if file == NO_DELAY:
-                return NO_DELAY
-            return int(os.pread(file, 64, 0).split()[1])
-        except (OSError, IndexError, ValueError):  # no such file here, or the script closed it
-            self._files[thread] = NO_DELAY
-            return NO_DELAY
-
-
-class _Counters:
-    """What one thread has read so far. Between two fetches it reads next to nothing."""
-
-    __slots__ = ("_faults", "_reading_ns", "_reads", "_tells_reading")
-
-    def __init__(self, tells_reading: bool) -> None:
-        self._tells_reading = tells_reading
-        self._reads, self._faults = _reads_and_faults()
-        self._reading_ns = _reading_ns() if tells_reading else 0
-
-    def advance(self) -> tuple[int, int, int | None]:
-        """Returns bytes, major faults, and ns waited for block devices since the last call."""
-        reads, faults = _reads_and_faults()
-        new_reads, new_faults = reads - self._reads, faults - self._faults
-        self._reads, self._faults = reads, faults
-        reading: int | None = None
+        throttled_us = self._newly_throttled_us(begun) if delay_us else 0
+        read = (used.ru_inblock - before.ru_inblock) * _READ_BLOCK_BYTES
+        faults = used.ru_majflt - before.ru_majflt
+        if read or faults or throttled_us:
+            traffic = min(read, _MAX_READ) | min(faults, _MAX_FAULTS) << FAULTS_SHIFT
+            emit(_FETCH_IO, start, start, throttled_us, traffic, stands_for)
         if self._tells_reading:
-            reading = 0
-            if new_reads or new_faults:
-                before, self._reading_ns = self._reading_ns, _reading_ns()
-                reading = max(self._reading_ns - before, 0)
-        return new_reads * _READ_BLOCK_BYTES, new_faults, reading
+            reading_ns = self._bring_up_to_date(used)
+            emit(_FETCH_READING, start, start + reading_ns, 0, 0, stands_for)
+
+    def _newly_throttled_us(self, begun: Begun) -> int:
+        if self._throttle is None:
+            return 0
+        now_us = _throttled_us(self._throttle.read())
+        return min(max(now_us - begun.throttled_us, 0), NOT_TOLD - 1)
+
+    def _run_delay_ns(self, cpu_ns: int) -> int:
+        """Returns for how long this thread has waited for a core in its life, or NO_DELAY.
+
+        Args:
+            cpu_ns: CPU time of the thread.
+        """
+        thread = get_ident()
+        file = self._files.get(thread)
+        if file is None:
+            if len(self._files) >= _MAX_FILES:
+                return NO_DELAY
+            file = self._files[thread] = _KeptFile(_RUN_DELAY_FILE)
+        try:
+            ran_ns, waited_ns, _ = map(int, file.read().split())
+        except ValueError:
+            return NO_DELAY
+        return waited_ns if abs(cpu_ns - ran_ns) < _MAX_LAG_NS else NO_DELAY
+
+    def _bring_up_to_date(self, used: resource.struct_rusage) -> int:
+        """Returns ns that this thread has waited for block devices since the last call.
+
+        Only where something was read: asking takes 10 us.
+        """
+        thread, read, faults = get_ident(), used.ru_inblock, used.ru_majflt
+        known = self._waited_ns.get(thread)
+        if known is not None and known[:2] == (read, faults):
+            return 0
+        waited_ns = _waited_for_devices_ns()
+        self._waited_ns[thread] = (read, faults, waited_ns)
+        return 0 if known is None else max(waited_ns - known[2], 0)
 
 
-def _reads_and_faults() -> tuple[int, int]:
-    used = resource.getrusage(_WHO)
-    return used.ru_inblock, used.ru_majflt
+class _KeptFile:
+    """A file of the kernel's, kept open to be read again and again."""
+
+    __slots__ = ("_descriptor", "_path")
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._descriptor: int | None = None
+        self._open()
+
+    def _open(self) -> None:
+        try:
+            self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            self._descriptor = None
+
+    def read(self) -> bytes:
+        """Returns what it says now; b"" where it cannot be read."""
+        if self._descriptor is None:
+            return b""
+        try:
+            return os.pread(self._descriptor, _MAX_STAT_BYTES, 0)
+        except OSError as error:
+            # The thread that it told of is gone, and this one has got its number.
+            if error.errno == errno.ESRCH:
+                os.close(self._descriptor)
+        self._open()  # also where the script has closed it
+        try:
+            return (
+                b"" if self._descriptor is None else os.pread(self._descriptor, _MAX_STAT_BYTES, 0)
+            )
+        except OSError:
+            return b""
 
 
-# Of the whole process where the thread's own is not to be had.
-_WHO: Final = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)
+def _cpu_s(used: resource.struct_rusage) -> float:
+    return used.ru_utime + used.ru_stime
 
 
-def _reading_ns() -> int:
+def _waited_for_devices_ns() -> int:
+    """Returns for how long this thread has waited for block devices in its life."""
     fields = _read(_THREAD_STAT_FILE).rpartition(b")")[2].split()
     ticks = int(fields[_BLOCK_TICKS]) if len(fields) > _BLOCK_TICKS else 0
     return ticks * (1_000_000_000 // os.sysconf("SC_CLK_TCK"))
 
 
-def _throttled_us(file: str | None) -> int:
-    """Returns for how long the cgroup has been stopped by its quota; 0 where that is not told."""
-    words = _read(file).split() if file is not None else []
-    told = dict(zip(words[::2], words[1::2], strict=False))
-    if b"throttled_usec" in told:
-        return int(told[b"throttled_usec"])
-    return int(told.get(b"throttled_time", 0)) // 1000  # cgroup v1, in ns
+def _throttled_us(told: bytes) -> int:
+    """Returns for how long cpu.stat says that its cgroup has been stopped by its quota."""
+    words = told.split()
+    for name, unit in ((b"throttled_usec", 1), (b"throttled_time", 1000)):  # cgroup v2, v1
+        if name in words[:-1]:
+            return int(words[words.index(name) + 1]) // unit
+    return 0
 
 
 def _read(path: str) -> bytes:
@@ -187,31 +240,35 @@ class BatchScale:
     def __init__(self, torch: ModuleType) -> None:
         self._plain = {getattr(torch, "Tensor", None)}
         self._mode_depth = getattr(torch._C, "_len_torch_function_stack", lambda: 0)
+        self._parts_left = _PARTS_A_BATCH
 
     def of(self, batch: Any) -> tuple[int, int] | None:
         """Returns bytes and number of the tensors and arrays in plain containers.
 
-        None where none is found, or where a mode of the script's would see us ask.
+        None where none is found, where a mode of the script's would see us ask, for a batch of too
+        many parts, and for some that follow one of many.
         """
-        if self._mode_depth():
+        self._parts_left = min(self._parts_left + _PARTS_A_BATCH, _PARTS_A_BATCH)
+        if self._parts_left <= 0 or self._mode_depth():
             return None
-        size = count = 0
+        size = count = parts = 0
         waiting = [batch]
-        for _ in range(_MAX_PARTS):
-            if not waiting:
-                break
+        while waiting:
+            parts += 1
             thing = waiting.pop()
             kind = type(thing)
             if kind in self._plain:
                 size += thing.numel() * thing.element_size()
                 count += 1
-            elif kind is list or kind is tuple:
-                waiting.extend(thing[:_MAX_PARTS])
-            elif kind is dict:
-                waiting.extend(thing.values())
+            elif kind is list or kind is tuple or kind is dict:
+                if parts + len(waiting) + len(thing) > _MAX_PARTS:
+                    count = 0
+                    break
+                waiting.extend(thing.values() if kind is dict else thing)
             elif kind.__name__ == "ndarray" and kind.__module__ == "numpy":
                 size += thing.nbytes
                 count += 1
+        self._parts_left -= parts
         return (size, count) if count else None
 
 

@@ -7,4 +7,5 @@ from typing import Final
 ENV_DIRECTORY: Final = "TRAINPROF_DIR"
 ENV_OPTIONS: Final = "TRAINPROF_OPTIONS"
 EVENTS: Final = "events"
+SOURCES: Final = "sources"
 EVENT_LOG_SUFFIX: Final = ".events"

@@ -1,7 +1,7 @@
 """Paths and files of a run directory; the two worlds meet here and nowhere else.
 
-The layout is a contract: manifest.json, summary.json, events/, samples/, and later ranks/, trials/,
-sources/. Directories are 0700, files 0600.
+The layout is a contract: manifest.json, summary.json, events/, samples/, sources/ where lines were
+timed, and later ranks/, trials/. Directories are 0700, files 0600.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from trainprof.record.names import EVENTS
+from trainprof.record.names import EVENTS, SOURCES
 
 MANIFEST_SCHEMA_VERSION: Final = 1
 RANKS: Final = "ranks"
@@ -52,6 +52,11 @@ class RunDirectory:
     @property
     def samples(self) -> Path:
         return self.path / "samples"
+
+    @property
+    def sources(self) -> Path:
+        """Files whose lines were timed, as they ran; made by the process that times the first."""
+        return self.path / SOURCES
 
     def create(self) -> None:
         """Makes the directory and its rooms, 0700, or accepts an empty one.

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from rich.text import Text
 
-from trainprof.analysis.summary import Fetch, Loader, Outlier, RunSummary, Statistics
+from trainprof.analysis.summary import Outlier, RunSummary, Statistics
 from trainprof.report.layout import Column, Page
 from trainprof.report.ledger_table import DATA_KEYS, label_of
 from trainprof.report.sections import outlier_sentence, why_not_measured
@@ -27,16 +27,6 @@ from trainprof.report.units import (
 # Where in a step the Python code between its parts ran, where the summary's words do not say it.
 PLACES: Final = {"elsewhere": "at other places in the loop"}
 _STATISTICS: Final = ("mean", "std", "min", "p50", "p90", "p95", "p99", "max")
-_FETCH_PARTS: Final = {
-    "running_s": "running",
-    "runnable_s": "ready but not run (no free core)",
-    "throttled_s": "held back by a CPU limit",
-    "reading_s": "reading",
-    "asleep_s": "asleep (sleep, lock, network)",
-    "cpu_s": "CPU of all its threads",
-    "dataset_s": "dataset[i]",
-    "collate_s": "collate (samples into a batch)",
-}
 
 
 def command_details(summary: RunSummary, page: Page) -> list[Text]:
@@ -79,11 +69,6 @@ def step_details(summary: RunSummary, page: Page) -> list[Text]:
     for index, outlier in enumerate(summary.outliers):
         lines += page.labelled("" if index else "Outliers", _outlier(outlier))
     return lines
-
-
-def loader_details(summary: RunSummary, page: Page) -> list[Text]:
-    """Settings and inner times of each loader."""
-    return [line for loader in summary.loaders for line in _loader(loader, page)]
 
 
 def system_details(summary: RunSummary, page: Page) -> list[Text]:
@@ -146,42 +131,6 @@ def _outlier(outlier: Outlier) -> list[str]:
     epoch = "" if outlier.epoch is None else f"epoch {outlier.epoch + 1}"
     samples = [f"{name} {three_digits(value)}" for name, value in (outlier.samples or {}).items()]
     return [outlier_sentence(outlier), f"{seconds(outlier.start_s)} into the run", epoch, *samples]
-
-
-def _loader(loader: Loader, page: Page) -> list[Text]:
-    facts = [
-        loader.kind,
-        f"dataset {_known(loader.dataset)}",
-        f"length {_known(loader.length)}",
-        f"batch size {_known(loader.batch_size)}",
-        f"workers {_known(loader.num_workers)}",
-        "" if loader.prefetch_factor is None else f"prefetch {loader.prefetch_factor}",
-        f"persistent workers {_known(loader.persistent_workers)}",
-        f"pinned memory {_known(loader.pin_memory)}",
-        "" if loader.start_method is None else f"start method {loader.start_method}",
-        f"thread {loader.thread}",
-    ]
-    times = {
-        "passes": count(loader.passes),
-        "start": _mean(loader.init_s),
-        "first batch": _mean(loader.first_batch_s),
-        "waits in all": seconds(loader.wait_total_s),
-        "end": seconds(loader.end_s),
-        "sampler": seconds(loader.sampler_s),
-        "blocked": seconds(loader.blocked_s),
-        "batch was ready": percent(loader.ready_share),
-    }
-    lines = page.paragraph(loader.site, style="bold") + page.labelled("  facts", facts, style="")
-    lines += page.labelled("  times", _known_first(times), style="")
-    return lines + page.labelled("  fetch", _fetch(loader.fetch), style="")
-
-
-def _fetch(fetch: Fetch | None) -> list[str]:
-    if fetch is None:
-        return [NOT_MEASURED]
-    figures = {"batches": count(fetch.n), "each": _mean(fetch.wall_s)}
-    figures |= {words: seconds(getattr(fetch, name)) for name, words in _FETCH_PARTS.items()}
-    return _known_first({**figures, "bytes read": byte_count(fetch.read_bytes)})
 
 
 def _known_first(figures: Mapping[str, str]) -> list[str]:
@@ -260,18 +209,6 @@ def _process_columns(processes: list[dict[str, Any]]) -> list[Column]:
         Column("memory at most", memory),
         Column("threads", [_plain(number_at(one, "threads")) for one in processes], dropped=2),
     ]
-
-
-def _mean(statistics: Statistics | None) -> str:
-    return NOT_MEASURED if statistics is None else f"{seconds(statistics.mean)} mean"
-
-
-def _known(value: object) -> str:
-    if value is None:
-        return NOT_MEASURED
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return str(value)
 
 
 def _plain(value: float | None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from trainprof.analysis.summary import RunSummary
+from trainprof.analysis.summary import Loader, RunSummary
 from trainprof.report.ending import (
     cause,
     ending,
@@ -13,7 +13,21 @@ from trainprof.report.ending import (
     memory_before_the_end,
     progress,
 )
+from trainprof.report.layout import Column
 from trainprof.report.ledger_table import LedgerTable, ledger_table
+from trainprof.report.loader_advice import UNKNOWN, advice, basis
+from trainprof.report.loader_tables import (
+    LEGEND,
+    batch_groups,
+    distributions,
+    facts,
+    making,
+    slow_sample_columns,
+    totals,
+    worker_tables,
+)
+from trainprof.report.loader_warnings import warnings
+from trainprof.report.loader_words import makers, needs_words
 from trainprof.report.safe_text import one_line, with_safe_text
 from trainprof.report.sections import outlier_sentence, why_not_measured
 from trainprof.report.units import NOT_MEASURED, count, counted, percent, seconds, share_of
@@ -45,8 +59,39 @@ def render(summary: RunSummary) -> str:
         _ledger(summary),
         _steps(summary),
         _loaders(summary),
+        *(_loading(loader, summary) for loader in summary.loaders if needs_words(loader, summary)),
     ]
-    return "\n\n".join(block for block in blocks if block) + "\n"
+    return _joined(blocks)
+
+
+def render_loader(summary: RunSummary, index: int) -> str:
+    """Returns one loader in full, as `render` returns a run.
+
+    Args:
+        summary: The run.
+        index: Of the loader in `summary.loaders`.
+    """
+    summary = with_safe_text(summary)
+    loader = summary.loaders[index]
+    fetch = loader.fetch
+    told = [
+        [basis(loader.bound)] if loader.bound else [f"what bounds it is {UNKNOWN}"],
+        facts(loader),
+        totals(loader),
+        making(fetch) if fetch else [],
+    ]
+    return _joined(
+        [
+            _loading(loader, summary),
+            escaped(f"{ending(summary)}."),
+            *(_sentence(fragments) for fragments in told if fragments),
+            _batch_time(loader),
+            _columns(distributions(loader)),
+            *(_columns(columns) for columns in worker_tables(loader)),
+            escaped(f"{LEGEND}.") if worker_tables(loader) else "",
+            _columns(slow_sample_columns(fetch)) if fetch else "",
+        ]
+    )
 
 
 def escaped(text: str) -> str:
@@ -121,6 +166,51 @@ def _loaders(summary: RunSummary) -> str:
     table = _table(titles, rows, words=2)
     hidden = len(summary.loaders) - LOADERS_SHOWN
     return f"{table}\n\nand {hidden} more." if hidden > 0 else table
+
+
+def _loading(loader: Loader, summary: RunSummary) -> str:
+    """A loader that training waits for: who makes its batches, what bounds them, what to try."""
+    found = advice(loader, summary)
+    told = [
+        f"Data loading at {loader.site}: {makers(loader)}.",
+        f"Limit: {found.limit}." if found.limit else "",
+        f"Next: {found.next}." if found.next else "",
+    ]
+    sentences = [escaped(sentence) for sentence in told if sentence]
+    return " ".join([*sentences, *(_sentence([told]) for told in warnings(loader, summary))])
+
+
+def _sentence(fragments: Iterable[str]) -> str:
+    told = ", ".join(fragment for fragment in fragments if fragment)
+    return escaped(f"{told[:1].upper()}{told[1:]}.")
+
+
+def _batch_time(loader: Loader) -> str:
+    rows = [
+        [
+            escaped(group.title),
+            escaped(part.words),
+            seconds(part.seconds),
+            escaped(percent(part.share)),
+        ]
+        for group in batch_groups(loader)
+        for part in group.parts
+    ]
+    titles = ["where a batch's time goes", "", "a batch", "of that"]
+    return _table(titles, rows, words=2) if rows else ""
+
+
+def _columns(columns: Sequence[Column]) -> str:
+    """Returns the columns of a page as a table, those of words first."""
+    if not columns:
+        return ""
+    words = sum(not column.is_number for column in columns)
+    rows = zip(*(map(escaped, column.cells) for column in columns), strict=True)
+    return _table([escaped(column.header) for column in columns], rows, words=words)
+
+
+def _joined(blocks: Iterable[str]) -> str:
+    return "\n\n".join(block for block in blocks if block) + "\n"
 
 
 def _table(titles: Sequence[str], rows: Iterable[Sequence[str]], words: int = 1) -> str:

@@ -44,8 +44,8 @@ STEP_SOURCES: Final = {
 DIRECTIONS: Final = {"h2d": "to the device", "d2h": "to the host", "d2d": "between devices"}
 
 
-def steps_section(summary: RunSummary, page: Page) -> list[Text]:
-    """Typical and slow steps, warm-up apart."""
+def steps_section(summary: RunSummary, page: Page, *, with_worst: bool = True) -> list[Text]:
+    """Typical and slow steps, warm-up apart; of several outliers the worst only on request."""
     training = summary.training
     source = STEP_SOURCES.get(training.step_source, "")
     step = training.step_s
@@ -60,16 +60,18 @@ def steps_section(summary: RunSummary, page: Page) -> list[Text]:
         f"{counted(training.steady_steps, 'steady step')}{after}",
         source,
     ]
-    return page.labelled("Steps", [*typical, *_outliers(summary.outliers)])
+    outliers = _outliers(summary.outliers)
+    return page.labelled("Steps", [*typical, *(outliers if with_worst else outliers[:1])])
 
 
-def epochs_section(summary: RunSummary, page: Page) -> list[Text]:
+def epochs_section(summary: RunSummary, page: Page, at_most: int = EPOCHS_SHOWN) -> list[Text]:
     """The first epochs and the mean of the others, evaluation passes on a line of their own."""
     epochs = [epoch for epoch in summary.epochs if epoch.stage == "training"]
     others = [epoch for epoch in summary.epochs if epoch.stage not in ("training", "evaluation")]
-    shown = epochs if page.verbose else epochs[:EPOCHS_SHOWN]
+    has_mean = len(epochs) > EPOCHS_SHOWN
+    shown = epochs[:at_most] if has_mean and not page.verbose else epochs
     sentences = [_epoch(f"Epoch {epoch.index + 1} took", [epoch]) for epoch in shown]
-    if len(epochs) > EPOCHS_SHOWN:
+    if has_mean:
         first, last = epochs[1].index + 1, epochs[-1].index + 1
         # One that was cut off says nothing of how long an epoch takes.
         whole = [one for one in epochs[1:] if one.iterations >= epochs[0].iterations]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from rich.text import Text
@@ -14,6 +15,9 @@ from trainprof.report.ending import cause, ending, is_memory_death, memory_befor
 from trainprof.report.layout import Page, written
 from trainprof.report.ledger_lines import FRAME_LINES, ledger_lines
 from trainprof.report.ledger_table import ledger_table, rows_that_matter
+from trainprof.report.lines_section import lines_section
+from trainprof.report.loader_page import loader_details
+from trainprof.report.loading_section import loading_section, wanted_lines
 from trainprof.report.safe_text import with_safe_text
 
 # What matters fits a small terminal: small rows of the ledger are folded, then sections left out.
@@ -24,6 +28,8 @@ LEDGER_ROWS_AT_MOST: Final = 9
 _ENDING_CELLS: Final = 160
 _HEADLINE_CELLS: Final = 240
 BLANK: Final = (Text(),)
+
+Section = Callable[[RunSummary, Page], list[Text]]
 
 _LEVEL_STYLES: Final = {
     "highly": "bold red",
@@ -73,13 +79,19 @@ def render(
     return written([*above, *ledger, *BLANK, *below], page, color=color)
 
 
+def opening(summary: RunSummary, *, width: int, color: bool, unicode: bool = True) -> str:
+    """Returns the page's first lines alone: how the run ended and how far it got."""
+    page = Page(width=width, unicode=unicode, verbose=False)
+    return written(_ending(with_safe_text(summary), page), page, color=color)
+
+
 def _line_budget(page: Page) -> int:
     """A narrower page gets as many more lines as its lines are shorter."""
     return SHORT_PAGE_LINES * PAGE_CELLS // min(max(page.width, 1), PAGE_CELLS)
 
 
 def _short_sections(summary: RunSummary, page: Page, room: int) -> list[Text]:
-    below = {
+    below: dict[Section, list[Text]] = {
         section: section(summary, page)
         for section in (
             sections.steps_section,
@@ -90,22 +102,36 @@ def _short_sections(summary: RunSummary, page: Page, room: int) -> list[Text]:
             sections.system_section,
             sections.closing_section,
             _saved,
+            lines_section,
         )
     }
-    for spared in (sections.syncs_section, sections.transfers_section, sections.system_section):
-        if sum(map(len, below.values())) > room:
-            del below[spared]
+    loading = wanted_lines(summary, page)
+    shorter: dict[Section, Callable[[], list[Text]]] = {
+        sections.syncs_section: list,
+        sections.transfers_section: list,
+        sections.system_section: list,
+        sections.epochs_section: lambda: sections.epochs_section(summary, page, at_most=1),
+        sections.steps_section: lambda: sections.steps_section(summary, page, with_worst=False),
+    }
+    for spared, written_shorter in shorter.items():
+        if _count(below) + loading > room:
+            below[spared] = written_shorter()
+    below[sections.loaders_section] += loading_section(summary, page, room - _count(below))
     return [line for lines in below.values() for line in lines]
+
+
+def _count(lines: Mapping[Section, Sequence[Text]]) -> int:
+    return sum(map(len, lines.values()))
 
 
 def _verbose_sections(summary: RunSummary, page: Page) -> list[Text]:
     groups = (
         (details.phase_details, sections.steps_section, details.step_details),
         (details.training_details, sections.epochs_section),
-        (sections.loaders_section, details.loader_details),
+        (sections.loaders_section, loader_details),
         (sections.transfers_section, sections.syncs_section),
         (sections.system_section, details.system_details, details.rank_details),
-        (details.command_details, sections.closing_section, _saved),
+        (details.command_details, sections.closing_section, _saved, lines_section),
     )
     lines: list[Text] = []
     for group in groups:

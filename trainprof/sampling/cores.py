@@ -39,11 +39,19 @@ def usable_cores(root: Path = FILESYSTEM_ROOT, affinity: int | None = None) -> f
         The smallest of affinity mask and cgroup CPU quotas (own and above), in cores, over 0.
     """
     cores = float(_affinity() if affinity is None else affinity)
-    for version, directory in _levels(root, "cpu"):
-        quota = _quota_v2(directory) if version == 2 else _quota_v1(directory)
-        if quota is not None:
-            cores = min(cores, quota)
-    return cores
+    return min([cores, *(quota for quota, _ in _quotas(root))])
+
+
+def throttle_file(root: Path = FILESYSTEM_ROOT) -> str | None:
+    """Returns the cpu.stat of the cgroup whose CPU quota binds us first, None without a quota.
+
+    That with the smallest quota, own or above, the innermost of equals.
+    """
+    quotas = _quotas(root)
+    if not quotas:
+        return None
+    _, directory = min(quotas, key=lambda found: found[0])
+    return f"{directory}/cpu.stat"
 
 
 def memory_limit_bytes(root: Path = FILESYSTEM_ROOT) -> int | None:
@@ -76,6 +84,16 @@ def _affinity() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def _quotas(root: Path) -> list[tuple[float, str]]:
+    """Returns quota in cores and directory of each cgroup that has one, innermost first."""
+    found = []
+    for version, directory in _levels(root, "cpu"):
+        quota = _quota_v2(directory) if version == 2 else _quota_v1(directory)
+        if quota is not None:
+            found.append((quota, directory))
+    return found
 
 
 def _quota_v1(directory: str) -> float | None:

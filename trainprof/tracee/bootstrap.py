@@ -1,10 +1,11 @@
-"""Starts the tracee: a no-op `@profile`, and probes as soon as the script has imported torch."""
+"""Starts the tracee: `@profile`, and probes as soon as the script has imported torch."""
 
 from __future__ import annotations
 
 import atexit
 import os
 import sys
+from collections.abc import Callable
 from time import perf_counter_ns
 from types import ModuleType
 from typing import TYPE_CHECKING, Final
@@ -14,8 +15,12 @@ from trainprof.tracee import profile_shim
 from trainprof.tracee.import_hook import AfterImport
 
 if TYPE_CHECKING:
+    from trainprof.probes.lines import Lines
     from trainprof.probes.session import Session
     from trainprof.record.event_log import EventLog
+
+# Runs none of the script's code.
+HELPER_OF_MULTIPROCESSING: Final = "multiprocessing.resource_tracker"
 
 # Of multiprocessing's finalizers, the one with the lowest priority comes last.
 AFTER_ALL_OTHERS: Final = -(1 << 30)
@@ -31,14 +36,47 @@ class Tracee:
         self._has_ended = False
         self._cwd = _working_directory()
         self._log: EventLog | None = None
+        self._lines = self._time_lines()
         self.session: Session | None = None
 
     def install(self) -> None:
-        profile_shim.install()
-        AfterImport({"torch": self._on_torch}).install()
+        if self._lines is None:
+            profile_shim.install(profile_shim.IdleProfile())
+            AfterImport({"torch": self._on_torch}).install()
+        else:
+            self._install_lines(self._lines)
         os.register_at_fork(after_in_child=self._after_fork)
-        if self._is_script:
+        if self._is_script or self._lines is not None:
             atexit.register(self._on_exit)
+
+    def _time_lines(self) -> Lines | None:
+        """Returns what times lines, where that is asked for and line_profiler is to be had."""
+        options = self._options.get("lines")
+        if not isinstance(options, dict) or _is_helper():
+            return None
+        try:
+            from trainprof.probes.lines import Lines
+
+            return Lines(options, self._open_log(), directory=self._directory, cwd=self._cwd)
+        except ImportError as error:
+            from trainprof.record.schema import Topic
+
+            reason = f"the script's Python cannot import line_profiler: {error}"
+            self._open_log().note(Topic.PROBE_UNAVAILABLE, {"probe": "lines", "reason": reason})
+        except Exception as error:
+            self._report("lines", error)
+        return None
+
+    def _install_lines(self, lines: Lines) -> None:
+        """Lets lines be timed from the script's first on."""
+        profile_shim.install(lines.profile)
+        callbacks: dict[str, Callable[[ModuleType, int, int], None]] = {
+            "torch": self._on_torch,
+            "multiprocessing.util": lambda *_: self._watch_multiprocessing(),
+            "runpy": lambda runpy, *_: lines.reach_into(runpy),
+        }
+        AfterImport(callbacks, lines.around_import).install()
+        lines.install()
 
     def _open_log(self) -> EventLog:
         if self._log is None:
@@ -62,7 +100,12 @@ class Tracee:
                 atexit.register(self._on_exit)
             self._watch_multiprocessing()
             self.session = Session(log, cwd=self._cwd, options=self._options)
-            self.session.attach(torch, default_probes())
+            probes = default_probes()
+            if self._lines is not None:  # last, so that it is around the others
+                from trainprof.probes.lines import LinesProbe
+
+                probes.append(LinesProbe(self._lines))
+            self.session.attach(torch, probes)
         except Exception as error:
             self._report("attach", error)
 
@@ -79,6 +122,8 @@ class Tracee:
         self._is_script = self._has_ended = False
         if self._log is not None:
             self._log.reopen_in_child()
+        if self._lines is not None:
+            self._lines.after_fork()
 
     def _watch_multiprocessing(self) -> None:
         """Its children end by `os._exit`, behind finalizers of their own."""
@@ -102,7 +147,11 @@ class Tracee:
 
     def _note_end(self, exception: str | None) -> None:
         """Notes how the process came to its end; of others than the script only if it recorded."""
-        if self._has_ended or not (self._is_script or (self._log and self._log.is_open)):
+        if self._has_ended:
+            return
+        if self._lines is not None:
+            self._lines.finish()
+        if not (self._is_script or (self._log and self._log.is_open)):
             return
         self._has_ended = True
         try:
@@ -124,6 +173,10 @@ def start() -> None:
     tracee = Tracee(directory, _options())
     start.tracee = tracee  # type: ignore[attr-defined]
     tracee.install()
+
+
+def _is_helper() -> bool:
+    return any(HELPER_OF_MULTIPROCESSING in word for word in getattr(sys, "orig_argv", ()))
 
 
 def _working_directory() -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from importlib.machinery import ModuleSpec
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from importlib.machinery import ModuleSpec, SourceFileLoader
 from time import perf_counter_ns
 from types import ModuleType
+from typing import Any
 
 
 class AfterImport:
@@ -18,15 +20,26 @@ class AfterImport:
     the module has been executed. Loader, spec and module stay what they would have been.
     """
 
-    def __init__(self, callbacks: dict[str, Callable[[ModuleType, int, int], None]]) -> None:
-        self._callbacks = callbacks
+    def __init__(
+        self,
+        callbacks: Mapping[str, Callable[[ModuleType, int, int], None]],
+        around: Callable[[ModuleSpec], AbstractContextManager[None] | None] | None = None,
+    ) -> None:
+        """
+        Args:
+            callbacks: By the name of the module.
+            around: Called before any module of Python source is executed, and gives what that is
+                to run in, if anything.
+        """
+        self._callbacks = dict(callbacks)
+        self._around = around
 
     def install(self) -> None:
         """Starts waiting, or calls back at once for modules that are there already."""
         for name in [name for name in self._callbacks if name in sys.modules]:
             now = perf_counter_ns()
             self._callbacks.pop(name)(sys.modules[name], now, now)
-        if self._callbacks:
+        if self._is_waiting():
             sys.meta_path.insert(0, self)
 
     def remove(self) -> None:
@@ -36,11 +49,16 @@ class AfterImport:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if name not in self._callbacks:
+        if name not in self._callbacks and self._around is None:
             return None
         spec = self._ask_others(name, path, target)
-        loader = getattr(spec, "loader", None)
-        if loader is None or not hasattr(loader, "exec_module"):
+        loader: Any = getattr(spec, "loader", None)
+        if spec is None or loader is None or not hasattr(loader, "exec_module"):
+            return spec
+        surroundings = None
+        if self._around is not None and type(loader) is SourceFileLoader:
+            surroundings = self._around(spec)
+        if surroundings is None and name not in self._callbacks:
             return spec
         execute = loader.exec_module
 
@@ -48,14 +66,15 @@ class AfterImport:
             del loader.exec_module  # back to the class's own
             start = perf_counter_ns()
             try:
-                execute(module)
+                with surroundings or nullcontext():
+                    execute(module)
             except BaseException as error:
                 from trainprof.probes.patcher import hide_our_frame
 
                 hide_our_frame(error)
                 raise
             callback = self._callbacks.pop(name, None)
-            if not self._callbacks:
+            if not self._is_waiting():
                 self.remove()
             if callback is not None:
                 callback(module, start, perf_counter_ns())
@@ -65,6 +84,9 @@ class AfterImport:
         except AttributeError:  # a loader with slots: leave it be
             return spec
         return spec
+
+    def _is_waiting(self) -> bool:
+        return bool(self._callbacks) or self._around is not None
 
     def _ask_others(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None

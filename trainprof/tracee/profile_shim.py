@@ -1,4 +1,7 @@
-"""`@profile` for scripts that were written for kernprof: does nothing, and never a NameError."""
+"""`@profile` for scripts that were written for kernprof: never a NameError.
+
+It does nothing, unless lines are timed.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +34,10 @@ class IdleProfile:
         return None
 
 
-def install() -> None:
+def install(profile: object) -> None:
     """Puts `profile` where kernprof does, and into the script's globals too.
 
     A script with the guard `if 'profile' not in globals(): ...` looks only there.
     """
-    profile = IdleProfile()
     builtins.profile = profile  # type: ignore[attr-defined]
     sys.modules["__main__"].__dict__.setdefault("profile", profile)

@@ -17,6 +17,7 @@ SCREENS = {
     "slow_loader": summaries.slow_loader,
     "healthy": summaries.healthy,
     "killed_for_memory": summaries.killed_for_memory,
+    "starved": summaries.starved,
 }
 ALL = {
     **SCREENS,
@@ -120,7 +121,7 @@ def test_the_total_is_the_wall_time() -> None:
 def test_rows_under_half_a_percent_are_folded_unless_verbose() -> None:
     short, whole = page(summaries.slow_loader()), page(summaries.slow_loader(), verbose=True)
     assert "garbage collection" not in short.split("total")[0]
-    assert "rest (7 smaller)" in short
+    assert "rest (10 smaller)" in short
     assert "garbage collection" in whole
     assert "smaller)" not in whole
 
@@ -269,7 +270,7 @@ def test_ascii_pages_are_ascii(name: str, verbose: bool) -> None:
 
 def test_ascii_page_has_bars_and_microseconds() -> None:
     text = page(summaries.slow_loader(), unicode=False)
-    assert "data wait                   #####" in text
+    assert "data wait          #####" in text
     assert "9.10 us a step" in text
 
 
@@ -316,11 +317,12 @@ def test_slow_batches_name_their_threshold() -> None:
 
 
 def test_calls_on_cpu_tensors_are_counted_and_do_not_wait() -> None:
-    assert "train.py:66 item: 250 calls on CPU tensors (no wait)" in page(summaries.slow_loader())
+    plain = page(summaries.slow_loader(), 120)
+    assert "train.py:66 item: 250 calls on CPU tensors (no wait)" in plain
     mixed = replace(
         summaries.slow_loader(), sync_points=[SyncPoint("a.py:1", "item", 9, 4, 0.5, None)]
     )
-    assert "9 calls, 4 of them on CPU tensors (no wait), 500 ms" in page(mixed)
+    assert "9 calls, 4 of them on CPU tensors (no wait), 500 ms" in page(mixed, 120)
 
 
 @pytest.mark.parametrize("source", ["backward", "batches"])

@@ -6,6 +6,8 @@ import importlib.util
 import sys
 import traceback
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 
@@ -14,6 +16,24 @@ import pytest
 from trainprof.tracee.import_hook import AfterImport
 
 Calls = list[tuple[str, int, int]]
+
+
+class Surroundings:
+    """Tells which modules were executed in it."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.inside: list[str] = []
+
+    def around(self, spec: ModuleSpec) -> AbstractContextManager[None] | None:
+        self.asked.append(spec.name)
+        return self._run(spec.name) if spec.name.startswith("around_") else None
+
+    @contextmanager
+    def _run(self, name: str) -> Iterator[None]:
+        self.inside.append(f"+{name}")
+        yield
+        self.inside.append(f"-{name}")
 
 
 @pytest.fixture
@@ -105,3 +125,34 @@ def test_what_was_imported_before_is_told_at_once(calls: Calls) -> None:
     AfterImport({"sys": lambda m, start, end: calls.append((m.__name__, start, end))}).install()
     assert [name for name, _, _ in calls] == ["sys"]
     assert sys.meta_path == before
+
+
+def test_modules_are_executed_in_what_is_asked_for(
+    calls: Calls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both kinds of waiting share one loader."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    texts = {"around_outer": "import around_inner, bare", "around_inner": "", "bare": "value = 1"}
+    for name, text in texts.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    surroundings = Surroundings()
+
+    def called(module: ModuleType, start: int, end: int) -> None:
+        calls.append((module.__name__, start, end))
+
+    hook = AfterImport({"around_inner": called}, surroundings.around)
+    hook.install()
+    try:
+        import around_outer  # type: ignore[import-not-found]
+    finally:
+        hook.remove()
+        for name in texts:
+            sys.modules.pop(name, None)
+    assert surroundings.asked == ["around_outer", "around_inner", "bare"]
+    assert surroundings.inside == [
+        f"{sign}around_{name}"
+        for sign, name in (("+", "outer"), ("+", "inner"), ("-", "inner"), ("-", "outer"))
+    ]
+    assert [name for name, _, _ in calls] == ["around_inner"]
+    assert "exec_module" not in vars(around_outer.__loader__)
+    assert around_outer.bare.value == 1

@@ -1,0 +1,863 @@
+"""Line times as they are recorded: right hits, right times, from every process, and no trace."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.lines import (
+    LinesRun,
+    kernprof_hits,
+    read_lines,
+    time_lines,
+    time_lines_alone,
+    time_words,
+)
+from support.session import ROOT, run_hooked, run_plain, tracee_environment
+
+from trainprof.record.schema import Topic
+
+GUARD = "if 'profile' not in globals():\n    profile = lambda function: function\n"
+
+DECORATED = (
+    GUARD
+    + """
+import asyncio
+
+@profile
+def summed(n):
+    total = 0
+    for i in range(n):
+        if i % 3:
+            total += i
+    return total
+
+@profile
+def fibonacci(n):
+    if n < 2:
+        return n
+    return fibonacci(n - 1) + fibonacci(n - 2)
+
+@profile
+def numbers(n):
+    for i in range(n):
+        try:
+            yield i
+        except ValueError:
+            pass
+    return n
+
+@profile
+async def awaited(n):
+    for i in range(n):
+        await asyncio.sleep(0)
+    return n
+
+@profile
+async def streamed(n):
+    for i in range(n):
+        yield i
+
+async def consumed():
+    return [i async for i in streamed(3)], await asyncio.gather(awaited(2), awaited(3))
+
+class Box:
+    @profile
+    def method(self):
+        return [summed(i) for i in range(3)]
+
+    @staticmethod
+    @profile
+    def static():
+        return 1
+
+    @profile
+    @classmethod
+    def of_class(cls):
+        return cls.__name__
+
+    @property
+    @profile
+    def value(self):
+        return self._value
+
+    @value.setter
+    @profile
+    def value(self, value):
+        self._value = value
+
+@profile
+def raising(x):
+    x += 1
+    raise KeyError(x)
+
+def helper(x):
+    x += 1
+    return x
+
+def not_timed(x):
+    return helper(x)
+
+print(summed(7), fibonacci(6), list(numbers(4)), asyncio.run(consumed()))
+box = Box(); box.value = 3
+print(box.method(), Box.static(), box.of_class(), box.value)
+for i in range(2):
+    try:
+        raising(i)
+    except KeyError as error:
+        print(error)
+"""
+)
+
+
+@pytest.mark.proves("Line times", "`@profile` on functions, methods, generators and coroutines")
+def test_hits_are_kernprofs(tmp_path: Path) -> None:
+    run = time_lines(tmp_path, DECORATED)
+    # kernprof puts its own where this guard does not look.
+    (tmp_path / "script.py").write_text(DECORATED.replace(GUARD, "#\n#\n"))
+    theirs = kernprof_hits(tmp_path, tmp_path / "script.py")
+    ours = {name: run.script.hits(name) for name in run.script.facts}
+    assert ours == theirs
+    assert ours["fibonacci"] == {16: 25, 17: 13, 18: 12}
+    assert set(run.script.why().values()) == {"profile"}
+    assert run.script.facts["numbers"]["kind"] == "generator"
+    assert run.script.facts["awaited"]["kind"] == "coroutine"
+    assert run.notes(Topic.PROBE_FAILED) == run.notes(Topic.PROBE_UNAVAILABLE) == []
+
+
+EXPLICIT = """
+import line_profiler
+from line_profiler import profile
+
+@profile
+def decorated(n):
+    for i in range(n):
+        added(i)
+
+def added(i):
+    return i
+
+def counted(n):
+    return n + 1
+
+def in_a_block(n):
+    return n + 2
+
+added(7)
+if hasattr(profile, "_profile") and profile._profile is not None:
+    profile._profile.add_function(added)
+decorated(3)
+"""
+
+BY_COUNT = """
+def added(i):
+    i += 1
+    return i
+
+def in_a_block(n):
+    return n + 2
+
+profile.add_function(added)
+profile.add_function(in_a_block)
+added(1)
+profile.enable_by_count()
+added(2)
+profile.disable_by_count()
+added(3)
+with profile:
+    in_a_block(1)
+in_a_block(2)
+"""
+
+
+@pytest.mark.proves("Line times", "`from line_profiler import profile`")
+def test_line_profilers_own_decorator_feeds_ours_and_writes_no_files(tmp_path: Path) -> None:
+    run = time_lines(tmp_path, EXPLICIT)
+    assert run.script.hits("decorated") == {7: 4, 8: 3}
+    assert run.script.hits("added") == {11: 3}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "script.py"]
+
+
+def test_functions_are_timed_while_enabled_as_by_kernprof(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(BY_COUNT)
+    done = run_hooked(
+        ["script.py"], tmp_path, tmp_path / "run", options={"lines": {"functions": []}}
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
+    run = read_lines(tmp_path / "run")
+    theirs = kernprof_hits(tmp_path, tmp_path / "script.py")
+    assert {name: run.script.hits(name) for name in run.script.facts} == theirs
+    assert theirs["added"] == {3: 1, 4: 1}
+
+
+# As of plain python in every way that a script can tell.
+GUEST = (
+    GUARD
+    + """
+import functools, inspect, sys, traceback, warnings
+from contextlib import contextmanager
+
+print(sys.gettrace())
+
+@profile
+def warns():
+    warnings.warn("shown at the caller's line", stacklevel=2)
+
+@profile
+def generator():
+    received = []
+    for i in range(3):
+        try:
+            received.append((yield i))
+        except ValueError as error:
+            received.append(str(error))
+    return received
+
+@contextmanager
+@profile
+def suppressing():
+    try:
+        yield 1
+    except KeyError as error:
+        print("suppressed", error)
+
+@profile
+def closing():
+    try:
+        yield 1
+    finally:
+        print("closed")
+
+@functools.lru_cache
+@profile
+def cached(x):
+    print(sys.gettrace())
+    return x
+
+def delegating():
+    result = yield from generator()
+    print(result)
+
+print(profile(3), profile("text"))
+warns()
+running = delegating()
+print(next(running), running.send("sent"), running.throw(ValueError("thrown")))
+try:
+    next(running)
+except StopIteration:
+    pass
+with suppressing():
+    raise KeyError("inside")
+for one in closing():
+    break
+print(cached(1), cached(1), inspect.signature(cached), cached.__name__)
+print(inspect.isgeneratorfunction(generator))
+1 / 0 if False else cached(2)
+
+@profile
+def outer(x):
+    return inner(x)
+
+@profile
+def inner(x):
+    return 1 / x
+
+try:
+    outer(0)
+except ZeroDivisionError:
+    traceback.print_exc()
+outer(0)
+"""
+)
+
+
+def test_a_decorated_function_behaves_as_it_does_plainly(tmp_path: Path) -> None:
+    run = time_lines(tmp_path, GUEST)
+    assert run.script.hits("inner") == {70: 2}
+
+
+TRAINING = """
+import sys, time
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+def load(index):
+    return torch.full((8,), index / 100)
+
+class Items(Dataset):
+    def __len__(self):
+        return 24
+
+    def __getitem__(self, index):
+        x = load(index)
+        return x, self.target()
+
+    def target(self):
+        return torch.zeros(1)
+
+    def unused(self):
+        return None
+
+def collate(samples):
+    xs, ys = zip(*samples)
+    return torch.stack(xs), torch.stack(ys)
+
+class Order:
+    def __iter__(self):
+        for index in range(24):
+            yield 23 - index
+
+    def __len__(self):
+        return 24
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 1)
+
+    def forward(self, x):
+        y = self.linear(x)
+        return y.relu()
+
+def elsewhere():
+    return None
+
+def main():
+    torch.manual_seed(0)
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = DataLoader(Items(), 4, sampler=Order(), collate_fn=collate)
+    for epoch in range(2):
+        for x, y in loader:
+            loss = (model(x) - y).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        print(epoch, loss.item().hex(), sys.gettrace())
+    elsewhere
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.proves("Line times", "without `@profile`: the training loop and what it calls")
+def test_without_a_decorator_the_training_loop_and_what_it_calls_is_timed(tmp_path: Path) -> None:
+    run = time_lines(tmp_path, TRAINING)
+    lines = run.script
+    assert lines.why() == {
+        "main": "training loop",
+        "Net.__init__": "called by main",
+        "Net.forward": "called by main",
+        "Items.__getitem__": "dataset",
+        "Items.target": "called by Items.__getitem__",
+        "load": "called by Items.__getitem__",
+        "collate": "collate",
+        "Order.__iter__": "sampler",
+    }
+    once, each_step = dict.fromkeys([48, 49, 50, 51, 59], 1), dict.fromkeys(range(54, 58), 12)
+    assert lines.hits("main") == once | each_step | {52: 3, 53: 14, 58: 2}
+    assert lines.hits("Items.__getitem__") == {14: 48, 15: 48}
+    assert lines.hits("load") == {7: 48}
+    assert lines.hits("collate") == {24: 12, 25: 12}
+    assert lines.hits("Order.__iter__") == {29: 50, 30: 48}
+    assert lines.hits("Net.forward") == {41: 12, 42: 12}
+    assert run.notes(Topic.PROBE_FAILED) == run.notes(Topic.PROBE_UNAVAILABLE) == []
+
+
+MODULE_LEVEL = """
+import json.tool
+import torch
+
+total = 0
+model = torch.nn.Linear(1, 1)
+for step in range(3):
+    import {late}
+    total += step
+    if total > 1:
+        model(torch.ones(1)).backward()
+print(total)
+"""
+
+
+@pytest.mark.proves("Line times", "a training loop at module level")
+def test_a_loop_at_module_level_is_timed_from_the_scripts_first_line(tmp_path: Path) -> None:
+    run = time_lines(tmp_path, MODULE_LEVEL.format(late="wave"))
+    assert run.script.why() == {"<module>": "module level"}
+    expected = {2: 1, 3: 1, 5: 1, 6: 1, 7: 4, 8: 3, 9: 3, 10: 3, 11: 1, 12: 1}
+    assert run.script.hits("<module>") == expected
+    assert run.script.facts["<module>"]["kind"] == "module"
+
+
+SLEEPING = """
+import json, os, sys, time
+from pathlib import Path
+import torch
+from torch.utils.data import DataLoader, Dataset
+{guard}
+class Sleeping(Dataset):
+    def __len__(self):
+        return 40
+{profile}
+    def __getitem__(self, index):
+        started = time.perf_counter()
+        time.sleep(0.005)
+        took = time.perf_counter() - started
+        return took, os.getpid()
+
+def main():
+    method, workers = sys.argv[1], 2
+    loader = DataLoader(Sleeping(), 4, num_workers=workers, multiprocessing_context=method)
+    took, pids = 0.0, set()
+    for epoch in range(2):
+        for seconds, pid in loader:
+            took += seconds.sum().item()
+            pids |= set(pid.tolist())
+    print(json.dumps([took, len(pids)]))
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.parametrize("is_decorated", [False, True], ids=["unedited", "decorated"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param(method, marks=pytest.mark.proves("Line times", f"in workers by {method}"))
+        for method in ("fork", "spawn", "forkserver")
+    ],
+)
+def test_lines_of_workers(tmp_path: Path, method: str, is_decorated: bool) -> None:
+    """Each worker starts from zero: hits are exact, and the sleep takes what it took."""
+    guard, profile = (GUARD, "    @profile") if is_decorated else ("\n", "")
+    run = time_lines_alone(tmp_path, SLEEPING.format(guard=guard, profile=profile), method)
+    took, workers = json.loads(run.stdout)
+    first = run.script.facts["Sleeping.__getitem__"]["line"] + is_decorated
+    assert workers == 4
+    assert [lines.hits("Sleeping.__getitem__") for lines in run.children] == [
+        {first + offset: 20 for offset in range(1, 5)}
+    ] * 4
+    assert run.script.hits("Sleeping.__getitem__") == {}
+    hits, ns = run.together().rows["Sleeping.__getitem__"][first + 2]
+    assert hits == 80
+    assert ns / 1e9 == pytest.approx(took, rel=0.02)
+    why = run.together().why()
+    assert why["Sleeping.__getitem__"] == ("profile" if is_decorated else "dataset")
+    assert ("main" in why) is not is_decorated
+    assert run.notes(Topic.PROBE_FAILED) == run.notes(Topic.PROBE_UNAVAILABLE) == []
+    assert all(0 < note["line_overhead_ns"] < 1e5 for note in _overheads(run))
+    assert len(_overheads(run)) == (4 if is_decorated else 5)
+
+
+def _overheads(run: LinesRun) -> list[dict[str, Any]]:
+    return [note for note in run.notes(Topic.ENVIRONMENT) if "line_overhead_ns" in note]
+
+
+STREAM = """
+import torch
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+def prepared(index):
+    return torch.full((2,), float(index))
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        worker = get_worker_info()
+        for index in range(worker.id, 24, worker.num_workers):
+            yield prepared(index)
+
+for batch in DataLoader(Stream(), 4, num_workers=2):
+    print(batch.sum())
+"""
+
+
+def test_a_stream_in_workers(tmp_path: Path) -> None:
+    run = time_lines(tmp_path, STREAM)
+    for lines in run.children:
+        assert lines.hits("Stream.__iter__") == {10: 1, 11: 13, 12: 12}
+        assert lines.hits("prepared") == {6: 12}
+    assert len(run.children) == 2
+    assert run.together().facts["Stream.__iter__"]["kind"] == "generator"
+
+
+@pytest.mark.parametrize("only", ["workers", "main"])
+def test_only_the_processes_asked_for(tmp_path: Path, only: str) -> None:
+    (tmp_path / "script.py").write_text(SLEEPING.format(guard="", profile=""))
+    run = time_lines_alone(
+        tmp_path, SLEEPING.format(guard="", profile=""), "fork", lines={"only": only}
+    )
+    in_workers = sum(sum(lines.hits("Sleeping.__getitem__").values()) for lines in run.children)
+    assert (in_workers, bool(run.script.hits("main"))) == (
+        (320, False) if only == "workers" else (0, True)
+    )
+
+
+KILLED = """
+import os, signal, sys, time
+from torch.utils.data import DataLoader, Dataset
+
+class Slow(Dataset):
+    def __len__(self):
+        return 1000
+
+    def __getitem__(self, index):
+        time.sleep(0.01)
+        if index >= 400:
+            os.kill(os.getpid() if sys.argv[1] == "worker" else os.getppid(), signal.SIGKILL)
+            os._exit(1)
+        return index
+
+for batch in DataLoader(Slow(), 4, num_workers=1):
+    pass
+"""
+
+
+@pytest.mark.proves("Line times", "a worker killed by SIGKILL keeps all but its last second")
+@pytest.mark.parametrize("whom", ["worker", "script"])
+def test_a_killed_process_loses_about_a_second(tmp_path: Path, whom: str) -> None:
+    (tmp_path / "script.py").write_text(KILLED)
+    options = {"lines": {"functions": [], "only": None}}
+    done = run_hooked(["script.py", whom], tmp_path, tmp_path / "run", options=options)
+    assert done.returncode == (1 if whom == "worker" else -signal.SIGKILL)
+    run = read_lines(tmp_path / "run")
+    hits = run.together().hits("Slow.__getitem__")
+    # 400 of 10 ms and more are 4 s: what is left of them is not below 2.5 s.
+    assert 250 < hits[10] <= 401
+    assert run.script.hits("<module>")
+
+
+NAMED = """
+import json
+import other
+
+def outer(n):
+    def inner(i):
+        return i + 1
+    return [inner(i) for i in range(n)]
+
+def not_this(n):
+    return n
+
+class Thing:
+    def go_on(self):
+        return not_this(1)
+
+    def go_off(self):
+        return 2
+
+print(outer(3), Thing().go_on(), Thing().go_off(), other.imported(2), json.loads("[1]"))
+"""
+
+NAMES = {
+    "script:Thing.go_*": {"Thing.go_on", "Thing.go_off"},
+    "__main__:outer*": {"outer", "outer.<locals>.inner"},
+    "other:imported": {"imported"},
+    "json.decoder:JSONDecoder.raw_decode": {"JSONDecoder.raw_decode"},
+    "*:not_this": {"not_this"},
+    "nowhere:nothing": set(),
+}
+
+
+@pytest.mark.proves("Line times", "functions named by `-f`, those of libraries too")
+@pytest.mark.parametrize("pattern", NAMES)
+def test_functions_by_name(tmp_path: Path, pattern: str) -> None:
+    (tmp_path / "other.py").write_text("def imported(n):\n    return n + 1\n")
+    run = time_lines(tmp_path, NAMED, functions=[pattern])
+    assert {name for name in run.script.rows if run.script.hits(name)} >= NAMES[pattern] - {
+        "Thing.go_off"
+    }
+    assert run.script.facts.keys() == NAMES[pattern]
+    assert set(run.script.why().values()) <= {"-f"}
+
+
+def test_a_module_that_is_run_and_the_modules_that_it_imports(tmp_path: Path) -> None:
+    package = tmp_path / "trainer"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "engine.py").write_text(
+        "def one_epoch(n):\n    for batch in range(n):\n        update(batch)\n\n"
+        "def update(batch):\n    batch.bit_length()\n"
+    )
+    (package / "train.py").write_text(
+        "from .engine import one_epoch\n"
+        "from trainer import engine\n"
+        "def main():\n    for epoch in range(2):\n        one_epoch(3)\n        engine.update(1)\n"
+        "if __name__ == '__main__':\n    main()\n"
+    )
+    run = time_words(tmp_path, ["-m", "trainer.train"])
+    assert run.script.why() == {
+        "main": "training loop",
+        "one_epoch": "called by main",
+        "update": "called by one_epoch",
+    }
+    assert run.script.hits("one_epoch") == {2: 8, 3: 6}
+    assert run.script.hits("update") == {6: 8}
+
+
+TRACING = """
+import sys
+
+events = []
+
+def tracer(frame, event, argument):
+    if frame.f_code.co_filename != __file__:
+        return None
+    events.append((frame.f_code.co_name, event, frame.f_lineno))
+    return tracer
+
+def called(n):
+    return n + 1
+
+def main():
+    for epoch in range(2):
+        called(epoch)
+
+main()
+sys.settrace(sys.gettrace())
+main()
+sys.settrace(tracer)
+main()
+print(sys.gettrace() is tracer)
+sys.settrace(None)
+main()
+sys.settrace(None)
+print(sys.gettrace(), events)
+"""
+
+
+@pytest.mark.proves("Line times", "stand down where the script traces by itself")
+def test_the_scripts_own_tracer_sees_what_it_sees_plainly(tmp_path: Path) -> None:
+    run = time_lines(tmp_path, TRACING)
+    assert run.script.hits("called") == {13: 4}
+    [note] = run.notes(Topic.PROBE_UNAVAILABLE)
+    assert note["probe"] == "lines"
+    assert _overheads(run) == []
+
+
+def test_a_tracer_inside_a_decorated_function_is_left_alone(tmp_path: Path) -> None:
+    inside = TRACING.replace("def main():", "@profile\ndef main():\n    sys.settrace(tracer)")
+    run = time_lines(tmp_path, GUARD + inside)
+    assert len(run.notes(Topic.PROBE_UNAVAILABLE)) == 1
+    assert run.script.hits("main") == {}
+
+
+DECIDES_BY_TRACER = """
+import sys
+workers = 0 if sys.gettrace() else 4
+for epoch in range(2):
+    workers += 0 if sys.gettrace() else 1
+print(workers)
+"""
+
+
+def test_a_script_that_asks_whether_it_is_debugged_gets_the_same_answer(tmp_path: Path) -> None:
+    run = time_lines(tmp_path, DECIDES_BY_TRACER)
+    assert run.stdout == "6\n"
+    assert run.script.hits("<module>")[5] == 2
+
+
+COMPILED = (
+    GUARD
+    + """
+import torch
+
+graphs = []
+
+def backend(module, examples):
+    graphs.append(len(list(module.graph.nodes)))
+    return module
+
+{profile}
+def forward(x):
+    y = x * 2
+    return y + 1
+
+{profile}
+def scripted(x):
+    return x + 1
+
+compiled = torch.compile(forward, backend=backend)
+script = torch.jit.script(scripted)
+def main():
+    for epoch in range(3):
+        print(compiled(torch.ones(3)), script(torch.ones(1)))
+main()
+print(graphs)
+"""
+)
+
+
+@pytest.mark.parametrize("profile", ["", "@profile"])
+def test_compiled_functions_compile_to_the_same_and_are_called_so(
+    tmp_path: Path, profile: str
+) -> None:
+    functions = [] if profile else ["script:forward", "script:scripted", "script:main"]
+    run = time_lines(tmp_path, COMPILED.format(profile=profile), functions=functions)
+    for name in ("forward", "scripted"):
+        assert run.script.facts[name]["kind"] == "compiled"
+        assert run.script.hits(name) == {}
+    if not profile:
+        assert sum(run.script.hits("main").values()) == 7
+
+
+def test_without_line_profiler_the_script_runs_all_the_same(tmp_path: Path) -> None:
+    (tmp_path / "place").mkdir()
+    (tmp_path / "place" / "line_profiler.py").write_text("raise ImportError('not here')")
+    (tmp_path / "script.py").write_text("@profile\ndef f(): return 1\nprint(f())\n")
+    path = os.pathsep.join(
+        [tracee_environment(tmp_path / "run")["PYTHONPATH"], str(tmp_path / "place")]
+    )
+    done = run_hooked(
+        ["script.py"],
+        tmp_path,
+        tmp_path / "run",
+        options={"lines": {"functions": []}},
+        env={"PYTHONPATH": path},
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("1\n", "", 0)
+    [note] = read_lines(tmp_path / "run").notes(Topic.PROBE_UNAVAILABLE)
+    assert note == {
+        "probe": "lines",
+        "reason": "the script's Python cannot import line_profiler: not here",
+    }
+
+
+def test_a_plain_run_never_imports_line_profiler(tmp_path: Path) -> None:
+    script = (
+        "import sys, torch\n@profile\ndef f(): pass\nf()\nprint('line_profiler' in sys.modules)\n"
+    )
+    (tmp_path / "script.py").write_text(script)
+    done = run_hooked(["script.py"], tmp_path, tmp_path / "run")
+    assert (done.stdout, done.stderr) == ("False\n", "")
+
+
+def test_the_text_is_kept_as_it_ran(tmp_path: Path) -> None:
+    script = "open(__file__, 'a').write('# changed')\nfor epoch in 'é\u2603':\n    pass\n"
+    (tmp_path / "script.py").write_text(script)
+    done = run_hooked(
+        ["script.py"], tmp_path, tmp_path / "run", options={"lines": {"functions": []}}
+    )
+    assert done.returncode == 0, done.stderr
+    facts = read_lines(tmp_path / "run").script.facts["<module>"]
+    saved = tmp_path / "run" / "sources" / facts["source"]
+    assert (facts["file"], saved.read_text()) == (str(tmp_path / "script.py"), script)
+    assert stat.S_IMODE(saved.stat().st_mode) == 0o600
+    assert stat.S_IMODE(saved.parent.stat().st_mode) == 0o700
+    assert [path.name for path in saved.parent.iterdir()] == [saved.name]
+
+
+FORKED = """
+import os
+
+def counted(n):
+    for epoch in range(n):
+        pass
+
+counted(3)
+child = os.fork()
+if not child:
+    counted(5)
+    raise SystemExit
+os.waitpid(child, 0)
+counted(1)
+"""
+
+
+def test_a_forked_child_starts_from_zero(tmp_path: Path) -> None:
+    run = time_lines(tmp_path, FORKED)
+    assert run.script.hits("counted") == {5: 6, 6: 4}
+    assert [lines.hits("counted") for lines in run.children] == [{5: 6, 6: 5}]
+
+
+def test_text_in_a_pipe_is_left_to_python(tmp_path: Path) -> None:
+    """A script that can be read only once."""
+    command = f'{sys.executable} <(echo "for epoch in range(2): print(epoch)")'
+    environment = tracee_environment(tmp_path / "run", lines={"functions": [], "only": None})
+    done = subprocess.run(
+        ["bash", "-c", command],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == ("0\n1\n", "")
+
+
+WARNING = """
+import other
+for epoch in range(1):
+    other.f()
+    other.f()
+print("\\d")
+"""
+
+
+def test_what_python_warns_of_is_said_once(tmp_path: Path) -> None:
+    (tmp_path / "other.py").write_text(
+        "import warnings\ntext = '\\d'\ndef f(): warnings.warn('once')\n"
+    )
+    (tmp_path / "script.py").write_text(WARNING)
+    words = ["-Wdefault", "-B", "script.py"]
+    plain = run_plain(words, tmp_path)
+    options = {"lines": {"functions": [], "only": None}}
+    ours = run_hooked(words, tmp_path, tmp_path / "run", options=options)
+    assert (ours.stderr, ours.stdout) == (plain.stderr, plain.stdout)
+    assert plain.stderr.count("invalid escape") == 2
+
+
+RANKS = """
+import torch.multiprocessing as mp
+
+def rank(number, n):
+    for epoch in range(n):
+        step(epoch)
+
+def step(epoch):
+    return epoch + 1
+
+if __name__ == "__main__":
+    mp.spawn(rank, args=(3,), nprocs=2)
+"""
+
+
+def test_ranks_started_by_spawn(tmp_path: Path) -> None:
+    run = time_lines(tmp_path, RANKS)
+    ranks = [lines for lines in run.children if lines.hits("rank")]
+    assert [lines.hits("rank") for lines in ranks] == [{5: 4, 6: 3}] * 2
+    assert [lines.hits("step") for lines in ranks] == [{9: 3}] * 2
+
+
+def test_a_run_with_its_supervisor(tmp_path: Path) -> None:
+    """Options and manifest, from the command line's side."""
+    (tmp_path / "script.py").write_text("for epoch in range(2):\n    print(epoch)\n")
+    code = (
+        "from pathlib import Path\n"
+        "from trainprof.launch.options import LineOptions, RunOptions\n"
+        "from trainprof.launch.run import run\n"
+        "lines = LineOptions(functions=('script:f',), only='main')\n"
+        "run(RunOptions(('script.py',), output=Path('named'), lines=lines))\n"
+        "run(RunOptions(('script.py',), output=Path('free'), lines=LineOptions()))\n"
+        "run(RunOptions(('script.py',), output=Path('none')))\n"
+    )
+    done = run_plain(["-c", code], tmp_path, env={"PYTHONPATH": str(ROOT)})
+    assert (done.stdout, done.stderr, done.returncode) == ("0\n1\n" * 3, "", 0)
+    asked = {
+        name: json.loads((tmp_path / name / "manifest.json").read_text())["options"]["lines"]
+        for name in ("named", "free", "none")
+    }
+    assert asked == {
+        "named": {"functions": ["script:f"], "only": "main"},
+        "free": {"functions": [], "only": None},
+        "none": None,
+    }
+    assert read_lines(tmp_path / "free").script.hits("<module>") == {1: 3, 2: 2}
+    assert not (tmp_path / "none" / "sources").exists()

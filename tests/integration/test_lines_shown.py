@@ -1,0 +1,243 @@
+"""`trainprof lines`, from a recording to what is on stdout, in a file, on a terminal."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from support.events import MS
+from support.line_runs import LineRun
+from support.processes import PYTHON, TRAINPROF, Ended, OnTerminal, run, write_script
+
+from trainprof.record.schema import Topic
+
+LINES = (sys.executable, "-m", "trainprof", "lines")
+REPORT = (sys.executable, "-m", "trainprof", "report")
+LINE_PROFILER = (sys.executable, "-m", "line_profiler")
+
+DATA = '''\
+import time
+
+
+class Photos:
+    def __getitem__(self, index):
+        """Sleeps as a slow disk would."""
+        time.sleep(0.005)
+        end = time.perf_counter() + 0.003
+        while time.perf_counter() < end:
+            pass
+        return index
+
+    def never(self):
+        return None
+'''
+GETITEM = {7: (400, 400 * 5 * MS), 8: (400, 400 * 700), 9: (80_000, 1_200 * MS), 11: (400, 90_000)}
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> LineRun:
+    """A run of four workers with the same times each, and a main process with none."""
+    made = LineRun(tmp_path)
+    made.source("data.py", DATA)
+    main = made.process(overhead_ns=120)
+    main.function("data.py", 5, "Photos.__getitem__", "dataset")
+    main.function("data.py", 13, "Photos.never", "-f")
+    for number in range(4):
+        worker = made.process(worker=number, overhead_ns=120)
+        function = worker.function("data.py", 5, "Photos.__getitem__", "dataset")
+        worker.lines(function, {line: (hits // 4, ns // 4) for line, (hits, ns) in GETITEM.items()})
+    made.write()
+    return made
+
+
+def shown(made: LineRun, *words: str | Path, launcher: tuple[str, ...] = LINES) -> Ended:
+    return run(launcher, *words, cwd=made.parent)
+
+
+@pytest.mark.proves("Line times", "kernprof's table to a byte, read by its parsers")
+def test_off_a_terminal_stdout_is_line_profilers_own(recorded: LineRun) -> None:
+    ours = shown(recorded, "run", "--lprof")
+    assert ours.status == 0
+    written = recorded.directory.path / "lines.lprof"
+    assert f"trainprof: wrote {written}\n".encode() in ours.stderr
+    for options in ([], ["-u", "1e-3", "-z", "-t"]):
+        theirs = shown(recorded, *options, written, launcher=LINE_PROFILER)
+        again = shown(recorded, *options, "run")
+        assert again.stdout == theirs.stdout
+        assert shown(recorded, written, *options).stdout == theirs.stdout
+    assert b"     7       400    2000000.0   5000.0     62.5          time.sl" in ours.stdout
+
+
+def test_what_the_table_has_no_place_for_goes_to_stderr(recorded: LineRun) -> None:
+    assert shown(recorded, "run").stderr.decode().splitlines() == [
+        "trainprof: Times are added up over 4 workers and may exceed the run's; --per-process "
+        "shows each.",
+        "trainprof: Timing cost about 120 ns a timed line, 81,200 times: about 9.74 ms in all. "
+        "It slows some parts of the script more than others: for a verdict use trainprof run.",
+        "trainprof: Photos.never at data.py:13 has no times: never called.",
+    ]
+
+
+@pytest.mark.proves("Line times", "the sum over all workers, and each by itself")
+def test_each_process_by_itself(recorded: LineRun) -> None:
+    text = shown(recorded, "run", "--per-process").stdout.decode()
+    tables = text.split("Process: ")[1:]
+    assert [table.split("\n")[0] for table in tables] == [f"worker {n}" for n in range(4)]
+    for table in tables:
+        assert "     7       100     500000.0   5000.0     62.5" in table
+
+
+@pytest.mark.proves("Line times", "the text of the lines as they ran, though the file was edited")
+def test_an_edited_file_shows_the_lines_that_ran(recorded: LineRun) -> None:
+    before = shown(recorded, "run")
+    (recorded.project / "data.py").write_text("import this\n" * 50)
+    after = shown(recorded, "run")
+    assert after.stdout == before.stdout
+    assert b"trainprof: data.py has changed since the run: the lines are shown" in after.stderr
+    assert b"has changed" not in before.stderr
+
+
+def test_top_and_process_names_on_a_terminal(recorded: LineRun) -> None:
+    with OnTerminal((*LINES, "run", "--top", "1"), cwd=recorded.parent) as terminal:
+        assert terminal.end() == 0
+        text = terminal.shown.decode()
+    assert "in 4 workers, dataset" in text
+    assert "Photos.never" not in text
+    (hot,) = [line for line in text.splitlines() if "time.sleep" in line]
+    assert hot.startswith("\x1b[1;31m")
+    assert " > " in hot
+    assert text.rstrip().endswith("see it again: trainprof lines run")
+
+
+def test_no_color_is_obeyed(recorded: LineRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    with OnTerminal((*LINES, "run"), cwd=recorded.parent) as terminal:
+        terminal.end()
+        assert b"\x1b" not in terminal.shown
+        assert b" > " in terminal.shown
+
+
+def test_names_and_lines_do_nothing_to_a_terminal(tmp_path: Path) -> None:
+    made = LineRun(tmp_path)
+    made.source("data.py", "def f():\n    x = '\x1b[31m\x9b2J\x1b]0;title\x07'\n")
+    process = made.process()
+    process.lines(process.function("data.py", 1, "f\x1b[2J\n\r", "\x1b]0;x\x07"), {2: (1, 1000)})
+    process.function("data.py", 1, "g\x1b[2J")
+    made.write()
+    piped = shown(made, "run")
+    assert b"\x1b" not in piped.stdout + piped.stderr
+    assert b"Function: f   at line 1" in piped.stdout
+    with OnTerminal((*LINES, "run"), cwd=tmp_path) as terminal:
+        terminal.end()
+        on_terminal = terminal.shown.decode()
+    for acting in ("\x1b[2J", "\x1b[31m", "\x1b]", "\x9b", "\x07"):
+        assert acting not in on_terminal
+
+
+@pytest.mark.proves("Line times", "an .lprof file made to run code is refused, nothing in it runs")
+def test_an_evil_file_is_refused_in_one_line(tmp_path: Path) -> None:
+    class Evil:
+        def __reduce__(self) -> tuple[object, tuple[str]]:
+            return os.system, ("touch pwned",)
+
+    path = tmp_path / "evil.lprof"
+    path.write_bytes(pickle.dumps(Evil()))
+    ended = run(LINES, path, cwd=tmp_path)
+    message, hint = ended.stderr.decode().splitlines()
+    assert message == f"trainprof: {path} is not shown: it asks for {os.system.__module__}.system"
+    assert hint.startswith("hint: ")
+    assert (ended.status, ended.stdout) == (2, b"")
+    assert not (tmp_path / "pwned").exists()
+
+
+def test_a_report_ends_by_telling_of_the_lines(recorded: LineRun) -> None:
+    text = shown(recorded, "run", launcher=REPORT).stdout.decode()
+    assert "NO VERDICT: line timing slows the script" in text
+    assert "timing cost about 120 ns a timed line, 81,200 times" in " ".join(text.split())
+    command = f"trainprof lines {recorded.directory.path}"
+    assert " ".join(text.split()).endswith(f"see them: {command}")
+
+
+def test_a_run_whose_lines_could_not_be_timed_says_why(tmp_path: Path) -> None:
+    made = LineRun(tmp_path)
+    reason = "the script's Python cannot import line_profiler: No module"
+    made.process().log.text(Topic.PROBE_UNAVAILABLE, {"probe": "lines", "reason": reason})
+    made.write()
+    ended = shown(made, "run")
+    assert ended.status == 2
+    assert f"run has no line times: probe lines is missing: {reason}".encode() in ended.stderr
+
+
+# -- with a script ------------------------------------------------------------------------------
+
+SCRIPT = """\
+import sys
+
+@profile
+def count(n):
+    total = 0
+    for i in range(n):
+        total += i
+    return total
+
+if __name__ == "__main__":
+    print(count(1000), sys.argv[1:])
+    sys.exit(3)
+"""
+
+
+@pytest.mark.proves("Line times", "the script's output, arguments and exit status as without")
+def test_a_script_ends_as_without_and_its_lines_come_after(tmp_path: Path) -> None:
+    script = write_script(tmp_path, SCRIPT)
+    undecorated = write_script(tmp_path, SCRIPT.replace("@profile\n", ""), "plain.py")
+    plain = run(PYTHON, undecorated, "-u", "--top", cwd=tmp_path)
+    ours = run(LINES, "-o", "run", script, "-u", "--top", cwd=tmp_path)
+    assert (ours.stdout, ours.status) == (plain.stdout, plain.status) == (plain.stdout, 3)
+    err = ours.stderr.decode()
+    assert err.startswith("trainprof: script.py ended with exit status 3 after ")
+    table = err[err.index("Timer unit: ") : err.index("trainprof: Timing cost")]
+    assert run(LINES, "run", cwd=tmp_path).stdout.decode() == table
+    hits = {
+        line.split()[0]: line.split()[1] for line in table.splitlines() if " total += i" in line
+    }
+    assert hits == {"7": "1000"}
+    assert "trainprof: see it again: trainprof lines run\n" in err
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_script_that_a_signal_ends_ends_lines_alike(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    script = write_script(tmp_path, f"import os; os.kill(os.getpid(), {int(number)})")
+    ended = run(LINES, "-o", "run", script, cwd=tmp_path)
+    assert ended.status == -number
+    assert number.name.encode() in ended.stderr
+    assert ended.stderr.endswith(
+        b"trainprof: No function's lines were timed.\n"
+        b"trainprof: see what else was recorded: trainprof report run\n"
+    )
+
+
+def test_on_a_terminal_the_page_comes_after_the_script(tmp_path: Path) -> None:
+    script = write_script(tmp_path, SCRIPT)
+    with OnTerminal((*LINES, "-o", "run", script), cwd=tmp_path) as terminal:
+        assert terminal.end() == 3
+        text = terminal.shown.decode()
+    assert "499500 []\r\ntrainprof: script.py ended with exit status 3" in text
+    assert "Line contents" in text
+    assert "Timer unit" not in text
+
+
+def test_quiet_lines_and_lines_of_a_run(tmp_path: Path) -> None:
+    script = write_script(tmp_path, SCRIPT)
+    quiet = run(LINES, "-q", "-o", "quiet", script, cwd=tmp_path)
+    assert (quiet.status, quiet.stderr) == (3, b"")
+    with_lines = run(TRAINPROF, "--lines", "-o", "with", script, cwd=tmp_path)
+    assert (with_lines.status, with_lines.stderr) == (3, b"")
+    tables = [run(LINES, name, cwd=tmp_path).stdout for name in ("quiet", "with")]
+    assert [b" total += i" in table for table in tables] == [True, True]
+    assert b"NO VERDICT" in run(REPORT, "with", cwd=tmp_path).stdout

@@ -1,0 +1,120 @@
+"""Which loaders the pipeline model is asked about, with what, and when it is not believed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from support import summaries
+
+from trainprof.analysis.loader_bounds import MAX_BATCHES, MAX_LOADERS, shortened, with_bounds
+from trainprof.analysis.pipeline import PipelineInputs, Setting
+from trainprof.analysis.summary import Loader, LoaderBound
+
+
+def inputs(
+    batches: int = 60,
+    passes: int = 1,
+    *,
+    workers: int = 0,
+    fetch_s: float = 0.03,
+    compute_s: float = 0.01,
+    wait_s: float = 0.03,
+    **more: Any,
+) -> PipelineInputs:
+    """Batches that sleep while they are made, and are waited for so long."""
+    n = batches * passes
+    return PipelineInputs(
+        setting=Setting(workers),
+        batches=batches,
+        fetch_s=np.full(n, fetch_s),
+        compute_s=np.full(n, compute_s),
+        cores=4.0,
+        running_s=np.zeros(n),
+        wait_s=np.full(n, wait_s),
+        **more,
+    )
+
+
+def bound_of(found: PipelineInputs | None) -> LoaderBound | None:
+    (loader,) = with_bounds([summaries.loader("a.py:1", bound=None)], lambda _: found)
+    return loader.bound
+
+
+def test_batches_made_between_the_steps_bound_them() -> None:
+    bound = bound_of(inputs())
+    assert bound is not None
+    assert bound.by == "one worker's latency"
+    assert bound.step_s == pytest.approx(0.04)
+    assert bound.measured_step_s == pytest.approx(0.04)
+    assert bound.parts_s["compute"] == pytest.approx(0.01)
+    assert sum(bound.parts_s.values()) == pytest.approx(bound.step_s)
+
+
+def test_two_workers_that_give_enough_leave_it_to_computing() -> None:
+    bound = bound_of(inputs(workers=2, fetch_s=0.01, compute_s=0.03, wait_s=0.0))
+    assert bound is not None
+    assert bound.by == "compute"
+
+
+def test_a_model_of_another_pace_than_was_measured_is_not_believed() -> None:
+    assert bound_of(inputs(wait_s=0.049)) is not None
+    assert bound_of(inputs(wait_s=0.051)) is None
+
+
+def test_few_batches_bound_nothing() -> None:
+    assert bound_of(inputs(batches=20)) is not None
+    assert bound_of(inputs(batches=19)) is None
+    assert bound_of(None) is None
+
+
+def test_only_the_loaders_that_were_waited_for_most_are_played() -> None:
+    def loader(number: int, **changes: Any) -> Loader:
+        plain = summaries.loader(f"a.py:{number}", id=number, bound=None)
+        return replace(plain, wait_total_s=float(number), **changes)
+
+    asked: list[int] = []
+
+    def inputs_of(number: int) -> PipelineInputs:
+        asked.append(number)
+        return inputs()
+
+    validation = [loader(number, role="evaluation") for number in range(10, 20)]
+    brief = loader(98, iterations=19)
+    peeked = loader(99, role="other")
+    found = with_bounds([*validation, loader(1), brief, peeked], inputs_of)
+    assert asked == [1, 19, 18, 17]
+    assert len(asked) == MAX_LOADERS
+    assert sorted(one.id for one in found if one.bound) == sorted(asked)
+    assert [one.id for one in found] == [*range(10, 20), 1, 98, 99]
+
+
+@pytest.mark.parametrize(
+    ("batches", "passes", "kept", "per_pass"),
+    [
+        (60, 3, 180, 60),
+        (400, 5, 800, 400),
+        (MAX_BATCHES, 3, MAX_BATCHES, MAX_BATCHES),
+        (3 * MAX_BATCHES, 2, MAX_BATCHES, MAX_BATCHES),
+    ],
+)
+def test_a_long_recording_is_played_in_part(
+    batches: int, passes: int, kept: int, per_pass: int
+) -> None:
+    whole = inputs(batches, passes)
+    numbered = replace(whole, fetch_s=np.arange(batches * passes, dtype=float))
+    part = shortened(numbered)
+    assert (len(part.fetch_s), part.batches) == (kept, per_pass)
+    assert len(part.compute_s) == len(part.wait_s) == len(part.running_s) == kept  # type: ignore[arg-type]
+    # Whole passes from the end; of a pass that is too long its start, as buffers are filled there.
+    assert part.fetch_s[0] % batches == 0
+    assert part.fetch_s[0] >= batches * (passes - 1) - kept
+
+
+def test_a_pass_that_was_cut_off_stays_as_long_as_it_was() -> None:
+    cut = replace(inputs(100), batches=1_000_000)
+    assert shortened(cut).batches == 100
+    long = replace(inputs(2 * MAX_BATCHES), batches=1_000_000)
+    assert shortened(long).batches == MAX_BATCHES

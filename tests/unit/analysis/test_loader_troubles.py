@@ -1,0 +1,94 @@
+"""Workers by number, those that lag behind, and samples that are out of the ordinary."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from support import summaries
+
+from trainprof.analysis.loader_troubles import stragglers, unusual_samples
+from trainprof.analysis.summary import Fetch
+from trainprof.analysis.worker_totals import known, worker_totals
+
+
+def fetch(*, means: dict[int, float] | None = None, n: int = 50, **changes: Any) -> Fetch:
+    """Workers with these mean fetches."""
+    rows = [summaries.worker(number, mean_s, n) for number, mean_s in (means or {}).items()]
+    made = summaries.fetch(0.1, 200, workers=4, running=1.0)
+    return replace(made, per_worker=rows, **changes)
+
+
+def test_the_processes_of_a_worker_are_joined_by_its_number() -> None:
+    first = summaries.worker(1, 0.1, 10, busy=0.5, running=1.0) | {"pid": 11}
+    later = summaries.worker(1, 0.3, 10, busy=1.0, running=1.0) | {"pid": 12, "pss_bytes": None}
+    alone = summaries.worker(0, 0.2, 10, busy=0.25, running=1.0)
+    zero, one = worker_totals([first, alone, later])
+    assert (zero.number, one.number) == (0, 1)
+    assert one.pids == (11, 12)
+    assert one.figures["n"] == 20
+    assert one.mean_s == pytest.approx(0.2)
+    assert one.figures["running_s"] == pytest.approx(4.0)
+    assert one.figures["pss_bytes"] == first["pss_bytes"]
+    # It was busy for 1 s of 2 and 3 s of 3.
+    assert one.busy_share == pytest.approx(4 / 5)
+
+
+def test_the_process_that_trains_has_no_number_and_comes_first() -> None:
+    rows = [summaries.worker(0, 0.1, 1), summaries.worker(None, 0.1, 1)]
+    assert [worker.number for worker in worker_totals(rows)] == [None, 0]
+
+
+def test_what_no_process_tells_is_not_known() -> None:
+    (worker,) = worker_totals([{"worker": 0}])
+    assert set(worker.figures.values()) == {None}
+    assert worker.busy_share is worker.mean_s is None
+    assert worker.pids == ()
+
+
+@pytest.mark.parametrize("odd", [None, True, "9", [], float("nan"), float("inf"), 1e300])
+def test_rows_that_somebody_edited_are_taken_as_not_known(odd: Any) -> None:
+    assert known(odd) is None
+    row = dict.fromkeys(summaries.worker(0, 0.1, 1), odd)
+    (worker,) = worker_totals([row, odd])
+    assert set(worker.figures.values()) == {None}
+
+
+def test_a_worker_of_one_and_a_half_times_the_others_median_straggles() -> None:
+    (late,) = stragglers(fetch(means={0: 0.5, 1: 0.5, 2: 0.6, 3: 0.75}))
+    assert (late.number, late.mean_s, late.others_s) == (3, 0.75, 0.5)
+    assert stragglers(fetch(means={0: 0.5, 1: 0.5, 2: 0.6, 3: 0.74})) == []
+
+
+def test_the_slowest_straggler_comes_first() -> None:
+    late = stragglers(fetch(means={0: 0.1, 1: 0.3, 2: 0.1, 3: 0.4, 4: 0.1, 5: 0.1}))
+    assert [one.number for one in late] == [3, 1]
+
+
+def test_few_fetches_or_a_single_worker_show_no_straggler() -> None:
+    assert stragglers(fetch(means={0: 0.1, 1: 0.3}, n=9)) == []
+    assert len(stragglers(fetch(means={0: 0.1, 1: 0.3}, n=10))) == 1
+    assert stragglers(fetch(means={0: 0.3})) == stragglers(fetch()) == []
+
+
+def slow(*seconds: float) -> list[dict[str, Any]]:
+    return [summaries.slow_sample(index, s) for index, s in enumerate(seconds)]
+
+
+def test_samples_of_five_times_the_typical_one_are_unusual() -> None:
+    made = fetch(typical_sample_s=0.004, slow_samples=slow(0.1, 0.02, 0.0199))
+    assert [sample["index"] for sample in unusual_samples(made)] == [0, 1]
+
+
+def test_what_takes_less_than_ten_ms_is_not_worth_a_word() -> None:
+    made = fetch(typical_sample_s=0.0001, slow_samples=slow(0.01, 0.0099))
+    assert [sample["index"] for sample in unusual_samples(made)] == [0]
+
+
+@pytest.mark.parametrize("typical", [None, 0.0, float("nan")])
+def test_without_a_typical_sample_none_is_unusual(typical: float | None) -> None:
+    made = fetch(typical_sample_s=typical, slow_samples=[*slow(9.0), {}, None])
+    assert unusual_samples(made) == []
+    told = replace(made, typical_sample_s=0.1)
+    assert len(unusual_samples(told)) == 1

@@ -1,0 +1,147 @@
+"""`trainprof lines`: whether its first word is a script or a saved run, and what it may be told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import typer
+from support.line_runs import LineRun
+
+from trainprof.analysis.lprof import LineStats, write_lprof
+from trainprof.cli.app import app, run_command
+from trainprof.cli.command_line import options_with_value, script_word
+from trainprof.cli.lines import names_saved_run
+
+COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+VALUED = options_with_value(COMMANDS["lines"])
+
+
+@pytest.fixture(autouse=True)
+def in_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def saved_run(path: str) -> None:
+    Path(path).mkdir(parents=True)
+    (Path(path) / "manifest.json").write_text('{"schema_version": 1}')
+
+
+# -- which of the two ---------------------------------------------------------------------------
+
+
+def test_a_saved_run_is_a_directory_a_name_or_latest() -> None:
+    saved_run("trainprof-runs/train-1")
+    saved_run("elsewhere")
+    for word in ("trainprof-runs/train-1", "train-1", "elsewhere", "elsewhere/", "latest"):
+        assert names_saved_run(word), word
+    assert names_saved_run("lines.lprof")
+
+
+def test_a_script_is_all_else(tmp_path: Path) -> None:
+    saved_run("trainprof-runs/train.py")
+    Path("train.py").touch()
+    Path("package").mkdir()
+    Path("package/__main__.py").touch()
+    Path("package/events").mkdir()
+    Path("latest").touch()
+    words = ("train.py", "package", "torchrun", "nowhere.py", "latest", "-", "", "a\0b", "x" * 5000)
+    for word in words:
+        assert not names_saved_run(word), word
+
+
+def test_a_run_that_was_cut_off_or_is_of_ranks_is_a_run() -> None:
+    Path("cut/events").mkdir(parents=True)
+    Path("many/ranks/0").mkdir(parents=True)
+    assert names_saved_run("cut")
+    assert names_saved_run("many")
+
+
+def test_a_directory_that_runs_is_a_run_where_it_has_a_manifest() -> None:
+    saved_run("both")
+    (Path("both") / "__main__.py").touch()
+    assert names_saved_run("both")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["latest"], "latest"),
+        (["--top", "3", "latest", "--sort"], "latest"),
+        (["-f", "data:*", "--only", "workers", "train.py", "-f"], "train.py"),
+        (["-zt", "-u", "ms", "x"], "x"),
+        (["--", "latest"], None),
+        (["-m", "latest"], None),
+        (["-m", "module", "latest"], None),
+        (["--help"], None),
+        ([], None),
+    ],
+)
+def test_the_word_that_decides(arguments: list[str], word: str | None) -> None:
+    assert script_word(arguments, VALUED) == word
+
+
+def test_which_options_take_a_value() -> None:
+    assert {"-f", "--only", "-u", "--unit", "--top", "-o", "-m"} <= VALUED
+    assert not {"-z", "-t", "--sort", "--per-process", "--lprof", "-q"} & VALUED
+
+
+def test_lines_takes_all_that_run_does() -> None:
+    def names(command: str) -> set[str]:
+        return {name for parameter in COMMANDS[command].params for name in parameter.opts}
+
+    assert names("run") - {"--lines"} <= names("lines") | {"script"}
+
+
+# -- errors -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "part"),
+    [
+        (["lines"], 125, "no script given"),
+        (["lines", "nowhere.py"], 127, "no such script: nowhere.py"),
+        (["lines", "--", "latest"], 127, "no such script: latest"),
+        (["lines", "-u", "fortnight", "x.py"], 125, "'fortnight' is no unit"),
+        (["lines", "-u", "-1", "x.py"], 125, "'-1' is no unit"),
+        (["lines", "-u", "nan", "x.py"], 125, "'nan' is no unit"),
+        (["lines", "-u", "inf", "x.py"], 125, "'inf' is no unit"),
+        (["lines", "--top", "0", "x.py"], 125, "'0' is not a whole number of at least 1"),
+        (["lines", "--only", "gpu", "x.py"], 125, "'gpu' is none of workers, main"),
+        (["lines", "latest"], 2, "no run at latest"),
+        (["lines", "nowhere.lprof"], 2, "nowhere.lprof cannot be read: No such file"),
+        (["lines", "bare"], 2, "bare has no line times"),
+        (["lines", "bare", "--top", "many"], 2, "'many' is not a whole number"),
+        (["lines", "bare", "more"], 2, "unexpected extra argument"),
+        (["lines", "-f", "x:y", "bare"], 2, "No such option: -f"),
+        (["lines", "empty.lprof"], 2, "empty.lprof has no line times"),
+        (["lines", "--lprof", "empty.lprof"], 2, "empty.lprof is an .lprof file already"),
+    ],
+)
+def test_user_errors_are_one_line_and_a_hint(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], status: int, part: str
+) -> None:
+    saved_run("bare")
+    write_lprof(Path("empty.lprof"), LineStats({}, 1e-9))
+    assert run_command(arguments) == status
+    out, err = capsys.readouterr()
+    assert out == ""
+    message, hint = err.splitlines()
+    assert message.startswith("trainprof: ")
+    assert part in message
+    assert hint.startswith("hint: ")
+    if "see trainprof" in hint:
+        assert hint == "hint: see trainprof lines --help"
+
+
+@pytest.mark.parametrize(
+    ("unit", "shown"),
+    [("s", "1"), ("ms", "0.001"), ("us", "1e-06"), ("ns", "1e-09"), ("2e-3", "0.002")],
+)
+def test_units(tmp_path: Path, capsys: pytest.CaptureFixture[str], unit: str, shown: str) -> None:
+    run = LineRun(tmp_path)
+    process = run.process()
+    process.lines(process.function("data.py", 1, "f"), {2: (1, 1000)})
+    run.write()
+    assert run_command(["lines", "run", "-u", unit]) == 0
+    assert capsys.readouterr().out.startswith(f"Timer unit: {shown} s\n\n")

@@ -1,0 +1,249 @@
+"""What is said of a loader: who makes its batches, what bounds it, what is out of the ordinary."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from support import summaries
+
+from trainprof.analysis import pipeline_bound
+from trainprof.analysis.summary import Fetch, Loader, RunSummary
+from trainprof.report import loader_advice
+from trainprof.report.loader_advice import advice
+from trainprof.report.loader_warnings import ended_by, sample_name, warnings
+from trainprof.report.loader_words import busy_words, keeps_up, makers, needs_words, ready_words
+
+STORAGE_WORDS = re.compile(r"disk|storage", re.IGNORECASE)
+
+
+def loader(workers: int | None = 4, **changes: Any) -> Loader:
+    """A loader with workers, in trouble only where `changes` say so."""
+    made = summaries.fetch(0.4, 400, workers=workers or 0, running=0.9, asleep=0.1)
+    plain = summaries.loader(
+        "train.py:84", num_workers=workers, iterations=400, fetch=made, bound=None, passes=1
+    )
+    return replace(plain, **changes)
+
+
+def made(**changes: Any) -> Fetch:
+    fetch = loader().fetch
+    assert fetch is not None
+    return replace(fetch, **changes)
+
+
+def run(used_percent: float = 390.0, cores: float = 4) -> RunSummary:
+    """A run that keeps so much of so many cores busy."""
+    cpu = {"cores_usable": cores, "tree_percent": {"mean": used_percent}}
+    return replace(summaries.slow_loader(), system=summaries.system(cpu=cpu))
+
+
+@pytest.mark.parametrize(
+    ("one", "words"),
+    [
+        (loader(4), "4 workers, each makes a batch in 400 ms"),
+        (loader(1), "1 worker makes a batch in 400 ms"),
+        (loader(0), "the training process makes a batch in 400 ms"),
+        (loader(None), "a batch is made in 400 ms"),
+        (loader(4, fetch=None), "4 workers, each makes a batch, in what time is not measured"),
+    ],
+)
+def test_who_makes_a_batch(one: Loader, words: str) -> None:
+    assert makers(one) == words
+
+
+def test_how_busy_workers_were_and_how_often_a_batch_was_there() -> None:
+    rows = [summaries.worker(n, 0.4, 100, busy=busy) for n, busy in enumerate((0.31, 0.97))]
+    assert busy_words(loader(fetch=made(per_worker=rows))) == (
+        "workers were busy 31 % to 97 % of the time"
+    )
+    assert busy_words(loader(1, fetch=made(per_worker=rows[:1]))) == (
+        "the worker was busy 31 % of the time"
+    )
+    assert busy_words(loader(0)) == busy_words(loader(fetch=None)) == ""
+    assert ready_words(loader(ready_share=0.73)) == "the batch was there in 73 % of cases"
+    assert ready_words(loader(ready_share=None)) == ""
+
+
+def test_only_a_loader_that_training_waits_for_needs_words() -> None:
+    training_s = run().phases.training_s
+    little = loader(wait_total_s=0.04 * training_s, init_s=None, first_batch_s=None)
+    assert not needs_words(little, run())
+    assert keeps_up(replace(little, ready_share=0.99)) == (
+        "keeps up: the batch was there in 99 % of cases"
+    )
+    much = replace(little, wait_total_s=0.06 * training_s)
+    assert needs_words(much, run())
+    assert not needs_words(replace(much, thread="other"), run())
+    starts = replace(little, first_batch_s=summaries.statistics(0.06 * training_s, n=1))
+    assert needs_words(starts, run())
+    assert needs_words(replace(little, lost_workers=[{}]), run())
+
+
+def test_the_names_of_limits_are_the_models() -> None:
+    ours = {name for name in vars(loader_advice) if name.isupper()}
+    shared = ours & {name for name in vars(pipeline_bound) if name.isupper()}
+    assert {"LATENCY", "CPU", "STORAGE", "RECEIVE", "SAMPLER", "COMPUTE"} <= shared
+    for name in shared - {"NAMES"}:
+        if isinstance(getattr(pipeline_bound, name), str):
+            assert getattr(loader_advice, name) == getattr(pipeline_bound, name)
+
+
+@pytest.mark.parametrize(
+    ("one", "limit", "following"),
+    [
+        (
+            loader(0, bound=summaries.bound("one worker's latency", blocked=0.4, compute=0.1)),
+            "batches are made between the steps, by the training process itself",
+            "num_workers=1 or more makes them during the steps",
+        ),
+        (
+            loader(bound=summaries.bound("one worker's latency", blocked=0.05, compute=0.05)),
+            "4 workers give a batch per 100 ms, training takes one per 50.0 ms",
+            "more workers: the cores have room for one per 60.0 ms",
+        ),
+        (
+            loader(
+                1,
+                bound=summaries.bound(
+                    "one worker's latency", blocked=0.05, compute=0.05, margin=0.0
+                ),
+            ),
+            "1 worker gives a batch per 100 ms, training takes one per 50.0 ms",
+            "cheaper samples: trainprof lines SCRIPT shows which of their lines cost",
+        ),
+        (
+            loader(
+                bound=summaries.bound("one worker's latency", blocked=0.05, compute=0.05),
+                fetch=summaries.fetch(0.4, 400, workers=4, running=0.3, asleep=0.7),
+            ),
+            "4 workers give a batch per 100 ms, training takes one per 50.0 ms",
+            "more workers: they mostly sleep",
+        ),
+        (
+            loader(bound=summaries.bound("CPU", blocked=0.05, compute=0.05)),
+            "all 4 cores are at work, more workers would not help",
+            "cheaper samples: trainprof lines SCRIPT shows which of their lines cost",
+        ),
+        (
+            loader(
+                bound=summaries.bound("storage", blocked=0.05, compute=0.05),
+                fetch=summaries.fetch(0.4, 400, workers=4, reading=0.9, running=0.1),
+            ),
+            "reading from disk, 3.00 MiB a batch",
+            "a faster disk, fewer and larger files, or the data kept in memory",
+        ),
+        (
+            loader(bound=summaries.bound("receive in the main process", receive=0.03, compute=0.1)),
+            "taking a batch of 4.60 MiB over from its worker, 30.0 ms of a step",
+            "few large tensors, not many small ones or Python objects; more workers would not help",
+        ),
+        (
+            loader(bound=summaries.bound("sampler", sampler=0.03, compute=0.01)),
+            "drawing the indices of a batch, 30.0 ms of a step in the training process",
+            "a cheaper sampler; workers do not draw",
+        ),
+        (
+            loader(bound=summaries.bound("compute", compute=0.1, receive=0.001)),
+            "computing, 100 ms a step; the loader keeps up once its buffer is filled",
+            "",
+        ),
+        (
+            loader(bound=summaries.bound("compute", compute=0.1, receive=0.02)),
+            "computing, 100 ms a step; loading adds 20.0 ms (receiving batches)",
+            "",
+        ),
+        (loader(bound=None), "", ""),
+        (loader(bound=summaries.bound("something of a later version", compute=0.1)), "", ""),
+    ],
+)
+def test_each_limit_is_named_and_what_to_try(one: Loader, limit: str, following: str) -> None:
+    found = advice(one, run())
+    assert (found.limit, found.next) == (limit, following)
+
+
+@pytest.mark.parametrize("nothing", [0, None])
+def test_storage_is_never_said_where_no_byte_was_read(nothing: int | None) -> None:
+    reading = summaries.fetch(0.4, 400, workers=4, reading=0.9, running=0.1)
+    told = loader(
+        bound=summaries.bound("storage", blocked=0.05, compute=0.05),
+        fetch=replace(reading, read_bytes=nothing),
+    )
+    found = advice(told, run())
+    assert not STORAGE_WORDS.search(f"{found.limit} {found.next} {warnings(told, run())}")
+
+
+def test_a_loader_without_trouble_has_no_warning() -> None:
+    assert warnings(loader(), run()) == []
+    assert warnings(loader(fetch=None), run()) == []
+
+
+@pytest.mark.parametrize(
+    ("lost", "words"),
+    [
+        (
+            {"pid": 91, "worker": 2, "status": None, "signal": 9, "at_s": 3.5},
+            "worker 2 (pid 91) was killed by SIGKILL 3.50 s into the run",
+        ),
+        (
+            {"pid": 91, "worker": 0, "status": 1, "signal": None, "at_s": 3.5},
+            "worker 0 (pid 91) ended with status 1 3.50 s into the run",
+        ),
+        ({"signal": 64}, "a worker was killed by SIGRTMAX"),
+        ({"signal": 4444}, "a worker was killed by signal 4444"),
+        ({}, "a worker died"),
+        ({"worker": "x", "pid": [], "signal": {}, "at_s": float("nan")}, "a worker died"),
+    ],
+)
+def test_a_worker_that_died_is_named(lost: dict[str, Any], words: str) -> None:
+    assert warnings(loader(lost_workers=[lost]), run()) == [words]
+
+
+def test_begun_passes_that_cost_most_are_named() -> None:
+    many = loader(passes=5, wait_total_s=1.0, init_s=summaries.statistics(0.8, n=5))
+    told = "most of its cost are 5 passes begun: workers and first batches, 4.43 s"
+    assert warnings(many, run()) == [f"{told}; persistent_workers=True keeps them"]
+    assert warnings(replace(many, persistent_workers=True), run()) == [told]
+    assert warnings(replace(many, num_workers=0), run()) == []
+    assert warnings(replace(many, wait_total_s=9.0), run()) == []
+
+
+def test_a_quota_that_stops_the_workers_is_named() -> None:
+    stopped = loader(fetch=summaries.fetch(0.4, 400, workers=4, running=0.8, throttled=0.2))
+    assert warnings(stopped, run()) == [
+        "the container's CPU quota stops the making of batches 20 % of the time"
+    ]
+
+
+def test_cores_that_other_programs_take_are_told_from_our_own() -> None:
+    crowded = loader(fetch=summaries.fetch(0.4, 400, workers=4, running=0.5, runnable=0.5))
+    assert warnings(crowded, run(used_percent=120.0)) == [
+        "50 % of making a batch is waiting for a free core, though this run keeps 1.2 of 4 busy: "
+        "other programs take them"
+    ]
+    assert warnings(crowded, run(used_percent=395.0)) == []
+    assert warnings(crowded, replace(run(), system=None)) == []
+
+
+def test_a_worker_that_lags_behind_is_named() -> None:
+    rows = [summaries.worker(n, 0.3 if n == 3 else 0.1, 50) for n in range(4)]
+    assert warnings(loader(fetch=made(per_worker=rows)), run()) == [
+        "worker 3 takes 300 ms a batch, the others 100 ms"
+    ]
+
+
+def test_a_sample_that_takes_far_longer_is_named_by_its_index() -> None:
+    slow = [summaries.slow_sample(307, 0.25), summaries.slow_sample(None, 0.15)]
+    fetch = made(typical_sample_s=0.0125, slow_samples=slow)
+    assert warnings(loader(fetch=fetch), run()) == [
+        "the slowest sample, dataset[307], took 250 ms, 20 x a typical one; 1 more like it"
+    ]
+    assert [sample_name(one) for one in slow] == ["dataset[307]", "number 5 of its batch"]
+    assert sample_name({}) == "unknown"
+
+
+def test_how_a_worker_ended() -> None:
+    assert ended_by({"status": 3}) == "ended with status 3"
+    assert ended_by({}) == "died"

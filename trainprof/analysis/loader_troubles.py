@@ -1,0 +1,61 @@
+"""What is out of the ordinary in the making of a loader's batches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Final
+
+from trainprof.analysis.summary import Fetch
+from trainprof.analysis.worker_totals import WorkerTotals, known, worker_totals
+
+STRAGGLES_FROM: Final = 1.5
+# The mean of fewer fetches says little about a worker.
+MIN_FETCHES: Final = 10
+UNUSUAL_FROM: Final = 5.0
+UNUSUAL_MIN_S: Final = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Straggler:
+    """A worker whose fetches take longer than those of the others; means, in s."""
+
+    number: int
+    mean_s: float
+    others_s: float
+
+
+def stragglers(fetch: Fetch) -> list[Straggler]:
+    """Returns the workers with a mean fetch of STRAGGLES_FROM x the others' median, slowest first.
+
+    Those that the batches were spread unevenly over, or whose share of the data costs more.
+    """
+    means = {
+        worker.number: mean_s
+        for worker in worker_totals(fetch.per_worker)
+        if worker.number is not None and (mean_s := _steady_mean(worker)) is not None
+    }
+    found = []
+    for number, mean_s in means.items():
+        others = [other for its_number, other in means.items() if its_number != number]
+        if others and mean_s >= STRAGGLES_FROM * median(others) > 0:
+            found.append(Straggler(number, mean_s, median(others)))
+    return sorted(found, key=lambda one: -one.mean_s)
+
+
+def unusual_samples(fetch: Fetch) -> list[Mapping[str, Any]]:
+    """Returns of the slowest samples those of UNUSUAL_FROM x the typical one, slowest first."""
+    typical = known(fetch.typical_sample_s)
+    if typical is None or typical <= 0:
+        return []
+    least = max(UNUSUAL_FROM * typical, UNUSUAL_MIN_S)
+    return [
+        sample
+        for sample in fetch.slow_samples
+        if isinstance(sample, Mapping) and (known(sample.get("seconds")) or 0.0) >= least
+    ]
+
+
+def _steady_mean(worker: WorkerTotals) -> float | None:
+    return worker.mean_s if (worker.figures["n"] or 0) >= MIN_FETCHES else None

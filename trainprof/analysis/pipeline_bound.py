@@ -1,0 +1,106 @@
+"""What bounds the throughput of a loader."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from trainprof.analysis.pipeline_model import Pipeline, simulate
+from trainprof.analysis.pipeline_rates import rates_of
+from trainprof.analysis.pipeline_scenario import PipelineInputs, Setting, filled
+
+LATENCY: Final = "one worker's latency"
+CPU: Final = "CPU"
+STORAGE: Final = "storage"
+RECEIVE: Final = "receive in the main process"
+SAMPLER: Final = "sampler"
+COMPUTE: Final = "compute"
+# A part of the step: nothing to take yet, whatever the reason.
+BLOCKED: Final = "blocked"
+# The limit that receiving, sampler and compute make together: one process does them in turn.
+MAIN_PROCESS: Final = "main process"
+
+# Below this share of the step nobody would call the loader slow: XProf's "moderately input bound".
+BLOCKED_SHARE: Final = 0.05
+# More workers that make less of a difference do not help.
+WORTHWHILE_GAIN: Final = 0.03
+# Of the fetch, from which on it is said to wait for storage.
+READING_SHARE: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What a step's time goes to, and what it cannot get below.
+
+    Attributes:
+        name: What bounds throughput: one of the constants above.
+        margin: By which share the next limit lies below that of `name`, 0 where it does not.
+        wait_cause: What most of the wait goes to: the same names but "compute".
+        parts_s: Of a mean step: blocked, receive, sampler, compute; they add up to it.
+        limits_s: What a step would take at least, were nothing but this in the way: a worker (or
+            storage), the CPU, the main process.
+    """
+
+    name: str
+    margin: float
+    wait_cause: str
+    parts_s: dict[str, float]
+    limits_s: dict[str, float]
+
+
+def bound_of(inputs: PipelineInputs, p: Pipeline, parts: dict[str, float]) -> Bound:
+    """Names what bounds a loader.
+
+    Args:
+        inputs: Where it comes from.
+        p: A pass of it, as is most likely.
+        parts: Of its mean step: BLOCKED, RECEIVE, SAMPLER, COMPUTE, in s.
+    """
+    slow_side = _slow_side(inputs, p)
+    limits = _limits(p, STORAGE if slow_side == STORAGE else LATENCY)
+    is_blocked = parts[BLOCKED] > BLOCKED_SHARE * sum(parts.values())
+    in_main = {name: parts[name] for name in (RECEIVE, SAMPLER, COMPUTE)}
+    limit = slow_side if is_blocked else MAIN_PROCESS
+    others = max(s for name, s in limits.items() if name != limit)
+    in_wait = {slow_side: parts[BLOCKED], RECEIVE: parts[RECEIVE], SAMPLER: parts[SAMPLER]}
+    return Bound(
+        name=slow_side if is_blocked else _largest(in_main),
+        margin=max(0.0, 1 - others / limits[limit]) if limits[limit] > 0 else 0.0,
+        wait_cause=_largest(in_wait),
+        parts_s=parts,
+        limits_s=limits,
+    )
+
+
+def _largest(seconds: dict[str, float]) -> str:
+    return max(seconds, key=lambda name: seconds[name])
+
+
+def _limits(p: Pipeline, of_a_worker: str) -> dict[str, float]:
+    """Returns what each resource alone would need for a step."""
+    running, fetch = float(p.running_s.mean()), float((p.asleep_s + p.running_s).mean())
+    compute, receive = float(p.compute_s.mean()), float(p.receive_s.mean())
+    main = compute + receive + p.sampler_s
+    latency = (fetch + p.turnaround_s) / p.workers if p.workers else fetch + main
+    used = running + compute * p.compute_cores + receive + p.sampler_s
+    return {of_a_worker: latency, CPU: used / p.cores, MAIN_PROCESS: main}
+
+
+def _slow_side(inputs: PipelineInputs, p: Pipeline) -> str:
+    """Returns why batches do not come faster."""
+    now = _step(p)
+    more = replace(p, workers=max(2, 2 * p.workers))
+    if _step(more) > (1 - WORTHWHILE_GAIN) * now:
+        with_cores = replace(more, cores=float("inf"))
+        if _step(with_cores) <= (1 - WORTHWHILE_GAIN) * now:
+            return CPU
+    reading = filled(inputs.reading_s, inputs.fetch_s)
+    is_read = reading is not None and reading.sum() >= READING_SHARE * inputs.fetch_s.sum()
+    return STORAGE if is_read and inputs.read_bytes else LATENCY
+
+
+def _step(p: Pipeline) -> float:
+    """Returns the mean step of a filled pipeline, without the workers' start."""
+    flow = simulate(replace(p, spawn_s=0.0, boot_s=0.0))
+    setting = Setting(p.workers, p.prefetch, p.is_in_order)
+    return rates_of(setting, [flow.wait_s], [flow.step_s])[0].step_s

@@ -1,0 +1,457 @@
+"""From a recording to the inputs of the pipeline model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from trainprof.analysis.events import Bool, Events, Int64
+from trainprof.analysis.facts import MAX_BATCHES_AHEAD, Facts, integer
+from trainprof.analysis.fetch_usage import running_ns
+from trainprof.analysis.fetches import FetchTable
+from trainprof.analysis.passes import Passes
+from trainprof.analysis.pipeline_contention import with_contention
+from trainprof.analysis.pipeline_model import Float64
+from trainprof.analysis.pipeline_scenario import Interval, PipelineInputs, Setting
+from trainprof.analysis.system_processes import Tick
+from trainprof.analysis.timeline import Timeline
+from trainprof.record.schema import Kind
+
+# What a recording without workers cannot tell: as measured for HOOKS.md sections 2 and 3, where
+# batches of 256 KB to 8 MB took 0.4 to 1.4 ms to take over on a busy machine.
+_GUESSED_RECEIVE_S: Final = Interval(0.0001, 0.0005, 0.002)
+# The file descriptor of a batch's memory is sent by a thread of the worker; where Python code keeps
+# that busy, it gets the interpreter three times by waiting for the switch interval of 5 ms.
+_BUSY_INTERPRETER_S: Final = 0.015
+# A batch without tensors or arrays is all objects: to unpickle them may take so many times as long
+# as to make them.
+_OBJECTS_PER_FETCH: Final = 2.0
+_GUESSED_TURNAROUND_S: Final = 0.0001
+_GUESSED_SPAWN_S: Final = Interval(0.003, 0.01, 0.03)
+_GUESSED_BOOT_S: Final = {
+    "fork": Interval(0.005, 0.02, 0.05),
+    "spawn": Interval(1.0, 2.5, 6.0),
+    "forkserver": Interval(1.0, 2.5, 6.0),
+}
+# A damaged log may tell any number.
+_MAX_WORKERS: Final = 4096
+# Enough for any mean; a loop that makes a new iterator for each batch has a pass per step.
+_MAX_PASSES: Final = 64
+# A batch counts as ready where it was made so much before it was asked for.
+_READY_NS: Final = 2_000_000
+_ENOUGH: Final = 5
+# Where computing is less of the time, what it takes of the CPU cannot be told from the rest.
+_LEAST_COMPUTE_SHARE: Final = 0.1
+_LEAST_SAMPLED_NS: Final = 500_000_000
+_CPU_SAMPLING_ERROR: Final = 0.2
+
+
+def pipeline_inputs(
+    timeline: Timeline,
+    fetches: FetchTable,
+    facts: Facts,
+    loader: int,
+    *,
+    cores: float,
+    details: npt.NDArray[np.void] | None = None,
+    ticks: Sequence[Tick] = (),
+    pid: int | None = None,
+) -> PipelineInputs | None:
+    """Finds the series of one loader; None where the recording does not hold them.
+
+    That is: the training thread does not take its batches, or of no pass the fetches are known.
+
+    Args:
+        timeline: Of the training process.
+        fetches: Of it and its workers.
+        facts: Of its loaders.
+        loader: Id of the loader.
+        cores: That can be used.
+        details: Of the training process, for what receiving took.
+        ticks, pid: Samples of the process tree, and which process trains.
+    """
+    p = next((p for p in timeline.passes_here() if p.loader == loader), None)
+    told = facts.loader(loader)
+    workers = integer(told.get("num_workers"))
+    prefetch = integer(told.get("prefetch_factor")) or 2
+    if p is None or workers is None or not 0 <= workers <= _MAX_WORKERS or prefetch < 1:
+        return None
+    setting = Setting(
+        workers=workers,
+        prefetch=min(prefetch, MAX_BATCHES_AHEAD),
+        is_in_order=told.get("in_order") is not False,
+        is_persistent=told.get("persistent_workers") is True,
+    )
+    passes = _recorded_passes(timeline, fetches, p, setting, told)
+    if not passes:
+        return None
+    length = integer(told.get("length")) or 0
+    longest = max(len(one) for one in passes)
+    # A run that was limited ends in the midst of its only pass.
+    batches = max(longest, length) if len(passes) == 1 else longest
+    whole = [one for one in passes if len(one) == longest]
+    rows = np.concatenate([one.fetch for one in whole])
+    table = _rows(fetches, rows)
+    running = running_ns(table)
+    inputs = PipelineInputs(
+        setting=setting,
+        batches=batches,
+        fetch_s=table.wall_ns / 1e9,
+        compute_s=np.concatenate([one.compute_ns for one in whole]) / 1e9,
+        wait_s=np.concatenate([one.ends - one.starts for one in whole]) / 1e9,
+        cores=cores,
+        running_s=_told(running),
+        runnable_s=_told(np.minimum(table.delay_ns, table.wall_ns - running)),
+        cpu_s=_told(table.process_cpu_ns),
+        reading_s=_told(table.reading_ns),
+        read_bytes=_total(table.read_bytes),
+        batch_bytes=_mean(table.batch_bytes),
+    )
+    if workers:
+        inputs = _with_workers(inputs, whole, p)
+    else:
+        inputs = _without_workers(inputs, whole, told.get("start_method"))
+    inputs = _with_received(inputs, whole, details, loader)
+    used = _compute_cores(inputs, timeline, ticks, pid)
+    return with_contention(replace(inputs, compute_cores=used))
+
+
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """One pass as recorded; arrays of shape (n_batches,), ns.
+
+    Attributes:
+        number: In the loader's `Passes`.
+        starts, ends: Of each `next` that gave a batch.
+        compute_ns: From its end to the following call, without evaluation in between.
+        drawn_ns: Part of each spent drawing indices.
+        fetch: Rows of the fetch table, in the sampler's order.
+        fetch_starts, fetch_ends: Of these.
+    """
+
+    number: int
+    starts: Int64
+    ends: Int64
+    compute_ns: Int64
+    drawn_ns: Int64
+    fetch: Int64
+    fetch_starts: Int64
+    fetch_ends: Int64
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+
+def _recorded_passes(
+    timeline: Timeline,
+    fetches: FetchTable,
+    p: Passes,
+    setting: Setting,
+    told: Mapping[str, Any],
+) -> list[_Pass]:
+    chosen = np.flatnonzero(p.trained() if p.trained().any() else p.batches > 0)
+    events = timeline.events.where(timeline.events.site == p.loader)
+    nexts = events.where(events.is_kind(Kind.LOADER_NEXT))
+    draws = events.where(events.is_kind(Kind.SAMPLER))
+    by_workers = (fetches.worker > 0) == (setting.workers > 0)
+    own = np.flatnonzero((fetches.loader == p.loader) & by_workers)
+    own = own[np.argsort(fetches.start_ns[own], kind="stable")]
+    until = np.append(p.start[1:], np.iinfo(np.int64).max)
+    found = []
+    for number in chosen[-_MAX_PASSES:].tolist():
+        span = np.array([p.start[number], until[number]])
+        mine = nexts.where(np.arange(*np.searchsorted(nexts.start, span)))
+        rows = own[slice(*np.searchsorted(fetches.start_ns[own], span))]
+        rows = _in_sampler_order(fetches, rows, setting)
+        if told.get("is_iterable") and p.is_ended[number] and setting.workers:
+            rows = _without_the_last_of_each_worker(fetches, rows)
+        if len(mine) == 0 or len(rows) < len(mine):
+            continue
+        rows = rows[: len(mine)]
+        asked_again = int(p.end[number] - p.end_ns[number]) if p.is_ended[number] else None
+        found.append(
+            _Pass(
+                number=number,
+                starts=mine.start,
+                ends=mine.end,
+                compute_ns=_compute_ns(mine, asked_again, timeline.segments),
+                drawn_ns=_inside(draws, mine),
+                fetch=rows,
+                fetch_starts=fetches.start_ns[rows],
+                fetch_ends=fetches.start_ns[rows] + fetches.wall_ns[rows],
+            )
+        )
+    return found
+
+
+def _in_sampler_order(fetches: FetchTable, rows: Int64, setting: Setting) -> Int64:
+    """Puts a pass's fetches in the order in which the indices were sent: workers take turns.
+
+    Args:
+        fetches: Of all loaders.
+        rows: The pass's, in order of start.
+        setting: Of the loader.
+    """
+    if setting.workers == 0 or not setting.is_in_order:
+        return rows
+    worker = fetches.worker[rows]
+    turn = np.empty(len(worker), dtype=np.int64)
+    for number in np.unique(worker).tolist():
+        own = worker == number
+        turn[own] = np.arange(np.count_nonzero(own))
+    return rows[np.lexsort((worker, turn))]
+
+
+def _without_the_last_of_each_worker(fetches: FetchTable, rows: Int64) -> Int64:
+    """Leaves out the fetches in which a worker's share of an iterable dataset came to its end."""
+    pairs = {int(worker): place for place, worker in enumerate(fetches.worker[rows].tolist())}
+    return np.delete(rows, list(pairs.values()))
+
+
+def _compute_ns(nexts: Events, asked_again: int | None, segments: Int64) -> Int64:
+    """Returns the time between the calls; that after the last is the median where none followed."""
+    following = np.append(nexts.start[1:], nexts.end[-1] if asked_again is None else asked_again)
+    length = following - nexts.end
+    length -= _evaluated_until(segments, following) - _evaluated_until(segments, nexts.end)
+    if asked_again is None and len(length) > 1:
+        length[-1] = int(np.median(length[:-1]))
+    return np.maximum(length, 0)
+
+
+def _evaluated_until(segments: Int64, times: Int64) -> Int64:
+    """Returns how much of the time before each of `times` was evaluation, ns."""
+    if len(segments) == 0:
+        return np.zeros(len(times), dtype=np.int64)
+    begin, length = segments[:, 0], segments[:, 1] - segments[:, 0]
+    place = np.searchsorted(begin, times, side="right") - 1
+    before = np.concatenate([[0], np.cumsum(length)])[np.maximum(place, 0)]
+    last = np.clip(times - begin[np.maximum(place, 0)], 0, length[np.maximum(place, 0)])
+    return np.where(place >= 0, before + last, 0)
+
+
+def _inside(inner: Events, outer: Events) -> Int64:
+    """Returns what of each outer event is covered by inner ones, ns."""
+    place = np.searchsorted(outer.start, inner.start, side="right") - 1
+    is_inside = (place >= 0) & (inner.start < outer.end[np.maximum(place, 0)])
+    length = (inner.end - inner.start)[is_inside]
+    return np.bincount(place[is_inside], weights=length, minlength=len(outer)).astype(np.int64)
+
+
+def _rows(fetches: FetchTable, rows: Int64) -> FetchTable:
+    return FetchTable(*(getattr(fetches, name)[rows] for name in FetchTable.__slots__))
+
+
+def _told(ns: Float64) -> Float64 | None:
+    """Seconds, or None where no fetch was measured."""
+    return None if np.isnan(ns).all() else ns / 1e9
+
+
+def _total(values: Float64) -> int | None:
+    return None if np.isnan(values).all() else int(np.nansum(values))
+
+
+def _mean(values: Float64) -> float | None:
+    return None if np.isnan(values).all() else float(np.nanmean(values))
+
+
+# What workers cost besides fetching
+
+
+def _without_workers(inputs: PipelineInputs, passes: list[_Pass], method: Any) -> PipelineInputs:
+    drawn = np.concatenate([one.ends - one.starts for one in passes]) / 1e9 - inputs.fetch_s
+    boot = _GUESSED_BOOT_S.get(method if isinstance(method, str) else "fork")
+    receive = _guessed_receive(inputs)
+    return replace(
+        inputs,
+        sampler_s=max(float(drawn.mean()), 0.0),
+        receive_s=receive,
+        delivery_s=receive.high,
+        turnaround_s=_GUESSED_TURNAROUND_S,
+        spawn_s=_GUESSED_SPAWN_S,
+        boot_s=boot or _GUESSED_BOOT_S["fork"],
+        guessed=("receive_s", "turnaround_s", "spawn_s", "boot_s"),
+    )
+
+
+def _guessed_receive(inputs: PipelineInputs) -> Interval:
+    """Returns what taking a batch over from a worker may cost."""
+    guess, mean = _GUESSED_RECEIVE_S, float(inputs.fetch_s.mean())
+    worst = guess.high
+    if inputs.running_s is not None:
+        busy_share = float(np.nansum(inputs.running_s) / inputs.fetch_s.sum()) if mean else 0.0
+        worst += min(busy_share, 1.0) * _BUSY_INTERPRETER_S
+        if inputs.batch_bytes is None:
+            worst = max(worst, _OBJECTS_PER_FETCH * mean)
+    return Interval(guess.low, guess.mid, worst)
+
+
+def _with_workers(inputs: PipelineInputs, passes: list[_Pass], p: Passes) -> PipelineInputs:
+    setting = inputs.setting
+    numbers = np.array([one.number for one in passes])
+    # Of persistent workers only the first pass starts them.
+    starting = np.array([0]) if setting.is_persistent else numbers
+    resets = p.init_ns[numbers[numbers > 0]] if setting.is_persistent else np.empty(0)
+    init = float(np.median(p.init_ns[starting]))
+    boots = [
+        one.fetch_starts[setting.workers - 1] - p.start[one.number] - p.init_ns[one.number]
+        for one in passes
+        if one.number in starting and len(one) >= setting.workers
+    ]
+    drawn = np.concatenate([one.drawn_ns for one in passes])
+    delivered, is_ready = _deliveries(passes)
+    blocked, ready = delivered[~is_ready], delivered[is_ready]
+    delivery = _average(blocked if len(blocked) >= _ENOUGH else delivered)
+    receive = _average(ready) if len(ready) >= _ENOUGH else None
+    ends = p.end_ns[numbers][p.is_ended[numbers]]
+    return replace(
+        inputs,
+        sampler_s=float(drawn.mean()) / 1e9,
+        receive_s=(
+            Interval(0.0, delivery, delivery) if receive is None else Interval.exactly(receive)
+        ),
+        delivery_s=delivery if receive is None else max(delivery, receive),
+        turnaround_s=_turnaround_s(passes, setting),
+        spawn_s=Interval.exactly(init / setting.workers / 1e9),
+        boot_s=Interval.exactly(max(float(np.median(boots)), 0.0) / 1e9 if boots else 0.0),
+        reset_s=float(np.median(resets)) / 1e9 if len(resets) else 0.0,
+        end_s=float(np.median(ends)) / 1e9 if len(ends) else 0.0,
+        guessed=("receive_s",) if receive is None else (),
+    )
+
+
+def _average(ns: Int64) -> float:
+    """Returns seconds, of the middle half: a batch in a hundred that is held up says nothing."""
+    if len(ns) == 0:
+        return 0.0
+    cut = len(ns) // 4
+    return float(np.sort(ns)[cut : len(ns) - cut].mean()) / 1e9
+
+
+def _deliveries(passes: list[_Pass]) -> tuple[Int64, Bool]:
+    """Returns how long each batch took from being made or asked for until it was handed out.
+
+    Only of batches that came in their turn: others are received while another is waited for.
+    And which of them were ready when they were asked for.
+    """
+    delivered, ready = [], []
+    for one in passes:
+        made = one.fetch_ends
+        earlier = np.concatenate([[0], np.maximum.accumulate(made)[:-1]])
+        later = np.append(np.minimum.accumulate(made[::-1])[::-1][1:], np.iinfo(np.int64).max)
+        in_turn = (made >= earlier) & (made <= later)
+        in_turn[0] = False
+        taken = one.ends - np.maximum(one.starts, made) - one.drawn_ns
+        is_ready = made + _READY_NS < one.starts
+        is_blocked = made > one.starts
+        used = in_turn & (is_ready | is_blocked)
+        delivered.append(np.maximum(taken[used], 0))
+        ready.append(is_ready[used])
+    return np.concatenate(delivered), np.concatenate(ready)
+
+
+def _turnaround_s(passes: list[_Pass], setting: Setting) -> float:
+    """Returns the time from having an index and being free to the fetch, of a worker."""
+    ahead, gaps = setting.prefetch * setting.workers, [np.empty(0, dtype=np.int64)]
+    if setting.is_in_order:
+        for one in passes:
+            if len(one) > ahead:
+                before = one.fetch_ends[ahead - setting.workers : -setting.workers]
+                sent = one.ends[:-ahead]
+                gaps.append(one.fetch_starts[ahead:] - np.maximum(before, sent))
+    found = np.concatenate(gaps)
+    return max(float(np.median(found)), 0.0) / 1e9 if len(found) else _GUESSED_TURNAROUND_S
+
+
+def _with_received(
+    inputs: PipelineInputs,
+    passes: list[_Pass],
+    details: npt.NDArray[np.void] | None,
+    loader: int,
+) -> PipelineInputs:
+    """Takes over what receiving was measured to take."""
+    if details is None or inputs.setting.workers == 0:
+        return inputs
+    parts = details[(details["kind"] == Kind.NEXT_PARTS) & (details["site"] == loader)]
+    inside = np.zeros(len(parts), dtype=bool)
+    for one in passes:
+        inside |= (parts["start"] >= one.starts[0]) & (parts["start"] < one.ends[-1])
+    if not inside.any():
+        return inputs
+    took_s = parts["value"][inside] / 1e9
+    receive = float(took_s.mean())
+    return replace(
+        inputs,
+        # Least where the worker that hands over the memory has nothing else to do.
+        receive_s=Interval(min(float(np.percentile(took_s, 25)), receive), receive, receive),
+        delivery_s=max(inputs.delivery_s, receive),
+        guessed=tuple(name for name in inputs.guessed if name != "receive_s"),
+    )
+
+
+# What computing takes of the CPU
+
+
+def _compute_cores(
+    inputs: PipelineInputs,
+    timeline: Timeline,
+    ticks: Sequence[Tick],
+    pid: int | None,
+) -> Interval:
+    """Returns the cores that the main process keeps busy between batches."""
+    unknown = Interval(min(1.0, inputs.cores), min(1.0, inputs.cores), max(1.0, inputs.cores))
+    window = timeline.window
+    busy = _busy_cores(ticks, pid, window.loop_start, window.loop_end)
+    total = float(inputs.compute_s.sum() + (0.0 if inputs.wait_s is None else inputs.wait_s.sum()))
+    share = float(inputs.compute_s.sum()) / total if total > 0 else 0.0
+    if busy is None or share < _LEAST_COMPUTE_SHARE:
+        return unknown
+    count = len(inputs.fetch_s)
+    if inputs.setting.workers:
+        received, drawn = count * inputs.receive_s.mid, count * inputs.sampler_s
+        besides = Interval(drawn, drawn + received / 2, drawn + received)
+    else:
+        besides = _fetching(inputs)
+    # The more the rest took, the less is left for computing.
+    low, mid, high = (
+        (busy - rest / total) / share for rest in (besides.high, besides.mid, besides.low)
+    )
+
+    def limited(cores: float) -> float:
+        return float(np.clip(cores, 0.0, inputs.cores))
+
+    spread = _CPU_SAMPLING_ERROR
+    return Interval(limited(low * (1 - spread)), limited(mid), limited(high * (1 + spread)))
+
+
+def _fetching(inputs: PipelineInputs) -> Interval:
+    """Returns the CPU time of all fetches in the main process, in s."""
+    cpu = inputs.cpu_s
+    if cpu is not None:
+        return Interval.exactly(float(np.nanmean(cpu)) * len(cpu))
+    wall = float(inputs.fetch_s.sum())
+    return Interval(0.0, wall / 2, wall)
+
+
+def _busy_cores(ticks: Sequence[Tick], pid: int | None, start_ns: int, end_ns: int) -> float | None:
+    """Returns the cores that a process kept busy between its first and last sample in a window."""
+    seen = [(t.t_ns, cpu) for t in ticks if (cpu := _cpu_ns(t, pid)) is not None]
+    seen = [(t, cpu) for t, cpu in seen if start_ns <= t <= end_ns]
+    if len(seen) < 2 or seen[-1][0] - seen[0][0] < _LEAST_SAMPLED_NS:
+        return None
+    if any(after < before for (_, before), (_, after) in pairwise(seen)):
+        return None
+    return (seen[-1][1] - seen[0][1]) / (seen[-1][0] - seen[0][0])
+
+
+def _cpu_ns(tick: Tick, pid: int | None) -> float | None:
+    for (its_pid, _), process in tick.processes.items():
+        if its_pid == pid:
+            user, system = process.get("user_ns"), process.get("system_ns")
+            if isinstance(user, (int, float)) and isinstance(system, (int, float)):
+                return float(user + system)
+    return None

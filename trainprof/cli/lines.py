@@ -1,0 +1,277 @@
+"""`trainprof lines`: per-line times, of a script that it runs or of a saved run."""
+
+from __future__ import annotations
+
+import math
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final
+
+import typer
+
+from trainprof.cli import run_options
+from trainprof.cli.line_view import LineView
+from trainprof.cli.output import complain, style_of, write
+from trainprof.cli.report import RUNS, find_run
+from trainprof.cli.run import run_to_end
+from trainprof.cli.whole_number import at_least
+from trainprof.launch.options import (
+    DEFAULT_INTERVAL_S,
+    DEFAULT_SLOW_SAMPLES,
+    DEFAULT_WAIT_THRESHOLD_S,
+    LineOptions,
+    RunOptions,
+)
+from trainprof.launch.placement import LATEST
+from trainprof.launch.run import FinishedRun
+from trainprof.launch.target import MAIN_FILES
+from trainprof.record.errors import TrainprofError
+from trainprof.record.run_directory import RunDirectory
+
+if TYPE_CHECKING:
+    from trainprof.analysis.line_times import LineProfile
+    from trainprof.analysis.summary import RunSummary
+
+LPROF_SUFFIX: Final = ".lprof"
+LPROF_NAME: Final = f"lines{LPROF_SUFFIX}"
+SHOWN_BY: Final = ("trainprof", "lines")
+_UNITS_S: Final = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+
+
+class Only(str, Enum):
+    """The processes whose lines are timed."""
+
+    WORKERS = "workers"
+    MAIN = "main"
+
+
+ONLY: Final = tuple(only.value for only in Only)
+
+
+class NoLineTimes(TrainprofError):
+    slug: ClassVar[str] = "no-line-times"
+    exit_code: ClassVar[int] = 2
+
+
+def _only(text: str) -> Only:
+    if text not in ONLY:
+        raise typer.BadParameter(f"{text!r} is none of {', '.join(ONLY)}")
+    return Only(text)
+
+
+def _unit_s(text: str | float) -> float:
+    try:
+        unit_s = _UNITS_S[str(text)] if str(text) in _UNITS_S else float(text)
+    except ValueError:
+        unit_s = 0.0
+    if not 0 < unit_s < math.inf:
+        raise typer.BadParameter(f"{text!r} is no unit: write s, ms, us, ns or seconds like 1e-3")
+    return unit_s
+
+
+PerProcess = Annotated[
+    bool, typer.Option("--per-process", help="Show each process, not their sum.")
+]
+Unit = Annotated[
+    float | None,
+    typer.Option(
+        "-u",
+        "--unit",
+        parser=_unit_s,
+        metavar="UNIT",
+        help="Unit of the times: s, ms, us, ns, or in seconds.  [default: us off a terminal]",
+    ),
+]
+SkipZero = Annotated[
+    bool, typer.Option("-z", "--skip-zero", help="Leave out functions never called.")
+]
+Sort = Annotated[bool, typer.Option("-t", "--sort", help="In order of time, the longest last.")]
+Top = Annotated[
+    int | None,
+    typer.Option(parser=at_least(1), metavar="N", help="Only the N that took longest."),
+]
+Lprof = Annotated[
+    bool, typer.Option("--lprof", help="Write RUN/lines.lprof too, for python -m line_profiler.")
+]
+
+
+def lines(
+    script: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="SCRIPT|RUN",
+            help="A Python file or a command to run; or a saved run, or an .lprof file, to show.",
+        ),
+    ] = None,
+    arguments: run_options.Arguments = None,
+    functions: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-f",
+            metavar="MODULE:NAME",
+            help="Time this function: module:qualname, with * and ?; may be repeated.",
+        ),
+    ] = None,
+    only: Annotated[
+        Only | None,
+        typer.Option(
+            parser=_only, metavar="|".join(ONLY), help="Time lines in these processes alone."
+        ),
+    ] = None,
+    per_process: PerProcess = False,
+    unit: Unit = None,
+    skip_zero: SkipZero = False,
+    sort: Sort = False,
+    top: Top = None,
+    lprof: Lprof = False,
+    output: run_options.Output = None,
+    module: run_options.Module = None,
+    interval: run_options.Interval = DEFAULT_INTERVAL_S,
+    max_steps: run_options.MaxSteps = None,
+    max_time: run_options.MaxTime = None,
+    wait_threshold: run_options.WaitThreshold = DEFAULT_WAIT_THRESHOLD_S,
+    slow_samples: run_options.SlowSamples = DEFAULT_SLOW_SAMPLES,
+    quiet: run_options.Quiet = False,
+    verbose: run_options.Verbose = False,
+    progress: run_options.Progress = False,
+    debug: run_options.Debug = False,
+) -> None:
+    """Time the lines of SCRIPT's functions, in loader workers too; or show a saved run's.
+
+    All that follows SCRIPT, or -m MODULE, belongs to the script. The exit status is the script's.
+    """
+    view = LineView(per_process, unit, skip_zero, sort, top, verbose)
+    run_to_end(
+        RunOptions(
+            words=run_options.words(script, arguments),
+            module=module,
+            output=output,
+            interval_s=interval,
+            wait_threshold_s=wait_threshold,
+            max_steps=max_steps,
+            max_time_s=max_time,
+            slow_samples=slow_samples,
+            progress=progress,
+            lines=LineOptions(tuple(functions or ()), None if only is None else only.value),
+        ),
+        lambda summary, finished: _after_the_run(summary, finished, view),
+        then=_export if lprof else None,
+        quiet=quiet,
+        debug=debug,
+    )
+
+
+def saved_lines(
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN",
+            help="A run directory, a run's name under trainprof-runs, latest, or an .lprof file.",
+        ),
+    ],
+    per_process: PerProcess = False,
+    unit: Unit = None,
+    skip_zero: SkipZero = False,
+    sort: Sort = False,
+    top: Top = None,
+    lprof: Lprof = False,
+    verbose: run_options.Verbose = False,
+    debug: run_options.Debug = False,
+) -> None:
+    """Show the line times of a saved run, or of line_profiler's .lprof file."""
+    view = LineView(per_process, unit, skip_zero, sort, top, verbose)
+    is_foreign = run.endswith(LPROF_SUFFIX)
+    if is_foreign and lprof:
+        raise typer.BadParameter(f"{run} is an .lprof file already", param_hint="'--lprof'")
+    profile, directory = _read(run, is_foreign=is_foreign)
+    if not profile.functions:
+        why = f": {profile.damage[0]}" if profile.damage else ""
+        raise NoLineTimes(
+            f"{run} has no line times{why}", hint="record them with: trainprof lines SCRIPT"
+        )
+    write(sys.stdout, view.text(profile, sys.stdout, [*SHOWN_BY, run]))
+    write(sys.stderr, _remarks(view.notes(profile, sys.stdout)))
+    if lprof and directory is not None:
+        _write_lprof(profile, directory)
+
+
+def _read(run: str, *, is_foreign: bool) -> tuple[LineProfile, RunDirectory | None]:
+    from trainprof.analysis.line_recording import lprof_profile, read_line_profile
+
+    try:
+        if is_foreign:
+            return lprof_profile(Path(run)), None
+        directory = find_run(run)
+        return read_line_profile(directory), directory
+    except OSError as error:
+        raise NoLineTimes(
+            f"{run} cannot be read: {error.strerror or error}", hint="check its path"
+        ) from error
+
+
+def names_saved_run(word: str) -> bool:
+    """Tells whether a SCRIPT or RUN means what was recorded before: a run, or an .lprof file."""
+    if word.endswith(LPROF_SUFFIX):
+        return True
+    try:
+        if os.path.isfile(word):
+            return False
+        paths = [Path(word)] if os.sep in word else [Path(word), RUNS / word]
+        return word == LATEST or any(map(_is_run, paths))
+    except OSError:
+        return False
+
+
+def _is_run(path: Path) -> bool:
+    directory = RunDirectory(path)
+    if directory.manifest.is_file():
+        return True
+    is_recording = directory.events.is_dir() or directory.ranks.is_dir()
+    return is_recording and not any((path / name).exists() for name in MAIN_FILES)
+
+
+def _after_the_run(summary: RunSummary, finished: FinishedRun, view: LineView) -> str:
+    from trainprof.analysis.line_recording import read_line_profile
+    from trainprof.report.terminal import opening
+
+    profile = read_line_profile(finished.directory)
+    style = style_of(sys.stderr)
+    directory = summary.run.directory or str(finished.directory.path)
+    head = opening(summary, width=style.width, color=style.color, unicode=style.unicode)
+    notes = view.notes(profile, sys.stderr)
+    if not profile.functions:
+        report = shlex.join(["trainprof", "report", directory])
+        return head + _remarks([*notes, f"see what else was recorded: {report}"])
+    again = [*SHOWN_BY, directory]
+    if notes:
+        notes.append(f"see it again: {shlex.join(again)}")
+    return head + "\n" + view.text(profile, sys.stderr, again) + _remarks(notes)
+
+
+def _remarks(notes: Sequence[str]) -> str:
+    return "".join(f"trainprof: {note}\n" for note in notes)
+
+
+def _export(finished: FinishedRun) -> None:
+    from trainprof.analysis.line_recording import read_line_profile
+
+    _write_lprof(read_line_profile(finished.directory), finished.directory)
+
+
+def _write_lprof(profile: LineProfile, directory: RunDirectory) -> None:
+    from trainprof.analysis.line_recording import lprof_stats
+    from trainprof.analysis.lprof import write_lprof
+
+    path = directory.path / LPROF_NAME
+    try:
+        write_lprof(path, lprof_stats(profile))
+    except OSError as error:
+        complain(
+            f"{path} cannot be written: {error.strerror or error}", hint="check its permissions"
+        )
+        return
+    write(sys.stderr, f"trainprof: wrote {path}\n")

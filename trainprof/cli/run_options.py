@@ -1,0 +1,80 @@
+"""The options of every verb that runs a script."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from trainprof.cli.duration import seconds_between
+from trainprof.cli.whole_number import at_least
+
+# Each process records as many, and more while it finds them.
+MOST_SLOW_SAMPLES: Final = 1000
+
+Script = Annotated[
+    str | None,
+    typer.Argument(metavar="SCRIPT", help="A Python file, or a command such as torchrun."),
+]
+Arguments = Annotated[
+    list[str] | None, typer.Argument(metavar="ARGS", help="All of it belongs to the script.")
+]
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "-o",
+        "--output",
+        metavar="DIR",
+        help="The run directory.  [default: a new one under trainprof-runs]",
+    ),
+]
+Module = Annotated[
+    str | None, typer.Option("-m", metavar="MODULE", help="Run a module, as python -m does.")
+]
+Interval = Annotated[
+    float,
+    typer.Option(
+        parser=seconds_between(0.1, 60),
+        metavar="DURATION",
+        help="Time between two samples of the system, 0.1 to 60 s.",
+    ),
+]
+MaxSteps = Annotated[
+    int | None,
+    typer.Option(parser=at_least(1), metavar="N", help="End the run cleanly after N steps."),
+]
+MaxTime = Annotated[
+    float | None,
+    typer.Option(
+        parser=seconds_between(0.001),
+        metavar="DURATION",
+        help="End the run cleanly after this time.",
+    ),
+]
+WaitThreshold = Annotated[
+    float,
+    typer.Option(
+        parser=seconds_between(0),
+        metavar="DURATION",
+        help="A wait for a batch over this counts as slow.",
+    ),
+]
+SlowSamples = Annotated[
+    int,
+    typer.Option(
+        parser=at_least(0, at_most=MOST_SLOW_SAMPLES),
+        metavar="N",
+        help="Find the N slowest samples of each loader; 0 times no sample.",
+    ),
+]
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Write no report to the terminal.")]
+Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Report all there is.")]
+Progress = Annotated[bool, typer.Option("--progress", help="Live lines on stderr.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks of ours.")]
+
+
+def words(script: str | None, arguments: Sequence[str] | None) -> tuple[str, ...]:
+    """Returns SCRIPT ARGS, or behind -m MODULE its ARGS, as the command line held them."""
+    return (*(() if script is None else (script,)), *(arguments or ()))

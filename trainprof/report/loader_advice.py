@@ -1,0 +1,137 @@
+"""What keeps a loader's batches from coming faster, and what to try first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from trainprof.analysis.summary import Fetch, Loader, LoaderBound, RunSummary
+from trainprof.report.batch_time import making_parts, named, was_read
+from trainprof.report.units import NOT_MEASURED, byte_count, number_at, seconds
+
+# From here on workers are said to sleep: more of them cost little of the CPU.
+ASLEEP_FROM_SHARE: Final = 0.5
+# Of a limit: one that is no lower gains too little to be told.
+WORTHWHILE_SHARE: Final = 0.9
+# Of a step: below, a loader is not said to add to it.
+_ADDS_FROM_SHARE: Final = 0.05
+
+LATENCY: Final = "one worker's latency"
+CPU: Final = "CPU"
+STORAGE: Final = "storage"
+RECEIVE: Final = "receive in the main process"
+SAMPLER: Final = "sampler"
+COMPUTE: Final = "compute"
+MAIN_PROCESS: Final = "main process"
+# The model's names in plain words.
+NAMES: Final = {
+    LATENCY: "making batches",
+    CPU: "the CPU's cores",
+    STORAGE: "reading from disk",
+    RECEIVE: "receiving batches",
+    SAMPLER: "drawing indices",
+    COMPUTE: "computing",
+    MAIN_PROCESS: "the training process",
+    "blocked": "waiting for batches",
+}
+_CHEAPER: Final = "cheaper samples: trainprof lines SCRIPT shows which of their lines cost"
+
+UNKNOWN: Final = (
+    "not known (the pipeline model does not apply: too few batches, or another pace than its own)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What bounds a loader, and what to try; "" where there is nothing to say."""
+
+    limit: str = ""
+    next: str = ""
+
+
+def advice(loader: Loader, summary: RunSummary) -> Advice:
+    """Returns what bounds a loader, as far as the pipeline model tells."""
+    bound, fetch = loader.bound, loader.fetch
+    if bound is None:
+        return Advice()
+    match bound.by:
+        case "one worker's latency":
+            return _on_latency(loader, bound)
+        case "CPU":
+            return _on_cpu(summary)
+        case "storage" if fetch is not None and was_read(fetch):
+            return _on_storage(fetch)
+        case "receive in the main process":
+            return _on_receiving(fetch, bound)
+        case "sampler":
+            took = seconds(bound.parts_s.get(SAMPLER))
+            return Advice(
+                f"drawing the indices of a batch, {took} of a step in the training process",
+                "a cheaper sampler; workers do not draw",
+            )
+        case "compute":
+            return _on_computing(bound)
+    return Advice()
+
+
+def basis(bound: LoaderBound) -> str:
+    """Returns what the limit rests on, so that one can judge it."""
+    each = (f"{NAMES.get(name, name)} {seconds(s)}" for name, s in bound.limits_s.items())
+    return (
+        f"a step would take at least: {', '.join(each)}; all together {seconds(bound.step_s)}, "
+        f"measured {seconds(bound.measured_step_s)}"
+    )
+
+
+def _on_latency(loader: Loader, bound: LoaderBound) -> Advice:
+    if not loader.num_workers:
+        return Advice(
+            "batches are made between the steps, by the training process itself",
+            "num_workers=1 or more makes them during the steps",
+        )
+    pace, of_cpu = bound.limits_s.get(LATENCY), bound.limits_s.get(CPU)
+    give = "1 worker gives" if loader.num_workers == 1 else f"{loader.num_workers} workers give"
+    limit = f"{give} a batch per {seconds(pace)}"
+    if MAIN_PROCESS in bound.limits_s:
+        limit += f", training takes one per {seconds(bound.limits_s[MAIN_PROCESS])}"
+    if pace is None or of_cpu is None or not of_cpu <= WORTHWHILE_SHARE * pace:
+        return Advice(limit, _CHEAPER)
+    asleep = named(making_parts(loader.fetch), "asleep") if loader.fetch else None
+    sleeps = asleep is not None and asleep.share >= ASLEEP_FROM_SHARE
+    why = "they mostly sleep" if sleeps else f"the cores have room for one per {seconds(of_cpu)}"
+    return Advice(limit, f"more workers: {why}")
+
+
+def _on_cpu(summary: RunSummary) -> Advice:
+    cores = number_at(summary.system.cpu if summary.system else None, "cores_usable")
+    which = "the cores are" if cores is None else f"all {cores:.3g} cores are"
+    return Advice(f"{which} at work, more workers would not help", _CHEAPER)
+
+
+def _on_storage(fetch: Fetch) -> Advice:
+    size = byte_count(fetch.read_bytes / fetch.n if fetch.read_bytes and fetch.n > 0 else None)
+    return Advice(
+        f"reading from disk, {size} a batch",
+        "a faster disk, fewer and larger files, or the data kept in memory",
+    )
+
+
+def _on_receiving(fetch: Fetch | None, bound: LoaderBound) -> Advice:
+    took = seconds(bound.parts_s.get(RECEIVE))
+    size = byte_count(fetch.batch_bytes if fetch else None)
+    of_size = "" if size == NOT_MEASURED else f" of {size}"
+    return Advice(
+        f"taking a batch{of_size} over from its worker, {took} of a step",
+        "few large tensors, not many small ones or Python objects; more workers would not help",
+    )
+
+
+def _on_computing(bound: LoaderBound) -> Advice:
+    parts = {name: s for name, s in bound.parts_s.items() if name != COMPUTE and s > 0}
+    computing = bound.parts_s.get(COMPUTE)
+    added = sum(parts.values())
+    told = f"computing, {seconds(computing)} a step"
+    if not parts or computing is None or added < _ADDS_FROM_SHARE * (computing + added):
+        return Advice(f"{told}; the loader keeps up once its buffer is filled")
+    most = max(parts, key=lambda name: parts[name])
+    return Advice(f"{told}; loading adds {seconds(added)} ({NAMES.get(most, most)})")

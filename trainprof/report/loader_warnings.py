@@ -1,0 +1,118 @@
+"""What is out of the ordinary about a loader, in sentences."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from typing import Any, Final
+
+from trainprof.analysis.loader_troubles import stragglers, unusual_samples
+from trainprof.analysis.summary import Fetch, Loader, RunSummary
+from trainprof.analysis.worker_totals import known
+from trainprof.report.batch_time import making_parts, named
+from trainprof.report.loader_words import cost_s, starts_s
+from trainprof.report.units import count, counted, number_at, percent, seconds, share_of
+
+# Parts of a batch's making that are worth a sentence from here on.
+CROWDED_FROM_SHARE: Final = 0.2
+THROTTLED_FROM_SHARE: Final = 0.05
+# Starting workers and first batches, of what a loader costs.
+STARTS_FROM_SHARE: Final = 0.5
+# Of the cores: a run that keeps fewer busy does not crowd them by itself.
+_BUSY_SHARE: Final = 0.9
+
+
+def warnings(loader: Loader, summary: RunSummary) -> list[str]:
+    """Returns a sentence for each thing, the gravest first."""
+    fetch = loader.fetch
+    told = [_lost(one) for one in loader.lost_workers if isinstance(one, Mapping)]
+    told.append(_starting(loader))
+    if fetch is not None:
+        told += [_throttled(fetch), _crowded(fetch, summary), _straggling(fetch), _unusual(fetch)]
+    return [sentence for sentence in told if sentence]
+
+
+def sample_name(sample: Mapping[str, Any]) -> str:
+    """Returns which sample it was: by its index, else by its place in the batch, from 1."""
+    index, place = known(sample.get("index")), known(sample.get("place_in_batch"))
+    if index is not None:
+        return f"dataset[{index:.0f}]"
+    return "unknown" if place is None else f"number {count(place + 1)} of its batch"
+
+
+def ended_by(worker: Mapping[str, Any]) -> str:
+    """Returns how a worker ended: "was killed by SIGKILL", "ended with status 1"."""
+    number, status = known(worker.get("signal")), known(worker.get("status"))
+    if number is None:
+        return "died" if status is None else f"ended with status {status:.0f}"
+    try:
+        return f"was killed by {signal.Signals(int(number)).name}"
+    except ValueError:
+        return f"was killed by signal {number:.0f}"
+
+
+def _lost(worker: Mapping[str, Any]) -> str:
+    number, pid, at_s = (known(worker.get(key)) for key in ("worker", "pid", "at_s"))
+    who = "a worker" if number is None else f"worker {number:.0f}"
+    which = "" if pid is None else f" (pid {pid:.0f})"
+    when = "" if at_s is None else f" {seconds(at_s)} into the run"
+    return f"{who}{which} {ended_by(worker)}{when}"
+
+
+def _starting(loader: Loader) -> str:
+    starts = starts_s(loader)
+    share = share_of(starts, cost_s(loader))
+    if not loader.num_workers or loader.passes < 2:
+        return ""
+    if share is None or share < STARTS_FROM_SHARE:
+        return ""
+    passes = counted(loader.passes, "pass", "passes")
+    told = f"most of its cost are {passes} begun: workers and first batches, {seconds(starts)}"
+    return told if loader.persistent_workers else f"{told}; persistent_workers=True keeps them"
+
+
+def _throttled(fetch: Fetch) -> str:
+    part = named(making_parts(fetch), "throttled")
+    if part is None or part.share < THROTTLED_FROM_SHARE:
+        return ""
+    return (
+        f"the container's CPU quota stops the making of batches {percent(part.share)} of the time"
+    )
+
+
+def _crowded(fetch: Fetch, summary: RunSummary) -> str:
+    """Cores that others hold; those that this run holds are the model's to name."""
+    part = named(making_parts(fetch), "runnable")
+    cpu = summary.system.cpu if summary.system else None
+    used, usable = number_at(cpu, "tree_percent", "mean"), number_at(cpu, "cores_usable")
+    if part is None or part.share < CROWDED_FROM_SHARE or used is None or usable is None:
+        return ""
+    if used / 100 > _BUSY_SHARE * usable:
+        return ""
+    return (
+        f"{percent(part.share)} of making a batch is waiting for a free core, though this run "
+        f"keeps {used / 100:.1f} of {usable:.3g} busy: other programs take them"
+    )
+
+
+def _straggling(fetch: Fetch) -> str:
+    found = stragglers(fetch)
+    if not found:
+        return ""
+    worst = found[0]
+    more = f", and {counted(len(found) - 1, 'more is', 'more are')} slow" if len(found) > 1 else ""
+    return (
+        f"worker {worst.number} takes {seconds(worst.mean_s)} a batch, the others "
+        f"{seconds(worst.others_s)}{more}"
+    )
+
+
+def _unusual(fetch: Fetch) -> str:
+    found = unusual_samples(fetch)
+    if not found or not fetch.typical_sample_s:
+        return ""
+    worst = known(found[0].get("seconds")) or 0.0
+    times = count(worst / fetch.typical_sample_s)
+    more = f"; {len(found) - 1} more like it" if len(found) > 1 else ""
+    name = sample_name(found[0])
+    return f"the slowest sample, {name}, took {seconds(worst)}, {times} x a typical one{more}"

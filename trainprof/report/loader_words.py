@@ -1,0 +1,78 @@
+"""A loader in words: who makes its batches, how long that takes, and whether they come in time."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from trainprof.analysis.summary import Loader, RunSummary, Statistics
+from trainprof.analysis.worker_totals import worker_totals
+from trainprof.report.units import NOT_MEASURED, count, is_known, percent, seconds, share_of
+
+# A loader that costs less of training is left in peace: XProf's "moderately input bound".
+MATTERS_FROM_SHARE: Final = 0.05
+
+
+def needs_words(loader: Loader, summary: RunSummary) -> bool:
+    """Tells whether training spends so much on a loader that it has to be explained."""
+    if loader.thread == "other":
+        return False
+    share = share_of(cost_s(loader), summary.phases.training_s)
+    return bool(loader.lost_workers) or (share is not None and share >= MATTERS_FROM_SHARE)
+
+
+def cost_s(loader: Loader) -> float:
+    """Returns what training spends on a loader: waits, and what `starts_s` says."""
+    return loader.wait_total_s + starts_s(loader)
+
+
+def starts_s(loader: Loader) -> float:
+    """Returns what iterators, with the start of their workers, and first batches took."""
+    return _total(loader.init_s) + _total(loader.first_batch_s)
+
+
+def makers(loader: Loader) -> str:
+    """Returns who makes a batch and how long it takes: "2 workers, each makes a batch in 3 ms"."""
+    took = _mean(loader.fetch.wall_s if loader.fetch else None)
+    match loader.num_workers:
+        case None:
+            who = "a batch is made"
+        case 0:
+            who = "the training process makes a batch"
+        case 1:
+            who = "1 worker makes a batch"
+        case many:
+            who = f"{count(many)} workers, each makes a batch"
+    return f"{who} in {took}" if took != NOT_MEASURED else f"{who}, in what time is not measured"
+
+
+def busy_words(loader: Loader) -> str:
+    """Returns how busy the workers were, lowest to highest; "" where that is not known."""
+    rows = worker_totals(loader.fetch.per_worker) if loader.fetch else []
+    shares = sorted(row.busy_share for row in rows if row.busy_share is not None)
+    if not shares:
+        return ""
+    low, high = percent(shares[0]), percent(shares[-1])
+    who = "the worker was" if len(shares) == 1 else "workers were"
+    return f"{who} busy {low if low == high else f'{low} to {high}'} of the time"
+
+
+def ready_words(loader: Loader) -> str:
+    """Returns how often the batch was there when it was asked for; "" where that is not known."""
+    share = percent(loader.ready_share)
+    return "" if share == NOT_MEASURED else f"the batch was there in {share} of cases"
+
+
+def keeps_up(loader: Loader) -> str:
+    """Returns what to say of workers that training hardly waits for, "" without any."""
+    told = ready_words(loader)
+    return f"keeps up: {told}" if loader.num_workers and told else ""
+
+
+def _mean(statistics: Statistics | None) -> str:
+    return NOT_MEASURED if statistics is None else seconds(statistics.mean)
+
+
+def _total(statistics: Statistics | None) -> float:
+    if statistics is None or not is_known(statistics.mean):
+        return 0.0
+    return statistics.mean * statistics.n
