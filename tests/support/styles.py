@@ -69,6 +69,7 @@ mse = nn.MSELoss()
 
 
 ONCE_S = 1e-3
+ATTEMPTS = 4
 
 
 @dataclass(frozen=True)
@@ -101,16 +102,16 @@ class Style:
 def prove(style: Style, tmp_path: Path, *, preamble: str = PREAMBLE) -> dict[str, Any]:
     """Runs the style under trainprof, asserts what is true of it, and returns the summary.
 
-    Costs that miss are measured once more: the scheduler may take the processor away between the
-    script's clock and ours.
+    Costs that miss are measured again: the scheduler may take the processor away between the
+    script's clock and ours. What is measured wrong misses every time.
     """
     script = preamble + style.script + "\ntell()\n"
-    summary, truth = profile(tmp_path, script)
-    check_counts(style, summary)
-    if missed := missed_costs(style, summary, truth):
-        summary, truth = profile(tmp_path, script, run="again")
+    for attempt in range(ATTEMPTS):
+        summary, truth = profile(tmp_path, script, run=f"run-{attempt}" if attempt else "run")
         check_counts(style, summary)
         missed = missed_costs(style, summary, truth)
+        if not missed:
+            break
     assert not missed
     return summary
 

@@ -10,13 +10,15 @@ import itertools
 from heapq import heappop, heappush
 from typing import Any
 
-from torch.utils.data import _DatasetKind
-from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
+import pytest
 
 from trainprof.analysis.pipeline_model import Pipeline
 
+# The tests that need it are left out on Pythons without torch.
+dataloader = pytest.importorskip("torch.utils.data.dataloader")
 
-class PlayedIterator(_MultiProcessingDataLoaderIter):
+
+class PlayedIterator(dataloader._MultiProcessingDataLoaderIter):  # type: ignore[misc,name-defined]
     """A pass with as many cores as it likes, played by `play`.
 
     Attributes:
@@ -40,7 +42,7 @@ class PlayedIterator(_MultiProcessingDataLoaderIter):
         # What torch's `__init__` and `_reset` would have set.
         self._num_workers, self._prefetch_factor = p.workers, p.prefetch
         self._in_order, self._persistent_workers = p.is_in_order, True
-        self._dataset_kind, self._shutdown = _DatasetKind.Map, False
+        self._dataset_kind, self._shutdown = dataloader._DatasetKind.Map, False
         self._send_idx = self._rcvd_idx = self._tasks_outstanding = 0
         self._task_info: dict[int, Any] = {}
         self._workers_status = [True] * p.workers

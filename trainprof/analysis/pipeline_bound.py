@@ -26,6 +26,8 @@ BLOCKED_SHARE: Final = 0.05
 WORTHWHILE_GAIN: Final = 0.03
 # Of the fetch, from which on it is said to wait for storage.
 READING_SHARE: Final = 0.5
+# Of the next limit: cores that have so much more to do are what bounds it.
+CROWDED_FROM: Final = 1.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +62,22 @@ def bound_of(inputs: PipelineInputs, p: Pipeline, parts: dict[str, float]) -> Bo
     limits = _limits(p, STORAGE if slow_side == STORAGE else LATENCY)
     is_blocked = parts[BLOCKED] > BLOCKED_SHARE * sum(parts.values())
     in_main = {name: parts[name] for name in (RECEIVE, SAMPLER, COMPUTE)}
-    limit = slow_side if is_blocked else MAIN_PROCESS
-    others = max(s for name, s in limits.items() if name != limit)
+    # Kept from the cores, the main process is slow in whatever it does: they bound it, not that.
+    is_crowded = limits[CPU] > CROWDED_FROM * _others(limits, CPU)
+    limit = slow_side if is_blocked else CPU if is_crowded else MAIN_PROCESS
+    others = _others(limits, limit)
     in_wait = {slow_side: parts[BLOCKED], RECEIVE: parts[RECEIVE], SAMPLER: parts[SAMPLER]}
     return Bound(
-        name=slow_side if is_blocked else _largest(in_main),
+        name=_largest(in_main) if limit == MAIN_PROCESS else limit,
         margin=max(0.0, 1 - others / limits[limit]) if limits[limit] > 0 else 0.0,
         wait_cause=_largest(in_wait),
         parts_s=parts,
         limits_s=limits,
     )
+
+
+def _others(limits: dict[str, float], limit: str) -> float:
+    return max(s for name, s in limits.items() if name != limit)
 
 
 def _largest(seconds: dict[str, float]) -> str:

@@ -90,33 +90,33 @@ class DeliveryProbe:
         if queue is None or poll is None:
             return
         is_pinned = hasattr(iterator, "_pin_memory_thread")
-        self._parts[key] = parts = _Parts(weakref.ref(iterator), is_pinned=is_pinned)
+        self._parts[key] = parts = _Parts(weakref.ref(iterator), loader, is_pinned=is_pinned)
         self._session.keep_track(iterator, self._parts, key)
+        if is_pinned:
+            return
         now = self._session.now
 
-        def _poll(*args: Any, **kwargs: Any) -> Any:
+        def _poll(timeout: float | None = 0.0) -> Any:
             start = now()
             try:
-                return poll(*args, **kwargs)
+                return poll(timeout)
             except BaseException as error:
                 hide_our_frame(error)
                 raise
             finally:
-                if get_ident() == parts.thread:
-                    parts.blocked_ns += now() - start
+                parts.blocked_ns += now() - start
 
         # On the instance, and only now: workers started by spawn got the queue without it.
         queue._poll = _poll
 
     def _maker_of_next(self, find_lost: Callable[..., None]) -> Callable[[Wrapped], Wrapped]:
         emit, now = self._session.emit, self._session.now
-        parts_of, loader = self._parts, self._loader
+        parts_of = self._parts
 
         def make(original: Wrapped) -> Wrapped:
             def _next_data(self: Any) -> Any:
                 parts = parts_of.get(id(self), _NOBODY)
                 parts.blocked_ns = parts.getting_ns = 0
-                parts.thread = get_ident()
                 start = now()
                 try:
                     batch = original(self)
@@ -128,7 +128,7 @@ class DeliveryProbe:
                 if parts is not _NOBODY:
                     blocked = parts.getting_ns if parts.is_pinned else parts.blocked_ns
                     receiving = max(parts.getting_ns - blocked, 0)
-                    emit(_NEXT_PARTS, start, start + blocked, loader.number_of(self), receiving)
+                    emit(_NEXT_PARTS, start, start + blocked, parts.loader, receiving)
                 return batch
 
             return _next_data
@@ -215,17 +215,17 @@ class _Parts:
 
     Attributes:
         iterator: Returns whose `next` it is, while that lives.
+        loader: Id.
         is_pinned: A thread receives and pins; `next` only waits for it.
-        thread: That calls `next`.
         getting_ns: In asking for data, of which `blocked_ns` with nothing there.
     """
 
-    __slots__ = ("blocked_ns", "getting_ns", "is_pinned", "iterator", "thread")
+    __slots__ = ("blocked_ns", "getting_ns", "is_pinned", "iterator", "loader")
 
-    def __init__(self, iterator: Callable[[], Any], *, is_pinned: bool) -> None:
-        self.iterator = iterator
+    def __init__(self, iterator: Callable[[], Any], loader: int, *, is_pinned: bool) -> None:
+        self.iterator, self.loader = iterator, loader
         self.is_pinned = is_pinned
-        self.thread = self.getting_ns = self.blocked_ns = 0
+        self.getting_ns = self.blocked_ns = 0
 
 
 def _exit_code(worker: Any) -> int | None:
@@ -246,6 +246,6 @@ def _exit_code(worker: Any) -> int | None:
 
 
 # Takes what belongs to iterators made before us.
-_NOBODY: Final = _Parts(lambda: None, is_pinned=False)
+_NOBODY: Final = _Parts(lambda: None, 0, is_pinned=False)
 _NEXT_PARTS, _PIN = int(Kind.NEXT_PARTS), int(Kind.PIN)
 _WORKER, _WORKER_LOST = int(Kind.WORKER), int(Kind.WORKER_LOST)

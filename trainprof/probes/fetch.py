@@ -55,6 +55,7 @@ class FetchProbe:
     def _maker(self, patcher: Patcher, *, takes_indices: bool) -> Callable[[Wrapped], Wrapped]:
         emit, now, loader = self._session.emit, self._session.now, self._loader
         worker, meter, slow = self._worker, self._meter, self._slow
+        begin_usage = meter.begin
         measured, look = patcher.guarded(self._measured), patcher.guarded(slow.look)
         untimed = _TimedCollate(_no_collate, now, is_asked_one_by_one=False)
 
@@ -72,13 +73,6 @@ class FetchProbe:
                 return untimed
             return timed
 
-        def begin_usage() -> Begun | None:
-            try:
-                return None if patcher.is_silent else meter.begin()
-            except Exception as error:
-                patcher.fail(error)
-                return None
-
         def make(original: Wrapped) -> Wrapped:
             def fetch(self: Any, *args: Any, **kwargs: Any) -> Any:
                 collate: Any = getattr(self, "collate_fn", None)
@@ -90,10 +84,15 @@ class FetchProbe:
                 count, stamped = 1, None
                 if args and type(args[0]) is list:
                     count = len(args[0])
-                    if collate.is_asked_one_by_one and slow.is_worth_it(is_worker=number > 0):
+                    if collate.is_asked_one_by_one and slow.is_worth_it():
                         stamped = StampedIndices(args[0], now)
                         args = (stamped, *args[1:])
-                usage, batch = begin_usage(), None
+                batch = usage = None
+                try:
+                    if not patcher.is_silent:
+                        usage = begin_usage()
+                except Exception as error:
+                    patcher.fail(error)
                 start = now()
                 try:
                     batch = original(self, *args, **kwargs)
@@ -109,7 +108,8 @@ class FetchProbe:
                     meter.last_wall_ns = end - start
                     if usage is not None:
                         measured(usage, start, batch)
-                    slow.count(end - start - collated, count)
+                    slow.took_ns += end - start - collated
+                    slow.samples += count
                     if stamped is not None:
                         look(stamped, end - collated, loader.creating)
 
@@ -123,7 +123,7 @@ class FetchProbe:
         scale = self._scale.of(batch)
         if scale is not None:
             size, parts = scale
-            self._session.emit(_FETCH_BATCH, start, start, parts, size, usage.stands_for)
+            self._session.emit(_FETCH_BATCH, start, start, parts, size, usage[0])
 
 
 class _TimedCollate:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from trainprof.record.schema import Kind, SlowSampleFlag
 
 DEFAULT_KEPT: Final = 10
-# A stamp takes 0.1 us. Only in the process that trains does that delay anybody.
+# A stamp takes 0.15 us.
 SHORT_SAMPLE_NS: Final = 10_000
 _ABSENT: Final = object()
 _MAX_INDEX: Final = (1 << 63) - 1
@@ -54,23 +54,20 @@ class SlowSamples:
     Args:
         emit: The log's.
         kept: How many are among the slowest.
+
+    Attributes:
+        took_ns, samples: Of all fetches, without collating; kept by the caller.
     """
 
     def __init__(self, emit: Callable[..., None], kept: int = DEFAULT_KEPT) -> None:
         self._emit = emit
         self._kept = kept
         self._slowest: list[int] = []
-        self._took_ns = self._samples = 0
+        self.took_ns = self.samples = 0
 
-    def count(self, took_ns: int, samples: int) -> None:
-        """Takes note of a fetch, without its collate."""
-        self._took_ns += took_ns
-        self._samples += samples
-
-    def is_worth_it(self, *, is_worker: bool) -> bool:
+    def is_worth_it(self) -> bool:
         """False where samples take so little that stamping each would be felt."""
-        is_long = is_worker or self._took_ns >= self._samples * SHORT_SAMPLE_NS
-        return is_long and self._kept > 0
+        return self.took_ns >= self.samples * SHORT_SAMPLE_NS and self._kept > 0
 
     def look(self, indices: StampedIndices, end: int, site: int) -> None:
         """Looks through a batch.
@@ -85,10 +82,9 @@ class SlowSamples:
             return
         ends = stamps[1:]
         ends.append(end)
-        took = list(map(sub, ends, stamps))
-        if len(slowest) >= self._kept and max(took) <= slowest[0]:
+        if len(slowest) >= self._kept and max(map(sub, ends, stamps)) <= slowest[0]:
             return
-        for place, ns in enumerate(took):
+        for place, ns in enumerate(map(sub, ends, stamps)):
             if len(slowest) < self._kept:
                 heapq.heappush(slowest, ns)
             elif ns > slowest[0]:

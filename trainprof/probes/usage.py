@@ -9,18 +9,19 @@ from _thread import get_ident
 from collections.abc import Callable
 from time import thread_time_ns
 from types import ModuleType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from trainprof.record.schema import FAULTS_SHIFT, NOT_TOLD, Kind
 
-# Measuring takes some 8 us: of fetches that follow one shorter than this, one in EVERY is measured.
+# Measuring takes some 10 us: of fetches that follow a short one, one of so many is measured.
 SHORT_NS: Final = 1_000_000
-EVERY: Final = 8
-# Which one: where the multiples of the golden ratio fall into the first EVERY-th of a turn. Spread
-# evenly over any period that the fetches themselves may have, as every 8th would not be.
+ONE_OF_SHORT: Final = 16
+LONG_NS: Final = 10_000_000
+ONE_OF_MIDDLING: Final = 8
+# Which one: where the multiples of the golden ratio fall into the first part of a turn. Spread
+# evenly over any period that the fetches themselves may have, as every 16th would not be.
 _TURN: Final = 1 << 32
 _GOLDEN_STEP: Final = 0x9E3779B1
-_MEASURED_PART: Final = _TURN // EVERY
 
 NO_DELAY: Final = -1
 _RUN_DELAY_FILE: Final = "/proc/thread-self/schedstat"
@@ -33,31 +34,18 @@ _MAX_STAT_BYTES: Final = 4096
 _MAX_FILES: Final = 64
 # A thread's CPU time in schedstat is as of the last tick; in another file, that the script has
 # opened under the number of ours, there is something else.
-_MAX_LAG_NS: Final = 10_000_000_000
+_MAX_LAG_NS: Final = 1_000_000_000
 _READ_BLOCK_BYTES: Final = 512  # of ru_inblock
 _MAX_READ: Final = (1 << FAULTS_SHIFT) - 1
 _MAX_FAULTS: Final = (1 << (63 - FAULTS_SHIFT)) - 1
-# Looking at a tensor takes 0.2 us: so many a batch on average, and never more than these.
-_PARTS_A_BATCH: Final = 16
+# Looking at a tensor takes 0.2 us: no more than one on average, and never more than these.
+_PARTS_A_BATCH: Final = 1
 _MAX_PARTS: Final = 4096
 
 
-class Begun(NamedTuple):
-    """The counters before a fetch.
-
-    Attributes:
-        stands_for: How many fetches this one stands for.
-        cpu_ns: Of the thread.
-        used: By the process.
-        delay_ns: Of the thread, or NO_DELAY.
-        throttled_us: Of the cgroup.
-    """
-
-    stands_for: int
-    cpu_ns: int
-    used: resource.struct_rusage
-    delay_ns: int
-    throttled_us: int
+# Before a fetch: how many fetches it stands for, CPU ns of the thread, what the process used, run
+# delay ns of the thread or NO_DELAY, us that the cgroup was stopped.
+Begun = tuple[int, int, resource.struct_rusage, int, int]
 
 
 class UsageMeter:
@@ -83,22 +71,22 @@ class UsageMeter:
         self._files: dict[int, _KeptFile] = {}
         self._waited_ns: dict[int, tuple[int, int, int]] = {}
         self._place = 0
-        self.last_wall_ns = SHORT_NS
+        self.last_wall_ns = LONG_NS
 
     def begin(self) -> Begun | None:
         """Reads the counters before a fetch; None if this one is not to be measured."""
-        stands_for = 1
-        if self.last_wall_ns < SHORT_NS:
-            self._place = (self._place + _GOLDEN_STEP) % _TURN
-            if self._place >= _MEASURED_PART:
+        stands_for, last_ns = 1, self.last_wall_ns
+        if last_ns < LONG_NS:
+            stands_for = ONE_OF_SHORT if last_ns < SHORT_NS else ONE_OF_MIDDLING
+            self._place = place = (self._place + _GOLDEN_STEP) % _TURN
+            if place * stands_for >= _TURN:
                 return None
-            stands_for = EVERY
         throttled_us = 0 if self._throttle is None else _throttled_us(self._throttle.read())
         used = resource.getrusage(resource.RUSAGE_SELF)
         if self._tells_reading:
             self._bring_up_to_date(used)
         cpu_ns = thread_time_ns()
-        return Begun(stands_for, cpu_ns, used, self._run_delay_ns(cpu_ns), throttled_us)
+        return stands_for, cpu_ns, used, self._run_delay_ns(cpu_ns), throttled_us
 
     def end(self, begun: Begun, start: int) -> None:
         """Reads them again, and records the differences.
@@ -108,17 +96,18 @@ class UsageMeter:
             start: Of the fetch, ns.
         """
         cpu_ns = thread_time_ns()
-        used, before = resource.getrusage(resource.RUSAGE_SELF), begun.used
-        delay_us, of_thread = NOT_TOLD, cpu_ns - begun.cpu_ns
-        if begun.delay_ns != NO_DELAY:
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        stands_for, cpu_before_ns, before, delay_before_ns, throttled_before_us = begun
+        delay_us, of_thread = NOT_TOLD, cpu_ns - cpu_before_ns
+        if delay_before_ns != NO_DELAY:
             delay_ns = self._run_delay_ns(cpu_ns)
-            if delay_ns >= begun.delay_ns:
-                delay_us = min((delay_ns - begun.delay_ns) // 1000, NOT_TOLD - 1)
+            if delay_ns >= delay_before_ns:
+                delay_us = min((delay_ns - delay_before_ns) // 1000, NOT_TOLD - 1)
         of_process = round((_cpu_s(used) - _cpu_s(before)) * 1e9)
-        emit, stands_for = self._emit, begun.stands_for
+        emit = self._emit
         emit(_FETCH_CPU, start, start + of_thread, delay_us, max(of_process, of_thread), stands_for)
         # One that has not waited for a core was not stopped by a quota either.
-        throttled_us = self._newly_throttled_us(begun) if delay_us else 0
+        throttled_us = self._newly_throttled_us(throttled_before_us) if delay_us else 0
         read = (used.ru_inblock - before.ru_inblock) * _READ_BLOCK_BYTES
         faults = used.ru_majflt - before.ru_majflt
         if read or faults or throttled_us:
@@ -128,11 +117,11 @@ class UsageMeter:
             reading_ns = self._bring_up_to_date(used)
             emit(_FETCH_READING, start, start + reading_ns, 0, 0, stands_for)
 
-    def _newly_throttled_us(self, begun: Begun) -> int:
+    def _newly_throttled_us(self, before_us: int) -> int:
         if self._throttle is None:
             return 0
         now_us = _throttled_us(self._throttle.read())
-        return min(max(now_us - begun.throttled_us, 0), NOT_TOLD - 1)
+        return min(max(now_us - before_us, 0), NOT_TOLD - 1)
 
     def _run_delay_ns(self, cpu_ns: int) -> int:
         """Returns for how long this thread has waited for a core in its life, or NO_DELAY.
@@ -147,10 +136,10 @@ class UsageMeter:
                 return NO_DELAY
             file = self._files[thread] = _KeptFile(_RUN_DELAY_FILE)
         try:
-            ran_ns, waited_ns, _ = map(int, file.read().split())
+            ran, waited, _ = file.read().split()
+            return int(waited) if abs(cpu_ns - int(ran)) < _MAX_LAG_NS else NO_DELAY
         except ValueError:
             return NO_DELAY
-        return waited_ns if abs(cpu_ns - ran_ns) < _MAX_LAG_NS else NO_DELAY
 
     def _bring_up_to_date(self, used: resource.struct_rusage) -> int:
         """Returns ns that this thread has waited for block devices since the last call.
@@ -249,7 +238,7 @@ class BatchScale:
         many parts, and for some that follow one of many.
         """
         self._parts_left = min(self._parts_left + _PARTS_A_BATCH, _PARTS_A_BATCH)
-        if self._parts_left <= 0 or self._mode_depth():
+        if self._parts_left < _PARTS_A_BATCH or self._mode_depth():
             return None
         size = count = parts = 0
         waiting = [batch]

@@ -85,15 +85,17 @@ class Page:
     def command(self, label: str, opening: str, command: str) -> list[Text]:
         """Returns a command to copy, after a label and an opening: whole, however wide the page.
 
-        It stands behind the opening, or in the line below, or where it is wider than both, on its
-        own from the left edge on; a terminal shows that on several lines and copies it as one.
+        It stands behind the opening, or in its place, or where it is wider than the page, in the
+        line below from the left edge on; a terminal shows that on several lines and copies it as
+        one.
         """
         head = self.text(label.ljust(LABEL_CELLS), "bold")
         lead, line = self.text(opening), self.text(command)
         if LABEL_CELLS + lead.cell_len + 1 + line.cell_len <= self.width:
             return [Text.assemble(head, lead, " ", line)]
-        indent = LABEL_CELLS if LABEL_CELLS + line.cell_len <= self.width else 0
-        below = Text.assemble(" " * indent, line, no_wrap=True, overflow="ignore")
+        if LABEL_CELLS + line.cell_len <= self.width:
+            return [Text.assemble(head, line)]
+        below = Text.assemble(line, no_wrap=True, overflow="ignore")
         return [*self.labelled(label, [opening]), below]
 
     def table(self, columns: Sequence[Column], *, indent: int = 0) -> list[Text]:

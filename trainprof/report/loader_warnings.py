@@ -10,7 +10,8 @@ from trainprof.analysis.loader_troubles import stragglers, unusual_samples
 from trainprof.analysis.summary import Fetch, Loader, RunSummary
 from trainprof.analysis.worker_totals import known
 from trainprof.report.batch_time import making_parts, named
-from trainprof.report.loader_words import cost_s, starts_s
+from trainprof.report.loader_advice import CPU
+from trainprof.report.loader_words import cost_s, needs_words, starts_s
 from trainprof.report.units import count, counted, number_at, percent, seconds, share_of
 
 # Parts of a batch's making that are worth a sentence from here on.
@@ -22,13 +23,22 @@ STARTS_FROM_SHARE: Final = 0.5
 _BUSY_SHARE: Final = 0.9
 
 
+def deaths(loader: Loader) -> list[str]:
+    """Returns a sentence for each worker that died."""
+    return [_lost(one) for one in loader.lost_workers if isinstance(one, Mapping)]
+
+
 def warnings(loader: Loader, summary: RunSummary) -> list[str]:
-    """Returns a sentence for each thing, the gravest first."""
+    """Returns a sentence for each other thing; what training does not feel is left out."""
     fetch = loader.fetch
-    told = [_lost(one) for one in loader.lost_workers if isinstance(one, Mapping)]
-    told.append(_starting(loader))
+    is_felt = needs_words(loader, summary)
+    told = [_starting(loader)] if is_felt else []
+    if fetch is not None and is_felt:
+        told.append(_throttled(fetch))
+        # Where the model says that this run's own work fills the cores, nobody else need be named.
+        told.append("" if loader.bound and loader.bound.by == CPU else _crowded(fetch, summary))
     if fetch is not None:
-        told += [_throttled(fetch), _crowded(fetch, summary), _straggling(fetch), _unusual(fetch)]
+        told += [_straggling(fetch), _unusual(fetch)]
     return [sentence for sentence in told if sentence]
 
 
@@ -81,17 +91,17 @@ def _throttled(fetch: Fetch) -> str:
 
 
 def _crowded(fetch: Fetch, summary: RunSummary) -> str:
-    """Cores that others hold; those that this run holds are the model's to name."""
+    """Returns what to say where others hold the cores."""
     part = named(making_parts(fetch), "runnable")
     cpu = summary.system.cpu if summary.system else None
-    used, usable = number_at(cpu, "tree_percent", "mean"), number_at(cpu, "cores_usable")
+    used, usable = number_at(cpu, "tree_percent", "p95"), number_at(cpu, "cores_usable")
     if part is None or part.share < CROWDED_FROM_SHARE or used is None or usable is None:
         return ""
     if used / 100 > _BUSY_SHARE * usable:
         return ""
     return (
         f"{percent(part.share)} of making a batch is waiting for a free core, though this run "
-        f"keeps {used / 100:.1f} of {usable:.3g} busy: other programs take them"
+        f"rarely keeps over {used / 100:.1f} of {usable:.3g} busy: other programs take them"
     )
 
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from trainprof.analysis.summary import Loader, RunSummary, Statistics
 from trainprof.analysis.worker_totals import worker_totals
-from trainprof.report.units import NOT_MEASURED, count, is_known, percent, seconds, share_of
+from trainprof.report.units import NOT_MEASURED, counted, is_known, percent, seconds, share_of
 
 # A loader that costs less of training is left in peace: XProf's "moderately input bound".
 MATTERS_FROM_SHARE: Final = 0.05
@@ -31,18 +31,14 @@ def starts_s(loader: Loader) -> float:
 
 
 def makers(loader: Loader) -> str:
-    """Returns who makes a batch and how long it takes: "2 workers, each makes a batch in 3 ms"."""
+    """Returns who makes batches and how long one takes: "4 workers, 3.00 ms a batch each"."""
+    workers = loader.num_workers
     took = _mean(loader.fetch.wall_s if loader.fetch else None)
-    match loader.num_workers:
-        case None:
-            who = "a batch is made"
-        case 0:
-            who = "the training process makes a batch"
-        case 1:
-            who = "1 worker makes a batch"
-        case many:
-            who = f"{count(many)} workers, each makes a batch"
-    return f"{who} in {took}" if took != NOT_MEASURED else f"{who}, in what time is not measured"
+    who = (
+        "" if workers is None else f"{counted(workers, 'worker')}, " if workers else "no workers, "
+    )
+    each = " each" if workers is not None and workers > 1 and took != NOT_MEASURED else ""
+    return f"{who}{took} a batch{each}" if took != NOT_MEASURED else f"{who}a batch {NOT_MEASURED}"
 
 
 def busy_words(loader: Loader) -> str:

@@ -12,13 +12,14 @@ from trainprof.report.batch_bars import BatchGroup, batch_bars, folded
 from trainprof.report.batch_time import BatchPart, code_parts, making_parts, named, waiting_parts
 from trainprof.report.layout import Page
 from trainprof.report.loader_advice import advice
-from trainprof.report.loader_warnings import warnings
+from trainprof.report.loader_warnings import deaths, warnings
 from trainprof.report.loader_words import busy_words, keeps_up, makers, needs_words, ready_words
 from trainprof.report.units import percent, seconds
 
 # Smaller parts of a batch's making share a line.
 SHOWN_FROM_SHARE: Final = 0.05
-WARNINGS_SHOWN: Final = 2
+# Of the workers that died, and of what else is out of the ordinary.
+SENTENCES_SHOWN: Final = 2
 _TITLE: Final = "Data loading"
 _INDENT: Final = 2
 _WAITS: Final = {
@@ -27,7 +28,7 @@ _WAITS: Final = {
     "sampler": "to draw its indices",
 }
 # Where there is no room for all of a block, what comes first here stays.
-_BY_USE: Final = ("limit", "next", "warnings", "parts", "waits", "code")
+_BY_USE: Final = ("deaths", "limit", "next", "parts", "warnings", "waits", "code")
 
 
 def loading_section(summary: RunSummary, page: Page, room: int) -> list[Text]:
@@ -64,7 +65,8 @@ def loader_block(loader: Loader, summary: RunSummary, page: Page, room: int | No
         "waits": _waits(loader, page),
         "limit": _opened("Limit", found.limit, page),
         "next": _opened("Next", found.next, page),
-        "warnings": _warnings(loader, summary, page),
+        "deaths": _sentences(deaths(loader), page),
+        "warnings": _sentences(warnings(loader, summary), page),
     }
     heading = _titled(f"{_TITLE} at {page.site(loader.site)}: {makers(loader)}", page)
     if room is not None:
@@ -145,9 +147,9 @@ def _waits(loader: Loader, page: Page) -> list[Text]:
     return page.paragraph(_sentence([waits, ready_words(loader)], "; "), indent=_INDENT)
 
 
-def _warnings(loader: Loader, summary: RunSummary, page: Page) -> list[Text]:
-    shown = warnings(loader, summary)[:WARNINGS_SHOWN]
-    return [line for told in shown for line in page.paragraph(_sentence([told]), indent=_INDENT)]
+def _sentences(told: Sequence[str], page: Page) -> list[Text]:
+    shown = [_sentence([one]) for one in told[:SENTENCES_SHOWN]]
+    return [line for one in shown for line in page.paragraph(one, indent=_INDENT)]
 
 
 def _sentence(told: Sequence[str], separator: str = ", ") -> str:

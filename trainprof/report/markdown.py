@@ -26,7 +26,7 @@ from trainprof.report.loader_tables import (
     totals,
     worker_tables,
 )
-from trainprof.report.loader_warnings import warnings
+from trainprof.report.loader_warnings import deaths, warnings
 from trainprof.report.loader_words import makers, needs_words
 from trainprof.report.safe_text import one_line, with_safe_text
 from trainprof.report.sections import outlier_sentence, why_not_measured
@@ -176,8 +176,9 @@ def _loading(loader: Loader, summary: RunSummary) -> str:
         f"Limit: {found.limit}." if found.limit else "",
         f"Next: {found.next}." if found.next else "",
     ]
+    remarks = [*deaths(loader), *warnings(loader, summary)]
     sentences = [escaped(sentence) for sentence in told if sentence]
-    return " ".join([*sentences, *(_sentence([told]) for told in warnings(loader, summary))])
+    return " ".join([*sentences, *(_sentence([told]) for told in remarks)])
 
 
 def _sentence(fragments: Iterable[str]) -> str:

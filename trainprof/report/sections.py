@@ -45,7 +45,7 @@ DIRECTIONS: Final = {"h2d": "to the device", "d2h": "to the host", "d2d": "betwe
 
 
 def steps_section(summary: RunSummary, page: Page, *, with_worst: bool = True) -> list[Text]:
-    """Typical and slow steps, warm-up apart; of several outliers the worst only on request."""
+    """Typical and slow steps, warm-up apart, and which outlier was the worst."""
     training = summary.training
     source = STEP_SOURCES.get(training.step_source, "")
     step = training.step_s
@@ -60,8 +60,8 @@ def steps_section(summary: RunSummary, page: Page, *, with_worst: bool = True) -
         f"{counted(training.steady_steps, 'steady step')}{after}",
         source,
     ]
-    outliers = _outliers(summary.outliers)
-    return page.labelled("Steps", [*typical, *(outliers if with_worst else outliers[:1])])
+    outliers = _outliers(summary.outliers, with_worst=with_worst)
+    return page.labelled("Steps", [*typical, *outliers])
 
 
 def epochs_section(summary: RunSummary, page: Page, at_most: int = EPOCHS_SHOWN) -> list[Text]:
@@ -130,8 +130,10 @@ def system_section(summary: RunSummary, page: Page) -> list[Text]:
     return page.labelled("System", told)
 
 
-def closing_section(summary: RunSummary, page: Page) -> list[Text]:
-    """What trainprof took, what it could not see, and the next command."""
+def closing_section(summary: RunSummary, page: Page, *, with_cost: bool = True) -> list[Text]:
+    """What trainprof took, and what it could not see."""
+    if not with_cost:
+        return _not_seen(summary, page)
     overhead = summary.overhead
     cost = [
         f"{counted(overhead.events, 'event')} ({byte_count(overhead.bytes)})",
@@ -154,15 +156,16 @@ def outlier_sentence(outlier: Outlier) -> str:
     )
 
 
-def _outliers(outliers: Sequence[Outlier]) -> list[str]:
+def _outliers(outliers: Sequence[Outlier], *, with_worst: bool) -> list[str]:
     if not outliers:
         return ["no outliers (2 x median)"]
     worst = max(outliers, key=lambda outlier: outlier.seconds)
     if len(outliers) == 1:
-        return [f"1 outlier (2 x median): {outlier_sentence(worst)}"]
+        which = f": {outlier_sentence(worst)}" if with_worst else ""
+        return [f"1 outlier (2 x median){which}"]
     apart = f" {count(worst.every)} steps apart" if worst.every else ""
     many = f"{counted(len(outliers), 'outlier')} (2 x median){apart}"
-    return [many, f"worst: {outlier_sentence(worst)}"]
+    return [many, f"worst: {outlier_sentence(worst)}"] if with_worst else [many]
 
 
 def _epoch(opening: str, epochs: Sequence[Epoch]) -> list[str]:

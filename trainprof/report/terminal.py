@@ -112,6 +112,7 @@ def _short_sections(summary: RunSummary, page: Page, room: int) -> list[Text]:
         sections.system_section: list,
         sections.epochs_section: lambda: sections.epochs_section(summary, page, at_most=1),
         sections.steps_section: lambda: sections.steps_section(summary, page, with_worst=False),
+        sections.closing_section: lambda: sections.closing_section(summary, page, with_cost=False),
     }
     for spared, written_shorter in shorter.items():
         if _count(below) + loading > room:

@@ -11,6 +11,8 @@ from support import summaries
 
 from trainprof.analysis.loader_bounds import MAX_BATCHES, MAX_LOADERS, shortened, with_bounds
 from trainprof.analysis.pipeline import PipelineInputs, Setting
+from trainprof.analysis.pipeline_bound import bound_of as bound_of_pipeline
+from trainprof.analysis.pipeline_model import Pipeline
 from trainprof.analysis.summary import Loader, LoaderBound
 
 
@@ -57,6 +59,25 @@ def test_two_workers_that_give_enough_leave_it_to_computing() -> None:
     bound = bound_of(inputs(workers=2, fetch_s=0.01, compute_s=0.03, wait_s=0.0))
     assert bound is not None
     assert bound.by == "compute"
+
+
+@pytest.mark.parametrize(("cores", "by"), [(2.0, "CPU"), (8.0, "receive in the main process")])
+def test_a_main_process_that_is_kept_from_the_cores_is_bound_by_them(cores: float, by: str) -> None:
+    # Four workers burn on two cores: whatever the main process does, receiving mostly, takes long.
+    n = 60
+    pipeline = Pipeline(
+        asleep_s=np.zeros(n),
+        running_s=np.full(n, 0.04),
+        compute_s=np.full(n, 0.003),
+        receive_s=np.full(n, 0.012),
+        workers=4,
+        cores=cores,
+    )
+    parts = {"blocked": 0.0, "receive in the main process": 0.022, "sampler": 0.0, "compute": 0.006}
+    bound = bound_of_pipeline(inputs(workers=4), pipeline, parts)
+    assert bound.name == by
+    next_s = bound.limits_s["main process" if by == "CPU" else "one worker's latency"]
+    assert bound.margin == pytest.approx(1 - next_s / (0.0275 if by == "CPU" else 0.015))
 
 
 def test_a_model_of_another_pace_than_was_measured_is_not_believed() -> None:

@@ -64,7 +64,7 @@ def saved(tmp_path: Path) -> str:
 def test_one_loader_is_shown_in_full(saved: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(["report", saved, "--loader", "cache.py:52"]) == 0
     text = capsys.readouterr().out
-    assert "Loader 0 at cache.py:52: 4 workers, each makes a batch in 412 ms\n" in text
+    assert "Loader 0 at cache.py:52: 4 workers, 412 ms a batch each\n" in text
     assert "Where the time went" not in text
 
 

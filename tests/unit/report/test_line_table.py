@@ -40,7 +40,7 @@ def decorated(n):
 nothing."""
     total = 0
     for i in range(n):
-\ttotal += i
+        total +=\ti
     # a remark that belongs to it
 
     return total  # naïve – 数

@@ -13,7 +13,7 @@ from trainprof.analysis import pipeline_bound
 from trainprof.analysis.summary import Fetch, Loader, RunSummary
 from trainprof.report import loader_advice
 from trainprof.report.loader_advice import advice
-from trainprof.report.loader_warnings import ended_by, sample_name, warnings
+from trainprof.report.loader_warnings import deaths, ended_by, sample_name, warnings
 from trainprof.report.loader_words import busy_words, keeps_up, makers, needs_words, ready_words
 
 STORAGE_WORDS = re.compile(r"disk|storage", re.IGNORECASE)
@@ -36,18 +36,19 @@ def made(**changes: Any) -> Fetch:
 
 def run(used_percent: float = 390.0, cores: float = 4) -> RunSummary:
     """A run that keeps so much of so many cores busy."""
-    cpu = {"cores_usable": cores, "tree_percent": {"mean": used_percent}}
+    cpu = {"cores_usable": cores, "tree_percent": {"mean": used_percent / 2, "p95": used_percent}}
     return replace(summaries.slow_loader(), system=summaries.system(cpu=cpu))
 
 
 @pytest.mark.parametrize(
     ("one", "words"),
     [
-        (loader(4), "4 workers, each makes a batch in 400 ms"),
-        (loader(1), "1 worker makes a batch in 400 ms"),
-        (loader(0), "the training process makes a batch in 400 ms"),
-        (loader(None), "a batch is made in 400 ms"),
-        (loader(4, fetch=None), "4 workers, each makes a batch, in what time is not measured"),
+        (loader(4), "4 workers, 400 ms a batch each"),
+        (loader(1), "1 worker, 400 ms a batch"),
+        (loader(0), "no workers, 400 ms a batch"),
+        (loader(None), "400 ms a batch"),
+        (loader(4, fetch=None), "4 workers, a batch not measured"),
+        (loader(None, fetch=None), "a batch not measured"),
     ],
 )
 def test_who_makes_a_batch(one: Loader, words: str) -> None:
@@ -178,6 +179,10 @@ def test_storage_is_never_said_where_no_byte_was_read(nothing: int | None) -> No
 def test_a_loader_without_trouble_has_no_warning() -> None:
     assert warnings(loader(), run()) == []
     assert warnings(loader(fetch=None), run()) == []
+    crowded = summaries.fetch(0.4, 400, workers=4, runnable=0.7, throttled=0.3)
+    unfelt = loader(passes=9, wait_total_s=0.1, first_batch_s=None, fetch=crowded)
+    assert not needs_words(unfelt, run())
+    assert warnings(unfelt, run()) == []
 
 
 @pytest.mark.parametrize(
@@ -198,7 +203,7 @@ def test_a_loader_without_trouble_has_no_warning() -> None:
     ],
 )
 def test_a_worker_that_died_is_named(lost: dict[str, Any], words: str) -> None:
-    assert warnings(loader(lost_workers=[lost]), run()) == [words]
+    assert deaths(loader(lost_workers=[lost])) == [words]
 
 
 def test_begun_passes_that_cost_most_are_named() -> None:
@@ -220,10 +225,12 @@ def test_a_quota_that_stops_the_workers_is_named() -> None:
 def test_cores_that_other_programs_take_are_told_from_our_own() -> None:
     crowded = loader(fetch=summaries.fetch(0.4, 400, workers=4, running=0.5, runnable=0.5))
     assert warnings(crowded, run(used_percent=120.0)) == [
-        "50 % of making a batch is waiting for a free core, though this run keeps 1.2 of 4 busy: "
-        "other programs take them"
+        "50 % of making a batch is waiting for a free core, though this run rarely keeps over "
+        "1.2 of 4 busy: other programs take them"
     ]
     assert warnings(crowded, run(used_percent=395.0)) == []
+    ours = replace(crowded, bound=summaries.bound("CPU", blocked=0.1, compute=0.1))
+    assert warnings(ours, run(used_percent=120.0)) == []
     assert warnings(crowded, replace(run(), system=None)) == []
 
 

@@ -31,7 +31,7 @@ def block(summary: RunSummary, room: int = 99, page: Page = PAGE) -> list[str]:
 
 def test_the_block_says_where_the_time_goes_what_bounds_it_and_what_to_try() -> None:
     assert block(summaries.accelerator()) == [
-        "Data loading at train.py:41: 8 workers, each makes a batch in 449 ms",
+        "Data loading at train.py:41: 8 workers, 449 ms a batch each",
         "  running (on a core)            ██████▏                        98.8 ms   22.0 %",
         "  asleep (sleep, lock, network)  █████████████████████▉        350.2 ms   78.0 %",
         "  The dataset takes 99 % of that, collating 1 %; workers were busy 98 % of the",
@@ -57,9 +57,17 @@ def test_what_is_of_most_use_stays_where_there_is_little_room(name: str) -> None
 
 
 def test_the_limit_outlives_the_bars() -> None:
-    assert [line.strip() for line in block(summaries.starved(), 2)][1].startswith("Limit: ")
-    assert [line.strip() for line in block(summaries.starved(), 3)][2].startswith("Next: ")
-    assert "█" not in "".join(block(summaries.starved(), 5))
+    accelerator = summaries.accelerator()
+    assert [line.strip() for line in block(accelerator, 2)][1].startswith("Limit: ")
+    assert [line.strip() for line in block(accelerator, 3)][2].startswith("Next: ")
+    assert "█" not in "".join(block(accelerator, 4))
+    assert "█" in "".join(block(accelerator, 5))
+
+
+def test_a_worker_that_died_is_told_before_anything_else() -> None:
+    assert block(summaries.starved(), 2)[1] == (
+        "  Worker 1 (pid 4201) was killed by SIGKILL 2.84 min into the run."
+    )
 
 
 def test_parts_that_have_no_room_for_bars_are_said_in_words() -> None:
@@ -134,6 +142,6 @@ def test_nothing_measured_is_never_zero() -> None:
 def test_sections_give_way_to_the_block_of_the_loader_that_training_waits_for() -> None:
     text = terminal.render(summaries.slow_loader(), width=80, color=False)
     assert "  Next: num_workers=1 or more makes them during the steps.\n" in text
-    assert "System" not in text
+    assert "Syncs" not in text
     wide = terminal.render(summaries.slow_loader(), width=120, color=False)
     assert wide.index("Loader ") < wide.index("Data loading at") < wide.index("System")

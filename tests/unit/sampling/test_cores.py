@@ -6,7 +6,12 @@ import os
 
 import pytest
 
-from trainprof.sampling.cores import memory_limit_bytes, out_of_memory_kills, usable_cores
+from trainprof.sampling.cores import (
+    memory_limit_bytes,
+    out_of_memory_kills,
+    throttle_file,
+    usable_cores,
+)
 
 V2_MOUNT = "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw\n"
 
@@ -97,3 +102,25 @@ def test_a_damaged_quota_is_no_quota(fake_proc, damaged):
     fake_proc.write("proc/self/mountinfo", V2_MOUNT + "damaged\n - \n")
     fake_proc.write("sys/fs/cgroup/cpu.max", damaged)
     assert usable_cores(fake_proc.root, affinity=3) == 3.0
+
+
+def test_throttling_is_told_by_the_cgroup_with_the_smallest_quota(fake_proc):
+    fake_proc.write("proc/self/cgroup", "0::/pod/container\n")
+    fake_proc.write("proc/self/mountinfo", V2_MOUNT)
+    assert throttle_file(fake_proc.root) is None
+    for quota, group in (("200000 100000", "pod"), ("max 100000", "pod/container")):
+        fake_proc.write(f"sys/fs/cgroup/{group}/cpu.max", f"{quota}\n")
+    root = f"{fake_proc.root}/sys/fs/cgroup"
+    assert throttle_file(fake_proc.root) == f"{root}/pod/cpu.stat"
+    fake_proc.write("sys/fs/cgroup/pod/container/cpu.max", "200000 100000\n")
+    assert throttle_file(fake_proc.root) == f"{root}/pod/container/cpu.stat"
+    fake_proc.write("sys/fs/cgroup/pod/container/cpu.max", "300000 100000\n")
+    assert throttle_file(fake_proc.root) == f"{root}/pod/cpu.stat"
+
+
+def test_throttling_is_told_in_v1_too(fake_proc):
+    fake_proc.write("proc/self/cgroup", "2:cpu,cpuacct:/job\n")
+    fake_proc.write("proc/self/mountinfo", v1_mount("cpu,cpuacct", "/cg/cpu"))
+    fake_proc.write("cg/cpu/job/cpu.cfs_quota_us", "250000\n")
+    fake_proc.write("cg/cpu/job/cpu.cfs_period_us", "100000\n")
+    assert throttle_file(fake_proc.root) == f"{fake_proc.root}/cg/cpu/job/cpu.stat"

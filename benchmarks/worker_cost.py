@@ -1,0 +1,162 @@
+"""What watching a fetch costs: `python benchmarks/worker_cost.py`.
+
+Budgets: 10 us a batch of 32 samples in a worker, 1.5 us a step in the process that trains. CPU time
+of the thread, the least of interleaved repeats: bare, with the fetch recorded alone, and with its
+usage and its samples too.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import thread_time_ns
+from types import SimpleNamespace
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import torch
+from torch.utils.data import DataLoader
+from torch.utils.data._utils import worker
+from torch.utils.data._utils.fetch import _MapDatasetFetcher
+
+from trainprof.probes import slow_samples, usage
+from trainprof.probes.delivery import DeliveryProbe
+from trainprof.probes.fetch import FetchProbe
+from trainprof.probes.loader import LoaderProbe
+from trainprof.probes.session import Session
+from trainprof.probes.usage import UsageMeter
+from trainprof.record.event_log import EventLog
+
+REPEATS = 15
+FETCHES = 400
+SAMPLES = 32
+STEPS = 300
+
+BARE, FETCH_ALONE, DELIVERY_OFF, ALL = "bare", "fetch alone", "without delivery", "all"
+
+
+@contextmanager
+def probes(which: str, log: EventLog) -> Iterator[None]:
+    """Attaches what a default run has of the loader's probes, or some of it."""
+    if which == BARE:
+        yield
+        return
+    options: dict[str, object] = {"slow_samples": 0} if which == FETCH_ALONE else {}
+    session = Session(log, cwd=os.getcwd(), options=options)
+    loader = LoaderProbe()
+    attached = [loader, FetchProbe(loader)]
+    begin = UsageMeter.begin
+    if which == FETCH_ALONE:
+        UsageMeter.begin = lambda self: None  # type: ignore[method-assign]
+    if which == ALL:
+        attached.append(DeliveryProbe(loader))
+    session.attach(torch, attached)
+    try:
+        yield
+    finally:
+        session.detach()
+        UsageMeter.begin = begin  # type: ignore[method-assign]
+
+
+def fetch_ns() -> float:
+    """Returns what a fetch of cheap samples takes."""
+    fetcher = _MapDatasetFetcher(list(range(SAMPLES)), True, _first, False)
+    indices = list(range(SAMPLES))
+    fetcher.fetch(indices)
+    began = thread_time_ns()
+    for _ in range(FETCHES):
+        fetcher.fetch(indices)
+    return (thread_time_ns() - began) / FETCHES
+
+
+TENSOR = torch.zeros(8)
+
+
+def _first(samples: list[int]) -> torch.Tensor:
+    return TENSOR
+
+
+class Ones:
+    """The same sample for ever, once the first two batches' have warmed up."""
+
+    def __len__(self) -> int:
+        return SAMPLES * (STEPS + 20)
+
+    def __getitem__(self, index: int) -> int:
+        return 1
+
+
+def next_ns(workers: int) -> float:
+    """Returns what a `next` takes of the thread that trains."""
+    batches = iter(DataLoader(Ones(), SAMPLES, num_workers=workers, collate_fn=len))  # type: ignore[arg-type]
+    for _ in range(10):
+        next(batches)
+    began = thread_time_ns()
+    for _ in range(STEPS):
+        next(batches)
+    return (thread_time_ns() - began) / STEPS
+
+
+@contextmanager
+def as_worker() -> Iterator[None]:
+    worker._worker_info = SimpleNamespace(id=0)  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        worker._worker_info = None
+
+
+@contextmanager
+def taken_for(wall_ns: int) -> Iterator[None]:
+    """Samples and fetches are treated as if they took as long."""
+    told = usage.SHORT_NS, usage.LONG_NS, slow_samples.SHORT_SAMPLE_NS
+    usage.SHORT_NS = 0 if wall_ns >= told[0] else told[0]  # type: ignore[misc]
+    usage.LONG_NS = 0 if wall_ns >= told[1] else told[1]  # type: ignore[misc]
+    slow_samples.SHORT_SAMPLE_NS = 0 if wall_ns / SAMPLES >= told[2] else told[2]  # type: ignore[misc]
+    try:
+        yield
+    finally:
+        usage.SHORT_NS, usage.LONG_NS, slow_samples.SHORT_SAMPLE_NS = told  # type: ignore[misc]
+
+
+def in_worker(wall_ns: int) -> Callable[[], float]:
+    def measure() -> float:
+        with as_worker(), taken_for(wall_ns):
+            return fetch_ns()
+
+    return measure
+
+
+US = 1000
+SUBJECTS: dict[str, tuple[Callable[[], float], tuple[str, ...]]] = {
+    "a fetch of 100 us in a worker": (in_worker(100 * US), (BARE, FETCH_ALONE, ALL)),
+    "a fetch of 500 us in a worker": (in_worker(500 * US), (BARE, FETCH_ALONE, ALL)),
+    "a fetch of 5 ms in a worker": (in_worker(5000 * US), (BARE, FETCH_ALONE, ALL)),
+    "a fetch of 50 ms in a worker": (in_worker(50_000 * US), (BARE, FETCH_ALONE, ALL)),
+    "a fetch in the process that trains": (fetch_ns, (BARE, FETCH_ALONE, ALL)),
+    "next, no workers": (lambda: next_ns(0), (BARE, FETCH_ALONE, ALL)),
+    "next, 2 workers": (lambda: next_ns(2), (BARE, DELIVERY_OFF, ALL)),
+}
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as directory:
+        log = EventLog(directory, role="script")
+        for name, (measure, states) in SUBJECTS.items():
+            least = dict.fromkeys(states, float("inf"))
+            for _ in range(REPEATS):
+                for state in states:
+                    with probes(state, log):
+                        least[state] = min(least[state], measure())
+            shown = ", ".join(f"{state} {ns / 1000:.2f}" for state, ns in least.items())
+            before, after = (least[state] for state in states[1:])
+            print(f"{name}: {shown} us; added by this part {(after - before) / 1000:.2f} us")
+
+
+if __name__ == "__main__":
+    main()

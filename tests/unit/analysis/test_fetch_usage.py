@@ -1,0 +1,210 @@
+"""Where the time of fetches went, from planted tables."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainprof.analysis.fetch_usage import Usage, usage_of
+from trainprof.analysis.fetches import FetchTable
+from trainprof.probes import usage as probe
+from trainprof.probes.usage import ONE_OF_SHORT, SHORT_NS, UsageMeter
+
+MS = 1_000_000
+PARTS = ("running_s", "runnable_s", "throttled_s", "reading_s", "asleep_s")
+
+
+def table(n: int = 1, **columns: Any) -> FetchTable:
+    """Fetches of 10 ms that used nothing; `columns` in place of that, a number or one each."""
+    plain: dict[str, Any] = {
+        "wall_ns": 10 * MS,
+        "stands_for": 1.0,
+        "throttled_ns": 0.0,
+        "read_bytes": 0.0,
+        "major_faults": 0.0,
+        "cpu_ns": 0.0,
+        "process_cpu_ns": 0.0,
+        "delay_ns": 0.0,
+        "reading_ns": np.nan,
+        "batch_bytes": np.nan,
+    }
+    made = {}
+    for field in fields(FetchTable):
+        kind = np.int64 if field.type == "Int64" else np.float64
+        value = {**plain, **columns}.get(field.name, 0)
+        made[field.name] = np.broadcast_to(np.array(value, dtype=kind), (n,)).copy()
+    return FetchTable(**made)
+
+
+def ms(usage: Usage) -> dict[str, float | None]:
+    """The five parts in ms."""
+    found = {name: getattr(usage, name) for name in PARTS}
+    return {name: None if s is None else round(s * 1e3, 6) for name, s in found.items()}
+
+
+def test_a_sleep_is_asleep():
+    assert ms(usage_of(table())) == {
+        "running_s": 0,
+        "runnable_s": 0,
+        "throttled_s": 0,
+        "reading_s": None,
+        "asleep_s": 10,
+    }
+
+
+def test_each_part_has_its_own():
+    found = usage_of(
+        table(
+            cpu_ns=3 * MS,
+            process_cpu_ns=3 * MS,
+            delay_ns=4 * MS,
+            throttled_ns=1 * MS,
+            reading_ns=2 * MS,
+            read_bytes=4096,
+            major_faults=2,
+        )
+    )
+    assert ms(found) == {
+        "running_s": 3,
+        "runnable_s": 3,
+        "throttled_s": 1,
+        "reading_s": 2,
+        "asleep_s": 1,
+    }
+    assert (found.read_bytes, found.major_faults) == (4096, 2)
+
+
+def test_others_that_work_while_it_sleeps_are_running_up_to_the_wall():
+    one = usage_of(table(cpu_ns=1 * MS, process_cpu_ns=5 * MS))
+    assert (one.running_s, one.asleep_s) == pytest.approx((0.005, 0.005))
+    many = usage_of(table(cpu_ns=1 * MS, process_cpu_ns=64 * MS))
+    assert (many.running_s, many.asleep_s) == pytest.approx((0.010, 0.0))
+    assert many.cpu_s == pytest.approx(0.064)
+
+
+def test_others_do_not_hide_that_no_core_was_free():
+    found = usage_of(table(cpu_ns=1 * MS, process_cpu_ns=64 * MS, delay_ns=6 * MS))
+    assert (found.running_s, found.runnable_s) == pytest.approx((0.004, 0.006))
+
+
+def test_throttling_is_no_more_than_was_waited():
+    """The cgroup's clock adds up over cores."""
+    found = usage_of(table(delay_ns=2 * MS, throttled_ns=50 * MS))
+    assert (found.runnable_s, found.throttled_s) == pytest.approx((0.0, 0.002))
+
+
+def test_what_the_kernel_does_not_tell_is_none_and_asleep():
+    found = ms(usage_of(table(cpu_ns=3 * MS, process_cpu_ns=3 * MS, delay_ns=np.nan)))
+    assert found == {
+        "running_s": 3,
+        "runnable_s": None,
+        "throttled_s": None,
+        "reading_s": None,
+        "asleep_s": 7,
+    }
+
+
+def test_without_a_measured_fetch_nothing_is_known():
+    nothing = table(3, stands_for=0.0, cpu_ns=np.nan, process_cpu_ns=np.nan, delay_ns=np.nan)
+    assert usage_of(nothing) == Usage()
+
+
+def test_totals_stand_for_all_fetches():
+    """Every second one measured, all alike."""
+    measured = np.array([1.0, 0.0] * 50)
+    cpu = np.where(measured > 0, 4.0 * MS, np.nan)
+    found = usage_of(
+        table(100, stands_for=2 * measured, cpu_ns=cpu, process_cpu_ns=cpu, read_bytes=cpu)
+    )
+    assert (found.running_s, found.asleep_s) == pytest.approx((0.4, 0.6))
+    assert found.read_bytes == 100 * 4 * MS
+    assert found.measured == 50
+
+
+LONG, SHORT = 4 * MS, MS // 10
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        [LONG] + [SHORT] * 7,
+        [LONG] * 4 + [SHORT] * 4,
+        [LONG] + [SHORT] * 49,
+        [SHORT] * 3 + [LONG],
+        [LONG] * 64 + [SHORT] * 64,
+    ],
+    ids=lambda pattern: f"{pattern.count(LONG)} of {len(pattern)} long",
+)
+def test_fetches_that_come_in_a_pattern_are_told_as_they_are(
+    pattern: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The long ones sleep, the short ones compute: which are measured must not matter."""
+    monkeypatch.setattr(probe.os, "register_at_fork", lambda **_: None)
+    assert SHORT < SHORT_NS < LONG
+    meter = UsageMeter(lambda *_: None, None)
+    walls = pattern * (40_000 // len(pattern))
+    weights = []
+    for wall in walls:
+        begun = meter.begin()
+        weights.append(0 if begun is None else begun.stands_for)
+        meter.last_wall_ns = wall
+    wall, weight = np.array(walls), np.array(weights)
+    assert set(weights) == {0, 1, ONE_OF_SHORT}
+    cpu = np.where(weight > 0, np.where(wall == SHORT, wall, 0.0), np.nan)
+    found = usage_of(
+        table(len(wall), wall_ns=wall, stands_for=weight, cpu_ns=cpu, process_cpu_ns=cpu)
+    )
+    truth_s = wall[wall == SHORT].sum() / 1e9
+    assert found.running_s == pytest.approx(truth_s, rel=0.03)
+    assert found.running_s + found.asleep_s == pytest.approx(wall.sum() / 1e9)
+
+
+def a_number(lowest: float = 0) -> st.SearchStrategy[float]:
+    return st.floats(lowest, 1e12) | st.just(np.nan) | st.just(0.0)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 10**12),
+            st.integers(0, 255),
+            a_number(),
+            a_number(-1e12),
+            a_number(),
+            a_number(),
+            a_number(),
+        ),
+        min_size=1,
+        max_size=8,
+    )
+)
+@settings(max_examples=300, deadline=None)
+def test_the_five_parts_are_the_wall_time_whatever_was_recorded(rows: list[tuple[Any, ...]]):
+    wall, weight, cpu, process, delay, throttled, reading = map(np.array, zip(*rows, strict=True))
+    # What was measured at all has both clocks.
+    weight = np.where(np.isnan(cpu) | np.isnan(process), 0, weight)
+    found = usage_of(
+        table(
+            len(rows),
+            wall_ns=wall,
+            stands_for=weight,
+            cpu_ns=cpu,
+            process_cpu_ns=process,
+            delay_ns=delay,
+            throttled_ns=throttled,
+            reading_ns=reading,
+        )
+    )
+    parts = [getattr(found, name) for name in PARTS]
+    if not (weight > 0).any():
+        assert parts == [None] * 5
+        return
+    assert all(part is None or part >= 0 for part in parts)
+    covered = (weight * wall).sum() > 0
+    total = sum(part or 0.0 for part in parts)
+    assert total == pytest.approx(wall.sum() / 1e9 if covered else 0.0, rel=1e-9, abs=1e-12)
