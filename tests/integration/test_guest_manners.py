@@ -404,7 +404,6 @@ import numpy, torch
 from torch import nn
 import torch.nn.functional as F
 from torch.utils.data import DataLoader, Dataset
-warnings.simplefilter(sys.argv[1])
 torch.set_warn_always(True)
 complex_one, with_gradient = torch.ones(1, dtype=torch.complex64), torch.ones(1, requires_grad=True)
 
@@ -467,11 +466,14 @@ loud = [
 ]
 deeper.register_full_backward_hook(gradient_seen)
 loud.append(lambda: deeper(torch.ones(1, 1, requires_grad=True)).sum().backward())
-for action in loud * 2:
-    try:
-        action()
-    except Warning as error:
-        print(type(error), error)
+for action in ("default", "always", "once", "module", "error"):
+    print(action, file=sys.stderr)
+    warnings.simplefilter(action)
+    for call in loud * 2:
+        try:
+            call()
+        except Warning as error:
+            print(type(error), error)
 with warnings.catch_warnings(record=True) as seen:
     warnings.simplefilter("always")
     float(with_gradient)
@@ -480,13 +482,11 @@ print([(one.filename, one.lineno, one.category, str(one.message)) for one in see
 
 
 @same("where warnings are shown, and how often")
-@pytest.mark.parametrize("action", ["default", "always", "once", "module", "error"])
-def test_warnings_point_where_they_would(tmp_path: Path, action: str) -> None:
-    plain, ours = both(tmp_path, LOUD, action)
+def test_warnings_point_where_they_would(tmp_path: Path) -> None:
+    plain, ours = both(tmp_path, LOUD)
     assert_same(plain, ours)
     assert plain.returncode == 0, plain.stderr
-    if action in ("default", "always"):
-        assert plain.stderr.count("float(with_gradient)") >= 1
+    assert plain.stderr.count("float(with_gradient)") >= 2
 
 
 LIVES = """

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from support.styles import ATTEMPTS
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "sample_scripts"
@@ -120,10 +121,17 @@ def test_a_sample_script_repeats_itself_and_holds_what_its_docstring_claims(scri
     assert timed_out == untimed_out
     assert not any((tmp_path / "untimed").iterdir())
 
-    truth = json.loads(truth_file.read_text())
+    # What computes is slowed by whatever else the machine does, what sleeps is not.
+    for attempt in range(ATTEMPTS):
+        truth = json.loads(truth_file.read_text())
+        planted = sum(truth[name]["seconds"] for name in claim.planted)
+        whole = sum(truth[name]["seconds"] for name in claim.whole)
+        if claim.share < planted / whole:
+            break
+        arguments = [word.replace("timed.pt", f"{attempt}.pt") for word in runs[0].args[2:]]
+        alone = start(script, arguments, tmp_path / str(attempt), SAMPLE_TRUTH=str(truth_file))
+        assert alone.communicate()[0] == timed_out
     assert {name: truth[name]["count"] for name in claim.counts} == claim.counts
-    planted = sum(truth[name]["seconds"] for name in claim.planted)
-    whole = sum(truth[name]["seconds"] for name in claim.whole)
     assert claim.share < planted / whole < 1
 
 

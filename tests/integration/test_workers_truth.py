@@ -7,14 +7,17 @@ time that a machine ought to take.
 
 from __future__ import annotations
 
+import json
 import os
 import struct
+import sys
 from collections.abc import Callable, Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from support.styles import profile
+from support.styles import output, profile
 
 WITHIN: Final = 0.03
 METHODS: Final = ("fork", "spawn", "forkserver")
@@ -771,3 +774,39 @@ def test_a_worker_that_dies_while_the_loop_computes_is_told(tmp_path: Path) -> N
     run = Run(tmp_path / "run", KILLED_MEANWHILE)
     assert run.said["killed"]
     assert [(x["worker"], x["signal"]) for x in run.loader["lost_workers"]] == [(1, 9)]
+
+
+STATEFUL = """
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+def passed_over(loader, batches):
+    for number, batch in enumerate(loader, 1):
+        train(batch)
+        if number == batches:
+            said["states"].append(repr(sorted(loader.state_dict().items())))
+            return
+
+torch.manual_seed(0)
+said["states"] = []
+loader = StatefulDataLoader(**noted(Planted(Notes("all"), 6), Collate), num_workers=2)
+passed_over(loader, 3)
+loader.load_state_dict(loader.state_dict())
+passed_over(loader, 3)
+"""
+
+
+@pytest.mark.skipif(find_spec("torchdata") is None, reason="needs torchdata")
+@pytest.mark.proves("Inside workers", "torchdata's StatefulDataLoader, resumed in mid-epoch")
+def test_what_workers_of_a_stateful_loader_fetched(tmp_path: Path) -> None:
+    def pairs(run: Run) -> dict[str, tuple[float, float]]:
+        return {
+            "wall": (run.fetch["wall_s"]["mean"] * run.fetch["n"], run.truth("wall")),
+            "CPU": (run.fetch["cpu_s"], run.truth("cpu")),
+        }
+
+    run = measured(tmp_path, STATEFUL, pairs)
+    assert run.loader["blocked_s"] is not None
+    assert run.loader["lost_workers"] == []
+    (tmp_path / "plain").mkdir()
+    plain = output([sys.executable], tmp_path / "plain", run.script)
+    assert json.loads(plain.splitlines()[-1])["states"] == run.said["states"]

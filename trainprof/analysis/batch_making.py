@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
 
 from trainprof.analysis.events import Bool, Int64
 from trainprof.analysis.fetch_usage import Usage, usage_of
-from trainprof.analysis.fetches import Details, FetchTable, innermost_around
+from trainprof.analysis.fetches import Details, FetchTable, Int32, innermost_around
 from trainprof.analysis.passes import Passes
 from trainprof.analysis.statistics import statistics_s
 from trainprof.analysis.summary import Fetch
@@ -36,8 +35,8 @@ class SlowSamples:
     """
 
     loader: Int64
-    pid: Int64
-    worker: Int64
+    pid: Int32
+    worker: Int32
     start_ns: Int64
     took_ns: Int64
     value: Int64
@@ -78,10 +77,8 @@ class SlowSamples:
         return SlowSamples(**columns)
 
 
-_SLOW_COLUMNS: Final = {
-    field.name: np.dtype(np.int64 if field.type == "Int64" else np.bool_)
-    for field in fields(SlowSamples)
-}
+_DTYPES: Final = {"Int32": np.int32, "Int64": np.int64, "Bool": np.bool_}
+_SLOW_COLUMNS: Final = {field.name: _DTYPES[str(field.type)] for field in fields(SlowSamples)}
 
 
 def fetch_of(
@@ -114,7 +111,7 @@ def fetch_of(
         n=len(mine),
         wall_s=statistics_s(mine.wall_ns),
         **asdict(_in_all(usage_of(mine), workers)),
-        samples=int(mine.samples.sum()),
+        samples=int(mine.samples.sum(dtype=np.int64)),
         batch_bytes=float(told_bytes.mean()) if len(told_bytes) else None,
         dataset_s=int((mine.wall_ns - mine.collate_ns).sum()) / 1e9,
         collate_s=int(mine.collate_ns.sum()) / 1e9,
@@ -155,12 +152,12 @@ def _slowest(slow: SlowSamples, loader: int, count: int, origin_ns: int) -> list
     return found
 
 
-def _by_process(table: FetchTable) -> list[FetchTable]:
-    """Returns the fetches of each process, in order of start."""
-    table = table.rows(np.lexsort((table.start_ns, table.worker, table.pid)))
-    is_next = (np.diff(table.pid) != 0) | (np.diff(table.worker) != 0)
-    bounds = [0, *(np.flatnonzero(is_next) + 1).tolist(), len(table)]
-    return [table.rows(slice(*pair)) for pair in pairwise(bounds)]
+def _by_process(table: FetchTable) -> Iterator[FetchTable]:
+    """Yields the fetches of each process, in order of start."""
+    order = np.lexsort((table.start_ns, table.worker, table.pid))
+    is_next = (np.diff(table.pid[order]) != 0) | (np.diff(table.worker[order]) != 0)
+    for rows in np.split(order, np.flatnonzero(is_next) + 1):
+        yield table.rows(rows)
 
 
 def _worker(table: FetchTable, p: Passes, samples: Mapping[int, Samples]) -> dict[str, Any]:

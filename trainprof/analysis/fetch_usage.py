@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -51,41 +52,72 @@ def running_ns(table: FetchTable) -> Float64:
 
 def usage_of(table: FetchTable) -> Usage:
     """Sums up fetches."""
-    measured = table.stands_for > 0
-    if not measured.any():
+    measured = np.flatnonzero(table.stands_for > 0)
+    if len(measured) == 0:
         return Usage()
-    all_ns = float(table.wall_ns.sum())
-    table = table.rows(measured)
-    weight, wall = table.stands_for, table.wall_ns.astype(np.float64)
-    covered = float((weight * wall).sum())
-    scale = all_ns / covered if covered else 0.0
+    sums = _Sums()
+    for begin in range(0, len(measured), _BLOCK):  # of a million rows a copy would be felt
+        sums.add(table.rows(measured[begin : begin + _BLOCK]))
+    return sums.scaled_to(float(table.wall_ns.sum()), len(measured))
 
-    def total(values: Float64) -> float | None:
-        """None if no fetch tells; a few that do not count as 0."""
-        if np.isnan(values).all():
-            return None
-        return float((weight * np.nan_to_num(values)).sum() * scale)
 
-    def seconds(values: Float64) -> float | None:
-        found = total(values)
-        return None if found is None else found / 1e9
+class _Sums:
+    """Sums over measured fetches, each times the number of fetches that it stands for, ns."""
 
-    running = running_ns(table)
-    left = wall - running
-    waiting = np.minimum(np.nan_to_num(table.delay_ns), left)
-    throttled = np.minimum(np.nan_to_num(table.throttled_ns), waiting)
-    reading = np.minimum(np.nan_to_num(table.reading_ns), left - waiting)
-    is_told = not np.isnan(table.delay_ns).all()
-    reading_is_told = not np.isnan(table.reading_ns).all()
-    read, faults = total(table.read_bytes), total(table.major_faults)
-    return Usage(
-        running_s=seconds(running),
-        runnable_s=seconds(waiting - throttled) if is_told else None,
-        throttled_s=seconds(throttled) if is_told else None,
-        reading_s=seconds(reading) if reading_is_told else None,
-        asleep_s=seconds(left - waiting - reading),
-        cpu_s=seconds(table.process_cpu_ns),
-        read_bytes=None if read is None else round(read),
-        major_faults=None if faults is None else round(faults),
-        measured=int(measured.sum()),
-    )
+    def __init__(self) -> None:
+        self._total = dict.fromkeys(_SUMMED, 0.0)
+        self._is_told = dict.fromkeys(_SUMMED, False)
+
+    def add(self, table: FetchTable) -> None:
+        wall = table.wall_ns.astype(np.float64)
+        running = running_ns(table)
+        left = wall - running
+        waiting = np.minimum(np.nan_to_num(table.delay_ns), left)
+        throttled = np.minimum(np.nan_to_num(table.throttled_ns), waiting)
+        reading = np.minimum(np.nan_to_num(table.reading_ns), left - waiting)
+        delay_is_told = ~np.isnan(table.delay_ns)
+        for name, values, is_told in (
+            ("wall", wall, None),
+            ("running", running, None),
+            ("runnable", waiting - throttled, delay_is_told),
+            ("throttled", throttled, delay_is_told),
+            ("reading", reading, ~np.isnan(table.reading_ns)),
+            ("asleep", left - waiting - reading, None),
+            ("cpu", table.process_cpu_ns, None),
+            ("read_bytes", table.read_bytes, ~np.isnan(table.read_bytes)),
+            ("major_faults", table.major_faults, ~np.isnan(table.major_faults)),
+        ):
+            self._total[name] += float((table.stands_for * np.nan_to_num(values)).sum())
+            self._is_told[name] |= is_told is None or bool(is_told.any())
+
+    def scaled_to(self, wall_ns: float, measured: int) -> Usage:
+        """Returns them for all fetches, which took `wall_ns`; None for what no fetch tells."""
+        covered = self._total["wall"]
+        scale = wall_ns / covered if covered else 0.0
+
+        def total(name: str) -> float | None:
+            return self._total[name] * scale if self._is_told[name] else None
+
+        def seconds(name: str) -> float | None:
+            found = total(name)
+            return None if found is None else found / 1e9
+
+        read, faults = total("read_bytes"), total("major_faults")
+        return Usage(
+            running_s=seconds("running"),
+            runnable_s=seconds("runnable"),
+            throttled_s=seconds("throttled"),
+            reading_s=seconds("reading"),
+            asleep_s=seconds("asleep"),
+            cpu_s=seconds("cpu"),
+            read_bytes=None if read is None else round(read),
+            major_faults=None if faults is None else round(faults),
+            measured=measured,
+        )
+
+
+_SUMMED: Final = (
+    *("wall", "running", "runnable", "throttled", "reading", "asleep", "cpu"),
+    *("read_bytes", "major_faults"),
+)
+_BLOCK: Final = 1 << 16

@@ -12,6 +12,7 @@ from trainprof.analysis.events import Bool, Events, Int64
 from trainprof.record.schema import COLLATE_SHIFT, FAULTS_SHIFT, NOT_TOLD, Kind
 
 Float64 = npt.NDArray[np.float64]
+Int32 = npt.NDArray[np.int32]
 Details = npt.NDArray[np.void]
 
 # Loaders inside the datasets of loaders.
@@ -40,11 +41,11 @@ class FetchTable:
     """
 
     loader: Int64
-    pid: Int64
-    thread: Int64
-    worker: Int64
+    pid: Int32
+    thread: Int32
+    worker: Int32
     start_ns: Int64
-    samples: Int64
+    samples: Int32
     waited_ns: Int64
     wall_ns: Int64
     collate_ns: Int64
@@ -77,10 +78,8 @@ class FetchTable:
         )
 
 
-_COLUMNS: Final = {
-    field.name: np.dtype(np.int64 if field.type == "Int64" else np.float64)
-    for field in fields(FetchTable)
-}
+_DTYPES: Final = {"Int32": np.int32, "Int64": np.int64, "Float64": np.float64}
+_COLUMNS: Final = {field.name: _DTYPES[str(field.type)] for field in fields(FetchTable)}
 
 
 def fetch_table(events: Events, details: Details, pid: int, only_loader: int) -> FetchTable:
@@ -108,11 +107,11 @@ def fetch_table(events: Events, details: Details, pid: int, only_loader: int) ->
         tables.append(
             FetchTable(
                 loader=np.where(loader == 0, only_loader, loader),
-                pid=np.full(len(fetch), pid, dtype=np.int64),
-                thread=np.full(len(fetch), thread, dtype=np.int64),
-                worker=events.flags[fetch].astype(np.int64),
+                pid=np.full(len(fetch), pid, dtype=np.int32),
+                thread=np.full(len(fetch), thread, dtype=np.int32),
+                worker=events.flags[fetch].astype(np.int32),
                 start_ns=start,
-                samples=value & ((1 << COLLATE_SHIFT) - 1),
+                samples=(value & ((1 << COLLATE_SHIFT) - 1)).astype(np.int32),
                 waited_ns=waited,
                 wall_ns=events.end[fetch] - start,
                 collate_ns=value >> COLLATE_SHIFT,

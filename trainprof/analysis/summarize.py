@@ -47,7 +47,7 @@ from trainprof.analysis.system import samples_between, system_summary
 from trainprof.analysis.system_processes import samples_by_pid, ticks_of
 from trainprof.analysis.timeline import Timeline, build_timeline
 from trainprof.analysis.traffic import sync_points, transfers
-from trainprof.analysis.training_part import training_of
+from trainprof.analysis.training_part import trained_samples, training_of
 from trainprof.analysis.training_process import (
     TrainingProcess,
     is_of_loader,
@@ -185,6 +185,8 @@ class _Analysed:
 def _summary(run: _Analysed) -> _Shown:
     timeline, recording, facts = run.timeline, run.recording, run.facts
     window, sites = timeline.window, run.sites()
+    # First of all: of long runs the fetches and the ledger's tables would not fit side by side.
+    loaders, samples = _loaders(run)
     attribution = attribute(
         timeline.events,
         timeline.nesting,
@@ -194,12 +196,7 @@ def _summary(run: _Analysed) -> _Shown:
     )
     account = ledger(timeline.events, attribution, window)
     steps = step_table(timeline, attribution, facts)
-    making = _batch_making(run)
-    training = training_of(timeline, steps, making.fetches, facts)
-    loaders = loaders_of(
-        timeline.passes, timeline.on_thread, timeline.all_events, making, facts, sites
-    )
-    loaders = with_bounds(loaders, lambda number: _pipeline_inputs(run, making, number))
+    training = training_of(timeline, steps, samples)
     system = _system(run)
     evidence = _evidence(run, attribution, account, training, loaders)
     summary = RunSummary(
@@ -281,13 +278,24 @@ def _exit(recording: Recording) -> Exit:
     return ending(recording, [x for x in recording.logs if x.pid == pid or x.role == "script"])
 
 
+def _loaders(run: _Analysed) -> tuple[list[Loader], int | None]:
+    """Returns the loaders, and how many samples were trained on."""
+    timeline, making = run.timeline, _batch_making(run)
+    loaders = loaders_of(
+        timeline.passes, timeline.on_thread, timeline.all_events, making, run.facts, run.sites()
+    )
+    bounded = with_bounds(loaders, lambda number: _pipeline_inputs(run, making, number))
+    return bounded, trained_samples(timeline, making.fetches, run.facts)
+
+
 def _batch_making(run: _Analysed) -> BatchMaking:
     first_of, process = run.timeline.first_of, run.process
     with_workers = {first_of.get(number, number) for number in run.facts.loaders_with_workers()}
     only = with_workers.pop() if len(with_workers) == 1 else 0
     own = _in_window(process.details, run)
-    of_loader = is_of_loader(own)
-    own["site"][of_loader] = renumbered(own["site"][of_loader], first_of)
+    if first_of:
+        own, of_loader = own.copy(), is_of_loader(own)
+        own["site"][of_loader] = renumbered(own["site"][of_loader], first_of)
     workers = worker_table(own)
     tables, slow = [], []
     if process.logs:
@@ -342,10 +350,12 @@ def _pipeline_inputs(run: _Analysed, making: BatchMaking, loader: int) -> Pipeli
 
 
 def _in_window(details: Details, run: _Analysed) -> Details:
+    if run.part is None:
+        return details
     window, start = run.timeline.window, details["start"]
     is_inside = (start >= window.start) & (start < window.end)
     is_worker = details["kind"] == Kind.WORKER
-    found: Details = details[is_inside | is_worker | (run.part is None)].copy()
+    found: Details = details[is_inside | is_worker]
     return found
 
 

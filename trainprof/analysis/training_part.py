@@ -18,23 +18,19 @@ from trainprof.analysis.timeline import Timeline
 from trainprof.record.schema import Kind
 
 
-def training_of(
-    timeline: Timeline, steps: StepTable, fetches: FetchTable, facts: Facts
-) -> Training:
-    """Returns what was trained and how fast."""
+def training_of(timeline: Timeline, steps: StepTable, samples: int | None) -> Training:
+    """Returns what was trained and how fast; `samples` as `trained_samples` counts them."""
     steady = steps.steady.mask
     wall = steps.wall_ns[steady]
     per_step = None
     if len(wall):
         per_step = {key: float(ns[steady].mean() / 1e9) for key, ns in steps.per_step.items()}
         per_step.update(evaluation=0.0, startup=0.0, shutdown=0.0)
-    feeding = feeding_passes(timeline.passes, timeline.learning(), timeline.steps.ends)
-    samples = _samples(feeding, timeline, fetches, facts)
     loop_s = (timeline.window.loop_end - timeline.window.loop_start) / 1e9
     loop_s -= float((timeline.segments[:, 1] - timeline.segments[:, 0]).sum() / 1e9)
     return Training(
         steps=len(steps),
-        iterations=_iterations(timeline, feeding),
+        iterations=_iterations(timeline, _feeding(timeline)),
         epochs=len(epoch_starts(timeline.passes)),
         samples=samples,
         samples_per_s=samples / loop_s if samples and loop_s > 0 else None,
@@ -47,12 +43,14 @@ def training_of(
     )
 
 
-def _samples(
-    feeding: list[tuple[Passes, Bool]], timeline: Timeline, fetches: FetchTable, facts: Facts
-) -> int | None:
+def _feeding(timeline: Timeline) -> list[tuple[Passes, Bool]]:
+    return feeding_passes(timeline.passes, timeline.learning(), timeline.steps.ends)
+
+
+def trained_samples(timeline: Timeline, fetches: FetchTable, facts: Facts) -> int | None:
     """Counts the samples of all iterations; None where one of the loaders does not tell."""
     total = 0
-    for p, counted in feeding:
+    for p, counted in _feeding(timeline):
         if not counted.any():
             continue
         samples = samples_of(p, counted, timeline.all_events, fetches, facts)

@@ -373,7 +373,6 @@ def test_a_processs_fetches_are_looked_at_by_themselves():
     columns = {name: np.zeros(rows) for name in FetchTable.__slots__}
     columns["pid"] = np.tile(np.arange(rows // 50), 50)
     columns["start_ns"] = np.arange(rows)[::-1]
-    groups = _by_process(FetchTable(**columns))
+    groups = list(_by_process(FetchTable(**columns)))
     assert [len(group) for group in groups] == [50] * (rows // 50)
     assert all((np.diff(group.start_ns) > 0).all() for group in groups)
-    assert groups[0].pid.base is groups[1].pid.base

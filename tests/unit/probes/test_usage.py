@@ -294,6 +294,6 @@ def test_a_mode_of_the_scripts_does_not_see_us_ask(scale: BatchScale) -> None:
 
 def test_after_a_batch_of_many_parts_some_are_passed_over(scale: BatchScale) -> None:
     many = [torch.zeros(1) for _ in range(160)]
-    looked = [scale.of(many) is not None for _ in range(40)]
+    looked = [scale.of(many) is not None for _ in range(100)]
     assert looked[0]
-    assert 2 <= sum(looked) <= 5
+    assert sum(looked) == 3
