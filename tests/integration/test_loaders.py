@@ -17,7 +17,7 @@ WAITS = (
     + """
 import itertools
 
-WAIT_S = 0.02
+WAIT_S = 0.04
 
 
 class Waiting(Dataset):

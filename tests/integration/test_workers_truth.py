@@ -242,6 +242,7 @@ class Frail(Planted):
 if __name__ == "__main__":
     options = {{"num_workers": {workers}, "multiprocessing_context": "{method}"}}
     planted = DataLoader(**noted(Planted(Notes("planted"), 12), Collate), **options)
+    options["num_workers"] = 2
     frail = DataLoader(**noted(Frail(Notes("frail"), 8, spoil=6.5 * BATCH), Collate), **options)
     for batch in planted:
         train(batch)
