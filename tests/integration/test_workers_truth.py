@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from support.styles import output, profile
+from support.styles import ATTEMPTS, output, profile
 
 WITHIN: Final = 0.03
 METHODS: Final = ("fork", "spawn", "forkserver")
@@ -208,12 +208,12 @@ def measured(
     pairs: Callable[[Run], Mapping[str, tuple[float, float]]],
     **more: Any,
 ) -> Run:
-    """Runs the script until each pair of (ours, truth) is within 3 %, twice at most.
+    """Runs the script until each pair of (ours, truth) is within 3 %.
 
     The scheduler may take the processor away between the script's clock and ours.
     """
-    for attempt in ("first", "again"):
-        run = Run(tmp_path / attempt, script, **more)
+    for attempt in range(ATTEMPTS):
+        run = Run(tmp_path / str(attempt), script, **more)
         missed = {name: pair for name, pair in pairs(run).items() if not is_near(*pair)}
         if not missed:
             return run
@@ -242,7 +242,6 @@ class Frail(Planted):
 if __name__ == "__main__":
     options = {{"num_workers": {workers}, "multiprocessing_context": "{method}"}}
     planted = DataLoader(**noted(Planted(Notes("planted"), 12), Collate), **options)
-    options["num_workers"] = 2
     frail = DataLoader(**noted(Frail(Notes("frail"), 8, spoil=6.5 * BATCH), Collate), **options)
     for batch in planted:
         train(batch)
