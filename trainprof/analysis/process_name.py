@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
 from trainprof.analysis.events import ProcessLog
-from trainprof.analysis.facts import integer
+from trainprof.analysis.lineage import ancestors_of, rank_and_size
 from trainprof.record.schema import Kind, Topic
-
-# Longer ones stand in damaged headers alone.
-_MAX_RANK_DIGITS: Final = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +47,7 @@ def process_names(logs: Sequence[ProcessLog]) -> list[ProcessName]:
 
 
 def _name(log: ProcessLog, by_pid: Mapping[int, ProcessLog]) -> ProcessName:
-    above = [by_pid[pid] for pid in _ancestors(log) if pid in by_pid and by_pid[pid] is not log]
+    above = [by_pid[pid] for pid in ancestors_of(log) if pid in by_pid and by_pid[pid] is not log]
     own = _rank(log)
     rank = next((found for found in (own, *map(_rank, above)) if found is not None), None)
     worker = _worker(log)
@@ -63,13 +59,6 @@ def _name(log: ProcessLog, by_pid: Mapping[int, ProcessLog]) -> ProcessName:
     return ProcessName(rank, None, log.pid or 0)
 
 
-def _ancestors(log: ProcessLog) -> list[int]:
-    told = log.header.get("ancestors")
-    line = [log.header.get("forked_from"), log.header.get("ppid")]
-    line += told if isinstance(told, list) else []
-    return [pid for pid in map(integer, line) if pid is not None]
-
-
 def _worker(log: ProcessLog) -> int | None:
     """A worker's fetches carry its number, counted from 1."""
     numbers = log.events.flags[log.events.is_kind(Kind.FETCH)]
@@ -78,11 +67,5 @@ def _worker(log: ProcessLog) -> int | None:
 
 
 def _rank(log: ProcessLog) -> int | None:
-    """What its process group says; its launcher's environment where it joined none."""
-    for told in reversed(list(log.texts_of(Topic.ENVIRONMENT).values())):
-        rank = integer(told.get("rank")) if isinstance(told, dict) else None
-        if rank is not None:
-            return rank
-    text = log.header.get("rank")
-    is_rank = isinstance(text, str) and text.isdecimal() and len(text) <= _MAX_RANK_DIGITS
-    return int(str(text)) if is_rank else None
+    rank, _ = rank_and_size(log.texts_of(Topic.ENVIRONMENT).values(), [log])
+    return rank

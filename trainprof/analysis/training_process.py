@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -10,14 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from trainprof.analysis.events import RECORD_DTYPE, Events, ProcessLog, no_events
-from trainprof.analysis.facts import Facts, integer
+from trainprof.analysis.facts import Facts
+from trainprof.analysis.lineage import ancestors_of, rank_and_size
 from trainprof.analysis.recording import Recording
 from trainprof.record.schema import Kind, Topic
 
 # Details whose site is a loader's id.
 _OF_LOADER: Final = (Kind.SLOW_SAMPLE, Kind.NEXT_PARTS, Kind.WORKER, Kind.WORKER_LOST)
-# Longer ones stand in damaged headers alone.
-MAX_RANK_DIGITS: Final = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,32 +111,13 @@ def _workers(logs: list[ProcessLog], trainers: list[list[ProcessLog]]) -> list[l
     for log in logs:
         if id(log) in training:
             continue
-        line = _ancestors(log)
+        line = ancestors_of(log)
         above = next((number_of[pid] for pid in line if pid in number_of), None)
         if above is None and not line and len(trainers) == 1:
             above = 0  # of a damaged log nobody knows better
         if above is not None:
             workers[above].append(log)
     return workers
-
-
-def _ancestors(log: ProcessLog) -> list[int]:
-    told = log.header.get("ancestors")
-    line = [log.header.get("forked_from"), log.header.get("ppid")]
-    line += told if isinstance(told, list) else []
-    return [pid for pid in map(integer, line) if pid is not None]
-
-
-def _rank_and_size(logs: Iterable[ProcessLog], facts: Facts) -> tuple[int | None, int | None]:
-    """What the process group says; a launcher's environment where none was joined."""
-    for told in reversed(list(facts.texts[Topic.ENVIRONMENT].values())):
-        if isinstance(told, dict) and integer(told.get("rank")) is not None:
-            return told["rank"], integer(told.get("world_size"))
-    for log in logs:
-        rank = log.header.get("rank")
-        if isinstance(rank, str) and rank.isdecimal() and len(rank) <= MAX_RANK_DIGITS:
-            return int(rank), None
-    return None, None
 
 
 def _joined(logs: list[ProcessLog], workers: list[ProcessLog]) -> TrainingProcess:
@@ -163,7 +142,7 @@ def _joined(logs: list[ProcessLog], workers: list[ProcessLog]) -> TrainingProces
         threads += int(log.events.thread.max()) + 1 if len(log.events) else 0
     facts = Facts(texts)
     events = _in_order(tables)
-    rank, world_size = _rank_and_size(logs, facts)
+    rank, world_size = rank_and_size(texts[Topic.ENVIRONMENT].values(), logs)
     return TrainingProcess(
         logs, events, np.concatenate(details), facts, main_thread, workers, rank, world_size
     )
