@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from trainprof.analysis.pipeline_bound import (
+from trainprof.analysis.limit_names import (
     BLOCKED,
     COMPUTE,
     CPU,
@@ -20,9 +20,8 @@ from trainprof.analysis.pipeline_bound import (
     RECEIVE,
     SAMPLER,
     STORAGE,
-    Bound,
-    bound_of,
 )
+from trainprof.analysis.pipeline_bound import Bound, bound_of
 from trainprof.analysis.pipeline_contention import with_contention
 from trainprof.analysis.pipeline_model import Flow, Pipeline, simulate
 from trainprof.analysis.pipeline_rates import (

@@ -5,20 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
+from trainprof.analysis.limit_names import (
+    BLOCKED,
+    COMPUTE,
+    CPU,
+    LATENCY,
+    MAIN_PROCESS,
+    RECEIVE,
+    SAMPLER,
+    STORAGE,
+)
 from trainprof.analysis.pipeline_model import Pipeline, simulate
 from trainprof.analysis.pipeline_rates import rates_of
 from trainprof.analysis.pipeline_scenario import PipelineInputs, Setting, filled
-
-LATENCY: Final = "one worker's latency"
-CPU: Final = "CPU"
-STORAGE: Final = "storage"
-RECEIVE: Final = "receive in the main process"
-SAMPLER: Final = "sampler"
-COMPUTE: Final = "compute"
-# A part of the step: nothing to take yet, whatever the reason.
-BLOCKED: Final = "blocked"
-# The limit that receiving, sampler and compute make together: one process does them in turn.
-MAIN_PROCESS: Final = "main process"
 
 # Below this share of the step nobody would call the loader slow: XProf's "moderately input bound".
 BLOCKED_SHARE: Final = 0.05
@@ -35,7 +34,7 @@ class Bound:
     """What a step's time goes to, and what it cannot get below.
 
     Attributes:
-        name: What bounds throughput: one of the constants above.
+        name: What bounds throughput: one of limit_names.py.
         margin: By which share the next limit lies below that of `name`, 0 where it does not.
         wait_cause: What most of the wait goes to: the same names but "compute".
         parts_s: Of a mean step: blocked, receive, sampler, compute; they add up to it.

@@ -5,6 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from trainprof.analysis.limit_names import (
+    BLOCKED,
+    COMPUTE,
+    CPU,
+    LATENCY,
+    MAIN_PROCESS,
+    RECEIVE,
+    SAMPLER,
+    STORAGE,
+)
 from trainprof.analysis.summary import Fetch, Loader, LoaderBound, RunSummary
 from trainprof.report.batch_time import making_parts, named, was_read
 from trainprof.report.units import NOT_MEASURED, byte_count, number_at, seconds
@@ -16,13 +26,6 @@ WORTHWHILE_SHARE: Final = 0.9
 # Of a step: below, a loader is not said to add to it.
 _ADDS_FROM_SHARE: Final = 0.05
 
-LATENCY: Final = "one worker's latency"
-CPU: Final = "CPU"
-STORAGE: Final = "storage"
-RECEIVE: Final = "receive in the main process"
-SAMPLER: Final = "sampler"
-COMPUTE: Final = "compute"
-MAIN_PROCESS: Final = "main process"
 # The model's names in plain words.
 NAMES: Final = {
     LATENCY: "making batches",
@@ -32,7 +35,7 @@ NAMES: Final = {
     SAMPLER: "drawing indices",
     COMPUTE: "computing",
     MAIN_PROCESS: "the training process",
-    "blocked": "waiting for batches",
+    BLOCKED: "waiting for batches",
 }
 _CHEAPER: Final = "cheaper samples: trainprof lines SCRIPT shows which of their lines cost"
 
@@ -54,23 +57,18 @@ def advice(loader: Loader, summary: RunSummary) -> Advice:
     bound, fetch = loader.bound, loader.fetch
     if bound is None:
         return Advice()
-    match bound.by:
-        case "one worker's latency":
-            return _on_latency(loader, bound)
-        case "CPU":
-            return _on_cpu(summary)
-        case "storage" if fetch is not None and was_read(fetch):
-            return _on_storage(fetch)
-        case "receive in the main process":
-            return _on_receiving(fetch, bound)
-        case "sampler":
-            took = seconds(bound.parts_s.get(SAMPLER))
-            return Advice(
-                f"drawing the indices of a batch, {took} of a step in the training process",
-                "a cheaper sampler; workers do not draw",
-            )
-        case "compute":
-            return _on_computing(bound)
+    if bound.by == LATENCY:
+        return _on_latency(loader, bound)
+    if bound.by == CPU:
+        return _on_cpu(summary)
+    if bound.by == STORAGE and fetch is not None and was_read(fetch):
+        return _on_storage(fetch)
+    if bound.by == RECEIVE:
+        return _on_receiving(fetch, bound)
+    if bound.by == SAMPLER:
+        return _on_sampling(bound)
+    if bound.by == COMPUTE:
+        return _on_computing(bound)
     return Advice()
 
 
@@ -123,6 +121,14 @@ def _on_receiving(fetch: Fetch | None, bound: LoaderBound) -> Advice:
     return Advice(
         f"taking a batch{of_size} over from its worker, {took} of a step",
         "few large tensors, not many small ones or Python objects; more workers would not help",
+    )
+
+
+def _on_sampling(bound: LoaderBound) -> Advice:
+    took = seconds(bound.parts_s.get(SAMPLER))
+    return Advice(
+        f"drawing the indices of a batch, {took} of a step in the training process",
+        "a cheaper sampler; workers do not draw",
     )
 
 
