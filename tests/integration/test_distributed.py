@@ -23,7 +23,7 @@ from support.side_by_side import (
     prove_both,
     run_both,
 )
-from support.styles import PREAMBLE
+from support.styles import PREAMBLE, WITH_COMPILER
 
 REPORT = (sys.executable, "-m", "trainprof", "report")
 
@@ -269,8 +269,8 @@ if __name__ == "__main__":
 """
 
 TORCHRUN = ("torchrun", "--standalone", "--nproc-per-node", "2")
-TORCHRUN_SCRIPT = PREAMBLE + RANKS + UNDER_TORCHRUN
-SPAWN_SCRIPT = PREAMBLE + RANKS + SPAWNED
+TORCHRUN_SCRIPT = WITH_COMPILER + RANKS + UNDER_TORCHRUN
+SPAWN_SCRIPT = WITH_COMPILER + RANKS + SPAWNED
 
 
 def truth_of_rank(pair: Pair, rank: int) -> dict[str, Any]:
@@ -402,7 +402,7 @@ def test_a_restarted_rank_is_one_rank(tmp_path: Path) -> None:
     """The first attempt ends before a group is formed: gloo's own restarts are not reliable."""
     project = Project(
         ("train.py", "0"),
-        {"train.py": PREAMBLE + RANKS + FAILS_AT_FIRST + UNDER_TORCHRUN},
+        {"train.py": WITH_COMPILER + RANKS + FAILS_AT_FIRST + UNDER_TORCHRUN},
         command=(*TORCHRUN, "--max-restarts", "1"),
     )
     pair = run_both(project, tmp_path)

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 from support.styles import (
     ATTEMPTS,
-    PREAMBLE,
     TRAINPROF,
+    WITH_COMPILER,
     Style,
     check_counts,
     missed_costs,
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.frameworks
 
 MARK = "# builds "
 
-FRAMEWORK_PREAMBLE = f"""{PREAMBLE}
+FRAMEWORK_PREAMBLE = f"""{WITH_COMPILER}
 import hashlib, os, sys
 
 warnings.simplefilter("ignore")

@@ -21,6 +21,7 @@ from support.lines import (
     time_words,
 )
 from support.session import ROOT, run_hooked, run_plain, tracee_environment
+from support.styles import without_compiler
 
 from trainprof.record.schema import Topic
 
@@ -283,7 +284,7 @@ def test_a_decorated_function_behaves_as_it_does_plainly(tmp_path: Path) -> None
     assert run.script.hits("inner") == {70: 2}
 
 
-TRAINING = """
+TRAINING = without_compiler("""
 import sys, time
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -345,7 +346,7 @@ def main():
 
 if __name__ == "__main__":
     main()
-"""
+""")
 
 
 @pytest.mark.proves("Line times", "without `@profile`: the training loop and what it calls")

@@ -8,7 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.styles import Style, prove
+from support.styles import PREAMBLE, WITH_COMPILER, Style, prove
+
+NEED_COMPILER = ("torch.compile", "torch.utils.checkpoint", "torch.func")
 
 STYLES = {
     "plain loop with evaluation": Style(
@@ -696,4 +698,5 @@ CASES = [
 
 @pytest.mark.parametrize("style", CASES)
 def test_counts_and_a_planted_cost(style: Style, tmp_path: Path) -> None:
-    prove(style, tmp_path)
+    needs_compiler = any(name in style.script for name in NEED_COMPILER)
+    prove(style, tmp_path, preamble=WITH_COMPILER if needs_compiler else PREAMBLE)

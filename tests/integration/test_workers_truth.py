@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from support.styles import ATTEMPTS, output, profile
+from support.styles import ATTEMPTS, output, profile, without_compiler
 
 WITHIN: Final = 0.03
 METHODS: Final = ("fork", "spawn", "forkserver")
@@ -27,7 +27,7 @@ METHODS: Final = ("fork", "spawn", "forkserver")
 FIGURES: Final = ("wall", "dataset", "collate", "thread_cpu", "cpu", "running")
 TRUTH: Final = struct.Struct(f"{len(FIGURES)}d")
 
-PREAMBLE: Final = """
+PREAMBLE: Final = without_compiler("""
 import json, mmap, os, signal, struct, sys, threading, time
 from collections import Counter
 import torch
@@ -146,7 +146,7 @@ def say():
 
 
 torch.set_num_threads(1)
-"""
+""")
 
 
 def truth_of(directory: Path, name: str) -> dict[int, list[dict[str, float]]]:
