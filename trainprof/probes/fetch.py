@@ -12,11 +12,12 @@ from trainprof.probes.patcher import HookPointMissing, Patcher, hide_our_frame, 
 from trainprof.probes.session import Session
 from trainprof.probes.slow_samples import (
     DEFAULT_KEPT,
+    SHORT_SAMPLE_NS,
     SlowSamples,
     StampedIndices,
     asks_one_by_one,
 )
-from trainprof.probes.usage import BatchScale, Begun, UsageMeter
+from trainprof.probes.usage import SHORT_NS, BatchScale, Begun, UsageMeter
 from trainprof.record.schema import COLLATE_SHIFT, Kind
 
 Wrapped = Callable[..., Any]
@@ -57,14 +58,15 @@ class FetchProbe:
         worker, meter, slow = self._worker, self._meter, self._slow
         begin_usage = meter.begin
         measured, look = patcher.guarded(self._measured), patcher.guarded(slow.look)
-        untimed = _TimedCollate(_no_collate, now, is_asked_one_by_one=False)
+        untimed = _TimedCollate(_no_collate, now, may_be_stamped=False)
 
         def time_collate(fetcher: Any) -> _TimedCollate:
             try:
                 fetcher.collate_fn = timed = _TimedCollate(
                     fetcher.collate_fn,
                     now,
-                    is_asked_one_by_one=takes_indices
+                    may_be_stamped=slow.is_asked_for
+                    and takes_indices
                     and fetcher.auto_collation is True
                     and asks_one_by_one(fetcher.dataset, self._torch),
                 )
@@ -84,15 +86,17 @@ class FetchProbe:
                 count, stamped = 1, None
                 if args and type(args[0]) is list:
                     count = len(args[0])
-                    if collate.is_asked_one_by_one and slow.is_worth_it():
+                    if collate.may_be_stamped and slow.took_ns >= slow.samples * SHORT_SAMPLE_NS:
                         stamped = StampedIndices(args[0], now)
                         args = (stamped, *args[1:])
                 batch = usage = None
-                try:
-                    if not patcher.is_silent:
+                if meter.to_pass > 0:
+                    meter.to_pass -= 1
+                elif not patcher.is_silent:
+                    try:
                         usage = begin_usage()
-                except Exception as error:
-                    patcher.fail(error)
+                    except Exception as error:
+                        patcher.fail(error)
                 start = now()
                 try:
                     batch = original(self, *args, **kwargs)
@@ -105,10 +109,12 @@ class FetchProbe:
                     collated = end - collate.began_ns if collate.began_ns else 0
                     value = count | collated << COLLATE_SHIFT
                     emit(_FETCH, start, end, loader.creating, value, number & 255)
-                    meter.last_wall_ns = end - start
+                    meter.last_wall_ns = wall = end - start
+                    if wall >= SHORT_NS:
+                        meter.to_pass = 0
                     if usage is not None:
                         measured(usage, start, batch)
-                    slow.took_ns += end - start - collated
+                    slow.took_ns += wall - collated
                     slow.samples += count
                     if stamped is not None:
                         look(stamped, end - collated, loader.creating)
@@ -130,18 +136,16 @@ class _TimedCollate:
     """The fetcher's collate function, with the time at which it last began.
 
     It lives on the fetcher, which is torch's own object. Collating is the end of a fetch. Whether
-    the dataset is asked for each sample by itself is kept here too.
+    the samples of this fetcher may be stamped is kept here too.
     """
 
-    __slots__ = ("_collate", "_now", "began_ns", "is_asked_one_by_one")
+    __slots__ = ("_collate", "_now", "began_ns", "may_be_stamped")
 
-    def __init__(
-        self, collate: Wrapped, now: Callable[[], int], *, is_asked_one_by_one: bool
-    ) -> None:
+    def __init__(self, collate: Wrapped, now: Callable[[], int], *, may_be_stamped: bool) -> None:
         self._collate = collate
         self._now = now
         self.began_ns = 0
-        self.is_asked_one_by_one = is_asked_one_by_one
+        self.may_be_stamped = may_be_stamped
 
     def __call__(self, samples: Any) -> Any:
         self.began_ns = self._now()

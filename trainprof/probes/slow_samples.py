@@ -56,18 +56,19 @@ class SlowSamples:
         kept: How many are among the slowest.
 
     Attributes:
-        took_ns, samples: Of all fetches, without collating; kept by the caller.
+        took_ns, samples: Of all fetches, without collating; kept by the caller, who stamps no
+            samples that take under SHORT_SAMPLE_NS each: it would be felt.
+        is_asked_for: False where none is to be kept.
     """
+
+    __slots__ = ("_emit", "_kept", "_slowest", "is_asked_for", "samples", "took_ns")
 
     def __init__(self, emit: Callable[..., None], kept: int = DEFAULT_KEPT) -> None:
         self._emit = emit
         self._kept = kept
         self._slowest: list[int] = []
         self.took_ns = self.samples = 0
-
-    def is_worth_it(self) -> bool:
-        """False where samples take so little that stamping each would be felt."""
-        return self.took_ns >= self.samples * SHORT_SAMPLE_NS and self._kept > 0
+        self.is_asked_for = kept > 0
 
     def look(self, indices: StampedIndices, end: int, site: int) -> None:
         """Looks through a batch.

@@ -57,7 +57,20 @@ class UsageMeter:
 
     Attributes:
         last_wall_ns: Of the fetch before, kept by the caller.
+        to_pass: So many fetches are not to be measured, unless one before them is not short; the
+            caller counts them down, which costs less than asking each time.
     """
+
+    __slots__ = (
+        "_emit",
+        "_files",
+        "_place",
+        "_tells_reading",
+        "_throttle",
+        "_waited_ns",
+        "last_wall_ns",
+        "to_pass",
+    )
 
     def __init__(self, emit: Callable[..., None], throttle_file: str | None) -> None:
         self._emit = emit
@@ -72,6 +85,7 @@ class UsageMeter:
         self._waited_ns: dict[int, tuple[int, int, int]] = {}
         self._place = 0
         self.last_wall_ns = LONG_NS
+        self.to_pass = 0
 
     def begin(self) -> Begun | None:
         """Reads the counters before a fetch; None if this one is not to be measured."""
@@ -80,6 +94,8 @@ class UsageMeter:
             stands_for = ONE_OF_SHORT if last_ns < SHORT_NS else ONE_OF_MIDDLING
             self._place = place = (self._place + _GOLDEN_STEP) % _TURN
             if place * stands_for >= _TURN:
+                if stands_for == ONE_OF_SHORT:
+                    self.to_pass = self._pass_over()
                 return None
         throttled_us = 0 if self._throttle is None else _throttled_us(self._throttle.read())
         used = resource.getrusage(resource.RUSAGE_SELF)
@@ -87,6 +103,16 @@ class UsageMeter:
             self._bring_up_to_date(used)
         cpu_ns = thread_time_ns()
         return stands_for, cpu_ns, used, self._run_delay_ns(cpu_ns), throttled_us
+
+    def _pass_over(self) -> int:
+        """Goes on to the next short fetch that is to be measured; returns how many come first."""
+        passed = 0
+        while True:
+            place = (self._place + _GOLDEN_STEP) % _TURN
+            if place * ONE_OF_SHORT < _TURN:
+                return passed
+            self._place = place
+            passed += 1
 
     def end(self, begun: Begun, start: int) -> None:
         """Reads them again, and records the differences.
