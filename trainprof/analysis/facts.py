@@ -38,11 +38,16 @@ class Facts:
         return min(max(ahead, 0), MAX_BATCHES_AHEAD)
 
     def device(self) -> str | None:
-        """Returns the first accelerator that was copied to or from, or None."""
+        """Returns the first accelerator that was seen in use, or None."""
         for facts in self.texts[Topic.ENVIRONMENT].values():
             if isinstance(facts, dict) and isinstance(facts.get("device"), str):
                 return str(facts["device"])
         return None
+
+    def launch_blocking(self) -> bool:
+        """Whether the script ran under CUDA_LAUNCH_BLOCKING=1."""
+        told = self.texts[Topic.ENVIRONMENT].values()
+        return any(isinstance(x, dict) and x.get("launch_blocking") is True for x in told)
 
     def versions(self) -> dict[str, str]:
         found: dict[str, str] = {}

@@ -259,7 +259,7 @@ def _run(run: _Analysed, account: Ledger) -> Run:
         wall_s=account.wall_s if run.part is not None else (run.end_ns - run.origin_ns) / 1e9,
         exit=_exit(recording),
         versions=versions | run.facts.versions(),
-        device_timing="cpu" if device is None else "async",
+        device_timing=_device_timing(run),
         rank=_first_known(integer(manifest.get("rank")), run.process.rank),
         world_size=_first_known(integer(manifest.get("world_size")), run.process.world_size),
         started_at=started if isinstance(started, str) else None,
@@ -267,6 +267,22 @@ def _run(run: _Analysed, account: Ledger) -> Run:
         part=run.part,
         device=device or "cpu",
     )
+
+
+def _device_timing(run: _Analysed) -> str:
+    if run.facts.device() is None:
+        return "cpu"
+    return "synchronized" if _synchronized(run) is not None else "async"
+
+
+def _synchronized(run: _Analysed) -> tuple[int, float] | None:
+    """Returns how often --cuda-sync waited for a device, and for how many seconds."""
+    details = run.process.details
+    told = details[details["kind"] == Kind.SYNCHRONIZED]
+    if len(told) == 0:
+        return None
+    last = told[int(told["value"].argmax())]
+    return int(last["value"]), (int(last["end"]) - int(last["start"])) / 1e9
 
 
 def _first_known(told: int | None, otherwise: int | None) -> int | None:
@@ -332,10 +348,10 @@ def _batch_making(run: _Analysed) -> BatchMaking:
 
 
 def _pipeline_inputs(run: _Analysed, making: BatchMaking, loader: int) -> PipelineInputs | None:
-    """None where lines were timed too: the script is slowed, and its parts not alike."""
+    """None where lines were timed or devices waited for: parts are slowed, and not alike."""
     host = run.recording.section("host")
     cores = number(host.get("usable_cores"), 0.0) or number(host.get("cores"), 0.0)
-    if cores <= 0 or _has_timed_lines(run.recording):
+    if cores <= 0 or _has_timed_lines(run.recording) or _synchronized(run) is not None:
         return None
     return pipeline_inputs(
         run.timeline,
@@ -400,6 +416,7 @@ def _evidence(
         evaluation_site=longest.site if longest is not None else None,
         other_place=max(places, key=lambda name: places[name]) if places else None,
         has_timed_lines=_has_timed_lines(run.recording),
+        was_synchronized=_synchronized(run) is not None,
     )
 
 
@@ -419,14 +436,16 @@ def _longest_site(events: Events, sites: Sites) -> str | None:
 
 def _overhead(run: _Analysed, steps: StepTable) -> Overhead:
     records = sum(log.records for log in run.recording.logs)
+    waits, waited_s = _synchronized(run) or (None, None)
+    known = Overhead(records, records * RECORD_BYTES, None, None, waits, waited_s)
     if len(steps) == 0:
-        return Overhead(records, records * RECORD_BYTES, None, None)
+        return known
     window, starts = run.timeline.window, run.timeline.events.start
     in_loop = np.count_nonzero((starts >= window.loop_start) & (starts < window.loop_end))
     per_step_us = float(in_loop) / len(steps) * EVENT_COST_US
     mean_us = float(steps.wall_ns.mean()) / 1e3
     share = per_step_us / mean_us if mean_us > 0 else None
-    return Overhead(records, records * RECORD_BYTES, per_step_us, share)
+    return replace(known, per_step_us=per_step_us, share=share)
 
 
 def _not_observed(run: _Analysed, system: System | None, training: Training) -> dict[str, str]:
@@ -446,8 +465,16 @@ def _not_observed(run: _Analysed, system: System | None, training: Training) -> 
         reasons["training.samples"] = "the sampler does not tell how large a batch is"
     if system is None:
         reasons["system"] = "no sample was taken"
-    if run.facts.device() is not None:
-        reasons["devices"] = "device time is not measured: host time alone"
+    timing = _device_timing(run)
+    if timing == "async":
+        reasons["devices"] = (
+            "CUDA_LAUNCH_BLOCKING=1: each call waits for the device, so phases hold its time as "
+            "with --cuda-sync"
+            if run.facts.launch_blocking()
+            else "device time is not measured: host time alone; --cuda-sync measures it"
+        )
+    elif timing == "cpu" and run.recording.section("options").get("cuda_sync"):
+        reasons["devices"] = "--cuda-sync had nothing to wait for: no accelerator was used"
     return reasons
 
 

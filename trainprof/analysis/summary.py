@@ -375,12 +375,19 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Overhead:
-    """What trainprof itself took, from its own records."""
+    """What trainprof itself took, from its own records.
+
+    Attributes:
+        synchronizations: How often --cuda-sync waited for devices that were in use, else None.
+        synchronized_s: How long in all: so much was added at most.
+    """
 
     events: int
     bytes: int
     per_step_us: float | None
     share: float | None
+    synchronizations: int | None = None
+    synchronized_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

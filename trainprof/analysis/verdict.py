@@ -37,6 +37,7 @@ class Evidence:
         training: Seconds per ledger key inside the training phase.
         has_device: An accelerator was used.
         has_timed_lines: Timing lines slowed the script.
+        was_synchronized: Devices were waited for around each phase.
     """
 
     wall_s: float
@@ -50,6 +51,7 @@ class Evidence:
     evaluation_site: str | None
     other_place: str | None
     has_timed_lines: bool = False
+    was_synchronized: bool = False
 
 
 def verdict(evidence: Evidence) -> Verdict:
@@ -62,6 +64,11 @@ def verdict(evidence: Evidence) -> Verdict:
         return Verdict(
             "unknown",
             "NO VERDICT: line timing slows the script, some of its parts more than others",
+        )
+    if evidence.was_synchronized:
+        return Verdict(
+            "unknown",
+            "NO VERDICT: --cuda-sync gives each phase its own true time, but nothing overlaps",
         )
     if evidence.steps.steps == 0 and evidence.training.get("evaluation", 0) > 0:
         return _without_steps(evidence)

@@ -69,6 +69,14 @@ SlowSamples = Annotated[
         help="Find the N slowest samples of each loader; 0 times no sample.",
     ),
 ]
+CudaSync = Annotated[
+    bool,
+    typer.Option(
+        "--cuda-sync",
+        "--sync",
+        help="Wait for the device around each phase: exact phases, at a price.",
+    ),
+]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Write no report to the terminal.")]
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Report all there is.")]
 Progress = Annotated[bool, typer.Option("--progress", help="Live lines on stderr.")]

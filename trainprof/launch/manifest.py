@@ -70,11 +70,13 @@ def opening_manifest(
             "max_time_s": options.max_time_s,
             "lines": options.lines.to_json() if options.lines is not None else None,
             "slow_samples": options.slow_samples,
+            "cuda_sync": options.cuda_sync,
         },
         "exit": {"status": None, "signal": None, "reason": "running", "detail": None},
         "script_pid": None,
         "usage": None,
         "faults": [],
+        "not_sampled": {},
     }
 
 
@@ -85,6 +87,7 @@ def closed_manifest(
     ended_time_ns: int,
     detail: str | None,
     faults: list[str],
+    not_sampled: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Returns `manifest` completed by the script's end.
 
@@ -94,6 +97,7 @@ def closed_manifest(
         ended_time_ns: `time.time_ns` at its end.
         detail: What more is known of the end, such as "out of memory: ...".
         faults: What of ours failed during the run.
+        not_sampled: Why a file of samples has no (more) lines, by its stem.
     """
     times = {
         **manifest["times"],
@@ -111,7 +115,14 @@ def closed_manifest(
         "user_s": outcome.user_s,
         "system_s": outcome.system_s,
     }
-    return {**manifest, "times": times, "exit": ending, "usage": usage, "faults": faults}
+    return {
+        **manifest,
+        "times": times,
+        "exit": ending,
+        "usage": usage,
+        "faults": faults,
+        "not_sampled": dict(not_sampled or {}),
+    }
 
 
 def exit_reason(outcome: Outcome) -> str:

@@ -43,6 +43,7 @@ class RunOptions:
         progress: Live lines are wanted.
         lines: Lines are timed, and which; None times none.
         slow_samples: How many of a process's slowest samples are kept; with 0 none is timed.
+        cuda_sync: Devices are waited for before and after each phase.
     """
 
     words: tuple[str, ...]
@@ -55,10 +56,12 @@ class RunOptions:
     progress: bool = False
     lines: LineOptions | None = None
     slow_samples: int = DEFAULT_SLOW_SAMPLES
+    cuda_sync: bool = False
 
     def for_tracee(self, *, spawned_ns: int, supervisor_pid: int) -> dict[str, Any]:
         """Returns what the profiled process is to know, as JSON values."""
         return {
+            "cuda_sync": self.cuda_sync,
             "lines": self.lines.to_json() if self.lines is not None else None,
             "max_steps": self.max_steps,
             "max_time_s": self.max_time_s,

@@ -19,7 +19,7 @@ class BackwardProbe:
     name = "backward"
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
-        emit, now = session.emit, session.now
+        emit, now = session.emit, session.phase_now
         kind = int(Kind.BACKWARD)
 
         def make(original: Wrapped) -> Wrapped:

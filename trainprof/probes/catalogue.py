@@ -13,6 +13,7 @@ from trainprof.probes.optimizer import OptimizerProbe
 from trainprof.probes.process_group import ProcessGroupProbe
 from trainprof.probes.session import Probe
 from trainprof.probes.sync import SyncProbe
+from trainprof.probes.synchronize import SynchronizeProbe
 from trainprof.probes.transfer import TransferProbe
 from trainprof.probes.warning_place import WarningPlaceProbe
 
@@ -21,6 +22,7 @@ def default_probes() -> list[Probe]:
     """Returns fresh probes, in the order in which they are attached."""
     loader = LoaderProbe()
     return [
+        SynchronizeProbe(),  # first: it sets the clock of phases
         loader,
         FetchProbe(loader),
         DeliveryProbe(loader),

@@ -20,7 +20,7 @@ class CheckpointProbe:
     name = "checkpoint"
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
-        now = session.now
+        now = session.phase_now
 
         def record(kind: int, start: int, end: int, caller: FrameType) -> None:
             session.emit(kind, start, end, session.sites.find(caller))

@@ -90,7 +90,7 @@ class FetchProbe:
                         stamped = StampedIndices(args[0], now)
                         args = (stamped, *args[1:])
                 batch = usage = None
-                if meter.to_pass > 0:
+                if meter.to_pass > 0 and meter.last_wall_ns < SHORT_NS:
                     meter.to_pass -= 1
                 elif not patcher.is_silent:
                     try:
@@ -110,8 +110,6 @@ class FetchProbe:
                     value = count | collated << COLLATE_SHIFT
                     emit(_FETCH, start, end, loader.creating, value, number & 255)
                     meter.last_wall_ns = wall = end - start
-                    if wall >= SHORT_NS:
-                        meter.to_pass = 0
                     if usage is not None:
                         measured(usage, start, batch)
                     slow.took_ns += wall - collated

@@ -80,7 +80,7 @@ class ForwardProbe:
                 patcher.around(self._make_loss_maker(name), (functional, name))
 
     def _make_call(self, original: Wrapped) -> Wrapped:
-        emit, now, record = self._session.emit, self._session.now, self._record
+        emit, now, record = self._session.emit, self._session.phase_now, self._record
         inside, classes = self._inside, self._classes
         is_grad_enabled = self._torch.is_grad_enabled
 
@@ -149,7 +149,7 @@ class ForwardProbe:
         return named
 
     def _make_loss_maker(self, name: str) -> Callable[[Wrapped], Wrapped]:
-        emit, now, inside = self._session.emit, self._session.now, self._inside
+        emit, now, inside = self._session.emit, self._session.phase_now, self._inside
         compiler = self._session.compiler
         is_grad_enabled, define = self._torch.is_grad_enabled, self._session.log.define
         number = 0

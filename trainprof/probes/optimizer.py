@@ -86,9 +86,10 @@ class OptimizerProbe:
         patcher.on_undo(lambda: self._unwrap_steps(optimizer_class))
 
     def _wrap_step(self, hooked: Any) -> Wrapped:
-        emit, now, compiler = self._session.emit, self._session.now, self._session.compiler
+        session = self._session
+        emit, now, compiler = session.emit, session.phase_now, session.compiler
         numbers, running = self._numbers, self._running
-        limit = self._session.limit
+        limit = session.limit
         before_step = limit.before_step
 
         def step(*args: Any, **kwargs: Any) -> Any:
@@ -155,7 +156,7 @@ class OptimizerProbe:
         return number
 
     def _make_scaler_step(self, original: Wrapped) -> Wrapped:
-        now, record = self._session.now, self._record_scaler_step
+        now, record = self._session.phase_now, self._record_scaler_step
 
         def step(*args: Any, **kwargs: Any) -> Any:
             start = now()
@@ -173,7 +174,7 @@ class OptimizerProbe:
         self._session.emit(_SCALER_STEP, start, end, self._number(optimizer))
 
     def _maker(self, kind: Kind, compiler: CompilerState) -> Callable[[Wrapped], Wrapped]:
-        emit, now, event = self._session.emit, self._session.now, int(kind)
+        emit, now, event = self._session.emit, self._session.phase_now, int(kind)
 
         def make(original: Wrapped) -> Wrapped:
             def timed(*args: Any, **kwargs: Any) -> Any:

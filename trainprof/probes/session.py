@@ -11,6 +11,7 @@ from time import perf_counter_ns
 from types import ModuleType
 from typing import Any, Protocol
 
+from trainprof.probes.accelerator import Accelerator
 from trainprof.probes.call_site import CallSites
 from trainprof.probes.limit import Limit
 from trainprof.probes.patcher import CompilerState, HookPointMissing, Patcher, let_dynamo_skip
@@ -35,6 +36,8 @@ class Session:
     Attributes:
         emit: The log's `emit`; probes bind it once, and it stays good in a forked child.
         now: The clock of every record, in ns.
+        phase_now: The clock of phases that devices work on; under --cuda-sync it waits for them.
+        accelerator: What knows the devices in use, where a probe has to.
         options: What the command line orders, as launch/options.py tells the tracee.
         compiler: To be asked by wrappers that torch.compile traces through.
     """
@@ -48,7 +51,8 @@ class Session:
         now: Callable[[], int] = perf_counter_ns,
     ) -> None:
         self.log = log
-        self.now = now
+        self.now = self.phase_now = now
+        self.accelerator: Accelerator | None = None
         self.emit = log.emit
         self.sites = CallSites(log, cwd)
         self.compiler = CompilerState()

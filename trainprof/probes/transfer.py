@@ -47,7 +47,7 @@ class TransferProbe:
     def _maker(
         self, observe: Callable[..., None], *, source_is_argument: bool
     ) -> Callable[[Wrapped], Wrapped]:
-        now, plain = self._session.now, self.plain_types
+        now, plain = self._session.phase_now, self.plain_types
 
         def make(original: Wrapped) -> Wrapped:
             def copy(*args: Any, **kwargs: Any) -> Any:
@@ -100,9 +100,11 @@ class TransferProbe:
         if name not in self._devices:
             self._devices.add(name)
             self._session.log.note(Topic.ENVIRONMENT, {"device": name})
+            if self._session.accelerator is not None:
+                self._session.accelerator.saw(device.type, device.index)
 
     def _make_placement(self, original: Wrapped) -> Wrapped:
-        now, record, placing = self._session.now, self._record_placement, self._placing
+        now, record, placing = self._session.phase_now, self._record_placement, self._placing
 
         def _apply(*args: Any, **kwargs: Any) -> Any:
             thread = get_ident()

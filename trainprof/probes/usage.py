@@ -57,14 +57,15 @@ class UsageMeter:
 
     Attributes:
         last_wall_ns: Of the fetch before, kept by the caller.
-        to_pass: So many fetches are not to be measured, unless one before them is not short; the
-            caller counts them down, which costs less than asking each time.
+        to_pass: Of fetches after a short one so many are not to be measured; the caller counts
+            them down, which costs less than asking each time.
     """
 
     __slots__ = (
         "_emit",
         "_files",
         "_place",
+        "_short_place",
         "_tells_reading",
         "_throttle",
         "_waited_ns",
@@ -83,19 +84,23 @@ class UsageMeter:
         """Forgets what a fork inherits: it tells of the parent's threads."""
         self._files: dict[int, _KeptFile] = {}
         self._waited_ns: dict[int, tuple[int, int, int]] = {}
-        self._place = 0
+        self._place = self._short_place = 0
         self.last_wall_ns = LONG_NS
         self.to_pass = 0
 
     def begin(self) -> Begun | None:
         """Reads the counters before a fetch; None if this one is not to be measured."""
         stands_for, last_ns = 1, self.last_wall_ns
-        if last_ns < LONG_NS:
-            stands_for = ONE_OF_SHORT if last_ns < SHORT_NS else ONE_OF_MIDDLING
+        if last_ns < SHORT_NS:
+            stands_for = ONE_OF_SHORT
+            self._short_place = place = (self._short_place + _GOLDEN_STEP) % _TURN
+            if place * ONE_OF_SHORT >= _TURN:
+                self.to_pass = self._pass_over()
+                return None
+        elif last_ns < LONG_NS:
+            stands_for = ONE_OF_MIDDLING
             self._place = place = (self._place + _GOLDEN_STEP) % _TURN
-            if place * stands_for >= _TURN:
-                if stands_for == ONE_OF_SHORT:
-                    self.to_pass = self._pass_over()
+            if place * ONE_OF_MIDDLING >= _TURN:
                 return None
         throttled_us = 0 if self._throttle is None else _throttled_us(self._throttle.read())
         used = resource.getrusage(resource.RUSAGE_SELF)
@@ -108,10 +113,10 @@ class UsageMeter:
         """Goes on to the next short fetch that is to be measured; returns how many come first."""
         passed = 0
         while True:
-            place = (self._place + _GOLDEN_STEP) % _TURN
+            place = (self._short_place + _GOLDEN_STEP) % _TURN
             if place * ONE_OF_SHORT < _TURN:
                 return passed
-            self._place = place
+            self._short_place = place
             passed += 1
 
     def end(self, begun: Begun, start: int) -> None:

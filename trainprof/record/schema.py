@@ -86,6 +86,8 @@ class Kind(IntEnum):
     # start, end as of its loader's LOADER_INIT, site = loader id, value = pid, flags = number + 1
     WORKER = 71
     WORKER_LOST = 72  # found at `start`; site = loader id, value = pid | exit code << 32
+    # Cumulative: end - start = waited for devices by --cuda-sync so far; value = how often
+    SYNCHRONIZED = 73
     # Cumulative, so that the last of a line counts: site = function id, flags and thread = line
     # number, high and low bits; end - start = total time; value = hits.
     LINE = 80
@@ -110,8 +112,8 @@ class Topic(IntEnum):
     PROBE_UNAVAILABLE = 6  # {probe, reason}
     EXCEPTION = 7  # class name of the exception that ended the script
     RECORDING_STOPPED = 8  # {reason, at_ns}
-    # {torch, cuda, hip} at torch's import; {device} at the first copy to or from one; {rank,
-    # world_size, backend} on joining a process group
+    # {torch, cuda, hip} at torch's import; {launch_blocking} where CUDA_LAUNCH_BLOCKING was set;
+    # {device} when it is first seen in use; {rank, world_size, backend} on joining a process group
     ENVIRONMENT = 9
     # {file, line, name, why, source}: a function whose lines are timed; `source` names the file in
     # sources/ that holds its text as run, or is null

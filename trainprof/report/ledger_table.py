@@ -88,6 +88,8 @@ class _Part:
 
 def waits_are_merged(summary: RunSummary) -> bool:
     """Tells whether host time in syncs and copies cannot be told from the device working."""
+    if summary.run.device_timing == "synchronized":
+        return False
     on_accelerator = summary.run.device_timing == "async" or summary.run.device not in (None, "cpu")
     return on_accelerator and summary.devices is None
 

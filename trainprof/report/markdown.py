@@ -29,7 +29,7 @@ from trainprof.report.loader_tables import (
 from trainprof.report.loader_warnings import deaths, warnings
 from trainprof.report.loader_words import makers, needs_words
 from trainprof.report.safe_text import one_line, with_safe_text
-from trainprof.report.sections import outlier_sentence, why_not_measured
+from trainprof.report.sections import outlier_sentence, price_of_synchronizing, why_not_measured
 from trainprof.report.units import NOT_MEASURED, count, counted, percent, seconds, share_of
 
 LOADERS_SHOWN: Final = 5
@@ -55,6 +55,7 @@ def render(summary: RunSummary) -> str:
     summary = with_safe_text(summary)
     blocks = [
         f"**{escaped(summary.verdict.headline)}**",
+        price_of_synchronizing(summary) or "",
         _ending(summary),
         _ledger(summary),
         _steps(summary),

@@ -142,6 +142,18 @@ def closing_section(summary: RunSummary, page: Page, *, with_cost: bool = True) 
     return [*page.labelled("trainprof", cost), *_not_seen(summary, page)]
 
 
+def price_of_synchronizing(summary: RunSummary) -> str | None:
+    """Returns what --cuda-sync did to the run, None where it did nothing."""
+    overhead, wall_s = summary.overhead, summary.run.wall_s
+    if overhead.synchronized_s is None or overhead.synchronizations is None:
+        return None
+    share = f" ({percent(overhead.synchronized_s / wall_s)} of the run)" if wall_s > 0 else ""
+    return (
+        f"The device was waited for {counted(overhead.synchronizations, 'time')}, "
+        f"{seconds(overhead.synchronized_s)} in all{share}: at most so much was added."
+    )
+
+
 def why_not_measured(summary: RunSummary, field: str) -> str:
     """Returns "not measured" with the reason on record for the summary's field, if there is one."""
     reason = summary.not_observed.get(field)

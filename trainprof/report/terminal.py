@@ -163,7 +163,9 @@ def _ending(summary: RunSummary, page: Page) -> list[Text]:
 def _headline(summary: RunSummary, page: Page) -> list[Text]:
     verdict = summary.verdict
     style = _LEVEL_STYLES.get(verdict.level or "", "bold")
-    return page.paragraph(page.shortened(verdict.headline, _HEADLINE_CELLS), style=style)
+    lines = page.paragraph(page.shortened(verdict.headline, _HEADLINE_CELLS), style=style)
+    price = sections.price_of_synchronizing(summary)
+    return lines if price is None else lines + page.paragraph(price, indent=2)
 
 
 def _ledger(summary: RunSummary, page: Page, max_rows: int) -> list[Text]:

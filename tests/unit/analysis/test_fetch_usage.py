@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.usage import ask
 
 from trainprof.analysis.fetch_usage import Usage, usage_of
 from trainprof.analysis.fetches import FetchTable
@@ -153,7 +154,7 @@ def test_fetches_that_come_in_a_pattern_are_told_as_they_are(
     walls = pattern * (40_000 // len(pattern))
     weights = []
     for wall in walls:
-        begun = meter.begin()
+        begun = ask(meter)
         weights.append(0 if begun is None else begun[0])
         meter.last_wall_ns = wall
     wall, weight = np.array(walls), np.array(weights)

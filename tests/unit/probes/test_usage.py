@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.usage import ask
 from torch.overrides import TorchFunctionMode
 
 from trainprof.probes import usage
@@ -20,7 +21,6 @@ from trainprof.probes.usage import (
     ONE_OF_SHORT,
     SHORT_NS,
     BatchScale,
-    Begun,
     UsageMeter,
 )
 from trainprof.record.schema import FAULTS_SHIFT, NOT_TOLD, Kind
@@ -77,7 +77,7 @@ def log() -> Log:
 
 
 def fetch(meter: UsageMeter, during: Callable[[], None], wall_ns: int = LONG_NS) -> None:
-    begun = begun_at(meter)
+    begun = ask(meter)
     during()
     meter.last_wall_ns = wall_ns
     if begun is not None:
@@ -232,15 +232,7 @@ def test_the_kernels_own_figures(log: Log, monkeypatch: pytest.MonkeyPatch) -> N
 
 def measured_at(meter: UsageMeter, count: int) -> np.ndarray[Any, Any]:
     meter.last_wall_ns = SHORT_NS - 1
-    return np.array([begun_at(meter) is not None for _ in range(count)])
-
-
-def begun_at(meter: UsageMeter) -> Begun | None:
-    """Asks the meter as the fetchers do."""
-    if meter.to_pass > 0:
-        meter.to_pass -= 1
-        return None
-    return meter.begin()
+    return np.array([ask(meter) is not None for _ in range(count)])
 
 
 @pytest.mark.parametrize("period", [1, 2, 3, 4, 5, 7, 8, 10, 16, 25, 32, 64, 100])

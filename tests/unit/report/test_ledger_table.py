@@ -77,7 +77,7 @@ def test_seconds_that_are_no_number_are_left_out() -> None:
         ("async", None, None, True),
         ("async", "cuda", [{}], False),
         ("cpu", "mps", None, True),
-        ("synchronized", "cuda", None, True),
+        ("synchronized", "cuda", None, False),
     ],
 )
 def test_waits_are_merged_until_device_times_are_known(

@@ -1,0 +1,120 @@
+"""Training on a simulated accelerator: what it did, and when, is known exactly."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import simgpu
+from support.styles import ATTEMPTS, TRAINPROF, WITH_COMPILER, output
+
+WITHIN = 0.03
+STEPS = 6
+# What the host takes to give work out is small beside an operation.
+SLOW = {"OPERATION_NS": "30000000"}
+
+SCRIPT = f"""{WITH_COMPILER}
+import os, sys
+sys.path.insert(0, os.environ["TEST_SIMGPU_MODULE"])
+import simgpu
+
+operation_ns = int(os.environ.get("OPERATION_NS", 1_000_000))
+simgpu.device.set_costs_ns(operation_ns, 2 * operation_ns, 0, 50_000)
+
+
+class worked:
+    "Adds up what the device was given meanwhile."
+
+    def __init__(self, name):
+        self.name = name
+
+    def __enter__(self):
+        self.before = len(simgpu.device.done())
+
+    def __exit__(self, *exception):
+        given = simgpu.device.done()[self.before:]
+        truth[self.name] += sum(end - start for start, end, *_ in given) / 1e9
+
+
+with worked("transfer"):
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1)).to("simgpu")
+    one = torch.ones(()).to("simgpu")
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01, foreach=False)
+losses = []
+for x, y in make_loader({STEPS}):
+    with worked("transfer"):
+        x, y = x.to("simgpu", non_blocking=True), y.to("simgpu", non_blocking=True)
+    with worked("forward"):
+        p = model(x)
+    with worked("loss"):
+        loss = mse(p, y)
+    optimizer.zero_grad()
+    with worked("backward"):
+        loss.backward(one)
+    with worked("optimizer"):
+        optimizer.step()
+    losses.append(loss.item().hex())
+print(*losses)
+counts["synchronizations"] = simgpu.device.synchronizations()
+tell()
+"""
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    # Beside all workers' directories: one of them builds it.
+    library = simgpu.built(tmp_path_factory.getbasetemp().parent)
+    return {"TEST_SIMGPU": str(library), "TEST_SIMGPU_MODULE": str(simgpu.HERE)}
+
+
+@pytest.fixture(scope="module")
+def plain(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    directory = tmp_path_factory.mktemp("plain")
+    return output((sys.executable,), directory, SCRIPT, env=environment).splitlines()
+
+
+def profiled(
+    directory: Path, environment: dict[str, str], *options: str
+) -> tuple[list[str], dict[str, Any]]:
+    shown = output((*TRAINPROF, "-o", "run", *options), directory, SCRIPT, env=environment)
+    summary = json.loads((directory / "run" / "summary.json").read_text())
+    assert summary["faults"] == []
+    assert summary["training"]["steps"] == STEPS
+    return shown.splitlines(), summary
+
+
+@pytest.mark.proves("Devices", "--cuda-sync: each phase takes what the device took")
+def test_synchronized_phases_take_what_the_device_takes(
+    plain: list[str], environment: dict[str, str], tmp_path: Path
+) -> None:
+    for attempt in range(ATTEMPTS):
+        run = tmp_path / str(attempt)
+        run.mkdir()
+        shown, summary = profiled(run, environment | SLOW, "--cuda-sync")
+        assert shown[:-1] == plain[:-1]
+        assert summary["run"]["device_timing"] == "synchronized"
+        assert summary["overhead"]["synchronizations"] >= 10 * STEPS
+        found, truth = summary["ledger"]["seconds"], json.loads(shown[-1])["seconds"]
+        missed = {
+            phase: (found[phase], seconds)
+            for phase, seconds in truth.items()
+            if found[phase] != pytest.approx(seconds, rel=WITHIN)
+        }
+        if not missed:  # else the scheduler may have taken the processor away in between
+            break
+    assert not missed
+    assert truth.keys() == {"transfer", "forward", "loss", "backward", "optimizer"}
+
+
+@pytest.mark.proves("Devices", "without it the device is never waited for")
+def test_by_default_nothing_is_synchronized(
+    plain: list[str], environment: dict[str, str], tmp_path: Path
+) -> None:
+    shown, summary = profiled(tmp_path, environment)
+    assert shown[:-1] == plain[:-1]
+    assert json.loads(shown[-1])["counts"]["synchronizations"] == 0
+    assert summary["run"]["device_timing"] == "async"
+    assert summary["verdict"]["bottleneck"] != "sync"

@@ -1,0 +1,95 @@
+"""The accelerator that the script uses, once it uses one: nothing here touches it before."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, Final
+
+# Those whose module tells whether the script has begun with it; so do many from elsewhere.
+_TELL: Final = ("cuda", "xpu")
+_HAVE_SYNCHRONIZE: Final = (*_TELL, "mps", "accelerator")
+
+
+class Accelerator:
+    """Waits for the devices that the script works on.
+
+    torch's own functions are taken when this is made, before any probe wraps them.
+
+    Attributes:
+        capturing: How many CUDA graphs are being captured: meanwhile no device may be waited for.
+    """
+
+    def __init__(self, torch: ModuleType) -> None:
+        self._torch = torch
+        self.capturing = 0
+        self._synchronize: dict[str, Callable[..., Any]] = {}
+        for name in _HAVE_SYNCHRONIZE:
+            function = getattr(getattr(torch, name, None), "synchronize", None)
+            if callable(function):
+                self._synchronize[name] = function
+        # By type, the indices of devices that tensors were copied to or from.
+        self._seen: dict[str, set[int]] = {}
+        os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self) -> None:
+        """In a forked child the parent's devices cannot be used."""
+        self._seen.clear()
+        self.capturing = 0
+
+    def saw(self, kind: str, index: int | None) -> None:
+        """Notes a device that the script has copied to or from, which it uses then.
+
+        Args:
+            kind: Such as "cuda".
+            index: Which of them; None is the current one.
+        """
+        indices = self._seen.setdefault(kind, set())
+        if index is not None:
+            indices.add(index)
+
+    def kinds_in_use(self) -> list[str]:
+        """Returns the types of device that the script has begun to use."""
+        begun = list(self._seen)
+        for name in (*_TELL, self._from_elsewhere()):
+            is_initialized = getattr(getattr(self._torch, name, None), "is_initialized", None)
+            if name not in begun and is_initialized is not None and is_initialized():
+                begun.append(name)
+        return begun
+
+    def _from_elsewhere(self) -> str:
+        """Returns the name of the device that a package of the script's may have added."""
+        tell = getattr(self._torch._C, "_get_privateuse1_backend_name", None)
+        return "" if tell is None else str(tell())
+
+    def synchronize(self) -> bool:
+        """Waits until every device in use has done all it was given.
+
+        Returns:
+            False where none is in use or none may be waited for.
+        """
+        kinds = self.kinds_in_use()
+        if not kinds or self.capturing or ("cuda" in kinds and self._captures_here()):
+            return False
+        for kind in kinds:
+            self._synchronize_all_of(kind)
+        return True
+
+    def _captures_here(self) -> bool:
+        """Whether this thread's stream is being captured, by whatever began it."""
+        return bool(self._torch.cuda.is_current_stream_capturing())
+
+    def _synchronize_all_of(self, kind: str) -> None:
+        known = self._synchronize.get(kind)
+        if known is None:
+            known = getattr(getattr(self._torch, kind, None), "synchronize", None)
+        known = known or self._synchronize.get("accelerator")
+        if known is None:
+            return
+        indices = self._seen.get(kind, ())
+        if len(indices) > 1:
+            for index in sorted(indices):
+                known(index)
+        else:
+            known()
