@@ -22,6 +22,8 @@ MODULE_CODE: Final = "<module>"
 # Nobody times more; a damaged log may tell any number.
 MAX_FUNCTIONS: Final = 10_000
 MAX_NAME_CHARACTERS: Final = 4096
+# A share told from so many is good to 11 points at worst, one standard deviation.
+MIN_LOOKS: Final = 20
 # A LINE record has 24 bits for it.
 _LINE_BITS: Final = 24
 _MAX_LINE: Final = (1 << _LINE_BITS) - 1
@@ -37,11 +39,26 @@ _STARTED_BY: Final = {
 
 @dataclass(frozen=True, slots=True)
 class LineTime:
-    """One line: how often it was reached, and how long it took in all, in timer units."""
+    """One line.
+
+    Attributes:
+        line: Its number.
+        hits: How often it was reached.
+        time: How long it took in all, in timer units.
+        looks: How often a look at what was running met it; 0 where nobody looked.
+        in_c: How many of these met C code.
+    """
 
     line: int
     hits: int
     time: float
+    looks: int = 0
+    in_c: int = 0
+
+    @property
+    def c_share(self) -> float | None:
+        """Share of the line's time in C code, in [0, 1]; None where too few looks tell it."""
+        return None if self.looks < MIN_LOOKS else self.in_c / self.looks
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +112,7 @@ class LineProfile:
         cost: What timing took, None where that was not measured.
         cwd: Where the run was started, or None.
         damage: One sentence per thing that is lost.
+        no_looks: Why C code is not told from Python code, in some process at least; or None.
     """
 
     unit_s: float
@@ -102,6 +120,7 @@ class LineProfile:
     cost: LineCost | None = None
     cwd: str | None = None
     damage: tuple[str, ...] = ()
+    no_looks: str | None = None
 
     def site(self, function: FunctionTimes) -> str:
         """Returns where a function begins: "train.py:41"."""
@@ -131,11 +150,12 @@ class TimedProcess:
 
 
 _Place = tuple[str, int, str]
+_Pairs = dict[int, tuple[int, int]]
 
 
 @dataclass(slots=True)
 class _Function:
-    """A function while its processes are put together: their rows as line to (hits, time).
+    """A function while its processes are put together: line to (hits, time), and (looks, in C).
 
     Attributes:
         started_by: What it needs besides a call, for its lines to be reached; None for nothing.
@@ -146,7 +166,8 @@ class _Function:
     started_by: str | None
     source: Source | None
     is_compiled: bool
-    by_process: dict[ProcessName, dict[int, tuple[int, int]]] = field(default_factory=dict)
+    by_process: dict[ProcessName, _Pairs] = field(default_factory=dict)
+    looks_by_process: dict[ProcessName, _Pairs] = field(default_factory=dict)
 
 
 def line_profile(
@@ -161,11 +182,14 @@ def line_profile(
     for process in processes:
         told = timed_functions(process.log)
         rows = last_rows(process.log)
+        looks = last_looks(process.log)
         nameless += len(rows.keys() - told.keys())
         for number_, facts in told.items():
             function = _entry(found, facts, process.sources)
             if number_ in rows:
                 _add(function.by_process.setdefault(process.name, {}), rows[number_])
+            if number_ in looks:
+                _add(function.looks_by_process.setdefault(process.name, {}), looks[number_])
     lost = [f"the names of timed functions are lost ({nameless})"] if nameless else []
     return LineProfile(
         unit_s=NS_S,
@@ -177,6 +201,7 @@ def line_profile(
         cost=line_cost([process.log for process in processes]),
         cwd=cwd,
         damage=(*damage, *lost),
+        no_looks=_why_no_looks([process.log for process in processes]),
     )
 
 
@@ -215,9 +240,26 @@ def timed_functions(log: ProcessLog) -> dict[int, dict[str, Any]]:
     return dict(list(sound)[:MAX_FUNCTIONS])
 
 
-def last_rows(log: ProcessLog) -> dict[int, dict[int, tuple[int, int]]]:
+def last_rows(log: ProcessLog) -> dict[int, _Pairs]:
     """Returns line to (hits, ns) by function id: what the last record of each line tells."""
-    rows = log.details[log.details["kind"] == Kind.LINE]
+    return _last_of(log, Kind.LINE)
+
+
+def last_looks(log: ProcessLog) -> dict[int, _Pairs]:
+    """Returns line to (looks, those in C code) by function id, likewise.
+
+    Those of a process where they turned out to tell nothing are left out.
+    """
+    if _why_no_looks([log]) is not None:
+        return {}
+    return {
+        function: {line: (looks, min(in_c, looks)) for line, (looks, in_c) in rows.items()}
+        for function, rows in _last_of(log, Kind.LINE_LOOKS).items()
+    }
+
+
+def _last_of(log: ProcessLog, kind: Kind) -> dict[int, _Pairs]:
+    rows = log.details[log.details["kind"] == kind]
     # A record that was being written when the process was killed lacks its value.
     rows = rows[(rows["value"] > 0) & (rows["value"] < MAX_NUMBER)]
     if len(rows) == 0:
@@ -226,7 +268,7 @@ def last_rows(log: ProcessLog) -> dict[int, dict[int, tuple[int, int]]]:
     key = rows["site"].astype(np.int64) << _LINE_BITS | line
     _, from_the_end = np.unique(key[::-1], return_index=True)
     last = len(rows) - 1 - from_the_end
-    found: dict[int, dict[int, tuple[int, int]]] = {}
+    found: dict[int, _Pairs] = {}
     times = rows["end"] - rows["start"]
     columns = (rows["site"][last], line[last], rows["value"][last], times[last])
     for site, at, hits, time in zip(*(column.tolist() for column in columns), strict=True):
@@ -322,16 +364,28 @@ def _entry(
     return alike[-1]
 
 
-def _add(total: dict[int, tuple[int, int]], rows: Mapping[int, tuple[int, int]]) -> None:
+def _why_no_looks(logs: Sequence[ProcessLog]) -> str | None:
+    for log in logs:
+        for facts in log.texts_of(Topic.ENVIRONMENT).values():
+            why = facts.get("line_looks_unavailable") if isinstance(facts, dict) else None
+            if isinstance(why, str):
+                return why[:MAX_NAME_CHARACTERS]
+    return None
+
+
+def _add(total: _Pairs, rows: Mapping[int, tuple[int, int]]) -> None:
     for line, (hits, time) in rows.items():
         before = total.get(line, (0, 0))
         total[line] = (before[0] + hits, before[1] + time)
 
 
 def _joined(place: _Place, function: _Function, processes: Sequence[TimedProcess]) -> FunctionTimes:
-    total: dict[int, tuple[int, int]] = {}
+    total: _Pairs = {}
+    looks: _Pairs = {}
     for rows in function.by_process.values():
         _add(total, rows)
+    for rows in function.looks_by_process.values():
+        _add(looks, rows)
     ordered = sorted(function.by_process.items(), key=lambda pair: pair[0].order)
     file, line, name = place
     return FunctionTimes(
@@ -340,14 +394,22 @@ def _joined(place: _Place, function: _Function, processes: Sequence[TimedProcess
         name=name,
         why=function.why,
         source=function.source,
-        rows=_rows(total),
-        by_process=tuple((process, _rows(rows)) for process, rows in ordered),
+        rows=_rows(total, looks),
+        by_process=tuple(
+            (process, _rows(rows, function.looks_by_process.get(process, {})))
+            for process, rows in ordered
+        ),
         unseen=None if total else _why_unseen(function, processes),
     )
 
 
-def _rows(times: Mapping[int, tuple[int, int]]) -> tuple[LineTime, ...]:
-    return tuple(LineTime(line, hits, time) for line, (hits, time) in sorted(times.items()))
+def _rows(
+    times: Mapping[int, tuple[int, int]], looks: Mapping[int, tuple[int, int]]
+) -> tuple[LineTime, ...]:
+    return tuple(
+        LineTime(line, hits, time, *looks.get(line, (0, 0)))
+        for line, (hits, time) in sorted(times.items())
+    )
 
 
 def _why_unseen(function: _Function, processes: Sequence[TimedProcess]) -> str:

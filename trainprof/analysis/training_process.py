@@ -163,12 +163,12 @@ def _renumbered(log: ProcessLog, ids: int, threads: int, main_thread: int | None
 def _details_renumbered(
     log: ProcessLog, ids: int, threads: int, main_thread: int | None
 ) -> npt.NDArray[np.void]:
-    """Details likewise; a LINE record has no thread."""
+    """Details likewise; LINE and LINE_LOOKS records have no thread."""
     if ids == 0 and threads == 0:
         return log.details
     details: npt.NDArray[np.void] = log.details.copy()
     details["site"][is_of_loader(details) & (details["site"] > 0)] += np.uint32(ids)
-    has_thread = details["kind"] != Kind.LINE
+    has_thread = ~np.isin(details["kind"], (Kind.LINE, Kind.LINE_LOOKS))
     is_main = has_thread & (details["thread"] == log.main_thread)
     details["thread"][has_thread] += np.uint16(threads)
     if log.main_thread is not None and main_thread is not None:

@@ -91,6 +91,9 @@ class Kind(IntEnum):
     # Cumulative, so that the last of a line counts: site = function id, flags and thread = line
     # number, high and low bits; end - start = total time; value = hits.
     LINE = 80
+    # Likewise, of looks at what it was running: value = all of them; end - start = those that met
+    # C code
+    LINE_LOOKS = 81
 
 
 # A FETCH record's value: samples below this bit, the ns of the collate that ended it above.
