@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
+from trainprof.analysis.gpu_figures import Gpu, Utilization
 from trainprof.analysis.summary import (
     LEDGER_KEYS,
     Epoch,
@@ -266,6 +267,60 @@ def system(**changes: Any) -> System:
         gpus=[],
         cost={"share_of_core": 0.004, "samples": 120},
         last_sample=None,
+    )
+    return replace(plain, **changes)
+
+
+def utilization(histogram: dict[int, float]) -> Utilization:
+    """A GPU that was as busy as the shares of time by tens of percent say; 10 is 100 %."""
+    shares = [histogram.get(tens, 0.0) for tens in range(11)]
+    values = sorted(
+        (100 if tens == 10 else 10 * tens + 5, share) for tens, share in histogram.items()
+    )
+
+    def percentile(share: float) -> float:
+        covered = 0.0
+        for value, part in values:
+            covered += part
+            if covered >= share - 1e-9:
+                return value
+        return values[-1][0]
+
+    return Utilization(
+        mean=sum(value * share for value, share in values),
+        min=values[0][0],
+        max=values[-1][0],
+        p5=percentile(0.05),
+        p50=percentile(0.5),
+        p95=percentile(0.95),
+        p99=percentile(0.99),
+        share_below_10=shares[0],
+        share_10_to_90=sum(shares[1:9]),
+        share_above_90=sum(shares[9:]),
+        histogram=shares,
+    )
+
+
+def gpu(index: int = 0, **changes: Any) -> Gpu:
+    """One of the script's GPUs, used by it for two minutes."""
+    plain = Gpu(
+        index=index,
+        uuid=f"GPU-{index}",
+        name="Stub GPU 80GB",
+        logical_index=index,
+        is_visible=True,
+        is_number_assumed=False,
+        is_used=True,
+        memory_bytes={"mean": 11.0 * GIB, "max": 12.3 * GIB},
+        memory_total_bytes=80.0 * GIB,
+        power_w={"mean": 311.0, "max": 690.0},
+        power_limit_w=700.0,
+        temperature_c={"mean": 55.0, "max": 64.0},
+        energy_wh=11.2,
+        energy_source="counter",
+        energy_estimated_share=0.0,
+        energy_s=129.6,
+        seen_s=[0.4, 130.0],
     )
     return replace(plain, **changes)
 
@@ -709,16 +764,10 @@ def accelerator() -> RunSummary:
         devices=None,
         system=system(
             gpus=[
-                {
-                    "index": 0,
-                    "uuid": "GPU-1",
-                    "name": "NVIDIA H100",
-                    "utilization": {"mean": 71.0, "p5": 20.0, "p50": 80.0, "p95": 98.0},
-                    "memory_bytes": {"mean": 11.0 * GIB, "max": 12.3 * GIB},
-                    "power_w": {"mean": 311.0},
-                    "energy_wh": 11.2,
-                    "energy_source": "counter",
-                }
+                gpu(
+                    name="NVIDIA H100",
+                    utilization=utilization({0: 0.1, 2: 0.1, 8: 0.4, 9: 0.3, 10: 0.1}),
+                )
             ]
         ),
         outliers=[],
@@ -803,7 +852,7 @@ def sparse() -> RunSummary:
         ],
         transfers=[Transfer("train.py:57", "h2d", 1, 0, 0.0, None, None, 0.0, 0.0)],
         sync_points=[SyncPoint("train.py:66", "item", 2, 1, None, None)],
-        system=System(0.5, 0, {}, {}, {}, {}, [{}], [{}], {}, {}),
+        system=System(0.5, 0, {}, {}, {}, {}, [{}], [Gpu(0, None, None)], {}, {}),
         ranks=[{}],
         stragglers=[{}],
         outliers=[Outlier(0, None, 0.0, 0.0, "other", 0.0, None, None)],
@@ -868,7 +917,18 @@ def hostile() -> RunSummary:
         sync_points=[SyncPoint(HOSTILE, HOSTILE, 1, 0, 1.0, None)],
         system=system(
             processes=[{"name": HOSTILE, "pid": HOSTILE, "role": HOSTILE}],
-            gpus=[{"index": HOSTILE, "name": HOSTILE, "utilization": HOSTILE}],
+            gpus=[
+                gpu(
+                    **dict.fromkeys(("name", "uuid", "energy_source"), HOSTILE),
+                    power_w={HOSTILE: 1.0},
+                    pcie_link={HOSTILE: 1.0},
+                    clock_reasons={HOSTILE: 0.5},
+                    processes=[dict.fromkeys(("pid", "role", "bytes"), HOSTILE)],
+                    mig=[dict.fromkeys(("uuid", "memory_bytes", "logical_index"), HOSTILE)],
+                    not_observed={HOSTILE: HOSTILE},
+                )
+            ],
+            gpus_not_observed=HOSTILE,
             cpu={"tree_percent": HOSTILE, "cores_usable": HOSTILE},
             last_sample={"at_s": HOSTILE, "grown_bytes": HOSTILE},
         ),

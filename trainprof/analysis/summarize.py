@@ -17,6 +17,7 @@ from trainprof.analysis.facts import Facts, integer, number
 from trainprof.analysis.faults import faults_of
 from trainprof.analysis.feeding import epoch_starts
 from trainprof.analysis.fetches import Details, FetchTable, fetch_table
+from trainprof.analysis.gpu_usage import phases_of
 from trainprof.analysis.inner_runs import inner_runs
 from trainprof.analysis.ledger import Attribution, attribute, ledger, loop_seconds
 from trainprof.analysis.line_times import has_timed_functions, line_cost
@@ -33,6 +34,7 @@ from trainprof.analysis.rebuilt import renumbered
 from trainprof.analysis.recording import Recording, read_recording
 from trainprof.analysis.step_table import StepTable, step_table
 from trainprof.analysis.summary import (
+    Epoch,
     Exit,
     Ledger,
     Loader,
@@ -44,6 +46,7 @@ from trainprof.analysis.summary import (
     Training,
 )
 from trainprof.analysis.system import samples_between, system_summary
+from trainprof.analysis.system_gpus import GpuContext, energy_of
 from trainprof.analysis.system_processes import samples_by_pid, ticks_of
 from trainprof.analysis.timeline import Timeline, build_timeline
 from trainprof.analysis.traffic import sync_points, transfers
@@ -105,7 +108,13 @@ class _Shown:
 def _joined(ranks: list[tuple[_Shown, Recording, TrainingProcess]]) -> RunSummary:
     rows = [rank_row(shown.summary, process, recording) for shown, recording, process in ranks]
     told = verdict(common_evidence([shown.evidence for shown, _, _ in ranks]))
-    return across_ranks([shown.summary for shown, _, _ in ranks], rows, told)
+    joined = across_ranks([shown.summary for shown, _, _ in ranks], rows, told)
+    first = ranks[0][1]
+    if joined.system is None or any(recording is not first for _, recording, _ in ranks):
+        return joined
+    # One sampler saw the GPUs of all ranks: their samples are to be counted by it together.
+    energy = energy_of(joined.system.gpus, joined.training.samples)
+    return replace(joined, system=replace(joined.system, energy=energy))
 
 
 def _analysed(
@@ -197,7 +206,16 @@ def _summary(run: _Analysed) -> _Shown:
     account = ledger(timeline.events, attribution, window)
     steps = step_table(timeline, attribution, facts)
     training = training_of(timeline, steps, samples)
-    system = _system(run)
+    epochs = epochs_of(
+        timeline.passes,
+        timeline.all_events,
+        origin_ns=run.origin_ns,
+        threshold_ns=int(run.wait_threshold_s() * 1e9),
+        learning=timeline.learning(),
+        step_ends=timeline.steps.ends,
+        on_thread=timeline.on_thread,
+    )
+    system = _system(run, epochs, training.samples)
     evidence = _evidence(run, attribution, account, training, loaders)
     summary = RunSummary(
         run=_run(run, account),
@@ -209,15 +227,7 @@ def _summary(run: _Analysed) -> _Shown:
         ledger=account,
         training=training,
         evaluation=evaluation_of(timeline.passes_here(), timeline.segments),
-        epochs=epochs_of(
-            timeline.passes,
-            timeline.all_events,
-            origin_ns=run.origin_ns,
-            threshold_ns=int(run.wait_threshold_s() * 1e9),
-            learning=timeline.learning(),
-            step_ends=timeline.steps.ends,
-            on_thread=timeline.on_thread,
-        ),
+        epochs=epochs,
         loaders=loaders,
         transfers=transfers(timeline.events, sites),
         sync_points=sync_points(timeline.events, sites),
@@ -375,8 +385,11 @@ def _in_window(details: Details, run: _Analysed) -> Details:
     return found
 
 
-def _system(run: _Analysed) -> System | None:
+def _system(run: _Analysed, epochs: list[Epoch], samples: int | None) -> System | None:
     recording, window = run.recording, run.timeline.window
+    starts_ns = [run.origin_ns + round(epoch.start_s * 1e9) for epoch in epochs]
+    lengths_ns = [round(epoch.seconds * 1e9) for epoch in epochs]
+    not_sampled = recording.section("not_sampled").get("gpus")
     host = recording.section("host")
     interval = recording.section("options").get("interval_s")
     return system_summary(
@@ -389,6 +402,16 @@ def _system(run: _Analysed) -> System | None:
         interval_s=number(interval, DEFAULT_INTERVAL_S),
         usable_cores=number(host.get("usable_cores"), 0.0) or None,
         memory_limit_bytes=integer(host.get("memory_limit_bytes")),
+        gpu_context=GpuContext(
+            phases=phases_of(
+                (window.start, window.end),
+                (window.loop_start, window.loop_end),
+                run.timeline.segments,
+            ),
+            epochs_ns=np.stack((starts_ns, np.add(starts_ns, lengths_ns)), axis=1).astype(np.int64),
+            samples=samples,
+        ),
+        gpus_not_observed=not_sampled if isinstance(not_sampled, str) else None,
     )
 
 
@@ -465,6 +488,8 @@ def _not_observed(run: _Analysed, system: System | None, training: Training) -> 
         reasons["training.samples"] = "the sampler does not tell how large a batch is"
     if system is None:
         reasons["system"] = "no sample was taken"
+    elif run.facts.device() is not None and system.gpus_not_observed is not None:
+        reasons["system.gpus"] = system.gpus_not_observed
     timing = _device_timing(run)
     if timing == "async":
         reasons["devices"] = (

@@ -13,6 +13,8 @@ import typing
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from trainprof.analysis.gpu_figures import Energy, Gpu
+
 SUMMARY_SCHEMA_VERSION: Final = 1
 # Beyond it a number is damage, not a measurement (10^18 ns are 31 years, 10^18 bytes an exabyte);
 # below it a time and its difference to another fit an int64.
@@ -142,13 +144,19 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """All evaluation passes together; `loaders` are ids."""
+    """All evaluation passes together.
+
+    Attributes:
+        data_wait_s: `next` calls later than the first of a pass; those are `first_batch_s`.
+        loaders: Ids.
+    """
 
     iterations: int
     passes: int
     seconds: float
     data_wait_s: float
     loaders: list[int]
+    first_batch_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,11 +342,12 @@ class System:
         network: {received_bytes_per_s{stat}, sent_bytes_per_s{stat}}.
         processes: [{pid, name, role: main|child, cpu_percent{stat}, rss_bytes{stat}, threads,
             first_s, last_s}], biggest CPU user first.
-        gpus: [{index, uuid, name, utilization{stat}, memory_bytes{stat}, power_w{stat}, energy_wh,
-            energy_source}].
-        cost: {share_of_core, samples}: what the sampler itself took.
+        cost: {share_of_core, samples, gpus: {seconds_per_sample, share, calls, slowed_s{metric}}
+            or None}: what the sampler itself took; `gpus` is the time in calls to their driver.
         last_sample: {at_s, main_rss_bytes, children_rss_bytes, host_available_bytes,
             grown_bytes{main, children}}: the state before the end; `grown` against the first third.
+        energy: Of the script's GPUs, None without any or where it is not known.
+        gpus_not_observed: Why no (more) samples of GPUs came, or None.
     """
 
     interval_s: float
@@ -348,9 +357,11 @@ class System:
     disk: dict[str, Any]
     network: dict[str, Any]
     processes: list[dict[str, Any]]
-    gpus: list[dict[str, Any]]
+    gpus: list[Gpu]
     cost: dict[str, Any]
     last_sample: dict[str, Any] | None
+    energy: Energy | None = None
+    gpus_not_observed: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

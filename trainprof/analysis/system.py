@@ -9,7 +9,7 @@ import numpy as np
 
 from trainprof.analysis.sample_file import read_samples
 from trainprof.analysis.summary import System
-from trainprof.analysis.system_gpus import gpus_of
+from trainprof.analysis.system_gpus import GpuContext, energy_of, gpu_cost, gpus_of
 from trainprof.analysis.system_processes import (
     Tick,
     last_sample,
@@ -55,6 +55,8 @@ def system_summary(
     interval_s: float,
     usable_cores: float | None,
     memory_limit_bytes: int | None,
+    gpu_context: GpuContext | None = None,
+    gpus_not_observed: str | None = None,
 ) -> System | None:
     """Returns the machine over the run, or None when nothing was sampled.
 
@@ -68,6 +70,8 @@ def system_summary(
         interval_s: The sampler's nominal interval, in s.
         usable_cores: What affinity and cgroups leave of the machine's cores.
         memory_limit_bytes: The cgroup's limit.
+        gpu_context: What of the run the GPUs' samples are looked at by.
+        gpus_not_observed: Why no (more) samples of GPUs came.
 
     Returns:
         Each {stat} is {mean, min, max, p5, p50, p95, p99}, or None where nothing was observed.
@@ -76,6 +80,8 @@ def system_summary(
         return None
     window = Window(start_ns, end_ns)
     ticks = ticks_of(process_lines)
+    context = gpu_context or GpuContext()
+    gpus = gpus_of(gpu_lines, window, context, _pids(ticks, main_pid) if gpu_lines else ())
     return System(
         interval_s=interval_s,
         samples=len(host_lines),
@@ -87,9 +93,11 @@ def system_summary(
         },
         network=_byte_rates(host_lines, "network", ("received", "sent"), window),
         processes=processes_of(ticks, window, main_pid),
-        gpus=gpus_of(gpu_lines, window),
-        cost=_cost(host_lines),
+        gpus=gpus,
+        cost=_cost(host_lines) | ({"gpus": gpu_cost(gpu_lines)} if gpu_lines else {}),
         last_sample=last_sample(host_lines, ticks, window, main_pid),
+        energy=energy_of(gpus, context.samples),
+        gpus_not_observed=gpus_not_observed,
     )
 
 
@@ -196,6 +204,11 @@ def _byte_rates(
         )
         for direction in directions
     }
+
+
+def _pids(ticks: list[Tick], main_pid: int | None) -> set[int]:
+    pids = {pid for tick in ticks for pid, _ in tick.processes}
+    return pids if main_pid is None else {*pids, main_pid}
 
 
 def _cost(host_lines: Sequence[Line]) -> dict[str, Any]:

@@ -98,7 +98,7 @@ def run(
             site_directory=site_directory(),
         )
         pid = supervisor.spawn(environment, spawned_ns)
-        recording.start(pid, manifest)
+        recording.start(pid, manifest, environment)
         outcome = supervisor.wait()
         recording.finish(outcome)
         if at_end is not None:
@@ -149,13 +149,21 @@ class Recording:
             return cores.throttle_file()
         return None
 
-    def start(self, pid: int, manifest: dict[str, Any]) -> None:
-        """Begins to sample, and completes the manifest by what would have delayed the start."""
+    def start(self, pid: int, manifest: dict[str, Any], environment: Mapping[str, str]) -> None:
+        """Begins to sample, and completes the manifest by what would have delayed the start.
+
+        Args:
+            pid: The script's process.
+            manifest: As first written.
+            environment: The script's, which says what GPUs it sees.
+        """
         self._manifest = {**manifest, "script_pid": pid}
         with self._guarded("sampler"):
             from trainprof.sampling.sampler import Sampler
 
-            self._sampler = Sampler(self.directory, pid, self.options.interval_s)
+            self._sampler = Sampler(
+                self.directory, pid, self.options.interval_s, script_environ=environment
+            )
             self._sampler.start()
         with self._guarded("limits"):
             from trainprof.sampling import cores
@@ -205,6 +213,7 @@ class Recording:
                 ended_time_ns=ended_time_ns,
                 detail=detail,
                 faults=list(self.faults),
+                not_sampled=self._sampler.not_observed if self._sampler is not None else {},
             )
             write_json(self.directory.manifest, closed)
 

@@ -72,15 +72,13 @@ def step_details(summary: RunSummary, page: Page) -> list[Text]:
 
 
 def system_details(summary: RunSummary, page: Page) -> list[Text]:
-    """CPU, memory, disk, network, processes and GPUs as sampled."""
+    """CPU, memory, disk, network and processes as sampled."""
     system = summary.system
     if system is None:
         return []
     lines = page.labelled("CPU", _cpu(system.cpu))
     lines += page.labelled("Memory", _memory(system.memory))
     lines += page.labelled("Per second", _rates(system.disk, system.network))
-    for gpu in system.gpus:
-        lines += page.labelled(f"GPU {gpu.get('index', '?')}", _gpu(gpu))
     if system.processes:
         lines += page.table(_process_columns(system.processes))
     cost = number_at(system.cost, "share_of_core")
@@ -178,19 +176,6 @@ def _rates(disk: Mapping[str, Any], network: Mapping[str, Any]) -> list[str]:
     return _known_first(
         {words: byte_count(number_at(rates, key, "mean")) for words, rates, key in named}
     )
-
-
-def _gpu(gpu: Mapping[str, Any]) -> list[str]:
-    energy, power = number_at(gpu, "energy_wh"), number_at(gpu, "power_w", "mean")
-    figures = {
-        "some kernel running: mean": _of_hundred(number_at(gpu, "utilization", "mean")),
-        "p5": _of_hundred(number_at(gpu, "utilization", "p5")),
-        "p95": _of_hundred(number_at(gpu, "utilization", "p95")),
-        "memory at most": byte_count(number_at(gpu, "memory_bytes", "max")),
-        "power, mean": NOT_MEASURED if power is None else f"{power:.0f} W",
-        "energy": NOT_MEASURED if energy is None else f"{three_digits(energy)} Wh",
-    }
-    return [str(gpu.get("name", "")), *_known_first(figures)]
 
 
 def _process_columns(processes: list[dict[str, Any]]) -> list[Column]:

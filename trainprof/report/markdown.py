@@ -13,6 +13,7 @@ from trainprof.report.ending import (
     memory_before_the_end,
     progress,
 )
+from trainprof.report.gpu_section import energy_words, gpu_columns, is_hidden
 from trainprof.report.layout import Column
 from trainprof.report.ledger_table import LedgerTable, ledger_table
 from trainprof.report.loader_advice import UNKNOWN, advice, basis
@@ -60,6 +61,7 @@ def render(summary: RunSummary) -> str:
         _ledger(summary),
         _steps(summary),
         _loaders(summary),
+        _gpus(summary),
         *(_loading(loader, summary) for loader in summary.loaders if needs_words(loader, summary)),
     ]
     return _joined(blocks)
@@ -142,7 +144,8 @@ def _steps(summary: RunSummary) -> str:
         told.append(f"{counted(len(summary.outliers), 'outlier')}: {outlier_sentence(worst)}")
     evaluation = summary.evaluation
     if evaluation.passes:
-        share = percent(share_of(evaluation.data_wait_s, evaluation.seconds))
+        wait_s = evaluation.data_wait_s + evaluation.first_batch_s
+        share = percent(share_of(wait_s, evaluation.seconds))
         passes = counted(evaluation.passes, "evaluation pass", "evaluation passes")
         told.append(f"{passes} took {seconds(evaluation.seconds)}, waiting for data {share}")
     return escaped("; ".join(told) + ".")
@@ -167,6 +170,16 @@ def _loaders(summary: RunSummary) -> str:
     table = _table(titles, rows, words=2)
     hidden = len(summary.loaders) - LOADERS_SHOWN
     return f"{table}\n\nand {hidden} more." if hidden > 0 else table
+
+
+def _gpus(summary: RunSummary) -> str:
+    system = summary.system
+    gpus = [] if system is None else [gpu for gpu in system.gpus if not is_hidden(gpu)]
+    if system is None or not gpus:
+        return ""
+    together = energy_words(system.energy)
+    told = [_columns(gpu_columns(gpus)), _sentence(together) if any(together) else ""]
+    return "\n\n".join(block for block in told if block)
 
 
 def _loading(loader: Loader, summary: RunSummary) -> str:

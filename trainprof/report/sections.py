@@ -117,7 +117,7 @@ def syncs_section(summary: RunSummary, page: Page) -> list[Text]:
 
 
 def system_section(summary: RunSummary, page: Page) -> list[Text]:
-    """The machine during the run: CPU and memory of the script and its children, GPUs."""
+    """The machine during the run: CPU and memory of the script and its children."""
     system = summary.system
     if system is None:
         return page.labelled("System", [why_not_measured(summary, "system")])
@@ -125,8 +125,6 @@ def system_section(summary: RunSummary, page: Page) -> list[Text]:
         f"CPU {_cores(system.cpu)}",
         f"peak memory {byte_count(number_at(system.memory, 'tree_rss_bytes', 'max'))}",
     ]
-    for gpu in system.gpus:
-        told += _gpu(gpu, page)
     return page.labelled("System", told)
 
 
@@ -184,7 +182,7 @@ def _epoch(opening: str, epochs: Sequence[Epoch]) -> list[str]:
     """Returns one epoch, or the mean of several, in the short form."""
     n = len(epochs)
     took_s = sum(epoch.seconds for epoch in epochs) / n
-    wait_s = sum(epoch.data_wait_s for epoch in epochs) / n
+    wait_s = sum(epoch.data_wait_s + (epoch.first_batch_s or 0) for epoch in epochs) / n
     batches = sum(epoch.iterations for epoch in epochs) / n
     slow = sum(epoch.slow_batches for epoch in epochs) / n
     return [
@@ -202,10 +200,10 @@ def _evaluation(summary: RunSummary, page: Page) -> list[Text]:
     evaluation = summary.evaluation
     if not evaluation.passes and not evaluation.seconds:
         return []
+    wait_s = evaluation.data_wait_s + evaluation.first_batch_s
     told = [
         f"{counted(evaluation.passes, 'pass', 'passes')} took {seconds(evaluation.seconds)}",
-        f"waiting for data {seconds(evaluation.data_wait_s)} "
-        f"({percent(share_of(evaluation.data_wait_s, evaluation.seconds))})",
+        f"waiting for data {seconds(wait_s)} ({percent(share_of(wait_s, evaluation.seconds))})",
         counted(evaluation.iterations, "batch", "batches"),
     ]
     if page.verbose:
@@ -282,16 +280,6 @@ def _cores(cpu: dict[str, object]) -> str:
         return NOT_MEASURED
     of = "" if usable is None else f" of {usable:.3g}"
     return f"{busy / 100:.1f}{of} cores busy on average"
-
-
-def _gpu(gpu: dict[str, object], page: Page) -> list[str]:
-    name = f"GPU {page.shortened(str(gpu.get('index', '?')), 8)}"
-    busy = number_at(gpu, "utilization", "mean")
-    told = f"{NOT_MEASURED}" if busy is None else f"ran some kernel {busy:.0f} % of the time"
-    return [
-        f"{name} {told}",
-        f"its peak memory {byte_count(number_at(gpu, 'memory_bytes', 'max'))}",
-    ]
 
 
 def _own_cost(per_step_us: float | None, share: float | None) -> str:

@@ -12,6 +12,7 @@ from trainprof.analysis.faults import RECORDING_STOPPED
 from trainprof.analysis.summary import RunSummary
 from trainprof.report import details, sections
 from trainprof.report.ending import cause, ending, is_memory_death, memory_before_the_end, progress
+from trainprof.report.gpu_section import gpu_details, gpus_section
 from trainprof.report.layout import Page, written
 from trainprof.report.ledger_lines import FRAME_LINES, ledger_lines
 from trainprof.report.ledger_table import ledger_table, rows_that_matter
@@ -100,6 +101,7 @@ def _short_sections(summary: RunSummary, page: Page, room: int) -> list[Text]:
             sections.transfers_section,
             sections.syncs_section,
             sections.system_section,
+            gpus_section,
             sections.closing_section,
             _saved,
             lines_section,
@@ -110,6 +112,7 @@ def _short_sections(summary: RunSummary, page: Page, room: int) -> list[Text]:
         sections.syncs_section: list,
         sections.transfers_section: list,
         sections.system_section: list,
+        gpus_section: lambda: gpus_section(summary, page, is_brief=True),
         sections.epochs_section: lambda: sections.epochs_section(summary, page, at_most=1),
         sections.steps_section: lambda: sections.steps_section(summary, page, with_worst=False),
         sections.closing_section: lambda: sections.closing_section(summary, page, with_cost=False),
@@ -131,7 +134,7 @@ def _verbose_sections(summary: RunSummary, page: Page) -> list[Text]:
         (details.training_details, sections.epochs_section),
         (sections.loaders_section, loader_details),
         (sections.transfers_section, sections.syncs_section),
-        (sections.system_section, details.system_details, details.rank_details),
+        (sections.system_section, details.system_details, gpu_details, details.rank_details),
         (details.command_details, sections.closing_section, _saved, lines_section),
     )
     lines: list[Text] = []

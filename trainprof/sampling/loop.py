@@ -32,9 +32,11 @@ class Pace:
 
     Args:
         interval_s: From tick to tick, in s; the pace never goes below.
+        max_tick_share: Share of the interval that a tick may take.
     """
 
-    def __init__(self, interval_s: float) -> None:
+    def __init__(self, interval_s: float, max_tick_share: float = MAX_TICK_SHARE) -> None:
+        self._max_tick_share = max_tick_share
         self._base_ns = max(1, int(interval_s * NS_PER_S))
         self._limit_ns = max(self._base_ns, int(MAX_INTERVAL_S * NS_PER_S))
         self._interval_ns = self._base_ns
@@ -57,10 +59,10 @@ class Pace:
         return self._interval_ns
 
     def _adapt(self, took_ns: int, floor_ns: int) -> None:
-        if took_ns > MAX_TICK_SHARE * self._interval_ns:
+        if took_ns > self._max_tick_share * self._interval_ns:
             self._interval_ns = min(2 * self._interval_ns, self._limit_ns)
             self._calm = 0
-        elif took_ns > MAX_TICK_SHARE * self._interval_ns / 2:
+        elif took_ns > self._max_tick_share * self._interval_ns / 2:
             self._calm = 0
         elif self._interval_ns > floor_ns:
             # One tick is easily late on a busy machine: that must not cost the rest of the run.
@@ -183,15 +185,23 @@ class SampleLoop:
         streams: Advanced in this order at every tick.
         interval_s: From tick to tick, in s.
         clock: Measures ticks.
+        max_tick_share: Share of the interval that a tick may take before ticks become rarer.
 
     Attributes:
         cpu_ns: CPU time of the thread up to the end of the last tick, in ns.
         pace: The interval, as it is now.
     """
 
-    def __init__(self, streams: Sequence[SampleStream], interval_s: float, clock: Clock) -> None:
+    def __init__(
+        self,
+        streams: Sequence[SampleStream],
+        interval_s: float,
+        clock: Clock,
+        *,
+        max_tick_share: float = MAX_TICK_SHARE,
+    ) -> None:
         self.cpu_ns = 0
-        self.pace = Pace(interval_s)
+        self.pace = Pace(interval_s, max_tick_share)
         self._streams = streams
         self._clock = clock
         self._stopping = threading.Event()

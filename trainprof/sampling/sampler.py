@@ -3,12 +3,14 @@
 Files, one JSON object a line, all with `t_ns` (the event logs' clock), the first with `time_ns`:
     host.jsonl       counters of the machine (see host.py), `interval_s`, `sampler_cpu_ns`
     processes.jsonl  `processes`: counters per process (see process_tree.py)
-    gpus.jsonl       `gpus`: metrics per device (see gpu.py); only where NVML shows a device
+    gpus.jsonl       `gpus`: metrics per device (see gpu.py), `calls`, `call_ns`, `slowed_s`; only
+                     where NVML shows a device
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +24,10 @@ from trainprof.sampling.process_tree import tree_reader
 
 DEFAULT_INTERVAL_S: Final = 0.5
 STOP_TIMEOUT_S: Final = 0.5
+# NVML's own figures are means over a sixth of a second and more.
+MIN_GPU_INTERVAL_S: Final = 0.1
+# A call to a driver waits more than it works, and each is made less often where it is slow.
+MAX_GPU_TICK_SHARE: Final = 0.5
 
 
 class Sampler:
@@ -35,6 +41,7 @@ class Sampler:
         interval_s: From sample to sample, in s.
         clock: Stamps and paces.
         filesystem_root: Where `/proc` is looked up.
+        script_environ: The environment that the script was started with.
         gpu_reader: Reads the GPUs.
     """
 
@@ -46,12 +53,18 @@ class Sampler:
         *,
         clock: Clock | None = None,
         filesystem_root: Path = FILESYSTEM_ROOT,
+        script_environ: Mapping[str, str] | None = None,
         gpu_reader: GpuReader | None = None,
     ) -> None:
         self._clock = clock or Clock()
         self._host = host_reader(filesystem_root)
         tree = tree_reader(root_pid, filesystem_root, self._clock.now_ns)
-        gpus = gpu_reader or GpuReader()
+        gpu_interval_s = max(interval_s, MIN_GPU_INTERVAL_S)
+        gpus = gpu_reader or GpuReader(
+            environ=script_environ, interval_s=gpu_interval_s, clock=self._clock
+        )
+        self._gpus = gpus
+        self._is_stopped = False
         samples = directory.samples
         self._host_streams = (
             SampleStream(samples / "host.jsonl", self._take_host, self._clock),
@@ -61,16 +74,26 @@ class Sampler:
             SampleStream(samples / "gpus.jsonl", gpus.sample, self._clock, gpus.close),
         )
         self._host_loop = SampleLoop(self._host_streams, interval_s, self._clock)
-        self._gpu_loop = SampleLoop(self._gpu_streams, interval_s, self._clock)
+        self._gpu_loop = SampleLoop(
+            self._gpu_streams,
+            gpu_interval_s,
+            self._clock,
+            max_tick_share=MAX_GPU_TICK_SHARE,
+        )
 
     @property
     def not_observed(self) -> dict[str, str]:
-        """Why a file has no (more) samples: {"gpus": "NVML: ...", "host": "host.jsonl: ..."}."""
-        return {
+        """Why a file has no (more) samples: {"gpus": "NVML: ...", "host": "host.jsonl: ..."}.
+
+        After `stop` also that a call to the GPUs' driver still hangs.
+        """
+        reasons = {
             stream.name: stream.ended
             for stream in (*self._host_streams, *self._gpu_streams)
             if stream.ended is not None
         }
+        hangs_in = self._gpus.hangs_in if self._is_stopped else None
+        return reasons if hangs_in is None else {**reasons, "gpus": hangs_in}
 
     @property
     def is_alive(self) -> bool:
@@ -93,6 +116,7 @@ class Sampler:
             loop.ask_to_stop()
         for loop in loops:
             loop.wait(deadline_s - time.monotonic())
+        self._is_stopped = True
 
     def _take_host(self) -> dict[str, Any]:
         return {

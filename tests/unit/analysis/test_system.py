@@ -258,56 +258,6 @@ class TestLastSample:
         assert last["host_available_bytes"] is None
 
 
-class TestGpus:
-    def device(self, index=0, **metrics):
-        return {
-            "index": index,
-            "uuid": f"GPU-{index}",
-            "name": "H",
-            "power_limit_w": 700,
-            **metrics,
-        }
-
-    def test_each_device_has_its_own_statistics(self):
-        lines = [
-            gpus(
-                t,
-                self.device(1, utilization_gpu_percent=100, memory_used_bytes=5),
-                self.device(0, utilization_gpu_percent=10 * t, memory_total_bytes=80),
-            )
-            for t in (1, 2)
-        ]
-        first, second = summary([], [], lines, end_s=2).gpus
-        assert (first["index"], first["uuid"], first["name"]) == (0, "GPU-0", "H")
-        assert (first["utilization"]["mean"], second["utilization"]["mean"]) == (15, 100)
-        assert (first["memory_bytes"], second["memory_bytes"]["max"]) == (None, 5)
-        assert (first["memory_total_bytes"], first["power_limit_w"]) == (80, 700)
-
-    def test_energy_from_the_counter_is_cut_at_the_runs_ends(self):
-        lines = [gpus(t, self.device(energy_mj=t * 3_600_000)) for t in (0, 10)]
-        gpu = summary([], [], lines, start_s=2, end_s=7).gpus[0]
-        assert (gpu["energy_wh"], gpu["energy_source"]) == (5, "counter")
-
-    @pytest.mark.parametrize("counter", [(None, None, None), (9, 5, 6)])
-    def test_energy_without_a_good_counter_is_the_area_under_the_power(self, counter):
-        power = (0, 100, 100)
-        lines = [
-            gpus(t, self.device(energy_mj=mj, power_w=w))
-            for t, mj, w in zip((0, 2, 6), counter, power, strict=True)
-        ]
-        gpu = summary([], [], lines).gpus[0]
-        assert gpu["energy_wh"] == pytest.approx((2 * 50 + 4 * 100) / 3600)
-        assert gpu["energy_source"] == "estimated"
-
-    def test_no_energy_is_none(self):
-        gpu = summary([], [], [gpus(1, self.device(power_w=5))]).gpus[0]
-        assert (gpu["energy_wh"], gpu["energy_source"]) == (None, None)
-
-    def test_reasons_are_kept(self):
-        lines = [gpus(1, self.device(not_observed={"energy": "Not Supported"})), gpus(2)]
-        assert summary([], [], lines).gpus[0]["not_observed"] == {"energy": "Not Supported"}
-
-
 # Half of all cores busy until 5 s, none later; one process that takes half a core.
 HOSTS = [host(t, cpu=cpu(min(t, 5), max(t, 2 * t - 5)), disk_read_bytes=100 * t) for t in range(11)]
 TREES = [tree(t, process(100, 0.5 * t, rss=t * MB)) for t in range(11)]
@@ -405,7 +355,11 @@ def test_no_damage_inside_the_lines_raises():
         for t in range(10)
     ]
     trees = [tree(t, process(100, t, pss_bytes=5), process(200 + t)) for t in range(10)]
-    devices = [gpus(t, TestGpus().device(power_w=t, energy_mj=t)) for t in range(10)]
+    device = {"index": 0, "uuid": "GPU-0", "processes": [{"pid": 1, "bytes": 2}], "mig": [{}]}
+    devices = [
+        gpus(t, {**device, "power_w": t, "energy_mj": t, "clock_reasons": 4, "t_ns": t * S})
+        for t in range(10)
+    ]
 
     def damage(lines):
         told = [damaged(line, chance) for line in lines]

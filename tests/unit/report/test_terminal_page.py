@@ -297,7 +297,7 @@ def test_a_long_site_keeps_its_end_and_columns_give_way() -> None:
 
 def test_the_first_two_epochs_and_the_mean_of_the_others() -> None:
     text = page(summaries.healthy())
-    assert "Epoch 1 took 14.8 s, waiting for data 213 ms (1 %), 0 of 125 batches slow" in text
+    assert "Epoch 1 took 14.8 s, waiting for data 427 ms (3 %), 0 of 125 batches slow" in text
     assert "Epoch 2 took 14.5 s" in text
     assert "Epoch 3" not in text
     assert "Mean of 2 to 10: 14.5 s" in text

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from support.nvml import build_stub, stub_environment, without_visible_devices
 
 from trainprof.record.run_directory import RunDirectory
 from trainprof.sampling.clock import Clock
 
 REPOSITORY = Path(__file__).parents[3]
-STUB_SOURCE = REPOSITORY / "tests" / "support" / "nvml_stub" / "stub_nvml.c"
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -122,29 +121,17 @@ def _no_thread_is_left() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def nvml_libraries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Folders with the stub library, by driver: "new" and "old"."""
-    folders = {}
-    for driver, options in (("new", []), ("old", ["-DOLD_DRIVER"])):
-        folder = tmp_path_factory.mktemp(driver)
-        subprocess.run(
-            [
-                *("gcc", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"),
-                *("-fvisibility=hidden", "-Wl,-soname,libnvidia-ml.so.1", *options),
-                *("-o", str(folder / "libnvidia-ml.so.1"), str(STUB_SOURCE), "-lpthread"),
-            ],
-            check=True,
-        )
-        folders[driver] = folder
-    return folders
+    return {
+        "new": build_stub(tmp_path_factory.mktemp("new")),
+        "old": build_stub(tmp_path_factory.mktemp("old"), "-DOLD_DRIVER"),
+    }
 
 
 @pytest.fixture
 def nvml_environment(nvml_libraries: dict[str, Path], tmp_path: Path) -> dict[str, str]:
     """Environment of a process that sees the stub; its files are `conf` and `log` in tmp_path."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("LD_")}
     return {
-        **kept,
+        **without_visible_devices(),
         "PYTHONPATH": str(REPOSITORY),
-        "LD_LIBRARY_PATH": str(nvml_libraries["new"]),
-        "STUB_NVML_CONF": str(tmp_path / "conf"),
-        "STUB_NVML_LOG": str(tmp_path / "log"),
+        **stub_environment(nvml_libraries["new"], tmp_path),
     }

@@ -1,0 +1,153 @@
+"""Which number each GPU has in the script: CUDA_VISIBLE_DEVICES against NVML's list of devices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+VISIBLE_DEVICES: Final = "CUDA_VISIBLE_DEVICES"
+DEVICE_ORDER: Final = "CUDA_DEVICE_ORDER"
+_NVML_ORDER: Final = "PCI_BUS_ID"
+# What `nvidia-smi -L` calls devices and instances; the second is how drivers before 470 did.
+_GPU: Final = "GPU-"
+_MIG: Final = "MIG-"
+
+
+@dataclass(frozen=True, slots=True)
+class MigInstance:
+    """A part of a GPU that CUDA shows as a device of its own."""
+
+    uuid: str
+    gpu_instance: int
+    compute_instance: int
+
+
+@dataclass(frozen=True, slots=True)
+class NvmlDevice:
+    """A GPU as NVML lists it. `instances` is None without MIG; `uuid` None where not told."""
+
+    uuid: str | None
+    instances: tuple[MigInstance, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Numbering:
+    """The script's numbers of the GPUs.
+
+    Attributes:
+        devices: Per NVML device the script's number, None where it has none or that is not known.
+        instances: The script's numbers of MIG instances, by uuid.
+        is_visible: Per NVML device whether the script can use it or a part of it, None: not known.
+        is_assumed: CUDA's order is taken to be NVML's, which nothing in the environment promises.
+    """
+
+    devices: tuple[int | None, ...]
+    instances: Mapping[str, int]
+    is_visible: tuple[bool | None, ...]
+    is_assumed: bool
+
+
+def numbering(devices: Sequence[NvmlDevice], environ: Mapping[str, str]) -> Numbering:
+    """Returns the numbers that a script started with `environ` sees.
+
+    Args:
+        devices: In NVML's order, that of the PCI bus.
+        environ: The script's environment at its start; what it changes itself is not known.
+
+    Source:
+        CUDA C++ Programming Guide, "CUDA Environment Variables"; what its text leaves open as
+        torch reads the variable (`torch.cuda._parse_visible_devices`,
+        `_transform_uuid_to_ordinals`): numbers as strtoul, an entry that names no device ends the
+        list, one given twice empties it.
+    """
+    told = environ.get(VISIBLE_DEVICES)
+    if told is not None and told.startswith(_GPU):
+        return _numbered(devices, _by_uuid(told, devices))
+    if told is not None and told.startswith(_MIG):
+        return _with_instances(devices, told)
+    # Without an order CUDA puts the fastest first, by a rule of its own.
+    is_assumed = len(devices) > 1 and environ.get(DEVICE_ORDER) != _NVML_ORDER
+    listed = list(range(len(devices))) if told is None else _by_index(told, len(devices))
+    if listed and any(device.instances is not None for device in devices):
+        # CUDA shows one instance, or none beside whole GPUs: which depends on its version.
+        unknown = (None,) * len(devices)
+        return Numbering(unknown, {}, unknown, is_assumed=True)
+    return _numbered(devices, listed, is_assumed=is_assumed and bool(listed))
+
+
+def _numbered(
+    devices: Sequence[NvmlDevice], listed: Sequence[int], *, is_assumed: bool = False
+) -> Numbering:
+    """Numbers devices in the order in which they are listed."""
+    number = {index: logical for logical, index in enumerate(listed)}
+    return Numbering(
+        devices=tuple(number.get(index) for index in range(len(devices))),
+        instances={},
+        is_visible=tuple(index in number for index in range(len(devices))),
+        is_assumed=is_assumed,
+    )
+
+
+def _by_index(told: str, count: int) -> list[int]:
+    listed: list[int] = []
+    for entry in told.split(","):
+        index = _leading_number(entry.strip())
+        if index is None or not 0 <= index < count:
+            break
+        if index in listed:
+            return []
+        listed.append(index)
+    return listed
+
+
+def _leading_number(entry: str) -> int | None:
+    """Returns the number that `entry` begins with, as strtoul reads it; None without one."""
+    sign, digits = (entry[0], entry[1:]) if entry[:1] in ("+", "-") else ("", entry)
+    length = next((at for at, c in enumerate(digits) if c not in "0123456789"), len(digits))
+    # A number of more digits names no device, and int() refuses very long ones.
+    return int(sign + digits[: min(length, 10)]) if length else None
+
+
+def _by_uuid(told: str, devices: Sequence[NvmlDevice]) -> list[int]:
+    listed: list[int] = []
+    for entry in told.split(","):
+        # The beginning of a uuid is enough where it fits one device only.
+        fitting = [
+            index
+            for index, device in enumerate(devices)
+            if entry.startswith(_GPU) and (device.uuid or "").startswith(entry)
+        ]
+        if len(fitting) != 1:
+            break
+        if fitting[0] in listed:
+            return []
+        listed += fitting
+    return listed
+
+
+def _with_instances(devices: Sequence[NvmlDevice], told: str) -> Numbering:
+    uuids: dict[str, tuple[int, str]] = {}
+    for index, device in enumerate(devices):
+        for instance in device.instances or ():
+            place = index, instance.uuid
+            old_name = f"{_MIG}{device.uuid}/{instance.gpu_instance}/{instance.compute_instance}"
+            uuids[instance.uuid] = uuids[old_name] = place
+    numbers: dict[str, int] = {}
+    visible: set[int] = set()
+    for entry in told.split(","):
+        if entry not in uuids:
+            break
+        index, uuid = uuids[entry]
+        if uuid in numbers:
+            numbers.clear()
+            visible.clear()
+            break
+        numbers[uuid] = len(numbers)
+        visible.add(index)
+    return Numbering(
+        devices=(None,) * len(devices),
+        instances=numbers,
+        is_visible=tuple(index in visible for index in range(len(devices))),
+        is_assumed=False,
+    )
