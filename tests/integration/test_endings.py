@@ -144,7 +144,7 @@ for name, value in (line for line in lines if line[0] in ("SigBlk:", "SigIgn:", 
     print(name, hex(int(value, 16) & ~INTERNAL))
 print(sorted(os.listdir("/proc/self/fd")), os.getcwd(), os.nice(0), os.umask(0))
 print({name: value for name, value in os.environ.items()
-       if not name.startswith(("TRAINPROF_", "KINETO_LOG_LEVEL", "PYTHONPATH"))})
+       if not name.startswith(("TRAINPROF_", "PYTHONPATH"))})
 """,
     )
     bare, ours = (run(launcher, script, cwd=tmp_path) for launcher in (PYTHON, TRAINPROF))

@@ -119,7 +119,7 @@ def _numbered(epoch: Epoch, index: int) -> Epoch:
 
 def evaluation_of(passes: list[Passes], segments: Int64) -> Evaluation:
     """Sums up evaluation by the training thread's passes; its seconds are those of the ledger."""
-    batches = count = waited = 0
+    batches = count = waited = first = 0
     ids = []
     for p in passes:
         mask = p.of_stage(EVALUATION)
@@ -129,10 +129,12 @@ def evaluation_of(passes: list[Passes], segments: Int64) -> Evaluation:
         batches += int(p.batches[mask].sum())
         count += int(mask.sum())
         waited += int(p.wait_ns[mask].sum())
+        first += int(np.maximum(p.first_ns[mask], 0).sum())
     return Evaluation(
         iterations=batches,
         passes=count or len(segments),
         seconds=float((segments[:, 1] - segments[:, 0]).sum() / 1e9),
         data_wait_s=waited / 1e9,
+        first_batch_s=first / 1e9,
         loaders=ids,
     )

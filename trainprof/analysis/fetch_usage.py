@@ -17,7 +17,7 @@ class Usage:
     The first five partition the fetches' wall time: what is not told is in `asleep_s`.
 
     Attributes:
-        running_s: The thread was on a core, or others of its process in its place.
+        running_s: The thread was on a core, or in a worker others of its process in its place.
         runnable_s: No core was free.
         throttled_s: The cgroup was stopped by its quota.
         reading_s: It waited for block devices.
@@ -43,9 +43,10 @@ def running_ns(table: FetchTable) -> Float64:
     """Returns what of each fetch's wall time something was computed, NaN if not measured."""
     delay, reading = np.nan_to_num(table.delay_ns), np.nan_to_num(table.reading_ns)
     own = np.minimum(table.cpu_ns, table.wall_ns)
-    # While the thread sleeps, others may work for it: a decoder with threads of its own.
+    # While a worker sleeps, others may work for it: a decoder with threads of its own. Where the
+    # model is trained, torch's threads spin for a while after each operation.
     asleep = np.maximum(table.wall_ns - own - delay - reading, 0)
-    others = np.maximum(table.process_cpu_ns - table.cpu_ns, 0)
+    others = np.where(table.worker > 0, np.maximum(table.process_cpu_ns - table.cpu_ns, 0), 0)
     running: Float64 = own + np.minimum(others, asleep)
     return running
 

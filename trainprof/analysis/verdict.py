@@ -159,6 +159,9 @@ def _host_headline(evidence: Evidence, share: float) -> tuple[str, str | None]:
     text += _in_figures(evidence, _HOST_KEYS, share)
     if evidence.other_place and evidence.other_place != ELSEWHERE:
         text += f", most of it {evidence.other_place}"
+    ahead = [x for x in evidence.loaders if x.role == "training" and x.thread != "training"]
+    if ahead:
+        text += f"; {ahead[0].site} is read on another thread: waiting for that thread is in it"
     return text, None
 
 

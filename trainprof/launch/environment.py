@@ -10,9 +10,6 @@ from typing import Any, Final
 from trainprof.record.names import ENV_DIRECTORY, ENV_OPTIONS
 
 ENV_PYTHONPATH: Final = "PYTHONPATH"
-# Kineto, loaded with torch's profiler, prints to the script's stderr at its default level.
-ENV_KINETO_LOG_LEVEL: Final = "KINETO_LOG_LEVEL"
-KINETO_SILENT: Final = "6"
 
 
 def script_environment(
@@ -34,7 +31,6 @@ def script_environment(
     environment[ENV_DIRECTORY] = directory
     environment[ENV_OPTIONS] = json.dumps(options, allow_nan=False)
     environment[ENV_PYTHONPATH] = _with_first(environ.get(ENV_PYTHONPATH, ""), site_directory)
-    environment.setdefault(ENV_KINETO_LOG_LEVEL, KINETO_SILENT)
     return environment
 
 

@@ -72,6 +72,7 @@ class ForwardProbe:
         patcher.around(
             self._make_call if check_limit is None else self._make_limited_call(check_limit),
             (torch.nn.Module, "__call__"),
+            (torch.nn.Module, "_wrapped_call_impl"),  # the same function, by whose name it pickles
             woven=True,
         )
         functional = torch.nn.functional

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
-from inspect import CO_VARARGS, CO_VARKEYWORDS
+from inspect import CO_VARARGS, CO_VARKEYWORDS, getattr_static
 from typing import Any, Final, cast
 
 from trainprof.probes.weave import weave
@@ -50,6 +50,27 @@ def _handle_without_our_frame(error: BaseException) -> None:
     for part in handled:  # the call takes these references over
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(part))
     ctypes.pythonapi.PyErr_SetExcInfo(*(ctypes.py_object(part) for part in handled))
+
+
+def comes_from_signal_handler(error: BaseException) -> bool:
+    """Whether a signal handler of the script's raised it: they run wherever Python code does."""
+    import signal
+
+    codes = set()
+    for number in signal.valid_signals():
+        handler = signal.getsignal(number)
+        while isinstance(handler, functools.partial):
+            handler = handler.func
+        code = getattr(handler, "__code__", None)
+        codes.add(
+            code or getattr(getattr_static(type(handler), "__call__", None), "__code__", None)
+        )
+    traceback = error.__traceback__
+    while traceback is not None:
+        if traceback.tb_frame.f_code in codes:
+            return True
+        traceback = traceback.tb_next
+    return False
 
 
 class CompilerState:
@@ -170,7 +191,12 @@ class Patcher:
         return call
 
     def fail(self, error: BaseException) -> None:
-        """Reports a fault of ours once; from then on the probe's guarded callbacks do nothing."""
+        """Reports a fault of ours once; from then on the probe's guarded callbacks do nothing.
+
+        What a signal handler of the script's has raised while we ran is raised again.
+        """
+        if comes_from_signal_handler(error):
+            raise error
         if not self.is_silent:
             self.is_silent = True
             self._report_fault(self._probe, error)

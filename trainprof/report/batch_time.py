@@ -10,6 +10,8 @@ from trainprof.analysis.summary import Fetch, Loader
 from trainprof.report.units import is_known, share_of
 
 _UNTOLD_WAITS: Final = ("sleep", "lock", "network")
+# Of the time asleep: below, what other threads ran is of no account.
+_OTHERS_FROM_SHARE: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,16 @@ def _words_of_sleep(fetch: Fetch) -> str:
         waits.append("disk")
     if fetch.runnable_s is None:
         waits.append("no core")
+    if _others_ran(fetch):
+        waits.append("other threads")
     return f"asleep ({', '.join(waits)})"
+
+
+def _others_ran(fetch: Fetch) -> bool:
+    """Whether threads ran meanwhile that the one which makes batches may have waited for."""
+    if fetch.cpu_s is None or fetch.running_s is None or fetch.asleep_s is None:
+        return False
+    return fetch.cpu_s - fetch.running_s >= _OTHERS_FROM_SHARE * fetch.asleep_s > 0
 
 
 def _each(total_s: float | None, count: int) -> float | None:

@@ -76,7 +76,7 @@ def basis(bound: LoaderBound) -> str:
     """Returns what the limit rests on, so that one can judge it."""
     each = (f"{NAMES.get(name, name)} {seconds(s)}" for name, s in bound.limits_s.items())
     return (
-        f"a step would take at least: {', '.join(each)}; all together {seconds(bound.step_s)}, "
+        f"a batch would take at least: {', '.join(each)}; all together {seconds(bound.step_s)}, "
         f"measured {seconds(bound.measured_step_s)}"
     )
 
@@ -119,7 +119,7 @@ def _on_receiving(fetch: Fetch | None, bound: LoaderBound) -> Advice:
     size = byte_count(fetch.batch_bytes if fetch else None)
     of_size = "" if size == NOT_MEASURED else f" of {size}"
     return Advice(
-        f"taking a batch{of_size} over from its worker, {took} of a step",
+        f"taking a batch{of_size} over from its worker, {took} each",
         "few large tensors, not many small ones or Python objects; more workers would not help",
     )
 
@@ -127,7 +127,7 @@ def _on_receiving(fetch: Fetch | None, bound: LoaderBound) -> Advice:
 def _on_sampling(bound: LoaderBound) -> Advice:
     took = seconds(bound.parts_s.get(SAMPLER))
     return Advice(
-        f"drawing the indices of a batch, {took} of a step in the training process",
+        f"drawing the indices of a batch, {took} each, in the training process",
         "a cheaper sampler; workers do not draw",
     )
 
@@ -136,7 +136,7 @@ def _on_computing(bound: LoaderBound) -> Advice:
     parts = {name: s for name, s in bound.parts_s.items() if name != COMPUTE and s > 0}
     computing = bound.parts_s.get(COMPUTE)
     added = sum(parts.values())
-    told = f"computing, {seconds(computing)} a step"
+    told = f"computing, {seconds(computing)} a batch"
     if not parts or computing is None or added < _ADDS_FROM_SHARE * (computing + added):
         return Advice(f"{told}; the loader keeps up once its buffer is filled")
     most = max(parts, key=lambda name: parts[name])

@@ -40,6 +40,16 @@ def test_the_threshold_is_the_runs_own(tmp_path):
     assert found.epochs[0].slow_batches == 4
 
 
+def test_an_evaluation_of_one_batch_waits_for_its_first(tmp_path):
+    run = FakeRun()
+    loader, validation, optimizer = run.loader(), run.loader(42), run.optimizer()
+    for _ in range(3):
+        run.train_pass(loader, optimizer, 4)
+        run.evaluation_pass(validation, 1, wait=20 * MS)
+    found = run.summary(tmp_path).evaluation
+    assert (found.data_wait_s, found.first_batch_s) == pytest.approx((0, 0.060))
+
+
 def test_the_last_batch_may_be_smaller(tmp_path):
     run = FakeRun()
     loader, optimizer = run.loader(), run.optimizer()

@@ -21,8 +21,9 @@ PARTS = ("running_s", "runnable_s", "throttled_s", "reading_s", "asleep_s")
 
 
 def table(n: int = 1, **columns: Any) -> FetchTable:
-    """Fetches of 10 ms that used nothing; `columns` in place of that, a number or one each."""
+    """Fetches of 10 ms by a worker that used nothing; `columns` in place of that, or one each."""
     plain: dict[str, Any] = {
+        "worker": 1,
         "wall_ns": 10 * MS,
         "stands_for": 1.0,
         "throttled_ns": 0.0,
@@ -86,6 +87,13 @@ def test_others_that_work_while_it_sleeps_are_running_up_to_the_wall():
     many = usage_of(table(cpu_ns=1 * MS, process_cpu_ns=64 * MS))
     assert (many.running_s, many.asleep_s) == pytest.approx((0.010, 0.0))
     assert many.cpu_s == pytest.approx(0.064)
+
+
+def test_where_the_model_is_trained_others_only_spin():
+    """torch's threads do for some ms after each operation; nobody waits for them in a sleep."""
+    found = usage_of(table(worker=0, cpu_ns=1 * MS, process_cpu_ns=10 * MS))
+    assert (found.running_s, found.asleep_s) == pytest.approx((0.001, 0.009))
+    assert found.cpu_s == pytest.approx(0.010)
 
 
 def test_others_do_not_hide_that_no_core_was_free():

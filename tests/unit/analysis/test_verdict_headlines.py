@@ -94,6 +94,25 @@ def test_host_time_names_its_place(tmp_path):
     assert found.headline.endswith("1.00 of 2.00 ms a step, most of it between backward and update")
 
 
+def test_a_loop_fed_by_another_thread_may_wait_for_that(tmp_path):
+    run = FakeRun()
+    loader, optimizer = run.loader(41), run.optimizer()
+    run.thread, at = 1, run.now
+    run.iterate(loader)
+    for _ in range(60):
+        run.next(loader, 2 * MS)
+    run.stop(loader)
+    run.thread, run.now = 0, at + 2 * MS
+    for _ in range(60):
+        run.passes_time(2 * MS)  # for what the other thread makes
+        run.learn(optimizer)
+    found = run.summary(tmp_path).verdict
+    assert found.bottleneck == "host"
+    assert found.headline.endswith(
+        "; train.py:41 is read on another thread: waiting for that thread is in it"
+    )
+
+
 @pytest.mark.parametrize("part", ["transfer", "sync"])
 def test_on_an_accelerator_no_sync_or_transfer_is_headlined(tmp_path, part):
     found = loop(tmp_path, **{part: 5000}, device="cuda:0").verdict

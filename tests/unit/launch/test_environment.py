@@ -19,7 +19,6 @@ def test_only_ours_is_added() -> None:
         "LANG": "é\udcff",
         "TRAINPROF_DIR": "/runs/a",
         "PYTHONPATH": "/site",
-        "KINETO_LOG_LEVEL": "6",
     }
 
 
@@ -32,7 +31,3 @@ def test_the_users_search_path_stays_behind_ours() -> None:
 
 def test_under_another_trainprof_our_entry_stands_once() -> None:
     assert environment(PYTHONPATH="/site:/a")["PYTHONPATH"] == "/site:/a"
-
-
-def test_the_users_log_level_stays() -> None:
-    assert environment(KINETO_LOG_LEVEL="0")["KINETO_LOG_LEVEL"] == "0"

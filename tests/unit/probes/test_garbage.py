@@ -40,7 +40,8 @@ def no_collections_but_ours() -> Any:
 
 
 def test_the_same_with_and_without(same_with_us: Callable[..., Any]) -> None:
-    gc.collect()
+    while gc.collect():  # what earlier tests left
+        pass
     assert same_with_us(gc.collect, GarbageProbe()) == ("returned", 0)
 
 

@@ -27,6 +27,12 @@ def words(made: Fetch) -> dict[str, str]:
     return {part.name: part.words for part in making_parts(made)}
 
 
+def test_threads_that_ran_meanwhile_are_told_where_it_slept() -> None:
+    asleep = {"running_s": 2.0, "asleep_s": 10.0}
+    assert "other threads" not in words(fetch(**asleep, cpu_s=3.9))["asleep"]
+    assert words(fetch(**asleep, cpu_s=4.1))["asleep"].endswith("other threads)")
+
+
 def test_the_parts_of_a_batch_add_up_to_it() -> None:
     parts = making_parts(fetch())
     assert [part.name for part in parts] == [

@@ -138,22 +138,22 @@ def test_the_names_of_limits_are_the_models() -> None:
         ),
         (
             loader(bound=summaries.bound("receive in the main process", receive=0.03, compute=0.1)),
-            "taking a batch of 4.60 MiB over from its worker, 30.0 ms of a step",
+            "taking a batch of 4.60 MiB over from its worker, 30.0 ms each",
             "few large tensors, not many small ones or Python objects; more workers would not help",
         ),
         (
             loader(bound=summaries.bound("sampler", sampler=0.03, compute=0.01)),
-            "drawing the indices of a batch, 30.0 ms of a step in the training process",
+            "drawing the indices of a batch, 30.0 ms each, in the training process",
             "a cheaper sampler; workers do not draw",
         ),
         (
             loader(bound=summaries.bound("compute", compute=0.1, receive=0.001)),
-            "computing, 100 ms a step; the loader keeps up once its buffer is filled",
+            "computing, 100 ms a batch; the loader keeps up once its buffer is filled",
             "",
         ),
         (
             loader(bound=summaries.bound("compute", compute=0.1, receive=0.02)),
-            "computing, 100 ms a step; loading adds 20.0 ms (receiving batches)",
+            "computing, 100 ms a batch; loading adds 20.0 ms (receiving batches)",
             "",
         ),
         (loader(bound=None), "", ""),

@@ -1,0 +1,112 @@
+"""Signal handlers of the script's run wherever Python code does: in ours too."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from support.session import FakeClock, Recorder
+
+from trainprof.probes.garbage import MIN_PAUSE_NS, GarbageProbe
+from trainprof.probes.patcher import Patcher
+from trainprof.record.schema import Kind, Topic
+
+
+class Late(Exception):
+    """What the script's handler raises."""
+
+
+class Handler:
+    def __init__(self, error: type[BaseException]) -> None:
+        self.error, self.calls = error, 0
+
+    def __call__(self, *arguments: Any) -> None:
+        self.calls += 1
+        raise self.error("now")
+
+    def method(self, *arguments: Any) -> None:
+        self(*arguments)
+
+
+@pytest.fixture(params=["object", "method", "partial"])
+def handle(request: pytest.FixtureRequest) -> Iterator[Callable[[type[BaseException]], Handler]]:
+    before = signal.getsignal(signal.SIGALRM)
+
+    def install(error: type[BaseException]) -> Handler:
+        made = Handler(error)
+        forms = {"object": made, "method": made.method, "partial": functools.partial(made, 1)}
+        signal.signal(signal.SIGALRM, forms[request.param])
+        return made
+
+    yield install
+    signal.signal(signal.SIGALRM, before)
+
+
+class Interrupting(FakeClock):
+    """A clock at which, once, a signal comes in."""
+
+    is_armed = False
+
+    def __call__(self) -> int:
+        if self.is_armed:
+            self.is_armed = False
+            signal.raise_signal(signal.SIGALRM)
+        self.advance(MIN_PAUSE_NS)
+        return super().__call__()
+
+
+def collect_on() -> None:
+    for _ in range(3):
+        gc.collect()
+
+
+@pytest.mark.parametrize("error", [Late, KeyboardInterrupt])
+def test_what_it_raises_in_a_collection_reaches_the_script(
+    recorder: Recorder,
+    handle: Callable[[type[BaseException]], Handler],
+    error: type[BaseException],
+) -> None:
+    clock, handler = Interrupting(), handle(error)
+    session = recorder.start(GarbageProbe(), now=clock)
+    session.emit(Kind.BACKWARD, 1, 2)
+    installed = list(gc.callbacks)
+    clock.is_armed = True
+    with pytest.raises(error, match="now"):
+        collect_on()
+    assert handler.calls == 1
+    assert gc.callbacks == installed
+    gc.collect(1)
+    recording = recorder.read()
+    assert recording.of(Kind.GC)[-1].value == 1  # and pauses are recorded as before
+    assert recording.notes(Topic.PROBE_FAILED) == []
+
+
+def test_what_it_raises_in_a_callback_of_ours_is_no_fault_of_ours(
+    handle: Callable[[type[BaseException]], Handler],
+) -> None:
+    faults: list[BaseException] = []
+    patcher = Patcher("test", lambda _, error: faults.append(error), lambda *_: None)
+    handle(Late)
+    with pytest.raises(Late):
+        patcher.guarded(lambda: signal.raise_signal(signal.SIGALRM))()
+    assert faults == []
+    assert not patcher.is_silent
+
+
+def test_the_same_exception_raised_by_us_is_our_fault(
+    handle: Callable[[type[BaseException]], Handler],
+) -> None:
+    faults: list[BaseException] = []
+    patcher = Patcher("test", lambda _, error: faults.append(error), lambda *_: None)
+    handle(Late)
+
+    def ours() -> None:
+        raise Late("ours")
+
+    patcher.guarded(ours)()
+    assert [str(error) for error in faults] == ["ours"]
+    assert patcher.is_silent
