@@ -29,6 +29,9 @@ RECORD_DTYPE: Final = np.dtype(
     ]
 )
 FIRST_EVENT_KIND: Final = int(Kind.LOADER_INIT)
+# An event this much later than so many that were written after it cannot be.
+_LATE_NS: Final = 1_000_000_000
+_SUCCESSORS: Final = 3
 FIRST_DETAIL_KIND: Final = int(Kind.FETCH_CPU)
 MAX_PID: Final = (1 << 31) - 1
 _BLOCK_RECORDS: Final = 1 << 18
@@ -94,6 +97,7 @@ class ProcessLog:
         main_thread: Number of the main thread in `events.thread`, or None.
         records: Written records, bookkeeping included.
         stopped_ns, stopped_errno: When and why recording stopped early.
+        impossible: Events left out, for they ended later than what was written after them.
     """
 
     header: dict[str, Any]
@@ -105,6 +109,7 @@ class ProcessLog:
     records: int
     stopped_ns: int | None
     stopped_errno: int | None
+    impossible: int = 0
 
     @property
     def pid(self) -> int | None:
@@ -142,7 +147,7 @@ def load_process(log: EventLogFile) -> ProcessLog:
     texts: list[bytes] = []
     marks: list[tuple[Kind, int, int, int, int]] = []
     main_thread: int | None = None
-    records = 0
+    records = impossible = 0
     for first in range(0, total, _BLOCK_RECORDS):
         piece = log.body[first * RECORD_BYTES : (first + _BLOCK_RECORDS) * RECORD_BYTES]
         rows = np.frombuffer(piece, dtype=RECORD_DTYPE)
@@ -161,6 +166,9 @@ def load_process(log: EventLogFile) -> ProcessLog:
         is_whole = (rows["start"] > 0) & (duration >= 0) & (duration < _MAX_DURATION_NS)
         details.append(rows[_IS_DETAIL[kind] & is_whole])
         good = _IS_EVENT[kind] & is_whole
+        wrong = np.flatnonzero(good)[_end_after_their_successors(rows["end"][good])]
+        good[wrong] = False
+        impossible += len(wrong)
         here = slice(count, count + int(np.count_nonzero(good)))
         for name, column in columns.items():
             column[here] = rows[name][good]
@@ -177,7 +185,23 @@ def load_process(log: EventLogFile) -> ProcessLog:
         records=records,
         stopped_ns=log.stopped_ns,
         stopped_errno=log.stopped_errno,
+        impossible=impossible,
     )
+
+
+def _end_after_their_successors(ends: npt.NDArray[np.uint64]) -> Bool:
+    """Returns which of the events, in order of writing, end well after several written later.
+
+    Each is written when it ends: a bit of its time has been turned over.
+    """
+    found = np.zeros(len(ends), dtype=bool)
+    inner = len(ends) - _SUCCESSORS
+    if inner > 0:
+        latest = ends[1 : inner + 1]
+        for step in range(2, _SUCCESSORS + 1):
+            latest = np.maximum(latest, ends[step : inner + step])
+        found[:inner] = ends[:inner] > latest + np.uint64(_LATE_NS)
+    return found
 
 
 def _forget_pages(read: memoryview) -> None:

@@ -60,7 +60,12 @@ def read_recording(directory: RunDirectory) -> Recording:
         if log.cut_bytes or log.unread_bytes:
             why = "is cut off" if log.cut_bytes else "is too large: its end was not read"
             damage.append(f"{path.name} {why}")
-        logs.append(load_process(log))
+        process = load_process(log)
+        if process.impossible:
+            damage.append(
+                f"{path.name}: impossible times, {process.impossible} of its events left out"
+            )
+        logs.append(process)
     samples = directory.samples
     return Recording(
         directory=directory,

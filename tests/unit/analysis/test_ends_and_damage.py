@@ -172,6 +172,23 @@ def test_zeroed_stretches_are_holes(tmp_path):
     assert sum(seconds(found).values()) == run.now - run.start
 
 
+@pytest.mark.parametrize("bit", [33, 40, 50])
+def test_an_event_whose_end_was_damaged_is_left_out(tmp_path, bit):
+    plain = run_of(steps=50).summary(tmp_path)
+    directory = run_of(steps=50).write(tmp_path / "damaged")
+    (path,) = directory.events.iterdir()
+    log = bytearray(path.read_bytes())
+    end_of_the_60th = HEADER_BYTES + 60 * RECORD_BYTES + 16
+    log[end_of_the_60th + bit // 8] ^= 1 << bit % 8
+    path.write_bytes(log)
+    found = summarize(directory)
+    assert found.run.wall_s == plain.run.wall_s
+    assert sum(found.ledger.seconds.values()) == pytest.approx(found.ledger.wall_s)
+    assert any(
+        text.endswith("impossible times, 1 of its events left out") for text in found.faults
+    ), found.faults
+
+
 def test_what_of_ours_failed_is_told(tmp_path):
     run = run_of()
     run.text(Topic.PROBE_FAILED, {"probe": "sync", "error": "ValueError: x"})
