@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support import simgpu
-from support.styles import ATTEMPTS, TRAINPROF, WITH_COMPILER, output
+from support.styles import ATTEMPTS, ROOT, TRAINPROF, WITH_COMPILER, output
 
 WITHIN = 0.03
 STEPS = 6
@@ -17,8 +18,7 @@ STEPS = 6
 SLOW = {"OPERATION_NS": "30000000"}
 
 SCRIPT = f"""{WITH_COMPILER}
-import os, sys
-sys.path.insert(0, os.environ["TEST_SIMGPU_MODULE"])
+import os
 import simgpu
 
 operation_ns = int(os.environ.get("OPERATION_NS", 1_000_000))
@@ -67,7 +67,7 @@ tell()
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     # Beside all workers' directories: one of them builds it.
     library = simgpu.built(tmp_path_factory.getbasetemp().parent)
-    return {"TEST_SIMGPU": str(library), "TEST_SIMGPU_MODULE": str(simgpu.HERE)}
+    return {"TEST_SIMGPU": str(library), "PYTHONPATH": f"{simgpu.HERE}{os.pathsep}{ROOT}"}
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +107,91 @@ def test_synchronized_phases_take_what_the_device_takes(
             break
     assert not missed
     assert truth.keys() == {"transfer", "forward", "loss", "backward", "optimizer"}
+
+
+# What the loop waits for, what an operation takes, and what is true of the device then.
+BUSY = f"""{WITH_COMPILER}
+import os, sys
+import simgpu
+
+case, operation_ns = sys.argv[1], int(sys.argv[2])
+simgpu.device.set_costs_ns(operation_ns, operation_ns // 10, 0, operation_ns // 40)
+
+
+class Data(Dataset):
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        if case == "starved":
+            time.sleep(0.05)
+        return torch.randn(4, 8), torch.randn(4, 1)
+
+
+model = nn.Linear(8, 1).to("simgpu")
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01, foreach=False)
+marks = []
+for x, y in DataLoader(Data(), batch_size=None):
+    marks.append(time.monotonic_ns())
+    loss = mse(model(x.to("simgpu", non_blocking=True)), y.to("simgpu", non_blocking=True))
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+    if case == "item":
+        loss.item()
+marks.append(time.monotonic_ns())
+print("waited for", simgpu.device.synchronizations())
+torch.accelerator.synchronize()
+inside = (max(min(end, marks[-1]) - max(start, marks[0]), 0)
+          for start, end, *_ in simgpu.device.done())
+print(json.dumps({{"busy": sum(inside) / (marks[-1] - marks[0])}}))
+"""
+POINTS = 0.05
+
+
+@pytest.mark.parametrize(
+    ("case", "operation_ns", "bottleneck"),
+    [
+        pytest.param(
+            *("starved", 1_500_000, "data"),
+            marks=pytest.mark.proves("Devices", "a device that waits for data"),
+        ),
+        pytest.param(
+            *("item", 1_500_000, "compute"),
+            marks=pytest.mark.proves("Devices", "one that works, with a sync in every step"),
+        ),
+        pytest.param(
+            *("tiny", 20_000, None),
+            marks=pytest.mark.proves("Devices", "one with little to do for a slow host"),
+        ),
+    ],
+)
+def test_the_device_is_busy_as_it_is(
+    environment: dict[str, str],
+    tmp_path: Path,
+    case: str,
+    operation_ns: int,
+    bottleneck: str | None,
+) -> None:
+    for attempt in range(ATTEMPTS):
+        run = tmp_path / str(attempt)
+        run.mkdir()
+        arguments = (case, str(operation_ns))
+        launcher = (*TRAINPROF, "-o", "run")
+        shown = output(launcher, run, BUSY, arguments=arguments, env=environment).splitlines()
+        summary = json.loads((run / "run" / "summary.json").read_text())
+        assert summary["faults"] == []
+        assert shown[-2] == "waited for 0"
+        truth = json.loads(shown[-1])["busy"]
+        (device,) = summary["devices"]
+        low, high = device["busy_share"]
+        if low - POINTS <= truth <= high + POINTS:
+            break
+    assert low - POINTS <= truth <= high + POINTS
+    if case == "tiny":
+        assert low < 0.5
+    else:
+        assert high - low < 0.25
+    if bottleneck is not None:
+        assert summary["verdict"]["bottleneck"] == bottleneck
 
 
 @pytest.mark.proves("Devices", "without it the device is never waited for")

@@ -68,7 +68,7 @@ def across_ranks(
 ) -> RunSummary:
     """Returns the run of several ranks: ledger, phases and a step's parts are means over them.
 
-    Samples are those of all ranks together; the other sections are the first rank's.
+    Samples and devices are those of all ranks together; the other sections are the first rank's.
 
     Args:
         summaries: One per rank, in order.
@@ -97,6 +97,7 @@ def across_ranks(
             _mean_by_key([summary.ledger.other_by_place for summary in summaries]),
         ),
         training=_training([summary.training for summary in summaries]),
+        devices=[device for summary in summaries for device in summary.devices or ()] or None,
         ranks=rows,
         verdict=told,
         faults=list(dict.fromkeys(fault for summary in summaries for fault in summary.faults)),
@@ -114,7 +115,13 @@ def common_evidence(each: Sequence[Evidence]) -> Evidence:
         has_device=any(evidence.has_device for evidence in each),
         steps=_training([evidence.steps for evidence in each]),
         loaders=[loader for evidence in each for loader in evidence.loaders],
+        device_busy=_least([evidence.device_busy for evidence in each]),
     )
+
+
+def _least(each: Sequence[float | None]) -> float | None:
+    known = [one for one in each if one is not None]
+    return min(known) if len(known) == len(each) else None
 
 
 def _training(each: Sequence[Training]) -> Training:

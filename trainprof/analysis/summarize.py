@@ -10,6 +10,7 @@ import numpy as np
 
 from trainprof.analysis.batch_making import DEFAULT_SLOW_SAMPLES, SlowSamples
 from trainprof.analysis.delivery import worker_table
+from trainprof.analysis.devices import devices_of, least_busy
 from trainprof.analysis.ending import ending
 from trainprof.analysis.epochs import epochs_of, evaluation_of
 from trainprof.analysis.events import Events
@@ -34,6 +35,7 @@ from trainprof.analysis.rebuilt import renumbered
 from trainprof.analysis.recording import Recording, read_recording
 from trainprof.analysis.step_table import StepTable, step_table
 from trainprof.analysis.summary import (
+    Device,
     Epoch,
     Exit,
     Ledger,
@@ -216,7 +218,8 @@ def _summary(run: _Analysed) -> _Shown:
         on_thread=timeline.on_thread,
     )
     system = _system(run, epochs, training.samples)
-    evidence = _evidence(run, attribution, account, training, loaders)
+    devices = devices_of(run.process.details, timeline, run.facts.device())
+    evidence = _evidence(run, attribution, account, training, loaders, devices)
     summary = RunSummary(
         run=_run(run, account),
         phases=Phases(
@@ -231,7 +234,7 @@ def _summary(run: _Analysed) -> _Shown:
         loaders=loaders,
         transfers=transfers(timeline.events, sites),
         sync_points=sync_points(timeline.events, sites),
-        devices=None,
+        devices=devices,
         system=system,
         ranks=[],
         stragglers=[],
@@ -251,7 +254,7 @@ def _summary(run: _Analysed) -> _Shown:
         overhead=_overhead(run, steps),
         wait_threshold_s=run.wait_threshold_s(),
         lines=line_cost(run.recording.logs),
-        not_observed=_not_observed(run, system, training),
+        not_observed=_not_observed(run, system, training, devices),
         faults=faults_of(recording, run.origin_ns),
     )
     return _Shown(summary, evidence)
@@ -421,6 +424,7 @@ def _evidence(
     account: Ledger,
     training: Training,
     loaders: list[Loader],
+    devices: list[Device] | None,
 ) -> Evidence:
     timeline, window = run.timeline, run.timeline.window
     places = account.other_by_place
@@ -440,6 +444,7 @@ def _evidence(
         other_place=max(places, key=lambda name: places[name]) if places else None,
         has_timed_lines=_has_timed_lines(run.recording),
         was_synchronized=_synchronized(run) is not None,
+        device_busy=least_busy(devices),
     )
 
 
@@ -471,7 +476,9 @@ def _overhead(run: _Analysed, steps: StepTable) -> Overhead:
     return replace(known, per_step_us=per_step_us, share=share)
 
 
-def _not_observed(run: _Analysed, system: System | None, training: Training) -> dict[str, str]:
+def _not_observed(
+    run: _Analysed, system: System | None, training: Training, devices: list[Device] | None
+) -> dict[str, str]:
     reasons: dict[str, str] = {}
     inside = inner_runs(run.recording.directory) if training.steps == 0 else []
     if inside:
@@ -491,7 +498,7 @@ def _not_observed(run: _Analysed, system: System | None, training: Training) -> 
     elif run.facts.device() is not None and system.gpus_not_observed is not None:
         reasons["system.gpus"] = system.gpus_not_observed
     timing = _device_timing(run)
-    if timing == "async":
+    if timing == "async" and not devices:
         reasons["devices"] = (
             "CUDA_LAUNCH_BLOCKING=1: each call waits for the device, so phases hold its time as "
             "with --cuda-sync"

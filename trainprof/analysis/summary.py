@@ -385,6 +385,31 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
+class Device:
+    """A device that the script worked on, in the training phase.
+
+    Attributes:
+        index, name: As the script has it; such as "cuda:0".
+        busy_share: Of the phase it was at work, at least and at most.
+        idle_because: Seconds in which it was not, by what held it up; None: not told.
+        per_step_s: Its time for the phases of a mean step, by ledger key.
+        queue_delay_s: How long after the host gave them out phases began there, on average, at
+            least and at most. Near 0 it waits for the host.
+        memory: None: not told.
+        marks: Events in its streams that the figures rest on.
+    """
+
+    index: int
+    name: str
+    busy_share: list[float]
+    idle_because: dict[str, float] | None
+    per_step_s: dict[str, float]
+    queue_delay_s: list[float] | None
+    memory: dict[str, float] | None
+    marks: int
+
+
+@dataclass(frozen=True, slots=True)
 class Overhead:
     """What trainprof itself took, from its own records.
 
@@ -441,7 +466,7 @@ class RunSummary:
     loaders: list[Loader]
     transfers: list[Transfer]
     sync_points: list[SyncPoint]
-    devices: list[dict[str, Any]] | None
+    devices: list[Device] | None
     system: System | None
     ranks: list[dict[str, Any]]
     stragglers: list[dict[str, Any]]

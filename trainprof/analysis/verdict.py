@@ -14,6 +14,8 @@ MODERATE_SHARE: Final = 0.05
 HIGH_SHARE: Final = 0.20
 # Start-up is named only in runs that are meant to be long, and when it is most of them.
 STARTUP_SHARE: Final = 0.5
+# From here on faster loading or less Python could gain a tenth at most.
+DEVICE_BOUND_SHARE: Final = 0.9
 STARTUP_MIN_WALL_S: Final = 60.0
 
 # A steady step's share may differ so much from that of all training to stand beside it.
@@ -38,6 +40,7 @@ class Evidence:
         has_device: An accelerator was used.
         has_timed_lines: Timing lines slowed the script.
         was_synchronized: Devices were waited for around each phase.
+        device_busy: Share of training in which a device was busy at least, None if not known.
     """
 
     wall_s: float
@@ -52,6 +55,7 @@ class Evidence:
     other_place: str | None
     has_timed_lines: bool = False
     was_synchronized: bool = False
+    device_busy: float | None = None
 
 
 def verdict(evidence: Evidence) -> Verdict:
@@ -84,6 +88,15 @@ def verdict(evidence: Evidence) -> Verdict:
                 "highly",
                 share,
             )
+    if evidence.device_busy is not None and evidence.device_busy >= DEVICE_BOUND_SHARE:
+        return Verdict(
+            "compute",
+            f"GPU-BOUND: the device was at work in at least {_percent(evidence.device_busy)} of "
+            "training time; faster loading or less Python would gain at most "
+            f"{_percent(1 - evidence.device_busy)}",
+            "not",
+            evidence.device_busy,
+        )
     shares = _shares(evidence)
     compute = shares.pop("compute")
     name = max(shares, key=lambda key: shares[key])

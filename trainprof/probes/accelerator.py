@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, Final
+
+from trainprof.probes.patcher import Patcher, hide_our_frame
+
+Wrapped = Callable[..., Any]
 
 # Those whose module tells whether the script has begun with it; so do many from elsewhere.
 _TELL: Final = ("cuda", "xpu")
@@ -13,12 +17,12 @@ _HAVE_SYNCHRONIZE: Final = (*_TELL, "mps", "accelerator")
 
 
 class Accelerator:
-    """Waits for the devices that the script works on.
+    """Knows which devices the script works on, and waits for them.
 
     torch's own functions are taken when this is made, before any probe wraps them.
 
     Attributes:
-        capturing: How many CUDA graphs are being captured: meanwhile no device may be waited for.
+        capturing: How many CUDA graphs are being captured, as far as `watch_captures` tells.
     """
 
     def __init__(self, torch: ModuleType) -> None:
@@ -70,15 +74,51 @@ class Accelerator:
             False where none is in use or none may be waited for.
         """
         kinds = self.kinds_in_use()
-        if not kinds or self.capturing or ("cuda" in kinds and self._captures_here()):
+        if not kinds or self.is_capturing(kinds):
             return False
         for kind in kinds:
             self._synchronize_all_of(kind)
         return True
 
-    def _captures_here(self) -> bool:
-        """Whether this thread's stream is being captured, by whatever began it."""
-        return bool(self._torch.cuda.is_current_stream_capturing())
+    def is_capturing(self, kinds: Sequence[str]) -> bool:
+        """Whether a CUDA graph is being captured: meanwhile no device may be waited for or asked.
+
+        Args:
+            kinds: The types of device in use.
+        """
+        if self.capturing:
+            return True
+        return "cuda" in kinds and bool(self._torch.cuda.is_current_stream_capturing())
+
+    def watch_captures(self, patcher: Patcher) -> None:
+        graph = getattr(getattr(self._torch, "cuda", None), "CUDAGraph", None)
+        if graph is not None:
+            patcher.around_if_there(self._make_begin, (graph, "capture_begin"))
+            patcher.around_if_there(self._make_end, (graph, "capture_end"))
+
+    def _make_begin(self, original: Wrapped) -> Wrapped:
+        def capture_begin(*args: Any, **kwargs: Any) -> Any:
+            self.capturing += 1
+            try:
+                return original(*args, **kwargs)
+            except BaseException as error:
+                self.capturing -= 1
+                hide_our_frame(error)
+                raise
+
+        return capture_begin
+
+    def _make_end(self, original: Wrapped) -> Wrapped:
+        def capture_end(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return original(*args, **kwargs)
+            except BaseException as error:
+                hide_our_frame(error)
+                raise
+            finally:
+                self.capturing -= 1
+
+        return capture_end
 
     def _synchronize_all_of(self, kind: str) -> None:
         known = self._synchronize.get(kind)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from trainprof.probes.backward import BackwardProbe
 from trainprof.probes.checkpoint import CheckpointProbe
 from trainprof.probes.delivery import DeliveryProbe
+from trainprof.probes.device_marks import DeviceMarksProbe
 from trainprof.probes.fetch import FetchProbe
 from trainprof.probes.forward import ForwardProbe
 from trainprof.probes.garbage import GarbageProbe
@@ -22,7 +23,8 @@ def default_probes() -> list[Probe]:
     """Returns fresh probes, in the order in which they are attached."""
     loader = LoaderProbe()
     return [
-        SynchronizeProbe(),  # first: it sets the clock of phases
+        SynchronizeProbe(),  # first, with the next one: they set the clock of phases
+        DeviceMarksProbe(),
         loader,
         FetchProbe(loader),
         DeliveryProbe(loader),

@@ -36,8 +36,12 @@ class Session:
     Attributes:
         emit: The log's `emit`; probes bind it once, and it stays good in a forked child.
         now: The clock of every record, in ns.
-        phase_now: The clock of phases that devices work on; under --cuda-sync it waits for them.
+        phase_now: The clock of phases that devices work on: it leaves marks in their streams, or
+            under --cuda-sync waits for them.
+        copy_now: The clock at which copies begin: most calls turn out to copy nothing.
         accelerator: What knows the devices in use, where a probe has to.
+        device_was_waited_for: To be called when the script has waited for one, where that matters.
+        at_end: Called as the process comes to its end, if it comes that far.
         options: What the command line orders, as launch/options.py tells the tracee.
         compiler: To be asked by wrappers that torch.compile traces through.
     """
@@ -51,8 +55,10 @@ class Session:
         now: Callable[[], int] = perf_counter_ns,
     ) -> None:
         self.log = log
-        self.now = self.phase_now = now
+        self.now = self.phase_now = self.copy_now = now
         self.accelerator: Accelerator | None = None
+        self.device_was_waited_for: Callable[[], None] | None = None
+        self.at_end: list[Callable[[], None]] = []
         self.emit = log.emit
         self.sites = CallSites(log, cwd)
         self.compiler = CompilerState()

@@ -55,6 +55,7 @@ class SyncProbe:
         emit, now, patcher = self._session.emit, self._session.now, self._patcher
         plain, mode_depth, host_sites = self._plain, self._mode_depth, self._host_sites
         find, frame_of_caller = self._session.sites.find, sys._getframe
+        was_waited_for = self._session.device_was_waited_for
 
         def make(original: Wrapped) -> Wrapped:
             def call(*args: Any, **kwargs: Any) -> Any:
@@ -76,6 +77,8 @@ class SyncProbe:
                                     emit(_SYNC, start, start, site, 0, flag | _ON_CPU)
                             else:
                                 emit(_SYNC, start, now(), find(caller), 0, flag)
+                                if was_waited_for is not None:
+                                    was_waited_for()
                         except Exception as error:
                             patcher.fail(error)
 

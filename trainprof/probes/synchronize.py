@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any, Final
+from typing import Final
 
 from trainprof.probes.accelerator import Accelerator
-from trainprof.probes.patcher import Patcher, hide_our_frame, let_dynamo_skip
+from trainprof.probes.patcher import Patcher, let_dynamo_skip
 from trainprof.probes.session import Session
 from trainprof.record.schema import Kind, Topic
-
-Wrapped = Callable[..., Any]
 
 # What was waited is recorded so often: it is the sum so far that counts.
 _RECORDED_EVERY_NS: Final = 50_000_000
@@ -30,11 +28,8 @@ class SynchronizeProbe:
             return
         accelerator = Accelerator(torch)
         session.accelerator = accelerator
-        session.phase_now = self._waiting_clock(accelerator, patcher, session)
-        graph = getattr(getattr(torch, "cuda", None), "CUDAGraph", None)
-        if graph is not None:
-            patcher.around_if_there(self._counter(accelerator, 1), (graph, "capture_begin"))
-            patcher.around_if_there(self._counter(accelerator, -1), (graph, "capture_end"))
+        session.phase_now = session.copy_now = self._waiting_clock(accelerator, patcher, session)
+        accelerator.watch_captures(patcher)
 
     def _waiting_clock(
         self, accelerator: Accelerator, patcher: Patcher, session: Session
@@ -69,23 +64,6 @@ class SynchronizeProbe:
 
         let_dynamo_skip(phase_now, and_all_below=True)
         return phase_now
-
-    def _counter(self, accelerator: Accelerator, change: int) -> Callable[[Wrapped], Wrapped]:
-        def make(original: Wrapped) -> Wrapped:
-            def capture(*args: Any, **kwargs: Any) -> Any:
-                accelerator.capturing += max(change, 0)
-                try:
-                    return original(*args, **kwargs)
-                except BaseException as error:
-                    accelerator.capturing -= max(change, 0)
-                    hide_our_frame(error)
-                    raise
-                finally:
-                    accelerator.capturing += min(change, 0)
-
-            return capture
-
-        return make
 
 
 _SYNCHRONIZED = int(Kind.SYNCHRONIZED)

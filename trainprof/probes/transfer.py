@@ -47,11 +47,12 @@ class TransferProbe:
     def _maker(
         self, observe: Callable[..., None], *, source_is_argument: bool
     ) -> Callable[[Wrapped], Wrapped]:
-        now, plain = self._session.phase_now, self.plain_types
+        began, now = self._session.copy_now, self._session.phase_now
+        plain = self.plain_types
 
         def make(original: Wrapped) -> Wrapped:
             def copy(*args: Any, **kwargs: Any) -> Any:
-                start = now()
+                start = began()
                 try:
                     result = original(*args, **kwargs)
                 except BaseException as error:

@@ -88,6 +88,9 @@ class Kind(IntEnum):
     WORKER_LOST = 72  # found at `start`; site = loader id, value = pid | exit code << 32
     # Cumulative: end - start = waited for devices by --cuda-sync so far; value = how often
     SYNCHRONIZED = 73
+    # An event put into a device's stream at `start`, seen reached at `end`; site = device; value =
+    # ns (signed) on the device since the thread's mark before; flags = DeviceMark
+    DEVICE_MARK = 74
     # Cumulative, so that the last of a line counts: site = function id, flags and thread = line
     # number, high and low bits; end - start = total time; value = hits.
     LINE = 80
@@ -144,6 +147,12 @@ class SlowSampleFlag(IntEnum):
     """Bits of a SLOW_SAMPLE record's flags."""
 
     IS_INDEX = 1  # value is the index that the dataset was asked for
+
+
+class DeviceMarkFlag(IntEnum):
+    """Bits of a DEVICE_MARK record's flags."""
+
+    FIRST = 1  # there is none before it
 
 
 class SyncFlag(IntEnum):

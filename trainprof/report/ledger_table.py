@@ -91,7 +91,8 @@ def waits_are_merged(summary: RunSummary) -> bool:
     if summary.run.device_timing == "synchronized":
         return False
     on_accelerator = summary.run.device_timing == "async" or summary.run.device not in (None, "cpu")
-    return on_accelerator and summary.devices is None
+    is_told_apart = any(device.idle_because for device in summary.devices or ())
+    return on_accelerator and not is_told_apart
 
 
 def label_of(key: str) -> str:

@@ -41,6 +41,8 @@ STEP_SOURCES: Final = {
     "batches": "counted by batches, neither optimizer steps nor backward passes were seen",
     "none": "no optimizer step was seen",
 }
+_DEVICE_CELLS: Final = 16
+_DEVICE_PHASES: Final = 3
 DIRECTIONS: Final = {"h2d": "to the device", "d2h": "to the host", "d2d": "between devices"}
 
 
@@ -138,6 +140,21 @@ def closing_section(summary: RunSummary, page: Page, *, with_cost: bool = True) 
         _own_cost(overhead.per_step_us, overhead.share),
     ]
     return [*page.labelled("trainprof", cost), *_not_seen(summary, page)]
+
+
+def devices_section(summary: RunSummary, page: Page) -> list[Text]:
+    """How far each device was at work in training, and what its time in a step went to."""
+    told = []
+    for device in summary.devices or ():
+        shares = list(dict.fromkeys(percent(share) for share in device.busy_share))
+        name = page.shortened(device.name, _DEVICE_CELLS)
+        told.append(f"{name} at work {' to '.join(shares)} of training")
+        by_phase = sorted(device.per_step_s.items(), key=lambda item: -item[1])
+        phases = [f"{label_of(key)} {seconds(s)}" for key, s in by_phase if s > 0]
+        if phases:
+            shown = phases if page.verbose else phases[:_DEVICE_PHASES]
+            told.append(f"of a step: {', '.join(shown)}")
+    return page.labelled("Device", told) if told else []
 
 
 def price_of_synchronizing(summary: RunSummary) -> str | None:

@@ -100,6 +100,7 @@ def _short_sections(summary: RunSummary, page: Page, room: int) -> list[Text]:
             sections.loaders_section,
             sections.transfers_section,
             sections.syncs_section,
+            sections.devices_section,
             sections.system_section,
             gpus_section,
             sections.closing_section,
@@ -133,7 +134,7 @@ def _verbose_sections(summary: RunSummary, page: Page) -> list[Text]:
         (details.phase_details, sections.steps_section, details.step_details),
         (details.training_details, sections.epochs_section),
         (sections.loaders_section, loader_details),
-        (sections.transfers_section, sections.syncs_section),
+        (sections.transfers_section, sections.syncs_section, sections.devices_section),
         (sections.system_section, details.system_details, gpu_details, details.rank_details),
         (details.command_details, sections.closing_section, _saved, lines_section),
     )

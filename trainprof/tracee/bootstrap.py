@@ -151,6 +151,8 @@ class Tracee:
             return
         if self._lines is not None:
             self._lines.finish()
+        for finish in self.session.at_end if self.session is not None else ():
+            finish()
         if not (self._is_script or (self._log and self._log.is_open)):
             return
         self._has_ended = True

@@ -1,5 +1,7 @@
 """Makes the simulated accelerator a device of this process: `tensor.to("simgpu")`.
 
+torch imports this at the end of its own import, by the entry point beside this file.
+
 Attributes:
     device: The extension: `set_costs_ns`, `done` (start, end, device, stream, name of all work so
         far, ns of time.monotonic_ns), `synchronizations`.
@@ -33,3 +35,7 @@ class _Module:
 torch.utils.rename_privateuse1_backend("simgpu")
 torch._register_device_module("simgpu", _Module())
 torch.utils.generate_methods_for_privateuse1_backend()
+
+
+def begin() -> None:
+    """What torch calls; importing this has done it all."""

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import summaries
 
-from trainprof.analysis.summary import LEDGER_KEYS
+from trainprof.analysis.summary import LEDGER_KEYS, Device
 from trainprof.report.ledger_table import LABELS, ledger_table, waits_are_merged
 from trainprof.report.units import rounded_parts
 
@@ -69,19 +69,24 @@ def test_seconds_that_are_no_number_are_left_out() -> None:
     assert "forward" not in [row.label for row in table.rows if row.seconds != "0.0"]
 
 
+def device(idle_because: dict[str, float] | None) -> Device:
+    return Device(0, "cuda:0", [0.5, 0.6], idle_because, {}, None, None, 100)
+
+
 @pytest.mark.parametrize(
     ("device_timing", "device", "devices", "merged"),
     [
         ("cpu", None, None, False),
         ("cpu", "cpu", None, False),
         ("async", None, None, True),
-        ("async", "cuda", [{}], False),
+        ("async", "cuda", [device({"loader_s": 1.0})], False),
+        ("async", "cuda", [device(None)], True),
         ("cpu", "mps", None, True),
         ("synchronized", "cuda", None, False),
     ],
 )
 def test_waits_are_merged_until_device_times_are_known(
-    device_timing: str, device: str | None, devices: list[dict[str, object]] | None, merged: bool
+    device_timing: str, device: str | None, devices: list[Device] | None, merged: bool
 ) -> None:
     summary = summaries.slow_loader()
     run = replace(summary.run, device_timing=device_timing, device=device)

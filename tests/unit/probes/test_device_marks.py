@@ -1,0 +1,238 @@
+"""Marks in the device's streams: put at phases, asked for later, never waited for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support import fake_device
+from support.fake_device import FakeTensor
+from support.session import FakeClock, Recorder, Recording
+from torch import nn
+
+from trainprof.probes.backward import BackwardProbe
+from trainprof.probes.device_marks import DeviceMarksProbe, _may_have_device
+from trainprof.probes.forward import ForwardProbe
+from trainprof.probes.session import Probe
+from trainprof.probes.sync import SyncProbe
+from trainprof.probes.transfer import TransferProbe
+from trainprof.record.schema import DeviceMarkFlag, Kind, Topic
+
+GPU = "fakegpu"
+MS = 1_000_000
+
+
+class Device:
+    """What the fake device has been given, on its own clock."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.clock, self.idle_from = clock, 0
+        self.events = 0
+        self.error: Exception | None = None
+
+    def gets(self, ns: int) -> None:
+        self.idle_from = max(self.clock.now_ns, self.idle_from) + ns
+
+    def make_event(self, *, enable_timing: bool) -> Any:
+        assert enable_timing
+        if self.error is not None:
+            raise self.error
+        self.events += 1
+        return Event(self)
+
+    def synchronize(self, device: object = None) -> None:
+        pytest.fail("waited for")
+
+
+class Event:
+    def __init__(self, device: Device) -> None:
+        self.device, self.reached = device, 0
+
+    def record(self) -> None:
+        self.reached = max(self.device.clock.now_ns, self.device.idle_from)
+
+    def query(self) -> bool:
+        return self.device.clock.now_ns >= self.reached
+
+    def elapsed_time(self, other: Event) -> float:
+        assert other.query(), "asked too early"
+        return (other.reached - self.reached) / 1e6
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock(1_000 * MS)
+
+
+@pytest.fixture
+def device(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> Device:
+    fake_device.register()
+    made = Device(clock)
+    module = torch.fakegpu  # type: ignore[attr-defined]
+    monkeypatch.setattr(module, "synchronize", made.synchronize)
+    monkeypatch.setattr(type(module), "Event", staticmethod(made.make_event), raising=False)
+    return made
+
+
+def probes() -> list[Probe]:
+    transfer = TransferProbe()
+    transfer.plain_types.add(FakeTensor)
+    return [DeviceMarksProbe(), transfer, ForwardProbe(), BackwardProbe(), SyncProbe()]
+
+
+class Works(nn.Module):
+    """Gives the device 20 ms of work, which takes the host 1."""
+
+    def __init__(self, device: Device) -> None:
+        super().__init__()
+        self.device = device
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.device.gets(20 * MS)
+        self.device.clock.advance(MS)
+        return x
+
+
+def marks(recording: Recording) -> list[tuple[int, int, int]]:
+    """When each was put and seen, ms, and its time on the device since the one before."""
+    found = []
+    for event in recording.of(Kind.DEVICE_MARK):
+        since = int(np.uint64(event.value).astype(np.int64))
+        assert (event.flags == DeviceMarkFlag.FIRST) == (not found)
+        found.append((event.start // MS - 1000, event.end // MS - 1000, since // MS))
+    return found
+
+
+def test_the_same_with_and_without(same_with_us: Callable[..., Any], device: Device) -> None:
+    def work() -> Any:
+        x = torch.ones(2, requires_grad=True)
+        x.detach().to(GPU)
+        loss = Works(device)(x).sum()
+        loss.backward()
+        return x.grad
+
+    assert same_with_us(work, *probes())[0] == "returned"
+
+
+def test_marks_are_put_at_phases_and_recorded_once_reached(
+    recorder: Recorder, device: Device, clock: FakeClock
+) -> None:
+    recorder.start(*probes(), now=clock)
+    torch.ones(1).to(GPU)
+    module = Works(device)
+    for _ in range(3):
+        module(torch.ones(1))
+        clock.advance(30 * MS)
+    found = marks(recorder.read())
+    # Forwards begin at 0, 31 and 62; the device ends them 20 ms later, and the last is not seen.
+    assert [(put, since) for put, _, since in found] == [
+        (0, 0),
+        (1, 20),
+        (31, 11),
+        (32, 20),
+        (62, 11),
+    ]
+    assert all(seen >= put for put, seen, _ in found)
+    assert recorder.read().notes(Topic.PROBE_FAILED) == []
+
+
+def test_events_are_used_again(recorder: Recorder, device: Device, clock: FakeClock) -> None:
+    recorder.start(*probes(), now=clock)
+    torch.ones(1).to(GPU)
+    module = Works(device)
+    for _ in range(50):
+        module(torch.ones(1))
+        clock.advance(30 * MS)
+    assert device.events <= 5
+
+
+def test_what_is_left_is_looked_at_in_the_end(
+    recorder: Recorder, device: Device, clock: FakeClock
+) -> None:
+    session = recorder.start(*probes(), now=clock)
+    torch.ones(1).to(GPU)
+    Works(device)(torch.ones(1))
+    clock.advance(40 * MS)
+    for finish in session.at_end:
+        finish()
+    assert marks(recorder.read())[-1] == (1, 41, 20)
+
+
+def test_before_the_script_uses_a_device_there_is_no_event(
+    recorder: Recorder, device: Device, clock: FakeClock
+) -> None:
+    recorder.start(*probes(), now=clock)
+    Works(device)(torch.ones(1))
+    assert device.events == 0
+
+
+def test_under_cuda_sync_there_are_none(recorder: Recorder, device: Device) -> None:
+    session = recorder.start(DeviceMarksProbe(), options={"cuda_sync": True})
+    assert session.phase_now is session.now
+
+
+def test_while_a_graph_is_captured_none_is_put_and_none_asked_for(
+    recorder: Recorder, device: Device, clock: FakeClock
+) -> None:
+    session = recorder.start(*probes(), now=clock)
+    torch.ones(1).to(GPU)
+    module = Works(device)
+    module(torch.ones(1))
+    before = len(marks(recorder.read()))
+    assert session.accelerator is not None
+    session.accelerator.capturing = 1
+    clock.advance(100 * MS)
+    module(torch.ones(1))
+    for finish in session.at_end:
+        finish()
+    assert len(marks(recorder.read())) == before
+
+
+def test_a_device_that_fails_silences_the_marks_alone(
+    recorder: Recorder, device: Device, clock: FakeClock
+) -> None:
+    recorder.start(*probes(), now=clock)
+    torch.ones(1).to(GPU)
+    device.error = RuntimeError("no more events")
+    for _ in range(2):
+        Works(device)(torch.ones(1))
+    recording = recorder.read()
+    assert len(recording.of(Kind.FORWARD)) == 2
+    (fault,) = recording.notes(Topic.PROBE_FAILED)
+    assert fault["probe"] == "device_marks"
+
+
+def test_a_forked_child_leaves_its_parents_events_alone(
+    recorder: Recorder, device: Device, clock: FakeClock
+) -> None:
+    recorder.start(*probes(), now=clock)
+    torch.ones(1).to(GPU)
+    Works(device)(torch.ones(1))
+    made = device.events
+    pid = os.fork()
+    if pid == 0:
+        Works(device)(torch.ones(1))
+        os._exit(device.events - made)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+@pytest.mark.parametrize(
+    ("version", "backend", "may"),
+    [
+        ({"cuda": "12.6"}, "privateuseone", True),
+        ({"hip": "6.2"}, "privateuseone", True),
+        ({"cuda": None}, "npu", True),
+        ({"cuda": None, "hip": None}, "privateuseone", False),
+    ],
+)
+def test_a_torch_for_the_cpu_alone_costs_nothing(
+    version: dict[str, str | None], backend: str, may: bool
+) -> None:
+    build = SimpleNamespace(_get_privateuse1_backend_name=lambda: backend)
+    fake = SimpleNamespace(version=SimpleNamespace(**version), _C=build)
+    assert _may_have_device(fake) is may  # type: ignore[arg-type]

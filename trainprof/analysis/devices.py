@@ -1,0 +1,53 @@
+"""The devices of a run as the summary has them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from trainprof.analysis.device_time import device_times
+from trainprof.analysis.summary import Device
+from trainprof.analysis.timeline import Timeline
+
+# On fewer marks no figure is to rest.
+MIN_MARKS: Final = 20
+
+
+def devices_of(
+    details: npt.NDArray[np.void], timeline: Timeline, device: str | None
+) -> list[Device] | None:
+    """Returns `devices[]` of the summary; None where no device told when it reached its marks.
+
+    Args:
+        details: Of the training process.
+        timeline: Of its training thread.
+        device: One that it used, such as "cuda:0".
+    """
+    window, steps = timeline.window, max(len(timeline.steps.ends), 1)
+    kind = str(device).partition(":")[0]
+    times = device_times(
+        details, timeline.events, timeline.thread, (window.loop_start, window.loop_end)
+    )
+    rows = [
+        Device(
+            index=one.index,
+            name=f"{kind}:{one.index}",
+            busy_share=list(one.busy_share),
+            idle_because=None,
+            per_step_s={key: s / steps for key, s in one.phases_s.items()},
+            queue_delay_s=None if one.queue_delay_s is None else list(one.queue_delay_s),
+            memory=None,
+            marks=one.marks,
+        )
+        for one in times
+        if one.marks >= MIN_MARKS
+    ]
+    return rows or None
+
+
+def least_busy(devices: Sequence[Device] | None) -> float | None:
+    """Returns the share of training in which the busiest device was busy at least."""
+    return max((one.busy_share[0] for one in devices or ()), default=None)
