@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.session import read_recordings, run_hooked, run_plain, run_under
+from support.styles import without_compiler
 
 from trainprof.record.schema import Kind, Topic
 
@@ -28,7 +29,8 @@ def both(
     env: dict[str, str] | None = None,
 ) -> tuple[Done, Done]:
     """Runs a script plain and under the tracee, in folders of the same path."""
-    (directory / "script.py").write_text(text)
+    needs_compiler = any(word in text for word in ("compile", "dynamo", "torch.func"))
+    (directory / "script.py").write_text(text if needs_compiler else without_compiler(text))
     words = ["-m", module] if module else ["script.py"]
     plain = run_plain([*words, *arguments], directory, env=env or {})
     for left in directory.glob("*.out"):
