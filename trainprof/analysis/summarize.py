@@ -10,7 +10,7 @@ import numpy as np
 
 from trainprof.analysis.batch_making import DEFAULT_SLOW_SAMPLES, SlowSamples
 from trainprof.analysis.delivery import worker_table
-from trainprof.analysis.devices import devices_of, least_busy
+from trainprof.analysis.devices import devices_of, least_busy, several_devices
 from trainprof.analysis.ending import ending
 from trainprof.analysis.epochs import epochs_of, evaluation_of
 from trainprof.analysis.events import Events
@@ -498,7 +498,9 @@ def _not_observed(
     elif run.facts.device() is not None and system.gpus_not_observed is not None:
         reasons["system.gpus"] = system.gpus_not_observed
     timing = _device_timing(run)
-    if timing == "async" and not devices:
+    if timing == "async" and several_devices(run.process.details, run.timeline):
+        reasons["devices"] = "several were used: how far each was at work is not told apart"
+    elif timing == "async" and not devices:
         reasons["devices"] = (
             "CUDA_LAUNCH_BLOCKING=1: each call waits for the device, so phases hold its time as "
             "with --cuda-sync"

@@ -72,7 +72,7 @@ def verdict(evidence: Evidence) -> Verdict:
     if evidence.was_synchronized:
         return Verdict(
             "unknown",
-            "NO VERDICT: --cuda-sync gives each phase its own true time, but nothing overlaps",
+            "NO VERDICT: --cuda-sync measures each phase by itself, and nothing overlaps",
         )
     if evidence.steps.steps == 0 and evidence.training.get("evaluation", 0) > 0:
         return _without_steps(evidence)
@@ -169,6 +169,12 @@ def _host_headline(evidence: Evidence, share: float) -> tuple[str, str | None]:
         "HOST-BOUND: Python code between loading, forward, backward and optimizer takes "
         f"{_percent(share)} of training time"
     )
+    collecting = evidence.training.get("gc", 0.0)
+    if collecting > evidence.training.get("other", 0.0):
+        text = (
+            "HOST-BOUND: Python's garbage collection, and code between the parts of a step, take "
+            f"{_percent(share)} of training time"
+        )
     text += _in_figures(evidence, _HOST_KEYS, share)
     if evidence.other_place and evidence.other_place != ELSEWHERE:
         text += f", most of it {evidence.other_place}"

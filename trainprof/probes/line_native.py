@@ -74,6 +74,8 @@ class CodeWatch:
         self._is_timed = is_timed
         self._interval = _SwitchInterval()
         self._stop: Any = None
+        # Of frames that a fork inherits: what runs in them is the parent's.
+        self._inherited: set[int] = set()
         self.looks: dict[tuple[Label, int], tuple[int, int]] = {}
         self.stood_down: str | None = None
 
@@ -104,6 +106,10 @@ class CodeWatch:
         self._stop = None
         self._interval.restore()
         self.looks = {}
+        frame: FrameType | None = sys._getframe()
+        while frame is not None:
+            self._inherited.add(id(frame))
+            frame = frame.f_back
 
     def _run(self, stop: Any, watched: int) -> None:
         try:
@@ -156,7 +162,7 @@ class CodeWatch:
     def _count(self, leaf: FrameType, is_in_c: bool, looks: int) -> None:
         frame: FrameType | None = leaf
         seen = set()
-        while frame is not None:
+        while frame is not None and id(frame) not in self._inherited:
             function = label(frame.f_code)
             if function in self._is_timed:
                 seen.add((function, frame.f_lineno))

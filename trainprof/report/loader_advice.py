@@ -17,12 +17,17 @@ from trainprof.analysis.limit_names import (
 )
 from trainprof.analysis.summary import Fetch, Loader, LoaderBound, RunSummary
 from trainprof.report.batch_time import making_parts, named, was_read
+from trainprof.report.loader_warnings import sample_name
 from trainprof.report.units import NOT_MEASURED, byte_count, number_at, seconds
 
 # From here on workers are said to sleep: more of them cost little of the CPU.
 ASLEEP_FROM_SHARE: Final = 0.5
 # Of a limit: one that is no lower gains too little to be told.
 WORTHWHILE_SHARE: Final = 0.9
+# Of a typical sample: from here on one is slow.
+SLOW_FROM_TIMES: Final = 10.0
+# Of the making of all batches: what slow samples take beyond it is then worth naming first.
+SLOW_FROM_SHARE: Final = 0.1
 # Of a step: below, a loader is not said to add to it.
 _ADDS_FROM_SHARE: Final = 0.05
 
@@ -92,12 +97,31 @@ def _on_latency(loader: Loader, bound: LoaderBound) -> Advice:
     limit = f"{give} a batch per {seconds(pace)}"
     if MAIN_PROCESS in bound.limits_s:
         limit += f", training takes one per {seconds(bound.limits_s[MAIN_PROCESS])}"
+    if _slow_samples_hold_up(loader, bound):
+        slowest = loader.fetch.slow_samples[0] if loader.fetch else {}
+        return Advice(
+            f"{limit}; a few slow samples hold up the batches behind them",
+            f"the slowest sample, {sample_name(slowest)}, and those like it",
+        )
     if pace is None or of_cpu is None or not of_cpu <= WORTHWHILE_SHARE * pace:
         return Advice(limit, _CHEAPER)
     asleep = named(making_parts(loader.fetch), "asleep") if loader.fetch else None
     sleeps = asleep is not None and asleep.share >= ASLEEP_FROM_SHARE
     why = "they mostly sleep" if sleeps else f"the cores have room for one per {seconds(of_cpu)}"
     return Advice(limit, f"more workers: {why}")
+
+
+def _slow_samples_hold_up(loader: Loader, bound: LoaderBound) -> bool:
+    """Whether the workers would keep up, were their slowest samples as the others are."""
+    fetch, goal = loader.fetch, bound.limits_s.get(MAIN_PROCESS)
+    if fetch is None or goal is None or fetch.wall_s is None or not fetch.typical_sample_s:
+        return False
+    typical_s = fetch.typical_sample_s
+    slow = [number_at(sample, "seconds") or 0.0 for sample in fetch.slow_samples]
+    excess_s = sum(s - typical_s for s in slow if s >= SLOW_FROM_TIMES * typical_s)
+    usual_s = (fetch.wall_s.mean - excess_s / max(fetch.n, 1)) / (loader.num_workers or 1)
+    is_much = excess_s >= SLOW_FROM_SHARE * fetch.wall_s.mean * fetch.n
+    return is_much and usual_s <= goal
 
 
 def _on_cpu(summary: RunSummary) -> Advice:

@@ -12,7 +12,7 @@ from support.events import LEARNS, MS, US, FakeRun
 
 from trainprof.analysis.device_time import Marks
 from trainprof.analysis.summary import Device, RunSummary
-from trainprof.record.schema import DeviceMarkFlag, Kind, Topic
+from trainprof.record.schema import DeviceMarkFlag, Kind, Topic, TransferFlag
 from trainprof.report import terminal
 
 STEPS = 60
@@ -182,6 +182,26 @@ def test_the_page_tells_it_and_keeps_host_waits_together(tmp_path: Path) -> None
         assert "of a step: backward 8." in line
     damaged = replace(found, devices=[replace(device_of(found), busy_share=[], per_step_s={})])
     assert "cuda:0" in terminal.render(damaged, width=80, color=False)
+
+
+def test_of_several_devices_none_is_told(tmp_path: Path) -> None:
+    """One that waits for another has not reached its marks either."""
+    run = FakeRun()
+    loader, optimizer = run.loader(), run.optimizer()
+    run.text(Topic.ENVIRONMENT, {"device": "cuda:0"})
+    stream = Stream(run)
+    run.iterate(loader)
+    for _ in range(STEPS):
+        run.next(loader)
+        stream.mark()
+        stream.gets(MS)
+        run.leaf(Kind.TRANSFER, 10 * US, site=run.site(50), flags=TransferFlag.D2D, value=8)
+        run.update(optimizer)
+    run.stop(loader)
+    found = run.summary(tmp_path)
+    assert found.devices is None
+    assert found.not_observed["devices"].startswith("several were used")
+    assert "GPU-BOUND" not in found.verdict.headline
 
 
 def test_without_marks_nothing_is_told_of_a_device(tmp_path: Path) -> None:

@@ -94,6 +94,12 @@ def test_host_time_names_its_place(tmp_path):
     assert found.headline.endswith("1.00 of 2.00 ms a step, most of it between backward and update")
 
 
+def test_collections_are_named_where_they_are_most_of_it(tmp_path):
+    found = loop(tmp_path, gc=600, python=300).verdict
+    assert found.headline.startswith("HOST-BOUND: Python's garbage collection, and code between")
+    assert "garbage" not in loop(tmp_path / "b", gc=300, python=600).verdict.headline
+
+
 def test_a_loop_fed_by_another_thread_may_wait_for_that(tmp_path):
     run = FakeRun()
     loader, optimizer = run.loader(41), run.optimizer()

@@ -10,6 +10,7 @@ import pytest
 from support import summaries
 
 from trainprof.analysis import pipeline_bound
+from trainprof.analysis.limit_names import CPU, LATENCY, MAIN_PROCESS
 from trainprof.analysis.summary import Fetch, Loader, RunSummary
 from trainprof.report import loader_advice
 from trainprof.report.loader_advice import advice
@@ -254,3 +255,22 @@ def test_a_sample_that_takes_far_longer_is_named_by_its_index() -> None:
 def test_how_a_worker_ended() -> None:
     assert ended_by({"status": 3}) == "ended with status 3"
     assert ended_by({}) == "died"
+
+
+def test_where_a_few_slow_samples_hold_all_up_more_workers_are_not_advised() -> None:
+    """2 workers, a batch of 20 samples of 2 ms: 40 ms each, but for two samples of a second."""
+    slow = [{"index": 77, "seconds": 1.0}, {"index": 77, "seconds": 1.0}]
+    fetch = made(
+        n=100,
+        wall_s=summaries.statistics(0.060, n=100),
+        typical_sample_s=0.002,
+        slow_samples=slow,
+        asleep_s=5.0,
+    )
+    limits = {LATENCY: 0.030, CPU: 0.002, MAIN_PROCESS: 0.025}
+    bound = replace(summaries.bound(LATENCY, blocked=0.01, compute=0.01), limits_s=limits)
+    told = advice(loader(2, fetch=fetch, bound=bound), run())
+    assert told.limit.endswith("; a few slow samples hold up the batches behind them")
+    assert told.next == "the slowest sample, dataset[77], and those like it"
+    slower = replace(bound, limits_s={**limits, MAIN_PROCESS: 0.015})
+    assert "more workers" in advice(loader(2, fetch=fetch, bound=slower), run()).next
