@@ -91,6 +91,8 @@ def register() -> None:
     if _registered:
         return
     _setup_privateuseone_for_python_backend("fakegpu", backend_module=_Backend())
+    # Later tests in this process may join groups, whose backend goes by the device there is.
+    torch.distributed.Backend.default_device_backend_map["fakegpu"] = "gloo"
     library = torch.library.Library("aten", "IMPL")
 
     def known(keywords: dict[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import warnings
 from collections.abc import Callable
@@ -104,6 +105,7 @@ def trained_without(
     recorder: Recorder, directory: Path, take_away: Callable[[pytest.MonkeyPatch], None]
 ) -> Recording:
     """Trains under probes that were attached while `take_away` had been done to torch."""
+    gc.collect()  # other tests' heirs of torch's classes, which the probes would hook too
     losses = train(directory)
     with pytest.MonkeyPatch.context() as patched:
         take_away(patched)
