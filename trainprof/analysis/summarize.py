@@ -498,18 +498,22 @@ def _not_observed(
     elif run.facts.device() is not None and system.gpus_not_observed is not None:
         reasons["system.gpus"] = system.gpus_not_observed
     timing = _device_timing(run)
-    if timing == "async" and several_devices(run.process.details, run.timeline):
-        reasons["devices"] = "several were used: how far each was at work is not told apart"
-    elif timing == "async" and not devices:
-        reasons["devices"] = (
-            "CUDA_LAUNCH_BLOCKING=1: each call waits for the device, so phases hold its time as "
-            "with --cuda-sync"
-            if run.facts.launch_blocking()
-            else "device time is not measured: host time alone; --cuda-sync measures it"
-        )
+    if timing == "async" and not devices:
+        reasons["devices"] = _why_no_device_time(run)
     elif timing == "cpu" and run.recording.section("options").get("cuda_sync"):
         reasons["devices"] = "--cuda-sync had nothing to wait for: no accelerator was used"
     return reasons
+
+
+def _why_no_device_time(run: _Analysed) -> str:
+    if several_devices(run.process.details, run.timeline):
+        return "several were used: how far each was at work is not told apart"
+    if run.facts.launch_blocking():
+        return (
+            "CUDA_LAUNCH_BLOCKING=1: each call waits for the device, so phases hold its time as "
+            "with --cuda-sync"
+        )
+    return "device time is not measured: host time alone; --cuda-sync measures it"
 
 
 def _shown_directory(recording: Recording) -> str:

@@ -158,6 +158,11 @@ class Evaluation:
     loaders: list[int]
     first_batch_s: float = 0.0
 
+    @property
+    def waited_s(self) -> float:
+        """All waiting for batches, the first of each pass included."""
+        return self.data_wait_s + self.first_batch_s
+
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
@@ -185,6 +190,11 @@ class Epoch:
     slow_excess_s: float
     steps: int
     start_s: float
+
+    @property
+    def waited_s(self) -> float:
+        """All waiting for batches, the first included."""
+        return self.data_wait_s + (self.first_batch_s or 0.0)
 
 
 @dataclass(frozen=True, slots=True)

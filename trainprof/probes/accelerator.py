@@ -13,6 +13,7 @@ Wrapped = Callable[..., Any]
 
 # Those whose module tells whether the script has begun with it; so do many from elsewhere.
 _TELL: Final = ("cuda", "xpu")
+_NONE_ADDED: Final = "privateuseone"
 _HAVE_SYNCHRONIZE: Final = (*_TELL, "mps", "accelerator")
 
 
@@ -56,16 +57,11 @@ class Accelerator:
     def kinds_in_use(self) -> list[str]:
         """Returns the types of device that the script has begun to use."""
         begun = list(self._seen)
-        for name in (*_TELL, self._from_elsewhere()):
+        for name in (*_TELL, _from_elsewhere(self._torch)):
             is_initialized = getattr(getattr(self._torch, name, None), "is_initialized", None)
             if name not in begun and is_initialized is not None and is_initialized():
                 begun.append(name)
         return begun
-
-    def _from_elsewhere(self) -> str:
-        """Returns the name of the device that a package of the script's may have added."""
-        tell = getattr(self._torch._C, "_get_privateuse1_backend_name", None)
-        return "" if tell is None else str(tell())
 
     def synchronize(self) -> bool:
         """Waits until every device in use has done all it was given.
@@ -133,3 +129,18 @@ class Accelerator:
                 known(index)
         else:
             known()
+
+
+def may_have_device(torch: ModuleType) -> bool:
+    """Whether this build of torch, or a package that it has loaded, knows a device but the CPU."""
+    version = getattr(torch, "version", None)
+    if any(getattr(version, name, None) for name in ("cuda", "hip", "xpu")):
+        return True
+    return bool(getattr(torch._C, "_has_mps", False) or _from_elsewhere(torch))
+
+
+def _from_elsewhere(torch: ModuleType) -> str:
+    """Returns the name of the device that a package of the script's has added, "" without one."""
+    tell = getattr(torch._C, "_get_privateuse1_backend_name", None)
+    name = _NONE_ADDED if tell is None else str(tell())
+    return "" if name == _NONE_ADDED else name

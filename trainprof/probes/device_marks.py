@@ -11,7 +11,7 @@ from functools import partial
 from types import ModuleType
 from typing import Any, Final
 
-from trainprof.probes.accelerator import Accelerator
+from trainprof.probes.accelerator import Accelerator, may_have_device
 from trainprof.probes.patcher import Patcher, let_dynamo_skip
 from trainprof.probes.session import Session
 from trainprof.record.schema import DeviceMarkFlag, Kind, Topic
@@ -44,7 +44,7 @@ class DeviceMarksProbe:
     name = "device_marks"
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
-        if session.options.get("cuda_sync") or not _may_have_device(torch):
+        if session.options.get("cuda_sync") or not may_have_device(torch):
             return
         self._torch, self._patcher, self._session = torch, patcher, session
         self._accelerator = session.accelerator = Accelerator(torch)
@@ -136,17 +136,6 @@ class DeviceMarksProbe:
                 emit(_MARK, at, now(), device, passed_ns & _UNSIGNED)
                 stream.spare.append(stream.last)
             stream.last = event
-
-
-def _may_have_device(torch: ModuleType) -> bool:
-    """Whether this build of torch, or a package that it has loaded, knows a device but the CPU."""
-    version = getattr(torch, "version", None)
-    if any(getattr(version, name, None) for name in ("cuda", "hip", "xpu")):
-        return True
-    if getattr(torch._C, "_has_mps", False):
-        return True
-    tell = getattr(torch._C, "_get_privateuse1_backend_name", None)
-    return tell is not None and tell() != "privateuseone"
 
 
 _MARK = int(Kind.DEVICE_MARK)

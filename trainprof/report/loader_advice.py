@@ -15,7 +15,9 @@ from trainprof.analysis.limit_names import (
     SAMPLER,
     STORAGE,
 )
+from trainprof.analysis.loader_troubles import unusual_samples
 from trainprof.analysis.summary import Fetch, Loader, LoaderBound, RunSummary
+from trainprof.analysis.worker_totals import known
 from trainprof.report.batch_time import making_parts, named, was_read
 from trainprof.report.loader_warnings import sample_name
 from trainprof.report.units import NOT_MEASURED, byte_count, number_at, seconds
@@ -98,7 +100,7 @@ def _on_latency(loader: Loader, bound: LoaderBound) -> Advice:
     if MAIN_PROCESS in bound.limits_s:
         limit += f", training takes one per {seconds(bound.limits_s[MAIN_PROCESS])}"
     if _slow_samples_hold_up(loader, bound):
-        slowest = loader.fetch.slow_samples[0] if loader.fetch else {}
+        slowest = unusual_samples(loader.fetch)[0] if loader.fetch else {}
         return Advice(
             f"{limit}; a few slow samples hold up the batches behind them",
             f"the slowest sample, {sample_name(slowest)}, and those like it",
@@ -117,7 +119,7 @@ def _slow_samples_hold_up(loader: Loader, bound: LoaderBound) -> bool:
     if fetch is None or goal is None or fetch.wall_s is None or not fetch.typical_sample_s:
         return False
     typical_s = fetch.typical_sample_s
-    slow = [number_at(sample, "seconds") or 0.0 for sample in fetch.slow_samples]
+    slow = [known(sample.get("seconds")) or 0.0 for sample in unusual_samples(fetch)]
     excess_s = sum(s - typical_s for s in slow if s >= SLOW_FROM_TIMES * typical_s)
     usual_s = (fetch.wall_s.mean - excess_s / max(fetch.n, 1)) / (loader.num_workers or 1)
     is_much = excess_s >= SLOW_FROM_SHARE * fetch.wall_s.mean * fetch.n

@@ -144,8 +144,7 @@ def _steps(summary: RunSummary) -> str:
         told.append(f"{counted(len(summary.outliers), 'outlier')}: {outlier_sentence(worst)}")
     evaluation = summary.evaluation
     if evaluation.passes:
-        wait_s = evaluation.data_wait_s + evaluation.first_batch_s
-        share = percent(share_of(wait_s, evaluation.seconds))
+        share = percent(share_of(evaluation.waited_s, evaluation.seconds))
         passes = counted(evaluation.passes, "evaluation pass", "evaluation passes")
         told.append(f"{passes} took {seconds(evaluation.seconds)}, waiting for data {share}")
     return escaped("; ".join(told) + ".")

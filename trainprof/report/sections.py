@@ -199,7 +199,7 @@ def _epoch(opening: str, epochs: Sequence[Epoch]) -> list[str]:
     """Returns one epoch, or the mean of several, in the short form."""
     n = len(epochs)
     took_s = sum(epoch.seconds for epoch in epochs) / n
-    wait_s = sum(epoch.data_wait_s + (epoch.first_batch_s or 0) for epoch in epochs) / n
+    wait_s = sum(epoch.waited_s for epoch in epochs) / n
     batches = sum(epoch.iterations for epoch in epochs) / n
     slow = sum(epoch.slow_batches for epoch in epochs) / n
     return [
@@ -217,7 +217,7 @@ def _evaluation(summary: RunSummary, page: Page) -> list[Text]:
     evaluation = summary.evaluation
     if not evaluation.passes and not evaluation.seconds:
         return []
-    wait_s = evaluation.data_wait_s + evaluation.first_batch_s
+    wait_s = evaluation.waited_s
     told = [
         f"{counted(evaluation.passes, 'pass', 'passes')} took {seconds(evaluation.seconds)}",
         f"waiting for data {seconds(wait_s)} ({percent(share_of(wait_s, evaluation.seconds))})",

@@ -15,8 +15,9 @@ from support.fake_device import FakeTensor
 from support.session import FakeClock, Recorder, Recording
 from torch import nn
 
+from trainprof.probes.accelerator import may_have_device
 from trainprof.probes.backward import BackwardProbe
-from trainprof.probes.device_marks import DeviceMarksProbe, _may_have_device
+from trainprof.probes.device_marks import DeviceMarksProbe
 from trainprof.probes.forward import ForwardProbe
 from trainprof.probes.session import Probe
 from trainprof.probes.sync import SyncProbe
@@ -235,4 +236,4 @@ def test_a_torch_for_the_cpu_alone_costs_nothing(
 ) -> None:
     build = SimpleNamespace(_get_privateuse1_backend_name=lambda: backend)
     fake = SimpleNamespace(version=SimpleNamespace(**version), _C=build)
-    assert _may_have_device(fake) is may  # type: ignore[arg-type]
+    assert may_have_device(fake) is may  # type: ignore[arg-type]
