@@ -9,7 +9,7 @@ import numpy as np
 
 from trainprof.analysis.events import Events, Int64
 from trainprof.analysis.fetches import Details
-from trainprof.record.schema import Kind
+from trainprof.record.schema import RECEIVE_CPU_SHIFT, Kind, NextPartsFlag
 
 # A poll that finds a batch takes less; one that waits for a worker takes more.
 READY_NS: Final = 200_000
@@ -24,12 +24,15 @@ class Delivery:
         n: How many.
         blocked_s: Nothing was there.
         receive_s: A batch was taken over from a worker: read, unpickled, mapped.
+        receive_cpu_s: CPU that this took of the training process, None where that is not told. The
+            rest was spent waiting, mostly for the worker, whose process hands out the memory.
         ready_share: Of them that found their batch there; None without any.
     """
 
     n: int
     blocked_s: float
     receive_s: float
+    receive_cpu_s: float | None
     ready_share: float | None
 
 
@@ -49,12 +52,31 @@ def delivery_of(details: Details, calls: Events) -> Delivery | None:
     is_later = is_inside & (later.value[place] > 1)
     counted = details[is_later]
     blocked = counted["end"] - counted["start"]
+    receiving = receiving_ns(counted)
     return Delivery(
         n=len(counted),
         blocked_s=float(blocked.sum() / 1e9),
-        receive_s=float(counted["value"].sum() / 1e9),
+        receive_s=float(receiving.sum() / 1e9),
+        receive_cpu_s=_receive_cpu_s(counted, receiving),
         ready_share=float((blocked < READY_NS).mean()) if len(counted) else None,
     )
+
+
+def receiving_ns(details: Details) -> Int64:
+    """Returns how long each batch took to be taken over.
+
+    Args:
+        details: NEXT_PARTS, shape (n,).
+    """
+    below = (1 << RECEIVE_CPU_SHIFT) - 1
+    return details["value"].astype(np.int64) & below
+
+
+def _receive_cpu_s(details: Details, receiving: Int64) -> float | None:
+    if len(details) == 0 or not (details["flags"] & NextPartsFlag.CPU_TOLD).all():
+        return None
+    cpu_ns = (details["value"].astype(np.int64) >> RECEIVE_CPU_SHIFT) * 1000
+    return float(np.minimum(cpu_ns, receiving).sum() / 1e9)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from trainprof.analysis.delivery import delivery_of, lost_workers
 from trainprof.analysis.events import Bool, Events
 from trainprof.analysis.facts import Facts, integer
 from trainprof.analysis.fetches import Details, FetchTable
+from trainprof.analysis.looks import LineNames, Looks, lines_of_making
 from trainprof.analysis.names import Sites
 from trainprof.analysis.passes import TRAINING, Passes
 from trainprof.analysis.statistics import statistics_s
@@ -33,6 +34,7 @@ class BatchMaking:
         samples: Of those, the workers', by pid.
         origin_ns: The run's start.
         slow_samples: How many of them to list.
+        looks: At threads that make batches, and the names of what was seen, by pid and thread.
     """
 
     fetches: FetchTable
@@ -42,6 +44,7 @@ class BatchMaking:
     samples: Mapping[int, Samples]
     origin_ns: int
     slow_samples: int
+    looks: Mapping[tuple[int, int], tuple[Looks, LineNames]] = field(default_factory=dict)
 
 
 def loaders_of(
@@ -127,6 +130,7 @@ def _loader_of(
         sampler_s=sampler_ns / 1e9 if sampler_ns else None,
         blocked_s=delivery.blocked_s if delivery else None,
         receive_s=delivery.receive_s if delivery else None,
+        receive_cpu_s=delivery.receive_cpu_s if delivery else None,
         ready_share=delivery.ready_share if delivery else None,
         pin_s=_seconds_within(pinned, p) if facts.get("pin_memory") and len(pinned) else None,
         lost_workers=lost_workers(of_loader, making.origin_ns),
@@ -139,6 +143,7 @@ def _loader_of(
             slow_samples=making.slow_samples,
         ),
         thread="training" if on_training_thread else "other",
+        hot_lines=lines_of_making(fetches.rows(fetches.loader == p.loader), making.looks),
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from trainprof.analysis.delivery import receiving_ns
 from trainprof.analysis.events import Bool, Events, Int64
 from trainprof.analysis.facts import MAX_BATCHES_AHEAD, Facts, integer
 from trainprof.analysis.fetch_usage import running_ns
@@ -382,7 +383,7 @@ def _with_received(
         inside |= (parts["start"] >= one.starts[0]) & (parts["start"] < one.ends[-1])
     if not inside.any():
         return inputs
-    took_s = parts["value"][inside] / 1e9
+    took_s = receiving_ns(parts[inside]) / 1e9
     receive = float(took_s.mean())
     return replace(
         inputs,

@@ -24,6 +24,13 @@ from trainprof.analysis.ledger import Attribution, attribute, ledger, loop_secon
 from trainprof.analysis.line_times import has_timed_functions, line_cost
 from trainprof.analysis.loader_bounds import with_bounds
 from trainprof.analysis.loaders import BatchMaking, loaders_of
+from trainprof.analysis.looks import (
+    LineNames,
+    line_names,
+    lines_of_training,
+    looked_at,
+    looks_of,
+)
 from trainprof.analysis.names import UNKNOWN_SITE, Sites
 from trainprof.analysis.outliers import outliers
 from trainprof.analysis.part import described, narrowed
@@ -254,6 +261,15 @@ def _summary(run: _Analysed) -> _Shown:
         overhead=_overhead(run, steps),
         wait_threshold_s=run.wait_threshold_s(),
         lines=line_cost(run.recording.logs),
+        hot_lines=lines_of_training(
+            looks_of(run.process.details, timeline.thread),
+            timeline.events,
+            timeline.nesting,
+            attribution,
+            window,
+            evidence.training,
+            LineNames(facts.texts, sites),
+        ),
         not_observed=_not_observed(run, system, training, devices),
         faults=faults_of(recording, run.origin_ns),
     )
@@ -331,6 +347,10 @@ def _batch_making(run: _Analysed) -> BatchMaking:
         table = fetch_table(run.timeline.all_events, own, process.pid, 0)
         tables.append(replace(table, loader=renumbered(table.loader, first_of)))
         slow.append(SlowSamples.of_process(own, tables[-1]))
+    looks = {
+        (process.pid or 0, thread): (looks_of(own, thread), LineNames(run.facts.texts, run.sites()))
+        for thread in looked_at(own)
+    }
     window = run.timeline.window
     for log in process.workers:
         events = log.events
@@ -345,6 +365,9 @@ def _batch_making(run: _Analysed) -> BatchMaking:
         loader = np.where(told > 0, told, np.where(known > 0, known, only))
         tables.append(replace(table, loader=loader))
         slow.append(SlowSamples.of_process(of_worker, tables[-1]))
+        for thread in looked_at(of_worker):
+            names = line_names(log, run.recording.manifest.get("cwd"))
+            looks[pid, thread] = looks_of(of_worker, thread), names
     fetches = FetchTable.joined(tables)
     ticks = ticks_of(run.recording.process_lines)
     in_workers = fetches.pid[fetches.worker > 0]
@@ -357,6 +380,7 @@ def _batch_making(run: _Analysed) -> BatchMaking:
         samples=samples_by_pid(ticks, np.unique(in_workers).tolist()),
         origin_ns=run.origin_ns,
         slow_samples=DEFAULT_SLOW_SAMPLES if asked is None else max(asked, 0),
+        looks=looks,
     )
 
 

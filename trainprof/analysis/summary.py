@@ -254,7 +254,9 @@ class LoaderBound:
 class Loader:
     """A DataLoader, named by the user's line that built it.
 
-    `bound` is None where the pipeline model does not apply.
+    `bound` is None where the pipeline model does not apply. Of `receive_s`, `receive_cpu_s` is what
+    the training process itself worked; the rest it waited, mostly for the worker to let go.
+    `hot_lines` are those that the making of its batches goes to.
     """
 
     id: int
@@ -285,6 +287,8 @@ class Loader:
     fetch: Fetch | None
     thread: str
     bound: LoaderBound | None = None
+    receive_cpu_s: float | None = None
+    hot_lines: list[HotLine] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -437,6 +441,29 @@ class Overhead:
 
 
 @dataclass(frozen=True, slots=True)
+class HotLine:
+    """A function of the user's that part of the run goes to, by looks at where threads stood.
+
+    Attributes:
+        part: Ledger key of the training thread's time.
+        site: The line of the function that was met most, innermost of the user's own.
+        function: Its name.
+        called_from: The lines of the user's that it was called from, innermost first.
+        looks: How many met it.
+        share: Of the part.
+        seconds: That share of the part's time; None where that is not known.
+    """
+
+    part: str
+    site: str
+    function: str
+    called_from: list[str]
+    looks: int
+    share: float
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class LineCost:
     """What timing lines took: such a run is slower than the script alone, and gives no verdict.
 
@@ -461,6 +488,7 @@ class RunSummary:
 
     Attributes:
         lines: What timing lines took, None in a run that timed none.
+        hot_lines: Where the parts of the training loop are spent, as far as it was looked at.
         ranks: {rank, host, pid, steps, step_s, ledger: {wall_s, seconds}, exit} of each, in runs of
             several; `run`, `phases`, `ledger`, `training` and `verdict` are then of all of them.
         trained_apart: The same of processes that trained besides the one that is shown, without
@@ -489,6 +517,7 @@ class RunSummary:
     faults: list[str] = field(default_factory=list)
     trained_apart: list[dict[str, Any]] = field(default_factory=list)
     lines: LineCost | None = None
+    hot_lines: list[HotLine] = field(default_factory=list)
     schema_version: int = SUMMARY_SCHEMA_VERSION
 
 

@@ -137,6 +137,8 @@ def _joined(logs: list[ProcessLog], workers: list[ProcessLog]) -> TrainingProces
                 if topic is Topic.LOADER and ids and isinstance(told, dict):
                     site = told.get("site")
                     told = {**told, "site": site + ids if isinstance(site, int) else None}
+                if topic is Topic.STACK and ids and isinstance(told, list):
+                    told = [site + ids for site in told if isinstance(site, int)]
                 texts[topic][number + ids] = told
         ids += max(log.texts, default=0)
         threads += int(log.events.thread.max()) + 1 if len(log.events) else 0
@@ -167,7 +169,8 @@ def _details_renumbered(
     if ids == 0 and threads == 0:
         return log.details
     details: npt.NDArray[np.void] = log.details.copy()
-    details["site"][is_of_loader(details) & (details["site"] > 0)] += np.uint32(ids)
+    is_named = is_of_loader(details) | (details["kind"] == Kind.LOOK)
+    details["site"][is_named & (details["site"] > 0)] += np.uint32(ids)
     has_thread = ~np.isin(details["kind"], (Kind.LINE, Kind.LINE_LOOKS))
     is_main = has_thread & (details["thread"] == log.main_thread)
     details["thread"][has_thread] += np.uint16(threads)

@@ -66,7 +66,7 @@ class CallSites:
             file = code.co_filename
             if not file.startswith("<"):
                 file = os.path.join(self._cwd, file)
-            text = json.dumps([file, frame.f_lineno, code.co_name], ensure_ascii=True)
+            text = json.dumps([file, _line_of(frame), code.co_name], ensure_ascii=True)
             number = self._known[key] = self._log.define(Topic.SITE, text)
         return number
 
@@ -86,6 +86,21 @@ class CallSites:
             self._is_torch[id(code)] = known
             self._judged.append(code)
         return known
+
+
+def _line_of(frame: FrameType) -> int:
+    """Returns the line that a frame is at; of an instruction that has none, the one before.
+
+    Python gives loops back to their beginning by such instructions, and lets go of the GIL there.
+    """
+    if frame.f_lineno is not None:
+        return frame.f_lineno
+    before = frame.f_code.co_firstlineno
+    for start, _, line in frame.f_code.co_lines():
+        if start > frame.f_lasti:
+            break
+        before = before if line is None else line
+    return before
 
 
 class LoaderBirthplaces:

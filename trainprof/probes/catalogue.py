@@ -10,6 +10,7 @@ from trainprof.probes.fetch import FetchProbe
 from trainprof.probes.forward import ForwardProbe
 from trainprof.probes.garbage import GarbageProbe
 from trainprof.probes.loader import LoaderProbe
+from trainprof.probes.looks import LooksProbe
 from trainprof.probes.optimizer import OptimizerProbe
 from trainprof.probes.process_group import ProcessGroupProbe
 from trainprof.probes.session import Probe
@@ -23,7 +24,8 @@ def default_probes() -> list[Probe]:
     """Returns fresh probes, in the order in which they are attached."""
     loader = LoaderProbe()
     return [
-        SynchronizeProbe(),  # first, with the next one: they set the clock of phases
+        LooksProbe(),
+        SynchronizeProbe(),  # with the next one ahead of the others: they set the clock of phases
         DeviceMarksProbe(),
         loader,
         FetchProbe(loader),

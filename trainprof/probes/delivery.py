@@ -9,13 +9,14 @@ import sys
 import weakref
 from _thread import get_ident
 from collections.abc import Callable
+from time import thread_time_ns
 from types import ModuleType
 from typing import Any, Final
 
 from trainprof.probes.loader import LoaderProbe
 from trainprof.probes.patcher import Patcher, hide_our_frame
 from trainprof.probes.session import Session
-from trainprof.record.schema import Kind
+from trainprof.record.schema import RECEIVE_CPU_SHIFT, Kind, NextPartsFlag
 
 Wrapped = Callable[..., Any]
 
@@ -116,7 +117,7 @@ class DeliveryProbe:
         def make(original: Wrapped) -> Wrapped:
             def _next_data(self: Any) -> Any:
                 parts = parts_of.get(id(self), _NOBODY)
-                parts.blocked_ns = parts.getting_ns = 0
+                parts.blocked_ns = parts.getting_ns = parts.cpu_ns = 0
                 start = now()
                 try:
                     batch = original(self)
@@ -128,7 +129,10 @@ class DeliveryProbe:
                 if parts is not _NOBODY:
                     blocked = parts.getting_ns if parts.is_pinned else parts.blocked_ns
                     receiving = max(parts.getting_ns - blocked, 0)
-                    emit(_NEXT_PARTS, start, start + blocked, parts.loader, receiving)
+                    cpu_us = min(parts.cpu_ns // 1000, _MOST_CPU_US)
+                    value = min(receiving, _LONGEST_NS) | cpu_us << RECEIVE_CPU_SHIFT
+                    flags = 0 if parts.is_pinned else _CPU_TOLD
+                    emit(_NEXT_PARTS, start, start + blocked, parts.loader, value, flags)
                 return batch
 
             return _next_data
@@ -139,14 +143,16 @@ class DeliveryProbe:
         now, parts_of = self._session.now, self._parts
 
         def _try_get_data(self: Any, *args: Any, **kwargs: Any) -> Any:
-            start = now()
+            cpu, start = thread_time_ns(), now()
             try:
                 return original(self, *args, **kwargs)
             except BaseException as error:
                 hide_our_frame(error)
                 raise
             finally:
-                parts_of.get(id(self), _NOBODY).getting_ns += now() - start
+                parts = parts_of.get(id(self), _NOBODY)
+                parts.getting_ns += now() - start
+                parts.cpu_ns += thread_time_ns() - cpu
 
         return _try_get_data
 
@@ -218,14 +224,15 @@ class _Parts:
         loader: Id.
         is_pinned: A thread receives and pins; `next` only waits for it.
         getting_ns: In asking for data, of which `blocked_ns` with nothing there.
+        cpu_ns: What asking for data took of the CPU.
     """
 
-    __slots__ = ("blocked_ns", "getting_ns", "is_pinned", "iterator", "loader")
+    __slots__ = ("blocked_ns", "cpu_ns", "getting_ns", "is_pinned", "iterator", "loader")
 
     def __init__(self, iterator: Callable[[], Any], loader: int, *, is_pinned: bool) -> None:
         self.iterator, self.loader = iterator, loader
         self.is_pinned = is_pinned
-        self.getting_ns = self.blocked_ns = 0
+        self.getting_ns = self.blocked_ns = self.cpu_ns = 0
 
 
 def _exit_code(worker: Any) -> int | None:
@@ -248,4 +255,7 @@ def _exit_code(worker: Any) -> int | None:
 # Takes what belongs to iterators made before us.
 _NOBODY: Final = _Parts(lambda: None, 0, is_pinned=False)
 _NEXT_PARTS, _PIN = int(Kind.NEXT_PARTS), int(Kind.PIN)
+_CPU_TOLD: Final = int(NextPartsFlag.CPU_TOLD)
+_LONGEST_NS: Final = (1 << RECEIVE_CPU_SHIFT) - 1
+_MOST_CPU_US: Final = (1 << 63 - RECEIVE_CPU_SHIFT) - 1
 _WORKER, _WORKER_LOST = int(Kind.WORKER), int(Kind.WORKER_LOST)

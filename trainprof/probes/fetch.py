@@ -124,6 +124,7 @@ class FetchProbe:
     def _measured(self, usage: Begun, start: int, batch: Any) -> None:
         """Records what the fetch of `batch` took of the machine."""
         self._meter.end(usage, start)
+        self._session.look_here()
         scale = self._scale.of(batch)
         if scale is not None:
             size, parts = scale

@@ -135,6 +135,7 @@ class ForwardProbe:
 
     def _record_call(self, module: Any, start: int, end: int) -> None:
         """Records the first call of a class, which gets its number here."""
+        self._session.look_here()
         kind, number = self._name(type(module))
         flags = GRAD if self._torch.is_grad_enabled() else 0
         if module.__dict__.get("training") is True:

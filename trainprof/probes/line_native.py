@@ -16,10 +16,9 @@ from __future__ import annotations
 
 import gc
 import opcode
-import os
 import signal
 import sys
-from _thread import allocate_lock, get_ident, get_native_id, start_new_thread
+from _thread import allocate_lock, get_ident, start_new_thread
 from collections.abc import Callable, Container
 from random import Random
 from time import perf_counter_ns
@@ -27,6 +26,7 @@ from types import FrameType
 from typing import Any, Final
 
 from trainprof.probes.line_timer import Label, label
+from trainprof.probes.own_waits import run_delay, times_waited
 
 # A look at Python code stops it for about 70 us: 0.3 % of the time.
 PERIOD_NS: Final = 25_000_000
@@ -40,8 +40,6 @@ _MAX_OTHERS_SHARE: Final = 0.25
 _CALLS: Final = frozenset(
     code for name, code in opcode.opmap.items() if name.startswith(("CALL", "PRECALL"))
 )
-_PR_SET_TIMERSLACK: Final = 29
-_SCHEDSTAT_BYTES: Final = 96
 
 OTHER_THREADS: Final = "other threads run Python code too"
 
@@ -119,7 +117,7 @@ class CodeWatch:
 
     def _look_until(self, stop: Any, watched: int) -> None:
         now, wait, moment = perf_counter_ns, stop.acquire, Random().uniform
-        late_by_itself, switches = _run_delay(), _switches()
+        late_by_itself, switches = run_delay(), times_waited()
         others = _Others(watched, get_ident())
         due, delayed = now(), late_by_itself()
         while True:
@@ -265,39 +263,3 @@ class _SwitchInterval:
         if (sys.getswitchinterval, sys.setswitchinterval) == self._ours:
             sys.getswitchinterval, sys.setswitchinterval = self._get, self._set
             self._ours = None
-
-
-def _switches() -> Callable[[], int]:
-    """Returns what counts how often this thread had to wait."""
-    import resource
-
-    usage, of_thread = resource.getrusage, resource.RUSAGE_THREAD
-    return lambda: usage(of_thread).ru_nvcsw
-
-
-def _run_delay() -> Callable[[], int]:
-    """Returns what tells how long this thread has been kept waiting for a core, in ns.
-
-    It is read without letting go of the GIL, which Python's own functions would.
-    """
-    path = f"/proc/self/task/{get_native_id()}/schedstat".encode()
-    try:
-        import ctypes
-
-        libc = ctypes.PyDLL(None)
-        buffer = ctypes.create_string_buffer(_SCHEDSTAT_BYTES)
-        libc.prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
-        open_, read, close = libc.open, libc.read, libc.close
-    except (ImportError, OSError, AttributeError):
-        return lambda: 0
-
-    def read_delay() -> int:
-        descriptor = open_(path, os.O_RDONLY | os.O_CLOEXEC)
-        if descriptor < 0:
-            return 0
-        length = read(descriptor, buffer, _SCHEDSTAT_BYTES)
-        close(descriptor)
-        fields = buffer.raw[: max(length, 0)].split()
-        return int(fields[1]) if len(fields) > 1 else 0
-
-    return read_delay

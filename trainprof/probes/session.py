@@ -40,6 +40,8 @@ class Session:
             under --cuda-sync waits for them.
         copy_now: The clock at which copies begin: most calls turn out to copy nothing.
         accelerator: What knows the devices in use, where a probe has to.
+        look_here: To be called by a thread that computes or makes batches, at the first: it is
+            looked at from then on.
         device_was_waited_for: To be called when the script has waited for one, where that matters.
         at_end: Called as the process comes to its end, if it comes that far.
         options: What the command line orders, as launch/options.py tells the tracee.
@@ -57,6 +59,7 @@ class Session:
         self.log = log
         self.now = self.phase_now = self.copy_now = now
         self.accelerator: Accelerator | None = None
+        self.look_here: Callable[[], None] = _nothing
         self.device_was_waited_for: Callable[[], None] | None = None
         self.at_end: list[Callable[[], None]] = []
         self.emit = log.emit
@@ -124,6 +127,10 @@ class Session:
         self.log.note(
             Topic.PROBE_FAILED, {"probe": probe, "error": f"{type(error).__name__}: {error}"}
         )
+
+
+def _nothing() -> None:
+    return None
 
 
 def _versions(torch: ModuleType) -> dict[str, str | None]:

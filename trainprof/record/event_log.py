@@ -54,6 +54,8 @@ class EventLog:
 
     Attributes:
         emit: `emit(kind, start_ns, end_ns, site=0, value=0, flags=0)`, from any thread.
+        emit_of: `emit_of(thread, kind, start_ns, end_ns, site, value, flags)`: of another
+            thread, by its identity; does nothing where that one has recorded nothing itself.
     """
 
     def __init__(self, directory: str, *, role: str) -> None:
@@ -71,7 +73,7 @@ class EventLog:
         self._preamble: list[tuple[int, int, int, int]] = []
         self.path: str | None = None
         self.is_open = False
-        self.emit, self._write_bytes, self._start_over = _writer(self)
+        self.emit, self.emit_of, self._write_bytes, self._start_over = _writer(self)
 
     def define(self, topic: Topic, text: str) -> int:
         """Returns the id under which later records name `text`; the same text, the same id."""
@@ -209,7 +211,7 @@ def _allocate(descriptor: int, offset: int, size: int) -> None:
 Emit = Callable[..., None]
 
 
-def _writer(log: EventLog) -> tuple[Emit, Callable[[bytes], None], Callable[[], None]]:
+def _writer(log: EventLog) -> tuple[Emit, Emit, Callable[[bytes], None], Callable[[], None]]:
     """Makes the functions that share one cursor; a closure is the fastest state Python has."""
     pack_into = RECORD.pack_into
     threads: dict[int, int] = {}
@@ -251,6 +253,16 @@ def _writer(log: EventLog) -> tuple[Emit, Callable[[bytes], None], Callable[[], 
             if thread is None:
                 thread = enter_thread()
             write_bytes(RECORD.pack(kind, flags, thread, site, start, end, value))
+        except Exception:
+            return
+
+    def emit_of(
+        thread: int, kind: int, start: int, end: int, site: int, value: int, flags: int
+    ) -> None:
+        try:
+            number = threads.get(thread)
+            if number is not None and not stopped:
+                write_bytes(RECORD.pack(kind, flags, number, site, start, end, value))
         except Exception:
             return
 
@@ -336,7 +348,7 @@ def _writer(log: EventLog) -> tuple[Emit, Callable[[bytes], None], Callable[[], 
         late.clear()
         target = (bytearray(), _cursor(0))
 
-    return emit, write_bytes, start_over
+    return emit, emit_of, write_bytes, start_over
 
 
 def _cursor(start: int) -> Callable[[], int]:

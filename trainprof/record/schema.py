@@ -80,7 +80,8 @@ class Kind(IntEnum):
     FETCH_READING = 66  # end - start = time the thread waited for block devices
     FETCH_BATCH = 67  # value = bytes of the batch; site = arrays in it
     SLOW_SAMPLE = 68  # one `dataset[i]`; value = i, or its place in the batch; flags = SlowSample
-    # inside a LOADER_NEXT, site = loader id; end - start = blocked; value = ns of receiving
+    # inside a LOADER_NEXT, site = loader id; end - start = blocked; flags = NextParts;
+    # value = ns of receiving, CPU us of the thread meanwhile << RECEIVE_CPU_SHIFT
     NEXT_PARTS = 69
     PIN = 70  # a batch being pinned
     # start, end as of its loader's LOADER_INIT, site = loader id, value = pid, flags = number + 1
@@ -91,6 +92,9 @@ class Kind(IntEnum):
     # An event put into a device's stream at `start`, seen reached at `end`; site = device; value =
     # ns (signed) on the device since the thread's mark before; flags = DeviceMark
     DEVICE_MARK = 74
+    # A look at what a thread was running, wanted at `start` and taken at `end`; site = stack;
+    # flags = Look
+    LOOK = 75
     # Cumulative, so that the last of a line counts: site = function id, flags and thread = line
     # number, high and low bits; end - start = total time; value = hits.
     LINE = 80
@@ -101,6 +105,8 @@ class Kind(IntEnum):
 
 # A FETCH record's value: samples below this bit, the ns of the collate that ended it above.
 COLLATE_SHIFT: Final = 24
+# A NEXT_PARTS record's value.
+RECEIVE_CPU_SHIFT: Final = 40
 # A FETCH_IO record's value.
 FAULTS_SHIFT: Final = 44
 # In `site` of FETCH_CPU and FETCH_IO, which are in us: the kernel does not tell.
@@ -124,6 +130,20 @@ class Topic(IntEnum):
     # {file, line, name, why, source}: a function whose lines are timed; `source` names the file in
     # sources/ that holds its text as run, or is null
     LINE_FUNCTION = 10
+    # [site id]: the user's frames of a stack, innermost first; of a deep one both ends
+    STACK = 11
+
+
+class LookFlag(IntEnum):
+    """Bits of a LOOK record's flags."""
+
+    KNOWN = 1  # else the thread had gone on before it could be looked at
+
+
+class NextPartsFlag(IntEnum):
+    """Bits of a NEXT_PARTS record's flags."""
+
+    CPU_TOLD = 1
 
 
 class TransferFlag(IntEnum):

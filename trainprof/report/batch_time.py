@@ -64,9 +64,11 @@ def waiting_parts(loader: Loader) -> list[BatchPart]:
     wait, fetch = loader.wait_s, loader.fetch
     if wait is None or not is_known(wait.mean) or wait.n <= 0:
         return []
+    receive_s, handover_s = receiving(loader)
     of_batch = {
         "blocked": _each(loader.blocked_s, wait.n),
-        "receive": _each(loader.receive_s, wait.n),
+        "receive": _each(receive_s, wait.n),
+        "handover": _each(handover_s, wait.n),
         "making": None,
         "sampler": _each(loader.sampler_s, loader.iterations),
     }
@@ -75,6 +77,7 @@ def waiting_parts(loader: Loader) -> list[BatchPart]:
     words = {
         "blocked": "no batch was there",
         "receive": "taking it over from a worker",
+        "handover": "taking it over: the worker was busy",
         "making": "making it",
         "sampler": "drawing its indices",
     }
@@ -83,6 +86,17 @@ def waiting_parts(loader: Loader) -> list[BatchPart]:
     if parts and rest > 0:
         parts.append(BatchPart("rest", "the rest of next(iterator)", rest, rest / wait.mean))
     return parts
+
+
+def receiving(loader: Loader) -> tuple[float | None, float | None]:
+    """Returns the seconds in which batches were unpickled, and those waited for the worker's part.
+
+    A worker's process hands out the memory of each tensor, when its interpreter and a core let it.
+    """
+    took_s, cpu_s = loader.receive_s, loader.receive_cpu_s
+    if took_s is None or cpu_s is None or not is_known(took_s) or not is_known(cpu_s):
+        return took_s, None
+    return cpu_s, max(took_s - cpu_s, 0.0)
 
 
 def was_read(fetch: Fetch) -> bool:

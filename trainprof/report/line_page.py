@@ -244,9 +244,9 @@ def _in_c(row: LineTime | None) -> str:
 
 
 def _kept_columns(widths: Sequence[int], width: int) -> list[int]:
-    """Leaves out C code, time per hit, hits, the time, where the code has no room else."""
+    """Leaves out time per hit, C code, hits, the time, where the code has no room else."""
     kept = list(range(len(widths)))
-    for given_up in (*kept[len(_TITLES) :], 3, 1, 2):
+    for given_up in (3, *kept[len(_TITLES) :], 1, 2):
         if width - sum(widths[at] + len(_GAP) for at in kept) >= _CODE_CELLS:
             break
         kept.remove(given_up)

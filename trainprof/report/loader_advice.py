@@ -18,7 +18,7 @@ from trainprof.analysis.limit_names import (
 from trainprof.analysis.loader_troubles import unusual_samples
 from trainprof.analysis.summary import Fetch, Loader, LoaderBound, RunSummary
 from trainprof.analysis.worker_totals import known
-from trainprof.report.batch_time import making_parts, named, was_read
+from trainprof.report.batch_time import making_parts, named, receiving, was_read
 from trainprof.report.loader_warnings import sample_name
 from trainprof.report.units import NOT_MEASURED, byte_count, number_at, seconds
 
@@ -71,7 +71,7 @@ def advice(loader: Loader, summary: RunSummary) -> Advice:
     if bound.by == STORAGE and fetch is not None and was_read(fetch):
         return _on_storage(fetch)
     if bound.by == RECEIVE:
-        return _on_receiving(fetch, bound)
+        return _on_receiving(loader, bound)
     if bound.by == SAMPLER:
         return _on_sampling(bound)
     if bound.by == COMPUTE:
@@ -140,10 +140,17 @@ def _on_storage(fetch: Fetch) -> Advice:
     )
 
 
-def _on_receiving(fetch: Fetch | None, bound: LoaderBound) -> Advice:
+def _on_receiving(loader: Loader, bound: LoaderBound) -> Advice:
     took = seconds(bound.parts_s.get(RECEIVE))
-    size = byte_count(fetch.batch_bytes if fetch else None)
+    size = byte_count(loader.fetch.batch_bytes if loader.fetch else None)
     of_size = "" if size == NOT_MEASURED else f" of {size}"
+    worked_s, waited_s = receiving(loader)
+    if worked_s is not None and waited_s is not None and waited_s > worked_s:
+        return Advice(
+            f"taking a batch{of_size} over, {took} each, mostly until its worker, busy with the "
+            "next batches, hands out its tensors",
+            "fewer tensors a batch (a worker is asked for each), or cheaper samples",
+        )
     return Advice(
         f"taking a batch{of_size} over from its worker, {took} each",
         "few large tensors, not many small ones or Python objects; more workers would not help",

@@ -38,7 +38,7 @@ def warnings(loader: Loader, summary: RunSummary) -> list[str]:
         # Where the model says that this run's own work fills the cores, nobody else need be named.
         told.append("" if loader.bound and loader.bound.by == CPU else _crowded(fetch, summary))
     if fetch is not None:
-        told += [_straggling(fetch), _unusual(fetch)]
+        told += [_unusual(fetch), _straggling(fetch)]
     return [sentence for sentence in told if sentence]
 
 
@@ -77,7 +77,7 @@ def _starting(loader: Loader) -> str:
     if share is None or share < STARTS_FROM_SHARE:
         return ""
     passes = counted(loader.passes, "pass", "passes")
-    told = f"most of its cost are {passes} begun: workers and first batches, {seconds(starts)}"
+    told = f"beginning {passes} (workers, first batches) took {seconds(starts)}, most of its cost"
     return told if loader.persistent_workers else f"{told}; persistent_workers=True keeps them"
 
 

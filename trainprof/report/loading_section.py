@@ -25,6 +25,7 @@ _INDENT: Final = 2
 _WAITS: Final = {
     "blocked": "until it is made",
     "receive": "to take it over",
+    "handover": "until a busy worker hands it over",
     "sampler": "to draw its indices",
 }
 # Where there is no room for all of a block, what comes first here stays.
@@ -74,6 +75,8 @@ def loader_block(loader: Loader, summary: RunSummary, page: Page, room: int | No
         for name in _BY_USE:
             if name == "parts" and len(block[name]) > left:
                 block[name] = _parts_in_words(loader, page)
+            if name == "warnings":
+                block[name] = _sentences(warnings(loader, summary), page, left)
             if len(block[name]) > left:
                 block[name] = []
             left -= len(block[name])
@@ -147,9 +150,14 @@ def _waits(loader: Loader, page: Page) -> list[Text]:
     return page.paragraph(_sentence([waits, ready_words(loader)], "; "), indent=_INDENT)
 
 
-def _sentences(told: Sequence[str], page: Page) -> list[Text]:
-    shown = [_sentence([one]) for one in told[:SENTENCES_SHOWN]]
-    return [line for one in shown for line in page.paragraph(one, indent=_INDENT)]
+def _sentences(told: Sequence[str], page: Page, room: int | None = None) -> list[Text]:
+    """Returns the first sentences; with `room`, those of them that fit into so many lines."""
+    lines: list[Text] = []
+    for one in told[:SENTENCES_SHOWN]:
+        more = page.paragraph(_sentence([one]), indent=_INDENT)
+        if room is None or len(lines) + len(more) <= room:
+            lines += more
+    return lines
 
 
 def _sentence(told: Sequence[str], separator: str = ", ") -> str:

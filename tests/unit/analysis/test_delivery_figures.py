@@ -7,17 +7,25 @@ import pytest
 from support.events import MS, FakeRun
 
 from trainprof.analysis.delivery import READY_NS, delivery_of, lost_workers, worker_table
-from trainprof.record.schema import Kind
+from trainprof.record.schema import RECEIVE_CPU_SHIFT, Kind, NextPartsFlag
 
 S = 1_000_000_000
 
 
-def take(run: FakeRun, loader: int, number: int, *, blocked: int, receive: int) -> None:
-    """A `next` as the probes see it, with 1 ms of something else."""
+def take(
+    run: FakeRun, loader: int, number: int, *, blocked: int, receive: int, told: int | None = None
+) -> None:
+    """A `next` as the probes see it, with 1 ms of something else.
+
+    Args:
+        told: What is recorded of receiving, where its CPU is told too.
+    """
     with run.span(Kind.LOADER_NEXT, site=loader, value=number):
         start = run.now
         run.passes_time(blocked + receive + MS)
-        run.record(Kind.NEXT_PARTS, start, start + blocked, site=loader, value=receive)
+        flags = 0 if told is None else NextPartsFlag.CPU_TOLD
+        value = receive if told is None else told
+        run.record(Kind.NEXT_PARTS, start, start + blocked, site=loader, value=value, flags=flags)
 
 
 def test_the_first_batch_of_a_pass_is_apart(tmp_path):
@@ -36,6 +44,30 @@ def test_the_first_batch_of_a_pass_is_apart(tmp_path):
     assert found.receive_s == pytest.approx(6 * 0.003)
     assert found.ready_share == pytest.approx(2 / 6)
     assert found.wait_total_s == pytest.approx(found.blocked_s + found.receive_s + 6 * 0.001)
+
+
+def test_working_is_told_from_waiting_for_the_worker(tmp_path):
+    run = FakeRun()
+    loader, optimizer = run.loader(num_workers=2), run.optimizer()
+    run.iterate(loader)
+    for number in range(1, 5):
+        told = 3 * MS | 1000 << RECEIVE_CPU_SHIFT
+        take(run, loader, number, blocked=MS, receive=3 * MS, told=told)
+        run.learn(optimizer)
+    [found] = run.summary(tmp_path).loaders
+    assert found.receive_s == pytest.approx(3 * 0.003)
+    assert found.receive_cpu_s == pytest.approx(3 * 0.001)
+
+
+def test_of_older_recordings_what_receiving_worked_is_not_known(tmp_path):
+    run = FakeRun()
+    loader, optimizer = run.loader(num_workers=2), run.optimizer()
+    run.iterate(loader)
+    for number in range(1, 4):
+        take(run, loader, number, blocked=MS, receive=3 * MS)
+        run.learn(optimizer)
+    [found] = run.summary(tmp_path).loaders
+    assert (found.receive_s, found.receive_cpu_s) == (pytest.approx(2 * 0.003), None)
 
 
 def test_each_loader_has_its_own(tmp_path):

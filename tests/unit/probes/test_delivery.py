@@ -22,9 +22,10 @@ from torch.utils.data import dataloader as torch_dataloader
 from trainprof.probes.delivery import DeliveryProbe
 from trainprof.probes.loader import LoaderProbe
 from trainprof.probes.session import KEPT_AT_FIRST, Probe, Session
-from trainprof.record.schema import Kind, Topic
+from trainprof.record.schema import RECEIVE_CPU_SHIFT, Kind, NextPartsFlag, Topic
 
 Compare = Callable[..., Any]
+LOW_BITS = (1 << RECEIVE_CPU_SHIFT) - 1
 
 
 class Numbers(Dataset[int]):
@@ -54,8 +55,11 @@ def test_each_next_is_split(recorder: Recorder) -> None:
     assert len(parts) == len(calls) == 3
     for part, call in zip(parts, calls, strict=True):
         assert part.text["kind"] == "DataLoader"
+        received_ns, cpu_us = part.value & LOW_BITS, part.value >> RECEIVE_CPU_SHIFT
+        assert part.flags == NextPartsFlag.CPU_TOLD
         assert call.start <= part.start
-        assert 0 < part.ns + part.value <= call.ns
+        assert 0 < part.ns + received_ns <= call.ns
+        assert cpu_us * 1000 <= part.ns + received_ns
 
 
 def test_without_workers_there_is_nothing_to_split(recorder: Recorder) -> None:

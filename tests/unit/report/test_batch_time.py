@@ -86,6 +86,13 @@ def test_training_waits_for_a_batch_of_workers_in_parts() -> None:
     assert sum(part.seconds for part in parts) == pytest.approx(0.0769)
 
 
+def test_waiting_for_the_worker_is_told_from_unpickling() -> None:
+    loader = replace(summaries.starved().loaders[0], receive_s=1.61, receive_cpu_s=0.4)
+    parts = {part.name: part.seconds for part in waiting_parts(loader)}
+    assert parts["handover"] / parts["receive"] == pytest.approx(1.21 / 0.4)
+    assert sum(parts.values()) == pytest.approx(0.0769)
+
+
 def test_without_workers_training_waits_while_it_makes_the_batch() -> None:
     parts = waiting_parts(summaries.slow_loader().loaders[0])
     assert [part.name for part in parts] == ["making", "sampler", "rest"]

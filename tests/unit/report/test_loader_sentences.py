@@ -143,6 +143,16 @@ def test_the_names_of_limits_are_the_models() -> None:
             "few large tensors, not many small ones or Python objects; more workers would not help",
         ),
         (
+            replace(
+                loader(bound=summaries.bound("receive in the main process", receive=0.03)),
+                receive_s=3.0,
+                receive_cpu_s=0.2,
+            ),
+            "taking a batch of 4.60 MiB over, 30.0 ms each, mostly until its worker, busy with the "
+            "next batches, hands out its tensors",
+            "fewer tensors a batch (a worker is asked for each), or cheaper samples",
+        ),
+        (
             loader(bound=summaries.bound("sampler", sampler=0.03, compute=0.01)),
             "drawing the indices of a batch, 30.0 ms each, in the training process",
             "a cheaper sampler; workers do not draw",
@@ -209,7 +219,7 @@ def test_a_worker_that_died_is_named(lost: dict[str, Any], words: str) -> None:
 
 def test_begun_passes_that_cost_most_are_named() -> None:
     many = loader(passes=5, wait_total_s=1.0, init_s=summaries.statistics(0.8, n=5))
-    told = "most of its cost are 5 passes begun: workers and first batches, 4.43 s"
+    told = "beginning 5 passes (workers, first batches) took 4.43 s, most of its cost"
     assert warnings(many, run()) == [f"{told}; persistent_workers=True keeps them"]
     assert warnings(replace(many, persistent_workers=True), run()) == [told]
     assert warnings(replace(many, num_workers=0), run()) == []

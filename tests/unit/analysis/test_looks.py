@@ -1,0 +1,96 @@
+"""Which lines the time goes to, from planted looks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.events import MS, FakeRun
+
+from trainprof.analysis.looks import MAKING, MIN_LOOKS, hottest
+from trainprof.analysis.summary import RunSummary
+from trainprof.record.schema import Kind, LookFlag, Topic
+
+STEPS = 30
+
+
+def stack(run: FakeRun, *frames: tuple[int, str]) -> int:
+    sites = [run.text(Topic.SITE, ["train.py", line, name]) for line, name in frames]
+    return run.text(Topic.STACK, sites)
+
+
+def look(run: FakeRun, seen: int, *, late: int = 0) -> None:
+    """A look wanted now, and taken some ns later."""
+    flags = LookFlag.KNOWN if seen else 0
+    run.record(Kind.LOOK, run.now, run.now + late, site=seen, flags=flags)
+
+
+def train(run: FakeRun, tmp_path: Path, in_loop: int, *, known: float = 1.0) -> RunSummary:
+    """Steps of 30 ms: 20 in the optimizer, 10 in Python behind it, looked at once in each."""
+    loader, optimizer = run.loader(), run.optimizer()
+    of_update = stack(run, (52, "train"))
+    run.iterate(loader)
+    for step in range(STEPS):
+        run.next(loader, MS)
+        with run.span(Kind.OPTIMIZER_STEP, site=optimizer):
+            run.passes_time(10 * MS)
+            look(run, of_update)
+            run.passes_time(10 * MS)
+        run.passes_time(5 * MS)
+        look(run, in_loop if step < known * STEPS else 0)
+        run.passes_time(5 * MS)
+    run.stop(loader)
+    return run.summary(tmp_path)
+
+
+def test_python_between_the_parts_is_told_by_line_and_by_what_called_it(tmp_path: Path) -> None:
+    run = FakeRun()
+    found = train(run, tmp_path, stack(run, (9, "score"), (57, "train")))
+    line = hottest(found.hot_lines, "other")
+    assert line is not None
+    assert (line.site, line.function, line.called_from) == ("train.py:9", "score", ["train.py:57"])
+    assert (line.share, line.looks) == (1.0, STEPS)
+    assert line.seconds == pytest.approx(found.ledger.seconds["other"], rel=0.1)
+    of_update = hottest(found.hot_lines, "optimizer")
+    assert of_update is not None
+    assert of_update.site == "train.py:52"
+
+
+def test_a_look_that_came_too_late_says_nothing(tmp_path: Path) -> None:
+    run = FakeRun()
+    found = train(run, tmp_path, stack(run, (57, "train")), known=0.4)
+    assert hottest(found.hot_lines, "other") is None
+    assert hottest(found.hot_lines, "optimizer") is not None
+
+
+def test_few_looks_name_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert MIN_LOOKS < STEPS
+    monkeypatch.setattr("trainprof.analysis.looks.MIN_LOOKS", STEPS + 1)
+    run = FakeRun()
+    assert train(run, tmp_path, stack(run, (57, "train"))).hot_lines == []
+
+
+def test_the_making_of_batches_is_told_by_line(tmp_path: Path) -> None:
+    run = FakeRun()
+    loader, optimizer = run.loader(), run.optimizer()
+    decodes, flips = (stack(run, (line, "__getitem__")) for line in (7, 8))
+    run.iterate(loader)
+    for step in range(STEPS):
+        with (
+            run.span(Kind.LOADER_NEXT, site=loader, value=step + 1),
+            run.span(Kind.FETCH, site=loader, value=4),
+        ):
+            run.passes_time(5 * MS)
+            look(run, decodes if step % 3 else flips)
+            run.passes_time(5 * MS)
+        run.learn(optimizer)
+    run.stop(loader)
+    [found] = run.summary(tmp_path).loaders
+    [line] = found.hot_lines  # of one function that with most looks
+    assert (line.part, line.site, line.looks) == (MAKING, "train.py:7", STEPS)
+    assert line.seconds == pytest.approx(STEPS * 0.010)
+
+
+def test_a_lost_text_names_no_line(tmp_path: Path) -> None:
+    run = FakeRun()
+    assert hottest(train(run, tmp_path, 4711).hot_lines, "other") is None

@@ -1,0 +1,130 @@
+"""Where threads are seen to stand, and what the thread that looks leaves behind."""
+
+from __future__ import annotations
+
+import _thread
+import gc
+import json
+import os
+import signal
+import threading
+from typing import Any
+
+import pytest
+import torch
+from support.session import Event, Recorder, Recording
+
+from trainprof.probes import looks
+from trainprof.probes.forward import ForwardProbe
+from trainprof.probes.looks import LooksProbe, why_not_here
+from trainprof.record.schema import Kind, LookFlag, Topic
+
+pytestmark = pytest.mark.skipif(why_not_here() is not None, reason="not told here")
+
+
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(looks, "PERIOD_NS", 1_000_000)
+
+
+def compute() -> None:
+    torch.nn.Linear(2, 2)(torch.ones(1, 2))
+
+
+def burn() -> int:
+    return sum(number for number in range(200_000))
+
+
+def frames(recording: Recording, look: Event) -> list[str]:
+    """Returns the functions of the user's that a look met, innermost first."""
+    return [json.loads(recording.texts[site][1])[2] for site in look.text]
+
+
+@pytest.mark.usefixtures("often")
+def test_a_busy_line_is_met_and_so_is_the_line_that_called_it(recorder: Recorder) -> None:
+    probe = LooksProbe()
+    recorder.start(probe, ForwardProbe())
+    compute()
+    while probe._looks < 60:
+        burn()
+    recording = recorder.read()
+    assert recording.notes(Topic.PROBE_FAILED) == []
+    met = [one for one in recording.of(Kind.LOOK) if one.text]
+    assert all(one.flags == LookFlag.KNOWN and one.start <= one.end for one in met)
+    burning = [one for one in met if "burn" in frames(recording, one)[:2]]
+    assert len(burning) > len(met) / 2
+    callers = [" ".join(frames(recording, one)[1:]) for one in burning]
+    assert all("test_a_busy_line" in names for names in callers)
+
+
+def test_nothing_is_looked_at_before_something_computes(recorder: Recorder) -> None:
+    probe = LooksProbe()
+    recorder.start(probe, ForwardProbe())
+    assert recorder.read().of(Kind.LOOK) == []
+    assert probe._stop is None
+
+
+@pytest.mark.usefixtures("often")
+def test_the_script_sees_no_thread_of_its_own_and_none_goes_on(recorder: Recorder) -> None:
+    before, was_enabled = threading.enumerate(), gc.isenabled()
+    probe = LooksProbe()
+    session = recorder.start(probe, ForwardProbe())
+    compute()
+    assert threading.enumerate() == before
+    while probe._looks < 3:
+        burn()
+    for finish in session.at_end:
+        finish()
+    looks_taken = probe._looks
+    burn()
+    assert probe._looks == looks_taken
+    assert gc.isenabled() is was_enabled
+
+
+@pytest.mark.usefixtures("often")
+def test_no_signal_of_the_script_is_delivered_to_it(recorder: Recorder) -> None:
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    recorder.start(LooksProbe(), ForwardProbe())
+    compute()
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == mask
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+    try:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert signal.sigwait([signal.SIGUSR1]) == signal.SIGUSR1
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+@pytest.mark.usefixtures("often")
+def test_a_forked_child_is_not_looked_at_and_its_parent_still_is(recorder: Recorder) -> None:
+    probe = LooksProbe()
+    recorder.start(probe, ForwardProbe())
+    compute()
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if probe._stop is None and _thread._count() == 0 else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+    before = probe._looks
+    while probe._looks < before + 3:
+        burn()
+
+
+def test_lines_that_are_timed_are_not_looked_at(recorder: Recorder) -> None:
+    probe = LooksProbe()
+    recorder.start(probe, ForwardProbe(), options={"lines": {"only": None}})
+    compute()
+    assert probe._stop is None
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value", "why"),
+    [
+        ("platform", "beos", None),
+        ("_is_gil_enabled", lambda: False, "not without the GIL"),
+    ],
+)
+def test_where_it_cannot_be_done_says_why(
+    monkeypatch: pytest.MonkeyPatch, attribute: str, value: Any, why: str | None
+) -> None:
+    monkeypatch.setattr(looks.sys, attribute, value, raising=False)
+    assert why_not_here() == why

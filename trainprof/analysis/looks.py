@@ -1,0 +1,213 @@
+"""Which lines the time goes to, by looks at where threads stood: probes/looks.py takes them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from trainprof.analysis.events import Bool, Events, Int64, Nesting, ProcessLog
+from trainprof.analysis.fetches import Details, FetchTable
+from trainprof.analysis.ledger import KEY, Attribution, Window, within
+from trainprof.analysis.names import UNKNOWN_SITE, Sites
+from trainprof.analysis.summary import HotLine
+from trainprof.record.schema import Kind, LookFlag, Topic
+
+# Fewer looks say little about a part of the run.
+MIN_LOOKS: Final = 12
+# Of the moments at which a look was wanted: where fewer could be taken, those that could are no
+# fair sample of the others.
+MIN_KNOWN_SHARE: Final = 0.5
+SHOWN_FROM_SHARE: Final = 0.05
+_SHOWN_LINES: Final = 5
+MAKING: Final = "making batches"
+
+Texts = Mapping[Topic, Mapping[int, Any]]
+# (site, function) of each of the user's frames, innermost first.
+Stack = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Looks:
+    """At one thread, in order; shape (n,).
+
+    Attributes:
+        wanted_ns, taken_ns: When each was to be taken, and when it was.
+        is_known: Whether the thread stood then where it had stood at the wanted moment.
+        stack: Id of a STACK text, 0 where none of the frames was the user's.
+    """
+
+    wanted_ns: Int64
+    taken_ns: Int64
+    is_known: Bool
+    stack: Int64
+
+
+def looks_of(details: Details, thread: int) -> Looks:
+    """Picks the looks at a thread out of a process's details."""
+    rows = details[(details["kind"] == Kind.LOOK) & (details["thread"] == thread)]
+    rows = rows[np.argsort(rows["end"], kind="stable")]
+    is_known = (rows["flags"] & LookFlag.KNOWN) > 0
+    return Looks(
+        rows["start"].astype(np.int64),
+        rows["end"].astype(np.int64),
+        is_known,
+        rows["site"].astype(np.int64),
+    )
+
+
+def looked_at(details: Details) -> list[int]:
+    """Returns the threads that were looked at."""
+    threads: list[int] = np.unique(details["thread"][details["kind"] == Kind.LOOK]).tolist()
+    return threads
+
+
+class LineNames:
+    """Turns stacks into lines."""
+
+    def __init__(self, texts: Texts, sites: Sites) -> None:
+        self._stacks = texts[Topic.STACK]
+        self._places = texts[Topic.SITE]
+        self._sites = sites
+
+    def stacks(self, ids: Int64) -> Counter[Stack]:
+        """Counts the stacks of these ids; those whose text is lost are empty."""
+        counted = Counter[Stack]()
+        for number, count in Counter(ids.tolist()).items():
+            counted[self._frames(number)] += count
+        return counted
+
+    def _frames(self, stack: int) -> Stack:
+        told = self._stacks.get(stack)
+        numbers = [n for n in told if isinstance(n, int)] if isinstance(told, list) else []
+        return tuple((self._sites[n], self._function(n)) for n in numbers)
+
+    def _function(self, number: int) -> str:
+        place = self._places.get(number)
+        return str(place[2]) if isinstance(place, list) and len(place) > 2 else ""
+
+
+def line_names(log: ProcessLog, cwd: Any) -> LineNames:
+    """Returns the names in a process's log.
+
+    Args:
+        cwd: Where the run was started.
+    """
+    texts = {topic: log.texts_of(topic) for topic in (Topic.STACK, Topic.SITE)}
+    return LineNames(texts, Sites(texts[Topic.SITE], cwd if isinstance(cwd, str) else None))
+
+
+def lines_of_training(
+    looks: Looks,
+    events: Events,
+    nesting: Nesting,
+    attribution: Attribution,
+    window: Window,
+    seconds: Mapping[str, float],
+    names: LineNames,
+) -> list[HotLine]:
+    """Returns the lines that the parts of the training loop go to, part by part.
+
+    Args:
+        looks: At the training thread.
+        events, nesting, attribution: Its.
+        window: The run.
+        seconds: Of each part inside the loop, by ledger key.
+        names: Of what was seen.
+    """
+
+    def part_at(times: Int64) -> Int64:
+        around = _event_around(events, nesting, times)
+        key = np.where(around >= 0, attribution.key[around], -1).astype(np.int64)
+        key[key < 0] = KEY["other"]
+        key[within(attribution.segments, times)] = KEY["evaluation"]
+        key[(times < window.loop_start) | (times >= window.loop_end)] = -1
+        return key
+
+    taken, wanted = part_at(looks.taken_ns), part_at(np.sort(looks.wanted_ns))
+    found: list[HotLine] = []
+    for name, key in KEY.items():
+        asked = int(np.count_nonzero(wanted == key))
+        met = looks.stack[(taken == key) & looks.is_known]
+        found += _lines(name, names.stacks(met), asked, seconds.get(name))
+    return found
+
+
+def lines_of_making(
+    fetches: FetchTable, looks_by: Mapping[tuple[int, int], tuple[Looks, LineNames]]
+) -> list[HotLine]:
+    """Returns the lines that the making of one loader's batches goes to.
+
+    Args:
+        fetches: Of the loader.
+        looks_by: Looks, and the names of what was seen, by pid and thread.
+    """
+    asked, stacks = 0, Counter[Stack]()
+    for (pid, thread), (looks, names) in looks_by.items():
+        chosen = (fetches.pid == pid) & (fetches.thread == thread)
+        start = fetches.start_ns[chosen]
+        if len(start) == 0:
+            continue
+        in_order = np.argsort(start, kind="stable")
+        start, end = start[in_order], (start + fetches.wall_ns[chosen])[in_order]
+
+        def is_fetching(times: Int64, start: Int64 = start, end: Int64 = end) -> Bool:
+            place = np.searchsorted(start, times, side="right") - 1
+            found: Bool = (place >= 0) & (times < end[np.maximum(place, 0)])
+            return found
+
+        asked += int(np.count_nonzero(is_fetching(looks.wanted_ns)))
+        stacks += names.stacks(looks.stack[is_fetching(looks.taken_ns) & looks.is_known])
+    return _lines(MAKING, stacks, asked, float(fetches.wall_ns.sum() / 1e9))
+
+
+def _event_around(events: Events, nesting: Nesting, times: Int64) -> Int64:
+    """Returns the innermost event around each time, -1 where there is none."""
+    around = np.searchsorted(events.start, times, side="right").astype(np.int64) - 1
+    while True:
+        is_over = (around >= 0) & (events.end[np.maximum(around, 0)] <= times)
+        if not is_over.any():
+            return around
+        around[is_over] = nesting.parent[around[is_over]]
+
+
+def _lines(part: str, stacks: Counter[Stack], asked: int, seconds: float | None) -> list[HotLine]:
+    """Counts the functions that the looks met, each by the line of it that was met most."""
+    known = stacks.total()
+    if asked < MIN_LOOKS or known < MIN_KNOWN_SHARE * asked:
+        return []
+    by_function: dict[tuple[str, str], Counter[str]] = {}
+    callers: dict[tuple[str, str], Counter[tuple[str, ...]]] = {}
+    for frames, count in stacks.items():
+        if not frames or frames[0][0] == UNKNOWN_SITE:
+            continue
+        (site, function), *outer = frames
+        key = (site.rpartition(":")[0], function)
+        by_function.setdefault(key, Counter())[site] += count
+        callers.setdefault(key, Counter())[tuple(of for of, _ in outer)] += count
+    found = []
+    for key, lines in by_function.items():
+        met = lines.total()
+        share = met / known
+        if share >= SHOWN_FROM_SHARE:
+            [(site, _)], [(called_from, _)] = lines.most_common(1), callers[key].most_common(1)
+            found.append(
+                HotLine(
+                    part=part,
+                    site=site,
+                    function=key[1],
+                    called_from=list(called_from),
+                    looks=met,
+                    share=share,
+                    seconds=None if seconds is None else share * seconds,
+                )
+            )
+    return sorted(found, key=lambda line: -line.share)[:_SHOWN_LINES]
+
+
+def hottest(lines: Sequence[HotLine], part: str) -> HotLine | None:
+    """Returns the line that most of a part goes to."""
+    return next((line for line in lines if line.part == part), None)

@@ -1,0 +1,186 @@
+"""Looks at the lines that computing threads and workers stand at, a few times a second."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import signal
+import sys
+from _thread import allocate_lock, get_ident, start_new_thread
+from random import Random
+from time import perf_counter_ns
+from types import CodeType, FrameType, ModuleType
+from typing import Any, Final
+
+from trainprof.probes.own_waits import run_delay, times_waited
+from trainprof.probes.patcher import Patcher
+from trainprof.probes.session import Session
+from trainprof.record.schema import Kind, LookFlag, Topic
+
+# A look stops Python code for some 50 us.
+PERIOD_NS: Final = 40_000_000
+# Of a long run so many looks tell enough: it is then looked at more rarely.
+MANY_LOOKS: Final = 1_500
+LATER_PERIOD_NS: Final = 200_000_000
+_MOST_THREADS: Final = 4
+# Of a stack are kept so many of the user's frames at its leaf and so many at its root.
+_KEPT_FRAMES: Final = 6
+_MOST_STACKS: Final = 5_000
+# Whoever has to end it waits so long for it; it needs some 50 us.
+_PATIENCE_S: Final = 0.05
+
+
+class LooksProbe:
+    """A thread of ours that asks for the GIL now and then, and records where the others stand.
+
+    Where a thread runs Python code that does not let go, a look waits for the interpreter's switch
+    interval and meets it at work. Where it lets go by itself meanwhile, it has gone on to another
+    line: such a look says that nothing is known of the moment.
+
+    The thread is none of `threading`'s, takes no signals, and does not live while the process
+    forks.
+    """
+
+    name = "looks"
+
+    def __init__(self) -> None:
+        self._watched: list[int] = []
+        self._stop: Any = None
+        self._has_ended: Any = None
+        self._looks = 0
+        self._stacks: dict[tuple[int, ...], int] = {}
+
+    def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
+        if session.options.get("lines"):
+            return  # timed lines tell more, and looks would be timed with them
+        reason = why_not_here()
+        if reason is not None:
+            session.unavailable(self.name, reason)
+            return
+        self._session, self._patcher = session, patcher
+        session.look_here = patcher.guarded(self._watch)
+        patcher.on_undo(self._finish)
+        session.at_end.append(patcher.guarded(self._finish))
+        os.register_at_fork(
+            before=patcher.guarded(self._pause),
+            after_in_parent=patcher.guarded(self._begin),
+            after_in_child=self._forget,
+        )
+
+    def _watch(self) -> None:
+        """From now on the calling thread is looked at."""
+        thread = get_ident()
+        if thread not in self._watched and len(self._watched) < _MOST_THREADS:
+            self._watched.append(thread)
+            self._begin()
+
+    def _begin(self) -> None:
+        if self._stop is not None or not self._watched or self._patcher.is_silent:
+            return
+        stop, has_ended = allocate_lock(), allocate_lock()
+        stop.acquire()
+        has_ended.acquire()
+        # A signal that the script has blocked, to wait for it, would else be delivered to us.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
+            start_new_thread(self._run, (stop, has_ended))
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        self._stop, self._has_ended = stop, has_ended
+
+    def _finish(self) -> None:
+        self._pause()
+        self._watched = []
+
+    def _pause(self) -> None:
+        if self._stop is None:
+            return
+        stop, has_ended = self._stop, self._has_ended
+        self._stop = None
+        stop.release()
+        has_ended.acquire(True, _PATIENCE_S)
+
+    def _forget(self) -> None:
+        """In a forked child, whose threads are others; what was seen has its names there too."""
+        self._watched, self._stop = [], None
+        self._looks = 0
+
+    def _run(self, stop: Any, has_ended: Any) -> None:
+        try:
+            self._look_until(stop)
+        except Exception as error:
+            self._patcher.fail(error)
+        finally:
+            has_ended.release()
+
+    def _look_until(self, stop: Any) -> None:
+        now, wait, moment = perf_counter_ns, stop.acquire, Random().uniform
+        late_by_itself, waits = run_delay(), times_waited()
+        due, delayed = now(), late_by_itself()
+        while True:
+            period_ns = PERIOD_NS if self._looks < MANY_LOOKS else LATER_PERIOD_NS
+            due = max(due + round(period_ns * moment(0.5, 1.5)), now())
+            before = waits()
+            if wait(True, max(due - now(), 0) * 1e-9):
+                return
+            got = now()
+            # One for the wait itself; whoever finds the GIL taken has to wait once more.
+            was_free = waits() - before <= 1
+            last, delayed = delayed, late_by_itself()
+            waited_ns = got - due - (delayed - last)
+            is_known = was_free or waited_ns >= sys.getswitchinterval() * 1e9
+            self._looks += 1
+            # A collection here would run the script's finalizers on this thread.
+            was_enabled = gc.isenabled()
+            gc.disable()
+            try:
+                self._record(due, got, LookFlag.KNOWN if is_known else 0)
+            finally:
+                if was_enabled:
+                    gc.enable()
+
+    def _record(self, due: int, got: int, flags: int) -> None:
+        frames = sys._current_frames()
+        for thread in self._watched:
+            frame = frames.get(thread)
+            if frame is not None:
+                stack = self._stack(frame) if flags else 0
+                self._session.log.emit_of(thread, _LOOK, due, got, stack, 0, flags)
+        del frames
+
+    def _stack(self, frame: FrameType | None) -> int:
+        """Returns the id of the user's frames at and above `frame`, innermost first; 0 if none."""
+        sites, found, begins = self._session.sites, [], _beginning_of_child()
+        while frame is not None and frame.f_code is not begins:
+            if sites.is_user_code(frame.f_code):
+                found.append(sites.name(frame))
+            frame = frame.f_back
+        if len(found) > 2 * _KEPT_FRAMES:
+            found = [*found[:_KEPT_FRAMES], *found[-_KEPT_FRAMES:]]
+        key = tuple(found)
+        known = self._stacks.get(key, 0)
+        if known == 0 and key and len(self._stacks) < _MOST_STACKS:
+            known = self._stacks[key] = self._session.log.define(Topic.STACK, json.dumps(found))
+        return known
+
+
+def _beginning_of_child() -> CodeType | None:
+    """Returns the code that runs a child of multiprocessing's: what called it is the parent's."""
+    module = sys.modules.get("multiprocessing.process")
+    begins = getattr(getattr(module, "BaseProcess", None), "_bootstrap", None)
+    return getattr(begins, "__code__", None)
+
+
+def why_not_here() -> str | None:
+    """Returns why threads cannot be looked at here, None if they can."""
+    if sys.implementation.name != "cpython":
+        return f"not on {sys.implementation.name}"
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():
+        return "not without the GIL"
+    if not hasattr(signal, "pthread_sigmask"):
+        return f"not on {sys.platform}"
+    return None
+
+
+_LOOK: Final = int(Kind.LOOK)

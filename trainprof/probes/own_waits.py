@@ -1,0 +1,51 @@
+"""What a thread of ours was kept waiting for: the GIL, or a core."""
+
+from __future__ import annotations
+
+import os
+from _thread import get_native_id
+from collections.abc import Callable
+from typing import Final
+
+_PR_SET_TIMERSLACK: Final = 29
+_SCHEDSTAT_BYTES: Final = 96
+
+
+def times_waited() -> Callable[[], int]:
+    """Returns what counts how often the thread that calls it had to wait.
+
+    Raises:
+        ImportError: Where the platform does not tell.
+    """
+    import resource
+
+    usage, of_thread = resource.getrusage, resource.RUSAGE_THREAD
+    return lambda: usage(of_thread).ru_nvcsw
+
+
+def run_delay() -> Callable[[], int]:
+    """Returns what tells how long this thread has been kept waiting for a core, in ns.
+
+    It is read without letting go of the GIL, which Python's own functions would.
+    """
+    path = f"/proc/self/task/{get_native_id()}/schedstat".encode()
+    try:
+        import ctypes
+
+        libc = ctypes.PyDLL(None)
+        buffer = ctypes.create_string_buffer(_SCHEDSTAT_BYTES)
+        libc.prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
+        open_, read, close = libc.open, libc.read, libc.close
+    except (ImportError, OSError, AttributeError):
+        return lambda: 0
+
+    def read_delay() -> int:
+        descriptor = open_(path, os.O_RDONLY | os.O_CLOEXEC)
+        if descriptor < 0:
+            return 0
+        length = read(descriptor, buffer, _SCHEDSTAT_BYTES)
+        close(descriptor)
+        fields = buffer.raw[: max(length, 0)].split()
+        return int(fields[1]) if len(fields) > 1 else 0
+
+    return read_delay
