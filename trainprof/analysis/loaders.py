@@ -112,6 +112,7 @@ def _loader_of(
         site=sites[site if isinstance(site, int) else 0],
         role=p.role,
         kind=str(facts.get("kind", "unknown")),
+        is_iterable=_flag(facts.get("is_iterable")),
         dataset=_word(facts.get("dataset")),
         length=integer(facts.get("length")),
         num_workers=integer(facts.get("num_workers")),

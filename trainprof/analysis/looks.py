@@ -14,7 +14,7 @@ from trainprof.analysis.fetches import Details, FetchTable
 from trainprof.analysis.ledger import KEY, Attribution, Window, within
 from trainprof.analysis.names import UNKNOWN_SITE, Sites
 from trainprof.analysis.summary import HotLine
-from trainprof.record.schema import Kind, LookFlag, Topic
+from trainprof.record.schema import FETCHED, Kind, LookFlag, Topic
 
 # Fewer looks say little about a part of the run.
 MIN_LOOKS: Final = 12
@@ -73,17 +73,24 @@ class LineNames:
         self._places = texts[Topic.SITE]
         self._sites = sites
 
-    def stacks(self, ids: Int64) -> Counter[Stack]:
-        """Counts the stacks of these ids; those whose text is lost are empty."""
+    def stacks(self, ids: Int64, *, of_dataset: bool = False) -> Counter[Stack]:
+        """Counts the stacks of these ids; those whose text is lost are empty.
+
+        Args:
+            ids: Of STACK texts.
+            of_dataset: Only the stacks that make a batch in the user's own code are not empty.
+        """
         counted = Counter[Stack]()
         for number, count in Counter(ids.tolist()).items():
-            counted[self._frames(number)] += count
+            counted[self._frames(number, of_dataset=of_dataset)] += count
         return counted
 
-    def _frames(self, stack: int) -> Stack:
+    def _frames(self, stack: int, *, of_dataset: bool) -> Stack:
         told = self._stacks.get(stack)
         numbers = [n for n in told if isinstance(n, int)] if isinstance(told, list) else []
-        return tuple((self._sites[n], self._function(n)) for n in numbers)
+        if of_dataset and (FETCHED not in numbers or numbers[0] == FETCHED):
+            return ()
+        return tuple((self._sites[n], self._function(n)) for n in numbers if n != FETCHED)
 
     def _function(self, number: int) -> str:
         place = self._places.get(number)
@@ -160,7 +167,9 @@ def lines_of_making(
             return found
 
         asked += int(np.count_nonzero(is_fetching(looks.wanted_ns)))
-        stacks += names.stacks(looks.stack[is_fetching(looks.taken_ns) & looks.is_known])
+        stacks += names.stacks(
+            looks.stack[is_fetching(looks.taken_ns) & looks.is_known], of_dataset=True
+        )
     return _lines(MAKING, stacks, asked, float(fetches.wall_ns.sum() / 1e9))
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Final
 
 import numpy as np
@@ -11,6 +13,9 @@ import numpy as np
 from trainprof.analysis.batch_making import DEFAULT_SLOW_SAMPLES, SlowSamples
 from trainprof.analysis.delivery import worker_table
 from trainprof.analysis.devices import devices_of, least_busy, several_devices
+from trainprof.analysis.diagnosis.building import build_case
+from trainprof.analysis.diagnosis.diagnose import diagnose
+from trainprof.analysis.diagnosis.settings import rule_settings
 from trainprof.analysis.ending import ending
 from trainprof.analysis.epochs import epochs_of, evaluation_of
 from trainprof.analysis.events import Events
@@ -18,6 +23,7 @@ from trainprof.analysis.facts import Facts, integer, number
 from trainprof.analysis.faults import faults_of
 from trainprof.analysis.feeding import epoch_starts
 from trainprof.analysis.fetches import Details, FetchTable, fetch_table
+from trainprof.analysis.finding import Finding
 from trainprof.analysis.gpu_usage import phases_of
 from trainprof.analysis.inner_runs import inner_runs
 from trainprof.analysis.ledger import Attribution, attribute, ledger, loop_seconds
@@ -204,7 +210,7 @@ def _summary(run: _Analysed) -> _Shown:
     timeline, recording, facts = run.timeline, run.recording, run.facts
     window, sites = timeline.window, run.sites()
     # First of all: of long runs the fetches and the ledger's tables would not fit side by side.
-    loaders, samples = _loaders(run)
+    loaders, samples, inputs_of = _loaders(run)
     attribution = attribute(
         timeline.events,
         timeline.nesting,
@@ -273,7 +279,30 @@ def _summary(run: _Analysed) -> _Shown:
         not_observed=_not_observed(run, system, training, devices),
         faults=faults_of(recording, run.origin_ns),
     )
-    return _Shown(summary, evidence)
+    findings = _findings(summary, evidence, steps, inputs_of, run)
+    return _Shown(replace(summary, findings=findings), evidence)
+
+
+def _findings(
+    summary: RunSummary,
+    evidence: Evidence,
+    steps: StepTable,
+    inputs_of: Callable[[int], PipelineInputs | None],
+    run: _Analysed,
+) -> list[Finding]:
+    """None where lines were timed or devices waited for: that slows parts, and not alike."""
+    if evidence.has_timed_lines or evidence.was_synchronized:
+        return []
+    case = build_case(
+        summary,
+        training_s=evidence.training_s,
+        training=evidence.training,
+        inputs_of=inputs_of,
+        steady_ns=steps.wall_ns[steps.steady.mask],
+        checkpoint_site=evidence.checkpoint_site,
+        settings=rule_settings(run.recording.section("options").get("rules")),
+    )
+    return diagnose(case)
 
 
 def _run(run: _Analysed, account: Ledger) -> Run:
@@ -323,14 +352,17 @@ def _exit(recording: Recording) -> Exit:
     return ending(recording, [x for x in recording.logs if x.pid == pid or x.role == "script"])
 
 
-def _loaders(run: _Analysed) -> tuple[list[Loader], int | None]:
-    """Returns the loaders, and how many samples were trained on."""
+def _loaders(
+    run: _Analysed,
+) -> tuple[list[Loader], int | None, Callable[[int], PipelineInputs | None]]:
+    """Returns the loaders, how many samples were trained on, and the model's inputs by loader."""
     timeline, making = run.timeline, _batch_making(run)
     loaders = loaders_of(
         timeline.passes, timeline.on_thread, timeline.all_events, making, run.facts, run.sites()
     )
-    bounded = with_bounds(loaders, lambda number: _pipeline_inputs(run, making, number))
-    return bounded, trained_samples(timeline, making.fetches, run.facts)
+    inputs_of = cache(lambda number: _pipeline_inputs(run, making, number))
+    samples = trained_samples(timeline, making.fetches, run.facts)
+    return with_bounds(loaders, inputs_of), samples, inputs_of
 
 
 def _batch_making(run: _Analysed) -> BatchMaking:

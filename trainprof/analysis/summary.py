@@ -13,6 +13,7 @@ import typing
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from trainprof.analysis.finding import Finding
 from trainprof.analysis.gpu_figures import Energy, Gpu
 
 SUMMARY_SCHEMA_VERSION: Final = 1
@@ -288,6 +289,7 @@ class Loader:
     thread: str
     bound: LoaderBound | None = None
     receive_cpu_s: float | None = None
+    is_iterable: bool | None = None
     hot_lines: list[HotLine] = field(default_factory=list)
 
 
@@ -509,7 +511,7 @@ class RunSummary:
     ranks: list[dict[str, Any]]
     stragglers: list[dict[str, Any]]
     outliers: list[Outlier]
-    findings: list[dict[str, Any]]
+    findings: list[Finding]
     verdict: Verdict
     overhead: Overhead
     wait_threshold_s: float

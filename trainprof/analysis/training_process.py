@@ -138,7 +138,7 @@ def _joined(logs: list[ProcessLog], workers: list[ProcessLog]) -> TrainingProces
                     site = told.get("site")
                     told = {**told, "site": site + ids if isinstance(site, int) else None}
                 if topic is Topic.STACK and ids and isinstance(told, list):
-                    told = [site + ids for site in told if isinstance(site, int)]
+                    told = [site + ids if site else 0 for site in told if isinstance(site, int)]
                 texts[topic][number + ids] = told
         ids += max(log.texts, default=0)
         threads += int(log.events.thread.max()) + 1 if len(log.events) else 0

@@ -16,7 +16,7 @@ from typing import Any, Final
 from trainprof.probes.own_waits import run_delay, times_waited
 from trainprof.probes.patcher import Patcher
 from trainprof.probes.session import Session
-from trainprof.record.schema import Kind, LookFlag, Topic
+from trainprof.record.schema import FETCHED, Kind, LookFlag, Topic
 
 # A look stops Python code for some 50 us.
 PERIOD_NS: Final = 40_000_000
@@ -59,6 +59,8 @@ class LooksProbe:
             session.unavailable(self.name, reason)
             return
         self._session, self._patcher = session, patcher
+        fetch = sys.modules.get("torch.utils.data._utils.fetch")
+        self._fetch_file = getattr(fetch, "__file__", None)
         session.look_here = patcher.guarded(self._watch)
         patcher.on_undo(self._finish)
         session.at_end.append(patcher.guarded(self._finish))
@@ -155,6 +157,8 @@ class LooksProbe:
         while frame is not None and frame.f_code is not begins:
             if sites.is_user_code(frame.f_code):
                 found.append(sites.name(frame))
+            elif frame.f_code.co_filename == self._fetch_file:
+                found.append(FETCHED)
             frame = frame.f_back
         if len(found) > 2 * _KEPT_FRAMES:
             found = [*found[:_KEPT_FRAMES], *found[-_KEPT_FRAMES:]]

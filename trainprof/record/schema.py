@@ -113,6 +113,10 @@ FAULTS_SHIFT: Final = 44
 NOT_TOLD: Final = 0xFFFFFFFF
 
 
+# In a STACK text.
+FETCHED: Final = 0
+
+
 class Topic(IntEnum):
     """What a TEXT record's text describes; the text is one JSON value."""
 
@@ -130,7 +134,8 @@ class Topic(IntEnum):
     # {file, line, name, why, source}: a function whose lines are timed; `source` names the file in
     # sources/ that holds its text as run, or is null
     LINE_FUNCTION = 10
-    # [site id]: the user's frames of a stack, innermost first; of a deep one both ends
+    # [site id]: the user's frames of a stack, innermost first; of a deep one both ends. FETCHED
+    # stands where torch makes a batch: what comes before it is the dataset's
     STACK = 11
 
 

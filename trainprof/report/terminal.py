@@ -12,6 +12,7 @@ from trainprof.analysis.faults import RECORDING_STOPPED
 from trainprof.analysis.summary import RunSummary
 from trainprof.report import details, sections
 from trainprof.report.ending import cause, ending, is_memory_death, memory_before_the_end, progress
+from trainprof.report.findings_section import findings_section
 from trainprof.report.gpu_section import gpu_details, gpus_section
 from trainprof.report.layout import Page, written
 from trainprof.report.ledger_lines import FRAME_LINES, ledger_lines
@@ -69,6 +70,8 @@ def render(
     page = Page(width=width, unicode=unicode, verbose=verbose)
     above = [*_ending(summary, page), *BLANK, *_headline(summary, page), *BLANK]
     room = _line_budget(page) - len(above) - FRAME_LINES - len(BLANK)
+    findings = findings_section(summary, page, None if verbose else room // 2)
+    room -= len(findings) + (len(BLANK) if findings else 0)
     min_rows = rows_that_matter(summary)
     below = (
         _verbose_sections(summary, page)
@@ -77,7 +80,8 @@ def render(
     )
     max_rows = max(min(room - len(below), LEDGER_ROWS_AT_MOST), min_rows)
     ledger = _ledger(summary, page, max_rows)
-    return written([*above, *ledger, *BLANK, *below], page, color=color)
+    found = [*findings, *BLANK] if findings else []
+    return written([*above, *ledger, *BLANK, *found, *below], page, color=color)
 
 
 def opening(summary: RunSummary, *, width: int, color: bool, unicode: bool = True) -> str:

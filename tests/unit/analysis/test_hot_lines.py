@@ -9,13 +9,16 @@ from support.events import MS, FakeRun
 
 from trainprof.analysis.looks import MAKING, MIN_LOOKS, hottest
 from trainprof.analysis.summary import RunSummary
-from trainprof.record.schema import Kind, LookFlag, Topic
+from trainprof.record.schema import FETCHED, Kind, LookFlag, Topic
 
 STEPS = 30
 
 
-def stack(run: FakeRun, *frames: tuple[int, str]) -> int:
-    sites = [run.text(Topic.SITE, ["train.py", line, name]) for line, name in frames]
+def stack(run: FakeRun, *frames: tuple[int, str] | int) -> int:
+    sites = [
+        run.text(Topic.SITE, ["train.py", *frame]) if isinstance(frame, tuple) else frame
+        for frame in frames
+    ]
     return run.text(Topic.STACK, sites)
 
 
@@ -73,7 +76,8 @@ def test_few_looks_name_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_the_making_of_batches_is_told_by_line(tmp_path: Path) -> None:
     run = FakeRun()
     loader, optimizer = run.loader(), run.optimizer()
-    decodes, flips = (stack(run, (line, "__getitem__")) for line in (7, 8))
+    decodes, flips = (stack(run, (line, "__getitem__"), FETCHED, (50, "train")) for line in (7, 8))
+    collates = stack(run, FETCHED, (50, "train"))
     run.iterate(loader)
     for step in range(STEPS):
         with (
@@ -81,14 +85,16 @@ def test_the_making_of_batches_is_told_by_line(tmp_path: Path) -> None:
             run.span(Kind.FETCH, site=loader, value=4),
         ):
             run.passes_time(5 * MS)
-            look(run, decodes if step % 3 else flips)
+            look(run, flips if step % 3 == 0 else collates if step % 3 == 1 else decodes)
             run.passes_time(5 * MS)
         run.learn(optimizer)
     run.stop(loader)
     [found] = run.summary(tmp_path).loaders
     [line] = found.hot_lines  # of one function that with most looks
-    assert (line.part, line.site, line.looks) == (MAKING, "train.py:7", STEPS)
-    assert line.seconds == pytest.approx(STEPS * 0.010)
+    assert (line.part, line.function, line.looks) == (MAKING, "__getitem__", 2 * STEPS // 3)
+    assert line.site in ("train.py:7", "train.py:8")
+    assert line.called_from == ["train.py:50"]
+    assert line.seconds == pytest.approx(STEPS * 0.010 * 2 / 3)
 
 
 def test_a_lost_text_names_no_line(tmp_path: Path) -> None:

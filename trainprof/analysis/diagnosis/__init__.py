@@ -1,0 +1,1 @@
+"""What holds training back, at which line, what to change, and what that would give."""

@@ -1,0 +1,98 @@
+"""What rules look at: the summary, and of each loader what the pipeline model says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from trainprof.analysis.diagnosis.waiting import Cause
+from trainprof.analysis.looks import MAKING, hottest
+from trainprof.analysis.pipeline import PipelineInputs, Prediction, Rates
+from trainprof.analysis.summary import HotLine, Loader, RunSummary, Statistics
+
+# A function that takes less of the making of a batch is not named with it.
+NAMED_FROM_SHARE: Final = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderCase:
+    """A loader that the training thread consumes.
+
+    Attributes:
+        inputs: What its recording tells, None where the pipeline model does not apply.
+        measured: Its steps and waits as recorded, in the model's windows.
+        now: The model of the setting it was recorded with.
+        cause: Why training waits for it, None where it hardly does or that is not known.
+        training_s: Of the run's training phase.
+    """
+
+    loader: Loader
+    inputs: PipelineInputs | None
+    measured: Rates | None
+    now: Prediction | None
+    cause: Cause | None
+    training_s: float
+
+    @property
+    def wait_share(self) -> float:
+        """Share of training spent waiting for batches, the first of each pass left out."""
+        return self.loader.wait_total_s / self.training_s if self.training_s > 0 else 0.0
+
+    @property
+    def starts_s(self) -> float:
+        """Seconds spent on iterators, with the start of workers, and on first batches."""
+        return total_s(self.loader.init_s) + total_s(self.loader.first_batch_s)
+
+    @property
+    def cost_s(self) -> float:
+        return self.loader.wait_total_s + self.starts_s
+
+    def hot_line(self) -> HotLine | None:
+        """Returns the function that most of the making of its batches goes to, if it is much."""
+        line = hottest(self.loader.hot_lines, MAKING)
+        return line if line is not None and line.share >= NAMED_FROM_SHARE else None
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A run to be judged.
+
+    Attributes:
+        summary: Without findings.
+        training_s: Of the training phase.
+        training: Seconds per ledger key inside it.
+        feeding: The loaders that training consumes, costliest first.
+        evaluating: Those of evaluation.
+        checkpoint_site: The line whose checkpoints took longest.
+        noise: Of the mean steady step, as a share: by how much the halves of the run differ.
+        settings: Thresholds that the user has set, by "rule.name".
+    """
+
+    summary: RunSummary
+    training_s: float
+    training: Mapping[str, float]
+    feeding: list[LoaderCase]
+    evaluating: list[LoaderCase]
+    checkpoint_site: str | None
+    noise: float
+    settings: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def wall_s(self) -> float:
+        return self.summary.run.wall_s
+
+    def share(self, *keys: str) -> float:
+        """Returns the share of training that some ledger keys take."""
+        spent_s = sum(self.training.get(key, 0.0) for key in keys)
+        return spent_s / self.training_s if self.training_s > 0 else 0.0
+
+    def cores(self) -> float | None:
+        """Returns how many cores the run could use."""
+        told = self.summary.system.cpu.get("cores_usable") if self.summary.system else None
+        return float(told) if isinstance(told, (int, float)) else None
+
+
+def total_s(statistics: Statistics | None) -> float:
+    """Returns the sum of a series, 0 where there is none."""
+    return 0.0 if statistics is None else statistics.mean * statistics.n

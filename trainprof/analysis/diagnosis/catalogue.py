@@ -1,0 +1,45 @@
+"""The rules, in the order in which they are named where nothing is found."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from trainprof.analysis.diagnosis import (
+    gc_pauses,
+    python_in_loop,
+    saturated_cpu,
+    serial_loading,
+    slow_checkpoints,
+    slow_first_batch,
+    slow_receive,
+    slow_sampler,
+    slow_samples,
+    slow_validation,
+    storage_bound,
+    too_few_workers,
+    worker_restart,
+)
+from trainprof.analysis.diagnosis.rule import Rule, rule_in
+
+RULES: Final[tuple[Rule, ...]] = tuple(
+    rule_in(module)
+    for module in (
+        serial_loading,
+        too_few_workers,
+        saturated_cpu,
+        storage_bound,
+        slow_samples,
+        slow_receive,
+        slow_sampler,
+        worker_restart,
+        slow_first_batch,
+        slow_validation,
+        slow_checkpoints,
+        python_in_loop,
+        gc_pauses,
+    )
+)
+
+
+def rule_named(name: str) -> Rule | None:
+    return next((rule for rule in RULES if rule.id == name), None)

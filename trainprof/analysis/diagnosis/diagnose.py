@@ -1,0 +1,60 @@
+"""Asks every rule, and ranks what is worth a change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+from trainprof.analysis.diagnosis.case import Case
+from trainprof.analysis.diagnosis.catalogue import RULES
+from trainprof.analysis.diagnosis.rule import Rule
+from trainprof.analysis.finding import LIKELY, Finding
+from trainprof.analysis.steady import MIN_STEADY_STEPS
+
+# Less is not worth a change, nor can a run show it.
+LEAST_GAIN: Final = 0.03
+# The halves of a run may differ so much by chance: a gain has to be so many times that.
+NOISE_TIMES: Final = 2.0
+# More than that is no measure of noise: the run changed in the midst.
+_MOST_NOISE: Final = 0.15
+# Of the time that the change saves, by which it is called high or worth a warning (XProf, TraceML).
+_HIGH: Final = 0.2
+_WARN: Final = 0.1
+
+
+def diagnose(case: Case, rules: Iterable[Rule] = RULES) -> list[Finding]:
+    """Returns what is worth changing, most recoverable seconds first.
+
+    Nothing is found in less than 20 steady steps.
+    """
+    if case.summary.training.steady_steps < MIN_STEADY_STEPS:
+        return []
+    found = [(rule, rule.find(case)) for rule in rules]
+    worthwhile = [
+        _completed(finding, rule, case)
+        for rule, finding in found
+        if finding is not None and _is_worthwhile(finding, case)
+    ]
+    return sorted(worthwhile, key=lambda finding: -(finding.recoverable_s or 0.0))
+
+
+def least_gain(case: Case) -> float:
+    """Returns from which gain of training on a finding is reported."""
+    return max(LEAST_GAIN, NOISE_TIMES * min(case.noise, _MOST_NOISE))
+
+
+def _is_worthwhile(finding: Finding, case: Case) -> bool:
+    likely = float(finding.evidence[LIKELY])
+    of_run = (finding.recoverable_s or 0.0) / max(case.wall_s, 1e-9)
+    return likely - 1 >= least_gain(case) and of_run >= LEAST_GAIN / 2
+
+
+def _completed(finding: Finding, rule: Rule, case: Case) -> Finding:
+    saved = (finding.recoverable_s or 0.0) / max(case.training_s, 1e-9)
+    thresholds = {
+        name: case.settings.get(f"{rule.id}.{name}", threshold.value)
+        for name, threshold in rule.thresholds.items()
+    }
+    severity = "high" if saved >= _HIGH else "warn" if saved >= _WARN else "note"
+    return replace(finding, severity=severity, thresholds=thresholds)

@@ -1,0 +1,137 @@
+"""What a change would give: of training's steps, and of the whole run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from trainprof.analysis.diagnosis.case import Case, LoaderCase
+from trainprof.analysis.pipeline import Prediction, Setting, predict
+from trainprof.analysis.pipeline_scenario import Interval, PipelineInputs
+
+# Nobody can say more of a part that would be nearly all of the time.
+_MOST_REMOVED: Final = 0.99
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """How many times faster, at least and at most.
+
+    Attributes:
+        training: Of training's steps; of all training where the change lies outside of them.
+        run: Of the whole run.
+        likely: Of training's steps, or all of it: most likely, or at most.
+        saved_s: Of the whole run: most likely, or at most.
+        is_at_most: Only what cannot be exceeded is known.
+    """
+
+    training: tuple[float, float]
+    run: tuple[float, float]
+    likely: float
+    saved_s: float
+    is_at_most: bool
+
+
+def of_setting(case: Case, fed: LoaderCase, setting: Setting, found: Prediction) -> Gain | None:
+    """Returns what another setting of a loader would give, by the pipeline model.
+
+    Args:
+        case: The run.
+        fed: The loader.
+        setting: The new one; its workers may live on from pass to pass.
+        found: The model's answer to it.
+    """
+    if fed.inputs is None or fed.measured is None:
+        return None
+    steps = found.speedup_over(fed.measured.step_s)
+    batches, passes = fed.loader.iterations, max(fed.loader.passes, 1)
+    starting = predict(fed.inputs, replace(setting, is_persistent=False)).first_batch_s
+    later = found.first_batch_s if setting.is_persistent else starting
+    starts_s = [
+        one + (passes - 1) * other for one, other in zip(_of(starting), _of(later), strict=True)
+    ]
+    wall_s = case.wall_s
+    run_s = [
+        wall_s - batches * (fed.measured.step_s - step_s) - (fed.starts_s - start_s)
+        for step_s, start_s in zip(_of(found.step_s), starts_s, strict=True)
+    ]
+    best, likely, worst = (wall_s / max(s, (1 - _MOST_REMOVED) * wall_s) for s in run_s)
+    return Gain(
+        training=(steps.low, steps.high),
+        run=(min(worst, likely), max(best, likely)),
+        likely=steps.mid,
+        saved_s=wall_s - wall_s / likely,
+        is_at_most=False,
+    )
+
+
+def of_inputs(case: Case, fed: LoaderCase, changed: PipelineInputs) -> Gain | None:
+    """Returns what a loader would give at most if its recorded series were others.
+
+    Args:
+        case: The run.
+        fed: The loader.
+        changed: Its inputs without what the change takes away.
+    """
+    if fed.now is None or fed.measured is None:
+        return None
+    best = predict(changed)
+    saved_s = [now - then for now, then in zip(_of(fed.now.step_s), _of(best.step_s), strict=True)]
+    return _at_most_per_batch(case, fed, max(saved_s))
+
+
+def of_python(case: Case, seconds: float) -> Gain | None:
+    """Returns what training would gain at most without some of what its thread does in steps.
+
+    Where workers feed it, they have to keep up: the loader is played again with shorter steps.
+
+    Args:
+        case: The run.
+        seconds: Of the training phase.
+    """
+    fed = case.feeding[0] if case.feeding else None
+    if fed is None or not fed.loader.num_workers or fed.inputs is None or fed.now is None:
+        return outside_steps(case, seconds)
+    batches = max(fed.loader.iterations, 1)
+    mean_s = float(fed.inputs.compute_s.mean())
+    kept = max(1 - seconds / batches / mean_s, 1 - _MOST_REMOVED) if mean_s > 0 else 1.0
+    shorter = replace(fed.inputs, compute_s=fed.inputs.compute_s * kept)
+    best = predict(shorter)
+    return _at_most_per_batch(case, fed, fed.now.step_s.mid - best.step_s.mid)
+
+
+def outside_steps(case: Case, seconds: float) -> Gain:
+    """Returns what training would gain at most without some seconds of it."""
+    kept = max(1 - seconds / case.training_s, 1 - _MOST_REMOVED) if case.training_s > 0 else 1.0
+    of_run = max(1 - seconds / case.wall_s, 1 - _MOST_REMOVED) if case.wall_s > 0 else 1.0
+    return Gain((1.0, 1 / kept), (1.0, 1 / of_run), 1 / kept, seconds, is_at_most=True)
+
+
+def without_running(inputs: PipelineInputs) -> PipelineInputs:
+    """Returns the inputs of a loader whose batches cost no CPU."""
+    running = inputs.running_s
+    wall = inputs.fetch_s
+    asleep = np.zeros_like(wall) if running is None else np.maximum(wall - running, 0.0)
+    asleep = np.where(np.isnan(asleep), 0.0, asleep)
+    nothing = np.zeros_like(wall)
+    return replace(
+        inputs, fetch_s=asleep, running_s=nothing, runnable_s=None, cpu_s=None, fetch_slowdown=0.0
+    )
+
+
+def _at_most_per_batch(case: Case, fed: LoaderCase, saved_s: float) -> Gain | None:
+    assert fed.measured is not None
+    step_s = fed.measured.step_s
+    if not np.isfinite(saved_s) or step_s <= 0:
+        return None
+    kept_s = max(step_s - max(saved_s, 0.0), (1 - _MOST_REMOVED) * step_s)
+    all_s = fed.loader.iterations * (step_s - kept_s)
+    run = case.wall_s / max(case.wall_s - all_s, (1 - _MOST_REMOVED) * case.wall_s)
+    likely = step_s / kept_s
+    return Gain((1.0, likely), (1.0, run), likely, all_s, is_at_most=True)
+
+
+def _of(interval: Interval) -> tuple[float, float, float]:
+    return interval.low, interval.mid, interval.high

@@ -1,0 +1,45 @@
+"""Python's garbage collector stops training.
+
+What it means: a full collection walks all objects that Python tracks; datasets and caches of
+millions of small objects make that long, and it comes again and again.
+
+How it is measured: the collector's own callbacks, pauses of 20 us and more.
+
+When it is wrong: hardly ever; the share is what was stopped.
+
+What to do: gc.freeze() once everything is loaded takes it out of later collections; or gc.disable()
+and a gc.collect() at the end of each epoch. Arrays instead of millions of objects end it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from trainprof.analysis.diagnosis.case import Case
+from trainprof.analysis.diagnosis.gains import of_python
+from trainprof.analysis.diagnosis.plain import plain_finding
+from trainprof.analysis.diagnosis.rule import Threshold
+from trainprof.analysis.diagnosis.wording import share, span
+from trainprof.analysis.finding import Finding
+
+ID: Final = "gc_pauses"
+THRESHOLDS: Final = {
+    "share": Threshold(0.03, "of training; msprof and xpu_timer warn from 1 % (RULES CP-6)"),
+}
+
+
+def find(case: Case) -> Finding | None:
+    least = case.settings.get(f"{ID}.share", THRESHOLDS["share"].value)
+    spent_s, part = case.training.get("gc", 0.0), case.share("gc")
+    gain = of_python(case, spent_s) if part >= least else None
+    if gain is None:
+        return None
+    return plain_finding(
+        ID,
+        f"Python's garbage collector stops training for {span(spent_s)}, {share(part)} of it",
+        gain,
+        site=None,
+        advice="gc.freeze() once everything is loaded, or gc.disable() and gc.collect() once an "
+        "epoch",
+        evidence={"gc_s": spent_s, "gc_share": part},
+    )

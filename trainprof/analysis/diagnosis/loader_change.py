@@ -1,0 +1,120 @@
+"""What findings about a loader have in common."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trainprof.analysis.diagnosis.case import Case, LoaderCase
+from trainprof.analysis.diagnosis.gains import Gain, of_setting
+from trainprof.analysis.diagnosis.wording import place, share
+from trainprof.analysis.finding import LIKELY, Finding
+
+
+def of_cause(case: Case, rule: str, cause: str) -> LoaderCase | None:
+    """Returns the costliest loader for whose batches training waits because of `cause`."""
+    least = case.settings.get(f"{rule}.wait_share", 0.0)
+    return next(
+        (
+            fed
+            for fed in case.feeding
+            if fed.cause is not None and fed.cause.name == cause and fed.wait_share >= least
+        ),
+        None,
+    )
+
+
+def more_workers(case: Case, fed: LoaderCase, rule: str, title: str) -> Finding | None:
+    """Returns the finding that a loader should have the workers that its cause names."""
+    assert fed.cause is not None
+    setting, found = fed.cause.setting, fed.cause.found
+    gain = None if setting is None or found is None else of_setting(case, fed, setting, found)
+    if setting is None or gain is None:
+        return None
+    change: dict[str, Any] = {"num_workers": setting.workers}
+    if setting.is_persistent and not fed.loader.persistent_workers:
+        change["persistent_workers"] = True
+    return finding(
+        case,
+        fed,
+        rule,
+        title,
+        gain,
+        advice=f"{fed.loader.kind}(..., {arguments(change)})",
+        change=change,
+        cautions=_cautions(fed, setting.workers),
+    )
+
+
+def finding(
+    case: Case,
+    fed: LoaderCase,
+    rule: str,
+    title: str,
+    gain: Gain,
+    *,
+    advice: str,
+    change: dict[str, Any] | None = None,
+    cautions: list[str] | None = None,
+    also: list[str] | None = None,
+    evidence: dict[str, Any] | None = None,
+    site: str | None = None,
+) -> Finding:
+    """Returns a finding about a loader, with the numbers that all of them rest on."""
+    measured, loader = fed.measured, fed.loader
+    numbers = {
+        "wait_share": fed.wait_share,
+        "wait_total_s": loader.wait_total_s,
+        "wait_per_batch_s": None if measured is None else measured.wait_s,
+        "batch_s": None if measured is None else measured.step_s,
+        "making_a_batch_s": loader.fetch.wall_s.mean
+        if loader.fetch and loader.fetch.wall_s
+        else None,
+        "workers": loader.num_workers,
+        "cores": case.cores(),
+        **(evidence or {}),
+        LIKELY: gain.likely,
+    }
+    return Finding(
+        id=rule,
+        severity="",
+        title=title,
+        evidence=numbers,
+        site=site or loader.site,
+        advice=advice,
+        change=change or {},
+        recoverable_s=gain.saved_s,
+        predicted_speedup=list(gain.training),
+        run_speedup=list(gain.run),
+        is_at_most=gain.is_at_most,
+        cautions=cautions or [],
+        also=[*(also or []), *_where_it_goes(fed)],
+        verify="run it again with the change: trainprof compare BASE OTHER tells the two apart",
+    )
+
+
+def arguments(change: dict[str, Any]) -> str:
+    """Returns arguments as one would write them in a call."""
+    return ", ".join(f"{name}={value!r}" for name, value in change.items())
+
+
+def _where_it_goes(fed: LoaderCase) -> list[str]:
+    line = fed.hot_line()
+    if line is None:
+        return []
+    return [f"{share(line.share)} of making a batch goes to {place(line)}"]
+
+
+def _cautions(fed: LoaderCase, workers: int) -> list[str]:
+    told = []
+    if fed.loader.is_iterable:
+        told.append(
+            "the dataset is an IterableDataset: each worker yields all of it unless it asks "
+            "get_worker_info() for its share"
+        )
+    if not fed.loader.num_workers:
+        told.append("random augmentation draws other numbers in workers than it does now")
+        if fed.loader.start_method in ("spawn", "forkserver"):
+            told.append("dataset and collate function must be picklable")
+    if fed.inputs is not None and workers > fed.inputs.cores:
+        told.append("more workers than cores: they mostly sleep, but each takes memory")
+    return told

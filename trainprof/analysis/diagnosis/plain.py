@@ -1,0 +1,37 @@
+"""Findings that no loader stands behind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trainprof.analysis.diagnosis.gains import Gain
+from trainprof.analysis.finding import LIKELY, Finding
+
+
+def plain_finding(
+    rule: str,
+    title: str,
+    gain: Gain,
+    *,
+    site: str | None,
+    advice: str,
+    evidence: Mapping[str, Any],
+    also: list[str] | None = None,
+) -> Finding:
+    """Returns a finding of what training would gain at most without some of its time."""
+    return Finding(
+        id=rule,
+        severity="",
+        title=title,
+        evidence={**evidence, LIKELY: gain.likely},
+        site=site,
+        advice=advice,
+        change={},
+        recoverable_s=gain.saved_s,
+        predicted_speedup=list(gain.training),
+        run_speedup=list(gain.run),
+        is_at_most=gain.is_at_most,
+        also=also or [],
+        verify="run it again with the change: trainprof compare BASE OTHER tells the two apart",
+    )

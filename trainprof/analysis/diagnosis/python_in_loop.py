@@ -1,0 +1,77 @@
+"""Python code of the training loop, between loading, forward, backward and optimizer, takes long.
+
+What it means: logging, metrics, drawing, converting, loops over elements: code that runs in each
+step while nothing trains.
+
+How it is measured: the training thread's time that none of the hooked parts of a step covers, and
+looks at the line where the thread stands, 25 times a second.
+
+When it is wrong: where a training loop computes with torch functions outside of any module, or
+waits there for something else (a queue, another process), it is counted here too. On a GPU, such
+code costs nothing while the device still has work queued.
+
+What to do: look at the named line. Do it every 100th step, on tensors at once instead of element by
+element, or on another thread. `trainprof lines` times each of its lines.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from trainprof.analysis.diagnosis.case import Case
+from trainprof.analysis.diagnosis.gains import of_python
+from trainprof.analysis.diagnosis.plain import plain_finding
+from trainprof.analysis.diagnosis.rule import Threshold
+from trainprof.analysis.diagnosis.wording import place, share, span
+from trainprof.analysis.finding import Finding
+from trainprof.analysis.ledger import ELSEWHERE
+from trainprof.analysis.looks import hottest
+from trainprof.analysis.passes import TRAINING
+
+ID: Final = "python_in_loop"
+THRESHOLDS: Final = {
+    "share": Threshold(0.1, "of training (TraceML, gpuprof; RULES CP-3)"),
+}
+# A function that takes less of it is not the one to change.
+_NAMED_FROM_SHARE: Final = 0.25
+
+
+def find(case: Case) -> Finding | None:
+    least = case.settings.get(f"{ID}.share", THRESHOLDS["share"].value)
+    spent_s, part = case.training.get("other", 0.0), case.share("other")
+    if part < least or _is_read_ahead(case):
+        return None
+    gain = of_python(case, spent_s)
+    if gain is None:
+        return None
+    places = case.summary.ledger.other_by_place
+    most = max(places, key=lambda name: places[name], default=ELSEWHERE)
+    where = "" if most == ELSEWHERE else f", most of it {most}"
+    line = hottest(case.summary.hot_lines, "other")
+    named = line is not None and line.share >= _NAMED_FROM_SHARE
+    advice = "do it less often, or on whole tensors: trainprof lines times each line"
+    also = []
+    if line is not None and named:
+        advice = f"look at {place(line)}, {share(line.share)} of it: {advice}"
+        also = [f"called from {line.called_from[0]}"] if line.called_from else []
+    return plain_finding(
+        ID,
+        "Python code between the parts of a step takes "
+        f"{span(spent_s)}, {share(part)} of training{where}",
+        gain,
+        site=line.site if line is not None and named else None,
+        advice=advice,
+        also=also,
+        evidence={
+            "python_s": spent_s,
+            "python_share": part,
+            "by_place_s": dict(places),
+            "line_share": line.share if line is not None else None,
+        },
+    )
+
+
+def _is_read_ahead(case: Case) -> bool:
+    """Whether a loader is consumed on another thread: the loop may be waiting for that."""
+    loaders = case.summary.loaders
+    return any(one.role == TRAINING and one.thread != "training" for one in loaders)

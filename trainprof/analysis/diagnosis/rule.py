@@ -1,0 +1,41 @@
+"""What a rule is: thresholds, a question to a case, and its explanation."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import ModuleType
+
+from trainprof.analysis.diagnosis.case import Case
+from trainprof.analysis.finding import Finding
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """From which value on something counts, and where that value comes from."""
+
+    value: float
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One kind of finding.
+
+    Attributes:
+        id: A word.
+        thresholds: By name.
+        find: Returns what it finds in a case, or None.
+        explanation: What it means, how it is measured, when it is wrong, what to do.
+    """
+
+    id: str
+    thresholds: Mapping[str, Threshold]
+    find: Callable[[Case], Finding | None]
+    explanation: str
+
+
+def rule_in(module: ModuleType) -> Rule:
+    """Returns the rule that a module defines by ID, THRESHOLDS, `find` and its docstring."""
+    return Rule(module.ID, module.THRESHOLDS, module.find, inspect.getdoc(module) or "")

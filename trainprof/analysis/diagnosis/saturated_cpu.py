@@ -1,0 +1,58 @@
+"""Making batches takes more of the CPU than there is: more workers would not help.
+
+What it means: reading, decoding and augmenting keep the cores busy that the run may use, together
+with training where that runs on the CPU too. Whoever makes the batches, they do not come faster.
+
+How it is measured: the recorded making of each batch (its time on a core, from the kernel) played
+through torch's pipeline with more workers on the same cores: the step hardly changes.
+
+When it is wrong: where other programs held the cores during this run; where the workers' libraries
+started threads of their own that hinder each other (OpenCV, MKL: one thread each is enough).
+
+What to do: make samples cheaper: the named function first. Decode smaller pictures, do on the
+device what it does well, store what is computed again and again (resized pictures, tokens), or ask
+for more cores.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from trainprof.analysis.diagnosis.case import Case
+from trainprof.analysis.diagnosis.gains import of_inputs, without_running
+from trainprof.analysis.diagnosis.loader_change import finding, of_cause
+from trainprof.analysis.diagnosis.rule import Threshold
+from trainprof.analysis.diagnosis.waiting import CPU, WAIT_SHARE
+from trainprof.analysis.diagnosis.wording import place, share, span
+from trainprof.analysis.finding import Finding
+
+ID: Final = "saturated_cpu"
+THRESHOLDS: Final = {
+    "wait_share": Threshold(WAIT_SHARE, "XProf: below it a program is not input-bound"),
+}
+
+
+def find(case: Case) -> Finding | None:
+    fed = of_cause(case, ID, CPU)
+    if fed is None or fed.inputs is None or fed.measured is None:
+        return None
+    gain = of_inputs(case, fed, without_running(fed.inputs))
+    if gain is None:
+        return None
+    line, cores = fed.hot_line(), case.cores()
+    have = "" if cores is None else f" on {cores:.3g} core{'' if cores == 1 else 's'}"
+    title = (
+        f"making batches needs more of the CPU than there is{have}: training waits "
+        f"{span(fed.measured.wait_s)} of {span(fed.measured.step_s)} a batch, "
+        f"{share(fed.wait_share)} of training; more workers would not help"
+    )
+    where = f": {place(line)} first" if line else ""
+    return finding(
+        case,
+        fed,
+        ID,
+        title,
+        gain,
+        advice=f"cheaper samples{where}",
+        site=line.site if line else None,
+    )

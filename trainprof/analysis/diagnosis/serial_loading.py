@@ -1,0 +1,44 @@
+"""The training process makes each batch itself, and computes nothing meanwhile.
+
+What it means: the loader has num_workers=0. Reading, decoding and augmenting a batch, and training
+on it, take turns, though other cores are free.
+
+How it is measured: the time inside `next` on the loader's iterator, as a share of the training
+phase, and the recorded making of each batch played through torch's pipeline with 1, 2, 3, ...
+workers on the cores that the run may use.
+
+When it is wrong: where making a batch on a worker costs more than it does here (large batches that
+have to be copied, datasets that cannot be pickled or forked, libraries that are not safe to fork).
+The prediction is a model of this run, not a measurement.
+
+What to do: give the loader the named number of workers; persistent_workers=True keeps them from
+being started again in each epoch.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from trainprof.analysis.diagnosis.case import Case
+from trainprof.analysis.diagnosis.loader_change import more_workers, of_cause
+from trainprof.analysis.diagnosis.rule import Threshold
+from trainprof.analysis.diagnosis.waiting import SERIAL, WAIT_SHARE
+from trainprof.analysis.diagnosis.wording import share, span
+from trainprof.analysis.finding import Finding
+
+ID: Final = "serial_loading"
+THRESHOLDS: Final = {
+    "wait_share": Threshold(WAIT_SHARE, "XProf: below it a program is not input-bound"),
+}
+
+
+def find(case: Case) -> Finding | None:
+    fed = of_cause(case, ID, SERIAL)
+    if fed is None or fed.measured is None:
+        return None
+    title = (
+        f"the training process makes its batches itself (num_workers=0) and waits "
+        f"{span(fed.measured.wait_s)} of {span(fed.measured.step_s)} a batch for it, "
+        f"{share(fed.wait_share)} of training"
+    )
+    return more_workers(case, fed, ID, title)

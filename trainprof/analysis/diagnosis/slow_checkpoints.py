@@ -1,0 +1,45 @@
+"""Writing checkpoints holds training up.
+
+What it means: torch.save and torch.load run in the training thread, which computes nothing
+meanwhile.
+
+How it is measured: the time inside torch.save and torch.load in the training phase, by line.
+Checkpoints written by other libraries' own writers are not seen here.
+
+When it is wrong: a page cache that takes the bytes at once may write them when the next save comes.
+
+What to do: save less often, save less (weights without optimizer state where that will do), or
+write in the background: to a local disk first, or by torch.distributed.checkpoint.async_save.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from trainprof.analysis.diagnosis.case import Case
+from trainprof.analysis.diagnosis.gains import outside_steps
+from trainprof.analysis.diagnosis.plain import plain_finding
+from trainprof.analysis.diagnosis.rule import Threshold
+from trainprof.analysis.diagnosis.wording import share, span
+from trainprof.analysis.finding import Finding
+
+ID: Final = "slow_checkpoints"
+THRESHOLDS: Final = {
+    "share": Threshold(0.03, "of training (RULES CP-4)"),
+}
+
+
+def find(case: Case) -> Finding | None:
+    least = case.settings.get(f"{ID}.share", THRESHOLDS["share"].value)
+    spent_s, part = case.training.get("checkpoint", 0.0), case.share("checkpoint")
+    if part < least:
+        return None
+    return plain_finding(
+        ID,
+        f"saving and loading checkpoints takes {span(spent_s)}, {share(part)} of training",
+        outside_steps(case, spent_s),
+        site=case.checkpoint_site,
+        advice=f"save less often or less: half as often saves {span(spent_s / 2)}; or write in the "
+        "background",
+        evidence={"checkpoint_s": spent_s, "checkpoint_share": part},
+    )

@@ -1,0 +1,69 @@
+"""Batches are there in time, but taking them over from a worker costs the training process.
+
+What it means: between a worker and training, a batch is pickled, sent through a pipe and unpickled;
+tensors travel in shared memory, one request to the worker's process each. Many small tensors and
+Python objects (lists of strings, dictionaries) make that slow, and no number of workers helps.
+
+How it is measured: inside `next` on the loader's iterator, the time after the batch was there; and
+how much of it the training process worked, against waiting until a busy worker answered.
+
+When it is wrong: with pin_memory=True a thread receives, and this is not seen.
+
+What to do: return few large tensors (collate lists into one tensor, encode strings as numbers), or
+let the dataset return whole batches.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from trainprof.analysis.diagnosis.case import Case
+from trainprof.analysis.diagnosis.gains import of_inputs
+from trainprof.analysis.diagnosis.loader_change import finding, of_cause
+from trainprof.analysis.diagnosis.rule import Threshold
+from trainprof.analysis.diagnosis.waiting import (
+    RECEIVE_SHARE,
+    RECEIVING,
+    WAIT_SHARE,
+    received_at_once,
+)
+from trainprof.analysis.diagnosis.wording import span
+from trainprof.analysis.finding import Finding
+
+ID: Final = "slow_receive"
+THRESHOLDS: Final = {
+    "wait_share": Threshold(WAIT_SHARE, "XProf: below it a program is not input-bound"),
+    "receive_share": Threshold(RECEIVE_SHARE, "of a step, as for the wait"),
+}
+
+
+def find(case: Case) -> Finding | None:
+    fed = of_cause(case, ID, RECEIVING)
+    if fed is None or fed.inputs is None or fed.measured is None:
+        return None
+    gain = of_inputs(case, fed, received_at_once(fed.inputs))
+    loader = fed.loader
+    if gain is None or not loader.receive_s or loader.wait_s is None:
+        return None
+    each_s, worked_s = loader.receive_s / max(loader.wait_s.n, 1), loader.receive_cpu_s
+    waits_for_worker = worked_s is not None and worked_s < loader.receive_s / 2
+    why = ", mostly until its busy worker hands out the tensors" if waits_for_worker else ""
+    title = (
+        f"taking a batch over from its worker takes {span(each_s)} of "
+        f"{span(fed.measured.step_s)}{why}; more workers would not help"
+    )
+    return finding(
+        case,
+        fed,
+        ID,
+        title,
+        gain,
+        advice="fewer tensors a batch, or cheaper samples"
+        if waits_for_worker
+        else "few large tensors a batch instead of many small ones or Python objects",
+        evidence={
+            "receive_per_batch_s": each_s,
+            "receive_cpu_s": worked_s,
+            "batch_bytes": loader.fetch.batch_bytes if loader.fetch else None,
+        },
+    )

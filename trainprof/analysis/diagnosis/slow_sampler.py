@@ -1,0 +1,46 @@
+"""Drawing the indices of a batch costs the training process: workers do not draw.
+
+What it means: the sampler's own code (weights, shuffling a huge list, a batch sampler that sorts)
+runs in the training process at each batch, whatever the number of workers.
+
+How it is measured: the time that the sampler's iterator takes inside `next` on the loader's.
+
+When it is wrong: where the first batch alone is slow (a permutation drawn once per epoch): that is
+in the first batch of a pass, not here.
+
+What to do: draw all indices of an epoch at once, with torch or numpy, and hand them out.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from trainprof.analysis.diagnosis.case import Case
+from trainprof.analysis.diagnosis.gains import of_inputs
+from trainprof.analysis.diagnosis.loader_change import finding, of_cause
+from trainprof.analysis.diagnosis.rule import Threshold
+from trainprof.analysis.diagnosis.waiting import SAMPLING, WAIT_SHARE, drawn_at_once
+from trainprof.analysis.diagnosis.wording import share, span
+from trainprof.analysis.finding import Finding
+
+ID: Final = "slow_sampler"
+THRESHOLDS: Final = {
+    "wait_share": Threshold(WAIT_SHARE, "XProf: below it a program is not input-bound"),
+}
+
+
+def find(case: Case) -> Finding | None:
+    fed = of_cause(case, ID, SAMPLING)
+    if fed is None or fed.inputs is None or fed.measured is None:
+        return None
+    gain = of_inputs(case, fed, drawn_at_once(fed.inputs))
+    if gain is None:
+        return None
+    drawn_s = fed.inputs.sampler_s
+    title = (
+        f"drawing the indices of a batch takes {span(drawn_s)} of {span(fed.measured.step_s)} in "
+        f"the training process; training waits {share(fed.wait_share)} of its time"
+    )
+    advice = "a sampler that draws an epoch's indices at once; workers do not draw"
+    evidence = {"sampler_per_batch_s": drawn_s}
+    return finding(case, fed, ID, title, gain, advice=advice, evidence=evidence)

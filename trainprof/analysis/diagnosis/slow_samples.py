@@ -1,0 +1,71 @@
+"""A few samples take so long that the batches behind them wait.
+
+What it means: most samples are made fast enough. A few take many times longer, and since batches
+are handed out in order, all that follow wait for them.
+
+How it is measured: the time of single samples in fetches that took long, against the median of all
+samples; and the recorded making of batches played again without those: the wait is mostly gone.
+
+When it is wrong: where the slow ones are slow for another reason than themselves (a disk that
+sleeps, a neighbour that takes the cores for a moment): then other samples are slow the next time.
+
+What to do: look at the named samples (size, encoding, a retry, a missing file) and mend or leave
+them out; else `in_order=False` hands out what is ready, in another order.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from trainprof.analysis.diagnosis.case import Case
+from trainprof.analysis.diagnosis.gains import of_inputs
+from trainprof.analysis.diagnosis.loader_change import finding, of_cause
+from trainprof.analysis.diagnosis.rule import Threshold
+from trainprof.analysis.diagnosis.waiting import (
+    SLOW_SAMPLES,
+    SLOW_SAMPLES_SHARE,
+    WAIT_SHARE,
+    like_the_usual,
+)
+from trainprof.analysis.diagnosis.wording import share, span
+from trainprof.analysis.finding import Finding
+from trainprof.analysis.loader_troubles import unusual_samples
+from trainprof.analysis.worker_totals import known
+
+ID: Final = "slow_samples"
+THRESHOLDS: Final = {
+    "wait_share": Threshold(WAIT_SHARE, "XProf: below it a program is not input-bound"),
+    "excess_share": Threshold(SLOW_SAMPLES_SHARE, "of all making; half the wait must be gone too"),
+}
+
+
+def find(case: Case) -> Finding | None:
+    fed = of_cause(case, ID, SLOW_SAMPLES)
+    if fed is None or fed.inputs is None or fed.measured is None or fed.loader.fetch is None:
+        return None
+    gain = of_inputs(case, fed, like_the_usual(fed.inputs))
+    slow, typical_s = unusual_samples(fed.loader.fetch), fed.loader.fetch.typical_sample_s
+    if gain is None or not slow or not typical_s:
+        return None
+    index, slowest_s = known(slow[0].get("index")), known(slow[0].get("seconds")) or 0.0
+    name = "one" if index is None else f"dataset[{index:.0f}]"
+    title = (
+        f"a few slow samples hold up all batches behind them: {name} takes {span(slowest_s)}, "
+        f"{slowest_s / typical_s:.0f} x a typical one; training waits {share(fed.wait_share)} of "
+        "its time"
+    )
+    indices = [known(sample.get("index")) for sample in slow]
+    return finding(
+        case,
+        fed,
+        ID,
+        title,
+        gain,
+        advice="mend or leave out the slow samples: trainprof report --loader "
+        f"{fed.loader.id} lists them",
+        evidence={
+            "slowest_s": slowest_s,
+            "typical_sample_s": typical_s,
+            "slow_indices": [int(one) for one in indices if one is not None],
+        },
+    )

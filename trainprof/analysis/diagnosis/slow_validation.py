@@ -1,0 +1,95 @@
+"""Evaluation takes a large part of training.
+
+What it means: passes without updates (validation, tests between epochs) hold training up.
+
+How it is measured: the time of evaluation passes inside the training phase, loading included.
+
+When it is wrong: where the evaluation is what the run is for.
+
+What to do: if its loader makes batches in the training process, give it workers, as the finding
+says. Else evaluate less often, on fewer samples, or with larger batches: without gradients there is
+room for them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from trainprof.analysis.diagnosis.case import Case, LoaderCase, total_s
+from trainprof.analysis.diagnosis.gains import Gain, outside_steps
+from trainprof.analysis.diagnosis.loader_change import arguments, finding
+from trainprof.analysis.diagnosis.rule import Threshold
+from trainprof.analysis.diagnosis.waiting import more_workers
+from trainprof.analysis.diagnosis.wording import share, span
+from trainprof.analysis.finding import Finding
+
+ID: Final = "slow_validation"
+THRESHOLDS: Final = {
+    "share": Threshold(0.2, "of training (RULES CP-5)"),
+    "loading_share": Threshold(0.5, "of the evaluation: from here on its loader is the cause"),
+}
+
+
+def find(case: Case) -> Finding | None:
+    least = case.settings.get(f"{ID}.share", THRESHOLDS["share"].value)
+    of_loading = case.settings.get(f"{ID}.loading_share", THRESHOLDS["loading_share"].value)
+    spent_s = case.training.get("evaluation", 0.0)
+    if not case.evaluating or case.share("evaluation") < least:
+        return None
+    fed = case.evaluating[0]
+    passes = max(fed.loader.passes, 1)
+    what = f"evaluation takes {span(spent_s)}, {share(case.share('evaluation'))} of training"
+    loading = _loading_s(fed) / spent_s if spent_s > 0 else 0.0
+    evidence = {"evaluation_s": spent_s, "passes": passes, "loading_share": loading}
+    changed = _with_workers(case, fed, spent_s) if loading >= of_loading else None
+    if changed is not None:
+        gain, change = changed
+        return finding(
+            case,
+            fed,
+            ID,
+            f"{what}; {share(loading)} of it waiting for its loader",
+            gain,
+            advice=f"{fed.loader.kind}(..., {arguments(change)})",
+            change=change,
+            evidence=evidence,
+        )
+    often = f"{passes} passes" if passes > 1 else "1 pass"
+    slow = f"; {share(loading)} of it waiting for its loader" if loading >= of_loading else ""
+    return finding(
+        case,
+        fed,
+        ID,
+        f"{what} in {often}{slow}",
+        outside_steps(case, spent_s),
+        advice="evaluate less often or on fewer samples: every second time saves "
+        f"{span(spent_s / 2)}",
+        evidence=evidence,
+    )
+
+
+def _loading_s(fed: LoaderCase) -> float:
+    return fed.loader.wait_total_s + total_s(fed.loader.init_s) + total_s(fed.loader.first_batch_s)
+
+
+def _with_workers(
+    case: Case, fed: LoaderCase, spent_s: float
+) -> tuple[Gain, dict[str, object]] | None:
+    """Returns what workers for the loader of evaluation would give; None where they do not help."""
+    if fed.inputs is None or fed.now is None or fed.measured is None:
+        return None
+    more = more_workers(fed.inputs, fed.now, passes=fed.loader.passes)
+    if more is None:
+        return None
+    setting, found = more
+    batches = fed.loader.iterations
+    saved_s = [
+        min(max(batches * (fed.measured.step_s - s), 0.0), spent_s)
+        for s in (found.step_s.high, found.step_s.mid, found.step_s.low)
+    ]
+    low, likely, high = (case.training_s / (case.training_s - s) for s in saved_s)
+    run = [case.wall_s / (case.wall_s - s) for s in saved_s]
+    change: dict[str, object] = {"num_workers": setting.workers}
+    if setting.is_persistent:
+        change["persistent_workers"] = True
+    return Gain((low, high), (run[0], run[2]), likely, saved_s[1], is_at_most=False), change

@@ -1,0 +1,55 @@
+"""Batches wait for the disk or the network file system that their data is read from.
+
+What it means: the making of batches spends most of its time in the kernel, waiting for reads, and
+more workers would not make them come faster.
+
+How it is measured: the kernel's own account of the time that each fetch waited for block devices,
+and the bytes that were read. Without bytes read, storage is never named.
+
+When it is wrong: in the first epoch over data that afterwards stays in memory: look at the second.
+
+What to do: keep the data in memory or on a faster disk, in fewer and larger files, or stored in a
+smaller encoding.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from trainprof.analysis.diagnosis.case import Case
+from trainprof.analysis.diagnosis.gains import of_inputs
+from trainprof.analysis.diagnosis.loader_change import finding, of_cause
+from trainprof.analysis.diagnosis.rule import Threshold
+from trainprof.analysis.diagnosis.waiting import STORAGE, WAIT_SHARE, not_read
+from trainprof.analysis.diagnosis.wording import share, span
+from trainprof.analysis.finding import Finding
+
+ID: Final = "storage_bound"
+THRESHOLDS: Final = {
+    "wait_share": Threshold(WAIT_SHARE, "XProf: below it a program is not input-bound"),
+}
+
+
+def find(case: Case) -> Finding | None:
+    fed = of_cause(case, ID, STORAGE)
+    fetch = None if fed is None else fed.loader.fetch
+    if fed is None or fed.inputs is None or fed.measured is None or fetch is None:
+        return None
+    gain = of_inputs(case, fed, not_read(fed.inputs))
+    if gain is None or fetch.wall_s is None or not fetch.reading_s:
+        return None
+    reading = fetch.reading_s / max(fetch.wall_s.mean * fetch.n, 1e-12)
+    title = (
+        f"{share(reading)} of making a batch is reading from disk: training waits "
+        f"{span(fed.measured.wait_s)} of {span(fed.measured.step_s)} a batch, "
+        f"{share(fed.wait_share)} of training"
+    )
+    return finding(
+        case,
+        fed,
+        ID,
+        title,
+        gain,
+        advice="the data in memory or on a faster disk, or in fewer and larger files",
+        evidence={"reading_share": reading, "read_bytes": fetch.read_bytes},
+    )

@@ -1,0 +1,44 @@
+"""Workers make batches more slowly than training takes them, and there is room for more of them.
+
+What it means: all workers together make fewer batches a second than training could use, while cores
+are free or the workers mostly sleep (waiting for a disk, a network, a lock).
+
+How it is measured: the time inside `next` on the loader's iterator, as a share of the training
+phase, and the recorded making of each batch played through torch's pipeline with more workers on
+the cores that the run may use.
+
+When it is wrong: where all workers share what they wait for (one disk, one server, one lock): more
+of them then wait longer. Each worker takes memory of its own.
+
+What to do: give the loader the named number of workers.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from trainprof.analysis.diagnosis.case import Case
+from trainprof.analysis.diagnosis.loader_change import more_workers, of_cause
+from trainprof.analysis.diagnosis.rule import Threshold
+from trainprof.analysis.diagnosis.waiting import TOO_FEW_WORKERS, WAIT_SHARE
+from trainprof.analysis.diagnosis.wording import share, span
+from trainprof.analysis.finding import Finding
+
+ID: Final = "too_few_workers"
+THRESHOLDS: Final = {
+    "wait_share": Threshold(WAIT_SHARE, "XProf: below it a program is not input-bound"),
+}
+
+
+def find(case: Case) -> Finding | None:
+    fed = of_cause(case, ID, TOO_FEW_WORKERS)
+    if fed is None or fed.measured is None:
+        return None
+    workers = fed.loader.num_workers
+    has = "1 worker makes" if workers == 1 else f"{workers} workers make"
+    title = (
+        f"{has} batches more slowly than training takes them: it waits "
+        f"{span(fed.measured.wait_s)} of {span(fed.measured.step_s)} a batch, "
+        f"{share(fed.wait_share)} of training"
+    )
+    return more_workers(case, fed, ID, title)

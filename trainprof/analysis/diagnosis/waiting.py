@@ -1,0 +1,184 @@
+"""Why training waits for a loader's batches: one cause, so that one wait is not found twice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from trainprof.analysis.limit_names import RECEIVE, SAMPLER
+from trainprof.analysis.loader_troubles import unusual_samples
+from trainprof.analysis.pipeline import Interval, PipelineInputs, Prediction, Setting, predict
+from trainprof.analysis.pipeline_model import Float64
+from trainprof.analysis.summary import Fetch, Loader
+from trainprof.analysis.worker_totals import known
+
+SERIAL: Final = "serial"
+TOO_FEW_WORKERS: Final = "too few workers"
+CPU: Final = "cpu"
+STORAGE: Final = "storage"
+SLOW_SAMPLES: Final = "slow samples"
+RECEIVING: Final = "receiving"
+SAMPLING: Final = "sampling"
+UNKNOWN: Final = "unknown"
+
+# XProf (op_stats_to_input_pipeline_analysis.cc): below it a program is not bound by its input.
+WAIT_SHARE: Final = 0.05
+# More workers that make less of a difference are not worth having.
+WORTHWHILE_GAIN: Final = 0.03
+# Of the making of batches: what slow samples take beyond typical ones.
+SLOW_SAMPLES_SHARE: Final = 0.25
+# Of a batch's making spent asleep, from which on more workers than cores are tried.
+ASLEEP_SHARE: Final = 0.5
+READING_SHARE: Final = 0.5
+# Of a step spent on taking batches over.
+RECEIVE_SHARE: Final = 0.05
+_TRIED: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+_MOST_WORKERS: Final = 32
+_WORKERS_PER_CORE_ASLEEP: Final = 4
+# A slow sample is so many times a typical one; at most so much is left of it.
+_SLOW_FROM_TIMES: Final = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why training waits.
+
+    Attributes:
+        name: One of those above.
+        setting, found: With more workers, and the model's answer; None where that does not help.
+    """
+
+    name: str
+    setting: Setting | None = None
+    found: Prediction | None = None
+
+
+def cause_of(
+    loader: Loader, inputs: PipelineInputs, now: Prediction, wait_share: float
+) -> Cause | None:
+    """Returns why training waits for a loader; None where it hardly does.
+
+    Args:
+        loader: As the summary has it.
+        inputs: What its recording tells.
+        now: The model of the setting it was recorded with.
+        wait_share: Of training, spent waiting for it.
+    """
+    if wait_share < WAIT_SHARE:
+        return None
+    if _slow_samples_share(loader.fetch) >= SLOW_SAMPLES_SHARE and _usual_would_do(inputs, now):
+        return Cause(SLOW_SAMPLES)
+    parts = now.bound.parts_s
+    step_s = sum(parts.values())
+    wait_cause = now.bound.wait_cause
+    if wait_cause == SAMPLER:
+        return Cause(SAMPLING)
+    if loader.num_workers and wait_cause == RECEIVE:
+        return Cause(RECEIVING) if parts[RECEIVE] >= RECEIVE_SHARE * step_s else None
+    more = more_workers(inputs, now, passes=loader.passes)
+    if more is not None:
+        setting, found = more
+        name = TOO_FEW_WORKERS if loader.num_workers else SERIAL
+        return Cause(name, setting, found)
+    fetch = loader.fetch
+    if fetch is None or fetch.wall_s is None:
+        return Cause(UNKNOWN)
+    made_s = fetch.wall_s.mean * fetch.n
+    if fetch.reading_s and fetch.read_bytes and fetch.reading_s >= READING_SHARE * made_s:
+        return Cause(STORAGE)
+    busy_s = (fetch.running_s or 0.0) + (fetch.runnable_s or 0.0) + (fetch.throttled_s or 0.0)
+    return Cause(CPU if busy_s >= (1 - ASLEEP_SHARE) * made_s else UNKNOWN)
+
+
+def more_workers(
+    inputs: PipelineInputs, now: Prediction, *, passes: int
+) -> tuple[Setting, Prediction] | None:
+    """Returns the fewest workers that do nearly as well as any; None where none help."""
+    tried: list[tuple[Setting, Prediction]] = []
+    for workers in _TRIED:
+        if inputs.setting.workers < workers <= most_workers(inputs):
+            setting = replace(inputs.setting, workers=workers, is_persistent=passes > 1)
+            tried.append((setting, predict(inputs, setting)))
+    if not tried:
+        return None
+    best_s = min(found.step_s.mid for _, found in tried)
+    if best_s > (1 - WORTHWHILE_GAIN) * now.step_s.mid:
+        return None
+    return next(
+        (setting, found)
+        for setting, found in tried
+        if found.step_s.mid <= (1 + WORTHWHILE_GAIN) * best_s
+    )
+
+
+def most_workers(inputs: PipelineInputs) -> int:
+    """Returns how many workers are worth trying: cores, or more where batches are slept for."""
+    cores = max(int(inputs.cores), 1)
+    running = inputs.running_s
+    if running is not None:
+        measured = ~np.isnan(running)
+        made_s = float(inputs.fetch_s[measured].sum())
+        is_asleep = float(running[measured].sum()) <= (1 - ASLEEP_SHARE) * made_s
+        runnable = inputs.runnable_s
+        waits = 0.0 if runnable is None else float(np.nansum(runnable[measured]))
+        if is_asleep and waits < ASLEEP_SHARE * made_s:
+            cores *= _WORKERS_PER_CORE_ASLEEP
+    return min(cores, _MOST_WORKERS)
+
+
+def _slow_samples_share(fetch: Fetch | None) -> float:
+    """Returns what slow samples take beyond typical ones, as a share of all making."""
+    if fetch is None or fetch.wall_s is None or not fetch.typical_sample_s:
+        return 0.0
+    typical_s = fetch.typical_sample_s
+    slow_s = [known(sample.get("seconds")) or 0.0 for sample in unusual_samples(fetch)]
+    excess_s = sum(s - typical_s for s in slow_s)
+    made_s = fetch.wall_s.mean * fetch.n
+    return excess_s / made_s if made_s > 0 else 0.0
+
+
+def _usual_would_do(inputs: PipelineInputs, now: Prediction) -> bool:
+    """Whether the wait would mostly be gone were all batches like the usual ones."""
+    return predict(like_the_usual(inputs)).wait_s.mid <= now.wait_s.mid / 2
+
+
+def like_the_usual(inputs: PipelineInputs) -> PipelineInputs:
+    """Returns the inputs with batches that took far longer than the others cut down to them."""
+    usual_s = float(np.median(inputs.fetch_s))
+    is_slow = inputs.fetch_s > _SLOW_FROM_TIMES * usual_s
+    cut = np.where(is_slow, usual_s / np.maximum(inputs.fetch_s, 1e-12), 1.0)
+
+    def scaled(series: Float64 | None) -> Float64 | None:
+        return None if series is None else series * cut
+
+    return replace(
+        inputs,
+        fetch_s=inputs.fetch_s * cut,
+        running_s=scaled(inputs.running_s),
+        runnable_s=scaled(inputs.runnable_s),
+        cpu_s=scaled(inputs.cpu_s),
+        reading_s=scaled(inputs.reading_s),
+    )
+
+
+def received_at_once(inputs: PipelineInputs) -> PipelineInputs:
+    """Returns the inputs of a loader whose batches cost nothing to take over."""
+    nothing = Interval.exactly(0.0)
+    delivery_s = max(inputs.delivery_s - inputs.receive_s.mid, 0.0)
+    return replace(inputs, receive_s=nothing, delivery_s=delivery_s)
+
+
+def drawn_at_once(inputs: PipelineInputs) -> PipelineInputs:
+    """Returns the inputs of a loader whose indices cost nothing to draw."""
+    return replace(inputs, sampler_s=0.0)
+
+
+def not_read(inputs: PipelineInputs) -> PipelineInputs:
+    """Returns the inputs of a loader whose data is in memory."""
+    reading = inputs.reading_s
+    if reading is None:
+        return inputs
+    read_s = np.where(np.isnan(reading), np.nanmean(reading), reading)
+    return replace(inputs, fetch_s=np.maximum(inputs.fetch_s - read_s, 0.0), reading_s=None)

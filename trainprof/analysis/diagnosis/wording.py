@@ -1,0 +1,25 @@
+"""Times, shares and places as findings say them."""
+
+from __future__ import annotations
+
+from trainprof.analysis.summary import HotLine
+
+
+def span(seconds: float) -> str:
+    """Returns a time with its unit, to three digits."""
+    for unit, scale in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
+        value = seconds * scale
+        if value >= 1 or unit == "us":
+            break
+    digits = 2 if value < 9.995 else 1 if value < 99.95 else 0
+    return f"{value:.{digits}f} {unit}"
+
+
+def share(part: float) -> str:
+    return f"{part * 100:.0f} %"
+
+
+def place(line: HotLine) -> str:
+    """Returns a line with its function, and the line that calls it."""
+    name = f" ({line.function})" if line.function and not line.function.startswith("<") else ""
+    return f"{line.site}{name}"

@@ -1,0 +1,71 @@
+"""The loader's workers are started again for each pass.
+
+What it means: without persistent_workers=True each pass ends its workers and the next starts new
+ones; training waits until they are up and the first batch is made.
+
+How it is measured: making the iterator and waiting for the first batch, in all passes but the
+first, less what the first batch of a pass takes where workers live on (by the pipeline model).
+
+When it is wrong: where the dataset must be opened anew in each epoch, which a fresh worker does.
+
+What to do: persistent_workers=True. The workers then keep their memory between epochs, and their
+copies of the dataset: a change made to it in the training process does not reach them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from trainprof.analysis.diagnosis.case import Case, LoaderCase
+from trainprof.analysis.diagnosis.gains import outside_steps
+from trainprof.analysis.diagnosis.loader_change import arguments, finding
+from trainprof.analysis.diagnosis.rule import Threshold
+from trainprof.analysis.diagnosis.wording import share, span
+from trainprof.analysis.finding import Finding
+from trainprof.analysis.pipeline import predict
+
+ID: Final = "worker_restart"
+THRESHOLDS: Final = {
+    "share": Threshold(0.03, "of training: what is worth a change"),
+}
+
+
+def find(case: Case) -> Finding | None:
+    least = case.settings.get(f"{ID}.share", THRESHOLDS["share"].value)
+    found = [(_lost_s(fed), fed) for fed in (*case.feeding, *case.evaluating)]
+    lost_s, fed = max(found, key=lambda one: one[0], default=(0.0, None))
+    if fed is None or lost_s < least * case.training_s:
+        return None
+    loader, change = fed.loader, {"persistent_workers": True}
+    each_s = fed.starts_s / loader.passes
+    title = (
+        f"its {loader.num_workers} workers are started again for each of {loader.passes} passes: "
+        f"{span(each_s)} until the first batch is there, {share(fed.starts_s / case.training_s)} "
+        "of training"
+    )
+    return finding(
+        case,
+        fed,
+        ID,
+        title,
+        outside_steps(case, lost_s),
+        advice=f"{loader.kind}(..., {arguments(change)})",
+        change=change,
+        cautions=["workers keep their copy of the dataset from epoch to epoch"],
+        evidence={"starts_s": fed.starts_s, "passes": loader.passes},
+    )
+
+
+def _lost_s(fed: LoaderCase) -> float:
+    """Returns what starting workers again took, beyond what a pass begins with anyway."""
+    loader = fed.loader
+    if not loader.num_workers or loader.persistent_workers or loader.passes < 2:
+        return 0.0
+    later_s = fed.starts_s * (loader.passes - 1) / loader.passes
+    if fed.inputs is None:
+        each_s = loader.fetch.wall_s.mean if loader.fetch and loader.fetch.wall_s else 0.0
+    else:
+        setting = replace(fed.inputs.setting, is_persistent=True)
+        each_s = predict(fed.inputs, setting).first_batch_s.mid + fed.inputs.reset_s
+    return max(later_s - (loader.passes - 1) * each_s, 0.0)

@@ -1,0 +1,50 @@
+"""What is worth changing, as the summary has it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+# Among the evidence: how many times faster training would be, most likely, or at most.
+LIKELY: Final = "likely_speedup"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that holds training back, and what to do about it.
+
+    Attributes:
+        id: The rule that found it.
+        severity: high|warn|note, by what could be gained.
+        title: The measured fact with its cause, one sentence without a full stop.
+        evidence: The numbers that it rests on, by name with their unit at its end (`_s`, `_share`).
+        site: The user's file:line to change or to look at, None where none is known.
+        advice: The change, in words or code.
+        change: Its arguments, where it is a matter of arguments: {"num_workers": 4}.
+        recoverable_s: Of the whole run, most likely (at most, where `is_at_most`). Those of several
+            findings do not add up.
+        predicted_speedup: Of training's steps [low, high]; of all training, evaluation and
+            checkpoints included, where the finding lies outside the steps.
+        run_speedup: Of the whole run [low, high].
+        is_at_most: What the rest of the cost would be is not known: low is 1.
+        cautions: What the change alters, or needs.
+        also: What else contributes, or comes of it.
+        thresholds: From which values on it is found, by name.
+        verify: How to see whether it is true.
+    """
+
+    id: str
+    severity: str
+    title: str
+    evidence: dict[str, Any]
+    site: str | None
+    advice: str
+    change: dict[str, Any]
+    recoverable_s: float | None
+    predicted_speedup: list[float] | None
+    run_speedup: list[float] | None
+    is_at_most: bool
+    cautions: list[str] = field(default_factory=list)
+    also: list[str] = field(default_factory=list)
+    thresholds: dict[str, float] = field(default_factory=dict)
+    verify: str = ""

@@ -1,0 +1,127 @@
+"""What to change: each finding with its place, the change, and what that would give."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rich.text import Text
+
+from trainprof.analysis.diagnosis.catalogue import RULES
+from trainprof.analysis.diagnosis.diagnose import LEAST_GAIN
+from trainprof.analysis.finding import Finding
+from trainprof.analysis.steady import MIN_STEADY_STEPS
+from trainprof.analysis.summary import RunSummary
+from trainprof.report.layout import Page
+from trainprof.report.units import counted, percent
+
+FINDINGS_SHOWN: Final = 5
+_TITLE: Final = "What to change"
+_INDENT: Final = 2
+# A speed-up that is named as one number where its ends are written alike.
+_STYLES: Final = {"high": "bold red", "warn": "bold yellow", "note": "bold"}
+
+
+def findings_section(summary: RunSummary, page: Page, room: int | None = None) -> list[Text]:
+    """Returns a block for each finding, or that there is none; nothing where nobody could tell.
+
+    Args:
+        summary: The run.
+        page: Where it is written.
+        room: Lines that should do: the first finding stands in any case.
+    """
+    if not summary.findings:
+        return _nothing(summary, page)
+    shown = summary.findings if page.verbose else summary.findings[:FINDINGS_SHOWN]
+    lines: list[Text] = []
+    for number, finding in enumerate(shown, 1):
+        block = _block(number, finding, page)
+        brief = _opening(number, finding, page)
+        if number == 1 or room is None or len(lines) + len(block) <= room:
+            lines += block
+        elif len(lines) + len(brief) <= room:
+            lines += brief
+        else:
+            hidden = len(summary.findings) - number + 1
+            lines += page.paragraph(f"{counted(hidden, 'more finding')}: --verbose", indent=_INDENT)
+            return lines
+    if len(summary.findings) > len(shown):
+        hidden = len(summary.findings) - len(shown)
+        lines += page.paragraph(f"{counted(hidden, 'more finding')}: --verbose", indent=_INDENT)
+    return lines
+
+
+def speedup_words(finding: Finding) -> str:
+    """Returns what the change would give, "" where that is not known."""
+    steps, run = finding.predicted_speedup, finding.run_speedup
+    if steps is None:
+        return ""
+    if finding.is_at_most:
+        told = f"training at most {steps[1]:.2f} x as fast"
+        if run is not None:
+            told += f", the run {run[1]:.2f} x"
+        return f"{told} (if all of it could go; not measured)"
+    told = f"steps {_range(steps)} as fast"
+    if run is not None:
+        told += f", the run {_range(run)}"
+    note = "a model, not measured"
+    if steps[0] < 1:
+        note += "; the run was too uneven to say whether it helps"
+    return f"{told} ({note})"
+
+
+def checked_words() -> str:
+    """Returns what is looked for in every run."""
+    return ", ".join(rule.id.replace("_", " ") for rule in RULES)
+
+
+def _block(number: int, finding: Finding, page: Page) -> list[Text]:
+    lines = _opening(number, finding, page)
+    lines += _labelled("Change", finding.advice, page)
+    gives = speedup_words(finding)
+    if gives:
+        lines += _labelled("Gives", f"{gives}.", page)
+    for sentence in (*finding.also, *(finding.cautions if page.verbose else ())):
+        lines += page.paragraph(_sentence(sentence), indent=_INDENT)
+    if not page.verbose and finding.cautions:
+        lines += _labelled("Mind", f"{finding.cautions[0]}.", page)
+    return lines
+
+
+def _opening(number: int, finding: Finding, page: Page) -> list[Text]:
+    at = f" at {page.site(finding.site)}" if finding.site else ""
+    name = f"{number} {finding.id}"
+    lines = page.paragraph(f"{name}{at}: {finding.title}.", indent=_INDENT)
+    if lines:
+        lines[0] = lines[0][_INDENT:]
+        lines[0].stylize(_STYLES.get(finding.severity, "bold"), 0, len(name))
+    return lines
+
+
+def _labelled(label: str, words: str, page: Page) -> list[Text]:
+    lines = page.paragraph(f"{label}: {words}", indent=_INDENT)
+    if lines:
+        lines[0].stylize("bold", _INDENT, _INDENT + len(label))
+    return lines
+
+
+def _nothing(summary: RunSummary, page: Page) -> list[Text]:
+    training = summary.training
+    is_judged = summary.verdict.bottleneck != "unknown"
+    if training.steady_steps < MIN_STEADY_STEPS or not is_judged:
+        return []
+    told = f"{_TITLE}: nothing found that is worth over {percent(LEAST_GAIN)} of training"
+    if page.verbose:
+        told += f". Looked for: {checked_words()}"
+    lines = page.paragraph(f"{told}.")
+    if lines:
+        lines[0].stylize("bold", 0, len(_TITLE))
+    return lines
+
+
+def _range(speedup: list[float]) -> str:
+    low, high = f"{speedup[0]:.2f}", f"{speedup[1]:.2f}"
+    return f"{low} x" if low == high else f"{low} to {high} x"
+
+
+def _sentence(words: str) -> str:
+    return f"{words[:1].upper()}{words[1:]}."
