@@ -30,6 +30,7 @@ class Finding:
         cautions: What the change alters, or needs.
         also: What else contributes, or comes of it.
         thresholds: From which values on it is found, by name.
+        steps: Those that show it best: step (from 0), seconds, part_s of them.
         verify: How to see whether it is true.
     """
 
@@ -47,4 +48,5 @@ class Finding:
     cautions: list[str] = field(default_factory=list)
     also: list[str] = field(default_factory=list)
     thresholds: dict[str, float] = field(default_factory=dict)
+    steps: list[dict[str, float]] = field(default_factory=list)
     verify: str = ""

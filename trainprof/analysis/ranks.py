@@ -10,6 +10,7 @@ from statistics import fmean
 from typing import Any, Final
 
 from trainprof.analysis.ending import ending, recorded_ending
+from trainprof.analysis.finding import Finding
 from trainprof.analysis.recording import Recording, read_recording
 from trainprof.analysis.summary import Exit, Ledger, Phases, RunSummary, Training, Verdict
 from trainprof.analysis.training_process import TrainingProcess
@@ -97,6 +98,7 @@ def across_ranks(
             _mean_by_key([summary.ledger.other_by_place for summary in summaries]),
         ),
         training=_training([summary.training for summary in summaries]),
+        findings=_common_findings([summary.findings for summary in summaries]),
         devices=[device for summary in summaries for device in summary.devices or ()] or None,
         ranks=rows,
         verdict=told,
@@ -117,6 +119,16 @@ def common_evidence(each: Sequence[Evidence]) -> Evidence:
         loaders=[loader for evidence in each for loader in evidence.loaders],
         device_busy=_least([evidence.device_busy for evidence in each]),
     )
+
+
+def _common_findings(each: Sequence[Sequence[Finding]]) -> list[Finding]:
+    """Returns the first rank's findings that all ranks have: the others hold one of them up."""
+    first, *others = each
+    return [
+        one
+        for one in first
+        if all(any((x.id, x.site) == (one.id, one.site) for x in other) for other in others)
+    ]
 
 
 def _least(each: Sequence[float | None]) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final
@@ -85,7 +85,11 @@ EVENT_COST_US: Final = 3.9
 
 
 def summarize(
-    directory: RunDirectory, *, epoch: int | None = None, steps: tuple[int, int] | None = None
+    directory: RunDirectory,
+    *,
+    epoch: int | None = None,
+    steps: tuple[int, int] | None = None,
+    rules: Mapping[str, float] | None = None,
 ) -> RunSummary:
     """Returns what a run showed, or one training epoch or some steps of it.
 
@@ -93,23 +97,31 @@ def summarize(
         directory: The run.
         epoch: 0-based index of a training epoch.
         steps: 0-based, the end excluded.
+        rules: Thresholds of findings by name, in place of those of the run.
 
     Raises:
         NothingThere: If there is no such epoch, or no such steps.
     """
     of_ranks = [] if directory.manifest.exists() else rank_recordings(directory)
     if of_ranks:
-        placed = [replace(recording, directory=directory) for recording in of_ranks]
+        placed = [replace(_judged_by(x, rules), directory=directory) for x in of_ranks]
         pairs = [(one, training_processes(one)[0]) for one in placed]
         joined = _joined([(_analysed(*pair, epoch, steps), *pair) for pair in pairs])
         return replace(joined, lines=line_cost([log for one in of_ranks for log in one.logs]))
-    recording = read_recording(directory)
+    recording = _judged_by(read_recording(directory), rules)
     first, *others = training_processes(recording)
     if others and first.rank is not None and others[0].rank is not None:
         ranks = [first, *others]
         return _joined([(_analysed(recording, x, epoch, steps), recording, x) for x in ranks])
     apart = [rank_row(_analysed(recording, x, None, None).summary, x, recording) for x in others]
     return replace(_analysed(recording, first, epoch, steps).summary, trained_apart=apart)
+
+
+def _judged_by(recording: Recording, rules: Mapping[str, float] | None) -> Recording:
+    if rules is None:
+        return recording
+    options = {**recording.section("options"), "rules": dict(rules)}
+    return replace(recording, manifest={**recording.manifest, "options": options})
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,8 +310,8 @@ def _findings(
         training_s=evidence.training_s,
         training=evidence.training,
         inputs_of=inputs_of,
-        steady_ns=steps.wall_ns[steps.steady.mask],
         checkpoint_site=evidence.checkpoint_site,
+        steps=steps,
         settings=rule_settings(run.recording.section("options").get("rules")),
     )
     return diagnose(case)

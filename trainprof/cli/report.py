@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
 import typer
 
+from trainprof.cli import run_options
 from trainprof.cli.output import style_of, write
 from trainprof.cli.whole_number import at_least
 from trainprof.record.errors import TrainprofError
@@ -22,6 +23,7 @@ from trainprof.record.run_file import read_run_file
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from trainprof.analysis.diagnosis.rule import Rule
     from trainprof.analysis.summary import Loader, RunSummary
 
 RUNS: Final = Path("trainprof-runs")
@@ -60,6 +62,11 @@ class LoaderNotFound(TrainprofError):
     exit_code: ClassVar[int] = 2
 
 
+class RuleNotFound(TrainprofError):
+    slug: ClassVar[str] = "rule-not-found"
+    exit_code: ClassVar[int] = 2
+
+
 class RunDamaged(TrainprofError):
     slug: ClassVar[str] = "run-damaged"
     exit_code: ClassVar[int] = 2
@@ -67,11 +74,11 @@ class RunDamaged(TrainprofError):
 
 def report(
     run: Annotated[
-        str,
+        str | None,
         typer.Argument(
             metavar="RUN", help="A run directory, a run's name under trainprof-runs, or latest."
         ),
-    ],
+    ] = None,
     format: Annotated[
         Format,
         typer.Option(
@@ -96,19 +103,36 @@ def report(
             help="Only this loader, in full: its id, or its place such as train.py:84.",
         ),
     ] = None,
+    why: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="The numbers that a finding of the run rests on."),
+    ] = None,
+    explain: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="What a finding means; needs no RUN."),
+    ] = None,
+    rule: run_options.Rules = None,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Show all there is.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of ours.")] = False,
 ) -> None:
     """Render a saved run, complete or cut off."""
-    chosen_steps = _step_range(steps)
+    if explain is not None:
+        write(sys.stdout, _explained(_rule(explain)))
+        return
+    asked = None if why is None else _rule(why)
+    chosen_steps, rules = _step_range(steps), run_options.thresholds(rule)
+    if run is None:
+        raise typer.BadParameter("missing: name a run, such as latest", param_hint="'RUN'")
     directory = find_run(run)
     summary = None
-    if epoch is None and chosen_steps is None:
+    if epoch is None and chosen_steps is None and not rules:
         summary = saved_summary(directory)
     if summary is None:
         index = None if epoch is None else epoch - 1
-        summary = _rebuilt_summary(directory, index, chosen_steps)
-    if loader is None:
+        summary = _rebuilt_summary(directory, index, chosen_steps, rules or None)
+    if asked is not None:
+        write(sys.stdout, _reasons(summary, asked))
+    elif loader is None:
         write(sys.stdout, _rendered(summary, format, verbose=verbose))
     else:
         write(sys.stdout, _rendered_loader(summary, find_loader(summary, loader), format))
@@ -199,12 +223,15 @@ def _is_outdated(directory: RunDirectory) -> bool:
 
 
 def _rebuilt_summary(
-    directory: RunDirectory, epoch: int | None, steps: tuple[int, int] | None
+    directory: RunDirectory,
+    epoch: int | None,
+    steps: tuple[int, int] | None,
+    rules: dict[str, float] | None,
 ) -> RunSummary:
     from trainprof.analysis.summarize import summarize
 
     try:
-        return summarize(directory, epoch=epoch, steps=steps)
+        return summarize(directory, epoch=epoch, steps=steps, rules=rules)
     except OSError as error:
         raise _unreadable(str(directory.path), error) from error
 
@@ -246,6 +273,34 @@ def _rendered_loader(summary: RunSummary, index: int, format: Format) -> str:
     style = style_of(sys.stdout)
     return loader_page.render(
         summary, index, width=style.width, color=style.color, unicode=style.unicode
+    )
+
+
+def _rule(name: str) -> Rule:
+    from trainprof.analysis.diagnosis.catalogue import RULES, rule_named
+
+    rule = rule_named(name)
+    if rule is None:
+        known = ", ".join(one.id for one in RULES)
+        raise RuleNotFound(f"there is no finding {name!r}", hint=f"there are: {known}")
+    return rule
+
+
+def _explained(rule: Rule) -> str:
+    from trainprof.report import finding_page
+
+    style = style_of(sys.stdout)
+    return finding_page.render_rule(
+        rule, width=style.width, color=style.color, unicode=style.unicode
+    )
+
+
+def _reasons(summary: RunSummary, rule: Rule) -> str:
+    from trainprof.report import finding_page
+
+    style = style_of(sys.stdout)
+    return finding_page.render_why(
+        summary, rule, width=style.width, color=style.color, unicode=style.unicode
     )
 
 

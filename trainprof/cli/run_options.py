@@ -77,6 +77,14 @@ CudaSync = Annotated[
         help="Wait for the device around each phase: exact phases, at a price.",
     ),
 ]
+Rules = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--rule",
+        metavar="NAME=VALUE",
+        help="A finding's threshold, such as serial_loading.wait_share=0.1; repeatable.",
+    ),
+]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Write no report to the terminal.")]
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Report all there is.")]
 Progress = Annotated[bool, typer.Option("--progress", help="Live lines on stderr.")]
@@ -86,3 +94,19 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks of ours.")
 def words(script: str | None, arguments: Sequence[str] | None) -> tuple[str, ...]:
     """Returns SCRIPT ARGS, or behind -m MODULE its ARGS, as the command line held them."""
     return (*(() if script is None else (script,)), *(arguments or ()))
+
+
+def thresholds(words: Sequence[str] | None) -> dict[str, float]:
+    """Returns what --rule sets, by the threshold's name.
+
+    Raises:
+        typer.BadParameter: If a name or a value means nothing.
+    """
+    if not words:
+        return {}
+    from trainprof.analysis.diagnosis.settings import UnknownThreshold, parsed_settings
+
+    try:
+        return parsed_settings(words)
+    except UnknownThreshold as error:
+        raise typer.BadParameter(str(error), param_hint="'--rule'") from None

@@ -71,6 +71,7 @@ def opening_manifest(
             "lines": options.lines.to_json() if options.lines is not None else None,
             "slow_samples": options.slow_samples,
             "cuda_sync": options.cuda_sync,
+            "rules": dict(options.rules),
         },
         "exit": {"status": None, "signal": None, "reason": "running", "detail": None},
         "script_pid": None,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -44,6 +45,7 @@ class RunOptions:
         lines: Lines are timed, and which; None times none.
         slow_samples: How many of a process's slowest samples are kept; with 0 none is timed.
         cuda_sync: Devices are waited for before and after each phase.
+        rules: Thresholds of findings, by name.
     """
 
     words: tuple[str, ...]
@@ -57,6 +59,7 @@ class RunOptions:
     lines: LineOptions | None = None
     slow_samples: int = DEFAULT_SLOW_SAMPLES
     cuda_sync: bool = False
+    rules: Mapping[str, float] = field(default_factory=dict)
 
     def for_tracee(self, *, spawned_ns: int, supervisor_pid: int) -> dict[str, Any]:
         """Returns what the profiled process is to know, as JSON values."""

@@ -13,6 +13,7 @@ from trainprof.report.ending import (
     memory_before_the_end,
     progress,
 )
+from trainprof.report.findings_section import FINDINGS_SHOWN, speedup_words
 from trainprof.report.gpu_section import energy_words, gpu_columns, is_hidden
 from trainprof.report.layout import Column
 from trainprof.report.ledger_table import LedgerTable, ledger_table
@@ -58,6 +59,7 @@ def render(summary: RunSummary) -> str:
         f"**{escaped(summary.verdict.headline)}**",
         price_of_synchronizing(summary) or "",
         _ending(summary),
+        _findings(summary),
         _ledger(summary),
         _steps(summary),
         _loaders(summary),
@@ -65,6 +67,18 @@ def render(summary: RunSummary) -> str:
         *(_loading(loader, summary) for loader in summary.loaders if needs_words(loader, summary)),
     ]
     return _joined(blocks)
+
+
+def _findings(summary: RunSummary) -> str:
+    """Returns what to change, one list item each."""
+    items = []
+    for finding in summary.findings[:FINDINGS_SHOWN]:
+        at = f" at {finding.site}" if finding.site else ""
+        gives = speedup_words(finding)
+        told = [f"{finding.id}{at}: {finding.title}.", f"Change: {finding.advice}."]
+        told += [f"Gives: {gives}."] if gives else []
+        items.append(f"- {escaped(' '.join(told))}")
+    return "\n".join(items)
 
 
 def render_loader(summary: RunSummary, index: int) -> str:

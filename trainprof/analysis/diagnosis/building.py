@@ -8,12 +8,13 @@ from typing import Final
 import numpy as np
 
 from trainprof.analysis.diagnosis.case import Case, LoaderCase, total_s
-from trainprof.analysis.diagnosis.waiting import cause_of
+from trainprof.analysis.diagnosis.waiting import Limits, cause_of
 from trainprof.analysis.events import Int64
 from trainprof.analysis.loader_bounds import LARGEST_DEVIATION, MAX_LOADERS, shortened
 from trainprof.analysis.passes import EVALUATION, TRAINING
 from trainprof.analysis.pipeline import PipelineInputs, measured_rates, predict
 from trainprof.analysis.steady import MIN_STEADY_STEPS
+from trainprof.analysis.step_table import StepTable
 from trainprof.analysis.summary import Loader, RunSummary
 
 # A loader that costs less of training is not played through the model.
@@ -26,7 +27,7 @@ def build_case(
     training_s: float,
     training: Mapping[str, float],
     inputs_of: Callable[[int], PipelineInputs | None],
-    steady_ns: Int64,
+    steps: StepTable,
     checkpoint_site: str | None,
     settings: Mapping[str, float],
 ) -> Case:
@@ -37,14 +38,14 @@ def build_case(
         training_s: Of the training phase.
         training: Seconds per ledger key inside it.
         inputs_of: Returns what the recording tells of a loader, by its id.
-        steady_ns: Wall time of the steady steps, in order.
+        steps: Of the training phase.
         checkpoint_site: The line whose checkpoints took longest.
         settings: Thresholds that the user has set, by "rule.name".
     """
     here = [one for one in summary.loaders if one.thread == "training"]
     cases = {
         role: [
-            _loader_case(one, inputs_of, training_s)
+            _loader_case(one, inputs_of, training_s, _limits(settings))
             for one in _costliest([one for one in here if one.role == role])
         ]
         for role in (TRAINING, EVALUATION)
@@ -56,7 +57,8 @@ def build_case(
         feeding=cases[TRAINING],
         evaluating=cases[EVALUATION],
         checkpoint_site=checkpoint_site,
-        noise=half_split_noise(steady_ns),
+        noise=half_split_noise(steps.wall_ns[steps.steady.mask]),
+        steps=steps,
         settings=settings,
     )
 
@@ -70,13 +72,26 @@ def half_split_noise(steady_ns: Int64) -> float:
     return abs(float(first.mean()) - float(second.mean())) / mean if mean > 0 else 0.0
 
 
+def _limits(settings: Mapping[str, float]) -> Limits:
+    waits = [value for name, value in settings.items() if name.endswith(".wait_share")]
+    usual = Limits()
+    return Limits(
+        wait=min([usual.wait, *waits]),
+        slow_samples=settings.get("slow_samples.excess_share", usual.slow_samples),
+        receive=settings.get("slow_receive.receive_share", usual.receive),
+    )
+
+
 def _costliest(loaders: list[Loader]) -> list[Loader]:
     ranked = sorted(loaders, key=lambda one: -(one.wait_total_s + total_s(one.first_batch_s)))
     return ranked[:MAX_LOADERS]
 
 
 def _loader_case(
-    loader: Loader, inputs_of: Callable[[int], PipelineInputs | None], training_s: float
+    loader: Loader,
+    inputs_of: Callable[[int], PipelineInputs | None],
+    training_s: float,
+    limits: Limits,
 ) -> LoaderCase:
     unknown = LoaderCase(loader, None, None, None, None, training_s)
     if unknown.cost_s < _LOOKED_AT_FROM_SHARE * training_s:
@@ -91,5 +106,5 @@ def _loader_case(
     # A model that is further from what was measured is not one of this run.
     if not 1 / LARGEST_DEVIATION <= measured.step_s / now.step_s.mid <= LARGEST_DEVIATION:
         return unknown
-    cause = cause_of(loader, inputs, now, unknown.wait_share)
+    cause = cause_of(loader, inputs, now, unknown.wait_share, limits)
     return LoaderCase(loader, inputs, measured, now, cause, training_s)

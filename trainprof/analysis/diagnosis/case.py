@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
+
+import numpy as np
 
 from trainprof.analysis.diagnosis.waiting import Cause
 from trainprof.analysis.looks import MAKING, hottest
 from trainprof.analysis.pipeline import PipelineInputs, Prediction, Rates
+from trainprof.analysis.step_table import StepTable
 from trainprof.analysis.summary import HotLine, Loader, RunSummary, Statistics
 
 # A function that takes less of the making of a batch is not named with it.
@@ -66,6 +69,7 @@ class Case:
         evaluating: Those of evaluation.
         checkpoint_site: The line whose checkpoints took longest.
         noise: Of the mean steady step, as a share: by how much the halves of the run differ.
+        steps: Of the training phase.
         settings: Thresholds that the user has set, by "rule.name".
     """
 
@@ -76,6 +80,7 @@ class Case:
     evaluating: list[LoaderCase]
     checkpoint_site: str | None
     noise: float
+    steps: StepTable
     settings: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -86,6 +91,23 @@ class Case:
         """Returns the share of training that some ledger keys take."""
         spent_s = sum(self.training.get(key, 0.0) for key in keys)
         return spent_s / self.training_s if self.training_s > 0 else 0.0
+
+    def steps_with_most(self, keys: Sequence[str], at_most: int = 5) -> list[dict[str, float]]:
+        """Returns the steps in which some ledger keys took most: index, seconds, of these keys."""
+        per_step = [self.steps.per_step[key] for key in keys if key in self.steps.per_step]
+        if not per_step or len(self.steps) == 0:
+            return []
+        spent = np.sum(per_step, axis=0)
+        most = np.argsort(-spent, kind="stable")[:at_most]
+        return [
+            {
+                "step": int(step),
+                "seconds": float(self.steps.wall_ns[step] / 1e9),
+                "part_s": float(spent[step] / 1e9),
+            }
+            for step in most.tolist()
+            if spent[step] > 0
+        ]
 
     def cores(self) -> float | None:
         """Returns how many cores the run could use."""

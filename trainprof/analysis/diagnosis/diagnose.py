@@ -57,4 +57,5 @@ def _completed(finding: Finding, rule: Rule, case: Case) -> Finding:
         for name, threshold in rule.thresholds.items()
     }
     severity = "high" if saved >= _HIGH else "warn" if saved >= _WARN else "note"
-    return replace(finding, severity=severity, thresholds=thresholds)
+    steps = case.steps_with_most(rule.keys)
+    return replace(finding, severity=severity, thresholds=thresholds, steps=steps)

@@ -23,6 +23,7 @@ from trainprof.analysis.diagnosis.wording import share, span
 from trainprof.analysis.finding import Finding
 
 ID: Final = "gc_pauses"
+KEYS: Final[tuple[str, ...]] = ("gc",)
 THRESHOLDS: Final = {
     "share": Threshold(0.03, "of training; msprof and xpu_timer warn from 1 % (RULES CP-6)"),
 }

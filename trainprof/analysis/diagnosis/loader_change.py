@@ -6,13 +6,14 @@ from typing import Any
 
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.gains import Gain, of_setting
+from trainprof.analysis.diagnosis.waiting import WAIT_SHARE
 from trainprof.analysis.diagnosis.wording import place, share
 from trainprof.analysis.finding import LIKELY, Finding
 
 
 def of_cause(case: Case, rule: str, cause: str) -> LoaderCase | None:
     """Returns the costliest loader for whose batches training waits because of `cause`."""
-    least = case.settings.get(f"{rule}.wait_share", 0.0)
+    least = case.settings.get(f"{rule}.wait_share", WAIT_SHARE)
     return next(
         (
             fed

@@ -29,6 +29,7 @@ from trainprof.analysis.looks import hottest
 from trainprof.analysis.passes import TRAINING
 
 ID: Final = "python_in_loop"
+KEYS: Final[tuple[str, ...]] = ("other",)
 THRESHOLDS: Final = {
     "share": Threshold(0.1, "of training (TraceML, gpuprof; RULES CP-3)"),
 }

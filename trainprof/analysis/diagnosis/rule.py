@@ -26,16 +26,19 @@ class Rule:
     Attributes:
         id: A word.
         thresholds: By name.
+        keys: Of the ledger: where in a step it shows, none where it lies outside of steps.
         find: Returns what it finds in a case, or None.
         explanation: What it means, how it is measured, when it is wrong, what to do.
     """
 
     id: str
     thresholds: Mapping[str, Threshold]
+    keys: tuple[str, ...]
     find: Callable[[Case], Finding | None]
     explanation: str
 
 
 def rule_in(module: ModuleType) -> Rule:
-    """Returns the rule that a module defines by ID, THRESHOLDS, `find` and its docstring."""
-    return Rule(module.ID, module.THRESHOLDS, module.find, inspect.getdoc(module) or "")
+    """Returns the rule that a module defines by ID, THRESHOLDS, KEYS, `find` and its docstring."""
+    explanation = inspect.getdoc(module) or ""
+    return Rule(module.ID, module.THRESHOLDS, module.KEYS, module.find, explanation)

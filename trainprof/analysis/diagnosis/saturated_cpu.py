@@ -27,6 +27,7 @@ from trainprof.analysis.diagnosis.wording import place, share, span
 from trainprof.analysis.finding import Finding
 
 ID: Final = "saturated_cpu"
+KEYS: Final[tuple[str, ...]] = ("data_wait", "first_batch")
 THRESHOLDS: Final = {
     "wait_share": Threshold(WAIT_SHARE, "XProf: below it a program is not input-bound"),
 }

@@ -24,6 +24,7 @@ from trainprof.analysis.diagnosis.wording import share, span
 from trainprof.analysis.finding import Finding
 
 ID: Final = "slow_checkpoints"
+KEYS: Final[tuple[str, ...]] = ("checkpoint",)
 THRESHOLDS: Final = {
     "share": Threshold(0.03, "of training (RULES CP-4)"),
 }

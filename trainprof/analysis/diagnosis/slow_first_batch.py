@@ -23,6 +23,7 @@ from trainprof.analysis.diagnosis.wording import share, span
 from trainprof.analysis.finding import Finding
 
 ID: Final = "slow_first_batch"
+KEYS: Final[tuple[str, ...]] = ("loader_start", "first_batch")
 THRESHOLDS: Final = {
     "share": Threshold(0.1, "of the run: what comes once matters in short runs alone"),
     "seconds": Threshold(2.0, "nobody changes a script for less"),

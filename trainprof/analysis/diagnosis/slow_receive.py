@@ -31,6 +31,7 @@ from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.finding import Finding
 
 ID: Final = "slow_receive"
+KEYS: Final[tuple[str, ...]] = ("data_wait", "first_batch")
 THRESHOLDS: Final = {
     "wait_share": Threshold(WAIT_SHARE, "XProf: below it a program is not input-bound"),
     "receive_share": Threshold(RECEIVE_SHARE, "of a step, as for the wait"),

@@ -33,6 +33,7 @@ from trainprof.analysis.loader_troubles import unusual_samples
 from trainprof.analysis.worker_totals import known
 
 ID: Final = "slow_samples"
+KEYS: Final[tuple[str, ...]] = ("data_wait", "first_batch")
 THRESHOLDS: Final = {
     "wait_share": Threshold(WAIT_SHARE, "XProf: below it a program is not input-bound"),
     "excess_share": Threshold(SLOW_SAMPLES_SHARE, "of all making; half the wait must be gone too"),

@@ -24,6 +24,7 @@ from trainprof.analysis.diagnosis.wording import share, span
 from trainprof.analysis.finding import Finding
 
 ID: Final = "slow_validation"
+KEYS: Final[tuple[str, ...]] = ()
 THRESHOLDS: Final = {
     "share": Threshold(0.2, "of training (RULES CP-5)"),
     "loading_share": Threshold(0.5, "of the evaluation: from here on its loader is the cause"),

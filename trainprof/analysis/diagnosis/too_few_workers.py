@@ -25,6 +25,7 @@ from trainprof.analysis.diagnosis.wording import share, span
 from trainprof.analysis.finding import Finding
 
 ID: Final = "too_few_workers"
+KEYS: Final[tuple[str, ...]] = ("data_wait", "first_batch")
 THRESHOLDS: Final = {
     "wait_share": Threshold(WAIT_SHARE, "XProf: below it a program is not input-bound"),
 }

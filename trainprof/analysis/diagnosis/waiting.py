@@ -42,6 +42,15 @@ _SLOW_FROM_TIMES: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)
+class Limits:
+    """From which shares on something is a cause."""
+
+    wait: float = WAIT_SHARE
+    slow_samples: float = SLOW_SAMPLES_SHARE
+    receive: float = RECEIVE_SHARE
+
+
+@dataclass(frozen=True, slots=True)
 class Cause:
     """Why training waits.
 
@@ -56,7 +65,11 @@ class Cause:
 
 
 def cause_of(
-    loader: Loader, inputs: PipelineInputs, now: Prediction, wait_share: float
+    loader: Loader,
+    inputs: PipelineInputs,
+    now: Prediction,
+    wait_share: float,
+    limits: Limits = Limits(),
 ) -> Cause | None:
     """Returns why training waits for a loader; None where it hardly does.
 
@@ -65,10 +78,11 @@ def cause_of(
         inputs: What its recording tells.
         now: The model of the setting it was recorded with.
         wait_share: Of training, spent waiting for it.
+        limits: What counts.
     """
-    if wait_share < WAIT_SHARE:
+    if wait_share < limits.wait:
         return None
-    if _slow_samples_share(loader.fetch) >= SLOW_SAMPLES_SHARE and _usual_would_do(inputs, now):
+    if _slow_samples_share(loader.fetch) >= limits.slow_samples and _usual_would_do(inputs, now):
         return Cause(SLOW_SAMPLES)
     parts = now.bound.parts_s
     step_s = sum(parts.values())
@@ -76,7 +90,7 @@ def cause_of(
     if wait_cause == SAMPLER:
         return Cause(SAMPLING)
     if loader.num_workers and wait_cause == RECEIVE:
-        return Cause(RECEIVING) if parts[RECEIVE] >= RECEIVE_SHARE * step_s else None
+        return Cause(RECEIVING) if parts[RECEIVE] >= limits.receive * step_s else None
     more = more_workers(inputs, now, passes=loader.passes)
     if more is not None:
         setting, found = more

@@ -26,6 +26,7 @@ from trainprof.analysis.finding import Finding
 from trainprof.analysis.pipeline import predict
 
 ID: Final = "worker_restart"
+KEYS: Final[tuple[str, ...]] = ("loader_start", "first_batch")
 THRESHOLDS: Final = {
     "share": Threshold(0.03, "of training: what is worth a change"),
 }

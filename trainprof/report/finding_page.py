@@ -1,0 +1,127 @@
+"""One rule explained, and the numbers that a run's finding rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from rich.text import Text
+
+from trainprof.analysis.diagnosis.rule import Rule
+from trainprof.analysis.finding import LIKELY, Finding
+from trainprof.analysis.summary import RunSummary
+from trainprof.report.findings_section import speedup_words
+from trainprof.report.layout import Page, written
+from trainprof.report.safe_text import with_safe_text
+from trainprof.report.units import byte_count, count, percent, seconds
+
+BLANK: Final = (Text(),)
+
+
+def render_rule(rule: Rule, *, width: int, color: bool, unicode: bool = True) -> str:
+    """Returns what a rule means, how it is measured, when it is wrong, and what to do."""
+    page = Page(width=width, unicode=unicode, verbose=True)
+    lines = [Text(rule.id, style="bold"), *_paragraphs(rule.explanation, page), *BLANK]
+    if rule.thresholds:
+        lines.append(Text("Thresholds, changed by --rule NAME=VALUE:"))
+    for name, threshold in rule.thresholds.items():
+        told = f"{rule.id}.{name}={threshold.value:g}: {threshold.source}"
+        lines += page.paragraph(told, indent=2)
+    return written(lines, page, color=color)
+
+
+def render_why(
+    summary: RunSummary, rule: Rule, *, width: int, color: bool, unicode: bool = True
+) -> str:
+    """Returns what a run's finding rests on, or that the rule found nothing there."""
+    summary = with_safe_text(summary)
+    page = Page(width=width, unicode=unicode, verbose=True)
+    found = next((one for one in summary.findings if one.id == rule.id), None)
+    if found is None:
+        told = f"{rule.id} was not found in {summary.run.name}: {_why_not(summary)}."
+        return written(page.paragraph(told), page, color=color)
+    lines = [
+        *page.paragraph(f"{found.id} at {found.site or 'no single line'}: {found.title}."),
+        *BLANK,
+        *_numbers(found, page),
+        *_thresholds(found, page),
+        *_gain(found, page),
+        *_steps(found, page),
+        *page.labelled("Verify", [found.verify]),
+        *page.command("More", "what it means:", f"trainprof report --explain {found.id}"),
+    ]
+    return written(lines, page, color=color)
+
+
+def _why_not(summary: RunSummary) -> str:
+    if summary.verdict.bottleneck == "unknown":
+        return summary.verdict.headline
+    return "what it looks for stays under its thresholds, or would gain too little"
+
+
+def _paragraphs(text: str, page: Page) -> list[Text]:
+    lines: list[Text] = []
+    for paragraph in text.split("\n\n"):
+        lines += [*BLANK, *page.paragraph(" ".join(paragraph.split()))]
+    return lines
+
+
+def _numbers(found: Finding, page: Page) -> list[Text]:
+    told = [
+        f"{_name(name)} {_figure(name, value)}"
+        for name, value in found.evidence.items()
+        if value is not None and name != LIKELY
+    ]
+    return page.labelled("Measured", told)
+
+
+def _thresholds(found: Finding, page: Page) -> list[Text]:
+    told = [
+        f"{_name(name)} from {_figure(name, value)} on" for name, value in found.thresholds.items()
+    ]
+    return page.labelled("Found at", told) if told else []
+
+
+def _gain(found: Finding, page: Page) -> list[Text]:
+    told = [speedup_words(found)]
+    likely = found.evidence.get(LIKELY)
+    if isinstance(likely, (int, float)):
+        told.append(f"{'at most' if found.is_at_most else 'most likely'} {likely:.2f} x")
+    if found.recoverable_s is not None:
+        told.append(f"{seconds(found.recoverable_s)} of this run")
+    return page.labelled("Gain", told)
+
+
+def _steps(found: Finding, page: Page) -> list[Text]:
+    told = [
+        f"step {count(int(step['step']) + 1)} took {seconds(step['seconds'])}, "
+        f"{seconds(step['part_s'])} of it this"
+        for step in found.steps
+    ]
+    return page.labelled("Shown by", told) if told else []
+
+
+def _name(key: str) -> str:
+    for ending in ("_s", "_bytes"):
+        key = key.removesuffix(ending)
+    return key.replace("_", " ")
+
+
+def _figure(name: str, value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, (int, float, list, dict)):
+        return str(value)
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {seconds(part)}" for key, part in value.items())
+    if isinstance(value, list):
+        return _listed(value)
+    if name.endswith("_share") or name == "share":
+        return percent(value)
+    if name.endswith("_s") or name == "seconds":
+        return seconds(value)
+    if name.endswith("_bytes"):
+        return byte_count(value)
+    return f"{value:g}"
+
+
+def _listed(values: Sequence[Any]) -> str:
+    return ", ".join(str(value) for value in values)
