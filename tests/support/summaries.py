@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
+from trainprof.analysis.finding import LIKELY, Finding
 from trainprof.analysis.gpu_figures import Gpu, Utilization
 from trainprof.analysis.summary import (
     LEDGER_KEYS,
@@ -200,6 +201,30 @@ def loader(site: str, **changes: Any) -> Loader:
         fetch=fetch(0.186, 250, running=0.965, asleep=0.035, batch_size=32),
         bound=bound("one worker's latency", blocked=0.1869, compute=0.0386),
         thread="training",
+    )
+    return replace(plain, **changes)
+
+
+def finding(**changes: Any) -> Finding:
+    """The training process makes its batches itself; `changes` are other fields."""
+    plain = Finding(
+        id="serial_loading",
+        severity="high",
+        title="the training process makes its batches itself (num_workers=0) and waits 187 ms of "
+        "226 ms a batch for it, 82 % of training",
+        evidence={"wait_share": 0.82, "batch_s": 0.226, "workers": 0, LIKELY: 4.6},
+        site="train.py:41",
+        advice="DataLoader(..., num_workers=5, persistent_workers=True)",
+        change={"num_workers": 5, "persistent_workers": True},
+        recoverable_s=41.2,
+        predicted_speedup=[4.1, 5.2],
+        run_speedup=[3.0, 3.6],
+        is_at_most=False,
+        cautions=["random augmentation draws other numbers in workers than it does now"],
+        also=["71 % of making a batch goes to data.py:52 (decode)"],
+        thresholds={"wait_share": 0.05},
+        steps=[{"step": 17, "seconds": 0.9, "part_s": 0.8}],
+        verify="run it again with the change: trainprof compare BASE OTHER tells the two apart",
     )
     return replace(plain, **changes)
 
@@ -397,7 +422,7 @@ def slow_loader() -> RunSummary:
         ranks=[],
         stragglers=[],
         outliers=[Outlier(117, 0, 28.4, 0.612, "data_wait", 0.381, None, {"tree_percent": 101.0})],
-        findings=[],
+        findings=[finding()],
         verdict=Verdict(
             "data",
             "DATA-BOUND: the loop waits for train.py:41 in 83 % of training time, "
@@ -413,7 +438,7 @@ def slow_loader() -> RunSummary:
 
 def healthy() -> RunSummary:
     """Two workers keep up, validation after each of ten epochs, checkpoints now and then."""
-    base = slow_loader()
+    base = replace(slow_loader(), findings=[])
     parts = ledger(
         {
             "startup": 2.31,
@@ -524,7 +549,7 @@ def healthy() -> RunSummary:
 
 def killed_for_memory() -> RunSummary:
     """Workers that keep every batch they made, until the kernel ends the run."""
-    base = slow_loader()
+    base = replace(slow_loader(), findings=[])
     parts = ledger(
         {
             "startup": 2.05,
@@ -686,7 +711,7 @@ def starved() -> RunSummary:
 
 def accelerator() -> RunSummary:
     """A GPU run whose host time sits in `.item()` and a blocking copy; device times are unknown."""
-    base = slow_loader()
+    base = replace(slow_loader(), findings=[])
     parts = ledger(
         {
             "startup": 6.4,
@@ -814,7 +839,7 @@ def cut_off() -> RunSummary:
 
 def sparse() -> RunSummary:
     """Lists with one entry each, every optional field in them None and every loose part empty."""
-    base = slow_loader()
+    base = replace(slow_loader(), findings=[])
     nothing = {field.name: None for field in fields(Fetch)}
     empty_fetch = Fetch(
         **nothing | {"n": 0, "measured": 0, "samples": 0, "slow_samples": [], "per_worker": []}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 from rich.text import Text
@@ -52,7 +53,7 @@ def findings_section(summary: RunSummary, page: Page, room: int | None = None) -
 
 def speedup_words(finding: Finding) -> str:
     """Returns what the change would give, "" where that is not known."""
-    steps, run = finding.predicted_speedup, finding.run_speedup
+    steps, run = _known(finding.predicted_speedup), _known(finding.run_speedup)
     if steps is None:
         return ""
     if finding.is_at_most:
@@ -72,6 +73,11 @@ def speedup_words(finding: Finding) -> str:
 def checked_words() -> str:
     """Returns what is looked for in every run."""
     return ", ".join(rule.id.replace("_", " ") for rule in RULES)
+
+
+def _known(speedup: list[float] | None) -> list[float] | None:
+    is_known = speedup is not None and len(speedup) == 2 and all(map(math.isfinite, speedup))
+    return speedup if is_known else None
 
 
 def _block(number: int, finding: Finding, page: Page) -> list[Text]:
@@ -106,8 +112,9 @@ def _labelled(label: str, words: str, page: Page) -> list[Text]:
 
 def _nothing(summary: RunSummary, page: Page) -> list[Text]:
     training = summary.training
-    is_judged = summary.verdict.bottleneck != "unknown"
-    if training.steady_steps < MIN_STEADY_STEPS or not is_judged:
+    # Where something stands out whose cause is not known, there is nothing to say.
+    is_well = summary.verdict.bottleneck in ("compute", "none")
+    if training.steady_steps < MIN_STEADY_STEPS or not is_well:
         return []
     told = f"{_TITLE}: nothing found that is worth over {percent(LEAST_GAIN)} of training"
     if page.verbose:

@@ -65,7 +65,7 @@ def loader_block(loader: Loader, summary: RunSummary, page: Page, room: int | No
         "code": _code(loader, page),
         "waits": _waits(loader, page),
         "limit": _opened("Limit", found.limit, page),
-        "next": _opened("Next", found.next, page),
+        "next": [] if _is_found(loader, summary) else _opened("Next", found.next, page),
         "deaths": _sentences(deaths(loader), page),
         "warnings": _sentences(warnings(loader, summary), page),
     }
@@ -81,6 +81,11 @@ def loader_block(loader: Loader, summary: RunSummary, page: Page, room: int | No
                 block[name] = []
             left -= len(block[name])
     return [*heading, *(line for lines in block.values() for line in lines)]
+
+
+def _is_found(loader: Loader, summary: RunSummary) -> bool:
+    """Whether a finding says already what to do about the loader."""
+    return any(finding.site == loader.site for finding in summary.findings)
 
 
 def _needy(summary: RunSummary) -> list[Loader]:

@@ -269,7 +269,7 @@ def test_ascii_pages_are_ascii(name: str, verbose: bool) -> None:
 
 
 def test_ascii_page_has_bars_and_microseconds() -> None:
-    text = page(summaries.slow_loader(), unicode=False)
+    text = page(replace(summaries.slow_loader(), findings=[]), unicode=False)
     assert "data wait          #####" in text
     assert "9.10 us a step" in text
 
@@ -317,10 +317,12 @@ def test_slow_batches_name_their_threshold() -> None:
 
 
 def test_calls_on_cpu_tensors_are_counted_and_do_not_wait() -> None:
-    plain = page(summaries.slow_loader(), 120)
+    plain = page(replace(summaries.slow_loader(), findings=[]), 120)
     assert "train.py:66 item: 250 calls on CPU tensors (no wait)" in plain
     mixed = replace(
-        summaries.slow_loader(), sync_points=[SyncPoint("a.py:1", "item", 9, 4, 0.5, None)]
+        summaries.slow_loader(),
+        findings=[],
+        sync_points=[SyncPoint("a.py:1", "item", 9, 4, 0.5, None)],
     )
     assert "9 calls, 4 of them on CPU tensors (no wait), 500 ms" in page(mixed, 120)
 

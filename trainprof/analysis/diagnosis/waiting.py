@@ -91,16 +91,20 @@ def cause_of(
         return Cause(SAMPLING)
     if loader.num_workers and wait_cause == RECEIVE:
         return Cause(RECEIVING) if parts[RECEIVE] >= limits.receive * step_s else None
+    fetch = loader.fetch
+    if fetch is None or fetch.wall_s is None:
+        return Cause(UNKNOWN)
+    made_s = fetch.wall_s.mean * fetch.n
+    is_read = bool(fetch.read_bytes and (fetch.reading_s or 0.0) >= READING_SHARE * made_s)
+    # Workers that read side by side already share what the disk can give.
+    if is_read and (loader.num_workers or 0) > 1:
+        return Cause(STORAGE)
     more = more_workers(inputs, now, passes=loader.passes)
     if more is not None:
         setting, found = more
         name = TOO_FEW_WORKERS if loader.num_workers else SERIAL
         return Cause(name, setting, found)
-    fetch = loader.fetch
-    if fetch is None or fetch.wall_s is None:
-        return Cause(UNKNOWN)
-    made_s = fetch.wall_s.mean * fetch.n
-    if fetch.reading_s and fetch.read_bytes and fetch.reading_s >= READING_SHARE * made_s:
+    if is_read:
         return Cause(STORAGE)
     busy_s = (fetch.running_s or 0.0) + (fetch.runnable_s or 0.0) + (fetch.throttled_s or 0.0)
     return Cause(CPU if busy_s >= (1 - ASLEEP_SHARE) * made_s else UNKNOWN)

@@ -1,0 +1,173 @@
+"""Runs to be judged: loaders whose every moment is known, played through torch's pipeline."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from support import summaries
+
+from trainprof.analysis.diagnosis.building import build_case
+from trainprof.analysis.diagnosis.case import Case
+from trainprof.analysis.pipeline import PipelineInputs, Setting
+from trainprof.analysis.pipeline_model import simulate
+from trainprof.analysis.pipeline_scenario import Interval, pipelines_of
+from trainprof.analysis.steady import Steady
+from trainprof.analysis.step_table import StepTable
+from trainprof.analysis.summary import LEDGER_KEYS, Loader, RunSummary
+
+STEPS = 200
+
+
+class Planted:
+    """A loader, what the model is told of it, and what training then took."""
+
+    def __init__(
+        self,
+        *,
+        workers: int = 0,
+        fetch_s: float = 0.01,
+        running: float = 0.0,
+        reading: float = 0.0,
+        compute_s: float = 0.01,
+        passes: int = 2,
+        cores: float = 8.0,
+        is_persistent: bool = False,
+        start_s: float = 0.0,
+        role: str = "training",
+        slow_every: int | None = None,
+        **more: Any,
+    ) -> None:
+        """
+        Args:
+            workers, fetch_s, compute_s, passes, cores, is_persistent: Of the loader.
+            running, reading: Of a fetch, on a core and waiting for a disk; it sleeps for the rest.
+            start_s: Until workers are up, in each pass.
+            role: What the loader is for.
+            slow_every: Of so many batches one takes twenty times as long.
+            more: Of the model's inputs.
+        """
+        n = STEPS // passes * passes
+        fetches = np.full(n, fetch_s)
+        if slow_every is not None:
+            fetches[slow_every // 2 :: slow_every] *= 20
+        self.inputs = PipelineInputs(
+            setting=Setting(workers, is_persistent=is_persistent),
+            batches=n // passes,
+            fetch_s=fetches,
+            compute_s=np.full(n, compute_s),
+            cores=cores,
+            running_s=fetches * running,
+            reading_s=fetches * reading,
+            read_bytes=n << 20 if reading else 0,
+            boot_s=Interval.exactly(start_s),
+            **more,
+        )
+        flows = [simulate(p) for p in pipelines_of(self.inputs, self.inputs.setting, "mid")]
+        waits = [flow.wait_s for flow in flows]
+        self.inputs = replace(self.inputs, wait_s=np.concatenate(waits))
+        first = np.array([wait[0] for wait in waits])
+        later = np.concatenate([wait[1:] for wait in waits])
+        self.step_s = np.concatenate([flow.step_s for flow in flows])
+        self.loader = summaries.loader(
+            "train.py:41",
+            role=role,
+            num_workers=workers,
+            persistent_workers=is_persistent,
+            passes=passes,
+            iterations=n,
+            init_s=summaries.statistics(1e-4, n=passes),
+            first_batch_s=summaries.statistics(float(first.mean()), n=passes),
+            wait_s=summaries.statistics(float(later.mean()), n=len(later)),
+            wait_total_s=float(later.sum()),
+            fetch=summaries.fetch(
+                float(fetches.mean()),
+                n,
+                workers=workers,
+                running=running,
+                reading=reading,
+                asleep=1 - running - reading,
+            ),
+            bound=None,
+        )
+        if slow_every is not None:
+            self._with_slow_samples(fetch_s, slow_every)
+
+    def _with_slow_samples(self, fetch_s: float, slow_every: int) -> None:
+        assert self.loader.fetch is not None
+        typical_s = fetch_s / 32
+        slow = [summaries.slow_sample(index, 19 * fetch_s) for index in range(STEPS // slow_every)]
+        fetch = replace(self.loader.fetch, typical_sample_s=typical_s, slow_samples=slow)
+        self.loader = replace(self.loader, fetch=fetch)
+
+
+def case_of(
+    *planted: Planted,
+    parts: dict[str, float] | None = None,
+    steady_steps: int = STEPS,
+    drift: float = 0.0,
+    settings: dict[str, float] | None = None,
+    **changes: Any,
+) -> Case:
+    """Returns a run of these loaders.
+
+    Args:
+        planted: That training or evaluation consumes.
+        parts: Seconds of training by ledger key, beside the loaders and computing.
+        steady_steps: How many.
+        drift: By how much the second half's steps are slower.
+        settings: Thresholds that the user has set.
+        changes: Of the summary.
+    """
+    training = dict.fromkeys(LEDGER_KEYS, 0.0) | (parts or {})
+    fed = [one for one in planted if one.loader.role == "training"]
+    compute_s = sum(float(one.inputs.compute_s.sum()) for one in fed) or 2.0
+    training["forward"] = compute_s
+    for one in fed:
+        training["data_wait"] += one.loader.wait_total_s
+        assert one.loader.first_batch_s is not None
+        training["first_batch"] += one.loader.first_batch_s.mean * one.loader.passes
+    training_s = sum(training.values())
+    summary = _summary([one.loader for one in planted], training_s, steady_steps, **changes)
+    inputs = {one.loader.id: one.inputs for one in planted}
+    return build_case(
+        summary,
+        training_s=training_s,
+        training=training,
+        inputs_of=inputs.get,
+        steps=_steps(training_s / STEPS, drift),
+        checkpoint_site="train.py:70",
+        settings=settings or {},
+    )
+
+
+def _summary(
+    loaders: list[Loader], training_s: float, steady_steps: int, **changes: Any
+) -> RunSummary:
+    plain = summaries.healthy()
+    for number, loader in enumerate(loaders):
+        assert loader.id == number or len(loaders) == 1
+    return replace(
+        plain,
+        run=replace(plain.run, wall_s=training_s * 1.1),
+        training=replace(plain.training, steady_steps=steady_steps),
+        loaders=loaders,
+        hot_lines=[],
+        findings=[],
+        **changes,
+    )
+
+
+def _steps(step_s: float, drift: float) -> StepTable:
+    wall = np.full(STEPS, round(step_s * 1e9), dtype=np.int64)
+    wall[STEPS // 2 :] += round(step_s * drift * 1e9)
+    everything = np.ones(STEPS, dtype=bool)
+    nothing = np.zeros(STEPS, dtype=np.int64)
+    return StepTable(
+        wall_ns=wall,
+        per_step=dict.fromkeys(("data_wait", "first_batch", "other"), nothing) | {"forward": wall},
+        steady=Steady(everything, 0),
+        candidates=everything,
+        epoch_of=nothing,
+    )

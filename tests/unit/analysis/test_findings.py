@@ -1,0 +1,269 @@
+"""Each planted fault is found by its cause, and nothing else; healthy runs have no finding."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from support import summaries
+from support.cases import STEPS, Planted, case_of
+
+from trainprof.analysis.diagnosis.case import Case
+from trainprof.analysis.diagnosis.catalogue import RULES
+from trainprof.analysis.diagnosis.diagnose import diagnose, least_gain
+from trainprof.analysis.diagnosis.settings import (
+    UnknownThreshold,
+    parsed_settings,
+    rule_settings,
+    threshold_names,
+)
+from trainprof.analysis.finding import Finding
+from trainprof.analysis.pipeline_scenario import Interval
+from trainprof.analysis.summary import HotLine
+
+
+def found(case: Case) -> list[str]:
+    return [finding.id for finding in diagnose(case)]
+
+
+def only(case: Case) -> Finding:
+    [finding] = diagnose(case)
+    return finding
+
+
+def hot_line(part: str, share: float = 0.9) -> HotLine:
+    return HotLine(part, "data.py:12", "decode", ["train.py:50"], 100, share, 1.0)
+
+
+def test_batches_made_between_the_steps_want_workers() -> None:
+    planted = Planted(fetch_s=0.03, compute_s=0.01)
+    finding = only(case_of(planted))
+    assert (finding.id, finding.site) == ("serial_loading", "train.py:41")
+    assert finding.change == {"num_workers": 3, "persistent_workers": True}
+    assert finding.advice == "DataLoader(..., num_workers=3, persistent_workers=True)"
+    assert finding.predicted_speedup is not None
+    # Three workers give a batch each 10 ms, as fast as training takes them.
+    low, high = finding.predicted_speedup
+    assert low <= 4.0 <= high < 1.4 * low
+    assert finding.severity == "high"
+    assert not finding.is_at_most
+    assert "30.0 of" in finding.title or "30.0 ms" in finding.title
+
+
+def test_workers_are_added_where_they_sleep() -> None:
+    planted = Planted(workers=1, fetch_s=0.06, compute_s=0.02)
+    finding = only(case_of(planted))
+    assert finding.id == "too_few_workers"
+    assert finding.change["num_workers"] in (3, 4)
+    assert finding.predicted_speedup is not None
+    assert finding.predicted_speedup[0] <= 3.0 <= finding.predicted_speedup[1]
+
+
+def test_full_cores_want_cheaper_samples_and_no_workers() -> None:
+    planted = Planted(workers=2, fetch_s=0.08, running=1.0, compute_s=0.01, cores=2)
+    planted.loader = replace(planted.loader, hot_lines=[hot_line("making batches")])
+    finding = only(case_of(planted))
+    assert (finding.id, finding.site, finding.change) == ("saturated_cpu", "data.py:12", {})
+    assert finding.is_at_most
+    assert "decode" in finding.advice
+
+
+def test_one_core_wants_cheaper_samples_without_workers_too() -> None:
+    planted = Planted(fetch_s=0.03, running=1.0, compute_s=0.03, cores=1)
+    assert found(case_of(planted)) == ["saturated_cpu"]
+
+
+def test_reading_is_named_where_bytes_were_read() -> None:
+    planted = Planted(workers=4, fetch_s=0.08, reading=0.9, compute_s=0.005)
+    finding = only(case_of(planted))
+    assert finding.id == "storage_bound"
+    assert finding.evidence["reading_share"] == pytest.approx(0.9)
+    assert planted.loader.fetch is not None
+    nothing = replace(planted.loader, fetch=replace(planted.loader.fetch, read_bytes=0))
+    planted.loader = nothing
+    assert "storage_bound" not in found(case_of(planted))
+
+
+def test_a_few_slow_samples_are_named() -> None:
+    planted = Planted(workers=2, fetch_s=0.01, compute_s=0.01, slow_every=40)
+    finding = only(case_of(planted))
+    assert finding.id == "slow_samples"
+    assert "dataset[0]" in finding.title
+    assert finding.evidence["slow_indices"] == list(range(STEPS // 40))
+
+
+def test_receiving_is_not_blamed_on_workers() -> None:
+    planted = Planted(
+        workers=4, fetch_s=0.004, compute_s=0.01, receive_s=Interval.exactly(0.02), delivery_s=0.02
+    )
+    planted.loader = replace(planted.loader, receive_s=0.02 * STEPS, receive_cpu_s=0.019 * STEPS)
+    finding = only(case_of(planted))
+    assert finding.id == "slow_receive"
+    assert "busy" not in finding.title
+    planted.loader = replace(planted.loader, receive_cpu_s=0.001 * STEPS)
+    assert "busy worker" in only(case_of(planted)).title
+
+
+def test_drawing_indices_is_not_blamed_on_workers() -> None:
+    planted = Planted(workers=4, fetch_s=0.004, compute_s=0.01, sampler_s=0.02)
+    finding = only(case_of(planted))
+    assert finding.id == "slow_sampler"
+    assert finding.predicted_speedup is not None
+    assert finding.predicted_speedup[1] == pytest.approx(3.0, rel=0.15)
+
+
+def test_workers_that_are_started_for_each_pass_are_to_be_kept() -> None:
+    planted = Planted(workers=2, fetch_s=0.004, compute_s=0.01, passes=10, start_s=0.1)
+    finding = only(case_of(planted))
+    assert (finding.id, finding.change) == ("worker_restart", {"persistent_workers": True})
+    assert finding.recoverable_s == pytest.approx(9 * 0.1, rel=0.1)
+    kept = Planted(
+        workers=2, fetch_s=0.004, compute_s=0.01, passes=10, start_s=0.0, is_persistent=True
+    )
+    assert found(case_of(kept)) == []
+
+
+def test_a_late_first_batch_is_named_once() -> None:
+    planted = Planted(workers=2, fetch_s=0.004, compute_s=0.1, passes=1, start_s=8.0)
+    assert found(case_of(planted)) == ["slow_first_batch"]
+    soon = Planted(workers=2, fetch_s=0.004, compute_s=0.1, passes=1, start_s=1.0)
+    assert found(case_of(soon)) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "rule", "spent_s", "little_s"),
+    [
+        ("checkpoint", "slow_checkpoints", 0.5, 0.05),
+        ("other", "python_in_loop", 0.5, 0.15),
+        ("gc", "gc_pauses", 0.5, 0.05),
+    ],
+)
+def test_what_training_spends_elsewhere(
+    key: str, rule: str, spent_s: float, little_s: float
+) -> None:
+    healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
+    finding = only(case_of(healthy, parts={key: spent_s}))
+    assert finding.id == rule
+    assert finding.is_at_most
+    assert finding.predicted_speedup is not None
+    assert finding.predicted_speedup[0] == 1.0
+    assert finding.predicted_speedup[1] == pytest.approx(1.25, rel=0.05)
+    assert found(case_of(healthy, parts={key: little_s})) == []
+
+
+def test_python_in_the_loop_is_named_by_line() -> None:
+    line = hot_line("other")
+    healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
+    case = case_of(healthy, parts={"other": 1.0})
+    case = replace(case, summary=replace(case.summary, hot_lines=[line]))
+    finding = only(case)
+    assert finding.site == "data.py:12"
+    assert finding.also == ["called from train.py:50"]
+
+
+def test_less_python_gains_nothing_where_workers_do_not_keep_up() -> None:
+    # The step is as long as the workers need for a batch; its Python would only become waiting.
+    busy = Planted(workers=2, fetch_s=0.04, running=1.0, compute_s=0.019, cores=3)
+    assert "python_in_loop" not in found(case_of(busy, parts={"other": 1.0}))
+
+
+def test_evaluation_wants_workers_for_its_loader() -> None:
+    training = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
+    evaluating = Planted(fetch_s=0.02, compute_s=0.002, role="evaluation")
+    evaluating.loader = replace(evaluating.loader, id=1, site="train.py:44")
+    spent_s = evaluating.loader.wait_total_s + 0.002 * STEPS
+    finding = only(case_of(training, evaluating, parts={"evaluation": spent_s}))
+    assert (finding.id, finding.site) == ("slow_validation", "train.py:44")
+    assert finding.change["num_workers"] >= 2
+    quick = Planted(fetch_s=0.0001, compute_s=0.02, role="evaluation")
+    quick.loader = replace(quick.loader, id=1, site="train.py:44")
+    finding = only(case_of(training, quick, parts={"evaluation": 4.0}))
+    assert finding.change == {}
+    assert "less often" in finding.advice
+
+
+@pytest.mark.parametrize(
+    "healthy",
+    [
+        pytest.param({"workers": 2, "fetch_s": 0.01, "compute_s": 0.03}, id="workers keep up"),
+        pytest.param({"fetch_s": 0.0004, "compute_s": 0.03}, id="data in memory, no workers"),
+        pytest.param(
+            {"workers": 4, "fetch_s": 0.01, "compute_s": 0.03, "passes": 10, "start_s": 0.001},
+            id="quick starts",
+        ),
+        pytest.param(
+            {"workers": 2, "fetch_s": 0.004, "compute_s": 0.03, "slow_every": 40},
+            id="slow samples that the buffer hides",
+        ),
+        pytest.param(
+            {"workers": 4, "fetch_s": 0.01, "reading": 0.9, "compute_s": 0.03},
+            id="reading that nobody waits for",
+        ),
+    ],
+)
+def test_healthy_runs_have_no_finding(healthy: dict[str, Any]) -> None:
+    assert found(case_of(Planted(**healthy))) == []
+
+
+def test_few_steady_steps_find_nothing() -> None:
+    planted = Planted(fetch_s=0.03, compute_s=0.01)
+    assert found(case_of(planted, steady_steps=19)) == []
+    assert found(case_of(planted, steady_steps=20)) == ["serial_loading"]
+
+
+def test_a_gain_below_the_runs_own_noise_is_not_told() -> None:
+    healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
+    parts = {"checkpoint": 0.1}  # a twentieth
+    assert found(case_of(healthy, parts=parts)) == ["slow_checkpoints"]
+    uneven = case_of(healthy, parts=parts, drift=0.05)
+    assert least_gain(uneven) > 0.05
+    assert found(uneven) == []
+
+
+def test_thresholds_can_be_set_both_ways() -> None:
+    planted = Planted(fetch_s=0.03, compute_s=0.01)
+    assert found(case_of(planted, settings={"serial_loading.wait_share": 0.9})) == []
+    little = Planted(fetch_s=0.0005, compute_s=0.01)
+    assert found(case_of(little)) == []
+    lower = {"serial_loading.wait_share": 0.01}
+    assert found(case_of(little, settings=lower)) == ["serial_loading"]
+
+
+def test_settings_are_read_strictly_from_the_user_and_leniently_from_a_run() -> None:
+    assert parsed_settings(["python_in_loop.share=0.2"]) == {"python_in_loop.share": 0.2}
+    for wrong in ("python_in_loop=0.2", "nothing.share=1", "python_in_loop.share=x"):
+        with pytest.raises(UnknownThreshold):
+            parsed_settings([wrong])
+    for wrong_value in ("nan", "-1", "inf"):
+        with pytest.raises(UnknownThreshold):
+            parsed_settings([f"python_in_loop.share={wrong_value}"])
+    told = {"python_in_loop.share": 0.2, "nothing.share": 1, "gc_pauses.share": "x"}
+    assert rule_settings(told) == {"python_in_loop.share": 0.2}
+    assert rule_settings(None) == {}
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+def test_each_rule_explains_itself(rule: Any) -> None:
+    for opening in ("What it means:", "How it is measured:", "When it is wrong:", "What to do:"):
+        assert f"\n\n{opening}" in rule.explanation
+    assert rule.thresholds
+    assert all(one.source for one in rule.thresholds.values())
+    assert f"{rule.id}.{next(iter(rule.thresholds))}" in threshold_names()
+
+
+def test_findings_are_ranked_by_what_they_recover() -> None:
+    planted = Planted(fetch_s=0.02, compute_s=0.01)
+    case = case_of(planted, parts={"checkpoint": 0.4, "gc": 0.8})
+    told = diagnose(case)
+    assert [one.id for one in told] == ["serial_loading", "gc_pauses", "slow_checkpoints"]
+    recovered = [one.recoverable_s or 0.0 for one in told]
+    assert recovered == sorted(recovered, reverse=True)
+
+
+def test_a_loader_that_the_model_does_not_know_is_not_judged() -> None:
+    planted = Planted(fetch_s=0.03, compute_s=0.01)
+    case = case_of(planted)
+    unknown = replace(case, feeding=[replace(case.feeding[0], inputs=None, cause=None)])
+    assert found(unknown) == []
+    assert summaries.healthy().findings == []

@@ -1,0 +1,102 @@
+"""What to change: the finding, its line, the change, and what that would give."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from support import summaries
+
+from trainprof.analysis.diagnosis.catalogue import RULES, rule_named
+from trainprof.report import markdown
+from trainprof.report.finding_page import render_rule, render_why
+from trainprof.report.findings_section import checked_words, findings_section, speedup_words
+from trainprof.report.layout import Page
+
+PAGE = Page(width=80, unicode=True, verbose=False)
+
+
+def words(page: Page = PAGE, room: int | None = None, **changes: object) -> str:
+    summary = replace(summaries.slow_loader(), **changes)  # type: ignore[arg-type]
+    return "\n".join(line.plain for line in findings_section(summary, page, room))
+
+
+def test_a_finding_says_where_what_and_how_much() -> None:
+    told = words()
+    assert told.startswith("1 serial_loading at train.py:41: the training process makes its")
+    assert "  Change: DataLoader(..., num_workers=5, persistent_workers=True)" in told
+    assert "Gives: steps 4.10 to 5.20 x as fast, the run 3.00 to 3.60 x (a model, not" in told
+    assert "71 % of making a batch goes to data.py:52 (decode)." in told
+    assert "Mind: random augmentation" in told
+
+
+def test_what_cannot_be_exceeded_is_said_to_be_at_most() -> None:
+    found = summaries.finding(is_at_most=True, predicted_speedup=[1.0, 1.3], run_speedup=[1.0, 1.2])
+    assert speedup_words(found) == (
+        "training at most 1.30 x as fast, the run 1.20 x (if all of it could go; not measured)"
+    )
+
+
+def test_a_run_too_uneven_to_say_whether_it_helps_says_so() -> None:
+    found = summaries.finding(predicted_speedup=[0.8, 2.0])
+    assert "too uneven to say whether it helps" in speedup_words(found)
+
+
+@pytest.mark.parametrize("speedup", [None, [float("nan"), 2.0], [1.0]])
+def test_a_gain_that_is_not_known_is_not_told(speedup: list[float] | None) -> None:
+    assert speedup_words(summaries.finding(predicted_speedup=speedup)) == ""
+
+
+def test_the_first_stands_and_others_give_way() -> None:
+    many = [summaries.finding(id=f"rule_{number}") for number in range(7)]
+    brief = words(room=6, findings=many)
+    assert brief.startswith("1 rule_0")
+    assert "7 more" not in brief
+    assert brief.endswith("6 more findings: --verbose")
+    assert words(findings=many).endswith("2 more findings: --verbose")
+    assert "7 rule_6" in words(replace(PAGE, verbose=True), findings=many)
+
+
+def test_nothing_found_is_said_of_a_healthy_run_alone() -> None:
+    healthy = summaries.healthy()
+    told = words(findings=[], verdict=healthy.verdict)
+    assert told == "What to change: nothing found that is worth over 3 % of training."
+    assert words(findings=[]) == ""  # something stands out whose cause is not known
+    few = replace(healthy.training, steady_steps=19)
+    assert words(findings=[], verdict=healthy.verdict, training=few) == ""
+    verbose = words(replace(PAGE, verbose=True), findings=[], verdict=healthy.verdict)
+    verbose = " ".join(verbose.split())
+    assert "serial loading" in checked_words()
+    assert "Looked for: serial loading" in verbose
+
+
+def test_why_gives_the_numbers() -> None:
+    rule = rule_named("serial_loading")
+    assert rule is not None
+    told = render_why(summaries.slow_loader(), rule, width=80, color=False)
+    assert "wait share 82 %, batch 226 ms, workers 0" in told
+    assert "wait share from 5 % on" in told
+    assert "most likely 4.60 x" in told
+    assert "step 18 took 900 ms, 800 ms of it this" in told
+    other = rule_named("gc_pauses")
+    assert other is not None
+    assert "gc_pauses was not found in train.py" in render_why(
+        summaries.slow_loader(), other, width=80, color=False
+    )
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+@pytest.mark.parametrize("width", [80, 120])
+def test_each_rule_is_explained_in_the_width_there_is(rule: object, width: int) -> None:
+    told = render_rule(rule, width=width, color=False)  # type: ignore[arg-type]
+    assert "What to do:" in told
+    assert max(map(len, told.splitlines())) <= width
+
+
+def test_markdown_lists_them_and_acts_on_nothing() -> None:
+    told = markdown.render(summaries.slow_loader())
+    assert "- serial\\_loading at train.py:41:" in told
+    hostile = summaries.finding(title="<img src=x> @someone")
+    told = markdown.render(replace(summaries.slow_loader(), findings=[hostile]))
+    assert "<img" not in told
+    assert "@someone" not in told
