@@ -44,6 +44,8 @@ class Case:
         planted: Ledger key to the names of the truth it is checked against.
         other: Names of the truth that are python between the spans; () where none is planted.
         counts: {steps, iterations, epochs, samples, evaluated}.
+        finding: The first one's id, and a piece of text of the line or the function that it names;
+            None where there is to be none.
     """
 
     arguments: tuple[str, ...]
@@ -52,6 +54,7 @@ class Case:
     planted: Mapping[str, tuple[str, ...]]
     counts: Mapping[str, int | None]
     other: tuple[str, ...] = field(default=())
+    finding: tuple[str, str] | None = None
 
 
 def same(*names: str) -> dict[str, tuple[str, ...]]:
@@ -65,6 +68,7 @@ CASES = {
         "train_loader = DataLoader(",
         same(*LOADER, "evaluation"),
         {"steps": 32, "iterations": 32, "epochs": 2, "samples": 256, "evaluated": 16},
+        finding=("serial_loading", "train_loader = DataLoader("),
     ),
     "healthy.py": Case(
         ("epochs=3", "samples=768"),
@@ -79,6 +83,7 @@ CASES = {
         "validation_loader = DataLoader(validation_set, batch_size=1)",
         same(*LOADER, "evaluation"),
         {"steps": 32, "iterations": 32, "epochs": 2, "samples": 512, "evaluated": 128},
+        finding=("slow_validation", "validation_loader = DataLoader("),
     ),
     "slow_checkpoints.py": Case(
         ("epochs=2", "save_every=10"),
@@ -86,6 +91,7 @@ CASES = {
         "torch.save(state, file)",
         same(*LOADER, "checkpoint"),
         {"steps": 56, "iterations": 56, "epochs": 2, "samples": 3584, "evaluated": 0},
+        finding=("slow_checkpoints", "torch.save(state, file)"),
     ),
     "python_heavy.py": Case(
         ("epochs=2",),
@@ -94,6 +100,7 @@ CASES = {
         same(*LOADER),
         {"steps": 56, "iterations": 56, "epochs": 2, "samples": 3584, "evaluated": 0},
         other=("metrics",),
+        finding=("python_in_loop", "ranking_quality"),
     ),
     "no_dataloader.py": Case(
         ("steps=50",),
@@ -102,6 +109,7 @@ CASES = {
         {},
         {"steps": 50, "iterations": 50, "epochs": 0, "samples": None, "evaluated": 0},
         other=("get_batch",),
+        finding=("python_in_loop", "get_batch"),
     ),
     "gan.py": Case(
         ("epochs=4", "samples=1024"),
@@ -201,3 +209,22 @@ def test_a_sample_script_is_seen_as_it_is(script, profiled):
     else:
         file, line = verdict["site"].rsplit(":", 1)
         assert (ROOT / file).read_text().splitlines()[int(line) - 1].strip() == case.line
+
+
+@pytest.mark.parametrize("script", CASES)
+def test_what_holds_a_sample_back_is_found_first_with_its_line(script, profiled):
+    case = CASES[script]
+    summary, _ = profiled(script)
+    found = summary["findings"]
+    if case.finding is None:
+        assert found == []
+        return
+    name, text = case.finding
+    first = found[0]
+    assert first["id"] == name
+    line = int(first["site"].rpartition(":")[2])
+    named = (SAMPLES / script).read_text().splitlines()[line - 1]
+    assert text in named or text in first["advice"]
+    low, high = first["predicted_speedup"]
+    assert low < high
+    assert high > 1.1
