@@ -10,7 +10,9 @@ import numpy as np
 
 from trainprof.analysis.batch_making import DEFAULT_SLOW_SAMPLES, SlowSamples
 from trainprof.analysis.delivery import worker_table
-from trainprof.analysis.devices import devices_of, least_busy, several_devices
+from trainprof.analysis.device_idle import Meanwhile
+from trainprof.analysis.device_verdict import DeviceEvidence
+from trainprof.analysis.devices import device_of, meanwhile_of, several_devices
 from trainprof.analysis.ending import ending
 from trainprof.analysis.epochs import epochs_of, evaluation_of
 from trainprof.analysis.events import Events
@@ -44,14 +46,16 @@ from trainprof.analysis.summary import (
     Phases,
     Run,
     RunSummary,
+    SyncPoint,
     System,
     Training,
+    Transfer,
 )
 from trainprof.analysis.system import samples_between, system_summary
 from trainprof.analysis.system_gpus import GpuContext, energy_of
 from trainprof.analysis.system_processes import samples_by_pid, ticks_of
 from trainprof.analysis.timeline import Timeline, build_timeline
-from trainprof.analysis.traffic import sync_points, transfers
+from trainprof.analysis.traffic import placements, sync_points, transfers
 from trainprof.analysis.training_part import trained_samples, training_of
 from trainprof.analysis.training_process import (
     TrainingProcess,
@@ -205,6 +209,9 @@ def _summary(run: _Analysed) -> _Shown:
         has_device=facts.device() is not None,
         graph_classes=facts.graph_classes(),
     )
+    meanwhile = _meanwhile(run)
+    if meanwhile is not None:
+        attribution = replace(attribution, device_waits=meanwhile.waits())
     account = ledger(timeline.events, attribution, window)
     steps = step_table(timeline, attribution, facts)
     training = training_of(timeline, steps, samples)
@@ -218,8 +225,13 @@ def _summary(run: _Analysed) -> _Shown:
         on_thread=timeline.on_thread,
     )
     system = _system(run, epochs, training.samples)
-    devices = devices_of(run.process.details, timeline, run.facts.device())
-    evidence = _evidence(run, attribution, account, training, loaders, devices)
+    device = None
+    if meanwhile is not None:
+        device = device_of(meanwhile, attribution, steps.steady.mask, facts.device())
+    devices = None if device is None else [device]
+    copies = transfers(timeline.events, sites, meanwhile)
+    syncs = sync_points(timeline.events, sites, meanwhile)
+    evidence = _evidence(run, attribution, account, training, loaders, device, copies, syncs)
     summary = RunSummary(
         run=_run(run, account),
         phases=Phases(
@@ -232,8 +244,8 @@ def _summary(run: _Analysed) -> _Shown:
         evaluation=evaluation_of(timeline.passes_here(), timeline.segments),
         epochs=epochs,
         loaders=loaders,
-        transfers=transfers(timeline.events, sites),
-        sync_points=sync_points(timeline.events, sites),
+        transfers=copies,
+        sync_points=syncs,
         devices=devices,
         system=system,
         ranks=[],
@@ -254,10 +266,18 @@ def _summary(run: _Analysed) -> _Shown:
         overhead=_overhead(run, steps),
         wait_threshold_s=run.wait_threshold_s(),
         lines=line_cost(run.recording.logs),
+        placements=placements(timeline.events, sites) if facts.device() is not None else [],
         not_observed=_not_observed(run, system, training, devices),
         faults=faults_of(recording, run.origin_ns),
     )
     return _Shown(summary, evidence)
+
+
+def _meanwhile(run: _Analysed) -> Meanwhile | None:
+    """What the one device did; None where devices were waited for, or nothing tells."""
+    if run.facts.device() is None or _synchronized(run) is not None:
+        return None
+    return meanwhile_of(run.process.details, run.timeline)
 
 
 def _run(run: _Analysed, account: Ledger) -> Run:
@@ -424,17 +444,20 @@ def _evidence(
     account: Ledger,
     training: Training,
     loaders: list[Loader],
-    devices: list[Device] | None,
+    device: Device | None,
+    copies: list[Transfer],
+    syncs: list[SyncPoint],
 ) -> Evidence:
     timeline, window = run.timeline, run.timeline.window
     places = account.other_by_place
+    training_s = (window.loop_end - window.loop_start) / 1e9
     evaluating = [x for x in loaders if x.role == EVALUATION]
     longest = max(evaluating, key=lambda x: x.wait_total_s, default=None)
     saves = timeline.events.is_kind(Kind.CHECKPOINT_SAVE, Kind.CHECKPOINT_LOAD)
     return Evidence(
         wall_s=account.wall_s,
         startup_s=account.seconds["startup"],
-        training_s=(window.loop_end - window.loop_start) / 1e9,
+        training_s=training_s,
         training=loop_seconds(timeline.events, attribution, window),
         has_device=run.facts.device() is not None,
         steps=training,
@@ -444,7 +467,9 @@ def _evidence(
         other_place=max(places, key=lambda name: places[name]) if places else None,
         has_timed_lines=_has_timed_lines(run.recording),
         was_synchronized=_synchronized(run) is not None,
-        device_busy=least_busy(devices),
+        device=DeviceEvidence.of(device, training_s) if device is not None else None,
+        transfer_site=next((one.site for one in copies if one.exposed_s), None),
+        sync_site=next((one.site for one in syncs if one.exposed_s), None),
     )
 
 
