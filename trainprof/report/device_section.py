@@ -26,15 +26,15 @@ FOLD_BELOW_SHARE: Final = 0.005
 IDLE_TITLE: Final = "GPU idle because"
 _CAUSES: Final = {
     "loader_s": "waiting for data",
-    "copy_s": "copying, or waiting to",
-    "sync_s": "the loop waits for a value",
-    "host_s": "Python between the parts",
+    "copy_s": "copying",
+    "sync_s": "syncs (such as item)",
+    "host_s": "Python in between",
     "evaluation_s": "evaluation",
     "checkpoint_s": "checkpoints",
-    "startup_s": "nothing given to it yet",
+    "startup_s": "no work given yet",
 }
-_MAYBE: Final = "(work given out: idle or not)"
-_AT_WORK: Final = "(at work for certain)"
+_MAYBE: Final = "(being given work)"
+_AT_WORK: Final = "(surely at work)"
 _REST: Final = "other"
 _TOTAL: Final = "total"
 _DEVICE_CELLS: Final = 16
@@ -97,7 +97,7 @@ def idle_columns(table: IdleTable) -> list[Column]:
     if table.seconds:
         unit = {"s": "seconds", "min": "minutes", "h": "hours"}.get(table.unit, table.unit)
         (_, shares) = table.shares[0]
-        return [*columns, Column(unit, table.seconds), Column("% of training", shares)]
+        return [*columns, Column(unit, table.seconds, dropped=1), Column("% of training", shares)]
     return columns + [Column(name, shares) for name, shares in table.shares]
 
 
@@ -143,8 +143,8 @@ def _parts(device: Device) -> dict[str, float]:
     """Returns seconds by label; those of the training phase in which it was at work, too."""
     because = {k: s for k, s in (device.idle_because or {}).items() if is_known(s) and s > 0}
     idle_s = sum(because.values())
-    low = device.busy_share[0] if device.busy_share else 0.0
-    if not because or not is_known(low) or not 0 <= low < 1:
+    low = device.busy_share[0] if device.busy_share else None
+    if not because or low is None or not is_known(low) or not 0 <= low < 1:
         return {}
     found = {label: because.get(cause, 0.0) for cause, label in _CAUSES.items()}
     found[_MAYBE] = because.get("unknown_s", 0.0)

@@ -69,15 +69,16 @@ def render(
         verbose: Show everything, however long.
 
     Returns:
-        Lines, each ended by a newline; unless `verbose`, about 30 of them at 80 cells. The command
-        to copy is not broken where it is wider than a line.
+        Lines, each ended by a newline; unless `verbose`, about 30 of them at 80 cells, and on an
+        accelerator its table. The command to copy is not broken where it is wider than a line.
     """
     summary = with_safe_text(summary)
     page = Page(width=width, unicode=unicode, verbose=verbose)
     above = [*_ending(summary, page), *BLANK, *_headline(summary, page), *BLANK]
+    room = _line_budget(page) - len(above) - FRAME_LINES - len(BLANK)
+    # In addition to those lines: it stands for what on a CPU the ledger tells alone.
     idle = idle_section(summary, page)
     above += [*idle, *BLANK] if idle else []
-    room = _line_budget(page) - len(above) - FRAME_LINES - len(BLANK)
     min_rows = rows_that_matter(summary)
     below = (
         _verbose_sections(summary, page)
@@ -127,9 +128,10 @@ def _short_sections(summary: RunSummary, page: Page, room: int) -> list[Text]:
         sections.steps_section: lambda: sections.steps_section(summary, page, with_worst=False),
         sections.closing_section: lambda: sections.closing_section(summary, page, with_cost=False),
     }
-    # What the headline is about gives way last.
     named = _BOTTLENECK_SECTIONS.get(summary.verdict.bottleneck)
-    for spared, written_shorter in sorted(shorter.items(), key=lambda item: item[0] is named):
+    if named is not None:
+        del shorter[named]
+    for spared, written_shorter in shorter.items():
         if _count(below) + loading > room:
             below[spared] = written_shorter()
     below[sections.loaders_section] += loading_section(summary, page, room - _count(below))
