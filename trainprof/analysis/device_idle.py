@@ -56,7 +56,7 @@ IDLE_CAUSES: Final = (
 )
 # The device keeps up with a phase that leaves so little work behind: of the host's time, or at all.
 _LEFT_SHARE: Final = 0.1
-_LEFT_NS: Final = 20_000
+_LEFT_NS: Final = 50_000
 KEEPS_UP_IN: Final = {
     "forward": Kind.FORWARD,
     "backward": Kind.BACKWARD,

@@ -14,10 +14,11 @@ from trainprof.record.schema import DeviceMarkFlag, Kind
 
 # Clocks of host and device drift apart: they are aligned anew over so many marks.
 ALIGNED_MARKS: Final = 256
-# A phase begins at its own mark, or at that of the phase that ended just before.
-_ADJACENT_NS: Final = 10_000
-# A copy that comes so soon after a mark gets none of its own at its beginning.
-_COPY_ADJACENT_NS: Final = 50_000
+# A phase begins at its own mark, or at that of the phase that ended just before: 10 us and what a
+# mark takes.
+_ADJACENT_NS: Final = 40_000
+# A copy that comes within 30 us after a mark gets none of its own at its beginning.
+_COPY_ADJACENT_NS: Final = 70_000
 # An idle device needs some time to reach a mark; it is not work.
 MARK_LATENCY_NS: Final = 10_000
 # Of two marks that are reached in the other order than they were put, each has its own stream.

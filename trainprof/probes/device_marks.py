@@ -19,7 +19,7 @@ from trainprof.record.schema import DeviceMarkFlag, Kind, Topic
 # Events that were recorded and not yet seen reached: more than these are not kept.
 _MAX_PENDING: Final = 1024
 # A phase that begins right after another ended begins where that one did.
-_ADJACENT_NS: Final = 5_000
+_ADJACENT_NS: Final = 10_000
 # A copy so soon after a mark needs none at its beginning: next to nothing was given out between.
 _RECENT_NS: Final = 30_000
 _NS_PER_MS: Final = 1e6
@@ -33,7 +33,7 @@ class _Stream:
     pending: deque[tuple[Any, int]] = field(default_factory=deque)
     spare: list[Any] = field(default_factory=list)
     last: Any = None
-    last_mark_ns: int = 0
+    marked_until_ns: int = 0
 
 
 class DeviceMarksProbe:
@@ -98,7 +98,7 @@ class DeviceMarksProbe:
         stream = self._streams.get(key)
         if stream is None:
             stream = self._streams[key] = _Stream()
-        if at - stream.last_mark_ns < _ADJACENT_NS and stream.pending:
+        if at - stream.marked_until_ns < _ADJACENT_NS and stream.pending:
             return
         self._look(stream, device)
         if len(stream.pending) >= _MAX_PENDING:
@@ -106,7 +106,8 @@ class DeviceMarksProbe:
         event = stream.spare.pop() if stream.spare else make_event()
         event.record()
         stream.pending.append((event, at))
-        stream.last_mark_ns = at
+        # What the mark itself took is no time in which the script gave out work.
+        stream.marked_until_ns = self._session.now()
 
     def _mark_again(self, at: int) -> None:
         """Marks where this thread has worked on the device: another may only fetch data.
@@ -119,7 +120,7 @@ class DeviceMarksProbe:
     def _mark_unless_recent(self, at: int) -> None:
         if self._make_event is not None:
             stream = self._streams.get((get_ident(), self._current_device()))
-            if stream is not None and at - stream.last_mark_ns < _RECENT_NS:
+            if stream is not None and at - stream.marked_until_ns < _RECENT_NS:
                 return
         self._mark(at)
 
