@@ -77,12 +77,15 @@ class Idle:
         exposed_s: By what the host was waiting in, the time at which the device had run dry, at
             least and at most: data_wait, transfer, sync.
         ran_dry: By kind of phase, the share of those at whose end it had next to nothing left.
+        launch_bound_share: Of the phase, idle while the host was between launches, in Python or
+            giving out work: at least and at most.
     """
 
     busy_share: tuple[float, float]
     because_s: dict[str, float]
     exposed_s: dict[str, list[float]]
     ran_dry: dict[str, float]
+    launch_bound_share: tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +191,10 @@ def idle_of(meanwhile: Meanwhile, attribution: Attribution) -> Idle:
             )
         },
         ran_dry=_ran_dry(activity, meanwhile.timeline),
+        launch_bound_share=(
+            because["host_s"] / whole_s,
+            (because["host_s"] + because["unknown_s"]) / whole_s,
+        ),
     )
 
 

@@ -69,6 +69,7 @@ def device_of(
         seconds=times.in_all(),
         exposed_s=idle.exposed_s,
         ran_dry=idle.ran_dry,
+        launch_bound_share=list(idle.launch_bound_share),
     )
 
 

@@ -438,6 +438,8 @@ class Device:
             which the device had run dry, at least and at most; copying itself is in `transfer`.
         ran_dry: {forward, backward, optimizer}: share of those at whose end it had next to nothing
             left to do: it keeps up with the host, and waits for it.
+        launch_bound_share: Of the phase it was idle while the host was between launches, in Python
+            or giving out work: at least and at most.
     """
 
     index: int
@@ -451,6 +453,7 @@ class Device:
     seconds: dict[str, float] = field(default_factory=dict)
     exposed_s: dict[str, list[float]] = field(default_factory=dict)
     ran_dry: dict[str, float] = field(default_factory=dict)
+    launch_bound_share: list[float] | None = None
 
 
 @dataclass(frozen=True, slots=True)

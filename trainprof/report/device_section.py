@@ -133,6 +133,15 @@ def _more(device: Device) -> list[str]:
     if device.queue_delay_s and all(map(is_known, device.queue_delay_s)):
         most = seconds(max(device.queue_delay_s))
         told.append(f"phases begin there at most {most} after they were given out, on average")
+    exposed = [
+        f"{label_of(key)} {' to '.join(dict.fromkeys(map(seconds, bounds)))}"
+        for key, bounds in device.exposed_s.items()
+        if any(is_known(bound) and bound > 0 for bound in bounds)
+    ]
+    if exposed:
+        told.append(f"had run dry while the host was in: {', '.join(exposed)}")
+    if device.launch_bound_share:
+        told.append(f"idle between launches in {interval(device.launch_bound_share)} of training")
     dry = [f"{label_of(key)} {percent(share)}" for key, share in device.ran_dry.items()]
     if dry:
         told.append(f"nothing left to do at the end of: {', '.join(dry)}")

@@ -246,9 +246,13 @@ def test_a_copy_on_a_stream_of_its_own_costs_nothing(tmp_path: Path) -> None:
 
 
 def test_small_work_given_out_slowly_is_the_hosts(tmp_path: Path) -> None:
-    summary, device, _ = of(trained(tiny), tmp_path)
+    run = trained(tiny)
+    summary, device, _ = of(run, tmp_path)
     assert device.busy_share[0] < 0.5
     assert min(device.ran_dry.values()) > 0.9
+    assert device.launch_bound_share is not None
+    least, most = device.launch_bound_share
+    assert least <= 1 - run.busy_share() <= most + POINTS
     assert summary.verdict.headline.startswith("HOST-BOUND: the device was at work in ")
     assert "at the end of nearly every forward, backward and update" in summary.verdict.headline
 

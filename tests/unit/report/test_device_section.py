@@ -37,6 +37,7 @@ def device(idle: dict[str, float] | None = None, low: float = 0.4, **changes: ob
         seconds={"forward": 20.0, "backward": 30.0, "transfer": 8.0},
         exposed_s={"data_wait": [40.0, 41.0]},
         ran_dry={"forward": 0.9},
+        launch_bound_share=[0.05, 0.1],
     )
     return replace(told, **changes)  # type: ignore[arg-type]
 
@@ -70,7 +71,10 @@ def test_the_rows_add_up_to_the_training_phase(width: int) -> None:
 def test_what_is_small_has_a_row_of_its_own_on_the_verbose_page() -> None:
     text = page(summary(device()), verbose=True)
     assert any(row.startswith("checkpoints") for row in table(text))
-    assert "nothing left to do at the end of: forward 90 %" in text
+    flowing = " ".join(text.split())
+    assert "nothing left to do at the end of: forward 90 %" in flowing
+    assert "had run dry while the host was in: data wait 40.0 s to 41.0 s" in flowing
+    assert "idle between launches in 5 % to 10 % of training" in flowing
 
 
 def test_several_devices_have_a_column_each() -> None:
