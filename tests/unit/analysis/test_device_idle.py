@@ -9,7 +9,7 @@ from support.device_run import DeviceRun
 from support.events import MS, US
 
 from trainprof.analysis.device_idle import IDLE_CAUSES
-from trainprof.analysis.summarize import summarize
+from trainprof.analysis.summarize import EVENT_COST_US, MARK_COST_US, summarize
 from trainprof.analysis.summary import Device, RunSummary
 from trainprof.record.schema import Kind
 from trainprof.report import markdown, terminal
@@ -320,3 +320,11 @@ def test_the_page_has_one_table_that_adds_up(tmp_path: Path) -> None:
     assert "waiting for the GPU or copying" not in page
     assert "| GPU idle because |" in markdown.render(summary)
     assert "on the device |" in markdown.render(summary)
+
+
+def test_marks_are_in_the_price(tmp_path: Path) -> None:
+    run = trained(fed)
+    found = run.run.summary(tmp_path).overhead
+    marks = sum(record[0] == Kind.DEVICE_MARK for record in run.run.records) / STEPS
+    assert found.per_step_us is not None
+    assert found.per_step_us == pytest.approx(6 * EVENT_COST_US + marks * MARK_COST_US, rel=0.03)
