@@ -64,7 +64,9 @@ class TransferProbe:
             return None
 
         def before(start: int, args: Arguments, kwargs: Keywords) -> None:
-            if type(args[0]) not in plain or self._mode_depth() or get_ident() in self._placing:
+            if not args or type(args[0]) not in plain:
+                return
+            if self._mode_depth() or get_ident() in self._placing:
                 return
             if leads_across(args, kwargs):
                 mark_begin(start)

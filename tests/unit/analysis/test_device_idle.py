@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 
 import pytest
 from support.device_run import DeviceRun
@@ -328,3 +329,23 @@ def test_marks_are_in_the_price(tmp_path: Path) -> None:
     marks = sum(record[0] == Kind.DEVICE_MARK for record in run.run.records) / STEPS
     assert found.per_step_us is not None
     assert found.per_step_us == pytest.approx(6 * EVENT_COST_US + marks * MARK_COST_US, rel=0.03)
+
+
+@pytest.mark.filterwarnings("ignore:overflow")
+def test_marks_that_a_crash_has_torn_do_no_harm(tmp_path: Path) -> None:
+    random = Random(0)
+    for attempt in range(20):
+        run = trained(copying, 30)
+        marks = [n for n, record in enumerate(run.run.records) if record[0] == Kind.DEVICE_MARK]
+        for number in random.sample(marks, 20):
+            torn = bytearray(run.run.records[number])
+            torn[random.choice((12, 20, 28)) + random.randrange(4)] ^= 1 << random.randrange(8)
+            run.run.records[number] = bytes(torn)
+        found = run.run.summary(tmp_path / str(attempt))
+        assert sum(found.ledger.seconds.values()) == pytest.approx(found.ledger.wall_s)
+        assert min(found.ledger.seconds.values()) >= 0
+        for device in found.devices or ():
+            assert all(0 <= share <= 1 + 1e-9 for share in device.busy_share)
+            assert device.idle_because is not None
+            assert min(device.idle_because.values()) >= 0
+        terminal.render(found, width=80, color=False)

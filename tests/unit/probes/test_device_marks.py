@@ -220,6 +220,16 @@ def test_what_copies_nothing_across_has_none(
     assert puts(recorder, device, clock) == [0]
 
 
+def test_a_call_without_a_tensor_is_the_scripts_own_mistake(
+    recorder: Recorder, device: Device, clock: FakeClock
+) -> None:
+    recorder.start(*probes(), now=clock)
+    torch.ones(1).to(GPU)
+    with pytest.raises(TypeError):
+        torch.Tensor.to()
+    assert recorder.read().notes(Topic.PROBE_FAILED) == []
+
+
 def test_a_thread_that_only_fetches_data_puts_none(
     recorder: Recorder, device: Device, clock: FakeClock
 ) -> None:
