@@ -109,18 +109,19 @@ def test_synchronized_phases_take_what_the_device_takes(
     assert truth.keys() == {"transfer", "forward", "loss", "backward", "optimizer"}
 
 
-# What the loop waits for, what an operation takes, and what is true of the device then.
+# What the loop waits for, what an operation and a copy take, and what is true of the device then.
 BUSY = f"""{WITH_COMPILER}
 import os, sys
 import simgpu
 
-case, operation_ns = sys.argv[1], int(sys.argv[2])
-simgpu.device.set_costs_ns(operation_ns, operation_ns // 10, 0, operation_ns // 40)
+case, operation_ns, copy_ns = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+simgpu.device.set_costs_ns(operation_ns, copy_ns, 0, 5_000)
+STEPS = 40
 
 
 class Data(Dataset):
     def __len__(self):
-        return 40
+        return STEPS
 
     def __getitem__(self, index):
         if case == "starved":
@@ -130,68 +131,123 @@ class Data(Dataset):
 
 model = nn.Linear(8, 1).to("simgpu")
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01, foreach=False)
-marks = []
-for x, y in DataLoader(Data(), batch_size=None):
-    marks.append(time.monotonic_ns())
-    loss = mse(model(x.to("simgpu", non_blocking=True)), y.to("simgpu", non_blocking=True))
+batches = iter(DataLoader(Data(), batch_size=None))
+blocks = case == "copies"
+waits, moves, syncs, now = [], [], [], time.monotonic_ns
+began = now()
+for _ in range(STEPS):
+    at = now()
+    x, y = next(batches)
+    waits.append((at, now()))
+    at = now()
+    x, y = x.to("simgpu", non_blocking=not blocks), y.to("simgpu", non_blocking=not blocks)
+    moves.append((at, now()))
+    loss = mse(model(x), y)
     optimizer.zero_grad(); loss.backward(); optimizer.step()
     if case == "item":
+        at = now()
         loss.item()
-marks.append(time.monotonic_ns())
+        syncs.append((at, now()))
+ended = now()
 print("waited for", simgpu.device.synchronizations())
 torch.accelerator.synchronize()
-inside = (max(min(end, marks[-1]) - max(start, marks[0]), 0)
-          for start, end, *_ in simgpu.device.done())
-print(json.dumps({{"busy": sum(inside) / (marks[-1] - marks[0])}}))
+
+
+def share(spans, others):
+    both = (max(min(b, d) - max(a, c), 0) for a, b in spans for c, d in others)
+    return sum(both) / (ended - began)
+
+
+done = simgpu.device.done()
+work = [(start, end) for start, end, *_, name in done if "copy" not in name and name != "item"]
+copies = [(start, end) for start, end, *_, name in done if "copy" in name]
+run = [(began, ended)]
+
+
+def idle_in(spans):
+    return share(spans, run) - share(spans, work + copies)
+
+
+print(json.dumps({{
+    "busy": share(work, run), "data_wait": idle_in(waits), "sync": idle_in(syncs),
+    "transfer": share(copies, run) + idle_in(moves),
+}}))
 """
-POINTS = 0.05
+POINTS = 0.03
+WIDEST = 0.25
 
 
 @pytest.mark.parametrize(
-    ("case", "operation_ns", "bottleneck"),
+    ("case", "operation_ns", "copy_ns", "bottleneck"),
     [
         pytest.param(
-            *("starved", 1_500_000, "data"),
+            *("starved", 1_500_000, 150_000, "data"),
             marks=pytest.mark.proves("Devices", "a device that waits for data"),
         ),
         pytest.param(
-            *("item", 1_500_000, "compute"),
+            *("item", 1_500_000, 150_000, "compute"),
             marks=pytest.mark.proves("Devices", "one that works, with a sync in every step"),
         ),
         pytest.param(
-            *("tiny", 20_000, None),
+            *("tiny", 20_000, 2_000, "host"),
             marks=pytest.mark.proves("Devices", "one with little to do for a slow host"),
+        ),
+        pytest.param(
+            *("copies", 500_000, 6_000_000, "transfer"),
+            marks=pytest.mark.proves("Devices", "one that waits for copies"),
         ),
     ],
 )
-def test_the_device_is_busy_as_it_is(
+def test_the_device_is_busy_and_idle_as_it_is(
     environment: dict[str, str],
     tmp_path: Path,
     case: str,
     operation_ns: int,
-    bottleneck: str | None,
+    copy_ns: int,
+    bottleneck: str,
 ) -> None:
     for attempt in range(ATTEMPTS):
         run = tmp_path / str(attempt)
         run.mkdir()
-        arguments = (case, str(operation_ns))
+        arguments = (case, str(operation_ns), str(copy_ns))
         launcher = (*TRAINPROF, "-o", "run")
         shown = output(launcher, run, BUSY, arguments=arguments, env=environment).splitlines()
         summary = json.loads((run / "run" / "summary.json").read_text())
         assert summary["faults"] == []
         assert shown[-2] == "waited for 0"
-        truth = json.loads(shown[-1])["busy"]
-        (device,) = summary["devices"]
-        low, high = device["busy_share"]
-        if low - POINTS <= truth <= high + POINTS:
+        missed = missed_shares(summary, json.loads(shown[-1]), is_narrow=case != "tiny")
+        named = summary["verdict"]["bottleneck"]
+        if not missed and named == bottleneck:
             break
-    assert low - POINTS <= truth <= high + POINTS
+    assert not missed
+    assert named == bottleneck
+    (device,) = summary["devices"]
+    training_s = summary["phases"]["training_s"]
+    idle_s = (1 - device["busy_share"][0]) * training_s
+    assert sum(device["idle_because"].values()) == pytest.approx(idle_s)
     if case == "tiny":
-        assert low < 0.5
-    else:
-        assert high - low < 0.25
-    if bottleneck is not None:
-        assert summary["verdict"]["bottleneck"] == bottleneck
+        assert device["busy_share"][0] < 0.5
+    if case == "item":
+        point = max(summary["sync_points"], key=lambda one: one["seconds"] or 0.0)
+        assert point["seconds"] > 0.5 * training_s
+        assert point["exposed_s"] < 0.25 * point["seconds"]
+
+
+def missed_shares(
+    summary: dict[str, Any], truth: dict[str, float], *, is_narrow: bool
+) -> dict[str, Any]:
+    """Returns what lies off the truth, of the training phase: as found, and as it is."""
+    (device,) = summary["devices"]
+    training_s = summary["phases"]["training_s"]
+    found = {name: [s / training_s for s in both] for name, both in device["exposed_s"].items()}
+    found["busy"] = device["busy_share"]
+    missed = {
+        name: (found[name], true)
+        for name, true in truth.items()
+        if not found[name][0] - POINTS <= true <= found[name][1] + POINTS
+    }
+    low, high = device["busy_share"]
+    return missed if high - low <= WIDEST or not is_narrow else missed | {"width": high - low}
 
 
 @pytest.mark.proves("Devices", "without it the device is never waited for")

@@ -141,6 +141,11 @@ class Recorder:
         session.attach(self._torch, probes)
         return session
 
+    @property
+    def session(self) -> Session:
+        """The last one that was started."""
+        return self._sessions[-1]
+
     def stop(self) -> None:
         for session in reversed(self._sessions):
             session.detach()

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from trainprof.analysis.coverage import Coverage
 from trainprof.analysis.events import Bool, Events, Int64
 from trainprof.record.schema import DeviceMarkFlag, Kind
 
 # Clocks of host and device drift apart: they are aligned anew over so many marks.
 ALIGNED_MARKS: Final = 256
-# A phase begins at its own mark, or at that of the phase that ended just before.
-_ADJACENT_NS: Final = 10_000
-PHASES: Final[Mapping[Kind, str]] = {
-    Kind.FORWARD: "forward",
-    Kind.LOSS: "loss",
-    Kind.BACKWARD: "backward",
-    Kind.OPTIMIZER_STEP: "optimizer",
-    Kind.ZERO_GRAD: "zero_grad",
-}
+# A phase begins at its own mark, or at that of the phase that ended just before: 10 us and what a
+# mark takes.
+_ADJACENT_NS: Final = 40_000
+# A copy that comes within 30 us after a mark gets none of its own at its beginning.
+_COPY_ADJACENT_NS: Final = 70_000
+# An idle device needs some time to reach a mark; it is not work.
+MARK_LATENCY_NS: Final = 10_000
+# Of two marks that are reached in the other order than they were put, each has its own stream.
+_OTHER_STREAM_NS: Final = 20_000
+PHASES: Final = (
+    Kind.FORWARD,
+    Kind.LOSS,
+    Kind.BACKWARD,
+    Kind.OPTIMIZER_STEP,
+    Kind.ZERO_GRAD,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,24 +72,62 @@ class Marks:
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceTime:
-    """One device in the training phase.
+class Copies:
+    """Copies to or from a device that its marks tell about, one row each.
+
+    Attributes:
+        event: Index among the thread's events.
+        spans: Start and end on the device, by the host's clock, shape (n, 2), ns: the device did
+            nothing else then. Start and end are equal where they are not known.
+        is_beside: Reached ahead of what had been given out before: on a stream of its own.
+    """
+
+    event: Int64
+    spans: Int64
+    is_beside: Bool
+
+    @property
+    def is_timed(self) -> Bool:
+        timed: Bool = self.spans[:, 1] > self.spans[:, 0]
+        return timed
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """What a device did over the run, as far as its marks tell.
 
     Attributes:
         index: Its number, as the script has it.
-        busy_share: Of the phase: at least and at most. At least while a mark was put and not yet
-            reached, for there was work before it; at most that and each phase's time on the device.
-        phases_s: Time on the device by ledger key.
-        queue_delay_s: How long after the host gave them out phases began on the device, on average:
-            at least and at most. Near 0 the device waits for the host.
-        marks: How many the figures rest on.
+        marks: The training thread's.
+        reached_ns: When each was reached by the host's clock, most likely.
+        least, most: While there was work before it: surely, and at most.
+        copying: While it copied to or from the host and did nothing else.
+        copies: Those, one by one.
     """
 
     index: int
-    busy_share: tuple[float, float]
-    phases_s: dict[str, float]
-    queue_delay_s: tuple[float, float] | None
-    marks: int
+    marks: Marks
+    reached_ns: Int64
+    least: Coverage
+    most: Coverage
+    copying: Coverage
+    copies: Copies
+
+    @property
+    def first_ns(self) -> int:
+        """When the first mark was put: before, nothing is known."""
+        return int(self.marks.put_ns[0])
+
+    def ends_of(self, phase: Events) -> tuple[Int64, Int64, Bool]:
+        """Returns the marks at which each event began and ended, and whether there are both."""
+        put = self.marks.put_ns
+        first = np.searchsorted(put, phase.start, side="right") - 1
+        last = np.searchsorted(put, phase.end, side="left")
+        known = (first >= 0) & (last < len(put))
+        first, last = np.maximum(first, 0), np.minimum(last, len(put) - 1)
+        known &= phase.start - put[first] <= _ADJACENT_NS
+        known &= put[last] - phase.end <= _ADJACENT_NS
+        return first, last, known
 
 
 def marks_of(details: npt.NDArray[np.void], thread: int, device: int) -> Marks:
@@ -94,73 +139,63 @@ def marks_of(details: npt.NDArray[np.void], thread: int, device: int) -> Marks:
     return Marks(rows["start"].astype(np.int64), rows["end"].astype(np.int64), np.cumsum(since))
 
 
-def device_times(
+def activity_of(
     details: npt.NDArray[np.void], events: Events, thread: int, window: tuple[int, int]
-) -> list[DeviceTime]:
-    """Works out each device that the training thread put marks on.
+) -> list[Activity]:
+    """Works out what each device did that the training thread put marks on.
 
     Args:
         details: Of the training process.
         events: Of the training thread.
         thread: Its number.
-        window: Start and end of the training phase, ns.
+        window: Start and end of the run, ns.
     """
     of_thread = (details["kind"] == Kind.DEVICE_MARK) & (details["thread"] == thread)
-    found = []
-    for device in np.unique(details["site"][of_thread]).tolist():
-        marks = marks_of(details, thread, device)
-        found.append(_device_time(device, marks, events, window))
-    return found
+    return [
+        _activity(device, marks_of(details, thread, device), events, window)
+        for device in np.unique(details["site"][of_thread]).tolist()
+    ]
 
 
-def _device_time(device: int, marks: Marks, events: Events, window: tuple[int, int]) -> DeviceTime:
+def _activity(device: int, marks: Marks, events: Events, window: tuple[int, int]) -> Activity:
     early, late = marks.reached_ns()
-    spans, phases_s, delays = [np.stack((marks.put_ns, late), axis=1)], {}, []
-    inside = (events.start >= window[0]) & (events.end <= window[1])
-    for kind, key in PHASES.items():
-        phase = events.where(inside & events.is_kind(kind))
-        first, last, known = _ends_of(marks, phase)
-        phases_s[key] = float((marks.clock_ns[last] - marks.clock_ns[first])[known].sum() / 1e9)
-        spans.append(np.stack((late[first], late[last]), axis=1)[known])
-        delays.append(
-            np.stack((early[first] - marks.put_ns[first], late[first] - marks.put_ns[first]))[
-                :, known
-            ]
-        )
-    least = _covered_ns(np.stack((marks.put_ns, early), axis=1), window)
-    most = _covered_ns(np.concatenate(spans), window)
-    length = max(window[1] - window[0], 1)
-    delay = np.concatenate(delays, axis=1)
-    mean = delay.mean(axis=1) / 1e9 if delay.shape[1] else None
-    return DeviceTime(
+    reached = early + (late - early) // 2
+    copies = _copies(marks, reached, events)
+    most = np.concatenate((np.stack((marks.put_ns, late), axis=1), _untold(marks, events, window)))
+    return Activity(
         index=device,
-        busy_share=(least / length, max(least, most) / length),
-        phases_s=phases_s,
-        queue_delay_s=None if mean is None else (float(mean[0]), float(mean[1])),
-        marks=len(marks),
+        marks=marks,
+        reached_ns=reached,
+        least=Coverage.of(np.stack((marks.put_ns + MARK_LATENCY_NS, early), axis=1), window),
+        most=Coverage.of(most, window),
+        copying=Coverage.of(copies.spans, window),
+        copies=copies,
     )
 
 
-def _ends_of(marks: Marks, phase: Events) -> tuple[Int64, Int64, Bool]:
-    """Returns the marks at which each event began and ended, and whether there are both."""
-    first = np.searchsorted(marks.put_ns, phase.start, side="right") - 1
-    last = np.searchsorted(marks.put_ns, phase.end, side="left")
-    known = (first >= 0) & (last < len(marks))
-    first, last = np.maximum(first, 0), np.minimum(last, max(len(marks) - 1, 0))
-    if len(marks):
-        known &= phase.start - marks.put_ns[first] <= _ADJACENT_NS
-        known &= marks.put_ns[last] - phase.end <= _ADJACENT_NS
-    return first, last, known
+def _untold(marks: Marks, events: Events, window: tuple[int, int]) -> Int64:
+    """Returns the time after the last mark if there were phases: theirs were never seen reached."""
+    ends = events.end[events.is_kind(*PHASES)]
+    last = int(marks.put_ns.max())
+    if len(ends) == 0 or ends.max() <= last + _ADJACENT_NS:
+        return np.empty((0, 2), dtype=np.int64)
+    return np.array([[last, window[1]]], dtype=np.int64)
 
 
-def _covered_ns(spans: Int64, window: tuple[int, int]) -> int:
-    """Returns how much of the window the spans cover together; shape (n, 2), ns."""
-    spans = np.clip(spans, *window)
-    spans = spans[spans[:, 1] > spans[:, 0]]
-    if len(spans) == 0:
-        return 0
-    spans = spans[np.argsort(spans[:, 0], kind="stable")]
-    reach = np.maximum.accumulate(spans[:, 1])
-    begins = np.concatenate([[True], spans[1:, 0] > reach[:-1]])
-    ends = np.append(np.flatnonzero(begins)[1:] - 1, len(spans) - 1)
-    return int((reach[ends] - spans[begins, 0]).sum())
+def _copies(marks: Marks, reached: Int64, events: Events) -> Copies:
+    """Finds the copies between a mark put as they ended and one put as, or shortly before, they
+    began: nothing else lies between those two.
+    """
+    index = np.flatnonzero(events.is_kind(Kind.TRANSFER))
+    start, end = events.start[index], events.end[index]
+    last = np.searchsorted(marks.put_ns, end, side="left")
+    known = (last > 0) & (last < len(marks))
+    last = np.clip(last, min(1, len(marks) - 1), len(marks) - 1)
+    before = np.maximum(last - 1, 0)
+    known &= marks.put_ns[last] - end <= _ADJACENT_NS
+    known &= start - marks.put_ns[before] <= _COPY_ADJACENT_NS
+    index, start, last, before = index[known], start[known], last[known], before[known]
+    is_beside = reached[last] < reached[before] - _OTHER_STREAM_NS
+    begins = np.maximum(reached[before], start)
+    ends = np.where(is_beside, begins, np.maximum(reached[last], begins))
+    return Copies(index, np.stack((begins, ends), axis=1), is_beside)

@@ -2,53 +2,147 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from trainprof.analysis.device_time import device_times
-from trainprof.analysis.summary import Device
+from trainprof.analysis.device_idle import Meanwhile, idle_of
+from trainprof.analysis.device_time import PHASES, Activity, activity_of
+from trainprof.analysis.events import Bool, Int64
+from trainprof.analysis.ledger import KEY, Attribution
+from trainprof.analysis.summary import LEDGER_KEYS, Device
 from trainprof.analysis.timeline import Timeline
 from trainprof.record.schema import Kind, TransferFlag
 
 # On fewer marks no figure is to rest.
 MIN_MARKS: Final = 20
+# On a device copies take time too, of their own.
+_COPY_KEY: Final = KEY["transfer"]
 
 
-def devices_of(
-    details: npt.NDArray[np.void], timeline: Timeline, device: str | None
-) -> list[Device] | None:
-    """Returns `devices[]` of the summary; None where one alone did not tell what it did.
+def meanwhile_of(details: npt.NDArray[np.void], timeline: Timeline) -> Meanwhile | None:
+    """Returns what the device did during the training thread's time.
+
+    None where one alone did not tell it.
 
     Args:
         details: Of the training process.
         timeline: Of its training thread.
-        device: One that it used, such as "cuda:0".
     """
     if several_devices(details, timeline):
         return None
-    window, steps = timeline.window, max(len(timeline.steps.ends), 1)
+    window = (timeline.window.start, timeline.window.end)
+    told = activity_of(details, timeline.events, timeline.thread, window)
+    most = max(told, key=lambda activity: len(activity.marks), default=None)
+    if most is None or len(most.marks) < MIN_MARKS:
+        return None
+    return Meanwhile.of(most, timeline)
+
+
+def device_of(
+    meanwhile: Meanwhile, attribution: Attribution, steady: Bool, device: str | None
+) -> Device:
+    """Returns an entry of the summary's `devices[]`.
+
+    Args:
+        meanwhile: What the device did.
+        attribution: Of the training thread's time.
+        steady: Which steps are, shape (n_steps,).
+        device: Its name as the script has it, such as "cuda:0".
+    """
+    activity, timeline = meanwhile.activity, meanwhile.timeline
+    idle = idle_of(meanwhile, attribution)
+    times = _phase_times(activity, timeline, attribution)
+    delay = _queue_delay_s(activity, timeline)
     kind = str(device).partition(":")[0]
-    times = device_times(
-        details, timeline.events, timeline.thread, (window.loop_start, window.loop_end)
+    return Device(
+        index=activity.index,
+        name=f"{kind}:{activity.index}",
+        busy_share=list(idle.busy_share),
+        idle_because=idle.because_s,
+        per_step_s=times.of_steps(timeline.steps.ends, timeline.step_starts, steady),
+        queue_delay_s=delay,
+        memory=None,
+        marks=len(activity.marks),
+        seconds=times.in_all(),
+        exposed_s=idle.exposed_s,
+        ran_dry=idle.ran_dry,
+        launch_bound_share=list(idle.launch_bound_share),
     )
-    rows = [
-        Device(
-            index=one.index,
-            name=f"{kind}:{one.index}",
-            busy_share=list(one.busy_share),
-            idle_because=None,
-            per_step_s={key: s / steps for key, s in one.phases_s.items()},
-            queue_delay_s=None if one.queue_delay_s is None else list(one.queue_delay_s),
-            memory=None,
-            marks=one.marks,
-        )
-        for one in times
-        if one.marks >= MIN_MARKS
-    ]
-    return rows or None
+
+
+@dataclass(frozen=True, slots=True)
+class _Times:
+    """Time on the device for phases and copies: ledger key, begin on the host, duration, ns."""
+
+    key: npt.NDArray[np.int8]
+    begun_ns: Int64
+    took_ns: Int64
+
+    def in_all(self) -> dict[str, float]:
+        return {
+            LEDGER_KEYS[key]: float(self.took_ns[self.key == key].sum() / 1e9)
+            for key in np.unique(self.key).tolist()
+        }
+
+    def of_steps(self, ends: Int64, starts: Int64, steady: Bool) -> dict[str, float]:
+        """Returns the mean of a steady step, of all steps where none is."""
+        chosen = steady if steady.any() else np.ones(len(ends), dtype=bool)
+        if len(ends) == 0:
+            return {}
+        step = np.searchsorted(ends, self.begun_ns, side="right")
+        inside = (step < len(ends)) & (self.begun_ns >= starts[0])
+        inside &= chosen[np.minimum(step, len(ends) - 1)]
+        return {
+            LEDGER_KEYS[key]: float(
+                self.took_ns[inside & (self.key == key)].sum() / chosen.sum() / 1e9
+            )
+            for key in np.unique(self.key).tolist()
+            if key != KEY["evaluation"]
+        }
+
+
+def _phase_times(activity: Activity, timeline: Timeline, attribution: Attribution) -> _Times:
+    """Innermost wins: what is recomputed in a backward is not backward."""
+    events, parent = timeline.events, timeline.nesting.parent
+    index = np.flatnonzero(events.is_kind(*PHASES) & (attribution.key >= 0))
+    phase = events.where(index)
+    first, last, known = activity.ends_of(phase)
+    clock = activity.marks.clock_ns
+    took = np.where(known, np.maximum(clock[last] - clock[first], 0), 0)
+    row_of = np.full(len(events), -1, dtype=np.int64)
+    row_of[index] = np.arange(len(index))
+    above = np.where(parent[index] >= 0, row_of[parent[index]], -1)
+    own = took.copy()
+    np.subtract.at(own, above[above >= 0], took[above >= 0])
+    copies = activity.copies
+    evaluates = attribution.key[copies.event] == KEY["evaluation"]
+    copy_key = np.where(evaluates, KEY["evaluation"], _COPY_KEY).astype(np.int8)
+    copied = copies.spans[:, 1] - copies.spans[:, 0]
+    return _Times(
+        np.concatenate((attribution.key[index], copy_key)),
+        np.concatenate((phase.start, events.start[copies.event])),
+        np.concatenate((np.maximum(own, 0), copied)),
+    )
+
+
+def _queue_delay_s(activity: Activity, timeline: Timeline) -> list[float] | None:
+    """How long after they were given out phases of the loop began, on average: at least, at most.
+
+    Between the mean over marks that were surely, and at most, reached so late.
+    """
+    events, window = timeline.events, timeline.window
+    inside = (events.start >= window.loop_start) & (events.end <= window.loop_end)
+    phase = events.where(inside & events.is_kind(*PHASES))
+    first, _, known = activity.ends_of(phase)
+    first = first[known]
+    if len(first) == 0:
+        return None
+    early, late = activity.marks.reached_ns()
+    put = activity.marks.put_ns[first]
+    return [float((reached[first] - put).mean() / 1e9) for reached in (early, late)]
 
 
 def several_devices(details: npt.NDArray[np.void], timeline: Timeline) -> bool:
@@ -59,9 +153,6 @@ def several_devices(details: npt.NDArray[np.void], timeline: Timeline) -> bool:
     events = timeline.all_events
     copies = events.flags[events.is_kind(Kind.TRANSFER)]
     marked = details["site"][details["kind"] == Kind.DEVICE_MARK]
-    return bool((copies & TransferFlag.D2D).any()) or len(np.unique(marked)) > 1
-
-
-def least_busy(devices: Sequence[Device] | None) -> float | None:
-    """Returns the share of training in which the busiest device was busy at least."""
-    return max((one.busy_share[0] for one in devices or ()), default=None)
+    # A few may have been put before the script had told which one it works on.
+    used = np.unique(marked, return_counts=True)[1] >= MIN_MARKS
+    return bool((copies & TransferFlag.D2D).any()) or bool(used.sum() > 1)

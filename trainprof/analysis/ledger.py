@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -45,6 +45,19 @@ _KEY_OF_KIND: Final = {
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceWaits:
+    """Time in syncs and blocking copies in which a device demonstrably worked.
+
+    Attributes:
+        event: Indices of the events, ascending, shape (n,).
+        ns: How much of each one's own time, shape (n,).
+    """
+
+    event: Int64
+    ns: Int64
+
+
+@dataclass(frozen=True, slots=True)
 class Attribution:
     """Which ledger key each event's own time belongs to.
 
@@ -54,12 +67,14 @@ class Attribution:
             with the segments, not here.
         top: Indices of the outermost events with a key, outside evaluation.
         segments: Evaluation, shape (n, 2), ns.
+        device_waits: What of `own_ns` belongs to `device_wait` instead; None where nothing tells.
     """
 
     key: npt.NDArray[np.int8]
     own_ns: Int64
     top: npt.NDArray[np.int32]
     segments: Int64
+    device_waits: DeviceWaits | None = None
 
 
 def attribute(
@@ -173,8 +188,27 @@ def _totals_ns(attribution: Attribution, mask: Bool | None = None) -> dict[str, 
         chosen = slice(None) if mask is None else mask[part]
         sums += np.bincount(key[chosen], weights=own[chosen], minlength=256)
     totals = {name: int(sums[index]) for name, index in KEY.items()}
+    for index, ns in _device_waits_by_key(attribution, mask):
+        totals[LEDGER_KEYS[index]] -= int(ns.sum())
+        totals["device_wait"] += int(ns.sum())
     totals["evaluation"] = 0
     return totals
+
+
+def _device_waits_by_key(
+    attribution: Attribution, mask: Bool | None = None
+) -> Iterator[tuple[int, Int64]]:
+    """Yields, for each key that they are taken from, its index and the waits, of shape (n,).
+
+    Those of other keys (evaluation keeps its own) are 0.
+    """
+    waits = attribution.device_waits
+    if waits is None:
+        return
+    key = attribution.key[waits.event]
+    for index in (KEY["sync"], KEY["transfer"]):
+        chosen = key == index if mask is None else (key == index) & mask[waits.event]
+        yield index, np.where(chosen, waits.ns, 0)
 
 
 def _length(segments: Int64) -> int:
@@ -207,6 +241,15 @@ def per_step_ns(
         sums = np.bincount(step[mask], weights=attribution.own_ns[mask], minlength=count)
         result[name] = sums.astype(np.int64)
         total += result[name]
+    waits = attribution.device_waits
+    for index, ns in _device_waits_by_key(attribution):
+        assert waits is not None
+        in_step = step[waits.event] < count
+        moved = np.bincount(
+            step[waits.event][in_step], weights=ns[in_step], minlength=count
+        ).astype(np.int64)
+        result[LEDGER_KEYS[index]] = result[LEDGER_KEYS[index]] - moved
+        result["device_wait"] = result["device_wait"] + moved
     result["other"] = np.maximum(step_wall_ns(starts, ends, attribution.segments) - total, 0)
     return result
 

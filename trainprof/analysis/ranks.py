@@ -9,6 +9,7 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any, Final
 
+from trainprof.analysis.device_verdict import DeviceEvidence
 from trainprof.analysis.ending import ending, recorded_ending
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.recording import Recording, read_recording
@@ -117,7 +118,7 @@ def common_evidence(each: Sequence[Evidence]) -> Evidence:
         has_device=any(evidence.has_device for evidence in each),
         steps=_training([evidence.steps for evidence in each]),
         loaders=[loader for evidence in each for loader in evidence.loaders],
-        device_busy=_least([evidence.device_busy for evidence in each]),
+        device=_common_device([evidence.device for evidence in each]),
     )
 
 
@@ -131,9 +132,9 @@ def _common_findings(each: Sequence[Sequence[Finding]]) -> list[Finding]:
     ]
 
 
-def _least(each: Sequence[float | None]) -> float | None:
+def _common_device(each: Sequence[DeviceEvidence | None]) -> DeviceEvidence | None:
     known = [one for one in each if one is not None]
-    return min(known) if len(known) == len(each) else None
+    return DeviceEvidence.common(known) if len(known) == len(each) else None
 
 
 def _training(each: Sequence[Training]) -> Training:

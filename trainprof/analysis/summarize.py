@@ -12,7 +12,9 @@ import numpy as np
 
 from trainprof.analysis.batch_making import DEFAULT_SLOW_SAMPLES, SlowSamples
 from trainprof.analysis.delivery import worker_table
-from trainprof.analysis.devices import devices_of, least_busy, several_devices
+from trainprof.analysis.device_idle import Meanwhile
+from trainprof.analysis.device_verdict import DeviceEvidence
+from trainprof.analysis.devices import device_of, meanwhile_of, several_devices
 from trainprof.analysis.diagnosis.building import build_case
 from trainprof.analysis.diagnosis.diagnose import diagnose
 from trainprof.analysis.diagnosis.settings import rule_settings
@@ -57,14 +59,16 @@ from trainprof.analysis.summary import (
     Phases,
     Run,
     RunSummary,
+    SyncPoint,
     System,
     Training,
+    Transfer,
 )
 from trainprof.analysis.system import samples_between, system_summary
 from trainprof.analysis.system_gpus import GpuContext, energy_of
 from trainprof.analysis.system_processes import samples_by_pid, ticks_of
 from trainprof.analysis.timeline import Timeline, build_timeline
-from trainprof.analysis.traffic import sync_points, transfers
+from trainprof.analysis.traffic import placements, sync_points, transfers
 from trainprof.analysis.training_part import trained_samples, training_of
 from trainprof.analysis.training_process import (
     TrainingProcess,
@@ -82,6 +86,9 @@ LONGEST_THRESHOLD_S: Final = 86_400.0
 # Wrapper, two clock reads and the record, in caches that torch's kernels have emptied: what
 # benchmarks/overhead.py measured on a step of 8 events, 31 us. An estimate on other machines.
 EVENT_COST_US: Final = 3.9
+# To put a mark in a device's stream, look at those before it and record them: measured on the
+# simulated device of the tests, whose own part is 1.2 us.
+MARK_COST_US: Final = 5.3
 
 
 def summarize(
@@ -230,6 +237,9 @@ def _summary(run: _Analysed) -> _Shown:
         has_device=facts.device() is not None,
         graph_classes=facts.graph_classes(),
     )
+    meanwhile = _meanwhile(run)
+    if meanwhile is not None:
+        attribution = replace(attribution, device_waits=meanwhile.waits())
     account = ledger(timeline.events, attribution, window)
     steps = step_table(timeline, attribution, facts)
     training = training_of(timeline, steps, samples)
@@ -243,8 +253,13 @@ def _summary(run: _Analysed) -> _Shown:
         on_thread=timeline.on_thread,
     )
     system = _system(run, epochs, training.samples)
-    devices = devices_of(run.process.details, timeline, run.facts.device())
-    evidence = _evidence(run, attribution, account, training, loaders, devices)
+    device = None
+    if meanwhile is not None:
+        device = device_of(meanwhile, attribution, steps.steady.mask, facts.device())
+    devices = None if device is None else [device]
+    copies = transfers(timeline.events, sites, meanwhile)
+    syncs = sync_points(timeline.events, sites, meanwhile)
+    evidence = _evidence(run, attribution, account, training, loaders, device, copies, syncs)
     summary = RunSummary(
         run=_run(run, account),
         phases=Phases(
@@ -257,8 +272,8 @@ def _summary(run: _Analysed) -> _Shown:
         evaluation=evaluation_of(timeline.passes_here(), timeline.segments),
         epochs=epochs,
         loaders=loaders,
-        transfers=transfers(timeline.events, sites),
-        sync_points=sync_points(timeline.events, sites),
+        transfers=copies,
+        sync_points=syncs,
         devices=devices,
         system=system,
         ranks=[],
@@ -288,6 +303,7 @@ def _summary(run: _Analysed) -> _Shown:
             evidence.training,
             LineNames(facts.texts, sites),
         ),
+        placements=placements(timeline.events, sites) if facts.device() is not None else [],
         not_observed=_not_observed(run, system, training, devices),
         faults=faults_of(recording, run.origin_ns),
     )
@@ -315,6 +331,13 @@ def _findings(
         settings=rule_settings(run.recording.section("options").get("rules")),
     )
     return diagnose(case)
+
+
+def _meanwhile(run: _Analysed) -> Meanwhile | None:
+    """What the one device did; None where devices were waited for, or nothing tells."""
+    if run.facts.device() is None or _synchronized(run) is not None:
+        return None
+    return meanwhile_of(run.process.details, run.timeline)
 
 
 def _run(run: _Analysed, account: Ledger) -> Run:
@@ -492,17 +515,20 @@ def _evidence(
     account: Ledger,
     training: Training,
     loaders: list[Loader],
-    devices: list[Device] | None,
+    device: Device | None,
+    copies: list[Transfer],
+    syncs: list[SyncPoint],
 ) -> Evidence:
     timeline, window = run.timeline, run.timeline.window
     places = account.other_by_place
+    training_s = (window.loop_end - window.loop_start) / 1e9
     evaluating = [x for x in loaders if x.role == EVALUATION]
     longest = max(evaluating, key=lambda x: x.wait_total_s, default=None)
     saves = timeline.events.is_kind(Kind.CHECKPOINT_SAVE, Kind.CHECKPOINT_LOAD)
     return Evidence(
         wall_s=account.wall_s,
         startup_s=account.seconds["startup"],
-        training_s=(window.loop_end - window.loop_start) / 1e9,
+        training_s=training_s,
         training=loop_seconds(timeline.events, attribution, window),
         has_device=run.facts.device() is not None,
         steps=training,
@@ -512,7 +538,9 @@ def _evidence(
         other_place=max(places, key=lambda name: places[name]) if places else None,
         has_timed_lines=_has_timed_lines(run.recording),
         was_synchronized=_synchronized(run) is not None,
-        device_busy=least_busy(devices),
+        device=DeviceEvidence.of(device, training_s) if device is not None else None,
+        transfer_site=next((one.site for one in copies if one.exposed_s), None),
+        sync_site=next((one.site for one in syncs if one.exposed_s), None),
     )
 
 
@@ -538,7 +566,10 @@ def _overhead(run: _Analysed, steps: StepTable) -> Overhead:
         return known
     window, starts = run.timeline.window, run.timeline.events.start
     in_loop = np.count_nonzero((starts >= window.loop_start) & (starts < window.loop_end))
-    per_step_us = float(in_loop) / len(steps) * EVENT_COST_US
+    marks, put = run.process.details["kind"] == Kind.DEVICE_MARK, run.process.details["start"]
+    marks_in_loop = np.count_nonzero(marks & (put >= window.loop_start) & (put < window.loop_end))
+    cost_us = float(in_loop) * EVENT_COST_US + float(marks_in_loop) * MARK_COST_US
+    per_step_us = cost_us / len(steps)
     mean_us = float(steps.wall_ns.mean()) / 1e3
     share = per_step_us / mean_us if mean_us > 0 else None
     return replace(known, per_step_us=per_step_us, share=share)

@@ -295,7 +295,15 @@ class Loader:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """Copies between devices from one line. `direction`: h2d|d2h|d2d."""
+    """Copies between devices from one line.
+
+    Attributes:
+        direction: h2d|d2h|d2d.
+        device_s: What the `timed` ones of them took on the device, at most; None: none is.
+        gb_per_s: Of those, in 10^9 bytes, at least.
+        exposed_s: Time in which the device could do nothing else for them; None: not told.
+        beside_share: Share that ran beside other work, on a stream of its own; None: not told.
+    """
 
     site: str
     direction: str
@@ -306,13 +314,26 @@ class Transfer:
     gb_per_s: float | None
     pinned_share: float
     non_blocking_share: float
+    timed: int = 0
+    exposed_s: float | None = None
+    beside_share: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Models being moved or converted by one line (`Module.to` and its like)."""
+
+    site: str
+    count: int
+    host_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class SyncPoint:
     """Calls from one line that need a tensor's value on the host.
 
-    `on_cpu`: calls whose tensor lived on the host already: counted, never waited for.
+    `on_cpu`: calls whose tensor lived on the host already: counted, never waited for. `exposed_s`:
+    what of `seconds` the device surely had nothing to do in.
     """
 
     site: str
@@ -406,13 +427,25 @@ class Device:
 
     Attributes:
         index, name: As the script has it; such as "cuda:0".
-        busy_share: Of the phase it was at work, at least and at most.
-        idle_because: Seconds in which it was not, by what held it up; None: not told.
-        per_step_s: Its time for the phases of a mean step, by ledger key.
+        busy_share: Of the phase it was at work, at least and at most; copies to and from the host
+            are no work.
+        idle_because: Seconds in which it was not surely at work, by what the training thread did:
+            {loader_s, copy_s, sync_s, host_s, evaluation_s, checkpoint_s, startup_s, unknown_s}.
+            startup_s: before it was first given something; unknown_s: between the bounds of
+            `busy_share`, mostly between the kernels of a phase that is being given out. They add up
+            to the phase without its surely busy time. None: not told.
+        per_step_s: Its time for the phases and copies of a mean steady step, by ledger key.
         queue_delay_s: How long after the host gave them out phases began there, on average, at
             least and at most. Near 0 it waits for the host.
         memory: None: not told.
         marks: Events in its streams that the figures rest on.
+        seconds: Its time for phases and copies over the run, by ledger key.
+        exposed_s: {data_wait, transfer, sync}: of the time that the host waited in them, that in
+            which the device had run dry, at least and at most; copying itself is in `transfer`.
+        ran_dry: {forward, backward, optimizer}: share of those at whose end it had next to nothing
+            left to do: it keeps up with the host, and waits for it.
+        launch_bound_share: Of the phase it was idle while the host was between launches, in Python
+            or giving out work: at least and at most.
     """
 
     index: int
@@ -423,6 +456,10 @@ class Device:
     queue_delay_s: list[float] | None
     memory: dict[str, float] | None
     marks: int
+    seconds: dict[str, float] = field(default_factory=dict)
+    exposed_s: dict[str, list[float]] = field(default_factory=dict)
+    ran_dry: dict[str, float] = field(default_factory=dict)
+    launch_bound_share: list[float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -520,6 +557,7 @@ class RunSummary:
     trained_apart: list[dict[str, Any]] = field(default_factory=list)
     lines: LineCost | None = None
     hot_lines: list[HotLine] = field(default_factory=list)
+    placements: list[Placement] = field(default_factory=list)
     schema_version: int = SUMMARY_SCHEMA_VERSION
 
 

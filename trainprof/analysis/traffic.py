@@ -2,41 +2,101 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
-from trainprof.analysis.events import Events
+from trainprof.analysis.device_idle import Meanwhile
+from trainprof.analysis.events import Bool, Events, Int64
 from trainprof.analysis.names import Sites
-from trainprof.analysis.summary import SyncPoint, Transfer
+from trainprof.analysis.summary import Placement, SyncPoint, Transfer
 from trainprof.record.schema import Kind, SyncFlag, TransferFlag
 
 
-def transfers(events: Events, sites: Sites) -> list[Transfer]:
-    """Returns the copies of each line and direction, most host time first."""
-    mine = events.where(events.is_kind(Kind.TRANSFER))
+def transfers(events: Events, sites: Sites, meanwhile: Meanwhile | None) -> list[Transfer]:
+    """Returns the copies of each line and direction, dearest first: in exposed time if it is known.
+
+    Args:
+        events: Of the training thread.
+        sites: Names of lines.
+        meanwhile: What the device did, where that is known.
+    """
+    is_copy = events.is_kind(Kind.TRANSFER)
+    told = None if meanwhile is None else _Told.of(meanwhile)
     found = []
     for flag in (TransferFlag.H2D, TransferFlag.D2H, TransferFlag.D2D):
-        of_direction = mine.where((mine.flags & flag) > 0)
-        for site in np.unique(of_direction.site).tolist():
-            rows = of_direction.where(of_direction.site == site)
-            found.append(
-                Transfer(
-                    site=sites[site],
-                    direction=flag.name.lower(),
-                    count=len(rows),
-                    bytes=int(rows.value.sum()),
-                    host_s=float((rows.end - rows.start).sum() / 1e9),
-                    device_s=None,
-                    gb_per_s=None,
-                    pinned_share=float(((rows.flags & TransferFlag.PINNED) > 0).mean()),
-                    non_blocking_share=float(((rows.flags & TransferFlag.NON_BLOCKING) > 0).mean()),
-                )
+        of_direction = is_copy & ((events.flags & flag) > 0)
+        for site in np.unique(events.site[of_direction]).tolist():
+            index = np.flatnonzero(of_direction & (events.site == site))
+            rows = events.where(index)
+            one = Transfer(
+                site=sites[site],
+                direction=flag.name.lower(),
+                count=len(rows),
+                bytes=int(rows.value.sum()),
+                host_s=float((rows.end - rows.start).sum() / 1e9),
+                device_s=None,
+                gb_per_s=None,
+                pinned_share=float(((rows.flags & TransferFlag.PINNED) > 0).mean()),
+                non_blocking_share=float(((rows.flags & TransferFlag.NON_BLOCKING) > 0).mean()),
             )
-    return sorted(found, key=lambda transfer: -transfer.host_s)
+            found.append(one if told is None else told.added_to(one, index, rows))
+    return sorted(found, key=lambda one: -(one.host_s if one.exposed_s is None else one.exposed_s))
 
 
-def sync_points(events: Events, sites: Sites) -> list[SyncPoint]:
-    """Returns the sync points of each line and kind, longest wait first, then most calls."""
-    mine = events.where(events.is_kind(Kind.SYNC))
+class _Told:
+    """What the device tells of copies, by event; columns of shape (n_events,)."""
+
+    def __init__(self, device_ns: Int64, exposed_ns: Int64, is_beside: Bool, known: Bool) -> None:
+        self._device_ns, self._exposed_ns = device_ns, exposed_ns
+        self._is_beside, self._known = is_beside, known
+
+    @classmethod
+    def of(cls, meanwhile: Meanwhile) -> _Told:
+        copies, count = meanwhile.activity.copies, len(meanwhile.timeline.events)
+        device_ns = np.zeros(count, dtype=np.int64)
+        is_beside, known = np.zeros((2, count), dtype=bool)
+        device_ns[copies.event] = copies.spans[:, 1] - copies.spans[:, 0]
+        is_beside[copies.event], known[copies.event] = copies.is_beside, True
+        return cls(device_ns, meanwhile.exposed_ns() + device_ns, is_beside, known)
+
+    def added_to(self, one: Transfer, index: Int64, rows: Events) -> Transfer:
+        known, device_ns = self._known[index], self._device_ns[index]
+        timed = device_ns > 0
+        took_s = float(device_ns.sum() / 1e9)
+        moved = int(rows.value[timed].sum())
+        return replace(
+            one,
+            device_s=took_s if timed.any() else None,
+            gb_per_s=moved / took_s / 1e9 if took_s > 0 else None,
+            timed=int(timed.sum()),
+            exposed_s=float(self._exposed_ns[index].sum() / 1e9),
+            beside_share=float(self._is_beside[index][known].mean()) if known.any() else None,
+        )
+
+
+def placements(events: Events, sites: Sites) -> list[Placement]:
+    """Returns the lines that move models or convert them, longest first."""
+    mine = events.where(events.is_kind(Kind.PLACEMENT))
+    found = []
+    for site in np.unique(mine.site).tolist():
+        rows = mine.where(mine.site == site)
+        spent_s = float((rows.end - rows.start).sum() / 1e9)
+        found.append(Placement(sites[site], len(rows), spent_s))
+    return sorted(found, key=lambda one: -one.host_s)
+
+
+def sync_points(events: Events, sites: Sites, meanwhile: Meanwhile | None) -> list[SyncPoint]:
+    """Returns the sync points of each line and kind, dearest first: in exposed time if known.
+
+    Args:
+        events: Of the training thread.
+        sites: Names of lines.
+        meanwhile: What the device did, where that is known.
+    """
+    is_sync = events.is_kind(Kind.SYNC)
+    mine = events.where(is_sync)
+    exposed = None if meanwhile is None else meanwhile.exposed_ns()[is_sync]
     on_cpu = (mine.flags & SyncFlag.ON_CPU) > 0
     which = mine.flags & ~np.uint8(SyncFlag.ON_CPU)
     names = {int(flag): flag.name.lower() for flag in SyncFlag}
@@ -45,6 +105,7 @@ def sync_points(events: Events, sites: Sites) -> list[SyncPoint]:
     for key in keys.tolist():
         rows = (mine.site == key >> 8) & (which == key & 0xFF)
         waits = rows & ~on_cpu
+        is_told = exposed is not None and waits.any()
         found.append(
             SyncPoint(
                 site=sites[key >> 8],
@@ -52,7 +113,11 @@ def sync_points(events: Events, sites: Sites) -> list[SyncPoint]:
                 count=int(rows.sum()),
                 on_cpu=int((rows & on_cpu).sum()),
                 seconds=float((mine.end - mine.start)[waits].sum() / 1e9) if waits.any() else None,
-                exposed_s=None,
+                exposed_s=float(exposed[waits].sum() / 1e9)
+                if exposed is not None and is_told
+                else None,
             )
         )
-    return sorted(found, key=lambda point: (-(point.seconds or 0.0), -point.count))
+    return sorted(
+        found, key=lambda one: (-(one.exposed_s or 0.0), -(one.seconds or 0.0), -one.count)
+    )

@@ -5,17 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from trainprof.analysis.device_verdict import DeviceEvidence, device_verdict
 from trainprof.analysis.ledger import ELSEWHERE
 from trainprof.analysis.steady import MIN_STEADY_STEPS
 from trainprof.analysis.summary import Loader, Training, Verdict
+from trainprof.analysis.verdict_level import HIGH_SHARE, MODERATE_SHARE, pair, percent
 
-# XProf's levels (op_stats_to_input_pipeline_analysis.cc): under 5 % not, over 20 % highly bound.
-MODERATE_SHARE: Final = 0.05
-HIGH_SHARE: Final = 0.20
 # Start-up is named only in runs that are meant to be long, and when it is most of them.
 STARTUP_SHARE: Final = 0.5
-# From here on faster loading or less Python could gain a tenth at most.
-DEVICE_BOUND_SHARE: Final = 0.9
 STARTUP_MIN_WALL_S: Final = 60.0
 
 # A steady step's share may differ so much from that of all training to stand beside it.
@@ -24,6 +21,7 @@ _SAME_SHARE: Final = 0.15
 DATA_KEYS: Final = ("loader_start", "first_batch", "data_wait", "loader_end")
 COMPUTE_KEYS: Final = ("forward", "loss", "backward", "recompute", "optimizer", "zero_grad")
 _HOST_KEYS: Final = ("other", "gc")
+_HIDDEN_BY_A_DEVICE: Final = ("data", "host")
 # Host time here is mostly the device at work: never a culprit until device time is known.
 _DEVICE_KEYS: Final = ("transfer", "sync", "device_wait")
 
@@ -40,7 +38,8 @@ class Evidence:
         has_device: An accelerator was used.
         has_timed_lines: Timing lines slowed the script.
         was_synchronized: Devices were waited for around each phase.
-        device_busy: Share of training in which a device was busy at least, None if not known.
+        device: What the device tells, None where it tells nothing.
+        transfer_site, sync_site: The lines whose copies and syncs cost the device most.
     """
 
     wall_s: float
@@ -55,7 +54,9 @@ class Evidence:
     other_place: str | None
     has_timed_lines: bool = False
     was_synchronized: bool = False
-    device_busy: float | None = None
+    device: DeviceEvidence | None = None
+    transfer_site: str | None = None
+    sync_site: str | None = None
 
 
 def verdict(evidence: Evidence) -> Verdict:
@@ -84,33 +85,42 @@ def verdict(evidence: Evidence) -> Verdict:
             return Verdict(
                 "startup",
                 f"START-UP: {evidence.startup_s:.1f} of {evidence.wall_s:.1f} s passed before the "
-                f"first batch, {_percent(share)} of the run",
+                f"first batch, {percent(share)} of the run",
                 "highly",
                 share,
             )
-    if evidence.device_busy is not None and evidence.device_busy >= DEVICE_BOUND_SHARE:
-        return Verdict(
-            "compute",
-            f"GPU-BOUND: the device was at work in at least {_percent(evidence.device_busy)} of "
-            "training time; faster loading or less Python would gain at most "
-            f"{_percent(1 - evidence.device_busy)}",
-            "not",
-            evidence.device_busy,
+    if evidence.device is not None:
+        return device_verdict(
+            evidence.device,
+            training_s=evidence.training_s,
+            evaluation_s=evidence.training.get("evaluation", 0.0),
+            sites={
+                "data": _feeding_site(evidence),
+                "transfer": evidence.transfer_site,
+                "sync": evidence.sync_site,
+                "checkpoint": evidence.checkpoint_site,
+                "evaluation": evidence.evaluation_site,
+            },
         )
     shares = _shares(evidence)
     compute = shares.pop("compute")
     name = max(shares, key=lambda key: shares[key])
     share = shares[name]
     if share >= HIGH_SHARE or (share >= MODERATE_SHARE and compute < 0.5):
-        level = "highly" if share >= HIGH_SHARE else "moderately"
-        return _named(evidence, name, share, level)
+        return _named(evidence, name, share, _level(evidence, name, share))
     if compute >= 0.5:
         level = "moderately" if shares["data"] >= MODERATE_SHARE else "not"
         headline = _compute_headline(evidence, compute, level, name, share)
         return Verdict("compute", headline, level, compute)
     return Verdict(
-        "none", f"NOTHING STANDS OUT: no part takes {_percent(MODERATE_SHARE)} of training"
+        "none", f"NOTHING STANDS OUT: no part takes {percent(MODERATE_SHARE)} of training"
     )
+
+
+def _level(evidence: Evidence, name: str, share: float) -> str:
+    """On an accelerator that tells nothing the host's waits may have cost nothing."""
+    is_sure = not (evidence.has_device and name in _HIDDEN_BY_A_DEVICE)
+    return "highly" if share >= HIGH_SHARE and is_sure else "moderately"
 
 
 def _shares(evidence: Evidence) -> dict[str, float]:
@@ -136,44 +146,51 @@ def _named(evidence: Evidence, name: str, share: float, level: str) -> Verdict:
         "host": _host_headline,
     }[name]
     headline, site = describe(evidence, share)
+    if evidence.has_device and name in _HIDDEN_BY_A_DEVICE:
+        headline += "; whether the device worked meanwhile is not known"
     return Verdict(name, headline, level, share, site)
 
 
 def _data_headline(evidence: Evidence, share: float) -> tuple[str, str | None]:
+    site = _feeding_site(evidence)
+    where = site or "its data"
+    prefix = "" if _level(evidence, "data", share) == "highly" else "MODERATELY "
+    text = f"{prefix}DATA-BOUND: the loop waits for {where} in {percent(share)} of training time"
+    return text + _in_figures(evidence, DATA_KEYS, share), site
+
+
+def _feeding_site(evidence: Evidence) -> str | None:
+    """The line that built the loader that training waits for longest."""
     feeding = [x for x in evidence.loaders if x.role == "training" and x.thread == "training"]
     loader = max(feeding, key=lambda x: x.wait_total_s, default=None)
-    site = loader.site if loader else None
-    where = site or "its data"
-    prefix = "" if share >= HIGH_SHARE else "MODERATELY "
-    text = f"{prefix}DATA-BOUND: the loop waits for {where} in {_percent(share)} of training time"
-    return text + _in_figures(evidence, DATA_KEYS, share), site
+    return loader.site if loader else None
 
 
 def _evaluation_headline(evidence: Evidence, share: float) -> tuple[str, str | None]:
     site = evidence.evaluation_site
     seconds = evidence.training.get("evaluation", 0.0)
     over = f" over {site}" if site else ""
-    return f"EVALUATION: it takes {_percent(share)} of training time{over}, {seconds:.1f} s", site
+    return f"EVALUATION: it takes {percent(share)} of training time{over}, {seconds:.1f} s", site
 
 
 def _checkpoint_headline(evidence: Evidence, share: float) -> tuple[str, str | None]:
     site = evidence.checkpoint_site
     seconds = evidence.training.get("checkpoint", 0.0)
     at = f" at {site}" if site else ""
-    text = f"CHECKPOINTS: torch.save and load{at} take {_percent(share)} of training time"
+    text = f"CHECKPOINTS: torch.save and load{at} take {percent(share)} of training time"
     return f"{text}, {seconds:.1f} s", site
 
 
 def _host_headline(evidence: Evidence, share: float) -> tuple[str, str | None]:
     text = (
         "HOST-BOUND: Python code between loading, forward, backward and optimizer takes "
-        f"{_percent(share)} of training time"
+        f"{percent(share)} of training time"
     )
     collecting = evidence.training.get("gc", 0.0)
     if collecting > evidence.training.get("other", 0.0):
         text = (
             "HOST-BOUND: Python's garbage collection, and code between the parts of a step, take "
-            f"{_percent(share)} of training time"
+            f"{percent(share)} of training time"
         )
     text += _in_figures(evidence, _HOST_KEYS, share)
     if evidence.other_place and evidence.other_place != ELSEWHERE:
@@ -190,9 +207,9 @@ def _in_figures(evidence: Evidence, keys: tuple[str, ...], share: float) -> str:
     if steady and step and step.mean > 0:
         part_s = sum(steady.get(key, 0.0) for key in keys)
         if abs(part_s / step.mean - share) <= _SAME_SHARE:
-            return f", {_pair(part_s, step.mean)} a step"
+            return f", {pair(part_s, step.mean)} a step"
     part_s = sum(evidence.training.get(key, 0.0) for key in keys)
-    return f", {_pair(part_s, evidence.training_s)}"
+    return f", {pair(part_s, evidence.training_s)}"
 
 
 def _compute_headline(
@@ -201,7 +218,7 @@ def _compute_headline(
     what = "forward, backward and optimizer"
     if evidence.has_device:
         what += " with waiting for the GPU or copying"
-    text = f"COMPUTE-BOUND, {level} data-bound: {what} take {_percent(compute)} of training time"
+    text = f"COMPUTE-BOUND, {level} data-bound: {what} take {percent(compute)} of training time"
     words = {
         "data": "waiting for data",
         "evaluation": "evaluation",
@@ -209,8 +226,8 @@ def _compute_headline(
         "host": "python between them",
     }
     if share >= MODERATE_SHARE:
-        return f"{text}; next comes {words[name]} with {_percent(share)}"
-    return f"{text}; nothing else reaches {_percent(MODERATE_SHARE)}"
+        return f"{text}; next comes {words[name]} with {percent(share)}"
+    return f"{text}; nothing else reaches {percent(MODERATE_SHARE)}"
 
 
 def _not_enough(evidence: Evidence) -> Verdict:
@@ -231,16 +248,3 @@ def _without_steps(evidence: Evidence) -> Verdict:
         None,
         evidence.evaluation_site,
     )
-
-
-def _percent(share: float) -> str:
-    return f"{share * 100:.0f} %"
-
-
-def _pair(part_s: float, whole_s: float) -> str:
-    """Two times in the unit that suits the larger: `187 of 231 ms`."""
-    if whole_s >= 1:
-        return f"{part_s:.2f} of {whole_s:.2f} s"
-    if whole_s >= 0.01:
-        return f"{part_s * 1e3:.0f} of {whole_s * 1e3:.0f} ms"
-    return f"{part_s * 1e3:.2f} of {whole_s * 1e3:.2f} ms"

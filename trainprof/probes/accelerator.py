@@ -54,6 +54,10 @@ class Accelerator:
         if index is not None:
             indices.add(index)
 
+    def indices_of(self, kind: str) -> set[int]:
+        """Returns the indices of a type's devices seen so far; later ones are added to it."""
+        return self._seen.setdefault(kind, set())
+
     def kinds_in_use(self) -> list[str]:
         """Returns the types of device that the script has begun to use."""
         begun = list(self._seen)

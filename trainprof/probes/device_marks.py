@@ -19,7 +19,9 @@ from trainprof.record.schema import DeviceMarkFlag, Kind, Topic
 # Events that were recorded and not yet seen reached: more than these are not kept.
 _MAX_PENDING: Final = 1024
 # A phase that begins right after another ended begins where that one did.
-_ADJACENT_NS: Final = 5_000
+_ADJACENT_NS: Final = 10_000
+# A copy so soon after a mark needs none at its beginning: next to nothing was given out between.
+_RECENT_NS: Final = 30_000
 _NS_PER_MS: Final = 1e6
 _UNSIGNED: Final = (1 << 64) - 1
 
@@ -31,7 +33,7 @@ class _Stream:
     pending: deque[tuple[Any, int]] = field(default_factory=deque)
     spare: list[Any] = field(default_factory=list)
     last: Any = None
-    last_mark_ns: int = 0
+    marked_until_ns: int = 0
 
 
 class DeviceMarksProbe:
@@ -52,11 +54,16 @@ class DeviceMarksProbe:
         self._kinds: list[str] = []
         self._make_event: Callable[[], Any] | None = None
         self._current_device: Callable[[], int] = lambda: 0
+        # Indices of devices that the script is known to work on, if any is.
+        self._in_use: set[int] = set()
         # By thread and device.
         self._streams: dict[tuple[int, int], _Stream] = {}
         self._of_parent: list[Any] = []
         os.register_at_fork(after_in_child=self._forget)
-        session.phase_now = self._marking_clock()
+        session.phase_now = self._marking_clock(self._mark)
+        session.wait_now = self._marking_clock(self._mark_again)
+        session.mark_copy_begin = patcher.guarded(self._mark_unless_recent)
+        session.mark_copy_end = patcher.guarded(self._mark)
         session.device_was_waited_for = look = patcher.guarded(self._look_here)
         session.at_end.append(look)
 
@@ -65,8 +72,8 @@ class DeviceMarksProbe:
         self._of_parent.append(self._streams)
         self._streams, self._make_event = {}, None
 
-    def _marking_clock(self) -> Callable[[], int]:
-        now, patcher, mark = self._session.now, self._patcher, self._mark
+    def _marking_clock(self, mark: Callable[[int], None]) -> Callable[[], int]:
+        now, patcher = self._session.now, self._patcher
 
         def phase_now() -> int:
             at = now()
@@ -85,11 +92,13 @@ class DeviceMarksProbe:
         if make_event is None or self._accelerator.is_capturing(self._kinds):
             return
         device = self._current_device()
+        if self._in_use and device not in self._in_use:
+            return
         key = (get_ident(), device)
         stream = self._streams.get(key)
         if stream is None:
             stream = self._streams[key] = _Stream()
-        if at - stream.last_mark_ns < _ADJACENT_NS and stream.pending:
+        if at - stream.marked_until_ns < _ADJACENT_NS and stream.pending:
             return
         self._look(stream, device)
         if len(stream.pending) >= _MAX_PENDING:
@@ -97,7 +106,23 @@ class DeviceMarksProbe:
         event = stream.spare.pop() if stream.spare else make_event()
         event.record()
         stream.pending.append((event, at))
-        stream.last_mark_ns = at
+        # What the mark itself took is no time in which the script gave out work.
+        stream.marked_until_ns = self._session.now()
+
+    def _mark_again(self, at: int) -> None:
+        """Marks where this thread has worked on the device: another may only fetch data.
+
+        Its current device may be one that the script does not use.
+        """
+        if self._make_event is not None and (get_ident(), self._current_device()) in self._streams:
+            self._mark(at)
+
+    def _mark_unless_recent(self, at: int) -> None:
+        if self._make_event is not None:
+            stream = self._streams.get((get_ident(), self._current_device()))
+            if stream is not None and at - stream.marked_until_ns < _RECENT_NS:
+                return
+        self._mark(at)
 
     def _look_here(self) -> None:
         """Records what this thread's devices have reached."""
@@ -118,6 +143,7 @@ class DeviceMarksProbe:
             if make is None:
                 continue
             self._kinds = [kind]
+            self._in_use = self._accelerator.indices_of(kind)
             self._current_device = getattr(module, "current_device", self._current_device)
             self._make_event = partial(make, enable_timing=True)
             self._session.log.note(Topic.ENVIRONMENT, {"device": kind})

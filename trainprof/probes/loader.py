@@ -73,7 +73,7 @@ class LoaderProbe:
         self._watchers.append(patcher.guarded(wrap_if_it_sends))
 
     def _make_next(self, original: Wrapped) -> Wrapped:
-        emit, now = self._session.emit, self._session.now
+        emit, now = self._session.emit, self._session.wait_now
         loader_of = self._loader_of
         check_limit = self._session.limit.before_batch
 

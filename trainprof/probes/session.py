@@ -39,6 +39,9 @@ class Session:
         phase_now: The clock of phases that devices work on: it leaves marks in their streams, or
             under --cuda-sync waits for them.
         copy_now: The clock at which copies begin: most calls turn out to copy nothing.
+        wait_now: The clock of what the host waits in while a device may work: it leaves marks.
+        mark_copy_begin, mark_copy_end: Leave a mark for a copy that begins or has ended at the time
+            they are called with; None where no marks are left.
         accelerator: What knows the devices in use, where a probe has to.
         look_here: To be called by a thread that computes or makes batches, at the first: it is
             looked at from then on.
@@ -57,7 +60,9 @@ class Session:
         now: Callable[[], int] = perf_counter_ns,
     ) -> None:
         self.log = log
-        self.now = self.phase_now = self.copy_now = now
+        self.now = self.phase_now = self.copy_now = self.wait_now = now
+        self.mark_copy_begin: Callable[[int], None] | None = None
+        self.mark_copy_end: Callable[[int], None] | None = None
         self.accelerator: Accelerator | None = None
         self.look_here: Callable[[], None] = _nothing
         self.device_was_waited_for: Callable[[], None] | None = None

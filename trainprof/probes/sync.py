@@ -33,9 +33,13 @@ class SyncProbe:
 
     name = "sync"
 
+    def __init__(self) -> None:
+        # As of TransferProbe.
+        self.plain_types: set[type] = set()
+
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._session, self._patcher = session, patcher
-        self._plain = {torch.Tensor, torch.nn.Parameter}
+        self.plain_types.update({torch.Tensor, torch.nn.Parameter})
         self._mode_depth = getattr(torch._C, "_len_torch_function_stack", lambda: 0)
         # By code and place in it; the code is kept, so that its id stays its own.
         self._host_sites: dict[tuple[int, int], tuple[int, CodeType]] = {}
@@ -53,13 +57,21 @@ class SyncProbe:
 
     def _tensor_call(self, flag: int) -> Callable[[Wrapped], Wrapped]:
         emit, now, patcher = self._session.emit, self._session.now, self._patcher
-        plain, mode_depth, host_sites = self._plain, self._mode_depth, self._host_sites
+        plain, mode_depth, host_sites = self.plain_types, self._mode_depth, self._host_sites
         find, frame_of_caller = self._session.sites.find, sys._getframe
-        was_waited_for = self._session.device_was_waited_for
+        was_waited_for, wait_now = self._session.device_was_waited_for, self._session.wait_now
+        leaves_marks = was_waited_for is not None
 
         def make(original: Wrapped) -> Wrapped:
+            def is_on_device(args: tuple[Any, ...]) -> bool:
+                return bool(
+                    args and type(args[0]) in plain and not mode_depth() and not args[0].is_cpu
+                )
+
+            let_dynamo_skip(is_on_device, and_all_below=True)
+
             def call(*args: Any, **kwargs: Any) -> Any:
-                start = now()
+                start = wait_now() if leaves_marks and is_on_device(args) else now()
                 try:
                     return original(*args, **kwargs)
                 except BaseException as error:
@@ -94,7 +106,7 @@ class SyncProbe:
         return known
 
     def _synchronize(self, original: Wrapped) -> Wrapped:
-        now, record = self._session.now, self._patcher.guarded(self._synchronized)
+        now, record = self._session.wait_now, self._patcher.guarded(self._synchronized)
 
         def synchronize(*args: Any, **kwargs: Any) -> Any:
             start = now()
@@ -110,6 +122,8 @@ class SyncProbe:
 
     def _synchronized(self, start: int, end: int, caller: FrameType) -> None:
         self._session.emit(_SYNC, start, end, self._session.sites.find(caller), 0, _SYNCHRONIZE)
+        if self._session.device_was_waited_for is not None:
+            self._session.device_was_waited_for()
 
 
 _SYNC = int(Kind.SYNC)

@@ -13,6 +13,8 @@ from trainprof.probes.session import Session
 from trainprof.record.schema import Kind, Topic, TransferFlag
 
 Wrapped = Callable[..., Any]
+Arguments = tuple[Any, ...]
+Keywords = dict[str, Any]
 
 
 class TransferProbe:
@@ -37,22 +39,77 @@ class TransferProbe:
         self._devices: set[str] = set()
         observe = patcher.guarded(self._observe)
         self._record_placement = patcher.guarded(self._placed)
-        for name in ("to", "cuda", "cpu"):
-            make = self._maker(observe, source_is_argument=False)
+        has_marks = session.mark_copy_begin is not None
+        self._note_placed = patcher.guarded(self._note_device_of) if has_marks else None
+        self._device_type = torch.device
+        for name, leads_across in (
+            ("to", self._to_leads_across),
+            ("cuda", lambda args, _: bool(args[0].is_cpu)),
+            ("cpu", lambda args, _: not args[0].is_cpu),
+        ):
+            before = self._marking(patcher, leads_across)
+            make = self._maker(observe, before, source_is_argument=False)
             patcher.around_if_there(make, (torch.Tensor, name), inherited=True)
-        make = self._maker(observe, source_is_argument=True)
+        before = self._marking(patcher, self._copy_leads_across)
+        make = self._maker(observe, before, source_is_argument=True)
         patcher.around_if_there(make, (torch.Tensor, "copy_"), inherited=True)
         patcher.around_if_there(self._make_placement, (torch.nn.Module, "_apply"))
 
+    def _marking(
+        self, patcher: Patcher, leads_across: Callable[[Arguments, Keywords], bool]
+    ) -> Callable[..., None] | None:
+        """Returns what leaves a mark in the device's stream where a copy begins; None without."""
+        mark_begin, plain = self._session.mark_copy_begin, self.plain_types
+        if mark_begin is None:
+            return None
+
+        def before(start: int, args: Arguments, kwargs: Keywords) -> None:
+            if not args or type(args[0]) not in plain:
+                return
+            if self._mode_depth() or get_ident() in self._placing:
+                return
+            if leads_across(args, kwargs):
+                mark_begin(start)
+
+        return patcher.guarded(before)
+
+    def _to_leads_across(self, args: Arguments, kwargs: Keywords) -> bool:
+        """Whether `tensor.to(...)` goes from the host to a device, or back."""
+        where: Any = args[1] if len(args) > 1 else kwargs.get("device", kwargs.get("other"))
+        kind = type(where)
+        if kind is str:
+            is_to_cpu = where.partition(":")[0] == "cpu"
+        elif kind is self._device_type:
+            is_to_cpu = where.type == "cpu"
+        elif kind in self.plain_types:
+            is_to_cpu = where.is_cpu
+        elif kind is int:
+            is_to_cpu = False
+        else:
+            return False
+        return bool(args[0].is_cpu != is_to_cpu)
+
+    def _copy_leads_across(self, args: Arguments, kwargs: Keywords) -> bool:
+        source: Any = args[1] if len(args) > 1 else kwargs.get("src")
+        return type(source) in self.plain_types and bool(source.is_cpu != args[0].is_cpu)
+
     def _maker(
-        self, observe: Callable[..., None], *, source_is_argument: bool
+        self,
+        observe: Callable[..., None],
+        before: Callable[..., None] | None,
+        *,
+        source_is_argument: bool,
     ) -> Callable[[Wrapped], Wrapped]:
-        began, now = self._session.copy_now, self._session.phase_now
-        plain = self.plain_types
+        session, plain = self._session, self.plain_types
+        began = session.copy_now
+        # Most calls turn out to copy nothing across: marks are left once that is known.
+        now = session.phase_now if session.mark_copy_end is None else session.now
 
         def make(original: Wrapped) -> Wrapped:
             def copy(*args: Any, **kwargs: Any) -> Any:
                 start = began()
+                if before is not None:
+                    before(start, args, kwargs)
                 try:
                     result = original(*args, **kwargs)
                 except BaseException as error:
@@ -86,6 +143,9 @@ class TransferProbe:
         origin, target = source.device, result.device
         if origin == target or "meta" in (origin.type, target.type):
             return
+        self._note_device(target if target.type != "cpu" else origin)
+        if self._session.mark_copy_end is not None:
+            self._session.mark_copy_end(end)
         flags = _direction(origin.type, target.type)
         if kwargs.get("non_blocking", next((a for a in args if type(a) is bool), False)):
             flags |= TransferFlag.NON_BLOCKING
@@ -94,7 +154,6 @@ class TransferProbe:
         site = self._session.sites.find(sys._getframe(3))
         size = result.numel() * result.element_size()
         self._session.emit(_TRANSFER, start, end, site, size, flags)
-        self._note_device(target if target.type != "cpu" else origin)
 
     def _note_device(self, device: Any) -> None:
         name = str(device)
@@ -106,6 +165,7 @@ class TransferProbe:
 
     def _make_placement(self, original: Wrapped) -> Wrapped:
         now, record, placing = self._session.phase_now, self._record_placement, self._placing
+        note = self._note_placed
 
         def _apply(*args: Any, **kwargs: Any) -> Any:
             thread = get_ident()
@@ -123,14 +183,36 @@ class TransferProbe:
                 hide_our_frame(error)
                 raise
             finally:
+                if note is not None:
+                    note(args)
                 end = now()
                 placing.discard(thread)
                 record(start, end, sys._getframe(1))
 
         return _apply
 
+    def _note_device_of(self, args: Arguments) -> None:
+        """Notes where a model now is, before a mark is left: on the device that it works on."""
+        parameter = _first_parameter(args[0])
+        if type(parameter) in self.plain_types and not self._mode_depth():
+            device = parameter.device
+            if device.type not in ("cpu", "meta"):
+                self._note_device(device)
+
     def _placed(self, start: int, end: int, caller: FrameType) -> None:
         self._session.emit(_PLACEMENT, start, end, self._session.sites.find(caller))
+
+
+def _first_parameter(module: Any) -> Any:
+    """Returns a parameter of the module's, without running code of the script's; None without."""
+    waiting = [module]
+    while waiting:
+        held = getattr(waiting.pop(), "__dict__", {})
+        for parameter in held.get("_parameters", {}).values():
+            if parameter is not None:
+                return parameter
+        waiting.extend(held.get("_modules", {}).values())
+    return None
 
 
 _TRANSFER, _PLACEMENT = int(Kind.TRANSFER), int(Kind.PLACEMENT)

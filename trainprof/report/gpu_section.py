@@ -182,7 +182,9 @@ def _utilization(utilization: Utilization | None) -> list[str]:
 
 def _by_phase(gpu: Gpu) -> list[str]:
     told = [
-        f"{phase} {_of_hundred(utilization.mean)}"
+        f"{phase} {_of_hundred(utilization.mean)} "
+        f"(below 10 % in {percent(utilization.share_below_10)} of it, "
+        f"above 90 % in {percent(utilization.share_above_90)})"
         for phase, utilization in gpu.utilization_by_phase.items()
     ]
     return [f"by phase: {told[0]}", *told[1:]] if told else []

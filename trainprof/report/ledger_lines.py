@@ -17,6 +17,7 @@ FRAME_LINES: Final = 2
 _INDENT: Final = "  "
 _GAP: Final = "  "
 _BAR_STYLE: Final = "cyan"
+_DEVICE_TITLE: Final = "on device"
 _PERCENT_CELLS: Final = len("100.0 %")
 _WIDEST_BAR: Final = 60
 _SHORTEST_BAR: Final = 4
@@ -30,6 +31,7 @@ class _Widths:
     bar: int
     seconds: int
     step: int
+    device: int
 
 
 def ledger_lines(
@@ -65,14 +67,20 @@ def _widths(table: LedgerTable, page: Page) -> _Widths:
     if table.step_unit is None or room < len(_GAP) + step:
         step = 0
     room -= len(_GAP) + (len(_GAP) + step if step else 0)
-    return _Widths(label, min(room, _WIDEST_BAR) if room >= _SHORTEST_BAR else 0, seconds, step)
+    device = max(len(_DEVICE_TITLE), *(len(row.on_device) for row in rows))
+    if not table.has_device or room < len(_GAP) + device:
+        device = 0
+    room -= len(_GAP) + device if device else 0
+    length = min(room, _WIDEST_BAR) if room >= _SHORTEST_BAR else 0
+    return _Widths(label, length, seconds, step, device)
 
 
 def _heading(table: LedgerTable, widths: _Widths, page: Page) -> Text:
     title_cells = len(_INDENT) + widths.label + (len(_GAP) + widths.bar if widths.bar else 0)
     title = "Where the time went".ljust(title_cells)
     return page.text(
-        title + _numbers(_run_title(table), "% wall", _step_title(table), widths), "bold"
+        title + _numbers(_run_title(table), "% wall", _step_title(table), _DEVICE_TITLE, widths),
+        "bold",
     )
 
 
@@ -82,12 +90,14 @@ def _line(row: LedgerRow, drawing: Text, widths: _Widths, page: Page) -> Text:
     if widths.bar:
         padding = " " * (widths.bar - cell_len(drawing.plain))
         line = line + page.text(_GAP) + drawing + page.text(padding)
-    return line + page.text(_numbers(row.seconds, row.percent, row.per_step, widths))
+    numbers = _numbers(row.seconds, row.percent, row.per_step, row.on_device, widths)
+    return line + page.text(numbers.rstrip() if widths.device else numbers)
 
 
-def _numbers(seconds: str, percent: str, per_step: str, widths: _Widths) -> str:
+def _numbers(seconds: str, percent: str, per_step: str, device: str, widths: _Widths) -> str:
     numbers = f"{_GAP}{seconds:>{widths.seconds}}{_GAP}{percent:>{_PERCENT_CELLS}}"
-    return numbers + (f"{_GAP}{per_step:>{widths.step}}" if widths.step else "")
+    numbers += f"{_GAP}{per_step:>{widths.step}}" if widths.step else ""
+    return numbers + (f"{_GAP}{device:>{widths.device}}" if widths.device else "")
 
 
 def _run_title(table: LedgerTable) -> str:

@@ -58,6 +58,7 @@ class LedgerRow:
         seconds: In the table's `run_unit`, or "not measured".
         percent: Of the wall time.
         per_step: Mean of a steady step in the table's `step_unit`; empty where it has none.
+        on_device: In the table's `run_unit`, what the device took; empty where it has none.
     """
 
     keys: tuple[str, ...]
@@ -66,16 +67,21 @@ class LedgerRow:
     seconds: str
     percent: str
     per_step: str
+    on_device: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerTable:
-    """Rows, longest first, and their total. `step_unit` is None where steps were not measured."""
+    """Rows, longest first, and their total. `step_unit` is None where steps were not measured.
+
+    `has_device` tells whether any row says what a device took; there is no total of that.
+    """
 
     rows: list[LedgerRow]
     total: LedgerRow
     run_unit: str
     step_unit: str | None
+    has_device: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +90,7 @@ class _Part:
     label: str
     seconds: float
     per_step_s: float
+    device_s: float = 0.0
 
 
 def waits_are_merged(summary: RunSummary) -> bool:
@@ -136,13 +143,22 @@ def _parts(summary: RunSummary) -> list[_Part]:
     ]
     if merged:
         groups.append((DEVICE_LABEL, merged))
+    device_s = _device_seconds(summary)
     parts = [
-        _Part(keys, label, _sum_of(run_s, keys), _sum_of(step_s, keys)) for label, keys in groups
+        _Part(keys, label, *(_sum_of(each, keys) for each in (run_s, step_s, device_s)))
+        for label, keys in groups
     ]
     missing_s = summary.ledger.wall_s - sum(run_s.values())
     if is_known(missing_s) and run_s and missing_s > FOLD_BELOW_SHARE * summary.ledger.wall_s:
         parts.append(_Part((), "not accounted for", missing_s, 0.0))
     return sorted(parts, key=lambda part: -part.seconds)
+
+
+def _device_seconds(summary: RunSummary) -> dict[str, float]:
+    """Returns the mean over devices, as the ledger is the mean over ranks."""
+    devices = [_known(device.seconds) for device in summary.devices or ()]
+    keys = dict.fromkeys(key for device in devices for key in device)
+    return {key: sum(one.get(key, 0.0) for one in devices) / len(devices) for key in keys}
 
 
 def _folded(parts: list[_Part], whole: float, max_rows: int | None) -> list[_Part]:
@@ -158,6 +174,7 @@ def _folded(parts: list[_Part], whole: float, max_rows: int | None) -> list[_Par
         f"rest ({len(rest)} smaller)",
         sum(part.seconds for part in rest),
         sum(part.per_step_s for part in rest),
+        sum(part.device_s for part in rest),
     )
     return [*kept, folded]
 
@@ -176,12 +193,16 @@ def _written(parts: list[_Part], whole: float, *, has_steps: bool) -> LedgerTabl
             run.written(seconds[index]),
             _percent(tenths[index]),
             step.written(steps[index]) if has_steps and part.per_step_s else "",
+            run.written(round(part.device_s / run.factor * 10**run.decimals))
+            if part.device_s
+            else "",
         )
         for index, part in enumerate(parts)
     ]
     total_step = _total(step, steps) if has_steps else NOT_MEASURED
     total = LedgerRow((), "total", 1.0, _total(run, seconds), _percent(sum(tenths)), total_step)
-    return LedgerTable(rows, total, run.unit, step.unit if has_steps else None)
+    has_device = any(row.on_device for row in rows)
+    return LedgerTable(rows, total, run.unit, step.unit if has_steps else None, has_device)
 
 
 def _total(scale: Scale, whole: list[int]) -> str:

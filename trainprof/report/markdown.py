@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from trainprof.analysis.summary import Loader, RunSummary
+from trainprof.report.device_section import idle_columns, idle_table
 from trainprof.report.ending import (
     cause,
     ending,
@@ -59,6 +60,7 @@ def render(summary: RunSummary) -> str:
         f"**{escaped(summary.verdict.headline)}**",
         price_of_synchronizing(summary) or "",
         _ending(summary),
+        _idle(summary),
         _findings(summary),
         _ledger(summary),
         _steps(summary),
@@ -133,12 +135,23 @@ def _ledger(summary: RunSummary) -> str:
     table = ledger_table(summary)
     if table is None:
         return escaped(f"Where the time went: {why_not_measured(summary, 'ledger')}.")
-    rows = [
-        [escaped(row.label), row.seconds, row.percent, row.per_step]
-        for row in [*table.rows, table.total]
+    rows = [*table.rows, table.total]
+    columns = [
+        ("where the time went", [escaped(row.label) for row in rows]),
+        (table.run_unit, [row.seconds for row in rows]),
+        ("% of wall time", [row.percent for row in rows]),
     ]
-    titles = ["where the time went", table.run_unit, "% of wall time", _step_title(table)]
-    return _table(titles, rows if table.step_unit else [row[:-1] for row in rows])
+    if table.step_unit:
+        columns.append((_step_title(table), [row.per_step for row in rows]))
+    if table.has_device:
+        columns.append((f"{table.run_unit} on the device", [row.on_device for row in rows]))
+    titles, cells = zip(*columns, strict=True)
+    return _table(titles, zip(*cells, strict=True))
+
+
+def _idle(summary: RunSummary) -> str:
+    table = idle_table(summary)
+    return _columns(idle_columns(table)) if table is not None else ""
 
 
 def _step_title(table: LedgerTable) -> str:

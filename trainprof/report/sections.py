@@ -16,7 +16,6 @@ from trainprof.analysis.summary import (
     Outlier,
     RunSummary,
     SyncPoint,
-    Transfer,
 )
 from trainprof.report.layout import LABEL_CELLS, Column, Page
 from trainprof.report.ledger_table import label_of, waits_are_merged
@@ -25,12 +24,10 @@ from trainprof.report.units import (
     byte_count,
     count,
     counted,
-    is_known,
     number_at,
     percent,
     seconds,
     share_of,
-    three_digits,
 )
 
 EPOCHS_SHOWN: Final = 2
@@ -41,9 +38,8 @@ STEP_SOURCES: Final = {
     "batches": "counted by batches, neither optimizer steps nor backward passes were seen",
     "none": "no optimizer step was seen",
 }
-_DEVICE_CELLS: Final = 16
-_DEVICE_PHASES: Final = 3
-DIRECTIONS: Final = {"h2d": "to the device", "d2h": "to the host", "d2d": "between devices"}
+# A sync in which the device idled for less than this share of the wait cost nothing.
+_FREE_SHARE: Final = 0.01
 
 
 def steps_section(summary: RunSummary, page: Page, *, with_worst: bool = True) -> list[Text]:
@@ -99,23 +95,16 @@ def loaders_section(summary: RunSummary, page: Page) -> list[Text]:
     return lines + (page.paragraph(f"and {hidden} more", indent=2) if hidden else [])
 
 
-def transfers_section(summary: RunSummary, page: Page) -> list[Text]:
-    """Copies between devices, by line."""
-    ranked = sorted(summary.transfers, key=lambda transfer: -transfer.bytes)
-    if not ranked:
-        return page.labelled("Transfers", ["none seen"]) if page.verbose else []
-    is_merged = waits_are_merged(summary)
-    told = [_transfer(transfer, page, is_merged=is_merged) for transfer in ranked]
-    return _by_site("Transfers", told, page)
-
-
 def syncs_section(summary: RunSummary, page: Page) -> list[Text]:
     """Lines that need a tensor's value at once."""
-    ranked = sorted(summary.sync_points, key=lambda point: (-(point.seconds or 0.0), -point.count))
+    ranked = sorted(
+        summary.sync_points,
+        key=lambda point: (-(point.exposed_s or 0.0), -(point.seconds or 0.0), -point.count),
+    )
     if not ranked:
         return page.labelled("Syncs", ["none seen"]) if page.verbose else []
     is_merged = waits_are_merged(summary)
-    return _by_site("Syncs", [_sync(point, page, is_merged=is_merged) for point in ranked], page)
+    return by_site("Syncs", [_sync(point, page, is_merged=is_merged) for point in ranked], page)
 
 
 def system_section(summary: RunSummary, page: Page) -> list[Text]:
@@ -140,21 +129,6 @@ def closing_section(summary: RunSummary, page: Page, *, with_cost: bool = True) 
         _own_cost(overhead.per_step_us, overhead.share),
     ]
     return [*page.labelled("trainprof", cost), *_not_seen(summary, page)]
-
-
-def devices_section(summary: RunSummary, page: Page) -> list[Text]:
-    """How far each device was at work in training, and what its time in a step went to."""
-    told = []
-    for device in summary.devices or ():
-        shares = list(dict.fromkeys(percent(share) for share in device.busy_share))
-        name = page.shortened(device.name, _DEVICE_CELLS)
-        told.append(f"{name} at work {' to '.join(shares)} of training")
-        by_phase = sorted(device.per_step_s.items(), key=lambda item: -item[1])
-        phases = [f"{label_of(key)} {seconds(s)}" for key, s in by_phase if s > 0]
-        if phases:
-            shown = phases if page.verbose else phases[:_DEVICE_PHASES]
-            told.append(f"of a step: {', '.join(shown)}")
-    return page.labelled("Device", told) if told else []
 
 
 def price_of_synchronizing(summary: RunSummary) -> str | None:
@@ -254,21 +228,6 @@ def _first_batch(loader: Loader) -> str:
     return seconds(loader.first_batch_s.mean) if loader.first_batch_s else NOT_MEASURED
 
 
-def _transfer(transfer: Transfer, page: Page, *, is_merged: bool) -> list[str]:
-    direction = DIRECTIONS.get(transfer.direction, "between unknown devices")
-    pinned = f"{percent(transfer.pinned_share)} from pinned memory"
-    told = [
-        f"{page.site(transfer.site)} {direction}: {counted(transfer.count, 'copy', 'copies')}",
-        byte_count(transfer.bytes),
-        pinned if transfer.direction == "h2d" else "",
-    ]
-    if transfer.gb_per_s is not None and is_known(transfer.gb_per_s):
-        told.append(f"{three_digits(transfer.gb_per_s)} GB/s")
-    if not is_merged:
-        told.append(seconds(transfer.host_s))
-    return told
-
-
 def _sync(point: SyncPoint, page: Page, *, is_merged: bool) -> list[str]:
     kind = page.shortened(point.kind, 16)
     told = [f"{page.site(point.site)} {kind}: {counted(point.count, 'call')}"]
@@ -277,11 +236,21 @@ def _sync(point: SyncPoint, page: Page, *, is_merged: bool) -> list[str]:
     if point.on_cpu:
         told.append(f"{count(point.on_cpu)} of them on CPU tensors (no wait)")
     if not is_merged:
-        told.append(seconds(point.seconds))
+        told += [seconds(point.seconds), _exposed(point)]
     return told
 
 
-def _by_site(label: str, told: list[list[str]], page: Page) -> list[Text]:
+def _exposed(point: SyncPoint) -> str:
+    share = share_of(point.exposed_s, point.seconds)
+    if share is None:
+        return ""
+    if share < _FREE_SHARE:
+        return "the device worked meanwhile"
+    return f"for {seconds(point.exposed_s)} of that the device had nothing to do"
+
+
+def by_site(label: str, told: list[list[str]], page: Page) -> list[Text]:
+    """Returns what is told of each line after a label; on a short page of the first alone."""
     if page.verbose:
         first, *rest = told
         lines = page.labelled(label, first)

@@ -11,6 +11,7 @@ from rich.text import Text
 from trainprof.analysis.faults import RECORDING_STOPPED
 from trainprof.analysis.summary import RunSummary
 from trainprof.report import details, sections
+from trainprof.report.device_section import devices_section, idle_section
 from trainprof.report.ending import cause, ending, is_memory_death, memory_before_the_end, progress
 from trainprof.report.findings_section import findings_section
 from trainprof.report.gpu_section import gpu_details, gpus_section
@@ -21,6 +22,7 @@ from trainprof.report.lines_section import lines_section
 from trainprof.report.loader_page import loader_details
 from trainprof.report.loading_section import loading_section, wanted_lines
 from trainprof.report.safe_text import with_safe_text
+from trainprof.report.traffic_section import transfers_section
 
 # What matters fits a small terminal: small rows of the ledger are folded, then sections left out.
 SHORT_PAGE_LINES: Final = 30
@@ -49,6 +51,11 @@ _BOTTLENECK_KEYS: Final = {
     "startup": ("startup",),
 }
 
+_BOTTLENECK_SECTIONS: Final[Mapping[str, Section]] = {
+    "transfer": transfers_section,
+    "sync": sections.syncs_section,
+}
+
 
 def render(
     summary: RunSummary, *, width: int, color: bool, unicode: bool = True, verbose: bool = False
@@ -63,8 +70,8 @@ def render(
         verbose: Show everything, however long.
 
     Returns:
-        Lines, each ended by a newline; unless `verbose`, about 30 of them at 80 cells. The command
-        to copy is not broken where it is wider than a line.
+        Lines, each ended by a newline; unless `verbose`, about 30 of them at 80 cells, and on an
+        accelerator its table. The command to copy is not broken where it is wider than a line.
     """
     summary = with_safe_text(summary)
     page = Page(width=width, unicode=unicode, verbose=verbose)
@@ -72,6 +79,9 @@ def render(
     room = _line_budget(page) - len(above) - FRAME_LINES - len(BLANK)
     findings = findings_section(summary, page, None if verbose else room // 2)
     room -= len(findings) + (len(BLANK) if findings else 0)
+    # In addition to those lines: it stands for what on a CPU the ledger tells alone.
+    idle = idle_section(summary, page)
+    above += [*idle, *BLANK] if idle else []
     min_rows = rows_that_matter(summary)
     below = (
         _verbose_sections(summary, page)
@@ -102,9 +112,9 @@ def _short_sections(summary: RunSummary, page: Page, room: int) -> list[Text]:
             sections.steps_section,
             sections.epochs_section,
             sections.loaders_section,
-            sections.transfers_section,
+            transfers_section,
             sections.syncs_section,
-            sections.devices_section,
+            devices_section,
             sections.system_section,
             gpus_section,
             sections.closing_section,
@@ -115,13 +125,16 @@ def _short_sections(summary: RunSummary, page: Page, room: int) -> list[Text]:
     loading = wanted_lines(summary, page)
     shorter: dict[Section, Callable[[], list[Text]]] = {
         sections.syncs_section: list,
-        sections.transfers_section: list,
+        transfers_section: list,
         sections.system_section: list,
         gpus_section: lambda: gpus_section(summary, page, is_brief=True),
         sections.epochs_section: lambda: sections.epochs_section(summary, page, at_most=1),
         sections.steps_section: lambda: sections.steps_section(summary, page, with_worst=False),
         sections.closing_section: lambda: sections.closing_section(summary, page, with_cost=False),
     }
+    named = _BOTTLENECK_SECTIONS.get(summary.verdict.bottleneck)
+    if named is not None:
+        del shorter[named]
     for spared, written_shorter in shorter.items():
         if _count(below) + loading > room:
             below[spared] = written_shorter()
@@ -138,7 +151,7 @@ def _verbose_sections(summary: RunSummary, page: Page) -> list[Text]:
         (details.phase_details, sections.steps_section, details.step_details),
         (details.training_details, sections.epochs_section),
         (sections.loaders_section, loader_details),
-        (sections.transfers_section, sections.syncs_section, sections.devices_section),
+        (transfers_section, sections.syncs_section, devices_section),
         (sections.system_section, details.system_details, gpu_details, details.rank_details),
         (details.command_details, sections.closing_section, _saved, lines_section),
     )

@@ -3,65 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from support.device_run import Stream
 from support.events import LEARNS, MS, US, FakeRun
 
 from trainprof.analysis.device_time import Marks
 from trainprof.analysis.summary import Device, RunSummary
-from trainprof.record.schema import DeviceMarkFlag, Kind, Topic, TransferFlag
+from trainprof.record.schema import Kind, Topic, TransferFlag
 from trainprof.report import terminal
 
 STEPS = 60
 POINTS = 0.03
-# The device's clock begins elsewhere, and gains 20 us a second.
-DRIFT = 20e-6
-
-
-@dataclass
-class Stream:
-    """A device that works off what it is given, with marks as the probe puts them.
-
-    The probe looks at its marks whenever it puts one; a mark takes the host 3 us.
-    """
-
-    run: FakeRun
-    idle_from: int = 0
-    worked: list[tuple[int, int]] = field(default_factory=list)
-    pending: list[tuple[int, int]] = field(default_factory=list)
-    last: int | None = None
-
-    def gets(self, ns: int) -> None:
-        begins = max(self.run.now, self.idle_from)
-        self.idle_from = begins + ns
-        self.worked.append((begins, self.idle_from))
-
-    def mark(self) -> None:
-        self.look()
-        self.pending.append((self.run.now, max(self.run.now, self.idle_from)))
-        self.run.passes_time(3 * US)
-
-    def look(self) -> None:
-        while self.pending and self.pending[0][1] <= self.run.now:
-            put, reached = self.pending.pop(0)
-            clock = round(reached * (1 + DRIFT))
-            since, flags = clock - (self.last or 0), 0
-            if self.last is None:
-                since, flags = 0, DeviceMarkFlag.FIRST
-            self.last = clock
-            self.run.record(Kind.DEVICE_MARK, put, self.run.now, value=since, flags=flags)
-
-    def waits(self) -> None:
-        self.run.passes_time(max(self.idle_from - self.run.now, 0))
-        self.look()
-
-    def busy_share(self, start: int, end: int) -> float:
-        inside = (max(min(b, end) - max(a, start), 0) for a, b in self.worked)
-        return sum(inside) / (end - start)
-
 
 PHASES = (Kind.FORWARD, Kind.BACKWARD, Kind.OPTIMIZER_STEP)
 

@@ -158,3 +158,10 @@ def test_shares_are_of_the_training_phase_alone(tmp_path):
     run.passes_time(500 * MS)
     run.evaluation_pass(run.loader(50), 10, forward=100 * MS)
     assert run.summary(tmp_path).verdict.share == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize("part", ["wait", "python"])
+def test_what_a_device_may_have_hidden_is_never_called_high(tmp_path, part):
+    found = loop(tmp_path, **{part: 3000}, device="cuda:0").verdict
+    assert found.level == "moderately"
+    assert found.headline.endswith("; whether the device worked meanwhile is not known")

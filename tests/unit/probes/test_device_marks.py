@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -14,11 +15,13 @@ from support import fake_device
 from support.fake_device import FakeTensor
 from support.session import FakeClock, Recorder, Recording
 from torch import nn
+from torch.utils.data import DataLoader
 
 from trainprof.probes.accelerator import may_have_device
 from trainprof.probes.backward import BackwardProbe
 from trainprof.probes.device_marks import DeviceMarksProbe
 from trainprof.probes.forward import ForwardProbe
+from trainprof.probes.loader import LoaderProbe
 from trainprof.probes.session import Probe
 from trainprof.probes.sync import SyncProbe
 from trainprof.probes.transfer import TransferProbe
@@ -83,7 +86,12 @@ def device(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> Device:
 def probes() -> list[Probe]:
     transfer = TransferProbe()
     transfer.plain_types.add(FakeTensor)
-    return [DeviceMarksProbe(), transfer, ForwardProbe(), BackwardProbe(), SyncProbe()]
+    sync = SyncProbe()
+    sync.plain_types.add(FakeTensor)
+    return [
+        *(DeviceMarksProbe(), LoaderProbe(), transfer),
+        *(ForwardProbe(), BackwardProbe(), sync),
+    ]
 
 
 class Works(nn.Module):
@@ -162,6 +170,105 @@ def test_what_is_left_is_looked_at_in_the_end(
     for finish in session.at_end:
         finish()
     assert marks(recorder.read())[-1] == (1, 41, 20)
+
+
+def puts(recorder: Recorder, device: Device, clock: FakeClock) -> list[int]:
+    """When marks were put so far, ms; the device does all it was given first."""
+    clock.now_ns = max(clock.now_ns, device.idle_from)
+    for look in recorder.session.at_end:
+        look()
+    return [put for put, *_ in marks(recorder.read())]
+
+
+def test_waits_for_data_and_values_and_copies_have_marks(
+    recorder: Recorder, device: Device, clock: FakeClock
+) -> None:
+    recorder.start(*probes(), now=clock)
+    x = torch.ones(1).to(GPU)
+    clock.advance(10 * MS)
+    batches = iter(DataLoader([1, 2, 3]))
+    next(batches)
+    assert puts(recorder, device, clock) == [0, 10]  # its end is as late as its beginning
+    clock.advance(10 * MS)
+    x.item()
+    assert puts(recorder, device, clock)[2:] == [20]
+    clock.advance(10 * MS)
+    x.cpu()
+    clock.advance(10 * MS)
+    x.to("cpu")
+    clock.advance(10 * MS)
+    torch.ones(1).copy_(x)
+    clock.advance(10 * MS)
+    with pytest.raises(RuntimeError, match="support"):  # not by this device
+        torch.accelerator.synchronize()
+    assert puts(recorder, device, clock)[3:] == [30, 40, 50, 60]
+
+
+def test_what_copies_nothing_across_has_none(
+    recorder: Recorder, device: Device, clock: FakeClock
+) -> None:
+    recorder.start(*probes(), now=clock)
+    x, y = torch.ones(1).to(GPU), torch.ones(1)
+    clock.advance(10 * MS)
+    x.to(torch.float64)
+    x.to(GPU)
+    y.to(torch.float64)
+    y.to("cpu")
+    y.cpu()
+    y.copy_(torch.ones(1))
+    y.item()
+    assert puts(recorder, device, clock) == [0]
+
+
+def test_a_call_without_a_tensor_is_the_scripts_own_mistake(
+    recorder: Recorder, device: Device, clock: FakeClock
+) -> None:
+    recorder.start(*probes(), now=clock)
+    torch.ones(1).to(GPU)
+    with pytest.raises(TypeError):
+        torch.Tensor.to()
+    assert recorder.read().notes(Topic.PROBE_FAILED) == []
+
+
+def test_a_thread_that_only_fetches_data_puts_none(
+    recorder: Recorder, device: Device, clock: FakeClock
+) -> None:
+    """Its current device may be one that the script does not use."""
+    recorder.start(*probes(), now=clock)
+    torch.ones(1).to(GPU)
+    clock.advance(10 * MS)
+    made = device.events
+    thread = threading.Thread(target=lambda: list(DataLoader([1, 2, 3])))
+    thread.start()
+    thread.join()
+    assert device.events == made
+
+
+def test_a_current_device_that_the_script_does_not_use_gets_none(
+    recorder: Recorder, device: Device, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    current = [0]
+    monkeypatch.setattr(type(torch.fakegpu), "current_device", staticmethod(lambda: current[0]))  # type: ignore[attr-defined]
+    recorder.start(*probes(), now=clock)
+    torch.ones(1).to(GPU)
+    clock.advance(10 * MS)
+    current[0] = 1
+    Works(device)(torch.ones(1))
+    clock.advance(100 * MS)
+    current[0] = 0
+    assert puts(recorder, device, clock) == [0]
+
+
+def test_a_model_that_is_moved_tells_its_device(recorder: Recorder, device: Device) -> None:
+    session = recorder.start(*probes())
+    nn.Sequential(nn.ReLU(), nn.Linear(1, 1)).to("meta")
+    assert session.accelerator is not None
+    assert session.accelerator.indices_of("fakegpu") == set()
+    model = nn.Sequential(nn.ReLU(), nn.Linear(1, 1))
+    model[1].weight = nn.Parameter(FakeTensor(torch.ones(1, 1)), requires_grad=False)
+    model[1].__dict__["_parameters"]["weight"] = FakeTensor(torch.ones(1, 1))
+    model.float()
+    assert session.accelerator.indices_of("fakegpu") == {0}
 
 
 def test_before_the_script_uses_a_device_there_is_no_event(

@@ -1,0 +1,351 @@
+"""Why a device was idle, against trainings in which every moment of it is known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+from support.device_run import DeviceRun
+from support.events import MS, US
+
+from trainprof.analysis.device_idle import IDLE_CAUSES
+from trainprof.analysis.summarize import EVENT_COST_US, MARK_COST_US, summarize
+from trainprof.analysis.summary import Device, RunSummary
+from trainprof.record.schema import Kind
+from trainprof.report import markdown, terminal
+
+STEPS = 60
+POINTS = 0.03
+WORK = (4 * MS, 8 * MS, 2 * MS)
+TINY = (200 * US, 400 * US, 100 * US)
+
+
+def starved(run: DeviceRun, _: int) -> None:
+    run.next(60 * MS)
+    run.copy(1 * MS)
+    run.learn(*WORK)
+
+
+def half_starved(run: DeviceRun, _: int) -> None:
+    run.next(16 * MS)
+    run.copy(1 * MS)
+    run.learn(*WORK)
+
+
+def fed(run: DeviceRun, _: int) -> None:
+    run.next(100 * US)
+    run.copy(100 * US)
+    run.learn(*WORK)
+    run.item()
+
+
+def drained(run: DeviceRun, _: int) -> None:
+    """Values take long to come, and come often."""
+    run.next(100 * US)
+    run.learn(*TINY, launch=20 * US)
+    for _ in range(5):
+        run.item(value=400 * US)
+
+
+def copying(run: DeviceRun, _: int) -> None:
+    run.next(100 * US)
+    for _ in range(2):
+        run.copy(6 * MS, blocks=True)
+    run.learn(MS, 2 * MS, MS)
+
+
+def copying_without_blocking(run: DeviceRun, _: int) -> None:
+    run.next(100 * US)
+    for _ in range(2):
+        run.copy(6 * MS)
+    run.learn(MS, 2 * MS, MS)
+    run.item()
+
+
+def python(run: DeviceRun, _: int) -> None:
+    run.next(100 * US)
+    run.learn(*WORK)
+    run.python(40 * MS)
+
+
+def saving(run: DeviceRun, step: int) -> None:
+    run.next(100 * US)
+    run.learn(*WORK)
+    run.item()
+    if step % 5 == 4:
+        run.save(60 * MS)
+
+
+def evaluating(run: DeviceRun, step: int) -> None:
+    run.next(100 * US)
+    run.learn(*WORK)
+    run.item()
+    if step % 20 == 10:
+        run.evaluate(20, wait=20 * MS, work=2 * MS)
+
+
+def tiny(run: DeviceRun, _: int) -> None:
+    """Small kernels, and a host that gives them out slowly."""
+    run.next(50 * US)
+    run.learn(*TINY, launch=2 * MS, pieces=20)
+
+
+def hidden_sync(run: DeviceRun, _: int) -> None:
+    """The host waits inside the forward, in a way that nothing sees."""
+    run.next(50 * US)
+    run.phase(Kind.FORWARD, 500 * US, 40 * MS, pieces=4, waits_inside=True)
+    run.phase(Kind.BACKWARD, 500 * US, 8 * MS)
+    run.phase(Kind.OPTIMIZER_STEP, 200 * US, 2 * MS)
+    run.item()
+
+
+CASES = {
+    starved: "data",
+    half_starved: "compute",
+    fed: "compute",
+    drained: "sync",
+    copying: "transfer",
+    copying_without_blocking: "transfer",
+    python: "host",
+    saving: "checkpoint",
+    evaluating: "evaluation",
+    tiny: "host",
+    hidden_sync: "unknown",
+}
+
+
+def trained(step, steps: int = STEPS) -> DeviceRun:  # type: ignore[no-untyped-def]
+    run = DeviceRun()
+    run.start()
+    for number in range(steps):
+        step(run, number)
+    run.stop()
+    return run
+
+
+def of(run: DeviceRun, directory: Path) -> tuple[RunSummary, Device, float]:
+    """Returns the summary, its one device, and the length of the training phase, s."""
+    summary = run.run.summary(directory)
+    (device,) = summary.devices or ()
+    return summary, device, summary.phases.training_s
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_idle_time_goes_to_what_the_host_was_doing(case, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    run = trained(case)
+    summary, device, whole_s = of(run, tmp_path)
+    truth, because = run.idle_shares(), device.idle_because
+    assert because is not None
+    assert tuple(because) == IDLE_CAUSES
+    assert min(because.values()) >= 0
+    low, high = device.busy_share
+    assert sum(because.values()) + low * whole_s == pytest.approx(whole_s, rel=1e-9)
+    assert low + because["unknown_s"] / whole_s == pytest.approx(high)
+    assert low - POINTS <= run.busy_share() <= high + POINTS
+    for cause in IDLE_CAUSES[:-1]:
+        assert because[cause] / whole_s == pytest.approx(truth.get(cause, 0.0), abs=POINTS), cause
+    assert summary.verdict.bottleneck == CASES[case]
+    if case not in (tiny, hidden_sync):
+        assert high - low < 0.25
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_the_ledger_closes_and_names_what_was_waited_for(case, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    summary, _, _ = of(trained(case), tmp_path)
+    found, steps = summary.ledger.seconds, summary.training
+    assert sum(found.values()) == pytest.approx(summary.ledger.wall_s, rel=1e-9)
+    assert min(found.values()) >= 0
+    assert steps.per_step_s is not None
+    assert steps.step_s is not None
+    assert sum(steps.per_step_s.values()) == pytest.approx(steps.step_s.mean, rel=1e-9)
+
+
+def test_exposed_waits_are_those_in_which_the_device_had_run_dry(tmp_path: Path) -> None:
+    run = trained(half_starved)
+    _, device, whole_s = of(run, tmp_path)
+    low, high = device.exposed_s["data_wait"]
+    truth_s = run.idle_shares()["loader_s"] * whole_s
+    assert low - 0.001 * whole_s <= truth_s <= high + POINTS * whole_s
+    assert truth_s < 0.3 * whole_s  # of 16 ms waited in each step the device worked in 12
+
+
+def test_a_sync_that_costs_nothing_is_no_finding(tmp_path: Path) -> None:
+    summary, device, whole_s = of(trained(fed), tmp_path)
+    (point,) = summary.sync_points
+    assert point.seconds is not None
+    assert point.seconds > 0.9 * whole_s
+    assert point.exposed_s is not None
+    assert point.exposed_s < 0.01 * whole_s
+    assert device.exposed_s["sync"][1] < POINTS * whole_s
+    assert summary.ledger.seconds["device_wait"] == pytest.approx(point.seconds, rel=0.01)
+    assert summary.verdict.bottleneck == "compute"
+    assert summary.verdict.headline.startswith("GPU-BOUND")
+    assert "the device worked meanwhile" in terminal.render(summary, width=120, color=False)
+
+
+def test_a_sync_that_costs_names_its_line(tmp_path: Path) -> None:
+    summary, _, _ = of(trained(drained), tmp_path)
+    (point,) = summary.sync_points
+    assert point.exposed_s == pytest.approx(STEPS * 5 * 400e-6, rel=0.05)
+    assert summary.verdict.site == "train.py:60"
+    assert "SYNC-BOUND: the device is idle while the loop waits for its values at train.py:60" in (
+        summary.verdict.headline
+    )
+    page = terminal.render(summary, width=120, color=False)
+    assert "train.py:60 item: 300 calls" in page
+    assert "of that the device had nothing to do" in page
+    assert summary.ledger.seconds["sync"] == pytest.approx(STEPS * 5 * 400e-6, rel=0.1)
+
+
+def test_a_blocking_copy_waits_for_the_work_before_it(tmp_path: Path) -> None:
+    def step(run: DeviceRun, _: int) -> None:
+        run.next(100 * US)
+        run.learn(*WORK)
+        run.copy(3 * MS, blocks=True, to_host=True)
+
+    summary, device, _ = of(trained(step), tmp_path)
+    assert summary.ledger.seconds["device_wait"] == pytest.approx(STEPS * 13.4e-3, rel=0.03)
+    assert summary.ledger.seconds["transfer"] == pytest.approx(STEPS * 3e-3, rel=0.03)
+    (copies,) = summary.transfers
+    assert (copies.direction, copies.timed) == ("d2h", STEPS)
+    assert copies.device_s == pytest.approx(STEPS * 3e-3, rel=0.03)
+    assert copies.exposed_s == pytest.approx(STEPS * 3e-3, rel=0.03)
+    assert copies.gb_per_s == pytest.approx(4.0, rel=0.03)
+    assert device.seconds["transfer"] == pytest.approx(STEPS * 3e-3, rel=0.03)
+
+
+def test_a_copy_behind_other_work_takes_its_own_time_only(tmp_path: Path) -> None:
+    def step(run: DeviceRun, _: int) -> None:
+        run.next(100 * US)
+        run.learn(*WORK)
+        run.copy(1 * MS)
+        run.item()
+
+    summary, _, _ = of(trained(step), tmp_path)
+    (copies,) = summary.transfers
+    assert copies.gb_per_s == pytest.approx(12.0, rel=0.03)
+    assert copies.exposed_s == pytest.approx(STEPS * 1e-3, rel=0.03)
+    assert copies.beside_share == 0
+
+
+def test_a_copy_on_a_stream_of_its_own_costs_nothing(tmp_path: Path) -> None:
+    def step(run: DeviceRun, _: int) -> None:
+        run.next(100 * US)
+        run.learn(*WORK)
+        run.copy(1 * MS, beside=True)
+        run.item()
+
+    summary, device, whole_s = of(trained(step), tmp_path)
+    (copies,) = summary.transfers
+    assert copies.beside_share == 1
+    assert (copies.device_s, copies.gb_per_s) == (None, None)
+    assert copies.exposed_s is not None
+    assert copies.exposed_s < 0.01 * whole_s
+    assert device.idle_because is not None
+    assert device.idle_because["copy_s"] < 0.01 * whole_s
+
+
+def test_small_work_given_out_slowly_is_the_hosts(tmp_path: Path) -> None:
+    run = trained(tiny)
+    summary, device, _ = of(run, tmp_path)
+    assert device.busy_share[0] < 0.5
+    assert min(device.ran_dry.values()) > 0.9
+    assert device.launch_bound_share is not None
+    least, most = device.launch_bound_share
+    assert least <= 1 - run.busy_share() <= most + POINTS
+    assert summary.verdict.headline.startswith("HOST-BOUND: the device was at work in ")
+    assert "at the end of nearly every forward, backward and update" in summary.verdict.headline
+
+
+def test_what_nothing_tells_is_no_verdict(tmp_path: Path) -> None:
+    summary, device, _ = of(trained(hidden_sync), tmp_path)
+    assert device.busy_share[1] - device.busy_share[0] > 0.5
+    assert summary.verdict.headline.startswith("NO VERDICT: the device was at work in ")
+
+
+def test_marks_that_were_never_seen_leave_the_end_open(tmp_path: Path) -> None:
+    run = DeviceRun()
+    run.start()
+    for number in range(STEPS):
+        starved(run, number)
+    run.stream.pending.clear()
+    run.stream.mark = lambda: run.run.passes_time(3 * US)  # type: ignore[method-assign]
+    for number in range(STEPS // 2):
+        starved(run, number)
+    run.stop()
+    _, device, whole_s = of(run, tmp_path)
+    assert device.idle_because is not None
+    assert device.idle_because["unknown_s"] == pytest.approx(whole_s / 3, rel=0.05)
+
+
+def test_before_the_first_mark_it_is_start_up(tmp_path: Path) -> None:
+    run = DeviceRun()
+    run.begins = run.run.now
+    run.run.iterate(run.loader)
+    run.run.yielded[run.loader] = 1
+    start = run.run.now
+    run.run.passes_time(500 * MS)
+    run.run.record(Kind.LOADER_NEXT, start, run.run.now, site=run.loader, value=1)
+    for number in range(STEPS):
+        starved(run, number)
+    run.stop()
+    _, device, _ = of(run, tmp_path)
+    assert device.idle_because is not None
+    assert device.idle_because["startup_s"] == pytest.approx(0.5, abs=0.001)
+
+
+def test_part_of_a_run_has_its_own_reasons(tmp_path: Path) -> None:
+    run = DeviceRun()
+    run.start()
+    for number in range(STEPS):
+        (starved if number < STEPS // 2 else fed)(run, number)
+    run.stop()
+    directory = run.run.write(tmp_path)
+    first = summarize(directory, steps=(0, STEPS // 2)).devices
+    second = summarize(directory, steps=(STEPS // 2 + 1, STEPS)).devices
+    assert first is not None
+    assert second is not None
+    assert first[0].busy_share[1] < 0.3
+    assert second[0].busy_share[0] > 0.9
+
+
+def test_the_page_has_one_table_that_adds_up(tmp_path: Path) -> None:
+    summary, _, _ = of(trained(half_starved), tmp_path)
+    page = terminal.render(summary, width=80, color=False)
+    block = next(one for one in page.split("\n\n") if one.startswith("GPU idle because"))
+    shares = [float(line.split()[-2]) for line in block.split("\n")[1:]]
+    assert sum(shares[:-1]) == pytest.approx(shares[-1]) == 100.0
+    assert "waiting for data" in block
+    assert "on device" in page
+    assert "waiting for the GPU or copying" not in page
+    assert "| GPU idle because |" in markdown.render(summary)
+    assert "on the device |" in markdown.render(summary)
+
+
+def test_marks_are_in_the_price(tmp_path: Path) -> None:
+    run = trained(fed)
+    found = run.run.summary(tmp_path).overhead
+    marks = sum(record[0] == Kind.DEVICE_MARK for record in run.run.records) / STEPS
+    assert found.per_step_us is not None
+    assert found.per_step_us == pytest.approx(6 * EVENT_COST_US + marks * MARK_COST_US, rel=0.03)
+
+
+@pytest.mark.filterwarnings("ignore:overflow")
+def test_marks_that_a_crash_has_torn_do_no_harm(tmp_path: Path) -> None:
+    random = Random(0)
+    for attempt in range(20):
+        run = trained(copying, 30)
+        marks = [n for n, record in enumerate(run.run.records) if record[0] == Kind.DEVICE_MARK]
+        for number in random.sample(marks, 20):
+            torn = bytearray(run.run.records[number])
+            torn[random.choice((12, 20, 28)) + random.randrange(4)] ^= 1 << random.randrange(8)
+            run.run.records[number] = bytes(torn)
+        found = run.run.summary(tmp_path / str(attempt))
+        assert sum(found.ledger.seconds.values()) == pytest.approx(found.ledger.wall_s)
+        assert min(found.ledger.seconds.values()) >= 0
+        for device in found.devices or ():
+            assert all(0 <= share <= 1 + 1e-9 for share in device.busy_share)
+            assert device.idle_because is not None
+            assert min(device.idle_because.values()) >= 0
+        terminal.render(found, width=80, color=False)

@@ -1,0 +1,251 @@
+"""Why a device had nothing to do: by what the training thread did meanwhile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from trainprof.analysis.coverage import Coverage, own_inside_ns
+from trainprof.analysis.device_time import Activity
+from trainprof.analysis.events import Bool, Events, Int64
+from trainprof.analysis.ledger import KEY, Attribution, DeviceWaits, within
+from trainprof.analysis.timeline import Timeline
+from trainprof.record.schema import Kind, SyncFlag, TransferFlag
+
+# The host gives out work in these: between two kernels the device may be idle or not.
+GIVES_WORK: Final = (
+    Kind.FORWARD,
+    Kind.LOSS,
+    Kind.BACKWARD,
+    Kind.OPTIMIZER_STEP,
+    Kind.SCALER_STEP,
+    Kind.SCALER_UPDATE,
+    Kind.CLIP_GRADIENTS,
+    Kind.ZERO_GRAD,
+)
+# Inside one of those they keep what they are: a mark was put as they began.
+_WAIT_THERE: Final = (
+    Kind.LOADER_INIT,
+    Kind.LOADER_RESET,
+    Kind.LOADER_NEXT,
+    Kind.LOADER_END,
+    Kind.LOADER_ERROR,
+    Kind.TRANSFER,
+    Kind.SYNC,
+    Kind.CHECKPOINT_SAVE,
+    Kind.CHECKPOINT_LOAD,
+)
+LOADER_KEYS: Final = ("loader_start", "first_batch", "data_wait", "loader_end")
+_CAUSES: Final = {
+    **dict.fromkeys(LOADER_KEYS, "loader_s"),
+    "transfer": "copy_s",
+    "sync": "sync_s",
+    "checkpoint": "checkpoint_s",
+}
+IDLE_CAUSES: Final = (
+    "loader_s",
+    "copy_s",
+    "sync_s",
+    "host_s",
+    "evaluation_s",
+    "checkpoint_s",
+    "startup_s",
+    "unknown_s",
+)
+# The device keeps up with a phase that leaves so little work behind: of the host's time, or at all.
+_LEFT_SHARE: Final = 0.1
+_LEFT_NS: Final = 50_000
+KEEPS_UP_IN: Final = {
+    "forward": Kind.FORWARD,
+    "backward": Kind.BACKWARD,
+    "optimizer": Kind.OPTIMIZER_STEP,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """A device in the training phase: its time at work, and why it had none at other times.
+
+    Attributes:
+        busy_share: Of the phase, at least and at most. At least while a mark was put and not yet
+            reached; at most that, and while the host gave out work. Copies between it and the host
+            are no work.
+        because_s: One entry per IDLE_CAUSES. They add up to the phase without the time at which it
+            was surely at work; `unknown_s` is what lies between the two bounds.
+        exposed_s: By what the host was waiting in, the time at which the device had run dry, at
+            least and at most: data_wait, transfer, sync.
+        ran_dry: By kind of phase, the share of those at whose end it had next to nothing left.
+        launch_bound_share: Of the phase, idle while the host was between launches, in Python or
+            giving out work: at least and at most.
+    """
+
+    busy_share: tuple[float, float]
+    because_s: dict[str, float]
+    exposed_s: dict[str, list[float]]
+    ran_dry: dict[str, float]
+    launch_bound_share: tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Meanwhile:
+    """What the device did during the training thread's own time in each event, ns, shape (n,).
+
+    Attributes:
+        activity: Of the device.
+        timeline: Of the thread.
+        least, most: Time in which it surely, and at most, worked or copied; before the first mark
+            nothing is known, which is in both.
+        least_ns, most_ns: Those within the own time of each event.
+        copying_ns: Likewise, while it did nothing but copy.
+    """
+
+    activity: Activity
+    timeline: Timeline
+    least: Coverage
+    most: Coverage
+    least_ns: Int64
+    most_ns: Int64
+    copying_ns: Int64
+
+    @classmethod
+    def of(cls, activity: Activity, timeline: Timeline) -> Meanwhile:
+        window, events, nesting = timeline.window, timeline.events, timeline.nesting
+        untold = np.array([[window.start, activity.first_ns]], dtype=np.int64)
+        least, most = (
+            Coverage.of(
+                np.concatenate((sure.spans(), activity.copying.spans(), untold)),
+                (window.start, window.end),
+            )
+            for sure in (activity.least, activity.most)
+        )
+        return cls(
+            activity,
+            timeline,
+            least,
+            most,
+            own_inside_ns(least, events, nesting),
+            own_inside_ns(most, events, nesting),
+            own_inside_ns(activity.copying, events, nesting),
+        )
+
+    def waits(self) -> DeviceWaits:
+        """Returns the time in syncs and blocking copies in which the device surely worked."""
+        events = self.timeline.events
+        is_sync, is_copy = waiting(events)
+        # Of the time before the first mark it is not known.
+        index = np.flatnonzero((is_sync | is_copy) & (events.start >= self.activity.first_ns))
+        # A copy waits for what was given out before it, not for itself.
+        ns = self.least_ns[index] - np.where(is_copy[index], self.copying_ns[index], 0)
+        return DeviceWaits(index, np.maximum(ns, 0))
+
+    def exposed_ns(self) -> Int64:
+        """Returns the own time of each event in which the device had surely run dry."""
+        left: Int64 = np.maximum(self.timeline.nesting.own_ns - self.most_ns, 0)
+        return left
+
+
+def waiting(events: Events) -> tuple[Bool, Bool]:
+    """Returns which events wait for a device: syncs, and copies that block the host."""
+    is_sync = events.is_kind(Kind.SYNC) & (events.flags & SyncFlag.ON_CPU == 0)
+    is_copy = events.is_kind(Kind.TRANSFER) & (events.flags & TransferFlag.NON_BLOCKING == 0)
+    return is_sync, is_copy
+
+
+def idle_of(meanwhile: Meanwhile, attribution: Attribution) -> Idle:
+    """Works out a device's idle time in the training phase.
+
+    Args:
+        meanwhile: What it did during the training thread's time.
+        attribution: Of that time.
+    """
+    activity, window = meanwhile.activity, meanwhile.timeline.window
+    start, end = window.loop_start, window.loop_end
+    startup_s = max(min(activity.first_ns, end) - start, 0) / 1e9
+    copied_s = _inside_s(activity.copying, start, end)
+    no_work_s = copied_s + startup_s
+    low_s = _inside_s(meanwhile.least, start, end) - no_work_s
+    high_s = _inside_s(meanwhile.most, start, end) - no_work_s
+    sure = _left_s(meanwhile.most, meanwhile.most_ns, meanwhile.timeline, attribution)
+    maybe = _left_s(meanwhile.least, meanwhile.least_ns, meanwhile.timeline, attribution)
+    because = dict.fromkeys(IDLE_CAUSES, 0.0)
+    for key, cause in _CAUSES.items():
+        because[cause] += sure[key]
+    because["copy_s"] += copied_s
+    because["evaluation_s"] = sure["evaluation"]
+    because["startup_s"] = startup_s
+    because["unknown_s"] = high_s - low_s + sure[_GIVEN_OUT]
+    length_s = (end - start) / 1e9
+    because["host_s"] = max(length_s - low_s - sum(because.values()), 0.0)
+    whole_s = length_s or 1.0
+    return Idle(
+        busy_share=(low_s / whole_s, (low_s + because["unknown_s"]) / whole_s),
+        because_s=because,
+        exposed_s={
+            name: [sum(left[key] for key in keys) + more_s for left in (sure, maybe)]
+            for name, keys, more_s in (
+                ("data_wait", LOADER_KEYS, 0.0),
+                ("transfer", ("transfer",), copied_s),
+                ("sync", ("sync",), 0.0),
+            )
+        },
+        ran_dry=_ran_dry(activity, meanwhile.timeline),
+        launch_bound_share=(
+            because["host_s"] / whole_s,
+            (because["host_s"] + because["unknown_s"]) / whole_s,
+        ),
+    )
+
+
+# Among the keys of `_left_s`: while the host gave out work.
+_GIVEN_OUT: Final = "given out"
+
+
+def _left_s(
+    covered: Coverage, covered_ns: Int64, timeline: Timeline, attribution: Attribution
+) -> dict[str, float]:
+    """Returns the training phase's time outside `covered` by ledger key, in seconds.
+
+    Phases, which give out work, are together under `_GIVEN_OUT`, those of an evaluation too; Python
+    between all those is left out.
+
+    Args:
+        covered: The time to leave out.
+        covered_ns: How much of that lies in each event's own time, shape (n,).
+        timeline: Of the training thread.
+        attribution: Of its time.
+    """
+    events, window = timeline.events, timeline.window
+    in_loop = (events.start >= window.loop_start) & (events.start < window.loop_end)
+    left = np.maximum(timeline.nesting.own_ns - covered_ns, 0)
+    gives = events.is_kind(*GIVES_WORK)
+    gives |= timeline.nesting.inside(gives) & ~events.is_kind(*_WAIT_THERE)
+    gives &= in_loop
+    found = {_GIVEN_OUT: float(left[gives].sum() / 1e9)}
+    in_evaluation = within(timeline.segments, events.start)
+    for key in _CAUSES:
+        mine = in_loop & ~gives & ~in_evaluation & (attribution.key == KEY[key])
+        found[key] = float(left[mine].sum() / 1e9)
+    segments = Coverage.of(timeline.segments, (window.loop_start, window.loop_end))
+    evaluating = segments.total_ns() - int(covered.inside_ns(segments.starts, segments.ends).sum())
+    found["evaluation"] = max(evaluating - int(left[gives & in_evaluation].sum()), 0) / 1e9
+    return found
+
+
+def _ran_dry(activity: Activity, timeline: Timeline) -> dict[str, float]:
+    events, found = timeline.events, {}
+    trains = ~within(timeline.segments, events.start) & (timeline.nesting.parent < 0)
+    for name, kind in KEEPS_UP_IN.items():
+        phase = events.where(events.is_kind(kind) & trains)
+        _, last, known = activity.ends_of(phase)
+        left = (activity.reached_ns[last] - activity.marks.put_ns[last])[known]
+        took = (phase.end - phase.start)[known]
+        if len(left):
+            found[name] = float((left <= np.maximum(_LEFT_SHARE * took, _LEFT_NS)).mean())
+    return found
+
+
+def _inside_s(covered: Coverage, start: int, end: int) -> float:
+    bounds = np.array([start, end], dtype=np.int64)
+    return float(np.diff(covered.until(bounds))[0]) / 1e9

@@ -1,0 +1,153 @@
+"""The headline of a run on an accelerator: why the device had nothing to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Final
+
+from trainprof.analysis.device_idle import KEEPS_UP_IN
+from trainprof.analysis.summary import Device, Verdict
+from trainprof.analysis.verdict_level import HIGH_SHARE, MODERATE_SHARE, pair, percent
+
+# From here on faster loading or less Python could gain a tenth at most.
+DEVICE_BOUND_SHARE: Final = 0.9
+# Of forwards, of backwards and of updates so many must leave the device without work.
+_RAN_DRY_SHARE: Final = 0.8
+# Of the training phase: from here on computing is most of it.
+_MOST: Final = 0.5
+_CAUSE_OF: Final = {
+    "data": "loader_s",
+    "transfer": "copy_s",
+    "sync": "sync_s",
+    "host": "host_s",
+    "checkpoint": "checkpoint_s",
+}
+_NEXT_WORDS: Final = {
+    "data": "waiting for data",
+    "transfer": "copying",
+    "sync": "waiting for values",
+    "host": "Python between the parts of a step",
+    "checkpoint": "checkpoints",
+    "evaluation": "evaluation",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceEvidence:
+    """What a device tells of the training phase; shares of that phase.
+
+    Attributes:
+        busy: At work at least, and at most.
+        idle: By cause, as `Device.idle_because`.
+        keeps_up: It has next to nothing left at the end of nearly all forwards, backwards and
+            updates: the host's pace is its pace.
+    """
+
+    busy: tuple[float, float]
+    idle: Mapping[str, float]
+    keeps_up: bool
+
+    @classmethod
+    def of(cls, device: Device, training_s: float) -> DeviceEvidence:
+        low, high = device.busy_share
+        shares = {
+            cause: spent_s / (training_s or 1.0)
+            for cause, spent_s in (device.idle_because or {}).items()
+        }
+        dry = [device.ran_dry.get(name, 0.0) for name in KEEPS_UP_IN]
+        return cls((low, high), shares, min(dry) >= _RAN_DRY_SHARE)
+
+    @classmethod
+    def common(cls, each: Sequence[DeviceEvidence]) -> DeviceEvidence:
+        """Returns the mean over ranks."""
+        lows, highs = zip(*(one.busy for one in each), strict=True)
+        return cls(
+            (min(lows), max(highs)),
+            {cause: fmean(one.idle.get(cause, 0.0) for one in each) for cause in each[0].idle},
+            all(one.keeps_up for one in each),
+        )
+
+
+def device_verdict(
+    device: DeviceEvidence,
+    *,
+    training_s: float,
+    evaluation_s: float,
+    sites: Mapping[str, str | None],
+) -> Verdict:
+    """Names what keeps the device from working, if it is large enough.
+
+    What is idle for certain is counted. Where the device keeps up with the host, all the time in
+    which the host gives out work counts as the host's: however much of it the device worked, it
+    would have waited for the host.
+
+    Args:
+        device: What it tells.
+        training_s: Length of the training phase.
+        evaluation_s: Of it, in evaluation, idle or not.
+        sites: The user's line by bottleneck, where there is one.
+    """
+    low, high = device.busy
+    at_work = f"the device was at work in {_interval(low, high)} of training time"
+    if low >= DEVICE_BOUND_SHARE:
+        headline = (
+            f"GPU-BOUND: the device was at work in at least {percent(low)} of training time; "
+            f"faster loading or less Python would gain at most {percent(1 - low)}"
+        )
+        return Verdict("compute", headline, "not", low)
+    shares = {name: device.idle.get(cause, 0.0) for name, cause in _CAUSE_OF.items()}
+    shares["evaluation"] = evaluation_s / (training_s or 1.0)
+    given_out = device.idle.get("unknown_s", 0.0) if device.keeps_up else 0.0
+    shares["host"] += given_out
+    name = max(shares, key=lambda key: shares[key])
+    share = shares[name]
+    computing = high - given_out
+    if share >= HIGH_SHARE or (share >= MODERATE_SHARE and computing < _MOST):
+        level = "highly" if share >= HIGH_SHARE else "moderately"
+        if name == "host" and given_out > share / 2:
+            return Verdict("host", _launch_headline(at_work), level, share)
+        site = sites.get(name)
+        headline = _headline(name, share, share * training_s, training_s, site)
+        return Verdict(name, headline, level, share, site)
+    following = f"; next comes {_NEXT_WORDS[name]} with {percent(share)}"
+    following = following if share >= MODERATE_SHARE else ""
+    if low >= _MOST:
+        level = "moderately" if shares["data"] >= MODERATE_SHARE else "not"
+        return Verdict(
+            "compute", f"COMPUTE-BOUND, {level} data-bound: {at_work}{following}", level, low
+        )
+    return Verdict(
+        "unknown", f"NO VERDICT: {at_work}: what it was idle for is not known well enough"
+    )
+
+
+def _headline(name: str, share: float, idle_s: float, training_s: float, site: str | None) -> str:
+    at = f" at {site}" if site else ""
+    over = f" over {site}" if site else ""
+    of_training = f"in {percent(share)} of training time, {pair(idle_s, training_s)}"
+    if name == "evaluation":
+        return f"EVALUATION: it takes {percent(share)} of training time{over}, {idle_s:.1f} s"
+    words = {
+        "data": f"DATA-BOUND: the device is idle while the loop waits for {site or 'its data'}",
+        "transfer": f"COPY-BOUND: the device does nothing but copy, most of it{at},"
+        if site
+        else "COPY-BOUND: the device does nothing but copy",
+        "sync": f"SYNC-BOUND: the device is idle while the loop waits for its values{at}",
+        "host": "HOST-BOUND: the device is idle while Python runs between the parts of a step",
+        "checkpoint": f"CHECKPOINTS: the device is idle during torch.save and load{at}",
+    }[name]
+    return f"{'' if share >= HIGH_SHARE else 'MODERATELY '}{words} {of_training}"
+
+
+def _launch_headline(at_work: str) -> str:
+    return (
+        f"HOST-BOUND: {at_work}, and had done all it was given at the end of nearly every forward, "
+        "backward and update: small pieces of work, given out too slowly"
+    )
+
+
+def _interval(low: float, high: float) -> str:
+    ends = percent(low), percent(high)
+    return ends[0] if ends[0] == ends[1] else f"{ends[0][:-2]} to {ends[1]}"

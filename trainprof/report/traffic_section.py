@@ -1,0 +1,111 @@
+"""Copies between devices: what each line's cost."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rich.text import Text
+
+from trainprof.analysis.summary import RunSummary, Transfer
+from trainprof.report.layout import Page
+from trainprof.report.ledger_table import waits_are_merged
+from trainprof.report.sections import by_site
+from trainprof.report.units import (
+    byte_count,
+    counted,
+    is_known,
+    number_at,
+    percent,
+    seconds,
+    share_of,
+    three_digits,
+)
+
+DIRECTIONS: Final = {"h2d": "to the device", "d2h": "to the host", "d2d": "between devices"}
+# Smaller copies take a time of their own, whatever the link can do.
+_FULL_RATE_BYTES: Final = 256 << 10
+_SMALL_BYTES: Final = 64 << 10
+_MANY_A_STEP: Final = 8
+_MOST: Final = 0.5
+# GB/s of one lane, each direction, by PCIe generation (PCI-SIG; 128b/130b coding from 3 on).
+_LANE_GB_PER_S: Final = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
+
+
+def transfers_section(summary: RunSummary, page: Page) -> list[Text]:
+    """Copies between devices by line, the dearest first; models that were moved are apart."""
+    is_merged = waits_are_merged(summary)
+    # By host time, where it is not known what they cost the device, one cannot rank them.
+    ranked = (
+        sorted(summary.transfers, key=lambda one: -one.bytes) if is_merged else summary.transfers
+    )
+    if not ranked:
+        lines = page.labelled("Transfers", ["none seen"]) if page.verbose else []
+    else:
+        told = [_transfer(one, summary, page, is_merged=is_merged) for one in ranked]
+        lines = by_site("Transfers", told, page)
+    if not page.verbose or not summary.placements:
+        return lines
+    moved = [
+        f"{page.site(one.site)} {counted(one.count, 'time')}, {seconds(one.host_s)}"
+        for one in summary.placements
+    ]
+    return lines + page.labelled("Models", [f"moved or converted: {moved[0]}", *moved[1:]])
+
+
+def _transfer(transfer: Transfer, summary: RunSummary, page: Page, *, is_merged: bool) -> list[str]:
+    direction = DIRECTIONS.get(transfer.direction, "between unknown devices")
+    pinned = f"{percent(transfer.pinned_share)} from pinned memory"
+    told = [
+        f"{page.site(transfer.site)} {direction}: {counted(transfer.count, 'copy', 'copies')}",
+        byte_count(transfer.bytes),
+        pinned if transfer.direction == "h2d" else "",
+        _rate(transfer, summary),
+    ]
+    if not is_merged:
+        told.append(f"{seconds(transfer.host_s)} on the host")
+    if transfer.device_s is not None:
+        told.append(f"{seconds(transfer.device_s)} on the device")
+    if transfer.exposed_s is not None and not is_merged:
+        told.append(f"which did nothing else for {seconds(transfer.exposed_s)}")
+    if transfer.beside_share is not None and transfer.beside_share > 0:
+        told.append(f"{percent(transfer.beside_share)} of them beside other work")
+    return [*told, *_notes(transfer, summary)]
+
+
+def _rate(transfer: Transfer, summary: RunSummary) -> str:
+    rate = transfer.gb_per_s
+    if rate is None or not is_known(rate) or not transfer.count:
+        return ""
+    if transfer.bytes / transfer.count < _FULL_RATE_BYTES:
+        return ""
+    limit = _link_gb_per_s(summary)
+    of = f" of {three_digits(limit)} that the link can" if limit and rate <= limit else ""
+    return f"{three_digits(rate)} GB/s{of}"
+
+
+def _link_gb_per_s(summary: RunSummary) -> float | None:
+    """Returns the limit of the PCIe link that the script's GPUs have in common, if it is known."""
+    gpus = [] if summary.system is None else [gpu for gpu in summary.system.gpus if gpu.is_used]
+    limits = set()
+    for gpu in gpus:
+        generation = number_at(gpu.pcie_link, "generation")
+        width = number_at(gpu.pcie_link, "width")
+        lane = _LANE_GB_PER_S.get(int(generation)) if generation is not None else None
+        limits.add(None if lane is None or width is None else lane * width)
+    return limits.pop() if len(limits) == 1 else None
+
+
+def _notes(transfer: Transfer, summary: RunSummary) -> list[str]:
+    steps, notes = summary.training.steps, []
+    size = share_of(transfer.bytes, transfer.count)
+    if (
+        transfer.direction == "h2d"
+        and transfer.non_blocking_share >= _MOST
+        and transfer.pinned_share < _MOST
+    ):
+        notes.append("non_blocking from memory that is not pinned: the host still copies it first")
+    is_often = steps > 0 and transfer.count >= _MANY_A_STEP * steps
+    if is_often and size is not None and size < _SMALL_BYTES:
+        a_step = f"{transfer.count / steps:,.0f} a step"
+        notes.append(f"many small ones: {a_step} of {byte_count(size)}, dearer than one large")
+    return notes
