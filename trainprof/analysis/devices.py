@@ -64,4 +64,4 @@ def several_devices(details: npt.NDArray[np.void], timeline: Timeline) -> bool:
 
 def least_busy(devices: Sequence[Device] | None) -> float | None:
     """Returns the share of training in which the busiest device was busy at least."""
-    return max((one.busy_share[0] for one in devices or ()), default=None)
+    return max((one.busy_share[0] for one in devices or () if one.busy_share), default=None)

@@ -99,6 +99,7 @@ def across_ranks(
         training=_training([summary.training for summary in summaries]),
         devices=[device for summary in summaries for device in summary.devices or ()] or None,
         ranks=rows,
+        out_of_memory=next((one.out_of_memory for one in summaries if one.out_of_memory), None),
         verdict=told,
         faults=list(dict.fromkeys(fault for summary in summaries for fault in summary.faults)),
     )

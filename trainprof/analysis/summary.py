@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from trainprof.analysis.gpu_figures import Energy, Gpu
+from trainprof.analysis.memory_figures import DeviceMemory, FoundSyncs, OutOfMemory
 
 SUMMARY_SCHEMA_VERSION: Final = 1
 # Beyond it a number is damage, not a measurement (10^18 ns are 31 years, 10^18 bytes an exabyte);
@@ -400,22 +401,22 @@ class Device:
 
     Attributes:
         index, name: As the script has it; such as "cuda:0".
-        busy_share: Of the phase it was at work, at least and at most.
+        busy_share: Of the phase it was at work, at least and at most; None: not told.
         idle_because: Seconds in which it was not, by what held it up; None: not told.
         per_step_s: Its time for the phases of a mean step, by ledger key.
         queue_delay_s: How long after the host gave them out phases began there, on average, at
             least and at most. Near 0 it waits for the host.
-        memory: None: not told.
+        memory: What its allocator told; None: nothing.
         marks: Events in its streams that the figures rest on.
     """
 
     index: int
     name: str
-    busy_share: list[float]
+    busy_share: list[float] | None
     idle_because: dict[str, float] | None
     per_step_s: dict[str, float]
     queue_delay_s: list[float] | None
-    memory: dict[str, float] | None
+    memory: DeviceMemory | None
     marks: int
 
 
@@ -463,6 +464,8 @@ class RunSummary:
         lines: What timing lines took, None in a run that timed none.
         ranks: {rank, host, pid, steps, step_s, ledger: {wall_s, seconds}, exit} of each, in runs of
             several; `run`, `phases`, `ledger`, `training` and `verdict` are then of all of them.
+        out_of_memory: The state in which a device ran out of it, where the run ended by that.
+        found_syncs: What --find-syncs found, None where it was not asked for or could not.
         trained_apart: The same of processes that trained besides the one that is shown, without
             being ranks of it (hogwild, a script that starts trainings).
     """
@@ -489,6 +492,8 @@ class RunSummary:
     faults: list[str] = field(default_factory=list)
     trained_apart: list[dict[str, Any]] = field(default_factory=list)
     lines: LineCost | None = None
+    out_of_memory: OutOfMemory | None = None
+    found_syncs: FoundSyncs | None = None
     schema_version: int = SUMMARY_SCHEMA_VERSION
 
 

@@ -77,6 +77,13 @@ CudaSync = Annotated[
         help="Wait for the device around each phase: exact phases, at a price.",
     ),
 ]
+FindSyncs = Annotated[
+    bool,
+    typer.Option(
+        "--find-syncs",
+        help="For some steps, find waits for the device inside torch's C++ code (CUDA).",
+    ),
+]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Write no report to the terminal.")]
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Report all there is.")]
 Progress = Annotated[bool, typer.Option("--progress", help="Live lines on stderr.")]

@@ -71,6 +71,7 @@ def opening_manifest(
             "lines": options.lines.to_json() if options.lines is not None else None,
             "slow_samples": options.slow_samples,
             "cuda_sync": options.cuda_sync,
+            "find_syncs": options.find_syncs,
         },
         "exit": {"status": None, "signal": None, "reason": "running", "detail": None},
         "script_pid": None,

@@ -44,6 +44,7 @@ class RunOptions:
         lines: Lines are timed, and which; None times none.
         slow_samples: How many of a process's slowest samples are kept; with 0 none is timed.
         cuda_sync: Devices are waited for before and after each phase.
+        find_syncs: torch's sync debug mode is on for some steps.
     """
 
     words: tuple[str, ...]
@@ -57,11 +58,13 @@ class RunOptions:
     lines: LineOptions | None = None
     slow_samples: int = DEFAULT_SLOW_SAMPLES
     cuda_sync: bool = False
+    find_syncs: bool = False
 
     def for_tracee(self, *, spawned_ns: int, supervisor_pid: int) -> dict[str, Any]:
         """Returns what the profiled process is to know, as JSON values."""
         return {
             "cuda_sync": self.cuda_sync,
+            "find_syncs": self.find_syncs,
             "lines": self.lines.to_json() if self.lines is not None else None,
             "max_steps": self.max_steps,
             "max_time_s": self.max_time_s,

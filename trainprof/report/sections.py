@@ -146,6 +146,8 @@ def devices_section(summary: RunSummary, page: Page) -> list[Text]:
     """How far each device was at work in training, and what its time in a step went to."""
     told = []
     for device in summary.devices or ():
+        if device.busy_share is None:
+            continue
         shares = list(dict.fromkeys(percent(share) for share in device.busy_share))
         name = page.shortened(device.name, _DEVICE_CELLS)
         told.append(f"{name} at work {' to '.join(shares)} of training")
