@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from trainprof.analysis.events import Bool, Int64
 from trainprof.analysis.facts import Facts, integer
-from trainprof.analysis.ledger import Attribution
+from trainprof.analysis.ledger import KEY, Attribution
 from trainprof.analysis.memory_figures import DeviceMemory, OutOfMemory
 from trainprof.analysis.summary import LEDGER_KEYS, Device
 from trainprof.analysis.timeline import Timeline
@@ -153,7 +153,7 @@ def device_memory(
         missing["peak_phase"] = "this device's allocator keeps no peak"
     by_phase, peak_phase = _by_phase(readings, peaks, timeline, attribution)
     if not is_sampled and peak_phase is None:
-        missing["peak_phase"] = "it was set between readings that do not follow each other"
+        missing["peak_phase"] = "it was set where several things happened between two readings"
     peak = int((allocated if peaks is None else peaks).max())
     peak_reserved = None if reserved is None else int(reserved.max())
     split = readings.of(MemoryFigure.INACTIVE_SPLIT)
@@ -218,11 +218,12 @@ def _by_phase(
     allocated = readings.figures[MemoryFigure.ALLOCATED]
     of_thread = readings.thread == timeline.thread
     whole = readings.follows.copy()
-    whole[1:] &= of_thread[1:] & of_thread[:-1] & (readings.at_ns[1:] >= readings.at_ns[:-1])
+    whole[1:] &= of_thread[1:] & of_thread[:-1] & (readings.at_ns[1:] > readings.at_ns[:-1])
     last = np.flatnonzero(whole)
+    keys = _phase_between(readings.at_ns[last - 1], readings.at_ns[last], timeline, attribution)
+    last, keys = last[keys >= 0], keys[keys >= 0]
     if len(last) == 0:
         return {}, None
-    keys = _phase_at((readings.at_ns[last - 1] + readings.at_ns[last]) // 2, timeline, attribution)
     highest = np.maximum(allocated[last - 1], allocated[last])
     if peaks is not None:
         highest = np.where(peaks[last] > peaks[last - 1], peaks[last], highest)
@@ -236,27 +237,35 @@ def _by_phase(
     return by_phase, LEDGER_KEYS[int(set_in[0])] if len(set_in) else None
 
 
-def _phase_at(times: Int64, timeline: Timeline, attribution: Attribution) -> Int64:
-    """Returns the index into LEDGER_KEYS of the innermost phase at each of the times."""
-    events, parent = timeline.events, timeline.nesting.parent
-    at: Int64 = np.searchsorted(events.start, times, side="right").astype(np.int64) - 1
-    while len(events):
-        is_over = (at >= 0) & (events.end[np.maximum(at, 0)] <= times)
-        if not is_over.any():
-            break
-        at = np.where(is_over, parent[np.maximum(at, 0)], at)
-    other = LEDGER_KEYS.index("other")
-    found = np.full(len(times), other, dtype=np.int64)
+def _phase_between(
+    starts: Int64, ends: Int64, timeline: Timeline, attribution: Attribution
+) -> Int64:
+    """Returns the index into LEDGER_KEYS of the phase that each span lies in.
+
+    Args:
+        starts, ends: Of the spans, shape (n,), ns.
+        timeline, attribution: Of the training thread.
+
+    Returns:
+        Shape (n,); -1 where phases begin or end inside the span, so that it is of several.
+    """
+    events, segments, window = timeline.events, attribution.segments, timeline.window
+    found = np.full(len(starts), _UNKNOWN, dtype=np.int64)
+    first = np.searchsorted(events.start, starts, side="left")
+    is_gap = first == np.searchsorted(events.start, ends, side="left")
+    at: Int64 = np.searchsorted(events.start, starts, side="right").astype(np.int64) - 1
     if len(events):
-        found = np.where(at >= 0, attribution.key[np.maximum(at, 0)], other).astype(np.int64)
-    found[found < 0] = other
-    window, segments = timeline.window, attribution.segments
-    found[(found == other) & (times < window.loop_start)] = LEDGER_KEYS.index("startup")
-    found[(found == other) & (times >= window.loop_end)] = LEDGER_KEYS.index("shutdown")
+        while ((at >= 0) & (events.end[at] < ends)).any():
+            at = np.where((at >= 0) & (events.end[at] < ends), timeline.nesting.parent[at], at)
+        key = attribution.key[at].astype(np.int64)
+        found = np.where((at >= 0) & (key >= 0), key, found)
+    is_gap &= found < 0
+    found[is_gap] = KEY["other"]
+    found[is_gap & (ends <= window.loop_start)] = KEY["startup"]
+    found[is_gap & (starts >= window.loop_end)] = KEY["shutdown"]
     if len(segments):
-        place = np.searchsorted(segments[:, 0], times, side="right") - 1
-        inside = (place >= 0) & (times < segments[np.maximum(place, 0), 1])
-        found[inside] = LEDGER_KEYS.index("evaluation")
+        place = np.searchsorted(segments[:, 0], starts, side="right") - 1
+        found[(place >= 0) & (ends <= segments[place, 1])] = KEY["evaluation"]
     return found
 
 
