@@ -153,7 +153,7 @@ def device_memory(
         missing["peak_phase"] = "this device's allocator keeps no peak"
     by_phase, peak_phase = _by_phase(readings, peaks, timeline, attribution)
     if not is_sampled and peak_phase is None:
-        missing["peak_phase"] = "it was set where several things happened between two readings"
+        missing["peak_phase"] = "none was read right before and right after what set it"
     peak = int((allocated if peaks is None else peaks).max())
     peak_reserved = None if reserved is None else int(reserved.max())
     split = readings.of(MemoryFigure.INACTIVE_SPLIT)

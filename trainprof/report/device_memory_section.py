@@ -87,12 +87,12 @@ def _every_figure(device: Device, memory: DeviceMemory) -> list[str]:
         + ("" if memory.peak_phase is None else f", set in {label_of(memory.peak_phase)}"),
         "" if memory.peak_reserved_bytes is None else _reserved(memory),
     ]
-    if memory.unallocated_share is not None:
+    if memory.unallocated_share:
         words.append(
             f"at that peak at least {percent(memory.unallocated_share)} of it was in no tensor "
             "(kept for later, or fragments)"
         )
-    if memory.inactive_split_bytes is not None:
+    if memory.inactive_split_bytes:
         words.append(
             f"up to {byte_count(memory.inactive_split_bytes)} in free parts of blocks in use"
         )
