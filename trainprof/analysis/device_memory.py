@@ -13,7 +13,7 @@ from trainprof.analysis.events import Bool, Int64
 from trainprof.analysis.facts import Facts, integer
 from trainprof.analysis.ledger import KEY, Attribution
 from trainprof.analysis.memory_figures import DeviceMemory, OutOfMemory
-from trainprof.analysis.summary import LEDGER_KEYS, Device
+from trainprof.analysis.summary import LEDGER_KEYS, MAX_NUMBER, Device
 from trainprof.analysis.timeline import Timeline
 from trainprof.record.schema import Kind, MemoryFigure, Topic
 from trainprof.record.site_name import site_name
@@ -30,8 +30,8 @@ _GROWS_SHARE: Final = 0.05
 _GROWS_BYTES: Final = 1 << 30
 # Slopes are those of all pairs of so many readings.
 _MOST_PAIRED: Final = 400
-# Beyond it a number is no device's; a damaged log may tell any.
-_MOST_DEVICES: Final = 1 << 10
+# From here on a number is no device's; a damaged log may tell any.
+_MOST_DEVICES: Final = 1 << 7
 _UNKNOWN: Final = -1
 
 
@@ -88,6 +88,7 @@ def readings_of(details: npt.NDArray[np.void], device: int) -> Readings:
         latest[number[told]] = np.arange(int(told.sum()))
         latest = np.maximum.accumulate(latest) if count else latest
         values = np.append(rows["value"][told].astype(np.int64), _UNKNOWN)
+        values[(values < 0) | (values >= MAX_NUMBER)] = _UNKNOWN
         figures[figure] = values[latest]
     own = rows[is_reading]
     at, end = own["start"].astype(np.int64), own["end"].astype(np.int64)
@@ -116,14 +117,15 @@ def with_memory(
     """
     rows = {device.index: device for device in devices or ()}
     is_memory = details["kind"] == Kind.DEVICE_MEMORY
-    for index in np.unique(details["site"][is_memory]).tolist():
+    known = is_memory & (details["site"] < _MOST_DEVICES)
+    for index in np.unique(details["site"][known]).tolist():
         readings = readings_of(details, index)
         if is_part:
             window = timeline.window
             readings = readings.where(
                 (readings.at_ns >= window.start) & (readings.at_ns <= window.end)
             )
-        if len(readings) == 0 or index >= _MOST_DEVICES:
+        if len(readings) == 0:
             continue
         memory = device_memory(readings, timeline, attribution, warmup=warmup)
         row = rows.get(index) or Device(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 import numpy.typing as npt
 
@@ -10,7 +12,9 @@ from trainprof.analysis.memory_figures import FoundSync, FoundSyncs
 from trainprof.analysis.names import Sites
 from trainprof.record.schema import FoundSyncFlag, Kind
 
-TOO_FEW_STEPS = "too few steps of one of torch's optimizers were seen"
+TOO_FEW_STEPS: Final = "too few steps of one of torch's optimizers were seen"
+# A damaged log may tell any number.
+_MOST_STEPS: Final = 1 << 31
 
 
 def found_syncs_of(details: npt.NDArray[np.void], sites: Sites) -> FoundSyncs | None:
@@ -32,7 +36,7 @@ def found_syncs_of(details: npt.NDArray[np.void], sites: Sites) -> FoundSyncs | 
         by_line[sites[number]] = by_line.get(sites[number], 0) + count
     return FoundSyncs(
         first_step=int(window["site"]),
-        steps=int(window["value"]),
+        steps=min(max(int(window["value"]), 0), _MOST_STEPS),
         calls=[FoundSync(*item) for item in sorted(by_line.items(), key=lambda item: -item[1])],
         known_calls=int(is_known.sum()),
     )

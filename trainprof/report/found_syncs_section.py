@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from rich.text import Text
 
 from trainprof.analysis.summary import RunSummary
 from trainprof.report.layout import Page
 from trainprof.report.units import count, counted
 
-PLACES_SHOWN = 3
-_FIELD = "found_syncs"
+PLACES_SHOWN: Final = 3
+_FIELD: Final = "found_syncs"
 
 
 def found_syncs_section(summary: RunSummary, page: Page) -> list[Text]:
