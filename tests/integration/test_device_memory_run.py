@@ -49,6 +49,7 @@ for x, y in make_loader({STEPS}):
         modes[0] and waits()  # here it waits
     memory.allocate({GROWS})
     optimizer.step()
+torch.accelerator.synchronize()  # else plain python aborts at its end now and then
 print(memory.peak, modes, "__warningregistry__" in globals())
 raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total "
     "capacity of 80.00 GiB of which 5.00 MiB is free. Of the allocated memory 77.00 GiB is "
