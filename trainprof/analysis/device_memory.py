@@ -129,7 +129,14 @@ def with_memory(
             continue
         memory = device_memory(readings, timeline, attribution, warmup=warmup)
         row = rows.get(index) or Device(
-            index, f"{kind}:{index}", None, None, {}, None, memory=None, marks=0
+            index=index,
+            name=f"{kind}:{index}",
+            busy_share=None,
+            idle_because=None,
+            per_step_s={},
+            queue_delay_s=None,
+            memory=None,
+            marks=0,
         )
         rows[index] = replace(row, memory=memory)
     return [rows[index] for index in sorted(rows)] or None
