@@ -33,7 +33,15 @@ from trainprof.analysis.summarize import summarize
 from trainprof.analysis.summary import to_jsonable
 from trainprof.cli.app import run_command
 from trainprof.record.run_directory import RunDirectory
-from trainprof.record.schema import HEADER_BYTES, HEADER_PREFIX, MAGIC, RECORD_BYTES, Kind, Topic
+from trainprof.record.schema import (
+    HEADER_BYTES,
+    HEADER_PREFIX,
+    MAGIC,
+    RECORD_BYTES,
+    Kind,
+    MemoryFigure,
+    Topic,
+)
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="file systems as Linux has them")
 
@@ -64,6 +72,10 @@ def record_run(parent: Path) -> RunDirectory:
         run.leaf(Kind.TRANSFER, US, site=site, value=100, flags=1)
         run.leaf(Kind.CHECKPOINT_SAVE, US, site=site)
         run.evaluation_pass(validation, 3)
+        for figure in MemoryFigure:
+            run.record(Kind.DEVICE_MEMORY, run.now, run.now + US, value=GIB, flags=figure)
+        run.record(Kind.FOUND_SYNC, run.now, run.now, site=site)
+        run.record(Kind.SYNC_WINDOW, run.start, run.now, site=20, value=20)
     run.mark(Kind.PROCESS_END)
     host = {"name": "a machine", "usable_cores": 2.0, "memory_limit_bytes": None}
     times = {"started_at": "2026-11-21T03:40:12Z", "spawned_ns": run.start, "ended_ns": run.now}

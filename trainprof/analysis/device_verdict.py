@@ -50,7 +50,9 @@ class DeviceEvidence:
     keeps_up: bool
 
     @classmethod
-    def of(cls, device: Device, training_s: float) -> DeviceEvidence:
+    def of(cls, device: Device, training_s: float) -> DeviceEvidence | None:
+        if device.busy_share is None:
+            return None
         low, high = device.busy_share
         shares = {
             cause: spent_s / (training_s or 1.0)

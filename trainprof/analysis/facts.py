@@ -49,6 +49,12 @@ class Facts:
         told = self.texts[Topic.ENVIRONMENT].values()
         return any(isinstance(x, dict) and x.get("launch_blocking") is True for x in told)
 
+    def environment_text(self, key: str) -> str | None:
+        """Returns what the process said under a key of its environment, if it did."""
+        told = self.texts[Topic.ENVIRONMENT].values()
+        found = (x.get(key) for x in told if isinstance(x, dict))
+        return next((text for text in found if isinstance(text, str)), None)
+
     def versions(self) -> dict[str, str]:
         found: dict[str, str] = {}
         for facts in self.texts[Topic.ENVIRONMENT].values():

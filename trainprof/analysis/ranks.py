@@ -102,6 +102,7 @@ def across_ranks(
         findings=_common_findings([summary.findings for summary in summaries]),
         devices=[device for summary in summaries for device in summary.devices or ()] or None,
         ranks=rows,
+        out_of_memory=next((one.out_of_memory for one in summaries if one.out_of_memory), None),
         verdict=told,
         faults=list(dict.fromkeys(fault for summary in summaries for fault in summary.faults)),
     )

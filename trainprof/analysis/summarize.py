@@ -13,6 +13,7 @@ import numpy as np
 from trainprof.analysis.batch_making import DEFAULT_SLOW_SAMPLES, SlowSamples
 from trainprof.analysis.delivery import worker_table
 from trainprof.analysis.device_idle import Meanwhile
+from trainprof.analysis.device_memory import out_of_memory_of, why_no_memory, with_memory
 from trainprof.analysis.device_verdict import DeviceEvidence
 from trainprof.analysis.devices import device_of, meanwhile_of, several_devices
 from trainprof.analysis.diagnosis.building import build_case
@@ -26,6 +27,7 @@ from trainprof.analysis.faults import faults_of
 from trainprof.analysis.feeding import epoch_starts
 from trainprof.analysis.fetches import Details, FetchTable, fetch_table
 from trainprof.analysis.finding import Finding
+from trainprof.analysis.found_syncs import found_syncs_of, why_none_found
 from trainprof.analysis.gpu_usage import phases_of
 from trainprof.analysis.inner_runs import inner_runs
 from trainprof.analysis.ledger import Attribution, attribute, ledger, loop_seconds
@@ -39,6 +41,7 @@ from trainprof.analysis.looks import (
     looked_at,
     looks_of,
 )
+from trainprof.analysis.memory_figures import FoundSyncs
 from trainprof.analysis.names import UNKNOWN_SITE, Sites
 from trainprof.analysis.outliers import outliers
 from trainprof.analysis.part import described, narrowed
@@ -260,6 +263,7 @@ def _summary(run: _Analysed) -> _Shown:
     copies = transfers(timeline.events, sites, meanwhile)
     syncs = sync_points(timeline.events, sites, meanwhile)
     evidence = _evidence(run, attribution, account, training, loaders, device, copies, syncs)
+    found_syncs = found_syncs_of(run.process.details, sites)
     summary = RunSummary(
         run=_run(run, account),
         phases=Phases(
@@ -274,7 +278,15 @@ def _summary(run: _Analysed) -> _Shown:
         loaders=loaders,
         transfers=copies,
         sync_points=syncs,
-        devices=devices,
+        devices=with_memory(
+            devices,
+            run.process.details,
+            timeline,
+            attribution,
+            kind=str(run.facts.device()).partition(":")[0],
+            warmup=training.warmup_excluded,
+            is_part=run.part is not None,
+        ),
         system=system,
         ranks=[],
         stragglers=[],
@@ -304,7 +316,9 @@ def _summary(run: _Analysed) -> _Shown:
             LineNames(facts.texts, sites),
         ),
         placements=placements(timeline.events, sites) if facts.device() is not None else [],
-        not_observed=_not_observed(run, system, training, devices),
+        not_observed=_not_observed(run, system, training, devices) | _not_found(run, found_syncs),
+        out_of_memory=out_of_memory_of(facts, recording.manifest.get("cwd")),
+        found_syncs=found_syncs,
         faults=faults_of(recording, run.origin_ns),
     )
     findings = _findings(summary, evidence, steps, inputs_of, run)
@@ -602,6 +616,14 @@ def _not_observed(
     elif timing == "cpu" and run.recording.section("options").get("cuda_sync"):
         reasons["devices"] = "--cuda-sync had nothing to wait for: no accelerator was used"
     return reasons
+
+
+def _not_found(run: _Analysed, found: FoundSyncs | None) -> dict[str, str]:
+    """Returns why nothing is known of devices' memory, or of what --find-syncs looked for."""
+    reasons = {"devices.memory": why_no_memory(run.facts)}
+    if run.recording.section("options").get("find_syncs"):
+        reasons["found_syncs"] = why_none_found(run.facts, found)
+    return {field: reason for field, reason in reasons.items() if reason is not None}
 
 
 def _why_no_device_time(run: _Analysed) -> str:

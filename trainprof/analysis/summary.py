@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.gpu_figures import Energy, Gpu
+from trainprof.analysis.memory_figures import DeviceMemory, FoundSyncs, OutOfMemory
 
 SUMMARY_SCHEMA_VERSION: Final = 1
 # Beyond it a number is damage, not a measurement (10^18 ns are 31 years, 10^18 bytes an exabyte);
@@ -428,7 +429,7 @@ class Device:
     Attributes:
         index, name: As the script has it; such as "cuda:0".
         busy_share: Of the phase it was at work, at least and at most; copies to and from the host
-            are no work.
+            are no work. None: not told.
         idle_because: Seconds in which it was not surely at work, by what the training thread did:
             {loader_s, copy_s, sync_s, host_s, evaluation_s, checkpoint_s, startup_s, unknown_s}.
             startup_s: before it was first given something; unknown_s: between the bounds of
@@ -437,7 +438,7 @@ class Device:
         per_step_s: Its time for the phases and copies of a mean steady step, by ledger key.
         queue_delay_s: How long after the host gave them out phases began there, on average, at
             least and at most. Near 0 it waits for the host.
-        memory: None: not told.
+        memory: What its allocator told; None: nothing.
         marks: Events in its streams that the figures rest on.
         seconds: Its time for phases and copies over the run, by ledger key.
         exposed_s: {data_wait, transfer, sync}: of the time that the host waited in them, that in
@@ -450,11 +451,11 @@ class Device:
 
     index: int
     name: str
-    busy_share: list[float]
+    busy_share: list[float] | None
     idle_because: dict[str, float] | None
     per_step_s: dict[str, float]
     queue_delay_s: list[float] | None
-    memory: dict[str, float] | None
+    memory: DeviceMemory | None
     marks: int
     seconds: dict[str, float] = field(default_factory=dict)
     exposed_s: dict[str, list[float]] = field(default_factory=dict)
@@ -530,6 +531,8 @@ class RunSummary:
         hot_lines: Where the parts of the training loop are spent, as far as it was looked at.
         ranks: {rank, host, pid, steps, step_s, ledger: {wall_s, seconds}, exit} of each, in runs of
             several; `run`, `phases`, `ledger`, `training` and `verdict` are then of all of them.
+        out_of_memory: The state in which a device ran out of it, where the run ended by that.
+        found_syncs: What --find-syncs found, None where it was not asked for or could not.
         trained_apart: The same of processes that trained besides the one that is shown, without
             being ranks of it (hogwild, a script that starts trainings).
     """
@@ -558,6 +561,8 @@ class RunSummary:
     lines: LineCost | None = None
     hot_lines: list[HotLine] = field(default_factory=list)
     placements: list[Placement] = field(default_factory=list)
+    out_of_memory: OutOfMemory | None = None
+    found_syncs: FoundSyncs | None = None
     schema_version: int = SUMMARY_SCHEMA_VERSION
 
 

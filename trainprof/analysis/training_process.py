@@ -16,6 +16,8 @@ from trainprof.record.schema import Kind, Topic
 
 # Details whose site is a loader's id.
 _OF_LOADER: Final = (Kind.SLOW_SAMPLE, Kind.NEXT_PARTS, Kind.WORKER, Kind.WORKER_LOST)
+# Those whose site is the id of any text.
+_OF_TEXT: Final = (*_OF_LOADER, Kind.LOOK, Kind.FOUND_SYNC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +171,8 @@ def _details_renumbered(
     if ids == 0 and threads == 0:
         return log.details
     details: npt.NDArray[np.void] = log.details.copy()
-    is_named = is_of_loader(details) | (details["kind"] == Kind.LOOK)
-    details["site"][is_named & (details["site"] > 0)] += np.uint32(ids)
+    names_text = np.isin(details["kind"], _OF_TEXT)
+    details["site"][names_text & (details["site"] > 0)] += np.uint32(ids)
     has_thread = ~np.isin(details["kind"], (Kind.LINE, Kind.LINE_LOOKS))
     is_main = has_thread & (details["thread"] == log.main_thread)
     details["thread"][has_thread] += np.uint16(threads)

@@ -85,6 +85,13 @@ Rules = Annotated[
         help="A finding's threshold, such as serial_loading.wait_share=0.1; repeatable.",
     ),
 ]
+FindSyncs = Annotated[
+    bool,
+    typer.Option(
+        "--find-syncs",
+        help="For some steps, find waits for the device inside torch's C++ code (CUDA).",
+    ),
+]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Write no report to the terminal.")]
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Report all there is.")]
 Progress = Annotated[bool, typer.Option("--progress", help="Live lines on stderr.")]

@@ -72,6 +72,7 @@ def opening_manifest(
             "slow_samples": options.slow_samples,
             "cuda_sync": options.cuda_sync,
             "rules": dict(options.rules),
+            "find_syncs": options.find_syncs,
         },
         "exit": {"status": None, "signal": None, "reason": "running", "detail": None},
         "script_pid": None,

@@ -46,6 +46,7 @@ class RunOptions:
         slow_samples: How many of a process's slowest samples are kept; with 0 none is timed.
         cuda_sync: Devices are waited for before and after each phase.
         rules: Thresholds of findings, by name.
+        find_syncs: torch's sync debug mode is on for some steps.
     """
 
     words: tuple[str, ...]
@@ -60,11 +61,13 @@ class RunOptions:
     slow_samples: int = DEFAULT_SLOW_SAMPLES
     cuda_sync: bool = False
     rules: Mapping[str, float] = field(default_factory=dict)
+    find_syncs: bool = False
 
     def for_tracee(self, *, spawned_ns: int, supervisor_pid: int) -> dict[str, Any]:
         """Returns what the profiled process is to know, as JSON values."""
         return {
             "cuda_sync": self.cuda_sync,
+            "find_syncs": self.find_syncs,
             "lines": self.lines.to_json() if self.lines is not None else None,
             "max_steps": self.max_steps,
             "max_time_s": self.max_time_s,

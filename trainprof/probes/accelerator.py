@@ -67,6 +67,10 @@ class Accelerator:
                 begun.append(name)
         return begun
 
+    def indices_in_use(self, kind: str) -> list[int]:
+        """Returns the devices of a type that the script has copied to or from, by their numbers."""
+        return sorted(self._seen.get(kind, ()))
+
     def synchronize(self) -> bool:
         """Waits until every device in use has done all it was given.
 

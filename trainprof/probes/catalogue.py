@@ -6,6 +6,7 @@ from trainprof.probes.backward import BackwardProbe
 from trainprof.probes.checkpoint import CheckpointProbe
 from trainprof.probes.delivery import DeliveryProbe
 from trainprof.probes.device_marks import DeviceMarksProbe
+from trainprof.probes.device_memory import DeviceMemoryProbe
 from trainprof.probes.fetch import FetchProbe
 from trainprof.probes.forward import ForwardProbe
 from trainprof.probes.garbage import GarbageProbe
@@ -15,6 +16,7 @@ from trainprof.probes.optimizer import OptimizerProbe
 from trainprof.probes.process_group import ProcessGroupProbe
 from trainprof.probes.session import Probe
 from trainprof.probes.sync import SyncProbe
+from trainprof.probes.sync_debug import FindSyncsProbe
 from trainprof.probes.synchronize import SynchronizeProbe
 from trainprof.probes.transfer import TransferProbe
 from trainprof.probes.warning_place import WarningPlaceProbe
@@ -27,6 +29,7 @@ def default_probes() -> list[Probe]:
         LooksProbe(),
         SynchronizeProbe(),  # with the next one ahead of the others: they set the clock of phases
         DeviceMarksProbe(),
+        DeviceMemoryProbe(),  # reads at that clock
         loader,
         FetchProbe(loader),
         DeliveryProbe(loader),
@@ -35,6 +38,7 @@ def default_probes() -> list[Probe]:
         BackwardProbe(),
         OptimizerProbe(),
         SyncProbe(),
+        FindSyncsProbe(),
         CheckpointProbe(),
         GarbageProbe(),
         ProcessGroupProbe(),

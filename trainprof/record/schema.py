@@ -101,6 +101,15 @@ class Kind(IntEnum):
     # Likewise, of looks at what it was running: value = all of them; end - start = those that met
     # C code
     LINE_LOOKS = 81
+    # One figure of a device's allocator, read between two phases at `start`, which took end -
+    # start; site = device, flags = MemoryFigure. Only those that changed since the last BURST.
+    DEVICE_MEMORY = 90
+    # While torch's sync debug mode was on: a call that waits for a device in native code, at
+    # `start`; site; flags = FoundSync
+    FOUND_SYNC = 91
+    # When that mode was on, from `start` to `end` (equal: not yet off); site = steps before it,
+    # value = steps in it. Cumulative, so that the last counts
+    SYNC_WINDOW = 92
 
 
 # A FETCH record's value: samples below this bit, the ns of the collate that ended it above.
@@ -137,6 +146,9 @@ class Topic(IntEnum):
     # [site id]: the user's frames of a stack, innermost first; of a deep one both ends. FETCHED
     # stands where torch makes a batch: what comes before it is the dataset's
     STACK = 11
+    # {device, place: [file, line, function], requested_bytes, ...}: a device ran out of memory,
+    # and the process ended by that; see probes/out_of_memory.py
+    OUT_OF_MEMORY = 20
 
 
 class LookFlag(IntEnum):
@@ -194,3 +206,23 @@ class SyncFlag(IntEnum):
     NONZERO = 9
     SYNCHRONIZE = 10
     ON_CPU = 128
+
+
+class MemoryFigure(IntEnum):
+    """Flags of a DEVICE_MEMORY record: what its value is, in bytes or a count."""
+
+    BURST = 0  # nothing: readings before this one were made at other times
+    ALLOCATED = 1  # in tensors
+    RESERVED = 2  # taken from the device, in tensors or kept for later ones
+    PEAK_ALLOCATED = 3  # since the start, or since the script has reset it
+    PEAK_RESERVED = 4
+    INACTIVE_SPLIT = 5  # bytes in free parts of blocks of which other parts are in use
+    RETRIES = 6  # allocations that only succeeded once what was kept had been given back
+    OUT_OF_MEMORY = 7  # errors raised
+    LIMIT = 8  # bytes that this process may take from the device
+
+
+class FoundSyncFlag(IntEnum):
+    """Bits of a FOUND_SYNC record's flags."""
+
+    KNOWN = 1  # the call is recorded as SYNC or TRANSFER anyway

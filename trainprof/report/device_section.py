@@ -111,6 +111,8 @@ def devices_section(summary: RunSummary, page: Page) -> list[Text]:
     """How far each device was at work in training, and what its time in a step went to."""
     told = []
     for device in summary.devices or ():
+        if device.busy_share is None:  # known by its memory alone
+            continue
         name = page.shortened(device.name, _DEVICE_CELLS)
         told.append(f"{name} at work {interval(device.busy_share)} of training")
         by_phase = sorted(device.per_step_s.items(), key=lambda item: -item[1])

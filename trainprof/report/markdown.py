@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from trainprof.analysis.summary import Loader, RunSummary
+from trainprof.report.device_memory_section import ran_out
 from trainprof.report.device_section import idle_columns, idle_table
 from trainprof.report.ending import (
     cause,
@@ -126,6 +127,8 @@ def _ending(summary: RunSummary) -> str:
         if reason is None
         else [f"{ending(summary)}: {reason}.", f"It got through {got_through}."]
     )
+    if summary.out_of_memory is not None:
+        sentences.append(ran_out(summary.out_of_memory))
     if is_memory_death(summary):
         sentences += memory_before_the_end(summary)
     return " ".join(escaped(sentence) for sentence in sentences)

@@ -11,9 +11,15 @@ from rich.text import Text
 from trainprof.analysis.faults import RECORDING_STOPPED
 from trainprof.analysis.summary import RunSummary
 from trainprof.report import details, sections
+from trainprof.report.device_memory_section import (
+    device_memory_details,
+    device_memory_section,
+    ran_out,
+)
 from trainprof.report.device_section import devices_section, idle_section
 from trainprof.report.ending import cause, ending, is_memory_death, memory_before_the_end, progress
 from trainprof.report.findings_section import findings_section
+from trainprof.report.found_syncs_section import found_syncs_section
 from trainprof.report.gpu_section import gpu_details, gpus_section
 from trainprof.report.layout import Page, written
 from trainprof.report.ledger_lines import FRAME_LINES, ledger_lines
@@ -114,7 +120,9 @@ def _short_sections(summary: RunSummary, page: Page, room: int) -> list[Text]:
             sections.loaders_section,
             transfers_section,
             sections.syncs_section,
+            found_syncs_section,
             devices_section,
+            device_memory_section,
             sections.system_section,
             gpus_section,
             sections.closing_section,
@@ -151,7 +159,8 @@ def _verbose_sections(summary: RunSummary, page: Page) -> list[Text]:
         (details.phase_details, sections.steps_section, details.step_details),
         (details.training_details, sections.epochs_section),
         (sections.loaders_section, loader_details),
-        (transfers_section, sections.syncs_section, devices_section),
+        (transfers_section, sections.syncs_section, found_syncs_section),
+        (devices_section, device_memory_details),
         (sections.system_section, details.system_details, gpu_details, details.rank_details),
         (details.command_details, sections.closing_section, _saved, lines_section),
     )
@@ -175,6 +184,8 @@ def _ending(summary: RunSummary, page: Page) -> list[Text]:
         if fault.startswith(RECORDING_STOPPED):
             note = f"{fault}. What follows covers the time until then."
             lines += page.paragraph(note[0].upper() + note[1:], indent=2)
+    if summary.out_of_memory is not None:
+        lines += page.paragraph(ran_out(summary.out_of_memory), indent=2)
     if is_memory_death(summary):
         for sentence in memory_before_the_end(summary):
             lines += page.paragraph(sentence, indent=2)

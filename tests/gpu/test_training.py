@@ -1,0 +1,170 @@
+"""Training on a real device: each mode runs, what it says is true, and what that costs is printed.
+
+`pytest -s tests/gpu` shows the figures that are printed.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.on_device import ROOT, bare, part_of, profiled, write
+
+pytestmark = pytest.mark.gpu
+
+MODES = {
+    "async": (),
+    "synchronized": ("--cuda-sync",),
+    "looking for syncs": ("--find-syncs",),
+}
+# The steps of BUSY that are compared: its first ones load kernels.
+WARMUP, STEPS = 30, 60
+POINTS = 0.03
+PAIRS = 5
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_sample_script_runs_in_each_mode(tmp_path: Path, device: str, mode: str) -> None:
+    if device != "cuda":
+        pytest.skip("the sample scripts use CUDA or the CPU")
+    for directory in ("sample_scripts", "configs"):
+        shutil.copytree(ROOT / directory, tmp_path / directory)
+    script = tmp_path / "sample_scripts" / "train.py"
+    arguments = (str(tmp_path / "configs" / "example_config.py"), "epochs=2", "pictures=320")
+    plain = bare(script, device, *arguments)
+    ours, summary = profiled(script, device, *arguments, options=MODES[mode])
+    assert (plain.status, ours.status) == (0, 0), ours.stderr
+    assert len(ours.stdout.splitlines()) == len(plain.stdout.splitlines())
+    assert summary["faults"] == []
+    assert summary["run"]["device"] == "cuda:0"
+    timing = "synchronized" if mode == "synchronized" else "async"
+    assert summary["run"]["device_timing"] == timing
+    assert summary["training"]["steps"] == 80
+    (row,) = summary["devices"]
+    assert 0 < row["memory"]["peak_allocated_bytes"] <= row["memory"]["peak_reserved_bytes"]
+    assert row["memory"]["peak_reserved_bytes"] < row["memory"]["limit_bytes"]
+    if timing == "async":
+        low, high = row["busy_share"]
+        assert 0 <= low <= high <= 1
+    told = {name: summary[name] for name in ("devices", "found_syncs", "overhead", "verdict")}
+    step = summary["training"]["step_s"]["p50"]
+    print(f"\n{mode}: a step {step * 1e3:.2f} ms, {json.dumps(told)}")
+
+
+# What a device did, by torch.profiler: the union of all that ran there, over the time it took.
+BUSY = f"""
+case, by = sys.argv[1:]
+width = rows = 512 if case == "starved" else 4096
+model = perceptron(width)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+x, y = torch.randn(rows, width).to(device), torch.randn(rows, 1).to(device)
+sleep_s = 0.02 if case == "starved" else 0.0
+
+
+def train(steps):
+    for _ in range(steps):
+        loss = descend(model, optimizer, x, y)
+        if case == "half":
+            loss.item()
+        time.sleep(sleep_s)
+
+
+train({WARMUP - 10})
+wait()
+began = time.perf_counter()
+train(10)
+wait()
+if case == "half":
+    sleep_s = (time.perf_counter() - began) / 10
+if by == "trainprof":
+    train({STEPS})
+    sys.exit()
+activity = torch.profiler.ProfilerActivity
+with torch.profiler.profile(activities=[activity.CPU, activity.CUDA]) as profiler:
+    began = time.perf_counter()
+    train({STEPS})
+    wait()
+    took_us = (time.perf_counter() - began) * 1e6
+spans = sorted(
+    (event.time_range.start, event.time_range.end)
+    for event in profiler.events()
+    if event.device_type == torch.autograd.DeviceType.CUDA
+    and not getattr(event, "is_user_annotation", False)  # of the optimizer's step, gaps included
+)
+busy_us = reach = 0.0
+for start, end in spans:
+    busy_us += max(0.0, end - max(start, reach))
+    reach = max(reach, end)
+print(json.dumps({{"busy": busy_us / took_us, "spans": len(spans)}}))
+"""
+
+
+@pytest.mark.parametrize("case", ["works", "half", "starved"])
+def test_the_device_is_busy_as_torchs_profiler_says(tmp_path: Path, cuda: str, case: str) -> None:
+    script = write(tmp_path, BUSY)
+    truth = bare(script, cuda, case, "profiler")
+    assert truth.status == 0, truth.stderr
+    ours, _ = profiled(script, cuda, case, "trainprof")
+    assert ours.status == 0, ours.stderr
+    (row,) = part_of(tmp_path / "run", cuda, f"{WARMUP + 1}:{WARMUP + STEPS}")["devices"]
+    low, high = row["busy_share"]
+    busy = truth.told()["busy"]
+    print(f"\n{case}: torch.profiler {busy:.3f}, trainprof {low:.3f} to {high:.3f}")
+    assert truth.told()["spans"] > 0
+    assert low - POINTS <= busy <= high + POINTS
+
+
+# Nothing but launches: what the marks and the readings add shows in full.
+LAUNCHES = """
+model = perceptron(64)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+x, y = torch.randn(32, 64).to(device), torch.randn(32, 1).to(device)
+took = []
+for step in range(2000):
+    began = time.perf_counter_ns()
+    descend(model, optimizer, x, y)
+    took.append(time.perf_counter_ns() - began)
+wait()
+print(json.dumps({"median_us": statistics.median(took[200:]) / 1e3}))
+"""
+
+
+def test_what_a_step_costs_is_printed(tmp_path: Path, device: str) -> None:
+    script = write(tmp_path, LAUNCHES)
+    ratios, added = [], []
+    for pair in range(PAIRS):
+        plain = bare(script, device)
+        ours, summary = profiled(script, device, run=f"run-{pair}")
+        assert (plain.status, ours.status) == (0, 0), ours.stderr
+        plain_us, ours_us = (one.told()["median_us"] for one in (plain, ours))
+        ratios.append(ours_us / plain_us)
+        added.append(ours_us - plain_us)
+    memory: dict[str, Any] = (summary["devices"] or [{}])[0].get("memory") or {}
+    readings, reading_s = memory.get("readings", 0), memory.get("reading_s", 0.0)
+    print(
+        f"\na step of {plain_us:.0f} us bare: ratio {statistics.median(ratios):.2f} "
+        f"({min(ratios):.2f} to {max(ratios):.2f}), added {statistics.median(added):.0f} us; "
+        f"{readings} readings of the allocator, {reading_s * 1e6 / max(readings, 1):.0f} us each"
+    )
+    assert summary["faults"] == []
+
+
+UNTOUCHED = """
+before = module.is_initialized()
+nn.Linear(3, 1)(torch.ones(3)).sum().backward()
+print(json.dumps([before, module.is_initialized()]))
+"""
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_device_is_not_touched_before_the_script_does(
+    tmp_path: Path, device: str, mode: str
+) -> None:
+    script = write(tmp_path, UNTOUCHED)
+    ours, _ = profiled(script, device, options=MODES[mode])
+    assert ours == bare(script, device)
+    assert ours.told() == [False, False]
