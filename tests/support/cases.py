@@ -143,14 +143,18 @@ def case_of(
 
 
 def _summary(
-    loaders: list[Loader], training_s: float, steady_steps: int, **changes: Any
+    loaders: list[Loader],
+    training_s: float,
+    steady_steps: int,
+    device: str = "cpu",
+    **changes: Any,
 ) -> RunSummary:
     plain = summaries.healthy()
     for number, loader in enumerate(loaders):
         assert loader.id == number or len(loaders) == 1
     return replace(
         plain,
-        run=replace(plain.run, wall_s=training_s * 1.1),
+        run=replace(plain.run, wall_s=training_s * 1.1, device=device),
         training=replace(plain.training, steady_steps=steady_steps),
         loaders=loaders,
         hot_lines=[],

@@ -159,8 +159,10 @@ def _verbose_sections(summary: RunSummary, page: Page) -> list[Text]:
         (details.phase_details, sections.steps_section, details.step_details),
         (details.training_details, sections.epochs_section),
         (sections.loaders_section, loader_details),
-        (transfers_section, sections.syncs_section, found_syncs_section),
-        (devices_section, device_memory_details),
+        (
+            *(transfers_section, sections.syncs_section, found_syncs_section),
+            *(devices_section, device_memory_details),
+        ),
         (sections.system_section, details.system_details, gpu_details, details.rank_details),
         (details.command_details, sections.closing_section, _saved, lines_section),
     )

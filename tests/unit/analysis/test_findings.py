@@ -20,7 +20,7 @@ from trainprof.analysis.diagnosis.settings import (
 )
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.pipeline_scenario import Interval
-from trainprof.analysis.summary import HotLine
+from trainprof.analysis.summary import Device, HotLine, SyncPoint
 
 
 def found(case: Case) -> list[str]:
@@ -267,3 +267,68 @@ def test_a_loader_that_the_model_does_not_know_is_not_judged() -> None:
     unknown = replace(case, feeding=[replace(case.feeding[0], inputs=None, cause=None)])
     assert found(unknown) == []
     assert summaries.healthy().findings == []
+
+
+def idle_device(because_s: dict[str, float]) -> Device:
+    return Device(
+        index=0,
+        name="cuda:0",
+        busy_share=[0.4, 0.5],
+        idle_because=because_s,
+        per_step_s={},
+        queue_delay_s=None,
+        memory=None,
+        marks=2000,
+    )
+
+
+def on_device(case: Case, training: dict[str, float] | None = None, **idle_s: float) -> Case:
+    """Returns the case on a device that was idle for these causes; without any, nobody knows."""
+    device = idle_device(idle_s)
+    summary = replace(
+        case.summary,
+        run=replace(case.summary.run, device="cuda:0"),
+        devices=[device] if idle_s else None,
+        transfers=[
+            replace(row, exposed_s=1.0, pinned_share=0.0, non_blocking_share=0.0)
+            for row in summaries.accelerator().transfers[:1]
+        ],
+        sync_points=[SyncPoint("train.py:60", "item", 200, 0, 3.0, 1.0)],
+    )
+    return replace(case, summary=summary, training=training or case.training)
+
+
+def test_on_a_device_only_that_counts_in_which_it_had_run_dry() -> None:
+    healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
+    case = case_of(healthy, parts={"other": 1.0, "gc": 0.5})
+    assert found(on_device(case)) == []
+    assert found(on_device(case, host_s=0.0)) == []
+    assert "python_in_loop" in found(on_device(case, host_s=1.0))
+
+
+def test_a_device_that_waits_for_copies() -> None:
+    case = on_device(case_of(Planted(workers=2, fetch_s=0.002)), copy_s=0.6)
+    finding = only(case)
+    assert finding.id == "blocking_copies"
+    assert finding.change == {"pin_memory": True, "non_blocking": True}
+    assert found(on_device(case, copy_s=0.1)) == []
+
+
+def test_a_sync_that_the_device_felt_and_one_that_it_did_not() -> None:
+    case = case_of(Planted(workers=2, fetch_s=0.002))
+    finding = only(on_device(case, sync_s=0.6))
+    assert (finding.id, finding.site) == ("exposed_syncs", "train.py:60")
+    assert found(on_device(case, sync_s=0.0)) == []
+
+
+@pytest.mark.parametrize(("loader_s", "expected"), [(6.0, ["serial_loading"]), (0.1, [])])
+def test_a_wait_that_the_device_did_not_feel_is_no_finding(
+    loader_s: float, expected: list[str]
+) -> None:
+    planted = Planted(fetch_s=0.03, compute_s=0.01)
+    device = idle_device({"loader_s": loader_s})
+    case = case_of(planted, devices=[device], device="cuda:0")
+    assert found(case) == expected
+    for finding in diagnose(case):
+        assert finding.predicted_speedup is not None
+        assert finding.predicted_speedup[1] <= case.training_s / (case.training_s - loader_s) + 1e-9

@@ -16,6 +16,7 @@ from trainprof.analysis.pipeline import PipelineInputs, measured_rates, predict
 from trainprof.analysis.steady import MIN_STEADY_STEPS
 from trainprof.analysis.step_table import StepTable
 from trainprof.analysis.summary import Loader, RunSummary
+from trainprof.analysis.verdict import DATA_KEYS
 
 # A loader that costs less of training is not played through the model.
 _LOOKED_AT_FROM_SHARE: Final = 0.03
@@ -43,9 +44,10 @@ def build_case(
         settings: Thresholds that the user has set, by "rule.name".
     """
     here = [one for one in summary.loaders if one.thread == "training"]
+    exposed = _exposed_share(summary, training)
     cases = {
         role: [
-            _loader_case(one, inputs_of, training_s, _limits(settings))
+            _loader_case(one, inputs_of, training_s, _limits(settings), exposed)
             for one in _costliest([one for one in here if one.role == role])
         ]
         for role in (TRAINING, EVALUATION)
@@ -72,6 +74,17 @@ def half_split_noise(steady_ns: Int64) -> float:
     return abs(float(first.mean()) - float(second.mean())) / mean if mean > 0 else 0.0
 
 
+def _exposed_share(summary: RunSummary, training: Mapping[str, float]) -> float:
+    """Returns which share of the waits for data held training up."""
+    if summary.run.device in (None, "cpu"):
+        return 1.0
+    told = [device.idle_because for device in summary.devices or ()]
+    waited_s = sum(training.get(key, 0.0) for key in DATA_KEYS)
+    if not told or told[0] is None or waited_s <= 0:
+        return 0.0
+    return min(told[0].get("loader_s", 0.0) / waited_s, 1.0)
+
+
 def _limits(settings: Mapping[str, float]) -> Limits:
     waits = [value for name, value in settings.items() if name.endswith(".wait_share")]
     usual = Limits()
@@ -92,8 +105,9 @@ def _loader_case(
     inputs_of: Callable[[int], PipelineInputs | None],
     training_s: float,
     limits: Limits,
+    exposed: float,
 ) -> LoaderCase:
-    unknown = LoaderCase(loader, None, None, None, None, training_s)
+    unknown = LoaderCase(loader, None, None, None, None, training_s, exposed)
     if unknown.cost_s < _LOOKED_AT_FROM_SHARE * training_s:
         return unknown
     recorded = inputs_of(loader.id)
@@ -107,4 +121,4 @@ def _loader_case(
     if not 1 / LARGEST_DEVIATION <= measured.step_s / now.step_s.mid <= LARGEST_DEVIATION:
         return unknown
     cause = cause_of(loader, inputs, now, unknown.wait_share, limits)
-    return LoaderCase(loader, inputs, measured, now, cause, training_s)
+    return LoaderCase(loader, inputs, measured, now, cause, training_s, exposed)

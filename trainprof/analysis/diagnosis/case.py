@@ -26,6 +26,8 @@ class LoaderCase:
         inputs: What its recording tells, None where the pipeline model does not apply.
         measured: Its steps and waits as recorded, in the model's windows.
         now: The model of the setting it was recorded with.
+        exposed: Share of the wait for it that held training up: on a device, that in which it had
+            run dry.
         cause: Why training waits for it, None where it hardly does or that is not known.
         training_s: Of the run's training phase.
     """
@@ -36,11 +38,14 @@ class LoaderCase:
     now: Prediction | None
     cause: Cause | None
     training_s: float
+    exposed: float = 1.0
 
     @property
     def wait_share(self) -> float:
         """Share of training spent waiting for batches, the first of each pass left out."""
-        return self.loader.wait_total_s / self.training_s if self.training_s > 0 else 0.0
+        if self.training_s <= 0:
+            return 0.0
+        return self.exposed * self.loader.wait_total_s / self.training_s
 
     @property
     def starts_s(self) -> float:
@@ -108,6 +113,28 @@ class Case:
             for step in most.tolist()
             if spent[step] > 0
         ]
+
+    def idle_s(self, cause: str) -> float | None:
+        """Returns for how long a device had nothing to do because of `cause`.
+
+        None without one, and where it is not known: on a device the host's own times say little.
+        """
+        told = [device.idle_because for device in self.summary.devices or ()]
+        return told[0].get(cause) if told and told[0] is not None else None
+
+    @property
+    def is_on_device(self) -> bool:
+        return self.summary.run.device not in (None, "cpu")
+
+    def held_up_s(self, key: str, cause: str) -> float:
+        """Returns for how long a ledger key held training up.
+
+        Args:
+            key: Of the ledger.
+            cause: What a device is idle for meanwhile.
+        """
+        spent_s = self.training.get(key, 0.0)
+        return min(spent_s, self.idle_s(cause) or 0.0) if self.is_on_device else spent_s
 
     def cores(self) -> float | None:
         """Returns how many cores the run could use."""

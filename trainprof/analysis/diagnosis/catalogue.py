@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from trainprof.analysis.diagnosis import (
+    blocking_copies,
+    exposed_syncs,
     gc_pauses,
     python_in_loop,
     saturated_cpu,
@@ -33,6 +35,8 @@ RULES: Final[tuple[Rule, ...]] = tuple(
         slow_sampler,
         worker_restart,
         slow_first_batch,
+        blocking_copies,
+        exposed_syncs,
         slow_validation,
         slow_checkpoints,
         python_in_loop,

@@ -58,13 +58,14 @@ def of_setting(case: Case, fed: LoaderCase, setting: Setting, found: Prediction)
         for step_s, start_s in zip(_of(found.step_s), starts_s, strict=True)
     ]
     best, likely, worst = (wall_s / max(s, (1 - _MOST_REMOVED) * wall_s) for s in run_s)
-    return Gain(
+    gain = Gain(
         training=(steps.low, steps.high),
         run=(min(worst, likely), max(best, likely)),
         likely=steps.mid,
         saved_s=wall_s - wall_s / likely,
         is_at_most=False,
     )
+    return _as_a_device_lets(case, gain)
 
 
 def of_inputs(case: Case, fed: LoaderCase, changed: PipelineInputs) -> Gain | None:
@@ -92,6 +93,8 @@ def of_python(case: Case, seconds: float) -> Gain | None:
         seconds: Of the training phase.
     """
     fed = case.feeding[0] if case.feeding else None
+    if case.is_on_device:
+        return outside_steps(case, seconds)
     if fed is None or not fed.loader.num_workers or fed.inputs is None or fed.now is None:
         return outside_steps(case, seconds)
     batches = max(fed.loader.iterations, 1)
@@ -130,7 +133,21 @@ def _at_most_per_batch(case: Case, fed: LoaderCase, saved_s: float) -> Gain | No
     all_s = fed.loader.iterations * (step_s - kept_s)
     run = case.wall_s / max(case.wall_s - all_s, (1 - _MOST_REMOVED) * case.wall_s)
     likely = step_s / kept_s
-    return Gain((1.0, likely), (1.0, run), likely, all_s, is_at_most=True)
+    return _as_a_device_lets(case, Gain((1.0, likely), (1.0, run), likely, all_s, is_at_most=True))
+
+
+def _as_a_device_lets(case: Case, gain: Gain) -> Gain:
+    """Returns a gain of faster loading: on a device no more than it was idle for the loader."""
+    if not case.is_on_device:
+        return gain
+    most = outside_steps(case, case.idle_s("loader_s") or 0.0)
+    return Gain(
+        training=(min(gain.training[0], most.likely), min(gain.training[1], most.likely)),
+        run=(min(gain.run[0], most.run[1]), min(gain.run[1], most.run[1])),
+        likely=min(gain.likely, most.likely),
+        saved_s=min(gain.saved_s, most.saved_s),
+        is_at_most=gain.is_at_most,
+    )
 
 
 def _of(interval: Interval) -> tuple[float, float, float]:

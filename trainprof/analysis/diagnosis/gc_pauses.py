@@ -31,7 +31,8 @@ THRESHOLDS: Final = {
 
 def find(case: Case) -> Finding | None:
     least = case.settings.get(f"{ID}.share", THRESHOLDS["share"].value)
-    spent_s, part = case.training.get("gc", 0.0), case.share("gc")
+    spent_s = case.held_up_s("gc", "host_s")
+    part = spent_s / case.training_s if case.training_s > 0 else 0.0
     gain = of_python(case, spent_s) if part >= least else None
     if gain is None:
         return None

@@ -17,6 +17,7 @@ def plain_finding(
     site: str | None,
     advice: str,
     evidence: Mapping[str, Any],
+    change: dict[str, Any] | None = None,
     also: list[str] | None = None,
 ) -> Finding:
     """Returns a finding of what training would gain at most without some of its time."""
@@ -27,7 +28,7 @@ def plain_finding(
         evidence={**evidence, LIKELY: gain.likely},
         site=site,
         advice=advice,
-        change={},
+        change=change or {},
         recoverable_s=gain.saved_s,
         predicted_speedup=list(gain.training),
         run_speedup=list(gain.run),

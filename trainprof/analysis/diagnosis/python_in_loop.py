@@ -39,7 +39,8 @@ _NAMED_FROM_SHARE: Final = 0.25
 
 def find(case: Case) -> Finding | None:
     least = case.settings.get(f"{ID}.share", THRESHOLDS["share"].value)
-    spent_s, part = case.training.get("other", 0.0), case.share("other")
+    spent_s = case.held_up_s("other", "host_s")
+    part = spent_s / case.training_s if case.training_s > 0 else 0.0
     if part < least or _is_read_ahead(case):
         return None
     gain = of_python(case, spent_s)

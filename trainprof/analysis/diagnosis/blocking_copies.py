@@ -1,0 +1,73 @@
+"""The device waits for copies between it and the host.
+
+What it means: a batch is copied to the device while the device has nothing else to do. From memory
+that is not pinned (pageable) each copy goes through a buffer and blocks the host; pinned memory and
+non_blocking=True let copying and computing overlap.
+
+How it is measured: marks in the device's stream around each copy: time in which it did nothing but
+copy, or had run dry while the host was in a copy.
+
+When it is wrong: where the bytes themselves are too many for the link, overlapping hides only what
+computing is long enough to hide. Nothing of it is known for work on side streams.
+
+What to do: DataLoader(..., pin_memory=True) and .to(device, non_blocking=True); copy a batch once,
+as one tensor; send bytes (uint8) and convert them on the device.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from trainprof.analysis.diagnosis.case import Case
+from trainprof.analysis.diagnosis.gains import outside_steps
+from trainprof.analysis.diagnosis.plain import plain_finding
+from trainprof.analysis.diagnosis.rule import Threshold
+from trainprof.analysis.diagnosis.wording import share, span
+from trainprof.analysis.finding import Finding
+
+ID: Final = "blocking_copies"
+KEYS: Final[tuple[str, ...]] = ("transfer",)
+THRESHOLDS: Final = {
+    "share": Threshold(0.1, "of training, the device idle for it (TraceML; RULES HD-1)"),
+}
+_MOSTLY: Final = 0.5
+
+
+def find(case: Case) -> Finding | None:
+    least = case.settings.get(f"{ID}.share", THRESHOLDS["share"].value)
+    spent_s = case.idle_s("copy_s") or 0.0
+    if case.training_s <= 0 or spent_s < least * case.training_s:
+        return None
+    rows = case.summary.transfers
+    worst = max(rows, key=lambda row: row.exposed_s or 0.0, default=None)
+    if worst is None:
+        return None
+    pageable = worst.direction == "h2d" and worst.pinned_share < _MOSTLY
+    blocking = worst.non_blocking_share < _MOSTLY
+    how = [word for word, holds in (("pageable", pageable), ("blocking", blocking)) if holds]
+    change: dict[str, Any] = {}
+    if pageable:
+        change["pin_memory"] = True
+    if blocking:
+        change["non_blocking"] = True
+    advice = "send fewer bytes: uint8 instead of float32, converted on the device"
+    if change:
+        told = ["DataLoader(..., pin_memory=True)"] if pageable else []
+        told += [".to(device, non_blocking=True)"] if blocking or pageable else []
+        advice = " with ".join(told)
+    return plain_finding(
+        ID,
+        f"the device waits {span(spent_s)}, {share(spent_s / case.training_s)} of training, for "
+        f"{worst.count} {' '.join([*how, 'copies'])}",
+        outside_steps(case, spent_s),
+        site=worst.site,
+        advice=advice,
+        change=change,
+        evidence={
+            "copy_idle_s": spent_s,
+            "copy_idle_share": spent_s / case.training_s,
+            "bytes": worst.bytes,
+            "pinned_share": worst.pinned_share,
+            "non_blocking_share": worst.non_blocking_share,
+        },
+    )
