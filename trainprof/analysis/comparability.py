@@ -147,11 +147,11 @@ def _world_size(run: ComparedRun) -> int:
     return run.summary.run.world_size or 1
 
 
-def _cores(run: ComparedRun) -> float | None:
+def _cores(run: ComparedRun) -> str | None:
     for name in ("usable_cores", "cores"):
         told = run.section("host").get(name)
         if isinstance(told, (int, float)) and 0 < told < MAX_NUMBER:
-            return float(f"{told:.3g}")
+            return f"{told:.3g}"
     return None
 
 

@@ -21,6 +21,9 @@ from trainprof.record.run_directory import RunDirectory
 # Synchronized runs drain the device's queue, timed lines slow Python: neither tells of the pace.
 SLOWED_BY_LINES: Final = "its lines were timed"
 SLOWED_BY_SYNC: Final = "--cuda-sync waited for the device"
+# With the other of two cores busy, and hardly a wait for one, equal runs of 2 ms steps differed by
+# up to 10 % (benchmarks/compare_false_alarms.py).
+_SHARED_COST: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +119,11 @@ class ComparedRun:
         return min(max(workers or 1, 1), max(self.steady_steps(), 1))
 
     def contention(self) -> float:
-        """Returns the share of the time in which other processes may have held the run up.
+        """Returns by what share other processes may have made the run longer.
 
-        They did where somebody waited for a core while others had them: never more than the CPU
-        that others used, nor than the kernel saw somebody wait. 0 where neither is known.
+        Where somebody waited for a core while others had them: by the CPU that others used, or the
+        time that the kernel saw somebody wait, whichever is less. By some of it in any case: busy
+        cores share caches, memory and clocks. 0 where nothing is known.
         """
         system = self.summary.system
         if system is None:
@@ -131,7 +135,7 @@ class ComparedRun:
         if whole is None or own is None or not isinstance(cores, list) or not cores:
             return 0.0
         others = min(max((whole - own / len(cores)) / 100, 0.0), 1.0)
-        return others if waited is None else min(others, waited)
+        return others if waited is None else max(min(others, waited), _SHARED_COST * others)
 
 
 def read_compared_run(directory: RunDirectory, summary: RunSummary) -> ComparedRun:

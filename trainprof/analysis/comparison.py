@@ -144,7 +144,7 @@ def basis(comparison: Comparison) -> list[str]:
     if speedup.chance is None:
         counts = f"{len(comparison.base)} and {len(comparison.other)} runs"
         return [f"{counts}: the interval is that of their spread"]
-    told = f"one run each: differences under {speedup.chance.share * 100:.0f} % can be chance"
+    told = f"one run each: differences under {speedup.chance.share * 100:.2g} % can be chance"
     if speedup.chance.share > LEAST_CHANCE:
         told += f" ({speedup.chance.why})"
     return [f"{told}; three runs each tell smaller ones: {REPEATED}"]

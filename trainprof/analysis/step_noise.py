@@ -27,7 +27,7 @@ CONFIDENCE: Final = 0.95
 # Quantiles need the steps themselves, which costs more.
 _QUANTILE_DRAWS: Final = 200
 _QUANTILE_STEPS: Final = 20_000
-_FEWEST_BLOCKS: Final = 10
+_FEWEST_BLOCKS: Final = 6
 # Steps so little alike count as independent.
 _UNLIKE: Final = 0.1
 _SEED: Final = 20_261_121  # the same runs give the same interval
@@ -37,8 +37,8 @@ _NORMAL: Final = 1.959964
 def block_length(steps: Floats, *, cycle: int = 1) -> int:
     """Returns how many steps in a row are drawn together.
 
-    As many as it takes until two steps are unlike, at least the square root of their number, in
-    whole cycles; and never so many that fewer than ten blocks remain.
+    Three times as many as it takes until two steps are unlike, at least the square root of their
+    number, in whole cycles; and never so many that fewer than six blocks remain.
 
     Args:
         steps: Durations in order of time, shape (n,).
@@ -46,7 +46,7 @@ def block_length(steps: Floats, *, cycle: int = 1) -> int:
     """
     count = len(steps)
     longest = max(count // _FEWEST_BLOCKS, 1)
-    length = max(2 * _alike_for(steps, longest), math.ceil(math.sqrt(count)))
+    length = max(3 * _alike_for(steps, longest), math.ceil(math.sqrt(count)))
     length = math.ceil(length / cycle) * cycle
     return max(min(length, longest), 1)
 
@@ -115,18 +115,17 @@ class Resampling:
         return float(self.means(self._steps).std())
 
 
-def half_split_drift(steps: Floats, standard_error: float) -> float:
-    """Returns by what share the two halves of a run differ, 0 where their noise explains it.
+def half_split_drift(steps: Floats, *, cycle: int = 1) -> float:
+    """Returns by what share the two halves of a run differ, 0 where their own noise explains it.
 
     Args:
-        steps: Durations in order of time, shape (n,).
-        standard_error: Of their mean.
+        steps: Durations in order of time, shape (n,), n > 1.
+        cycle: As `block_length` takes it.
     """
-    half = len(steps) // 2
-    first, second = float(steps[:half].mean()), float(steps[half:].mean())
+    halves = steps[: len(steps) // 2], steps[len(steps) // 2 :]
+    first, second = (float(half.mean()) for half in halves)
     if first <= 0 or second <= 0:
         return 0.0
-    # The mean of a half varies by sqrt(2) times that of the whole, the difference of two by 2.
-    explained = _NORMAL * 2 * standard_error / float(steps.mean())
+    errors = [Resampling(half, cycle=cycle).standard_error() / half.mean() for half in halves]
     apart = abs(math.log(second / first))
-    return apart if apart > explained else 0.0
+    return apart if apart > _NORMAL * math.hypot(*errors) else 0.0
