@@ -63,12 +63,13 @@ def discrepancies(base: Sequence[ComparedRun], other: Sequence[ComparedRun]) -> 
     for side, runs in (("BASE", base), ("OTHER", other)):
         found += [told for run in runs for told in _of_one(_called(side, run, runs), run)]
     found += [*_lengths(base, other), *_caches(base, other), *_order(base, other)]
+    found += _summaries_alone(base, other)
     order = (SLOWED, SHORT, WORK, GROUND, SETTING, REMARK)
     return sorted(found, key=lambda told: order.index(told.kind))
 
 
 def _called(side: str, run: ComparedRun, runs: Sequence[ComparedRun]) -> str:
-    return side if len(runs) == 1 else f"{run.name} of {side}"
+    return side if len(runs) == 1 else f"run {run.name} of {side}"
 
 
 def _compared(
@@ -246,8 +247,6 @@ def _of_one(called: str, run: ComparedRun) -> list[Discrepancy]:
     if steps < MIN_STEADY_STEPS:
         why = f"{called} has {steps} steady steps; it takes {MIN_STEADY_STEPS}"
         found.append(_said("steady steps", SHORT, why))
-    elif run.series is None:
-        found.append(_said("events", REMARK, f"of {called} only the summary is left"))
     end = run.summary.run.exit
     if end.reason not in ("completed", "limit"):
         detail = f" ({end.detail})" if end.detail else ""
@@ -257,6 +256,17 @@ def _of_one(called: str, run: ComparedRun) -> list[Discrepancy]:
 
 def _said(what: str, kind: str, text: str) -> Discrepancy:
     return Discrepancy(what, kind, "", "", text)
+
+
+def _summaries_alone(
+    base: Sequence[ComparedRun], other: Sequence[ComparedRun]
+) -> list[Discrepancy]:
+    runs = [*base, *other]
+    bare = [run.name for run in runs if run.series is None]
+    if not bare:
+        return []
+    which = "all runs" if len(bare) == len(runs) else ", ".join(bare)
+    return [_said("events", REMARK, f"of {which} only the summary is left")]
 
 
 def _lengths(base: Sequence[ComparedRun], other: Sequence[ComparedRun]) -> list[Discrepancy]:

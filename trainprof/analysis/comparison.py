@@ -142,8 +142,8 @@ def basis(comparison: Comparison) -> list[str]:
     if speedup.why_unknown is not None:
         return [f"no verdict: {speedup.why_unknown}"]
     if speedup.chance is None:
-        counts = f"{len(comparison.base)} and {len(comparison.other)} runs"
-        return [f"{counts}: the interval is that of their spread"]
+        counted = [sum(run.is_telling() for run in s) for s in (comparison.base, comparison.other)]
+        return [f"{counted[0]} and {counted[1]} runs: the interval is that of their spread"]
     told = f"one run each: differences under {speedup.chance.share * 100:.2g} % can be chance"
     if speedup.chance.share > LEAST_CHANCE:
         told += f" ({speedup.chance.why})"

@@ -27,7 +27,7 @@ _BLANK: Final = (Text(),)
 _LABEL_CELLS: Final = 25
 _VALUE_CELLS: Final = 8
 _CHANGE_CELLS: Final = 7
-_INTERVAL_CELLS: Final = 14
+_INTERVAL_CELLS: Final = 16
 _VERDICT_CELLS: Final = max(map(len, VERDICT_WORDS.values()))
 
 

@@ -34,6 +34,7 @@ NONE_GIVEN: Final = "-"
 _FOLD_BELOW_SHARE: Final = 0.02
 # An interval so wide says that nothing is known, not that nothing was changed.
 _NOISY: Final = 1.25
+_FACTORS_FROM: Final = 1.2
 _PART: Final = "per_step_s."
 
 _STEP_LABELS: Final = {
@@ -93,26 +94,63 @@ class Table:
 
 def headline(comparison: Comparison) -> str:
     """Returns the answer in one sentence: how much faster or slower, and how sure that is."""
-    speedup = comparison.speedup
-    per = "samples" if comparison.measured_by == BY_SAMPLE else "steps"
-    if speedup.low is None or speedup.mid is None or speedup.high is None:
-        return f"NO VERDICT: {speedup.why_unknown or 'the noise is not known'}"
-    between = f"{_times(speedup.low)} to {_times(speedup.high)}"
-    if speedup.verdict == NO_VISIBLE_DIFFERENCE and speedup.high > _NOISY * speedup.low:
+    found = comparison.speedup
+    if found.low is None or found.mid is None or found.high is None:
+        return f"NO VERDICT: {found.why_unknown or 'the noise is not known'}"
+    if found.verdict == FASTER:
+        times = _instead(comparison)
+        tail = f"; a {comparison.measured_by} takes {times}" if times else ""
+        return f"OTHER IS FASTER: {_faster(comparison)}{tail}"
+    told, between = _longer(found.mid), _between(1 / found.high - 1, 1 / found.low - 1)
+    if found.verdict == SLOWER:
+        times = _instead(comparison)
         return (
-            f"TOO NOISY TO TELL: OTHER made {_times(speedup.mid)} times as many {per} a second, "
-            f"but {between} would fit what was measured"
+            f"OTHER IS SLOWER: a {comparison.measured_by} takes {told} ({between}, 95 % sure)"
+            f"{f': {times}' if times else ''}"
         )
-    if speedup.verdict == NO_VISIBLE_DIFFERENCE:
+    if found.high > _NOISY * found.low:
         return (
-            f"NO VISIBLE DIFFERENCE: OTHER makes {_times(speedup.mid)} times as many {per} a "
-            f"second, and {between} would fit what was measured"
+            f"TOO NOISY TO TELL: a {comparison.measured_by} took {told}, but anything from "
+            f"{between} would fit what was measured"
         )
-    word = "FASTER" if speedup.verdict == FASTER else "SLOWER"
     return (
-        f"OTHER IS {word}: {_times(speedup.mid)} times as many {per} a second "
-        f"({between}, 95 % sure)"
+        f"NO VISIBLE DIFFERENCE: a {comparison.measured_by} takes {told}, and "
+        f"{between} would fit what was measured"
     )
+
+
+def _faster(comparison: Comparison) -> str:
+    """Factors from 1.2 on, percent below: as people say it."""
+    found, per = comparison.speedup, f"{comparison.measured_by}s"
+    assert found.low is not None
+    assert found.mid is not None
+    assert found.high is not None
+    if found.mid >= _FACTORS_FROM:
+        between = f"{_times(found.low)} to {_times(found.high)}"
+        return f"{_times(found.mid)} times as many {per} a second ({between}, 95 % sure)"
+    between = _between(found.low - 1, found.high - 1)
+    return f"{_share(found.mid - 1).lstrip('+')} % more {per} a second ({between}, 95 % sure)"
+
+
+def _longer(speedup: float) -> str:
+    """How much longer a step takes that is made so many times as fast."""
+    change = 1 / speedup - 1
+    if change >= _FACTORS_FROM:
+        return f"{_times(1 + change)} times as long"
+    return f"{_share(abs(change)).lstrip('+')} % {'longer' if change >= 0 else 'less time'}"
+
+
+def _between(low: float, high: float) -> str:
+    if high >= _FACTORS_FROM:
+        return f"{_times(1 + low)} to {_times(1 + high)} times"
+    return f"{_share(low)} to {_share(high)} %"
+
+
+def _instead(comparison: Comparison) -> str:
+    one = comparison.metric(f"{comparison.measured_by}_s")
+    if one is None or one.base is None or one.other is None:
+        return ""
+    return f"{seconds(one.other)} instead of {seconds(one.base)}"
 
 
 def unlike(comparison: Comparison) -> str | None:
@@ -223,7 +261,7 @@ def _ledger_rows(comparison: Comparison, *, verbose: bool) -> list[Row]:
                 scale.written(in_base),
                 scale.written(in_other),
                 _signed(scale.written(in_other - in_base)),
-                _interval(one),
+                _interval_in(one, scale),
                 one.verdict,
             )
         )
@@ -313,6 +351,15 @@ def _interval(metric: Metric) -> str:
     if metric.high >= 99.95:
         return ""
     return f"{_share(metric.low)} to {_share(metric.high)} %"
+
+
+def _interval_in(metric: Metric, scale: Scale) -> str:
+    """The interval of a part in the unit of its column."""
+    if metric.low is None or metric.high is None or metric.base is None:
+        return ""
+    bounds = [share * metric.base / scale.factor for share in (metric.low, metric.high)]
+    low, high = (_signed(scale.written(round(bound * 10**scale.decimals))) for bound in bounds)
+    return f"{low} to {high}"
 
 
 def _share(share: float) -> str:

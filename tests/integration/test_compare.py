@@ -1,0 +1,46 @@
+"""Real runs compared: what the script planted, and what it changed besides."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from support.session import run_under
+
+# A step sleeps so many ms: on a busy machine longer, but by 20 ms more in OTHER than in BASE.
+SCRIPT = """
+import sys, time, torch
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(40):
+    time.sleep(float(sys.argv[1]) / 1e3)
+    loss = model(torch.randn(8, 4)).sum()
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+"""
+
+
+def compared(directory: Path, *words: str) -> tuple[dict[str, Any], int]:
+    command = [sys.executable, "-m", "trainprof", "compare", *words, "--format", "json"]
+    done = subprocess.run(
+        command, cwd=directory, capture_output=True, text=True, timeout=60, check=False
+    )
+    return json.loads(done.stdout), done.returncode
+
+
+def test_a_step_that_sleeps_longer_is_slower_and_trips_the_gate(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    assert run_under([script, "2"], tmp_path, tmp_path / "a").returncode == 0
+    script.write_text(SCRIPT + "# changed\n")
+    assert run_under([script, "22"], tmp_path, tmp_path / "b").returncode == 0
+    told, status = compared(tmp_path, "a", "b")
+    assert status == 0
+    step = next(one for one in told["metrics"] if one["name"] == "step_s")
+    assert step["other"] - step["base"] > 0.015
+    assert not told["comparable"]
+    assert told["notes"][:2] == ["The script's text differs", "Changed: arguments 2 -> 22"]
+    back, _ = compared(tmp_path, "b", "a")
+    assert back["speedup"]["mid"] > 1
