@@ -21,9 +21,16 @@ from trainprof.record.run_directory import RunDirectory
 # Synchronized runs drain the device's queue, timed lines slow Python: neither tells of the pace.
 SLOWED_BY_LINES: Final = "its lines were timed"
 SLOWED_BY_SYNC: Final = "--cuda-sync waited for the device"
-# With the other of two cores busy, and hardly a wait for one, equal runs of 2 ms steps differed by
-# up to 10 % (benchmarks/compare_false_alarms.py).
+# What busy neighbours cost through caches, memory and clocks, where nobody waits for a core: with
+# the other of two cores busy, equal runs of 2 ms steps differed by up to 10 %
+# (benchmarks/compare_false_alarms.py).
 _SHARED_COST: Final = 0.2
+# What it costs when they take the core: torch's threads wait for one another, so that a step takes
+# far longer than the share that was taken. With a third taken from sample_scripts/healthy.py its
+# mean step became four times as long.
+_STALL_POWER: Final = 3
+_MOST_TAKEN: Final = 0.9
+_FULL_PERCENT: Final = 90.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +109,7 @@ class ComparedRun:
         if mean_s is None:
             return None
         steps_s = self.series.steady_s if self.series is not None else None
-        return Pace(mean_s, steps_s, self.cycle(), self.contention())
+        return Pace(mean_s, steps_s, self.cycle(), self.disturbance())
 
     def loop_pace(self) -> Pace | None:
         """The same of all steps: with warm-up and starts of passes, without evaluation."""
@@ -110,7 +117,7 @@ class ComparedRun:
             return None
         steps_s: Floats = self.series.all_s
         mean_s = float(steps_s.mean())
-        return Pace(mean_s, steps_s, self.cycle(), self.contention()) if mean_s > 0 else None
+        return Pace(mean_s, steps_s, self.cycle(), self.disturbance()) if mean_s > 0 else None
 
     def cycle(self) -> int:
         """Returns after how many steps waits repeat: loader workers take turns."""
@@ -118,12 +125,11 @@ class ComparedRun:
         workers = integer(feeder.num_workers) if feeder is not None else None
         return min(max(workers or 1, 1), max(self.steady_steps(), 1))
 
-    def contention(self) -> float:
+    def disturbance(self) -> float:
         """Returns by what share other processes may have made the run longer.
 
-        Where somebody waited for a core while others had them: by the CPU that others used, or the
-        time that the kernel saw somebody wait, whichever is less. By some of it in any case: busy
-        cores share caches, memory and clocks. 0 where nothing is known.
+        Taken from it was at most the CPU that others used, and no more of the time than somebody
+        waited for a core. 0 where nothing is known.
         """
         system = self.summary.system
         if system is None:
@@ -135,7 +141,10 @@ class ComparedRun:
         if whole is None or own is None or not isinstance(cores, list) or not cores:
             return 0.0
         others = min(max((whole - own / len(cores)) / 100, 0.0), 1.0)
-        return others if waited is None else max(min(others, waited), _SHARED_COST * others)
+        if waited is None:
+            waited = 1.0 if whole >= _FULL_PERCENT else 0.0
+        taken = min(others, waited, _MOST_TAKEN)
+        return max((1 - taken) ** -_STALL_POWER - 1, _SHARED_COST * others)
 
 
 def read_compared_run(directory: RunDirectory, summary: RunSummary) -> ComparedRun:

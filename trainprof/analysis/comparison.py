@@ -144,7 +144,9 @@ def basis(comparison: Comparison) -> list[str]:
     if speedup.chance is None:
         counted = [sum(run.is_telling() for run in s) for s in (comparison.base, comparison.other)]
         return [f"{counted[0]} and {counted[1]} runs: the interval is that of their spread"]
-    told = f"one run each: differences under {speedup.chance.share * 100:.2g} % can be chance"
+    share = speedup.chance.share * 100
+    number = f"{share:.2g}" if share < 10 else f"{share:.0f}"
+    told = f"one run each: differences under {number} % can be chance"
     if speedup.chance.share > LEAST_CHANCE:
         told += f" ({speedup.chance.why})"
     return [f"{told}; three runs each tell smaller ones: {REPEATED}"]
@@ -231,7 +233,7 @@ def _mean_samples(side: Sequence[ComparedRun]) -> float | None:
 
 def _per_sample(pace: Pace, samples: float) -> Pace:
     steps_s = None if pace.steps_s is None else pace.steps_s / samples
-    return Pace(pace.mean_s / samples, steps_s, pace.cycle, pace.contention)
+    return Pace(pace.mean_s / samples, steps_s, pace.cycle, pace.disturbance)
 
 
 def _step_metrics(sides: _Sides) -> list[Metric]:

@@ -42,13 +42,13 @@ class Pace:
         mean_s: Of its steady steps.
         steps_s: Each of them in order of time, shape (n,); None where only the mean is left.
         cycle: Steps after which waits repeat: workers of the loader that feeds training.
-        contention: Share of the time in which other processes may have held it up, 0 to 1.
+        disturbance: Share by which other processes may have made the run longer.
     """
 
     mean_s: float
     steps_s: Floats | None
     cycle: int = 1
-    contention: float = 0.0
+    disturbance: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ def chance_of(base: Sequence[Pace], other: Sequence[Pace]) -> Chance:
     """
     found = [Chance(LEAST_CHANCE, "as runs on a quiet machine do")]
     for pace in (*base, *other):
-        found.append(Chance(pace.contention, "other processes kept the CPU busy"))
+        found.append(Chance(pace.disturbance, "other processes kept the CPU busy"))
         if pace.steps_s is not None and len(pace.steps_s) >= MIN_STEADY_STEPS:
             drift = half_split_drift(pace.steps_s, cycle=pace.cycle)
             found.append(Chance(_DRIFT_COUNTS * drift, "step times drifted inside a run"))

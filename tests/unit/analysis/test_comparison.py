@@ -213,10 +213,8 @@ def test_the_machine_side_by_side() -> None:
 
 
 def test_other_processes_make_an_interval_wider() -> None:
-    quiet = made_up(summaries.slow_loader(), "a")
-    assert quiet.contention() == pytest.approx(0.01)  # as long as somebody waited for a core
-
     def beside(host: float, waited: float | None) -> float:
+        """The run keeps one of two cores busy, the whole host is busy to so many percent."""
         cpu = {
             "host_percent": {"mean": host},
             "tree_percent": {"mean": 100.0},
@@ -224,15 +222,17 @@ def test_other_processes_make_an_interval_wider() -> None:
             "pressure_some_share": waited,
         }
         system = summaries.system(cpu=cpu)
-        return made_up(replace(summaries.slow_loader(), system=system), "b").contention()
+        return made_up(replace(summaries.slow_loader(), system=system), "b").disturbance()
 
-    assert beside(50.0, 0.0) == 0  # all of it is the run's own
-    assert beside(90.0, 0.3) == pytest.approx(0.3)
-    assert beside(90.0, 0.7) == pytest.approx(0.4)
-    assert beside(90.0, None) == pytest.approx(0.4)
-    assert beside(90.0, 0.0) == pytest.approx(0.08)
+    assert beside(50.0, 0.6) == 0  # all of it is the run's own
+    assert beside(60.0, 0.0) == pytest.approx(0.02)  # nobody waited for a core
+    assert beside(90.0, 0.2) == pytest.approx(0.8**-3 - 1)
+    assert beside(90.0, 0.7) == pytest.approx(0.6**-3 - 1)  # others had 40 % of the CPU
+    # Where the kernel does not tell who waited, somebody did if no core was free.
+    assert beside(95.0, None) == pytest.approx(0.55**-3 - 1)
+    assert beside(80.0, None) == pytest.approx(0.06)
     unknown = replace(summaries.slow_loader(), system=None)
-    assert made_up(unknown, "b").contention() == 0
+    assert made_up(unknown, "b").disturbance() == 0
 
 
 def test_repeated_runs_are_the_units() -> None:

@@ -138,7 +138,7 @@ def test_a_pair_of_means_alone_gives_no_verdict() -> None:
 def test_what_two_runs_may_differ_by_grows_with_what_disturbs_them() -> None:
     quiet = even(0.1)
     assert chance_of([quiet], [quiet]).share == LEAST_CHANCE
-    busy = chance_of([quiet], [replace(quiet, contention=0.4)])
+    busy = chance_of([quiet], [replace(quiet, disturbance=0.4)])
     assert (busy.share, busy.why) == (0.4, "other processes kept the CPU busy")
     drifted = Pace(0.105, np.repeat([0.100, 0.110], 50))
     drift = chance_of([quiet], [drifted])
@@ -150,7 +150,7 @@ def test_what_two_runs_may_differ_by_grows_with_what_disturbs_them() -> None:
 def test_a_busy_machine_hides_what_a_quiet_one_shows() -> None:
     base, other = even(0.100), even(0.115)
     assert speed_up([base], [other]).verdict == SLOWER
-    loud = speed_up([replace(base, contention=0.3)], [other])
+    loud = speed_up([replace(base, disturbance=0.3)], [other])
     assert loud.verdict == NO_VISIBLE_DIFFERENCE
 
 
