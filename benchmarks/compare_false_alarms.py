@@ -136,6 +136,9 @@ def main() -> None:
     parser.add_argument("--real", type=int, default=10)
     arguments = parser.parse_args()
     print(f"{os.cpu_count()} cores, {arguments.pairs} simulated pairs of {STEPS} steps a run")
+    if not arguments.pairs:
+        real_rates(arguments.real)
+        return
     print(f"{'':<16}{'runs a side':>12}{'false alarms':>14}{f'{PLANTED:.0%} found':>12}")
     for name, noise in CASES.items():
         for repeats in REPEATS:

@@ -248,7 +248,9 @@ def _of_one(called: str, run: ComparedRun) -> list[Discrepancy]:
         why = f"{called} has {steps} steady steps; it takes {MIN_STEADY_STEPS}"
         found.append(_said("steady steps", SHORT, why))
     end = run.summary.run.exit
-    if end.reason not in ("completed", "limit"):
+    if end.reason == "running":
+        found.append(_said("end", REMARK, f"{called} is still running"))
+    elif end.reason not in ("completed", "limit"):
         detail = f" ({end.detail})" if end.detail else ""
         found.append(_said("end", REMARK, f"{called} did not end by itself: {end.reason}{detail}"))
     return found

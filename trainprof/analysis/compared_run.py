@@ -153,9 +153,9 @@ def read_compared_run(directory: RunDirectory, summary: RunSummary) -> ComparedR
     Raises:
         OSError: If a file is there but cannot be read.
     """
-    return ComparedRun(
-        summary, read_step_series(directory), manifest_of(directory), str(directory.path)
-    )
+    # Ranks that each had a trainprof of its own were started alike.
+    manifest = manifest_of(directory) or manifest_of(RunDirectory(directory.ranks / "0"))
+    return ComparedRun(summary, read_step_series(directory), manifest, str(directory.path))
 
 
 def _mean(told: Any) -> float | None:

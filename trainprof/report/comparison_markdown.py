@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from trainprof.analysis.comparison import Comparison
 from trainprof.analysis.speedup import NO_VISIBLE_DIFFERENCE
 from trainprof.report.comparison_rows import (
+    REMARK_CELLS,
     VERDICT_WORDS,
     headline,
     remarks,
@@ -16,6 +17,7 @@ from trainprof.report.comparison_rows import (
     unlike,
 )
 from trainprof.report.markdown import escaped
+from trainprof.report.safe_text import clip_end
 
 _WORDS: Final = {**VERDICT_WORDS, NO_VISIBLE_DIFFERENCE: "may be chance"}
 _SHORT: Final = ("A steady step", "Where it goes", "Machine")
@@ -34,7 +36,8 @@ def _comment(comparison: Comparison, *, verbose: bool) -> str:
         f"**{escaped(headline(comparison))}**",
         f"BASE {escaped(side(comparison.base))}, OTHER {escaped(side(comparison.other))}",
         "\n".join(
-            f"- {escaped(f'{label}: {sentence}')}" for label, sentence in remarks(comparison)
+            f"- {escaped(clip_end(f'{label}: {sentence}', REMARK_CELLS))}"
+            for label, sentence in remarks(comparison)
         ),
         _table(comparison, verbose=verbose),
     ]
@@ -64,5 +67,5 @@ def _table(comparison: Comparison, *, verbose: bool) -> str:
     return "\n".join(lines)
 
 
-def _cells(cells: Sequence[str] | object) -> str:
-    return f"| {' | '.join(cells)} |"  # type: ignore[arg-type]
+def _cells(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"

@@ -11,6 +11,7 @@ from rich.text import Text
 from trainprof.analysis.comparison import Comparison
 from trainprof.analysis.speedup import FASTER, SLOWER
 from trainprof.report.comparison_rows import (
+    REMARK_CELLS,
     VERDICT_WORDS,
     Table,
     headline,
@@ -75,7 +76,7 @@ def _page(comparison: Comparison, page: Page) -> list[Text]:
     lines += page.paragraph(headline(comparison), style=style)
     lines += _BLANK
     for label, sentence in remarks(comparison):
-        lines += page.labelled(label, sentence.split(", "))
+        lines += page.labelled(label, page.shortened(sentence, REMARK_CELLS).split(", "))
     for table in tables(comparison, verbose=page.verbose):
         lines += [*_BLANK, *_table(table, page)]
     return lines

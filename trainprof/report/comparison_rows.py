@@ -31,6 +31,8 @@ VERDICT_WORDS: Final = {
     UNKNOWN: "",
 }
 NONE_GIVEN: Final = "-"
+# Somebody's arguments may be long; the JSON has them whole.
+REMARK_CELLS: Final = 300
 _FOLD_BELOW_SHARE: Final = 0.02
 # An interval so wide says that nothing is known, not that nothing was changed.
 _NOISY: Final = 1.25

@@ -11,7 +11,10 @@ import pytest
 from support.compared_runs import recorded, steps_of
 from support.events import MS
 
+from trainprof.analysis.summarize import summarize
+from trainprof.analysis.summary import to_jsonable
 from trainprof.cli.app import run_command
+from trainprof.record.run_directory import RunDirectory, write_json
 
 Captured = pytest.CaptureFixture[str]
 
@@ -155,3 +158,27 @@ def test_markdown_on_stdout(capsys: Captured) -> None:
     out = capsys.readouterr().out
     assert out.startswith("**OTHER IS SLOWER: a step takes 69 % longer")
     assert "| **A steady step** |" in out
+
+
+def test_of_deleted_events_the_means_are_left(runs: Path, capsys: Captured) -> None:
+    for name in ("a1", "a2", "a3", "b1", "b2", "b3"):
+        directory = RunDirectory(runs / name)
+        write_json(directory.summary, to_jsonable(summarize(directory)))
+        shutil.rmtree(directory.events)
+    pair = told(capsys, "a1", "b1")
+    assert (pair["comparable"], pair["verdict"]) == (True, "unknown")
+    assert str(pair["why_unknown"]).startswith("what the single steps took is not known")
+    sides = [word for name in ("a1", "a2", "a3") for word in ("--base", name)]
+    sides += [word for name in ("b1", "b2", "b3") for word in ("--other", name)]
+    assert told(capsys, *sides)["verdict"] == "slower"
+
+
+def test_the_ranks_of_a_launcher_are_one_run(runs: Path, capsys: Captured) -> None:
+    for name in ("a1", "b1"):
+        (runs / name / "ranks").mkdir(parents=True)
+        for part in ("manifest.json", "events", "samples"):
+            (runs / name / "ranks" / "0").mkdir(exist_ok=True)
+            os.rename(runs / name / part, runs / name / "ranks" / "0" / part)
+    found = told(capsys, "a1", "b1")
+    assert found["verdict"] == "slower"
+    assert found["comparable"] is True
