@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
@@ -246,7 +245,7 @@ def _step_metrics(sides: _Sides) -> list[Metric]:
     metrics = [_of_time("step_s", times, step, verdict=by_step)]
     metrics += _quantile_metrics(sides, verdict=by_step)
     samples = [_mean_samples(side) for side in (base, other)]
-    means = [_geometric_mean(side) for side in times]
+    means = [_mean(side) for side in times]
     if None not in (*samples, *means):
         per_sample = [m / s for m, s in zip(means, samples, strict=True) if m and s]
         metrics.append(_of_time("sample_s", [[one] for one in per_sample], sample))
@@ -269,7 +268,7 @@ def _of_time(
     verdict: str | None = None,
 ) -> Metric:
     """A time whose inverse `found` speaks of."""
-    base, other = (_geometric_mean(side) for side in values)
+    base, other = (_mean(side) for side in values)
     change = _relative_change(base, other)
     low = None if found.high is None else 1 / found.high - 1
     high = None if found.low is None else 1 / found.low - 1
@@ -284,11 +283,10 @@ def _of_rate(name: str, values: Sequence[float], found: SpeedUp) -> Metric:
     return Metric(name, STEP_GROUP, base, other, change, low, high, found.verdict, HIGHER)
 
 
-def _geometric_mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None and value > 0]
-    if not known or len(known) < len(values):
-        return None
-    return math.exp(fmean(map(math.log, known)))
+def _mean(values: Sequence[float | None]) -> float | None:
+    """None where one of them is not known."""
+    known = [value for value in values if value is not None]
+    return fmean(known) if known and len(known) == len(values) else None
 
 
 def _relative_change(base: float | None, other: float | None) -> float | None:
@@ -311,7 +309,7 @@ def _quantile_metrics(sides: _Sides, *, verdict: str | None) -> list[Metric]:
         if not is_known:
             continue
         found = difference(figures[0], figures[1], chance=sides.chance)
-        means = [_geometric_mean([one.value for one in side]) for side in figures]
+        means = [_mean([one.value for one in side]) for side in figures]
         metrics.append(_metric(name, STEP_GROUP, means, found, sides, LOWER, verdict))
     return metrics
 

@@ -112,7 +112,7 @@ def speed_up(base: Sequence[Pace], other: Sequence[Pace]) -> SpeedUp:
         base: Runs of one setting, one or more.
         other: Runs of the other.
     """
-    middle = math.exp(_mean_log(base) - _mean_log(other))
+    middle = _mean_step(base) / _mean_step(other)
     short = [p for p in (*base, *other) if p.steps_s is not None]
     fewest = min((len(p.steps_s) for p in short if p.steps_s is not None), default=None)
     if fewest is not None and fewest < MIN_STEADY_STEPS:
@@ -185,7 +185,7 @@ def difference(
     values_o = np.array([one.value for one in other])
     mean_b, mean_o = float(values_b.mean()), float(values_o.mean())
     by_factor = not is_part and min(values_b.min(), values_o.min()) > 0
-    apart = _apart(values_b, values_o, by_factor)
+    apart = math.log(mean_o / mean_b) if by_factor else mean_o - mean_b
     spread = _spread(base, other, by_factor)
     if spread is None:
         change = math.expm1(apart) if by_factor else _relative(apart, mean_b)
@@ -203,12 +203,6 @@ def difference(
     return Difference(
         _relative(apart, mean_b), _relative(least, mean_b), _relative(high, mean_b), verdict
     )
-
-
-def _apart(base: Floats, other: Floats, by_factor: bool) -> float:
-    if by_factor:
-        return float(np.log(other).mean() - np.log(base).mean())
-    return float(other.mean() - base.mean())
 
 
 def _relative(value: float, mean: float) -> float | None:
@@ -257,10 +251,12 @@ def _half_between_runs(base: Sequence[Sampled], other: Sequence[Sampled], by_fac
 
 
 def _variance(side: Sequence[Sampled], by_factor: bool) -> float:
+    """Returns that of a run's figure, or of its logarithm, to first order."""
     values = np.array([one.value for one in side])
-    between = float(np.var(np.log(values) if by_factor else values, ddof=1)) if len(side) > 1 else 0
-    inside = [np.var(_scaled(one.draws, by_factor)) for one in side if one.draws is not None]
-    return max(between, float(np.mean(inside)) if inside else 0.0)
+    between = float(np.var(values, ddof=1)) if len(side) > 1 else 0.0
+    inside = [np.var(one.draws) for one in side if one.draws is not None]
+    largest = max(between, float(np.mean(inside)) if inside else 0.0)
+    return largest / float(values.mean()) ** 2 if by_factor else largest
 
 
 def _scaled(draws: Floats, by_factor: bool) -> Floats:
@@ -270,5 +266,5 @@ def _scaled(draws: Floats, by_factor: bool) -> Floats:
     return np.log(np.maximum(draws, least))
 
 
-def _mean_log(side: Sequence[Pace]) -> float:
-    return float(np.log([pace.mean_s for pace in side]).mean())
+def _mean_step(side: Sequence[Pace]) -> float:
+    return float(np.mean([pace.mean_s for pace in side]))

@@ -49,7 +49,7 @@ def compare(
     runs: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="BASE OTHER...",
+            metavar="BASE OTHER",
             help="Runs as `report` takes them; each OTHER is compared with BASE.",
             show_default=False,
         ),

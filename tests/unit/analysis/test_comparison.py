@@ -238,8 +238,8 @@ def test_other_processes_make_an_interval_wider() -> None:
 def test_repeated_runs_are_the_units() -> None:
     found = repeated()
     # A step of 225.7 ms, and one of 57.3 ms; their runs differ by the same factors.
-    logs = np.log([0.99, 1.0, 1.012])
-    half = 2.7764 * math.sqrt(2 * np.var(logs, ddof=1) / 3)
+    factors = np.array([0.99, 1.0, 1.012])
+    half = 2.7764 * math.sqrt(2 * np.var(factors / factors.mean(), ddof=1) / 3)
     assert found.speedup.mid is not None
     assert found.speedup.high == pytest.approx(found.speedup.mid * math.exp(half), rel=1e-4)
     assert found.speedup.chance is None

@@ -95,14 +95,21 @@ def test_a_difference_smaller_than_chance_is_not_told_by_a_pair_but_by_groups() 
 
 
 def test_the_spread_of_runs_is_welchs_interval() -> None:
-    logs = np.array([0.0, 0.01, 0.02])
-    base = [Pace(float(np.exp(x)), None) for x in logs]
-    other = [Pace(float(np.exp(x + 0.05)), None) for x in logs]
+    factors = np.array([0.99, 1.0, 1.01])
+    base = [Pace(float(factor), None) for factor in factors]
+    other = [Pace(float(1.05 * factor), None) for factor in factors]
     found = speed_up(base, other)
     # Both spreads are 0.01; equal ones have 4 degrees of freedom: t = 2.7764.
     half = 2.7764 * np.sqrt(2 * 0.01**2 / 3)
-    assert np.log(found.high) == pytest.approx(-0.05 + half, abs=1e-5)
-    assert np.log(found.low) == pytest.approx(-0.05 - half, abs=1e-5)
+    assert found.mid == pytest.approx(1 / 1.05)
+    assert np.log(found.high) == pytest.approx(-np.log(1.05) + half, abs=1e-5)
+    assert np.log(found.low) == pytest.approx(-np.log(1.05) - half, abs=1e-5)
+
+
+def test_what_is_compared_are_the_means_that_are_shown() -> None:
+    base = [Pace(one, None) for one in (0.1, 0.1, 0.4)]
+    other = [Pace(one, None) for one in (0.1, 0.1, 0.1)]
+    assert speed_up(base, other).mid == pytest.approx(2)
 
 
 def test_runs_that_agree_by_luck_are_no_surer_than_their_steps() -> None:
