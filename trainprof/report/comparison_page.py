@@ -25,7 +25,9 @@ from trainprof.report.safe_text import clip_start, one_line, with_safe_text
 
 _STYLES: Final = {FASTER: "bold green", SLOWER: "bold red"}
 _BLANK: Final = (Text(),)
+_NARROW: Final = 56
 _LABEL_CELLS: Final = 25
+_NARROW_LABEL_CELLS: Final = 12
 _VALUE_CELLS: Final = 8
 _CHANGE_CELLS: Final = 7
 _INTERVAL_CELLS: Final = 16
@@ -86,16 +88,19 @@ def _table(table: Table, page: Page) -> list[Text]:
     """All tables of a page have columns of the same widths, so that one reads down."""
     rows = table.rows
     words = [VERDICT_WORDS.get(row.verdict, "") for row in rows]
-    title = clip_start(one_line(table.title, unicode=page.unicode), _LABEL_CELLS)
+    is_narrow = page.width < _NARROW
+    label_cells = _NARROW_LABEL_CELLS if is_narrow else _LABEL_CELLS
+    value_cells = 0 if is_narrow else _VALUE_CELLS
+    title = clip_start(one_line(table.title, unicode=page.unicode), label_cells)
     columns = [
         Column(
-            title.ljust(_LABEL_CELLS),
+            title.ljust(label_cells),
             [f"  {row.label}" for row in rows],
             is_number=False,
             gives_way=True,
         ),
-        Column("BASE".rjust(_VALUE_CELLS), [row.base for row in rows]),
-        Column("OTHER".rjust(_VALUE_CELLS), [row.other for row in rows]),
+        Column("BASE".rjust(value_cells), [row.base for row in rows]),
+        Column("OTHER".rjust(value_cells), [row.other for row in rows]),
         Column("change".rjust(_CHANGE_CELLS), [row.change for row in rows]),
         Column("95 % sure".rjust(_INTERVAL_CELLS), [row.interval for row in rows], dropped=2),
         Column(" " * _VERDICT_CELLS, words, is_number=False, dropped=1),
