@@ -79,6 +79,11 @@ def read_recording(directory: RunDirectory) -> Recording:
     )
 
 
+def manifest_of(directory: RunDirectory) -> dict[str, Any]:
+    """Returns a run's manifest, {} where it is missing or damaged."""
+    return _manifest(directory.manifest, [])
+
+
 def _manifest(path: Path, damage: list[str]) -> dict[str, Any]:
     try:
         value = json.loads(read_run_file(path, _MAX_MANIFEST_BYTES))

@@ -12,6 +12,7 @@ import typer
 
 from trainprof import __version__
 from trainprof.cli.command_line import options_with_value, our_part, script_word, separated
+from trainprof.cli.compare import compare
 from trainprof.cli.lines import lines, names_saved_run, saved_lines
 from trainprof.cli.output import complain
 from trainprof.cli.report import report
@@ -19,7 +20,12 @@ from trainprof.cli.run import run
 from trainprof.record.errors import TrainprofError
 
 PROGRAM: Final = "trainprof"
-VERBS: Final[dict[str, Callable[..., object]]] = {"run": run, "lines": lines, "report": report}
+VERBS: Final[dict[str, Callable[..., object]]] = {
+    "run": run,
+    "lines": lines,
+    "report": report,
+    "compare": compare,
+}
 # Those that start a script: what follows SCRIPT is not ours, and a failure before it starts is 125.
 LAUNCHING_VERBS: Final = frozenset({"run", "lines"})
 # What `lines` is where its SCRIPT is a saved run.

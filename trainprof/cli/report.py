@@ -46,7 +46,7 @@ class Format(str, Enum):
 FORMATS: Final = tuple(format.value for format in Format)
 
 
-def _format(text: str) -> Format:
+def parse_format(text: str) -> Format:
     if text not in FORMATS:
         raise typer.BadParameter(f"{text!r} is none of {', '.join(FORMATS)}")
     return Format(text)
@@ -83,7 +83,7 @@ def report(
         Format,
         typer.Option(
             "--format",
-            parser=_format,
+            parser=parse_format,
             metavar="|".join(FORMATS),
             show_default=False,
             help=f"How to write it.  [default: {Format.TERMINAL.value}]",
@@ -212,6 +212,15 @@ def saved_summary(directory: RunDirectory) -> RunSummary | None:
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
         return None
     return None if summary.run.exit.reason == "running" else summary
+
+
+def summary_of(directory: RunDirectory) -> RunSummary:
+    """Returns the summary that the run left, else one made of what was recorded.
+
+    Raises:
+        RunDamaged: If a file of it cannot be read.
+    """
+    return saved_summary(directory) or _rebuilt_summary(directory, None, None)
 
 
 def _is_outdated(directory: RunDirectory) -> bool:

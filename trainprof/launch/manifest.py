@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
+import stat
 import sys
 from collections.abc import Mapping
 from datetime import datetime, timezone
@@ -17,6 +19,8 @@ from trainprof.launch.target import Target
 from trainprof.record.run_directory import MANIFEST_SCHEMA_VERSION
 
 NS: Final = 1_000_000_000
+# What people write stays far below.
+_LARGEST_SCRIPT_BYTES: Final = 1 << 24
 
 # With less than this share of memory available, an unexplained SIGKILL was probably for memory.
 SCARCE_MEMORY_SHARE: Final = 0.05
@@ -50,6 +54,7 @@ def opening_manifest(
         "name": name,
         "command": masked_argv(target.words),
         "script": masked_text(target.name),
+        "script_sha256": script_sha256(target),
         "cwd": _cwd(),
         "times": {
             "started_at": started.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
@@ -150,6 +155,32 @@ def kill_detail(*, oom_kills: int, available_share: float | None) -> str | None:
     if available_share is not None and available_share < SCARCE_MEMORY_SHARE:
         return f"probably out of memory: {available_share:.1%} of it was available before the end"
     return None
+
+
+def script_sha256(target: Target) -> str | None:
+    """Returns the digest of the script's text, None of a module or where it is no plain file.
+
+    Of a command such as torchrun, that of the Python file among its words.
+    """
+    if target.is_ours:
+        return None if target.words[0] == "-m" else _sha256(target.words[0])
+    return next((_sha256(word) for word in target.words if word.endswith(".py")), None)
+
+
+def _sha256(path: str) -> str | None:
+    descriptor = None
+    try:
+        # To read from a pipe would take the script away from Python, to open it might wait.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode) or found.st_size > _LARGEST_SCRIPT_BYTES:
+            return None
+        return hashlib.sha256(os.read(descriptor, _LARGEST_SCRIPT_BYTES)).hexdigest()
+    except (OSError, ValueError):
+        return None
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
 
 
 def _host() -> dict[str, Any]:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +14,7 @@ from trainprof.launch.manifest import (
     exit_reason,
     kill_detail,
     opening_manifest,
+    script_sha256,
 )
 from trainprof.launch.options import RunOptions
 from trainprof.launch.outcome import Outcome
@@ -32,6 +35,37 @@ ENDED = Outcome(
     signals_received=(),
 )
 TARGET = Target("/p", ("/p", "t.py"), ("t.py", "--token", "abc"), "t.py", "t", True)
+
+
+@pytest.fixture
+def in_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def ours(*words: str) -> Target:
+    return replace(TARGET, words=words)
+
+
+def test_the_scripts_text_is_told_by_its_digest(in_a_directory: Path) -> None:
+    (in_a_directory / "t.py").write_text("print()\n")
+    digest = hashlib.sha256(b"print()\n").hexdigest()
+    assert script_sha256(ours("t.py", "--lr", "1")) == digest
+    launcher = replace(ours("torchrun", "--standalone", "t.py", "x.py"), is_ours=False)
+    assert script_sha256(launcher) == digest
+    opening = opening_manifest(
+        ours("t.py"), RunOptions(("t.py",)), {}, name="t", spawned_ns=1, spawned_time_ns=1
+    )
+    assert opening["script_sha256"] == digest
+
+
+def test_what_is_no_plain_file_has_no_digest_and_is_not_read(in_a_directory: Path) -> None:
+    os.mkfifo("pipe.py")  # a script that is read away would be lost; to open it would wait
+    (in_a_directory / "folder").mkdir()
+    for word in ("pipe.py", "folder", "nowhere.py", "-", "a\0b.py"):
+        assert script_sha256(ours(word)) is None
+    assert script_sha256(ours("-m", "module")) is None
+    assert script_sha256(replace(ours("torchrun", "-m", "module"), is_ours=False)) is None
 
 
 def ended(status: int | None = None, number: int | None = None, interrupted: bool = False) -> str:

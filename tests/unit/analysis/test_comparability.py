@@ -1,0 +1,160 @@
+"""What two sides did not have in common: each planted alone, and none where nothing was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from support import summaries
+from support.compared_runs import made_up
+
+from trainprof.analysis.comparability import UNLIKE, Discrepancy, discrepancies
+from trainprof.analysis.compared_run import ComparedRun
+from trainprof.analysis.summary import Exit, LineCost, RunSummary
+
+Change = Callable[[RunSummary], RunSummary]
+
+
+def run(change: Change | None = None, name: str = "a", **manifest: Any) -> ComparedRun:
+    plain = {"script": "src/train.py", "script_sha256": "0" * 64, "host": {"usable_cores": 8}}
+    summary = summaries.healthy()
+    return made_up(change(summary) if change else summary, name, **(plain | manifest))
+
+
+def of_run(**fields: Any) -> Change:
+    return lambda summary: replace(summary, run=replace(summary.run, **fields))
+
+
+def of_training(**fields: Any) -> Change:
+    return lambda summary: replace(summary, training=replace(summary.training, **fields))
+
+
+def of_feeder(**fields: Any) -> Change:
+    def change(summary: RunSummary) -> RunSummary:
+        first, *others = summary.loaders
+        return replace(summary, loaders=[replace(first, **fields), *others])
+
+    return change
+
+
+def versions(**changes: str) -> Change:
+    return lambda s: of_run(versions=s.run.versions | changes)(s)
+
+
+def only(found: list[Discrepancy]) -> Discrepancy:
+    """The one that is there, but for the word that only the summaries are left."""
+    (told,) = [one for one in found if one.what != "events"]
+    return told
+
+
+@pytest.mark.parametrize(
+    ("other", "kind", "text"),
+    [
+        (run(of_feeder(batch_size=64)), "work", "batch size 32 -> 64"),
+        (run(of_run(world_size=4)), "work", "world size 1 -> 4"),
+        (run(of_training(step_source="backward")), "work", "what counts as a step opt"),
+        (run(of_training(samples=80_000)), "work", "samples a step 32 -> 64"),
+        (run(of_run(device="cuda:0", device_timing="async")), "ground", "device cpu -> cuda"),
+        (run(versions(torch="2.9.1")), "ground", "torch 2.13.0 -> 2.9.1"),
+        (run(script="evaluate.py"), "ground", "script train.py -> evaluate.py"),
+        (run(script_sha256="1" * 64), "ground", "the script's text differs"),
+        (run(host={"usable_cores": 4}), "ground", "CPU cores 8 -> 4"),
+        (run(of_run(device_timing="synchronized")), "slowed", "OTHER was slowed: --cuda-sync"),
+        (run(of_training(steady_steps=19)), "short", "OTHER has 19 steady steps; it takes 20"),
+        (run(of_feeder(num_workers=4)), "setting", "num_workers 2 -> 4"),
+        (run(of_feeder(pin_memory=True)), "setting", "pin_memory False -> True"),
+        (run(versions(python="3.12.1")), "setting", "Python 3.11.7 -> 3.12.1"),
+        (run(versions(trainprof="0.2.0")), "remark", "trainprof 0.1.0 -> 0.2.0"),
+        (
+            run(of_run(exit=Exit(None, 9, "killed", "out of memory"))),
+            "remark",
+            "OTHER did not end by itself: killed (out of memory)",
+        ),
+    ],
+)
+def test_each_is_found_alone(other: ComparedRun, kind: str, text: str) -> None:
+    told = only(discrepancies([run()], [other]))
+    assert told.kind == kind
+    assert told.text.startswith(text)
+
+
+def test_equal_runs_have_none() -> None:
+    found = discrepancies([run()], [run(name="b")])
+    assert {one.what for one in found} == {"events"}
+    assert not any(one.kind in UNLIKE for one in found)
+
+
+def test_timed_lines_slow_a_run() -> None:
+    timed = run(lambda s: replace(s, lines=LineCost(3, 1, 500, 120.0, 0.1)))
+    assert only(discrepancies([timed], [run()])).text == "BASE was slowed: its lines were timed"
+
+
+def test_what_is_not_known_of_one_side_is_no_difference() -> None:
+    bare = run(
+        of_run(versions={}, command=[], device=None), script=None, script_sha256=None, host={}
+    )
+    assert not [one for one in discrepancies([run()], [bare]) if one.what != "events"]
+
+
+def test_of_the_arguments_only_the_words_that_differ_are_named() -> None:
+    base = run(of_run(command=["train.py", "--lr", "0.1", "--out", "a"]))
+    other = run(of_run(command=["train.py", "--lr", "0.1", "--out", "b", "--amp"]))
+    told = only(discrepancies([base], [other]))
+    assert (told.kind, told.text) == ("setting", "arguments a -> b --amp")
+    assert told.other == "--lr 0.1 --out b --amp"
+
+
+def test_a_setting_changed_for_evaluation_as_for_training_is_named_once() -> None:
+    def all_with(workers: int) -> ComparedRun:
+        def change(summary: RunSummary) -> RunSummary:
+            loaders = [replace(one, num_workers=workers) for one in summary.loaders]
+            return replace(summary, loaders=loaders)
+
+        return run(change)
+
+    assert only(discrepancies([run()], [all_with(4)])).what == "num_workers"
+
+
+def test_prefetching_without_workers_is_no_setting() -> None:
+    base = run(of_feeder(num_workers=0, prefetch_factor=None, start_method=None))
+    other = run(of_feeder(num_workers=2, prefetch_factor=2, start_method="fork"))
+    assert only(discrepancies([base], [other])).text == "num_workers 0 -> 2"
+
+
+def test_a_few_samples_more_in_a_step_are_a_last_batch_that_is_not_full() -> None:
+    samples = summaries.healthy().training.samples or 0
+    a_few_more = run(of_training(samples=round(samples * 1.01)))
+    assert [one.what for one in discrepancies([run()], [a_few_more])] == ["events"]
+    told = only(discrepancies([run()], [run(of_training(samples=samples * 2))]))
+    assert told.what == "samples a step"
+
+
+def test_runs_of_one_side_should_be_alike() -> None:
+    base = [run(), run(of_feeder(num_workers=4), name="a2")]
+    told = only(discrepancies(base, [run(name="b")]))
+    assert told.kind == "ground"
+    assert told.text == "the runs of BASE are not alike: num_workers 2, 4"
+
+
+def test_data_read_from_disk_on_one_side_alone() -> None:
+    fetch = summaries.healthy().loaders[0].fetch
+    assert fetch is not None
+    cold = run(of_feeder(fetch=replace(fetch, read_bytes=200 << 20)))
+    told = only(discrepancies([cold], [run()]))
+    assert told.text == "BASE read 200 MiB of its data from disk, OTHER had it in memory already"
+    assert not [one for one in discrepancies([cold], [cold]) if one.what == "page cache"]
+
+
+def test_repeated_runs_should_take_turns() -> None:
+    moments = [f"2026-11-21T03:4{minute}:00Z" for minute in range(4)]
+    runs = [run(of_run(started_at=moment), name=moment) for moment in moments]
+    assert only(discrepancies(runs[:2], runs[2:])).what == "order"
+    assert not [one for one in discrepancies(runs[::2], runs[1::2]) if one.what == "order"]
+
+
+def test_a_run_with_many_more_steps_is_worth_knowing() -> None:
+    shorter = run(of_training(steps=250, samples=11200, iterations=250))
+    told = [one for one in discrepancies([run()], [shorter]) if one.what == "steps"]
+    assert [(one.kind, one.text) for one in told] == [("remark", "steps 1,250 -> 250")]

@@ -1,0 +1,173 @@
+"""How much faster one side is: planted speed-ups, and pairs in which nothing was planted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from support.compared_runs import pace
+
+from trainprof.analysis.speedup import (
+    FASTER,
+    LEAST_CHANCE,
+    NO_VISIBLE_DIFFERENCE,
+    SLOWER,
+    UNKNOWN,
+    Pace,
+    Sampled,
+    chance_of,
+    difference,
+    speed_up,
+)
+
+PAIRS = 200
+
+
+def even(mean_s: float, count: int = 100) -> Pace:
+    """Steps without any noise."""
+    return Pace(mean_s, np.full(count, mean_s))
+
+
+def rates(side: int, planted: float, pairs: int = PAIRS, **noise: float) -> dict[str, float]:
+    """Share of each verdict over pairs of simulated runs."""
+    random = np.random.default_rng(17)
+    told = [
+        speed_up(
+            [pace(random, **noise) for _ in range(side)],
+            [pace(random, level=1 + planted, **noise) for _ in range(side)],
+        ).verdict
+        for _ in range(pairs)
+    ]
+    return {name: told.count(name) / pairs for name in (FASTER, SLOWER, NO_VISIBLE_DIFFERENCE)}
+
+
+def test_a_speed_up_is_by_how_many_times_as_many_steps_are_made() -> None:
+    found = speed_up([even(0.100)], [even(0.080)])
+    assert found.mid == pytest.approx(1.25)
+    assert found.verdict == FASTER
+    assert found.low is not None
+    assert found.high is not None
+    # Steps without noise leave what runs differ by.
+    assert found.low == pytest.approx(1.25 / (1 + LEAST_CHANCE))
+    assert found.high == pytest.approx(1.25 * (1 + LEAST_CHANCE))
+
+
+def test_swapped_sides_give_the_inverse() -> None:
+    random = np.random.default_rng(0)
+    one, other = pace(random), pace(random, level=1.2)
+    forth, back = speed_up([one], [other]), speed_up([other], [one])
+    assert forth.mid is not None
+    assert back.mid is not None
+    assert forth.mid * back.mid == pytest.approx(1)
+    assert (forth.verdict, back.verdict) == (SLOWER, FASTER)
+
+
+def test_equal_pairs_give_false_alarms_in_one_of_twenty_at_most() -> None:
+    told = rates(1, 0.0, run_noise=0.01)
+    assert told[FASTER] + told[SLOWER] <= 0.05
+
+
+def test_equal_groups_give_false_alarms_in_one_of_twenty_at_most() -> None:
+    told = rates(3, 0.0, run_noise=0.03, count=100)
+    assert told[FASTER] + told[SLOWER] <= 0.05
+
+
+def test_a_planted_slow_down_by_five_percent_is_found_by_three_runs_each() -> None:
+    told = rates(3, 0.05, pairs=100)
+    assert told[SLOWER] >= 0.9
+    assert told[FASTER] == 0
+
+
+def test_a_pair_finds_it_too_where_runs_differ_by_half_a_percent() -> None:
+    told = rates(1, 0.05, run_noise=0.005, noise=0.03, alike=0.5)
+    assert told[SLOWER] >= 0.9
+
+
+def test_a_difference_smaller_than_chance_is_not_told_by_a_pair_but_by_groups() -> None:
+    # Two percent, and not a grain of noise inside the runs.
+    assert speed_up([even(0.100)], [even(0.102)]).verdict == NO_VISIBLE_DIFFERENCE
+    base = [even(0.100 * factor) for factor in (0.999, 1.0, 1.001)]
+    other = [even(0.102 * factor) for factor in (0.999, 1.0, 1.001)]
+    found = speed_up(base, other)
+    assert found.verdict == SLOWER
+    assert found.chance is None
+
+
+def test_the_spread_of_runs_is_welchs_interval() -> None:
+    factors = np.array([0.99, 1.0, 1.01])
+    base = [Pace(float(factor), None) for factor in factors]
+    other = [Pace(float(1.05 * factor), None) for factor in factors]
+    found = speed_up(base, other)
+    # Both spreads are 0.01; equal ones have 4 degrees of freedom: t = 2.7764.
+    half = 2.7764 * np.sqrt(2 * 0.01**2 / 3)
+    assert found.mid == pytest.approx(1 / 1.05)
+    assert np.log(found.high) == pytest.approx(-np.log(1.05) + half, abs=1e-5)
+    assert np.log(found.low) == pytest.approx(-np.log(1.05) - half, abs=1e-5)
+
+
+def test_what_is_compared_are_the_means_that_are_shown() -> None:
+    base = [Pace(one, None) for one in (0.1, 0.1, 0.4)]
+    other = [Pace(one, None) for one in (0.1, 0.1, 0.1)]
+    assert speed_up(base, other).mid == pytest.approx(2)
+
+
+def test_runs_that_agree_by_luck_are_no_surer_than_their_steps() -> None:
+    random = np.random.default_rng(9)
+    noisy = pace(random, noise=0.2, count=60)
+    assert noisy.steps_s is not None
+    base = [replace(noisy, mean_s=0.00200), replace(noisy, mean_s=0.00200)]
+    other = [replace(noisy, mean_s=0.00201), replace(noisy, mean_s=0.00201)]
+    assert speed_up(base, other).verdict == NO_VISIBLE_DIFFERENCE
+
+
+def test_one_run_against_many_takes_their_spread() -> None:
+    base = [Pace(0.1 * factor, None) for factor in (0.97, 1.0, 1.03)]
+    assert speed_up(base, [Pace(0.105, None)]).verdict == NO_VISIBLE_DIFFERENCE
+    assert speed_up(base, [Pace(0.150, None)]).verdict == SLOWER
+
+
+def test_too_few_steps_give_no_verdict() -> None:
+    found = speed_up([even(0.1)], [even(0.2, count=19)])
+    assert found.verdict == UNKNOWN
+    assert found.why_unknown == "19 steady steps are not enough, it takes 20"
+    assert (found.low, found.high) == (None, None)
+    assert found.mid == pytest.approx(0.5)
+    assert speed_up([even(0.1)], [even(0.2, count=20)]).verdict == SLOWER
+
+
+def test_a_pair_of_means_alone_gives_no_verdict() -> None:
+    found = speed_up([Pace(0.1, None)], [even(0.2)])
+    assert found.verdict == UNKNOWN
+    assert found.why_unknown is not None
+
+
+def test_what_two_runs_may_differ_by_grows_with_what_disturbs_them() -> None:
+    quiet = even(0.1)
+    assert chance_of([quiet], [quiet]).share == LEAST_CHANCE
+    busy = chance_of([quiet], [replace(quiet, disturbance=0.4)])
+    assert (busy.share, busy.why) == (0.4, "other processes kept the CPU busy")
+    drifted = Pace(0.105, np.repeat([0.100, 0.110], 50))
+    drift = chance_of([quiet], [drifted])
+    assert drift.share == pytest.approx(2 * np.log(1.1))
+    assert drift.why == "step times drifted inside a run"
+    assert chance_of([quiet, even(0.12)], [quiet]).share == pytest.approx(2 * np.log(1.2))
+
+
+def test_a_busy_machine_hides_what_a_quiet_one_shows() -> None:
+    base, other = even(0.100), even(0.115)
+    assert speed_up([base], [other]).verdict == SLOWER
+    loud = speed_up([replace(base, disturbance=0.3)], [other])
+    assert loud.verdict == NO_VISIBLE_DIFFERENCE
+
+
+def test_a_part_may_be_nothing() -> None:
+    nothing = Sampled(0.0, np.zeros(100))
+    some = Sampled(0.010, np.linspace(0.0099, 0.0101, 100))
+    gone = difference([some], [nothing], chance=0.03, is_part=True)
+    assert (gone.change, gone.verdict) == (-1.0, FASTER)
+    assert gone.low == -1.0  # not less than nothing
+    came = difference([nothing], [some], chance=0.03, is_part=True)
+    assert (came.change, came.low, came.verdict) == (None, None, SLOWER)
+    neither = difference([nothing], [nothing], chance=0.03, is_part=True)
+    assert neither.verdict == NO_VISIBLE_DIFFERENCE

@@ -1,0 +1,327 @@
+"""What two sides did not have in common: how far a comparison holds, and what was changed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from trainprof.analysis.compared_run import ComparedRun
+from trainprof.analysis.steady import MIN_STEADY_STEPS
+from trainprof.analysis.summary import MAX_NUMBER, Loader
+
+# Kinds of discrepancies. But for SETTING and REMARK they make a comparison one of unlike things.
+WORK: Final = "work"  # a step is another amount of work
+GROUND: Final = "ground"  # another script, machine or library
+SLOWED: Final = "slowed"  # recording slowed a run, and not all of it alike
+SHORT: Final = "short"  # too few steps to tell
+SETTING: Final = "setting"  # what the user may have meant to change
+REMARK: Final = "remark"  # worth knowing when reading the numbers
+
+UNLIKE: Final = frozenset({WORK, GROUND, SLOWED, SHORT})
+# A last batch that is not full makes so much of a difference at most.
+_SAME_SAMPLES: Final = 0.02
+_MANY_MORE: Final = 2.0
+# Of a training set that lies in memory nothing like this is read.
+_MUCH_READ_BYTES: Final = 16 << 20
+_LITTLE_READ: Final = 0.25
+_DIGEST_CHARACTERS: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Discrepancy:
+    """One thing that the sides do not have in common.
+
+    Attributes:
+        what: Such as "batch size".
+        kind: WORK, GROUND, SLOWED, SHORT, SETTING or REMARK.
+        base, other: As they had it, in words; "" where `text` says all.
+        text: One sentence without its full stop.
+    """
+
+    what: str
+    kind: str
+    base: str
+    other: str
+    text: str
+
+
+Fact = Callable[[ComparedRun], Hashable]
+
+
+def discrepancies(base: Sequence[ComparedRun], other: Sequence[ComparedRun]) -> list[Discrepancy]:
+    """Returns what the runs of two sides do not have in common, what matters most first."""
+    found = [
+        told
+        for what, kind, fact in _FACTS
+        if (told := _compared(what, kind, fact, base, other)) is not None
+    ]
+    if not any(told.kind == WORK for told in found):
+        found += _samples_per_step(base, other)
+    found += _loader_settings(base, other)
+    for side, runs in (("BASE", base), ("OTHER", other)):
+        found += [told for run in runs for told in _of_one(_called(side, run, runs), run)]
+    found += [*_lengths(base, other), *_caches(base, other), *_order(base, other)]
+    found += _summaries_alone(base, other)
+    order = (SLOWED, SHORT, WORK, GROUND, SETTING, REMARK)
+    return sorted(found, key=lambda told: order.index(told.kind))
+
+
+def _called(side: str, run: ComparedRun, runs: Sequence[ComparedRun]) -> str:
+    return side if len(runs) == 1 else f"run {run.name} of {side}"
+
+
+def _compared(
+    what: str, kind: str, fact: Fact, base: Sequence[ComparedRun], other: Sequence[ComparedRun]
+) -> Discrepancy | None:
+    sides = [_values(fact, runs) for runs in (base, other)]
+    if any(len(values) == 0 for values in sides):
+        return None
+    for name, values in zip(("BASE", "OTHER"), sides, strict=True):
+        if len(values) > 1:
+            told = ", ".join(map(str, values))
+            text = f"the runs of {name} are not alike: {what} {told}"
+            return Discrepancy(what, GROUND if kind == SETTING else kind, "", "", text)
+    (in_base,), (in_other,) = sides
+    if in_base == in_other:
+        return None
+    changed = _changed(what, kind, str(in_base), str(in_other))
+    if fact is _script_text:
+        return replace(changed, text=f"{what} differs")
+    return _shortened(changed) if fact is _arguments else changed
+
+
+def _shortened(changed: Discrepancy) -> Discrepancy:
+    """Names only the words that are not in both commands."""
+    words = changed.base.split(" "), changed.other.split(" ")
+    only = [[w for w in own if w not in others] for own, others in (words, words[::-1])]
+    told = [" ".join(own) or "(none)" for own in only]
+    if not any(only):
+        return replace(changed, text="arguments in another order")
+    return replace(changed, text=f"arguments {told[0]} -> {told[1]}")
+
+
+def _changed(what: str, kind: str, base: str, other: str) -> Discrepancy:
+    return Discrepancy(what, kind, base, other, f"{what} {base} -> {other}")
+
+
+def _values(fact: Fact, runs: Sequence[ComparedRun]) -> list[Hashable]:
+    """The different values in order, without those that are not known."""
+    return list(dict.fromkeys(value for run in runs if (value := fact(run)) is not None))
+
+
+def _script(run: ComparedRun) -> str | None:
+    told = run.manifest.get("script")
+    return os.path.basename(told.rstrip("/")) if isinstance(told, str) else None
+
+
+def _script_text(run: ComparedRun) -> str | None:
+    told = run.manifest.get("script_sha256")
+    return told[:_DIGEST_CHARACTERS] if isinstance(told, str) else None
+
+
+def _arguments(run: ComparedRun) -> str | None:
+    words = run.summary.run.command
+    return " ".join(words[1:]) or "(none)" if words else None
+
+
+def _batch_size(run: ComparedRun) -> int | None:
+    feeder = run.feeder()
+    return feeder.batch_size if feeder is not None else None
+
+
+def _device(run: ComparedRun) -> str | None:
+    """Such as "cpu", or "cuda (NVIDIA H100)"; the number of a device makes no difference."""
+    device = run.summary.run.device
+    if device is None:
+        return None
+    kind = device.split(":")[0]
+    system = run.summary.system
+    gpus = [] if system is None or kind == "cpu" else system.gpus
+    used = [gpu for gpu in gpus if gpu.is_used] or [gpu for gpu in gpus if gpu.is_visible]
+    names = sorted({gpu.name for gpu in used if gpu.name})
+    return f"{kind} ({', '.join(names)})" if names else kind
+
+
+def _world_size(run: ComparedRun) -> int:
+    return run.summary.run.world_size or 1
+
+
+def _cores(run: ComparedRun) -> str | None:
+    for name in ("usable_cores", "cores"):
+        told = run.section("host").get(name)
+        if isinstance(told, (int, float)) and 0 < told < MAX_NUMBER:
+            return f"{told:.3g}"
+    return None
+
+
+def _version(package: str) -> Fact:
+    return lambda run: run.summary.run.versions.get(package)
+
+
+def _step_source(run: ComparedRun) -> str | None:
+    source = run.summary.training.step_source
+    return None if source == "none" else source
+
+
+_FACTS: Final[tuple[tuple[str, str, Fact], ...]] = (
+    ("script", GROUND, _script),
+    ("the script's text", GROUND, _script_text),
+    ("batch size", WORK, _batch_size),
+    ("world size", WORK, _world_size),
+    ("what counts as a step", WORK, _step_source),
+    ("device", GROUND, _device),
+    ("CPU cores", GROUND, _cores),
+    ("torch", GROUND, _version("torch")),
+    ("CUDA", GROUND, _version("cuda")),
+    ("arguments", SETTING, _arguments),
+    ("Python", SETTING, _version("python")),
+    ("trainprof", REMARK, _version("trainprof")),
+)
+
+
+def _samples_per_step(
+    base: Sequence[ComparedRun], other: Sequence[ComparedRun]
+) -> list[Discrepancy]:
+    """Gradients accumulated over more batches, or batches that a sampler makes larger."""
+    known = [
+        [told for run in runs if (told := run.samples_per_step()) is not None]
+        for runs in (base, other)
+    ]
+    if not all(known):
+        return []
+    least, most = min(map(min, known)), max(map(max, known))
+    if most <= least * (1 + _SAME_SAMPLES):
+        return []
+    in_base, in_other = (f"{sum(side) / len(side):.4g}" for side in known)
+    return [_changed("samples a step", WORK, in_base, in_other)]
+
+
+_LOADER_FIELDS: Final = (
+    "num_workers",
+    "prefetch_factor",
+    "persistent_workers",
+    "pin_memory",
+    "start_method",
+)
+
+
+def _loader_settings(
+    base: Sequence[ComparedRun], other: Sequence[ComparedRun]
+) -> list[Discrepancy]:
+    found: list[Discrepancy] = []
+    for role, loader_of in (("", ComparedRun.feeder), (" (evaluation)", ComparedRun.evaluator)):
+        for name in _LOADER_FIELDS:
+
+            def value(run: ComparedRun, name: str = name, loader_of: Any = loader_of) -> Hashable:
+                loader: Loader | None = loader_of(run)
+                return None if loader is None else _setting(loader, name)
+
+            told = _compared(f"{name}{role}", SETTING, value, base, other)
+            if told is not None and not any(_is_the_same(told, known) for known in found):
+                found.append(told)
+    return found
+
+
+def _is_the_same(told: Discrepancy, known: Discrepancy) -> bool:
+    """Changed for evaluation as it was for training: not worth a second line."""
+    of_both = told.what.split(" ")[0] == known.what
+    return of_both and (told.base, told.other) == (known.base, known.other)
+
+
+def _setting(loader: Loader, name: str) -> Hashable:
+    value: Hashable = getattr(loader, name)
+    # Without workers these say nothing: a default appears or goes with the first worker.
+    of_workers = name in ("prefetch_factor", "persistent_workers", "start_method")
+    return None if of_workers and not loader.num_workers else value
+
+
+def _of_one(called: str, run: ComparedRun) -> list[Discrepancy]:
+    """What is to be known of one run."""
+    found = []
+    slowed = run.slowed_by()
+    if slowed is not None:
+        found.append(_said("slowed", SLOWED, f"{called} was slowed: {slowed}"))
+    steps = run.steady_steps()
+    if steps < MIN_STEADY_STEPS:
+        why = f"{called} has {steps} steady steps; it takes {MIN_STEADY_STEPS}"
+        found.append(_said("steady steps", SHORT, why))
+    end = run.summary.run.exit
+    if end.reason == "running":
+        found.append(_said("end", REMARK, f"{called} is still running"))
+    elif end.reason not in ("completed", "limit"):
+        detail = f" ({end.detail})" if end.detail else ""
+        found.append(_said("end", REMARK, f"{called} did not end by itself: {end.reason}{detail}"))
+    return found
+
+
+def _said(what: str, kind: str, text: str) -> Discrepancy:
+    return Discrepancy(what, kind, "", "", text)
+
+
+def _summaries_alone(
+    base: Sequence[ComparedRun], other: Sequence[ComparedRun]
+) -> list[Discrepancy]:
+    runs = [*base, *other]
+    bare = [run.name for run in runs if run.series is None]
+    if not bare:
+        return []
+    which = "all runs" if len(bare) == len(runs) else ", ".join(bare)
+    return [_said("events", REMARK, f"of {which} only the summary is left")]
+
+
+def _lengths(base: Sequence[ComparedRun], other: Sequence[ComparedRun]) -> list[Discrepancy]:
+    steps = [run.summary.training.steps for run in (*base, *other)]
+    least, most = min(steps), max(steps)
+    if least < MIN_STEADY_STEPS or most < _MANY_MORE * least:
+        return []
+    in_base, in_other = (
+        _range([run.summary.training.steps for run in side]) for side in (base, other)
+    )
+    return [_changed("steps", REMARK, in_base, in_other)]
+
+
+def _range(numbers: Sequence[int]) -> str:
+    least, most = min(numbers), max(numbers)
+    return f"{least:,}" if least == most else f"{least:,} to {most:,}"
+
+
+def _caches(base: Sequence[ComparedRun], other: Sequence[ComparedRun]) -> list[Discrepancy]:
+    """One side read its data from disk, the other from memory: the first run after a copy does."""
+    means = [_mean_read(side) for side in (base, other)]
+    if None in means:
+        return []
+    in_base, in_other = (mean or 0.0 for mean in means)
+    if max(in_base, in_other) < _MUCH_READ_BYTES:
+        return []
+    if min(in_base, in_other) > _LITTLE_READ * max(in_base, in_other):
+        return []
+    cold, warm = ("BASE", "OTHER") if in_base > in_other else ("OTHER", "BASE")
+    mib = max(in_base, in_other) / (1 << 20)
+    text = f"{cold} read {mib:,.0f} MiB of its data from disk, {warm} had it in memory already"
+    return [_said("page cache", REMARK, text)]
+
+
+def _mean_read(side: Sequence[ComparedRun]) -> float | None:
+    told = []
+    for run in side:
+        feeder = run.feeder()
+        if feeder is None or feeder.fetch is None or feeder.fetch.read_bytes is None:
+            return None
+        told.append(feeder.fetch.read_bytes)
+    return sum(told) / len(told)
+
+
+def _order(base: Sequence[ComparedRun], other: Sequence[ComparedRun]) -> list[Discrepancy]:
+    """Repeated runs made one side after the other: the machine may have changed in between."""
+    if min(len(base), len(other)) < 2:
+        return []
+    started = [[run.summary.run.started_at for run in side] for side in (base, other)]
+    known = [[moment for moment in side if moment is not None] for side in started]
+    if any(len(side) < len(all_of) for side, all_of in zip(known, started, strict=True)):
+        return []
+    if max(known[0]) < min(known[1]) or max(known[1]) < min(known[0]):
+        text = "one side's runs were all made before the other's: better take turns"
+        return [_said("order", REMARK, text)]
+    return []

@@ -1,0 +1,167 @@
+"""A saved run as `compare` looks at it: its summary, its steps one by one, and what it ran."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from trainprof.analysis.facts import integer
+from trainprof.analysis.passes import EVALUATION, TRAINING
+from trainprof.analysis.recording import manifest_of
+from trainprof.analysis.speedup import Pace
+from trainprof.analysis.steady import MIN_STEADY_STEPS
+from trainprof.analysis.step_noise import Floats
+from trainprof.analysis.step_series import StepSeries, read_step_series
+from trainprof.analysis.summary import Loader, RunSummary
+from trainprof.record.run_directory import RunDirectory
+
+# Synchronized runs drain the device's queue, timed lines slow Python: neither tells of the pace.
+SLOWED_BY_LINES: Final = "its lines were timed"
+SLOWED_BY_SYNC: Final = "--cuda-sync waited for the device"
+# What busy neighbours cost through caches, memory and clocks, where nobody waits for a core: with
+# the other of two cores busy, equal runs of 2 ms steps differed by up to 10 %
+# (benchmarks/compare_false_alarms.py).
+_SHARED_COST: Final = 0.2
+# What it costs when they take the core: torch's threads wait for one another, so that a step takes
+# far longer than the share that was taken. With a third taken from sample_scripts/healthy.py its
+# mean step became four times as long.
+_STALL_POWER: Final = 3
+_MOST_TAKEN: Final = 0.9
+_FULL_PERCENT: Final = 90.0
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedRun:
+    """One run.
+
+    Attributes:
+        summary: Of the run.
+        series: Its steps, None where the events are gone.
+        manifest: {} where it is missing or damaged.
+        directory: Where it lies.
+    """
+
+    summary: RunSummary
+    series: StepSeries | None
+    manifest: Mapping[str, Any]
+    directory: str
+
+    @property
+    def name(self) -> str:
+        return self.summary.run.name
+
+    def section(self, name: str) -> Mapping[str, Any]:
+        """Returns an object of the manifest, {} where it is not one."""
+        told = self.manifest.get(name)
+        return told if isinstance(told, Mapping) else {}
+
+    def loaders(self, role: str) -> list[Loader]:
+        """Returns the loaders of a role, that with most batches first."""
+        of_role = [loader for loader in self.summary.loaders if loader.role == role]
+        return sorted(of_role, key=lambda loader: -loader.iterations)
+
+    def feeder(self) -> Loader | None:
+        """Returns the loader that feeds training."""
+        return next(iter(self.loaders(TRAINING)), None)
+
+    def evaluator(self) -> Loader | None:
+        return next(iter(self.loaders(EVALUATION)), None)
+
+    def samples_per_step(self) -> float | None:
+        """Returns how many samples an update sees, over all ranks; None where it is not told."""
+        training, feeder = self.summary.training, self.feeder()
+        if training.samples and training.steps:
+            return training.samples / training.steps
+        if feeder is None or not feeder.batch_size or not training.steps:
+            return None
+        ranks = len(self.summary.ranks) or 1
+        return feeder.batch_size * training.iterations / training.steps * ranks
+
+    def slowed_by(self) -> str | None:
+        """Returns what slowed the run beyond what recording costs, None where nothing did."""
+        if self.summary.lines is not None:
+            return SLOWED_BY_LINES
+        return SLOWED_BY_SYNC if self.summary.run.device_timing == "synchronized" else None
+
+    def steady_steps(self) -> int:
+        if self.series is not None:
+            return len(self.series.steady_s)
+        return self.summary.training.steady_steps
+
+    def is_telling(self) -> bool:
+        """Whether it has enough steady steps to say how fast training is."""
+        return self.steady_steps() >= MIN_STEADY_STEPS and self.mean_step_s() is not None
+
+    def mean_step_s(self) -> float | None:
+        """Returns the mean steady step, in s."""
+        if self.series is not None and len(self.series.steady_s):
+            mean = float(self.series.steady_s.mean())
+            return mean if mean > 0 else None
+        step = self.summary.training.step_s
+        return step.mean if step is not None and step.mean > 0 else None
+
+    def pace(self) -> Pace | None:
+        """Returns how fast its steady steps were, None where there is none."""
+        mean_s = self.mean_step_s()
+        if mean_s is None:
+            return None
+        steps_s = self.series.steady_s if self.series is not None else None
+        return Pace(mean_s, steps_s, self.cycle(), self.disturbance())
+
+    def loop_pace(self) -> Pace | None:
+        """The same of all steps: with warm-up and starts of passes, without evaluation."""
+        if self.series is None or len(self.series.all_s) == 0:
+            return None
+        steps_s: Floats = self.series.all_s
+        mean_s = float(steps_s.mean())
+        return Pace(mean_s, steps_s, self.cycle(), self.disturbance()) if mean_s > 0 else None
+
+    def cycle(self) -> int:
+        """Returns after how many steps waits repeat: loader workers take turns."""
+        feeder = self.feeder()
+        workers = integer(feeder.num_workers) if feeder is not None else None
+        return min(max(workers or 1, 1), max(self.steady_steps(), 1))
+
+    def disturbance(self) -> float:
+        """Returns by what share other processes may have made the run longer.
+
+        Taken from it was at most the CPU that others used, and no more of the time than somebody
+        waited for a core. 0 where nothing is known.
+        """
+        system = self.summary.system
+        if system is None:
+            return 0.0
+        cores = system.cpu.get("per_core_percent")
+        whole = _mean(system.cpu.get("host_percent"))
+        own = _mean(system.cpu.get("tree_percent"))
+        waited = _share(system.cpu.get("pressure_some_share"))
+        if whole is None or own is None or not isinstance(cores, list) or not cores:
+            return 0.0
+        others = min(max((whole - own / len(cores)) / 100, 0.0), 1.0)
+        if waited is None:
+            waited = 1.0 if whole >= _FULL_PERCENT else 0.0
+        taken = min(others, waited, _MOST_TAKEN)
+        return max((1 - taken) ** -_STALL_POWER - 1, _SHARED_COST * others)
+
+
+def read_compared_run(directory: RunDirectory, summary: RunSummary) -> ComparedRun:
+    """Reads what `compare` needs of a run besides its summary.
+
+    Raises:
+        OSError: If a file is there but cannot be read.
+    """
+    # Ranks that each had a trainprof of its own were started alike.
+    manifest = manifest_of(directory) or manifest_of(RunDirectory(directory.ranks / "0"))
+    return ComparedRun(summary, read_step_series(directory), manifest, str(directory.path))
+
+
+def _mean(told: Any) -> float | None:
+    return _share(told.get("mean")) if isinstance(told, Mapping) else None
+
+
+def _share(told: Any) -> float | None:
+    is_number = isinstance(told, (int, float)) and not isinstance(told, bool)
+    return float(told) if is_number and np.isfinite(told) else None

@@ -1,0 +1,270 @@
+"""How many times as fast one side is as another: an interval, and what may be said of it.
+
+With several runs on a side the runs are the units, and their spread is the noise. With one run
+each the steps tell only the noise inside a run; that a run as a whole came out fast or slow
+(clocks, memory layout, page cache, neighbours) they cannot tell, so the interval is widened by
+`chance`: what two runs of the same script may differ by.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from trainprof.analysis.steady import MIN_STEADY_STEPS
+from trainprof.analysis.step_noise import CONFIDENCE, Floats, Resampling, half_split_drift
+from trainprof.analysis.student import t_quantile
+
+FASTER: Final = "faster"
+SLOWER: Final = "slower"
+NO_VISIBLE_DIFFERENCE: Final = "no_visible_difference"
+UNKNOWN: Final = "unknown"
+
+# Runs of the same script on a machine of its own differ by about 1 % (standard deviation), as
+# benchmarks/compare_false_alarms.py measured: two of them by less than 2.8 % in 95 of 100 cases.
+LEAST_CHANCE: Final = 0.035
+# Twice what the halves of a run differ by: one run against another is further away than they are.
+_DRIFT_COUNTS: Final = 2.0
+# From so many runs on, a side alone tells how much runs vary.
+_TELLING_REPEATS: Final = 3
+_TAILS: Final = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How fast one run trained.
+
+    Attributes:
+        mean_s: Of its steady steps.
+        steps_s: Each of them in order of time, shape (n,); None where only the mean is left.
+        cycle: Steps after which waits repeat: workers of the loader that feeds training.
+        disturbance: Share by which other processes may have made the run longer.
+    """
+
+    mean_s: float
+    steps_s: Floats | None
+    cycle: int = 1
+    disturbance: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """A figure of one run.
+
+    Attributes:
+        value: The figure.
+        draws: What it might have been by the noise inside the run, shape (n,); None: not known.
+    """
+
+    value: float
+    draws: Floats | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How OTHER's figure differs from BASE's, as a share of BASE's, with its 95 % interval.
+
+    Attributes:
+        verdict: For figures of which less is faster.
+    """
+
+    change: float | None
+    low: float | None
+    high: float | None
+    verdict: str
+
+
+@dataclass(frozen=True, slots=True)
+class Chance:
+    """What two runs of the same script may differ by on a machine like this: a share, and why."""
+
+    share: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedUp:
+    """How many times as many steps OTHER makes in the same time.
+
+    Attributes:
+        low, mid, high: 1.25 is a quarter more steps; None where it cannot be said.
+        verdict: faster|slower|no_visible_difference|unknown.
+        chance: What one run each may differ by for no reason; None with repeated runs.
+        why_unknown: Why the verdict is unknown.
+    """
+
+    low: float | None
+    mid: float | None
+    high: float | None
+    verdict: str
+    chance: Chance | None = None
+    why_unknown: str | None = None
+
+
+def speed_up(base: Sequence[Pace], other: Sequence[Pace]) -> SpeedUp:
+    """Returns how many times as fast OTHER's runs train.
+
+    Args:
+        base: Runs of one setting, one or more.
+        other: Runs of the other.
+    """
+    middle = _mean_step(base) / _mean_step(other)
+    short = [p for p in (*base, *other) if p.steps_s is not None]
+    fewest = min((len(p.steps_s) for p in short if p.steps_s is not None), default=None)
+    if fewest is not None and fewest < MIN_STEADY_STEPS:
+        why = f"{fewest} steady steps are not enough, it takes {MIN_STEADY_STEPS}"
+        return SpeedUp(None, middle, None, UNKNOWN, None, why)
+    chance = chance_of(base, other)
+    found = difference(
+        [sampled_mean(pace, number) for number, pace in enumerate(base)],
+        [sampled_mean(pace, len(base) + number) for number, pace in enumerate(other)],
+        chance=chance.share,
+    )
+    if found.low is None or found.high is None:
+        why = "what the single steps took is not known: one run each tells nothing of its noise"
+        return SpeedUp(None, middle, None, UNKNOWN, None, why)
+    return SpeedUp(
+        1 / (1 + found.high),
+        middle,
+        1 / (1 + found.low),
+        found.verdict,
+        None if are_repeated(len(base), len(other)) else chance,
+    )
+
+
+def are_repeated(base: int, other: int) -> bool:
+    """Tells whether so many runs a side tell how much runs of the same script vary."""
+    return min(base, other) >= 2 or max(base, other) >= _TELLING_REPEATS
+
+
+def chance_of(base: Sequence[Pace], other: Sequence[Pace]) -> Chance:
+    """Returns what one run each may differ by for no reason.
+
+    LEAST_CHANCE; more where the halves of a run differ by more than their noise explains, where
+    others kept the machine's cores busy, or where two runs of a side differ by more.
+    """
+    found = [Chance(LEAST_CHANCE, "as runs on a quiet machine do")]
+    for pace in (*base, *other):
+        found.append(Chance(pace.disturbance, "other processes kept the CPU busy"))
+        if pace.steps_s is not None and len(pace.steps_s) >= MIN_STEADY_STEPS:
+            drift = half_split_drift(pace.steps_s, cycle=pace.cycle)
+            found.append(Chance(_DRIFT_COUNTS * drift, "step times drifted inside a run"))
+    for side in (base, other):
+        means = [pace.mean_s for pace in side]
+        if min(means) > 0:
+            apart = math.log(max(means) / min(means))
+            found.append(Chance(_DRIFT_COUNTS * apart, "repeated runs differ so much"))
+    return max(found, key=lambda one: one.share)
+
+
+def sampled_mean(pace: Pace, seed: int) -> Sampled:
+    """Returns a run's mean step with what its noise makes of it; `seed` another for each run."""
+    if pace.steps_s is None or len(pace.steps_s) == 0:
+        return Sampled(pace.mean_s)
+    draws = Resampling(pace.steps_s, cycle=pace.cycle, seed=seed).means(pace.steps_s)
+    return Sampled(pace.mean_s, draws)
+
+
+def difference(
+    base: Sequence[Sampled], other: Sequence[Sampled], *, chance: float, is_part: bool = False
+) -> Difference:
+    """Returns how a figure differs between two sides, one or more runs each.
+
+    Args:
+        base: The figure in each run of BASE.
+        other: The same of OTHER.
+        chance: The share that `chance_of` gives; counts where runs are not repeated.
+        is_part: A part of something, which may be nothing; else all are above 0 and differ by a
+            factor.
+    """
+    values_b = np.array([one.value for one in base])
+    values_o = np.array([one.value for one in other])
+    mean_b, mean_o = float(values_b.mean()), float(values_o.mean())
+    by_factor = not is_part and min(values_b.min(), values_o.min()) > 0
+    apart = math.log(mean_o / mean_b) if by_factor else mean_o - mean_b
+    spread = _spread(base, other, by_factor)
+    if spread is None:
+        change = math.expm1(apart) if by_factor else _relative(apart, mean_b)
+        return Difference(change, None, None, UNKNOWN)
+    below, above = spread
+    if not are_repeated(len(base), len(other)):
+        by_chance = math.log1p(chance) if by_factor else chance * max(abs(mean_b), abs(mean_o))
+        below, above = math.hypot(below, by_chance), math.hypot(above, by_chance)
+    low, high = apart - below, apart + above
+    verdict = FASTER if high < 0 else SLOWER if low > 0 else NO_VISIBLE_DIFFERENCE
+    if by_factor:
+        return Difference(math.expm1(apart), math.expm1(low), math.expm1(high), verdict)
+    # A part cannot become less than nothing.
+    least = max(low, -mean_b)
+    return Difference(
+        _relative(apart, mean_b), _relative(least, mean_b), _relative(high, mean_b), verdict
+    )
+
+
+def _relative(value: float, mean: float) -> float | None:
+    return value / mean if mean > 0 else None
+
+
+def _spread(
+    base: Sequence[Sampled], other: Sequence[Sampled], by_factor: bool
+) -> tuple[float, float] | None:
+    """Returns how far the interval reaches to both sides, None where that is not known."""
+    if are_repeated(len(base), len(other)):
+        half = _half_between_runs(base, other, by_factor)
+        return half, half
+    sides = []
+    for side in (base, other):
+        draws = [_scaled(one.draws, by_factor) for one in side if one.draws is not None]
+        if len(draws) < len(side):
+            return None
+        fewest = min(map(len, draws))
+        sides.append(np.mean([draw[:fewest] for draw in draws], axis=0))
+    fewest = min(map(len, sides))
+    drawn = sides[1][:fewest] - sides[0][:fewest]
+    middle = float(drawn.mean())
+    low, high = np.quantile(drawn, _TAILS).tolist()
+    return middle - low, high - middle
+
+
+def _half_between_runs(base: Sequence[Sampled], other: Sequence[Sampled], by_factor: bool) -> float:
+    """Welch's interval of the means of two groups of runs.
+
+    A group of one takes its spread from the other. No spread is smaller than the noise inside runs
+    makes it: two runs may agree by luck.
+    """
+    variances = [_variance(side, by_factor) for side in (base, other)]
+    counts = (len(base), len(other))
+    if min(counts) < 2:
+        widest = max(variances)
+        error = widest * (1 / counts[0] + 1 / counts[1])
+        degrees = float(max(counts) - 1)
+    else:
+        parts = [variance / count for variance, count in zip(variances, counts, strict=True)]
+        error = sum(parts)
+        weights = [p * p / (count - 1) for p, count in zip(parts, counts, strict=True)]
+        degrees = error * error / sum(weights) if sum(weights) > 0 else 1.0
+    return t_quantile(_TAILS[1], max(degrees, 1.0)) * math.sqrt(error)
+
+
+def _variance(side: Sequence[Sampled], by_factor: bool) -> float:
+    """Returns that of a run's figure, or of its logarithm, to first order."""
+    values = np.array([one.value for one in side])
+    between = float(np.var(values, ddof=1)) if len(side) > 1 else 0.0
+    inside = [np.var(one.draws) for one in side if one.draws is not None]
+    largest = max(between, float(np.mean(inside)) if inside else 0.0)
+    return largest / float(values.mean()) ** 2 if by_factor else largest
+
+
+def _scaled(draws: Floats, by_factor: bool) -> Floats:
+    if not by_factor:
+        return draws
+    least = float(draws.mean()) * 1e-3  # of very few steps a widened draw may lie below 0
+    return np.log(np.maximum(draws, least))
+
+
+def _mean_step(side: Sequence[Pace]) -> float:
+    return float(np.mean([pace.mean_s for pace in side]))

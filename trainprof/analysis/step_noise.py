@@ -1,0 +1,131 @@
+"""What the steps of one run tell of their own noise: steps that follow one another are alike.
+
+Neighbouring steps share what slows them (clocks, caches, neighbours on the machine), so that n of
+them tell far less than n independent ones would. All intervals here come from a circular block
+bootstrap: stretches of steps are drawn, not single ones.
+
+Source:
+    Politis and Romano, A Circular Block-Resampling Procedure for Stationary Data, 1992.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from trainprof.analysis.student import t_quantile
+
+Floats = npt.NDArray[np.float64]
+Int64 = npt.NDArray[np.int64]
+
+DRAWS: Final = 2000
+CONFIDENCE: Final = 0.95
+# Quantiles need the steps themselves, which costs more.
+_QUANTILE_DRAWS: Final = 200
+_QUANTILE_STEPS: Final = 20_000
+_FEWEST_BLOCKS: Final = 6
+# Steps so little alike count as independent.
+_UNLIKE: Final = 0.1
+_SEED: Final = 20_261_121  # the same runs give the same interval
+_NORMAL: Final = 1.959964
+
+
+def block_length(steps: Floats, *, cycle: int = 1) -> int:
+    """Returns how many steps in a row are drawn together.
+
+    Three times as many as it takes until two steps are unlike, at least the square root of their
+    number, in whole cycles; and never so many that fewer than six blocks remain.
+
+    Args:
+        steps: Durations in order of time, shape (n,).
+        cycle: Steps after which waits repeat, as loader workers take turns.
+    """
+    count = len(steps)
+    longest = max(count // _FEWEST_BLOCKS, 1)
+    length = max(3 * _alike_for(steps, longest), math.ceil(math.sqrt(count)))
+    length = math.ceil(length / cycle) * cycle
+    return max(min(length, longest), 1)
+
+
+def _alike_for(steps: Floats, longest: int) -> int:
+    """Returns the first lag with an autocorrelation below `_UNLIKE`, `longest` if none before."""
+    centred = steps - steps.mean()
+    power = float(centred @ centred)
+    if power <= 0:
+        return 1
+    size = 1 << (2 * len(steps) - 1).bit_length()
+    spectrum = np.fft.rfft(centred, size)
+    correlation = np.fft.irfft(spectrum * spectrum.conj(), size)[1 : longest + 1] / power
+    unlike = np.flatnonzero(correlation < _UNLIKE)
+    return int(unlike[0]) + 1 if len(unlike) else longest
+
+
+class Resampling:
+    """Draws of whole blocks of a run's steps, the same for each column of them."""
+
+    def __init__(self, steps: Floats, *, cycle: int = 1, seed: int = 0) -> None:
+        """
+        Args:
+            steps: Durations in order of time, shape (n,), n > 0; they fix the blocks' length.
+            cycle: As `block_length` takes it.
+            seed: Another one for each run: draws of two runs must not go together.
+        """
+        self._steps = steps
+        self.length = block_length(steps, cycle=cycle)
+        self.blocks = max(len(steps) // self.length, 1)
+        self._random = np.random.default_rng([_SEED, seed])
+        self._starts = self._random.integers(0, len(steps), (DRAWS, self.blocks))
+        # Few blocks vary less in their draws than the mean does.
+        few = max(self.blocks - 1, 1)
+        self._widening = t_quantile((1 + CONFIDENCE) / 2, few) / _NORMAL
+        self._widening *= math.sqrt(self.blocks / few)
+
+    def means(self, column: Floats) -> Floats:
+        """Returns the means of a column's draws, shape (DRAWS,), of the shape that the steps have.
+
+        They lie as far apart as 95 % of an interval needs them to, few blocks taken into account.
+        """
+        around = np.concatenate([[0.0], np.cumsum(np.concatenate([column, column[: self.length]]))])
+        sums = around[self._starts + self.length] - around[self._starts]
+        drawn = sums.sum(axis=1) / (self.blocks * self.length)
+        middle = float(column.mean())
+        widened: Floats = middle + (drawn - middle) * self._widening
+        return widened
+
+    def quantiles(self, shares: Sequence[float]) -> list[Floats]:
+        """Returns draws of quantiles of the steps, each of shape (draws,).
+
+        Of very many steps fewer are drawn, and their spread brought down to that of all.
+        """
+        count = len(self._steps)
+        blocks = max(min(self.blocks, _QUANTILE_STEPS // self.length), 1)
+        starts = self._random.integers(0, count, (_QUANTILE_DRAWS, blocks, 1))
+        chosen = (starts + np.arange(self.length)).reshape(_QUANTILE_DRAWS, -1) % count
+        drawn = np.quantile(self._steps[chosen], shares, axis=1)
+        middles = np.quantile(self._steps, shares)
+        scale = self._widening * math.sqrt(blocks / self.blocks)
+        return [m + (row - m) * scale for m, row in zip(middles, drawn, strict=True)]
+
+    def standard_error(self) -> float:
+        """Returns that of the mean step, in the steps' unit."""
+        return float(self.means(self._steps).std())
+
+
+def half_split_drift(steps: Floats, *, cycle: int = 1) -> float:
+    """Returns by what share the two halves of a run differ, 0 where their own noise explains it.
+
+    Args:
+        steps: Durations in order of time, shape (n,), n > 1.
+        cycle: As `block_length` takes it.
+    """
+    halves = steps[: len(steps) // 2], steps[len(steps) // 2 :]
+    first, second = (float(half.mean()) for half in halves)
+    if first <= 0 or second <= 0:
+        return 0.0
+    errors = [Resampling(half, cycle=cycle).standard_error() / half.mean() for half in halves]
+    apart = abs(math.log(second / first))
+    return apart if apart > _NORMAL * math.hypot(*errors) else 0.0

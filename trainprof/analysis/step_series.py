@@ -1,0 +1,66 @@
+"""The steps of a saved run one by one, read back from its events: `summary.json` has no series."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainprof.analysis.ledger import attribute
+from trainprof.analysis.ranks import rank_recordings
+from trainprof.analysis.recording import Recording, read_recording
+from trainprof.analysis.step_noise import Floats
+from trainprof.analysis.step_table import step_table
+from trainprof.analysis.timeline import build_timeline
+from trainprof.analysis.training_process import training_processes
+from trainprof.record.run_directory import RunDirectory
+
+
+@dataclass(frozen=True, slots=True)
+class StepSeries:
+    """Steps of the first training process, in order of time, in seconds.
+
+    Attributes:
+        steady_s: The steady ones, shape (n_steady,).
+        parts_s: Ledger key to each steady step's time under it, shape (n_steady,).
+        all_s: Every step, warm-up and starts of passes too, without evaluation; shape (n_steps,).
+    """
+
+    steady_s: Floats
+    parts_s: dict[str, Floats]
+    all_s: Floats
+
+
+def read_step_series(directory: RunDirectory) -> StepSeries | None:
+    """Returns the steps of a run, None where its events are gone or tell of no step."""
+    recording = _first_recording(directory)
+    process = training_processes(recording)[0]
+    events = process.events
+    if len(events) == 0:
+        return None
+    timeline = build_timeline(
+        events,
+        process.facts,
+        main_thread=process.main_thread,
+        start=int(events.start[0]),
+        end=int(events.end.max()),
+    )
+    attribution = attribute(
+        timeline.events,
+        timeline.nesting,
+        timeline.segments,
+        has_device=process.facts.device() is not None,
+        graph_classes=process.facts.graph_classes(),
+    )
+    steps = step_table(timeline, attribution, process.facts)
+    if len(steps) == 0:
+        return None
+    steady = steps.steady.mask
+    return StepSeries(
+        steady_s=steps.wall_ns[steady] / 1e9,
+        parts_s={key: ns[steady] / 1e9 for key, ns in steps.per_step.items()},
+        all_s=steps.wall_ns / 1e9,
+    )
+
+
+def _first_recording(directory: RunDirectory) -> Recording:
+    of_ranks = [] if directory.manifest.exists() else rank_recordings(directory)
+    return of_ranks[0] if of_ranks else read_recording(directory)

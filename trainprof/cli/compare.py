@@ -1,0 +1,200 @@
+"""`trainprof compare`: whether one run trains faster than another, and what else changed."""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final
+
+import typer
+
+from trainprof.cli.output import complain, style_of, write
+from trainprof.cli.report import FORMATS, Format, RunDamaged, find_run, parse_format, summary_of
+from trainprof.record.errors import TrainprofError
+
+if TYPE_CHECKING:
+    from trainprof.analysis.compared_run import ComparedRun
+    from trainprof.analysis.comparison import Comparison
+
+TRIPPED: Final = 1
+_PERCENT: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+) ?%?")
+
+
+class NothingToCompare(TrainprofError):
+    slug: ClassVar[str] = "nothing-to-compare"
+    exit_code: ClassVar[int] = 2
+
+
+class RunGivenTwice(TrainprofError):
+    slug: ClassVar[str] = "run-given-twice"
+    exit_code: ClassVar[int] = 2
+
+
+class CannotJudge(TrainprofError):
+    slug: ClassVar[str] = "cannot-judge"
+    exit_code: ClassVar[int] = 2
+
+
+def _percent(text: str | float) -> float:
+    found = _PERCENT.fullmatch(str(text).strip())
+    value = float(found[1]) if found else math.inf
+    if not value < math.inf:
+        raise typer.BadParameter(f"{text!r} is no percentage: write 5 or 2.5")
+    return value
+
+
+def compare(
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="BASE OTHER",
+            help="Runs as `report` takes them; each OTHER is compared with BASE.",
+            show_default=False,
+        ),
+    ] = None,
+    base: Annotated[
+        list[str] | None,
+        typer.Option(metavar="RUN", help="A run of BASE; repeat it for repeated runs."),
+    ] = None,
+    other: Annotated[
+        list[str] | None,
+        typer.Option(metavar="RUN", help="A run of OTHER; repeat it for repeated runs."),
+    ] = None,
+    fail_if_slower: Annotated[
+        float | None,
+        typer.Option(
+            parser=_percent,
+            metavar="PCT",
+            help="End with 1 when a step certainly takes over PCT percent longer.",
+        ),
+    ] = None,
+    format: Annotated[
+        Format,
+        typer.Option(
+            "--format",
+            parser=parse_format,
+            metavar="|".join(FORMATS),
+            show_default=False,
+            help=f"How to write it.  [default: {Format.TERMINAL.value}]",
+        ),
+    ] = Format.TERMINAL,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Show all there is.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of ours.")] = False,
+) -> int:
+    """Compare runs: what changed, with the noise of step times taken into account."""
+    sides = _sides(runs or [], base or [], other or [])
+    read: dict[str, ComparedRun] = {}
+    comparisons = [_comparison(one, another, read) for one, another in sides]
+    write(sys.stdout, _rendered(comparisons, format, verbose=verbose))
+    if fail_if_slower is None:
+        return 0
+    return max(_judged(comparison, fail_if_slower) for comparison in comparisons)
+
+
+def _sides(
+    runs: Sequence[str], base: Sequence[str], other: Sequence[str]
+) -> list[tuple[list[str], list[str]]]:
+    """Returns what is compared with what, as names of runs.
+
+    Raises:
+        NothingToCompare: If a side is missing, or both ways to name them are used.
+    """
+    hint = "trainprof compare BASE OTHER, or --base A1 --base A2 --other B1 --other B2"
+    if base or other:
+        if runs:
+            raise NothingToCompare(f"{runs[0]} beside --base and --other", hint=hint)
+        if not (base and other):
+            raise NothingToCompare(
+                f"{'--other' if base else '--base'} is missing: there are two sides", hint=hint
+            )
+        return [(list(base), list(other))]
+    if len(runs) < 2:
+        raise NothingToCompare("it takes two runs to compare", hint=hint)
+    return [([runs[0]], [name]) for name in runs[1:]]
+
+
+def _comparison(
+    base: Sequence[str], other: Sequence[str], read: dict[str, ComparedRun]
+) -> Comparison:
+    from trainprof.analysis import comparison
+
+    sides = [[_run(name, read) for name in side] for side in (base, other)]
+    if len(base) > 1 or len(other) > 1:
+        _refuse_twice([run for side in sides for run in side])
+    return comparison.compare(*sides)
+
+
+def _run(name: str, read: dict[str, ComparedRun]) -> ComparedRun:
+    from trainprof.analysis.compared_run import read_compared_run
+
+    directory = find_run(name)
+    path = str(directory.path)
+    if path not in read:
+        summary = summary_of(directory)
+        if "training" in summary.not_observed and summary.training.steps == 0:
+            raise RunDamaged(
+                f"{name} has nothing to compare: {summary.not_observed['training']}",
+                hint=f"see what there is: trainprof report {name}",
+            )
+        try:
+            read[path] = read_compared_run(directory, summary)
+        except OSError as error:
+            raise RunDamaged(
+                f"{name} cannot be read: {error.strerror or error}", hint="check its permissions"
+            ) from error
+    return read[path]
+
+
+def _refuse_twice(runs: Sequence[ComparedRun]) -> None:
+    """A run that is counted twice would make the noise look smaller than it is."""
+    seen: set[str] = set()
+    for run in runs:
+        if run.directory in seen:
+            raise RunGivenTwice(
+                f"{run.name} is given twice", hint="give each repeated run once, on one side"
+            )
+        seen.add(run.directory)
+
+
+def _rendered(comparisons: Sequence[Comparison], format: Format, *, verbose: bool) -> str:
+    if format is Format.JSON:
+        from trainprof.report import comparison_json
+
+        return comparison_json.render(comparisons)
+    if format is Format.MARKDOWN:
+        from trainprof.report import comparison_markdown
+
+        return comparison_markdown.render(comparisons, verbose=verbose)
+    from trainprof.report import comparison_page
+
+    style = style_of(sys.stdout)
+    return comparison_page.render(
+        comparisons, width=style.width, color=style.color, unicode=style.unicode, verbose=verbose
+    )
+
+
+def _judged(comparison: Comparison, percent: float) -> int:
+    """Returns TRIPPED when the time a step takes grew by more than so many percent for certain.
+
+    The bound that decides is the interval's near one: a gate that trips by chance is switched off.
+
+    Raises:
+        CannotJudge: If there is no interval: a gate must not pass because nothing was measured.
+    """
+    speedup = comparison.speedup
+    if speedup.high is None:
+        raise CannotJudge(
+            f"--fail-if-slower cannot be judged: {speedup.why_unknown}",
+            hint="record runs with more steps, without lines and --cuda-sync",
+        )
+    least = 1 / speedup.high - 1
+    if least * 100 <= percent:
+        return 0
+    names = ", ".join(run.name for run in comparison.other)
+    complain(
+        f"{names}: a {comparison.measured_by} takes {least:.1%} longer at least, "
+        f"more than --fail-if-slower {percent:g}"
+    )
+    return TRIPPED

@@ -1,0 +1,370 @@
+"""A comparison in words and rows, shared by the terminal and the markdown renderer."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from trainprof.analysis.comparability import SETTING, UNLIKE
+from trainprof.analysis.compared_run import ComparedRun
+from trainprof.analysis.comparison import BY_SAMPLE, Comparison, Metric, basis
+from trainprof.analysis.speedup import FASTER, NO_VISIBLE_DIFFERENCE, SLOWER, UNKNOWN
+from trainprof.report.ledger_table import label_of
+from trainprof.report.units import (
+    Scale,
+    byte_count,
+    count,
+    counted,
+    percent,
+    rounded_parts,
+    seconds,
+    step_scale,
+    three_digits,
+)
+
+VERDICT_WORDS: Final = {
+    FASTER: "faster",
+    SLOWER: "slower",
+    NO_VISIBLE_DIFFERENCE: "chance",
+    UNKNOWN: "",
+}
+NONE_GIVEN: Final = "-"
+# Somebody's arguments may be long; the JSON has them whole.
+REMARK_CELLS: Final = 300
+_FOLD_BELOW_SHARE: Final = 0.02
+# An interval so wide says that nothing is known, not that nothing was changed.
+_NOISY: Final = 1.25
+_FACTORS_FROM: Final = 1.2
+_PART: Final = "per_step_s."
+
+_STEP_LABELS: Final = {
+    "step_s": "mean",
+    "step_p50_s": "median",
+    "step_p95_s": "95 of 100 faster than",
+    "sample_s": "time a sample",
+    "samples_per_s": "samples/s",
+    "loop_step_s": "with starts of passes",
+}
+_RUN_LABELS: Final = {
+    "wall_s": "from start to end",
+    "initialization_s": "before training",
+    "training_s": "training loop",
+    "evaluation_s": "evaluation",
+    "steps": "steps",
+    "cpu_cores_busy": "cores kept busy",
+    "host_cpu_share": "CPU of the whole host",
+    "memory_peak_bytes": "memory, peak",
+    "device_busy_share": "device at work (least)",
+    "gpu_utilization_share": "GPU utilization",
+    "gpu_memory_peak_bytes": "GPU memory, peak",
+    "gpu_power_w": "GPU power",
+    "energy_wh": "energy of the GPUs",
+    "samples_per_wh": "samples per Wh",
+}
+_LOADER_LABELS: Final = {
+    "num_workers": "workers",
+    "wait_s": "wait for a batch",
+    "first_batch_s": "first batch of a pass",
+    "making_a_batch_s": "making a batch",
+}
+_ALWAYS: Final = ("wall_s", "training_s", "cpu_cores_busy", "memory_peak_bytes")
+# Shown on the short page only where they tell something of the difference.
+_ONLY_VERBOSE: Final = ("host_cpu_share", "sample_s", "steps", "gpu_power_w")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of a table; `verdict` is faster|slower|no_visible_difference|unknown."""
+
+    label: str
+    base: str
+    other: str
+    change: str
+    interval: str
+    verdict: str
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows under a title."""
+
+    title: str
+    rows: list[Row]
+
+
+def headline(comparison: Comparison) -> str:
+    """Returns the answer in one sentence: how much faster or slower, and how sure that is."""
+    found = comparison.speedup
+    if found.low is None or found.mid is None or found.high is None:
+        return f"NO VERDICT: {found.why_unknown or 'the noise is not known'}"
+    if found.verdict == FASTER:
+        times = _instead(comparison)
+        tail = f"; a {comparison.measured_by} takes {times}" if times else ""
+        return f"OTHER IS FASTER: {_faster(comparison)}{tail}"
+    told, between = _longer(found.mid), _between(1 / found.high - 1, 1 / found.low - 1)
+    if found.verdict == SLOWER:
+        times = _instead(comparison)
+        return (
+            f"OTHER IS SLOWER: a {comparison.measured_by} takes {told} ({between}, 95 % sure)"
+            f"{f': {times}' if times else ''}"
+        )
+    if found.high > _NOISY * found.low:
+        return (
+            f"TOO NOISY TO TELL: a {comparison.measured_by} took {told}, but anything from "
+            f"{between} would fit what was measured"
+        )
+    return (
+        f"NO VISIBLE DIFFERENCE: a {comparison.measured_by} takes {told}, and "
+        f"{between} would fit what was measured"
+    )
+
+
+def _faster(comparison: Comparison) -> str:
+    """Factors from 1.2 on, percent below: as people say it."""
+    found, per = comparison.speedup, f"{comparison.measured_by}s"
+    assert found.low is not None
+    assert found.mid is not None
+    assert found.high is not None
+    if found.mid >= _FACTORS_FROM:
+        between = f"{_times(found.low)} to {_times(found.high)}"
+        return f"{_times(found.mid)} times as many {per} a second ({between}, 95 % sure)"
+    between = _between(found.low - 1, found.high - 1)
+    return f"{_share(found.mid - 1).lstrip('+')} % more {per} a second ({between}, 95 % sure)"
+
+
+def _longer(speedup: float) -> str:
+    """How much longer a step takes that is made so many times as fast."""
+    change = 1 / speedup - 1
+    if change >= _FACTORS_FROM:
+        return f"{_times(1 + change)} times as long"
+    return f"{_share(abs(change)).lstrip('+')} % {'longer' if change >= 0 else 'less time'}"
+
+
+def _between(low: float, high: float) -> str:
+    if high >= _FACTORS_FROM:
+        return f"{_times(1 + low)} to {_times(1 + high)} times"
+    return f"{_share(low)} to {_share(high)} %"
+
+
+def _instead(comparison: Comparison) -> str:
+    one = comparison.metric(f"{comparison.measured_by}_s")
+    if one is None or one.base is None or one.other is None:
+        return ""
+    return f"{seconds(one.other)} instead of {seconds(one.base)}"
+
+
+def unlike(comparison: Comparison) -> str | None:
+    """Returns in what the sides are not comparable, None where they are."""
+    found = comparison.of_kind(*UNLIKE)
+    return "; ".join(one.text for one in found) if found else None
+
+
+def remarks(comparison: Comparison) -> list[tuple[str, str]]:
+    """Returns label and sentence of what to know: what was changed, what the interval rests on."""
+    changed = comparison.of_kind(SETTING)
+    told = [("Changed", ", ".join(one.text for one in changed))] if changed else []
+    told += [
+        ("Careful", one.text)
+        for one in comparison.discrepancies
+        if one.kind not in UNLIKE and one.kind != SETTING
+    ]
+    borders = _borders(comparison)
+    if borders is not None:
+        told.append(("Besides", borders))
+    return told + [
+        ("Noise", sentence) for sentence in basis(comparison) if not _is_said(comparison)
+    ]
+
+
+def _is_said(comparison: Comparison) -> bool:
+    """A verdict that is unknown says why in the headline."""
+    return comparison.speedup.why_unknown is not None
+
+
+def _borders(comparison: Comparison) -> str | None:
+    """Steady steps leave out starts of passes: said where that hides a difference."""
+    found = comparison.with_borders
+    if found is None or found.mid is None or found.verdict == comparison.speedup.verdict:
+        return None
+    if found.verdict == UNKNOWN or found.low is None or found.high is None:
+        return None
+    per = "samples" if comparison.measured_by == BY_SAMPLE else "steps"
+    between = f"{_times(found.low)} to {_times(found.high)}"
+    told = f"{_times(found.mid)} times as many {per} a second ({between})"
+    return f"with warm-up and the starts of passes it is {told}"
+
+
+def _times(factor: float) -> str:
+    return f"{factor:.2f}" if factor < 9.995 else three_digits(factor)
+
+
+def side(runs: Sequence[ComparedRun]) -> str:
+    """Returns a side's runs with their steps, in words."""
+    steady = [run.steady_steps() for run in runs]
+    least, most = min(steady), max(steady)
+    steps = (
+        counted(least, "steady step") if least == most else f"{least:,} to {most:,} steady steps"
+    )
+    names = ", ".join(run.name for run in runs)
+    return f"{names} ({steps}{' each' if len(runs) > 1 and least == most else ''})"
+
+
+def tables(comparison: Comparison, *, verbose: bool) -> list[Table]:
+    """Returns the tables with at least one row, in the order in which they are read."""
+    found = [
+        Table("A steady step", _step_rows(comparison, verbose=verbose)),
+        Table("Where it goes", _ledger_rows(comparison, verbose=verbose)),
+        *_loader_tables(comparison, verbose=verbose),
+        Table("Whole run", _plain_rows(comparison, "run", verbose=verbose)),
+        Table("Machine", _plain_rows(comparison, "machine", verbose=verbose)),
+    ]
+    return [table for table in found if table.rows]
+
+
+def _step_rows(comparison: Comparison, *, verbose: bool) -> list[Row]:
+    by_sample = comparison.measured_by == BY_SAMPLE
+    return [
+        _row(
+            _STEP_LABELS.get(one.name, one.name), one, _rate if one.better == "higher" else seconds
+        )
+        for one in comparison.in_group("step")
+        if verbose or one.name not in _ONLY_VERBOSE or (by_sample and one.name == "sample_s")
+    ]
+
+
+def _rate(value: float | None) -> str:
+    return three_digits(value) if value is not None else NONE_GIVEN
+
+
+def _ledger_rows(comparison: Comparison, *, verbose: bool) -> list[Row]:
+    """Parts of a step in one unit, so that they add up; the change is in that unit too."""
+    parts = comparison.in_group("ledger")
+    whole = max((sum(value(one) or 0.0 for one in parts) for value in (_base, _other)), default=0.0)
+    if whole <= 0:
+        return []
+    scale = step_scale(whole)
+    parts = sorted(parts, key=lambda one: -max(_base(one) or 0.0, _other(one) or 0.0))
+    columns = [
+        rounded_parts([(value(one) or 0.0) / scale.factor for one in parts], scale.decimals)
+        for value in (_base, _other)
+    ]
+    folded = [0, 0, 0]
+    rows = []
+    for index, one in enumerate(parts):
+        in_base, in_other = columns[0][index], columns[1][index]
+        if not verbose and max(_base(one) or 0, _other(one) or 0) < _FOLD_BELOW_SHARE * whole:
+            folded = [folded[0] + 1, folded[1] + in_base, folded[2] + in_other]
+            continue
+        rows.append(
+            Row(
+                label_of(one.name.removeprefix(_PART)),
+                scale.written(in_base),
+                scale.written(in_other),
+                _signed(scale.written(in_other - in_base)),
+                _interval_in(one, scale),
+                one.verdict,
+            )
+        )
+    if folded[0]:
+        rows.append(_sum_row(f"rest ({folded[0]} smaller)", folded[1], folded[2], scale))
+    rows.append(_sum_row(f"total, {scale.unit}", sum(columns[0]), sum(columns[1]), scale))
+    return rows
+
+
+def _sum_row(label: str, in_base: int, in_other: int, scale: Scale) -> Row:
+    change = _signed(scale.written(in_other - in_base))
+    return Row(label, scale.written(in_base), scale.written(in_other), change, "", UNKNOWN)
+
+
+def _base(metric: Metric) -> float | None:
+    return metric.base
+
+
+def _other(metric: Metric) -> float | None:
+    return metric.other
+
+
+def _signed(text: str) -> str:
+    return text if text.startswith("-") or not text.strip("0.,") else f"+{text}"
+
+
+def _loader_tables(comparison: Comparison, *, verbose: bool) -> list[Table]:
+    """One table for each loader; on the short page that which feeds training."""
+    found: dict[str, list[Row]] = {}
+    for one in comparison.in_group("loader"):
+        site, _, figure = one.name.removeprefix("loaders[").rpartition("].")
+        write = _workers if figure == "num_workers" else seconds
+        found.setdefault(site, []).append(_row(_LOADER_LABELS[figure], one, write))
+    shown = found if verbose else dict(list(found.items())[:1])
+    return [Table(f"Loader {os.path.basename(site)}", rows) for site, rows in shown.items()]
+
+
+def _workers(value: float | None) -> str:
+    return NONE_GIVEN if value is None else f"{value:g}"
+
+
+def _plain_rows(comparison: Comparison, group: str, *, verbose: bool) -> list[Row]:
+    return [
+        _row(_RUN_LABELS.get(one.name, one.name), one, _writer(one.name))
+        for one in comparison.in_group(group)
+        if verbose or one.name not in _ONLY_VERBOSE
+    ]
+
+
+def _writer(name: str) -> Callable[[float | None], str]:
+    writers: dict[str, Callable[[float | None], str]] = {
+        "_share": percent,
+        "_bytes": byte_count,
+        "_wh": lambda value: f"{three_digits(value or 0.0)} Wh",
+        "_per_wh": _rate,
+        "_w": lambda value: f"{value or 0.0:.0f} W",
+        "_busy": _rate,
+        "steps": count,
+        "_s": seconds,
+    }
+    endings = sorted((ending for ending in writers if name.endswith(ending)), key=len)
+    return writers[endings[-1]] if endings else _rate
+
+
+def _row(label: str, metric: Metric, write: Callable[[float | None], str]) -> Row:
+    return Row(
+        label,
+        NONE_GIVEN if metric.base is None else write(metric.base),
+        NONE_GIVEN if metric.other is None else write(metric.other),
+        _change(metric.change),
+        _interval(metric),
+        metric.verdict,
+    )
+
+
+def _change(share: float | None) -> str:
+    if share is None:
+        return ""
+    if share >= 9.995:
+        return f"x {three_digits(share + 1)}"
+    return f"{_share(share)} %"
+
+
+def _interval(metric: Metric) -> str:
+    if metric.low is None or metric.high is None:
+        return ""
+    if metric.high >= 99.95:
+        return ""
+    return f"{_share(metric.low)} to {_share(metric.high)} %"
+
+
+def _interval_in(metric: Metric, scale: Scale) -> str:
+    """The interval of a part in the unit of its column."""
+    if metric.low is None or metric.high is None or metric.base is None:
+        return ""
+    bounds = [share * metric.base / scale.factor for share in (metric.low, metric.high)]
+    low, high = (_signed(scale.written(round(bound * 10**scale.decimals))) for bound in bounds)
+    return f"{low} to {high}"
+
+
+def _share(share: float) -> str:
+    """Whole percent, tenths where there is less than ten."""
+    digits = f"{share * 100:+.1f}" if abs(share) < 0.0995 else f"{share * 100:+.0f}"
+    return "0" if not digits.strip("+-0.") else digits
