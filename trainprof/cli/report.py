@@ -220,7 +220,7 @@ def summary_of(directory: RunDirectory) -> RunSummary:
     Raises:
         RunDamaged: If a file of it cannot be read.
     """
-    return saved_summary(directory) or _rebuilt_summary(directory, None, None)
+    return saved_summary(directory) or _rebuilt_summary(directory, None, None, None)
 
 
 def _is_outdated(directory: RunDirectory) -> bool:
