@@ -14,6 +14,7 @@ import typer
 
 from trainprof.cli import run_options
 from trainprof.cli.output import style_of, write
+from trainprof.cli.patches import patches
 from trainprof.cli.whole_number import at_least
 from trainprof.record.errors import TrainprofError
 from trainprof.record.log_reader import log_paths
@@ -111,6 +112,13 @@ def report(
         str | None,
         typer.Option(metavar="ID", help="What a finding means; needs no RUN."),
     ] = None,
+    suggest_patch: Annotated[
+        bool,
+        typer.Option(
+            "--suggest-patch",
+            help="A diff of your files for what can be changed mechanically; writes nothing.",
+        ),
+    ] = False,
     rule: run_options.Rules = None,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Show all there is.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of ours.")] = False,
@@ -130,7 +138,9 @@ def report(
     if summary is None:
         index = None if epoch is None else epoch - 1
         summary = _rebuilt_summary(directory, index, chosen_steps, rules or None)
-    if asked is not None:
+    if suggest_patch:
+        write(sys.stdout, patches(directory, summary))
+    elif asked is not None:
         write(sys.stdout, _reasons(summary, asked))
     elif loader is None:
         write(sys.stdout, _rendered(summary, format, verbose=verbose))

@@ -1,0 +1,83 @@
+"""A finding's change as a diff of the user's file, and when none is offered."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import summaries
+
+from trainprof.analysis.patching import NotMechanical, patch
+
+WORKERS = {"num_workers": 4, "persistent_workers": True}
+
+
+def changed(source: str, change: dict[str, Any], tmp_path: Path, line: int = 1) -> str:
+    """Returns the text that `patch -p1` makes of the diff."""
+    finding = summaries.finding(site=f"train.py:{line}", change=change)
+    diff = patch(finding, "train.py", source)
+    (tmp_path / "train.py").write_text(source)
+    subprocess.run(["git", "apply", "-p1", "-"], input=diff, text=True, cwd=tmp_path, check=True)
+    return (tmp_path / "train.py").read_text()
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("a = DataLoader(d)\n", "a = DataLoader(d, num_workers=4, persistent_workers=True)\n"),
+        (
+            "a = data.DataLoader(d, num_workers=0)\n",
+            "a = data.DataLoader(d, num_workers=4, persistent_workers=True)\n",
+        ),
+        (
+            "a = DataLoader(\n    d,\n    shuffle=True,\n)\n",
+            "a = DataLoader(\n    d,\n    shuffle=True,\n    num_workers=4,\n"
+            "    persistent_workers=True,\n)\n",
+        ),
+        (
+            'a = DataLoader(d["größe"], num_workers=1) # ü\n',
+            'a = DataLoader(d["größe"], num_workers=4, persistent_workers=True) # ü\n',
+        ),
+        (
+            "for x in wrap(DataLoader(d, 8)):",
+            "for x in wrap(DataLoader(d, 8, num_workers=4, persistent_workers=True)):",
+        ),
+    ],
+)
+def test_arguments_are_set(source: str, expected: str, tmp_path: Path) -> None:
+    if source.endswith(":"):
+        source, expected = f"{source}\n    pass", f"{expected}\n    pass"
+    assert changed(source, WORKERS, tmp_path) == expected
+
+
+def test_workers_are_kept_only_where_there_are_any(tmp_path: Path) -> None:
+    found = changed("a = DataLoader(d, num_workers=n)\n", {"persistent_workers": True}, tmp_path)
+    assert found == "a = DataLoader(d, num_workers=n, persistent_workers=n > 0)\n"
+
+
+def test_a_copy_need_not_block(tmp_path: Path) -> None:
+    change = {"pin_memory": True, "non_blocking": True}
+    found = changed("x = x.to(device)\n", change, tmp_path)
+    assert found == "x = x.to(device, non_blocking=True)\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ("a = DataLoader(d, **options)\n", "passes arguments on"),
+        ("a = DataLoader(d, num_workers=args.workers)\n", "args.workers"),
+        ("a = Loader(d)\n", "no call of DataLoader"),
+        ("a = DataLoader(\n", "does not parse"),
+        ("a = DataLoader()\n", "no arguments"),
+    ],
+)
+def test_where_it_takes_a_decision_none_is_offered(source: str, why: str) -> None:
+    with pytest.raises(NotMechanical, match=why):
+        patch(summaries.finding(site="train.py:1", change=WORKERS), "train.py", source)
+
+
+def test_what_is_no_matter_of_arguments_has_no_patch() -> None:
+    with pytest.raises(NotMechanical, match="no matter of arguments"):
+        patch(summaries.finding(change={}), "train.py", "")

@@ -1,0 +1,150 @@
+"""Changes of arguments written into source text, where that is mechanical."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from trainprof.analysis.finding import Finding
+
+# Arguments of a loader; `non_blocking` is one of the copying call instead.
+LOADER_ARGUMENTS: Final = ("num_workers", "persistent_workers", "pin_memory")
+_COPYING: Final = ("to", "cuda")
+
+
+class NotMechanical(Exception):
+    """The change cannot be written into the text without a decision; says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Edit:
+    """Bytes [start, end) of a text are to be `new`."""
+
+    start: int
+    end: int
+    new: str
+
+
+def patch(finding: Finding, path: str, source: str, *, loader_class: str = "DataLoader") -> str:
+    """Returns a finding's change as a unified diff.
+
+    Args:
+        finding: With arguments to change at its site.
+        path: Of the file, as the diff is to name it.
+        source: Its text.
+        loader_class: What builds the loader.
+
+    Raises:
+        NotMechanical: If the change is more than setting arguments, or the call is not found.
+    """
+    line = _line_of(finding)
+    edits = list(_edits(source, line, finding.change, loader_class))
+    changed = _applied(source, edits)
+    ast.parse(changed)
+    lines = difflib.unified_diff(
+        source.splitlines(keepends=True),
+        changed.splitlines(keepends=True),
+        f"a/{path}",
+        f"b/{path}",
+    )
+    return "".join(
+        line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines
+    )
+
+
+def _line_of(finding: Finding) -> int:
+    _, _, line = (finding.site or "").rpartition(":")
+    if not finding.change or not line.isdigit():
+        raise NotMechanical(f"{finding.id} is no matter of arguments: {finding.advice}")
+    return int(line)
+
+
+def _edits(source: str, line: int, change: Mapping[str, Any], loader_class: str) -> Iterator[_Edit]:
+    try:
+        tree = ast.parse(source)
+    except SyntaxError as error:
+        raise NotMechanical(f"the file does not parse: {error.msg}") from None
+    of_loader = {name: value for name, value in change.items() if name in LOADER_ARGUMENTS}
+    of_copy = {name: value for name, value in change.items() if name not in LOADER_ARGUMENTS}
+    if of_copy:
+        yield from _set(source, _call(tree, line, _COPYING), of_copy)
+    elif of_loader:
+        yield from _set(source, _call(tree, line, (loader_class, "DataLoader")), of_loader)
+
+
+def _call(tree: ast.AST, line: int, names: tuple[str, ...]) -> ast.Call:
+    """Returns the call of one of `names` that a line is part of, the innermost first."""
+    found = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and _name(node.func) in names
+        and node.lineno <= line <= (node.end_lineno or node.lineno)
+    ]
+    if not found:
+        raise NotMechanical(f"line {line} holds no call of {names[0]}")
+    return max(found, key=lambda node: (node.lineno, node.col_offset))
+
+
+def _name(function: ast.expr) -> str:
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else ""
+
+
+def _set(source: str, call: ast.Call, change: Mapping[str, Any]) -> Iterator[_Edit]:
+    """Yields edits that give a call arguments, others' values where it has them already."""
+    if any(keyword.arg is None for keyword in call.keywords):
+        raise NotMechanical(f"line {call.lineno} passes arguments on by **: set them there")
+    given = {keyword.arg: keyword.value for keyword in call.keywords}
+    added = []
+    for name, value in change.items():
+        held = given.get(name)
+        if held is None:
+            added.append(f"{name}={_value(source, name, value, given)}")
+        elif isinstance(held, ast.Constant):
+            yield _Edit(*_span(source, held), repr(value))
+        else:
+            told = ast.get_source_segment(source, held) or "an expression"
+            raise NotMechanical(f"{name} is {told} on line {held.lineno}: make that {value!r}")
+    if added:
+        yield _insertion(source, call, added)
+
+
+def _value(source: str, name: str, value: Any, given: Mapping[str | None, ast.expr]) -> str:
+    """Returns an argument's text; workers can only be kept where there are any."""
+    workers = given.get("num_workers")
+    if name == "persistent_workers" and workers and not isinstance(workers, ast.Constant):
+        return f"{ast.get_source_segment(source, workers)} > 0"
+    return repr(value)
+
+
+def _insertion(source: str, call: ast.Call, added: list[str]) -> _Edit:
+    arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
+    if not arguments:
+        raise NotMechanical(f"line {call.lineno} gives no arguments")
+    last = max(arguments, key=lambda node: (node.end_lineno or 0, node.end_col_offset or 0))
+    _, end = _span(source, last)
+    line = source.splitlines()[last.lineno - 1]
+    stands_alone = last.lineno != call.lineno
+    separator = f",\n{line[: len(line) - len(line.lstrip())]}" if stands_alone else ", "
+    return _Edit(end, end, "".join(f"{separator}{one}" for one in added))
+
+
+def _span(source: str, node: ast.expr) -> tuple[int, int]:
+    """Returns where a node's text begins and ends, in UTF-8 bytes."""
+    starts = [0]
+    for line in source.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line.encode()))
+    end_line, end_column = node.end_lineno or node.lineno, node.end_col_offset or 0
+    return starts[node.lineno - 1] + node.col_offset, starts[end_line - 1] + end_column
+
+
+def _applied(source: str, edits: list[_Edit]) -> str:
+    data = source.encode()
+    for edit in sorted(edits, key=lambda one: -one.start):
+        data = data[: edit.start] + edit.new.encode() + data[edit.end :]
+    return data.decode()

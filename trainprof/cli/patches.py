@@ -1,0 +1,75 @@
+"""`report --suggest-patch`: what can be changed mechanically, as a diff of the user's files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from trainprof.record.run_directory import RunDirectory
+from trainprof.record.run_file import read_run_file
+
+if TYPE_CHECKING:
+    from trainprof.analysis.summary import RunSummary
+
+LARGEST_SOURCE_BYTES: Final = 1 << 22
+LARGEST_MANIFEST_BYTES: Final = 1 << 25
+
+
+def patches(directory: RunDirectory, summary: RunSummary) -> str:
+    """Returns a diff for each finding that has one; of the others why not, behind a "#".
+
+    `git apply` and `patch -p1` pass over such lines. Paths are as seen from where the run began.
+    """
+    from trainprof.analysis.patching import NotMechanical, patch
+
+    manifest = _manifest(directory)
+    cwd = manifest.get("cwd")
+    root = Path(cwd) if isinstance(cwd, str) else Path()
+    kinds = {loader.site: loader.kind for loader in summary.loaders}
+    told: list[str] = []
+    for finding in summary.findings:
+        path = (finding.site or "").rpartition(":")[0]
+        told.append(f"# {finding.id}: {finding.advice}\n")
+        try:
+            source = _source(root / path, _began_ns(manifest))
+            told.append(
+                patch(
+                    finding, path, source, loader_class=kinds.get(finding.site or "", "DataLoader")
+                )
+            )
+        except NotMechanical as error:
+            told.append(f"# no patch: {error}\n")
+        except (OSError, ValueError) as error:
+            told.append(f"# no patch: {path or 'no file'} cannot be read: {error}\n")
+    return "".join(told) or "# nothing to change was found\n"
+
+
+def _source(path: Path, began_ns: int | None) -> str:
+    """Returns the file's text.
+
+    Raises:
+        NotMechanical: If it has changed since the run, so that its lines are others.
+        OSError, ValueError: If it cannot be read.
+    """
+    from trainprof.analysis.patching import NotMechanical
+
+    data = read_run_file(path, LARGEST_SOURCE_BYTES)
+    if began_ns is not None and path.stat().st_mtime_ns > began_ns:
+        raise NotMechanical(f"{path.name} has changed since the run")
+    return data.decode() if isinstance(data, bytes) else data
+
+
+def _began_ns(manifest: dict[str, Any]) -> int | None:
+    times = manifest.get("times")
+    began = times.get("spawned_time_ns") if isinstance(times, dict) else None
+    return began if isinstance(began, int) else None
+
+
+def _manifest(directory: RunDirectory) -> dict[str, Any]:
+    import json
+
+    try:
+        told = json.loads(read_run_file(directory.manifest, LARGEST_MANIFEST_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return told if isinstance(told, dict) else {}
