@@ -100,6 +100,7 @@ def across_ranks(
         ),
         training=_training([summary.training for summary in summaries]),
         findings=_common_findings([summary.findings for summary in summaries]),
+        together=None,
         devices=[device for summary in summaries for device in summary.devices or ()] or None,
         ranks=rows,
         out_of_memory=next((one.out_of_memory for one in summaries if one.out_of_memory), None),

@@ -19,6 +19,7 @@ from trainprof.analysis.devices import device_of, meanwhile_of, several_devices
 from trainprof.analysis.diagnosis.building import build_case
 from trainprof.analysis.diagnosis.diagnose import diagnose
 from trainprof.analysis.diagnosis.settings import rule_settings
+from trainprof.analysis.diagnosis.together import together
 from trainprof.analysis.ending import ending
 from trainprof.analysis.epochs import epochs_of, evaluation_of
 from trainprof.analysis.events import Events
@@ -26,7 +27,6 @@ from trainprof.analysis.facts import Facts, integer, number
 from trainprof.analysis.faults import faults_of
 from trainprof.analysis.feeding import epoch_starts
 from trainprof.analysis.fetches import Details, FetchTable, fetch_table
-from trainprof.analysis.finding import Finding
 from trainprof.analysis.found_syncs import found_syncs_of, why_none_found
 from trainprof.analysis.gpu_usage import phases_of
 from trainprof.analysis.inner_runs import inner_runs
@@ -321,20 +321,19 @@ def _summary(run: _Analysed) -> _Shown:
         found_syncs=found_syncs,
         faults=faults_of(recording, run.origin_ns),
     )
-    findings = _findings(summary, evidence, steps, inputs_of, run)
-    return _Shown(replace(summary, findings=findings), evidence)
+    return _Shown(_with_findings(summary, evidence, steps, inputs_of, run), evidence)
 
 
-def _findings(
+def _with_findings(
     summary: RunSummary,
     evidence: Evidence,
     steps: StepTable,
     inputs_of: Callable[[int], PipelineInputs | None],
     run: _Analysed,
-) -> list[Finding]:
+) -> RunSummary:
     """None where lines were timed or devices waited for: that slows parts, and not alike."""
     if evidence.has_timed_lines or evidence.was_synchronized:
-        return []
+        return summary
     case = build_case(
         summary,
         training_s=evidence.training_s,
@@ -344,7 +343,8 @@ def _findings(
         steps=steps,
         settings=rule_settings(run.recording.section("options").get("rules")),
     )
-    return diagnose(case)
+    findings = diagnose(case)
+    return replace(summary, findings=findings, together=together(case, findings))
 
 
 def _meanwhile(run: _Analysed) -> Meanwhile | None:

@@ -528,6 +528,8 @@ class RunSummary:
 
     Attributes:
         lines: What timing lines took, None in a run that timed none.
+        together: How many times as fast training would be at most with all findings mended: their
+            gains do not add up. None of fewer than two.
         hot_lines: Where the parts of the training loop are spent, as far as it was looked at.
         ranks: {rank, host, pid, steps, step_s, ledger: {wall_s, seconds}, exit} of each, in runs of
             several; `run`, `phases`, `ledger`, `training` and `verdict` are then of all of them.
@@ -561,6 +563,7 @@ class RunSummary:
     lines: LineCost | None = None
     hot_lines: list[HotLine] = field(default_factory=list)
     placements: list[Placement] = field(default_factory=list)
+    together: float | None = None
     out_of_memory: OutOfMemory | None = None
     found_syncs: FoundSyncs | None = None
     schema_version: int = SUMMARY_SCHEMA_VERSION

@@ -45,6 +45,9 @@ def findings_section(summary: RunSummary, page: Page, room: int | None = None) -
             hidden = len(summary.findings) - number + 1
             lines += page.paragraph(f"{counted(hidden, 'more finding')}: --verbose", indent=_INDENT)
             return lines
+    if summary.together is not None and math.isfinite(summary.together):
+        told = f"All together: training at most {summary.together:.2f} x as fast."
+        lines += page.paragraph(told, indent=_INDENT)
     if len(summary.findings) > len(shown):
         hidden = len(summary.findings) - len(shown)
         lines += page.paragraph(f"{counted(hidden, 'more finding')}: --verbose", indent=_INDENT)

@@ -18,6 +18,7 @@ from trainprof.analysis.diagnosis.settings import (
     rule_settings,
     threshold_names,
 )
+from trainprof.analysis.diagnosis.together import together
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.pipeline_scenario import Interval
 from trainprof.analysis.summary import Device, HotLine, SyncPoint
@@ -332,3 +333,24 @@ def test_a_wait_that_the_device_did_not_feel_is_no_finding(
     for finding in diagnose(case):
         assert finding.predicted_speedup is not None
         assert finding.predicted_speedup[1] <= case.training_s / (case.training_s - loader_s) + 1e-9
+
+
+def test_all_together_is_played_again_and_is_no_sum() -> None:
+    planted = Planted(fetch_s=0.02, compute_s=0.01)
+    case = case_of(planted, parts={"checkpoint": 1.0})
+    told = diagnose(case)
+    assert [one.id for one in told] == ["serial_loading", "slow_checkpoints"]
+    # Two workers give a batch each 10 ms, as training takes them: 2 of 7 seconds remain.
+    assert together(case, told) == pytest.approx(7 / 2, rel=0.15)
+    assert together(case, told[:1]) is None
+
+
+def test_less_python_beside_full_workers_gives_nothing_together_either() -> None:
+    # Steps of 20 ms, half of them Python; with two workers a batch comes each 10 ms, no sooner.
+    planted = Planted(fetch_s=0.02, compute_s=0.02, running=1.0, cores=2)
+    case = case_of(planted, parts={"checkpoint": 0.5})
+    told = diagnose(case)
+    everything = together(case, told)
+    assert everything is not None
+    alone = max(one.predicted_speedup[1] for one in told if one.predicted_speedup)
+    assert everything < alone * 1.5

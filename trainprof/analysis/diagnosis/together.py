@@ -1,0 +1,61 @@
+"""What all findings would give together: their gains do not add up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from trainprof.analysis.diagnosis import gc_pauses, python_in_loop
+from trainprof.analysis.diagnosis.case import Case, LoaderCase
+from trainprof.analysis.finding import Finding
+from trainprof.analysis.pipeline import predict
+
+# What the training thread does in steps: without it they are shorter, and loaders have to keep up.
+_IN_STEPS: Final = (python_in_loop.ID, gc_pauses.ID)
+_MOST_REMOVED: Final = 0.99
+
+
+def together(case: Case, findings: Sequence[Finding]) -> float | None:
+    """Returns how many times as fast training would be at most with all changes made.
+
+    The loader that costs most is played again with its new workers and the shorter steps. None for
+    a single finding, which says so itself.
+    """
+    if len(findings) < 2:
+        return None
+    in_steps_s = sum(one.recoverable_s or 0.0 for one in findings if one.id in _IN_STEPS)
+    fed = case.feeding[0] if case.feeding else None
+    of_loader = [one for one in findings if fed is not None and _is_about_steps_of(one, fed)]
+    outside_s = sum(
+        one.recoverable_s or 0.0
+        for one in findings
+        if one.id not in _IN_STEPS and not any(one is other for other in of_loader)
+    )
+    saved_s = in_steps_s + sum(one.recoverable_s or 0.0 for one in of_loader)
+    if fed is not None and fed.inputs is not None and fed.measured is not None and of_loader:
+        setting = fed.cause.setting if fed.cause is not None else None
+        if setting is not None and not case.is_on_device:
+            saved_s = _replayed_s(fed, in_steps_s)
+    kept_s = max(case.training_s - outside_s - saved_s, (1 - _MOST_REMOVED) * case.training_s)
+    return case.training_s / kept_s if kept_s > 0 else None
+
+
+def _is_about_steps_of(finding: Finding, fed: LoaderCase) -> bool:
+    return (
+        fed.cause is not None
+        and finding.evidence.get("wait_per_batch_s") is not None
+        and (finding.site == fed.loader.site and bool(finding.change.get("num_workers")))
+    )
+
+
+def _replayed_s(fed: LoaderCase, in_steps_s: float) -> float:
+    """Returns what training saves at most with the loader's new setting and shorter steps."""
+    assert fed.inputs is not None
+    assert fed.measured is not None
+    assert fed.cause is not None
+    batches, mean_s = max(fed.loader.iterations, 1), float(fed.inputs.compute_s.mean())
+    kept = max(1 - in_steps_s / batches / mean_s, 1 - _MOST_REMOVED) if mean_s > 0 else 1.0
+    shorter = replace(fed.inputs, compute_s=fed.inputs.compute_s * kept)
+    best_s = predict(shorter, fed.cause.setting).step_s.low
+    return batches * max(fed.measured.step_s - best_s, 0.0)
