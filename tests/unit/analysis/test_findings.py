@@ -201,6 +201,17 @@ def test_evaluation_wants_workers_for_its_loader() -> None:
             {"workers": 4, "fetch_s": 0.01, "reading": 0.9, "compute_s": 0.03},
             id="reading that nobody waits for",
         ),
+        pytest.param(
+            {
+                "fetch_s": 0.0001,
+                "running": 1.0,
+                "compute_s": 0.0003,
+                "cores": 2,
+                "receive_s": Interval(0.0003, 0.0004, 0.0006),
+                "delivery_s": 0.0004,
+            },
+            id="batches that no worker could hand over sooner",
+        ),
     ],
 )
 def test_healthy_runs_have_no_finding(healthy: dict[str, Any]) -> None:
@@ -354,3 +365,11 @@ def test_less_python_beside_full_workers_gives_nothing_together_either() -> None
     assert everything is not None
     alone = max(one.predicted_speedup[1] for one in told if one.predicted_speedup)
     assert everything < alone * 1.5
+
+
+def test_a_loop_of_several_ranks_may_wait_for_the_others() -> None:
+    healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
+    case = case_of(healthy, parts={"other": 1.0})
+    assert found(case) == ["python_in_loop"]
+    run = replace(case.summary.run, world_size=2)
+    assert found(replace(case, summary=replace(case.summary, run=run))) == []

@@ -7,8 +7,9 @@ How it is measured: the training thread's time that none of the hooked parts of 
 looks at the line where the thread stands, 25 times a second.
 
 When it is wrong: where a training loop computes with torch functions outside of any module, or
-waits there for something else (a queue, another process), it is counted here too. On a GPU, such
-code costs nothing while the device still has work queued.
+waits there for something else (a queue, another process), it is counted here too. With several
+ranks it is not looked for: the loop may be waiting for the others. On a GPU, such code costs
+nothing while the device still has work queued.
 
 What to do: look at the named line. Do it every 100th step, on tensors at once instead of element by
 element, or on another thread. `trainprof lines` times each of its lines.
@@ -41,7 +42,7 @@ def find(case: Case) -> Finding | None:
     least = case.settings.get(f"{ID}.share", THRESHOLDS["share"].value)
     spent_s = case.held_up_s("other", "host_s")
     part = spent_s / case.training_s if case.training_s > 0 else 0.0
-    if part < least or _is_read_ahead(case):
+    if part < least or _may_be_waiting(case):
         return None
     gain = of_python(case, spent_s)
     if gain is None:
@@ -73,7 +74,8 @@ def find(case: Case) -> Finding | None:
     )
 
 
-def _is_read_ahead(case: Case) -> bool:
-    """Whether a loader is consumed on another thread: the loop may be waiting for that."""
+def _may_be_waiting(case: Case) -> bool:
+    """Whether the loop may be waiting there: for a thread that reads ahead, or for other ranks."""
     loaders = case.summary.loaders
-    return any(one.role == TRAINING and one.thread != "training" for one in loaders)
+    is_read_ahead = any(one.role == TRAINING and one.thread != "training" for one in loaders)
+    return is_read_ahead or (case.summary.run.world_size or 1) > 1

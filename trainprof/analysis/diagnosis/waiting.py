@@ -36,6 +36,7 @@ READING_SHARE: Final = 0.5
 RECEIVE_SHARE: Final = 0.05
 _TRIED: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _MOST_WORKERS: Final = 32
+_MORE_CORES: Final = 8.0
 _WORKERS_PER_CORE_ASLEEP: Final = 4
 # A slow sample is so many times a typical one; at most so much is left of it.
 _SLOW_FROM_TIMES: Final = 3.0
@@ -106,8 +107,11 @@ def cause_of(
         return Cause(name, setting, found)
     if is_read:
         return Cause(STORAGE)
+    # Batches that are made as fast as a worker could hand them over are no matter of the CPU.
+    on_more = replace(inputs, cores=inputs.cores * _MORE_CORES)
+    is_crowded = more_workers(on_more, predict(on_more), passes=loader.passes) is not None
     busy_s = (fetch.running_s or 0.0) + (fetch.runnable_s or 0.0) + (fetch.throttled_s or 0.0)
-    return Cause(CPU if busy_s >= (1 - ASLEEP_SHARE) * made_s else UNKNOWN)
+    return Cause(CPU if is_crowded and busy_s >= (1 - ASLEEP_SHARE) * made_s else UNKNOWN)
 
 
 def more_workers(
