@@ -192,6 +192,7 @@ def test_a_sample_script_is_seen_as_it_is(script, profiled):
     assert training["steps"] == truth["steps"]["count"]
 
     assert missed(case, summary, truth) == {}
+    check_findings(case, script, summary["findings"])
 
     if case.other:
         planted_s = sum(truth[name]["seconds"] for name in case.other)
@@ -211,11 +212,8 @@ def test_a_sample_script_is_seen_as_it_is(script, profiled):
         assert (ROOT / file).read_text().splitlines()[int(line) - 1].strip() == case.line
 
 
-@pytest.mark.parametrize("script", CASES)
-def test_what_holds_a_sample_back_is_found_first_with_its_line(script, profiled):
-    case = CASES[script]
-    summary, _ = profiled(script)
-    found = summary["findings"]
+def check_findings(case: Case, script: str, found: list[dict[str, Any]]) -> None:
+    """What holds a sample back is found first, with its line."""
     if case.finding is None:
         assert found == []
         return
