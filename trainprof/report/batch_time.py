@@ -77,7 +77,7 @@ def waiting_parts(loader: Loader) -> list[BatchPart]:
     words = {
         "blocked": "no batch was there",
         "receive": "taking it over from a worker",
-        "handover": "taking it over: the worker was busy",
+        "handover": "taking it over: waiting for its worker",
         "making": "making it",
         "sampler": "drawing its indices",
     }

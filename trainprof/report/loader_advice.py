@@ -147,9 +147,9 @@ def _on_receiving(loader: Loader, bound: LoaderBound) -> Advice:
     worked_s, waited_s = receiving(loader)
     if worked_s is not None and waited_s is not None and waited_s > worked_s:
         return Advice(
-            f"taking a batch{of_size} over, {took} each, mostly until its worker, busy with the "
-            "next batches, hands out its tensors",
-            "fewer tensors a batch (a worker is asked for each), or cheaper samples",
+            f"taking a batch{of_size} over, {took} each, mostly waiting for its worker, which is "
+            "asked for each tensor",
+            "few large tensors, not many small ones; a worker that computes answers late",
         )
     return Advice(
         f"taking a batch{of_size} over from its worker, {took} each",

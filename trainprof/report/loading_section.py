@@ -25,7 +25,7 @@ _INDENT: Final = 2
 _WAITS: Final = {
     "blocked": "until it is made",
     "receive": "to take it over",
-    "handover": "until a busy worker hands it over",
+    "handover": "until its worker hands it over",
     "sampler": "to draw its indices",
 }
 # Where there is no room for all of a block, what comes first here stays.

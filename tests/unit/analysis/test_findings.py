@@ -101,9 +101,9 @@ def test_receiving_is_not_blamed_on_workers() -> None:
     planted.loader = replace(planted.loader, receive_s=0.02 * STEPS, receive_cpu_s=0.019 * STEPS)
     finding = only(case_of(planted))
     assert finding.id == "slow_receive"
-    assert "busy" not in finding.title
+    assert "waiting" not in finding.title
     planted.loader = replace(planted.loader, receive_cpu_s=0.001 * STEPS)
-    assert "busy worker" in only(case_of(planted)).title
+    assert "waiting for its process" in only(case_of(planted)).title
 
 
 def test_drawing_indices_is_not_blamed_on_workers() -> None:

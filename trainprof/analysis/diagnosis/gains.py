@@ -78,9 +78,10 @@ def of_inputs(case: Case, fed: LoaderCase, changed: PipelineInputs) -> Gain | No
     """
     if fed.now is None or fed.measured is None:
         return None
-    best = predict(changed)
-    saved_s = [now - then for now, then in zip(_of(fed.now.step_s), _of(best.step_s), strict=True)]
-    return _at_most_per_batch(case, fed, max(saved_s))
+    pairs = zip(_of(fed.now.step_s), _of(predict(changed).step_s), strict=True)
+    # Of the same scenario both, so that what is not known about the run is in both.
+    kept = min((then / now for now, then in pairs if now > 0), default=1.0)
+    return _at_most_per_batch(case, fed, (1 - kept) * fed.measured.step_s)
 
 
 def of_python(case: Case, seconds: float) -> Gain | None:

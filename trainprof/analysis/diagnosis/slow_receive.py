@@ -5,7 +5,7 @@ tensors travel in shared memory, one request to the worker's process each. Many 
 Python objects (lists of strings, dictionaries) make that slow, and no number of workers helps.
 
 How it is measured: inside `next` on the loader's iterator, the time after the batch was there; and
-how much of it the training process worked, against waiting until a busy worker answered.
+how much of it the training process worked, against waiting for the worker's process to answer.
 
 When it is wrong: with pin_memory=True a thread receives, and this is not seen.
 
@@ -48,7 +48,11 @@ def find(case: Case) -> Finding | None:
         return None
     each_s, worked_s = loader.receive_s / max(loader.wait_s.n, 1), loader.receive_cpu_s
     waits_for_worker = worked_s is not None and worked_s < loader.receive_s / 2
-    why = ", mostly until its busy worker hands out the tensors" if waits_for_worker else ""
+    why = (
+        ", mostly waiting for its process, which is asked for each tensor"
+        if waits_for_worker
+        else ""
+    )
     title = (
         f"taking a batch over from its worker takes {span(each_s)} of "
         f"{span(fed.measured.step_s)}{why}; more workers would not help"
@@ -59,9 +63,10 @@ def find(case: Case) -> Finding | None:
         ID,
         title,
         gain,
-        advice="fewer tensors a batch, or cheaper samples"
+        advice="few large tensors a batch instead of many small ones or Python objects",
+        also=["a worker that is computing answers late: cheaper samples help too"]
         if waits_for_worker
-        else "few large tensors a batch instead of many small ones or Python objects",
+        else [],
         evidence={
             "receive_per_batch_s": each_s,
             "receive_cpu_s": worked_s,

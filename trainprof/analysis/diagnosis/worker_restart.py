@@ -40,8 +40,9 @@ def find(case: Case) -> Finding | None:
         return None
     loader, change = fed.loader, {"persistent_workers": True}
     each_s = fed.starts_s / loader.passes
+    who = "its worker is" if loader.num_workers == 1 else f"its {loader.num_workers} workers are"
     title = (
-        f"its {loader.num_workers} workers are started again for each of {loader.passes} passes: "
+        f"{who} started again for each of {loader.passes} passes: "
         f"{span(each_s)} until the first batch is there, {share(fed.starts_s / case.training_s)} "
         "of training"
     )
