@@ -148,8 +148,8 @@ def test_the_names_of_limits_are_the_models() -> None:
                 receive_s=3.0,
                 receive_cpu_s=0.2,
             ),
-            "taking a batch of 4.60 MiB over, 30.0 ms each, mostly waiting for its worker, which is "
-            "asked for each tensor",
+            "taking a batch of 4.60 MiB over, 30.0 ms each, mostly waiting for its worker, which "
+            "is asked for each tensor",
             "few large tensors, not many small ones; a worker that computes answers late",
         ),
         (
