@@ -428,12 +428,14 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("is_decorated", [False, True], ids=["unedited", "decorated"])
 @pytest.mark.parametrize(
-    "method",
+    ("method", "is_decorated"),
     [
-        pytest.param(method, marks=pytest.mark.proves("Line times", f"in workers by {method}"))
-        for method in ("fork", "spawn", "forkserver")
+        pytest.param(method, way, marks=pytest.mark.proves("Line times", f"in workers by {method}"))
+        for method, way in (
+            *(("fork", False), ("fork", True), ("spawn", False)),
+            ("forkserver", True),
+        )
     ],
 )
 def test_lines_of_workers(tmp_path: Path, method: str, is_decorated: bool) -> None:
