@@ -83,6 +83,14 @@ def state() -> dict[str, Any]:
     }
 
 
+@pytest.fixture(autouse=True)
+def _no_long_waits() -> Iterator[None]:
+    """Torch waits 5 s for a worker whose batch, or a traceback with it, is still held."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.2)
+        yield
+
+
 @pytest.fixture(autouse=True, scope="session")
 def torch_has_had_workers() -> None:
     """torch keeps a SIGCHLD handler from its first loader with workers on."""

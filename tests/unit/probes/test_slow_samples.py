@@ -247,13 +247,8 @@ class Failing(Dataset[int]):
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("wrap", [lambda x: x, lambda x: Subset(x, range(6)), Wrapped])
 def test_an_exception_of_a_sample_looks_the_same(
-    same_with_us: Compare,
-    workers: int,
-    wrap: Callable[[Any], Any],
-    monkeypatch: pytest.MonkeyPatch,
+    same_with_us: Compare, workers: int, wrap: Callable[[Any], Any]
 ) -> None:
-    # For so long torch waits for the worker, which the traceback at hand keeps from ending.
-    monkeypatch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.2)
     kind, text = same_with_us(
         lambda: list(DataLoader(wrap(Failing()), batch_size=3, num_workers=workers))
     )
