@@ -18,10 +18,9 @@ from trainprof.probes.patcher import Patcher
 from trainprof.probes.session import Session
 from trainprof.record.schema import FETCHED, Kind, LookFlag, Topic
 
-# A look stops Python code for some 50 us.
-PERIOD_NS: Final = 40_000_000
-# Of a long run so many looks tell enough: it is then looked at more rarely.
-MANY_LOOKS: Final = 1_500
+# A look stops Python code for some 50 us. The more there were, the more rarely another is needed:
+# so many looks, and the time between two until then.
+PERIODS_NS: Final = ((200, 15_000_000), (1_500, 40_000_000))
 LATER_PERIOD_NS: Final = 200_000_000
 _MOST_THREADS: Final = 4
 # Of a stack are kept so many of the user's frames at its leaf and so many at its root.
@@ -121,7 +120,7 @@ class LooksProbe:
         late_by_itself, waits = run_delay(), times_waited()
         due, delayed = now(), late_by_itself()
         while True:
-            period_ns = PERIOD_NS if self._looks < MANY_LOOKS else LATER_PERIOD_NS
+            period_ns = next((ns for n, ns in PERIODS_NS if self._looks < n), LATER_PERIOD_NS)
             due = max(due + round(period_ns * moment(0.5, 1.5)), now())
             before = waits()
             if wait(True, max(due - now(), 0) * 1e-9):
