@@ -1,0 +1,100 @@
+"""`trainprof report` on findings: --why, --explain, --rule and --suggest-patch."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support import summaries
+
+from trainprof.analysis.summary import to_jsonable
+from trainprof.cli.app import run_command
+
+LOADER = "loader = DataLoader(data, shuffle=True)\n"
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    """A run of a script that stands beside it, with a finding about its loader."""
+    (tmp_path / "train.py").write_text(LOADER)
+    os.utime(tmp_path / "train.py", (1, 1))
+    summary = replace(
+        summaries.slow_loader(),
+        findings=[summaries.finding(site="train.py:1")],
+        loaders=[summaries.loader("train.py:1")],
+    )
+    run = tmp_path / "run"
+    run.mkdir()
+    manifest = {
+        "schema_version": 1,
+        "cwd": str(tmp_path),
+        "times": {"spawned_time_ns": time.time_ns()},
+    }
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    (run / "summary.json").write_text(json.dumps(to_jsonable(summary)))
+    return run
+
+
+def report(*words: str) -> int:
+    return run_command(["report", *words])
+
+
+def test_what_a_finding_means_needs_no_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert report("--explain", "serial_loading") == 0
+    assert "What to do:" in capsys.readouterr().out
+
+
+def test_what_a_finding_rests_on(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert report(str(saved), "--why", "serial_loading") == 0
+    assert "wait share 82 %" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("option", ["--why", "--explain"])
+def test_an_unknown_finding_names_those_there_are(
+    saved: Path, option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert report(str(saved), option, "nonsense") == 2
+    told = capsys.readouterr().err
+    assert "there is no finding 'nonsense'" in told
+    assert "python_in_loop" in told
+
+
+@pytest.mark.parametrize("rule", ["nonsense=1", "gc_pauses.share=much", "gc_pauses.share=-1"])
+def test_a_threshold_that_means_nothing(
+    saved: Path, rule: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert report(str(saved), "--rule", rule) == 2
+    assert "'--rule'" in capsys.readouterr().err
+
+
+def test_without_a_run_one_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert report() == 2
+    assert "name a run" in capsys.readouterr().err
+
+
+def test_a_patch_of_the_users_file_writes_nothing(
+    saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert report(str(saved), "--suggest-patch") == 0
+    told = capsys.readouterr().out
+    assert "--- a/train.py\n+++ b/train.py\n" in told
+    assert (
+        "+loader = DataLoader(data, shuffle=True, num_workers=5, persistent_workers=True)" in told
+    )
+    assert (saved.parent / "train.py").read_text() == LOADER
+
+
+def test_a_file_that_changed_since_has_no_patch(
+    saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    later = time.time() + 60
+    os.utime(saved.parent / "train.py", (later, later))
+    assert report(str(saved), "--suggest-patch") == 0
+    assert "# no patch: train.py has changed since the run" in capsys.readouterr().out
+    (saved.parent / "train.py").unlink()
+    assert report(str(saved), "--suggest-patch") == 0
+    assert "cannot be read" in capsys.readouterr().out
