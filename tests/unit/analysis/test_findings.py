@@ -144,7 +144,8 @@ def test_what_training_spends_elsewhere(
     key: str, rule: str, spent_s: float, little_s: float
 ) -> None:
     healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
-    finding = only(case_of(healthy, parts={key: spent_s}))
+    case = case_of(healthy, parts={key: spent_s})
+    finding = only(replace(case, summary=replace(case.summary, hot_lines=[hot_line("other")])))
     assert finding.id == rule
     assert finding.is_at_most
     assert finding.predicted_speedup is not None
@@ -200,6 +201,16 @@ def test_evaluation_wants_workers_for_its_loader() -> None:
         pytest.param(
             {"workers": 4, "fetch_s": 0.01, "reading": 0.9, "compute_s": 0.03},
             id="reading that nobody waits for",
+        ),
+        pytest.param(
+            {
+                "workers": 2,
+                "fetch_s": 0.001,
+                "compute_s": 0.004,
+                "receive_s": Interval.exactly(0.0015),
+                "delivery_s": 0.0015,
+            },
+            id="a plain batch takes its time to be taken over",
         ),
         pytest.param(
             {
@@ -373,3 +384,44 @@ def test_a_loop_of_several_ranks_may_wait_for_the_others() -> None:
     assert found(case) == ["python_in_loop"]
     run = replace(case.summary.run, world_size=2)
     assert found(replace(case, summary=replace(case.summary, run=run))) == []
+
+
+def test_a_worker_that_computes_answers_late() -> None:
+    planted = Planted(
+        workers=2,
+        fetch_s=0.07,
+        running=1.0,
+        compute_s=0.005,
+        cores=2,
+        receive_s=Interval.exactly(0.02),
+        delivery_s=0.02,
+    )
+    planted.loader = replace(planted.loader, receive_s=0.02 * STEPS, receive_cpu_s=0.001 * STEPS)
+    assert found(case_of(planted)) == ["saturated_cpu"]
+
+
+def test_what_may_be_trainprofs_own_time_is_no_finding() -> None:
+    healthy = Planted(workers=2, fetch_s=0.0001, compute_s=0.0002)
+    case = case_of(healthy, parts={"other": 0.02})  # 100 us a step
+    own = replace(case.summary.overhead, per_step_us=40.0)
+    training = replace(case.summary.training, steps=STEPS)
+    summary = replace(case.summary, overhead=own, training=training)
+    assert found(replace(case, summary=summary)) == []
+    cheap = replace(summary, overhead=replace(own, per_step_us=1.0))
+    assert found(replace(case, summary=cheap)) == ["python_in_loop"]
+
+
+def test_a_model_of_functions_is_no_python_in_the_loop() -> None:
+    case = case_of(Planted(workers=2, fetch_s=0.002), parts={"other": 1.0})
+    functional = {**case.training, "forward": 0.0, "backward": case.training["forward"]}
+    assert found(replace(case, training=functional)) == []
+
+
+def test_where_a_librarys_loop_is_called_is_not_the_line_to_change() -> None:
+    case = case_of(Planted(workers=2, fetch_s=0.002), parts={"other": 0.3})
+    lines = [hot_line("other"), hot_line("forward")]
+    library = replace(case, summary=replace(case.summary, hot_lines=lines))
+    assert found(library) == []
+    much = case_of(Planted(workers=2, fetch_s=0.002), parts={"other": 1.0})
+    finding = only(replace(much, summary=replace(much.summary, hot_lines=lines)))
+    assert finding.site is None

@@ -92,6 +92,7 @@ def _limits(settings: Mapping[str, float]) -> Limits:
         wait=min([usual.wait, *waits]),
         slow_samples=settings.get("slow_samples.excess_share", usual.slow_samples),
         receive=settings.get("slow_receive.receive_share", usual.receive),
+        receive_s=settings.get("slow_receive.receive_s", usual.receive_s),
     )
 
 

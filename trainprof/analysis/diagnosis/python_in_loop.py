@@ -6,8 +6,8 @@ step while nothing trains.
 How it is measured: the training thread's time that none of the hooked parts of a step covers, and
 looks at the line where the thread stands, 25 times a second.
 
-When it is wrong: where a training loop computes with torch functions outside of any module, or
-waits there for something else (a queue, another process), it is counted here too. With several
+When it is wrong: where a training loop computes with torch functions beside its modules, or waits
+there for something else (a queue, another process), it is counted here too. With several
 ranks it is not looked for: the loop may be waiting for the others. On a GPU, such code costs
 nothing while the device still has work queued.
 
@@ -28,6 +28,7 @@ from trainprof.analysis.finding import Finding
 from trainprof.analysis.ledger import ELSEWHERE
 from trainprof.analysis.looks import hottest
 from trainprof.analysis.passes import TRAINING
+from trainprof.analysis.summary import HotLine
 
 ID: Final = "python_in_loop"
 KEYS: Final[tuple[str, ...]] = ("other",)
@@ -36,13 +37,19 @@ THRESHOLDS: Final = {
 }
 # A function that takes less of it is not the one to change.
 _NAMED_FROM_SHARE: Final = 0.25
+# Without a line there is little to do about it: only what is plain is told (XProf's "highly").
+_UNNAMED_FROM_SHARE: Final = 0.2
+# Of trainprof's own cost in a step, how much may stand in this part.
+_OWN_TIMES: Final = 2.0
+# Of training: with less of it in modules the model computes outside of them.
+_FORWARD_SHARE: Final = 0.01
 
 
 def find(case: Case) -> Finding | None:
     least = case.settings.get(f"{ID}.share", THRESHOLDS["share"].value)
-    spent_s = case.held_up_s("other", "host_s")
+    spent_s = max(case.held_up_s("other", "host_s") - _own_cost_s(case), 0.0)
     part = spent_s / case.training_s if case.training_s > 0 else 0.0
-    if part < least or _may_be_waiting(case):
+    if part < least or _may_be_waiting(case) or not _has_forwards(case):
         return None
     gain = of_python(case, spent_s)
     if gain is None:
@@ -51,7 +58,9 @@ def find(case: Case) -> Finding | None:
     most = max(places, key=lambda name: places[name], default=ELSEWHERE)
     where = "" if most == ELSEWHERE else f", most of it {most}"
     line = hottest(case.summary.hot_lines, "other")
-    named = line is not None and line.share >= _NAMED_FROM_SHARE
+    named = line is not None and line.share >= _NAMED_FROM_SHARE and not _is_library(case, line)
+    if not named and part < max(least, _UNNAMED_FROM_SHARE):
+        return None
     advice = "do it less often, or on whole tensors: trainprof lines times each line"
     also = []
     if line is not None and named:
@@ -72,6 +81,25 @@ def find(case: Case) -> Finding | None:
             "line_share": line.share if line is not None else None,
         },
     )
+
+
+def _own_cost_s(case: Case) -> float:
+    """Returns what of the part may be trainprof's own: much of it, where steps take 0.2 ms."""
+    each_us = case.summary.overhead.per_step_us or 0.0
+    return _OWN_TIMES * each_us * 1e-6 * case.summary.training.steps
+
+
+def _has_forwards(case: Case) -> bool:
+    """Whether a module computes: a model made of functions alone would stand in this part."""
+    return case.share("forward") >= _FORWARD_SHARE
+
+
+def _is_library(case: Case, line: HotLine) -> bool:
+    """Whether the line is where the user calls a library's loop: its code is not theirs."""
+    forward = hottest(case.summary.hot_lines, "forward")
+    if forward is None:
+        return False
+    return line.site == forward.site or line.site in forward.called_from
 
 
 def _may_be_waiting(case: Case) -> bool:

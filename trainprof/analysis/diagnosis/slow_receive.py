@@ -22,6 +22,7 @@ from trainprof.analysis.diagnosis.gains import of_inputs
 from trainprof.analysis.diagnosis.loader_change import finding, of_cause
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.waiting import (
+    RECEIVE_S,
     RECEIVE_SHARE,
     RECEIVING,
     WAIT_SHARE,
@@ -35,6 +36,7 @@ KEYS: Final[tuple[str, ...]] = ("data_wait", "first_batch")
 THRESHOLDS: Final = {
     "wait_share": Threshold(WAIT_SHARE, "XProf: below it a program is not input-bound"),
     "receive_share": Threshold(RECEIVE_SHARE, "of a step, as for the wait"),
+    "receive_s": Threshold(RECEIVE_S, "a batch: a few tensors take 1 to 2 ms whatever one does"),
 }
 
 

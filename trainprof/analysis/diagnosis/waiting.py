@@ -12,7 +12,6 @@ from trainprof.analysis.loader_troubles import unusual_samples
 from trainprof.analysis.pipeline import Interval, PipelineInputs, Prediction, Setting, predict
 from trainprof.analysis.pipeline_model import Float64
 from trainprof.analysis.summary import Fetch, Loader
-from trainprof.analysis.worker_totals import known
 
 SERIAL: Final = "serial"
 TOO_FEW_WORKERS: Final = "too few workers"
@@ -32,8 +31,11 @@ SLOW_SAMPLES_SHARE: Final = 0.25
 # Of a batch's making spent asleep, from which on more workers than cores are tried.
 ASLEEP_SHARE: Final = 0.5
 READING_SHARE: Final = 0.5
-# Of a step spent on taking batches over.
+# Of a step spent on taking batches over; and so long at least, for a plain batch takes 1 to 2 ms.
 RECEIVE_SHARE: Final = 0.05
+RECEIVE_S: Final = 0.005
+# Fetches that take so many times the median one are slow; they are few up to this share of all.
+_FEW_SHARE: Final = 0.25
 _TRIED: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _MOST_WORKERS: Final = 32
 _MORE_CORES: Final = 8.0
@@ -49,6 +51,7 @@ class Limits:
     wait: float = WAIT_SHARE
     slow_samples: float = SLOW_SAMPLES_SHARE
     receive: float = RECEIVE_SHARE
+    receive_s: float = RECEIVE_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +86,17 @@ def cause_of(
     """
     if wait_share < limits.wait:
         return None
-    if _slow_samples_share(loader.fetch) >= limits.slow_samples and _usual_would_do(inputs, now):
+    if _slow_share(loader.fetch, inputs) >= limits.slow_samples and _usual_would_do(inputs, now):
         return Cause(SLOW_SAMPLES)
     parts = now.bound.parts_s
     step_s = sum(parts.values())
     wait_cause = now.bound.wait_cause
     if wait_cause == SAMPLER:
         return Cause(SAMPLING)
-    if loader.num_workers and wait_cause == RECEIVE:
-        return Cause(RECEIVING) if parts[RECEIVE] >= limits.receive * step_s else None
+    # A worker that computes answers late: then it is its computing that is waited for.
+    if loader.num_workers and wait_cause == RECEIVE and not _waits_for_busy_worker(loader):
+        is_much = parts[RECEIVE] >= max(limits.receive * step_s, limits.receive_s)
+        return Cause(RECEIVING) if is_much else None
     fetch = loader.fetch
     if fetch is None or fetch.wall_s is None:
         return Cause(UNKNOWN)
@@ -150,15 +155,26 @@ def most_workers(inputs: PipelineInputs) -> int:
     return min(cores, _MOST_WORKERS)
 
 
-def _slow_samples_share(fetch: Fetch | None) -> float:
-    """Returns what slow samples take beyond typical ones, as a share of all making."""
-    if fetch is None or fetch.wall_s is None or not fetch.typical_sample_s:
+def _slow_share(fetch: Fetch | None, inputs: PipelineInputs) -> float:
+    """Returns what a few slow batches take beyond the usual, as a share of all making.
+
+    0 where no single sample is known to be slow: then it is something else that came over them.
+    """
+    if fetch is None or not unusual_samples(fetch):
         return 0.0
-    typical_s = fetch.typical_sample_s
-    slow_s = [known(sample.get("seconds")) or 0.0 for sample in unusual_samples(fetch)]
-    excess_s = sum(s - typical_s for s in slow_s)
-    made_s = fetch.wall_s.mean * fetch.n
-    return excess_s / made_s if made_s > 0 else 0.0
+    usual = like_the_usual(inputs).fetch_s
+    is_slow = usual < inputs.fetch_s
+    if is_slow.mean() > _FEW_SHARE or inputs.fetch_s.sum() <= 0:
+        return 0.0
+    return float((inputs.fetch_s - usual).sum() / inputs.fetch_s.sum())
+
+
+def _waits_for_busy_worker(loader: Loader) -> bool:
+    fetch, took_s, worked_s = loader.fetch, loader.receive_s, loader.receive_cpu_s
+    if fetch is None or fetch.wall_s is None or took_s is None or worked_s is None:
+        return False
+    each_s = took_s / max(loader.wait_s.n if loader.wait_s else 1, 1)
+    return worked_s < took_s / 2 and fetch.wall_s.mean >= each_s
 
 
 def _usual_would_do(inputs: PipelineInputs, now: Prediction) -> bool:
