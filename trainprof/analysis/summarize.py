@@ -83,6 +83,7 @@ from trainprof.record.run_directory import RunDirectory
 from trainprof.record.schema import RECORD_BYTES, Kind
 
 DEFAULT_WAIT_THRESHOLD_S: Final = 0.5
+_OLDEST_GENERATION: Final = 2
 DEFAULT_INTERVAL_S: Final = 0.5
 # A damaged manifest may hold any number: in ns, and times the batches, it must fit an int64.
 LONGEST_THRESHOLD_S: Final = 86_400.0
@@ -342,9 +343,16 @@ def _with_findings(
         checkpoint_site=evidence.checkpoint_site,
         steps=steps,
         settings=rule_settings(run.recording.section("options").get("rules")),
+        full_collections=_full_collections(run.timeline),
     )
     findings = diagnose(case)
     return replace(summary, findings=findings, together=together(case, findings))
+
+
+def _full_collections(timeline: Timeline) -> int:
+    events, window = timeline.events, timeline.window
+    is_full = events.is_kind(Kind.GC) & (events.value == _OLDEST_GENERATION)
+    return int((is_full & (events.start >= window.loop_start)).sum())
 
 
 def _meanwhile(run: _Analysed) -> Meanwhile | None:

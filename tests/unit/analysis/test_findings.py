@@ -425,3 +425,13 @@ def test_where_a_librarys_loop_is_called_is_not_the_line_to_change() -> None:
     much = case_of(Planted(workers=2, fetch_s=0.002), parts={"other": 1.0})
     finding = only(replace(much, summary=replace(much.summary, hot_lines=lines)))
     assert finding.site is None
+
+
+def test_collections_that_the_loop_asks_for_are_told_from_pythons_own() -> None:
+    case = case_of(Planted(workers=2, fetch_s=0.002), parts={"gc": 1.0})
+    case = replace(
+        case,
+        summary=replace(case.summary, training=replace(case.summary.training, steps=STEPS)),
+    )
+    assert "gc.freeze()" in only(replace(case, full_collections=4)).advice
+    assert only(replace(case, full_collections=STEPS)).advice.startswith("take gc.collect() out")

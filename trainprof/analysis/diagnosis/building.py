@@ -31,6 +31,7 @@ def build_case(
     steps: StepTable,
     checkpoint_site: str | None,
     settings: Mapping[str, float],
+    full_collections: int = 0,
 ) -> Case:
     """Returns what the rules look at.
 
@@ -42,6 +43,7 @@ def build_case(
         steps: Of the training phase.
         checkpoint_site: The line whose checkpoints took longest.
         settings: Thresholds that the user has set, by "rule.name".
+        full_collections: How often the garbage collector walked all objects in training.
     """
     here = [one for one in summary.loaders if one.thread == "training"]
     exposed = _exposed_share(summary, training)
@@ -62,6 +64,7 @@ def build_case(
         noise=half_split_noise(steps.wall_ns[steps.steady.mask]),
         steps=steps,
         settings=settings,
+        full_collections=full_collections,
     )
 
 

@@ -73,6 +73,7 @@ class Case:
         feeding: The loaders that training consumes, costliest first.
         evaluating: Those of evaluation.
         checkpoint_site: The line whose checkpoints took longest.
+        full_collections: How often the garbage collector walked all objects in training.
         noise: Of the mean steady step, as a share: by how much the halves of the run differ.
         steps: Of the training phase.
         settings: Thresholds that the user has set, by "rule.name".
@@ -87,6 +88,7 @@ class Case:
     noise: float
     steps: StepTable
     settings: Mapping[str, float] = field(default_factory=dict)
+    full_collections: int = 0
 
     @property
     def wall_s(self) -> float:

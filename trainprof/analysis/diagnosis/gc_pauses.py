@@ -7,8 +7,9 @@ How it is measured: the collector's own callbacks, pauses of 20 us and more.
 
 When it is wrong: hardly ever; the share is what was stopped.
 
-What to do: gc.freeze() once everything is loaded takes it out of later collections; or gc.disable()
-and a gc.collect() at the end of each epoch. Arrays instead of millions of objects end it.
+What to do: where the loop itself calls gc.collect(), take that out. Else gc.freeze() once everything
+is loaded takes it out of later collections; or gc.disable() and a gc.collect() at the end of each
+epoch. Arrays instead of millions of objects end it.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ KEYS: Final[tuple[str, ...]] = ("gc",)
 THRESHOLDS: Final = {
     "share": Threshold(0.03, "of training; msprof and xpu_timer warn from 1 % (RULES CP-6)"),
 }
+# By itself Python walks all objects only once a quarter of them is new.
+_CALLED_FROM_PER_STEP: Final = 0.5
 
 
 def find(case: Case) -> Finding | None:
@@ -36,12 +39,21 @@ def find(case: Case) -> Finding | None:
     gain = of_python(case, spent_s) if part >= least else None
     if gain is None:
         return None
+    steps = max(case.summary.training.steps, 1)
+    is_called = case.full_collections >= _CALLED_FROM_PER_STEP * steps
+    advice = "gc.freeze() once everything is loaded, or gc.disable() and gc.collect() once an epoch"
+    if is_called:
+        advice = "take gc.collect() out of the loop: nothing but a call walks everything so often"
     return plain_finding(
         ID,
-        f"Python's garbage collector stops training for {span(spent_s)}, {share(part)} of it",
+        f"Python's garbage collector stops training for {span(spent_s)}, {share(part)} of it, "
+        f"with {case.full_collections} full collections in {steps} steps",
         gain,
         site=None,
-        advice="gc.freeze() once everything is loaded, or gc.disable() and gc.collect() once an "
-        "epoch",
-        evidence={"gc_s": spent_s, "gc_share": part},
+        advice=advice,
+        evidence={
+            "gc_s": spent_s,
+            "gc_share": part,
+            "full_collections": case.full_collections,
+        },
     )
