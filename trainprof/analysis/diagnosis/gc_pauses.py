@@ -7,9 +7,9 @@ How it is measured: the collector's own callbacks, pauses of 20 us and more.
 
 When it is wrong: hardly ever; the share is what was stopped.
 
-What to do: where the loop itself calls gc.collect(), take that out. Else gc.freeze() once everything
-is loaded takes it out of later collections; or gc.disable() and a gc.collect() at the end of each
-epoch. Arrays instead of millions of objects end it.
+What to do: where the loop itself calls gc.collect(), take that out. Else gc.freeze() once
+everything is loaded takes it out of later collections; or gc.disable() and a gc.collect() at the
+end of each epoch. Arrays instead of millions of objects end it.
 """
 
 from __future__ import annotations
