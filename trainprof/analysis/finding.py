@@ -7,6 +7,13 @@ from typing import Any, Final
 
 # Among the evidence: how many times faster training would be, most likely, or at most.
 LIKELY: Final = "likely_speedup"
+# Findings of what lies outside of steady steps.
+OUTSIDE_STEPS: Final = (
+    "worker_restart",
+    "slow_first_batch",
+    "slow_validation",
+    "slow_checkpoints",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from trainprof.analysis.device_memory import out_of_memory_of, why_no_memory, wi
 from trainprof.analysis.device_verdict import DeviceEvidence
 from trainprof.analysis.devices import device_of, meanwhile_of, several_devices
 from trainprof.analysis.diagnosis.building import build_case
-from trainprof.analysis.diagnosis.diagnose import diagnose
+from trainprof.analysis.diagnosis.diagnose import diagnose, least_gain
 from trainprof.analysis.diagnosis.settings import rule_settings
 from trainprof.analysis.diagnosis.together import together
 from trainprof.analysis.ending import ending
@@ -346,7 +346,12 @@ def _with_findings(
         full_collections=_full_collections(run.timeline),
     )
     findings = diagnose(case)
-    return replace(summary, findings=findings, together=together(case, findings))
+    return replace(
+        summary,
+        findings=findings,
+        together=together(case, findings),
+        findings_from=least_gain(case),
+    )
 
 
 def _full_collections(timeline: Timeline) -> int:

@@ -530,6 +530,7 @@ class RunSummary:
         lines: What timing lines took, None in a run that timed none.
         together: How many times as fast training would be at most with all findings mended: their
             gains do not add up. None of fewer than two.
+        findings_from: From which gain of steps on a finding is told, by the noise of this run.
         hot_lines: Where the parts of the training loop are spent, as far as it was looked at.
         ranks: {rank, host, pid, steps, step_s, ledger: {wall_s, seconds}, exit} of each, in runs of
             several; `run`, `phases`, `ledger`, `training` and `verdict` are then of all of them.
@@ -564,6 +565,7 @@ class RunSummary:
     hot_lines: list[HotLine] = field(default_factory=list)
     placements: list[Placement] = field(default_factory=list)
     together: float | None = None
+    findings_from: float | None = None
     out_of_memory: OutOfMemory | None = None
     found_syncs: FoundSyncs | None = None
     schema_version: int = SUMMARY_SCHEMA_VERSION

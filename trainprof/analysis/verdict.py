@@ -187,13 +187,14 @@ def _host_headline(evidence: Evidence, share: float) -> tuple[str, str | None]:
         f"{percent(share)} of training time"
     )
     collecting = evidence.training.get("gc", 0.0)
-    if collecting > evidence.training.get("other", 0.0):
+    is_collecting = collecting > evidence.training.get("other", 0.0)
+    if is_collecting:
         text = (
             "HOST-BOUND: Python's garbage collection, and code between the parts of a step, take "
             f"{percent(share)} of training time"
         )
     text += _in_figures(evidence, _HOST_KEYS, share)
-    if evidence.other_place and evidence.other_place != ELSEWHERE:
+    if evidence.other_place and evidence.other_place != ELSEWHERE and not is_collecting:
         text += f", most of it {evidence.other_place}"
     ahead = [x for x in evidence.loaders if x.role == "training" and x.thread != "training"]
     if ahead:

@@ -30,6 +30,8 @@ def patches(directory: RunDirectory, summary: RunSummary) -> str:
     for finding in summary.findings:
         path = (finding.site or "").rpartition(":")[0]
         told.append(f"# {finding.id}: {finding.advice}\n")
+        if not finding.change:
+            continue
         try:
             source = _source(root / path, _began_ns(manifest))
             told.append(

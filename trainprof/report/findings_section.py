@@ -9,7 +9,7 @@ from rich.text import Text
 
 from trainprof.analysis.diagnosis.catalogue import RULES
 from trainprof.analysis.diagnosis.diagnose import LEAST_GAIN
-from trainprof.analysis.finding import Finding
+from trainprof.analysis.finding import OUTSIDE_STEPS, Finding
 from trainprof.analysis.steady import MIN_STEADY_STEPS
 from trainprof.analysis.summary import RunSummary
 from trainprof.report.layout import Page
@@ -34,8 +34,9 @@ def findings_section(summary: RunSummary, page: Page, room: int | None = None) -
         return _nothing(summary, page)
     shown = summary.findings if page.verbose else summary.findings[:FINDINGS_SHOWN]
     lines: list[Text] = []
+    whole = "the run" if summary.run.part is None else "this part of it"
     for number, finding in enumerate(shown, 1):
-        block = _block(number, finding, page)
+        block = _block(number, finding, page, whole)
         brief = _opening(number, finding, page)
         if number == 1 or room is None or len(lines) + len(block) <= room:
             lines += block
@@ -46,27 +47,33 @@ def findings_section(summary: RunSummary, page: Page, room: int | None = None) -
             lines += page.paragraph(f"{counted(hidden, 'more finding')}: --verbose", indent=_INDENT)
             return lines
     if summary.together is not None and math.isfinite(summary.together):
-        told = f"All together: training at most {summary.together:.2f} x as fast."
-        lines += page.paragraph(told, indent=_INDENT)
+        told = f"All of these together: training up to about {_two(summary.together)} x as fast."
+        lines += page.paragraph(told)
     if len(summary.findings) > len(shown):
         hidden = len(summary.findings) - len(shown)
         lines += page.paragraph(f"{counted(hidden, 'more finding')}: --verbose", indent=_INDENT)
     return lines
 
 
-def speedup_words(finding: Finding) -> str:
-    """Returns what the change would give, "" where that is not known."""
+def speedup_words(finding: Finding, whole: str = "the run") -> str:
+    """Returns what the change would give, "" where that is not known.
+
+    Args:
+        finding: Of the run.
+        whole: What of it is shown.
+    """
     steps, run = _known(finding.predicted_speedup), _known(finding.run_speedup)
     if steps is None:
         return ""
     if finding.is_at_most:
-        told = f"training at most {steps[1]:.2f} x as fast"
+        told = f"training up to about {_two(steps[1])} x as fast"
         if run is not None:
-            told += f", the run {run[1]:.2f} x"
+            told += f", {whole} {_two(run[1])} x"
         return f"{told} (if all of it could go; not measured)"
-    told = f"steps {_range(steps)} as fast"
+    what = "training" if finding.id in OUTSIDE_STEPS else "steps"
+    told = f"{what} {_range(steps)} as fast"
     if run is not None:
-        told += f", the run {_range(run)}"
+        told += f", {whole} {_range(run)}"
     note = "a model, not measured"
     if steps[0] < 1:
         note += "; the run was too uneven to say whether it helps"
@@ -83,16 +90,16 @@ def _known(speedup: list[float] | None) -> list[float] | None:
     return speedup if is_known else None
 
 
-def _block(number: int, finding: Finding, page: Page) -> list[Text]:
+def _block(number: int, finding: Finding, page: Page, whole: str) -> list[Text]:
     lines = _opening(number, finding, page)
     lines += _labelled("Change", finding.advice, page)
-    gives = speedup_words(finding)
+    gives = speedup_words(finding, whole)
     if gives:
         lines += _labelled("Gives", f"{gives}.", page)
     for sentence in (*finding.also, *(finding.cautions if page.verbose else ())):
         lines += page.paragraph(_sentence(sentence), indent=_INDENT)
     if not page.verbose and finding.cautions:
-        lines += _labelled("Mind", f"{finding.cautions[0]}.", page)
+        lines += _labelled("Mind", f"{'; '.join(finding.cautions)}.", page)
     return lines
 
 
@@ -115,11 +122,12 @@ def _labelled(label: str, words: str, page: Page) -> list[Text]:
 
 def _nothing(summary: RunSummary, page: Page) -> list[Text]:
     training = summary.training
-    # Where something stands out whose cause is not known, there is nothing to say.
-    is_well = summary.verdict.bottleneck in ("compute", "none")
-    if training.steady_steps < MIN_STEADY_STEPS or not is_well:
+    bar, is_judged = summary.findings_from, summary.verdict.bottleneck != "unknown"
+    if bar is None or training.steady_steps < MIN_STEADY_STEPS or not is_judged:
         return []
-    told = f"{_TITLE}: nothing found that is worth over {percent(LEAST_GAIN)} of training"
+    told = f"{_TITLE}: nothing found that would gain over {percent(bar)} of training"
+    if bar > LEAST_GAIN:
+        told += ", twice what this run's halves differ by"
     if page.verbose:
         told += f". Looked for: {checked_words()}"
     lines = page.paragraph(f"{told}.")
@@ -128,8 +136,13 @@ def _nothing(summary: RunSummary, page: Page) -> list[Text]:
     return lines
 
 
+def _two(factor: float) -> str:
+    """Returns a factor as exactly as anybody can mean it."""
+    return f"{factor:.2f}" if factor < 2 else f"{factor:.1f}" if factor < 20 else f"{factor:.0f}"
+
+
 def _range(speedup: list[float]) -> str:
-    low, high = f"{speedup[0]:.2f}", f"{speedup[1]:.2f}"
+    low, high = _two(speedup[0]), _two(speedup[1])
     return f"{low} x" if low == high else f"{low} to {high} x"
 
 

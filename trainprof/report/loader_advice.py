@@ -90,10 +90,8 @@ def basis(bound: LoaderBound) -> str:
 
 def _on_latency(loader: Loader, bound: LoaderBound) -> Advice:
     if not loader.num_workers:
-        return Advice(
-            "batches are made between the steps, by the training process itself",
-            "num_workers=1 or more makes them during the steps",
-        )
+        # Whether workers would help is a finding's to say: handing batches over costs, too.
+        return Advice("batches are made between the steps, by the training process itself")
     pace, of_cpu = bound.limits_s.get(LATENCY), bound.limits_s.get(CPU)
     give = "1 worker gives" if loader.num_workers == 1 else f"{loader.num_workers} workers give"
     limit = f"{give} a batch per {seconds(pace)}"

@@ -237,11 +237,17 @@ def test_few_steady_steps_find_nothing() -> None:
 
 def test_a_gain_below_the_runs_own_noise_is_not_told() -> None:
     healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
-    parts = {"checkpoint": 0.1}  # a twentieth
-    assert found(case_of(healthy, parts=parts)) == ["slow_checkpoints"]
+    parts = {"gc": 0.1}  # a twentieth
+    assert found(case_of(healthy, parts=parts)) == ["gc_pauses"]
     uneven = case_of(healthy, parts=parts, drift=0.05)
     assert least_gain(uneven) > 0.05
     assert found(uneven) == []
+
+
+def test_the_noise_of_steps_hides_nothing_that_lies_outside_of_them() -> None:
+    healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
+    uneven = case_of(healthy, parts={"checkpoint": 0.1}, drift=0.05)
+    assert found(uneven) == ["slow_checkpoints"]
 
 
 def test_thresholds_can_be_set_both_ways() -> None:
@@ -258,7 +264,7 @@ def test_settings_are_read_strictly_from_the_user_and_leniently_from_a_run() -> 
     for wrong in ("python_in_loop=0.2", "nothing.share=1", "python_in_loop.share=x"):
         with pytest.raises(UnknownThreshold):
             parsed_settings([wrong])
-    for wrong_value in ("nan", "-1", "inf"):
+    for wrong_value in ("nan", "-1", "inf", "1.5"):
         with pytest.raises(UnknownThreshold):
             parsed_settings([f"python_in_loop.share={wrong_value}"])
     told = {"python_in_loop.share": 0.2, "nothing.share": 1, "gc_pauses.share": "x"}

@@ -99,7 +99,7 @@ def test_the_names_of_limits_are_the_models() -> None:
         (
             loader(0, bound=summaries.bound("one worker's latency", blocked=0.4, compute=0.1)),
             "batches are made between the steps, by the training process itself",
-            "num_workers=1 or more makes them during the steps",
+            "",
         ),
         (
             loader(bound=summaries.bound("one worker's latency", blocked=0.05, compute=0.05)),

@@ -26,7 +26,7 @@ def test_it_says_the_headline_first_and_how_it_ended() -> None:
     assert text.startswith("**DATA-BOUND: the loop waits for train.py:41 in 83 % of")
     assert "train.py completed after 58.4 s: 250 steps, 2 epochs" in text
     assert "Limit: batches are made between the steps" in text
-    assert text.endswith("Next: num\\_workers=1 or more makes them during the steps.\n")
+    assert text.endswith("by the training process itself.\n")
 
 
 def test_the_ledger_adds_up() -> None:

@@ -9,7 +9,7 @@ from typing import Final
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.catalogue import RULES
 from trainprof.analysis.diagnosis.rule import Rule
-from trainprof.analysis.finding import LIKELY, Finding
+from trainprof.analysis.finding import LIKELY, OUTSIDE_STEPS, Finding
 from trainprof.analysis.steady import MIN_STEADY_STEPS
 
 # Less is not worth a change, nor can a run show it.
@@ -39,15 +39,23 @@ def diagnose(case: Case, rules: Iterable[Rule] = RULES) -> list[Finding]:
     return sorted(worthwhile, key=lambda finding: -(finding.recoverable_s or 0.0))
 
 
-def least_gain(case: Case) -> float:
-    """Returns from which gain of training on a finding is reported."""
+def least_gain(case: Case, *, in_steps: bool = True) -> float:
+    """Returns from which gain of training on a finding is reported.
+
+    Args:
+        case: The run.
+        in_steps: It lies in steady steps, whose noise then hides less.
+    """
+    if not in_steps:
+        return LEAST_GAIN
     return max(LEAST_GAIN, NOISE_TIMES * min(case.noise, _MOST_NOISE))
 
 
 def _is_worthwhile(finding: Finding, case: Case) -> bool:
     likely = float(finding.evidence[LIKELY])
     of_run = (finding.recoverable_s or 0.0) / max(case.wall_s, 1e-9)
-    return likely - 1 >= least_gain(case) and of_run >= LEAST_GAIN / 2
+    bar = least_gain(case, in_steps=finding.id not in OUTSIDE_STEPS)
+    return likely - 1 >= bar and of_run >= LEAST_GAIN / 2
 
 
 def _completed(finding: Finding, rule: Rule, case: Case) -> Finding:

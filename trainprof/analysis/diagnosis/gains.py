@@ -113,6 +113,11 @@ def outside_steps(case: Case, seconds: float) -> Gain:
     return Gain((1.0, 1 / kept), (1.0, 1 / of_run), 1 / kept, seconds, is_at_most=True)
 
 
+def larger(one: Gain, other: Gain) -> Gain:
+    """Returns the larger of two gains that cannot be exceeded."""
+    return one if one.likely >= other.likely else other
+
+
 def without_running(inputs: PipelineInputs) -> PipelineInputs:
     """Returns the inputs of a loader whose batches cost no CPU."""
     running = inputs.running_s

@@ -22,6 +22,7 @@ from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.wording import share, span
 from trainprof.analysis.finding import Finding
+from trainprof.analysis.looks import hottest
 
 ID: Final = "gc_pauses"
 KEYS: Final[tuple[str, ...]] = ("gc",)
@@ -39,6 +40,7 @@ def find(case: Case) -> Finding | None:
     gain = of_python(case, spent_s) if part >= least else None
     if gain is None:
         return None
+    line = hottest(case.summary.hot_lines, "gc")
     steps = max(case.summary.training.steps, 1)
     is_called = case.full_collections >= _CALLED_FROM_PER_STEP * steps
     advice = "gc.freeze() once everything is loaded, or gc.disable() and gc.collect() once an epoch"
@@ -49,7 +51,7 @@ def find(case: Case) -> Finding | None:
         f"Python's garbage collector stops training for {span(spent_s)}, {share(part)} of it, "
         f"with {case.full_collections} full collections in {steps} steps",
         gain,
-        site=None,
+        site=line.site if line is not None else None,
         advice=advice,
         evidence={
             "gc_s": spent_s,

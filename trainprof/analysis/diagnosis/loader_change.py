@@ -117,5 +117,5 @@ def _cautions(fed: LoaderCase, workers: int) -> list[str]:
         if fed.loader.start_method in ("spawn", "forkserver"):
             told.append("dataset and collate function must be picklable")
     if fed.inputs is not None and workers > fed.inputs.cores:
-        told.append("more workers than cores: they mostly sleep, but each takes memory")
+        told.insert(0, "more workers than cores: they mostly sleep, but each takes memory")
     return told

@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import Final
 
 from trainprof.analysis.diagnosis.case import Case
-from trainprof.analysis.diagnosis.gains import of_inputs, without_running
+from trainprof.analysis.diagnosis.gains import larger, of_inputs, outside_steps, without_running
 from trainprof.analysis.diagnosis.loader_change import finding, of_cause
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.waiting import CPU, WAIT_SHARE
@@ -31,6 +31,8 @@ KEYS: Final[tuple[str, ...]] = ("data_wait", "first_batch")
 THRESHOLDS: Final = {
     "wait_share": Threshold(WAIT_SHARE, "XProf: below it a program is not input-bound"),
 }
+# Of the cores: a run that keeps fewer busy does not crowd them by itself.
+_BUSY: Final = 0.9
 
 
 def find(case: Case) -> Finding | None:
@@ -40,6 +42,8 @@ def find(case: Case) -> Finding | None:
     gain = of_inputs(case, fed, without_running(fed.inputs))
     if gain is None:
         return None
+    # Receiving and computing are slow for the same reason: the whole wait may go.
+    gain = larger(gain, outside_steps(case, fed.wait_share * case.training_s))
     line, cores = fed.hot_line(), case.cores()
     have = "" if cores is None else f" on {cores:.3g} core{'' if cores == 1 else 's'}"
     title = (
@@ -55,5 +59,18 @@ def find(case: Case) -> Finding | None:
         title,
         gain,
         advice=f"cheaper samples{where}",
+        cautions=_cautions(case),
         site=line.site if line else None,
     )
+
+
+def _cautions(case: Case) -> list[str]:
+    cpu = case.summary.system.cpu if case.summary.system else {}
+    used, cores = cpu.get("tree_percent"), case.cores()
+    busiest = used.get("p95") if isinstance(used, dict) else None
+    if cores is None or not isinstance(busiest, (int, float)) or busiest / 100 > _BUSY * cores:
+        return []
+    return [
+        f"this run rarely kept over {busiest / 100:.1f} of {cores:.3g} cores busy: other programs "
+        "may have taken them"
+    ]

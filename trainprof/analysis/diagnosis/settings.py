@@ -31,6 +31,8 @@ def parsed_settings(words: Iterable[str]) -> dict[str, float]:
             raise UnknownThreshold(f"{name} needs a number, not {value!r}") from None
         if not math.isfinite(found[name]) or found[name] < 0:
             raise UnknownThreshold(f"{name} needs a number from 0 on, not {value!r}")
+        if name.endswith("share") and found[name] > 1:
+            raise UnknownThreshold(f"{name} is a share, 0 to 1, not {value!r}")
     return found
 
 

@@ -3,8 +3,9 @@
 What it means: without persistent_workers=True each pass ends its workers and the next starts new
 ones; training waits until they are up and the first batch is made.
 
-How it is measured: making the iterator and waiting for the first batch, in all passes but the
-first, less what the first batch of a pass takes where workers live on (by the pipeline model).
+How it is measured: making the iterator, waiting for the first batch and ending the workers, in all
+passes but one, less what the first batch of a pass takes where workers live on (by the pipeline
+model).
 
 When it is wrong: where the dataset must be opened anew in each epoch, which a fresh worker does.
 
@@ -64,7 +65,8 @@ def _lost_s(fed: LoaderCase) -> float:
     loader = fed.loader
     if not loader.num_workers or loader.persistent_workers or loader.passes < 2:
         return 0.0
-    later_s = fed.starts_s * (loader.passes - 1) / loader.passes
+    # Ending them, too: workers that live on are ended once.
+    later_s = (fed.starts_s + loader.end_s) * (loader.passes - 1) / loader.passes
     if fed.inputs is None:
         each_s = loader.fetch.wall_s.mean if loader.fetch and loader.fetch.wall_s else 0.0
     else:
