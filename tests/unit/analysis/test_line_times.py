@@ -510,4 +510,5 @@ def test_a_run_whose_lines_were_timed_gives_no_verdict(tmp_path: Path) -> None:
         assert summary.verdict.share is None
     assert told.lines is not None
     same = replace(told, run=bare.run, verdict=bare.verdict, overhead=bare.overhead, lines=None)
-    assert same == bare
+    assert told.findings_from is None
+    assert same == replace(bare, findings_from=None)

@@ -140,9 +140,9 @@ def test_nothing_measured_is_never_zero() -> None:
 
 
 def test_sections_give_way_to_the_block_of_the_loader_that_training_waits_for() -> None:
-    nothing_found = replace(summaries.slow_loader(), findings=[])
-    text = terminal.render(nothing_found, width=80, color=False)
-    assert "  Limit: batches are made between the steps, by the training process itself.\n" in text
+    text = terminal.render(summaries.starved(), width=80, color=False)
+    assert "  Next: more workers" in text
     assert "Syncs" not in text
+    nothing_found = replace(summaries.slow_loader(), findings=[])
     wide = terminal.render(nothing_found, width=120, color=False)
     assert wide.index("Loader ") < wide.index("Data loading at") < wide.index("System")
