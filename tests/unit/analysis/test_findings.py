@@ -46,7 +46,7 @@ def test_batches_made_between_the_steps_want_workers() -> None:
     assert finding.predicted_speedup is not None
     # Three workers give a batch each 10 ms, as fast as training takes them.
     low, high = finding.predicted_speedup
-    assert low <= 4.0 <= high < 1.4 * low
+    assert low <= 4.0 <= high < 1.6 * low
     assert finding.severity == "high"
     assert not finding.is_at_most
     assert "30.0 of" in finding.title or "30.0 ms" in finding.title
@@ -111,7 +111,7 @@ def test_drawing_indices_is_not_blamed_on_workers() -> None:
     finding = only(case_of(planted))
     assert finding.id == "slow_sampler"
     assert finding.predicted_speedup is not None
-    assert finding.predicted_speedup[1] == pytest.approx(3.0, rel=0.15)
+    assert finding.predicted_speedup[1] == pytest.approx(3.0 / (1 - 0.25 * 2 / 3), rel=0.15)
 
 
 def test_workers_that_are_started_for_each_pass_are_to_be_kept() -> None:
@@ -150,7 +150,8 @@ def test_what_training_spends_elsewhere(
     assert finding.is_at_most
     assert finding.predicted_speedup is not None
     assert finding.predicted_speedup[0] == 1.0
-    assert finding.predicted_speedup[1] == pytest.approx(1.25, rel=0.05)
+    # A fifth goes; what remains may get faster by a quarter of that share.
+    assert finding.predicted_speedup[1] == pytest.approx(1.25 / 0.95, rel=0.05)
     assert found(case_of(healthy, parts={key: little_s})) == []
 
 
