@@ -94,11 +94,11 @@ CASES = {
         finding=("slow_checkpoints", "torch.save(state, file)"),
     ),
     "python_heavy.py": Case(
-        ("epochs=2",),
+        ("epochs=3",),
         "host",
         None,
         same(*LOADER),
-        {"steps": 56, "iterations": 56, "epochs": 2, "samples": 3584, "evaluated": 0},
+        {"steps": 84, "iterations": 84, "epochs": 3, "samples": 5376, "evaluated": 0},
         other=("metrics",),
         finding=("python_in_loop", "ranking_quality"),
     ),

@@ -17,7 +17,7 @@ from trainprof.analysis.summary import HotLine
 from trainprof.record.schema import FETCHED, Kind, LookFlag, Topic
 
 # Fewer looks say little about a part of the run.
-MIN_LOOKS: Final = 12
+MIN_LOOKS: Final = 8
 # Of the moments at which a look was wanted: where fewer could be taken, those that could are no
 # fair sample of the others.
 MIN_KNOWN_SHARE: Final = 0.5

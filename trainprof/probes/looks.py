@@ -18,9 +18,9 @@ from trainprof.probes.patcher import Patcher
 from trainprof.probes.session import Session
 from trainprof.record.schema import FETCHED, Kind, LookFlag, Topic
 
-# A look stops Python code for some 50 us. The more there were, the more rarely another is needed:
-# so many looks, and the time between two until then.
-PERIODS_NS: Final = ((200, 15_000_000), (1_500, 40_000_000))
+# A look stops Python code for some 50 us, on full cores for longer. The more there were, the more
+# rarely another is needed: so many looks, and the time between two until then.
+PERIODS_NS: Final = ((1_500, 40_000_000),)
 LATER_PERIOD_NS: Final = 200_000_000
 _MOST_THREADS: Final = 4
 # Of a stack are kept so many of the user's frames at its leaf and so many at its root.
