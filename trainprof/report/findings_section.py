@@ -136,13 +136,14 @@ def _nothing(summary: RunSummary, page: Page) -> list[Text]:
     return lines
 
 
-def _two(factor: float) -> str:
-    """Returns a factor as exactly as anybody can mean it."""
-    return f"{factor:.2f}" if factor < 2 else f"{factor:.1f}" if factor < 20 else f"{factor:.0f}"
+def _two(factor: float, beside: float = 0.0) -> str:
+    """Returns a factor as exactly as anybody can mean it, like the one it stands beside."""
+    largest = max(factor, beside)
+    return f"{factor:.2f}" if largest < 2 else f"{factor:.1f}" if largest < 20 else f"{factor:.0f}"
 
 
 def _range(speedup: list[float]) -> str:
-    low, high = _two(speedup[0]), _two(speedup[1])
+    low, high = _two(speedup[0], speedup[1]), _two(speedup[1])
     return f"{low} x" if low == high else f"{low} to {high} x"
 
 
