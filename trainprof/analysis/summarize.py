@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Final
 
 import numpy as np
@@ -32,7 +31,7 @@ from trainprof.analysis.gpu_usage import phases_of
 from trainprof.analysis.inner_runs import inner_runs
 from trainprof.analysis.ledger import Attribution, attribute, ledger, loop_seconds
 from trainprof.analysis.line_times import has_timed_functions, line_cost
-from trainprof.analysis.loader_bounds import with_bounds
+from trainprof.analysis.loader_bounds import shortened, with_bounds
 from trainprof.analysis.loaders import BatchMaking, loaders_of
 from trainprof.analysis.looks import (
     LineNames,
@@ -84,6 +83,7 @@ from trainprof.record.schema import RECORD_BYTES, Kind
 
 DEFAULT_WAIT_THRESHOLD_S: Final = 0.5
 _OLDEST_GENERATION: Final = 2
+_LOADERS_MODELLED: Final = 8
 DEFAULT_INTERVAL_S: Final = 0.5
 # A damaged manifest may hold any number: in ns, and times the batches, it must fit an int64.
 LONGEST_THRESHOLD_S: Final = 86_400.0
@@ -422,9 +422,12 @@ def _loaders(
     loaders = loaders_of(
         timeline.passes, timeline.on_thread, timeline.all_events, making, run.facts, run.sites()
     )
-    inputs_of = cache(lambda number: _pipeline_inputs(run, making, number))
+    # At once, and shortened: the series of a long run are large, and not to be kept.
+    costliest = sorted(loaders, key=lambda one: -one.wait_total_s)[:_LOADERS_MODELLED]
+    inputs = {one.id: _pipeline_inputs(run, making, one.id) for one in costliest}
+    known = {number: shortened(one) for number, one in inputs.items() if one is not None}
     samples = trained_samples(timeline, making.fetches, run.facts)
-    return with_bounds(loaders, inputs_of), samples, inputs_of
+    return with_bounds(loaders, known.get), samples, known.get
 
 
 def _batch_making(run: _Analysed) -> BatchMaking:
