@@ -10,7 +10,7 @@ import numpy as np
 from trainprof.analysis.coverage import Coverage, own_inside_ns
 from trainprof.analysis.device_time import Activity
 from trainprof.analysis.events import Bool, Events, Int64
-from trainprof.analysis.ledger import KEY, Attribution, DeviceWaits, within
+from trainprof.analysis.ledger import KEY, LOADER_KEYS, Attribution, DeviceWaits, within
 from trainprof.analysis.timeline import Timeline
 from trainprof.record.schema import Kind, SyncFlag, TransferFlag
 
@@ -37,7 +37,6 @@ _WAIT_THERE: Final = (
     Kind.CHECKPOINT_SAVE,
     Kind.CHECKPOINT_LOAD,
 )
-LOADER_KEYS: Final = ("loader_start", "first_batch", "data_wait", "loader_end")
 _CAUSES: Final = {
     **dict.fromkeys(LOADER_KEYS, "loader_s"),
     "transfer": "copy_s",

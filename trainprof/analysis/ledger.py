@@ -19,7 +19,7 @@ _AROUND: Final = -1  # the time belongs to whatever lies around the event
 
 # Inside a loader's call only these keep their own name; the rest is data loading.
 _OWN_INSIDE_LOADER: Final = ("transfer", "sync", "checkpoint", "gc")
-_LOADER_KEYS: Final = ("loader_start", "first_batch", "data_wait", "loader_end")
+LOADER_KEYS: Final = ("loader_start", "first_batch", "data_wait", "loader_end")
 
 _KEY_OF_KIND: Final = {
     Kind.LOADER_INIT: "loader_start",
@@ -120,8 +120,8 @@ def attribute(
 def _inherit(key: npt.NDArray[np.int8], nesting: Nesting) -> None:
     """Gives transparent events, and computation inside a loader's call, the key around them."""
     own_inside = np.zeros(len(LEDGER_KEYS) + 1, dtype=bool)
-    own_inside[[KEY[name] for name in (*_OWN_INSIDE_LOADER, *_LOADER_KEYS)]] = True
-    loader_keys = [KEY[name] for name in _LOADER_KEYS]
+    own_inside[[KEY[name] for name in (*_OWN_INSIDE_LOADER, *LOADER_KEYS)]] = True
+    loader_keys = [KEY[name] for name in LOADER_KEYS]
     for level in nesting.levels[1:]:
         parents = nesting.parent[level]
         above = np.where(parents >= 0, key[parents], _AROUND)

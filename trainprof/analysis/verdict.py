@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from trainprof.analysis.device_verdict import DeviceEvidence, device_verdict
-from trainprof.analysis.ledger import ELSEWHERE
+from trainprof.analysis.ledger import ELSEWHERE, LOADER_KEYS
 from trainprof.analysis.steady import MIN_STEADY_STEPS
 from trainprof.analysis.summary import Loader, Training, Verdict
 from trainprof.analysis.verdict_level import HIGH_SHARE, MODERATE_SHARE, pair, percent
@@ -18,7 +18,6 @@ STARTUP_MIN_WALL_S: Final = 60.0
 # A steady step's share may differ so much from that of all training to stand beside it.
 _SAME_SHARE: Final = 0.15
 
-DATA_KEYS: Final = ("loader_start", "first_batch", "data_wait", "loader_end")
 COMPUTE_KEYS: Final = ("forward", "loss", "backward", "recompute", "optimizer", "zero_grad")
 _HOST_KEYS: Final = ("other", "gc")
 _HIDDEN_BY_A_DEVICE: Final = ("data", "host")
@@ -125,7 +124,7 @@ def _level(evidence: Evidence, name: str, share: float) -> str:
 
 def _shares(evidence: Evidence) -> dict[str, float]:
     groups = {
-        "data": DATA_KEYS,
+        "data": LOADER_KEYS,
         "evaluation": ("evaluation",),
         "checkpoint": ("checkpoint",),
         "host": _HOST_KEYS,
@@ -156,7 +155,7 @@ def _data_headline(evidence: Evidence, share: float) -> tuple[str, str | None]:
     where = site or "its data"
     prefix = "" if _level(evidence, "data", share) == "highly" else "MODERATELY "
     text = f"{prefix}DATA-BOUND: the loop waits for {where} in {percent(share)} of training time"
-    return text + _in_figures(evidence, DATA_KEYS, share), site
+    return text + _in_figures(evidence, LOADER_KEYS, share), site
 
 
 def _feeding_site(evidence: Evidence) -> str | None:

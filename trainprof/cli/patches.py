@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from trainprof.analysis.summary import RunSummary
 
 LARGEST_SOURCE_BYTES: Final = 1 << 22
-LARGEST_MANIFEST_BYTES: Final = 1 << 25
 
 
 def patches(directory: RunDirectory, summary: RunSummary) -> str:
@@ -21,8 +20,9 @@ def patches(directory: RunDirectory, summary: RunSummary) -> str:
     `git apply` and `patch -p1` pass over such lines. Paths are as seen from where the run began.
     """
     from trainprof.analysis.patching import NotMechanical, patch
+    from trainprof.analysis.recording import manifest_of
 
-    manifest = _manifest(directory)
+    manifest = manifest_of(directory)
     cwd = manifest.get("cwd")
     root = Path(cwd) if isinstance(cwd, str) else Path()
     kinds = {loader.site: loader.kind for loader in summary.loaders}
@@ -58,20 +58,10 @@ def _source(path: Path, began_ns: int | None) -> str:
     data = read_run_file(path, LARGEST_SOURCE_BYTES)
     if began_ns is not None and path.stat().st_mtime_ns > began_ns:
         raise NotMechanical(f"{path.name} has changed since the run")
-    return data.decode() if isinstance(data, bytes) else data
+    return data.decode()
 
 
 def _began_ns(manifest: dict[str, Any]) -> int | None:
     times = manifest.get("times")
     began = times.get("spawned_time_ns") if isinstance(times, dict) else None
     return began if isinstance(began, int) else None
-
-
-def _manifest(directory: RunDirectory) -> dict[str, Any]:
-    import json
-
-    try:
-        told = json.loads(read_run_file(directory.manifest, LARGEST_MANIFEST_BYTES))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return told if isinstance(told, dict) else {}

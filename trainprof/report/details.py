@@ -8,9 +8,10 @@ from typing import Any, Final
 
 from rich.text import Text
 
+from trainprof.analysis.ledger import LOADER_KEYS
 from trainprof.analysis.summary import Outlier, RunSummary, Statistics
 from trainprof.report.layout import Column, Page
-from trainprof.report.ledger_table import DATA_KEYS, label_of
+from trainprof.report.ledger_table import label_of
 from trainprof.report.sections import outlier_sentence, why_not_measured
 from trainprof.report.units import (
     NOT_MEASURED,
@@ -44,7 +45,7 @@ def command_details(summary: RunSummary, page: Page) -> list[Text]:
 def phase_details(summary: RunSummary, page: Page) -> list[Text]:
     """Before, during and after training; the parts of `other`; data loading as a whole."""
     phases, ledger = summary.phases, summary.ledger
-    loading_s = sum(ledger.seconds.get(key) or 0.0 for key in DATA_KEYS)
+    loading_s = sum(ledger.seconds.get(key) or 0.0 for key in LOADER_KEYS)
     whole = percent(share_of(loading_s, ledger.wall_s))
     lines = page.labelled(
         "Phases",

@@ -18,7 +18,6 @@ from trainprof.report.units import counted, percent
 FINDINGS_SHOWN: Final = 5
 _TITLE: Final = "What to change"
 _INDENT: Final = 2
-# A speed-up that is named as one number where its ends are written alike.
 _STYLES: Final = {"high": "bold red", "warn": "bold yellow", "note": "bold"}
 
 

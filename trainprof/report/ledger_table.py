@@ -44,7 +44,6 @@ LABELS: Final = {
 # Host time of these is mostly the device working: until it is told apart, none is a culprit.
 DEVICE_KEYS: Final = ("transfer", "sync", "device_wait")
 DEVICE_LABEL: Final = "waiting for the GPU or copying"
-DATA_KEYS: Final = ("loader_start", "first_batch", "data_wait", "loader_end")
 _LONGEST_LABEL: Final = len(DEVICE_LABEL)
 
 

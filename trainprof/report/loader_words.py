@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from trainprof.analysis.loader_cost import cost_s
 from trainprof.analysis.summary import Loader, RunSummary, Statistics
 from trainprof.analysis.worker_totals import worker_totals
-from trainprof.report.units import NOT_MEASURED, counted, is_known, percent, seconds, share_of
+from trainprof.report.units import NOT_MEASURED, counted, percent, seconds, share_of
 
 # A loader that costs less of training is left in peace: XProf's "moderately input bound".
 MATTERS_FROM_SHARE: Final = 0.05
@@ -18,16 +19,6 @@ def needs_words(loader: Loader, summary: RunSummary) -> bool:
         return False
     share = share_of(cost_s(loader), summary.phases.training_s)
     return bool(loader.lost_workers) or (share is not None and share >= MATTERS_FROM_SHARE)
-
-
-def cost_s(loader: Loader) -> float:
-    """Returns what training spends on a loader: waits, and what `starts_s` says."""
-    return loader.wait_total_s + starts_s(loader)
-
-
-def starts_s(loader: Loader) -> float:
-    """Returns what iterators, with the start of their workers, and first batches took."""
-    return _total(loader.init_s) + _total(loader.first_batch_s)
 
 
 def makers(loader: Loader) -> str:
@@ -66,9 +57,3 @@ def keeps_up(loader: Loader) -> str:
 
 def _mean(statistics: Statistics | None) -> str:
     return NOT_MEASURED if statistics is None else seconds(statistics.mean)
-
-
-def _total(statistics: Statistics | None) -> float:
-    if statistics is None or not is_known(statistics.mean):
-        return 0.0
-    return statistics.mean * statistics.n

@@ -34,7 +34,7 @@ _MOSTLY: Final = 0.5
 
 
 def find(case: Case) -> Finding | None:
-    least = case.settings.get(f"{ID}.share", THRESHOLDS["share"].value)
+    least = case.threshold(ID, "share", THRESHOLDS["share"].value)
     spent_s = case.idle_s("copy_s") or 0.0
     if case.training_s <= 0 or spent_s < least * case.training_s:
         return None

@@ -7,16 +7,17 @@ from typing import Final
 
 import numpy as np
 
-from trainprof.analysis.diagnosis.case import Case, LoaderCase, total_s
+from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.waiting import Limits, cause_of
 from trainprof.analysis.events import Int64
+from trainprof.analysis.ledger import LOADER_KEYS
 from trainprof.analysis.loader_bounds import LARGEST_DEVIATION, MAX_LOADERS, shortened
+from trainprof.analysis.loader_cost import total_s
 from trainprof.analysis.passes import EVALUATION, TRAINING
 from trainprof.analysis.pipeline import PipelineInputs, measured_rates, predict
 from trainprof.analysis.steady import MIN_STEADY_STEPS
 from trainprof.analysis.step_table import StepTable
 from trainprof.analysis.summary import Loader, RunSummary
-from trainprof.analysis.verdict import DATA_KEYS
 
 # A loader that costs less of training is not played through the model.
 _LOOKED_AT_FROM_SHARE: Final = 0.03
@@ -82,7 +83,7 @@ def _exposed_share(summary: RunSummary, training: Mapping[str, float]) -> float:
     if summary.run.device in (None, "cpu"):
         return 1.0
     told = [device.idle_because for device in summary.devices or ()]
-    waited_s = sum(training.get(key, 0.0) for key in DATA_KEYS)
+    waited_s = sum(training.get(key, 0.0) for key in LOADER_KEYS)
     if not told or told[0] is None or waited_s <= 0:
         return 0.0
     return min(told[0].get("loader_s", 0.0) / waited_s, 1.0)

@@ -9,10 +9,11 @@ from typing import Final
 import numpy as np
 
 from trainprof.analysis.diagnosis.waiting import Cause
+from trainprof.analysis.loader_cost import cost_s, starts_s
 from trainprof.analysis.looks import MAKING, hottest
 from trainprof.analysis.pipeline import PipelineInputs, Prediction, Rates
 from trainprof.analysis.step_table import StepTable
-from trainprof.analysis.summary import HotLine, Loader, RunSummary, Statistics
+from trainprof.analysis.summary import HotLine, Loader, RunSummary
 
 # A function that takes less of the making of a batch is not named with it.
 NAMED_FROM_SHARE: Final = 0.25
@@ -50,11 +51,11 @@ class LoaderCase:
     @property
     def starts_s(self) -> float:
         """Seconds spent on iterators, with the start of workers, and on first batches."""
-        return total_s(self.loader.init_s) + total_s(self.loader.first_batch_s)
+        return starts_s(self.loader)
 
     @property
     def cost_s(self) -> float:
-        return self.loader.wait_total_s + self.starts_s
+        return cost_s(self.loader)
 
     def hot_line(self) -> HotLine | None:
         """Returns the function that most of the making of its batches goes to, if it is much."""
@@ -93,6 +94,10 @@ class Case:
     @property
     def wall_s(self) -> float:
         return self.summary.run.wall_s
+
+    def threshold(self, rule: str, name: str, usual: float) -> float:
+        """Returns a rule's threshold: as the user has set it, else the usual one."""
+        return self.settings.get(f"{rule}.{name}", usual)
 
     def share(self, *keys: str) -> float:
         """Returns the share of training that some ledger keys take."""
@@ -142,8 +147,3 @@ class Case:
         """Returns how many cores the run could use."""
         told = self.summary.system.cpu.get("cores_usable") if self.summary.system else None
         return float(told) if isinstance(told, (int, float)) else None
-
-
-def total_s(statistics: Statistics | None) -> float:
-    """Returns the sum of a series, 0 where there is none."""
-    return 0.0 if statistics is None else statistics.mean * statistics.n

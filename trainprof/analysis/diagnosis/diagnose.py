@@ -61,7 +61,7 @@ def _is_worthwhile(finding: Finding, case: Case) -> bool:
 def _completed(finding: Finding, rule: Rule, case: Case) -> Finding:
     saved = (finding.recoverable_s or 0.0) / max(case.training_s, 1e-9)
     thresholds = {
-        name: case.settings.get(f"{rule.id}.{name}", threshold.value)
+        name: case.threshold(rule.id, name, threshold.value)
         for name, threshold in rule.thresholds.items()
     }
     severity = "high" if saved >= _HIGH else "warn" if saved >= _WARN else "note"

@@ -32,7 +32,7 @@ THRESHOLDS: Final = {
 
 
 def find(case: Case) -> Finding | None:
-    least = case.settings.get(f"{ID}.share", THRESHOLDS["share"].value)
+    least = case.threshold(ID, "share", THRESHOLDS["share"].value)
     spent_s = case.idle_s("sync_s") or 0.0
     worst = max(case.summary.sync_points, key=lambda row: row.exposed_s or 0.0, default=None)
     if worst is None or case.training_s <= 0 or spent_s < least * case.training_s:

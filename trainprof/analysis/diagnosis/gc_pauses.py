@@ -34,7 +34,7 @@ _CALLED_FROM_PER_STEP: Final = 0.5
 
 
 def find(case: Case) -> Finding | None:
-    least = case.settings.get(f"{ID}.share", THRESHOLDS["share"].value)
+    least = case.threshold(ID, "share", THRESHOLDS["share"].value)
     spent_s = case.held_up_s("gc", "host_s")
     part = spent_s / case.training_s if case.training_s > 0 else 0.0
     gain = of_python(case, spent_s) if part >= least else None

@@ -6,14 +6,15 @@ from typing import Any
 
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.gains import Gain, of_setting
+from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.waiting import WAIT_SHARE
 from trainprof.analysis.diagnosis.wording import place, share
-from trainprof.analysis.finding import LIKELY, Finding
+from trainprof.analysis.finding import Finding
 
 
 def of_cause(case: Case, rule: str, cause: str) -> LoaderCase | None:
     """Returns the costliest loader for whose batches training waits because of `cause`."""
-    least = case.settings.get(f"{rule}.wait_share", WAIT_SHARE)
+    least = case.threshold(rule, "wait_share", WAIT_SHARE)
     return next(
         (
             fed
@@ -73,23 +74,17 @@ def finding(
         "workers": loader.num_workers,
         "cores": case.cores(),
         **(evidence or {}),
-        LIKELY: gain.likely,
     }
-    return Finding(
-        id=rule,
-        severity="",
-        title=title,
-        evidence=numbers,
+    return plain_finding(
+        rule,
+        title,
+        gain,
         site=site or loader.site,
         advice=advice,
-        change=change or {},
-        recoverable_s=gain.saved_s,
-        predicted_speedup=list(gain.training),
-        run_speedup=list(gain.run),
-        is_at_most=gain.is_at_most,
-        cautions=cautions or [],
+        evidence=numbers,
+        change=change,
+        cautions=cautions,
         also=[*(also or []), *_where_it_goes(fed)],
-        verify="run it again with the change: trainprof compare BASE OTHER tells the two apart",
     )
 
 

@@ -1,4 +1,4 @@
-"""Findings that no loader stands behind."""
+"""A finding made of its gain and what it rests on."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ def plain_finding(
     advice: str,
     evidence: Mapping[str, Any],
     change: dict[str, Any] | None = None,
+    cautions: list[str] | None = None,
     also: list[str] | None = None,
 ) -> Finding:
-    """Returns a finding of what training would gain at most without some of its time."""
+    """Returns a finding; its severity and thresholds are the catalogue's to add."""
     return Finding(
         id=rule,
         severity="",
@@ -33,6 +34,7 @@ def plain_finding(
         predicted_speedup=list(gain.training),
         run_speedup=list(gain.run),
         is_at_most=gain.is_at_most,
+        cautions=cautions or [],
         also=also or [],
         verify="run it again with the change: trainprof compare BASE OTHER tells the two apart",
     )

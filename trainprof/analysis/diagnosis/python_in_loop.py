@@ -46,7 +46,7 @@ _FORWARD_SHARE: Final = 0.01
 
 
 def find(case: Case) -> Finding | None:
-    least = case.settings.get(f"{ID}.share", THRESHOLDS["share"].value)
+    least = case.threshold(ID, "share", THRESHOLDS["share"].value)
     spent_s = max(case.held_up_s("other", "host_s") - _own_cost_s(case), 0.0)
     part = spent_s / case.training_s if case.training_s > 0 else 0.0
     if part < least or _may_be_waiting(case) or not _has_forwards(case):

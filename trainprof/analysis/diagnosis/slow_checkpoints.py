@@ -31,7 +31,7 @@ THRESHOLDS: Final = {
 
 
 def find(case: Case) -> Finding | None:
-    least = case.settings.get(f"{ID}.share", THRESHOLDS["share"].value)
+    least = case.threshold(ID, "share", THRESHOLDS["share"].value)
     spent_s, part = case.training.get("checkpoint", 0.0), case.share("checkpoint")
     if part < least:
         return None

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from trainprof.analysis.diagnosis.case import Case, LoaderCase, total_s
+from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.gains import outside_steps
 from trainprof.analysis.diagnosis.loader_change import finding
 from trainprof.analysis.diagnosis.rule import Threshold
@@ -31,8 +31,8 @@ THRESHOLDS: Final = {
 
 
 def find(case: Case) -> Finding | None:
-    least_share = case.settings.get(f"{ID}.share", THRESHOLDS["share"].value)
-    least_s = case.settings.get(f"{ID}.seconds", THRESHOLDS["seconds"].value)
+    least_share = case.threshold(ID, "share", THRESHOLDS["share"].value)
+    least_s = case.threshold(ID, "seconds", THRESHOLDS["seconds"].value)
     for fed in case.feeding:
         first_s = _first_s(fed)
         usual_s = fed.measured.step_s if fed.measured is not None else 0.0
@@ -64,5 +64,5 @@ def _first_s(fed: LoaderCase) -> float:
     if loader.init_s is None or loader.first_batch_s is None:
         return 0.0
     if loader.passes == 1:
-        return total_s(loader.init_s) + total_s(loader.first_batch_s)
+        return fed.starts_s
     return loader.init_s.max + loader.first_batch_s.max

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from trainprof.analysis.diagnosis.case import Case, LoaderCase, total_s
+from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.gains import Gain, outside_steps
 from trainprof.analysis.diagnosis.loader_change import arguments, finding
 from trainprof.analysis.diagnosis.rule import Threshold
@@ -32,15 +32,15 @@ THRESHOLDS: Final = {
 
 
 def find(case: Case) -> Finding | None:
-    least = case.settings.get(f"{ID}.share", THRESHOLDS["share"].value)
-    of_loading = case.settings.get(f"{ID}.loading_share", THRESHOLDS["loading_share"].value)
+    least = case.threshold(ID, "share", THRESHOLDS["share"].value)
+    of_loading = case.threshold(ID, "loading_share", THRESHOLDS["loading_share"].value)
     spent_s = case.training.get("evaluation", 0.0)
     if not case.evaluating or case.share("evaluation") < least:
         return None
     fed = case.evaluating[0]
     passes = max(fed.loader.passes, 1)
     what = f"evaluation takes {span(spent_s)}, {share(case.share('evaluation'))} of training"
-    loading = _loading_s(fed) / spent_s if spent_s > 0 else 0.0
+    loading = fed.cost_s / spent_s if spent_s > 0 else 0.0
     evidence = {"evaluation_s": spent_s, "passes": passes, "loading_share": loading}
     changed = _with_workers(case, fed, spent_s) if loading >= of_loading else None
     if changed is not None:
@@ -67,10 +67,6 @@ def find(case: Case) -> Finding | None:
         f"{span(spent_s / 2)}",
         evidence=evidence,
     )
-
-
-def _loading_s(fed: LoaderCase) -> float:
-    return fed.loader.wait_total_s + total_s(fed.loader.init_s) + total_s(fed.loader.first_batch_s)
 
 
 def _with_workers(

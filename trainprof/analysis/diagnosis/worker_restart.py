@@ -34,7 +34,7 @@ THRESHOLDS: Final = {
 
 
 def find(case: Case) -> Finding | None:
-    least = case.settings.get(f"{ID}.share", THRESHOLDS["share"].value)
+    least = case.threshold(ID, "share", THRESHOLDS["share"].value)
     found = [(_lost_s(fed), fed) for fed in (*case.feeding, *case.evaluating)]
     lost_s, fed = max(found, key=lambda one: one[0], default=(0.0, None))
     if fed is None or lost_s < least * case.training_s:
