@@ -14,11 +14,9 @@ keeps the GIL for less than `KEPT_NS` at a time counts as Python: nothing tells 
 
 from __future__ import annotations
 
-import gc
 import opcode
-import signal
 import sys
-from _thread import allocate_lock, get_ident, start_new_thread
+from _thread import allocate_lock, get_ident
 from collections.abc import Callable, Container
 from random import Random
 from time import perf_counter_ns
@@ -26,7 +24,7 @@ from types import FrameType
 from typing import Any, Final
 
 from trainprof.probes.line_timer import Label, label
-from trainprof.probes.own_waits import run_delay, times_waited
+from trainprof.probes.own_thread import no_collections, run_delay, start_thread, times_waited
 
 # A look at Python code stops it for about 70 us: 0.3 % of the time.
 PERIOD_NS: Final = 25_000_000
@@ -83,13 +81,8 @@ class CodeWatch:
             return
         stop = allocate_lock()
         stop.acquire()
-        # A signal that the script has blocked, to wait for it, would else be delivered to us.
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        try:
-            start_new_thread(self._run, (stop, get_ident()))
-            self._stop = stop
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        start_thread(self._run, stop, get_ident())
+        self._stop = stop
         self._interval.shorten()
 
     def stop(self) -> None:
@@ -139,10 +132,7 @@ class CodeWatch:
             # Moments that passed while C code kept the GIL: each would have met it.
             missed = max(got - due - interval_ns, 0) // PERIOD_NS
             due += missed * PERIOD_NS
-            # A collection here would run the script's finalizers on this thread.
-            was_enabled = gc.isenabled()
-            gc.disable()
-            try:
+            with no_collections():
                 frames = sys._current_frames()
                 frame = frames.get(watched)
                 if frame is not None and _is_where_it_was(switched, waited, interval_ns):
@@ -150,9 +140,6 @@ class CodeWatch:
                     self._count(frame, is_in_c, 1 + missed)
                 others.look(frames)
                 del frames, frame
-            finally:
-                if was_enabled:
-                    gc.enable()
             if others.are_busy():
                 self.stood_down = OTHER_THREADS
                 return

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import signal
 import sys
-from _thread import allocate_lock, get_ident, start_new_thread
+from _thread import allocate_lock, get_ident
 from random import Random
 from time import perf_counter_ns
 from types import CodeType, FrameType, ModuleType
 from typing import Any, Final
 
-from trainprof.probes.own_waits import run_delay, times_waited
+from trainprof.probes.own_thread import no_collections, run_delay, start_thread, times_waited
 from trainprof.probes.patcher import Patcher
 from trainprof.probes.session import Session
 from trainprof.record.schema import FETCHED, Kind, LookFlag, Topic
@@ -82,12 +81,7 @@ class LooksProbe:
         stop, has_ended = allocate_lock(), allocate_lock()
         stop.acquire()
         has_ended.acquire()
-        # A signal that the script has blocked, to wait for it, would else be delivered to us.
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        try:
-            start_new_thread(self._run, (stop, has_ended))
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        start_thread(self._run, stop, has_ended)
         self._stop, self._has_ended = stop, has_ended
 
     def _finish(self) -> None:
@@ -132,14 +126,8 @@ class LooksProbe:
             waited_ns = got - due - (delayed - last)
             is_known = was_free or waited_ns >= sys.getswitchinterval() * 1e9
             self._looks += 1
-            # A collection here would run the script's finalizers on this thread.
-            was_enabled = gc.isenabled()
-            gc.disable()
-            try:
+            with no_collections():
                 self._record(due, got, LookFlag.KNOWN if is_known else 0)
-            finally:
-                if was_enabled:
-                    gc.enable()
 
     def _record(self, due: int, got: int, flags: int) -> None:
         frames = sys._current_frames()

@@ -46,11 +46,15 @@ def test_a_busy_line_is_met_and_so_is_the_line_that_called_it(recorder: Recorder
     probe = LooksProbe()
     recorder.start(probe, ForwardProbe())
     compute()
-    while probe._looks < 60:
-        burn()
-    recording = recorder.read()
+    met: list[Event] = []
+    for wanted in range(60, 1200, 60):  # on full cores many looks come too late to tell anything
+        while probe._looks < wanted:
+            burn()
+        recording = recorder.read()
+        met = [one for one in recording.of(Kind.LOOK) if one.text]
+        if len(met) >= 30:
+            break
     assert recording.notes(Topic.PROBE_FAILED) == []
-    met = [one for one in recording.of(Kind.LOOK) if one.text]
     assert all(one.flags == LookFlag.KNOWN and one.start <= one.end for one in met)
     burning = [one for one in met if "burn" in frames(recording, one)[:2]]
     assert len(burning) > len(met) / 2

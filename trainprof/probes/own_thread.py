@@ -1,14 +1,39 @@
-"""What a thread of ours was kept waiting for: the GIL, or a core."""
+"""A thread of ours in the script's process: how it starts, what it was kept waiting for."""
 
 from __future__ import annotations
 
+import gc
 import os
-from _thread import get_native_id
-from collections.abc import Callable
-from typing import Final
+import signal
+from _thread import get_native_id, start_new_thread
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
 
 _PR_SET_TIMERSLACK: Final = 29
 _SCHEDSTAT_BYTES: Final = 96
+
+
+def start_thread(run: Callable[..., None], *arguments: Any) -> None:
+    """Runs a function in a thread that `threading` does not know and that takes no signals."""
+    # A signal that the script has blocked, to wait for it, would else be delivered to us.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        start_new_thread(run, arguments)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+@contextmanager
+def no_collections() -> Iterator[None]:
+    """Keeps the garbage collector from running the script's finalizers on this thread."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def times_waited() -> Callable[[], int]:
