@@ -30,6 +30,41 @@ class LineOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class TrialOptions:
+    """What a trial of `tune` changes in the script that it runs.
+
+    Attributes:
+        loaders: DataLoader arguments in place of the script's own, by name.
+        sites: The lines, as `file.py:84`, that built the loaders that `loaders` and `data` are for.
+        data: "real"; "free": after some real batches copies of them, at no cost; "alone": the
+            batches of the first pass are drawn without any training, and the run ends.
+        batches: So many are drawn "alone".
+        pass_batches: So many a pass of "free" data has where the loader does not tell.
+        settings: torch_threads, fused, foreach, float32_matmul_precision, cudnn_benchmark.
+        scratch: Directory that takes what the script writes; None lets it write where it wants to.
+    """
+
+    loaders: Mapping[str, Any] = field(default_factory=dict)
+    sites: tuple[str, ...] = ()
+    data: Literal["real", "free", "alone"] = "real"
+    batches: int | None = None
+    pass_batches: int | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    scratch: Path | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "loaders": dict(self.loaders),
+            "sites": list(self.sites),
+            "data": self.data,
+            "batches": self.batches,
+            "pass_batches": self.pass_batches,
+            "settings": dict(self.settings),
+            "scratch": str(self.scratch) if self.scratch is not None else None,
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class RunOptions:
     """A run as the command line orders it.
 
@@ -47,6 +82,7 @@ class RunOptions:
         cuda_sync: Devices are waited for before and after each phase.
         rules: Thresholds of findings, by name.
         find_syncs: torch's sync debug mode is on for some steps.
+        trial: What is changed in the script; None: nothing.
     """
 
     words: tuple[str, ...]
@@ -62,6 +98,7 @@ class RunOptions:
     cuda_sync: bool = False
     rules: Mapping[str, float] = field(default_factory=dict)
     find_syncs: bool = False
+    trial: TrialOptions | None = None
 
     def for_tracee(self, *, spawned_ns: int, supervisor_pid: int) -> dict[str, Any]:
         """Returns what the profiled process is to know, as JSON values."""
@@ -74,4 +111,5 @@ class RunOptions:
             "slow_samples": self.slow_samples,
             "spawned_ns": spawned_ns,
             "supervisor_pid": supervisor_pid,
+            "trial": self.trial.to_json() if self.trial is not None else None,
         }

@@ -95,6 +95,9 @@ class Kind(IntEnum):
     # A look at what a thread was running, wanted at `start` and taken at `end`; site = stack;
     # flags = Look
     LOOK = 75
+    # In a trial: from here on a loader's batches are copies of earlier ones; site = loader id,
+    # value = how many there are
+    FREE_DATA = 76
     # Cumulative, so that the last of a line counts: site = function id, flags and thread = line
     # number, high and low bits; end - start = total time; value = hits.
     LINE = 80
@@ -146,6 +149,9 @@ class Topic(IntEnum):
     # [site id]: the user's frames of a stack, innermost first; of a deep one both ends. FETCHED
     # stands where torch makes a batch: what comes before it is the dataset's
     STACK = 11
+    # Of a trial: {applied{}, refused{name: why}}: what was changed; {losses[]}: of the first
+    # backward passes; {uncontained[]}: what wrote outside of the trial's own place
+    TRIAL = 12
     # {device, place: [file, line, function], requested_bytes, ...}: a device ran out of memory,
     # and the process ended by that; see probes/out_of_memory.py
     OUT_OF_MEMORY = 20
