@@ -16,6 +16,7 @@ from trainprof.analysis.device_memory import out_of_memory_of, why_no_memory, wi
 from trainprof.analysis.device_verdict import DeviceEvidence
 from trainprof.analysis.devices import device_of, meanwhile_of, several_devices
 from trainprof.analysis.diagnosis.building import build_case
+from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.diagnose import diagnose, least_gain
 from trainprof.analysis.diagnosis.settings import rule_settings
 from trainprof.analysis.diagnosis.together import together
@@ -128,6 +129,16 @@ def summarize(
     return replace(_analysed(recording, first, epoch, steps).summary, trained_apart=apart)
 
 
+def case_of(directory: RunDirectory) -> Case | None:
+    """Returns what the findings of a run rest on, of several ranks of the first.
+
+    None where there is none: lines were timed, or devices waited for.
+    """
+    of_ranks = [] if directory.manifest.exists() else rank_recordings(directory)
+    recording = of_ranks[0] if of_ranks else read_recording(directory)
+    return _analysed(recording, training_processes(recording)[0], None, None).case
+
+
 def _judged_by(recording: Recording, rules: Mapping[str, float] | None) -> Recording:
     if rules is None:
         return recording
@@ -137,10 +148,11 @@ def _judged_by(recording: Recording, rules: Mapping[str, float] | None) -> Recor
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """A training process's summary, and what its verdict rests on."""
+    """A training process's summary, what its verdict rests on, and what its findings do."""
 
     summary: RunSummary
     evidence: Evidence
+    case: Case | None
 
 
 def _joined(ranks: list[tuple[_Shown, Recording, TrainingProcess]]) -> RunSummary:
@@ -322,20 +334,21 @@ def _summary(run: _Analysed) -> _Shown:
         found_syncs=found_syncs,
         faults=faults_of(recording, run.origin_ns),
     )
-    return _Shown(_with_findings(summary, evidence, steps, inputs_of, run), evidence)
+    case = _case(summary, evidence, steps, inputs_of, run)
+    return _Shown(summary if case is None else _with_findings(summary, case), evidence, case)
 
 
-def _with_findings(
+def _case(
     summary: RunSummary,
     evidence: Evidence,
     steps: StepTable,
     inputs_of: Callable[[int], PipelineInputs | None],
     run: _Analysed,
-) -> RunSummary:
+) -> Case | None:
     """None where lines were timed or devices waited for: that slows parts, and not alike."""
     if evidence.has_timed_lines or evidence.was_synchronized:
-        return summary
-    case = build_case(
+        return None
+    return build_case(
         summary,
         training_s=evidence.training_s,
         training=evidence.training,
@@ -345,6 +358,9 @@ def _with_findings(
         settings=rule_settings(run.recording.section("options").get("rules")),
         full_collections=_full_collections(run.timeline),
     )
+
+
+def _with_findings(summary: RunSummary, case: Case) -> RunSummary:
     findings = diagnose(case)
     return replace(
         summary,

@@ -16,6 +16,7 @@ from typing import Any, Final
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.gpu_figures import Energy, Gpu
 from trainprof.analysis.memory_figures import DeviceMemory, FoundSyncs, OutOfMemory
+from trainprof.analysis.tuning import Recommended, TrialSummary, Tuning
 
 SUMMARY_SCHEMA_VERSION: Final = 1
 # Beyond it a number is damage, not a measurement (10^18 ns are 31 years, 10^18 bytes an exabyte);
@@ -372,7 +373,8 @@ class System:
     Attributes:
         interval_s: The sampler's nominal interval.
         cpu: {cores_usable, host_percent{stat}, tree_percent{stat}, per_core_percent[],
-            iowait_share, pressure_some_share, context_switches_per_s};
+            iowait_share, pressure_some_share, stolen_share, throttled_share, cpu_mhz{stat},
+            context_switches_per_s};
             in tree_percent 100 is one core.
         memory: {host_total_bytes, host_available_bytes{stat}, tree_rss_bytes{stat},
             tree_pss_bytes{stat} or None, swap_used_bytes{stat}, limit_bytes or None}.
@@ -538,6 +540,7 @@ class RunSummary:
         found_syncs: What --find-syncs found, None where it was not asked for or could not.
         trained_apart: The same of processes that trained besides the one that is shown, without
             being ranks of it (hogwild, a script that starts trainings).
+        trials, recommended, tuning: Of a `tune` run; all else is then of its first baseline.
     """
 
     run: Run
@@ -568,6 +571,9 @@ class RunSummary:
     findings_from: float | None = None
     out_of_memory: OutOfMemory | None = None
     found_syncs: FoundSyncs | None = None
+    trials: list[TrialSummary] = field(default_factory=list)
+    recommended: Recommended | None = None
+    tuning: Tuning | None = None
     schema_version: int = SUMMARY_SCHEMA_VERSION
 
 

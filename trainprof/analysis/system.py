@@ -38,6 +38,7 @@ from trainprof.analysis.time_weighted import (
 __all__ = ["read_samples", "samples_between", "system_summary"]
 
 US_PER_S: Final = 1_000_000
+NS_PER_S: Final = 1_000_000_000
 # Samples whose spans lie mostly outside a window say nothing about it.
 MIN_WINDOW_SHARE: Final = 0.5
 
@@ -147,6 +148,9 @@ def _cpu(
         "per_core_percent": _per_core_percent(host_lines, window),
         "iowait_share": iowait.mean,
         "pressure_some_share": _stalled_share(host_lines, "cpu", window),
+        "stolen_share": _stolen_share(host_lines, window),
+        "throttled_share": _throttled_share(host_lines, window),
+        "cpu_mhz": _host_gauge(host_lines, "cpu_mhz", window),
         "context_switches_per_s": _host_rates(host_lines, window, "context_switches").mean,
     }
 
@@ -284,6 +288,19 @@ def _core_percent(lines: Sequence[Line], core: int) -> float | None:
 def _cores(line: Line) -> list[Any]:
     told = line.get("cores_busy_ns")
     return told if isinstance(told, list) else []
+
+
+def _stolen_share(host_lines: Sequence[Line], window: Window) -> float | None:
+    """Returns the share of all cores' time that other virtual machines had (Linux steal time)."""
+    cores = max((len(_cores(line)) for line in host_lines), default=0)
+    ns_per_s = _host_rates(host_lines, window, "cpu", "steal_ns").mean
+    return None if ns_per_s is None or not cores else ns_per_s / NS_PER_S / cores
+
+
+def _throttled_share(host_lines: Sequence[Line], window: Window) -> float | None:
+    """Returns for which share of the time a CPU quota stopped the cgroup, summed over its tasks."""
+    us_per_s = _host_rates(host_lines, window, "throttled_us").mean
+    return None if us_per_s is None else us_per_s / US_PER_S
 
 
 def _stalled_share(host_lines: Sequence[Line], resource: str, window: Window) -> float | None:

@@ -83,6 +83,9 @@ class RunOptions:
         rules: Thresholds of findings, by name.
         find_syncs: torch's sync debug mode is on for some steps.
         trial: What is changed in the script; None: nothing.
+        keeps_console: The script's output goes to files of the run directory, and nothing can be
+            typed to it.
+        ended_after_s: The script is killed after so many seconds, however it hangs; None lets it.
     """
 
     words: tuple[str, ...]
@@ -99,6 +102,8 @@ class RunOptions:
     rules: Mapping[str, float] = field(default_factory=dict)
     find_syncs: bool = False
     trial: TrialOptions | None = None
+    keeps_console: bool = False
+    ended_after_s: float | None = None
 
     def for_tracee(self, *, spawned_ns: int, supervisor_pid: int) -> dict[str, Any]:
         """Returns what the profiled process is to know, as JSON values."""

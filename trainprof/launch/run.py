@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from trainprof.launch.deadline import Deadline
 from trainprof.launch.environment import script_environment
 from trainprof.launch.manifest import closed_manifest, kill_detail, opening_manifest
 from trainprof.launch.options import RunOptions
@@ -50,12 +51,14 @@ class FinishedRun:
         outcome: How the script ended.
         rank: RANK of this process, None outside a multi-rank launch.
         faults: What of ours failed meanwhile.
+        is_overdue: It was killed, after as long as it was given.
     """
 
     directory: RunDirectory
     outcome: Outcome
     rank: int | None
     faults: tuple[str, ...]
+    is_overdue: bool = False
 
 
 def run(
@@ -78,6 +81,7 @@ def run(
     environ = dict(os.environ)
     directory = create_run_directory(options.output, target.stem, environ, time_ns=time.time_ns())
     _tell_outer_run(environ, directory)
+    console = _make_rooms(directory, options)
     recording = Recording(directory, options, progress)
     with Supervisor(target) as supervisor:
         spawned_ns, spawned_time_ns = time.perf_counter_ns(), time.time_ns()
@@ -97,13 +101,25 @@ def run(
             options={**for_tracee, "throttle_file": recording.throttle_file()},
             site_directory=site_directory(),
         )
-        pid = supervisor.spawn(environment, spawned_ns)
+        pid = supervisor.spawn(environment, spawned_ns, console)
+        deadline = Deadline(pid, options.ended_after_s)
         recording.start(pid, manifest, environment)
         outcome = supervisor.wait()
+        is_overdue = deadline.cancel()
         recording.finish(outcome)
         if at_end is not None:
             at_end(directory, outcome)
-    return FinishedRun(directory, outcome, manifest["rank"], tuple(recording.faults))
+    return FinishedRun(directory, outcome, manifest["rank"], tuple(recording.faults), is_overdue)
+
+
+def _make_rooms(directory: RunDirectory, options: RunOptions) -> Path | None:
+    """Makes what a trial needs besides a run's rooms; returns where its console goes, if kept."""
+    if options.trial is not None and options.trial.scratch is not None:
+        options.trial.scratch.mkdir(mode=0o700)
+    if not options.keeps_console:
+        return None
+    directory.console.mkdir(mode=0o700)
+    return directory.console
 
 
 def _tell_outer_run(environ: Mapping[str, str], directory: RunDirectory) -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Final
 
@@ -19,6 +20,18 @@ from trainprof.launch.target import ScriptNotRunnable, Target
 RESTORED_SIGNALS: Final = tuple(
     getattr(signal, name) for name in ("SIGPIPE", "SIGXFZ", "SIGXFSZ") if hasattr(signal, name)
 )
+
+
+_NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+
+
+def _into(console: Path) -> list[tuple[int, int, str, int, int]]:
+    opened = os.POSIX_SPAWN_OPEN
+    return [
+        (opened, 0, os.devnull, os.O_RDONLY, 0),
+        (opened, 1, str(console / "stdout"), _NEW_FILE, 0o600),
+        (opened, 2, str(console / "stderr"), _NEW_FILE, 0o600),
+    ]
 
 
 class Supervisor:
@@ -48,12 +61,15 @@ class Supervisor:
             self._witness = GroupWitness.start(self._target.argv)
         return self
 
-    def spawn(self, environment: Mapping[str, str], spawned_ns: int) -> int:
+    def spawn(
+        self, environment: Mapping[str, str], spawned_ns: int, console: Path | None = None
+    ) -> int:
         """Starts the script and returns its pid.
 
         Args:
             environment: All of the script's environment.
             spawned_ns: `time.perf_counter_ns` of the start, which the environment tells the script.
+            console: A directory that takes what it writes, None: our own stdin, stdout and stderr.
 
         Raises:
             ScriptNotRunnable: If the system refuses.
@@ -66,6 +82,7 @@ class Supervisor:
                 environment,
                 setsigmask=self._mask,
                 setsigdef=RESTORED_SIGNALS,
+                file_actions=_into(console) if console is not None else (),
             )
         except OSError as error:
             raise ScriptNotRunnable(

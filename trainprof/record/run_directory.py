@@ -1,7 +1,7 @@
 """Paths and files of a run directory; the two worlds meet here and nowhere else.
 
 The layout is a contract: manifest.json, summary.json, events/, samples/, sources/ where lines were
-timed, and later ranks/, trials/. Directories are 0700, files 0600.
+timed, console/ in trials, and later ranks/, trials/. Directories are 0700, files 0600.
 """
 
 from __future__ import annotations
@@ -48,6 +48,16 @@ class RunDirectory:
     def inner_runs(self) -> Path:
         """One JSON string a line: directories of the trainprof runs that the script started."""
         return self.path / "inner_runs.jsonl"
+
+    @property
+    def trials(self) -> Path:
+        """Run directories of the trials of a `tune` run."""
+        return self.path / "trials"
+
+    @property
+    def console(self) -> Path:
+        """What the script of a trial wrote: stdout and stderr."""
+        return self.path / "console"
 
     @property
     def samples(self) -> Path:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from trainprof.sampling.clock import NS_PER_S
-from trainprof.sampling.cores import FILESYSTEM_ROOT
+from trainprof.sampling.cores import FILESYSTEM_ROOT, throttle_file
 from trainprof.sampling.procfs import labelled_int, read_bytes
 
 Sample = dict[str, Any]
@@ -20,8 +20,11 @@ Sample = dict[str, Any]
 SECTOR_BYTES: Final = 512  # of /proc/diskstats, whatever the device's own sectors are
 CPU_MODES: Final = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
 IDLE_MODES: Final = frozenset({"idle", "iowait"})
+# The kernel asks every core for its clock rate: so many samples apart.
+CLOCK_EVERY: Final = 20
 PRESSURE_RESOURCES: Final = ("cpu", "memory", "io")
 
+_CLOCK_RATE: Final = re.compile(rb"^cpu MHz\s*: (\d+(?:\.\d+)?)$", re.MULTILINE)
 # Devices whose traffic another listed device carries, or none at all.
 _VIRTUAL_DISK: Final = re.compile(r"(loop|ram|zram|dm-|md|sr|fd)\d")
 _VIRTUAL_INTERFACE: Final = re.compile(
@@ -40,6 +43,8 @@ class ProcfsHost:
     def __init__(self, root: Path = FILESYSTEM_ROOT, ticks_per_s: int | None = None) -> None:
         self._proc = str(root).rstrip("/") + "/proc"
         self._tick_ns = NS_PER_S // (ticks_per_s or os.sysconf("SC_CLK_TCK"))
+        self._throttle_file = throttle_file(root)
+        self._taken = 0
 
     def sample(self) -> Sample:
         """Returns what the machine tells now."""
@@ -54,6 +59,11 @@ class ProcfsHost:
         pressure = self._pressure()
         if pressure:
             sample["pressure"] = pressure
+        if self._throttle_file is not None:
+            sample.update(throttled(read_bytes(self._throttle_file) or b""))
+        if self._taken % CLOCK_EVERY == 0:
+            sample.update(clock_rate(self._read("cpuinfo")))
+        self._taken += 1
         return sample
 
     def _pressure(self) -> Sample:
@@ -136,6 +146,21 @@ def cpu_times(stat: bytes, tick_ns: int) -> Sample:
 def busy_ns(modes: dict[str, int]) -> int:
     """Returns the time in all modes but idle and waiting for I/O; stolen time counts as busy."""
     return sum(ns for mode, ns in modes.items() if mode.removesuffix("_ns") not in IDLE_MODES)
+
+
+def throttled(cpu_stat: bytes) -> Sample:
+    """Returns `throttled_us`: for how long a CPU quota has stopped the cgroup so far."""
+    for name, unit in ((b"throttled_usec ", 1), (b"throttled_time ", 1000)):  # cgroup v2, v1
+        told = labelled_int(cpu_stat, name)
+        if told is not None:
+            return {"throttled_us": told // unit}
+    return {}
+
+
+def clock_rate(cpuinfo: bytes) -> Sample:
+    """Returns `cpu_mhz`: the mean over the cores of what they ran at, where that is told."""
+    told = [float(found) for found in _CLOCK_RATE.findall(cpuinfo)]
+    return {"cpu_mhz": sum(told) / len(told)} if told else {}
 
 
 def memory(meminfo: bytes) -> Sample:

@@ -148,6 +148,24 @@ class TestHost:
         assert system.disk["pressure_some_share"] is None
         assert system.cpu["context_switches_per_s"] == 7
 
+    def test_what_takes_the_cpu_away(self):
+        system = summary(
+            [
+                host(0, cpu={"idle_ns": 0, "user_ns": 0, "steal_ns": 0}, cores_busy_ns=[0, 0]),
+                host(
+                    10,
+                    cpu={"idle_ns": 9 * S, "user_ns": S, "steal_ns": 5 * S},
+                    cores_busy_ns=[0, 0],
+                    throttled_us=1,
+                ),
+                host(20, throttled_us=2_000_001, cpu_mhz=2500.0),
+            ],
+            end_s=20,
+        )
+        assert system.cpu["stolen_share"] == 0.25
+        assert system.cpu["throttled_share"] == 0.2
+        assert system.cpu["cpu_mhz"]["mean"] == 2500
+
     def test_the_samplers_own_cost(self):
         lines = [host(1, sampler_cpu_ns=0), host(11, sampler_cpu_ns=S // 100)]
         assert summary(lines).cost == {"share_of_core": 0.001, "samples": 2}

@@ -9,12 +9,14 @@ import pytest
 from trainprof.sampling.host import (
     ProcfsHost,
     PsutilHost,
+    clock_rate,
     cpu_times,
     disk,
     host_reader,
     memory,
     network,
     stall,
+    throttled,
 )
 
 TICK_NS = 10_000_000
@@ -88,6 +90,18 @@ def test_interfaces_are_counted_once_and_loopback_never():
 def test_pressure_totals():
     text = b"some avg10=0.00 avg60=0.00 avg300=0.02 total=3288\nfull avg10=0.00 total=17\n"
     assert stall(text) == {"some_us": 3288, "full_us": 17}
+
+
+def test_what_a_quota_has_taken():
+    assert throttled(b"usage_usec 5\nthrottled_usec 70\n") == {"throttled_us": 70}
+    assert throttled(b"nr_throttled 1\nthrottled_time 70000\n") == {"throttled_us": 70}
+    assert throttled(b"") == {}
+
+
+def test_the_mean_clock_rate_of_the_cores():
+    told = b"cpu MHz\t\t: 2000.000\nflags\t: x\ncpu MHz\t\t: 3000.5\n"
+    assert clock_rate(told) == {"cpu_mhz": 2500.25}
+    assert clock_rate(b"model name : none") == {}
 
 
 def test_what_a_machine_does_not_tell_is_left_out(tmp_path):

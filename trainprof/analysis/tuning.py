@@ -1,0 +1,128 @@
+"""What `tune` measured, as the summary has it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+BASELINE: Final = "baseline"
+CEILING: Final = "ceiling"
+LOADER_ALONE: Final = "loader_alone"
+
+# How a trial came out. Any but OK is a result too, without a pace.
+OK: Final = "ok"
+FAILED: Final = "failed"
+TIMED_OUT: Final = "timed out"
+OUT_OF_MEMORY: Final = "out of memory"
+INTERRUPTED: Final = "interrupted"
+TOO_FEW_STEPS: Final = "too few steps"
+NOT_APPLIED: Final = "not applied"
+
+# What the times of a trial are compared by.
+BY_STEPS: Final = "steps"
+BY_LOOP: Final = "steps and starts of passes"
+BY_BATCHES: Final = "batches"
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """How many times as fast as the baseline, with its 95 % interval."""
+
+    low: float | None
+    mid: float
+    high: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class TrialSummary:
+    """All runs of one trial.
+
+    Attributes:
+        name: baseline, ceiling, loader_alone, or the overrides: "num_workers=4,pin_memory=True".
+        overrides: What was changed; {} for the first three.
+        steps_per_s: Mean of its runs; of loader_alone the steps that its batches would do for.
+        speedup: Over the baseline, None where there is none to tell.
+        verdict: faster|slower|no_visible_difference|unknown, of `speedup`.
+        predicted: Its interval as the model gave it before the trial, None where none applies.
+        held: Whether `speedup` came out inside of it.
+        measured_by: What is compared: one of those above.
+        training_speedup: With starts of passes: workers, first batches.
+        run_speedup: Of the whole run, where the trials went to its end.
+        runs: How many there were; `directories` of each, inside the run directory.
+        outcome: One of those above; of several runs the worst.
+        detail: What is known of it, such as the exception.
+        losses: same|other|None: against the baseline's, None: not known, or not the same twice.
+        refused: What could not be changed, and why.
+        peak_memory_bytes: Of the process tree; `device_peak_bytes` of the device's allocator.
+        cpu_percent: Mean of the process tree; 100 is one core.
+        read_bytes: By the making of batches, of all its steps.
+        conditions: {cpu_mhz, stolen_share, throttled_share}: of the machine meanwhile, what is known.
+    """
+
+    name: str
+    overrides: dict[str, Any]
+    steps_per_s: float | None
+    speedup: Times | None
+    verdict: str
+    predicted: list[float] | None
+    held: bool | None
+    measured_by: str
+    training_speedup: Times | None
+    run_speedup: Times | None
+    runs: int
+    directories: list[str]
+    outcome: str
+    detail: str | None = None
+    losses: str | None = None
+    refused: dict[str, str] = field(default_factory=dict)
+    cautions: list[str] = field(default_factory=list)
+    peak_memory_bytes: float | None = None
+    device_peak_bytes: float | None = None
+    cpu_percent: float | None = None
+    read_bytes: int | None = None
+    steps: int | None = None
+    conditions: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Recommended:
+    """The setting to take.
+
+    Attributes:
+        sites: The lines that build the loaders that it is about.
+        change: In code, one thing per line.
+    """
+
+    overrides: dict[str, Any]
+    speedup: Times
+    name: str
+    sites: list[str]
+    change: list[str]
+    cautions: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """A `tune` run as a whole.
+
+    Attributes:
+        budget_s, spent_s: Of time.
+        trial_steps: After how many steps trials were stopped; None: they went to the end.
+        ended_by: finished|budget|interrupted|running: why there are no more trials.
+        unfinished: What would have been tried next.
+        predictions, held: How many trials had a predicted interval, and in how many the measured
+            speed-up came out inside.
+        uncontained: What trials did besides training that could not be kept from the user's files
+            and services.
+        notes: What else is to be known, as sentences.
+    """
+
+    budget_s: float
+    spent_s: float
+    trial_steps: int | None
+    ended_by: str
+    unfinished: list[str]
+    predictions: int
+    held: int
+    uncontained: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)

@@ -1,0 +1,55 @@
+"""Ends a script that takes longer than it was given, with all that it has started."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from typing import Final
+
+# Between asking the script to end and killing it: a checkpoint may be under way.
+GRACE_S: Final = 5.0
+
+
+class Deadline:
+    """Kills a process once its time is over.
+
+    Args:
+        pid: The process.
+        seconds: What it is given, None: as long as it takes.
+    """
+
+    def __init__(self, pid: int, seconds: float | None) -> None:
+        self._pid = pid
+        self._seconds = seconds
+        self._has_ended = threading.Event()
+        self._is_overdue = False
+        self._thread: threading.Thread | None = None
+        if seconds is not None:
+            self._thread = threading.Thread(target=self._watch, daemon=True, name="deadline")
+            self._thread.start()
+
+    def cancel(self) -> bool:
+        """To be called when the process has ended; tells whether it was its time that was over."""
+        self._has_ended.set()
+        if self._thread is not None:
+            self._thread.join()
+        return self._is_overdue
+
+    def _watch(self) -> None:
+        if self._has_ended.wait(self._seconds):
+            return
+        self._is_overdue = True
+        from trainprof.sampling.descendants import descendants
+
+        # Those it started are found now: they lose their parent with it.
+        started = descendants(self._pid)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGTERM)
+        self._has_ended.wait(GRACE_S)
+        for kill in started:
+            kill()
+        if not self._has_ended.is_set():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
