@@ -21,7 +21,8 @@ ROOMS = {
     "launch": ({"sampling", "record", "tracee"}, set()),
     "analysis": ({"record"}, {"numpy"}),
     "report": ({"analysis"}, {"rich"}),
-    "cli": ({"launch", "analysis", "report", "record"}, {"typer", "click"}),
+    "experiments": ({"launch", "analysis", "record"}, {"numpy"}),
+    "cli": ({"launch", "experiments", "analysis", "report", "record"}, {"typer", "click"}),
 }
 # launch starts the tracee; of its code it may know only where the hook directory lies.
 LAUNCH_SEES_OF_TRACEE = "trainprof.tracee"

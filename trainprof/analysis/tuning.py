@@ -18,6 +18,11 @@ INTERRUPTED: Final = "interrupted"
 TOO_FEW_STEPS: Final = "too few steps"
 NOT_APPLIED: Final = "not applied"
 
+# Why there are no more trials.
+FINISHED: Final = "finished"
+BUDGET: Final = "budget"
+RUNNING: Final = "running"
+
 # What the times of a trial are compared by.
 BY_STEPS: Final = "steps"
 BY_LOOP: Final = "steps and starts of passes"
@@ -56,7 +61,7 @@ class TrialSummary:
         peak_memory_bytes: Of the process tree; `device_peak_bytes` of the device's allocator.
         cpu_percent: Mean of the process tree; 100 is one core.
         read_bytes: By the making of batches, of all its steps.
-        conditions: {cpu_mhz, stolen_share, throttled_share}: of the machine meanwhile, what is known.
+        conditions: {cpu_mhz, stolen_share, throttled_share}: of the machine meanwhile, as known.
     """
 
     name: str

@@ -17,6 +17,7 @@ from trainprof.cli.lines import lines, names_saved_run, saved_lines
 from trainprof.cli.output import complain
 from trainprof.cli.report import report
 from trainprof.cli.run import run
+from trainprof.cli.tune import tune
 from trainprof.record.errors import TrainprofError
 
 PROGRAM: Final = "trainprof"
@@ -25,8 +26,11 @@ VERBS: Final[dict[str, Callable[..., object]]] = {
     "lines": lines,
     "report": report,
     "compare": compare,
+    "tune": tune,
 }
-# Those that start a script: what follows SCRIPT is not ours, and a failure before it starts is 125.
+# Those that take a script: what follows SCRIPT is not ours.
+SCRIPT_VERBS: Final = frozenset({"run", "lines", "tune"})
+# Of those, the ones that end as it does: a failure before it starts is 125.
 LAUNCHING_VERBS: Final = frozenset({"run", "lines"})
 # What `lines` is where its SCRIPT is a saved run.
 SAVED_LINES: Final = "saved-lines"
@@ -89,15 +93,15 @@ def run_command(arguments: Sequence[str]) -> int:
 
 
 def _split(command: Any, arguments: Sequence[str]) -> tuple[list[str], bool]:
-    """Separates the script's part from ours where the verb starts a script."""
+    """Separates the script's part from ours; tells whether the verb ends as the script does."""
     words = list(arguments) or ["--help"]
-    if words[0] not in LAUNCHING_VERBS:
+    if words[0] not in SCRIPT_VERBS:
         return words, False
     valued = options_with_value(command.commands[words[0]])
     script = script_word(words[1:], valued) if words[0] == "lines" else None
     if script is not None and names_saved_run(script):
         return [SAVED_LINES, *words[1:]], False
-    return [words[0], *separated(words[1:], valued)], True
+    return [words[0], *separated(words[1:], valued)], words[0] in LAUNCHING_VERBS
 
 
 def _complain_of(error: Exception, failed: int, called: str, *, is_debug: bool) -> int:

@@ -143,7 +143,7 @@ def report(
     elif asked is not None:
         write(sys.stdout, _reasons(summary, asked))
     elif loader is None:
-        write(sys.stdout, _rendered(summary, format, verbose=verbose))
+        write(sys.stdout, rendered(summary, format, verbose=verbose))
     else:
         write(sys.stdout, _rendered_loader(summary, find_loader(summary, loader), format))
 
@@ -249,6 +249,12 @@ def _rebuilt_summary(
 ) -> RunSummary:
     from trainprof.analysis.summarize import summarize
 
+    if directory.trials.is_dir():
+        known = f"{directory.path}/trials/baseline"
+        raise RunDamaged(
+            f"{directory.path} is a `tune` run, of which there is the whole result alone",
+            hint=f"name one of its trials, such as {known}, or go on with: trainprof tune --resume",
+        )
     try:
         return summarize(directory, epoch=epoch, steps=steps, rules=rules)
     except OSError as error:
@@ -261,14 +267,16 @@ def _unreadable(name: str, error: OSError) -> RunDamaged:
     )
 
 
-def _rendered(summary: RunSummary, format: Format, *, verbose: bool) -> str:
+def rendered(summary: RunSummary, format: Format, *, verbose: bool) -> str:
     if format is Format.JSON:
         from trainprof.report import json_format
 
         return json_format.render(summary)
     if format is Format.MARKDOWN:
-        from trainprof.report import markdown
+        from trainprof.report import markdown, tune_markdown
 
+        if summary.tuning is not None:
+            return tune_markdown.render(summary)
         return markdown.render(summary)
     from trainprof.report import terminal
 

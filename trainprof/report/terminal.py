@@ -10,7 +10,7 @@ from rich.text import Text
 
 from trainprof.analysis.faults import RECORDING_STOPPED
 from trainprof.analysis.summary import RunSummary
-from trainprof.report import details, sections
+from trainprof.report import details, sections, tune_page
 from trainprof.report.device_memory_section import (
     device_memory_details,
     device_memory_section,
@@ -79,6 +79,8 @@ def render(
         Lines, each ended by a newline; unless `verbose`, about 30 of them at 80 cells, and on an
         accelerator its table. The command to copy is not broken where it is wider than a line.
     """
+    if summary.tuning is not None:
+        return tune_page.render(summary, width=width, color=color, unicode=unicode, verbose=verbose)
     summary = with_safe_text(summary)
     page = Page(width=width, unicode=unicode, verbose=verbose)
     above = [*_ending(summary, page), *BLANK, *_headline(summary, page), *BLANK]

@@ -1,0 +1,159 @@
+"""How right `tune` is: forecasts beside what came, and its ceiling beside data made free by hand.
+
+    python benchmarks/tune_truth.py [--budget 150] [--only NAME] [--markdown]
+
+Tunes the sample scripts and scripts with planted costs, one after the other, and counts in how many
+trials the forecast held the measured speed-up. Of the planted ones the same script with batches
+that are there already (scripts/planted_loading.py free) tells what the ceiling has to be. Takes
+the budget for each script; other processes on the machine spoil it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+PLANTED = Path(__file__).parent / "scripts" / "planted_loading.py"
+SAMPLES = ROOT / "sample_scripts"
+FREE_RUNS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A script to tune; `planted`: its arguments behind real or free, None: nothing is planted."""
+
+    name: str
+    words: tuple[str, ...]
+    planted: tuple[str, ...] | None = None
+
+
+def planted(name: str, *words: str) -> Case:
+    return Case(name, (str(PLANTED), "real", *words), words)
+
+
+CASES = (
+    planted("asleep, no workers", "0", "12", "0", "12"),
+    planted("asleep, 1 worker", "1", "20", "0", "12"),
+    planted("busy, no workers", "0", "0", "8", "24"),
+    planted("mixed, no workers", "0", "6", "4", "24"),
+    planted("healthy", "2", "2", "1", "40"),
+    Case("train.py", (str(SAMPLES / "train.py"), str(ROOT / "configs" / "example_config.py"))),
+    Case("gan.py", (str(SAMPLES / "gan.py"),)),
+    Case("healthy.py", (str(SAMPLES / "healthy.py"),)),
+    Case("python_heavy.py", (str(SAMPLES / "python_heavy.py"),)),
+    Case("slow_validation.py", (str(SAMPLES / "slow_validation.py"),)),
+)
+
+
+def tuned(case: Case, budget_s: float, directory: Path) -> dict[str, Any]:
+    """Returns the summary of a `tune` run."""
+    command = [sys.executable, "-m", "trainprof", "tune", "-q", "--yes", "--format", "json"]
+    command += [f"--budget={budget_s}s", "-o", str(directory / "tune"), *case.words]
+    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        sys.exit(f"{case.name}: {done.stderr}")
+    summary: dict[str, Any] = json.loads(done.stdout)
+    return summary
+
+
+def free_by_hand_ms(case: Case, mode: str) -> float:
+    """Returns the mean of a steady step that the script itself tells, the median of some runs."""
+    assert case.planted is not None
+    command = [sys.executable, str(PLANTED), mode, *case.planted]
+    told = [
+        float(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[0])
+        for _ in range(FREE_RUNS)
+    ]
+    return statistics.median(told)
+
+
+@dataclass(slots=True)
+class Score:
+    """All trials with a forecast: how many it held, how wide it was; ceilings beside the truth."""
+
+    held: int = 0
+    forecasts: int = 0
+    widths: list[float] | None = None
+    ceilings: list[float] | None = None
+
+
+def judge(case: Case, summary: dict[str, Any], score: Score) -> list[list[str]]:
+    """Returns a row for each trial, and counts it."""
+    assert score.widths is not None
+    assert score.ceilings is not None
+    rows = []
+    for trial in summary["trials"]:
+        if trial["name"] == "baseline":
+            continue
+        speed, predicted = trial["speedup"], trial["predicted"]
+        held = ""
+        if speed is not None and predicted is not None:
+            score.forecasts += 1
+            score.held += bool(trial["held"])
+            score.widths.append((predicted[1] - predicted[0]) / speed["mid"])
+            held = "yes" if trial["held"] else "NO"
+        by_hand = ""
+        if trial["name"] == "ceiling" and case.planted is not None and speed is not None:
+            truth = free_by_hand_ms(case, "real") / free_by_hand_ms(case, "free")
+            score.ceilings.append(speed["mid"] / truth - 1)
+            by_hand = f"{truth:.2f}x by hand"
+        rows.append(
+            [
+                case.name,
+                trial["name"],
+                "-" if predicted is None else f"{predicted[0]:.2f}-{predicted[1]:.2f}x",
+                trial["outcome"] if speed is None else _measured(speed),
+                held,
+                by_hand,
+            ]
+        )
+    best = summary["recommended"]
+    name = best["name"] if best is not None else "nothing"
+    rows.append([case.name, f"recommended: {name}", "", "", "", ""])
+    return rows
+
+
+def _measured(speed: dict[str, float | None]) -> str:
+    low, high = speed["low"], speed["high"]
+    around = "" if low is None or high is None else f" ({low:.2f}-{high:.2f})"
+    return f"{speed['mid']:.2f}x{around}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--budget", type=float, default=150.0, help="seconds for each script")
+    parser.add_argument("--only", default="", help="part of a case's name")
+    parser.add_argument("--markdown", action="store_true")
+    asked = parser.parse_args()
+    os.environ["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", "2")
+    score, rows = Score(widths=[], ceilings=[]), []
+    for case in CASES:
+        if asked.only not in case.name:
+            continue
+        with tempfile.TemporaryDirectory() as directory:
+            found = judge(case, tuned(case, asked.budget, Path(directory)), score)
+        rows += found
+        for row in found:
+            line = f"| {' | '.join(row)} |" if asked.markdown else "  ".join(x for x in row if x)
+            print(line, flush=True)
+    if score.forecasts:
+        print(
+            f"\nforecasts that held: {score.held} of {score.forecasts}; "
+            f"median width {statistics.median(score.widths or [0.0]):.0%} of the speed-up"
+        )
+    if score.ceilings:
+        off = ", ".join(f"{error:+.0%}" for error in score.ceilings)
+        print(f"ceiling against data made free by hand: {off}")
+
+
+if __name__ == "__main__":
+    main()

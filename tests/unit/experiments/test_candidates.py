@@ -1,0 +1,92 @@
+"""What is worth trying follows from the baseline; forecasts hold in the model's own world."""
+
+from __future__ import annotations
+
+import pytest
+from support.cases import Planted, case_of
+
+from trainprof.analysis.tuning import BY_LOOP
+from trainprof.experiments.candidates import Plan, plan, together, trial_of
+
+
+def subjects(found: Plan) -> list[str]:
+    return [one.subject for one in found.candidates]
+
+
+def test_more_workers_are_tried_where_batches_are_waited_for() -> None:
+    found = plan(case_of(Planted(workers=0, fetch_s=0.03)))
+    first = found.candidates[0]
+    assert first.subject == "workers"
+    assert first.overrides["persistent_workers"] is True
+    # 30 ms and 10 ms in turn become 10 ms.
+    assert first.predicted is not None
+    low, high = first.predicted
+    assert low < 4.0 < high
+    assert found.sites == ("train.py:41",)
+    assert "augmentation" in first.cautions[0]
+
+
+def test_free_data_is_forecast_by_the_wait() -> None:
+    found = plan(case_of(Planted(workers=0, fetch_s=0.03)))
+    assert found.ceiling is not None
+    assert found.ceiling[0] < 4.0 < found.ceiling[1]
+
+
+def test_the_loader_alone_is_forecast_by_its_fetches() -> None:
+    # Two workers make a batch each 15 ms, training takes one each 15 ms.
+    found = plan(case_of(Planted(workers=2, fetch_s=0.03)))
+    assert found.alone is not None
+    assert found.alone[0] < 1.0 < found.alone[1]
+
+
+def test_a_healthy_loader_is_left_as_it_is() -> None:
+    found = plan(case_of(Planted(workers=4, fetch_s=0.01, compute_s=0.02)))
+    assert "workers" not in subjects(found)
+    assert "prefetching" not in subjects(found)
+
+
+def test_no_workers_for_a_dataset_that_would_be_read_several_times() -> None:
+    planted = Planted(workers=0, fetch_s=0.03)
+    case = case_of(planted)
+    feeding = case.feeding[0]
+    from dataclasses import replace
+
+    iterable = replace(feeding, loader=replace(feeding.loader, is_iterable=True))
+    assert "workers" not in subjects(plan(replace(case, feeding=[iterable])))
+
+
+def test_workers_that_start_again_in_each_pass_are_tried_without() -> None:
+    case = case_of(Planted(workers=2, fetch_s=0.005, passes=10, start_s=0.3))
+    found = next(one for one in plan(case).candidates if one.subject == "restarts")
+    assert found.overrides == {"persistent_workers": True}
+    assert found.measured_by == BY_LOOP
+    assert found.predicted is not None
+    assert found.predicted[1] > 1.5
+
+
+def test_precision_is_left_alone_unless_it_may_be_changed() -> None:
+    case = case_of(Planted(workers=4, fetch_s=0.01, compute_s=0.02), device="cuda:0")
+    assert not [name for name in subjects(plan(case)) if name in ("matrix products",)]
+    assert "matrix products" in subjects(plan(case, allow_numerics=True))
+
+
+def test_an_optimizer_that_takes_long_is_tried_fused() -> None:
+    case = case_of(Planted(workers=4, fetch_s=0.01, compute_s=0.02), parts={"optimizer": 4.0})
+    found = next(one for one in plan(case).candidates if one.subject == "optimizer")
+    assert found.overrides == {"fused": True}
+    assert found.predicted == pytest.approx((1.0, 2.0), rel=0.05)
+
+
+def test_several_changes_together_promise_no_more_than_each_in_turn() -> None:
+    case = case_of(Planted(workers=0, fetch_s=0.03), parts={"optimizer": 4.0})
+    found = plan(case)
+    one = next(x for x in found.candidates if x.subject == "workers")
+    other = next(x for x in found.candidates if x.subject == "optimizer")
+    both = together([one, other])
+    assert both.predicted is not None
+    assert one.predicted is not None
+    assert other.predicted is not None
+    assert both.predicted[1] == pytest.approx(one.predicted[1] * other.predicted[1])
+    assert both.name == f"{one.name},fused=True"
+    assert trial_of(both, found).settings() == {"fused": True}
+    assert "fused" not in trial_of(both, found).loader_arguments()

@@ -1,0 +1,93 @@
+"""What the summary says of a search."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from support import summaries
+from support.trials import FakeRunner, Planted, plan_of, workers
+
+from trainprof.analysis.summary import from_jsonable, to_jsonable
+from trainprof.analysis.tuning import BASELINE, CEILING, FINISHED, LOADER_ALONE, OUT_OF_MEMORY
+from trainprof.experiments.results import summary_of_tune, trials_of
+from trainprof.experiments.search import Found, Search
+
+
+def found_with(planted: Planted, *candidates: object, **changes: object) -> Found:
+    plan = plan_of(*(candidates or (workers(2), workers(4))))  # type: ignore[arg-type]
+    found = Search(FakeRunner(planted), lambda base: plan, budget_s=600.0).run()
+    found.runs = [replace(run, **changes) for run in found.runs]  # type: ignore[arg-type]
+    return found
+
+
+def twice(overrides: object) -> float:
+    return 0.005 if overrides else 0.010
+
+
+def summary_of(found: Found) -> object:
+    return summary_of_tune(
+        summaries.slow_loader(), found, name="tune-x", directory="runs/tune-x", budget_s=600.0
+    )
+
+
+def test_the_recommended_setting_is_the_change_to_make() -> None:
+    summary = summary_of(found_with(Planted(twice)))
+    assert summary.recommended.overrides == {"num_workers": 2}
+    assert summary.recommended.change == ["train.py:9: DataLoader(..., num_workers=2)"]
+    assert summary.recommended.speedup.low < 2.0 < summary.recommended.speedup.high
+    assert summary.tuning.ended_by == FINISHED
+    assert from_jsonable(to_jsonable(summary)) == summary
+
+
+def test_rows_stand_in_the_order_in_which_they_were_tried() -> None:
+    rows = trials_of(found_with(Planted(twice)))
+    assert [row.name for row in rows[:3]] == [BASELINE, CEILING, LOADER_ALONE]
+    base, ceiling = rows[0], rows[1]
+    assert (base.speedup.mid, base.overrides) == (1.0, {})
+    assert ceiling.overrides == {}
+    assert abs(ceiling.speedup.mid - 2.5) < 0.1
+    assert ceiling.predicted == [1.5, 4.0]
+
+
+def test_whether_forecasts_held_is_counted() -> None:
+    summary = summary_of(found_with(Planted(twice), workers(2), workers(4, 3.0, 4.0)))
+    held = {row.name: row.held for row in summary.trials}
+    assert held["num_workers=2"] is True
+    assert held["num_workers=4"] is False
+    assert held[BASELINE] is None
+    assert summary.tuning.predictions == 4
+    assert summary.tuning.held == 3
+
+
+def test_losses_tell_whether_a_change_alters_the_numbers() -> None:
+    found = found_with(Planted(twice), losses=(1.0, 0.5, 0.25))
+    altered = [
+        replace(run, losses=(1.0, 0.5, 0.3)) if run.trial.name == "num_workers=4" else run
+        for run in found.runs
+    ]
+    found.runs = altered
+    rows = {row.name: row.losses for row in trials_of(found)}
+    assert rows["num_workers=2"] == "same"
+    assert rows["num_workers=4"] == "other"
+    assert rows[BASELINE] is None
+
+
+def test_of_a_script_whose_losses_differ_by_themselves_nothing_is_said() -> None:
+    found = found_with(Planted(twice))
+    found.runs = [replace(run, losses=(1.0, 0.5 + k, 0.25)) for k, run in enumerate(found.runs)]
+    assert all(row.losses is None for row in trials_of(found))
+
+
+def test_a_run_with_a_cold_page_cache_is_not_compared() -> None:
+    found = found_with(Planted(twice), figures={"read_bytes": 0.0})
+    slow = next(run for run in found.runs if run.trial.name == BASELINE)
+    cold = replace(slow, figures={"read_bytes": slow.steps * (8 << 20)})
+    found.runs = [cold if run is slow else run for run in found.runs]
+    summary = summary_of(found)
+    assert any(cold.directory in note and "not compared" in note for note in summary.tuning.notes)
+
+
+def test_a_failed_trial_has_no_speed() -> None:
+    planted = Planted(twice, failing={"num_workers=4": OUT_OF_MEMORY})
+    row = next(row for row in trials_of(found_with(planted)) if row.name == "num_workers=4")
+    assert (row.outcome, row.speedup, row.steps_per_s) == (OUT_OF_MEMORY, None, None)

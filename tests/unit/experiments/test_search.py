@@ -1,0 +1,141 @@
+"""The search finds what was planted to be faster, and nothing where nothing is."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from support.trials import FakeRunner, Planted, plan_of, threads, workers
+
+from trainprof.analysis.tuning import (
+    BASELINE,
+    BUDGET,
+    CEILING,
+    FAILED,
+    FINISHED,
+    INTERRUPTED,
+    LOADER_ALONE,
+    OUT_OF_MEMORY,
+    TIMED_OUT,
+)
+from trainprof.experiments.search import CannotTune, Search, steps_of_trials
+from trainprof.experiments.trial import WARM_UP, Measured, Trial
+
+PLANS = (workers(2), workers(4), threads(1))
+
+
+def searched(planted, plan=None, **options):
+    runner = FakeRunner(planted)
+    search = Search(
+        runner,
+        lambda base: plan or plan_of(*PLANS),
+        budget_s=options.pop("budget_s", 600.0),
+        **options,
+    )
+    return search.run(), runner
+
+
+def by_workers_and_threads(overrides):
+    """Loading hides behind 4 workers; one thread saves a quarter of the computing."""
+    compute_s = 0.003 if overrides.get("torch_threads") == 1 else 0.004
+    loading_s = 0.008 / max(overrides.get("num_workers", 0), 1)
+    waits = loading_s if not overrides.get("num_workers") else max(loading_s - compute_s, 0.0)
+    return compute_s + waits
+
+
+def test_changes_that_help_together_are_recommended_together():
+    found, runner = searched(Planted(by_workers_and_threads, spread=0.003))
+    assert found.ended_by == FINISHED
+    assert found.best.overrides == {"num_workers": 4, "torch_threads": 1}
+    times = found.speedup(next(r.trial for r in found.runs if r.trial.name == found.best.name))
+    assert times.low < 0.012 / 0.003 < times.high * 1.02
+    assert runner.ran[0] == WARM_UP
+    assert runner.ran[1] == runner.ran[-1] == BASELINE
+    assert {CEILING, LOADER_ALONE} < set(runner.ran)
+
+
+def test_of_settings_that_are_as_fast_the_smaller_one_is_taken():
+    found, _ = searched(
+        Planted(lambda o: 0.004 if o.get("num_workers") else 0.010), plan_of(workers(2), workers(8))
+    )
+    assert found.best.overrides == {"num_workers": 2}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_where_nothing_helps_nothing_is_recommended(seed):
+    planted = Planted(lambda _: 0.010, free_s=0.010, spread=0.01, seed=seed)
+    found, _ = searched(planted)
+    assert found.best is None
+
+
+def test_where_free_data_is_no_faster_no_change_of_loading_is_tried():
+    found, runner = searched(Planted(lambda _: 0.010, free_s=0.010))
+    assert not any("workers" in name for name in runner.ran)
+    assert "torch_threads=1" in runner.ran
+    assert any("free data" in note for note in found.plan.notes)
+
+
+def test_a_trial_that_fails_is_a_result_and_the_others_go_on():
+    outcomes = {"num_workers=2": OUT_OF_MEMORY, "torch_threads=1": TIMED_OUT}
+    found, _ = searched(Planted(by_workers_and_threads, failing=outcomes))
+    assert found.best.overrides == {"num_workers": 4}
+    assert {r.outcome for r in found.of("num_workers=2")} == {OUT_OF_MEMORY}
+
+
+@pytest.mark.parametrize("name", [WARM_UP, BASELINE])
+def test_a_script_that_fails_by_itself_cannot_be_tuned(name):
+    with pytest.raises(CannotTune, match="failed: ValueError"):
+        searched(Planted(by_workers_and_threads, failing={name: FAILED}))
+
+
+def test_the_budget_is_kept_and_what_is_known_by_then_is_told():
+    found, _ = searched(Planted(by_workers_and_threads, steps=2000), budget_s=60.0)
+    assert found.ended_by == BUDGET
+    assert found.spent_s() <= 60.0
+    assert found.runs[-1].trial.name == BASELINE
+
+
+@pytest.mark.parametrize("at", range(1, 9))
+def test_ctrl_c_ends_with_what_is_known(at):
+    found, runner = searched(Planted(by_workers_and_threads, interrupted_at=at))
+    assert found.ended_by == INTERRUPTED
+    assert len(runner.ran) == at
+
+
+def test_single_changes_are_measured_between_baselines():
+    plan = plan_of(*(threads(n) for n in range(1, 9)))
+    _, runner = searched(Planted(lambda _: 0.01), plan)
+    gaps = [len(list(g)) for is_base, g in itertools.groupby(runner.ran, BASELINE.__eq__)]
+    assert max(gaps) <= 4
+
+
+def test_what_a_faster_setting_gives_is_measured_until_it_is_sure():
+    found, runner = searched(
+        Planted(lambda o: 0.0090 if o else 0.010, free_s=0.0090, spread=0.01), plan_of(workers(2))
+    )
+    assert runner.ran.count("num_workers=2") >= 2
+    assert runner.ran.count(BASELINE) >= 3
+    assert found.best is not None
+
+
+def warm_up(*, steps, step_s, start_up_s=3.0, is_whole=False):
+    training_s = steps * step_s
+    return Measured(
+        Trial(WARM_UP),
+        1,
+        "trials/warm_up",
+        "ok",
+        None,
+        start_up_s + training_s,
+        run_s=start_up_s + training_s if is_whole else None,
+        steps=steps,
+        training_s=training_s,
+    )
+
+
+def test_trials_are_as_long_as_the_budget_lets_them():
+    assert steps_of_trials(warm_up(steps=100, step_s=0.1), 600.0) == 220
+    assert steps_of_trials(warm_up(steps=100, step_s=0.001), 600.0) == 1000
+    assert steps_of_trials(warm_up(steps=20, step_s=3.0), 600.0) == 60
+    assert steps_of_trials(warm_up(steps=100, step_s=0.1, is_whole=True), 600.0) is None
+    assert steps_of_trials(warm_up(steps=0, step_s=0.1), 600.0) == 60

@@ -1,0 +1,86 @@
+"""A `tune` run's page: the answer, the change, every trial; nothing wider than the page."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from rich.cells import cell_len
+from support import summaries
+from support.trials import FakeRunner, Planted, plan_of, threads, workers
+
+from trainprof.analysis.summary import RunSummary
+from trainprof.analysis.tuning import FAILED
+from trainprof.experiments.results import summary_of_tune
+from trainprof.experiments.search import Search
+from trainprof.report import terminal, tune_markdown
+
+
+def tuned(planted: Planted, budget_s: float = 600.0, **changes: object) -> RunSummary:
+    plan = plan_of(workers(2), threads(1))
+    found = Search(FakeRunner(planted), lambda base: plan, budget_s=budget_s).run()
+    found.runs = [replace(run, **changes) for run in found.runs]  # type: ignore[arg-type]
+    return summary_of_tune(
+        summaries.slow_loader(), found, name="tune-x", directory="runs/tune-x", budget_s=budget_s
+    )
+
+
+FASTER = Planted(lambda o: 0.005 if "num_workers" in o else 0.010)
+
+
+def page(summary: RunSummary, width: int = 80) -> str:
+    return terminal.render(summary, width=width, color=False)
+
+
+def test_the_answer_and_the_change_stand_first() -> None:
+    told = page(tuned(FASTER)).splitlines()
+    answer = next(index for index, line in enumerate(told) if "x AS FAST" in line)
+    assert re.match(r"(2\.0|1\.9)\dx AS FAST with num_workers=2 \(1\.9", told[answer])
+    assert told[answer + 1] == "  train.py:9: DataLoader(..., num_workers=2)"
+
+
+def test_what_loading_can_give_at_most_is_said() -> None:
+    told = " ".join(page(tuned(FASTER)).split())
+    assert "with batches that cost nothing it is 2." in told
+    assert "no change of loading can give more" in told
+    assert "without any training it makes batches 1.6" in told
+
+
+def test_where_free_data_is_no_faster_loading_is_cleared() -> None:
+    told = " ".join(page(tuned(Planted(lambda _: 0.01, free_s=0.01))).split())
+    assert "NOTHING WAS VISIBLY FASTER" in told
+    assert "loading does not hold it back" in told
+    assert "AS FAST" not in told
+
+
+def test_a_failed_trial_is_told_with_its_reason() -> None:
+    planted = replace(FASTER, failing={"torch_threads=1": FAILED})
+    told = " ".join(page(tuned(planted)).split())
+    assert "torch_threads=1: failed: ValueError" in told
+
+
+def test_one_that_ran_out_of_time_says_how_to_go_on() -> None:
+    told = page(tuned(replace(FASTER, steps=2000), budget_s=40.0))
+    assert "trainprof tune --resume runs/tune-x" in told
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_no_line_is_wider_than_the_page(width: int) -> None:
+    figures = {"peak_memory_bytes": 3e9, "cpu_percent": 187.0}
+    lines = page(tuned(FASTER, figures=figures), width).splitlines()
+    commands = [line for line in lines if "trainprof " in line]
+    assert max(cell_len(line) for line in lines if line not in commands) <= width
+
+
+def test_at_80_columns_the_forecast_stands_beside_what_came() -> None:
+    told = page(tuned(FASTER, figures={"peak_memory_bytes": 3e9, "cpu_percent": 187.0}))
+    heading = next(line for line in told.splitlines() if line.startswith("Trial"))
+    assert "95 % sure" in heading
+    assert "predicted" in heading
+
+
+def test_markdown_has_the_same_table() -> None:
+    told = tune_markdown.render(tuned(FASTER))
+    assert re.match(r"\*\*(2\.0|1\.9)", told)
+    assert told.count("\n| ") == 2 + 6 - 1

@@ -1,0 +1,177 @@
+"""`trainprof tune`: what would really help, by measured reruns of the same script."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final
+
+import typer
+
+from trainprof.cli import run_options
+from trainprof.cli.duration import seconds_between
+from trainprof.cli.output import is_terminal, style_of, write
+from trainprof.cli.report import FORMATS, Format, find_run, parse_format, rendered
+from trainprof.cli.whole_number import at_least
+from trainprof.launch.options import DEFAULT_INTERVAL_S
+from trainprof.record.errors import TrainprofError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from trainprof.experiments.runner import Script
+    from trainprof.experiments.search import Progress
+    from trainprof.experiments.tune import TuneRun
+
+INTERRUPTED: Final = 130  # as a shell shows Ctrl-C
+_LEAST_STEPS: Final = 30
+
+
+class NotContained(TrainprofError):
+    slug: ClassVar[str] = "not-contained"
+    exit_code: ClassVar[int] = 2
+
+
+def tune(
+    script: run_options.Script = None,
+    arguments: run_options.Arguments = None,
+    output: run_options.Output = None,
+    module: run_options.Module = None,
+    budget: Annotated[
+        float | None,
+        typer.Option(
+            parser=seconds_between(1),
+            metavar="DURATION",
+            help="Time for all trials.  [default: 10m]",
+            show_default=False,
+        ),
+    ] = None,
+    trial_steps: Annotated[
+        int | None,
+        typer.Option(
+            parser=at_least(_LEAST_STEPS),
+            metavar="N",
+            help="Stop each trial after N steps.  [default: as the budget suggests]",
+            show_default=False,
+        ),
+    ] = None,
+    allow_numerics: Annotated[
+        bool,
+        typer.Option("--allow-numerics", help="Try settings that change the numbers, too."),
+    ] = False,
+    resume: Annotated[
+        str | None,
+        typer.Option(metavar="RUN", help="Go on with an earlier tune run."),
+    ] = None,
+    yes: Annotated[
+        bool,
+        typer.Option("-y", "--yes", help="Begin also where not all can be kept from your files."),
+    ] = False,
+    interval: run_options.Interval = DEFAULT_INTERVAL_S,
+    format: Annotated[
+        Format,
+        typer.Option(
+            "--format",
+            parser=parse_format,
+            metavar="|".join(FORMATS),
+            show_default=False,
+            help=f"How to write it.  [default: {Format.TERMINAL.value}]",
+        ),
+    ] = Format.TERMINAL,
+    quiet: Annotated[
+        bool, typer.Option("-q", "--quiet", help="Say nothing while trials run.")
+    ] = False,
+    verbose: run_options.Verbose = False,
+    debug: run_options.Debug = False,
+) -> int:
+    """Rerun SCRIPT with other settings, and say what makes it faster.
+
+    The script is not edited: settings are changed from outside, each trial in a process of its own.
+    What it writes stays in the trial's directory. {trial} in its arguments is replaced by the
+    trial's name.
+    """
+    from trainprof.analysis.tuning import INTERRUPTED as STOPPED
+    from trainprof.experiments.runner import Script
+    from trainprof.experiments.tune import DEFAULT_BUDGET_S, TuneOptions, begin, resumed
+    from trainprof.experiments.tune import tune as measure
+
+    words = run_options.words(script, arguments)
+    given = Script(words, module) if words or module is not None else None
+    if resume is None:
+        if given is None:
+            raise typer.BadParameter("missing: what to tune", param_hint="'SCRIPT'")
+        _check_contained(given, is_agreed=yes)
+        options = TuneOptions(
+            script=given,
+            output=output,
+            budget_s=budget or DEFAULT_BUDGET_S,
+            trial_steps=trial_steps,
+            allow_numerics=allow_numerics,
+            interval_s=interval,
+        )
+        run = begin(options)
+    else:
+        run = resumed(find_run(resume), given, budget)
+    summary = measure(run, tell=_teller(run, quiet=quiet))
+    write(sys.stdout, rendered(summary, format, verbose=verbose))
+    assert summary.tuning is not None
+    return INTERRUPTED if summary.tuning.ended_by == STOPPED else 0
+
+
+def _check_contained(script: Script, *, is_agreed: bool) -> None:
+    """Says what trials would do besides training, and goes on only if that is agreed to.
+
+    Raises:
+        NotContained: If it is not.
+    """
+    from trainprof.experiments.uncontained import uncontained
+    from trainprof.launch.target import resolve
+
+    found = uncontained(resolve(script.words, script.module))
+    if not found:
+        return
+    write(sys.stderr, "trainprof: what trials do here cannot be kept apart:\n")
+    for one in found:
+        write(sys.stderr, f"  {one.place}: {one.sentence}\n")
+    if not is_agreed:
+        raise NotContained(
+            "nothing was run: each trial would do that again",
+            hint="switch it off by an argument of the script, or go on with --yes",
+        )
+
+
+def _teller(run: TuneRun, *, quiet: bool) -> Callable[[Progress], None]:
+    """Returns what shows on stderr where `tune` is: one line, on a terminal a live one."""
+    is_live = is_terminal(sys.stderr)
+    width = style_of(sys.stderr).width
+
+    def tell(progress: Progress) -> None:
+        if quiet:
+            return
+        at = f"trial {progress.done + (progress.measured is None)} of about {progress.expected}"
+        if progress.measured is not None:
+            line = f"{at}: {progress.trial.name}: {_result(progress)}"
+            write(sys.stderr, f"{_cleared(width) if is_live else ''}{line}\n")
+        elif is_live:
+            line = f"{at}: {progress.trial.name} ... {_left(progress.left_s)} left"
+            write(sys.stderr, f"{_cleared(width)}{line[: width - 1]}")
+
+    if not quiet:
+        write(sys.stderr, f"trainprof: trials are kept in {run.directory.path}\n")
+    return tell
+
+
+def _cleared(width: int) -> str:
+    return f"\r{' ' * (width - 1)}\r"
+
+
+def _result(progress: Progress) -> str:
+    run = progress.measured
+    assert run is not None
+    if run.pace is None or run.pace.mean_s <= 0:
+        return run.outcome if run.detail is None else f"{run.outcome}: {run.detail}"
+    return f"{1 / run.pace.mean_s:.3g} {'batches' if run.trial.data == 'alone' else 'steps'}/s"
+
+
+def _left(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}m {rest:02d}s" if minutes else f"{rest}s"

@@ -1,0 +1,295 @@
+"""What is worth trying, and what the model says it will give: said before it is measured."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import numpy as np
+
+from trainprof.analysis.diagnosis.case import Case, LoaderCase
+from trainprof.analysis.diagnosis.gains import FASTER_REST, of_setting
+from trainprof.analysis.diagnosis.waiting import most_workers
+from trainprof.analysis.pipeline import MODEL_ERROR, Setting, predict
+from trainprof.analysis.tuning import BY_LOOP, BY_STEPS
+from trainprof.experiments.trial import Trial, name_of
+
+# What promises less is not tried.
+LEAST_GAIN: Final = 0.03
+# Of a training step: from which shares on its parts are worth changing something for.
+_OPTIMIZER_SHARE: Final = 0.05
+_COMPUTE_SHARE: Final = 0.2
+_TRANSFER_SHARE: Final = 0.03
+_TRIED_WORKERS: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+_WORKERS_TRIED_AT_MOST: Final = 2
+_MORE_PREFETCH: Final = (4, 8)
+# Optimizers whose fused form runs on a CPU (torch 2.4 on).
+_COMPUTE_KEYS: Final = ("forward", "loss", "backward", "recompute", "optimizer")
+
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One change to try.
+
+    Attributes:
+        subject: What it is about: of several candidates about one thing one can be taken.
+        overrides: As the trial has them.
+        predicted: How many times as fast it will be, by the model; None where none applies.
+        measured_by: As TrialSummary has it.
+        cautions: What it alters, or needs.
+    """
+
+    subject: str
+    overrides: Mapping[str, Any]
+    predicted: Interval | None
+    measured_by: str = BY_STEPS
+    cautions: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return name_of(self.overrides)
+
+    def promise(self) -> float:
+        """Returns by what candidates are ordered: those of which nothing is known come last."""
+        return self.predicted[1] if self.predicted is not None else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a baseline lets expect.
+
+    Attributes:
+        sites: The lines that build the loaders that feed training, that which costs most first.
+        candidates: To be tried, the most promising first.
+        ceiling, alone: The intervals for the two bounds, None where no model applies.
+        pass_batches: Of a pass of the feeding loader, None where it tells its length itself.
+        notes: What is left out and why.
+    """
+
+    sites: tuple[str, ...]
+    candidates: tuple[Candidate, ...]
+    ceiling: Interval | None = None
+    alone: Interval | None = None
+    pass_batches: int | None = None
+    notes: tuple[str, ...] = field(default=())
+
+
+def plan(case: Case, *, allow_numerics: bool = False) -> Plan:
+    """Returns what is worth trying on a script, by a run of it.
+
+    Args:
+        case: Of the run as it is.
+        allow_numerics: What changes the numbers may be tried.
+    """
+    fed = case.feeding[0] if case.feeding else None
+    candidates = [
+        *(_of_loader(case, fed) if fed is not None else ()),
+        *_of_threads(case),
+        *_of_optimizer(case),
+        *(_of_numerics(case) if allow_numerics else ()),
+    ]
+    worthwhile = [
+        one for one in candidates if one.predicted is None or one.promise() >= 1 + LEAST_GAIN
+    ]
+    worthwhile.sort(key=lambda one: -one.promise())
+    sites = tuple(dict.fromkeys(fed.loader.site for fed in case.feeding[:1]))
+    if fed is None:
+        return Plan(sites, tuple(worthwhile))
+    return Plan(
+        sites,
+        tuple(worthwhile),
+        ceiling=_ceiling(case, fed),
+        alone=_alone(fed),
+        pass_batches=_pass_batches(fed),
+    )
+
+
+def together(candidates: Sequence[Candidate]) -> Candidate:
+    """Returns several changes as one; what each gives at most is multiplied.
+
+    Args:
+        candidates: Of different subjects, two or more.
+    """
+    overrides = dict(itertools.chain.from_iterable(x.overrides.items() for x in candidates))
+    known = [one.predicted for one in candidates if one.predicted is not None]
+    by_loop = any(one.measured_by == BY_LOOP for one in candidates)
+    return Candidate(
+        subject="+".join(one.subject for one in candidates),
+        overrides=overrides,
+        predicted=(
+            # One change may take away what another would have given.
+            max(low for low, _ in known),
+            math.prod(high for _, high in known),
+        )
+        if len(known) == len(candidates)
+        else None,
+        measured_by=BY_LOOP if by_loop else BY_STEPS,
+        cautions=tuple(dict.fromkeys(c for one in candidates for c in one.cautions)),
+    )
+
+
+def trial_of(candidate: Candidate, plan: Plan) -> Trial:
+    return Trial(
+        candidate.name,
+        candidate.overrides,
+        sites=plan.sites,
+        measured_by=candidate.measured_by,
+    )
+
+
+def _of_loader(case: Case, fed: LoaderCase) -> list[Candidate]:
+    found: list[Candidate] = []
+    loader = fed.loader
+    is_safe = not loader.is_iterable or bool(loader.num_workers)
+    if fed.inputs is not None and fed.measured is not None and is_safe:
+        workers = _of_workers(case, fed)
+        found += workers
+        found += _of_prefetch(case, fed)
+    found += _of_persistence(case, fed)
+    if case.is_on_device and not loader.pin_memory and _copy_share(case) >= _TRANSFER_SHARE:
+        most = 1 / max(1 - _copy_share(case), 0.01)
+        found.append(Candidate("pinned memory", {"pin_memory": True}, (1.0, most)))
+    return found
+
+
+def _of_workers(case: Case, fed: LoaderCase) -> list[Candidate]:
+    """Returns the fewest workers that do nearly as well as any, and the next more or fewer."""
+    assert fed.inputs is not None
+    now, inputs = fed.loader.num_workers or 0, fed.inputs
+    passes = max(fed.loader.passes, 1)
+    tried: list[tuple[Candidate, float]] = []
+    for workers in _TRIED_WORKERS:
+        if workers == now or workers > max(most_workers(inputs), 1):
+            continue
+        # Workers that are there already stay as they are from pass to pass: one change at a time.
+        stays = bool(fed.loader.persistent_workers) if now else passes > 1
+        setting = replace(inputs.setting, workers=workers, is_persistent=stays)
+        played = predict(inputs, setting)
+        gain = of_setting(case, fed, setting, played)
+        if gain is None or not np.isfinite(played.step_s.mid):
+            continue
+        overrides: dict[str, Any] = {"num_workers": workers}
+        if stays and not fed.loader.persistent_workers:
+            overrides["persistent_workers"] = True
+        cautions = () if now else ("random augmentation draws other numbers in workers",)
+        candidate = Candidate("workers", overrides, gain.training, cautions=cautions)
+        tried.append((candidate, played.step_s.mid))
+    if not tried:
+        return []
+    best_s = min(step_s for _, step_s in tried)
+    first = next(k for k, (_, step_s) in enumerate(tried) if step_s <= (1 + LEAST_GAIN) * best_s)
+    around = tried[first : first + _WORKERS_TRIED_AT_MOST]
+    return [candidate for candidate, _ in around]
+
+
+def _of_prefetch(case: Case, fed: LoaderCase) -> list[Candidate]:
+    """More batches ahead: what helps where some take far longer than others."""
+    assert fed.inputs is not None
+    if not fed.loader.num_workers:
+        return []
+    found = []
+    for factor in _MORE_PREFETCH:
+        if factor <= (fed.loader.prefetch_factor or 2):
+            continue
+        setting: Setting = replace(fed.inputs.setting, prefetch=factor)
+        gain = of_setting(case, fed, setting, predict(fed.inputs, setting))
+        if gain is not None and gain.likely >= 1 + LEAST_GAIN:
+            overrides = {"prefetch_factor": factor}
+            cautions = (f"{factor} batches of each worker wait in memory",)
+            found.append(Candidate("prefetching", overrides, gain.training, cautions=cautions))
+    return found[:1]
+
+
+def _of_persistence(case: Case, fed: LoaderCase) -> list[Candidate]:
+    loader = fed.loader
+    if not loader.num_workers or loader.persistent_workers or loader.passes < 2:
+        return []
+    later = (loader.passes - 1) / loader.passes
+    share = later * fed.starts_s / case.training_s if case.training_s > 0 else 0.0
+    if share < LEAST_GAIN:
+        return []
+    predicted = (1.0, 1 / max(1 - share, 0.01))
+    return [Candidate("restarts", {"persistent_workers": True}, predicted, BY_LOOP)]
+
+
+def _of_threads(case: Case) -> list[Candidate]:
+    """How many threads torch computes with: fewer may be faster where a model is small."""
+    cores = int(case.cores() or 0)
+    if case.is_on_device or cores < 2 or case.share(*_COMPUTE_KEYS) < _COMPUTE_SHARE:
+        return []
+    most = 1 / max(1 - case.share(*_COMPUTE_KEYS), 0.01)
+    values = dict.fromkeys((1, max(cores // 2, 1), cores))
+    return [
+        Candidate(
+            "threads",
+            {"torch_threads": value},
+            None if most > cores else (1 / most, most),
+            cautions=("sums are added up in another order: losses may differ in the last digits",),
+        )
+        for value in values
+    ]
+
+
+def _of_optimizer(case: Case) -> list[Candidate]:
+    share = case.share("optimizer")
+    if share < _OPTIMIZER_SHARE:
+        return []
+    caution = "updates are added up in another order: losses may differ in the last digits"
+    return [Candidate("optimizer", {"fused": True}, (1.0, 1 / (1 - share)), cautions=(caution,))]
+
+
+def _of_numerics(case: Case) -> list[Candidate]:
+    share = case.share(*_COMPUTE_KEYS)
+    if not case.is_on_device or share < _COMPUTE_SHARE:
+        return []
+    caution = "changes the numbers: compare the losses"
+    changes: tuple[tuple[str, dict[str, Any]], ...] = (
+        ("matrix products", {"float32_matmul_precision": "high"}),
+        ("convolutions", {"cudnn_benchmark": True}),
+    )
+    return [Candidate(subject, change, None, cautions=(caution,)) for subject, change in changes]
+
+
+def _copy_share(case: Case) -> float:
+    idle_s = case.idle_s("copy_s")
+    return (idle_s or 0.0) / case.training_s if case.training_s > 0 else 0.0
+
+
+def _ceiling(case: Case, fed: LoaderCase) -> Interval | None:
+    """Returns what training makes of batches that cost nothing.
+
+    The rest of a step may be what it was, or faster by what waiting between had made it slower.
+    """
+    if fed.measured is None or fed.measured.step_s <= 0:
+        return None
+    share = min(max(fed.measured.wait_s / fed.measured.step_s, 0.0), 0.99)
+    if case.is_on_device:
+        share = min(share, fed.exposed * share)
+    likely = 1 / (1 - share)
+    rest = 1.0 if case.is_on_device else 1 - FASTER_REST * share
+    return max(likely * (1 - MODEL_ERROR), 1.0 - MODEL_ERROR), likely * (1 + MODEL_ERROR) / rest
+
+
+def _alone(fed: LoaderCase) -> Interval | None:
+    """Returns how many times as many batches the loader could give as training takes now."""
+    if fed.inputs is None or fed.measured is None:
+        return None
+    nothing = np.full_like(fed.inputs.compute_s, 1e-9)
+    played = predict(replace(fed.inputs, compute_s=nothing))
+    if not played.step_s.low > 0 or not np.isfinite(played.step_s.high):
+        return None
+    found = played.speedup_over(fed.measured.step_s)
+    return found.low, found.high
+
+
+def _pass_batches(fed: LoaderCase) -> int | None:
+    """Returns the length of a pass where it takes a whole one to know it."""
+    loader = fed.loader
+    if loader.length is not None or loader.passes < 2:
+        return None
+    return max(loader.iterations // loader.passes, 1)

@@ -1,0 +1,185 @@
+"""Which trials a `tune` run has done: what `--resume` goes on from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+from trainprof.analysis.summarize import summarize
+from trainprof.analysis.tuning import INTERRUPTED
+from trainprof.experiments.reading import read
+from trainprof.experiments.runner import label_of
+from trainprof.experiments.trial import Limits, Measured, Trial, TrialRunner
+from trainprof.record.errors import TrainprofError
+from trainprof.record.run_directory import RunDirectory, write_json
+from trainprof.record.run_file import read_run_file
+
+FILE: Final = "tune.json"
+LARGEST_BYTES: Final = 1 << 24
+SCHEMA_VERSION: Final = 1
+
+
+class JournalDamaged(TrainprofError):
+    slug: ClassVar[str] = "journal-damaged"
+    exit_code: ClassVar[int] = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a `tune` run was started with.
+
+    Attributes:
+        words, module: The command, with what looks like a secret masked.
+        script_sha256: Of the script's text, None where there is none.
+    """
+
+    words: tuple[str, ...]
+    module: str | None
+    script_sha256: str | None
+    budget_s: float
+    trial_steps: int | None
+    allow_numerics: bool
+
+
+class Journal:
+    """The list of runs that have ended, kept in the `tune` run's directory.
+
+    Args:
+        directory: Of the `tune` run.
+        asked: What it was started with.
+        done: Entries of an earlier start.
+    """
+
+    def __init__(
+        self, directory: RunDirectory, asked: Asked, done: list[dict[str, Any]] | None = None
+    ) -> None:
+        self._directory = directory
+        self.asked = asked
+        self._done = done or []
+
+    @property
+    def spent_s(self) -> float:
+        return sum(float(entry["seconds"]) for entry in self._done)
+
+    def save(self) -> None:
+        told = {
+            "schema_version": SCHEMA_VERSION,
+            "words": list(self.asked.words),
+            "module": self.asked.module,
+            "script_sha256": self.asked.script_sha256,
+            "budget_s": self.asked.budget_s,
+            "trial_steps": self.asked.trial_steps,
+            "allow_numerics": self.asked.allow_numerics,
+            "done": self._done,
+        }
+        write_json(self._directory.path / FILE, told)
+
+    def add(self, run: Measured) -> None:
+        """Notes a run; one that was interrupted is to be made again."""
+        if run.outcome == INTERRUPTED:
+            return
+        self._done.append(
+            {
+                "name": run.trial.name,
+                "number": run.number,
+                "overrides": dict(run.trial.overrides),
+                "directory": run.directory,
+                "outcome": run.outcome,
+                "detail": run.detail,
+                "seconds": run.seconds,
+            }
+        )
+        self.save()
+
+    def remembered(self, trial: Trial, number: int) -> Measured | None:
+        """Returns an earlier run, read from its directory, None where there is none.
+
+        It is none either where its directory has gone.
+        """
+        for entry in self._done:
+            if (entry["name"], entry["number"]) != (trial.name, number):
+                continue
+            # The name alone is ours to trust: where it lies follows from it.
+            path = self._directory.trials / label_of(trial, number)
+            if entry["overrides"] != dict(trial.overrides) or not path.is_dir():
+                return None
+            directory = RunDirectory(path)
+            found = read(
+                trial,
+                number,
+                directory,
+                summarize(directory),
+                outcome=str(entry["outcome"]),
+                detail=entry["detail"],
+                relative_to=self._directory.path,
+            )
+            return replace(found, seconds=float(entry["seconds"]))
+        return None
+
+
+class RememberingRunner:
+    """Runs what was not run before."""
+
+    def __init__(self, runner: TrialRunner, journal: Journal) -> None:
+        self._runner = runner
+        self._journal = journal
+
+    def run(self, trial: Trial, number: int, limits: Limits) -> Measured:
+        known = self._journal.remembered(trial, number)
+        if known is not None:
+            return known
+        measured = self._runner.run(trial, number, limits)
+        self._journal.add(measured)
+        return measured
+
+
+def read_journal(directory: RunDirectory) -> Journal:
+    """Returns the journal that a `tune` run left.
+
+    Raises:
+        JournalDamaged: If there is none, or it is none of ours.
+    """
+    path: Path = directory.path / FILE
+    try:
+        told = json.loads(read_run_file(path, LARGEST_BYTES))
+        asked, done = _asked(told), [_entry(one) for one in told["done"]]
+    except OSError as error:
+        raise JournalDamaged(
+            f"{directory.path} is no `tune` run: {FILE} cannot be read: {error.strerror or error}",
+            hint="name the directory that `trainprof tune` printed",
+        ) from error
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise JournalDamaged(
+            f"{path} is damaged", hint="start again: trainprof tune SCRIPT"
+        ) from error
+    return Journal(directory, asked, done)
+
+
+def _asked(told: Mapping[str, Any]) -> Asked:
+    if told["schema_version"] != SCHEMA_VERSION:
+        raise ValueError("another version")
+    steps, module, text = told["trial_steps"], told["module"], told["script_sha256"]
+    return Asked(
+        words=tuple(str(word) for word in told["words"]),
+        module=None if module is None else str(module),
+        script_sha256=None if text is None else str(text),
+        budget_s=float(told["budget_s"]),
+        trial_steps=None if steps is None else int(steps),
+        allow_numerics=bool(told["allow_numerics"]),
+    )
+
+
+def _entry(told: Mapping[str, Any]) -> dict[str, Any]:
+    detail = told["detail"]
+    return {
+        "name": str(told["name"]),
+        "number": int(told["number"]),
+        "overrides": dict(told["overrides"]),
+        "directory": str(told["directory"]),
+        "outcome": str(told["outcome"]),
+        "detail": None if detail is None else str(detail),
+        "seconds": float(told["seconds"]),
+    }

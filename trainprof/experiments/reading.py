@@ -1,0 +1,188 @@
+"""Reads what one run of a trial showed, from its run directory."""
+
+from __future__ import annotations
+
+import math
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from trainprof.analysis.compared_run import ComparedRun, read_compared_run
+from trainprof.analysis.passes import TRAINING
+from trainprof.analysis.speedup import Pace
+from trainprof.analysis.steady import MIN_STEADY_STEPS
+from trainprof.analysis.summarize import summarize
+from trainprof.analysis.summary import RunSummary, to_jsonable
+from trainprof.analysis.trial_notes import TrialNotes, read_trial_notes
+from trainprof.analysis.trial_pace import alone_pace, free_pace
+from trainprof.analysis.tuning import (
+    FAILED,
+    INTERRUPTED,
+    NOT_APPLIED,
+    OK,
+    OUT_OF_MEMORY,
+    TIMED_OUT,
+    TOO_FEW_STEPS,
+)
+from trainprof.experiments.trial import Measured, Trial
+from trainprof.launch.outcome import Outcome
+from trainprof.record.run_directory import RunDirectory, write_json
+
+# Of a pass's batches that are drawn alone; fewer tell nothing.
+_FEWEST_BATCHES: Final = MIN_STEADY_STEPS
+_OUT_OF_MEMORY_NAMES: Final = ("OutOfMemoryError", "MemoryError")
+_CONDITIONS: Final = ("cpu_mhz", "stolen_share", "throttled_share")
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a trial's script came to its end, as its parent saw it."""
+
+    outcome: Outcome
+    is_overdue: bool
+
+
+def measured(
+    trial: Trial,
+    number: int,
+    directory: RunDirectory,
+    ended: Ended,
+    *,
+    relative_to: Path,
+) -> Callable[[float], Measured]:
+    """Reads a trial that has ended, and saves its summary as `run` does.
+
+    Returns:
+        What makes the result of it, given the seconds that all of it took.
+    """
+    summary = summarize(directory)
+    write_json(directory.summary, to_jsonable(summary))
+    outcome, detail = _outcome(summary, ended)
+    found = read(
+        trial, number, directory, summary, outcome=outcome, detail=detail, relative_to=relative_to
+    )
+    return lambda seconds: replace(found, seconds=seconds)
+
+
+def read(
+    trial: Trial,
+    number: int,
+    directory: RunDirectory,
+    summary: RunSummary,
+    *,
+    outcome: str,
+    detail: str | None,
+    relative_to: Path,
+) -> Measured:
+    """Returns what a saved run of a trial showed."""
+    run = read_compared_run(directory, summary)
+    notes = read_trial_notes(directory)
+    pace, loop_pace = _paces(trial, run, directory, summary) if outcome == OK else (None, None)
+    if outcome == OK and notes.refused and not notes.applied and trial.overrides:
+        outcome, detail = NOT_APPLIED, "; ".join(notes.refused.values())
+    elif outcome == OK and pace is None:
+        outcome = TOO_FEW_STEPS
+        detail = f"{run.steady_steps()} steady steps; it takes {MIN_STEADY_STEPS}"
+    is_whole = summary.run.exit.reason == "completed"
+    return Measured(
+        trial=trial,
+        number=number,
+        directory=str(directory.path.relative_to(relative_to)),
+        outcome=outcome,
+        detail=detail,
+        seconds=0.0,
+        pace=pace,
+        loop_pace=loop_pace,
+        run_s=summary.run.wall_s if is_whole and trial.data == "real" else None,
+        steps=summary.training.steps,
+        training_s=summary.phases.training_s,
+        losses=tuple(notes.losses),
+        refused=notes.refused,
+        uncontained=tuple(notes.uncontained),
+        figures=_figures(summary),
+        conditions=_conditions(summary),
+    )
+
+
+def _paces(
+    trial: Trial, run: ComparedRun, directory: RunDirectory, summary: RunSummary
+) -> tuple[Pace | None, Pace | None]:
+    """Returns that of steady steps, or of a loader's batches, and that of all steps."""
+    if trial.data == "alone":
+        return _telling(alone_pace(directory, trial.sites), _FEWEST_BATCHES), None
+    if trial.data == "free":
+        return _telling(free_pace(directory), MIN_STEADY_STEPS), None
+    return (run.pace() if run.is_telling() else None), run.loop_pace()
+
+
+def _telling(pace: Pace | None, fewest: int) -> Pace | None:
+    if pace is None or pace.steps_s is None or len(pace.steps_s) < fewest:
+        return None
+    return pace
+
+
+def _outcome(summary: RunSummary, ended: Ended) -> tuple[str, str | None]:
+    outcome, end = ended.outcome, summary.run.exit
+    if ended.is_overdue:
+        return TIMED_OUT, None
+    if outcome.interrupted or signal.SIGTERM in outcome.signals_received:
+        return INTERRUPTED, None
+    detail = end.detail
+    is_out = summary.out_of_memory is not None or (detail or "").startswith("out of memory")
+    if is_out or any(name in (detail or "") for name in _OUT_OF_MEMORY_NAMES):
+        return OUT_OF_MEMORY, detail
+    if outcome.signal is not None:
+        return FAILED, detail or f"ended by {signal.Signals(outcome.signal).name}"
+    if outcome.status:
+        return FAILED, detail or f"exit status {outcome.status}"
+    return OK, None
+
+
+def _figures(summary: RunSummary) -> dict[str, float]:
+    system = summary.system
+    found: dict[str, float | None] = {
+        "read_bytes": _read_bytes(summary),
+        "device_peak_bytes": _device_peak(summary),
+    }
+    if system is not None:
+        found["peak_memory_bytes"] = _number(system.memory, "tree_rss_bytes", "max")
+        found["cpu_percent"] = _number(system.cpu, "tree_percent", "mean")
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _device_peak(summary: RunSummary) -> float | None:
+    peaks = [
+        float(device.memory.peak_allocated_bytes)
+        for device in summary.devices or ()
+        if device.memory is not None and device.memory.peak_allocated_bytes is not None
+    ]
+    return max(peaks, default=None)
+
+
+def _read_bytes(summary: RunSummary) -> float | None:
+    told = [
+        loader.fetch.read_bytes
+        for loader in summary.loaders
+        if loader.role == TRAINING and loader.fetch is not None
+    ]
+    known = [float(one) for one in told if one is not None]
+    return sum(known) if known else None
+
+
+def _conditions(summary: RunSummary) -> dict[str, float]:
+    cpu = summary.system.cpu if summary.system is not None else {}
+    told = {name: _number(cpu, name) or _number(cpu, name, "mean") for name in _CONDITIONS}
+    return {name: value for name, value in told.items() if value is not None}
+
+
+def _number(told: Mapping[str, Any], *path: str) -> float | None:
+    found: Any = told
+    for name in path:
+        found = found.get(name) if isinstance(found, Mapping) else None
+    is_number = isinstance(found, (int, float)) and not isinstance(found, bool)
+    return float(found) if is_number and math.isfinite(found) else None
+
+
+__all__ = ["Ended", "TrialNotes", "measured", "read"]

@@ -1,0 +1,229 @@
+"""What a search found, as the summary of a `tune` run has it."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+
+from trainprof.analysis.diagnosis.loader_change import arguments
+from trainprof.analysis.speedup import UNKNOWN, Pace, SpeedUp, speed_up
+from trainprof.analysis.summary import RunSummary
+from trainprof.analysis.tuning import (
+    BASELINE,
+    BY_BATCHES,
+    OK,
+    Recommended,
+    Times,
+    TrialSummary,
+    Tuning,
+)
+from trainprof.experiments.cold_cache import cold_runs
+from trainprof.experiments.search import Found
+from trainprof.experiments.trial import LOADER_ARGUMENTS, WARM_UP, Measured, Trial
+
+# Losses that differ by less are the same: sums are not always added up in one order.
+_SAME_LOSS: Final = 1e-6
+_FEWEST_LOSSES: Final = 3
+
+
+def summary_of_tune(
+    base: RunSummary, found: Found, *, name: str, directory: str, budget_s: float
+) -> RunSummary:
+    """Returns the summary of a `tune` run: of its first baseline, with the trials.
+
+    Args:
+        base: Of the first baseline.
+        found: What was measured.
+        name: The `tune` run's.
+        directory: As one would type it.
+        budget_s: That it was given.
+    """
+    rows = trials_of(found)
+    judged = [row.held for row in rows if row.held is not None]
+    return replace(
+        base,
+        run=replace(base.run, name=name, directory=directory),
+        trials=rows,
+        recommended=recommended_of(found, rows, base),
+        tuning=Tuning(
+            budget_s=budget_s,
+            spent_s=found.spent_s(),
+            trial_steps=found.trial_steps,
+            ended_by=found.ended_by,
+            unfinished=list(found.unfinished),
+            predictions=len(judged),
+            held=sum(judged),
+            uncontained=list(dict.fromkeys(u for run in found.runs for u in run.uncontained)),
+            notes=[*(found.plan.notes if found.plan is not None else ()), *_cold(found)],
+        ),
+    )
+
+
+def trials_of(found: Found) -> list[TrialSummary]:
+    """Returns one row for each trial, in the order in which they were first run."""
+    trials = {one.trial.name: one.trial for one in found.runs if one.trial.name != WARM_UP}
+    return [_row(found, trial) for trial in trials.values()]
+
+
+def _row(found: Found, trial: Trial) -> TrialSummary:
+    runs = found.of(trial.name)
+    good = [one for one in runs if one.is_ok]
+    worst = next((one for one in runs if one.outcome != OK), runs[0])
+    is_base = trial.name == BASELINE
+    speed = None if is_base else found.speedup(trial)
+    predicted = found.predicted.get(trial.name)
+    times = _times(speed)
+    return TrialSummary(
+        name=trial.name,
+        overrides=dict(trial.overrides),
+        steps_per_s=_steps_per_s(good),
+        speedup=Times(1.0, 1.0, 1.0) if is_base and good else times,
+        verdict=speed.verdict if speed is not None else UNKNOWN,
+        predicted=list(predicted) if predicted is not None else None,
+        held=None
+        if times is None or predicted is None
+        else predicted[0] <= times.mid <= predicted[1],
+        measured_by=BY_BATCHES if trial.data == "alone" else trial.measured_by,
+        training_speedup=None if is_base else _times(_of_all_steps(found, trial)),
+        run_speedup=None if is_base else _of_whole_runs(found, trial),
+        runs=len(runs),
+        directories=[one.directory for one in runs],
+        outcome=worst.outcome,
+        detail=worst.detail,
+        losses=None if is_base else _losses(found, runs),
+        refused={name: why for one in runs for name, why in one.refused.items()},
+        cautions=list(found.cautions.get(trial.name, ())),
+        peak_memory_bytes=_largest(good, "peak_memory_bytes"),
+        device_peak_bytes=_largest(good, "device_peak_bytes"),
+        cpu_percent=_mean(good, "cpu_percent"),
+        read_bytes=None if (read := _mean(good, "read_bytes")) is None else int(read),
+        steps=max((one.steps for one in runs), default=None),
+        conditions=_mean_conditions(good),
+    )
+
+
+def _times(speed: SpeedUp | None) -> Times | None:
+    if speed is None or speed.mid is None:
+        return None
+    return Times(speed.low, speed.mid, speed.high)
+
+
+def _steps_per_s(runs: Sequence[Measured]) -> float | None:
+    means = [one.pace.mean_s for one in runs if one.pace is not None and one.pace.mean_s > 0]
+    return 1 / statistics.fmean(means) if means else None
+
+
+def _of_all_steps(found: Found, trial: Trial) -> SpeedUp | None:
+    """With starts of passes; with free data there are none."""
+    base = [one.loop_pace for one in found.of(BASELINE) if one.loop_pace is not None]
+    runs = [one for one in found.of(trial.name) if one.is_ok]
+    other: list[Pace | None] = [one.pace if trial.data == "free" else one.loop_pace for one in runs]
+    known = [pace for pace in other if pace is not None]
+    return speed_up(base, known) if base and known and trial.data != "alone" else None
+
+
+def _of_whole_runs(found: Found, trial: Trial) -> Times | None:
+    """Of runs that went to the script's own end; one each tells no interval."""
+    base, other = (
+        [one.run_s for one in found.of(name) if one.run_s is not None]
+        for name in (BASELINE, trial.name)
+    )
+    if not base or not other:
+        return None
+    speed = speed_up([Pace(s, None) for s in base], [Pace(s, None) for s in other])
+    return _times(speed)
+
+
+def _losses(found: Found, runs: Sequence[Measured]) -> str | None:
+    """None where losses are not known, or the script itself gives other ones each time."""
+    base = [one.losses for one in found.of(BASELINE) if len(one.losses) >= _FEWEST_LOSSES]
+    other = [one.losses for one in runs if len(one.losses) >= _FEWEST_LOSSES]
+    if not base or not other or not all(_are_same(base[0], one) for one in base[1:]):
+        return None
+    if len(base) < 2:
+        # Equal ones tell something even so; others may come of the script's own randomness.
+        return "same" if all(_are_same(base[0], one) for one in other) else None
+    return "same" if all(_are_same(base[0], one) for one in other) else "other"
+
+
+def _are_same(one: Sequence[float], other: Sequence[float]) -> bool:
+    count = min(len(one), len(other))
+    first, second = np.array(one[:count]), np.array(other[:count])
+    return bool(np.allclose(first, second, rtol=_SAME_LOSS, atol=_SAME_LOSS, equal_nan=True))
+
+
+def recommended_of(
+    found: Found, rows: Sequence[TrialSummary], base: RunSummary
+) -> Recommended | None:
+    """Returns the setting to take, None where none was visibly faster."""
+    if found.best is None or found.plan is None:
+        return None
+    row = next(one for one in rows if one.name == found.best.name)
+    if row.speedup is None:
+        return None
+    loaders: dict[str, Any] = {
+        name: row.overrides[name] for name in LOADER_ARGUMENTS if name in row.overrides
+    }
+    return Recommended(
+        overrides=row.overrides,
+        speedup=row.speedup,
+        name=row.name,
+        sites=list(found.plan.sites) if loaders else [],
+        change=_change(found, base, loaders, row.overrides),
+        cautions=row.cautions,
+    )
+
+
+def _change(
+    found: Found, base: RunSummary, loaders: Mapping[str, Any], overrides: Mapping[str, Any]
+) -> list[str]:
+    lines = []
+    sites = found.plan.sites if found.plan is not None else ()
+    if loaders:
+        kinds = {loader.site: loader.kind for loader in base.loaders}
+        for site in sites:
+            kind = kinds.get(site, "DataLoader")
+            lines.append(f"{site}: {kind}(..., {arguments(dict(loaders))})")
+    if loaders.get("pin_memory"):
+        lines.append("copies of its batches: .to(device, non_blocking=True)")
+    for name, code in _SETTINGS.items():
+        if name in overrides:
+            lines.append(code.format(repr(overrides[name])))
+    return lines
+
+
+_SETTINGS: Final = {
+    "torch_threads": "torch.set_num_threads({})",
+    "fused": "the optimizer: fused={}",
+    "foreach": "the optimizer: foreach={}",
+    "float32_matmul_precision": "torch.set_float32_matmul_precision({})",
+    "cudnn_benchmark": "torch.backends.cudnn.benchmark = {}",
+}
+
+
+def _cold(found: Found) -> list[str]:
+    names = ", ".join(cold_runs(found.runs))
+    if not names:
+        return []
+    return [f"read from disk what the other trials had in memory, so not compared: {names}"]
+
+
+def _largest(runs: Sequence[Measured], name: str) -> float | None:
+    return max((one.figures[name] for one in runs if name in one.figures), default=None)
+
+
+def _mean(runs: Sequence[Measured], name: str) -> float | None:
+    told = [one.figures[name] for one in runs if name in one.figures]
+    return statistics.fmean(told) if told else None
+
+
+def _mean_conditions(runs: Sequence[Measured]) -> dict[str, float]:
+    names = dict.fromkeys(name for one in runs for name in one.conditions)
+    return {
+        name: statistics.fmean([one.conditions[name] for one in runs if name in one.conditions])
+        for name in names
+    }

@@ -1,0 +1,93 @@
+"""Runs trials: each in a process of its own, recorded as a run of its own."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from trainprof.experiments.reading import Ended, measured
+from trainprof.experiments.trial import Limits, Measured, Trial
+from trainprof.launch.options import RunOptions, TrialOptions
+from trainprof.launch.run import run
+from trainprof.record.run_directory import RunDirectory
+
+# In an argument of the script: what each trial puts its own name in place of.
+PLACEHOLDER: Final = "{trial}"
+SCRATCH: Final = "scratch"
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """The command that is tuned: SCRIPT ARGS, or with `module` its ARGS."""
+
+    words: tuple[str, ...]
+    module: str | None = None
+
+    def for_trial(self, label: str) -> tuple[str, ...]:
+        return tuple(word.replace(PLACEHOLDER, label) for word in self.words)
+
+    @property
+    def names_trials(self) -> bool:
+        return any(PLACEHOLDER in word for word in self.words)
+
+
+class ScriptRunner:
+    """Runs trials of a script under a `tune` run's directory.
+
+    Args:
+        script: What is run.
+        directory: Of the `tune` run.
+        interval_s: The sampler's interval.
+    """
+
+    def __init__(self, script: Script, directory: RunDirectory, *, interval_s: float) -> None:
+        self._script = script
+        self._directory = directory
+        self._interval_s = interval_s
+
+    def run(self, trial: Trial, number: int, limits: Limits) -> Measured:
+        began = time.monotonic()
+        label = label_of(trial, number)
+        path = self._directory.trials / label
+        # What another `tune` had begun and did not end.
+        shutil.rmtree(path, ignore_errors=True)
+        self._directory.trials.mkdir(mode=0o700, exist_ok=True)
+        scratch = path / SCRATCH
+        options = RunOptions(
+            words=self._script.for_trial(label),
+            module=self._script.module,
+            output=path,
+            interval_s=self._interval_s,
+            max_steps=limits.steps if trial.data != "alone" else None,
+            max_time_s=limits.seconds,
+            trial=TrialOptions(
+                loaders=trial.loader_arguments(),
+                sites=trial.sites,
+                data=trial.data,
+                batches=limits.steps if trial.data == "alone" else None,
+                pass_batches=trial.pass_batches,
+                settings=trial.settings(),
+                scratch=scratch,
+            ),
+            keeps_console=True,
+            ended_after_s=limits.killed_after_s,
+        )
+        finished = run(options)
+        shutil.rmtree(scratch, ignore_errors=True)
+        found = measured(
+            trial,
+            number,
+            RunDirectory(path),
+            Ended(finished.outcome, finished.is_overdue),
+            relative_to=self._directory.path,
+        )
+        return found(time.monotonic() - began)
+
+
+def label_of(trial: Trial, number: int) -> str:
+    """Returns a trial's name as a file's: the first run of it has its plain name."""
+    plain = re.sub(r"[^A-Za-z0-9._=,-]+", "_", trial.name)[:120]
+    return plain if number == 1 else f"{plain}.{number}"

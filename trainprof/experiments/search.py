@@ -1,0 +1,462 @@
+"""Looks for a faster setting: one change after the other, each measured, the best together.
+
+Single changes are measured first, against baselines in between; then those that were visibly faster
+are put together, the most effective first, and what is left in question is repeated in turns with
+the baseline until it is decided or the time is spent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Final
+
+from trainprof.analysis.speedup import FASTER, SLOWER, UNKNOWN, Pace, SpeedUp, speed_up
+from trainprof.analysis.tuning import (
+    BASELINE,
+    BUDGET,
+    BY_LOOP,
+    CEILING,
+    FAILED,
+    FINISHED,
+    INTERRUPTED,
+    LOADER_ALONE,
+    OUT_OF_MEMORY,
+    RUNNING,
+    TIMED_OUT,
+)
+from trainprof.experiments.candidates import LEAST_GAIN, Candidate, Plan, together, trial_of
+from trainprof.experiments.cold_cache import cold_runs
+from trainprof.experiments.trial import (
+    WARM_UP,
+    Limits,
+    Measured,
+    Trial,
+    TrialRunner,
+    baseline,
+    ceiling,
+    loader_alone,
+)
+from trainprof.record.errors import TrainprofError
+
+# A trial gets this part of the budget, of which start-up is taken off.
+_TRIALS_IN_BUDGET: Final = 24
+_LEAST_TRIAL_S: Final = 2.0
+_FEWEST_STEPS: Final = 60
+_MOST_STEPS: Final = 1000
+_WARM_UP_SHARE: Final = 0.1
+_LONGEST_WARM_UP_S: Final = 60.0
+_LEAST_WARM_UP_S: Final = 10.0
+# The script as it is takes so many times what it took before: then it hangs.
+_HANGS_AFTER_TIMES: Final = 5.0
+_HANGS_AFTER_S: Final = 60.0
+# Until the first trial has told how long they are: that, or the budget.
+_FIRST_MAY_TAKE_S: Final = 600.0
+_SINGLES_PER_BASELINE: Final = 3
+# Batches that are kept before data is free, and steps until buffers are as they stay.
+_BEFORE_FREE_STEPS: Final = 80
+_MOST_REPEATS: Final = 4
+_REPEATED_AT_MOST: Final = 3
+# Changes that are of no use where batches that cost nothing are of none.
+_OF_LOADING: Final = frozenset({"workers", "prefetching"})
+_BROKEN: Final = frozenset({FAILED, TIMED_OUT, OUT_OF_MEMORY})
+
+
+class CannotTune(TrainprofError):
+    slug: ClassVar[str] = "cannot-tune"
+    exit_code: ClassVar[int] = 2
+
+
+class _Ended(Exception):
+    """No more trials.
+
+    Args:
+        why: BUDGET or INTERRUPTED.
+    """
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where the search is.
+
+    Attributes:
+        trial: About to run, None: `measured` has.
+        done, expected: Runs of trials.
+        left_s: Of the budget.
+    """
+
+    trial: Trial
+    measured: Measured | None
+    done: int
+    expected: int
+    left_s: float
+
+
+@dataclass(slots=True)
+class Found:
+    """What a search has measured so far.
+
+    Attributes:
+        runs: In order of time, the warm-up first.
+        plan: None until there is a baseline.
+        predicted: By the name of a trial, as said before it ran.
+        trial_steps: After which trials are stopped, None: never.
+        best: What is recommended, None: the script as it is.
+        ended_by: FINISHED, BUDGET, INTERRUPTED or RUNNING.
+        unfinished: Names of what was still to be tried.
+    """
+
+    runs: list[Measured] = field(default_factory=list)
+    plan: Plan | None = None
+    predicted: dict[str, tuple[float, float] | None] = field(default_factory=dict)
+    cautions: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    trial_steps: int | None = None
+    best: Candidate | None = None
+    ended_by: str = RUNNING
+    unfinished: list[str] = field(default_factory=list)
+
+    def of(self, name: str) -> list[Measured]:
+        """Returns the runs of a trial."""
+        return [one for one in self.runs if one.trial.name == name]
+
+    def speedup(self, trial: Trial) -> SpeedUp | None:
+        """Returns how many times as fast a trial's runs were as the baseline's."""
+        cold = cold_runs(self.runs)
+        base, other = (
+            [
+                pace
+                for one in self.of(name)
+                if one.directory not in cold and (pace := _pace(one, trial)) is not None
+            ]
+            for name in (BASELINE, trial.name)
+        )
+        return speed_up(base, other) if base and other else None
+
+    def spent_s(self) -> float:
+        return sum(one.seconds for one in self.runs)
+
+
+def _pace(run: Measured, compared: Trial) -> Pace | None:
+    if not run.is_ok:
+        return None
+    return run.loop_pace if compared.measured_by == BY_LOOP else run.pace
+
+
+class Search:
+    """Runs trials until it knows, or the budget is spent.
+
+    Args:
+        runner: Runs them.
+        plan_of: What the baseline lets expect.
+        budget_s: Of time; trials that would go beyond are not begun.
+        trial_steps: After which trials are stopped, None: as many as the budget suggests.
+        steps_budget_s: The budget that suggests it, where another one was given at first.
+        tell: Called before and after each run.
+        keep: Called after each run with all that is known.
+    """
+
+    def __init__(
+        self,
+        runner: TrialRunner,
+        plan_of: Callable[[Measured], Plan],
+        *,
+        budget_s: float,
+        trial_steps: int | None = None,
+        steps_budget_s: float | None = None,
+        tell: Callable[[Progress], None] = lambda progress: None,
+        keep: Callable[[Found], None] = lambda found: None,
+    ) -> None:
+        self._runner = runner
+        self._plan_of = plan_of
+        self._budget_s = budget_s
+        self._asked_steps = trial_steps
+        self._steps_budget_s = steps_budget_s or budget_s
+        self._tell = tell
+        self._keep = keep
+        self._expected = 3
+        self._usual_s = 0.0
+        self._since_baseline = 0
+        self._waiting: list[str] = []
+        self.found = Found()
+
+    def run(self) -> Found:
+        """Returns what was found; also when it was interrupted or the budget is spent.
+
+        Raises:
+            CannotTune: If the script as it is does not train for long enough to be measured.
+        """
+        found = self.found
+        try:
+            self._begin()
+            assert found.plan is not None
+            self._bounds(found.plan)
+            self._singles(found.plan)
+            self._put_together(found.plan)
+            self._decide()
+            found.ended_by = FINISHED
+        except _Ended as end:
+            found.ended_by = end.why
+            found.unfinished = list(self._waiting)
+        except KeyboardInterrupt:
+            # Between trials: inside of one it is the script's, and its outcome tells.
+            found.ended_by = INTERRUPTED
+            found.unfinished = list(self._waiting)
+        if found.ended_by != INTERRUPTED and len(found.runs) > 2:
+            self._last_baseline()
+        found.best = self._best()
+        self._keep(found)
+        return found
+
+    def _begin(self) -> None:
+        first = Limits(
+            steps=self._asked_steps,
+            killed_after_s=max(self._budget_s, _FIRST_MAY_TAKE_S),
+            seconds=None
+            if self._asked_steps
+            else min(
+                max(self._steps_budget_s * _WARM_UP_SHARE, _LEAST_WARM_UP_S), _LONGEST_WARM_UP_S
+            ),
+        )
+        warm_up = self._measure(Trial(WARM_UP), first)
+        if warm_up.outcome in _BROKEN:
+            raise _as_it_is(warm_up)
+        self.found.trial_steps = self._asked_steps or steps_of_trials(warm_up, self._steps_budget_s)
+        base = self._measure(baseline())
+        if not base.is_ok:
+            raise _as_it_is(base)
+        self.found.plan = self._plan_of(base)
+
+    def _bounds(self, plan: Plan) -> None:
+        if not plan.sites:
+            return
+        self.found.predicted |= {CEILING: plan.ceiling, LOADER_ALONE: plan.alone}
+        self._expect([one.name for one in plan.candidates])
+        self._measure(ceiling(plan.sites, plan.pass_batches))
+        self._measure(loader_alone(plan.sites))
+
+    def _singles(self, plan: Plan) -> None:
+        left = list(plan.candidates)
+        while left:
+            self._expect([one.name for one in left])
+            candidate = left.pop(0)
+            if candidate.subject in _OF_LOADING and self._data_is_free_enough(plan):
+                self.found.plan = _without(plan, "changes of loading: free data is not faster")
+                continue
+            self._try(candidate, plan)
+        self._expect([])
+
+    def _put_together(self, plan: Plan) -> None:
+        """Adds the changes that were visibly faster one by one, the most effective first.
+
+        What made no difference alone may in company: shorter steps need more workers.
+        """
+        winners = self._winners(plan)
+        if len(winners) < 2:
+            return
+        taken = [winners[0]]
+        for candidate in winners[1:]:
+            tried = [*self._variants(taken, plan)]
+            self._expect([together([*variant, candidate]).name for variant in tried])
+            for variant in tried:
+                self._try(together([*variant, candidate]), plan)
+            before = self._speed(_as_one(taken), plan) or 1.0
+            speeds = [self._speed(together([*one, candidate]), plan) or 0.0 for one in tried]
+            if max(speeds) > before * (1 + LEAST_GAIN):
+                near = [k for k, x in enumerate(speeds) if x * (1 + LEAST_GAIN) >= max(speeds)]
+                taken = [*tried[near[0]], candidate]
+        self._expect([])
+
+    def _variants(self, taken: list[Candidate], plan: Plan) -> list[list[Candidate]]:
+        """Returns the changes, and those with one of them replaced by more of the same.
+
+        That of which alone there was as much to be had.
+        """
+        found = [taken]
+        for index, one in enumerate(taken):
+            speed = self._speed(one, plan) or 0.0
+            for other in plan.candidates:
+                near = (self._speed(other, plan) or 0.0) * (1 + LEAST_GAIN) >= speed
+                if other.subject == one.subject == "workers" and other is not one and near:
+                    found.append([*taken[:index], other, *taken[index + 1 :]])
+        return found
+
+    def _winners(self, plan: Plan) -> list[Candidate]:
+        """Returns of each subject the change that was fastest, where that was visible."""
+        best: dict[str, tuple[float, Candidate]] = {}
+        for candidate in plan.candidates:
+            found = self.found.speedup(trial_of(candidate, plan))
+            if found is None or found.mid is None or found.mid < 1 + LEAST_GAIN:
+                continue
+            if found.verdict != FASTER and found.verdict != UNKNOWN:
+                continue
+            # More of the same has to be worth it.
+            known = best.get(candidate.subject)
+            if known is None or found.mid > known[0] * (1 + LEAST_GAIN):
+                best[candidate.subject] = (found.mid, candidate)
+        return [one for _, one in sorted(best.values(), key=lambda pair: -pair[0])]
+
+    def _decide(self) -> None:
+        """Repeats what may be best in turns with the baseline, until it is decided."""
+        for _ in range(_MOST_REPEATS - 1):
+            open_ones = [one for one in self._contenders() if not self._is_decided(one)]
+            if not open_ones:
+                return
+            self._expect([one.name for one in open_ones])
+            self._measure(baseline())
+            for trial in open_ones:
+                self._measure(trial)
+
+    def _contenders(self) -> list[Trial]:
+        """Returns what was measured fastest, and the ceiling: at most so many, fastest first."""
+        trials = {one.trial.name: one.trial for one in self.found.runs if one.is_ok}
+        changed = []
+        for trial in trials.values():
+            speed = self.found.speedup(trial)
+            if trial.overrides and speed is not None and (speed.mid or 0.0) >= 1 + LEAST_GAIN / 2:
+                changed.append((speed.mid or 0.0, trial))
+        changed.sort(key=lambda pair: -pair[0])
+        fastest = [trial for _, trial in changed[:_REPEATED_AT_MOST]]
+        return [*fastest, *(trials[name] for name in (CEILING,) if name in trials)]
+
+    def _is_decided(self, trial: Trial) -> bool:
+        """Whether repeated runs tell it from the baseline, by less than what it gains."""
+        speed = self.found.speedup(trial)
+        runs = [one for one in self.found.of(trial.name) if one.is_ok]
+        if speed is None or len(runs) < 2 or speed.low is None or speed.high is None:
+            return False
+        width, gain = speed.high - speed.low, abs((speed.mid or 1.0) - 1)
+        if speed.verdict in (FASTER, SLOWER):
+            return width <= max(gain, LEAST_GAIN)
+        return speed.high < 1 + LEAST_GAIN
+
+    def _try(self, candidate: Candidate, plan: Plan) -> None:
+        if self._since_baseline >= _SINGLES_PER_BASELINE:
+            self._measure(baseline())
+        self.found.predicted[candidate.name] = candidate.predicted
+        self.found.cautions[candidate.name] = candidate.cautions
+        self._measure(trial_of(candidate, plan))
+
+    def _data_is_free_enough(self, plan: Plan) -> bool:
+        """Whether even batches that cost nothing are no faster: then no loader setting can be."""
+        found = self.found.speedup(ceiling(plan.sites, plan.pass_batches))
+        return found is not None and found.mid is not None and found.mid < 1 + LEAST_GAIN / 2
+
+    def _speed(self, candidate: Candidate, plan: Plan) -> float | None:
+        found = self.found.speedup(trial_of(candidate, plan))
+        return None if found is None else found.mid
+
+    def _best(self) -> Candidate | None:
+        """Returns the fastest setting; of those that are nearly as fast the one that changes least.
+
+        None where none was visibly faster.
+        """
+        plan = self.found.plan
+        if plan is None:
+            return None
+        faster: list[tuple[float, Trial]] = []
+        for trial in {one.trial.name: one.trial for one in self.found.runs if one.is_ok}.values():
+            speed = self.found.speedup(trial) if trial.overrides else None
+            if speed is not None and speed.verdict == FASTER and speed.mid is not None:
+                faster.append((speed.mid, trial))
+        if not faster:
+            return None
+        most = max(speed for speed, _ in faster)
+        near = [trial for speed, trial in faster if speed >= most / (1 + LEAST_GAIN)]
+        least = min(near, key=_size)
+        return Candidate(
+            subject="recommended",
+            overrides=least.overrides,
+            predicted=self.found.predicted.get(least.name),
+            measured_by=least.measured_by,
+            cautions=self.found.cautions.get(least.name, ()),
+        )
+
+    def _last_baseline(self) -> None:
+        """The first and the last run are the script as it is: what drifted meanwhile is seen."""
+        if self.found.runs[-1].trial.name != BASELINE:
+            try:
+                self._measure(baseline(), is_last=True)
+            except _Ended as end:
+                self.found.ended_by = end.why
+
+    def _measure(
+        self, trial: Trial, limits: Limits | None = None, *, is_last: bool = False
+    ) -> Measured:
+        left_s = self._budget_s - self.found.spent_s()
+        is_first = len(self.found.runs) < 2
+        # The last baseline has its time set aside.
+        if not is_first and not is_last and left_s < 2 * self._usual_s:
+            raise _Ended(BUDGET)
+        number = len(self.found.of(trial.name)) + 1
+        self._say(trial, None)
+        measured = self._runner.run(trial, number, limits or self._limits(trial))
+        self.found.runs.append(measured)
+        self._since_baseline = 0 if trial.name == BASELINE else self._since_baseline + 1
+        if measured.is_ok:
+            self._usual_s = max(self._usual_s, measured.seconds)
+        self._say(trial, measured)
+        self._keep(self.found)
+        if measured.outcome == INTERRUPTED:
+            raise _Ended(INTERRUPTED)
+        return measured
+
+    def _limits(self, trial: Trial) -> Limits:
+        steps = self.found.trial_steps
+        if trial.data == "free" and steps is not None:
+            steps += _BEFORE_FREE_STEPS
+        if trial.data == "alone":
+            steps = max(steps or 0, _FEWEST_STEPS) + _BEFORE_FREE_STEPS
+        seconds = max(self._usual_s * _HANGS_AFTER_TIMES, _HANGS_AFTER_S)
+        return Limits(steps, killed_after_s=seconds)
+
+    def _expect(self, names: Sequence[str]) -> None:
+        self._waiting = list(names)
+        repeats = _REPEATED_AT_MOST if names else 1
+        self._expected = len(self.found.runs) + len(names) + repeats
+
+    def _say(self, trial: Trial, measured: Measured | None) -> None:
+        done = len(self.found.runs)
+        left_s = max(self._budget_s - self.found.spent_s(), 0.0)
+        self._tell(Progress(trial, measured, done, max(self._expected, done + 1), left_s))
+
+
+def _as_it_is(run: Measured) -> CannotTune:
+    why = f": {run.detail}" if run.detail else ""
+    return CannotTune(
+        f"the script as it is cannot be measured: {run.outcome}{why}",
+        hint=f"what it wrote is in {run.directory}/console",
+    )
+
+
+def steps_of_trials(warm_up: Measured, budget_s: float) -> int | None:
+    """Returns after how many steps trials are stopped, None: they go to the script's end.
+
+    Args:
+        warm_up: The discarded first run.
+        budget_s: Of all trials.
+    """
+    share_s = budget_s / _TRIALS_IN_BUDGET
+    if warm_up.run_s is not None and warm_up.run_s <= share_s:
+        return None
+    if warm_up.steps == 0 or warm_up.training_s <= 0:
+        return _FEWEST_STEPS
+    step_s = warm_up.training_s / warm_up.steps
+    start_up_s = max(warm_up.seconds - warm_up.training_s, 0.0)
+    wanted_s = max(share_s - start_up_s, _LEAST_TRIAL_S)
+    return min(max(int(wanted_s / step_s), _FEWEST_STEPS), _MOST_STEPS)
+
+
+def _as_one(candidates: list[Candidate]) -> Candidate:
+    return together(candidates) if len(candidates) > 1 else candidates[0]
+
+
+def _size(trial: Trial) -> tuple[int, int]:
+    return len(trial.overrides), int(trial.overrides.get("num_workers", 0))
+
+
+def _without(plan: Plan, note: str) -> Plan:
+    return plan if note in plan.notes else replace(plan, notes=(*plan.notes, note))

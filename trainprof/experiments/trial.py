@@ -1,0 +1,146 @@
+"""A trial: the same unmodified script once more, with something changed from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, Protocol
+
+from trainprof.analysis.speedup import Pace
+from trainprof.analysis.tuning import BASELINE, BY_STEPS, CEILING, LOADER_ALONE, OK
+
+# Comes first and counts for nothing: it fills caches, and tells how long trials are to be.
+WARM_UP: Final = "warm_up"
+
+# Arguments of DataLoader; what else is changed are settings of torch's.
+LOADER_ARGUMENTS: Final = (
+    "num_workers",
+    "prefetch_factor",
+    "persistent_workers",
+    "pin_memory",
+    "multiprocessing_context",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What is changed.
+
+    Attributes:
+        name: For people, files and the summary.
+        overrides: DataLoader arguments, torch_threads, fused, ...
+        data: As TrialOptions has it.
+        sites: The lines that build the loaders that overrides and data are for.
+        pass_batches: As TrialOptions has it.
+        measured_by: What of its steps is compared with the baseline's.
+    """
+
+    name: str
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    data: Literal["real", "free", "alone"] = "real"
+    sites: tuple[str, ...] = ()
+    pass_batches: int | None = None
+    measured_by: str = BY_STEPS
+
+    def loader_arguments(self) -> dict[str, Any]:
+        return {name: self.overrides[name] for name in LOADER_ARGUMENTS if name in self.overrides}
+
+    def settings(self) -> dict[str, Any]:
+        """Returns the overrides that are no arguments of loaders."""
+        return {k: value for k, value in self.overrides.items() if k not in LOADER_ARGUMENTS}
+
+
+def name_of(overrides: Mapping[str, Any]) -> str:
+    """Returns "num_workers=4,pin_memory=True"."""
+    return ",".join(f"{name}={value}" for name, value in overrides.items()) or BASELINE
+
+
+def baseline() -> Trial:
+    return Trial(BASELINE)
+
+
+def ceiling(sites: tuple[str, ...], pass_batches: int | None) -> Trial:
+    """Training with batches that cost nothing."""
+    return Trial(CEILING, data="free", sites=sites, pass_batches=pass_batches)
+
+
+def loader_alone(sites: tuple[str, ...]) -> Trial:
+    """Batches without training."""
+    return Trial(LOADER_ALONE, data="alone", sites=sites)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long one run of a trial may go on.
+
+    Attributes:
+        steps: It is ended after so many, None: it goes to its end.
+        seconds: It is ended after so many, at the next step; None: it takes what it takes.
+        killed_after_s: However it hangs.
+    """
+
+    steps: int | None
+    killed_after_s: float
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One run of a trial.
+
+    Attributes:
+        trial: What was changed.
+        number: Of the runs of this trial, from 1 on.
+        directory: Its run directory, relative to the `tune` run's.
+        outcome, detail: As TrialSummary has them.
+        seconds: All that it took, from start to results.
+        pace: Of its steady steps, or of the batches of a loader alone; None where there is none.
+        loop_pace: Of all steps, with starts of passes.
+        run_s: From the script's start to its end, where it came to its own end.
+        steps: That it made.
+        training_s: Of the training phase.
+        losses: Of its first backward passes, [] where not known.
+        refused: What could not be changed, and why.
+        uncontained: What it did besides that could not be kept from the user's files.
+        figures: Named as in TrialSummary: peak_memory_bytes, device_peak_bytes, cpu_percent,
+            read_bytes.
+        conditions: As TrialSummary has them.
+    """
+
+    trial: Trial
+    number: int
+    directory: str
+    outcome: str
+    detail: str | None
+    seconds: float
+    pace: Pace | None = None
+    loop_pace: Pace | None = None
+    run_s: float | None = None
+    steps: int = 0
+    training_s: float = 0.0
+    losses: tuple[float, ...] = ()
+    refused: Mapping[str, str] = field(default_factory=dict)
+    uncontained: tuple[str, ...] = ()
+    figures: Mapping[str, float] = field(default_factory=dict)
+    conditions: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def is_ok(self) -> bool:
+        return self.outcome == OK and self.pace is not None
+
+
+class TrialRunner(Protocol):
+    """What `tune` asks for runs of trials; tests put a fake one in its place."""
+
+    def run(self, trial: Trial, number: int, limits: Limits) -> Measured:
+        """Runs a trial once; a script that fails is a result.
+
+        Args:
+            trial: What is changed.
+            number: Of this trial's runs, from 1 on.
+            limits: How long it may go on.
+
+        Raises:
+            TrainprofError: If nothing could be started.
+        """
+        ...

@@ -1,0 +1,220 @@
+"""A `tune` run from its directory to its summary."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+from trainprof.analysis.summarize import case_of, summarize
+from trainprof.analysis.summary import RunSummary, from_jsonable, to_jsonable
+from trainprof.analysis.tuning import BASELINE
+from trainprof.experiments.candidates import Plan, plan
+from trainprof.experiments.journal import Asked, Journal, RememberingRunner, read_journal
+from trainprof.experiments.results import summary_of_tune
+from trainprof.experiments.runner import Script, ScriptRunner
+from trainprof.experiments.search import Found, Progress, Search
+from trainprof.experiments.trial import Measured, TrialRunner
+from trainprof.launch.manifest import opening_manifest, script_sha256
+from trainprof.launch.masking import masked_argv
+from trainprof.launch.options import RunOptions
+from trainprof.launch.placement import create_run_directory, run_name
+from trainprof.launch.target import resolve
+from trainprof.record.errors import TrainprofError
+from trainprof.record.run_directory import RunDirectory, write_json
+
+DEFAULT_BUDGET_S: Final = 600.0
+
+
+class CannotResume(TrainprofError):
+    slug: ClassVar[str] = "cannot-resume"
+    exit_code: ClassVar[int] = 2
+
+
+@dataclass(frozen=True, slots=True)
+class TuneOptions:
+    """What `tune` is asked to do.
+
+    Attributes:
+        script: To be run.
+        output: The directory, None: a new one under trainprof-runs.
+        budget_s: Of time, from now on.
+        trial_steps: After which a trial is stopped, None: as the budget suggests.
+        allow_numerics: Changes of precision may be tried.
+        interval_s: The sampler's.
+    """
+
+    script: Script
+    output: Path | None = None
+    budget_s: float = DEFAULT_BUDGET_S
+    trial_steps: int | None = None
+    allow_numerics: bool = False
+    interval_s: float = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class TuneRun:
+    """A `tune` run that is about to begin, or to go on.
+
+    Attributes:
+        directory: Of it.
+        options: As asked for; of one that goes on, with what it was begun with.
+        journal: What was done before.
+    """
+
+    directory: RunDirectory
+    options: TuneOptions
+    journal: Journal
+
+
+def begin(options: TuneOptions) -> TuneRun:
+    """Makes the directory of a new `tune` run.
+
+    Raises:
+        TrainprofError: If there is no such script, or no directory can be made.
+    """
+    target = resolve(options.script.words, options.script.module)
+    now_ns = time.time_ns()
+    directory = create_run_directory(
+        options.output, f"tune-{target.stem}", _without_rank(os.environ), time_ns=now_ns
+    )
+    manifest = opening_manifest(
+        target,
+        RunOptions(words=options.script.words, module=options.script.module),
+        os.environ,
+        name=run_name(directory),
+        spawned_ns=time.perf_counter_ns(),
+        spawned_time_ns=now_ns,
+    )
+    write_json(directory.manifest, {**manifest, "kind": "tune"})
+    asked = Asked(
+        words=tuple(masked_argv(options.script.words)),
+        module=options.script.module,
+        script_sha256=script_sha256(target),
+        budget_s=options.budget_s,
+        trial_steps=options.trial_steps,
+        allow_numerics=options.allow_numerics,
+    )
+    journal = Journal(directory, asked)
+    journal.save()
+    return TuneRun(directory, options, journal)
+
+
+def resumed(directory: RunDirectory, given: Script | None, budget_s: float | None) -> TuneRun:
+    """Returns an earlier `tune` run, to go on with the same script.
+
+    Args:
+        directory: Of the earlier one.
+        given: The script as given again, None: as it was.
+        budget_s: From now on, None: as much again.
+
+    Raises:
+        JournalDamaged: If it is no `tune` run.
+        CannotResume: If the script is another by now, or its arguments are not known.
+    """
+    journal = read_journal(directory)
+    asked = journal.asked
+    script = given if given is not None else Script(asked.words, asked.module)
+    if tuple(masked_argv(script.words)) != asked.words or script.module != asked.module:
+        raise CannotResume(
+            "this is not the command that was tuned", hint="start anew: trainprof tune SCRIPT"
+        )
+    if given is None and any("***" in word for word in asked.words):
+        raise CannotResume(
+            "the command held a secret, which was not written down",
+            hint="give the command again behind --resume RUN",
+        )
+    target = resolve(script.words, script.module)
+    if script_sha256(target) != asked.script_sha256:
+        raise CannotResume(
+            f"{target.name} was changed since: its trials would not be alike",
+            hint="start anew: trainprof tune SCRIPT",
+        )
+    options = TuneOptions(
+        script=script,
+        budget_s=budget_s if budget_s is not None else asked.budget_s,
+        trial_steps=asked.trial_steps,
+        allow_numerics=asked.allow_numerics,
+    )
+    return TuneRun(directory, options, journal)
+
+
+def tune(
+    run: TuneRun,
+    *,
+    tell: Callable[[Progress], None] = lambda progress: None,
+    runner: TrialRunner | None = None,
+) -> RunSummary:
+    """Runs trials until it is known what helps, or the time is over.
+
+    Args:
+        run: From `begin` or `resumed`.
+        tell: Called before and after each run of a trial.
+        runner: In place of the one that runs the script.
+
+    Returns:
+        The summary, which is saved too: after each trial as far as it is known.
+
+    Raises:
+        CannotTune: If the script as it is cannot be measured.
+        TrainprofError: If nothing could be started.
+    """
+    options, directory = run.options, run.directory
+    real = runner or ScriptRunner(options.script, directory, interval_s=options.interval_s)
+    budget_s = options.budget_s + run.journal.spent_s
+
+    def keep(found: Found) -> None:
+        if found.plan is not None:
+            _save(directory, found, budget_s)
+
+    search = Search(
+        RememberingRunner(real, run.journal),
+        lambda base: _planned(directory, base, allow_numerics=options.allow_numerics),
+        budget_s=budget_s,
+        trial_steps=options.trial_steps,
+        steps_budget_s=run.journal.asked.budget_s,
+        tell=tell,
+        keep=keep,
+    )
+    found = search.run()
+    return _save(directory, found, budget_s)
+
+
+def _planned(directory: RunDirectory, base: Measured, *, allow_numerics: bool) -> Plan:
+    case = case_of(RunDirectory(directory.path / base.directory))
+    return Plan((), ()) if case is None else plan(case, allow_numerics=allow_numerics)
+
+
+def _save(directory: RunDirectory, found: Found, budget_s: float) -> RunSummary:
+    base = next(one for one in found.runs if one.trial.name == BASELINE)
+    summary = summary_of_tune(
+        _summary(RunDirectory(directory.path / base.directory)),
+        found,
+        name=run_name(directory),
+        directory=_as_typed(directory.path),
+        budget_s=budget_s,
+    )
+    write_json(directory.summary, to_jsonable(summary))
+    return summary
+
+
+def _summary(directory: RunDirectory) -> RunSummary:
+    try:
+        with directory.summary.open(encoding="ascii") as file:
+            return from_jsonable(json.load(file))
+    except (OSError, ValueError, KeyError, TypeError):
+        return summarize(directory)
+
+
+def _as_typed(path: Path) -> str:
+    here = os.getcwd().rstrip(os.sep) + os.sep
+    return str(path).removeprefix(here)
+
+
+def _without_rank(environ: Mapping[str, Any]) -> dict[str, str]:
+    """A `tune` run starts its ranks itself."""
+    return {name: value for name, value in environ.items() if name != "RANK"}

@@ -1,0 +1,218 @@
+"""A `tune` run in words and rows, shared by the terminal and the markdown renderer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from trainprof.analysis.speedup import FASTER, NO_VISIBLE_DIFFERENCE, SLOWER, UNKNOWN
+from trainprof.analysis.summary import RunSummary
+from trainprof.analysis.tuning import (
+    BASELINE,
+    BUDGET,
+    BY_LOOP,
+    CEILING,
+    INTERRUPTED,
+    LOADER_ALONE,
+    OK,
+    RUNNING,
+    Times,
+    TrialSummary,
+    Tuning,
+)
+from trainprof.report.units import (
+    byte_count,
+    count,
+    counted,
+    is_known,
+    percent,
+    seconds,
+    three_digits,
+)
+
+NONE_TOLD: Final = "-"
+VERDICT_WORDS: Final = {
+    FASTER: "faster",
+    SLOWER: "slower",
+    NO_VISIBLE_DIFFERENCE: "chance",
+    UNKNOWN: "",
+}
+_NAMES: Final = {LOADER_ALONE: "loader alone"}
+# A ceiling below this says that loading is not what holds training back.
+_HARDLY: Final = 1.03
+_SLOWED_SHARE: Final = 0.02
+_CLOCKS_APART: Final = 0.05
+
+
+def times(value: float | None) -> str:
+    """Returns "2.84x"."""
+    if value is None or not is_known(value):
+        return NONE_TOLD
+    return f"{three_digits(value)}x"
+
+
+def between(low: float | None, high: float | None) -> str:
+    """Returns "2.71-2.97x"."""
+    if low is None or high is None or not (is_known(low) and is_known(high)):
+        return NONE_TOLD
+    return f"{three_digits(low)}-{times(high)}"
+
+
+def name_of(row: TrialSummary) -> str:
+    """Returns a trial's name; an argument alone is switched on."""
+    return _NAMES.get(row.name, row.name.replace("=True", ""))
+
+
+def cells(row: TrialSummary) -> tuple[str, ...]:
+    """Returns runs, steps/s, speed-up, its interval, what was predicted, memory and CPU."""
+    speedup = row.speedup
+    is_base = row.name == BASELINE
+    interval = None if is_base else speedup
+    return (
+        str(row.runs),
+        NONE_TOLD if row.steps_per_s is None else three_digits(row.steps_per_s),
+        NONE_TOLD if speedup is None else times(speedup.mid),
+        NONE_TOLD if interval is None else between(interval.low, interval.high),
+        NONE_TOLD if row.predicted is None else between(*row.predicted),
+        NONE_TOLD if row.peak_memory_bytes is None else byte_count(row.peak_memory_bytes),
+        NONE_TOLD if row.cpu_percent is None else f"{row.cpu_percent:.0f} %",
+    )
+
+
+TITLES: Final = (
+    "runs",
+    "steps/s",
+    "speed",
+    "95 % sure",
+    "predicted",
+    "memory",
+    "CPU",
+)
+
+
+def result_word(row: TrialSummary) -> str:
+    """Returns "faster", "slower", "chance", or how a trial failed."""
+    if row.outcome != OK:
+        return row.outcome
+    return "" if row.name in (BASELINE, LOADER_ALONE) else VERDICT_WORDS[row.verdict]
+
+
+def what_was_done(summary: RunSummary, tuning: Tuning) -> list[str]:
+    """Returns how many trials there were, and what they took."""
+    runs = sum(row.runs for row in summary.trials)
+    length = "to the script's end" if tuning.trial_steps is None else _steps(tuning.trial_steps)
+    return [
+        f"{counted(runs, 'run')} of {counted(len(summary.trials), 'trial')}",
+        f"{seconds(tuning.spent_s)} of {seconds(tuning.budget_s)}",
+        f"each {length}",
+    ]
+
+
+def _steps(steps: int) -> str:
+    return f"up to {count(steps)} steps"
+
+
+def headline(summary: RunSummary) -> str:
+    """Returns the result in one sentence."""
+    best = summary.recommended
+    if best is not None:
+        return (
+            f"{times(best.speedup.mid)} AS FAST with {best.name}"
+            f" ({between(best.speedup.low, best.speedup.high)}, measured)"
+        )
+    tried = [row for row in summary.trials if row.overrides]
+    if summary.tuning is not None and summary.tuning.ended_by in (BUDGET, INTERRUPTED, RUNNING):
+        why = "the time was over" if summary.tuning.ended_by == BUDGET else "it was stopped"
+        return f"NOTHING FASTER WAS FOUND before {why}"
+    if not tried:
+        return "NOTHING TO TRY: no setting from outside promises 3 % or more"
+    return f"NOTHING WAS VISIBLY FASTER than the script as it is, of {len(tried)} tried"
+
+
+def remarks(summary: RunSummary) -> list[tuple[str, str]]:
+    """Returns what the rows mean, as labelled sentences."""
+    found: list[tuple[str, str]] = []
+    rows = {row.name: row for row in summary.trials}
+    if summary.recommended is not None:
+        found += [("Note", caution) for caution in summary.recommended.cautions]
+        found += _losses(rows[summary.recommended.name])
+    ceiling = rows.get(CEILING)
+    if ceiling is not None and ceiling.speedup is not None:
+        found.append(("Ceiling", _ceiling_words(ceiling, ceiling.speedup)))
+    alone = rows.get(LOADER_ALONE)
+    if alone is not None and alone.speedup is not None:
+        found.append(("Loader", _alone_words(alone.speedup)))
+    tuning = summary.tuning
+    if tuning is None:
+        return found
+    if tuning.predictions:
+        found.append(
+            ("Forecasts", f"the model was right in {tuning.held} of {tuning.predictions} trials")
+        )
+    found += [("Failed", _failed_words(row)) for row in summary.trials if row.outcome != OK]
+    found += [
+        ("Refused", f"{name_of(row)}: {what}: {why}")
+        for row in summary.trials
+        for what, why in row.refused.items()
+    ]
+    found += [("Machine", sentence) for sentence in _machine(summary.trials)]
+    found += [("Note", note) for note in tuning.notes]
+    if tuning.uncontained:
+        found.append(("Outside", f"trials also did this: {'; '.join(tuning.uncontained)}"))
+    if tuning.unfinished:
+        found.append(("Not tried", ", ".join(tuning.unfinished)))
+    return found
+
+
+def _losses(row: TrialSummary) -> list[tuple[str, str]]:
+    if row.losses == "same":
+        return [("Losses", "the first ones are those of the script as it is")]
+    if row.losses == "other":
+        return [("Losses", "they differ from those of the script as it is, from the start on")]
+    return []
+
+
+def _ceiling_words(row: TrialSummary, speedup: Times) -> str:
+    if speedup.mid < _HARDLY:
+        return "batches that cost nothing make it no faster: loading does not hold it back"
+    words = f"with batches that cost nothing it is {times(speedup.mid)} as fast"
+    training = row.training_speedup
+    if training is not None and training.mid > speedup.mid * _HARDLY:
+        words += f", {times(training.mid)} with the starts of passes"
+    if row.run_speedup is not None:
+        words += f", {times(row.run_speedup.mid)} over the whole run"
+    return f"{words}: no change of loading can give more"
+
+
+def _alone_words(speedup: Times) -> str:
+    if speedup.mid < 1:
+        return f"without any training it would make batches at {times(speedup.mid)} the pace"
+    return f"without any training it makes batches {times(speedup.mid)} as fast as they are used"
+
+
+def _failed_words(row: TrialSummary) -> str:
+    detail = f": {row.detail}" if row.detail else ""
+    return f"{name_of(row)}: {row.outcome}{detail}"
+
+
+def _machine(rows: Sequence[TrialSummary]) -> list[str]:
+    """Says what disturbed the trials: then they may not be alike."""
+    found = []
+    stolen = max((row.conditions.get("stolen_share", 0.0) for row in rows), default=0.0)
+    if stolen >= _SLOWED_SHARE:
+        found.append(f"up to {percent(stolen)} of the CPU went to other virtual machines")
+    throttled = max((row.conditions.get("throttled_share", 0.0) for row in rows), default=0.0)
+    if throttled >= _SLOWED_SHARE:
+        found.append("a CPU quota stopped the script now and then")
+    clocks = [row.conditions["cpu_mhz"] for row in rows if row.conditions.get("cpu_mhz")]
+    if clocks and max(clocks) > (1 + _CLOCKS_APART) * min(clocks):
+        found.append(f"clock rates were not alike: {min(clocks):,.0f} to {max(clocks):,.0f} MHz")
+    return found
+
+
+def marks(row: TrialSummary) -> str:
+    """Returns what stands behind a trial's name: it was compared by more than steps."""
+    return " *" if row.measured_by == BY_LOOP else ""
+
+
+FOOTNOTE: Final = "* with the starts of passes, which it is about"
