@@ -15,6 +15,7 @@ from typing import Any
 
 from trainprof.record.event_log import EventLog
 from trainprof.record.schema import Topic
+from trainprof.record.site_name import site_name
 
 
 class CallSites:
@@ -69,6 +70,11 @@ class CallSites:
             text = json.dumps([file, _line_of(frame), code.co_name], ensure_ascii=True)
             number = self._known[key] = self._log.define(Topic.SITE, text)
         return number
+
+    def shown(self, number: int) -> str:
+        """Returns a site as the report shows it: `file.py:41`."""
+        text = self._log.text_of(number)
+        return site_name(json.loads(text) if text is not None else None, self._cwd)
 
     def is_user_file(self, file: str) -> bool:
         """Tells the same of a file that code stands in."""

@@ -1,6 +1,9 @@
-"""The probes of a default run."""
+"""The probes of a run."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 from trainprof.probes.backward import BackwardProbe
 from trainprof.probes.checkpoint import CheckpointProbe
@@ -22,10 +25,21 @@ from trainprof.probes.transfer import TransferProbe
 from trainprof.probes.warning_place import WarningPlaceProbe
 
 
-def default_probes() -> list[Probe]:
-    """Returns fresh probes, in the order in which they are attached."""
+def default_probes(trial: Mapping[str, Any] | None = None) -> list[Probe]:
+    """Returns fresh probes, in the order in which they are attached.
+
+    Args:
+        trial: What a trial of `tune` changes, as launch/options.py tells it; None for a plain run.
+    """
     loader = LoaderProbe()
+    before: list[Probe] = []
+    after: list[Probe] = []
+    if trial is not None:
+        from trainprof.probes.trial import probes_of_trial
+
+        before, after = probes_of_trial(trial, loader)
     return [
+        *before,
         LooksProbe(),
         SynchronizeProbe(),  # with the next one ahead of the others: they set the clock of phases
         DeviceMarksProbe(),
@@ -43,4 +57,5 @@ def default_probes() -> list[Probe]:
         GarbageProbe(),
         ProcessGroupProbe(),
         WarningPlaceProbe(),
+        *after,
     ]

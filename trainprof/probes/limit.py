@@ -6,19 +6,26 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from trainprof.record.event_log import EventLog
 from trainprof.record.schema import Kind
 
+# What ended the run, as a LIMIT record's value tells it.
+MAX_STEPS: Final = "--max-steps"
+MAX_TIME: Final = "--max-time"
+TRIAL: Final = "trial"
+_VALUES: Final = {MAX_STEPS: 1, MAX_TIME: 2, TRIAL: 3}
 
-def _is_loader_worker() -> bool:
+
+def is_loader_worker() -> bool:
+    """Whether this process makes batches for another one."""
     worker = sys.modules.get("torch.utils.data._utils.worker")
     return getattr(worker, "_worker_info", None) is not None
 
 
 class RunLimitReached(SystemExit):
-    """Raised in the script when --max-steps or --max-time is reached.
+    """Raised in the script when --max-steps or --max-time is reached, or a trial has enough.
 
     A SystemExit of status 0: `finally` blocks run, no traceback is printed, and `except Exception`
     does not stop it.
@@ -58,23 +65,27 @@ class Limit:
             self._steps[optimizer] += 1
             self._most = max(self._most, self._steps[optimizer])
 
+    def end_trial(self) -> None:
+        """Ends the run as --max-steps would; does nothing off the main thread."""
+        self._end(TRIAL)
+
     def _before_batch(self) -> None:
         if self._max_steps is not None and self._most >= self._max_steps:
-            self._end("--max-steps")
+            self._end(MAX_STEPS)
         self._check_time()
 
     def _before_step(self, optimizer: int) -> None:
         if self._max_steps is not None and self._steps[optimizer] >= self._max_steps:
-            self._end("--max-steps")
+            self._end(MAX_STEPS)
         self._check_time()
 
     def _check_time(self) -> None:
         if self._deadline_ns is not None and self._now() >= self._deadline_ns:
-            self._end("--max-time")
+            self._end(MAX_TIME)
 
     def _end(self, limit: str) -> None:
-        if threading.current_thread() is not threading.main_thread() or _is_loader_worker():
+        if threading.current_thread() is not threading.main_thread() or is_loader_worker():
             return
         now = self._now()
-        self._log.emit(Kind.LIMIT, now, now, 0, 1 if limit == "--max-steps" else 2)
+        self._log.emit(Kind.LIMIT, now, now, 0, _VALUES[limit])
         raise RunLimitReached(limit)

@@ -7,7 +7,7 @@ import json
 import sys
 import weakref
 from collections.abc import Callable
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 from trainprof.probes.call_site import LoaderBirthplaces
@@ -30,8 +30,11 @@ class LoaderProbe:
         # Id of the loader whose iterator is being made; a worker forked meanwhile inherits it.
         self.creating = 0
         self._watchers: list[Callable[[type], None]] = []
+        # Called with each new iterator and its loader, before the iterator is made.
+        self.on_new_iterator: list[Callable[[Any, Any], None]] = []
         self._loader_of: dict[int, int] = {}
         self._numbers: dict[int, int] = {}
+        self._site_of: dict[int, int] = {}
         self._serials: dict[int, dict[int, None]] = {}
         self._datasets: dict[int, dict[int | str, int]] = {}
 
@@ -52,6 +55,19 @@ class LoaderProbe:
         """Returns the id of the loader that an iterator belongs to, 0 if it is not known."""
         return self._loader_of.get(id(iterator), 0)
 
+    def site_of(self, loader: Any, frame: FrameType | None) -> int:
+        """Returns the id of the line that built a loader.
+
+        Args:
+            loader: A DataLoader, complete.
+            frame: Of who iterates it: that line stands for one whose building was not seen.
+        """
+        number = self._numbers.get(id(loader))
+        if number is not None:
+            return self._site_of[number]
+        site = self._births.of(loader)
+        return self._session.sites.find(frame) if site is None else site
+
     def watch_classes(self, patcher: Patcher, wrap: Callable[[type], None]) -> None:
         """Calls `wrap` with each class of iterators that send work to processes, present and later.
 
@@ -71,6 +87,10 @@ class LoaderProbe:
         for heir in heirs(base):
             wrap_if_it_sends(heir)
         self._watchers.append(patcher.guarded(wrap_if_it_sends))
+
+    def watch_later_classes(self, wrap: Callable[[type], None]) -> None:
+        """Calls `wrap`, which may not fail, with each class of iterators that is made later on."""
+        self._watchers.append(wrap)
 
     def _make_next(self, original: Wrapped) -> Wrapped:
         emit, now = self._session.emit, self._session.wait_now
@@ -192,19 +212,20 @@ class LoaderProbe:
         loader_key = id(loader)
         number = self._numbers.get(loader_key)
         if number is None:
-            site = self._births.of(loader)
-            if site is None:
-                site = self._session.sites.find(sys._getframe(2))
+            site = self.site_of(loader, sys._getframe(2))
             facts = describe(loader)
             serial = facts["serial"] = self._take_serial(site)
             facts["dataset_number"] = self._dataset_number(site, getattr(loader, "dataset", None))
             facts["site"] = site
             number = self._session.log.define(Topic.LOADER, json.dumps(facts, default=str))
+            self._site_of[number] = site
             self._numbers[loader_key] = number
             self._session.keep_track(loader, self._numbers, loader_key)
             self._session.keep_track(loader, self._serials[site], serial)
         self._loader_of[key] = number
         self._session.keep_track(iterator, self._loader_of, key)
+        for tell in self.on_new_iterator:
+            tell(iterator, loader)
 
     def _take_serial(self, site: int) -> int:
         """Tells loaders of one line apart that live at once; one rebuilt each epoch is the same."""

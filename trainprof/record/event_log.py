@@ -88,6 +88,11 @@ class EventLog:
             self._write_text(topic, number, text)
         return number
 
+    def text_of(self, number: int) -> str | None:
+        """Returns the text that was defined under an id, None if there is none."""
+        known = self._texts.get(number)
+        return known[1] if known is not None else None
+
     def note(self, topic: Topic, value: object) -> None:
         """Writes `value` as a JSON text that stands for itself."""
         self.define(topic, json.dumps(value, ensure_ascii=True, default=repr))

@@ -47,7 +47,8 @@ class Kind(IntEnum):
         3  # thread = number used in later records, site = 1 for the main thread, value = native id
     )
     TORCH_IMPORT = 4  # start, end: torch's own import
-    LIMIT = 5  # --max-steps or --max-time ended the run at `start`
+    # --max-steps (value 1), --max-time (2) or a trial that has enough (3) ended the run at `start`
+    LIMIT = 5
     PROCESS_END = 6  # the interpreter reached its end; value = id of the exception's name, or 0
     # loaders; site = loader id
     LOADER_INIT = 10  # iterator creation: worker start, prefetch priming

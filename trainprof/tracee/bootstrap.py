@@ -100,7 +100,8 @@ class Tracee:
                 atexit.register(self._on_exit)
             self._watch_multiprocessing()
             self.session = Session(log, cwd=self._cwd, options=self._options)
-            probes = default_probes()
+            trial = self._options.get("trial")
+            probes = default_probes(trial if isinstance(trial, dict) else None)
             if self._lines is not None:  # last, so that it is around the others
                 from trainprof.probes.lines import LinesProbe
 

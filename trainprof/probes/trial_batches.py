@@ -1,0 +1,155 @@
+"""Batches kept by a trial, and fresh copies of them: the script may change what it is given."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import os
+import re
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any, Final
+
+CACHES: Final = "/sys/devices/system/cpu/cpu0/cache"
+MEMORY: Final = "/proc/meminfo"
+# Where the kernel tells nothing; more than most have.
+DEFAULT_CACHE_BYTES: Final = 64 << 20
+DEFAULT_AVAILABLE_BYTES: Final = 2 << 30
+_UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+# How deep in a batch a part is looked for that cannot be copied.
+_DEPTH: Final = 8
+
+
+class KeptBatch:
+    """A batch as its loader delivered it.
+
+    Attributes:
+        batch: A copy of it; not to be handed out, but for a fault.
+        size_bytes: Of its tensors and arrays.
+        shared: Class names of the parts that cannot be copied and are handed out themselves.
+    """
+
+    __slots__ = ("_clones", "_parts", "_torch", "batch", "shared", "size_bytes")
+
+    def __init__(self, batch: Any, torch: ModuleType) -> None:
+        self._torch = torch
+        self._parts: list[Any] = []
+        memo: dict[int, Any] = {}
+        try:
+            self.batch = copy.deepcopy(batch, memo)
+        except Exception:
+            self._parts = _parts_without_copies(batch, _DEPTH)
+            memo = {id(part): part for part in self._parts}
+            self.batch = copy.deepcopy(batch, memo)
+        self.shared = sorted({type(part).__qualname__ for part in self._parts})
+        # Of what was copied, deepcopy keeps the originals there.
+        originals = memo.get(id(memo), [])
+        self.size_bytes = sum(_size_bytes(thing, torch) for thing in originals)
+        self._clones = self._find_clones(originals, memo)
+
+    def copy(self) -> Any:
+        """Returns a batch that shares nothing with this one or an earlier copy."""
+        memo: dict[int, Any] = {id(part): part for part in self._parts}
+        for tensor, is_pinned in self._clones:
+            # At a fifth of what a tensor's own deepcopy takes.
+            memo[id(tensor)] = self._pinned(tensor) if is_pinned else tensor.clone()
+        return copy.deepcopy(self.batch, memo)
+
+    def _find_clones(self, originals: list[Any], memo: dict[int, Any]) -> list[tuple[Any, bool]]:
+        """Returns the tensors of the kept batch that are no more than their values.
+
+        With whether they were pinned. Others (views of one storage, leaves with gradients) are left
+        to their own deepcopy.
+        """
+        pairs = [(t, memo[id(t)]) for t in originals if type(t) is self._torch.Tensor]
+        storages = [_storage(kept) for _, kept in pairs]
+        found = []
+        for (original, kept), storage in zip(pairs, storages, strict=True):
+            is_whole = (
+                storage is not None
+                and storages.count(storage) == 1
+                and storage[1] == kept.numel() * kept.element_size()
+                and kept.is_contiguous()
+                and not kept.requires_grad
+            )
+            is_pinned = is_whole and _is_pinned(original)
+            if is_whole:
+                found.append((kept, is_pinned))
+        return found
+
+    def _pinned(self, tensor: Any) -> Any:
+        return self._torch.empty_like(tensor, pin_memory=True).copy_(tensor)
+
+
+def _storage(tensor: Any) -> tuple[int, int] | None:
+    """Returns where a tensor's values lie and how many bytes there are; None where it has none."""
+    with contextlib.suppress(Exception):  # sparse, say
+        storage = tensor.untyped_storage()
+        return storage.data_ptr(), storage.nbytes()
+    return None
+
+
+def _is_pinned(tensor: Any) -> bool:
+    try:
+        return bool(tensor.is_cpu and tensor.is_pinned())
+    except (RuntimeError, NotImplementedError):
+        return False
+
+
+def _size_bytes(thing: Any, torch: ModuleType) -> int:
+    if isinstance(thing, torch.Tensor):
+        return int(thing.numel() * thing.element_size())
+    size = getattr(thing, "nbytes", None) if type(thing).__module__ == "numpy" else None
+    return size if isinstance(size, int) else 0
+
+
+def _parts_without_copies(thing: Any, depth: int) -> list[Any]:
+    """Returns the innermost parts of what cannot be copied that are the reason for it."""
+    failing = [part for part in _parts_of(thing) if not _can_be_copied(part)]
+    if not failing or depth == 0:
+        return [thing]
+    return [found for part in failing for found in _parts_without_copies(part, depth - 1)]
+
+
+def _parts_of(thing: Any) -> Iterator[Any]:
+    if isinstance(thing, dict):
+        yield from list(thing.values())
+    elif isinstance(thing, (list, tuple)):
+        yield from thing
+    yield from list(getattr(thing, "__dict__", {}).values())
+
+
+def _can_be_copied(thing: Any) -> bool:
+    try:
+        copy.deepcopy(thing)
+    except Exception:
+        return False
+    return True
+
+
+def last_cache_bytes(directory: str = CACHES) -> int:
+    """Returns the size of the last level of this machine's caches."""
+    found = {0: DEFAULT_CACHE_BYTES}
+    with contextlib.suppress(OSError, ValueError):
+        for name in sorted(os.listdir(directory)):
+            if name.startswith("index"):
+                level = int(_text(os.path.join(directory, name, "level")))
+                size = _text(os.path.join(directory, name, "size")).strip()
+                told = re.fullmatch(r"(\d+)([KMG]?)", size)
+                if told is not None:
+                    found[level] = int(told[1]) * _UNITS[told[2]]
+    return found[max(found)]
+
+
+def available_bytes(path: str = MEMORY) -> int:
+    """Returns how much memory new work can have on this machine without swapping."""
+    with contextlib.suppress(OSError):
+        told = re.search(r"^MemAvailable:\s+(\d+) kB", _text(path), re.MULTILINE)
+        if told is not None:
+            return int(told[1]) << 10
+    return DEFAULT_AVAILABLE_BYTES
+
+
+def _text(path: str) -> str:
+    with open(path, encoding="ascii", errors="replace") as file:
+        return file.read()

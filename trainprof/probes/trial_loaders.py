@@ -1,0 +1,164 @@
+"""Gives the loaders of a trial other arguments, as their first iterator is made.
+
+DataLoader refuses such changes once it is built, and Lightning replaces its `__init__`: so the
+attributes are set on the complete object, and torch's checks of them together are made here.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from types import FrameType, ModuleType
+from typing import Any, Final
+
+from trainprof.probes.limit import is_loader_worker
+from trainprof.probes.patcher import HookPointMissing, Patcher, heirs, hide_our_frame
+from trainprof.probes.session import Session
+from trainprof.probes.trial_notes import TrialNotes
+from trainprof.probes.trial_sites import TrialSites
+
+Wrapped = Callable[..., Any]
+
+WORKERS: Final = "num_workers"
+# Arguments that mean nothing without workers.
+_OF_WORKERS: Final = ("prefetch_factor", "persistent_workers", "multiprocessing_context")
+KNOWN: Final = (WORKERS, *_OF_WORKERS, "pin_memory")
+# torch's own, with workers.
+_DEFAULT_PREFETCH: Final = 2
+
+
+class LoaderOverridesProbe:
+    """Hooks `__iter__` and `_get_iterator` of DataLoader and of the classes below it."""
+
+    name = "trial_loaders"
+
+    def __init__(self, sites: TrialSites, asked: Mapping[str, Any], notes: TrialNotes) -> None:
+        self._sites, self._asked, self._notes = sites, asked, notes
+        self._done: dict[int, None] = {}
+
+    def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
+        self._torch, self._session = torch, session
+        dataloader = sys.modules.get("torch.utils.data.dataloader")
+        base = getattr(dataloader, "DataLoader", None)
+        if base is None:
+            raise HookPointMissing("torch.utils.data.dataloader has no DataLoader")
+        override, done = patcher.guarded(self._override), self._done
+        frame_of_caller = sys._getframe
+
+        def make(original: Wrapped) -> Wrapped:
+            def iterate(*args: Any, **kwargs: Any) -> Any:
+                if args and id(args[0]) not in done:
+                    override(args[0], frame_of_caller(1))
+                try:
+                    return original(*args, **kwargs)
+                except BaseException as error:
+                    hide_our_frame(error)
+                    raise
+
+            return iterate
+
+        def wrap(cls: type) -> None:
+            for name in ("__iter__", "_get_iterator"):
+                if callable(vars(cls).get(name)):
+                    patcher.around_if_there(make, (cls, name))
+
+        for cls in (base, *heirs(base)):
+            wrap(cls)
+        wrap_later = patcher.guarded(wrap)
+
+        def __init_subclass__(cls: type, /, **keywords: Any) -> None:
+            super(base, cls).__init_subclass__(**keywords)  # type: ignore[misc]
+            wrap_later(cls)
+
+        patcher.add(base, "__init_subclass__", classmethod(__init_subclass__))
+
+    def _override(self, loader: Any, frame: FrameType) -> None:
+        if is_loader_worker():
+            return
+        key = id(loader)
+        self._done[key] = None
+        self._session.keep_track(loader, self._done, key)
+        site = self._sites.site_of(self._session, loader, frame)
+        if site is None:
+            return
+        values, refused = together(self._asked, loader)
+        if values.get("pin_memory") and not _has_accelerator(self._torch):
+            del values["pin_memory"]
+            refused["pin_memory"] = "there is no accelerator to pin memory for"
+        why_not = _why_not_now(loader)
+        if why_not is None:
+            why_not = _set_all(loader, values)
+        if why_not is not None:
+            refused = dict.fromkeys(self._asked, why_not)
+        for name, why in refused.items():
+            self._notes.refuse(name, f"{site}: {why}")
+        for name in self._asked:
+            if name not in refused:
+                self._notes.apply(name, self._asked[name])
+
+
+def together(asked: Mapping[str, Any], loader: Any) -> tuple[dict[str, Any], dict[str, str]]:
+    """Returns the attributes to set, in that order, and what cannot be set and why.
+
+    Args:
+        asked: DataLoader arguments by name.
+        loader: With its present attributes.
+    """
+    values: dict[str, Any] = {}
+    refused = {name: "trainprof does not change this" for name in asked if name not in KNOWN}
+    workers = loader.num_workers
+    if WORKERS in asked:
+        wanted = asked[WORKERS]
+        if type(wanted) is int and wanted >= 0:
+            values[WORKERS] = workers = wanted
+        else:
+            refused[WORKERS] = f"{wanted!r} is no number of workers"
+    if "pin_memory" in asked:
+        values["pin_memory"] = bool(asked["pin_memory"])
+    if not workers:
+        refused |= {name: "there are no workers" for name in _OF_WORKERS if asked.get(name)}
+        if WORKERS in values:
+            values |= dict.fromkeys(_OF_WORKERS) | {"persistent_workers": False}
+            values["timeout"] = 0  # an iterator without workers accepts no other
+        return values, refused
+    prefetch = asked.get("prefetch_factor")
+    if prefetch is not None and not (type(prefetch) is int and prefetch > 0):
+        refused["prefetch_factor"] = f"{prefetch!r} is no number of batches"
+        prefetch = None
+    values["prefetch_factor"] = prefetch or loader.prefetch_factor or _DEFAULT_PREFETCH
+    if "persistent_workers" in asked:
+        values["persistent_workers"] = bool(asked["persistent_workers"])
+    if "multiprocessing_context" in asked:
+        values["multiprocessing_context"] = asked["multiprocessing_context"]
+    return values, refused
+
+
+def _why_not_now(loader: Any) -> str | None:
+    held = vars(loader)
+    if held.get("_iterator") is not None and held.get("persistent_workers"):
+        return "its workers live on, and had been started"
+    if held.get("next_iter_state") is not None:  # torchdata's StatefulDataLoader
+        return "it goes on from a saved state, which is that of its own workers"
+    return None
+
+
+def _set_all(loader: Any, values: Mapping[str, Any]) -> str | None:
+    """Sets all attributes, or none and returns why."""
+    before = {name: getattr(loader, name) for name in values}
+    try:
+        for name, value in values.items():
+            # Not by the class's own `__setattr__`, which refuses.
+            object.__setattr__(loader, name, value)
+    except Exception as error:
+        for name in reversed(before):
+            object.__setattr__(loader, name, before[name])
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def _has_accelerator(torch: ModuleType) -> bool:
+    """Whether there is one, asked as torch's iterators ask before they pin."""
+    accelerator: Any = getattr(torch, "accelerator", None)
+    if hasattr(accelerator, "is_available"):
+        return bool(accelerator.is_available())
+    return bool(torch.cuda.is_available())
