@@ -13,7 +13,7 @@ import numpy as np
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.gains import FASTER_REST, of_setting
 from trainprof.analysis.diagnosis.waiting import most_workers
-from trainprof.analysis.pipeline import MODEL_ERROR, Setting, predict
+from trainprof.analysis.pipeline import MODEL_ERROR, PipelineInputs, Setting, predict
 from trainprof.analysis.tuning import BY_LOOP, BY_STEPS
 from trainprof.experiments.trial import Trial, name_of
 
@@ -26,7 +26,6 @@ _TRANSFER_SHARE: Final = 0.03
 _TRIED_WORKERS: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _WORKERS_TRIED_AT_MOST: Final = 2
 _MORE_PREFETCH: Final = (4, 8)
-# Optimizers whose fused form runs on a CPU (torch 2.4 on).
 _COMPUTE_KEYS: Final = ("forward", "loss", "backward", "recompute", "optimizer")
 
 Interval = tuple[float, float]
@@ -79,16 +78,19 @@ class Plan:
     notes: tuple[str, ...] = field(default=())
 
 
-def plan(case: Case, *, allow_numerics: bool = False) -> Plan:
+def plan(case: Case, *, allow_numerics: bool = False, free_step_s: float | None = None) -> Plan:
     """Returns what is worth trying on a script, by a run of it.
 
     Args:
         case: Of the run as it is.
         allow_numerics: What changes the numbers may be tried.
+        free_step_s: What a step takes with batches that cost nothing, once that is measured: a
+            thread that never waits computes faster, and no recording tells by how much.
     """
     fed = case.feeding[0] if case.feeding else None
+    unwaiting = None if fed is None else _unwaiting(case, fed, free_step_s)
     candidates = [
-        *(_of_loader(case, fed) if fed is not None else ()),
+        *(_of_loader(case, fed, unwaiting) if fed is not None else ()),
         *_of_threads(case),
         *_of_optimizer(case),
         *(_of_numerics(case) if allow_numerics else ()),
@@ -96,7 +98,7 @@ def plan(case: Case, *, allow_numerics: bool = False) -> Plan:
     worthwhile = [
         one for one in candidates if one.predicted is None or one.promise() >= 1 + LEAST_GAIN
     ]
-    worthwhile.sort(key=lambda one: -one.promise())
+    worthwhile.sort(key=lambda one: (-round(one.promise(), 1), one.overrides.get("num_workers", 0)))
     sites = tuple(dict.fromkeys(fed.loader.site for fed in case.feeding[:1]))
     if fed is None:
         return Plan(sites, tuple(worthwhile))
@@ -142,14 +144,53 @@ def trial_of(candidate: Candidate, plan: Plan) -> Trial:
     )
 
 
-def _of_loader(case: Case, fed: LoaderCase) -> list[Candidate]:
+def _unwaiting(case: Case, fed: LoaderCase, free_step_s: float | None) -> PipelineInputs | None:
+    """Returns the loader's inputs with computing as fast as it is when nothing is waited for."""
+    inputs, training = fed.inputs, case.summary.training
+    if free_step_s is None or inputs is None or not training.iterations or not training.steps:
+        return None
+    batch_s = free_step_s * training.steps / training.iterations
+    mean_s = float(inputs.compute_s.mean())
+    if mean_s <= 0:
+        return None
+    return replace(inputs, compute_s=inputs.compute_s * min(batch_s / mean_s, 1.0))
+
+
+def _forecast(
+    fed: LoaderCase, setting: Setting, unwaiting: PipelineInputs | None
+) -> Interval | None:
+    """Returns how many times as fast steps will be in another setting of the loader.
+
+    Where waits remain, computing is as much slower as they are of those that there were.
+    """
+    assert fed.inputs is not None
+    assert fed.measured is not None
+    found = predict(fed.inputs, setting)
+    now_s, before_s = fed.measured.step_s, fed.measured.wait_s
+    if unwaiting is None:
+        told = found.speedup_over(now_s)
+        return told.low, told.high
+    fast = predict(unwaiting, setting)
+    waits = min(max(fast.wait_s.mid / before_s, 0.0), 1.0) if before_s > 0 else 0.0
+    low_s, high_s = (
+        one + (other - one) * waits
+        for one, other in (
+            (fast.step_s.low, found.step_s.low),
+            (fast.step_s.high, found.step_s.high),
+        )
+    )
+    if not 0 < low_s <= high_s < np.inf:
+        return None
+    return now_s / high_s, now_s / low_s
+
+
+def _of_loader(case: Case, fed: LoaderCase, unwaiting: PipelineInputs | None) -> list[Candidate]:
     found: list[Candidate] = []
     loader = fed.loader
     is_safe = not loader.is_iterable or bool(loader.num_workers)
     if fed.inputs is not None and fed.measured is not None and is_safe:
-        workers = _of_workers(case, fed)
-        found += workers
-        found += _of_prefetch(case, fed)
+        found += _of_workers(case, fed, unwaiting)
+        found += _of_prefetch(case, fed, unwaiting)
     found += _of_persistence(case, fed)
     if case.is_on_device and not loader.pin_memory and _copy_share(case) >= _TRANSFER_SHARE:
         most = 1 / max(1 - _copy_share(case), 0.01)
@@ -157,7 +198,7 @@ def _of_loader(case: Case, fed: LoaderCase) -> list[Candidate]:
     return found
 
 
-def _of_workers(case: Case, fed: LoaderCase) -> list[Candidate]:
+def _of_workers(case: Case, fed: LoaderCase, unwaiting: PipelineInputs | None) -> list[Candidate]:
     """Returns the fewest workers that do nearly as well as any, and the next more or fewer."""
     assert fed.inputs is not None
     now, inputs = fed.loader.num_workers or 0, fed.inputs
@@ -169,15 +210,16 @@ def _of_workers(case: Case, fed: LoaderCase) -> list[Candidate]:
         # Workers that are there already stay as they are from pass to pass: one change at a time.
         stays = bool(fed.loader.persistent_workers) if now else passes > 1
         setting = replace(inputs.setting, workers=workers, is_persistent=stays)
-        played = predict(inputs, setting)
+        played = predict(unwaiting or inputs, setting)
         gain = of_setting(case, fed, setting, played)
         if gain is None or not np.isfinite(played.step_s.mid):
             continue
+        predicted = gain.training if unwaiting is None else _forecast(fed, setting, unwaiting)
         overrides: dict[str, Any] = {"num_workers": workers}
         if stays and not fed.loader.persistent_workers:
             overrides["persistent_workers"] = True
         cautions = () if now else ("random augmentation draws other numbers in workers",)
-        candidate = Candidate("workers", overrides, gain.training, cautions=cautions)
+        candidate = Candidate("workers", overrides, predicted, cautions=cautions)
         tried.append((candidate, played.step_s.mid))
     if not tried:
         return []
@@ -187,7 +229,7 @@ def _of_workers(case: Case, fed: LoaderCase) -> list[Candidate]:
     return [candidate for candidate, _ in around]
 
 
-def _of_prefetch(case: Case, fed: LoaderCase) -> list[Candidate]:
+def _of_prefetch(case: Case, fed: LoaderCase, unwaiting: PipelineInputs | None) -> list[Candidate]:
     """More batches ahead: what helps where some take far longer than others."""
     assert fed.inputs is not None
     if not fed.loader.num_workers:
@@ -201,7 +243,8 @@ def _of_prefetch(case: Case, fed: LoaderCase) -> list[Candidate]:
         if gain is not None and gain.likely >= 1 + LEAST_GAIN:
             overrides = {"prefetch_factor": factor}
             cautions = (f"{factor} batches of each worker wait in memory",)
-            found.append(Candidate("prefetching", overrides, gain.training, cautions=cautions))
+            predicted = gain.training if unwaiting is None else _forecast(fed, setting, unwaiting)
+            found.append(Candidate("prefetching", overrides, predicted, cautions=cautions))
     return found[:1]
 
 
@@ -218,19 +261,17 @@ def _of_persistence(case: Case, fed: LoaderCase) -> list[Candidate]:
 
 
 def _of_threads(case: Case) -> list[Candidate]:
-    """How many threads torch computes with: fewer may be faster where a model is small."""
+    """How many threads torch computes with: fewer may be faster where a model is small.
+
+    No model tells what another number gives.
+    """
     cores = int(case.cores() or 0)
     if case.is_on_device or cores < 2 or case.share(*_COMPUTE_KEYS) < _COMPUTE_SHARE:
         return []
-    most = 1 / max(1 - case.share(*_COMPUTE_KEYS), 0.01)
     values = dict.fromkeys((1, max(cores // 2, 1), cores))
+    caution = "sums are added up in another order: losses may differ in the last digits"
     return [
-        Candidate(
-            "threads",
-            {"torch_threads": value},
-            None if most > cores else (1 / most, most),
-            cautions=("sums are added up in another order: losses may differ in the last digits",),
-        )
+        Candidate("threads", {"torch_threads": value}, None, cautions=(caution,))
         for value in values
     ]
 

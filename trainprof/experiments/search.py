@@ -151,7 +151,8 @@ class Search:
 
     Args:
         runner: Runs them.
-        plan_of: What the baseline lets expect.
+        plan_of: What the baseline lets expect, given also what a step takes with free data, once
+            that is known.
         budget_s: Of time; trials that would go beyond are not begun.
         trial_steps: After which trials are stopped, None: as many as the budget suggests.
         steps_budget_s: The budget that suggests it, where another one was given at first.
@@ -162,7 +163,7 @@ class Search:
     def __init__(
         self,
         runner: TrialRunner,
-        plan_of: Callable[[Measured], Plan],
+        plan_of: Callable[[Measured, float | None], Plan],
         *,
         budget_s: float,
         trial_steps: int | None = None,
@@ -181,6 +182,7 @@ class Search:
         self._usual_s = 0.0
         self._since_baseline = 0
         self._waiting: list[str] = []
+        self._base: Measured | None = None
         self.found = Found()
 
     def run(self) -> Found:
@@ -194,17 +196,19 @@ class Search:
             self._begin()
             assert found.plan is not None
             self._bounds(found.plan)
-            self._singles(found.plan)
-            self._put_together(found.plan)
+            assert self._base is not None
+            plan = found.plan = self._plan_of(self._base, self._free_step_s())
+            self._singles(plan)
+            self._put_together(plan)
             self._decide()
             found.ended_by = FINISHED
         except _Ended as end:
             found.ended_by = end.why
-            found.unfinished = list(self._waiting)
         except KeyboardInterrupt:
             # Between trials: inside of one it is the script's, and its outcome tells.
             found.ended_by = INTERRUPTED
-            found.unfinished = list(self._waiting)
+        if found.ended_by != FINISHED:
+            found.unfinished = [name for name in self._waiting if not found.of(name)]
         if found.ended_by != INTERRUPTED and len(found.runs) > 2:
             self._last_baseline()
         found.best = self._best()
@@ -228,7 +232,8 @@ class Search:
         base = self._measure(baseline())
         if not base.is_ok:
             raise _as_it_is(base)
-        self.found.plan = self._plan_of(base)
+        self._base = base
+        self.found.plan = self._plan_of(base, None)
 
     def _bounds(self, plan: Plan) -> None:
         if not plan.sites:
@@ -238,13 +243,19 @@ class Search:
         self._measure(ceiling(plan.sites, plan.pass_batches))
         self._measure(loader_alone(plan.sites))
 
+    def _free_step_s(self) -> float | None:
+        paces = [one.pace.mean_s for one in self.found.of(CEILING) if one.pace is not None]
+        return paces[0] if paces else None
+
     def _singles(self, plan: Plan) -> None:
         left = list(plan.candidates)
         while left:
             self._expect([one.name for one in left])
             candidate = left.pop(0)
             if candidate.subject in _OF_LOADING and self._data_is_free_enough(plan):
-                self.found.plan = _without(plan, "changes of loading: free data is not faster")
+                self.found.plan = _without(
+                    plan, "no change of loading is tried: free data is no faster"
+                )
                 continue
             self._try(candidate, plan)
         self._expect([])

@@ -173,7 +173,7 @@ def tune(
 
     search = Search(
         RememberingRunner(real, run.journal),
-        lambda base: _planned(directory, base, allow_numerics=options.allow_numerics),
+        lambda base, free_s: _planned(directory, base, free_s, options),
         budget_s=budget_s,
         trial_steps=options.trial_steps,
         steps_budget_s=run.journal.asked.budget_s,
@@ -184,9 +184,13 @@ def tune(
     return _save(directory, found, budget_s)
 
 
-def _planned(directory: RunDirectory, base: Measured, *, allow_numerics: bool) -> Plan:
+def _planned(
+    directory: RunDirectory, base: Measured, free_s: float | None, options: TuneOptions
+) -> Plan:
     case = case_of(RunDirectory(directory.path / base.directory))
-    return Plan((), ()) if case is None else plan(case, allow_numerics=allow_numerics)
+    if case is None:
+        return Plan((), ())
+    return plan(case, allow_numerics=options.allow_numerics, free_step_s=free_s)
 
 
 def _save(directory: RunDirectory, found: Found, budget_s: float) -> RunSummary:

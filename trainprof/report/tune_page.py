@@ -53,13 +53,21 @@ def render(
     style = "bold green" if best is not None else "bold"
     lines += page.paragraph(headline(summary), style=style)
     for change in best.change if best is not None else ():
-        lines += page.paragraph(change, indent=2)
+        lines += _change(change, page)
     lines += [*_BLANK, *_table(summary.trials, page), *_BLANK]
     for label, sentence in remarks(summary):
         lines += page.labelled(
             label, page.shortened(sentence, _REMARK_CELLS).split(" "), separator=" "
         )
     return written([*lines, *_next(summary, page)], page, color=color)
+
+
+def _change(change: str, page: Page) -> list[Text]:
+    """Returns a change on one line, or the place and the code on lines of their own."""
+    if len(change) + 2 <= page.width:
+        return page.paragraph(change, indent=2)
+    place, _, code = change.partition(": ")
+    return [*page.paragraph(page.site(place), indent=2), *page.paragraph(code, indent=4)]
 
 
 def _table(rows: list[TrialSummary], page: Page) -> list[Text]:

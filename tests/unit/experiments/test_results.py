@@ -15,7 +15,7 @@ from trainprof.experiments.search import Found, Search
 
 def found_with(planted: Planted, *candidates: object, **changes: object) -> Found:
     plan = plan_of(*(candidates or (workers(2), workers(4))))  # type: ignore[arg-type]
-    found = Search(FakeRunner(planted), lambda base: plan, budget_s=600.0).run()
+    found = Search(FakeRunner(planted), lambda base, free_s: plan, budget_s=600.0).run()
     found.runs = [replace(run, **changes) for run in found.runs]  # type: ignore[arg-type]
     return found
 

@@ -28,7 +28,7 @@ def searched(planted, plan=None, **options):
     runner = FakeRunner(planted)
     search = Search(
         runner,
-        lambda base: plan or plan_of(*PLANS),
+        lambda base, free_s: plan or plan_of(*PLANS),
         budget_s=options.pop("budget_s", 600.0),
         **options,
     )

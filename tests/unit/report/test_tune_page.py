@@ -19,7 +19,7 @@ from trainprof.report import terminal, tune_markdown
 
 def tuned(planted: Planted, budget_s: float = 600.0, **changes: object) -> RunSummary:
     plan = plan_of(workers(2), threads(1))
-    found = Search(FakeRunner(planted), lambda base: plan, budget_s=budget_s).run()
+    found = Search(FakeRunner(planted), lambda base, free_s: plan, budget_s=budget_s).run()
     found.runs = [replace(run, **changes) for run in found.runs]  # type: ignore[arg-type]
     return summary_of_tune(
         summaries.slow_loader(), found, name="tune-x", directory="runs/tune-x", budget_s=budget_s
