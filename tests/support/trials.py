@@ -1,0 +1,44 @@
+"""Trials of `tune` inside this process: what they are asked for, and what they told."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from support.session import Recorder
+
+from trainprof.launch.options import TrialOptions
+from trainprof.probes.catalogue import default_probes
+from trainprof.probes.session import Session
+from trainprof.record.schema import Topic
+
+
+def site_in(function: Callable[..., Any]) -> str:
+    """Returns the site of the first line inside a function of a test's."""
+    code: Any = function.__code__  # type: ignore[attr-defined]
+    return f"{os.path.relpath(code.co_filename)}:{code.co_firstlineno + 1}"
+
+
+def start_trial(recorder: Recorder, **asked: Any) -> Session:
+    """Starts all probes of a run with a trial; `asked` as TrialOptions takes it."""
+    trial = TrialOptions(**asked).to_json()
+    return recorder.start(*default_probes(trial), options={"trial": trial})
+
+
+def end_of_process(recorder: Recorder) -> None:
+    for finish in recorder.session.at_end:
+        finish()
+
+
+def told(recorder: Recorder) -> dict[str, Any]:
+    """Returns the latest that the trial noted, by key."""
+    found: dict[str, Any] = {"applied": {}, "refused": {}, "losses": []}
+    for note in recorder.read().notes(Topic.TRIAL):
+        found |= note
+    return found
+
+
+def faults(recorder: Recorder) -> list[Any]:
+    recording = recorder.read()
+    return [*recording.notes(Topic.PROBE_FAILED), *recording.notes(Topic.PROBE_UNAVAILABLE)]
