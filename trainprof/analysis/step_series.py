@@ -8,9 +8,9 @@ from trainprof.analysis.ledger import attribute
 from trainprof.analysis.ranks import rank_recordings
 from trainprof.analysis.recording import Recording, read_recording
 from trainprof.analysis.step_noise import Floats
-from trainprof.analysis.step_table import step_table
-from trainprof.analysis.timeline import build_timeline
-from trainprof.analysis.training_process import training_processes
+from trainprof.analysis.step_table import StepTable, step_table
+from trainprof.analysis.timeline import Timeline, build_timeline
+from trainprof.analysis.training_process import TrainingProcess, training_processes
 from trainprof.record.run_directory import RunDirectory
 
 
@@ -29,10 +29,32 @@ class StepSeries:
     all_s: Floats
 
 
+@dataclass(frozen=True, slots=True)
+class RecordedSteps:
+    """The steps of the first training process with all that they are taken from."""
+
+    process: TrainingProcess
+    timeline: Timeline
+    steps: StepTable
+
+
 def read_step_series(directory: RunDirectory) -> StepSeries | None:
     """Returns the steps of a run, None where its events are gone or tell of no step."""
-    recording = _first_recording(directory)
-    process = training_processes(recording)[0]
+    recorded = read_recorded_steps(directory)
+    if recorded is None:
+        return None
+    steps = recorded.steps
+    steady = steps.steady.mask
+    return StepSeries(
+        steady_s=steps.wall_ns[steady] / 1e9,
+        parts_s={key: ns[steady] / 1e9 for key, ns in steps.per_step.items()},
+        all_s=steps.wall_ns / 1e9,
+    )
+
+
+def read_recorded_steps(directory: RunDirectory) -> RecordedSteps | None:
+    """Returns the steps of a run, None where its events are gone or tell of no step."""
+    process = training_processes(first_recording(directory))[0]
     events = process.events
     if len(events) == 0:
         return None
@@ -51,16 +73,10 @@ def read_step_series(directory: RunDirectory) -> StepSeries | None:
         graph_classes=process.facts.graph_classes(),
     )
     steps = step_table(timeline, attribution, process.facts)
-    if len(steps) == 0:
-        return None
-    steady = steps.steady.mask
-    return StepSeries(
-        steady_s=steps.wall_ns[steady] / 1e9,
-        parts_s={key: ns[steady] / 1e9 for key, ns in steps.per_step.items()},
-        all_s=steps.wall_ns / 1e9,
-    )
+    return RecordedSteps(process, timeline, steps) if len(steps) else None
 
 
-def _first_recording(directory: RunDirectory) -> Recording:
+def first_recording(directory: RunDirectory) -> Recording:
+    """Reads a run; of one whose ranks each had a trainprof of its own, the first rank."""
     of_ranks = [] if directory.manifest.exists() else rank_recordings(directory)
     return of_ranks[0] if of_ranks else read_recording(directory)

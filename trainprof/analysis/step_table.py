@@ -41,7 +41,7 @@ def step_table(timeline: Timeline, attribution: Attribution, facts: Facts) -> St
     """Works out the steps of a timeline."""
     starts, ends = timeline.step_starts, timeline.steps.ends
     wall = step_wall_ns(starts, ends, timeline.segments)
-    border = _borders(timeline)
+    border = pass_borders(timeline)
     steady = steady_steps(
         wall,
         border=border,
@@ -66,8 +66,8 @@ def _consumed(timeline: Timeline) -> list[Passes]:
     return [p for p in timeline.passes_here() if len(p) * 2 <= len(timeline.steps.ends)]
 
 
-def _borders(timeline: Timeline) -> Bool:
-    """Steps in which a pass begins on the training thread, or evaluation ran."""
+def pass_borders(timeline: Timeline) -> Bool:
+    """Returns the steps in which a pass begins on the training thread, or evaluation ran."""
     ends = timeline.steps.ends
     times = [timeline.segments[:, 0], *(p.start for p in _consumed(timeline))]
     step = np.searchsorted(ends, np.concatenate(times), side="right")

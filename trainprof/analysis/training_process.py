@@ -15,7 +15,13 @@ from trainprof.analysis.recording import Recording
 from trainprof.record.schema import Kind, Topic
 
 # Details whose site is a loader's id.
-_OF_LOADER: Final = (Kind.SLOW_SAMPLE, Kind.NEXT_PARTS, Kind.WORKER, Kind.WORKER_LOST)
+_OF_LOADER: Final = (
+    Kind.SLOW_SAMPLE,
+    Kind.NEXT_PARTS,
+    Kind.WORKER,
+    Kind.WORKER_LOST,
+    Kind.FREE_DATA,
+)
 # Those whose site is the id of any text.
 _OF_TEXT: Final = (*_OF_LOADER, Kind.LOOK, Kind.FOUND_SYNC)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from support import summaries
-from support.trials import FakeRunner, Planted, plan_of, workers
+from support.planted_trials import FakeRunner, Planted, plan_of, workers
 
 from trainprof.analysis.summary import from_jsonable, to_jsonable
 from trainprof.analysis.tuning import BASELINE, CEILING, FINISHED, LOADER_ALONE, OUT_OF_MEMORY

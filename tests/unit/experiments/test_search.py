@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from support.trials import FakeRunner, Planted, plan_of, threads, workers
+from support.planted_trials import FakeRunner, Planted, plan_of, threads, workers
 
 from trainprof.analysis.tuning import (
     BASELINE,

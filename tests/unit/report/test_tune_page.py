@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from rich.cells import cell_len
 from support import summaries
-from support.trials import FakeRunner, Planted, plan_of, threads, workers
+from support.planted_trials import FakeRunner, Planted, plan_of, threads, workers
 
 from trainprof.analysis.summary import RunSummary
 from trainprof.analysis.tuning import FAILED

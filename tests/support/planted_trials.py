@@ -1,0 +1,96 @@
+"""A script that is not there: its pace follows from what a trial changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from trainprof.analysis.speedup import Pace
+from trainprof.analysis.tuning import FAILED, INTERRUPTED, OK
+from trainprof.experiments.candidates import Candidate, Plan
+from trainprof.experiments.trial import WARM_UP, Limits, Measured, Trial
+
+
+@dataclass
+class Planted:
+    """What steps take, in s.
+
+    Attributes:
+        step_s: By what is changed, {} being the script as it is.
+        free_s: With data that is free.
+        alone_s: A batch of the loader alone.
+        spread: Of runs of the same setting, as a share (standard deviation).
+        steps: Of a trial.
+        start_up_s: Of each process.
+        failing: Names of trials that fail.
+        interrupted_at: The how many-th run Ctrl-C ends, from 1 on.
+    """
+
+    step_s: Callable[[Mapping[str, Any]], float]
+    free_s: float = 0.004
+    alone_s: float = 0.006
+    spread: float = 0.0
+    steps: int = 200
+    start_up_s: float = 2.0
+    failing: dict[str, str] = field(default_factory=dict)
+    interrupted_at: int | None = None
+    seed: int = 0
+
+
+class FakeRunner:
+    """Answers at once; `ran` lists the names of the trials in order."""
+
+    def __init__(self, planted: Planted) -> None:
+        self.planted = planted
+        self.ran: list[str] = []
+        self.limits: list[Limits] = []
+
+    def run(self, trial: Trial, number: int, limits: Limits) -> Measured:
+        planted = self.planted
+        self.ran.append(trial.name)
+        self.limits.append(limits)
+        rng = np.random.default_rng([planted.seed, len(self.ran)])
+        mean_s = {
+            "real": lambda: planted.step_s(trial.overrides),
+            "free": lambda: planted.free_s,
+            "alone": lambda: planted.alone_s,
+        }[trial.data]() * np.exp(planted.spread * rng.standard_normal())
+        steps = planted.steps if limits.steps is None else min(limits.steps, planted.steps)
+        steps_s = mean_s * rng.gamma(400.0, 1 / 400.0, size=steps)
+        outcome = planted.failing.get(trial.name, OK)
+        if planted.interrupted_at == len(self.ran):
+            outcome = INTERRUPTED
+        is_ok = outcome == OK
+        pace = Pace(float(steps_s.mean()), steps_s) if is_ok else None
+        seconds = planted.start_up_s + float(steps_s.sum())
+        return Measured(
+            trial=trial,
+            number=number,
+            directory=f"trials/{trial.name}.{number}",
+            outcome=outcome,
+            detail="ValueError" if outcome == FAILED else None,
+            seconds=seconds,
+            pace=pace,
+            loop_pace=pace if trial.data == "real" else None,
+            run_s=None,
+            steps=steps,
+            training_s=float(steps_s.sum()),
+        )
+
+
+def plan_of(*candidates: Candidate, sites: tuple[str, ...] = ("train.py:9",)) -> Plan:
+    return Plan(sites, candidates, ceiling=(1.5, 4.0), alone=(1.2, 5.0))
+
+
+def workers(count: int, low: float = 1.5, high: float = 2.5) -> Candidate:
+    return Candidate("workers", {"num_workers": count}, (low, high))
+
+
+def threads(count: int) -> Candidate:
+    return Candidate("threads", {"torch_threads": count}, None)
+
+
+__all__ = ["WARM_UP", "FakeRunner", "Planted", "plan_of", "threads", "workers"]

@@ -1,0 +1,65 @@
+"""What a trial's process told of itself: what was changed, what was not, and its first losses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainprof.analysis.step_series import first_recording
+from trainprof.analysis.training_process import training_processes
+from trainprof.record.run_directory import RunDirectory
+from trainprof.record.schema import Topic
+
+
+@dataclass(frozen=True, slots=True)
+class TrialNotes:
+    """Of the process that trained.
+
+    Attributes:
+        applied: What was changed, by name, as it was asked for.
+        refused: What was not changed, somewhere, and why; a name may be in both.
+        losses: Of the first backward passes; one that was not finite is nan.
+        uncontained: What wrote outside of the trial's own place, in any process.
+    """
+
+    applied: Mapping[str, Any]
+    refused: Mapping[str, str]
+    losses: tuple[float, ...]
+    uncontained: tuple[str, ...]
+
+
+def read_trial_notes(directory: RunDirectory) -> TrialNotes:
+    """Reads them from a run's recording; what is not there, or not to be read, is empty."""
+    recording = first_recording(directory)
+    told = training_processes(recording)[0].facts.texts[Topic.TRIAL]
+    applied: dict[str, Any] = {}
+    refused: dict[str, str] = {}
+    losses: list[float] = []
+    # Later notes are whole: they stand for those before.
+    for _, note in sorted(told.items()):
+        if not isinstance(note, dict):
+            continue
+        if isinstance(note.get("applied"), dict):
+            applied = note["applied"]
+        if isinstance(note.get("refused"), dict):
+            refused = {name: str(why) for name, why in note["refused"].items()}
+        if isinstance(note.get("losses"), list):
+            losses = [_loss(value) for value in note["losses"]]
+    everywhere = (log.texts_of(Topic.TRIAL).values() for log in recording.logs)
+    uncontained = dict.fromkeys(
+        name for notes in everywhere for note in notes for name in _uncontained(note)
+    )
+    return TrialNotes(applied, refused, tuple(losses), tuple(uncontained))
+
+
+def _loss(value: Any) -> float:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if is_number else math.nan
+
+
+def _uncontained(note: Any) -> Iterator[str]:
+    told = note.get("uncontained") if isinstance(note, dict) else None
+    if isinstance(told, list):
+        yield from (str(one) for one in told)

@@ -1,0 +1,104 @@
+"""How fast a trial trained on free data, and how fast its loader went alone."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+
+import numpy as np
+
+from trainprof.analysis.events import Int64
+from trainprof.analysis.facts import integer
+from trainprof.analysis.passes import LOADER_CALLS
+from trainprof.analysis.speedup import Pace
+from trainprof.analysis.steady import MIN_STEADY_STEPS, steady_steps
+from trainprof.analysis.step_noise import Floats
+from trainprof.analysis.step_series import first_recording, read_recorded_steps
+from trainprof.analysis.step_table import pass_borders
+from trainprof.analysis.timeline import Timeline
+from trainprof.analysis.training_process import training_processes
+from trainprof.record.run_directory import RunDirectory
+from trainprof.record.schema import Kind
+
+# A loader's first batches come from a beginning that is not its pace: what workers made at once
+# when they were started, and as much again until they take turns.
+_START: Final = 2
+_FIRST_BATCHES: Final = 2
+
+
+def free_pace(directory: RunDirectory) -> Pace | None:
+    """Returns the steady steps on free data, without the time inside these loaders' calls.
+
+    Only steps that began after the last loader had become free. None where none did, or the events
+    are gone.
+    """
+    recorded = read_recorded_steps(directory)
+    if recorded is None:
+        return None
+    timeline, steps = recorded.timeline, recorded.steps
+    details = recorded.process.details
+    switches = details[details["kind"] == Kind.FREE_DATA]
+    is_free = timeline.step_starts >= switches["start"].max() if len(switches) else None
+    if is_free is None or not is_free.any():
+        return None
+    loaders = {timeline.first_of.get(site, site) for site in switches["site"].tolist()}
+    wall = np.maximum(steps.wall_ns - _inside_calls(timeline, loaders), 0)[is_free]
+    border = pass_borders(timeline)[is_free]
+    # No worker has anything ready, and none takes turns.
+    steady = steady_steps(wall, border=border, buffered=np.zeros(len(wall), dtype=bool))
+    return _pace(wall[steady.mask] / 1e9)
+
+
+def _inside_calls(timeline: Timeline, loaders: Collection[int]) -> Int64:
+    """Returns the time that each step spent inside calls of some loaders, ns."""
+    events, ends = timeline.events, timeline.steps.ends
+    calls = events.is_kind(*LOADER_CALLS) & np.isin(events.site, list(loaders))
+    calls &= ~timeline.nesting.inside(calls)  # a reset inside a creation counts once
+    step = np.searchsorted(ends, events.start[calls], side="right")
+    length = (events.end - events.start)[calls]
+    is_in_step = step < len(ends)
+    total = np.bincount(step[is_in_step], weights=length[is_in_step], minlength=len(ends))
+    return total.astype(np.int64)
+
+
+def alone_pace(directory: RunDirectory, sites: Collection[str] = ()) -> Pace | None:
+    """Returns the seconds from batch to batch of a loader that ran alone.
+
+    Without the start of each pass; where that leaves too little, since passes are short, starts are
+    part of the pace, and only that of the first pass is left out.
+
+    Args:
+        directory: Of the run.
+        sites: The loader's line, `train.py:84`; of several loaders the one with most batches
+            counts. Without any, all loaders are candidates.
+
+    Returns:
+        None where fewer than two batches are left.
+    """
+    recording = first_recording(directory)
+    process = training_processes(recording)[0]
+    events, facts = process.events, process.facts
+    nexts = events.is_kind(Kind.LOADER_NEXT)
+    names = facts.sites(recording.manifest.get("cwd"))
+    candidates = [
+        (int(np.count_nonzero(nexts & (events.site == loader))), loader)
+        for loader in np.unique(events.site[nexts]).tolist()
+        if not sites or names[integer(facts.loader(loader).get("site")) or 0] in sites
+    ]
+    if not candidates:
+        return None
+    loader = max(candidates, key=lambda pair: pair[0])[1]
+    batches = events.where(nexts & (events.site == loader))
+    skip = _START * facts.batches_ahead(loader) + _FIRST_BATCHES
+    number = batches.value.astype(np.int64)  # in its pass, from 1
+    apart = np.diff(batches.end) / 1e9
+    in_pass = apart[(np.diff(number) == 1) & (number[1:] > skip)]
+    found = in_pass if len(in_pass) >= MIN_STEADY_STEPS else apart[max(skip - 1, 0) :]
+    workers = integer(facts.loader(loader).get("num_workers")) or 1
+    return _pace(found, cycle=max(1, min(workers, len(found))))
+
+
+def _pace(seconds: Floats, *, cycle: int = 1) -> Pace | None:
+    if len(seconds) == 0 or seconds.mean() <= 0:
+        return None
+    return Pace(float(seconds.mean()), seconds, cycle)
