@@ -10,6 +10,7 @@ from support import summaries
 
 from trainprof.analysis.diagnosis.building import build_case
 from trainprof.analysis.diagnosis.case import Case
+from trainprof.analysis.loader_bounds import model_of
 from trainprof.analysis.pipeline import PipelineInputs, Setting
 from trainprof.analysis.pipeline_model import simulate
 from trainprof.analysis.pipeline_scenario import Interval, pipelines_of
@@ -135,7 +136,7 @@ def case_of(
         summary,
         training_s=training_s,
         training=training,
-        inputs_of=inputs.get,
+        known_of=lambda number: model_of(inputs.get(number)),
         steps=_steps(training_s / STEPS, drift),
         checkpoint_site="train.py:70",
         settings=settings or {},

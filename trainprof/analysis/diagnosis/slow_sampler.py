@@ -17,17 +17,14 @@ from typing import Final
 
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.gains import of_inputs
-from trainprof.analysis.diagnosis.loader_change import finding, of_cause
-from trainprof.analysis.diagnosis.rule import Threshold
-from trainprof.analysis.diagnosis.waiting import SAMPLING, WAIT_SHARE, drawn_at_once
+from trainprof.analysis.diagnosis.loader_change import WAITED_FROM, finding, of_cause
+from trainprof.analysis.diagnosis.waiting import SAMPLING, drawn_at_once
 from trainprof.analysis.diagnosis.wording import share, span
 from trainprof.analysis.finding import Finding
 
 ID: Final = "slow_sampler"
 KEYS: Final[tuple[str, ...]] = ("data_wait", "first_batch")
-THRESHOLDS: Final = {
-    "wait_share": Threshold(WAIT_SHARE, "XProf: below it a program is not input-bound"),
-}
+THRESHOLDS: Final = WAITED_FROM
 
 
 def find(case: Case) -> Finding | None:

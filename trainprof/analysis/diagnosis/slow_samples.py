@@ -19,12 +19,11 @@ from typing import Final
 
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.gains import of_inputs
-from trainprof.analysis.diagnosis.loader_change import finding, of_cause
+from trainprof.analysis.diagnosis.loader_change import WAITED_FROM, finding, of_cause
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.waiting import (
     SLOW_SAMPLES,
     SLOW_SAMPLES_SHARE,
-    WAIT_SHARE,
     like_the_usual,
 )
 from trainprof.analysis.diagnosis.wording import share, span
@@ -35,8 +34,10 @@ from trainprof.analysis.worker_totals import known
 ID: Final = "slow_samples"
 KEYS: Final[tuple[str, ...]] = ("data_wait", "first_batch")
 THRESHOLDS: Final = {
-    "wait_share": Threshold(WAIT_SHARE, "XProf: below it a program is not input-bound"),
-    "excess_share": Threshold(SLOW_SAMPLES_SHARE, "of all making; half the wait must be gone too"),
+    **WAITED_FROM,
+    "excess_share": Threshold(
+        SLOW_SAMPLES_SHARE, "of all making; batches must mostly be in time without it"
+    ),
 }
 
 

@@ -18,17 +18,14 @@ from __future__ import annotations
 from typing import Final
 
 from trainprof.analysis.diagnosis.case import Case
-from trainprof.analysis.diagnosis.loader_change import more_workers, of_cause
-from trainprof.analysis.diagnosis.rule import Threshold
-from trainprof.analysis.diagnosis.waiting import TOO_FEW_WORKERS, WAIT_SHARE
+from trainprof.analysis.diagnosis.loader_change import WAITED_FROM, more_workers, of_cause
+from trainprof.analysis.diagnosis.waiting import TOO_FEW_WORKERS
 from trainprof.analysis.diagnosis.wording import share, span
 from trainprof.analysis.finding import Finding
 
 ID: Final = "too_few_workers"
 KEYS: Final[tuple[str, ...]] = ("data_wait", "first_batch")
-THRESHOLDS: Final = {
-    "wait_share": Threshold(WAIT_SHARE, "XProf: below it a program is not input-bound"),
-}
+THRESHOLDS: Final = WAITED_FROM
 
 
 def find(case: Case) -> Finding | None:

@@ -19,6 +19,11 @@ def share(part: float) -> str:
     return f"{part * 100:.0f} %"
 
 
+def share_of(line: HotLine) -> str:
+    """Returns what of its part a line takes."""
+    return f"{'at least ' if line.is_at_least else ''}{share(line.share)}"
+
+
 def place(line: HotLine) -> str:
     """Returns a line with its function, and the line that calls it."""
     name = f" ({line.function})" if line.function and not line.function.startswith("<") else ""
