@@ -134,7 +134,7 @@ def computing(draw: Draw) -> Case:
         f"nn.Linear({width}, 1))"
     )
     parts = Parts(
-        loader="DataLoader(samples(120 * 128), batch_size=128)",
+        loader="DataLoader(samples(50 * 512), batch_size=512)",
         model=model,
         optimizer="torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)",
         epochs=2,

@@ -223,9 +223,10 @@ class HardNegatives(torch.utils.data.Sampler):
             time.sleep({drawing_s / batch:.6f})
             yield index
 """
-    options = f"batch_size={batch}, sampler=HardNegatives(), num_workers={workers}"
+    options = f"batch_size={batch}, sampler=HardNegatives(), num_workers={workers}, "
+    options += "persistent_workers=True"
     parts = Parts(
-        loader=f"DataLoader(samples({batches * batch}), {options}, persistent_workers=True)  {HERE}",
+        loader=f"DataLoader(samples({batches * batch}), {options})  {HERE}",
         data=data,
         compute_s=compute_s,
         epochs=2,
@@ -434,6 +435,67 @@ def collections_due(draw: Draw) -> Case:
     return replace(case, no_line=True)
 
 
+def slow_optimizer(draw: Draw) -> Case:
+    """Many small parameters, updated one by one."""
+    layers, name = draw.whole(15, 50), draw.one_of(("AdamW", "Adam", "Adagrad"))
+    compute_s, style = draw.between(0.001, 0.004), draw.one_of(EVERYWHERE)
+    definitions = f"""\
+def build_deep_model():
+    layers = [build_model()[0], Device({compute_s:.6f})]
+    for _ in range({layers}):
+        layers += [nn.Linear(32, 32), nn.LayerNorm(32), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(32, 1))
+"""
+    parts = Parts(
+        loader=f"DataLoader(samples({150 * 16}), batch_size=16)",
+        definitions=definitions,
+        model="build_deep_model()",
+        optimizer=f"torch.optim.{name}(model.parameters())",
+        epochs=1,
+        update_mark=f"  {HERE}",
+    )
+    planted = f"{name} on {4 * layers + 4} parameters, {_ms(compute_s)} of a step asleep"
+    return Case("slow_optimizer", planted, style, script(style, parts), "slow_optimizer")
+
+
+def anomaly_detection(draw: Draw) -> Case:
+    """Left on from when a NaN was looked for."""
+    layers, style = draw.whole(4, 20), draw.one_of(EVERYWHERE)
+    definitions = f"""\
+def build_deep_model():
+    layers = [build_model()[0]]
+    for _ in range({layers}):
+        layers += [nn.Linear(32, 32), nn.Tanh()]
+    return nn.Sequential(*layers, nn.Linear(32, 1))
+"""
+    parts = Parts(
+        loader=f"DataLoader(samples({150 * 16}), batch_size=16)",
+        definitions=definitions,
+        model="build_deep_model()",
+        epochs=1,
+        setup="torch.set_num_threads(1)\ntorch.autograd.set_detect_anomaly(True)",
+    )
+    planted = f"on, with {layers} layers"
+    case = Case("anomaly_detection", planted, style, script(style, parts), "anomaly_detection")
+    return replace(case, no_line=True)
+
+
+def too_many_threads(draw: Draw) -> Case:
+    """Several times as many threads as cores."""
+    times, style = draw.whole(3, 12), draw.one_of(EVERYWHERE)
+    width = draw.one_of((256, 384))
+    parts = Parts(
+        loader="DataLoader(samples(100 * 256), batch_size=256)",
+        imports="import os\n",
+        model=f"nn.Sequential(nn.Linear(64, {width}), nn.Tanh(), nn.Linear({width}, 1))",
+        epochs=2,
+        setup=f"torch.set_num_threads({times} * os.cpu_count())",
+    )
+    planted = f"{times} threads for each core"
+    case = Case("too_many_threads", planted, style, script(style, parts), "torch_threads")
+    return replace(case, no_line=True)
+
+
 FAULTS: dict[str, Callable[[Draw], Case]] = {
     one.__name__: one
     for one in (
@@ -454,6 +516,9 @@ FAULTS: dict[str, Callable[[Draw], Case]] = {
         batches_by_hand,
         collections_called,
         collections_due,
+        slow_optimizer,
+        anomaly_detection,
+        too_many_threads,
     )
 }
 

@@ -73,6 +73,7 @@ class Parts:
         validation: Expression of a loader that is evaluated on `validate_every` epochs.
         accumulate: Batches for each step of the optimizer.
         setup: Statements ahead of all.
+        update_mark: Behind the optimizer's step.
         batch: Expression that makes a batch where there is no loader, `steps` of them.
     """
 
@@ -91,6 +92,7 @@ class Parts:
     validate_every: int = 1
     accumulate: int = 1
     setup: str = "torch.set_num_threads(1)"
+    update_mark: str = ""
     batch: str = ""
     steps: int = 0
 
@@ -157,8 +159,7 @@ def train(model, loader, validation=None):
 {_indented(_loop(parts, "loader"))}
 
 def main():
-    {parts.setup}
-    torch.manual_seed(0)
+{_indented(parts.setup)}    torch.manual_seed(0)
     loader = {parts.loader}
     validation = {parts.validation}
     model = {parts.model}
@@ -185,8 +186,7 @@ class Trainer:
 {_indented(_loop(parts, "self.loader"), 2)}
 
 if __name__ == "__main__":
-    {parts.setup}
-    torch.manual_seed(0)
+{_indented(parts.setup)}    torch.manual_seed(0)
     Trainer({parts.model}).fit()
 """
     return {MAIN: _module(parts, body)}
@@ -250,20 +250,20 @@ class Task:
 {_indented(parts.each_epoch or "pass", 2)}
 
 if __name__ == "__main__":
-    {parts.setup}
-    torch.manual_seed(0)
+{_indented(parts.setup)}    torch.manual_seed(0)
     Engine().fit(Task())
 """
     imports = f"{parts.imports}\nfrom engine import Engine\n"
     text = _module(parts, body, imports=imports)
-    return {MAIN: text, "engine.py": _ENGINE}
+    engine = _ENGINE.replace("optimizer.step()", f"optimizer.step(){parts.update_mark}")
+    return {MAIN: text, "engine.py": engine}
 
 
 def _several_files(parts: Parts) -> dict[str, str]:
     """The data in a module of its own, which builds the loaders too."""
     data = f"""\
 {IMPORTS}
-{_imports_of_data(parts)}
+{parts.imports}
 
 {parts.data}
 
@@ -276,8 +276,7 @@ def validation():
 """
     body = f"""\
 def main():
-    {parts.setup}
-    torch.manual_seed(0)
+{_indented(parts.setup)}    torch.manual_seed(0)
     model = {parts.model}
     optimizer = {parts.optimizer}
     loader, validation = dataset.training(), dataset.validation()
@@ -286,7 +285,8 @@ def main():
 if __name__ == "__main__":
     main()
 """
-    text = f"{IMPORTS}{parts.imports}\nimport dataset\n\n\n{_model(parts)}\n\n{parts.definitions}\n\n{body}"
+    head = f"{IMPORTS}{parts.imports}\nimport dataset\n\n\n"
+    text = f"{head}{_model(parts)}\n\n{parts.definitions}\n\n{body}"
     return {MAIN: text, "dataset.py": data}
 
 
@@ -294,8 +294,7 @@ def _accelerate(parts: Parts) -> dict[str, str]:
     loop = _loop(parts, "loader").replace("loss.backward()", "accelerator.backward(loss)")
     body = f"""\
 def main():
-    {parts.setup}
-    torch.manual_seed(0)
+{_indented(parts.setup)}    torch.manual_seed(0)
     accelerator = Accelerator(cpu=True)
     model = {parts.model}
     optimizer = {parts.optimizer}
@@ -324,10 +323,6 @@ STYLES = {
 def _module(parts: Parts, body: str, imports: str | None = None) -> str:
     above = f"{IMPORTS}{parts.imports if imports is None else imports}"
     return f"{above}\n\n{parts.data}\n\n{_model(parts)}\n\n{parts.definitions}\n\n{body}"
-
-
-def _imports_of_data(parts: Parts) -> str:
-    return parts.imports
 
 
 def _model(parts: Parts) -> str:
@@ -362,7 +357,7 @@ for epoch in range({parts.epochs}):
 
 def _step(parts: Parts) -> str:
     if parts.accumulate == 1:
-        update = "optimizer.zero_grad()\nloss.backward()\noptimizer.step()\n"
+        update = f"optimizer.zero_grad()\nloss.backward()\noptimizer.step(){parts.update_mark}\n"
     else:
         update = f"""\
 (loss / {parts.accumulate}).backward()

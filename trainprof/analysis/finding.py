@@ -15,6 +15,9 @@ OUTSIDE_STEPS: Final = (
     "slow_checkpoints",
 )
 
+# What these cost is not known, but all that is measured beside them is slowed by it.
+SLOWS_EVERYTHING: Final = ("anomaly_detection",)
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:

@@ -71,6 +71,7 @@ from trainprof.analysis.system import samples_between, system_summary
 from trainprof.analysis.system_gpus import GpuContext, energy_of
 from trainprof.analysis.system_processes import samples_by_pid, ticks_of
 from trainprof.analysis.timeline import Timeline, build_timeline
+from trainprof.analysis.torch_settings import torch_settings
 from trainprof.analysis.traffic import placements, sync_points, transfers
 from trainprof.analysis.training_part import trained_samples, training_of
 from trainprof.analysis.training_process import (
@@ -345,6 +346,7 @@ def _with_findings(
         steps=steps,
         settings=rule_settings(run.recording.section("options").get("rules")),
         full_collections=_full_collections(run.timeline),
+        torch=torch_settings(run.facts, run.sites()),
     )
     findings = diagnose(case)
     return replace(

@@ -18,6 +18,7 @@ from trainprof.probes.session import Probe
 from trainprof.probes.sync import SyncProbe
 from trainprof.probes.sync_debug import FindSyncsProbe
 from trainprof.probes.synchronize import SynchronizeProbe
+from trainprof.probes.torch_settings import TorchSettingsProbe
 from trainprof.probes.transfer import TransferProbe
 from trainprof.probes.warning_place import WarningPlaceProbe
 
@@ -35,6 +36,7 @@ def default_probes() -> list[Probe]:
         DeliveryProbe(loader),
         TransferProbe(),
         ForwardProbe(),
+        TorchSettingsProbe(),  # ahead of the next two, which tell it
         BackwardProbe(),
         OptimizerProbe(),
         SyncProbe(),

@@ -17,6 +17,7 @@ from trainprof.analysis.passes import EVALUATION, TRAINING
 from trainprof.analysis.step_noise import half_split_noise
 from trainprof.analysis.step_table import StepTable
 from trainprof.analysis.summary import Loader, RunSummary
+from trainprof.analysis.torch_settings import TorchSettings
 
 # A loader that costs less of training is not played through the model.
 _LOOKED_AT_FROM_SHARE: Final = 0.03
@@ -32,6 +33,7 @@ def build_case(
     checkpoint_site: str | None,
     settings: Mapping[str, float],
     full_collections: int = 0,
+    torch: TorchSettings | None = None,
 ) -> Case:
     """Returns what the rules look at.
 
@@ -44,6 +46,7 @@ def build_case(
         checkpoint_site: The line whose checkpoints took longest.
         settings: Thresholds that the user has set, by "rule.name".
         full_collections: How often the garbage collector walked all objects in training.
+        torch: How it was set, None where nothing is known.
     """
     here = [one for one in summary.loaders if one.thread == "training"]
     exposed = _exposed_share(summary, training)
@@ -65,6 +68,7 @@ def build_case(
         steps=steps,
         settings=settings,
         full_collections=full_collections,
+        torch=torch or TorchSettings(),
     )
 
 
