@@ -126,9 +126,9 @@ def slow_samples(draw: Draw) -> Case:
     """One sample in some hundred takes so long that the buffer runs dry."""
     share, compute_s, batch = draw.between(0.12, 0.6), 0.006, 4
     workers, every = draw.one_of((2, 1, 3)), draw.one_of((20, 30))
-    period_s = every * compute_s
+    step_s = compute_s + HANDING_OVER_S
     # What is buffered hides the beginning.
-    late_s = period_s * share / (1 - share) + 2 * workers * compute_s
+    late_s = every * step_s * share / (1 - share) + 2 * workers * step_s
     style, batches = draw.one_of(WITH_GUARD + EVERYWHERE), every * draw.whole(3, 4)
     work = f"time.sleep({late_s:.6f} if index % {every * batch} == 37 else 0.0005)"
     parts = Parts(

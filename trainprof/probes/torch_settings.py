@@ -12,6 +12,8 @@ from trainprof.record.schema import Topic
 
 # Who looks for a NaN turns it on for a few passes; so many are a habit.
 _ANOMALOUS_PASSES: Final = 20
+# A script may make a new one for each task.
+_MOST_OPTIMIZERS: Final = 8
 
 
 class TorchSettingsProbe:
@@ -20,7 +22,7 @@ class TorchSettingsProbe:
     name = "torch_settings"
 
     def __init__(self) -> None:
-        self._passes = 0
+        self._passes = self._optimizers = 0
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._torch, self._session = torch, session
@@ -30,6 +32,9 @@ class TorchSettingsProbe:
         session.at_anomalous_backward = patcher.guarded(self._anomalous_backward)
 
     def _first_step(self, optimizer: Any) -> None:
+        self._optimizers += 1
+        if self._optimizers > _MOST_OPTIMIZERS:
+            return
         facts: dict[str, object] = {"torch_threads": self._torch.get_num_threads()}
         if not self._mode_depth() and self._is_looped(optimizer):
             facts["looped_optimizer"] = {
