@@ -19,9 +19,9 @@ from typing import Final
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.plain import unmeasured_finding
 from trainprof.analysis.diagnosis.rule import Threshold
-from trainprof.analysis.diagnosis.wording import share
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.verdict import COMPUTE_KEYS
+from trainprof.analysis.verdict_level import percent
 
 ID: Final = "anomaly_detection"
 KEYS: Final[tuple[str, ...]] = ("forward", "backward")
@@ -38,7 +38,7 @@ def find(case: Case) -> Finding | None:
     return unmeasured_finding(
         ID,
         "torch's anomaly detection is on: forward and backward, "
-        f"{share(part)} of training, are slowed by it, and so is what is measured here",
+        f"{percent(part)} of training, are slowed by it, and so is what is measured here",
         site=None,
         advice="take out torch.autograd.set_detect_anomaly(True) or detect_anomaly()",
         evidence={"computing_share": part},

@@ -10,7 +10,7 @@ from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.waiting import WAIT_SHARE
 from trainprof.analysis.diagnosis.wording import place, share_of
-from trainprof.analysis.finding import Finding
+from trainprof.analysis.finding import LOADER_ID, Finding
 from trainprof.analysis.pipeline import Setting
 
 # What all of them have in common.
@@ -77,6 +77,7 @@ def finding(
     """Returns a finding about a loader, with the numbers that all of them rest on."""
     measured, loader = fed.measured, fed.loader
     numbers = {
+        LOADER_ID: loader.id,
         "wait_share": fed.wait_share,
         "wait_total_s": loader.wait_total_s,
         "wait_per_batch_s": None if measured is None else measured.wait_s,

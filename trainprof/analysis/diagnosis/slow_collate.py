@@ -35,8 +35,9 @@ from trainprof.analysis.diagnosis.waiting import (
     collate_share,
     without_collate,
 )
-from trainprof.analysis.diagnosis.wording import share, span
+from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.finding import Finding
+from trainprof.analysis.verdict_level import percent
 
 ID: Final = "slow_collate"
 KEYS: Final[tuple[str, ...]] = ("data_wait", "first_batch")
@@ -57,7 +58,7 @@ def find(case: Case) -> Finding | None:
         return None
     title = (
         f"putting samples together takes {span(part * made.mean)} of the {span(made.mean)} that a "
-        f"batch is made in, {share(part)}; training waits {share(fed.wait_share)} of its time"
+        f"batch is made in, {percent(part)}; training waits {percent(fed.wait_share)} of its time"
     )
     return finding(
         case,

@@ -20,8 +20,9 @@ from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.gains import Gain, of_python
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
-from trainprof.analysis.diagnosis.wording import share, span
+from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.finding import Finding
+from trainprof.analysis.verdict_level import percent
 
 ID: Final = "slow_optimizer"
 KEYS: Final[tuple[str, ...]] = ("optimizer",)
@@ -58,7 +59,7 @@ def find(case: Case) -> Finding | None:
     return plain_finding(
         ID,
         f"{looped.name} changes {looped.tensors} parameters one by one: {span(spent_s)}, "
-        f"{share(part)} of training",
+        f"{percent(part)} of training",
         gain,
         site=looped.site,
         advice=f"torch.optim.{looped.name}(..., fused=True)",

@@ -26,9 +26,10 @@ from trainprof.analysis.diagnosis.waiting import (
     SLOW_SAMPLES_SHARE,
     like_the_usual,
 )
-from trainprof.analysis.diagnosis.wording import share, span
+from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.loader_troubles import unusual_samples
+from trainprof.analysis.verdict_level import percent
 from trainprof.analysis.worker_totals import known
 
 ID: Final = "slow_samples"
@@ -53,7 +54,7 @@ def find(case: Case) -> Finding | None:
     name = "one" if index is None else f"dataset[{index:.0f}]"
     title = (
         f"a few slow samples hold up all batches behind them: {name} takes {span(slowest_s)}, "
-        f"{slowest_s / typical_s:.0f} x a typical one; training waits {share(fed.wait_share)} of "
+        f"{slowest_s / typical_s:.0f} x a typical one; training waits {percent(fed.wait_share)} of "
         "its time"
     )
     indices = [known(sample.get("index")) for sample in slow]

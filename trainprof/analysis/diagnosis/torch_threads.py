@@ -22,9 +22,9 @@ from typing import Final
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.plain import unmeasured_finding
 from trainprof.analysis.diagnosis.rule import Threshold
-from trainprof.analysis.diagnosis.wording import share
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.verdict import COMPUTE_KEYS
+from trainprof.analysis.verdict_level import percent
 
 ID: Final = "torch_threads"
 KEYS: Final[tuple[str, ...]] = ("forward", "backward", "optimizer")
@@ -48,7 +48,7 @@ def find(case: Case) -> Finding | None:
     return unmeasured_finding(
         ID,
         f"torch computes with {threads} threads on {cores:.3g} core{'' if cores == 1 else 's'}: "
-        f"they wait for each other in forward, backward and optimizer, {share(part)} of training",
+        f"they wait for each other in forward, backward and optimizer, {percent(part)} of training",
         site=None,
         advice=f"torch.set_num_threads({usable:.0f}), or OMP_NUM_THREADS={usable:.0f}",
         evidence={
