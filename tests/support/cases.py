@@ -10,12 +10,14 @@ from support import summaries
 
 from trainprof.analysis.diagnosis.building import build_case
 from trainprof.analysis.diagnosis.case import Case
+from trainprof.analysis.loader_bounds import model_of
 from trainprof.analysis.pipeline import PipelineInputs, Setting
 from trainprof.analysis.pipeline_model import simulate
 from trainprof.analysis.pipeline_scenario import Interval, pipelines_of
 from trainprof.analysis.steady import Steady
 from trainprof.analysis.step_table import StepTable
 from trainprof.analysis.summary import LEDGER_KEYS, Loader, RunSummary
+from trainprof.analysis.torch_settings import TorchSettings
 
 STEPS = 200
 
@@ -37,6 +39,8 @@ class Planted:
         start_s: float = 0.0,
         role: str = "training",
         slow_every: int | None = None,
+        cold_passes: int = 0,
+        collate: float | None = None,
         **more: Any,
     ) -> None:
         """
@@ -46,12 +50,16 @@ class Planted:
             start_s: Until workers are up, in each pass.
             role: What the loader is for.
             slow_every: Of so many batches one takes twenty times as long.
+            cold_passes: After so many a batch takes a hundredth.
+            collate: Share of a fetch that is the user's collate function's; None: it is torch's.
             more: Of the model's inputs.
         """
         n = STEPS // passes * passes
         fetches = np.full(n, fetch_s)
         if slow_every is not None:
             fetches[slow_every // 2 :: slow_every] *= 20
+        if cold_passes:
+            fetches[cold_passes * (n // passes) :] /= 100
         self.inputs = PipelineInputs(
             setting=Setting(workers, is_persistent=is_persistent),
             batches=n // passes,
@@ -93,6 +101,15 @@ class Planted:
         )
         if slow_every is not None:
             self._with_slow_samples(fetch_s, slow_every)
+        if collate is not None:
+            self._with_collate(collate)
+
+    def _with_collate(self, share: float) -> None:
+        assert self.loader.fetch is not None
+        made_s = float(self.inputs.fetch_s.sum())
+        parts = {"dataset_s": (1 - share) * made_s, "collate_s": share * made_s}
+        fetch = replace(self.loader.fetch, **parts)
+        self.loader = replace(self.loader, fetch=fetch, collate_site="data.py:30")
 
     def _with_slow_samples(self, fetch_s: float, slow_every: int) -> None:
         assert self.loader.fetch is not None
@@ -108,6 +125,7 @@ def case_of(
     steady_steps: int = STEPS,
     drift: float = 0.0,
     settings: dict[str, float] | None = None,
+    torch: TorchSettings | None = None,
     **changes: Any,
 ) -> Case:
     """Returns a run of these loaders.
@@ -118,6 +136,7 @@ def case_of(
         steady_steps: How many.
         drift: By how much the second half's steps are slower.
         settings: Thresholds that the user has set.
+        torch: How it was set.
         changes: Of the summary.
     """
     training = dict.fromkeys(LEDGER_KEYS, 0.0) | (parts or {})
@@ -135,10 +154,11 @@ def case_of(
         summary,
         training_s=training_s,
         training=training,
-        inputs_of=inputs.get,
+        known_of=lambda number: model_of(inputs.get(number)),
         steps=_steps(training_s / STEPS, drift),
         checkpoint_site="train.py:70",
         settings=settings or {},
+        torch=torch,
     )
 
 

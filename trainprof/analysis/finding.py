@@ -7,6 +7,8 @@ from typing import Any, Final
 
 # Among the evidence: how many times faster training would be, most likely, or at most.
 LIKELY: Final = "likely_speedup"
+# Likewise: the loader that a finding is about.
+LOADER_ID: Final = "loader_id"
 # Findings of what lies outside of steady steps.
 OUTSIDE_STEPS: Final = (
     "worker_restart",
@@ -14,6 +16,9 @@ OUTSIDE_STEPS: Final = (
     "slow_validation",
     "slow_checkpoints",
 )
+
+# What these cost is not known, but all that is measured beside them is slowed by it.
+SLOWS_EVERYTHING: Final = ("anomaly_detection",)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,31 +3,67 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 import numpy as np
 
 from trainprof.analysis.passes import EVALUATION, TRAINING
-from trainprof.analysis.pipeline import Bound, PipelineInputs, measured_rates, predict
+from trainprof.analysis.pipeline import (
+    Bound,
+    PipelineInputs,
+    Prediction,
+    Rates,
+    measured_rates,
+    predict,
+)
 from trainprof.analysis.steady import MIN_STEADY_STEPS
 from trainprof.analysis.summary import Loader, LoaderBound
 
 # The model plays each batch several times; means of more say no more about what bounds a loader.
 MAX_BATCHES: Final = 1_000
 MAX_LOADERS: Final = 4
-# A model that is further from what was measured is not one of this run.
+# Of the measured step to the model's.
 LARGEST_DEVIATION: Final = 1.5
 
 
+@dataclass(frozen=True, slots=True)
+class LoaderModel:
+    """A loader's recording, and the pipeline model of it, which meets the pace that was measured.
+
+    Attributes:
+        inputs: What the recording tells, shortened.
+        measured: Steps and waits as recorded, in the model's windows.
+        now: The model's, of the setting that was recorded.
+    """
+
+    inputs: PipelineInputs
+    measured: Rates
+    now: Prediction
+
+
+def model_of(recorded: PipelineInputs | None) -> LoaderModel | None:
+    """None where the model does not apply: too few batches, or another pace than was measured."""
+    if recorded is None or len(recorded.fetch_s) < MIN_STEADY_STEPS:
+        return None
+    inputs = shortened(recorded)
+    measured, now = measured_rates(inputs), predict(inputs)
+    if measured is None or not 0 < now.step_s.mid < np.inf:
+        return None
+    # A model that is further from what was measured is not one of this run.
+    if not 1 / LARGEST_DEVIATION <= measured.step_s / now.step_s.mid <= LARGEST_DEVIATION:
+        return None
+    return LoaderModel(inputs, measured, now)
+
+
 def with_bounds(
-    loaders: list[Loader], inputs_of: Callable[[int], PipelineInputs | None]
+    loaders: list[Loader], known_of: Callable[[int], LoaderModel | None]
 ) -> list[Loader]:
     """Returns the loaders, those that were waited for most with what bounds them.
 
     Args:
         loaders: All of the run.
-        inputs_of: Returns what the recording tells of a loader, by its id.
+        known_of: Returns the model of a loader, by its id.
     """
     eligible = [
         one
@@ -35,23 +71,14 @@ def with_bounds(
         if one.role in (TRAINING, EVALUATION) and one.iterations >= MIN_STEADY_STEPS
     ]
     ranked = sorted(eligible, key=lambda one: (one.role != TRAINING, -one.wait_total_s))
-    bounds = {one.id: _bound_of(inputs_of(one.id)) for one in ranked[:MAX_LOADERS]}
+    bounds = {one.id: _bound_of(known_of(one.id)) for one in ranked[:MAX_LOADERS]}
     return [replace(one, bound=bounds.get(one.id)) for one in loaders]
 
 
-def _bound_of(inputs: PipelineInputs | None) -> LoaderBound | None:
-    """None where the model does not apply: too few batches, or another pace than was measured."""
-    if inputs is None or len(inputs.fetch_s) < MIN_STEADY_STEPS:
+def _bound_of(model: LoaderModel | None) -> LoaderBound | None:
+    if model is None:
         return None
-    inputs = shortened(inputs)
-    measured = measured_rates(inputs)
-    predicted = predict(inputs)
-    step_s = predicted.step_s.mid
-    if measured is None or not 0 < step_s < np.inf:
-        return None
-    if not 1 / LARGEST_DEVIATION <= measured.step_s / step_s <= LARGEST_DEVIATION:
-        return None
-    return _told(predicted.bound, step_s, measured.step_s)
+    return _told(model.now.bound, model.now.step_s.mid, model.measured.step_s)
 
 
 def _told(bound: Bound, step_s: float, measured_step_s: float) -> LoaderBound:

@@ -106,7 +106,7 @@ def _loader_of(
     of_loader = details[details["site"] == p.loader]
     delivery = delivery_of(of_loader[of_loader["kind"] == Kind.NEXT_PARTS], calls)
     pinned = details[details["kind"] == Kind.PIN]
-    site = facts.get("site")
+    site, collate = facts.get("site"), facts.get("collate_site")
     return Loader(
         id=p.loader,
         site=sites[site if isinstance(site, int) else 0],
@@ -144,6 +144,7 @@ def _loader_of(
             slow_samples=making.slow_samples,
         ),
         thread="training" if on_training_thread else "other",
+        collate_site=sites[collate] if isinstance(collate, int) else None,
         hot_lines=lines_of_making(fetches.rows(fetches.loader == p.loader), making.looks),
     )
 

@@ -19,8 +19,9 @@ from trainprof.record.schema import FETCHED, Kind, LookFlag, Topic
 # Fewer looks say little about a part of the run.
 MIN_LOOKS: Final = 8
 # Of the moments at which a look was wanted: where fewer could be taken, those that could are no
-# fair sample of the others.
-MIN_KNOWN_SHARE: Final = 0.5
+# fair sample of the others, and tell only what a line takes at least; or nothing.
+FAIR_KNOWN_SHARE: Final = 0.5
+MIN_KNOWN_SHARE: Final = 1 / 3
 SHOWN_FROM_SHARE: Final = 0.05
 _SHOWN_LINES: Final = 5
 MAKING: Final = "making batches"
@@ -190,6 +191,8 @@ def _lines(part: str, stacks: Counter[Stack], asked: int, seconds: float | None)
     known = stacks.total()
     if asked < MIN_LOOKS or known < MIN_KNOWN_SHARE * asked:
         return []
+    is_at_least = known < FAIR_KNOWN_SHARE * asked
+    counted = asked if is_at_least else known
     by_function: dict[tuple[str, str], Counter[str]] = {}
     callers: dict[tuple[str, str], Counter[tuple[str, ...]]] = {}
     for frames, count in stacks.items():
@@ -202,7 +205,7 @@ def _lines(part: str, stacks: Counter[Stack], asked: int, seconds: float | None)
     found = []
     for key, lines in by_function.items():
         met = lines.total()
-        share = met / known
+        share = met / counted
         if share >= SHOWN_FROM_SHARE:
             [(site, _)], [(called_from, _)] = lines.most_common(1), callers[key].most_common(1)
             found.append(
@@ -214,6 +217,7 @@ def _lines(part: str, stacks: Counter[Stack], asked: int, seconds: float | None)
                     looks=met,
                     share=share,
                     seconds=None if seconds is None else share * seconds,
+                    is_at_least=is_at_least,
                 )
             )
     return sorted(found, key=lambda line: -line.share)[:_SHOWN_LINES]

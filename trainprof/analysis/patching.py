@@ -41,7 +41,8 @@ def patch(finding: Finding, path: str, source: str, *, loader_class: str = "Data
         NotMechanical: If the change is more than setting arguments, or the call is not found.
     """
     line = _line_of(finding)
-    edits = list(_edits(source, line, finding.change, loader_class))
+    optimizer = str(finding.evidence.get("optimizer", ""))
+    edits = list(_edits(source, line, finding.change, (loader_class, optimizer)))
     changed = _applied(source, edits)
     ast.parse(changed)
     lines = difflib.unified_diff(
@@ -62,14 +63,27 @@ def _line_of(finding: Finding) -> int:
     return int(line)
 
 
-def _edits(source: str, line: int, change: Mapping[str, Any], loader_class: str) -> Iterator[_Edit]:
+def _edits(
+    source: str, line: int, change: Mapping[str, Any], classes: tuple[str, str]
+) -> Iterator[_Edit]:
+    """Yields the edits of a change.
+
+    Args:
+        source: Of a file.
+        line: Of the call that is to change; of an optimizer's step, where the optimizer is to.
+        change: Arguments.
+        classes: Of the loader, and of the optimizer.
+    """
+    loader_class, optimizer_class = classes
     try:
         tree = ast.parse(source)
     except SyntaxError as error:
         raise NotMechanical(f"the file does not parse: {error.msg}") from None
     of_loader = {name: value for name, value in change.items() if name in LOADER_ARGUMENTS}
     of_copy = {name: value for name, value in change.items() if name not in LOADER_ARGUMENTS}
-    if of_copy:
+    if "fused" in change:
+        yield from _set(source, _only_call(tree, optimizer_class), change)
+    elif of_copy:
         yield from _set(source, _call(tree, line, _COPYING), of_copy)
     elif of_loader:
         yield from _set(source, _call(tree, line, (loader_class, "DataLoader")), of_loader)
@@ -87,6 +101,16 @@ def _call(tree: ast.AST, line: int, names: tuple[str, ...]) -> ast.Call:
     if not found:
         raise NotMechanical(f"line {line} holds no call of {names[0]}")
     return max(found, key=lambda node: (node.lineno, node.col_offset))
+
+
+def _only_call(tree: ast.AST, name: str) -> ast.Call:
+    """Returns the call of `name`, which is made in one place."""
+    found = [
+        node for node in ast.walk(tree) if isinstance(node, ast.Call) and _name(node.func) == name
+    ]
+    if len(found) != 1:
+        raise NotMechanical(f"{name} is made in {len(found) or 'no'} places of this file")
+    return found[0]
 
 
 def _name(function: ast.expr) -> str:

@@ -32,6 +32,8 @@ _FEWEST_BLOCKS: Final = 6
 _UNLIKE: Final = 0.1
 _SEED: Final = 20_261_121  # the same runs give the same interval
 _NORMAL: Final = 1.959964
+# Of a half's steps: so many may have met something that others did not.
+_SLOWEST_SHARE: Final = 0.1
 
 
 def block_length(steps: Floats, *, cycle: int = 1) -> int:
@@ -113,6 +115,27 @@ class Resampling:
     def standard_error(self) -> float:
         """Returns that of the mean step, in the steps' unit."""
         return float(self.means(self._steps).std())
+
+
+def half_split_noise(steps: Floats) -> float:
+    """Returns by how much the two halves of a run differ, as a share of their mean.
+
+    The slowest steps of each half are left out: a few samples or checkpoints that take long are no
+    noise, and they fall into one half or the other by chance.
+
+    Args:
+        steps: Durations in order of time, shape (n,).
+    """
+    if len(steps) < 2:
+        return 0.0
+    first, second = (_mean_of_most(half) for half in np.array_split(steps, 2))
+    middle = (first + second) / 2
+    return abs(first - second) / middle if middle > 0 else 0.0
+
+
+def _mean_of_most(steps: Floats) -> float:
+    kept = max(int(len(steps) * (1 - _SLOWEST_SHARE)), 1)
+    return float(np.sort(steps)[:kept].mean())
 
 
 def half_split_drift(steps: Floats, *, cycle: int = 1) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Final
 
 import numpy as np
@@ -32,7 +33,7 @@ from trainprof.analysis.gpu_usage import phases_of
 from trainprof.analysis.inner_runs import inner_runs
 from trainprof.analysis.ledger import Attribution, attribute, ledger, loop_seconds
 from trainprof.analysis.line_times import has_timed_functions, line_cost
-from trainprof.analysis.loader_bounds import shortened, with_bounds
+from trainprof.analysis.loader_bounds import LoaderModel, model_of, shortened, with_bounds
 from trainprof.analysis.loaders import BatchMaking, loaders_of
 from trainprof.analysis.looks import (
     LineNames,
@@ -71,6 +72,7 @@ from trainprof.analysis.system import samples_between, system_summary
 from trainprof.analysis.system_gpus import GpuContext, energy_of
 from trainprof.analysis.system_processes import samples_by_pid, ticks_of
 from trainprof.analysis.timeline import Timeline, build_timeline
+from trainprof.analysis.torch_settings import torch_settings
 from trainprof.analysis.traffic import placements, sync_points, transfers
 from trainprof.analysis.training_part import trained_samples, training_of
 from trainprof.analysis.training_process import (
@@ -245,7 +247,7 @@ def _summary(run: _Analysed) -> _Shown:
     timeline, recording, facts = run.timeline, run.recording, run.facts
     window, sites = timeline.window, run.sites()
     # First of all: of long runs the fetches and the ledger's tables would not fit side by side.
-    loaders, samples, inputs_of = _loaders(run)
+    loaders, samples, known_of = _loaders(run)
     attribution = attribute(
         timeline.events,
         timeline.nesting,
@@ -334,7 +336,7 @@ def _summary(run: _Analysed) -> _Shown:
         found_syncs=found_syncs,
         faults=faults_of(recording, run.origin_ns),
     )
-    case = _case(summary, evidence, steps, inputs_of, run)
+    case = _case(summary, evidence, steps, known_of, run)
     return _Shown(summary if case is None else _with_findings(summary, case), evidence, case)
 
 
@@ -342,7 +344,7 @@ def _case(
     summary: RunSummary,
     evidence: Evidence,
     steps: StepTable,
-    inputs_of: Callable[[int], PipelineInputs | None],
+    known_of: Callable[[int], LoaderModel | None],
     run: _Analysed,
 ) -> Case | None:
     """None where lines were timed or devices waited for: that slows parts, and not alike."""
@@ -352,11 +354,12 @@ def _case(
         summary,
         training_s=evidence.training_s,
         training=evidence.training,
-        inputs_of=inputs_of,
+        known_of=known_of,
         checkpoint_site=evidence.checkpoint_site,
         steps=steps,
         settings=rule_settings(run.recording.section("options").get("rules")),
         full_collections=_full_collections(run.timeline),
+        torch=torch_settings(run.facts, run.sites()),
     )
 
 
@@ -432,8 +435,8 @@ def _exit(recording: Recording) -> Exit:
 
 def _loaders(
     run: _Analysed,
-) -> tuple[list[Loader], int | None, Callable[[int], PipelineInputs | None]]:
-    """Returns the loaders, how many samples were trained on, and the model's inputs by loader."""
+) -> tuple[list[Loader], int | None, Callable[[int], LoaderModel | None]]:
+    """Returns the loaders, how many samples were trained on, and the model of each by its id."""
     timeline, making = run.timeline, _batch_making(run)
     loaders = loaders_of(
         timeline.passes, timeline.on_thread, timeline.all_events, making, run.facts, run.sites()
@@ -443,7 +446,8 @@ def _loaders(
     inputs = {one.id: _pipeline_inputs(run, making, one.id) for one in costliest}
     known = {number: shortened(one) for number, one in inputs.items() if one is not None}
     samples = trained_samples(timeline, making.fetches, run.facts)
-    return with_bounds(loaders, known.get), samples, known.get
+    known_of = cache(lambda number: model_of(known.get(number)))
+    return with_bounds(loaders, known_of), samples, known_of
 
 
 def _batch_making(run: _Analysed) -> BatchMaking:

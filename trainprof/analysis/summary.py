@@ -259,7 +259,8 @@ class Loader:
 
     `bound` is None where the pipeline model does not apply. Of `receive_s`, `receive_cpu_s` is what
     the training process itself worked; the rest it waited, mostly for the worker to let go.
-    `hot_lines` are those that the making of its batches goes to.
+    `hot_lines` are those that the making of its batches goes to. `collate_site` is where the user's
+    own collate function begins, None where it is a library's.
     """
 
     id: int
@@ -293,6 +294,7 @@ class Loader:
     receive_cpu_s: float | None = None
     is_iterable: bool | None = None
     hot_lines: list[HotLine] = field(default_factory=list)
+    collate_site: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -494,6 +496,7 @@ class HotLine:
         looks: How many met it.
         share: Of the part.
         seconds: That share of the part's time; None where that is not known.
+        is_at_least: It may be more: at most moments nobody could look.
     """
 
     part: str
@@ -503,6 +506,7 @@ class HotLine:
     looks: int
     share: float
     seconds: float | None
+    is_at_least: bool = False
 
 
 @dataclass(frozen=True, slots=True)

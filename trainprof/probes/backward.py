@@ -21,6 +21,8 @@ class BackwardProbe:
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         emit, now = session.emit, session.phase_now
         kind = int(Kind.BACKWARD)
+        is_anomaly_enabled = getattr(torch, "is_anomaly_enabled", lambda: False)
+        note_anomaly = session.at_anomalous_backward
 
         def make(original: Wrapped) -> Wrapped:
             def _engine_run_backward(*args: Any, **kwargs: Any) -> Any:
@@ -32,6 +34,8 @@ class BackwardProbe:
                     raise
                 finally:
                     emit(kind, start, now())
+                    if is_anomaly_enabled():
+                        note_anomaly()
 
             return _engine_run_backward
 

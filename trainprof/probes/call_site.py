@@ -11,11 +11,14 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, Final
 
 from trainprof.record.event_log import EventLog
 from trainprof.record.schema import Topic
 from trainprof.record.site_name import site_name
+
+# No instruction of a frame: `f_lasti` is -1 before the first.
+_BEFORE_ALL: Final = -2
 
 
 class CallSites:
@@ -63,18 +66,29 @@ class CallSites:
         key = (id(code), frame.f_lasti)
         number = self._known.get(key)
         if number is None:
-            self._judged.append(code)
-            file = code.co_filename
-            if not file.startswith("<"):
-                file = os.path.join(self._cwd, file)
-            text = json.dumps([file, _line_of(frame), code.co_name], ensure_ascii=True)
-            number = self._known[key] = self._log.define(Topic.SITE, text)
+            number = self._known[key] = self._define(code, _line_of(frame))
         return number
 
     def shown(self, number: int) -> str:
         """Returns a site as the report shows it: `file.py:41`."""
         text = self._log.text_of(number)
         return site_name(json.loads(text) if text is not None else None, self._cwd)
+
+    def beginning_of(self, code: CodeType) -> int:
+        """Returns the site id of the line that a function's definition begins at."""
+        key = (id(code), _BEFORE_ALL)
+        number = self._known.get(key)
+        if number is None:
+            number = self._known[key] = self._define(code, code.co_firstlineno)
+        return number
+
+    def _define(self, code: CodeType, line: int) -> int:
+        self._judged.append(code)
+        file = code.co_filename
+        if not file.startswith("<"):
+            file = os.path.join(self._cwd, file)
+        text = json.dumps([file, line, code.co_name], ensure_ascii=True)
+        return self._log.define(Topic.SITE, text)
 
     def is_user_file(self, file: str) -> bool:
         """Tells the same of a file that code stands in."""

@@ -21,6 +21,7 @@ from trainprof.probes.session import Probe
 from trainprof.probes.sync import SyncProbe
 from trainprof.probes.sync_debug import FindSyncsProbe
 from trainprof.probes.synchronize import SynchronizeProbe
+from trainprof.probes.torch_settings import TorchSettingsProbe
 from trainprof.probes.transfer import TransferProbe
 from trainprof.probes.warning_place import WarningPlaceProbe
 
@@ -49,6 +50,7 @@ def default_probes(trial: Mapping[str, Any] | None = None) -> list[Probe]:
         DeliveryProbe(loader),
         TransferProbe(),
         ForwardProbe(),
+        TorchSettingsProbe(),  # ahead of the next two, which tell it
         BackwardProbe(),
         OptimizerProbe(),
         SyncProbe(),

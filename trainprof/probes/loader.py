@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import sys
 import weakref
 from collections.abc import Callable
-from types import FrameType, ModuleType
+from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 from trainprof.probes.call_site import LoaderBirthplaces
@@ -217,6 +218,7 @@ class LoaderProbe:
             serial = facts["serial"] = self._take_serial(site)
             facts["dataset_number"] = self._dataset_number(site, getattr(loader, "dataset", None))
             facts["site"] = site
+            facts["collate_site"] = self._collate_site(getattr(loader, "collate_fn", None))
             number = self._session.log.define(Topic.LOADER, json.dumps(facts, default=str))
             self._site_of[number] = site
             self._numbers[loader_key] = number
@@ -233,6 +235,17 @@ class LoaderProbe:
         serial = next(number for number in itertools.count(1) if number not in taken)
         taken[serial] = None
         return serial
+
+    def _collate_site(self, function: Any) -> int | None:
+        """Returns the place of a collate function that the script's author wrote, else None."""
+        while isinstance(function, functools.partial):
+            function = function.func
+        code = getattr(function, "__code__", None)
+        if code is None and callable(function):  # an object of the script's
+            code = getattr(type(function).__call__, "__code__", None)
+        if not isinstance(code, CodeType) or not self._session.sites.is_user_code(code):
+            return None
+        return self._session.sites.beginning_of(code)
 
     def _dataset_number(self, site: int, dataset: Any) -> int | None:
         """Tells datasets apart that are loaded by one line; None where it cannot be known.

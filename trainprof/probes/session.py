@@ -45,6 +45,8 @@ class Session:
         accelerator: What knows the devices in use, where a probe has to.
         look_here: To be called by a thread that computes or makes batches, at the first: it is
             looked at from then on.
+        at_first_step: To be called with an optimizer that has made its first step.
+        at_anomalous_backward: To be called after a backward pass under anomaly detection.
         device_was_waited_for: To be called when the script has waited for one, where that matters.
         at_end: Called as the process comes to its end, if it comes that far.
         options: What the command line orders, as launch/options.py tells the tracee.
@@ -65,6 +67,8 @@ class Session:
         self.mark_copy_end: Callable[[int], None] | None = None
         self.accelerator: Accelerator | None = None
         self.look_here: Callable[[], None] = _nothing
+        self.at_first_step: Callable[[Any], None] = _nothing_with
+        self.at_anomalous_backward: Callable[[], None] = _nothing
         self.device_was_waited_for: Callable[[], None] | None = None
         self.at_end: list[Callable[[], None]] = []
         self.emit = log.emit
@@ -132,6 +136,10 @@ class Session:
         self.log.note(
             Topic.PROBE_FAILED, {"probe": probe, "error": f"{type(error).__name__}: {error}"}
         )
+
+
+def _nothing_with(_: object) -> None:
+    return
 
 
 def _nothing() -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
+from trainprof.analysis.finding import LOADER_ID
 from trainprof.analysis.limit_names import (
     BLOCKED,
     COMPUTE,
@@ -60,7 +61,17 @@ class Advice:
 
 
 def advice(loader: Loader, summary: RunSummary) -> Advice:
-    """Returns what bounds a loader, as far as the pipeline model tells."""
+    """Returns what bounds a loader, as far as the pipeline model tells, and what to try.
+
+    Where something was found of it that goes first: one page gives one piece of advice.
+    """
+    told = _by_the_model(loader, summary)
+    found = (one for one in summary.findings if one.evidence.get(LOADER_ID) == loader.id)
+    first = next(found, None)
+    return replace(told, next=first.advice) if first is not None and told.next else told
+
+
+def _by_the_model(loader: Loader, summary: RunSummary) -> Advice:
     bound, fetch = loader.bound, loader.fetch
     if bound is None:
         return Advice()

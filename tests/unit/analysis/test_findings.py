@@ -22,6 +22,7 @@ from trainprof.analysis.diagnosis.together import together
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.pipeline_scenario import Interval
 from trainprof.analysis.summary import Device, HotLine, SyncPoint
+from trainprof.analysis.torch_settings import LoopedOptimizer, TorchSettings
 
 
 def found(case: Case) -> list[str]:
@@ -92,6 +93,46 @@ def test_a_few_slow_samples_are_named() -> None:
     assert finding.id == "slow_samples"
     assert "dataset[0]" in finding.title
     assert finding.evidence["slow_indices"] == list(range(STEPS // 40))
+
+
+def test_slow_samples_are_named_beside_what_handing_over_costs() -> None:
+    # A batch is late now and then; that each takes 2 ms to be taken over is no matter of samples.
+    handed_over = {"receive_s": Interval.exactly(0.002), "delivery_s": 0.002}
+    planted = Planted(workers=2, fetch_s=0.006, compute_s=0.006, slow_every=40, **handed_over)
+    assert found(case_of(planted)) == ["slow_samples"]
+
+
+def test_a_collate_function_that_takes_most_of_a_batch() -> None:
+    planted = Planted(fetch_s=0.03, running=1.0, compute_s=0.02, collate=0.8)
+    finding = only(case_of(planted))
+    assert (finding.id, finding.site) == ("slow_collate", "data.py:30")
+    assert finding.evidence["collate_per_batch_s"] == pytest.approx(0.024)
+    assert finding.predicted_speedup is not None
+    assert finding.predicted_speedup[1] == pytest.approx(0.05 / 0.026, rel=0.25)
+    assert any("num_workers=" in sentence for sentence in finding.also)
+    # Whoever takes more than the dataset has is the function, or called by it.
+    lines = [replace(hot_line("making batches", share), site="data.py:33") for share in (0.7, 0.15)]
+    named = {}
+    for line in lines:
+        planted.loader = replace(planted.loader, hot_lines=[line])
+        named[line.share] = only(case_of(planted)).site
+    assert named == {0.7: "data.py:33", 0.15: "data.py:30"}
+
+
+@pytest.mark.parametrize("collate", [0.3, None])
+def test_a_collate_function_that_does_little_or_is_torchs_own(collate: float | None) -> None:
+    planted = Planted(fetch_s=0.03, running=1.0, compute_s=0.02, collate=collate)
+    assert found(case_of(planted)) == ["serial_loading"]
+    in_time = Planted(workers=2, fetch_s=0.01, compute_s=0.02, collate=0.9)
+    assert found(case_of(in_time)) == []
+
+
+def test_a_wait_of_the_first_pass_alone_is_over() -> None:
+    cold = Planted(fetch_s=0.01, compute_s=0.01, passes=5, cold_passes=1)
+    assert cold.loader.wait_total_s > 0.1 * float(cold.step_s.sum())
+    assert found(case_of(cold)) == []
+    still = Planted(fetch_s=0.01, compute_s=0.01, passes=5, cold_passes=4)
+    assert found(case_of(still)) == ["serial_loading"]
 
 
 def test_receiving_is_not_blamed_on_workers() -> None:
@@ -442,3 +483,70 @@ def test_collections_that_the_loop_asks_for_are_told_from_pythons_own() -> None:
     )
     assert "gc.freeze()" in only(replace(case, full_collections=4)).advice
     assert only(replace(case, full_collections=STEPS)).advice.startswith("take gc.collect() out")
+
+
+def looped(name: str = "AdamW") -> TorchSettings:
+    return TorchSettings(threads=1, looped=[LoopedOptimizer(name, 120, "train.py:60")])
+
+
+def test_an_optimizer_that_could_be_fused() -> None:
+    healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
+    finding = only(case_of(healthy, parts={"optimizer": 1.0}, torch=looped()))
+    assert (finding.id, finding.site, finding.change) == (
+        "slow_optimizer",
+        "train.py:60",
+        {"fused": True},
+    )
+    # A third of training, of which 0.7 to 0.9 were seen to go.
+    low, high = finding.predicted_speedup or (0.0, 0.0)
+    assert low == pytest.approx(1 / (1 - 0.7 / 3), rel=0.05)
+    assert high == pytest.approx(1 / (1 - 0.9 / 3), rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("settings", "spent_s"),
+    [
+        pytest.param(TorchSettings(), 1.0, id="fused, foreach, or no optimizer of torch's"),
+        pytest.param(looped("Muon"), 1.0, id="nobody knows what fusing it gives"),
+        pytest.param(looped(), 0.2, id="a small part"),
+    ],
+)
+def test_an_optimizer_that_is_left_alone(settings: TorchSettings, spent_s: float) -> None:
+    healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
+    assert found(case_of(healthy, parts={"optimizer": spent_s}, torch=settings)) == []
+
+
+def test_anomaly_detection_comes_first_for_it_slows_what_else_is_measured() -> None:
+    planted = Planted(fetch_s=0.03, compute_s=0.01)
+    on = TorchSettings(detects_anomalies=True)
+    told = diagnose(case_of(planted, torch=on))
+    assert [one.id for one in told] == ["anomaly_detection", "serial_loading"]
+    assert told[0].predicted_speedup is None
+    assert told[0].recoverable_s is None
+    off = TorchSettings(detects_anomalies=False)
+    assert found(case_of(planted, torch=off)) == ["serial_loading"]
+
+
+@pytest.mark.parametrize(
+    ("threads", "there", "cores", "expected"),
+    [
+        (16, 40, 2.0, ["torch_threads"]),
+        (16, 5, 2.0, []),  # so many were never needed
+        (2, 9, 2.0, []),
+        (2, 9, 1.5, []),  # a quota of a core and a half
+        (None, 9, 2.0, []),
+    ],
+)
+def test_more_threads_than_cores(
+    threads: int | None, there: int, cores: float, expected: list[str]
+) -> None:
+    case = case_of(
+        Planted(workers=2, fetch_s=0.002, compute_s=0.01), torch=TorchSettings(threads=threads)
+    )
+    assert case.summary.system is not None
+    system = replace(
+        case.summary.system,
+        cpu=case.summary.system.cpu | {"cores_usable": cores},
+        processes=[{"role": "main", "threads": there}],
+    )
+    assert found(replace(case, summary=replace(case.summary, system=system))) == expected

@@ -61,9 +61,20 @@ def test_python_between_the_parts_is_told_by_line_and_by_what_called_it(tmp_path
 
 def test_a_look_that_came_too_late_says_nothing(tmp_path: Path) -> None:
     run = FakeRun()
-    found = train(run, tmp_path, stack(run, (57, "train")), known=0.4)
+    found = train(run, tmp_path, stack(run, (57, "train")), known=0.3)
     assert hottest(found.hot_lines, "other") is None
     assert hottest(found.hot_lines, "optimizer") is not None
+
+
+def test_where_most_looks_came_too_late_a_line_takes_so_much_at_least(tmp_path: Path) -> None:
+    run = FakeRun()
+    found = train(run, tmp_path, stack(run, (57, "train")), known=0.4)
+    line = hottest(found.hot_lines, "other")
+    assert line is not None
+    assert (line.share, line.is_at_least) == (pytest.approx(0.4), True)
+    whole = hottest(found.hot_lines, "optimizer")
+    assert whole is not None
+    assert not whole.is_at_least
 
 
 def test_few_looks_name_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 from support import summaries
 
-from trainprof.analysis.loader_bounds import MAX_BATCHES, MAX_LOADERS, shortened, with_bounds
+from trainprof.analysis.loader_bounds import (
+    MAX_BATCHES,
+    MAX_LOADERS,
+    LoaderModel,
+    model_of,
+    shortened,
+    with_bounds,
+)
 from trainprof.analysis.pipeline import PipelineInputs, Setting
 from trainprof.analysis.pipeline_bound import bound_of as bound_of_pipeline
 from trainprof.analysis.pipeline_model import Pipeline
@@ -41,7 +48,7 @@ def inputs(
 
 
 def bound_of(found: PipelineInputs | None) -> LoaderBound | None:
-    (loader,) = with_bounds([summaries.loader("a.py:1", bound=None)], lambda _: found)
+    (loader,) = with_bounds([summaries.loader("a.py:1", bound=None)], lambda _: model_of(found))
     return loader.bound
 
 
@@ -98,14 +105,14 @@ def test_only_the_loaders_that_were_waited_for_most_are_played() -> None:
 
     asked: list[int] = []
 
-    def inputs_of(number: int) -> PipelineInputs:
+    def known_of(number: int) -> LoaderModel | None:
         asked.append(number)
-        return inputs()
+        return model_of(inputs())
 
     validation = [loader(number, role="evaluation") for number in range(10, 20)]
     brief = loader(98, iterations=19)
     peeked = loader(99, role="other")
-    found = with_bounds([*validation, loader(1), brief, peeked], inputs_of)
+    found = with_bounds([*validation, loader(1), brief, peeked], known_of)
     assert asked == [1, 19, 18, 17]
     assert len(asked) == MAX_LOADERS
     assert sorted(one.id for one in found if one.bound) == sorted(asked)

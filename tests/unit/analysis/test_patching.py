@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,18 @@ def test_arguments_are_set(source: str, expected: str, tmp_path: Path) -> None:
 def test_workers_are_kept_only_where_there_are_any(tmp_path: Path) -> None:
     found = changed("a = DataLoader(d, num_workers=n)\n", {"persistent_workers": True}, tmp_path)
     assert found == "a = DataLoader(d, num_workers=n, persistent_workers=n > 0)\n"
+
+
+def test_an_optimizer_is_fused_where_it_is_made(tmp_path: Path) -> None:
+    source = "o = optim.AdamW(\n    model.parameters(), lr=1e-3\n)\no.step()\n"
+    finding = summaries.finding(site="train.py:4", change={"fused": True})
+    finding = replace(finding, evidence={"optimizer": "AdamW"})
+    assert "+    model.parameters(), lr=1e-3,\n+    fused=True\n" in patch(
+        finding, "train.py", source
+    )
+    for unclear in ("o.step()\n" * 4, source + source.replace("o =", "p =")):
+        with pytest.raises(NotMechanical, match="places of this file"):
+            patch(finding, "train.py", unclear)
 
 
 def test_a_copy_need_not_block(tmp_path: Path) -> None:

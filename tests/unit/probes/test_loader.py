@@ -6,6 +6,7 @@ import json
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -152,6 +153,43 @@ def test_two_loaders_of_one_line_are_two_and_one_rebuilt_is_one(recorder: Record
     again = [e for e in recorder.read().of(Kind.LOADER_NEXT) if e.text["dataset_length"] == 2]
     assert len(again) == 6
     assert len({event.site for event in again}) == 1
+
+
+class Padding:
+    def __call__(self, samples: list[Any]) -> list[Any]:
+        return samples
+
+    def pad(self, samples: list[Any]) -> list[Any]:
+        return samples
+
+
+def pad(samples: list[Any], width: int = 8) -> list[Any]:
+    return samples
+
+
+@pytest.mark.parametrize(
+    ("collate", "begins"),
+    [
+        (pad, "pad"),
+        (partial(pad, width=9), "pad"),
+        (Padding(), "__call__"),
+        (Padding().pad, "pad"),
+        (lambda samples: samples, "<lambda>"),
+        (None, None),
+    ],
+    ids=["function", "partial", "object", "method", "lambda", "torch's own"],
+)
+def test_where_the_scripts_collate_function_begins(
+    recorder: Recorder, collate: Any, begins: str | None
+) -> None:
+    recorder.start(LoaderProbe())
+    iter(DataLoader([1, 2], collate_fn=collate))
+    recording = recorder.read()
+    [facts] = recording.notes(Topic.LOADER)
+    site = facts["collate_site"]
+    assert (site is None) == (begins is None)
+    if site is not None:
+        assert json.loads(recording.texts[site][1])[2] == begins
 
 
 def test_a_loaders_facts(recorder: Recorder) -> None:

@@ -93,6 +93,19 @@ def test_the_names_of_limits_are_the_models() -> None:
             assert getattr(loader_advice, name) == getattr(pipeline_bound, name)
 
 
+def test_what_is_found_of_a_loader_is_its_next_thing_to_try() -> None:
+    one = loader(id=3, bound=summaries.bound("CPU", blocked=0.05, compute=0.05))
+    about = {3: "slow collate", 2: "of another"}
+    findings = [
+        replace(summaries.finding(advice=words), evidence={"loader_id": number})
+        for number, words in about.items()
+    ]
+    told = advice(one, replace(run(), findings=findings[::-1]))
+    assert told.limit == advice(one, run()).limit
+    assert told.next == "slow collate"
+    assert advice(one, replace(run(), findings=findings[1:])) == advice(one, run())
+
+
 @pytest.mark.parametrize(
     ("one", "limit", "following"),
     [

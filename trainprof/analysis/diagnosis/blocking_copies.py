@@ -22,8 +22,9 @@ from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.gains import outside_steps
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
-from trainprof.analysis.diagnosis.wording import share, span
+from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.finding import Finding
+from trainprof.analysis.verdict_level import percent
 
 ID: Final = "blocking_copies"
 KEYS: Final[tuple[str, ...]] = ("transfer",)
@@ -57,7 +58,7 @@ def find(case: Case) -> Finding | None:
         advice = " with ".join(told)
     return plain_finding(
         ID,
-        f"the device waits {span(spent_s)}, {share(spent_s / case.training_s)} of training, for "
+        f"the device waits {span(spent_s)}, {percent(spent_s / case.training_s)} of training, for "
         f"{worst.count} {' '.join([*how, 'copies'])}",
         outside_steps(case, spent_s),
         site=worst.site,

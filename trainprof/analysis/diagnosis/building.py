@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.waiting import Limits, cause_of
-from trainprof.analysis.events import Int64
 from trainprof.analysis.ledger import LOADER_KEYS
-from trainprof.analysis.loader_bounds import LARGEST_DEVIATION, MAX_LOADERS, shortened
+from trainprof.analysis.loader_bounds import MAX_LOADERS, LoaderModel
 from trainprof.analysis.loader_cost import total_s
 from trainprof.analysis.passes import EVALUATION, TRAINING
-from trainprof.analysis.pipeline import PipelineInputs, measured_rates, predict
-from trainprof.analysis.steady import MIN_STEADY_STEPS
+from trainprof.analysis.step_noise import half_split_noise
 from trainprof.analysis.step_table import StepTable
 from trainprof.analysis.summary import Loader, RunSummary
+from trainprof.analysis.torch_settings import TorchSettings
 
 # A loader that costs less of training is not played through the model.
 _LOOKED_AT_FROM_SHARE: Final = 0.03
@@ -28,11 +28,12 @@ def build_case(
     *,
     training_s: float,
     training: Mapping[str, float],
-    inputs_of: Callable[[int], PipelineInputs | None],
+    known_of: Callable[[int], LoaderModel | None],
     steps: StepTable,
     checkpoint_site: str | None,
     settings: Mapping[str, float],
     full_collections: int = 0,
+    torch: TorchSettings | None = None,
 ) -> Case:
     """Returns what the rules look at.
 
@@ -40,17 +41,18 @@ def build_case(
         summary: Without findings.
         training_s: Of the training phase.
         training: Seconds per ledger key inside it.
-        inputs_of: Returns what the recording tells of a loader, by its id.
+        known_of: Returns the pipeline model of a loader, by its id.
         steps: Of the training phase.
         checkpoint_site: The line whose checkpoints took longest.
         settings: Thresholds that the user has set, by "rule.name".
         full_collections: How often the garbage collector walked all objects in training.
+        torch: How it was set, None where nothing is known.
     """
     here = [one for one in summary.loaders if one.thread == "training"]
     exposed = _exposed_share(summary, training)
     cases = {
         role: [
-            _loader_case(one, inputs_of, training_s, _limits(settings), exposed)
+            _loader_case(one, known_of, training_s, _limits(settings), exposed)
             for one in _costliest([one for one in here if one.role == role])
         ]
         for role in (TRAINING, EVALUATION)
@@ -62,20 +64,12 @@ def build_case(
         feeding=cases[TRAINING],
         evaluating=cases[EVALUATION],
         checkpoint_site=checkpoint_site,
-        noise=half_split_noise(steps.wall_ns[steps.steady.mask]),
+        noise=half_split_noise(steps.wall_ns[steps.steady.mask].astype(np.float64)),
         steps=steps,
         settings=settings,
         full_collections=full_collections,
+        torch=torch or TorchSettings(),
     )
-
-
-def half_split_noise(steady_ns: Int64) -> float:
-    """Returns by how much the halves of the steady steps differ, as a share of their mean."""
-    if len(steady_ns) < 2:
-        return 0.0
-    first, second = np.array_split(steady_ns, 2)
-    mean = float(steady_ns.mean())
-    return abs(float(first.mean()) - float(second.mean())) / mean if mean > 0 else 0.0
 
 
 def _exposed_share(summary: RunSummary, training: Mapping[str, float]) -> float:
@@ -97,6 +91,7 @@ def _limits(settings: Mapping[str, float]) -> Limits:
         slow_samples=settings.get("slow_samples.excess_share", usual.slow_samples),
         receive=settings.get("slow_receive.receive_share", usual.receive),
         receive_s=settings.get("slow_receive.receive_s", usual.receive_s),
+        collate=settings.get("slow_collate.collate_share", usual.collate),
     )
 
 
@@ -107,7 +102,7 @@ def _costliest(loaders: list[Loader]) -> list[Loader]:
 
 def _loader_case(
     loader: Loader,
-    inputs_of: Callable[[int], PipelineInputs | None],
+    known_of: Callable[[int], LoaderModel | None],
     training_s: float,
     limits: Limits,
     exposed: float,
@@ -115,15 +110,10 @@ def _loader_case(
     unknown = LoaderCase(loader, None, None, None, None, training_s, exposed)
     if unknown.cost_s < _LOOKED_AT_FROM_SHARE * training_s:
         return unknown
-    recorded = inputs_of(loader.id)
-    if recorded is None or len(recorded.fetch_s) < MIN_STEADY_STEPS:
+    model = known_of(loader.id)
+    if model is None:
         return unknown
-    inputs = shortened(recorded)
-    measured, now = measured_rates(inputs), predict(inputs)
-    if measured is None or not 0 < now.step_s.mid < np.inf:
-        return unknown
-    # A model that is further from what was measured is not one of this run.
-    if not 1 / LARGEST_DEVIATION <= measured.step_s / now.step_s.mid <= LARGEST_DEVIATION:
-        return unknown
-    cause = cause_of(loader, inputs, now, unknown.wait_share, limits)
-    return LoaderCase(loader, inputs, measured, now, cause, training_s, exposed)
+    cause = cause_of(loader, model.inputs, model.now, unknown.wait_share, limits)
+    return replace(
+        unknown, inputs=model.inputs, measured=model.measured, now=model.now, cause=cause
+    )

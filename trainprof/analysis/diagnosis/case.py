@@ -14,6 +14,7 @@ from trainprof.analysis.looks import MAKING, hottest
 from trainprof.analysis.pipeline import PipelineInputs, Prediction, Rates
 from trainprof.analysis.step_table import StepTable
 from trainprof.analysis.summary import HotLine, Loader, RunSummary
+from trainprof.analysis.torch_settings import TorchSettings
 
 # A function that takes less of the making of a batch is not named with it.
 NAMED_FROM_SHARE: Final = 0.25
@@ -78,6 +79,7 @@ class Case:
         noise: Of the mean steady step, as a share: by how much the halves of the run differ.
         steps: Of the training phase.
         settings: Thresholds that the user has set, by "rule.name".
+        torch: How it was set.
     """
 
     summary: RunSummary
@@ -90,6 +92,7 @@ class Case:
     steps: StepTable
     settings: Mapping[str, float] = field(default_factory=dict)
     full_collections: int = 0
+    torch: TorchSettings = field(default_factory=TorchSettings)
 
     @property
     def wall_s(self) -> float:
@@ -142,6 +145,14 @@ class Case:
         """
         spent_s = self.training.get(key, 0.0)
         return min(spent_s, self.idle_s(cause) or 0.0) if self.is_on_device else spent_s
+
+    def threads_of_training(self) -> int | None:
+        """Returns how many threads the training process had, as the system counts them."""
+        system = self.summary.system
+        for process in system.processes if system is not None else ():
+            if process.get("role") == "main" and isinstance(process.get("threads"), int):
+                return int(process["threads"])
+        return None
 
     def cores(self) -> float | None:
         """Returns how many cores the run could use."""

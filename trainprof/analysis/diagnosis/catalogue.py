@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from trainprof.analysis.diagnosis import (
+    anomaly_detection,
     blocking_copies,
     exposed_syncs,
     gc_pauses,
@@ -12,13 +13,16 @@ from trainprof.analysis.diagnosis import (
     saturated_cpu,
     serial_loading,
     slow_checkpoints,
+    slow_collate,
     slow_first_batch,
+    slow_optimizer,
     slow_receive,
     slow_sampler,
     slow_samples,
     slow_validation,
     storage_bound,
     too_few_workers,
+    torch_threads,
     worker_restart,
 )
 from trainprof.analysis.diagnosis.rule import Rule, rule_in
@@ -31,6 +35,7 @@ RULES: Final[tuple[Rule, ...]] = tuple(
         saturated_cpu,
         storage_bound,
         slow_samples,
+        slow_collate,
         slow_receive,
         slow_sampler,
         worker_restart,
@@ -41,6 +46,9 @@ RULES: Final[tuple[Rule, ...]] = tuple(
         slow_checkpoints,
         python_in_loop,
         gc_pauses,
+        slow_optimizer,
+        anomaly_detection,
+        torch_threads,
     )
 )
 

@@ -9,7 +9,7 @@ from typing import Final
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.catalogue import RULES
 from trainprof.analysis.diagnosis.rule import Rule
-from trainprof.analysis.finding import LIKELY, OUTSIDE_STEPS, Finding
+from trainprof.analysis.finding import LIKELY, OUTSIDE_STEPS, SLOWS_EVERYTHING, Finding
 from trainprof.analysis.steady import MIN_STEADY_STEPS
 
 # Less is not worth a change, nor can a run show it.
@@ -26,6 +26,7 @@ _WARN: Final = 0.1
 def diagnose(case: Case, rules: Iterable[Rule] = RULES) -> list[Finding]:
     """Returns what is worth changing, most recoverable seconds first.
 
+    Ahead of all stands what slows everything else; last, what gains nobody knows how much.
     Nothing is found in less than 20 steady steps.
     """
     if case.summary.training.steady_steps < MIN_STEADY_STEPS:
@@ -36,7 +37,7 @@ def diagnose(case: Case, rules: Iterable[Rule] = RULES) -> list[Finding]:
         for rule, finding in found
         if finding is not None and _is_worthwhile(finding, case)
     ]
-    return sorted(worthwhile, key=lambda finding: -(finding.recoverable_s or 0.0))
+    return sorted(worthwhile, key=_rank)
 
 
 def least_gain(case: Case, *, in_steps: bool = True) -> float:
@@ -51,7 +52,14 @@ def least_gain(case: Case, *, in_steps: bool = True) -> float:
     return max(LEAST_GAIN, NOISE_TIMES * min(case.noise, _MOST_NOISE))
 
 
+def _rank(finding: Finding) -> tuple[bool, float]:
+    return finding.id not in SLOWS_EVERYTHING, -(finding.recoverable_s or 0.0)
+
+
 def _is_worthwhile(finding: Finding, case: Case) -> bool:
+    """Whether it would gain enough; what nobody can know is left to the rule itself."""
+    if finding.recoverable_s is None:
+        return True
     likely = float(finding.evidence[LIKELY])
     of_run = (finding.recoverable_s or 0.0) / max(case.wall_s, 1e-9)
     bar = least_gain(case, in_steps=finding.id not in OUTSIDE_STEPS)
@@ -65,5 +73,7 @@ def _completed(finding: Finding, rule: Rule, case: Case) -> Finding:
         for name, threshold in rule.thresholds.items()
     }
     severity = "high" if saved >= _HIGH else "warn" if saved >= _WARN else "note"
+    if finding.id in SLOWS_EVERYTHING:
+        severity = "warn"
     steps = case.steps_with_most(rule.keys)
     return replace(finding, severity=severity, thresholds=thresholds, steps=steps)

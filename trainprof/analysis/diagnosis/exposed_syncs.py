@@ -21,8 +21,9 @@ from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.gains import outside_steps
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
-from trainprof.analysis.diagnosis.wording import share, span
+from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.finding import Finding
+from trainprof.analysis.verdict_level import percent
 
 ID: Final = "exposed_syncs"
 KEYS: Final[tuple[str, ...]] = ("sync", "device_wait")
@@ -40,8 +41,9 @@ def find(case: Case) -> Finding | None:
     calls = worst.count - worst.on_cpu
     return plain_finding(
         ID,
-        f"the device has nothing to do for {span(spent_s)}, {share(spent_s / case.training_s)} of "
-        f"training, while the host waits for its values: {calls} calls of {worst.kind} here",
+        f"the device has nothing to do for {span(spent_s)}, "
+        f"{percent(spent_s / case.training_s)} of training, while the host waits for its values: "
+        f"{calls} calls of {worst.kind} here",
         outside_steps(case, spent_s),
         site=worst.site,
         advice="ask for the value every 100th step, or keep it on the device",

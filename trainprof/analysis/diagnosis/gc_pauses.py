@@ -20,9 +20,10 @@ from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.gains import of_python
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
-from trainprof.analysis.diagnosis.wording import share, span
+from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.looks import hottest
+from trainprof.analysis.verdict_level import percent
 
 ID: Final = "gc_pauses"
 KEYS: Final[tuple[str, ...]] = ("gc",)
@@ -48,7 +49,7 @@ def find(case: Case) -> Finding | None:
         advice = "take gc.collect() out of the loop: nothing but a call walks everything so often"
     return plain_finding(
         ID,
-        f"Python's garbage collector stops training for {span(spent_s)}, {share(part)} of it, "
+        f"Python's garbage collector stops training for {span(spent_s)}, {percent(part)} of it, "
         f"with {case.full_collections} full collections in {steps} steps",
         gain,
         site=line.site if line is not None else None,

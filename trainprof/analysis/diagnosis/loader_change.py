@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.gains import Gain, of_setting
 from trainprof.analysis.diagnosis.plain import plain_finding
+from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.waiting import WAIT_SHARE
-from trainprof.analysis.diagnosis.wording import place, share
-from trainprof.analysis.finding import Finding
+from trainprof.analysis.diagnosis.wording import place, share_of
+from trainprof.analysis.finding import LOADER_ID, Finding
+from trainprof.analysis.pipeline import Setting
+
+# What all of them have in common.
+WAITED_FROM: Final = {
+    "wait_share": Threshold(WAIT_SHARE, "XProf: below it a program is not input-bound"),
+}
 
 
 def of_cause(case: Case, rule: str, cause: str) -> LoaderCase | None:
@@ -32,9 +39,7 @@ def more_workers(case: Case, fed: LoaderCase, rule: str, title: str) -> Finding 
     gain = None if setting is None or found is None else of_setting(case, fed, setting, found)
     if setting is None or gain is None:
         return None
-    change: dict[str, Any] = {"num_workers": setting.workers}
-    if setting.is_persistent and not fed.loader.persistent_workers:
-        change["persistent_workers"] = True
+    change = with_workers(fed, setting)
     return finding(
         case,
         fed,
@@ -45,6 +50,14 @@ def more_workers(case: Case, fed: LoaderCase, rule: str, title: str) -> Finding 
         change=change,
         cautions=_cautions(fed, setting.workers),
     )
+
+
+def with_workers(fed: LoaderCase, setting: Setting) -> dict[str, Any]:
+    """Returns the arguments that make a loader's workers those of a setting."""
+    change: dict[str, Any] = {"num_workers": setting.workers}
+    if setting.is_persistent and not fed.loader.persistent_workers:
+        change["persistent_workers"] = True
+    return change
 
 
 def finding(
@@ -64,6 +77,7 @@ def finding(
     """Returns a finding about a loader, with the numbers that all of them rest on."""
     measured, loader = fed.measured, fed.loader
     numbers = {
+        LOADER_ID: loader.id,
         "wait_share": fed.wait_share,
         "wait_total_s": loader.wait_total_s,
         "wait_per_batch_s": None if measured is None else measured.wait_s,
@@ -97,7 +111,7 @@ def _where_it_goes(fed: LoaderCase) -> list[str]:
     line = fed.hot_line()
     if line is None:
         return []
-    return [f"{share(line.share)} of making a batch goes to {place(line)}"]
+    return [f"{share_of(line)} of making a batch goes to {place(line)}"]
 
 
 def _cautions(fed: LoaderCase, workers: int) -> list[str]:

@@ -9,6 +9,26 @@ from trainprof.analysis.diagnosis.gains import Gain
 from trainprof.analysis.finding import LIKELY, Finding
 
 
+def unmeasured_finding(
+    rule: str, title: str, *, site: str | None, advice: str, evidence: Mapping[str, Any]
+) -> Finding:
+    """Returns a finding of something whose cost this run alone cannot tell."""
+    return Finding(
+        id=rule,
+        severity="",
+        title=title,
+        evidence=dict(evidence),
+        site=site,
+        advice=advice,
+        change={},
+        recoverable_s=None,
+        predicted_speedup=None,
+        run_speedup=None,
+        is_at_most=False,
+        verify="what it costs only a rerun tells: trainprof compare BASE OTHER",
+    )
+
+
 def plain_finding(
     rule: str,
     title: str,

@@ -23,12 +23,13 @@ from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.gains import of_python
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
-from trainprof.analysis.diagnosis.wording import place, share, span
+from trainprof.analysis.diagnosis.wording import place, share_of, span
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.ledger import ELSEWHERE
 from trainprof.analysis.looks import hottest
 from trainprof.analysis.passes import TRAINING
 from trainprof.analysis.summary import HotLine
+from trainprof.analysis.verdict_level import percent
 
 ID: Final = "python_in_loop"
 KEYS: Final[tuple[str, ...]] = ("other",)
@@ -64,12 +65,12 @@ def find(case: Case) -> Finding | None:
     advice = "do it less often, or on whole tensors: trainprof lines times each line"
     also = []
     if line is not None and named:
-        advice = f"look at {place(line)}, {share(line.share)} of it: {advice}"
+        advice = f"look at {place(line)}, {share_of(line)} of it: {advice}"
         also = [f"called from {line.called_from[0]}"] if line.called_from else []
     return plain_finding(
         ID,
         "Python code between the parts of a step takes "
-        f"{span(spent_s)}, {share(part)} of training{where}",
+        f"{span(spent_s)}, {percent(part)} of training{where}",
         gain,
         site=line.site if line is not None and named else None,
         advice=advice,

@@ -20,17 +20,15 @@ from typing import Final
 
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.gains import larger, of_inputs, outside_steps, without_running
-from trainprof.analysis.diagnosis.loader_change import finding, of_cause
-from trainprof.analysis.diagnosis.rule import Threshold
-from trainprof.analysis.diagnosis.waiting import CPU, WAIT_SHARE
-from trainprof.analysis.diagnosis.wording import place, share, span
+from trainprof.analysis.diagnosis.loader_change import WAITED_FROM, finding, of_cause
+from trainprof.analysis.diagnosis.waiting import CPU
+from trainprof.analysis.diagnosis.wording import place, span
 from trainprof.analysis.finding import Finding
+from trainprof.analysis.verdict_level import percent
 
 ID: Final = "saturated_cpu"
 KEYS: Final[tuple[str, ...]] = ("data_wait", "first_batch")
-THRESHOLDS: Final = {
-    "wait_share": Threshold(WAIT_SHARE, "XProf: below it a program is not input-bound"),
-}
+THRESHOLDS: Final = WAITED_FROM
 # Of the cores: a run that keeps fewer busy does not crowd them by itself.
 _BUSY: Final = 0.9
 
@@ -49,7 +47,7 @@ def find(case: Case) -> Finding | None:
     title = (
         f"making batches needs more of the CPU than there is{have}: training waits "
         f"{span(fed.measured.wait_s)} of {span(fed.measured.step_s)} a batch, "
-        f"{share(fed.wait_share)} of training; more workers would not help"
+        f"{percent(fed.wait_share)} of training; more workers would not help"
     )
     where = f": {place(line)} first" if line else ""
     return finding(

@@ -20,8 +20,9 @@ from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.gains import outside_steps
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
-from trainprof.analysis.diagnosis.wording import share, span
+from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.finding import Finding
+from trainprof.analysis.verdict_level import percent
 
 ID: Final = "slow_checkpoints"
 KEYS: Final[tuple[str, ...]] = ("checkpoint",)
@@ -37,7 +38,7 @@ def find(case: Case) -> Finding | None:
         return None
     return plain_finding(
         ID,
-        f"saving and loading checkpoints takes {span(spent_s)}, {share(part)} of training",
+        f"saving and loading checkpoints takes {span(spent_s)}, {percent(part)} of training",
         outside_steps(case, spent_s),
         site=case.checkpoint_site,
         advice=f"save less often or less: half as often saves {span(spent_s / 2)}; or write in the "

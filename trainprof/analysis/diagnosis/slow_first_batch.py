@@ -19,8 +19,9 @@ from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.gains import outside_steps
 from trainprof.analysis.diagnosis.loader_change import finding
 from trainprof.analysis.diagnosis.rule import Threshold
-from trainprof.analysis.diagnosis.wording import share, span
+from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.finding import Finding
+from trainprof.analysis.verdict_level import percent
 
 ID: Final = "slow_first_batch"
 KEYS: Final[tuple[str, ...]] = ("loader_start", "first_batch")
@@ -44,7 +45,7 @@ def find(case: Case) -> Finding | None:
         workers = f", {loader.num_workers} workers started{how}" if loader.num_workers else ""
         title = (
             f"the first batch came {span(first_s)} after it was asked for{workers}: "
-            f"{share(first_s / case.wall_s)} of the run"
+            f"{percent(first_s / case.wall_s)} of the run"
         )
         return finding(
             case,

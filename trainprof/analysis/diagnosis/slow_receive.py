@@ -19,13 +19,12 @@ from typing import Final
 
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.gains import of_inputs
-from trainprof.analysis.diagnosis.loader_change import finding, of_cause
+from trainprof.analysis.diagnosis.loader_change import WAITED_FROM, finding, of_cause
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.waiting import (
     RECEIVE_S,
     RECEIVE_SHARE,
     RECEIVING,
-    WAIT_SHARE,
     received_at_once,
 )
 from trainprof.analysis.diagnosis.wording import span
@@ -34,7 +33,7 @@ from trainprof.analysis.finding import Finding
 ID: Final = "slow_receive"
 KEYS: Final[tuple[str, ...]] = ("data_wait", "first_batch")
 THRESHOLDS: Final = {
-    "wait_share": Threshold(WAIT_SHARE, "XProf: below it a program is not input-bound"),
+    **WAITED_FROM,
     "receive_share": Threshold(RECEIVE_SHARE, "of a step, as for the wait"),
     "receive_s": Threshold(RECEIVE_S, "a batch: a few tensors take 1 to 2 ms whatever one does"),
 }

@@ -17,17 +17,15 @@ from typing import Final
 
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.gains import of_inputs
-from trainprof.analysis.diagnosis.loader_change import finding, of_cause
-from trainprof.analysis.diagnosis.rule import Threshold
-from trainprof.analysis.diagnosis.waiting import SAMPLING, WAIT_SHARE, drawn_at_once
-from trainprof.analysis.diagnosis.wording import share, span
+from trainprof.analysis.diagnosis.loader_change import WAITED_FROM, finding, of_cause
+from trainprof.analysis.diagnosis.waiting import SAMPLING, drawn_at_once
+from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.finding import Finding
+from trainprof.analysis.verdict_level import percent
 
 ID: Final = "slow_sampler"
 KEYS: Final[tuple[str, ...]] = ("data_wait", "first_batch")
-THRESHOLDS: Final = {
-    "wait_share": Threshold(WAIT_SHARE, "XProf: below it a program is not input-bound"),
-}
+THRESHOLDS: Final = WAITED_FROM
 
 
 def find(case: Case) -> Finding | None:
@@ -40,7 +38,7 @@ def find(case: Case) -> Finding | None:
     drawn_s = fed.inputs.sampler_s
     title = (
         f"drawing the indices of a batch takes {span(drawn_s)} of {span(fed.measured.step_s)} in "
-        f"the training process; training waits {share(fed.wait_share)} of its time"
+        f"the training process; training waits {percent(fed.wait_share)} of its time"
     )
     advice = "a sampler that draws an epoch's indices at once; workers do not draw"
     evidence = {"sampler_per_batch_s": drawn_s}

@@ -19,24 +19,26 @@ from typing import Final
 
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.gains import of_inputs
-from trainprof.analysis.diagnosis.loader_change import finding, of_cause
+from trainprof.analysis.diagnosis.loader_change import WAITED_FROM, finding, of_cause
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.waiting import (
     SLOW_SAMPLES,
     SLOW_SAMPLES_SHARE,
-    WAIT_SHARE,
     like_the_usual,
 )
-from trainprof.analysis.diagnosis.wording import share, span
+from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.loader_troubles import unusual_samples
+from trainprof.analysis.verdict_level import percent
 from trainprof.analysis.worker_totals import known
 
 ID: Final = "slow_samples"
 KEYS: Final[tuple[str, ...]] = ("data_wait", "first_batch")
 THRESHOLDS: Final = {
-    "wait_share": Threshold(WAIT_SHARE, "XProf: below it a program is not input-bound"),
-    "excess_share": Threshold(SLOW_SAMPLES_SHARE, "of all making; half the wait must be gone too"),
+    **WAITED_FROM,
+    "excess_share": Threshold(
+        SLOW_SAMPLES_SHARE, "of all making; batches must mostly be in time without it"
+    ),
 }
 
 
@@ -52,7 +54,7 @@ def find(case: Case) -> Finding | None:
     name = "one" if index is None else f"dataset[{index:.0f}]"
     title = (
         f"a few slow samples hold up all batches behind them: {name} takes {span(slowest_s)}, "
-        f"{slowest_s / typical_s:.0f} x a typical one; training waits {share(fed.wait_share)} of "
+        f"{slowest_s / typical_s:.0f} x a typical one; training waits {percent(fed.wait_share)} of "
         "its time"
     )
     indices = [known(sample.get("index")) for sample in slow]

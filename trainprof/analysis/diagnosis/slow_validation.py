@@ -20,8 +20,9 @@ from trainprof.analysis.diagnosis.gains import Gain, outside_steps
 from trainprof.analysis.diagnosis.loader_change import arguments, finding
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.waiting import more_workers
-from trainprof.analysis.diagnosis.wording import share, span
+from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.finding import Finding
+from trainprof.analysis.verdict_level import percent
 
 ID: Final = "slow_validation"
 KEYS: Final[tuple[str, ...]] = ()
@@ -39,7 +40,7 @@ def find(case: Case) -> Finding | None:
         return None
     fed = case.evaluating[0]
     passes = max(fed.loader.passes, 1)
-    what = f"evaluation takes {span(spent_s)}, {share(case.share('evaluation'))} of training"
+    what = f"evaluation takes {span(spent_s)}, {percent(case.share('evaluation'))} of training"
     loading = fed.cost_s / spent_s if spent_s > 0 else 0.0
     evidence = {"evaluation_s": spent_s, "passes": passes, "loading_share": loading}
     changed = _with_workers(case, fed, spent_s) if loading >= of_loading else None
@@ -49,14 +50,14 @@ def find(case: Case) -> Finding | None:
             case,
             fed,
             ID,
-            f"{what}; {share(loading)} of it waiting for its loader",
+            f"{what}; {percent(loading)} of it waiting for its loader",
             gain,
             advice=f"{fed.loader.kind}(..., {arguments(change)})",
             change=change,
             evidence=evidence,
         )
     often = f"{passes} passes" if passes > 1 else "1 pass"
-    slow = f"; {share(loading)} of it waiting for its loader" if loading >= of_loading else ""
+    slow = f"; {percent(loading)} of it waiting for its loader" if loading >= of_loading else ""
     return finding(
         case,
         fed,

@@ -18,17 +18,15 @@ from typing import Final
 
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.gains import of_inputs
-from trainprof.analysis.diagnosis.loader_change import finding, of_cause
-from trainprof.analysis.diagnosis.rule import Threshold
-from trainprof.analysis.diagnosis.waiting import STORAGE, WAIT_SHARE, not_read
-from trainprof.analysis.diagnosis.wording import share, span
+from trainprof.analysis.diagnosis.loader_change import WAITED_FROM, finding, of_cause
+from trainprof.analysis.diagnosis.waiting import STORAGE, not_read
+from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.finding import Finding
+from trainprof.analysis.verdict_level import percent
 
 ID: Final = "storage_bound"
 KEYS: Final[tuple[str, ...]] = ("data_wait", "first_batch")
-THRESHOLDS: Final = {
-    "wait_share": Threshold(WAIT_SHARE, "XProf: below it a program is not input-bound"),
-}
+THRESHOLDS: Final = WAITED_FROM
 
 
 def find(case: Case) -> Finding | None:
@@ -41,9 +39,9 @@ def find(case: Case) -> Finding | None:
         return None
     reading = fetch.reading_s / max(fetch.wall_s.mean * fetch.n, 1e-12)
     title = (
-        f"{share(reading)} of making a batch is reading from disk: training waits "
+        f"{percent(reading)} of making a batch is reading from disk: training waits "
         f"{span(fed.measured.wait_s)} of {span(fed.measured.step_s)} a batch, "
-        f"{share(fed.wait_share)} of training"
+        f"{percent(fed.wait_share)} of training"
     )
     return finding(
         case,

@@ -18,17 +18,15 @@ from __future__ import annotations
 from typing import Final
 
 from trainprof.analysis.diagnosis.case import Case
-from trainprof.analysis.diagnosis.loader_change import more_workers, of_cause
-from trainprof.analysis.diagnosis.rule import Threshold
-from trainprof.analysis.diagnosis.waiting import TOO_FEW_WORKERS, WAIT_SHARE
-from trainprof.analysis.diagnosis.wording import share, span
+from trainprof.analysis.diagnosis.loader_change import WAITED_FROM, more_workers, of_cause
+from trainprof.analysis.diagnosis.waiting import TOO_FEW_WORKERS
+from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.finding import Finding
+from trainprof.analysis.verdict_level import percent
 
 ID: Final = "too_few_workers"
 KEYS: Final[tuple[str, ...]] = ("data_wait", "first_batch")
-THRESHOLDS: Final = {
-    "wait_share": Threshold(WAIT_SHARE, "XProf: below it a program is not input-bound"),
-}
+THRESHOLDS: Final = WAITED_FROM
 
 
 def find(case: Case) -> Finding | None:
@@ -40,6 +38,6 @@ def find(case: Case) -> Finding | None:
     title = (
         f"{has} batches more slowly than training takes them: it waits "
         f"{span(fed.measured.wait_s)} of {span(fed.measured.step_s)} a batch, "
-        f"{share(fed.wait_share)} of training"
+        f"{percent(fed.wait_share)} of training"
     )
     return more_workers(case, fed, ID, title)

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from trainprof.analysis.limit_names import RECEIVE, SAMPLER
+from trainprof.analysis.limit_names import BLOCKED, RECEIVE, SAMPLER
 from trainprof.analysis.loader_troubles import unusual_samples
 from trainprof.analysis.pipeline import Interval, PipelineInputs, Prediction, Setting, predict
 from trainprof.analysis.pipeline_model import Float64
@@ -20,6 +20,7 @@ STORAGE: Final = "storage"
 SLOW_SAMPLES: Final = "slow samples"
 RECEIVING: Final = "receiving"
 SAMPLING: Final = "sampling"
+COLLATING: Final = "collating"
 UNKNOWN: Final = "unknown"
 
 # XProf (op_stats_to_input_pipeline_analysis.cc): below it a program is not bound by its input.
@@ -27,10 +28,12 @@ WAIT_SHARE: Final = 0.05
 # More workers that make less of a difference are not worth having.
 WORTHWHILE_GAIN: Final = 0.03
 # Of the making of batches: what slow samples take beyond typical ones.
-SLOW_SAMPLES_SHARE: Final = 0.25
+SLOW_SAMPLES_SHARE: Final = 0.15
 # Of a batch's making spent asleep, from which on more workers than cores are tried.
 ASLEEP_SHARE: Final = 0.5
 READING_SHARE: Final = 0.5
+# Of the making of batches: from here on it is the collate function that takes long.
+COLLATE_SHARE: Final = 0.5
 # Of a step spent on taking batches over; and so long at least, for a plain batch takes 1 to 2 ms.
 RECEIVE_SHARE: Final = 0.05
 RECEIVE_S: Final = 0.005
@@ -52,6 +55,7 @@ class Limits:
     slow_samples: float = SLOW_SAMPLES_SHARE
     receive: float = RECEIVE_SHARE
     receive_s: float = RECEIVE_S
+    collate: float = COLLATE_SHARE
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +88,10 @@ def cause_of(
         wait_share: Of training, spent waiting for it.
         limits: What counts.
     """
-    if wait_share < limits.wait:
+    if wait_share < limits.wait or _comes_once(inputs, limits):
         return None
-    if _slow_share(loader.fetch, inputs) >= limits.slow_samples and _usual_would_do(inputs, now):
+    is_uneven = _slow_share(loader.fetch, inputs) >= limits.slow_samples
+    if is_uneven and _usual_would_do(inputs, now, limits):
         return Cause(SLOW_SAMPLES)
     parts = now.bound.parts_s
     step_s = sum(parts.values())
@@ -101,6 +106,8 @@ def cause_of(
     if fetch is None or fetch.wall_s is None:
         return Cause(UNKNOWN)
     made_s = fetch.wall_s.mean * fetch.n
+    if loader.collate_site is not None and collate_share(fetch) >= limits.collate:
+        return _collating(loader, inputs, now)
     is_read = bool(fetch.read_bytes and (fetch.reading_s or 0.0) >= READING_SHARE * made_s)
     # Workers that read side by side already share what the disk can give.
     if is_read and (loader.num_workers or 0) > 1:
@@ -117,6 +124,31 @@ def cause_of(
     is_crowded = more_workers(on_more, predict(on_more), passes=loader.passes) is not None
     busy_s = (fetch.running_s or 0.0) + (fetch.runnable_s or 0.0) + (fetch.throttled_s or 0.0)
     return Cause(CPU if is_crowded and busy_s >= (1 - ASLEEP_SHARE) * made_s else UNKNOWN)
+
+
+def _comes_once(inputs: PipelineInputs, limits: Limits) -> bool:
+    """Whether only the first pass waits: from then on the data lies in a cache."""
+    waits, batches = inputs.wait_s, inputs.batches
+    if waits is None or len(waits) < 2 * batches:
+        return False
+    is_later = np.arange(len(waits)) >= batches
+    is_later[::batches] = False  # what a pass begins with is another matter
+    waited_s = float(waits[is_later].sum())
+    return waited_s < limits.wait * (waited_s + float(inputs.compute_s[is_later].sum()))
+
+
+def collate_share(fetch: Fetch | None) -> float:
+    """Returns which share of the making of batches is the collate function's."""
+    if fetch is None or fetch.collate_s is None or fetch.dataset_s is None:
+        return 0.0
+    made_s = fetch.collate_s + fetch.dataset_s
+    return fetch.collate_s / made_s if made_s > 0 else 0.0
+
+
+def _collating(loader: Loader, inputs: PipelineInputs, now: Prediction) -> Cause:
+    """Workers may help it, too."""
+    more = more_workers(inputs, now, passes=loader.passes)
+    return Cause(COLLATING) if more is None else Cause(COLLATING, *more)
 
 
 def more_workers(
@@ -177,23 +209,43 @@ def _waits_for_busy_worker(loader: Loader) -> bool:
     return worked_s < took_s / 2 and fetch.wall_s.mean >= each_s
 
 
-def _usual_would_do(inputs: PipelineInputs, now: Prediction) -> bool:
-    """Whether the wait would mostly be gone were all batches like the usual ones."""
-    return predict(like_the_usual(inputs)).wait_s.mid <= now.wait_s.mid / 2
+def _usual_would_do(inputs: PipelineInputs, now: Prediction, limits: Limits) -> bool:
+    """Whether batches would mostly be there in time were all of them like the usual ones.
+
+    What it takes to hand over a batch that is there is another matter.
+    """
+    late_s, step_s = now.bound.parts_s.get(BLOCKED, 0.0), sum(now.bound.parts_s.values())
+    if late_s < limits.wait * step_s:
+        return False
+    return predict(like_the_usual(inputs)).bound.parts_s.get(BLOCKED, 0.0) <= late_s / 2
 
 
 def like_the_usual(inputs: PipelineInputs) -> PipelineInputs:
     """Returns the inputs with batches that took far longer than the others cut down to them."""
     usual_s = float(np.median(inputs.fetch_s))
     is_slow = inputs.fetch_s > _SLOW_FROM_TIMES * usual_s
-    cut = np.where(is_slow, usual_s / np.maximum(inputs.fetch_s, 1e-12), 1.0)
+    return _shortened(inputs, np.where(is_slow, usual_s / np.maximum(inputs.fetch_s, 1e-12), 1.0))
+
+
+def without_collate(inputs: PipelineInputs, share: float) -> PipelineInputs:
+    """Returns the inputs of a loader whose collate function takes no time.
+
+    Args:
+        inputs: What its recording tells.
+        share: Of the making of batches that is the collate function's.
+    """
+    return _shortened(inputs, np.full_like(inputs.fetch_s, 1 - share))
+
+
+def _shortened(inputs: PipelineInputs, kept: Float64) -> PipelineInputs:
+    """Returns the inputs with so much of each fetch left, whatever it consists of."""
 
     def scaled(series: Float64 | None) -> Float64 | None:
-        return None if series is None else series * cut
+        return None if series is None else series * kept
 
     return replace(
         inputs,
-        fetch_s=inputs.fetch_s * cut,
+        fetch_s=inputs.fetch_s * kept,
         running_s=scaled(inputs.running_s),
         runnable_s=scaled(inputs.runnable_s),
         cpu_s=scaled(inputs.cpu_s),

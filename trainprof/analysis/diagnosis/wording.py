@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trainprof.analysis.summary import HotLine
+from trainprof.analysis.verdict_level import percent
 
 
 def span(seconds: float) -> str:
@@ -15,8 +16,9 @@ def span(seconds: float) -> str:
     return f"{value:.{digits}f} {unit}"
 
 
-def share(part: float) -> str:
-    return f"{part * 100:.0f} %"
+def share_of(line: HotLine) -> str:
+    """Returns what of its part a line takes."""
+    return f"{'at least ' if line.is_at_least else ''}{percent(line.share)}"
 
 
 def place(line: HotLine) -> str:

@@ -22,9 +22,10 @@ from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.gains import outside_steps
 from trainprof.analysis.diagnosis.loader_change import arguments, finding
 from trainprof.analysis.diagnosis.rule import Threshold
-from trainprof.analysis.diagnosis.wording import share, span
+from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.pipeline import predict
+from trainprof.analysis.verdict_level import percent
 
 ID: Final = "worker_restart"
 KEYS: Final[tuple[str, ...]] = ("loader_start", "first_batch")
@@ -44,7 +45,7 @@ def find(case: Case) -> Finding | None:
     who = "its worker is" if loader.num_workers == 1 else f"its {loader.num_workers} workers are"
     title = (
         f"{who} started again for each of {loader.passes} passes: "
-        f"{span(each_s)} until the first batch is there, {share(fed.starts_s / case.training_s)} "
+        f"{span(each_s)} until the first batch is there, {percent(fed.starts_s / case.training_s)} "
         "of training"
     )
     return finding(

@@ -1,0 +1,222 @@
+"""Healthy scripts, and those with something that looks like a fault: nothing is to be found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from planted.draw import Draw
+from planted.faults import DATASET, EVERYWHERE, WITH_GUARD
+from planted.script import DIGITS, IN_MEMORY, Case, Parts, script
+
+# Keeps one core busy until it is ended.
+NEIGHBOUR = "while True: sum(range(10_000))"
+
+
+def _healthy(name: str, planted: str, style: str, parts: Parts) -> Case:
+    return Case(name, planted, style, script(style, parts))
+
+
+def data_in_memory(draw: Draw) -> Case:
+    """No workers, as it should be: the data lies in memory (scikit-learn's digits)."""
+    compute_s, batch = draw.between(0.008, 0.02), draw.one_of((16, 32))
+    parts = Parts(
+        loader=f"DataLoader(samples({80 * batch}), batch_size={batch}, shuffle=True)",
+        data=DIGITS,
+        compute_s=compute_s,
+        epochs=1,
+    )
+    planted = f"digits in memory, {compute_s * 1e3:.0f} ms a step"
+    return _healthy("data_in_memory", planted, draw.one_of(EVERYWHERE), parts)
+
+
+def hidden_wait(draw: Draw) -> Case:
+    """Batches take longer than a step, and enough workers make them."""
+    compute_s, workers = draw.between(0.012, 0.02), draw.one_of((2, 3))
+    making_s = workers * compute_s * draw.between(0.4, 0.7)
+    parts = Parts(
+        loader=(
+            f"DataLoader(Pictures(), batch_size=4, num_workers={workers}, persistent_workers=True)"
+        ),
+        data=DATASET.format(samples=4 * 50, work=f"time.sleep({making_s / 4:.6f})"),
+        compute_s=compute_s,
+        epochs=2,
+    )
+    planted = f"{making_s * 1e3:.0f} ms asleep a batch in {workers} workers, hidden"
+    return _healthy("hidden_wait", planted, draw.one_of(WITH_GUARD), parts)
+
+
+def cold_first_epoch(draw: Draw) -> Case:
+    """Samples come from a slow place once, and from a cache ever after."""
+    compute_s, cold_s = 0.01, draw.between(0.008, 0.02)
+    data = f"""\
+class Cached(Dataset):
+    def __init__(self):
+        self.cache = {{}}
+
+    def __len__(self):
+        return 30 * 4
+
+    def __getitem__(self, index):
+        if index not in self.cache:
+            time.sleep({cold_s / 4:.6f})
+            self.cache[index] = torch.randn(64), torch.randn(1)
+        return self.cache[index]
+"""
+    parts = Parts(loader="DataLoader(Cached(), batch_size=4)", data=data, epochs=6)
+    parts = replace(parts, compute_s=compute_s)
+    planted = f"{cold_s * 1e3:.0f} ms a batch in the first of 6 epochs alone"
+    return _healthy("cold_first_epoch", planted, draw.one_of(EVERYWHERE), parts)
+
+
+def first_batch_late(draw: Draw) -> Case:
+    """Opening the data takes a moment, once."""
+    opening_s = draw.between(0.2, 0.8)
+    data = f"""\
+class Archive(Dataset):
+    opened = False
+
+    def __len__(self):
+        return 100 * 4
+
+    def __getitem__(self, index):
+        if not self.opened:
+            time.sleep({opening_s:.6f})
+            self.opened = True
+        return torch.randn(64), torch.randn(1)
+"""
+    options = draw.one_of(("", ", num_workers=1, persistent_workers=True"))
+    parts = Parts(loader=f"DataLoader(Archive(), batch_size=4{options})", data=data, epochs=2)
+    planted = f"{opening_s:.1f} s until the first batch, once"
+    return _healthy("first_batch_late", planted, draw.one_of(WITH_GUARD), parts)
+
+
+def rare_validation(draw: Draw) -> Case:
+    """The loader of evaluation is slow, and hardly ever used."""
+    making_s = draw.between(0.01, 0.02)
+    slow = DATASET.format(samples=8, work=f"time.sleep({making_s / 4:.6f})")
+    parts = Parts(
+        loader="DataLoader(samples(60 * 8), batch_size=8)",
+        data=f"{IN_MEMORY}\n\n{slow}",
+        epochs=4,
+        validation="DataLoader(Pictures(), batch_size=1)",
+        validate_every=2,
+    )
+    planted = "8 slow batches of evaluation after 120 steps"
+    return _healthy("rare_validation", planted, draw.one_of(EVERYWHERE), parts)
+
+
+def noisy_neighbour(draw: Draw) -> Case:
+    """Another program keeps a core busy all the time."""
+    compute_s = draw.between(0.01, 0.02)
+    parts = Parts(loader="DataLoader(samples(90 * 8), batch_size=8)", compute_s=compute_s, epochs=1)
+    case = _healthy("noisy_neighbour", "a busy program beside it", draw.one_of(EVERYWHERE), parts)
+    return replace(case, beside=(NEIGHBOUR,))
+
+
+def value_each_step(draw: Draw) -> Case:
+    """.item() of a CPU tensor waits for nothing."""
+    parts = Parts(
+        loader="DataLoader(samples(100 * 8), batch_size=8, shuffle=True)",
+        compute_s=draw.between(0.006, 0.015),
+        epochs=1,
+        definitions="losses = []\n",
+        each_step="losses.append(loss.item())",
+    )
+    return _healthy("value_each_step", "loss.item() each step", draw.one_of(EVERYWHERE), parts)
+
+
+def computing(draw: Draw) -> Case:
+    """A model that computes on the CPU, in any style."""
+    width = draw.one_of((512, 768, 1024))
+    model = (
+        f"nn.Sequential(nn.Linear(64, {width}), nn.ReLU(), nn.Linear({width}, {width}), nn.ReLU(), "
+        f"nn.Linear({width}, 1))"
+    )
+    parts = Parts(
+        loader="DataLoader(samples(50 * 512), batch_size=512)",
+        model=model,
+        optimizer="torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)",
+        epochs=2,
+    )
+    style = draw.one_of((*WITH_GUARD, "plain loop"))
+    return _healthy("computing", f"a perceptron {width} wide", style, parts)
+
+
+def small_steps(draw: Draw) -> Case:
+    """Steps of a millisecond, most of it torch's and Python's own."""
+    width, batch = draw.one_of((32, 64, 128)), draw.one_of((16, 32))
+    model = f"nn.Sequential(nn.Linear(64, {width}), nn.ReLU(), nn.Linear({width}, 1))"
+    parts = Parts(
+        loader=f"DataLoader(samples(400 * {batch}), batch_size={batch})", model=model, epochs=3
+    )
+    planted = f"{width} wide, batches of {batch}"
+    return _healthy("small_steps", planted, draw.one_of(EVERYWHERE), parts)
+
+
+def accumulation(draw: Draw) -> Case:
+    every = draw.one_of((2, 4))
+    parts = Parts(
+        loader="DataLoader(samples(160 * 8), batch_size=8)",
+        compute_s=draw.between(0.006, 0.012),
+        epochs=1,
+        accumulate=every,
+    )
+    style = draw.one_of(("plain loop", "function", "class Trainer", "several files"))
+    return _healthy("accumulation", f"a step each {every} batches", style, parts)
+
+
+def progress_bar(draw: Draw) -> Case:
+    """A line of progress, written again in each step."""
+    parts = Parts(
+        loader="DataLoader(samples(100 * 8), batch_size=8)",
+        compute_s=draw.between(0.008, 0.015),
+        epochs=1,
+        each_step='print(f"\\rstep {step} loss {loss.item():.4f}", end="", flush=True)',
+    )
+    return _healthy("progress_bar", "a line written each step", draw.one_of(EVERYWHERE), parts)
+
+
+def quick_checkpoints(draw: Draw) -> Case:
+    """A checkpoint after each epoch, to memory, as small as the model."""
+    parts = Parts(
+        loader="DataLoader(samples(40 * 8), batch_size=8)",
+        imports="import io\n",
+        compute_s=draw.between(0.01, 0.02),
+        epochs=3,
+        each_epoch="torch.save(model.state_dict(), io.BytesIO())",
+    )
+    return _healthy("quick_checkpoints", "one each epoch", draw.one_of(EVERYWHERE), parts)
+
+
+def workers_to_spare(draw: Draw) -> Case:
+    """Workers that live on, and do nearly nothing."""
+    workers = draw.one_of((1, 2))
+    options = f"batch_size=8, num_workers={workers}, persistent_workers=True"
+    parts = Parts(
+        loader=f"DataLoader(samples(50 * 8), {options})",
+        compute_s=draw.between(0.012, 0.02),
+        epochs=2,
+    )
+    planted = f"{workers} workers, data in memory"
+    return _healthy("workers_to_spare", planted, draw.one_of(WITH_GUARD), parts)
+
+
+CONTROLS: dict[str, Callable[[Draw], Case]] = {
+    one.__name__: one
+    for one in (
+        data_in_memory,
+        hidden_wait,
+        cold_first_epoch,
+        first_batch_late,
+        rare_validation,
+        noisy_neighbour,
+        value_each_step,
+        computing,
+        small_steps,
+        accumulation,
+        progress_bar,
+        quick_checkpoints,
+        workers_to_spare,
+    )
+}

@@ -1,0 +1,536 @@
+"""One planted fault each, of a size from just above what counts to most of the training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from planted.draw import Draw
+from planted.script import BURN, HERE, IN_MEMORY, Case, Parts, script
+
+EVERYWHERE = ("plain loop", "function", "class Trainer", "hooks", "several files")
+WITH_GUARD = ("function", "class Trainer", "hooks", "several files", "accelerate")
+
+# What a step takes beside what is planted, and what a worker's batch takes to be handed over.
+STEPPING_S, HANDING_OVER_S = 0.001, 0.003
+
+# `work` is what a sample costs.
+DATASET = """\
+class Pictures(Dataset):
+    def __len__(self):
+        return {samples}
+
+    def __getitem__(self, index):
+        {work}
+        return torch.randn(64), torch.randn(1)
+"""
+STREAM = """\
+class Stream(IterableDataset):
+    def __iter__(self):
+        info = torch.utils.data.get_worker_info()
+        first, apart = (0, 1) if info is None else (info.id, info.num_workers)
+        for _ in range(first, {samples}, apart):
+            {work}
+            yield torch.randn(64), torch.randn(1)
+"""
+# Of 60 to 120 steps, in so many passes.
+PASSES = (2, 3, 4)
+
+
+def serial_loading(draw: Draw) -> Case:
+    """The training process makes the batches itself, and sleeps over it (a disk, a server)."""
+    share, compute_s = draw.between(0.08, 0.85), draw.between(0.005, 0.02)
+    making_s, batch = compute_s * share / (1 - share), draw.one_of((8, 4, 16))
+    passes, style = draw.one_of(PASSES), draw.one_of(WITH_GUARD + EVERYWHERE)
+    batches = _batches(draw, compute_s + making_s, passes)
+    form = draw.one_of((("Pictures", DATASET), ("Stream", STREAM)))
+    work = f"time.sleep({making_s / batch:.6f})"
+    parts = Parts(
+        loader=f"DataLoader({form[0]}(), batch_size={batch})  {HERE}",
+        data=form[1].format(samples=batches * batch, work=work),
+        compute_s=compute_s,
+        epochs=passes,
+    )
+    planted = f"{_ms(making_s)} asleep making a batch, {_percent(share)} of a step"
+    return Case("serial_loading", planted, style, script(style, parts), "serial_loading")
+
+
+def serial_decoding(draw: Draw) -> Case:
+    """The same, on the CPU, with other cores free."""
+    share, compute_s = draw.between(0.15, 0.6), draw.between(0.015, 0.03)
+    making_s, batch = compute_s * share / (1 - share), draw.one_of((8, 4))
+    style, passes = draw.one_of(WITH_GUARD), 2
+    batches = _batches(draw, compute_s + making_s, passes)
+    work = f"burn({making_s / batch:.6f})"
+    parts = Parts(
+        loader=f"DataLoader(Pictures(), batch_size={batch}, shuffle=True)  {HERE}",
+        data=BURN + "\n\n" + DATASET.format(samples=batches * batch, work=work),
+        compute_s=compute_s,
+        epochs=passes,
+    )
+    planted = f"{_ms(making_s)} of CPU making a batch, {_percent(share)} of a step"
+    return Case("serial_decoding", planted, style, script(style, parts), "serial_loading")
+
+
+def too_few_workers(draw: Draw) -> Case:
+    share, compute_s = draw.between(0.1, 0.75), draw.between(0.006, 0.015)
+    workers, batch = draw.one_of((1, 2)), draw.one_of((8, 4))
+    making_s = workers * (compute_s + HANDING_OVER_S) / (1 - share)
+    style, passes = draw.one_of(WITH_GUARD + EVERYWHERE), draw.one_of((1, 2))
+    batches = _batches(draw, compute_s / (1 - share), passes)
+    form = draw.one_of((("Pictures", DATASET), ("Stream", STREAM)))
+    work = f"time.sleep({making_s / batch:.6f})"
+    options = f"batch_size={batch}, num_workers={workers}, persistent_workers=True"
+    parts = Parts(
+        loader=f"DataLoader({form[0]}(), {options})  {HERE}",
+        data=form[1].format(samples=batches * batch, work=work),
+        compute_s=compute_s,
+        epochs=passes,
+    )
+    planted = f"{workers} workers, {_ms(making_s)} asleep a batch, waits {_percent(share)}"
+    return Case("too_few_workers", planted, style, script(style, parts), "too_few_workers")
+
+
+def saturated_cpu(draw: Draw) -> Case:
+    """As many workers as cores, all of them at work, and training waits."""
+    making_s, compute_s = draw.between(0.05, 0.12), draw.between(0.002, 0.006)
+    style, batch = draw.one_of(WITH_GUARD), 4
+    batches = _batches(draw, making_s / 2, 2, least=50)
+    data = f"""\
+class Pictures(Dataset):
+    def __len__(self):
+        return {batches * batch}
+
+    def decode(self, index):
+        until = time.thread_time() + {making_s / batch:.6f}  {HERE}
+        while time.thread_time() < until:  {HERE}
+            total = sum(range(200))  {HERE}
+        return torch.full((64,), float(total))  {HERE}
+
+    def __getitem__(self, index):
+        return self.decode(index), torch.randn(1)
+"""
+    options = f"batch_size={batch}, num_workers=os.cpu_count(), persistent_workers=True"
+    parts = Parts(
+        loader=f"DataLoader(Pictures(), {options})",
+        data=data,
+        compute_s=compute_s,
+        epochs=2,
+        imports="import os\n",
+    )
+    planted = f"{_ms(making_s)} of CPU a batch on every core, {_ms(compute_s)} to train on it"
+    return Case("saturated_cpu", planted, style, script(style, parts), "saturated_cpu")
+
+
+def slow_samples(draw: Draw) -> Case:
+    """One sample in some hundred takes so long that the buffer runs dry."""
+    share, compute_s, batch = draw.between(0.12, 0.6), 0.006, 4
+    workers, every = draw.one_of((2, 1, 3)), draw.one_of((20, 30))
+    step_s = compute_s + HANDING_OVER_S
+    # What is buffered hides the beginning.
+    late_s = every * step_s * share / (1 - share) + 2 * workers * step_s
+    style, batches = draw.one_of(WITH_GUARD + EVERYWHERE), every * draw.whole(3, 4)
+    work = f"time.sleep({late_s:.6f} if index % {every * batch} == 37 else 0.0005)"
+    parts = Parts(
+        loader=f"DataLoader(Pictures(), batch_size={batch}, num_workers={workers})  {HERE}",
+        data=DATASET.format(samples=batches * batch, work=work),
+        compute_s=compute_s,
+        epochs=1,
+    )
+    planted = f"one sample in {every * batch} takes {_ms(late_s)}, waits {_percent(share)}"
+    return Case("slow_samples", planted, style, script(style, parts), "slow_samples")
+
+
+def slow_collate(draw: Draw) -> Case:
+    """Samples are put together in Python, element by element."""
+    share, compute_s, batch = draw.between(0.15, 0.6), draw.between(0.008, 0.02), 8
+    workers, style = draw.one_of((0, 1)), draw.one_of(WITH_GUARD + EVERYWHERE)
+    way = draw.one_of(("CPU", "asleep"))
+    step_s = compute_s + STEPPING_S + (HANDING_OVER_S if workers else 0)
+    # A worker puts the next batch together while training is at work on this one.
+    padding_s = step_s / (1 - share) if workers else step_s * share / (1 - share)
+    batches = _batches(draw, step_s / (1 - share), 2)
+    pad = f"time.sleep({padding_s:.6f})  {HERE}"
+    if way == "CPU":
+        pad = f"""\
+until = time.thread_time() + {padding_s:.6f}  {HERE}
+    while time.thread_time() < until:  {HERE}
+        width = max(len(x) for x, _ in samples)  {HERE}"""
+    data = f"""\
+{IN_MEMORY}
+
+def pad_samples(samples):  {HERE}
+    {pad}
+    return torch.stack([x for x, _ in samples]), torch.stack([y for _, y in samples])  {HERE}
+"""
+    options = f"batch_size={batch}, num_workers={workers}, collate_fn=pad_samples"
+    parts = Parts(
+        loader=f"DataLoader(samples({batches * batch}), {options})",
+        data=data,
+        compute_s=compute_s,
+        epochs=2,
+    )
+    planted = f"{_ms(padding_s)} ({way}) to put a batch together, {workers} workers, waits "
+    planted += _percent(share)
+    gain = 1 / (1 - share)
+    return Case("slow_collate", planted, style, script(style, parts), "slow_collate", gain)
+
+
+def slow_receive(draw: Draw) -> Case:
+    """Many small tensors, each of them asked for at the worker."""
+    tensors, compute_s = draw.whole(80, 400), draw.between(0.004, 0.012)
+    style = draw.one_of(WITH_GUARD)
+    data = f"""\
+class Boxes(Dataset):
+    def __len__(self):
+        return 360
+
+    def __getitem__(self, index):
+        return [torch.zeros(4) for _ in range({tensors // 4})], torch.randn(64), torch.randn(1)
+
+
+def keep(samples):
+    boxes = [box for boxes, _, _ in samples for box in boxes]
+    return (torch.stack([x for _, x, _ in samples]), boxes), torch.stack([y for _, _, y in samples])
+"""
+    options = "batch_size=4, num_workers=1, collate_fn=keep, persistent_workers=True"
+    parts = Parts(
+        loader=f"DataLoader(Boxes(), {options})  {HERE}",
+        data=data,
+        compute_s=compute_s,
+        epochs=1,
+        each_batch="x, boxes = x",
+    )
+    planted = f"{tensors} tensors a batch, {_ms(compute_s)} to train on it"
+    return Case("slow_receive", planted, style, script(style, parts), "slow_receive")
+
+
+def slow_sampler(draw: Draw) -> Case:
+    """Indices are drawn by code that takes its time, in the training process."""
+    share, compute_s, batch = draw.between(0.1, 0.7), draw.between(0.005, 0.015), 4
+    drawing_s = compute_s * share / (1 - share)
+    style, workers = draw.one_of(WITH_GUARD), draw.one_of((2, 1))
+    batches = _batches(draw, compute_s + drawing_s, 2)
+    data = f"""\
+{IN_MEMORY}
+
+class HardNegatives(torch.utils.data.Sampler):
+    def __len__(self):
+        return {batches * batch}
+
+    def __iter__(self):
+        for index in range({batches * batch}):
+            time.sleep({drawing_s / batch:.6f})
+            yield index
+"""
+    options = f"batch_size={batch}, sampler=HardNegatives(), num_workers={workers}, "
+    options += "persistent_workers=True"
+    parts = Parts(
+        loader=f"DataLoader(samples({batches * batch}), {options})  {HERE}",
+        data=data,
+        compute_s=compute_s,
+        epochs=2,
+    )
+    planted = f"{_ms(drawing_s)} drawing the indices of a batch, {_percent(share)} of a step"
+    gain = 1 / (1 - share)
+    return Case("slow_sampler", planted, style, script(style, parts), "slow_sampler", gain)
+
+
+def worker_restart(draw: Draw) -> Case:
+    """Workers that open something first are started anew in each of many short passes."""
+    opening_s, compute_s = draw.between(0.08, 0.5), draw.between(0.006, 0.012)
+    passes, batches, workers = draw.whole(5, 9), draw.whole(12, 20), draw.one_of((2, 1))
+    style = draw.one_of(WITH_GUARD)
+    data = f"""\
+{IN_MEMORY}
+
+def open_archive(worker):
+    time.sleep({opening_s:.6f})
+"""
+    options = f"batch_size=8, num_workers={workers}, worker_init_fn=open_archive"
+    parts = Parts(
+        loader=f"DataLoader(samples({batches * 8}), {options})  {HERE}",
+        data=data,
+        compute_s=compute_s,
+        epochs=passes,
+    )
+    planted = f"{passes} passes of {batches} steps, {_ms(opening_s)} to open the data in each"
+    return Case("worker_restart", planted, style, script(style, parts), "worker_restart")
+
+
+def slow_first_batch(draw: Draw) -> Case:
+    """The dataset is opened at the first sample, once."""
+    opening_s, compute_s, workers = draw.between(3, 6), 0.012, draw.one_of((1, 2))
+    style = draw.one_of(WITH_GUARD)
+    data = f"""\
+class Archive(Dataset):
+    opened = False
+
+    def __len__(self):
+        return 640
+
+    def __getitem__(self, index):
+        if not self.opened:
+            time.sleep({opening_s:.6f})
+            self.opened = True
+        return torch.randn(64), torch.randn(1)
+"""
+    options = f"batch_size=8, num_workers={workers}, persistent_workers=True"
+    parts = Parts(
+        loader=f"DataLoader(Archive(), {options})  {HERE}",
+        data=data,
+        compute_s=compute_s,
+        epochs=1,
+    )
+    planted = f"{opening_s:.1f} s until the first batch, once"
+    return Case("slow_first_batch", planted, style, script(style, parts), "slow_first_batch")
+
+
+def slow_validation(draw: Draw) -> Case:
+    """Evaluation waits for a loader that makes its batches itself."""
+    share, compute_s, making_s = draw.between(0.25, 0.7), 0.008, draw.between(0.02, 0.05)
+    style = draw.one_of(EVERYWHERE)
+    steps = 40
+    passed_s = steps * (compute_s + STEPPING_S)
+    validated = max(round(passed_s * share / (1 - share) / (compute_s + making_s)), 8)
+    data = f"""\
+{IN_MEMORY}
+
+class Scans(Dataset):
+    def __len__(self):
+        return {4 * validated}
+
+    def __getitem__(self, index):
+        time.sleep({making_s / 4:.6f})
+        return torch.randn(64), torch.randn(1)
+"""
+    parts = Parts(
+        loader=f"DataLoader(samples({steps * 8}), batch_size=8)",
+        data=data,
+        compute_s=compute_s,
+        epochs=3,
+        validation=f"DataLoader(Scans(), batch_size=4)  {HERE}",
+    )
+    planted = f"{validated} batches of {_ms(making_s)} to load after {steps} steps"
+    return Case("slow_validation", planted, style, script(style, parts), "slow_validation")
+
+
+def much_validation(draw: Draw) -> Case:
+    """Evaluation computes for long: its loader is not to blame."""
+    share, compute_s, steps = draw.between(0.25, 0.6), 0.008, 40
+    style = draw.one_of(EVERYWHERE)
+    validated = max(round(steps * share / (1 - share)), 8)
+    parts = Parts(
+        loader=f"DataLoader(samples({steps * 8}), batch_size=8)",
+        compute_s=compute_s,
+        epochs=3,
+        validation=f"DataLoader(samples({validated * 8}), batch_size=8)  {HERE}",
+    )
+    planted = f"{validated} batches of evaluation after {steps} steps"
+    gain = 1 + validated / steps
+    return Case("much_validation", planted, style, script(style, parts), "slow_validation", gain)
+
+
+def slow_checkpoints(draw: Draw) -> Case:
+    share, compute_s = draw.between(0.06, 0.6), draw.between(0.008, 0.015)
+    every, style = draw.one_of((10, 20, 5)), draw.one_of(EVERYWHERE)
+    saving_s = every * (compute_s + STEPPING_S) * share / (1 - share)
+    definitions = f"""\
+class SlowDisk(io.BytesIO):
+    def write(self, block):
+        if not self.tell():
+            time.sleep({saving_s:.6f})
+        return super().write(block)
+
+
+def save_checkpoint(model):
+    torch.save(model.state_dict(), SlowDisk())  {HERE}
+"""
+    parts = Parts(
+        loader=f"DataLoader(samples({90 * 8}), batch_size=8)",
+        imports="import io\n",
+        definitions=definitions,
+        compute_s=compute_s,
+        epochs=1,
+        each_step=f"if step % {every} == {every - 1}:\n    save_checkpoint(model)",
+    )
+    planted = f"{_ms(saving_s)} after {every} steps, {_percent(share)} of training"
+    gain = 1 / (1 - share)
+    return Case("slow_checkpoints", planted, style, script(style, parts), "slow_checkpoints", gain)
+
+
+def python_in_loop(draw: Draw) -> Case:
+    """Something in the loop waits, or computes in Python, after each step."""
+    share, compute_s = draw.between(0.15, 0.75), draw.between(0.008, 0.02)
+    logging_s = (compute_s + STEPPING_S) * share / (1 - share)
+    style, way = draw.one_of(EVERYWHERE), draw.one_of(("burn", "sleep"))
+    wait = f"    time.sleep({logging_s:.6f})  {HERE}"
+    if way == "burn":
+        wait = f"""\
+    until = time.thread_time() + {logging_s:.6f}  {HERE}
+    while time.thread_time() < until:  {HERE}
+        total = sum(k * k for k in range(50))  {HERE}"""
+    parts = Parts(
+        loader=f"DataLoader(samples({90 * 8}), batch_size=8)",
+        definitions=f"def rank_predictions(loss):\n{wait}\n",
+        compute_s=compute_s,
+        epochs=1,
+        each_step="rank_predictions(loss)",
+    )
+    planted = f"{_ms(logging_s)} after each step ({way}), {_percent(share)}"
+    gain = 1 / (1 - share)
+    return Case("python_in_loop", planted, style, script(style, parts), "python_in_loop", gain)
+
+
+def batches_by_hand(draw: Draw) -> Case:
+    """No loader: the loop makes its batches itself."""
+    share, compute_s = draw.between(0.15, 0.7), draw.between(0.008, 0.015)
+    making_s = (compute_s + STEPPING_S) * share / (1 - share)
+    style = draw.one_of(("plain loop", "function"))
+    definitions = f"""\
+def get_batch(step):
+    time.sleep({making_s:.6f})  {HERE}
+    return torch.randn(8, 64), torch.randn(8, 1)
+"""
+    parts = Parts(
+        loader=None, definitions=definitions, compute_s=compute_s, batch="get_batch(step)", steps=90
+    )
+    planted = f"{_ms(making_s)} for each batch, {_percent(share)} of a step"
+    gain = 1 / (1 - share)
+    return Case("batches_by_hand", planted, style, script(style, parts), "python_in_loop", gain)
+
+
+def collections_called(draw: Draw) -> Case:
+    """gc.collect() in each step, over many objects."""
+    thousands, compute_s = draw.whole(100, 400), draw.between(0.008, 0.02)
+    style = draw.one_of(("plain loop", "function", "class Trainer"))
+    parts = Parts(
+        loader=f"DataLoader(samples({70 * 8}), batch_size=8)",
+        imports="import gc\n",
+        definitions=f"annotations = [{{'box': [k]}} for k in range({thousands * 1000})]\n",
+        compute_s=compute_s,
+        epochs=1,
+        each_step=f"gc.collect()  {HERE}",
+    )
+    planted = f"gc.collect() in each step, {thousands},000 objects with one inside"
+    return Case("collections_called", planted, style, script(style, parts), "gc_pauses")
+
+
+def collections_due(draw: Draw) -> Case:
+    """So many objects are made and kept that Python looks through all of them again and again."""
+    thousands, kept, compute_s = draw.whole(40, 80), draw.whole(8, 14), 0.004
+    style = draw.one_of(("plain loop", "function", "class Trainer"))
+    each = f"history.append([{{'step': [k]}} for k in range({kept * 1000})])"
+    parts = Parts(
+        loader=f"DataLoader(samples({70 * 8}), batch_size=8)",
+        definitions=(
+            f"annotations = [{{'box': [k]}} for k in range({thousands * 1000})]\nhistory = []\n"
+        ),
+        compute_s=compute_s,
+        epochs=1,
+        each_step=each,
+    )
+    planted = f"{2 * kept},000 objects kept in each step"
+    case = Case("collections_due", planted, style, script(style, parts), "gc_pauses")
+    return replace(case, no_line=True)
+
+
+def slow_optimizer(draw: Draw) -> Case:
+    """Many small parameters, updated one by one."""
+    layers, name = draw.whole(15, 50), draw.one_of(("AdamW", "Adam", "Adagrad"))
+    compute_s, style = draw.between(0.001, 0.004), draw.one_of(EVERYWHERE)
+    definitions = f"""\
+def build_deep_model():
+    layers = [build_model()[0], Device({compute_s:.6f})]
+    for _ in range({layers}):
+        layers += [nn.Linear(32, 32), nn.LayerNorm(32), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(32, 1))
+"""
+    parts = Parts(
+        loader=f"DataLoader(samples({150 * 16}), batch_size=16)",
+        definitions=definitions,
+        model="build_deep_model()",
+        optimizer=f"torch.optim.{name}(model.parameters())",
+        epochs=1,
+        update_mark=f"  {HERE}",
+    )
+    planted = f"{name} on {4 * layers + 4} parameters, {_ms(compute_s)} of a step asleep"
+    return Case("slow_optimizer", planted, style, script(style, parts), "slow_optimizer")
+
+
+def anomaly_detection(draw: Draw) -> Case:
+    """Left on from when a NaN was looked for."""
+    layers, style = draw.whole(4, 20), draw.one_of(EVERYWHERE)
+    definitions = f"""\
+def build_deep_model():
+    layers = [build_model()[0]]
+    for _ in range({layers}):
+        layers += [nn.Linear(32, 32), nn.Tanh()]
+    return nn.Sequential(*layers, nn.Linear(32, 1))
+"""
+    parts = Parts(
+        loader=f"DataLoader(samples({150 * 16}), batch_size=16)",
+        definitions=definitions,
+        model="build_deep_model()",
+        epochs=1,
+        setup="torch.set_num_threads(1)\ntorch.autograd.set_detect_anomaly(True)",
+    )
+    planted = f"on, with {layers} layers"
+    case = Case("anomaly_detection", planted, style, script(style, parts), "anomaly_detection")
+    return replace(case, no_line=True)
+
+
+def too_many_threads(draw: Draw) -> Case:
+    """Several times as many threads as cores."""
+    times, style = draw.whole(3, 12), draw.one_of(EVERYWHERE)
+    width = draw.one_of((256, 384))
+    parts = Parts(
+        loader="DataLoader(samples(100 * 256), batch_size=256)",
+        imports="import os\n",
+        model=f"nn.Sequential(nn.Linear(64, {width}), nn.Tanh(), nn.Linear({width}, 1))",
+        epochs=2,
+        setup=f"torch.set_num_threads({times} * os.cpu_count())",
+    )
+    planted = f"{times} threads for each core"
+    case = Case("too_many_threads", planted, style, script(style, parts), "torch_threads")
+    return replace(case, no_line=True)
+
+
+FAULTS: dict[str, Callable[[Draw], Case]] = {
+    one.__name__: one
+    for one in (
+        serial_loading,
+        serial_decoding,
+        too_few_workers,
+        saturated_cpu,
+        slow_samples,
+        slow_collate,
+        slow_receive,
+        slow_sampler,
+        worker_restart,
+        slow_first_batch,
+        slow_validation,
+        much_validation,
+        slow_checkpoints,
+        python_in_loop,
+        batches_by_hand,
+        collections_called,
+        collections_due,
+        slow_optimizer,
+        anomaly_detection,
+        too_many_threads,
+    )
+}
+
+
+def _batches(draw: Draw, step_s: float, passes: int, least: int = 60) -> int:
+    """Returns the batches of a pass: two seconds of training, and enough to judge it."""
+    return max(round(2.0 / step_s), least) // passes + draw.whole(1, 8)
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms"
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.0f} %"

@@ -1,0 +1,377 @@
+"""Training scripts in the styles that people write, put together from parts.
+
+Where a finding has to point, a line ends in HERE. What computes sleeps in a module's forward, as
+where a device computes: other programs on the machine do not change its size.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass, field
+
+MAIN = "train.py"
+HERE = "# here"
+WIDTH = 64
+
+IMPORTS = """\
+import time
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+"""
+MODEL = """\
+class Device(nn.Module):
+    def __init__(self, seconds):
+        super().__init__()
+        self.seconds = seconds
+
+    def forward(self, x):
+        time.sleep(self.seconds)
+        return x
+
+
+def build_model():
+    return nn.Sequential(nn.Linear({width}, 32), Device({seconds:.6f}), nn.Linear(32, 1))
+"""
+BURN = """\
+def burn(seconds):
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
+        pass
+"""
+IN_MEMORY = """\
+def samples(count):
+    return TensorDataset(torch.randn(count, 64), torch.randn(count, 1))
+"""
+DIGITS = """\
+from sklearn.datasets import load_digits
+
+
+def samples(count):
+    digits = load_digits()
+    images = torch.tensor(digits.data, dtype=torch.float32).repeat(count // 1797 + 1, 1)[:count]
+    labels = torch.tensor(digits.target, dtype=torch.float32).repeat(count // 1797 + 1)[:count]
+    return TensorDataset(images / 16, labels.unsqueeze(1))
+"""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a script consists of, as source text.
+
+    Attributes:
+        loader: An expression; None where `batch` makes each batch in the loop.
+        data: Definitions that the loader needs.
+        compute_s: Per step, asleep in the forward.
+        epochs: How often the loader is gone through.
+        imports, definitions: Of the script itself.
+        model, optimizer: Expressions; the model takes (n, 64) and gives (n, 1).
+        each_batch: Statements ahead of the forward.
+        each_step: Statements after the optimizer's step; `step`, `loss` and `model` are known.
+        each_epoch: Statements after each epoch.
+        validation: Expression of a loader that is evaluated on `validate_every` epochs.
+        accumulate: Batches for each step of the optimizer.
+        setup: Statements ahead of all.
+        update_mark: Behind the optimizer's step.
+        batch: Expression that makes a batch where there is no loader, `steps` of them.
+    """
+
+    loader: str | None
+    data: str = IN_MEMORY
+    compute_s: float = 0.01
+    epochs: int = 2
+    imports: str = ""
+    definitions: str = ""
+    model: str = "build_model()"
+    optimizer: str = "torch.optim.SGD(model.parameters(), lr=0.01)"
+    each_batch: str = ""
+    each_step: str = ""
+    each_epoch: str = ""
+    validation: str | None = None
+    validate_every: int = 1
+    accumulate: int = 1
+    setup: str = "torch.set_num_threads(1)"
+    update_mark: str = ""
+    batch: str = ""
+    steps: int = 0
+
+
+@dataclass(frozen=True)
+class Case:
+    """A script, and what is true of it.
+
+    Attributes:
+        name: Of the fault, or of the control.
+        planted: The fault's size in words.
+        style: How the script is written.
+        files: Text by name; MAIN is run.
+        finding: Id of the finding that has to come first; None where there must be none.
+        no_line: The finding need not name a line.
+        gain: How many times as fast training would be without the fault, by construction; None
+            where that depends on the machine.
+        beside: Programs to run beside it.
+    """
+
+    name: str
+    planted: str
+    style: str
+    files: dict[str, str]
+    finding: str | None = None
+    gain: float | None = None
+    no_line: bool = False
+    beside: tuple[str, ...] = field(default=())
+
+    def places(self) -> set[str]:
+        """Returns the lines that the finding may name, as file:line."""
+        return {
+            f"{name}:{number}"
+            for name, text in self.files.items()
+            for number, line in enumerate(text.splitlines(), 1)
+            if line.endswith(HERE)
+        }
+
+
+def script(style: str, parts: Parts) -> dict[str, str]:
+    """Returns the files of a script in one of STYLES."""
+    files = STYLES[style](parts)
+    return {name: text.replace("\n\n\n\n", "\n\n\n") for name, text in files.items()}
+
+
+def _plain(parts: Parts) -> dict[str, str]:
+    head = f"""\
+{parts.setup}
+torch.manual_seed(0)
+model = {parts.model}
+optimizer = {parts.optimizer}
+"""
+    body = _loop(parts, "loader")
+    loaders = f"loader = {parts.loader}\n" if parts.loader else ""
+    if parts.validation:
+        loaders += f"validation = {parts.validation}\n"
+    return {MAIN: _module(parts, head + loaders + body)}
+
+
+def _function(parts: Parts) -> dict[str, str]:
+    body = f"""\
+def train(model, loader, validation=None):
+    optimizer = {parts.optimizer}
+{_indented(_loop(parts, "loader"))}
+
+def main():
+{_indented(parts.setup)}    torch.manual_seed(0)
+    loader = {parts.loader}
+    validation = {parts.validation}
+    model = {parts.model}
+    train(model, loader, validation)
+
+
+if __name__ == "__main__":
+    main()
+"""
+    return {MAIN: _module(parts, body)}
+
+
+def _trainer(parts: Parts) -> dict[str, str]:
+    body = f"""\
+class Trainer:
+    def __init__(self, model):
+        self.model = model
+        self.loader = {parts.loader}
+        self.validation = {parts.validation}
+
+    def fit(self):
+        model, validation = self.model, self.validation
+        optimizer = {parts.optimizer}
+{_indented(_loop(parts, "self.loader"), 2)}
+
+if __name__ == "__main__":
+{_indented(parts.setup)}    torch.manual_seed(0)
+    Trainer({parts.model}).fit()
+"""
+    return {MAIN: _module(parts, body)}
+
+
+_ENGINE = """\
+import torch
+
+
+class Engine:
+    def fit(self, module):
+        loader, validation = module.train_loader(), module.validation_loader()
+        optimizer = module.optimizer()
+        step = 0
+        for epoch in range(module.epochs):
+            for batch in loader:
+                optimizer.zero_grad()
+                loss = module.training_step(batch)
+                loss.backward()
+                optimizer.step()
+                step += 1
+                module.on_step_end(step, loss)
+            module.on_epoch_end(epoch)
+            if validation is not None and (epoch + 1) % module.validate_every == 0:
+                module.model.eval()
+                with torch.no_grad():
+                    for batch in validation:
+                        module.training_step(batch)
+                module.model.train()
+"""
+
+
+def _hooks(parts: Parts) -> dict[str, str]:
+    body = f"""\
+class Task:
+    epochs, validate_every = {parts.epochs}, {parts.validate_every}
+
+    def __init__(self):
+        self.model = {parts.model}
+
+    def train_loader(self):
+        return {parts.loader}
+
+    def validation_loader(self):
+        return {parts.validation}
+
+    def optimizer(self):
+        model = self.model
+        return {parts.optimizer}
+
+    def training_step(self, batch):
+        x, y = batch
+{_indented(parts.each_batch or "pass", 2)}\
+        return nn.functional.mse_loss(self.model(x), y)
+
+    def on_step_end(self, step, loss):
+        model = self.model
+{_indented(parts.each_step or "pass", 2)}
+    def on_epoch_end(self, epoch):
+        model = self.model
+{_indented(parts.each_epoch or "pass", 2)}
+
+if __name__ == "__main__":
+{_indented(parts.setup)}    torch.manual_seed(0)
+    Engine().fit(Task())
+"""
+    imports = f"{parts.imports}\nfrom engine import Engine\n"
+    text = _module(parts, body, imports=imports)
+    engine = _ENGINE.replace("optimizer.step()", f"optimizer.step(){parts.update_mark}")
+    return {MAIN: text, "engine.py": engine}
+
+
+def _several_files(parts: Parts) -> dict[str, str]:
+    """The data in a module of its own, which builds the loaders too."""
+    data = f"""\
+{IMPORTS}
+{parts.imports}
+
+{parts.data}
+
+def training():
+    return {parts.loader}
+
+
+def validation():
+    return {parts.validation}
+"""
+    body = f"""\
+def main():
+{_indented(parts.setup)}    torch.manual_seed(0)
+    model = {parts.model}
+    optimizer = {parts.optimizer}
+    loader, validation = dataset.training(), dataset.validation()
+{_indented(_loop(parts, "loader"))}
+
+if __name__ == "__main__":
+    main()
+"""
+    head = f"{IMPORTS}{parts.imports}\nimport dataset\n\n\n"
+    text = f"{head}{_model(parts)}\n\n{parts.definitions}\n\n{body}"
+    return {MAIN: text, "dataset.py": data}
+
+
+def _accelerate(parts: Parts) -> dict[str, str]:
+    loop = _loop(parts, "loader").replace("loss.backward()", "accelerator.backward(loss)")
+    body = f"""\
+def main():
+{_indented(parts.setup)}    torch.manual_seed(0)
+    accelerator = Accelerator(cpu=True)
+    model = {parts.model}
+    optimizer = {parts.optimizer}
+    loader = {parts.loader}
+    validation = {parts.validation}
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+{_indented(loop)}
+
+if __name__ == "__main__":
+    main()
+"""
+    imports = f"{parts.imports}\nfrom accelerate import Accelerator\n"
+    return {MAIN: _module(parts, body, imports=imports)}
+
+
+STYLES = {
+    "plain loop": _plain,
+    "function": _function,
+    "class Trainer": _trainer,
+    "hooks": _hooks,
+    "several files": _several_files,
+    "accelerate": _accelerate,
+}
+
+
+def _module(parts: Parts, body: str, imports: str | None = None) -> str:
+    above = f"{IMPORTS}{parts.imports if imports is None else imports}"
+    return f"{above}\n\n{parts.data}\n\n{_model(parts)}\n\n{parts.definitions}\n\n{body}"
+
+
+def _model(parts: Parts) -> str:
+    return MODEL.format(width=WIDTH, seconds=parts.compute_s)
+
+
+def _loop(parts: Parts, loader: str) -> str:
+    """Returns the training loop over `loader`, with `model`, `optimizer`, `validation` known."""
+    steps = _step(parts)
+    if parts.loader is None:
+        return f"""\
+for step in range({parts.steps}):
+    x, y = {parts.batch}
+{_indented(steps)}"""
+    text = f"""\
+step = 0
+for epoch in range({parts.epochs}):
+    for x, y in {loader}:
+{_indented(steps, 2)}        step += 1
+{_indented(parts.each_epoch)}"""
+    if parts.validation is not None:
+        text += f"""\
+    if (epoch + 1) % {parts.validate_every} == 0:
+        model.eval()
+        with torch.no_grad():
+            for x, y in validation:
+                nn.functional.mse_loss(model(x), y)
+        model.train()
+"""
+    return text
+
+
+def _step(parts: Parts) -> str:
+    if parts.accumulate == 1:
+        update = f"optimizer.zero_grad()\nloss.backward()\noptimizer.step(){parts.update_mark}\n"
+    else:
+        update = f"""\
+(loss / {parts.accumulate}).backward()
+if step % {parts.accumulate} == {parts.accumulate - 1}:
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+    before = f"{parts.each_batch}\n" if parts.each_batch else ""
+    after = f"{parts.each_step}\n" if parts.each_step else ""
+    return f"{before}loss = nn.functional.mse_loss(model(x), y)\n{update}{after}"
+
+
+def _indented(text: str, levels: int = 1) -> str:
+    if not text:
+        return ""
+    indented = textwrap.indent(text, "    " * levels)
+    return indented if indented.endswith("\n") else f"{indented}\n"

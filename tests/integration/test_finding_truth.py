@@ -1,0 +1,44 @@
+"""Scripts made to order, run: the planted fault is the first finding, and healthy ones have none.
+
+benchmarks/finding_truth.py makes them, and runs many more.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from finding_truth import cases, judged
+from planted.script import MAIN, Case
+from support.styles import ATTEMPTS, without_compiler
+
+SEED = 7
+# Those that no sample script has (test_truth.py).
+PLANTED = ("slow_collate", "slow_optimizer", "anomaly_detection")
+HEALTHY = ("cold_first_epoch",)
+
+
+def made(name: str) -> Case:
+    """Returns the last case of that name: of a fault, one with a random size."""
+    *_, case = cases(SEED, 2, [name])
+    case.files[MAIN] = without_compiler(case.files[MAIN])
+    return case
+
+
+@pytest.mark.parametrize("name", [*PLANTED, *HEALTHY])
+def test_what_is_planted_is_found_and_nothing_else(name: str, tmp_path: Path) -> None:
+    case = made(name)
+    for attempt in range(ATTEMPTS):  # the machine is not ours alone
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        told = judged(case, folder)
+        if told.is_right:
+            break
+    assert [one["id"] for one in told.findings][:1] == ([case.finding] if case.finding else [])
+    assert told.is_at_place, told.findings[0]["site"]
+
+
+def test_the_same_seed_makes_the_same_scripts() -> None:
+    assert list(cases(3, 2)) == list(cases(3, 2))
+    other = [case.planted for case in cases(4, 2) if case.finding]
+    assert other != [case.planted for case in cases(3, 2) if case.finding]

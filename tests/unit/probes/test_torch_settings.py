@@ -1,0 +1,101 @@
+"""What is noted of torch's settings while it trains."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from support.session import Recorder
+
+from trainprof.probes.backward import BackwardProbe
+from trainprof.probes.optimizer import OptimizerProbe
+from trainprof.probes.torch_settings import TorchSettingsProbe
+from trainprof.record.schema import Topic
+
+
+def told(recorder: Recorder, key: str) -> list[Any]:
+    notes = recorder.read().notes(Topic.ENVIRONMENT)
+    return [note[key] for note in notes if key in note]
+
+
+def update(make: Callable[..., Any], parameters: int = 3, **options: Any) -> None:
+    updated = [torch.nn.Parameter(torch.ones(2)) for _ in range(parameters)]
+    for parameter in updated:
+        parameter.grad = torch.ones(2)
+    make(updated, lr=0.1, **options).step()
+
+
+class Own(torch.optim.SGD):
+    """Made by the script: nobody knows whether it can be fused."""
+
+
+class Marked(torch.Tensor):
+    """A tensor that would notice being asked."""
+
+    @classmethod
+    def __torch_function__(cls, *args: Any, **kwargs: Any) -> Any:
+        raise AssertionError("asked")
+
+
+def test_an_optimizer_that_goes_through_its_parameters_one_by_one(recorder: Recorder) -> None:
+    recorder.start(TorchSettingsProbe(), OptimizerProbe())
+    update(torch.optim.Adam)
+    [facts] = told(recorder, "looped_optimizer")
+    assert (facts["class"], facts["tensors"]) == ("Adam", 3)
+    sites = recorder.read().texts
+    begins = inspect.getsourcelines(update)[1]
+    assert f'test_torch_settings.py", {begins + 4}' in sites[facts["site"]][1]
+    assert told(recorder, "torch_threads") == [torch.get_num_threads()]
+
+
+@pytest.mark.parametrize(
+    ("make", "options"),
+    [
+        (torch.optim.AdamW, {"fused": True}),
+        (torch.optim.AdamW, {"foreach": True}),
+        (torch.optim.Rprop, {}),  # torch cannot fuse it
+        (Own, {}),
+    ],
+)
+def test_an_optimizer_that_does_not_or_must(
+    recorder: Recorder, make: Callable[..., Any], options: dict[str, Any]
+) -> None:
+    recorder.start(TorchSettingsProbe(), OptimizerProbe())
+    update(make, **options)
+    assert told(recorder, "looped_optimizer") == []
+    assert len(told(recorder, "torch_threads")) == 1
+
+
+def test_tensors_of_the_scripts_own_are_not_asked(recorder: Recorder) -> None:
+    recorder.start(TorchSettingsProbe())
+    marked = torch.ones(2).as_subclass(Marked)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
+    optimizer.param_groups[0]["params"] = [marked]
+    recorder.session.at_first_step(optimizer)
+    assert told(recorder, "looped_optimizer") == []
+    assert recorder.read().notes(Topic.PROBE_FAILED) == []
+
+
+def test_many_optimizers_do_not_fill_the_log(recorder: Recorder) -> None:
+    recorder.start(TorchSettingsProbe(), OptimizerProbe())
+    for number in range(1, 21):
+        update(torch.optim.SGD, parameters=number)
+    assert len(told(recorder, "looped_optimizer")) == 8
+
+
+@pytest.mark.parametrize(("passes", "expected"), [(19, []), (20, [True]), (45, [True])])
+def test_anomaly_detection_that_stays_on(
+    recorder: Recorder, passes: int, expected: list[bool]
+) -> None:
+    recorder.start(TorchSettingsProbe(), BackwardProbe())
+    x = torch.ones(2, requires_grad=True)
+    for _ in range(30):
+        x.sum().backward()
+    torch.autograd.set_detect_anomaly(True)
+    for _ in range(passes):
+        x.sum().backward()
+    torch.autograd.set_detect_anomaly(False)
+    assert told(recorder, "detects_anomalies") == expected

@@ -1,0 +1,74 @@
+"""The optimizer goes through the parameters one by one, and that takes long.
+
+What it means: on the CPU torch's optimizers make a dozen small operations for each parameter, each
+a pass over its memory. Fused, they are one.
+
+How it is measured: the time inside the optimizer's step, and its settings at the first one.
+
+When it is wrong: where parameters are few and the update is plain (SGD without momentum), there is
+little to fuse. Results differ in the last digits.
+
+What to do: fused=True, which torch has for SGD, Adam, AdamW and Adagrad. foreach=True, meant for
+GPUs, was seen to be slower than the loop on a CPU.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from trainprof.analysis.diagnosis.case import Case
+from trainprof.analysis.diagnosis.gains import Gain, of_python
+from trainprof.analysis.diagnosis.plain import plain_finding
+from trainprof.analysis.diagnosis.rule import Threshold
+from trainprof.analysis.diagnosis.wording import span
+from trainprof.analysis.finding import Finding
+from trainprof.analysis.verdict_level import percent
+
+ID: Final = "slow_optimizer"
+KEYS: Final[tuple[str, ...]] = ("optimizer",)
+THRESHOLDS: Final = {
+    "share": Threshold(0.15, "of training (pytscope; RULES CP-7)"),
+}
+# What of the step's time went once it was fused, at least, likely, at most: 200 parameters of 64
+# numbers, 60 of 16,000 and 4 of a million, torch 2.13 on one core. Plain SGD: 0.1 to 0.6.
+_FUSED_SAVES: Final = {
+    "Adam": (0.7, 0.8, 0.9),
+    "AdamW": (0.7, 0.8, 0.9),
+    "Adagrad": (0.5, 0.6, 0.85),
+    "SGD": (0.1, 0.4, 0.9),
+}
+
+
+def find(case: Case) -> Finding | None:
+    least = case.threshold(ID, "share", THRESHOLDS["share"].value)
+    spent_s, part = case.training.get("optimizer", 0.0), case.share("optimizer")
+    looped = max(case.torch.looped, key=lambda one: one.tensors, default=None)
+    if case.is_on_device or looped is None or looped.name not in _FUSED_SAVES or part < least:
+        return None
+    gains = [of_python(case, saved * spent_s) for saved in _FUSED_SAVES[looped.name]]
+    low, likely, high = gains
+    if low is None or likely is None or high is None:
+        return None
+    gain = Gain(
+        training=(low.likely, high.likely),
+        run=(low.run[1], high.run[1]),
+        likely=likely.likely,
+        saved_s=likely.saved_s,
+        is_at_most=False,
+    )
+    return plain_finding(
+        ID,
+        f"{looped.name} changes {looped.tensors} parameters one by one: {span(spent_s)}, "
+        f"{percent(part)} of training",
+        gain,
+        site=looped.site,
+        advice=f"torch.optim.{looped.name}(..., fused=True)",
+        change={"fused": True},
+        cautions=["fused updates differ from these in the last digits"],
+        evidence={
+            "optimizer_s": spent_s,
+            "optimizer_share": part,
+            "tensors": looped.tensors,
+            "optimizer": looped.name,
+        },
+    )

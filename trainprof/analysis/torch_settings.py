@@ -1,0 +1,63 @@
+"""How torch was set while it trained, as probes/torch_settings.py noted it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainprof.analysis.facts import Facts, integer
+from trainprof.analysis.names import UNKNOWN_SITE, Sites
+from trainprof.record.schema import Topic
+
+
+@dataclass(frozen=True, slots=True)
+class LoopedOptimizer:
+    """One of torch's optimizers that took parameter by parameter, and could be fused.
+
+    Attributes:
+        name: Of its class, such as "AdamW".
+        tensors: How many parameters it has.
+        site: The user's line of its first step, None where that is not known.
+    """
+
+    name: str
+    tensors: int
+    site: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TorchSettings:
+    """What the training process told.
+
+    Attributes:
+        threads: That torch computes with on the CPU, None where that is not known.
+        detects_anomalies: Backward passes looked for NaN, again and again.
+        looped: In the order of their first steps.
+    """
+
+    threads: int | None = None
+    detects_anomalies: bool = False
+    looped: list[LoopedOptimizer] = field(default_factory=list)
+
+
+def torch_settings(facts: Facts, sites: Sites) -> TorchSettings:
+    """Reads the settings; nothing in the texts is trusted."""
+    told = [x for x in facts.texts[Topic.ENVIRONMENT].values() if isinstance(x, dict)]
+    threads = [found for x in told if (found := integer(x.get("torch_threads"))) is not None]
+    looped = [x["looped_optimizer"] for x in told if isinstance(x.get("looped_optimizer"), dict)]
+    return TorchSettings(
+        threads=threads[-1] if threads else None,
+        detects_anomalies=any(x.get("detects_anomalies") is True for x in told),
+        looped=[_looped(x, sites) for x in looped],
+    )
+
+
+def _looped(told: Mapping[str, Any], sites: Sites) -> LoopedOptimizer:
+    number = integer(told.get("site"))
+    site = sites[number] if number is not None else UNKNOWN_SITE
+    return LoopedOptimizer(
+        name=str(told.get("class", "unknown")),
+        tensors=integer(told.get("tensors")) or 0,
+        site=None if site == UNKNOWN_SITE else site,
+    )

@@ -1,0 +1,71 @@
+"""Notes how torch is set while it trains: its threads, anomaly detection, how parameters change."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any, Final
+
+from trainprof.probes.patcher import Patcher
+from trainprof.probes.session import Session
+from trainprof.record.schema import Topic
+
+# Who looks for a NaN turns it on for a few passes; so many are a habit.
+_ANOMALOUS_PASSES: Final = 20
+# A script may make a new one for each task.
+_MOST_OPTIMIZERS: Final = 8
+
+
+class TorchSettingsProbe:
+    """Is told by others: of each optimizer's first step, and of backward passes."""
+
+    name = "torch_settings"
+
+    def __init__(self) -> None:
+        self._passes = self._optimizers = 0
+
+    def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
+        self._torch, self._session = torch, session
+        self._plain_types = (torch.Tensor, torch.nn.Parameter)
+        self._mode_depth = getattr(torch._C, "_len_torch_function_stack", lambda: 0)
+        session.at_first_step = patcher.guarded(self._first_step)
+        session.at_anomalous_backward = patcher.guarded(self._anomalous_backward)
+
+    def _first_step(self, optimizer: Any) -> None:
+        self._optimizers += 1
+        if self._optimizers > _MOST_OPTIMIZERS:
+            return
+        facts: dict[str, object] = {"torch_threads": self._torch.get_num_threads()}
+        if not self._mode_depth() and self._is_looped(optimizer):
+            facts["looped_optimizer"] = {
+                "class": type(optimizer).__qualname__,
+                "tensors": sum(len(group["params"]) for group in optimizer.param_groups),
+                "site": self._session.sites.find(sys._getframe(1)),
+            }
+        self._session.log.note(Topic.ENVIRONMENT, facts)
+
+    def _is_looped(self, optimizer: Any) -> bool:
+        """Whether it is one of torch's that could be fused, and takes parameter by parameter.
+
+        On a GPU torch takes them together by itself. Tensors of the script's own classes are not
+        asked for anything: they would notice.
+        """
+        if not type(optimizer).__module__.startswith("torch.optim."):
+            return False
+        groups = optimizer.param_groups
+        if any(group.get(how) for group in groups for how in ("fused", "foreach")):
+            return False
+        if any(group.get("differentiable") for group in groups):
+            return False
+        return all("fused" in group for group in groups) and all(
+            type(parameter) in self._plain_types
+            and parameter.device.type == "cpu"
+            and parameter.is_floating_point()
+            for group in groups
+            for parameter in group["params"]
+        )
+
+    def _anomalous_backward(self) -> None:
+        self._passes += 1
+        if self._passes == _ANOMALOUS_PASSES:
+            self._session.log.note(Topic.ENVIRONMENT, {"detects_anomalies": True})
