@@ -107,6 +107,7 @@ def outcome(case: Case, summary: dict[str, Any]) -> Outcome:
 
 
 def row(told: Outcome) -> list[str]:
+    """Returns a case, what is true of it, and what was found: gains both true and predicted."""
     case, first = told.case, told.findings[0] if told.findings else {}
     speedup = first.get("predicted_speedup")
     gain = "" if not speedup else f"{speedup[0]:.2f} to {speedup[1]:.2f}"
@@ -128,42 +129,47 @@ def row(told: Outcome) -> list[str]:
     ]
 
 
-HEADS = (
-    "fault",
-    "size",
-    "style",
-    "planted",
-    "found first",
-    "found besides",
-    "true gain",
-    "predicted",
-    "verdict",
-    "",
-)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", action="append", choices=[*FAULTS, *CONTROLS])
     parser.add_argument("--cases", type=int, default=3, help="of each fault; the first is fixed")
-    parser.add_argument("--markdown", action="store_true", help="print a table to paste")
+    parser.add_argument(
+        "--markdown", action="store_true", help="end with a table, a row each fault"
+    )
     parser.add_argument("--keep", type=Path, help="keep scripts and runs in this folder")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="trainprof-truth-") as scratch:
         kept = arguments.keep or Path(scratch)
         told = []
-        if arguments.markdown:
-            print(f"| {' | '.join(HEADS)} |\n|{'---|' * len(HEADS)}")
         for number, case in enumerate(cases(arguments.seed, arguments.cases, arguments.only)):
             folder = kept / f"{number:02d}_{case.name}"
             folder.mkdir(parents=True)
             told.append(judged(case, folder))
-            cells = row(told[-1])
-            print(
-                f"| {' | '.join(cells)} |" if arguments.markdown else "  ".join(cells), flush=True
-            )
+            print("  ".join(row(told[-1])), flush=True)
     print(f"\n{_tally(told)}")
+    if arguments.markdown:
+        print(f"\n{_table(told)}")
+
+
+def _table(told: list[Outcome]) -> str:
+    """Returns a row for each fault and control, with what was wrong in its cases."""
+    lines = ["| planted | sizes | right | wrong |", "|---|---|---|---|"]
+    for name in dict.fromkeys(one.case.name for one in told):
+        those = [one for one in told if one.case.name == name]
+        expected = those[0].case.finding
+        title = name if expected in (None, name) else f"{name} ({expected})"
+        sizes = "; ".join(one.case.planted for one in those)
+        right = f"{sum(one.is_right for one in those)} of {len(those)}"
+        wrong = "; ".join(_wrong(one) for one in those if not one.is_right)
+        lines.append(f"| {title} | {sizes} | {right} | {wrong} |")
+    return "\n".join(lines)
+
+
+def _wrong(told: Outcome) -> str:
+    first = told.findings[0] if told.findings else None
+    found = "nothing" if first is None else f"{first['id']} at {first['site'] or 'no line'}"
+    return f"{told.case.planted}: {found}"
 
 
 def _tally(told: list[Outcome]) -> str:

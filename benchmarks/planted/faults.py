@@ -371,7 +371,7 @@ def python_in_loop(draw: Draw) -> Case:
     while time.thread_time() < until:  {HERE}
         total = sum(k * k for k in range(50))  {HERE}"""
     parts = Parts(
-        loader=f"DataLoader(samples({90 * 8}), batch_size=8)",
+        loader=f"DataLoader(samples({8 * _steps(logging_s)}), batch_size=8)",
         definitions=f"def rank_predictions(loss):\n{wait}\n",
         compute_s=compute_s,
         epochs=1,
@@ -393,7 +393,11 @@ def get_batch(step):
     return torch.randn(8, 64), torch.randn(8, 1)
 """
     parts = Parts(
-        loader=None, definitions=definitions, compute_s=compute_s, batch="get_batch(step)", steps=90
+        loader=None,
+        definitions=definitions,
+        compute_s=compute_s,
+        batch="get_batch(step)",
+        steps=_steps(making_s),
     )
     planted = f"{_ms(making_s)} for each batch, {_percent(share)} of a step"
     gain = 1 / (1 - share)
@@ -526,6 +530,11 @@ FAULTS: dict[str, Callable[[Draw], Case]] = {
 def _batches(draw: Draw, step_s: float, passes: int, least: int = 60) -> int:
     """Returns the batches of a pass: two seconds of training, and enough to judge it."""
     return max(round(2.0 / step_s), least) // passes + draw.whole(1, 8)
+
+
+def _steps(planted_s: float) -> int:
+    """Returns so many steps that the fault's line is looked at some 20 times, 25 times a second."""
+    return max(round(0.8 / planted_s), 90)
 
 
 def _ms(seconds: float) -> str:

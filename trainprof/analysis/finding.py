@@ -19,6 +19,8 @@ OUTSIDE_STEPS: Final = (
 
 # What these cost is not known, but all that is measured beside them is slowed by it.
 SLOWS_EVERYTHING: Final = ("anomaly_detection",)
+# What is full of torch's waiting threads has no cores left for the making of batches.
+EXPLAINED_BY: Final = {"saturated_cpu": "torch_threads"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -269,6 +269,7 @@ def _of_threads(case: Case) -> list[Candidate]:
     if case.is_on_device or cores < 2 or case.share(*_COMPUTE_KEYS) < _COMPUTE_SHARE:
         return []
     values = dict.fromkeys((1, max(cores // 2, 1), cores))
+    values.pop(case.torch.threads or 0, None)
     caution = "sums are added up in another order: losses may differ in the last digits"
     return [
         Candidate("threads", {"torch_threads": value}, None, cautions=(caution,))

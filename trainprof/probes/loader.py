@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import itertools
 import json
 import sys
 import weakref
 from collections.abc import Callable
-from types import CodeType, FrameType, ModuleType
+from types import FrameType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from trainprof.probes.call_site import LoaderBirthplaces
@@ -237,15 +238,21 @@ class LoaderProbe:
         return serial
 
     def _collate_site(self, function: Any) -> int | None:
-        """Returns the place of a collate function that the script's author wrote, else None."""
-        while isinstance(function, functools.partial):
+        """Returns where a collate function that the script's author wrote begins, else None.
+
+        The script's objects are not asked for anything: they might notice, or raise.
+        """
+        while type(function) is functools.partial:
             function = function.func
-        code = getattr(function, "__code__", None)
-        if code is None and callable(function):  # an object of the script's
-            code = getattr(type(function).__call__, "__code__", None)
-        if not isinstance(code, CodeType) or not self._session.sites.is_user_code(code):
+        if type(function) is MethodType:
+            function = function.__func__
+        if type(function) is not FunctionType:
+            function = inspect.getattr_static(type(function), "__call__", None)
+        if type(function) is not FunctionType:
             return None
-        return self._session.sites.beginning_of(code)
+        sites = self._session.sites
+        is_own = sites.is_user_code(function.__code__)
+        return sites.beginning_of(function.__code__) if is_own else None
 
     def _dataset_number(self, site: int, dataset: Any) -> int | None:
         """Tells datasets apart that are loaded by one line; None where it cannot be known.

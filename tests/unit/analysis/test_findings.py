@@ -550,3 +550,32 @@ def test_more_threads_than_cores(
         processes=[{"role": "main", "threads": there}],
     )
     assert found(replace(case, summary=replace(case.summary, system=system))) == expected
+
+
+def test_cores_full_of_waiting_threads_are_no_matter_of_the_samples() -> None:
+    planted = Planted(workers=2, fetch_s=0.05, running=1.0, compute_s=0.02, cores=2)
+    alone = case_of(planted)
+    assert found(alone) == ["saturated_cpu"]
+    assert alone.summary.system is not None
+    system = replace(
+        alone.summary.system,
+        cpu=alone.summary.system.cpu | {"cores_usable": 2},
+        processes=[{"role": "main", "threads": 20}],
+    )
+    crowded = replace(
+        alone,
+        summary=replace(alone.summary, system=system),
+        torch=TorchSettings(threads=16),
+    )
+    finding = only(crowded)
+    assert finding.id == "torch_threads"
+    assert finding.also[0].startswith("it may be why making batches needs more of the CPU")
+
+
+def test_workers_that_may_cost_more_than_they_gain_are_not_advised() -> None:
+    # A batch takes a tenth of a step, and to hand it over may take longer than to make it.
+    unsure = {"receive_s": Interval(0.0004, 0.0008, 0.006), "delivery_s": 0.0008}
+    planted = Planted(fetch_s=0.0017, running=1.0, compute_s=0.011, cores=2, **unsure)
+    assert found(case_of(planted)) == []
+    sure = Planted(fetch_s=0.0017, running=0.0, compute_s=0.011, cores=2)
+    assert found(case_of(sure)) == ["serial_loading"]

@@ -9,7 +9,13 @@ from typing import Final
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.catalogue import RULES
 from trainprof.analysis.diagnosis.rule import Rule
-from trainprof.analysis.finding import LIKELY, OUTSIDE_STEPS, SLOWS_EVERYTHING, Finding
+from trainprof.analysis.finding import (
+    EXPLAINED_BY,
+    LIKELY,
+    OUTSIDE_STEPS,
+    SLOWS_EVERYTHING,
+    Finding,
+)
 from trainprof.analysis.steady import MIN_STEADY_STEPS
 
 # Less is not worth a change, nor can a run show it.
@@ -37,7 +43,7 @@ def diagnose(case: Case, rules: Iterable[Rule] = RULES) -> list[Finding]:
         for rule, finding in found
         if finding is not None and _is_worthwhile(finding, case)
     ]
-    return sorted(worthwhile, key=_rank)
+    return sorted(_without_symptoms(worthwhile), key=_rank)
 
 
 def least_gain(case: Case, *, in_steps: bool = True) -> float:
@@ -52,6 +58,19 @@ def least_gain(case: Case, *, in_steps: bool = True) -> float:
     return max(LEAST_GAIN, NOISE_TIMES * min(case.noise, _MOST_NOISE))
 
 
+def _without_symptoms(findings: list[Finding]) -> list[Finding]:
+    """Leaves out what comes of another finding, which then says so."""
+    there = {one.id for one in findings}
+    roots = {of: why for of, why in EXPLAINED_BY.items() if of in there and why in there}
+    told = []
+    for finding in findings:
+        explained = [one.title for one in findings if roots.get(one.id) == finding.id]
+        if finding.id not in roots:
+            also = [*finding.also, *(f"it may be why {title}" for title in explained)]
+            told.append(replace(finding, also=also))
+    return told
+
+
 def _rank(finding: Finding) -> tuple[bool, float]:
     return finding.id not in SLOWS_EVERYTHING, -(finding.recoverable_s or 0.0)
 
@@ -61,6 +80,8 @@ def _is_worthwhile(finding: Finding, case: Case) -> bool:
     if finding.recoverable_s is None:
         return True
     likely = float(finding.evidence[LIKELY])
+    if finding.predicted_speedup is not None and likely - 1 < 1 - finding.predicted_speedup[0]:
+        return False  # it may lose more than it is likely to gain
     of_run = (finding.recoverable_s or 0.0) / max(case.wall_s, 1e-9)
     bar = least_gain(case, in_steps=finding.id not in OUTSIDE_STEPS)
     return likely - 1 >= bar and of_run >= LEAST_GAIN / 2
