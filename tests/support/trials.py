@@ -27,6 +27,7 @@ def start_trial(recorder: Recorder, **asked: Any) -> Session:
 
 
 def end_of_process(recorder: Recorder) -> None:
+    recorder.read()  # opens the log, as torch's import does in a script's process
     for finish in recorder.session.at_end:
         finish()
 

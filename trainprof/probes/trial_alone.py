@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import threading
-import weakref
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -39,8 +38,8 @@ class LoaderAloneProbe:
         """
         self._loader, self._sites, self._notes = loader, sites, notes
         self._batches = batches
-        # By the id of an iterator.
-        self._loaders: dict[int, weakref.ref[Any]] = {}
+        # By the id of an iterator; kept, for a script may let go of one that it iterates.
+        self._loaders: dict[int, Any] = {}
         self._is_waiting = True
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
@@ -59,6 +58,7 @@ class LoaderAloneProbe:
                         self._is_waiting = False
                         if self._may_end_the_run():
                             self._draw(original, iterator)
+                        loaders.clear()
                     return original(iterator)
                 except BaseException as error:
                     hide_our_frame(error)
@@ -69,11 +69,11 @@ class LoaderAloneProbe:
         patcher.around(make, (self._base, "__next__"))
 
     def _entered(self, iterator: Any, loader: Any) -> None:
-        if is_loader_worker():
+        if not self._is_waiting or is_loader_worker():
             return
         if self._sites.site_of(self._session, loader, sys._getframe(4)) is not None:
             key = id(iterator)
-            self._loaders[key] = weakref.ref(loader)
+            self._loaders[key] = loader
             self._session.keep_track(iterator, self._loaders, key)
 
     def _may_end_the_run(self) -> bool:
@@ -84,14 +84,14 @@ class LoaderAloneProbe:
 
     def _draw(self, take: Wrapped, iterator: Any) -> None:
         """Takes the batches, and ends the run."""
-        loader = self._loaders[id(iterator)]()
+        loader = self._loaders[id(iterator)]
         self._notes.apply("data", "alone")
         drawn = in_this_pass = 0
         while self._batches is None or drawn < self._batches:
             try:
                 take(iterator)
             except StopIteration:
-                if self._batches is None or loader is None or in_this_pass == 0:
+                if self._batches is None or in_this_pass == 0:
                     break
                 iterator, in_this_pass = self._next_pass(loader), 0
                 continue
