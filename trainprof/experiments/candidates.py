@@ -257,7 +257,12 @@ def _of_persistence(case: Case, fed: LoaderCase) -> list[Candidate]:
     if share < LEAST_GAIN:
         return []
     predicted = (1.0, 1 / max(1 - share, 0.01))
-    return [Candidate("restarts", {"persistent_workers": True}, predicted, BY_LOOP)]
+    found = [Candidate("restarts", {"persistent_workers": True}, predicted, BY_LOOP)]
+    if loader.start_method in ("spawn", "forkserver") and not case.is_on_device:
+        overrides = {"multiprocessing_context": "fork"}
+        caution = "workers are forked: a lock that a thread of yours holds then stays locked there"
+        found.append(Candidate("start of workers", overrides, predicted, BY_LOOP, (caution,)))
+    return found
 
 
 def _of_threads(case: Case) -> list[Candidate]:
@@ -278,11 +283,14 @@ def _of_threads(case: Case) -> list[Candidate]:
 
 
 def _of_optimizer(case: Case) -> list[Candidate]:
+    """Parameters all at once: on a CPU torch takes them one by one, unless it is told to."""
     share = case.share("optimizer")
-    if share < _OPTIMIZER_SHARE:
+    if share < _OPTIMIZER_SHARE or not (case.is_on_device or case.torch.looped):
         return []
+    predicted = (1.0, 1 / (1 - share))
     caution = "updates are added up in another order: losses may differ in the last digits"
-    return [Candidate("optimizer", {"fused": True}, (1.0, 1 / (1 - share)), cautions=(caution,))]
+    ways = ("fused",) if case.is_on_device else ("fused", "foreach")
+    return [Candidate("optimizer", {way: True}, predicted, cautions=(caution,)) for way in ways]
 
 
 def _of_numerics(case: Case) -> list[Candidate]:

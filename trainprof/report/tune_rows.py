@@ -40,6 +40,8 @@ VERDICT_WORDS: Final = {
 _NAMES: Final = {LOADER_ALONE: "loader alone"}
 # A ceiling below this says that loading is not what holds training back.
 _HARDLY: Final = 1.03
+# An interval that wide says nothing.
+_TOO_NOISY: Final = 10.0
 _SLOWED_SHARE: Final = 0.02
 _CLOCKS_APART: Final = 0.05
 
@@ -55,6 +57,8 @@ def between(low: float | None, high: float | None) -> str:
     """Returns "2.71-2.97x"."""
     if low is None or high is None or not (is_known(low) and is_known(high)):
         return NONE_TOLD
+    if high > _TOO_NOISY * low:
+        return "too noisy"
     return f"{three_digits(low)}-{times(high)}"
 
 

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from support.cases import Planted, case_of
 
+from trainprof.analysis.diagnosis.case import Case
+from trainprof.analysis.torch_settings import LoopedOptimizer, TorchSettings
 from trainprof.analysis.tuning import BY_LOOP
 from trainprof.experiments.candidates import Plan, plan, together, trial_of
+
+HEALTHY = Planted(workers=4, fetch_s=0.01, compute_s=0.02)
+
+
+def looped(case: Case) -> Case:
+    return replace(case, torch=TorchSettings(looped=[LoopedOptimizer("Adam", 9, "train.py:5")]))
 
 
 def subjects(found: Plan) -> list[str]:
@@ -49,8 +59,6 @@ def test_no_workers_for_a_dataset_that_would_be_read_several_times() -> None:
     planted = Planted(workers=0, fetch_s=0.03)
     case = case_of(planted)
     feeding = case.feeding[0]
-    from dataclasses import replace
-
     iterable = replace(feeding, loader=replace(feeding.loader, is_iterable=True))
     assert "workers" not in subjects(plan(replace(case, feeding=[iterable])))
 
@@ -71,15 +79,14 @@ def test_precision_is_left_alone_unless_it_may_be_changed() -> None:
 
 
 def test_an_optimizer_that_takes_long_is_tried_fused() -> None:
-    case = case_of(Planted(workers=4, fetch_s=0.01, compute_s=0.02), parts={"optimizer": 4.0})
+    case = looped(case_of(HEALTHY, parts={"optimizer": 4.0}))
     found = next(one for one in plan(case).candidates if one.subject == "optimizer")
     assert found.overrides == {"fused": True}
     assert found.predicted == pytest.approx((1.0, 2.0), rel=0.05)
 
 
 def test_several_changes_together_promise_no_more_than_each_in_turn() -> None:
-    case = case_of(Planted(workers=0, fetch_s=0.03), parts={"optimizer": 4.0})
-    found = plan(case)
+    found = plan(looped(case_of(Planted(workers=0, fetch_s=0.03), parts={"optimizer": 4.0})))
     one = next(x for x in found.candidates if x.subject == "workers")
     other = next(x for x in found.candidates if x.subject == "optimizer")
     both = together([one, other])
@@ -90,3 +97,34 @@ def test_several_changes_together_promise_no_more_than_each_in_turn() -> None:
     assert both.name == f"{one.name},fused=True"
     assert trial_of(both, found).settings() == {"fused": True}
     assert "fused" not in trial_of(both, found).loader_arguments()
+
+
+def test_an_optimizer_that_takes_all_at_once_is_left_as_it_is() -> None:
+    case = case_of(HEALTHY, parts={"optimizer": 4.0})
+    assert "optimizer" not in subjects(plan(case))
+
+
+def test_the_threads_that_there_are_are_not_tried_again() -> None:
+    case = replace(case_of(HEALTHY), torch=TorchSettings(threads=1))
+    tried = [one.overrides for one in plan(case).candidates if one.subject == "threads"]
+    assert tried
+    assert {"torch_threads": 1} not in tried
+    assert all(one.predicted is None for one in plan(case).candidates if one.subject == "threads")
+
+
+def test_spawned_workers_that_start_again_are_tried_forked() -> None:
+    planted = Planted(workers=2, fetch_s=0.005, passes=10, start_s=0.3)
+    planted.loader = replace(planted.loader, start_method="spawn")
+    overrides = [one.overrides for one in plan(case_of(planted)).candidates]
+    assert {"multiprocessing_context": "fork"} in overrides
+
+
+def test_computing_that_gets_faster_without_waits_raises_the_forecast() -> None:
+    """30 ms of loading, 10 of training, which takes 6 once nothing is waited for."""
+    case = case_of(Planted(workers=0, fetch_s=0.03))
+    before = plan(case).candidates[0]
+    after = plan(case, free_step_s=0.006).candidates[0]
+    assert before.predicted is not None
+    assert after.predicted is not None
+    assert before.predicted[0] < 4.0 < before.predicted[1]
+    assert after.predicted[0] < 40 / 6 < after.predicted[1]
