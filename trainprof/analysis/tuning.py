@@ -61,7 +61,8 @@ class TrialSummary:
         peak_memory_bytes: Of the process tree; `device_peak_bytes` of the device's allocator.
         cpu_percent: Mean of the process tree; 100 is one core.
         read_bytes: By the making of batches, of all its steps.
-        conditions: {cpu_mhz, stolen_share, throttled_share}: of the machine meanwhile, as known.
+        conditions: {cpu_mhz, stolen_share, throttled_share, disturbance}: of the machine meanwhile,
+            as far as known; the last is the share by which other processes may have slowed it.
     """
 
     name: str

@@ -33,7 +33,6 @@ from trainprof.record.run_directory import RunDirectory, write_json
 # Of a pass's batches that are drawn alone; fewer tell nothing.
 _FEWEST_BATCHES: Final = MIN_STEADY_STEPS
 _OUT_OF_MEMORY_NAMES: Final = ("OutOfMemoryError", "MemoryError")
-_CONDITIONS: Final = ("cpu_mhz", "stolen_share", "throttled_share")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +101,7 @@ def read(
         refused=notes.refused,
         uncontained=tuple(notes.uncontained),
         figures=_figures(summary),
-        conditions=_conditions(summary),
+        conditions=_conditions(run),
     )
 
 
@@ -171,9 +170,15 @@ def _read_bytes(summary: RunSummary) -> float | None:
     return sum(known) if known else None
 
 
-def _conditions(summary: RunSummary) -> dict[str, float]:
-    cpu = summary.system.cpu if summary.system is not None else {}
-    told = {name: _number(cpu, name) or _number(cpu, name, "mean") for name in _CONDITIONS}
+def _conditions(run: ComparedRun) -> dict[str, float]:
+    system = run.summary.system
+    cpu = system.cpu if system is not None else {}
+    told = {
+        "cpu_mhz": _number(cpu, "cpu_mhz", "mean"),
+        "stolen_share": _number(cpu, "stolen_share"),
+        "throttled_share": _number(cpu, "throttled_share"),
+        "disturbance": run.disturbance() if system is not None else None,
+    }
     return {name: value for name, value in told.items() if value is not None}
 
 

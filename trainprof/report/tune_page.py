@@ -26,8 +26,8 @@ from trainprof.report.tune_rows import (
 
 _BLANK: Final = (Text(),)
 _REMARK_CELLS: Final = 300
-# In which order columns give way on a narrow page: CPU, memory, runs, what was predicted.
-_DROPPED: Final = {"CPU": 1, "memory": 2, "runs": 3, "predicted": 5, "steps/s": 4}
+# In which order columns give way on a narrow page.
+_DROPPED: Final = {"read": 1, "CPU": 2, "memory": 3, "runs": 4, "steps/s": 5, "predicted": 6}
 _STYLES: Final = {FASTER: "green", SLOWER: "red"}
 
 

@@ -37,12 +37,15 @@ VERDICT_WORDS: Final = {
     NO_VISIBLE_DIFFERENCE: "chance",
     UNKNOWN: "",
 }
+# What changes precision: where losses differ that is to be known of each trial.
+_NUMERICS: Final = frozenset({"float32_matmul_precision", "cudnn_benchmark"})
 _NAMES: Final = {LOADER_ALONE: "loader alone"}
 # A ceiling below this says that loading is not what holds training back.
 _HARDLY: Final = 1.03
 # An interval that wide says nothing.
 _TOO_NOISY: Final = 10.0
 _SLOWED_SHARE: Final = 0.02
+_DISTURBED: Final = 0.05
 _CLOCKS_APART: Final = 0.05
 
 
@@ -68,7 +71,7 @@ def name_of(row: TrialSummary) -> str:
 
 
 def cells(row: TrialSummary) -> tuple[str, ...]:
-    """Returns runs, steps/s, speed-up, its interval, what was predicted, memory and CPU."""
+    """Returns what stands in a row behind the trial's name, as `TITLES` names it."""
     speedup = row.speedup
     is_base = row.name == BASELINE
     interval = None if is_base else speedup
@@ -80,6 +83,7 @@ def cells(row: TrialSummary) -> tuple[str, ...]:
         NONE_TOLD if row.predicted is None else between(*row.predicted),
         NONE_TOLD if row.peak_memory_bytes is None else byte_count(row.peak_memory_bytes),
         NONE_TOLD if row.cpu_percent is None else f"{row.cpu_percent:.0f} %",
+        NONE_TOLD if row.read_bytes is None else byte_count(row.read_bytes),
     )
 
 
@@ -91,6 +95,7 @@ TITLES: Final = (
     "predicted",
     "memory",
     "CPU",
+    "read",
 )
 
 
@@ -149,6 +154,11 @@ def remarks(summary: RunSummary) -> list[tuple[str, str]]:
     tuning = summary.tuning
     if tuning is None:
         return found
+    found += [
+        ("Losses", f"{name_of(row)}: they differ from those of the script as it is")
+        for row in summary.trials
+        if row.losses == "other" and _NUMERICS & set(row.overrides)
+    ]
     if tuning.predictions:
         found.append(
             ("Forecasts", f"the model was right in {tuning.held} of {tuning.predictions} trials")
@@ -202,6 +212,12 @@ def _failed_words(row: TrialSummary) -> str:
 def _machine(rows: Sequence[TrialSummary]) -> list[str]:
     """Says what disturbed the trials: then they may not be alike."""
     found = []
+    disturbed = [row for row in rows if row.conditions.get("disturbance", 0.0) >= _DISTURBED]
+    if disturbed:
+        found.append(
+            f"other processes kept the CPU busy during {len(disturbed)} of {len(rows)} trials: "
+            "a quiet one gives narrower intervals"
+        )
     stolen = max((row.conditions.get("stolen_share", 0.0) for row in rows), default=0.0)
     if stolen >= _SLOWED_SHARE:
         found.append(f"up to {percent(stolen)} of the CPU went to other virtual machines")
