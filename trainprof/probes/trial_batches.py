@@ -12,6 +12,13 @@ from typing import Any, Final
 
 CACHES: Final = "/sys/devices/system/cpu/cpu0/cache"
 MEMORY: Final = "/proc/meminfo"
+# A container sees its own there.
+CGROUP: Final = "/sys/fs/cgroup"
+# The limit, what is used of it, and the part of that in files that can be read again.
+_OF_CGROUP: Final = (
+    ("memory.max", "memory.current", "inactive_file"),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file"),
+)
 # Where the kernel tells nothing; more than most have.
 DEFAULT_CACHE_BYTES: Final = 64 << 20
 DEFAULT_AVAILABLE_BYTES: Final = 2 << 30
@@ -141,13 +148,22 @@ def last_cache_bytes(directory: str = CACHES) -> int:
     return found[max(found)]
 
 
-def available_bytes(path: str = MEMORY) -> int:
-    """Returns how much memory new work can have on this machine without swapping."""
+def available_bytes(path: str = MEMORY, cgroup: str = CGROUP) -> int:
+    """Returns how much memory new work can have without swapping, on this machine or container."""
+    found = [DEFAULT_AVAILABLE_BYTES]
     with contextlib.suppress(OSError):
         told = re.search(r"^MemAvailable:\s+(\d+) kB", _text(path), re.MULTILINE)
         if told is not None:
-            return int(told[1]) << 10
-    return DEFAULT_AVAILABLE_BYTES
+            found = [int(told[1]) << 10]
+    for limit, used, cache in _OF_CGROUP:
+        with contextlib.suppress(OSError, ValueError):  # "max", or another version of cgroups
+            most = int(_text(os.path.join(cgroup, limit)))
+            held = int(_text(os.path.join(cgroup, used)))
+            stat = _text(os.path.join(cgroup, os.path.dirname(limit), "memory.stat"))
+            told = re.search(rf"^{cache} (\d+)$", stat, re.MULTILINE)
+            # The kernel gives up what it caches of files.
+            found.append(max(most - held + (int(told[1]) if told is not None else 0), 0))
+    return min(found)
 
 
 def _text(path: str) -> str:

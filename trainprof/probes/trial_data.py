@@ -63,7 +63,6 @@ class FreeDataProbe:
         self._torch, self._patcher, self._session = torch, patcher, session
         self._iterable = dataloader._DatasetKind.Iterable
         self._loader.on_new_iterator.append(patcher.guarded(self._entered))
-        self._began = patcher.guarded(self._pass_began)
         self._keep = patcher.guarded(self._kept)
         self._end = patcher.guarded(self._pass_ended)
 
@@ -91,6 +90,8 @@ class FreeDataProbe:
         if feed is None:
             is_iterable = loader._dataset_kind == self._iterable
             feed = self._feeds[number] = _Feed(number, site, is_iterable, self._pass_batches)
+            if not is_iterable:
+                feed.length = _length(loader._index_sampler)
         key = id(iterator)
         self._passes[key] = run = _Pass(feed)
         run.is_for_training = self._torch.is_grad_enabled()
@@ -111,7 +112,7 @@ class FreeDataProbe:
                 hide_our_frame(error)
                 raise
             if run is not None:
-                self._began(run, iterator)
+                run.expected = _tasks(iterator)
 
         return __init__
 
@@ -140,7 +141,7 @@ class FreeDataProbe:
                 hide_our_frame(error)
                 raise
             if run is not None:
-                self._began(run, iterator)
+                run.expected = _tasks(iterator)
 
         return _reset
 
@@ -162,9 +163,6 @@ class FreeDataProbe:
         for number in range(iterator._prefetch_factor * iterator._num_workers):
             if _draw(iterator):
                 iterator._task_info[number] = (0,)
-
-    def _pass_began(self, run: _Pass, iterator: Any) -> None:
-        run.expected = _tasks(iterator)
 
     def _make_next(self, original: Wrapped) -> Wrapped:
         passes = self._passes
@@ -194,7 +192,10 @@ class FreeDataProbe:
         feed = run.feed
         if not feed.is_ready:
             feed.keep(batch, self._torch)
-            if feed.has_enough():
+            # A loop that knows the length does not ask for more, and sees no end.
+            if iterator._num_yielded + 1 == feed.length:
+                self._pass_ended(run, iterator)
+            elif feed.has_enough():
                 self._make_free(feed)
         if feed.is_ready:
             self._go_on_free(run, iterator)
@@ -257,6 +258,7 @@ class _Feed:
         is_iterable: Its dataset tells the end of a pass, not its sampler.
         batches: Kept, in order.
         is_ready: They are enough.
+        length: Batches of a pass as the sampler tells it, None where it does not.
         whole_pass: Batches of the first pass, where all of it was real; else None.
         pass_batches: As the trial tells it.
     """
@@ -266,6 +268,7 @@ class _Feed:
         self.is_iterable, self.pass_batches = is_iterable, pass_batches
         self.batches: list[KeptBatch] = []
         self.is_ready = False
+        self.length: int | None = None
         self.whole_pass: int | None = None
         self._enough_bytes = _CACHES * last_cache_bytes()
         self._most_bytes = available_bytes() // _SHARE_OF_MEMORY
@@ -309,6 +312,13 @@ def _tasks(iterator: Any) -> int | None:
     """Returns how many batches were ordered and not delivered; None where none are ordered."""
     tasks = getattr(iterator, "_task_info", None)
     return len(tasks) if tasks is not None else None
+
+
+def _length(sampler: Any) -> int | None:
+    try:
+        return len(sampler)
+    except Exception:  # the script's own has none
+        return None
 
 
 def _draw(iterator: Any) -> bool:

@@ -143,5 +143,24 @@ def test_the_last_cache(tmp_path: Path) -> None:
 def test_available_memory(tmp_path: Path) -> None:
     told = tmp_path / "meminfo"
     told.write_text("MemTotal:  900 kB\nMemFree:  10 kB\nMemAvailable:     400 kB\n")
-    assert available_bytes(str(told)) == 400 << 10
-    assert available_bytes(str(tmp_path / "nothing")) == DEFAULT_AVAILABLE_BYTES
+    nothing = str(tmp_path / "nothing")
+    assert available_bytes(str(told), nothing) == 400 << 10
+    assert available_bytes(nothing, nothing) == DEFAULT_AVAILABLE_BYTES
+
+
+@pytest.mark.parametrize(
+    ("limit", "used", "cache"),
+    [
+        ("memory.max", "memory.current", "inactive_file"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file"),
+    ],
+)
+def test_a_container_has_less(tmp_path: Path, limit: str, used: str, cache: str) -> None:
+    told = tmp_path / "meminfo"
+    told.write_text("MemAvailable:     400 kB\n")
+    (tmp_path / limit).parent.mkdir(exist_ok=True)
+    (tmp_path / limit).with_name("memory.stat").write_text(f"file 7\n{cache} 1000\nanon 9\n")
+    for most, available in (("9000\n", 5000), ("4500\n", 500), ("max\n", 400 << 10)):
+        (tmp_path / limit).write_text(most)
+        (tmp_path / used).write_text("5000\n")
+        assert available_bytes(str(told), str(tmp_path)) == available

@@ -235,6 +235,20 @@ def test_passes_that_were_broken_off_count_together(recorder: Recorder) -> None:
     assert dataset.made.value == 18
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_a_loop_that_asks_for_no_end_has_seen_a_whole_pass(
+    recorder: Recorder, way: dict[str, Any]
+) -> None:
+    start_trial(recorder, data="free", sites=(HERE,))
+    dataset = Counted()
+    loader = made(dataset, **way)
+    for _ in range(3):
+        iterator = iter(loader)
+        assert [len(next(iterator)) for _ in range(len(loader))] == [4, 4, 4, 2]
+    (switch,) = recorder.read().of(Kind.FREE_DATA)
+    assert (switch.value, dataset.made.value) == (4, 14)
+
+
 @pytest.mark.usefixtures("keep_two")
 def test_a_loader_rebuilt_for_each_pass_goes_on_free(recorder: Recorder) -> None:
     start_trial(recorder, data="free", sites=(HERE,))

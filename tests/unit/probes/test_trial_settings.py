@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -145,3 +147,12 @@ def test_a_run_without_a_trial_has_nothing_of_one(recorder: Recorder) -> None:
         "trial_data",
         "trial_losses",
     }
+
+
+def test_nor_is_anything_of_one_imported() -> None:
+    code = (
+        "import sys; from trainprof.probes.catalogue import default_probes; default_probes();"
+        "print([name for name in sys.modules if name.startswith('trainprof.probes.trial')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
