@@ -20,6 +20,7 @@ ROOMS = {
     "sampling": ({"record"}, {"psutil", "pynvml"}),
     "launch": ({"sampling", "record", "tracee"}, set()),
     "analysis": ({"record"}, {"numpy"}),
+    "experiments": ({"launch", "analysis", "record"}, set()),
     "report": ({"analysis"}, {"rich"}),
     "cli": ({"launch", "analysis", "report", "record"}, {"typer", "click"}),
 }

@@ -1,7 +1,8 @@
 """A script that does random things to a tree of files, and prints what it got and sees.
 
-`python file_operations.py FIRST LAST`: in the directory of each seed, beneath the working one. It
-is run plainly in one copy of the trees and contained over another: both are to print the same.
+`python file_operations.py FIRST LAST`: in the directory of each seed, some way beneath the working
+one, as links lead upwards. It is run plainly in one copy of the trees and contained over another:
+both are to print the same.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 OPERATIONS = 120
 NAMES = ("a", "b", "c", "d.txt", "e\u00e9")
 LONG_AGO_NS = 10**18
+BENEATH = Path("1", "2", "3", "4")
 OPEN_FLAGS = (
     os.O_RDONLY,
     os.O_WRONLY,
@@ -34,10 +36,11 @@ OPEN_FLAGS = (
 )
 
 
-def plant(root: Path, seed: int) -> None:
+def plant(top: Path, seed: int) -> None:
     """Makes the tree of a seed: files, directories, links to what is there and what is not."""
     draw = random.Random(seed)
-    root.mkdir()
+    root = top / BENEATH / str(seed)
+    root.mkdir(parents=True)
     places = [root]
     for number in range(draw.randrange(4, 14)):
         path = draw.choice(places) / draw.choice(NAMES)
@@ -67,7 +70,7 @@ class Actor:
     def __init__(self, seed: int) -> None:
         self.draw = random.Random(seed)
         self.top = os.getcwd()
-        self.root = os.path.join(self.top, str(seed))
+        self.root = os.path.join(self.top, BENEATH, str(seed))
         os.chdir(self.root)
 
     def path(self) -> Any:
@@ -362,6 +365,9 @@ def main() -> None:
     top = os.getcwd()
     for seed in range(int(sys.argv[1]), int(sys.argv[2])):
         os.chdir(top)
+        if not os.path.isdir(BENEATH / str(seed)):
+            print(seed, "is gone")  # an earlier one came there by a link
+            continue
         actor = Actor(seed)
         print("seed", seed, actor.see())
         for number in range(OPERATIONS):

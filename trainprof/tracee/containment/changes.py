@@ -64,7 +64,9 @@ class Changes:
             return posix.open(node.path, flags, mode)
         if node.is_directory:
             _fail(errno.EISDIR, node)
-        if not node.is_file:  # a pipe or a device is what it is; a link, with O_NOFOLLOW, an error
+        if node.is_link:  # O_NOFOLLOW
+            _fail(errno.ELOOP, node)
+        if not node.is_file:  # a pipe or a device is what it is
             return posix.open(node.path, flags & ~posix.O_CREAT, mode)
         if not flags & WRITING:
             return posix.open(node.path, flags & ~posix.O_CREAT, mode)
@@ -185,6 +187,8 @@ class Changes:
             return
         if source.is_directory and target.key.startswith(source.key + os.sep):
             _fail(errno.EINVAL, source)
+        if source.key.startswith(target.key + os.sep):
+            _fail(errno.ENOTEMPTY, target)
         if target.status is not None:
             self._check_may_replace(source, target)
         self._check_parent(source)

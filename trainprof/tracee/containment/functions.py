@@ -202,11 +202,11 @@ class Functions:
             raise NotAPath
         return directory, given
 
-    @reads(posix.getcwd)
+    @replaces(posix.getcwd, paths=0, writes=False)
     def getcwd(self) -> str:
         return self.tree.cwd()
 
-    @reads(posix.getcwdb)
+    @replaces(posix.getcwdb, paths=0, writes=False)
     def getcwdb(self) -> bytes:
         return os.fsencode(self.tree.cwd())
 
@@ -219,7 +219,7 @@ class Functions:
                 return
             node = self._found(path)
             real = node.key if not node.is_gone else node.path
-            posix.chdir(real if _is_directory(real) else node.path)
+            posix.chdir(real if is_directory(real) else node.path)
         finally:
             self.tree.forget()
 
@@ -447,7 +447,8 @@ def _is_bytes(path: Any) -> bool:
     return isinstance(path if type(path) is int or path is None else os.fspath(path), bytes)
 
 
-def _is_directory(path: str) -> bool:
+def is_directory(path: str) -> bool:
+    """Whether there really is such a directory."""
     try:
         posix.stat(path + os.sep)
     except OSError:

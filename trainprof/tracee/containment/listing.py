@@ -96,7 +96,11 @@ class Entry:
             return self._real.stat()
         node = self._found()
         if follow_symlinks and node.is_link:
-            node = self._tree.node(node.key)
+            try:
+                node = self._tree.node(node.key)
+            except OSError as error:
+                error.filename = self.path
+                raise
         if node.status is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.path)
         return node.status
@@ -109,7 +113,7 @@ class Entry:
     def _is(self, question: Callable[[int], bool], follow: bool) -> bool:
         try:
             return question(self.stat(follow_symlinks=follow).st_mode)
-        except NOT_THERE:
+        except FileNotFoundError:
             return False
 
 

@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from trainprof.tracee.containment.changes import Changes
-from trainprof.tracee.containment.functions import path_text
+from trainprof.tracee.containment.functions import is_directory, path_text
 from trainprof.tracee.containment.tree import MergedTree, NotAPath
 
 SQLITE_URI: Final = "file:"
@@ -52,7 +52,9 @@ class Packages:
         try:
             node = self._tree.node(text)
         except (FileNotFoundError, NotADirectoryError):
-            # Nor is there such a directory in the scratch: the library finds out.
+            # The library finds out, but not in a directory that is only gone for the script.
+            if not is_directory(os.path.dirname(text) or os.curdir):
+                return path
             return self._tree.changed_path(os.path.abspath(text))
         return self._changes.for_writer(node)
 

@@ -129,8 +129,20 @@ class MergedTree:
         return not self.index.touched
 
     def cwd(self) -> str:
-        """Returns the working directory as the script knows it."""
-        return self.virtual(posix.getcwd())
+        """Returns the working directory as the script knows it.
+
+        Raises:
+            FileNotFoundError: If it is gone.
+        """
+        path = self.virtual(posix.getcwd())
+        if any(_lies_in(path, gone) for gone in self.index.removed):
+            key = os.sep
+            for name in path.split(os.sep)[1:]:
+                node = self.child(self._directory(key, 0), name)
+                if not node.is_directory:
+                    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+                key = node.key
+        return path
 
     def virtual(self, path: str) -> str:
         """Returns the path that stands for one that may lie in the scratch directory."""
@@ -311,3 +323,7 @@ def _target(parent: Directory, link: Node) -> str:
     """Returns where a link leads, as a path of the merged tree."""
     target = posix.readlink(link.path)
     return target if target.startswith(os.sep) else parent.path_of(target)
+
+
+def _lies_in(path: str, root: str) -> bool:
+    return path == root or path.startswith(root + os.sep)
