@@ -1,0 +1,1 @@
+"""Trials of the same script: measured, compared, kept from the user's files."""

@@ -18,12 +18,19 @@ if TYPE_CHECKING:
     from trainprof.probes.lines import Lines
     from trainprof.probes.session import Session
     from trainprof.record.event_log import EventLog
+    from trainprof.tracee.containment.container import Container
 
 # Runs none of the script's code.
 HELPER_OF_MULTIPROCESSING: Final = "multiprocessing.resource_tracker"
 
+CANNOT_CONTAIN: Final = "trainprof: this trial's writes cannot be kept from your files: "
+STATUS_NOT_STARTED: Final = 125
+
 # Of multiprocessing's finalizers, the one with the lowest priority comes last.
 AFTER_ALL_OTHERS: Final = -(1 << 30)
+
+Callback = Callable[[ModuleType, int, int], None]
+Callbacks = dict[str, Callback]
 
 
 class Tracee:
@@ -36,13 +43,14 @@ class Tracee:
         self._has_ended = False
         self._cwd = _working_directory()
         self._log: EventLog | None = None
+        self._container = self._contain()
         self._lines = self._time_lines()
         self.session: Session | None = None
 
     def install(self) -> None:
         if self._lines is None:
             profile_shim.install(profile_shim.IdleProfile())
-            AfterImport({"torch": self._on_torch}).install()
+            AfterImport(self._with_container({"torch": self._on_torch})).install()
         else:
             self._install_lines(self._lines)
         os.register_at_fork(after_in_child=self._after_fork)
@@ -70,13 +78,47 @@ class Tracee:
     def _install_lines(self, lines: Lines) -> None:
         """Lets lines be timed from the script's first on."""
         profile_shim.install(lines.profile)
-        callbacks: dict[str, Callable[[ModuleType, int, int], None]] = {
+        callbacks: Callbacks = {
             "torch": self._on_torch,
             "multiprocessing.util": lambda *_: self._watch_multiprocessing(),
             "runpy": lambda runpy, *_: lines.reach_into(runpy),
         }
-        AfterImport(callbacks, lines.around_import).install()
+        AfterImport(self._with_container(callbacks), lines.around_import).install()
         lines.install()
+
+    def _contain(self) -> Container | None:
+        """Returns what keeps a trial from the user's files; it does not run without."""
+        trial = self._options.get("trial")
+        scratch = trial.get("scratch") if isinstance(trial, dict) else None
+        if scratch is None:
+            return None
+        try:
+            from trainprof.probes.call_site import CallSites
+            from trainprof.record.schema import Topic
+            from trainprof.tracee.containment.container import Container
+
+            container = Container(
+                scratch,
+                run=self._directory,
+                tell=lambda what: self._open_log().note(Topic.TRIAL, {"uncontained": [what]}),
+                is_user_file=CallSites(self._open_log(), self._cwd).is_user_file,
+                report=lambda error: self._report("containment", error),
+            )
+            container.install()
+        except Exception as error:
+            os.write(2, f"{CANNOT_CONTAIN}{type(error).__name__}: {error}\n".encode())
+            os._exit(STATUS_NOT_STARTED)
+        return container
+
+    def _with_container(self, callbacks: Callbacks) -> Callbacks:
+        """Adds what the container has to do with a library; its part comes first."""
+        if self._container is None:
+            return callbacks
+        both = dict(callbacks)
+        for name, wrap in self._container.callbacks().items():
+            ours = callbacks.get(name)
+            both[name] = wrap if ours is None else _one_after_the_other(wrap, ours)
+        return both
 
     def _open_log(self) -> EventLog:
         if self._log is None:
@@ -166,6 +208,14 @@ class Tracee:
             log.emit(Kind.PROCESS_END, now, now, 0, name)
         except Exception:
             return
+
+
+def _one_after_the_other(first: Callback, second: Callback) -> Callback:
+    def both(module: ModuleType, start_ns: int, end_ns: int) -> None:
+        first(module, start_ns, end_ns)
+        second(module, start_ns, end_ns)
+
+    return both
 
 
 def start() -> None:

@@ -1,0 +1,343 @@
+"""What a trial could not keep from the world outside, told from the script's text alone.
+
+A trial's writes go to a scratch directory (tracee/containment). What a script sends away, what
+programs it starts and what libraries write by native code of their own does not.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from trainprof.launch.target import Target
+
+MAX_FILES: Final = 300
+MAX_BYTES: Final = 2_000_000
+
+SENDS: Final = "sends what it logs to a service or a directory of its own, in every trial again"
+UPLOADS: Final = "sends data to another machine, in every trial again"
+STORES: Final = "writes to a database, in every trial again"
+STARTS: Final = "starts a program; what that writes is not kept from your files"
+WRITES: Final = "writes by native code; that is not kept from your files"
+
+# Any call of these packages' functions.
+TRACKERS: Final = frozenset(
+    ("wandb", "mlflow", "comet_ml", "neptune", "clearml", "dvclive", "aim", "swanlab", "trackio")
+)
+# Calls by the end of their name, wherever it comes from.
+LOGGERS: Final = {
+    "WandbLogger": "wandb",
+    "MLFlowLogger": "mlflow",
+    "CometLogger": "comet_ml",
+    "NeptuneLogger": "neptune",
+    "ClearMLLogger": "clearml",
+    "DVCLiveLogger": "dvclive",
+    "AimLogger": "aim",
+}
+# Dotted name, or its beginning up to a dot: what it does.
+CALLS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(
+        (
+            *("boto3.client", "boto3.resource", "boto3.Session", "google.cloud.", "azure.storage."),
+            *("huggingface_hub.upload_file", "huggingface_hub.upload_folder"),
+            *("huggingface_hub.create_repo", "huggingface_hub.HfApi", "huggingface_hub.Repository"),
+            *(f"requests.{verb}" for verb in ("post", "put", "patch", "delete", "Session")),
+            *(f"httpx.{verb}" for verb in ("post", "put", "patch", "delete", "Client")),
+            *("smtplib.SMTP", "smtplib.SMTP_SSL", "paramiko.", "ftplib.FTP"),
+        ),
+        UPLOADS,
+    ),
+    **dict.fromkeys(
+        (
+            *("psycopg.connect", "psycopg2.connect", "pymysql.connect", "mysql.connector.connect"),
+            *("pymongo.MongoClient", "redis.Redis", "redis.from_url", "sqlalchemy.create_engine"),
+            *("duckdb.connect", "pyodbc.connect", "cx_Oracle.connect", "influxdb_client."),
+        ),
+        STORES,
+    ),
+    **dict.fromkeys(
+        (
+            *("subprocess.run", "subprocess.call", "subprocess.check_call", "subprocess.Popen"),
+            *("subprocess.check_output", "subprocess.getoutput", "subprocess.getstatusoutput"),
+            *("os.system", "os.popen", "os.posix_spawn", "os.posix_spawnp", "os.startfile"),
+            *(f"os.exec{how}" for how in ("l", "le", "lp", "lpe", "v", "ve", "vp", "vpe")),
+            *(f"os.spawn{how}" for how in ("l", "le", "lp", "lpe", "v", "ve", "vp", "vpe")),
+            *("pty.spawn", "asyncio.create_subprocess_exec", "asyncio.create_subprocess_shell"),
+        ),
+        STARTS,
+    ),
+    **dict.fromkeys(
+        (
+            *("cv2.imwrite", "cv2.imwritemulti", "cv2.VideoWriter", "faiss.write_index"),
+            *("pyarrow.parquet.write_table", "pyarrow.parquet.ParquetWriter"),
+            *("pyarrow.parquet.write_to_dataset", "pyarrow.dataset.write_dataset"),
+            *("pyarrow.feather.write_feather", "pyarrow.csv.write_csv", "pyarrow.OSFile"),
+            *("soundfile.write", "torchaudio.save", "torchvision.io.write_video"),
+            *("torchvision.io.write_png", "torchvision.io.write_jpeg", "torchvision.io.write_file"),
+            *("sentencepiece.SentencePieceTrainer", "rocksdb.DB", "plyvel.DB"),
+        ),
+        WRITES,
+    ),
+}
+# These write unless they are told to read: the argument that tells (its place, its name), what it
+# is without one, and what it then reads by.
+MODES: Final[Mapping[str, tuple[int, str, object, frozenset[object]]]] = {
+    "h5py.File": (1, "mode", "r", frozenset(("r",))),
+    "netCDF4.Dataset": (1, "mode", "r", frozenset(("r",))),
+    "tables.open_file": (1, "mode", "r", frozenset(("r",))),
+    "lmdb.open": (-1, "readonly", False, frozenset((True,))),
+    "lmdb.Environment": (-1, "readonly", False, frozenset((True,))),
+    "av.open": (1, "mode", "r", frozenset(("r",))),
+}
+METHODS: Final[Mapping[str, str]] = {
+    "push_to_hub": UPLOADS,
+    "upload_file": UPLOADS,
+    "upload_folder": UPLOADS,
+    "upload_fileobj": UPLOADS,
+    "put_object": UPLOADS,
+    "to_hdf": WRITES,
+    "to_netcdf": WRITES,
+    "to_sql": STORES,
+    "write_parquet": WRITES,
+    "sink_parquet": WRITES,
+    "write_ipc": WRITES,
+    "write_videofile": WRITES,
+}
+# Programs that only look, and what is contained itself.
+LOOKING: Final = frozenset(
+    (
+        *("nvidia-smi", "rocm-smi", "uname", "lscpu", "hostname", "nproc", "which", "df", "free"),
+        *("ps", "lspci", "numactl", "file", "ls", "cat", "head", "tail", "wc", "du", "date", "id"),
+        *("echo", "true", "whoami", "python", "python3"),
+    )
+)
+LOOKING_GIT: Final = frozenset(
+    (
+        *("rev-parse", "log", "diff", "status", "describe", "show", "ls-files", "rev-list"),
+        *("branch", "config", "remote", "symbolic-ref", "--version"),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Uncontained:
+    """One thing in a script that a trial cannot contain.
+
+    Attributes:
+        name: The package or function, as people know it.
+        site: `file.py:84`, the file as seen from the working directory.
+        sentence: What it does, without a subject.
+    """
+
+    name: str
+    site: str
+    sentence: str
+
+
+def find_uncontained(target: Target, cwd: Path) -> list[Uncontained]:
+    """Reads a script and the modules beside it that it imports; runs nothing.
+
+    Args:
+        target: What is to be run.
+        cwd: Where.
+
+    Returns:
+        What was found, each name once a file, in the order of reading; what cannot be read or
+        parsed tells nothing.
+    """
+    found: list[Uncontained] = []
+    known: set[tuple[str, str]] = set()
+    for path, tree in _modules(_scripts(target, cwd), cwd):
+        shown = os.path.relpath(path, cwd)
+        shown = str(path) if shown.startswith(os.pardir) else shown
+        for name, line, sentence in sorted(_Calls(tree).found(), key=lambda one: one[1]):
+            if (name, shown) not in known:
+                known.add((name, shown))
+                found.append(Uncontained(name, f"{shown}:{line}", sentence))
+    return found
+
+
+def _scripts(target: Target, cwd: Path) -> list[tuple[Path, Path]]:
+    """Returns the files that run first, each with the directory that it imports from."""
+    words = list(target.words)
+    if words[:1] == ["-m"] and len(words) > 1:
+        return [(path, cwd) for path in _files_of(cwd, words[1].split("."), runs=True)]
+    paths = [cwd / word for word in (words[:1] if target.is_ours else words)]
+    files = []
+    for path in paths:
+        if path.is_dir():
+            path = path / "__main__.py"
+        if path.is_file() and (target.is_ours or path.suffix == ".py"):
+            files.append((path.resolve(), path.resolve().parent))
+    return files
+
+
+def _files_of(root: Path, names: list[str], *, runs: bool = False) -> list[Path]:
+    """Returns the files that importing a dotted name reads beneath `root`."""
+    files, place = [], root
+    for name in names:
+        place = place / name
+        if (place / "__init__.py").is_file():
+            files.append(place / "__init__.py")
+        elif place.with_name(f"{name}.py").is_file():
+            return [*files, place.with_name(f"{name}.py")]
+        elif not place.is_dir():
+            return files
+    if runs and (place / "__main__.py").is_file():
+        files.append(place / "__main__.py")
+    return files
+
+
+def _modules(first: list[tuple[Path, Path]], cwd: Path) -> Iterator[tuple[Path, ast.Module]]:
+    """Yields the first files and what they import from beneath their directories, parsed."""
+    waiting, known = list(first), {path for path, _ in first}
+    count = 0
+    while waiting and count < MAX_FILES:
+        path, root = waiting.pop(0)
+        tree = _parsed(path)
+        if tree is None:
+            continue
+        count += 1
+        yield path, tree
+        for names, base in _imports(tree, path, root):
+            for file in _files_of(base, names):
+                if file not in known:
+                    known.add(file)
+                    waiting.append((file, root))
+
+
+def _parsed(path: Path) -> ast.Module | None:
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            return None
+        return ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _imports(tree: ast.Module, path: Path, root: Path) -> Iterator[tuple[list[str], Path]]:
+    """Yields dotted names that are imported, and the directory that each starts from."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name.split("."), root
+        elif isinstance(node, ast.ImportFrom):
+            base = root
+            if node.level:
+                base = path.parents[min(node.level - 1, len(path.parents) - 1)]
+            names = node.module.split(".") if node.module else []
+            for alias in node.names:
+                yield [*names, alias.name], base
+
+
+class _Calls:
+    """The calls of a module, by the dotted names that its imports give them."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self._tree = tree
+        self._names: dict[str, str] = {}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    first = alias.name.partition(".")[0]
+                    self._names[alias.asname or first] = alias.name if alias.asname else first
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                for alias in node.names:
+                    self._names[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+
+    def found(self) -> Iterator[tuple[str, int, str]]:
+        """Yields what cannot be contained: its name, its line, what it does."""
+        for node in ast.walk(self._tree):
+            if isinstance(node, ast.Call):
+                yield from ((name, node.lineno, does) for name, does in self._judged(node))
+
+    def _judged(self, call: ast.Call) -> Iterator[tuple[str, str]]:
+        yield from self._told_by_arguments(call)
+        dotted = self._dotted(call.func)
+        last = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+        if dotted is None:
+            if last in METHODS:
+                yield last, METHODS[last]
+            return
+        package, name = dotted.partition(".")[0], dotted.rpartition(".")[2]
+        if package in TRACKERS:
+            yield package, SENDS
+        elif name in LOGGERS:
+            yield LOGGERS[name], SENDS
+        elif dotted in MODES:
+            if not _reads(call, *MODES[dotted]):
+                yield dotted, WRITES
+        elif dotted == "urllib.request.urlopen":
+            if len(call.args) > 1 or any(word.arg == "data" for word in call.keywords):
+                yield dotted, UPLOADS
+        else:
+            does = CALLS.get(dotted)
+            if does is None:
+                begin = next(
+                    (key for key in CALLS if key[-1] == "." and dotted.startswith(key)), ""
+                )
+                does = CALLS.get(begin)
+            if does is not None:
+                if does is not STARTS or not self._only_looks(call):
+                    yield dotted, does
+            elif last in METHODS:
+                yield last, METHODS[last]
+
+    def _told_by_arguments(self, call: ast.Call) -> Iterator[tuple[str, str]]:
+        """Yields what a framework is told to do by arguments, as HF's TrainingArguments is."""
+        for word in call.keywords:
+            if word.arg == "push_to_hub" and _constant(word.value) is True:
+                yield "push_to_hub", UPLOADS
+            elif word.arg == "report_to":
+                values = word.value.elts if isinstance(word.value, ast.List) else [word.value]
+                for value in values:
+                    name = _constant(value)
+                    if name in TRACKERS:
+                        yield str(name), SENDS
+
+    def _dotted(self, node: ast.expr) -> str | None:
+        """Returns the full name of what is called, None where it is not an imported one's."""
+        words: list[str] = []
+        while isinstance(node, ast.Attribute):
+            words.append(node.attr)
+            node = node.value
+        if not isinstance(node, ast.Name) or node.id not in self._names:
+            return None
+        return ".".join((self._names[node.id], *reversed(words)))
+
+    def _only_looks(self, call: ast.Call) -> bool:
+        """Whether a program is started that writes nothing, or Python, which is contained."""
+        if not call.args:
+            return False
+        command = call.args[0]
+        first: ast.expr | None = command
+        if isinstance(command, (ast.List, ast.Tuple)):
+            first = command.elts[0] if command.elts else None
+            words = [str(_constant(word)) for word in command.elts]
+        else:
+            words = str(_constant(command)).split()
+        if first is not None and self._dotted(first) == "sys.executable":
+            return True
+        if not words or any(sign in " ".join(words) for sign in (">", "|", ";", "&", "`", "$(")):
+            return False
+        program = os.path.basename(words[0])
+        if program == "git":
+            return len(words) > 1 and words[1] in LOOKING_GIT
+        return program in LOOKING
+
+
+def _reads(
+    call: ast.Call, place: int, name: str, default: object, reading: frozenset[object]
+) -> bool:
+    values = [word.value for word in call.keywords if word.arg == name]
+    if not values and 0 <= place < len(call.args):
+        values = [call.args[place]]
+    return (_constant(values[0]) if values else default) in reading
+
+
+def _constant(node: ast.expr) -> object:
+    return node.value if isinstance(node, ast.Constant) else None

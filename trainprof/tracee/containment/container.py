@@ -1,0 +1,81 @@
+"""Containment of one process: made at its start, before the script's first line."""
+
+from __future__ import annotations
+
+import os
+import posix
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from trainprof.tracee.containment.changes import Changes
+from trainprof.tracee.containment.escape import Escapes
+from trainprof.tracee.containment.functions import FileFunctions, Functions
+from trainprof.tracee.containment.index import SharedIndex
+from trainprof.tracee.containment.installation import install
+from trainprof.tracee.containment.packages import Packages
+from trainprof.tracee.containment.tree import MergedTree
+from trainprof.tracee.containment.zones import real, roots, scripts_among
+
+
+class Container:
+    """Everything that keeps this process's writes in the scratch directory."""
+
+    def __init__(
+        self,
+        scratch: str,
+        *,
+        run: str,
+        tell: Callable[[str], None],
+        is_user_file: Callable[[str], bool],
+        report: Callable[[BaseException], None],
+    ) -> None:
+        """Shares the scratch directory with the trial's other processes; the first sets it up.
+
+        Args:
+            scratch: An absolute directory, of this trial alone.
+            run: The run directory.
+            tell: Takes what was seen to escape, in a few words.
+            is_user_file: Whether code in a file is the user's.
+            report: Takes a fault of ours.
+
+        Raises:
+            OSError: If the scratch directory cannot be used.
+        """
+        scratch = real(scratch)
+        os.makedirs(os.path.join(scratch, "files"), mode=0o700, exist_ok=True)
+        index = SharedIndex(os.path.join(scratch, "index"))
+        if index.is_new:
+            words, cwd = getattr(sys, "orig_argv", sys.argv), posix.getcwd()
+            zones = roots(
+                os.environ, cwd=cwd, scripts=scripts_among(words, cwd), own=(run, scratch)
+            )
+            for path, is_free in zones.items():
+                index.add_root(path, is_free=is_free)
+        tree = MergedTree(scratch, index)
+        changes = Changes(tree, scratch)
+        self._report = report
+        self._functions = Functions(tree, changes, report)
+        self._files = FileFunctions(tree, changes, report)
+        self._packages = Packages(tree, changes)
+        self._escapes = Escapes(
+            tree, self._files, scratch, tell=tell, is_user_file=is_user_file, report=report
+        )
+
+    def install(self) -> None:
+        install(self._functions, self._files)
+        self._escapes.watch()
+
+    def callbacks(self) -> dict[str, Callable[[ModuleType, int, int], None]]:
+        """Returns what is to be called with a library right after its import, by its name."""
+        return {name: self._guarded(wrap) for name, wrap in self._packages.callbacks().items()}
+
+    def _guarded(self, wrap: Callable[[ModuleType], None]) -> Callable[..., None]:
+        def call(module: ModuleType, *times: Any) -> None:
+            try:
+                wrap(module)
+            except Exception as error:
+                self._report(error)
+
+        return call
