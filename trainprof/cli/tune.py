@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 
 import typer
@@ -123,15 +124,15 @@ def _check_contained(script: Script, *, is_agreed: bool) -> None:
     Raises:
         NotContained: If it is not.
     """
-    from trainprof.experiments.uncontained import uncontained
+    from trainprof.experiments.uncontained import find_uncontained
     from trainprof.launch.target import resolve
 
-    found = uncontained(resolve(script.words, script.module))
+    found = find_uncontained(resolve(script.words, script.module), Path.cwd())
     if not found:
         return
     write(sys.stderr, "trainprof: what trials do here cannot be kept apart:\n")
     for one in found:
-        write(sys.stderr, f"  {one.place}: {one.sentence}\n")
+        write(sys.stderr, f"  {one.site}: {one.name} {one.sentence}\n")
     if not is_agreed:
         raise NotContained(
             "nothing was run: each trial would do that again",
