@@ -20,7 +20,6 @@ ROOMS = {
     "sampling": ({"record"}, {"psutil", "pynvml"}),
     "launch": ({"sampling", "record", "tracee"}, set()),
     "analysis": ({"record"}, {"numpy"}),
-    "experiments": ({"launch", "analysis", "record"}, set()),
     "report": ({"analysis"}, {"rich"}),
     "experiments": ({"launch", "analysis", "record"}, {"numpy"}),
     "cli": ({"launch", "experiments", "analysis", "report", "record"}, {"typer", "click"}),
