@@ -12,7 +12,18 @@ from typing import Any
 import pytest
 from support.styles import without_compiler
 
-from trainprof.analysis.tuning import BASELINE, CEILING, FAILED, LOADER_ALONE, OK
+from trainprof.analysis.tuning import (
+    BASELINE,
+    BUDGET,
+    CEILING,
+    FAILED,
+    LOADER_ALONE,
+    OUT_OF_MEMORY,
+    TIMED_OUT,
+)
+from trainprof.experiments.runner import Script, ScriptRunner
+from trainprof.experiments.trial import Limits, Trial
+from trainprof.record.run_directory import RunDirectory
 
 # A batch sleeps for 30 ms in the loader, training for 10: workers can hide nearly all of it.
 SCRIPT = without_compiler("""
@@ -26,8 +37,8 @@ class Slow(Dataset):
         return 60
 
     def __getitem__(self, index):
-        if "alone" in sys.argv and get_worker_info() is not None:
-            raise RuntimeError("not in a worker")
+        if get_worker_info() is not None and len(sys.argv) > 1:
+            exec(sys.argv[1])
         time.sleep(0.03)
         return torch.ones(4)
 
@@ -53,10 +64,9 @@ if __name__ == "__main__":
 """)
 
 
-def tuned(directory: Path, *words: str, budget: str = "45s") -> subprocess.CompletedProcess[str]:
-    (directory / "train.py").write_text(SCRIPT)
-    return subprocess.run(
-        [sys.executable, "-m", "trainprof", "tune", f"--budget={budget}", "-o", "tune", *words],
+def tuned(directory: Path, *words: str) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-m", "trainprof", "tune", "--format=json", *words],
         cwd=directory,
         env={**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(directory.parent)},
         capture_output=True,
@@ -64,57 +74,57 @@ def tuned(directory: Path, *words: str, budget: str = "45s") -> subprocess.Compl
         timeout=300,
         check=False,
     )
-
-
-def trials(summary: dict[str, Any]) -> dict[str, Any]:
-    return {trial["name"]: trial for trial in summary["trials"]}
+    assert done.returncode == 0, done.stderr
+    summary: dict[str, Any] = json.loads(done.stdout)
+    return summary
 
 
 @pytest.mark.proves("Tuning", "a loader without workers: found, measured, the ceiling beside it")
 def test_what_would_help_is_measured_and_files_stay_as_they_are(tmp_path: Path) -> None:
     work = tmp_path / "work"
     work.mkdir()
+    (work / "train.py").write_text(SCRIPT)
     (work / "model.pt").write_bytes(b"mine")
-    done = tuned(work, "--trial-steps=60", "--format=json", "train.py")
-    assert done.returncode == 0, done.stderr
-    summary = json.loads(done.stdout)
-    rows = trials(summary)
+    begun = tuned(work, "-o", "tune", "--trial-steps=50", "--budget=8s", "train.py")
+    assert begun["tuning"]["ended_by"] == BUDGET
+    summary = tuned(work, "--resume=tune", "--budget=60s")
+    rows = {trial["name"]: trial for trial in summary["trials"]}
     assert rows[BASELINE]["speedup"]["mid"] == 1.0
+    assert begun["trials"][0]["directories"] == rows[BASELINE]["directories"][:1]
     best = summary["recommended"]
     assert best["overrides"]["num_workers"] >= 2
     assert best["sites"] == ["train.py:24"]
-    # 40 ms a step, 10 of them training: at most four times as fast, but for a busy machine.
+    # 40 ms a step, 10 of them training: at most four times as fast, less on a busy machine.
     assert rows[CEILING]["speedup"]["mid"] > 2
     assert rows[LOADER_ALONE]["speedup"]["mid"] > 1
     assert rows[best["name"]]["losses"] == "same"
     assert (work / "model.pt").read_bytes() == b"mine"
     assert sorted(path.name for path in work.iterdir()) == ["model.pt", "train.py", "tune"]
-    console = work / "tune" / rows[BASELINE]["directories"][0] / "console" / "stdout"
-    assert console.read_text().startswith("trained") or console.read_text() == ""
     assert not list((work / "tune").glob("trials/*/scratch"))
 
 
-def test_a_trial_that_fails_is_a_row_and_a_run_can_be_gone_on_with(tmp_path: Path) -> None:
-    work = tmp_path / "work"
-    work.mkdir()
-    done = tuned(work, "--trial-steps=40", "train.py", "alone", budget="9s")
-    assert done.returncode == 0, done.stderr
-    assert "trainprof tune --resume tune" in done.stdout
-    command = [sys.executable, "-m", "trainprof", "tune", "--resume=tune", "--budget=25s"]
-    done = subprocess.run(
-        [*command, "--format=json"],
-        cwd=work,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
+@pytest.mark.parametrize(
+    ("in_a_worker", "outcome", "detail"),
+    [
+        ("raise KeyError(7)", FAILED, "KeyError"),
+        ("raise MemoryError", OUT_OF_MEMORY, "MemoryError"),
+        ("time.sleep(600)", TIMED_OUT, None),
+    ],
+)
+def test_a_trial_that_does_not_train_is_a_result(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    in_a_worker: str,
+    outcome: str,
+    detail: str | None,
+) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    monkeypatch.chdir(tmp_path)
+    runner = ScriptRunner(
+        Script(("train.py", in_a_worker)), RunDirectory(tmp_path / "tune"), interval_s=0.5
     )
-    assert done.returncode == 0, done.stderr
-    summary = json.loads(done.stdout)
-    by_workers = [row for row in summary["trials"] if "num_workers" in row["overrides"]]
-    assert by_workers
-    assert {row["outcome"] for row in by_workers} == {FAILED}
-    assert by_workers[0]["detail"] == "RuntimeError"
-    assert trials(summary)[BASELINE]["outcome"] == OK
-    assert summary["recommended"] is None
+    trial = Trial("num_workers=1", {"num_workers": 1}, sites=("train.py:24",))
+    limit_s = 15.0 if outcome == TIMED_OUT else 120.0
+    found = runner.run(trial, 1, Limits(steps=30, killed_after_s=limit_s))
+    assert (found.outcome, found.detail, found.pace) == (outcome, detail, None)
+    assert (tmp_path / "tune" / found.directory / "console" / "stderr").exists()

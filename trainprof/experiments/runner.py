@@ -54,7 +54,7 @@ class ScriptRunner:
         path = self._directory.trials / label
         # What another `tune` had begun and did not end.
         shutil.rmtree(path, ignore_errors=True)
-        self._directory.trials.mkdir(mode=0o700, exist_ok=True)
+        self._directory.trials.mkdir(mode=0o700, parents=True, exist_ok=True)
         scratch = path / SCRATCH
         options = RunOptions(
             words=self._script.for_trial(label),
