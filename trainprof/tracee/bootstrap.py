@@ -6,7 +6,7 @@ import atexit
 import os
 import sys
 from collections.abc import Callable
-from time import perf_counter_ns
+from time import perf_counter_ns, time_ns
 from types import ModuleType
 from typing import TYPE_CHECKING, Final
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from trainprof.probes.lines import Lines
     from trainprof.probes.session import Session
     from trainprof.record.event_log import EventLog
+    from trainprof.record.schema import Topic
     from trainprof.tracee.containment.container import Container
 
 # Runs none of the script's code.
@@ -100,9 +101,11 @@ class Tracee:
             container = Container(
                 scratch,
                 run=self._directory,
-                tell=lambda what: self._open_log().note(Topic.TRIAL, {"uncontained": [what]}),
+                tell=lambda what: self._note_now(Topic.TRIAL, {"uncontained": [what]}),
                 is_user_file=CallSites(self._open_log(), self._cwd).is_user_file,
-                report=lambda error: self._report("containment", error),
+                report=lambda error: self._note_now(
+                    Topic.PROBE_FAILED, _fault("containment", error)
+                ),
             )
             container.install()
         except Exception as error:
@@ -156,10 +159,18 @@ class Tracee:
         try:
             from trainprof.record.schema import Topic
 
-            fault = {"probe": where, "error": f"{type(error).__name__}: {error}"}
-            self._open_log().note(Topic.PROBE_FAILED, fault)
+            self._open_log().note(Topic.PROBE_FAILED, _fault(where, error))
         except Exception:
             return
+
+    def _note_now(self, topic: Topic, value: object) -> None:
+        """Notes what is to be known however this process ends, were it all that it recorded."""
+        from trainprof.record.schema import Kind
+
+        log = self._open_log()
+        log.note(topic, value)
+        if not log.is_open:
+            log.emit(Kind.CLOCK, perf_counter_ns(), time_ns())
 
     def _after_fork(self) -> None:
         self._is_script = self._has_ended = False
@@ -208,6 +219,10 @@ class Tracee:
             log.emit(Kind.PROCESS_END, now, now, 0, name)
         except Exception:
             return
+
+
+def _fault(where: str, error: BaseException) -> dict[str, str]:
+    return {"probe": where, "error": f"{type(error).__name__}: {error}"}
 
 
 def _one_after_the_other(first: Callback, second: Callback) -> Callback:

@@ -55,12 +55,17 @@ class Container:
                 index.add_root(path, is_free=is_free)
         tree = MergedTree(scratch, index)
         changes = Changes(tree, scratch)
-        self._report = report
         self._functions = Functions(tree, changes, report)
-        self._files = FileFunctions(tree, changes, report)
+        self._files = FileFunctions(tree, changes, self._functions.report)
+        self._files.passing = self._functions.passing
         self._packages = Packages(tree, changes)
         self._escapes = Escapes(
-            tree, self._files, scratch, tell=tell, is_user_file=is_user_file, report=report
+            tree,
+            self._files,
+            scratch,
+            tell=tell,
+            is_user_file=is_user_file,
+            report=self._functions.report,
         )
 
     def install(self) -> None:
@@ -76,6 +81,6 @@ class Container:
             try:
                 wrap(module)
             except Exception as error:
-                self._report(error)
+                self._functions.report(error)
 
         return call

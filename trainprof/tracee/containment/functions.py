@@ -47,6 +47,8 @@ def replaces(
     def decorate(method: Method) -> Method:
         def call(self: Functions, *args: Any, **kwargs: Any) -> Any:
             try:
+                if self.passing and get_ident() in self.passing:
+                    return plain(*args, **kwargs)
                 try:
                     return method(self, *args, **kwargs)
                 except NotAPath:
@@ -89,6 +91,7 @@ class Functions:
         tree: What is seen.
         changes: What changes it.
         report: Takes a fault of ours.
+        passing: Threads that are telling of a fault: the log of it is no file of the script's.
         announced: By thread: the path that is about to be opened by a descriptor of ours.
     """
 
@@ -99,8 +102,17 @@ class Functions:
     ) -> None:
         self.tree = tree
         self.changes = changes
-        self.report = report
+        self.passing: set[int] = set()
+        self._report = report
         self.announced: dict[int, str | bytes] = {}
+
+    def report(self, error: BaseException) -> None:
+        thread = get_ident()
+        self.passing.add(thread)
+        try:
+            self._report(error)
+        finally:
+            self.passing.discard(thread)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A pickled function is looked up in its module, as the plain one is."""
@@ -193,12 +205,14 @@ class Functions:
         """Returns the directory that is to be listed, and what its entries' paths begin with."""
         if self.tree.is_plain():
             raise NotAPath
-        if type(path) is int:
+        if type(path) is int and path >= 0:
             given, text = "", self.tree.path_of_descriptor(path)
+        elif path == -1:  # as without a path, which is how the system sees it
+            given = text = "."
         else:
             given = text = path_text("." if path is None else path)
         directory = self.tree.directory(text)
-        if (directory.is_free and not directory.is_touched) or not text:
+        if directory.is_free and not directory.is_touched:
             raise NotAPath
         return directory, given
 

@@ -58,7 +58,8 @@ LEFT_ALONE: Final = ("posix", "_io", "_frozen_importlib", "importlib", "zipimpor
 
 def install(functions: Functions, files: FileFunctions) -> None:
     """Replaces the functions in their modules, and where other modules hold them already."""
-    replaced: dict[int, Any] = {id(_io.open): files.open}
+    opening = files.open  # one object, as the plain one is
+    replaced: dict[int, Any] = {id(_io.open): opening}
     plain: list[Any] = [_io.open]
     for name in NAMES:
         original, ours = getattr(posix, name, None), getattr(functions, name)
@@ -70,7 +71,7 @@ def install(functions: Functions, files: FileFunctions) -> None:
             if original in getattr(os, ability):
                 getattr(os, ability).add(ours)
         setattr(os, name, ours)
-    builtins.open = files.open
+    builtins.open = opening
     # By the name they are known by: `_io` calls itself `io`.
     for name, module in list(sys.modules.items()):
         if isinstance(module, ModuleType) and not _is_left_alone(name):

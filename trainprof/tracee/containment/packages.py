@@ -28,7 +28,12 @@ class Packages:
 
     def callbacks(self) -> dict[str, Callable[[ModuleType], None]]:
         """Returns what is to be called with a library right after its import, by its name."""
-        return {"torch": self.torch, "safetensors": self.safetensors, "sqlite3": self.sqlite3}
+        return {
+            "torch": self.torch,
+            "safetensors": self.safetensors,
+            "tokenizers": self.tokenizers,
+            "sqlite3": self.sqlite3,
+        }
 
     def read_path(self, path: Any) -> Any:
         """Returns where a file is that is to be read; what is no path is returned as it is."""
@@ -79,6 +84,12 @@ class Packages:
             if cls is not None:
                 setattr(safetensors, name, _stand_in(cls, self.read_path))
 
+    def tokenizers(self, tokenizers: Any) -> None:
+        tokenizer, model = tokenizers.Tokenizer, tokenizers.models.Model
+        tokenizer.save = _with_path(tokenizer.save, 1, self.written_path)
+        tokenizer.from_file = staticmethod(_with_path(tokenizer.from_file, 0, self.read_path))
+        model.save = _with_path(model.save, 1, self.written_path)
+
     def sqlite3(self, sqlite3: Any) -> None:
         plain = sqlite3.connect
 
@@ -128,14 +139,14 @@ class Packages:
 
 def _with_path(plain: Wrapped, place: int, find: Callable[[Any], Any]) -> Wrapped:
     """Returns `plain` with one of its arguments, a path, replaced by what `find` tells."""
-    name = {"serialize_file": "filename"}.get(plain.__name__, "f")
+    names = ("f", "filename", "path", "folder")
 
     @functools.wraps(plain)
     def call(*args: Any, **kwargs: Any) -> Any:
         if len(args) > place:
             args = (*args[:place], find(args[place]), *args[place + 1 :])
-        elif name in kwargs:
-            kwargs[name] = find(kwargs[name])
+        else:
+            kwargs.update((name, find(kwargs[name])) for name in names if name in kwargs)
         return plain(*args, **kwargs)
 
     return call

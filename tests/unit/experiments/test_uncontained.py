@@ -1,0 +1,122 @@
+"""What a trial cannot contain, told from text that is never run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trainprof.experiments.uncontained import Uncontained, find_uncontained
+from trainprof.launch.target import resolve
+
+ROOT = Path(__file__).parents[3]
+SAMPLES = sorted((ROOT / "sample_scripts").glob("*.py"))
+
+
+def found(directory: Path, text: str, *, name: str = "train.py") -> list[Uncontained]:
+    (directory / name).write_text(text)
+    return find_uncontained(resolve([str(directory / name)]), directory)
+
+
+@pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.name)
+def test_the_sample_scripts_have_nothing(path: Path) -> None:
+    assert find_uncontained(resolve([str(path)]), ROOT) == []
+
+
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [
+        ("import wandb as w\nw.init()", "wandb"),
+        ("import mlflow\nmlflow.log_metric('a', 1)", "mlflow"),
+        ("from lightning.pytorch.loggers import WandbLogger\nWandbLogger()", "wandb"),
+        ("from transformers import TrainingArguments as T\nT('o', report_to=['wandb'])", "wandb"),
+        (
+            "from transformers import TrainingArguments as T\nT('o', push_to_hub=True)",
+            "push_to_hub",
+        ),
+        ("model = make()\nmodel.push_to_hub('me/it')", "push_to_hub"),
+        ("from huggingface_hub import upload_file as up\nup('x')", "huggingface_hub.upload_file"),
+        ("import boto3\nboto3.client('s3')", "boto3.client"),
+        ("from google.cloud import storage\nstorage.Client()", "google.cloud.storage.Client"),
+        ("import requests\nrequests.post('u')", "requests.post"),
+        ("from urllib import request\nrequest.urlopen('u', b'x')", "urllib.request.urlopen"),
+        ("import psycopg2\npsycopg2.connect()", "psycopg2.connect"),
+        ("import subprocess as s\ns.run(['rsync', 'a', 'b'])", "subprocess.run"),
+        ("import os\nos.system(f'cp {a} {b}')", "os.system"),
+        ("from os import system\nsystem('ls > files')", "os.system"),
+        ("import subprocess\nsubprocess.run(['git', 'commit', '-a'])", "subprocess.run"),
+        ("import h5py\nh5py.File('x', 'w')", "h5py.File"),
+        ("import h5py\nh5py.File('x', mode)", "h5py.File"),
+        ("import h5py\nh5py.File('x', mode='a')", "h5py.File"),
+        ("import cv2\ncv2.imwrite('x.png', y)", "cv2.imwrite"),
+        ("import pyarrow.parquet as pq\npq.write_table(t, 'x')", "pyarrow.parquet.write_table"),
+        ("import lmdb\nlmdb.open('x')", "lmdb.open"),
+        ("frame = make()\nframe.write_parquet('x')", "write_parquet"),
+    ],
+)
+def test_each_kind_is_found_with_its_line(tmp_path: Path, code: str, name: str) -> None:
+    [one] = found(tmp_path, f"# a script\n{code}\n")
+    assert (one.name, one.site) == (name, "train.py:3")
+    assert one.sentence
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import h5py\nh5py.File('x')\nh5py.File('x', 'r')\nh5py.File('x', mode='r')",
+        "import lmdb\nlmdb.open('x', readonly=True, lock=False)",
+        "import requests\nrequests.get('u')",
+        "from urllib.request import urlopen\nurlopen('u')",
+        "import subprocess\nsubprocess.check_output(['git', 'rev-parse', 'HEAD'])",
+        "import subprocess\nsubprocess.run('nvidia-smi -L', shell=True)",
+        "import subprocess, sys\nsubprocess.run([sys.executable, 'eval.py'])",
+        "import os\nos.system('nvidia-smi')",
+        "import cv2\ncv2.imread('x')",
+        "import pyarrow.parquet as pq\npq.read_table('x')",
+        "class wandb: init = print\nwandb.init()",
+        "def run(): pass\nrun()",
+        "import wandb",
+        "from PIL import Image\nImage.new('L', (1, 1)).save('x.png')",
+        "from transformers import TrainingArguments as T\nT('o', report_to='none')",
+    ],
+)
+def test_what_reads_or_is_contained_is_not_listed(tmp_path: Path, code: str) -> None:
+    assert found(tmp_path, code) == []
+
+
+def test_modules_beside_the_script_are_read_and_others_are_not(tmp_path: Path) -> None:
+    (tmp_path / "src" / "package" / "inner").mkdir(parents=True)
+    source = tmp_path / "src"
+    (source / "package" / "__init__.py").write_text("from .inner import deep\n")
+    (source / "package" / "inner" / "__init__.py").write_text("")
+    (source / "package" / "inner" / "deep.py").write_text("from ... import nothing\nimport far\n")
+    (source / "far.py").write_text("import os\n\n\ndef f():\n    os.system('make')\n")
+    (source / "stranger.py").write_text("import wandb\nwandb.init()\n")
+    (source / "train.py").write_text("import package, numpy, far\nraise SystemExit('ran')\n")
+    [one] = find_uncontained(resolve([str(source / "train.py")]), tmp_path)
+    assert (one.name, one.site) == ("os.system", "src/far.py:5")
+
+
+def test_a_name_is_told_once_a_file(tmp_path: Path) -> None:
+    code = "import wandb, os\nos.system('a')\nwandb.init()\nos.system('b')\nwandb.log({})\n"
+    assert [(one.name, one.site) for one in found(tmp_path, code)] == [
+        ("os.system", "train.py:2"),
+        ("wandb", "train.py:3"),
+    ]
+
+
+def test_a_module_and_what_torchrun_starts_are_read(tmp_path: Path) -> None:
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").write_text("")
+    (tmp_path / "package" / "train.py").write_text("import wandb\nwandb.init()\n")
+    target = resolve(["--lr", "1"], "package.train")
+    assert [one.site for one in find_uncontained(target, tmp_path)] == ["package/train.py:2"]
+    (tmp_path / "launcher").write_bytes(b"\x7fELF")
+    (tmp_path / "launcher").chmod(0o755)
+    words = [str(tmp_path / "launcher"), "--nproc=2", "package/train.py"]
+    assert [one.name for one in find_uncontained(resolve(words), tmp_path)] == ["wandb"]
+
+
+@pytest.mark.parametrize("text", ["def f(:\n", "\0", "x = " + "(" * 5000, ""])
+def test_what_cannot_be_parsed_tells_nothing(tmp_path: Path, text: str) -> None:
+    assert found(tmp_path, text) == []

@@ -1,0 +1,348 @@
+"""A trial's writes: seen by the script as if they were made, and never made to the user's files."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support import file_operations
+from support.contained import escaped, faults, run_contained, snapshot
+from support.session import run_plain
+
+SEEDS = range(24)
+
+
+def plant(tree: Path) -> None:
+    """Makes a training directory as an earlier run has left it."""
+    (tree / "runs" / "old").mkdir(parents=True)
+    (tree / "runs" / "old" / "w.bin").write_bytes(b"old weights")
+    (tree / "data").mkdir()
+    (tree / "data" / "x.txt").write_text("sample\n")
+    (tree / "log.csv").write_text("step,loss\n")
+    (tree / "latest").symlink_to("runs/old")
+
+
+@pytest.fixture
+def trees(tmp_path: Path) -> tuple[Path, Path]:
+    """One to run plainly in, and its twin."""
+    pair = (tmp_path / "plain" / "tree", tmp_path / "ours" / "tree")
+    for tree in pair:
+        plant(tree)
+    return pair
+
+
+def both(
+    trees: tuple[Path, Path], script: str, *words: str, untouched: bool = True
+) -> tuple[subprocess.CompletedProcess[str], subprocess.CompletedProcess[str]]:
+    """Runs a script in both, as `s.py`; what it says of its tree is said alike."""
+    for tree in trees:
+        (tree / "s.py").write_text(script)
+    plain_tree, tree = trees
+    before = snapshot(tree)
+    plain = run_plain(["s.py", *words], plain_tree)
+    ours = run_contained(["s.py", *words], tree, tree.parent / "run")
+    if untouched:
+        assert snapshot(tree) == before
+    for done, root in ((plain, plain_tree), (ours, tree)):
+        done.stdout = done.stdout.replace(str(root), "TREE")
+        done.stderr = done.stderr.replace(str(root), "TREE")
+    return plain, ours
+
+
+def assert_alike(
+    pair: tuple[subprocess.CompletedProcess[str], subprocess.CompletedProcess[str]],
+) -> None:
+    plain, ours = pair
+    assert ours.stdout == plain.stdout
+    assert ours.stderr == plain.stderr
+    assert ours.returncode == plain.returncode
+
+
+def test_random_operations_give_the_same_and_leave_the_tree_alone(tmp_path: Path) -> None:
+    tops = (tmp_path / "plain", tmp_path / "ours")
+    for top in tops:
+        for seed in SEEDS:
+            file_operations.plant(top, seed)
+    before = snapshot(tops[1])
+    words = [file_operations.__file__, str(SEEDS.start), str(SEEDS.stop)]
+    plain = run_plain(words, tops[0])
+    ours = run_contained(words, tops[1], tmp_path / "run")
+    assert plain.stderr == ours.stderr == ""
+    assert len(plain.stdout.splitlines()) > file_operations.OPERATIONS * len(SEEDS) / 2
+    for expected, seen in zip(plain.stdout.splitlines(), ours.stdout.splitlines(), strict=True):
+        assert seen == expected
+    assert snapshot(tops[1]) == before
+    assert faults(tmp_path / "run") == escaped(tmp_path / "run") == []
+
+
+OWN_FILES = """
+import csv, json, logging, os, pathlib, shutil, sys, tempfile
+os.makedirs("runs/new/deep")
+with open("runs/new/state.json", "w") as file:
+    json.dump({"step": 3}, file)
+print(json.load(open("runs/new/state.json")), sorted(os.listdir("runs")))
+with open("log.csv", "a", newline="") as file:
+    csv.writer(file).writerow([1, 0.5])
+print(open("log.csv").read(), os.path.getsize("log.csv"))
+logging.basicConfig(filename="train.log", level="INFO", format="%(message)s")
+logging.info("begun")
+print(pathlib.Path("train.log").read_text())
+os.remove("latest")
+os.symlink("runs/new", "latest")
+print(json.load(open("latest/state.json")), os.path.realpath("latest"))
+shutil.rmtree("runs/old")
+print(sorted(str(p) for p in pathlib.Path().rglob("*")), os.path.exists("runs/old/w.bin"))
+with tempfile.NamedTemporaryFile(dir=".", delete=True) as file:
+    file.write(b"x")
+    print(os.path.exists(file.name))
+print(os.path.exists(file.name))
+with open("data/x.txt", "r+") as file:
+    print(file.name, file.read())
+    file.write("changed")
+os.replace("data/x.txt", "moved.txt")
+print(open("moved.txt").read(), os.listdir("data"))
+os.truncate("moved.txt", 2), os.chmod("moved.txt", 0o600)
+print(os.stat("moved.txt").st_size, oct(os.stat("moved.txt").st_mode))
+shutil.copytree("runs", "copy")
+shutil.move("copy", "elsewhere")
+print(sorted((top, sorted(folders), sorted(files)) for top, folders, files in os.walk(".")))
+print(open("log.csv"), os.getcwd())
+open("missing/file", "w")
+"""
+
+
+def test_a_script_that_manages_its_own_files(trees: tuple[Path, Path]) -> None:
+    plain, ours = both(trees, OWN_FILES)
+    assert_alike((plain, ours))
+    assert "FileNotFoundError" in plain.stderr
+    assert escaped(trees[1].parent / "run") == faults(trees[1].parent / "run") == []
+
+
+CHILDREN = """
+import multiprocessing, os, subprocess, sys
+
+def work(name):
+    with open("log.csv", "a") as file:
+        file.write(name + "\\n")
+    os.remove(f"data/{name}.txt") if name == "x" else os.mkdir(f"data/{name}")
+
+if __name__ == "__main__":
+    os.makedirs("out")
+    os.chdir("out")
+    print(os.getcwd())
+    os.chdir("..")
+    for method, name in (("fork", "x"), ("spawn", "y"), ("forkserver", "z")):
+        process = multiprocessing.get_context(method).Process(target=work, args=(name,))
+        process.start()
+        process.join()
+        print(process.exitcode, open("log.csv").read(), sorted(os.listdir("data")))
+    code = "import os; print(os.getcwd(), os.listdir()); open('mine', 'w').close()"
+    os.chdir("out")
+    subprocess.run([sys.executable, "-c", code], check=True)
+    print(os.listdir())
+"""
+
+
+def test_its_children_share_what_it_wrote(trees: tuple[Path, Path]) -> None:
+    pair = both(trees, CHILDREN)
+    assert_alike(pair)
+    assert pair[0].returncode == 0
+    assert escaped(trees[1].parent / "run") == []
+
+
+LOOKS = """
+import inspect, io, os, pickle, shutil
+for function in (os.stat, os.open, os.rename, os.listdir, open):
+    assert pickle.loads(pickle.dumps(function)) is function
+    print(function.__name__, function.__doc__, callable(function), inspect.isroutine(function))
+print(open is io.open, os.stat in os.supports_dir_fd, os.scandir in os.supports_fd)
+print(shutil.rmtree.avoids_symlink_attacks)
+
+class Holder:
+    stat = os.stat
+    open = open
+
+print(Holder().stat("log.csv").st_size, Holder().open("log.csv").read())
+
+def tried(function, *arguments, **options):
+    try:
+        result = function(*arguments, **options)
+        return sorted(result) if isinstance(result, list) else result
+    except BaseException as error:
+        return type(error).__name__, str(error)
+
+for arguments in ((), (None,), (1.5,), ("a\\0b",), ("\\ud800x",), ("",), (b"log.csv",), (-1,)):
+    for function in (os.stat, os.open, os.listdir, os.mkdir, os.remove, os.rename, open):
+        print(function.__name__, arguments, tried(function, *arguments))
+print(tried(open, "log.csv", "rw"), tried(open, "new", "w", encoding="none"), sorted(os.listdir()))
+print(tried(open, "log.csv", "wb", 1.5), tried(os.stat, "log.csv", nothing=1))
+"""
+
+
+def test_functions_look_and_fail_as_the_plain_ones(trees: tuple[Path, Path]) -> None:
+    pair = both(trees, LOOKS)
+    for done in pair:
+        done.stdout = "\n".join(line for line in done.stdout.splitlines() if "st_mode" not in line)
+    assert_alike(pair)
+    assert pair[0].returncode == 0, pair[0].stderr
+    assert faults(trees[1].parent / "run") == []
+
+
+FREE = """
+import os, tempfile
+print(open("/dev/null", "w").write("x"))
+for place in (tempfile.gettempdir(), os.environ["XDG_CACHE_HOME"], os.environ["TRAINPROF_DIR"]):
+    with open(os.path.join(place, "free"), "w") as file:
+        file.write("real")
+os.rename(os.path.join(tempfile.gettempdir(), "free"), "into.txt")
+print(open("into.txt").read(), os.path.exists(os.path.join(tempfile.gettempdir(), "free")))
+"""
+
+
+def test_caches_and_temporary_files_are_left_alone(trees: tuple[Path, Path]) -> None:
+    """They lie in the working directory here: the place that is named more closely counts."""
+    _, tree = trees
+    for name in ("tmp", "cache"):
+        (tree / name).mkdir()
+    (tree / "s.py").write_text(FREE)
+    run = tree.parent / "run"
+    env = {"TMPDIR": str(tree / "tmp"), "XDG_CACHE_HOME": str(tree / "cache")}
+    done = run_contained(["s.py"], tree, run, env=env)
+    assert (done.stdout, done.stderr) == ("1\nreal False\n", "")
+    assert (tree / "cache" / "free").read_text() == (run / "free").read_text() == "real"
+    assert not (tree / "into.txt").exists()
+    assert os.listdir(tree / "tmp") == []
+
+
+WAYS_AROUND = """
+import io, os, posix
+def tried(function, *arguments):
+    try:
+        function(*arguments)
+    except OSError as error:
+        print(type(error).__name__, error.errno, error.filename)
+tried(io.FileIO, "log.csv", "w")
+tried(io.FileIO, "new", "w")
+tried(posix.open, "data/x.txt", os.O_WRONLY)
+tried(posix.unlink, "latest")
+tried(posix.rename, "log.csv", "lost.csv")
+tried(posix.mkdir, "made")
+tried(posix.symlink, "a", "b")
+tried(os.chmod, os.open("log.csv", os.O_RDONLY), 0o777)
+print(io.FileIO("log.csv").read(), io.FileIO("/dev/null", "w").write(b"x"))
+"""
+
+
+def test_ways_around_are_refused_and_told(trees: tuple[Path, Path]) -> None:
+    _, tree = trees
+    (tree / "s.py").write_text(WAYS_AROUND)
+    before = snapshot(tree)
+    done = run_contained(["s.py"], tree, tree.parent / "run")
+    assert snapshot(tree) == before
+    assert done.returncode == 0, done.stderr
+    *refused, last = done.stdout.splitlines()
+    assert [line.split()[1] for line in refused] == ["30"] * 8  # a read-only file system
+    assert last == "b'step,loss\\n' 1"
+    told = escaped(tree.parent / "run")
+    assert len(told) == 8
+    assert told[0] == "open: log.csv (s.py:5)"
+
+
+ESCAPES = """
+import os, subprocess, sys
+subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True)
+subprocess.run([sys.executable, "-c", ""])
+subprocess.run(["true"])
+os.system("exit 0")
+sys.audit("socket.connect", None, ("203.0.113.7", 443))
+sys.audit("socket.connect", None, ("127.0.0.1", 29500))
+sys.audit("socket.connect", None, "/run/some.sock")
+for number in range(40):
+    sys.audit("socket.connect", None, ("203.0.113.8", number))
+"""
+
+
+def test_what_leaves_is_told_with_its_line(trees: tuple[Path, Path]) -> None:
+    _, tree = trees
+    (tree / "s.py").write_text(ESCAPES)
+    assert run_contained(["s.py"], tree, tree.parent / "run").returncode == 0
+    told = escaped(tree.parent / "run")
+    assert told[:4] == [
+        "subprocess: true (s.py:5)",
+        "shell command: exit 0 (s.py:6)",
+        "network: 203.0.113.7:443 (s.py:7)",
+        "network: 203.0.113.8:0 (s.py:11)",
+    ]
+    assert len(told) == 20
+
+
+FAULTY = """
+import os, sys
+beside = sys.modules["trainprof.tracee.containment.tree"].__file__
+exec(compile("def broken(*args): raise KeyError('planted')", beside, "exec"))
+os.stat.__self__.changes.make = broken
+os.stat.__self__.tree.child = broken
+def tried(function, *arguments):
+    try:
+        print(function(*arguments))
+    except OSError as error:
+        print(type(error).__name__, error.errno)
+tried(os.mkdir, "made")
+tried(open, "log.csv", "w")
+tried(os.listdir, "data")
+"""
+
+
+def test_after_a_fault_of_ours_reads_go_on_and_writes_fail(trees: tuple[Path, Path]) -> None:
+    _, tree = trees
+    (tree / "s.py").write_text("open('first', 'w').close()\n" + FAULTY)
+    before = snapshot(tree)
+    done = run_contained(["s.py"], tree, tree.parent / "run")
+    assert snapshot(tree) == before
+    assert done.stdout.splitlines() == ["OSError 30", "OSError 30", "['x.txt']"]
+    assert faults(tree.parent / "run") == [{"probe": "containment", "error": "KeyError: 'planted'"}]
+
+
+def test_a_trial_without_its_scratch_directory_does_not_start(trees: tuple[Path, Path]) -> None:
+    _, tree = trees
+    (tree / "s.py").write_text("open('log.csv', 'w')")
+    run = tree.parent / "run"
+    run.mkdir()
+    (run / "scratch").write_text("a file")
+    before = snapshot(tree)
+    done = run_contained(["s.py"], tree, run)
+    assert snapshot(tree) == before
+    assert done.returncode == 125
+    assert done.stderr.startswith("trainprof: this trial's writes cannot be kept")
+
+
+def test_files_that_the_script_may_not_write_are_still_not_written(
+    trees: tuple[Path, Path],
+) -> None:
+    """Copies in the scratch directory keep the mode, so the error is the system's own."""
+    if os.geteuid() == 0:
+        pytest.skip("root may write everything")
+    for tree in trees:
+        (tree / "log.csv").chmod(0o400)
+        (tree / "data").chmod(0o500)
+    script = "\n".join(
+        f"try: {call}\nexcept OSError as error: print(repr(error))"
+        for call in (
+            "open('log.csv', 'a')",
+            "open('data/new', 'w')",
+            "__import__('os').remove('data/x.txt')",
+        )
+    )
+    assert_alike(both(trees, script))
+
+
+def test_a_run_that_is_no_trial_imports_nothing_of_it(tmp_path: Path) -> None:
+    from support.session import run_hooked
+
+    (tmp_path / "s.py").write_text("import sys; print([m for m in sys.modules if 'contain' in m])")
+    done = run_hooked(["s.py"], tmp_path, tmp_path / "run", options={"trial": None})
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+    assert sys.version_info >= (3, 10)
