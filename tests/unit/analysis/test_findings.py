@@ -569,7 +569,7 @@ def test_cores_full_of_waiting_threads_are_no_matter_of_the_samples() -> None:
     )
     finding = only(crowded)
     assert finding.id == "torch_threads"
-    assert finding.also[0].startswith("it may be why making batches needs more of the CPU")
+    assert finding.also[-1].startswith("it may be why making batches needs more of the CPU")
 
 
 def test_workers_that_may_cost_more_than_they_gain_are_not_advised() -> None:
