@@ -107,7 +107,7 @@ def outcome(case: Case, summary: dict[str, Any]) -> Outcome:
 
 
 def row(told: Outcome) -> list[str]:
-    """Returns a case, what is true of it, and what was found: gains both true and predicted."""
+    """Returns a case, what is true of it, and what was found; of gains the true one first."""
     case, first = told.case, told.findings[0] if told.findings else {}
     speedup = first.get("predicted_speedup")
     gain = "" if not speedup else f"{speedup[0]:.2f} to {speedup[1]:.2f}"

@@ -83,7 +83,7 @@ def _thresholds(found: Finding, page: Page) -> list[Text]:
 
 
 def _gain(found: Finding, page: Page) -> list[Text]:
-    told = [speedup_words(found)]
+    told = [speedup_words(found) or "not known: only a rerun tells"]
     likely = found.evidence.get(LIKELY)
     if isinstance(likely, (int, float)):
         told.append(f"{'at most' if found.is_at_most else 'most likely'} {likely:.2f} x")

@@ -569,7 +569,7 @@ def test_cores_full_of_waiting_threads_are_no_matter_of_the_samples() -> None:
     )
     finding = only(crowded)
     assert finding.id == "torch_threads"
-    assert finding.also[0].startswith("it may be why making batches needs more of the CPU")
+    assert finding.also[-1].startswith("it may be why making batches needs more of the CPU")
 
 
 def test_workers_that_may_cost_more_than_they_gain_are_not_advised() -> None:
@@ -579,3 +579,11 @@ def test_workers_that_may_cost_more_than_they_gain_are_not_advised() -> None:
     assert found(case_of(planted)) == []
     sure = Planted(fetch_s=0.0017, running=0.0, compute_s=0.011, cores=2)
     assert found(case_of(sure)) == ["serial_loading"]
+
+
+def test_drawing_indices_is_found_beside_what_handing_over_costs_anyway() -> None:
+    handed_over = {"receive_s": Interval.exactly(0.003), "delivery_s": 0.003}
+    planted = Planted(workers=2, fetch_s=0.002, compute_s=0.01, sampler_s=0.0015, **handed_over)
+    assert found(case_of(planted)) == ["slow_sampler"]
+    quick = Planted(workers=2, fetch_s=0.002, compute_s=0.01, sampler_s=0.0001, **handed_over)
+    assert found(case_of(quick)) == []

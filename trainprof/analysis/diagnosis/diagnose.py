@@ -80,8 +80,10 @@ def _is_worthwhile(finding: Finding, case: Case) -> bool:
     if finding.recoverable_s is None:
         return True
     likely = float(finding.evidence[LIKELY])
-    if finding.predicted_speedup is not None and likely - 1 < 1 - finding.predicted_speedup[0]:
-        return False  # it may lose more than it is likely to gain
+    if finding.predicted_speedup is not None:
+        low, high = finding.predicted_speedup
+        if low * high < 1:
+            return False  # it may lose more than it may gain
     of_run = (finding.recoverable_s or 0.0) / max(case.wall_s, 1e-9)
     bar = least_gain(case, in_steps=finding.id not in OUTSIDE_STEPS)
     return likely - 1 >= bar and of_run >= LEAST_GAIN / 2

@@ -25,6 +25,7 @@ def unmeasured_finding(
         predicted_speedup=None,
         run_speedup=None,
         is_at_most=False,
+        also=["what it costs only a rerun tells"],
         verify="what it costs only a rerun tells: trainprof compare BASE OTHER",
     )
 

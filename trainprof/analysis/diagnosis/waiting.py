@@ -101,7 +101,10 @@ def cause_of(
     # A worker that computes answers late: then it is its computing that is waited for.
     if loader.num_workers and wait_cause == RECEIVE and not _waits_for_busy_worker(loader):
         is_much = parts[RECEIVE] >= max(limits.receive * step_s, limits.receive_s)
-        return Cause(RECEIVING) if is_much else None
+        if is_much:
+            return Cause(RECEIVING)
+        # What it takes to hand over any batch is nobody's fault; the rest of the wait may be.
+        return Cause(SAMPLING) if parts[SAMPLER] >= limits.wait * step_s else None
     fetch = loader.fetch
     if fetch is None or fetch.wall_s is None:
         return Cause(UNKNOWN)
