@@ -15,6 +15,7 @@ from trainprof.analysis.summary import RunSummary
 from trainprof.analysis.tuning import (
     BASELINE,
     BY_BATCHES,
+    INTERRUPTED,
     OK,
     Recommended,
     Times,
@@ -65,12 +66,14 @@ def summary_of_tune(
 
 def trials_of(found: Found) -> list[TrialSummary]:
     """Returns one row for each trial, in the order in which they were first run."""
-    trials = {one.trial.name: one.trial for one in found.runs if one.trial.name != WARM_UP}
+    # What was interrupted is no result; it is to be made again.
+    runs = [one for one in found.runs if one.outcome != INTERRUPTED]
+    trials = {one.trial.name: one.trial for one in runs if one.trial.name != WARM_UP}
     return [_row(found, trial) for trial in trials.values()]
 
 
 def _row(found: Found, trial: Trial) -> TrialSummary:
-    runs = found.of(trial.name)
+    runs = [one for one in found.of(trial.name) if one.outcome != INTERRUPTED]
     good = [one for one in runs if one.is_ok]
     worst = next((one for one in runs if one.outcome != OK), runs[0])
     is_base = trial.name == BASELINE

@@ -91,3 +91,9 @@ def test_a_failed_trial_has_no_speed() -> None:
     planted = Planted(twice, failing={"num_workers=4": OUT_OF_MEMORY})
     row = next(row for row in trials_of(found_with(planted)) if row.name == "num_workers=4")
     assert (row.outcome, row.speedup, row.steps_per_s) == (OUT_OF_MEMORY, None, None)
+
+
+def test_what_ctrl_c_cut_off_is_no_result() -> None:
+    found = found_with(Planted(twice, interrupted_at=4))
+    assert [row.name for row in trials_of(found)] == [BASELINE, CEILING]
+    assert summary_of(found).recommended is None
