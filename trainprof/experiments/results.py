@@ -29,6 +29,8 @@ from trainprof.experiments.trial import LOADER_ARGUMENTS, WARM_UP, Measured, Tri
 # Losses that differ by less are the same: sums are not always added up in one order.
 _SAME_LOSS: Final = 1e-6
 _FEWEST_LOSSES: Final = 3
+# Nobody can say more of a part that would be nearly all of the time.
+_MOST_TIMES: Final = 100.0
 
 
 def summary_of_tune(
@@ -135,10 +137,30 @@ def _of_whole_runs(found: Found, trial: Trial) -> Times | None:
         [one.run_s for one in found.of(name) if one.run_s is not None]
         for name in (BASELINE, trial.name)
     )
+    if trial.data == "free":
+        return _of_a_free_run(found, trial)
     if not base or not other:
         return None
     speed = speed_up([Pace(s, None) for s in base], [Pace(s, None) for s in other])
     return _times(speed)
+
+
+def _of_a_free_run(found: Found, trial: Trial) -> Times | None:
+    """Of a whole run whose every step is one with free data; the trial's own begins with real ones.
+
+    Measured are the steps of both; that all else stays as it is, is taken for granted.
+    """
+    whole = [one for one in found.of(BASELINE) if one.run_s and one.loop_pace is not None]
+    free = [one.pace.mean_s for one in found.of(trial.name) if one.is_ok and one.pace is not None]
+    if not whole or not free:
+        return None
+    ratios = []
+    for one in whole:
+        assert one.run_s is not None
+        assert one.loop_pace is not None
+        saved_s = one.steps * (one.loop_pace.mean_s - statistics.fmean(free))
+        ratios.append(one.run_s / max(one.run_s - saved_s, one.run_s / _MOST_TIMES))
+    return Times(None, statistics.fmean(ratios), None)
 
 
 def _losses(found: Found, runs: Sequence[Measured]) -> str | None:

@@ -97,3 +97,15 @@ def test_what_ctrl_c_cut_off_is_no_result() -> None:
     found = found_with(Planted(twice, interrupted_at=4))
     assert [row.name for row in trials_of(found)] == [BASELINE, CEILING]
     assert summary_of(found).recommended is None
+
+
+def test_the_ceiling_of_whole_runs_keeps_what_is_no_step() -> None:
+    """200 steps of 10 ms and 2 s besides become 200 of 4 ms and the same 2 s."""
+    found = found_with(Planted(twice))
+    found.runs = [
+        replace(run, run_s=run.seconds) if run.trial.name == BASELINE else run for run in found.runs
+    ]
+    row = next(row for row in trials_of(found) if row.name == CEILING)
+    base = next(run for run in found.runs if run.trial.name == BASELINE)
+    expected = base.seconds / (2.0 + base.steps * 0.004)
+    assert abs(row.run_speedup.mid / expected - 1) < 0.02
