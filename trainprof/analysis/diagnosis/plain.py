@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from trainprof.analysis.diagnosis.gains import Gain
 from trainprof.analysis.finding import LIKELY, Finding
+
+_COMPARED: Final = "run it again with the change: trainprof compare BASE OTHER tells the two apart"
+_MEASURED: Final = "trainprof tune SCRIPT measures it, without an edit of yours"
 
 
 def unmeasured_finding(
@@ -57,5 +60,5 @@ def plain_finding(
         is_at_most=gain.is_at_most,
         cautions=cautions or [],
         also=also or [],
-        verify="run it again with the change: trainprof compare BASE OTHER tells the two apart",
+        verify=_MEASURED if change else _COMPARED,
     )
