@@ -107,7 +107,8 @@ def _split(command: Any, arguments: Sequence[str]) -> tuple[list[str], bool]:
 def _complain_of(error: Exception, failed: int, called: str, *, is_debug: bool) -> int:
     if isinstance(error, TrainprofError):
         complain(str(error), error.hint)
-        return error.exit_code
+        # What a script that cannot be run ends `run` with is a user's error to other verbs.
+        return error.exit_code if failed == LAUNCH_FAILED else min(error.exit_code, USER_ERROR)
     usage = getattr(error, "format_message", None)
     if usage is not None:  # click's own errors; its classes moved between typer's versions
         complain(usage(), hint=f"see {called} --help")

@@ -1,0 +1,189 @@
+"""`trainprof tune`: what it refuses to begin, what it shows meanwhile, and how it goes on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import summaries
+from support.planted_trials import FakeRunner, Planted, plan_of, threads, workers
+
+from trainprof.analysis.summary import RunSummary, to_jsonable
+from trainprof.cli.app import run_command
+from trainprof.experiments import journal, tune
+from trainprof.experiments.candidates import Plan
+from trainprof.experiments.runner import label_of
+from trainprof.experiments.trial import Limits, Measured, Trial
+from trainprof.record.run_directory import RunDirectory
+
+Captured = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """`tune` without a script: trials answer at once; the names of those that ran."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    Path("train.py").write_text("print(1)\n")
+    ran: list[str] = []
+    runs: dict[tuple[str, int], Measured] = {}
+    fake = FakeRunner(Planted(lambda o: 0.005 if "num_workers" in o else 0.010))
+
+    class Runner:
+        def __init__(self, script: object, directory: RunDirectory, *, interval_s: float) -> None:
+            self._directory = directory
+
+        def run(self, trial: Trial, number: int, limits: Limits) -> Measured:
+            ran.append(trial.name)
+            found = fake.run(trial, number, limits)
+            made = self._directory.trials / label_of(trial, number)
+            made.mkdir(parents=True)
+            runs[trial.name, number] = found
+            return found
+
+    def read(trial: Trial, number: int, *_: object, **__: object) -> Measured:
+        return runs[trial.name, number]
+
+    def planned(*_: object) -> Plan:
+        return plan_of(workers(2), threads(1))
+
+    def summary(directory: RunDirectory) -> RunSummary:
+        return summaries.slow_loader()
+
+    monkeypatch.setattr(tune, "ScriptRunner", Runner)
+    monkeypatch.setattr(tune, "_planned", planned)
+    monkeypatch.setattr(tune, "_summary", summary)
+    monkeypatch.setattr(journal, "read", read)
+    monkeypatch.setattr(journal, "summarize", summary)
+    return ran
+
+
+def told(capsys: Captured, *words: str, status: int = 0) -> dict[str, Any]:
+    assert run_command(["tune", "--format=json", *words]) == status
+    found = json.loads(capsys.readouterr().out)
+    assert isinstance(found, dict)
+    return found
+
+
+def complaint(capsys: Captured, *words: str, status: int = 2) -> str:
+    assert run_command(["tune", *words]) == status
+    return capsys.readouterr().err
+
+
+def test_what_is_faster_is_recommended_on_stdout(planted: list[str], capsys: Captured) -> None:
+    assert run_command(["tune", "-o", "t", "train.py", "--epochs", "3"]) == 0
+    shown = capsys.readouterr()
+    assert "AS FAST with num_workers=2" in shown.out
+    assert "trial 1 of about 3: warm_up: " in shown.err
+    assert "steps/s" in shown.err
+    assert run_command(["report", "t"]) == 0
+    assert capsys.readouterr().out == shown.out
+
+
+def test_it_is_quiet_if_asked_to_be(planted: list[str], capsys: Captured) -> None:
+    assert run_command(["tune", "-q", "-o", "t", "train.py"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_the_json_is_the_contracts(planted: list[str], capsys: Captured) -> None:
+    found = told(capsys, "-o", "t", "train.py")
+    names = [trial["name"] for trial in found["trials"]]
+    assert names[:3] == ["baseline", "ceiling", "loader_alone"]
+    assert set(found["trials"][1]["speedup"]) == {"low", "mid", "high"}
+    assert found["recommended"]["overrides"] == {"num_workers": 2}
+    assert found == json.loads(Path("t/summary.json").read_text())
+
+
+def test_one_that_ran_out_of_time_goes_on_where_it_was(
+    planted: list[str], capsys: Captured
+) -> None:
+    begun = told(capsys, "-o", "t", "--budget", "15s", "--trial-steps", "100", "train.py")
+    assert begun["tuning"]["ended_by"] == "budget"
+    before = list(planted)
+    ended = told(capsys, "--resume", "t", "--budget", "10m")
+    assert ended["tuning"]["ended_by"] == "finished"
+    again = planted[len(before) :]
+    assert "warm_up" not in again
+    assert "ceiling" in before
+    assert again[0] not in before or again[0] == "baseline"
+    assert ended["recommended"]["overrides"] == {"num_workers": 2}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda: Path("train.py").write_text("print(2)\\n"), "was changed since"),
+        (lambda: Path("t/tune.json").write_text("{"), "is damaged"),
+        (lambda: Path("t/tune.json").unlink(), "is no `tune` run"),
+    ],
+)
+def test_what_cannot_be_gone_on_with_is_said(
+    planted: list[str], capsys: Captured, change: Callable[[], object], said: str
+) -> None:
+    told(capsys, "-o", "t", "train.py")
+    change()
+    assert said in complaint(capsys, "--resume", "t")
+
+
+def test_another_command_is_not_gone_on_with(planted: list[str], capsys: Captured) -> None:
+    told(capsys, "-o", "t", "train.py", "--lr", "1")
+    assert "not the command" in complaint(capsys, "--resume", "t", "train.py", "--lr", "2")
+
+
+def test_a_secret_is_not_written_down_and_has_to_be_given_again(
+    planted: list[str], capsys: Captured
+) -> None:
+    command = ["train.py", "--api-key", "abcdef0123456789"]
+    told(capsys, "-o", "t", *command)
+    assert "abcdef" not in Path("t/tune.json").read_text() + Path("t/manifest.json").read_text()
+    assert "secret" in complaint(capsys, "--resume", "t")
+    assert told(capsys, "--resume", "t", *command)["tuning"]["ended_by"] == "finished"
+
+
+def test_what_cannot_be_contained_is_said_and_nothing_is_run(
+    planted: list[str], capsys: Captured
+) -> None:
+    Path("train.py").write_text("import wandb\nwandb.init()\n")
+    shown = complaint(capsys, "-o", "t", "train.py")
+    assert "train.py:" in shown
+    assert "wandb" in shown
+    assert "--yes" in shown
+    assert planted == []
+    assert not Path("t").exists()
+    assert told(capsys, "--yes", "-o", "t", "train.py")["trials"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "what to tune"),
+        (["--budget", "0s", "train.py"], "not at least 1 s"),
+        (["--trial-steps", "3", "train.py"], "30"),
+        (["none.py"], "no such script"),
+        (["--resume", "none"], "no run at none"),
+    ],
+)
+def test_nonsense_is_one_line_and_a_hint(
+    planted: list[str], capsys: Captured, words: list[str], said: str
+) -> None:
+    shown = complaint(capsys, *words)
+    assert said in shown
+    assert "Traceback" not in shown
+    assert planted == []
+
+
+def test_a_tune_run_that_left_no_result_says_what_there_is(
+    planted: list[str], capsys: Captured
+) -> None:
+    told(capsys, "-o", "t", "train.py")
+    Path("t/summary.json").unlink()
+    assert run_command(["report", "t"]) == 2
+    assert "trials/baseline" in capsys.readouterr().err
+
+
+def test_summaries_of_tune_runs_are_plain_json(planted: list[str], capsys: Captured) -> None:
+    told(capsys, "-o", "t", "train.py")
+    assert json.dumps(to_jsonable(summaries.slow_loader()), allow_nan=False)
