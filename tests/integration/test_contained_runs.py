@@ -89,7 +89,7 @@ if __name__ == "__main__":
 FRAMEWORKS = """
 import logging, os, sys, warnings
 warnings.simplefilter("ignore")
-import lightning as L, torch
+import lightning as L, pandas, torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from safetensors import safe_open
@@ -159,6 +159,8 @@ def main():
         callbacks=[keep], logger=CSVLogger("logs", flush_logs_every_n_steps=1), log_every_n_steps=1,
     ).fit(Module(), loader)
     print(seen("ckpt"), seen("logs"), open("logs/lightning_logs/version_1/metrics.csv").read())
+    pandas.DataFrame({"a": [1]}).to_parquet("a.parquet")
+    print(pandas.read_parquet("a.parquet"))
     print(torch.load(keep.last_model_path, weights_only=False)["epoch"], keep.best_model_path)
 
 if __name__ == "__main__":

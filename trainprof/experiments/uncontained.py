@@ -73,9 +73,7 @@ CALLS: Final[Mapping[str, str]] = {
     **dict.fromkeys(
         (
             *("cv2.imwrite", "cv2.imwritemulti", "cv2.VideoWriter", "faiss.write_index"),
-            *("pyarrow.parquet.write_table", "pyarrow.parquet.ParquetWriter"),
-            *("pyarrow.parquet.write_to_dataset", "pyarrow.dataset.write_dataset"),
-            *("pyarrow.feather.write_feather", "pyarrow.csv.write_csv", "pyarrow.OSFile"),
+            *("pyarrow.csv.write_csv", "pyarrow.orc.write_table"),
             *("soundfile.write", "torchaudio.save", "torchvision.io.write_video"),
             *("torchvision.io.write_png", "torchvision.io.write_jpeg", "torchvision.io.write_file"),
             *("sentencepiece.SentencePieceTrainer", "rocksdb.DB", "plyvel.DB"),

@@ -33,7 +33,18 @@ HARMLESS: Final = frozenset(
     (
         *("arch", "as", "c++", "cc", "clang", "clang++", "df", "file", "free", "g++", "gcc"),
         *("getconf", "hostname", "ld", "ldconfig", "ldd", "lscpu", "lspci", "nproc", "numactl"),
-        *("nvcc", "nvidia-smi", "objdump", "ps", "ptxas", "rocm-smi", "rocminfo", "uname", "which"),
+        *(
+            "nvcc",
+            "nvidia-smi",
+            "objdump",
+            "openssl",
+            "ps",
+            "ptxas",
+            "rocm-smi",
+            "rocminfo",
+            "uname",
+            "which",
+        ),
     )
 )
 READING_GIT: Final = frozenset(

@@ -422,7 +422,9 @@ class FileFunctions(Functions):
             return _io.open(file, mode, *rest, opener)
         if not writes and self.tree.is_plain():
             raise NotAPath
-        path_text(file)
+        text = path_text(file)
+        if not writes and text[0] == os.sep and self.tree.node(text).path == text:
+            raise NotAPath  # it is where it says
         file = os.fspath(file)
         if writes:
             self.announced[get_ident()] = file

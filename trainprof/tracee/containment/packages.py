@@ -32,6 +32,10 @@ class Packages:
             "torch": self.torch,
             "safetensors": self.safetensors,
             "tokenizers": self.tokenizers,
+            "pyarrow": self.pyarrow,
+            "pyarrow.parquet.core": self.parquet,
+            "pyarrow.dataset": self.arrow_dataset,
+            "pyarrow.feather": self.feather,
             "sqlite3": self.sqlite3,
         }
 
@@ -63,14 +67,25 @@ class Packages:
             return self._tree.changed_path(os.path.abspath(text))
         return self._changes.for_writer(node)
 
+    def written_directory(self, path: Any) -> Any:
+        """Returns where a directory of files is to be written, which is made."""
+        try:
+            os.makedirs(path_text(path), exist_ok=True)
+        except (NotAPath, FileExistsError):
+            return path
+        return self._changes.own(self._tree.node(path_text(path)))
+
     def torch(self, torch: Any) -> None:
         core = torch._C
-        writer, reader = core.PyTorchFileWriter, core.PyTorchFileReader
-        core.PyTorchFileWriter = _class_with_path(writer, self.written_path)
-        core.PyTorchFileReader = _class_with_path(reader, self.read_path)
-        core.import_ir_module = _with_path(core.import_ir_module, 1, self.read_path)
-        for cls in (core.ScriptModule, core.ScriptFunction):
-            cls.save = _with_path(cls.save, 1, self.written_path)
+        for name, find in (
+            ("PyTorchFileWriter", self.written_path),
+            ("PyTorchFileReader", self.read_path),
+        ):
+            setattr(core, name, _class_with_path(getattr(core, name), find))
+        _wrap(core, "import_ir_module", self.read_path)
+        writers = (core.ScriptModule, core.ScriptFunction, core._autograd._ProfilerResult)
+        for cls in writers:
+            _wrap(cls, "save", self.written_path)
         # A name that is not ASCII is opened by a class of io.
         torch.save = torch.serialization.save = _with_path(torch.save, 1, self.written_path)
         torch.from_file = self._mapping(torch.from_file)
@@ -82,13 +97,44 @@ class Packages:
         for name in ("safe_open", "_safe_open_handle"):
             cls = getattr(safetensors, name, None)
             if cls is not None:
-                setattr(safetensors, name, _stand_in(cls, self.read_path))
+                setattr(safetensors, name, _stand_in(cls, _opening(cls, self.read_path)))
 
     def tokenizers(self, tokenizers: Any) -> None:
         tokenizer, model = tokenizers.Tokenizer, tokenizers.models.Model
         tokenizer.save = _with_path(tokenizer.save, 1, self.written_path)
         tokenizer.from_file = staticmethod(_with_path(tokenizer.from_file, 0, self.read_path))
         model.save = _with_path(model.save, 1, self.written_path)
+
+    def pyarrow(self, pyarrow: Any) -> None:
+        """Takes care of single files, such as those that `datasets` maps."""
+        mapped, file = pyarrow.memory_map, pyarrow.OSFile
+
+        def find(path: Any, mode: str) -> Any:
+            return (self.read_path if mode in ("r", "rb") else self.written_path)(path)
+
+        @functools.wraps(mapped, updated=())
+        def memory_map(path: Any, mode: str = "r") -> Any:
+            return mapped(find(path, mode), mode)
+
+        def opened(path: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+            return file(find(path, mode), mode, *args, **kwargs)
+
+        pyarrow.memory_map = memory_map
+        pyarrow.OSFile = _stand_in(file, opened)
+
+    def parquet(self, parquet: Any) -> None:
+        _wrap(parquet.ParquetWriter, "__init__", self.written_path)
+        _wrap(parquet.ParquetFile, "__init__", self.read_path)
+        _wrap(parquet.ParquetDataset, "__init__", self.read_path)
+
+    def arrow_dataset(self, dataset: Any) -> None:
+        _wrap(dataset, "write_dataset", self.written_directory)
+        dataset.dataset = _with_path(dataset.dataset, 0, self.read_path)
+
+    def feather(self, feather: Any) -> None:
+        _wrap(feather, "write_feather", self.written_path)
+        for name in ("read_feather", "read_table"):
+            setattr(feather, name, _with_path(getattr(feather, name), 0, self.read_path))
 
     def sqlite3(self, sqlite3: Any) -> None:
         plain = sqlite3.connect
@@ -139,9 +185,9 @@ class Packages:
 
 def _with_path(plain: Wrapped, place: int, find: Callable[[Any], Any]) -> Wrapped:
     """Returns `plain` with one of its arguments, a path, replaced by what `find` tells."""
-    names = ("f", "filename", "path", "folder")
+    names = ("f", "filename", "path", "folder", "where", "source", "dest", "base_dir")
 
-    @functools.wraps(plain)
+    @functools.wraps(plain, updated=())
     def call(*args: Any, **kwargs: Any) -> Any:
         if len(args) > place:
             args = (*args[:place], find(args[place]), *args[place + 1 :])
@@ -152,6 +198,13 @@ def _with_path(plain: Wrapped, place: int, find: Callable[[Any], Any]) -> Wrappe
     return call
 
 
+def _wrap(owner: Any, name: str, find: Callable[[Any], Any]) -> None:
+    """Wraps what has the path behind its first argument, where there is such a thing."""
+    plain = getattr(owner, name, None)
+    if plain is not None:
+        setattr(owner, name, _with_path(plain, 1, find))
+
+
 def _class_with_path(cls: Any, find: Callable[[Any], Any]) -> Any:
     def __init__(self: Any, target: Any, *args: Any, **kwargs: Any) -> None:
         cls.__init__(self, find(target), *args, **kwargs)
@@ -159,14 +212,26 @@ def _class_with_path(cls: Any, find: Callable[[Any], Any]) -> Any:
     return type(cls.__name__, (cls,), {"__init__": __init__, "__module__": cls.__module__})
 
 
-def _stand_in(cls: Any, find: Callable[[Any], Any]) -> Any:
-    """Returns a class that makes instances of one that cannot be inherited from."""
+def _opening(cls: Any, find: Callable[[Any], Any]) -> Wrapped:
+    def opened(filename: Any, *args: Any, **kwargs: Any) -> Any:
+        return cls(find(filename), *args, **kwargs)
+
+    return opened
+
+
+def _stand_in(cls: Any, make: Wrapped) -> Any:
+    """Returns a class that gives instances of one that cannot be inherited from.
+
+    Args:
+        cls: That one.
+        make: Makes the instance, of the arguments that the script gives.
+    """
 
     class Meta(type):
         def __instancecheck__(self, instance: object) -> bool:
             return isinstance(instance, cls)
 
-        def __call__(self, filename: Any, *args: Any, **kwargs: Any) -> Any:
-            return cls(find(filename), *args, **kwargs)
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            return make(*args, **kwargs)
 
     return Meta(cls.__name__, (), {"__doc__": cls.__doc__, "__module__": cls.__module__})

@@ -1,0 +1,102 @@
+"""Which places a trial leaves alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trainprof.tracee.containment.index import SharedIndex
+from trainprof.tracee.containment.tree import MergedTree
+from trainprof.tracee.containment.zones import is_free, roots, scripts_among
+
+HOME = "/home/somebody"
+HERE = f"{HOME}/project"
+RUN = f"{HERE}/trainprof-runs/tune/trials/baseline"
+
+
+def zones(cwd: str = HERE, scripts: tuple[str, ...] = (), **environ: str) -> dict[str, bool]:
+    environ = {"HOME": HOME, **environ}
+    return roots(environ, cwd=cwd, scripts=scripts, own=(RUN,))
+
+
+@pytest.mark.parametrize(
+    ("path", "free"),
+    [
+        (f"{HERE}/model.pt", False),
+        ("/data/x", False),
+        (f"{HOME}/.bashrc", False),
+        ("/", False),
+        ("/tmp", True),
+        ("/tmp/anything/at/all", True),
+        ("/tmpx/y", False),
+        (f"{HOME}/.cache/huggingface/x", True),
+        (f"{HOME}/.cachex/y", False),
+        ("/dev/shm/x", True),
+        (f"{RUN}/events/1", True),
+        (f"{HERE}/trainprof-runs/latest", False),
+    ],
+)
+def test_the_longest_root_tells(path: str, free: bool) -> None:
+    assert is_free(path, zones()) is free
+
+
+def test_where_the_script_lies_is_contained_wherever_that_is() -> None:
+    told = zones(cwd="/tmp/work", scripts=("/var/tmp/other/train.py",))
+    assert not is_free("/tmp/work/out/model.pt", told)
+    assert not is_free("/var/tmp/other/model.pt", told)
+    assert is_free("/tmp/elsewhere", told)
+    assert is_free("/var/tmp/x", told)
+
+
+def test_in_the_temporary_directory_itself_only_names_that_nobody_chose_are_free() -> None:
+    told = zones(cwd="/tmp")
+    for name in ("model.pt", "out/model.pt", "tensors"):
+        assert not is_free(f"/tmp/{name}", told)
+    for name in ("tmpab12", "pymp-x/listener", "torchinductor_me/a/b.py"):
+        assert is_free(f"/tmp/{name}", told)
+
+
+def test_the_tree_tells_the_same(tmp_path: Path) -> None:
+    index = SharedIndex(str(tmp_path / "index"))
+    told = zones(cwd="/tmp", TMPDIR=str(tmp_path / "mine"))
+    for path, free in told.items():
+        index.add_root(path, is_free=free)
+    tree = MergedTree(str(tmp_path), SharedIndex(str(tmp_path / "index")))
+    for path in (
+        "/tmp/model.pt",
+        "/tmp/tmpxy",
+        "/tmp",
+        "/dev/null",
+        "/etc",
+        str(tmp_path / "mine"),
+    ):
+        assert tree.node(path, follow=False).is_free is is_free(path, told), path
+
+
+def test_caches_that_the_environment_names_are_free() -> None:
+    told = zones(HF_HOME="/big/hf", TORCHINDUCTOR_CACHE_DIR="inductor", XDG_CACHE_HOME="/")
+    assert is_free("/big/hf/hub/x", told)
+    assert is_free(f"{HERE}/inductor/x", told)
+    assert not is_free("/big/x", told)
+
+
+def test_scripts_are_found_among_the_words_of_a_launcher(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    words = ["python", "-m", "torchrun", "train.py", "missing.py", "--name=train.py"]
+    assert scripts_among(words, str(tmp_path)) == ["train.py"]
+
+
+def test_an_index_tells_all_that_share_it(tmp_path: Path) -> None:
+    one, other = (SharedIndex(str(tmp_path / "index")) for _ in range(2))
+    assert (one.is_new, other.is_new) == (True, False)
+    assert not other.has_news()
+    one.touch("/a")
+    one.remove("/a/\udcff b\nc")
+    assert other.has_news()
+    assert not other.has_news()
+    assert (other.touched, other.removed) == ({"/a"}, {"/a/\udcff b\nc"})
+    other.changed()
+    assert one.has_news()
+    late = SharedIndex(str(tmp_path / "index"))
+    assert (late.touched, late.removed) == (one.touched, one.removed)
