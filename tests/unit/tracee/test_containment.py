@@ -95,6 +95,10 @@ os.symlink("runs/new", "latest")
 print(json.load(open("latest/state.json")), os.path.realpath("latest"))
 shutil.rmtree("runs/old")
 print(sorted(str(p) for p in pathlib.Path().rglob("*")), os.path.exists("runs/old/w.bin"))
+try:
+    open(os.path.abspath("runs/old/w.bin"))
+except FileNotFoundError as error:
+    print(error)
 with tempfile.NamedTemporaryFile(dir=".", delete=True) as file:
     file.write(b"x")
     print(os.path.exists(file.name))

@@ -17,7 +17,8 @@ from types import FrameType
 from typing import Any, Final
 
 from trainprof.record.names import ENV_DIRECTORY
-from trainprof.tracee.containment.functions import FileFunctions, path_text
+from trainprof.tracee.containment.functions import FileFunctions
+from trainprof.tracee.containment.guard import path_text
 from trainprof.tracee.containment.tree import MergedTree, NotAPath
 from trainprof.tracee.containment.zones import is_free
 

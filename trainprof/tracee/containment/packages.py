@@ -9,7 +9,8 @@ from types import ModuleType
 from typing import Any, Final
 
 from trainprof.tracee.containment.changes import Changes
-from trainprof.tracee.containment.functions import is_directory, path_text
+from trainprof.tracee.containment.functions import is_directory
+from trainprof.tracee.containment.guard import path_text
 from trainprof.tracee.containment.tree import MergedTree, NotAPath
 
 SQLITE_URI: Final = "file:"
