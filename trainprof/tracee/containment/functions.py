@@ -5,6 +5,7 @@ from __future__ import annotations
 import _io
 import errno
 import importlib
+import io
 import os
 import posix
 import sys
@@ -339,7 +340,7 @@ class Functions:
 class FileFunctions(Functions):
     """The one of `io`, which builtins has too."""
 
-    module = _io
+    module = io
 
     @replaces(_io.open)
     def open(  # type: ignore[override]
