@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from trainprof.probes.limit import is_loader_worker
 from trainprof.probes.loader import LoaderProbe
-from trainprof.probes.patcher import HookPointMissing, Patcher, heirs, hide_our_frame
+from trainprof.probes.patcher import HookPointMissing, Patcher, heirs, hide_our_frame, let_dynamo_skip
 from trainprof.probes.session import Session
 from trainprof.probes.trial_batches import KeptBatch, available_bytes, last_cache_bytes
 from trainprof.probes.trial_notes import TrialNotes
@@ -35,7 +35,8 @@ _SHARE_OF_MEMORY: Final = 4
 class FreeDataProbe:
     """Hooks the iterators inside LoaderProbe's hooks: to be attached before that one.
 
-    Passes that begin with gradients off (evaluation by the same loader) stay real.
+    Evaluation stays real: passes that begin with gradients off, and those whose batches only go
+    through models without gradients (a framework's loader of the same line).
     """
 
     name = "trial_data"
@@ -53,6 +54,8 @@ class FreeDataProbe:
         self._feeds: dict[int, _Feed] = {}
         # By the id of an iterator.
         self._passes: dict[int, _Pass] = {}
+        # Outermost calls of modules so far: without gradients, with them.
+        self._calls = [0, 0]
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         dataloader: Any = sys.modules.get("torch.utils.data.dataloader")
@@ -65,6 +68,7 @@ class FreeDataProbe:
         self._loader.on_new_iterator.append(patcher.guarded(self._entered))
         self._keep = patcher.guarded(self._kept)
         self._end = patcher.guarded(self._pass_ended)
+        self._count_calls(torch, session)
 
         def wrap(cls: type) -> None:
             for name, make in (
@@ -78,6 +82,19 @@ class FreeDataProbe:
         for cls in heirs(self._base):
             wrap(cls)
         self._loader.watch_later_classes(patcher.guarded(wrap))
+
+    def _count_calls(self, torch: ModuleType, session: Session) -> None:
+        """Has the probe that sees the calls of modules, which is attached later, tell of each."""
+        calls, is_learning = self._calls, torch.is_grad_enabled
+        check_limit = session.limit.before_forward
+
+        def before_forward() -> None:
+            calls[is_learning()] += 1
+            if check_limit is not None:
+                check_limit()
+
+        let_dynamo_skip(before_forward)
+        session.limit.before_forward = before_forward
 
     def _entered(self, iterator: Any, loader: Any) -> None:
         if is_loader_worker():
@@ -94,6 +111,7 @@ class FreeDataProbe:
                 feed.length = _length(loader._index_sampler)
         key = id(iterator)
         self._passes[key] = run = _Pass(feed)
+        run.begin(self._calls)
         run.is_for_training = self._torch.is_grad_enabled()
         run.is_free = run.is_for_training and feed.is_ready
         self._session.keep_track(iterator, self._passes, key)
@@ -147,6 +165,7 @@ class FreeDataProbe:
 
     def _rests(self, run: _Pass, iterator: Any) -> bool:
         """Decides whether the pass that now begins is free, and no worker is to hear of it."""
+        run.begin(self._calls)
         run.is_for_training = self._torch.is_grad_enabled()
         run.is_free = run.is_for_training and run.feed.is_ready
         if type(iterator) is not self._multi:
@@ -190,6 +209,9 @@ class FreeDataProbe:
 
     def _kept(self, run: _Pass, iterator: Any, batch: Any) -> None:
         feed = run.feed
+        if not feed.is_ready and run.is_evaluation(self._calls):
+            run.give_up()
+            return
         if not feed.is_ready:
             feed.keep(batch, self._torch)
             # A loop that knows the length does not ask for more, and sees no end.
@@ -203,6 +225,9 @@ class FreeDataProbe:
     def _pass_ended(self, run: _Pass, iterator: Any) -> None:
         """A whole pass was real: there are no other batches to keep."""
         feed = run.feed
+        if not feed.is_ready and run.is_evaluation(self._calls):
+            run.give_up()
+            return
         if feed.whole_pass is None:
             feed.whole_pass = iterator._num_yielded
         if feed.batches and not feed.is_ready:
@@ -293,19 +318,45 @@ class _Pass:
     """An iterator's present pass.
 
     Attributes:
-        is_for_training: Gradients were on when it began.
+        is_for_training: Gradients were on when it began, and it has not turned out otherwise.
         is_free: It gives copies.
         is_inside: A `_next_data` of its class runs another class's.
         expected: Batches drawn from the sampler and not delivered yet; None without workers.
     """
 
-    __slots__ = ("expected", "feed", "is_for_training", "is_free", "is_inside")
+    __slots__ = (
+        "_calls_before",
+        "_kept_before",
+        "expected",
+        "feed",
+        "is_for_training",
+        "is_free",
+        "is_inside",
+    )
 
     def __init__(self, feed: _Feed) -> None:
         self.feed = feed
         self.is_for_training = True
         self.is_free = self.is_inside = False
         self.expected: int | None = None
+        self._calls_before = [0, 0]
+        self._kept_before = 0
+
+    def begin(self, calls: list[int]) -> None:
+        """Notes where it begins, in calls of modules as FreeDataProbe counts them."""
+        self._calls_before, self._kept_before = list(calls), len(self.feed.batches)
+
+    def is_evaluation(self, calls: list[int]) -> bool:
+        """Whether its batches went through models, and never with gradients."""
+        without, learning = (
+            now - before for now, before in zip(calls, self._calls_before, strict=True)
+        )
+        return without > 0 and learning == 0
+
+    def give_up(self) -> None:
+        """Leaves the rest of it real, and keeps nothing of it."""
+        self.is_for_training = False
+        del self.feed.batches[self._kept_before :]
 
 
 def _tasks(iterator: Any) -> int | None:

@@ -204,6 +204,27 @@ def test_evaluation_by_the_same_loader_stays_real(recorder: Recorder, way: dict[
 
 
 @pytest.mark.usefixtures("keep_two")
+@pytest.mark.parametrize("way", WAYS)
+def test_evaluation_whose_passes_begin_with_gradients_on_stays_real(
+    recorder: Recorder, keep_two: None, way: dict[str, Any]
+) -> None:
+    """As transformers' Trainer does: a loader of the same line, gradients off in each step."""
+    training, held_out = Counted(), Counted()
+    model = torch.nn.Linear(1, 1)
+    start_trial(recorder, data="free", sites=(HERE,))
+    loader, evaluation = made(training, **way), made(held_out, **way)
+    for _ in range(3):
+        for batch in loader:
+            model(batch[:, None])
+        for batch in evaluation:
+            with torch.no_grad():
+                model(batch[:, None])
+    assert held_out.made.value == 3 * 14
+    assert training.made.value < 3 * 14
+    assert told(recorder)["applied"] == {"data": "free"}
+    assert faults(recorder) == []
+
+
 def test_other_loaders_are_left_alone(recorder: Recorder) -> None:
     start_trial(recorder, data="free", sites=(HERE,))
     dataset = Counted()
