@@ -90,7 +90,7 @@ def _row(found: Found, trial: Trial) -> TrialSummary:
         verdict=speed.verdict if speed is not None else UNKNOWN,
         predicted=list(predicted) if predicted is not None else None,
         held=None
-        if times is None or predicted is None
+        if times is None or predicted is None or not times.is_telling
         else predicted[0] <= times.mid <= predicted[1],
         measured_by=BY_BATCHES if trial.data == "alone" else trial.measured_by,
         training_speedup=None if is_base else _times(_of_all_steps(found, trial)),
