@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from support import summaries
 from support.planted_trials import FakeRunner, Planted, plan_of, threads, workers
 
 from trainprof.analysis.summary import RunSummary, to_jsonable
+from trainprof.analysis.tuning import INTERRUPTED
 from trainprof.cli.app import run_command
 from trainprof.experiments import journal, tune
 from trainprof.experiments.candidates import Plan
@@ -95,6 +97,26 @@ def test_the_json_is_the_contracts(planted: list[str], capsys: Captured) -> None
     assert set(found["trials"][1]["speedup"]) == {"low", "mid", "high"}
     assert found["recommended"]["overrides"] == {"num_workers": 2}
     assert found == json.loads(Path("t/summary.json").read_text())
+
+
+@pytest.mark.parametrize("at", [1, 2])
+def test_ctrl_c_before_anything_is_known_says_how_to_begin_again(
+    planted: list[str], capsys: Captured, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    runner = tune.ScriptRunner
+
+    class Stopped(runner):  # type: ignore[misc, valid-type]
+        def run(self, trial: Trial, number: int, limits: Limits) -> Measured:
+            found = super().run(trial, number, limits)
+            return replace(found, outcome=INTERRUPTED, pace=None) if len(planted) == at else found
+
+    monkeypatch.setattr(tune, "ScriptRunner", Stopped)
+    shown = complaint(capsys, "-o", "t", "train.py", status=130)
+    assert "nothing is known yet" in shown
+    assert "--resume t" in shown
+    monkeypatch.setattr(tune, "ScriptRunner", runner)
+    assert run_command(["report", "t"]) == 2
+    capsys.readouterr()
 
 
 def test_one_that_ran_out_of_time_goes_on_where_it_was(
