@@ -176,11 +176,18 @@ def _cleared(width: int) -> str:
 
 
 def _result(progress: Progress) -> str:
+    from trainprof.analysis.tuning import TOO_FEW_STEPS
+    from trainprof.experiments.trial import WARM_UP
+    from trainprof.report.units import three_digits
+
     run = progress.measured
     assert run is not None
+    if run.trial.name == WARM_UP and run.outcome == TOO_FEW_STEPS:
+        return "done, not counted"
     if run.pace is None or run.pace.mean_s <= 0:
         return run.outcome if run.detail is None else f"{run.outcome}: {run.detail}"
-    return f"{1 / run.pace.mean_s:.3g} {'batches' if run.trial.data == 'alone' else 'steps'}/s"
+    unit = "batches" if run.trial.data == "alone" else "steps"
+    return f"{three_digits(1 / run.pace.mean_s)} {unit}/s"
 
 
 def _left(seconds: float) -> str:

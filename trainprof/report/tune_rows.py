@@ -133,7 +133,8 @@ def headline(summary: RunSummary) -> str:
     tried = [row for row in summary.trials if row.overrides]
     if summary.tuning is not None and summary.tuning.ended_by in (BUDGET, INTERRUPTED, RUNNING):
         why = "the time was over" if summary.tuning.ended_by == BUDGET else "it was stopped"
-        return f"NOTHING FASTER WAS FOUND before {why}"
+        found = "NOTHING FASTER WAS FOUND" if tried else "NO CHANGE WAS TRIED"
+        return f"{found} before {why}"
     if not tried:
         return "NOTHING TO TRY: no setting from outside promises 3 % or more"
     return f"NOTHING WAS VISIBLY FASTER than the script as it is, of {len(tried)} tried"
@@ -226,7 +227,8 @@ def _machine(rows: Sequence[TrialSummary]) -> list[str]:
     disturbed = [row for row in rows if row.conditions.get("disturbance", 0.0) >= _DISTURBED]
     if disturbed:
         found.append(
-            f"other processes kept the CPU busy during {len(disturbed)} of {len(rows)} trials: "
+            f"other processes kept the CPU busy during {len(disturbed)} of "
+            f"{counted(len(rows), 'trial')}: "
             "a quiet one gives narrower intervals"
         )
     stolen = max((row.conditions.get("stolen_share", 0.0) for row in rows), default=0.0)

@@ -13,12 +13,12 @@ from support import summaries
 from support.planted_trials import FakeRunner, Planted, plan_of, threads, workers
 
 from trainprof.analysis.summary import RunSummary, to_jsonable
-from trainprof.analysis.tuning import INTERRUPTED
+from trainprof.analysis.tuning import INTERRUPTED, TOO_FEW_STEPS
 from trainprof.cli.app import run_command
 from trainprof.experiments import journal, tune
 from trainprof.experiments.candidates import Plan
 from trainprof.experiments.runner import label_of
-from trainprof.experiments.trial import Limits, Measured, Trial
+from trainprof.experiments.trial import WARM_UP, Limits, Measured, Trial
 from trainprof.record.run_directory import RunDirectory
 
 Captured = pytest.CaptureFixture[str]
@@ -83,6 +83,24 @@ def test_what_is_faster_is_recommended_on_stdout(planted: list[str], capsys: Cap
     assert "steps/s" in shown.err
     assert run_command(["report", "t"]) == 0
     assert capsys.readouterr().out == shown.out
+
+
+def test_a_warm_up_of_few_steps_is_no_failure(
+    planted: list[str], capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = tune.ScriptRunner
+
+    class Short(runner):  # type: ignore[misc, valid-type]
+        def run(self, trial: Trial, number: int, limits: Limits) -> Measured:
+            found = super().run(trial, number, limits)
+            is_first = trial.name == WARM_UP
+            return replace(found, outcome=TOO_FEW_STEPS, pace=None) if is_first else found
+
+    monkeypatch.setattr(tune, "ScriptRunner", Short)
+    assert run_command(["tune", "-o", "t", "train.py"]) == 0
+    shown = capsys.readouterr().err
+    assert "warm_up: done, not counted" in shown
+    assert TOO_FEW_STEPS not in shown
 
 
 def test_it_is_quiet_if_asked_to_be(planted: list[str], capsys: Captured) -> None:

@@ -72,6 +72,9 @@ def test_a_forecast_of_what_is_too_noisy_is_neither_right_nor_wrong() -> None:
     assert row.speedup is not None
     assert not row.speedup.is_telling
     assert (row.predicted, row.held) == ([1.5, 4.0], None)
+    # As noisy as it is, it tells that this one was wrong.
+    found.predicted[CEILING] = (1e6, 2e6)
+    assert next(row for row in trials_of(found) if row.name == CEILING).held is False
 
 
 def test_losses_tell_whether_a_change_alters_the_numbers() -> None:

@@ -93,6 +93,11 @@ def test_one_that_ran_out_of_time_says_how_to_go_on() -> None:
     assert "trainprof tune --resume runs/tune-x" in told
 
 
+def test_one_that_ran_out_of_time_before_any_change_says_so() -> None:
+    told = page(tuned(replace(FASTER, start_up_s=9.0), budget_s=24.0))
+    assert "NO CHANGE WAS TRIED before the time was over" in told
+
+
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
 def test_no_line_is_wider_than_the_page(width: int) -> None:
     figures = {"peak_memory_bytes": 3e9, "cpu_percent": 187.0}
