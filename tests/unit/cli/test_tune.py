@@ -134,7 +134,9 @@ def test_ctrl_c_before_anything_is_known_says_how_to_begin_again(
     assert "--resume t" in shown
     monkeypatch.setattr(tune, "ScriptRunner", runner)
     assert run_command(["report", "t"]) == 2
-    capsys.readouterr()
+    shown = capsys.readouterr().err
+    assert "once there is one" in shown
+    assert "tune --resume " in shown
 
 
 def test_one_that_ran_out_of_time_goes_on_where_it_was(
