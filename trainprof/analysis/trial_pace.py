@@ -9,7 +9,7 @@ import numpy as np
 
 from trainprof.analysis.events import Int64
 from trainprof.analysis.facts import integer
-from trainprof.analysis.passes import LOADER_CALLS
+from trainprof.analysis.passes import LOADER_CALLS, TRAINING
 from trainprof.analysis.speedup import Pace
 from trainprof.analysis.steady import MIN_STEADY_STEPS, steady_steps
 from trainprof.analysis.step_noise import Floats
@@ -29,8 +29,8 @@ _FIRST_BATCHES: Final = 2
 def free_pace(directory: RunDirectory) -> Pace | None:
     """Returns the steady steps on free data, without the time inside these loaders' calls.
 
-    Only steps that began after the last loader had become free. None where none did, or the events
-    are gone.
+    Only steps that began after the last loader that feeds training had become free. None where
+    none did, or the events are gone.
     """
     recorded = read_recorded_steps(directory)
     if recorded is None:
@@ -38,6 +38,9 @@ def free_pace(directory: RunDirectory) -> Pace | None:
     timeline, steps = recorded.timeline, recorded.steps
     details = recorded.process.details
     switches = details[details["kind"] == Kind.FREE_DATA]
+    feeding = {p.loader for p in timeline.passes if p.role == TRAINING}
+    loader_of = [timeline.first_of.get(site, site) for site in switches["site"].tolist()]
+    switches = switches[np.isin(loader_of, list(feeding))]
     is_free = timeline.step_starts >= switches["start"].max() if len(switches) else None
     if is_free is None or not is_free.any():
         return None

@@ -28,6 +28,9 @@ BY_STEPS: Final = "steps"
 BY_LOOP: Final = "steps and starts of passes"
 BY_BATCHES: Final = "batches"
 
+# An interval whose ends are that many times apart says nothing.
+TOO_NOISY: Final = 10.0
+
 
 @dataclass(frozen=True, slots=True)
 class Times:
@@ -36,6 +39,10 @@ class Times:
     low: float | None
     mid: float
     high: float | None
+
+    @property
+    def is_telling(self) -> bool:
+        return self.low is None or self.high is None or self.high <= TOO_NOISY * self.low
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +56,7 @@ class TrialSummary:
         speedup: Over the baseline, None where there is none to tell.
         verdict: faster|slower|no_visible_difference|unknown, of `speedup`.
         predicted: Its interval as the model gave it before the trial, None where none applies.
-        held: Whether `speedup` came out inside of it.
+        held: Whether `speedup` came out inside of it; None where that is too noisy to tell.
         measured_by: What is compared: one of those above.
         training_speedup: With starts of passes: workers, first batches.
         run_speedup: Of the whole run, where the trials went to its end.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import sys
 from enum import Enum
 from pathlib import Path
@@ -252,8 +253,9 @@ def _rebuilt_summary(
     if directory.trials.is_dir():
         known = f"{directory.path}/trials/baseline"
         raise RunDamaged(
-            f"{directory.path} is a `tune` run, of which there is the whole result alone",
-            hint=f"name one of its trials, such as {known}, or go on with: trainprof tune --resume",
+            f"{directory.path} is a `tune` run: only its whole result is shown, once there is one",
+            hint=f"name one of its trials, such as {known}, or go on with: "
+            f"trainprof tune --resume {shlex.quote(str(directory.path))}",
         )
     try:
         return summarize(directory, epoch=epoch, steps=steps, rules=rules)

@@ -10,7 +10,7 @@ import typer
 
 from trainprof.cli import run_options
 from trainprof.cli.duration import seconds_between
-from trainprof.cli.output import is_terminal, style_of, write
+from trainprof.cli.output import complain, is_terminal, style_of, write
 from trainprof.cli.report import FORMATS, Format, find_run, parse_format, rendered
 from trainprof.cli.whole_number import at_least
 from trainprof.launch.options import DEFAULT_INTERVAL_S
@@ -92,7 +92,13 @@ def tune(
     """
     from trainprof.analysis.tuning import INTERRUPTED as STOPPED
     from trainprof.experiments.runner import Script
-    from trainprof.experiments.tune import DEFAULT_BUDGET_S, TuneOptions, begin, resumed
+    from trainprof.experiments.tune import (
+        DEFAULT_BUDGET_S,
+        StoppedTooEarly,
+        TuneOptions,
+        begin,
+        resumed,
+    )
     from trainprof.experiments.tune import tune as measure
 
     words = run_options.words(script, arguments)
@@ -112,7 +118,11 @@ def tune(
         run = begin(options)
     else:
         run = resumed(find_run(resume), given, budget)
-    summary = measure(run, tell=_teller(run, quiet=quiet))
+    try:
+        summary = measure(run, tell=_teller(run, quiet=quiet))
+    except StoppedTooEarly as stopped:  # the user's wish, no error
+        complain(str(stopped), stopped.hint)
+        return INTERRUPTED
     write(sys.stdout, rendered(summary, format, verbose=verbose))
     assert summary.tuning is not None
     return INTERRUPTED if summary.tuning.ended_by == STOPPED else 0
@@ -166,11 +176,18 @@ def _cleared(width: int) -> str:
 
 
 def _result(progress: Progress) -> str:
+    from trainprof.analysis.tuning import TOO_FEW_STEPS
+    from trainprof.experiments.trial import WARM_UP
+    from trainprof.report.units import three_digits
+
     run = progress.measured
     assert run is not None
+    if run.trial.name == WARM_UP and run.outcome == TOO_FEW_STEPS:
+        return "done, not counted"
     if run.pace is None or run.pace.mean_s <= 0:
         return run.outcome if run.detail is None else f"{run.outcome}: {run.detail}"
-    return f"{1 / run.pace.mean_s:.3g} {'batches' if run.trial.data == 'alone' else 'steps'}/s"
+    unit = "batches" if run.trial.data == "alone" else "steps"
+    return f"{three_digits(1 / run.pace.mean_s)} {unit}/s"
 
 
 def _left(seconds: float) -> str:

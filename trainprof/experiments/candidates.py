@@ -66,10 +66,13 @@ class Plan:
     """What a baseline lets expect.
 
     Attributes:
-        sites: The lines that build the loaders that feed training, that which costs most first.
+        sites: The line that builds the loader whose settings are changed: of those that feed
+            training the one that costs most. () without any.
+        free_sites: The lines of all that feed training and are waited for: `sites` first.
         candidates: To be tried, the most promising first.
         ceiling, alone: The intervals for the two bounds, None where no model applies.
         pass_batches: Of a pass of the feeding loader, None where it tells its length itself.
+        steps_per_batch: Updates for each batch of the feeding loader.
         notes: What is left out and why.
     """
 
@@ -78,6 +81,8 @@ class Plan:
     ceiling: Interval | None = None
     alone: Interval | None = None
     pass_batches: int | None = None
+    free_sites: tuple[str, ...] = ()
+    steps_per_batch: float = 1.0
     notes: tuple[str, ...] = field(default=())
 
 
@@ -91,7 +96,10 @@ def plan(case: Case, *, allow_numerics: bool = False, free_step_s: float | None 
             thread that never waits computes faster, and no recording tells by how much.
     """
     fed = case.feeding[0] if case.feeding else None
-    unwaiting = None if fed is None else _unwaiting(case, fed, free_step_s)
+    waited_for = case.feeding[:1] + [x for x in case.feeding[1:] if x.wait_share >= LEAST_GAIN]
+    # With several loaders a step on free data waits for none of them: no setting of one does that.
+    is_one = len(waited_for) == 1
+    unwaiting = _unwaiting(case, waited_for[0], free_step_s) if is_one else None
     candidates = [
         *(_of_loader(case, fed, unwaiting) if fed is not None else ()),
         *_of_threads(case),
@@ -102,15 +110,17 @@ def plan(case: Case, *, allow_numerics: bool = False, free_step_s: float | None 
         one for one in candidates if one.predicted is None or one.promise() >= 1 + LEAST_GAIN
     ]
     worthwhile.sort(key=lambda one: (-round(one.promise(), 1), one.overrides.get("num_workers", 0)))
-    sites = tuple(dict.fromkeys(fed.loader.site for fed in case.feeding[:1]))
     if fed is None:
-        return Plan(sites, tuple(worthwhile))
+        return Plan((), tuple(worthwhile))
     return Plan(
-        sites,
+        (fed.loader.site,),
         tuple(worthwhile),
-        ceiling=_ceiling(case, fed),
+        ceiling=_ceiling(case, fed, others=waited_for[1:]),
         alone=_alone(fed),
         pass_batches=_pass_batches(fed),
+        free_sites=tuple(dict.fromkeys(one.loader.site for one in waited_for)),
+        steps_per_batch=_steps_per_batch(case),
+        notes=_left_out(fed),
     )
 
 
@@ -190,8 +200,7 @@ def _forecast(
 def _of_loader(case: Case, fed: LoaderCase, unwaiting: PipelineInputs | None) -> list[Candidate]:
     found: list[Candidate] = []
     loader = fed.loader
-    is_safe = not loader.is_iterable or bool(loader.num_workers)
-    if fed.inputs is not None and fed.measured is not None and is_safe:
+    if fed.inputs is not None and fed.measured is not None and _keeps_multiplicity(fed):
         found += _of_workers(case, fed, unwaiting)
         found += _of_prefetch(case, fed, unwaiting)
     found += _of_persistence(case, fed)
@@ -313,7 +322,25 @@ def _copy_share(case: Case) -> float:
     return (idle_s or 0.0) / case.training_s if case.training_s > 0 else 0.0
 
 
-def _ceiling(case: Case, fed: LoaderCase) -> Interval | None:
+def _steps_per_batch(case: Case) -> float:
+    training = case.summary.training
+    return training.steps / training.iterations if training.iterations else 1.0
+
+
+def _left_out(fed: LoaderCase) -> tuple[str, ...]:
+    """Returns why no workers are tried where they would change what is trained on."""
+    if _keeps_multiplicity(fed):
+        return ()
+    why = "workers are not tried: its IterableDataset has none now, and each would give all of it"
+    return (f"{fed.loader.site}: {why}, unless it asks get_worker_info()",)
+
+
+def _keeps_multiplicity(fed: LoaderCase) -> bool:
+    """Whether other numbers of workers give each sample as often as now."""
+    return not fed.loader.is_iterable or bool(fed.loader.num_workers)
+
+
+def _ceiling(case: Case, fed: LoaderCase, others: Sequence[LoaderCase] = ()) -> Interval | None:
     """Returns what training makes of batches that cost nothing.
 
     The rest of a step may be what it was, or faster by what waiting between had made it slower:
@@ -321,7 +348,8 @@ def _ceiling(case: Case, fed: LoaderCase) -> Interval | None:
     """
     if fed.measured is None or fed.measured.step_s <= 0:
         return None
-    share = min(max(fed.measured.wait_s / fed.measured.step_s, 0.0), 0.99)
+    waited = fed.measured.wait_s / fed.measured.step_s + sum(one.wait_share for one in others)
+    share = min(max(waited, 0.0), 0.99)
     if case.is_on_device:
         share = min(share, fed.exposed * share)
     likely = 1 / (1 - share)

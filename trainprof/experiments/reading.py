@@ -83,7 +83,7 @@ def read(
         outcome, detail = NOT_APPLIED, "; ".join(notes.refused.values())
     elif outcome == OK and pace is None:
         outcome = TOO_FEW_STEPS
-        detail = f"{run.steady_steps()} steady steps; it takes {MIN_STEADY_STEPS}"
+        detail = _too_few(trial, run.steady_steps())
     is_whole = summary.run.exit.reason == "completed"
     return Measured(
         trial=trial,
@@ -114,6 +114,14 @@ def _paces(
     if trial.data == "free":
         return _telling(free_pace(directory), MIN_STEADY_STEPS), None
     return (run.pace() if run.is_telling() else None), run.loop_pace()
+
+
+def _too_few(trial: Trial, steady_steps: int) -> str:
+    if trial.data == "free":
+        return f"under {MIN_STEADY_STEPS} steps on free data, which begins after the batches kept"
+    if trial.data == "alone":
+        return f"under {_FEWEST_BATCHES} batches"
+    return f"steady steps: {steady_steps}; it takes {MIN_STEADY_STEPS}"
 
 
 def _telling(pace: Pace | None, fewest: int) -> Pace | None:

@@ -89,9 +89,7 @@ def _row(found: Found, trial: Trial) -> TrialSummary:
         speedup=Times(1.0, 1.0, 1.0) if is_base and good else times,
         verdict=speed.verdict if speed is not None else UNKNOWN,
         predicted=list(predicted) if predicted is not None else None,
-        held=None
-        if times is None or predicted is None
-        else predicted[0] <= times.mid <= predicted[1],
+        held=None if times is None or predicted is None else _held(times, predicted),
         measured_by=BY_BATCHES if trial.data == "alone" else trial.measured_by,
         training_speedup=None if is_base else _times(_of_all_steps(found, trial)),
         run_speedup=None if is_base else _of_whole_runs(found, trial),
@@ -109,6 +107,14 @@ def _row(found: Found, trial: Trial) -> TrialSummary:
         steps=max((one.steps for one in runs), default=None),
         conditions=_mean_conditions(good),
     )
+
+
+def _held(measured: Times, predicted: tuple[float, float]) -> bool | None:
+    """Returns whether a forecast came true, None where what was measured is too noisy to tell."""
+    low, high = predicted
+    if measured.is_telling or measured.low is None or measured.high is None:
+        return low <= measured.mid <= high
+    return None if measured.low <= high and low <= measured.high else False
 
 
 def _times(speed: SpeedUp | None) -> Times | None:

@@ -7,8 +7,10 @@ the baseline until it is decided or the time is spent.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import ClassVar, Final
 
 from trainprof.analysis.speedup import FASTER, SLOWER, UNKNOWN, Pace, SpeedUp, speed_up
@@ -53,12 +55,14 @@ _HANGS_AFTER_S: Final = 60.0
 # Until the first trial has told how long they are: that, or the budget.
 _FIRST_MAY_TAKE_S: Final = 600.0
 _SINGLES_PER_BASELINE: Final = 3
-# Batches that are kept before data is free, and steps until buffers are as they stay.
-_BEFORE_FREE_STEPS: Final = 80
+# Batches that are kept before data is free, and some until buffers are as they stay.
+_BEFORE_FREE_BATCHES: Final = 80
 _MOST_REPEATS: Final = 4
 _REPEATED_AT_MOST: Final = 3
 # Changes that are of no use where batches that cost nothing are of none.
 _OF_LOADING: Final = frozenset({"workers", "prefetching"})
+# Where the interval of free data reaches beyond, noise may hide what loading costs.
+_MAY_BE_CHANCE: Final = 0.1
 _BROKEN: Final = frozenset({FAILED, TIMED_OUT, OUT_OF_MEMORY})
 
 
@@ -156,6 +160,7 @@ class Search:
         budget_s: Of time; trials that would go beyond are not begun.
         trial_steps: After which trials are stopped, None: as many as the budget suggests.
         steps_budget_s: The budget that suggests it, where another one was given at first.
+        directory: Of the `tune` run, as one would type it.
         tell: Called before and after each run.
         keep: Called after each run with all that is known.
     """
@@ -168,6 +173,7 @@ class Search:
         budget_s: float,
         trial_steps: int | None = None,
         steps_budget_s: float | None = None,
+        directory: Path = Path(),
         tell: Callable[[Progress], None] = lambda progress: None,
         keep: Callable[[Found], None] = lambda found: None,
     ) -> None:
@@ -176,6 +182,7 @@ class Search:
         self._budget_s = budget_s
         self._asked_steps = trial_steps
         self._steps_budget_s = steps_budget_s or budget_s
+        self._directory = directory
         self._tell = tell
         self._keep = keep
         self._expected = 3
@@ -227,20 +234,27 @@ class Search:
         )
         warm_up = self._measure(Trial(WARM_UP), first)
         if warm_up.outcome in _BROKEN:
-            raise _as_it_is(warm_up)
+            raise self._cannot(warm_up)
         self.found.trial_steps = self._asked_steps or steps_of_trials(warm_up, self._steps_budget_s)
         base = self._measure(baseline())
         if not base.is_ok:
-            raise _as_it_is(base)
+            raise self._cannot(base)
         self._base = base
         self.found.plan = self._plan_of(base, None)
+
+    def _cannot(self, run: Measured) -> CannotTune:
+        why = f": {run.detail}" if run.detail else ""
+        return CannotTune(
+            f"the script as it is cannot be measured: {run.outcome}{why}",
+            hint=f"what it wrote is in {self._directory / run.directory / 'console'}",
+        )
 
     def _bounds(self, plan: Plan) -> None:
         if not plan.sites:
             return
         self.found.predicted |= {CEILING: plan.ceiling, LOADER_ALONE: plan.alone}
         self._expect([one.name for one in plan.candidates])
-        self._measure(ceiling(plan.sites, plan.pass_batches))
+        self._measure(_ceiling(plan))
         self._measure(loader_alone(plan.sites))
 
     def _free_step_s(self) -> float | None:
@@ -353,8 +367,10 @@ class Search:
 
     def _data_is_free_enough(self, plan: Plan) -> bool:
         """Whether even batches that cost nothing are no faster: then no loader setting can be."""
-        found = self.found.speedup(ceiling(plan.sites, plan.pass_batches))
-        return found is not None and found.mid is not None and found.mid < 1 + LEAST_GAIN / 2
+        found = self.found.speedup(_ceiling(plan))
+        if found is None or found.mid is None or found.high is None:
+            return False
+        return found.mid < 1 + LEAST_GAIN / 2 and found.high < 1 + _MAY_BE_CHANCE
 
     def _speed(self, candidate: Candidate, plan: Plan) -> float | None:
         found = self.found.speedup(trial_of(candidate, plan))
@@ -363,7 +379,7 @@ class Search:
     def _best(self) -> Candidate | None:
         """Returns the fastest setting; of those that are nearly as fast the one that changes least.
 
-        None where none was visibly faster.
+        None where none was visibly faster, by as much as is worth a change.
         """
         plan = self.found.plan
         if plan is None:
@@ -371,7 +387,9 @@ class Search:
         faster: list[tuple[float, Trial]] = []
         for trial in {one.trial.name: one.trial for one in self.found.runs if one.is_ok}.values():
             speed = self.found.speedup(trial) if trial.overrides else None
-            if speed is not None and speed.verdict == FASTER and speed.mid is not None:
+            if speed is None or speed.verdict != FASTER or speed.mid is None:
+                continue
+            if speed.mid >= 1 + LEAST_GAIN:
                 faster.append((speed.mid, trial))
         if not faster:
             return None
@@ -408,7 +426,9 @@ class Search:
         self.found.runs.append(measured)
         self._since_baseline = 0 if trial.name == BASELINE else self._since_baseline + 1
         if measured.is_ok:
-            self._usual_s = max(self._usual_s, measured.seconds)
+            # The warm-up is as long as it is: the first baseline tells what trials take.
+            before_s = 0.0 if is_first else self._usual_s
+            self._usual_s = max(before_s, measured.seconds)
         self._say(trial, measured)
         self._keep(self.found)
         if measured.outcome == INTERRUPTED:
@@ -418,9 +438,11 @@ class Search:
     def _limits(self, trial: Trial) -> Limits:
         steps = self.found.trial_steps
         if trial.data == "free" and steps is not None:
-            steps += _BEFORE_FREE_STEPS
+            plan = self.found.plan
+            steps_per_batch = plan.steps_per_batch if plan is not None else 1.0
+            steps += math.ceil(_BEFORE_FREE_BATCHES * max(steps_per_batch, 1.0))
         if trial.data == "alone":
-            steps = max(steps or 0, _FEWEST_STEPS) + _BEFORE_FREE_STEPS
+            steps = max(steps or 0, _FEWEST_STEPS) + _BEFORE_FREE_BATCHES
         seconds = max(self._usual_s * _HANGS_AFTER_TIMES, _HANGS_AFTER_S)
         return Limits(steps, killed_after_s=seconds)
 
@@ -433,14 +455,6 @@ class Search:
         done = len(self.found.runs)
         left_s = max(self._budget_s - self.found.spent_s(), 0.0)
         self._tell(Progress(trial, measured, done, max(self._expected, done + 1), left_s))
-
-
-def _as_it_is(run: Measured) -> CannotTune:
-    why = f": {run.detail}" if run.detail else ""
-    return CannotTune(
-        f"the script as it is cannot be measured: {run.outcome}{why}",
-        hint=f"what it wrote is in {run.directory}/console",
-    )
 
 
 def steps_of_trials(warm_up: Measured, budget_s: float) -> int | None:
@@ -459,6 +473,10 @@ def steps_of_trials(warm_up: Measured, budget_s: float) -> int | None:
     start_up_s = max(warm_up.seconds - warm_up.training_s, 0.0)
     wanted_s = max(share_s - start_up_s, _LEAST_TRIAL_S)
     return min(max(int(wanted_s / step_s), _FEWEST_STEPS), _MOST_STEPS)
+
+
+def _ceiling(plan: Plan) -> Trial:
+    return ceiling(plan.free_sites or plan.sites, plan.pass_batches)
 
 
 def _as_one(candidates: list[Candidate]) -> Candidate:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -33,6 +34,10 @@ DEFAULT_BUDGET_S: Final = 600.0
 class CannotResume(TrainprofError):
     slug: ClassVar[str] = "cannot-resume"
     exit_code: ClassVar[int] = 2
+
+
+class StoppedTooEarly(TrainprofError):
+    slug: ClassVar[str] = "stopped-too-early"
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +166,7 @@ def tune(
 
     Raises:
         CannotTune: If the script as it is cannot be measured.
+        StoppedTooEarly: If Ctrl-C came before it was.
         TrainprofError: If nothing could be started.
     """
     options, directory = run.options, run.directory
@@ -177,10 +183,17 @@ def tune(
         budget_s=budget_s,
         trial_steps=options.trial_steps,
         steps_budget_s=run.journal.asked.budget_s,
+        directory=Path(_as_typed(directory.path)),
         tell=tell,
         keep=keep,
     )
     found = search.run()
+    if found.plan is None:
+        again = f"trainprof tune --resume {shlex.quote(_as_typed(directory.path))}"
+        raise StoppedTooEarly(
+            "stopped before the script as it is was measured: nothing is known yet",
+            hint=f"begin again with: {again}",
+        )
     return _save(directory, found, budget_s)
 
 

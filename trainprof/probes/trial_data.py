@@ -15,7 +15,13 @@ from typing import Any, Final
 
 from trainprof.probes.limit import is_loader_worker
 from trainprof.probes.loader import LoaderProbe
-from trainprof.probes.patcher import HookPointMissing, Patcher, heirs, hide_our_frame, let_dynamo_skip
+from trainprof.probes.patcher import (
+    HookPointMissing,
+    Patcher,
+    heirs,
+    hide_our_frame,
+    let_dynamo_skip,
+)
 from trainprof.probes.session import Session
 from trainprof.probes.trial_batches import KeptBatch, available_bytes, last_cache_bytes
 from trainprof.probes.trial_notes import TrialNotes

@@ -16,6 +16,7 @@ from trainprof.analysis.tuning import (
     LOADER_ALONE,
     OK,
     RUNNING,
+    TOO_NOISY,
     Times,
     TrialSummary,
     Tuning,
@@ -42,8 +43,8 @@ _NUMERICS: Final = frozenset({"float32_matmul_precision", "cudnn_benchmark"})
 _NAMES: Final = {LOADER_ALONE: "loader alone"}
 # A ceiling below this says that loading is not what holds training back.
 _HARDLY: Final = 1.03
-# An interval that wide says nothing.
-_TOO_NOISY: Final = 10.0
+# Above it an interval does not tell that there is nothing to gain.
+_MAY_BE_MORE: Final = 1.2
 _SLOWED_SHARE: Final = 0.02
 _DISTURBED: Final = 0.05
 _CLOCKS_APART: Final = 0.05
@@ -57,11 +58,11 @@ def times(value: float | None) -> str:
 
 
 def between(low: float | None, high: float | None) -> str:
-    """Returns "2.71-2.97x"."""
+    """Returns "2.71-2.97x", or as much as an interval tells that is too wide."""
     if low is None or high is None or not (is_known(low) and is_known(high)):
         return NONE_TOLD
-    if high > _TOO_NOISY * low:
-        return "too noisy"
+    if high > TOO_NOISY * low:
+        return f"over {times(low)}" if low >= 1 else "too noisy"
     return f"{three_digits(low)}-{times(high)}"
 
 
@@ -132,7 +133,8 @@ def headline(summary: RunSummary) -> str:
     tried = [row for row in summary.trials if row.overrides]
     if summary.tuning is not None and summary.tuning.ended_by in (BUDGET, INTERRUPTED, RUNNING):
         why = "the time was over" if summary.tuning.ended_by == BUDGET else "it was stopped"
-        return f"NOTHING FASTER WAS FOUND before {why}"
+        found = "NOTHING FASTER WAS FOUND" if tried else "NO CHANGE WAS TRIED"
+        return f"{found} before {why}"
     if not tried:
         return "NOTHING TO TRY: no setting from outside promises 3 % or more"
     return f"NOTHING WAS VISIBLY FASTER than the script as it is, of {len(tried)} tried"
@@ -149,7 +151,7 @@ def remarks(summary: RunSummary) -> list[tuple[str, str]]:
     if ceiling is not None and ceiling.speedup is not None:
         found.append(("Ceiling", _ceiling_words(ceiling, ceiling.speedup)))
     alone = rows.get(LOADER_ALONE)
-    if alone is not None and alone.speedup is not None:
+    if alone is not None and alone.speedup is not None and alone.speedup.is_telling:
         found.append(("Loader", _alone_words(alone.speedup)))
     tuning = summary.tuning
     if tuning is None:
@@ -188,7 +190,17 @@ def _losses(row: TrialSummary) -> list[tuple[str, str]]:
 
 def _ceiling_words(row: TrialSummary, speedup: Times) -> str:
     if speedup.mid < _HARDLY:
+        if speedup.high is not None and speedup.high > _MAY_BE_MORE:
+            return (
+                "batches that cost nothing made it no faster, but trials differ too much to be "
+                f"sure: up to {times(speedup.high)}"
+            )
         return "batches that cost nothing make it no faster: loading does not hold it back"
+    if row.verdict != FASTER:
+        return (
+            f"with batches that cost nothing it was {times(speedup.mid)} as fast, but trials "
+            "differ too much to tell that from chance: what loading costs is not known"
+        )
     words = f"with batches that cost nothing it is {times(speedup.mid)} as fast"
     training = row.training_speedup
     if training is not None and training.mid > speedup.mid * _HARDLY:
@@ -215,7 +227,8 @@ def _machine(rows: Sequence[TrialSummary]) -> list[str]:
     disturbed = [row for row in rows if row.conditions.get("disturbance", 0.0) >= _DISTURBED]
     if disturbed:
         found.append(
-            f"other processes kept the CPU busy during {len(disturbed)} of {len(rows)} trials: "
+            f"other processes kept the CPU busy during {len(disturbed)} of "
+            f"{counted(len(rows), 'trial')}: "
             "a quiet one gives narrower intervals"
         )
     stolen = max((row.conditions.get("stolen_share", 0.0) for row in rows), default=0.0)

@@ -71,6 +71,21 @@ def test_where_starts_of_passes_have_to_count_they_are_taken_out_too(tmp_path: P
     assert pace.mean_s == pytest.approx(STEP_S)
 
 
+def test_a_loader_of_evaluation_that_became_free_later_counts_for_nothing(tmp_path: Path) -> None:
+    run = FakeRun()
+    loader, optimizer = run.loader(), run.optimizer()
+    evaluator = run.loader(line=60)
+    run.train_pass(loader, optimizer, 30, wait=20 * MS)
+    run.mark(Kind.FREE_DATA, site=loader, value=30)
+    run.train_pass(loader, optimizer, 30, wait=1 * MS)
+    run.evaluation_pass(evaluator, 3)
+    run.mark(Kind.FREE_DATA, site=evaluator, value=3)
+    pace = free_pace(run.write(tmp_path))
+    assert pace is not None
+    assert pace.steps_s is not None
+    assert len(pace.steps_s) >= 28
+
+
 def test_without_free_data_there_is_no_such_pace(tmp_path: Path) -> None:
     assert free_pace(run_with_free_data(tmp_path, switch=False)) is None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,12 @@ from support import summaries
 from support.planted_trials import FakeRunner, Planted, plan_of, threads, workers
 
 from trainprof.analysis.summary import RunSummary, to_jsonable
+from trainprof.analysis.tuning import INTERRUPTED, TOO_FEW_STEPS
 from trainprof.cli.app import run_command
 from trainprof.experiments import journal, tune
 from trainprof.experiments.candidates import Plan
 from trainprof.experiments.runner import label_of
-from trainprof.experiments.trial import Limits, Measured, Trial
+from trainprof.experiments.trial import WARM_UP, Limits, Measured, Trial
 from trainprof.record.run_directory import RunDirectory
 
 Captured = pytest.CaptureFixture[str]
@@ -83,6 +85,24 @@ def test_what_is_faster_is_recommended_on_stdout(planted: list[str], capsys: Cap
     assert capsys.readouterr().out == shown.out
 
 
+def test_a_warm_up_of_few_steps_is_no_failure(
+    planted: list[str], capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = tune.ScriptRunner
+
+    class Short(runner):  # type: ignore[misc, valid-type]
+        def run(self, trial: Trial, number: int, limits: Limits) -> Measured:
+            found = super().run(trial, number, limits)
+            is_first = trial.name == WARM_UP
+            return replace(found, outcome=TOO_FEW_STEPS, pace=None) if is_first else found
+
+    monkeypatch.setattr(tune, "ScriptRunner", Short)
+    assert run_command(["tune", "-o", "t", "train.py"]) == 0
+    shown = capsys.readouterr().err
+    assert "warm_up: done, not counted" in shown
+    assert TOO_FEW_STEPS not in shown
+
+
 def test_it_is_quiet_if_asked_to_be(planted: list[str], capsys: Captured) -> None:
     assert run_command(["tune", "-q", "-o", "t", "train.py"]) == 0
     assert capsys.readouterr().err == ""
@@ -95,6 +115,28 @@ def test_the_json_is_the_contracts(planted: list[str], capsys: Captured) -> None
     assert set(found["trials"][1]["speedup"]) == {"low", "mid", "high"}
     assert found["recommended"]["overrides"] == {"num_workers": 2}
     assert found == json.loads(Path("t/summary.json").read_text())
+
+
+@pytest.mark.parametrize("at", [1, 2])
+def test_ctrl_c_before_anything_is_known_says_how_to_begin_again(
+    planted: list[str], capsys: Captured, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    runner = tune.ScriptRunner
+
+    class Stopped(runner):  # type: ignore[misc, valid-type]
+        def run(self, trial: Trial, number: int, limits: Limits) -> Measured:
+            found = super().run(trial, number, limits)
+            return replace(found, outcome=INTERRUPTED, pace=None) if len(planted) == at else found
+
+    monkeypatch.setattr(tune, "ScriptRunner", Stopped)
+    shown = complaint(capsys, "-o", "t", "train.py", status=130)
+    assert "nothing is known yet" in shown
+    assert "--resume t" in shown
+    monkeypatch.setattr(tune, "ScriptRunner", runner)
+    assert run_command(["report", "t"]) == 2
+    shown = capsys.readouterr().err
+    assert "once there is one" in shown
+    assert "tune --resume " in shown
 
 
 def test_one_that_ran_out_of_time_goes_on_where_it_was(

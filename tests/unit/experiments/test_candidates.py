@@ -42,6 +42,22 @@ def test_free_data_is_forecast_by_the_wait() -> None:
     assert found.ceiling[0] < 4.0 < found.ceiling[1]
 
 
+def test_all_loaders_that_are_waited_for_become_free() -> None:
+    case = case_of(Planted(workers=0, fetch_s=0.03))
+    fed = case.feeding[0]
+    second = replace(fed, loader=replace(fed.loader, id=9, site="train.py:50"))
+    idle = replace(fed.loader, id=10, site="train.py:60", wait_s=None, wait_total_s=0.0)
+    alone, both = plan(case), plan(replace(case, feeding=[fed, second, replace(fed, loader=idle)]))
+    assert alone.free_sites == ("train.py:41",)
+    assert both.free_sites == ("train.py:41", "train.py:50")
+    assert both.sites == ("train.py:41",)
+    # Steps that wait for neither say nothing of one that waits for the other.
+    assert plan(replace(case, feeding=[fed, second]), free_step_s=0.001).candidates == (
+        plan(replace(case, feeding=[fed, second])).candidates
+    )
+    assert both.ceiling[0] > alone.ceiling[0]
+
+
 def test_the_loader_alone_is_forecast_by_its_fetches() -> None:
     # Two workers make a batch each 15 ms, training takes one each 15 ms.
     found = plan(case_of(Planted(workers=2, fetch_s=0.03)))
@@ -60,7 +76,10 @@ def test_no_workers_for_a_dataset_that_would_be_read_several_times() -> None:
     case = case_of(planted)
     feeding = case.feeding[0]
     iterable = replace(feeding, loader=replace(feeding.loader, is_iterable=True))
-    assert "workers" not in subjects(plan(replace(case, feeding=[iterable])))
+    found = plan(replace(case, feeding=[iterable]))
+    assert "workers" not in subjects(found)
+    assert any("get_worker_info" in note for note in found.notes)
+    assert plan(case).notes == ()
 
 
 def test_workers_that_start_again_in_each_pass_are_tried_without() -> None:

@@ -59,6 +59,24 @@ def test_whether_forecasts_held_is_counted() -> None:
     assert summary.tuning.held == 3
 
 
+def test_a_forecast_of_what_is_too_noisy_is_neither_right_nor_wrong() -> None:
+    found = found_with(Planted(twice))
+    slow = next(run for run in found.runs if run.trial.name == BASELINE)
+    pace = slow.pace
+    assert pace is not None
+    assert pace.steps_s is not None
+    slower = replace(pace, mean_s=pace.mean_s * 9, steps_s=pace.steps_s * 9)
+    found.runs = [run for run in found.runs if run.trial.name != BASELINE]
+    found.runs = [slow, replace(slow, number=2, pace=slower), *found.runs]
+    row = next(row for row in trials_of(found) if row.name == CEILING)
+    assert row.speedup is not None
+    assert not row.speedup.is_telling
+    assert (row.predicted, row.held) == ([1.5, 4.0], None)
+    # As noisy as it is, it tells that this one was wrong.
+    found.predicted[CEILING] = (1e6, 2e6)
+    assert next(row for row in trials_of(found) if row.name == CEILING).held is False
+
+
 def test_losses_tell_whether_a_change_alters_the_numbers() -> None:
     found = found_with(Planted(twice), losses=(1.0, 0.5, 0.25))
     altered = [

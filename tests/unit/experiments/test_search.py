@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from support.planted_trials import FakeRunner, Planted, plan_of, threads, workers
@@ -75,6 +77,38 @@ def test_where_free_data_is_no_faster_no_change_of_loading_is_tried():
     assert any("free data" in note for note in found.plan.notes)
 
 
+def test_where_noise_may_hide_what_loading_costs_its_changes_are_tried():
+    planted = Planted(by_workers_and_threads, free_s=0.012, spread=0.4, seed=7)
+    found, runner = searched(planted)
+    ceiling = found.speedup(next(r.trial for r in found.runs if r.trial.name == CEILING))
+    assert ceiling.high > 1.1
+    assert any("workers" in name for name in runner.ran)
+
+
+def test_less_than_is_worth_a_change_is_not_recommended():
+    found, _ = searched(Planted(lambda o: 0.0098 if o else 0.010, free_s=0.0098, steps=1000))
+    assert found.best is None
+
+
+def test_free_data_has_enough_steps_after_the_batches_that_are_kept():
+    plan = replace(plan_of(*PLANS), steps_per_batch=2.0, free_sites=("train.py:9", "train.py:12"))
+    found, runner = searched(Planted(by_workers_and_threads), plan, trial_steps=60)
+    at = runner.ran.index(CEILING)
+    assert runner.limits[at].steps == 60 + 160
+    assert runner.limits[at - 1].steps == 60
+    assert found.of(CEILING)[0].trial.sites == ("train.py:9", "train.py:12")
+    assert found.of(LOADER_ALONE)[0].trial.sites == ("train.py:9",)
+
+
+def test_a_long_warm_up_does_not_eat_the_budget_of_later_trials():
+    """24 s of warm-up, then trials of 2.4 s: what is left of 40 s is worth several."""
+    planted = Planted(by_workers_and_threads, steps=2000)
+    found, runner = searched(planted, budget_s=40.0)
+    assert runner.ran[0] == WARM_UP
+    assert found.spent_s() > 40.0 - 2 * max(one.seconds for one in found.runs[1:])
+    assert found.spent_s() <= 40.0
+
+
 def test_a_trial_that_fails_is_a_result_and_the_others_go_on():
     outcomes = {"num_workers=2": OUT_OF_MEMORY, "torch_threads=1": TIMED_OUT}
     found, _ = searched(Planted(by_workers_and_threads, failing=outcomes))
@@ -84,8 +118,9 @@ def test_a_trial_that_fails_is_a_result_and_the_others_go_on():
 
 @pytest.mark.parametrize("name", [WARM_UP, BASELINE])
 def test_a_script_that_fails_by_itself_cannot_be_tuned(name):
-    with pytest.raises(CannotTune, match="failed: ValueError"):
-        searched(Planted(by_workers_and_threads, failing={name: FAILED}))
+    with pytest.raises(CannotTune, match="failed: ValueError") as told:
+        searched(Planted(by_workers_and_threads, failing={name: FAILED}), directory=Path("runs/t"))
+    assert told.value.hint.endswith(f"runs/t/trials/{name}.1/console")
 
 
 def test_the_budget_is_kept_and_what_is_known_by_then_is_told():

@@ -10,8 +10,9 @@ from rich.cells import cell_len
 from support import summaries
 from support.planted_trials import FakeRunner, Planted, plan_of, threads, workers
 
+from trainprof.analysis.speedup import NO_VISIBLE_DIFFERENCE
 from trainprof.analysis.summary import RunSummary
-from trainprof.analysis.tuning import FAILED
+from trainprof.analysis.tuning import CEILING, FAILED, Times
 from trainprof.experiments.results import summary_of_tune
 from trainprof.experiments.search import Search
 from trainprof.report import terminal, tune_markdown
@@ -54,6 +55,33 @@ def test_where_free_data_is_no_faster_loading_is_cleared() -> None:
     assert "AS FAST" not in told
 
 
+def noisy_ceiling(low: float, mid: float, high: float, verdict: str) -> RunSummary:
+    summary = tuned(FASTER)
+    rows = [
+        replace(row, speedup=Times(low, mid, high), verdict=verdict) if row.name == CEILING else row
+        for row in summary.trials
+    ]
+    return replace(summary, trials=rows)
+
+
+@pytest.mark.parametrize(
+    ("interval", "verdict", "said", "shown"),
+    [
+        ((0.4, 3.9, 38.0), NO_VISIBLE_DIFFERENCE, "what loading costs is not known", "too noisy"),
+        ((0.6, 1.01, 1.7), NO_VISIBLE_DIFFERENCE, "up to 1.70x", "0.60-1.70x"),
+        ((5.1, 21.2, 88.0), "faster", "no change of loading can give more", "over 5.10x"),
+    ],
+)
+def test_of_noisy_trials_no_more_is_said_than_they_tell(
+    interval: tuple[float, float, float], verdict: str, said: str, shown: str
+) -> None:
+    told = " ".join(page(noisy_ceiling(*interval, verdict), 120).split())
+    assert said in told
+    assert shown in told
+    assert "does not hold it back" not in told
+    assert ("no change of loading can give more" in told) is (verdict == "faster")
+
+
 def test_a_failed_trial_is_told_with_its_reason() -> None:
     planted = replace(FASTER, failing={"torch_threads=1": FAILED})
     told = " ".join(page(tuned(planted)).split())
@@ -63,6 +91,11 @@ def test_a_failed_trial_is_told_with_its_reason() -> None:
 def test_one_that_ran_out_of_time_says_how_to_go_on() -> None:
     told = page(tuned(replace(FASTER, steps=2000), budget_s=40.0))
     assert "trainprof tune --resume runs/tune-x" in told
+
+
+def test_one_that_ran_out_of_time_before_any_change_says_so() -> None:
+    told = page(tuned(replace(FASTER, start_up_s=9.0), budget_s=24.0))
+    assert "NO CHANGE WAS TRIED before the time was over" in told
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
