@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 from support import simgpu
-from support.styles import ATTEMPTS, ROOT, TRAINPROF, WITH_COMPILER, output
+from support.styles import ATTEMPTS, PREAMBLE, ROOT, TRAINPROF, output
 
 WITHIN = 0.03
 STEPS = 6
 # What the host takes to give work out is small beside an operation.
 SLOW = {"OPERATION_NS": "30000000"}
 
-SCRIPT = f"""{WITH_COMPILER}
+SCRIPT = f"""{PREAMBLE}
 import os
 import simgpu
 
@@ -110,7 +110,7 @@ def test_synchronized_phases_take_what_the_device_takes(
 
 
 # What the loop waits for, what an operation and a copy take, and what is true of the device then.
-BUSY = f"""{WITH_COMPILER}
+BUSY = f"""{PREAMBLE}
 import os, sys
 import simgpu
 

@@ -68,7 +68,7 @@ def square(x):
 if __name__ == "__main__":
     for method in ("fork", "spawn", "forkserver"):
         context = multiprocessing.get_context(method)
-        with ProcessPoolExecutor(2, mp_context=context) as pool:
+        with ProcessPoolExecutor(1, mp_context=context) as pool:
             print(method, list(pool.map(square, range(4))))
     print(Parallel(n_jobs=2)(delayed(square)(x) for x in range(4)))
 """

@@ -112,17 +112,27 @@ class Collate:
     def __call__(self, samples):
         self.notes.collating()
         self.cost()
-        batch = default_collate(samples)
+        batch = self.batch_of(samples)
         self.notes.end()
         return batch
 
     def cost(self):
         burn(0.01)
 
+    def batch_of(self, samples):
+        return default_collate(samples)
+
 
 class Cheap(Collate):
     def cost(self):
         pass
+
+
+class Copied(Collate):
+    "In no shared memory, which cannot be opened any more when the worker has died."
+
+    def batch_of(self, samples):
+        return super().batch_of(samples).numpy()
 
 
 def noted(dataset, collate=Cheap):
@@ -136,7 +146,7 @@ said = Counter()
 
 def train(batch):
     optimizer.zero_grad()
-    model(batch).sum().backward()
+    model(torch.as_tensor(batch)).sum().backward()
     optimizer.step()
 
 
@@ -240,9 +250,9 @@ class Frail(Planted):
         os.kill(os.getpid(), signal.SIGKILL)
 
 if __name__ == "__main__":
-    options = {{"num_workers": {workers}, "multiprocessing_context": "{method}"}}
+    options = {{"num_workers": 2, "multiprocessing_context": "{method}"}}
     planted = DataLoader(**noted(Planted(Notes("planted"), 12), Collate), **options)
-    frail = DataLoader(**noted(Frail(Notes("frail"), 8, spoil=6.5 * BATCH), Collate), **options)
+    frail = DataLoader(**noted(Frail(Notes("frail"), 8, spoil=6.5 * BATCH), Copied), **options)
     for batch in planted:
         train(batch)
     try:
@@ -273,7 +283,7 @@ def test_what_workers_fetched_by_every_start_method(method: str, tmp_path: Path)
             }
         return found
 
-    run = measured(tmp_path, WORKERS.format(method=method, workers=4), pairs)
+    run = measured(tmp_path, WORKERS.format(method=method), pairs)
     assert run.said["killed"]
     for name in ("planted", "frail"):
         loader = loader_at(run.summary, run.script, f"{name} = DataLoader")
@@ -587,9 +597,9 @@ class Many(Cheap):
     def __call__(self, samples):
         return super().__call__(samples), self.parts
 
-for batch, parts in timed_next(DataLoader(**noted(Quick(Notes("all"), 16), Many), num_workers=1)):
+for batch, parts in timed_next(DataLoader(**noted(Quick(Notes("all"), 12), Many), num_workers=1)):
     train(batch)
-    time.sleep(0.3)
+    time.sleep(0.2)
 """
 )
 
@@ -605,44 +615,26 @@ def test_a_batch_that_is_slow_to_unpickle_is_received_not_waited_for(tmp_path: P
     assert 0.8 * received_s < loader["receive_s"] < received_s
 
 
+# Each writes down what its samples took.
 SLOW_SAMPLE = """
 class OneSlow(Planted):
     def cost(self, index):
         began = time.perf_counter()
         time.sleep(0.06 if index % 50 == 7 else 0.001)
-        with open("samples.txt", "a") as file:
+        with open(f"samples-{self.notes.name}.txt", "a") as file:
             print(index, time.perf_counter() - began, file=file)
 
-dataset = OneSlow(Notes("all"), 10)
-"""
-
-SLOW_SAMPLES = {
-    "workers": "loader = DataLoader(**noted(dataset), num_workers=2)",
-    "no workers": "loader = DataLoader(**noted(dataset))",
-    "a subset": """
-part = Subset(dataset, list(reversed(range(160))))
-loader = DataLoader(part, BATCH, collate_fn=lambda samples: default_collate(samples))
-""",
-    "a subset of a subset": """
-part = Subset(Subset(dataset, list(range(160))), list(range(160)))
-loader = DataLoader(part, BATCH, collate_fn=lambda samples: default_collate(samples))
-""",
-    "an iterable dataset": """
 class Stream(IterableDataset):
+    def __init__(self, dataset):
+        self.dataset = dataset
     def __iter__(self):
-        return (dataset[index] for index in range(160))
+        return (self.dataset[index] for index in range(160))
 
-loader = DataLoader(Stream(), BATCH)
-""",
-    "a dataset that takes the list": """
 class Lists(OneSlow):
     def __getitems__(self, indices):
         assert type(indices) is list
         return [self[index] for index in indices]
 
-loader = DataLoader(**noted(Lists(Notes("all"), 10)))
-""",
-    "a dataset that makes up attributes": """
 class MadeUp(OneSlow):
     def __getattr__(self, name):
         if name != "__getitems__":
@@ -652,8 +644,25 @@ class MadeUp(OneSlow):
             return [self[index] for index in indices]
         return take
 
-loader = DataLoader(**noted(MadeUp(Notes("all"), 10)))
-""",
+def made(name, kind=OneSlow):
+    return kind(Notes(name), 10)
+
+def collate(samples):
+    return default_collate(samples)
+
+backwards, forwards = list(reversed(range(160))), list(range(160))
+"""
+
+SLOW_SAMPLES = {
+    "workers": "DataLoader(**noted(made({name})), num_workers=2)",
+    "no workers": "DataLoader(**noted(made({name})))",
+    "a subset": "DataLoader(Subset(made({name}), backwards), BATCH, collate_fn=collate)",
+    "a subset of a subset": (
+        "DataLoader(Subset(Subset(made({name}), forwards), forwards), BATCH, collate_fn=collate)"
+    ),
+    "an iterable dataset": "DataLoader(Stream(made({name})), BATCH)",
+    "a dataset that takes the list": "DataLoader(**noted(made({name}, Lists)))",
+    "a dataset that makes up attributes": "DataLoader(**noted(made({name}, MadeUp)))",
 }
 
 # What index each slow sample has in the dataset that the loader knows; {} where it is not known.
@@ -665,29 +674,34 @@ SLOW_INDEX: Mapping[str, Mapping[int, int]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "style",
-    [
-        pytest.param(
-            name, marks=[cause(f"slow samples: {name}")] if SLOW_INDEX[name] else (), id=name
-        )
-        for name in SLOW_SAMPLES
-    ],
-)
-def test_a_slow_sample_is_named_by_its_index(style: str, tmp_path: Path) -> None:
-    script = f"{SLOW_SAMPLE}{SLOW_SAMPLES[style]}\nfor batch in loader:\n    train(batch)\n"
-    expected = SLOW_INDEX[style]
+@cause("slow samples: workers")
+@cause("slow samples: no workers")
+@cause("slow samples: a subset")
+def test_slow_samples_are_named_by_their_indices(tmp_path: Path) -> None:
+    script = SLOW_SAMPLE
+    for style, loader in SLOW_SAMPLES.items():
+        line = loader.format(name=repr(style))
+        script += f"for batch in {line}:\n    train(batch)\n"
+
+    def slow_samples(run: Run, style: str) -> list[dict[str, Any]]:
+        # Of several loaders, and the first line in the script with this text is that of the loader.
+        return loader_at(run.summary, run.script, repr(style))["fetch"]["slow_samples"]
 
     def pairs(run: Run) -> dict[str, tuple[float, float]]:
-        ours = {x["index"]: x["seconds"] for x in run.fetch["slow_samples"][: len(expected)]}
-        assert ours.keys() == expected.keys()
-        lines = (run.directory / "samples.txt").read_text().splitlines()
-        truth = {int(index): float(seconds) for index, seconds in map(str.split, lines)}
-        return {str(mine): (ours[mine], truth[its]) for mine, its in expected.items()}
+        found = {}
+        for style, expected in SLOW_INDEX.items():
+            seen = slow_samples(run, style)[: len(expected)]
+            ours = {x["index"]: x["seconds"] for x in seen}
+            assert ours.keys() == expected.keys(), style
+            lines = (run.directory / f"samples-{style}.txt").read_text().splitlines()
+            truth = {int(index): float(seconds) for index, seconds in map(str.split, lines)}
+            found |= {f"{style} {mine}": (ours[mine], truth[its]) for mine, its in expected.items()}
+        return found
 
     run = measured(tmp_path, script, pairs)
-    if not expected:
-        assert run.fetch["slow_samples"] == []
+    for style, expected in SLOW_INDEX.items():
+        if not expected:
+            assert slow_samples(run, style) == [], style
 
 
 # Workers that die
@@ -702,38 +716,45 @@ DEATHS = {
 }
 
 DEADLY = """
-# Else what the dead had sent cannot be opened any more, which is another error.
-torch.multiprocessing.set_sharing_strategy("file_system")
-
 class Deadly(Planted):
     def cost(self, index):
-        if index == 5 * BATCH:
-            {death}
-
-{dataset}
-try:
-    for batch in loader:
-        train(batch)
-except (RuntimeError, ValueError) as error:
-    said["error"] = type(error).__name__
+        super().cost(index)
+        if index == 3 * BATCH:
+            self.die(index)
 """
 
-DEADLY_LOADER = 'loader = DataLoader(**noted(Deadly(Notes("all"), 8)), num_workers=2)'
+# Torch looks whether workers with status 0 are there after five seconds, or the loader's timeout.
+ONE_DEATH = """
+class Dies(Deadly):
+    def die(self, index):
+        {action}
+
+try:
+    for batch in DataLoader(**noted(Dies(Notes({name}), 5), Copied), num_workers=2{more}):
+        train(batch)
+except (RuntimeError, ValueError) as error:
+    said[{name}] = type(error).__name__
+"""
+IN_PEACE = ("sys.exit(0)", "os._exit")
 
 
-@pytest.mark.parametrize("death", DEATHS)
-def test_a_worker_that_dies_is_told(death: str, tmp_path: Path) -> None:
-    action, found = DEATHS[death]
-    run = Run(tmp_path / "run", DEADLY.format(death=action, dataset=DEADLY_LOADER))
-    assert run.said["error"] == ("ValueError" if found is None else "RuntimeError")
-    truth = truth_of(run.directory, "all")
-    assert {row["pid"]: row["n"] for row in run.fetch["per_worker"]}.keys() == truth.keys()
-    assert_parts_are_whole(run.fetch)
-    lost = [
-        {key: worker[key] for key in ("worker", "signal", "status")}
-        for worker in run.loader["lost_workers"]
-    ]
-    assert lost == ([] if found is None else [{"worker": 1, **found}])
+def test_workers_that_die_are_told(tmp_path: Path) -> None:
+    script = DEADLY
+    for death, (action, _) in DEATHS.items():
+        more = ", timeout=2" if death in IN_PEACE else ""
+        script += ONE_DEATH.format(action=action, name=repr(death), more=more)
+    run = Run(tmp_path / "run", script)
+    for death, (_, found) in DEATHS.items():
+        loader = loader_at(run.summary, run.script, f"Dies(Notes({death!r})")
+        assert run.said[death] == ("ValueError" if found is None else "RuntimeError"), death
+        truth = truth_of(run.directory, death)
+        assert {row["pid"] for row in loader["fetch"]["per_worker"]} == truth.keys(), death
+        assert_parts_are_whole(loader["fetch"])
+        lost = [
+            {key: worker[key] for key in ("worker", "signal", "status")}
+            for worker in loader["lost_workers"]
+        ]
+        assert lost == ([] if found is None else [{"worker": 1, **found}]), death
 
 
 # Worker 0 has no sample left, and has gone in peace, when worker 1 fails.
@@ -746,12 +767,16 @@ class Stream(IterableDataset):
                 yield torch.full((8,), float(index))
             raise ValueError("no more")
 
-loader = DataLoader(Stream(), BATCH, num_workers=2)
+try:
+    for batch in DataLoader(Stream(), BATCH, num_workers=2):
+        train(batch)
+except ValueError as error:
+    said["error"] = type(error).__name__
 """
 
 
 def test_a_worker_with_nothing_left_to_do_is_not_lost(tmp_path: Path) -> None:
-    run = Run(tmp_path / "run", DEADLY.format(death="pass", dataset=UNEVEN))
+    run = Run(tmp_path / "run", UNEVEN)
     assert run.said["error"] == "ValueError"
     assert run.loader["lost_workers"] == []
 

@@ -18,17 +18,28 @@ ROOT = Path(__file__).parents[2]
 DEADLINE_S = 300.0
 TRAINPROF = (sys.executable, "-m", "trainprof", "run", "-q")
 
-# At its first step an optimizer imports torch's compiler, a second of processor time and more in
-# each of several hundred scripts. Here it gets a compiler that compiles nothing.
-IMPORT_TORCH = (
-    "import torch, sys; sys.modules['torch._dynamo'] = torch._dynamo = type('NoCompiler', (), "
-    "dict(graph_break=lambda: None, disable=lambda function, *how, **more: function))\n"
-)
+# At its first step an optimizer imports torch's compiler, and torch itself imports what only its
+# compiler asks: two seconds of processor time in each of several hundred scripts. Here they get a
+# compiler that compiles nothing, and no kernels for tensors without data, whose import would make
+# generators ready too. In one line, so that the others keep their numbers.
+_WITHOUT_COMPILER = """
+import sys
+sys.modules["torch._meta_registrations"] = type(sys)("torch._meta_registrations")
+import torch
+if hasattr(torch._C, "_set_generator_metaclass"):
+    from torch._opaque_base import OpaqueBaseMeta
+    torch._C._set_generator_metaclass(OpaqueBaseMeta)
+sys.modules["torch._dynamo"] = torch._dynamo = type("NoCompiler", (), {
+    "graph_break": lambda: None,
+    "disable": lambda function, *how, **more: function,
+})
+"""
+IMPORT_TORCH = f"exec({_WITHOUT_COMPILER!r})\n"
 
 
 def without_compiler(script: str) -> str:
     """The script, line by line the same, except that torch's compiler is not there."""
-    return re.sub(r"^import torch\n", IMPORT_TORCH, script, count=1, flags=re.MULTILINE)
+    return re.sub(r"^import torch\n", lambda _: IMPORT_TORCH, script, count=1, flags=re.MULTILINE)
 
 
 WITH_COMPILER = """
