@@ -11,6 +11,7 @@ from typing import Any
 
 from support.session import read_recordings, run_hooked
 
+from trainprof.launch.options import TrialOptions
 from trainprof.record.schema import Topic
 
 
@@ -18,7 +19,7 @@ def run_contained(
     words: Sequence[str | Path], cwd: Path, run: Path, **more: Any
 ) -> subprocess.CompletedProcess[str]:
     """Runs python with `words` as the script of a trial, without a supervisor."""
-    options = {"trial": {"scratch": str(run / "scratch")}}
+    options = {"trial": TrialOptions(scratch=run / "scratch").to_json()}
     return run_hooked(words, cwd, run, options=options, **more)
 
 

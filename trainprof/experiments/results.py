@@ -134,7 +134,7 @@ def _of_all_steps(found: Found, trial: Trial) -> SpeedUp | None:
     runs = [one for one in found.of(trial.name) if one.is_ok]
     other: list[Pace | None] = [one.pace if trial.data == "free" else one.loop_pace for one in runs]
     known = [pace for pace in other if pace is not None]
-    return speed_up(base, known) if base and known and trial.data != "alone" else None
+    return found.compared(base, known) if base and known and trial.data != "alone" else None
 
 
 def _of_whole_runs(found: Found, trial: Trial) -> Times | None:

@@ -122,6 +122,7 @@ class Found:
     best: Candidate | None = None
     ended_by: str = RUNNING
     unfinished: list[str] = field(default_factory=list)
+    _compared: dict[object, tuple[SpeedUp, object]] = field(default_factory=dict)
 
     def of(self, name: str) -> list[Measured]:
         """Returns the runs of a trial."""
@@ -138,7 +139,16 @@ class Found:
             ]
             for name in (BASELINE, trial.name)
         )
-        return speed_up(base, other) if base and other else None
+        return self.compared(base, other) if base and other else None
+
+    def compared(self, base: Sequence[Pace], other: Sequence[Pace]) -> SpeedUp:
+        """Returns how many times as fast some runs were as others; each question once."""
+        key = (tuple(map(id, base)), tuple(map(id, other)))
+        known = self._compared.get(key)
+        if known is None:
+            # With what was compared, so that no other object gets its id.
+            known = self._compared[key] = (speed_up(base, other), (tuple(base), tuple(other)))
+        return known[0]
 
     def spent_s(self) -> float:
         return sum(one.seconds for one in self.runs)

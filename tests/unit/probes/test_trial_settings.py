@@ -63,7 +63,9 @@ def test_workers_keep_their_threads_and_a_note_survives_a_crash(tmp_path: Path) 
     (tmp_path / "script.py").write_text(SCRIPT)
     trial = TrialOptions(settings={"torch_threads": 3}).to_json()
     done = run_hooked(["script.py"], tmp_path, tmp_path / "run", options={"trial": trial})
-    assert (done.returncode, done.stderr) == (3, "")
+    assert done.returncode == 3
+    # Python's own may say what the crash has left behind.
+    assert "Traceback" not in done.stderr
     assert done.stdout == "3\n[1, 1]\n[1, 1]\n"
     main = read_recordings(tmp_path / "run" / "events")[0]
     assert main.notes(Topic.TRIAL) == [{"applied": {"torch_threads": 3}, "refused": {}}]
