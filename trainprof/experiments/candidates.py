@@ -356,7 +356,7 @@ def _ceiling(case: Case, fed: LoaderCase, others: Sequence[LoaderCase] = ()) -> 
     asleep = _asleep_share(fed)
     faster = FASTER_REST + (_FASTER_AFTER_SLEEP - FASTER_REST) * asleep
     rest = 1.0 if case.is_on_device else 1 - faster * share
-    return max(likely * (1 - MODEL_ERROR), 1.0 - MODEL_ERROR), likely * (1 + MODEL_ERROR) / rest
+    return likely * (1 - 2 * MODEL_ERROR), likely * (1 + MODEL_ERROR) / rest
 
 
 def _asleep_share(fed: LoaderCase) -> float:
