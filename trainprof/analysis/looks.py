@@ -20,7 +20,7 @@ from trainprof.record.schema import FETCHED, Kind, LookFlag, Topic
 MIN_LOOKS: Final = 8
 # Of the moments at which a look was wanted: where fewer could be taken, those that could are no
 # fair sample of the others, and tell only what a line takes at least; or nothing.
-FAIR_KNOWN_SHARE: Final = 0.5
+FAIR_KNOWN_SHARE: Final = 0.9
 MIN_KNOWN_SHARE: Final = 1 / 3
 SHOWN_FROM_SHARE: Final = 0.05
 _SHOWN_LINES: Final = 5
