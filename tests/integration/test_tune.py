@@ -85,9 +85,9 @@ def test_what_would_help_is_measured_and_files_stay_as_they_are(tmp_path: Path) 
     work.mkdir()
     (work / "train.py").write_text(SCRIPT)
     (work / "model.pt").write_bytes(b"mine")
-    begun = tuned(work, "-o", "tune", "--trial-steps=50", "--budget=8s", "train.py")
+    begun = tuned(work, "-o", "tune", "--trial-steps=40", "--budget=8s", "train.py")
     assert begun["tuning"]["ended_by"] == BUDGET
-    summary = tuned(work, "--resume=tune", "--budget=60s")
+    summary = tuned(work, "--resume=tune", "--budget=40s")
     rows = {trial["name"]: trial for trial in summary["trials"]}
     assert rows[BASELINE]["speedup"]["mid"] == 1.0
     assert begun["trials"][0]["directories"] == rows[BASELINE]["directories"][:1]
