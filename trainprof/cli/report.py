@@ -7,13 +7,13 @@ import os
 import re
 import shlex
 import sys
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
 import typer
 
 from trainprof.cli import run_options
+from trainprof.cli.formats import Format, FormatOption
 from trainprof.cli.output import style_of, write
 from trainprof.cli.patches import patches
 from trainprof.cli.whole_number import at_least
@@ -35,23 +35,6 @@ LARGEST_JSON_BYTES: Final = 1 << 25
 # No run comes near so many steps, and they fit an int64.
 _LOADERS_NAMED: Final = 10
 _STEPS: Final = re.compile(r"([0-9]{1,15}):([0-9]{1,15})")
-
-
-class Format(str, Enum):
-    """How a report is written."""
-
-    TERMINAL = "terminal"
-    JSON = "json"
-    MARKDOWN = "markdown"
-
-
-FORMATS: Final = tuple(format.value for format in Format)
-
-
-def parse_format(text: str) -> Format:
-    if text not in FORMATS:
-        raise typer.BadParameter(f"{text!r} is none of {', '.join(FORMATS)}")
-    return Format(text)
 
 
 class RunNotFound(TrainprofError):
@@ -81,16 +64,7 @@ def report(
             metavar="RUN", help="A run directory, a run's name under trainprof-runs, or latest."
         ),
     ] = None,
-    format: Annotated[
-        Format,
-        typer.Option(
-            "--format",
-            parser=parse_format,
-            metavar="|".join(FORMATS),
-            show_default=False,
-            help=f"How to write it.  [default: {Format.TERMINAL.value}]",
-        ),
-    ] = Format.TERMINAL,
+    format: FormatOption = Format.TERMINAL,
     epoch: Annotated[
         int | None,
         typer.Option(parser=at_least(1), metavar="N", help="Only this epoch, counted from 1."),

@@ -10,8 +10,9 @@ import typer
 
 from trainprof.cli import run_options
 from trainprof.cli.duration import seconds_between
+from trainprof.cli.formats import Format, FormatOption
 from trainprof.cli.output import complain, is_terminal, style_of, write
-from trainprof.cli.report import FORMATS, Format, find_run, parse_format, rendered
+from trainprof.cli.report import find_run, rendered
 from trainprof.cli.whole_number import at_least
 from trainprof.launch.options import DEFAULT_INTERVAL_S
 from trainprof.record.errors import TrainprofError
@@ -68,16 +69,7 @@ def tune(
         typer.Option("-y", "--yes", help="Begin also where not all can be kept from your files."),
     ] = False,
     interval: run_options.Interval = DEFAULT_INTERVAL_S,
-    format: Annotated[
-        Format,
-        typer.Option(
-            "--format",
-            parser=parse_format,
-            metavar="|".join(FORMATS),
-            show_default=False,
-            help=f"How to write it.  [default: {Format.TERMINAL.value}]",
-        ),
-    ] = Format.TERMINAL,
+    format: FormatOption = Format.TERMINAL,
     quiet: Annotated[
         bool, typer.Option("-q", "--quiet", help="Say nothing while trials run.")
     ] = False,
