@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
+from trainprof.analysis.saved_summary import saved_summary
 from trainprof.analysis.summarize import summarize
 from trainprof.analysis.tuning import INTERRUPTED
 from trainprof.experiments.reading import read
@@ -111,7 +112,7 @@ class Journal:
                 trial,
                 number,
                 directory,
-                summarize(directory),
+                saved_summary(directory) or summarize(directory),
                 outcome=str(entry["outcome"]),
                 detail=entry["detail"],
                 relative_to=self._directory.path,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import time
@@ -11,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
+from trainprof.analysis.saved_summary import saved_summary
 from trainprof.analysis.summarize import case_of, summarize
-from trainprof.analysis.summary import RunSummary, from_jsonable, to_jsonable
+from trainprof.analysis.summary import RunSummary, to_jsonable
 from trainprof.analysis.tuning import BASELINE
 from trainprof.experiments.candidates import Plan, plan
 from trainprof.experiments.journal import Asked, Journal, RememberingRunner, read_journal
@@ -208,8 +208,9 @@ def _planned(
 
 def _save(directory: RunDirectory, found: Found, budget_s: float) -> RunSummary:
     base = next(one for one in found.runs if one.trial.name == BASELINE)
+    run = RunDirectory(directory.path / base.directory)
     summary = summary_of_tune(
-        _summary(RunDirectory(directory.path / base.directory)),
+        saved_summary(run) or summarize(run),
         found,
         name=run_name(directory),
         directory=_as_typed(directory.path),
@@ -217,14 +218,6 @@ def _save(directory: RunDirectory, found: Found, budget_s: float) -> RunSummary:
     )
     write_json(directory.summary, to_jsonable(summary))
     return summary
-
-
-def _summary(directory: RunDirectory) -> RunSummary:
-    try:
-        with directory.summary.open(encoding="ascii") as file:
-            return from_jsonable(json.load(file))
-    except (OSError, ValueError, KeyError, TypeError):
-        return summarize(directory)
 
 
 def _as_typed(path: Path) -> str:

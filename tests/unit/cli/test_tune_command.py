@@ -57,9 +57,9 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(tune, "ScriptRunner", Runner)
     monkeypatch.setattr(tune, "_planned", planned)
-    monkeypatch.setattr(tune, "_summary", summary)
+    monkeypatch.setattr(tune, "saved_summary", summary)
     monkeypatch.setattr(journal, "read", read)
-    monkeypatch.setattr(journal, "summarize", summary)
+    monkeypatch.setattr(journal, "saved_summary", summary)
     return ran
 
 
