@@ -172,11 +172,7 @@ def tune(
     options, directory = run.options, run.directory
     real = runner or ScriptRunner(options.script, directory, interval_s=options.interval_s)
     budget_s = options.budget_s + run.journal.spent_s
-
-    def keep(found: Found) -> None:
-        if found.plan is not None:
-            _save(directory, found, budget_s)
-
+    result = _Result(directory, budget_s)
     search = Search(
         RememberingRunner(real, run.journal),
         lambda base, free_s: _planned(directory, base, free_s, options),
@@ -185,16 +181,16 @@ def tune(
         steps_budget_s=run.journal.asked.budget_s,
         directory=Path(_as_typed(directory.path)),
         tell=tell,
-        keep=keep,
+        keep=result.save,
     )
-    found = search.run()
-    if found.plan is None:
+    search.run()
+    if result.summary is None:
         again = f"trainprof tune --resume {shlex.quote(_as_typed(directory.path))}"
         raise StoppedTooEarly(
             "stopped before the script as it is was measured: nothing is known yet",
             hint=f"begin again with: {again}",
         )
-    return _save(directory, found, budget_s)
+    return result.summary
 
 
 def _planned(
@@ -206,18 +202,37 @@ def _planned(
     return plan(case, allow_numerics=options.allow_numerics, free_step_s=free_s)
 
 
-def _save(directory: RunDirectory, found: Found, budget_s: float) -> RunSummary:
-    base = next(one for one in found.runs if one.trial.name == BASELINE)
-    run = RunDirectory(directory.path / base.directory)
-    summary = summary_of_tune(
-        saved_summary(run) or summarize(run),
-        found,
-        name=run_name(directory),
-        directory=_as_typed(directory.path),
-        budget_s=budget_s,
-    )
-    write_json(directory.summary, to_jsonable(summary))
-    return summary
+class _Result:
+    """What is known so far, saved.
+
+    Attributes:
+        summary: None until the script as it is was measured.
+    """
+
+    def __init__(self, directory: RunDirectory, budget_s: float) -> None:
+        self._directory = directory
+        self._budget_s = budget_s
+        self._base: RunSummary | None = None
+        self.summary: RunSummary | None = None
+
+    def save(self, found: Found) -> None:
+        if found.plan is None:
+            return
+        self.summary = summary_of_tune(
+            self._of_first_baseline(found),
+            found,
+            name=run_name(self._directory),
+            directory=_as_typed(self._directory.path),
+            budget_s=self._budget_s,
+        )
+        write_json(self._directory.summary, to_jsonable(self.summary))
+
+    def _of_first_baseline(self, found: Found) -> RunSummary:
+        if self._base is None:
+            first = found.of(BASELINE)[0]
+            run = RunDirectory(self._directory.path / first.directory)
+            self._base = saved_summary(run) or summarize(run)
+        return self._base
 
 
 def _as_typed(path: Path) -> str:
