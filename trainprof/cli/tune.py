@@ -20,8 +20,8 @@ from trainprof.record.errors import TrainprofError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from trainprof.experiments.found import Progress
     from trainprof.experiments.runner import Script
-    from trainprof.experiments.search import Progress
     from trainprof.experiments.tune import TuneRun
 
 INTERRUPTED: Final = 130  # as a shell shows Ctrl-C

@@ -23,7 +23,7 @@ from trainprof.analysis.tuning import (
     Tuning,
 )
 from trainprof.experiments.cold_cache import cold_runs
-from trainprof.experiments.search import Found
+from trainprof.experiments.found import Found
 from trainprof.experiments.trial import LOADER_ARGUMENTS, WARM_UP, Measured, Trial
 
 # Losses that differ by less are the same: sums are not always added up in one order.

@@ -9,26 +9,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, Final
 
-from trainprof.analysis.speedup import FASTER, SLOWER, UNKNOWN, Pace, SpeedUp, speed_up
+from trainprof.analysis.speedup import FASTER, SLOWER, UNKNOWN
 from trainprof.analysis.tuning import (
     BASELINE,
     BUDGET,
-    BY_LOOP,
     CEILING,
     FAILED,
     FINISHED,
     INTERRUPTED,
     LOADER_ALONE,
     OUT_OF_MEMORY,
-    RUNNING,
     TIMED_OUT,
 )
 from trainprof.experiments.candidates import LEAST_GAIN, Candidate, Plan, together, trial_of
-from trainprof.experiments.cold_cache import cold_runs
+from trainprof.experiments.found import Found, Progress
 from trainprof.experiments.trial import (
     WARM_UP,
     Limits,
@@ -83,83 +81,6 @@ class _Ended(Exception):
         self.why = why
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Where the search is.
-
-    Attributes:
-        trial: About to run, None: `measured` has.
-        done, expected: Runs of trials.
-        left_s: Of the budget.
-    """
-
-    trial: Trial
-    measured: Measured | None
-    done: int
-    expected: int
-    left_s: float
-
-
-@dataclass(slots=True)
-class Found:
-    """What a search has measured so far.
-
-    Attributes:
-        runs: In order of time, the warm-up first.
-        plan: None until there is a baseline.
-        predicted: By the name of a trial, as said before it ran.
-        trial_steps: After which trials are stopped, None: never.
-        best: What is recommended, None: the script as it is.
-        ended_by: FINISHED, BUDGET, INTERRUPTED or RUNNING.
-        unfinished: Names of what was still to be tried.
-    """
-
-    runs: list[Measured] = field(default_factory=list)
-    plan: Plan | None = None
-    predicted: dict[str, tuple[float, float] | None] = field(default_factory=dict)
-    cautions: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    trial_steps: int | None = None
-    best: Candidate | None = None
-    ended_by: str = RUNNING
-    unfinished: list[str] = field(default_factory=list)
-    _compared: dict[object, tuple[SpeedUp, object]] = field(default_factory=dict)
-
-    def of(self, name: str) -> list[Measured]:
-        """Returns the runs of a trial."""
-        return [one for one in self.runs if one.trial.name == name]
-
-    def speedup(self, trial: Trial) -> SpeedUp | None:
-        """Returns how many times as fast a trial's runs were as the baseline's."""
-        cold = cold_runs(self.runs)
-        base, other = (
-            [
-                pace
-                for one in self.of(name)
-                if one.directory not in cold and (pace := _pace(one, trial)) is not None
-            ]
-            for name in (BASELINE, trial.name)
-        )
-        return self.compared(base, other) if base and other else None
-
-    def compared(self, base: Sequence[Pace], other: Sequence[Pace]) -> SpeedUp:
-        """Returns how many times as fast some runs were as others; each question once."""
-        key = (tuple(map(id, base)), tuple(map(id, other)))
-        known = self._compared.get(key)
-        if known is None:
-            # With what was compared, so that no other object gets its id.
-            known = self._compared[key] = (speed_up(base, other), (tuple(base), tuple(other)))
-        return known[0]
-
-    def spent_s(self) -> float:
-        return sum(one.seconds for one in self.runs)
-
-
-def _pace(run: Measured, compared: Trial) -> Pace | None:
-    if not run.is_ok:
-        return None
-    return run.loop_pace if compared.measured_by == BY_LOOP else run.pace
-
-
 class Search:
     """Runs trials until it knows, or the budget is spent.
 
@@ -199,7 +120,6 @@ class Search:
         self._usual_s = 0.0
         self._since_baseline = 0
         self._waiting: list[str] = []
-        self._base: Measured | None = None
         self.found = Found()
 
     def run(self) -> Found:
@@ -210,11 +130,10 @@ class Search:
         """
         found = self.found
         try:
-            self._begin()
-            assert found.plan is not None
+            base = self._begin()
+            found.plan = self._plan_of(base, None)
             self._bounds(found.plan)
-            assert self._base is not None
-            plan = found.plan = self._plan_of(self._base, self._free_step_s())
+            plan = found.plan = self._plan_of(base, self._free_step_s())
             self._singles(plan)
             self._put_together(plan)
             self._decide()
@@ -232,7 +151,8 @@ class Search:
         self._keep(found)
         return found
 
-    def _begin(self) -> None:
+    def _begin(self) -> Measured:
+        """Returns the first run of the script as it is, behind one that is not counted."""
         first = Limits(
             steps=self._asked_steps,
             killed_after_s=max(self._budget_s, _FIRST_MAY_TAKE_S),
@@ -249,8 +169,7 @@ class Search:
         base = self._measure(baseline())
         if not base.is_ok:
             raise self._cannot(base)
-        self._base = base
-        self.found.plan = self._plan_of(base, None)
+        return base
 
     def _cannot(self, run: Measured) -> CannotTune:
         why = f": {run.detail}" if run.detail else ""
@@ -294,7 +213,7 @@ class Search:
             return
         taken = [winners[0]]
         for candidate in winners[1:]:
-            tried = [*self._variants(taken, plan)]
+            tried = self._variants(taken, plan)
             self._expect([together([*variant, candidate]).name for variant in tried])
             for variant in tried:
                 self._try(together([*variant, candidate]), plan)
@@ -347,15 +266,15 @@ class Search:
 
     def _contenders(self) -> list[Trial]:
         """Returns what was measured fastest, and the ceiling: at most so many, fastest first."""
-        trials = {one.trial.name: one.trial for one in self.found.runs if one.is_ok}
+        trials = self._ok_trials()
         changed = []
-        for trial in trials.values():
+        for trial in trials:
             speed = self.found.speedup(trial)
             if trial.overrides and speed is not None and (speed.mid or 0.0) >= 1 + LEAST_GAIN / 2:
                 changed.append((speed.mid or 0.0, trial))
         changed.sort(key=lambda pair: -pair[0])
         fastest = [trial for _, trial in changed[:_REPEATED_AT_MOST]]
-        return [*fastest, *(trials[name] for name in (CEILING,) if name in trials)]
+        return [*fastest, *(trial for trial in trials if trial.name == CEILING)]
 
     def _is_decided(self, trial: Trial) -> bool:
         """Whether repeated runs tell it from the baseline, by less than what it gains."""
@@ -386,16 +305,13 @@ class Search:
         found = self.found.speedup(trial_of(candidate, plan))
         return None if found is None else found.mid
 
-    def _best(self) -> Candidate | None:
+    def _best(self) -> Trial | None:
         """Returns the fastest setting; of those that are nearly as fast the one that changes least.
 
         None where none was visibly faster, by as much as is worth a change.
         """
-        plan = self.found.plan
-        if plan is None:
-            return None
         faster: list[tuple[float, Trial]] = []
-        for trial in {one.trial.name: one.trial for one in self.found.runs if one.is_ok}.values():
+        for trial in self._ok_trials():
             speed = self.found.speedup(trial) if trial.overrides else None
             if speed is None or speed.verdict != FASTER or speed.mid is None:
                 continue
@@ -405,14 +321,11 @@ class Search:
             return None
         most = max(speed for speed, _ in faster)
         near = [trial for speed, trial in faster if speed >= most / (1 + LEAST_GAIN)]
-        least = min(near, key=_size)
-        return Candidate(
-            subject="recommended",
-            overrides=least.overrides,
-            predicted=self.found.predicted.get(least.name),
-            measured_by=least.measured_by,
-            cautions=self.found.cautions.get(least.name, ()),
-        )
+        return min(near, key=_size)
+
+    def _ok_trials(self) -> list[Trial]:
+        """Returns each trial that was measured, once."""
+        return list({one.trial.name: one.trial for one in self.found.runs if one.is_ok}.values())
 
     def _last_baseline(self) -> None:
         """The first and the last run are the script as it is: what drifted meanwhile is seen."""

@@ -15,10 +15,11 @@ from trainprof.analysis.summarize import case_of, summarize
 from trainprof.analysis.summary import RunSummary, to_jsonable
 from trainprof.analysis.tuning import BASELINE
 from trainprof.experiments.candidates import Plan, plan
+from trainprof.experiments.found import Found, Progress
 from trainprof.experiments.journal import Asked, Journal, RememberingRunner, read_journal
 from trainprof.experiments.results import summary_of_tune
 from trainprof.experiments.runner import Script, ScriptRunner
-from trainprof.experiments.search import Found, Progress, Search
+from trainprof.experiments.search import Search
 from trainprof.experiments.trial import Measured, TrialRunner
 from trainprof.launch.manifest import opening_manifest, script_sha256
 from trainprof.launch.masking import masked_argv

@@ -9,8 +9,9 @@ from support.planted_trials import FakeRunner, Planted, plan_of, workers
 
 from trainprof.analysis.summary import from_jsonable, to_jsonable
 from trainprof.analysis.tuning import BASELINE, CEILING, FINISHED, LOADER_ALONE, OUT_OF_MEMORY
+from trainprof.experiments.found import Found
 from trainprof.experiments.results import summary_of_tune, trials_of
-from trainprof.experiments.search import Found, Search
+from trainprof.experiments.search import Search
 
 
 def found_with(planted: Planted, *candidates: object, **changes: object) -> Found:
