@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, Final
 
+from trainprof.analysis.least_gain import LEAST_GAIN
 from trainprof.analysis.speedup import FASTER, SLOWER, UNKNOWN
 from trainprof.analysis.tuning import (
     BASELINE,
@@ -25,7 +26,7 @@ from trainprof.analysis.tuning import (
     OUT_OF_MEMORY,
     TIMED_OUT,
 )
-from trainprof.experiments.candidates import LEAST_GAIN, Candidate, Plan, together, trial_of
+from trainprof.experiments.candidates import Candidate, Plan, together, trial_of
 from trainprof.experiments.found import Found, Progress
 from trainprof.experiments.trial import (
     WARM_UP,
