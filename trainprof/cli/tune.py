@@ -62,13 +62,13 @@ def tune(
     ] = False,
     resume: Annotated[
         str | None,
-        typer.Option(metavar="RUN", help="Go on with an earlier tune run."),
+        typer.Option(metavar="RUN", help="Go on with an earlier tune run, as it was begun."),
     ] = None,
     yes: Annotated[
         bool,
         typer.Option("-y", "--yes", help="Begin also where not all can be kept from your files."),
     ] = False,
-    interval: run_options.Interval = DEFAULT_INTERVAL_S,
+    interval: run_options.IntervalIfGiven = None,
     format: FormatOption = Format.TERMINAL,
     quiet: Annotated[
         bool, typer.Option("-q", "--quiet", help="Say nothing while trials run.")
@@ -86,6 +86,7 @@ def tune(
     from trainprof.experiments.runner import Script
     from trainprof.experiments.tune import (
         DEFAULT_BUDGET_S,
+        AskedAgain,
         StoppedTooEarly,
         TuneOptions,
         begin,
@@ -105,11 +106,12 @@ def tune(
             budget_s=budget or DEFAULT_BUDGET_S,
             trial_steps=trial_steps,
             allow_numerics=allow_numerics,
-            interval_s=interval,
+            interval_s=interval or DEFAULT_INTERVAL_S,
         )
         run = begin(options)
     else:
-        run = resumed(find_run(resume), given, budget)
+        again = AskedAgain(given, output, budget, trial_steps, interval, allow_numerics)
+        run = resumed(find_run(resume), again)
     try:
         summary = measure(run, tell=_teller(run, quiet=quiet))
     except StoppedTooEarly as stopped:  # the user's wish, no error

@@ -14,6 +14,7 @@ from trainprof.analysis.tuning import INTERRUPTED
 from trainprof.experiments.reading import read
 from trainprof.experiments.runner import label_of
 from trainprof.experiments.trial import Limits, Measured, Trial, TrialRunner
+from trainprof.launch.options import DEFAULT_INTERVAL_S
 from trainprof.record.errors import TrainprofError
 from trainprof.record.run_directory import RunDirectory, write_json
 from trainprof.record.run_file import read_run_file
@@ -35,6 +36,7 @@ class Asked:
     Attributes:
         words, module: The command, with what looks like a secret masked.
         script_sha256: Of the script's text, None where there is none.
+        budget_s, trial_steps, allow_numerics, interval_s: As TuneOptions has them.
     """
 
     words: tuple[str, ...]
@@ -43,6 +45,7 @@ class Asked:
     budget_s: float
     trial_steps: int | None
     allow_numerics: bool
+    interval_s: float = DEFAULT_INTERVAL_S
 
 
 class Journal:
@@ -74,6 +77,7 @@ class Journal:
             "budget_s": self.asked.budget_s,
             "trial_steps": self.asked.trial_steps,
             "allow_numerics": self.asked.allow_numerics,
+            "interval_s": self.asked.interval_s,
             "done": self._done,
         }
         write_json(self._directory.path / FILE, told)
@@ -170,6 +174,7 @@ def _asked(told: Mapping[str, Any]) -> Asked:
         budget_s=float(told["budget_s"]),
         trial_steps=None if steps is None else int(steps),
         allow_numerics=bool(told["allow_numerics"]),
+        interval_s=float(told.get("interval_s", DEFAULT_INTERVAL_S)),
     )
 
 

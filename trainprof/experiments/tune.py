@@ -6,7 +6,7 @@ import os
 import shlex
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -23,7 +23,7 @@ from trainprof.experiments.search import Search
 from trainprof.experiments.trial import Measured, TrialRunner
 from trainprof.launch.manifest import opening_manifest, script_sha256
 from trainprof.launch.masking import masked_argv
-from trainprof.launch.options import RunOptions
+from trainprof.launch.options import DEFAULT_INTERVAL_S, RunOptions
 from trainprof.launch.placement import create_run_directory, run_name
 from trainprof.launch.target import resolve
 from trainprof.record.errors import TrainprofError
@@ -59,7 +59,27 @@ class TuneOptions:
     budget_s: float = DEFAULT_BUDGET_S
     trial_steps: int | None = None
     allow_numerics: bool = False
-    interval_s: float = 0.5
+    interval_s: float = DEFAULT_INTERVAL_S
+
+
+@dataclass(frozen=True, slots=True)
+class AskedAgain:
+    """What is said along with an earlier `tune` run; None: nothing about it.
+
+    Attributes:
+        script: The same as before.
+        output: Its directory.
+        budget_s: Of time, from now on.
+        trial_steps, interval_s: As before: else its trials would not be alike.
+        allow_numerics: Changes of precision may be tried, from now on if not before.
+    """
+
+    script: Script | None = None
+    output: Path | None = None
+    budget_s: float | None = None
+    trial_steps: int | None = None
+    interval_s: float | None = None
+    allow_numerics: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,26 +124,29 @@ def begin(options: TuneOptions) -> TuneRun:
         budget_s=options.budget_s,
         trial_steps=options.trial_steps,
         allow_numerics=options.allow_numerics,
+        interval_s=options.interval_s,
     )
     journal = Journal(directory, asked)
     journal.save()
     return TuneRun(directory, options, journal)
 
 
-def resumed(directory: RunDirectory, given: Script | None, budget_s: float | None) -> TuneRun:
+def resumed(directory: RunDirectory, again: AskedAgain) -> TuneRun:
     """Returns an earlier `tune` run, to go on with the same script.
 
     Args:
         directory: Of the earlier one.
-        given: The script as given again, None: as it was.
-        budget_s: From now on, None: as much again.
+        again: What else is said; without a budget it gets as much again.
 
     Raises:
         JournalDamaged: If it is no `tune` run.
-        CannotResume: If the script is another by now, or its arguments are not known.
+        CannotResume: If the script is another by now, its arguments are not known, or its trials
+            would not be like those before.
     """
     journal = read_journal(directory)
     asked = journal.asked
+    _check_alike(directory, asked, again)
+    given = again.script
     script = given if given is not None else Script(asked.words, asked.module)
     if tuple(masked_argv(script.words)) != asked.words or script.module != asked.module:
         raise CannotResume(
@@ -140,13 +163,41 @@ def resumed(directory: RunDirectory, given: Script | None, budget_s: float | Non
             f"{target.name} was changed since: its trials would not be alike",
             hint="start anew: trainprof tune SCRIPT",
         )
+    if again.allow_numerics and not asked.allow_numerics:
+        journal.asked = asked = replace(asked, allow_numerics=True)
+        journal.save()
     options = TuneOptions(
         script=script,
-        budget_s=budget_s if budget_s is not None else asked.budget_s,
+        budget_s=again.budget_s if again.budget_s is not None else asked.budget_s,
         trial_steps=asked.trial_steps,
         allow_numerics=asked.allow_numerics,
+        interval_s=asked.interval_s,
     )
     return TuneRun(directory, options, journal)
+
+
+def _check_alike(directory: RunDirectory, asked: Asked, again: AskedAgain) -> None:
+    """Refuses what would go unheard, or make later trials unlike earlier ones.
+
+    Raises:
+        CannotResume: With the one option that does not fit.
+    """
+    if again.output is not None and again.output.resolve() != directory.path.resolve():
+        raise CannotResume(
+            f"-o {again.output} beside --resume: it goes on in {_as_typed(directory.path)}",
+            hint="leave -o out, or start anew without --resume",
+        )
+    steps = "as many as the budget lets them" if asked.trial_steps is None else asked.trial_steps
+    for option, wanted, was, told in (
+        ("--trial-steps", again.trial_steps, asked.trial_steps, steps),
+        ("--interval", again.interval_s, asked.interval_s, f"{asked.interval_s:g}"),
+    ):
+        if wanted is not None and wanted != was:
+            raise CannotResume(
+                f"{option} {wanted:g} beside --resume: its trials were begun with {told}, and "
+                "would not be alike",
+                hint=f"leave {option} out, or start anew without --resume",
+            )
 
 
 def tune(

@@ -170,6 +170,53 @@ def test_what_cannot_be_gone_on_with_is_said(
     assert said in complaint(capsys, "--resume", "t")
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--trial-steps", "90"], "--trial-steps 90 beside --resume: its trials were begun with 80"),
+        (["--interval", "2s"], "--interval 2 beside --resume: its trials were begun with 0.5"),
+        (["-o", "elsewhere"], "-o elsewhere beside --resume: it goes on in t"),
+    ],
+)
+def test_what_would_make_trials_unlike_is_refused_with_what_they_were_begun_with(
+    planted: list[str], capsys: Captured, words: list[str], said: str
+) -> None:
+    told(capsys, "-o", "t", "--trial-steps", "80", "train.py")
+    before = list(planted)
+    assert said in complaint(capsys, "--resume", "t", *words)
+    assert planted == before
+    again = ("--trial-steps", "80", "--interval", "0.5", "-o", "t")
+    assert told(capsys, "--resume", "t", *again)["tuning"]["trial_steps"] == 80
+
+
+def test_the_samplers_interval_is_that_of_the_beginning(
+    planted: list[str], capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    intervals: list[float] = []
+    runner = tune.ScriptRunner
+
+    class Noting(runner):  # type: ignore[misc, valid-type]
+        def __init__(self, script: object, directory: RunDirectory, *, interval_s: float) -> None:
+            super().__init__(script, directory, interval_s=interval_s)
+            intervals.append(interval_s)
+
+    monkeypatch.setattr(tune, "ScriptRunner", Noting)
+    told(capsys, "-o", "t", "--interval", "2s", "--budget", "15s", "train.py")
+    told(capsys, "--resume", "t")
+    assert intervals == [2.0, 2.0]
+
+
+def test_changes_of_the_numbers_may_be_allowed_later_and_stay_so(
+    planted: list[str], capsys: Captured
+) -> None:
+    told(capsys, "-o", "t", "train.py")
+    allowed = []
+    for words in (["--allow-numerics"], []):
+        told(capsys, "--resume", "t", *words)
+        allowed.append(json.loads(Path("t/tune.json").read_text())["allow_numerics"])
+    assert allowed == [True, True]
+
+
 def test_another_command_is_not_gone_on_with(planted: list[str], capsys: Captured) -> None:
     told(capsys, "-o", "t", "train.py", "--lr", "1")
     assert "not the command" in complaint(capsys, "--resume", "t", "train.py", "--lr", "2")
