@@ -13,7 +13,7 @@ from trainprof.analysis.summarize import summarize
 from trainprof.analysis.tuning import INTERRUPTED
 from trainprof.experiments.reading import read
 from trainprof.experiments.runner import label_of
-from trainprof.experiments.trial import Limits, Measured, Trial, TrialRunner
+from trainprof.experiments.trial import Limits, Measured, Trial, TrialRunner, was_in_vain
 from trainprof.launch.options import DEFAULT_INTERVAL_S
 from trainprof.record.errors import TrainprofError
 from trainprof.record.run_directory import RunDirectory, write_json
@@ -83,9 +83,7 @@ class Journal:
         write_json(self._directory.path / FILE, told)
 
     def add(self, run: Measured) -> None:
-        """Notes a run; one that was interrupted is to be made again."""
-        if run.outcome == INTERRUPTED:
-            return
+        """Notes a run that is not to be made again."""
         self._done.append(
             {
                 "name": run.trial.name,
@@ -137,7 +135,8 @@ class RememberingRunner:
         if known is not None:
             return known
         measured = self._runner.run(trial, number, limits)
-        self._journal.add(measured)
+        if measured.outcome != INTERRUPTED and not was_in_vain(measured, limits):
+            self._journal.add(measured)
         return measured
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from trainprof.analysis.compared_run import ComparedRun, read_compared_run
+from trainprof.analysis.ending import MAX_TIME
 from trainprof.analysis.facts import number_at
 from trainprof.analysis.passes import TRAINING
 from trainprof.analysis.speedup import Pace
@@ -95,6 +96,7 @@ def read(
         run_s=summary.run.wall_s if is_whole and trial.data == "real" else None,
         steps=summary.training.steps,
         training_s=summary.phases.training_s,
+        was_cut=outcome == TIMED_OUT or summary.run.exit.detail == MAX_TIME,
         losses=tuple(notes.losses),
         refused=notes.refused,
         uncontained=tuple(notes.uncontained),

@@ -19,6 +19,7 @@ from trainprof.analysis.tuning import (
     BASELINE,
     BUDGET,
     CEILING,
+    CUT_SHORT,
     FAILED,
     FINISHED,
     INTERRUPTED,
@@ -37,6 +38,7 @@ from trainprof.experiments.trial import (
     baseline,
     ceiling,
     loader_alone,
+    was_in_vain,
 )
 from trainprof.record.errors import TrainprofError
 
@@ -48,9 +50,13 @@ _MOST_STEPS: Final = 1000
 _WARM_UP_SHARE: Final = 0.1
 _LONGEST_WARM_UP_S: Final = 60.0
 _LEAST_WARM_UP_S: Final = 10.0
-# The script as it is takes so many times what it took before: then it hangs.
-_HANGS_AFTER_TIMES: Final = 5.0
-_HANGS_AFTER_S: Final = 60.0
+# A trial is ended, at a step, when it takes so many times what others took.
+_SLOW_TIMES: Final = 5.0
+_SLOW_FROM_S: Final = 60.0
+# One that comes to no step by then hangs: it is killed after so much more, or a usual trial's time.
+_LEAST_GRACE_S: Final = 15.0
+# With less of a usual trial's time left, the last baseline would tell nothing.
+_LEAST_OF_BASELINE: Final = 0.5
 # Until the first trial has told how long they are: that, or the budget.
 _FIRST_MAY_TAKE_S: Final = 600.0
 _SINGLES_PER_BASELINE: Final = 3
@@ -118,7 +124,7 @@ class Search:
         self._tell = tell
         self._keep = keep
         self._expected = 3
-        self._usual_s = 0.0
+        self._usual_s = 0.0  # that a baseline takes
         self._since_baseline = 0
         self._waiting: list[str] = []
         self.found = Found()
@@ -154,20 +160,19 @@ class Search:
 
     def _begin(self) -> Measured:
         """Returns the first run of the script as it is, behind one that is not counted."""
-        first = Limits(
-            steps=self._asked_steps,
-            killed_after_s=max(self._budget_s, _FIRST_MAY_TAKE_S),
-            seconds=None
-            if self._asked_steps
-            else min(
-                max(self._steps_budget_s * _WARM_UP_SHARE, _LEAST_WARM_UP_S), _LONGEST_WARM_UP_S
-            ),
+        share_s = max(self._steps_budget_s * _WARM_UP_SHARE, _LEAST_WARM_UP_S)
+        hangs_after_s = max(self._budget_s, _FIRST_MAY_TAKE_S)
+        seconds = None if self._asked_steps else min(share_s, _LONGEST_WARM_UP_S)
+        warm_up = self._measure(
+            Trial(WARM_UP), Limits(self._asked_steps, hangs_after_s, seconds=seconds)
         )
-        warm_up = self._measure(Trial(WARM_UP), first)
         if warm_up.outcome in _BROKEN:
             raise self._cannot(warm_up)
         self.found.trial_steps = self._asked_steps or steps_of_trials(warm_up, self._steps_budget_s)
-        base = self._measure(baseline())
+        # It has a limit as later ones have, so that it is watched at the same cost.
+        grace_s = hangs_after_s + _LEAST_GRACE_S
+        limits = Limits(self.found.trial_steps, grace_s, seconds=hangs_after_s)
+        base = self._measure(baseline(), limits)
         if not base.is_ok:
             raise self._cannot(base)
         return base
@@ -334,32 +339,38 @@ class Search:
             try:
                 self._measure(baseline(), is_last=True)
             except _Ended as end:
-                self.found.ended_by = end.why
+                if end.why == INTERRUPTED:
+                    self.found.ended_by = INTERRUPTED
 
     def _measure(
         self, trial: Trial, limits: Limits | None = None, *, is_last: bool = False
     ) -> Measured:
         left_s = self._budget_s - self.found.spent_s()
-        is_first = len(self.found.runs) < 2
-        # The last baseline has its time set aside.
-        if not is_first and not is_last and left_s < 2 * self._usual_s:
-            raise _Ended(BUDGET)
+        if limits is None:
+            # The last baseline has its time set aside.
+            if left_s < self._usual_s * (_LEAST_OF_BASELINE if is_last else 2.0):
+                raise _Ended(BUDGET)
+            limits = self._limits(trial, left_s if is_last else left_s - self._usual_s)
         number = len(self.found.of(trial.name)) + 1
         self._say(trial, None)
-        measured = self._runner.run(trial, number, limits or self._limits(trial))
+        measured = self._runner.run(trial, number, limits)
+        if was_in_vain(measured, limits):
+            told = f"the budget was over after {measured.steps} of its steps"
+            measured = replace(measured, outcome=CUT_SHORT, detail=told)
         self.found.runs.append(measured)
         self._since_baseline = 0 if trial.name == BASELINE else self._since_baseline + 1
-        if measured.is_ok:
-            # The warm-up is as long as it is: the first baseline tells what trials take.
-            before_s = 0.0 if is_first else self._usual_s
-            self._usual_s = max(before_s, measured.seconds)
+        if trial.name == BASELINE and measured.is_ok:
+            self._usual_s = max(self._usual_s, measured.seconds)
         self._say(trial, measured)
         self._keep(self.found)
         if measured.outcome == INTERRUPTED:
             raise _Ended(INTERRUPTED)
+        if measured.outcome == CUT_SHORT:
+            raise _Ended(BUDGET)
         return measured
 
-    def _limits(self, trial: Trial) -> Limits:
+    def _limits(self, trial: Trial, left_s: float) -> Limits:
+        """Returns how long a trial may take, of the time that the budget leaves it."""
         steps = self.found.trial_steps
         if trial.data == "free" and steps is not None:
             plan = self.found.plan
@@ -367,8 +378,14 @@ class Search:
             steps += math.ceil(_BEFORE_FREE_BATCHES * max(steps_per_batch, 1.0))
         if trial.data == "alone":
             steps = max(steps or 0, _FEWEST_STEPS) + _BEFORE_FREE_BATCHES
-        seconds = max(self._usual_s * _HANGS_AFTER_TIMES, _HANGS_AFTER_S)
-        return Limits(steps, killed_after_s=seconds)
+        slow_s = max(self._usual_s * _SLOW_TIMES, _SLOW_FROM_S)
+        seconds = min(left_s, slow_s)
+        return Limits(
+            steps,
+            killed_after_s=seconds + max(self._usual_s, _LEAST_GRACE_S),
+            seconds=seconds,
+            is_of_budget=left_s < slow_s,
+        )
 
     def _expect(self, names: Sequence[str]) -> None:
         self._waiting = list(names)

@@ -170,10 +170,38 @@ def test_what_cannot_be_gone_on_with_is_said(
     assert said in complaint(capsys, "--resume", "t")
 
 
+def test_what_the_budget_cut_short_is_made_again(
+    planted: list[str], capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = tune.ScriptRunner
+
+    class Cutting(runner):  # type: ignore[misc, valid-type]
+        def run(self, trial: Trial, number: int, limits: Limits) -> Measured:
+            found = super().run(trial, number, limits)
+            if not (trial.overrides and limits.is_of_budget):
+                return found
+            return replace(found, outcome=TOO_FEW_STEPS, pace=None, was_cut=True)
+
+    monkeypatch.setattr(tune, "ScriptRunner", Cutting)
+    begun = told(capsys, "-o", "t", "--budget", "30s", "--trial-steps", "100", "train.py")
+    assert begun["trials"][-1]["outcome"] == "cut short"
+    assert begun["trials"][0]["outcome"] == "ok"
+    assert begun["tuning"]["ended_by"] == "budget"
+    name = begun["trials"][-1]["name"]
+    assert planted.count(name) == 1
+    Path("t/trials", name).rmdir()  # as the real runner begins by doing
+    ended = told(capsys, "--resume", "t", "--budget", "10m")
+    assert planted.count(name) > 1
+    assert {row["outcome"] for row in ended["trials"]} == {"ok"}
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--trial-steps", "90"], "--trial-steps 90 beside --resume: its trials were begun with 80"),
+        (
+            ["--trial-steps", "90"],
+            "--trial-steps 90 beside --resume: its trials were begun with",
+        ),
         (["--interval", "2s"], "--interval 2 beside --resume: its trials were begun with 0.5"),
         (["-o", "elsewhere"], "-o elsewhere beside --resume: it goes on in t"),
     ],
