@@ -12,17 +12,24 @@ from typing import Any
 import pytest
 from support.styles import without_compiler
 
+from trainprof.analysis.saved_summary import saved_summary
+from trainprof.analysis.summarize import case_of
+from trainprof.analysis.trial_notes import read_trial_notes
 from trainprof.analysis.tuning import (
     BASELINE,
     BUDGET,
     CEILING,
     FAILED,
     LOADER_ALONE,
+    OK,
     OUT_OF_MEMORY,
     TIMED_OUT,
 )
+from trainprof.experiments.candidates import plan
+from trainprof.experiments.found import Found
+from trainprof.experiments.results import summary_of_tune
 from trainprof.experiments.runner import Script, ScriptRunner
-from trainprof.experiments.trial import Limits, Trial
+from trainprof.experiments.trial import Limits, Trial, baseline
 from trainprof.record.run_directory import RunDirectory
 
 # A batch sleeps for 30 ms in the loader, training for 10: workers can hide nearly all of it.
@@ -101,6 +108,69 @@ def test_what_would_help_is_measured_and_files_stay_as_they_are(tmp_path: Path) 
     assert (work / "model.pt").read_bytes() == b"mine"
     assert sorted(path.name for path in work.iterdir()) == ["model.pt", "train.py", "tune"]
     assert not list((work / "tune").glob("trials/*/scratch"))
+
+
+# Two loaders asked in turn in every step, 24 and 12 ms a batch, and 6 ms of training.
+ZIPPED = without_compiler("""
+import time
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+
+class Slow(Dataset):
+    def __init__(self, seconds):
+        self.seconds = seconds
+
+    def __len__(self):
+        return 80
+
+    def __getitem__(self, index):
+        time.sleep(self.seconds)
+        return torch.ones(4)
+
+
+torch.set_num_threads(1)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+labelled = DataLoader(Slow(0.024), batch_size=None)
+unlabelled = DataLoader(Slow(0.012), batch_size=None)
+for one, other in zip(labelled, unlabelled):
+    optimizer.zero_grad()
+    (model(one).sum() + model(other).sum()).backward()
+    optimizer.step()
+    time.sleep(0.006)
+""")
+
+
+def test_two_loaders_that_are_both_waited_for_are_both_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.py").write_text(ZIPPED)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    directory = RunDirectory(tmp_path / "tune")
+    runner = ScriptRunner(Script(("train.py",)), directory, interval_s=0.5)
+    limits = Limits(steps=50, killed_after_s=120.0)
+    base = runner.run(baseline(), 1, limits)
+    run = RunDirectory(directory.path / base.directory)
+    case, summary = case_of(run), saved_summary(run)
+    assert case is not None
+    assert summary is not None
+    planned = plan(case)
+    first = planned.candidates[0]
+    lines = ("train.py:22", "train.py:23")
+    assert first.sites == lines
+    changed = runner.run(first.trial(), 1, limits)
+    assert (changed.outcome, changed.refused) == (OK, {})
+    trial = RunDirectory(directory.path / changed.directory)
+    workers = first.overrides["num_workers"]
+    assert min(workers.values()) >= 1
+    assert read_trial_notes(trial).applied["num_workers"] == workers
+    found = Found([base, changed], planned, best=first.trial())
+    told = summary_of_tune(summary, found, name="tune", directory="tune", budget_s=60.0)
+    assert told.recommended is not None
+    assert told.recommended.speedup.mid > 1.5
+    assert [one.split(": ")[0] for one in told.recommended.change] == list(lines)
 
 
 @pytest.mark.parametrize(

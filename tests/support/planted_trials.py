@@ -12,7 +12,8 @@ from trainprof.analysis.speedup import Pace
 from trainprof.analysis.steady import MIN_STEADY_STEPS
 from trainprof.analysis.step_noise import Floats
 from trainprof.analysis.tuning import FAILED, INTERRUPTED, OK, TIMED_OUT, TOO_FEW_STEPS
-from trainprof.experiments.candidates import Candidate, Plan
+from trainprof.experiments.candidate import Candidate
+from trainprof.experiments.candidates import Plan
 from trainprof.experiments.trial import WARM_UP, Limits, Measured, Trial
 
 
@@ -107,7 +108,7 @@ def plan_of(*candidates: Candidate, sites: tuple[str, ...] = ("train.py:9",)) ->
 
 
 def workers(count: int, low: float = 1.5, high: float = 2.5) -> Candidate:
-    return Candidate("workers", {"num_workers": count}, (low, high))
+    return Candidate("workers", {"num_workers": count}, (low, high), sites=("train.py:9",))
 
 
 def threads(count: int) -> Candidate:

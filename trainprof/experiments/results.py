@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from trainprof.analysis.tuning import (
 )
 from trainprof.experiments.cold_cache import cold_runs
 from trainprof.experiments.found import Found
-from trainprof.experiments.trial import LOADER_ARGUMENTS, WARM_UP, Measured, Trial
+from trainprof.experiments.trial import WARM_UP, Measured, Trial
 
 # Losses that differ by less are the same: sums are not always added up in one order.
 _SAME_LOSS: Final = 1e-6
@@ -204,39 +204,33 @@ def recommended_of(
     found: Found, rows: Sequence[TrialSummary], base: RunSummary
 ) -> Recommended | None:
     """Returns the setting to take, None where none was visibly faster."""
-    if found.best is None or found.plan is None:
+    if found.best is None:
         return None
     row = next(one for one in rows if one.name == found.best.name)
     if row.speedup is None:
         return None
-    loaders: dict[str, Any] = {
-        name: row.overrides[name] for name in LOADER_ARGUMENTS if name in row.overrides
-    }
     return Recommended(
         overrides=row.overrides,
         speedup=row.speedup,
         name=row.name,
-        sites=list(found.plan.sites) if loaders else [],
-        change=_change(found, base, loaders, row.overrides),
+        sites=list(found.best.sites) if found.best.loader_arguments() else [],
+        change=_change(found.best, base),
         cautions=row.cautions,
     )
 
 
-def _change(
-    found: Found, base: RunSummary, loaders: Mapping[str, Any], overrides: Mapping[str, Any]
-) -> list[str]:
+def _change(trial: Trial, base: RunSummary) -> list[str]:
     lines = []
-    sites = found.plan.sites if found.plan is not None else ()
-    if loaders:
-        kinds = {loader.site: loader.kind for loader in base.loaders}
-        for site in sites:
-            kind = kinds.get(site, "DataLoader")
-            lines.append(f"{site}: {kind}(..., {arguments(dict(loaders))})")
-    if loaders.get("pin_memory"):
+    kinds = {loader.site: loader.kind for loader in base.loaders}
+    for site in trial.sites:
+        changed = trial.arguments_at(site)
+        if changed:
+            lines.append(f"{site}: {kinds.get(site, 'DataLoader')}(..., {arguments(changed)})")
+    if trial.overrides.get("pin_memory"):
         lines.append("copies of its batches: .to(device, non_blocking=True)")
     for name, code in _SETTINGS.items():
-        if name in overrides:
-            lines.append(code.format(repr(overrides[name])))
+        if name in trial.overrides:
+            lines.append(code.format(repr(trial.overrides[name])))
     return lines
 
 

@@ -27,8 +27,10 @@ from trainprof.analysis.tuning import (
     OUT_OF_MEMORY,
     TIMED_OUT,
 )
-from trainprof.experiments.candidates import Candidate, Plan, together, trial_of
+from trainprof.experiments.candidate import Candidate, together
+from trainprof.experiments.candidates import Plan
 from trainprof.experiments.found import Found, Progress
+from trainprof.experiments.loader_candidates import PREFETCHING, WORKERS
 from trainprof.experiments.trial import (
     WARM_UP,
     Limits,
@@ -39,6 +41,7 @@ from trainprof.experiments.trial import (
     ceiling,
     loader_alone,
     was_in_vain,
+    workers_of,
 )
 from trainprof.record.errors import TrainprofError
 
@@ -65,7 +68,7 @@ _BEFORE_FREE_BATCHES: Final = 80
 _MOST_REPEATS: Final = 4
 _REPEATED_AT_MOST: Final = 3
 # Changes that are of no use where batches that cost nothing are of none.
-_OF_LOADING: Final = frozenset({"workers", "prefetching"})
+_OF_LOADING: Final = frozenset({WORKERS, PREFETCHING})
 # Where the interval of free data reaches beyond, noise may hide what loading costs.
 _MAY_BE_CHANCE: Final = 0.1
 _BROKEN: Final = frozenset({FAILED, TIMED_OUT, OUT_OF_MEMORY})
@@ -206,7 +209,7 @@ class Search:
                     plan, "no change of loading is tried: free data is no faster"
                 )
                 continue
-            self._try(candidate, plan)
+            self._try(candidate)
         self._expect([])
 
     def _put_together(self, plan: Plan) -> None:
@@ -222,9 +225,9 @@ class Search:
             tried = self._variants(taken, plan)
             self._expect([together([*variant, candidate]).name for variant in tried])
             for variant in tried:
-                self._try(together([*variant, candidate]), plan)
-            before = self._speed(_as_one(taken), plan) or 1.0
-            speeds = [self._speed(together([*one, candidate]), plan) or 0.0 for one in tried]
+                self._try(together([*variant, candidate]))
+            before = self._speed(together(taken)) or 1.0
+            speeds = [self._speed(together([*one, candidate])) or 0.0 for one in tried]
             if max(speeds) > before * (1 + LEAST_GAIN):
                 near = [k for k, x in enumerate(speeds) if x * (1 + LEAST_GAIN) >= max(speeds)]
                 taken = [*tried[near[0]], candidate]
@@ -237,10 +240,10 @@ class Search:
         """
         found = [taken]
         for index, one in enumerate(taken):
-            speed = self._speed(one, plan) or 0.0
+            speed = self._speed(one) or 0.0
             for other in plan.candidates:
-                near = (self._speed(other, plan) or 0.0) * (1 + LEAST_GAIN) >= speed
-                if other.subject == one.subject == "workers" and other is not one and near:
+                near = (self._speed(other) or 0.0) * (1 + LEAST_GAIN) >= speed
+                if other.subject == one.subject == WORKERS and other is not one and near:
                     found.append([*taken[:index], other, *taken[index + 1 :]])
         return found
 
@@ -248,7 +251,7 @@ class Search:
         """Returns of each subject the change that was fastest, where that was visible."""
         best: dict[str, tuple[float, Candidate]] = {}
         for candidate in plan.candidates:
-            found = self.found.speedup(trial_of(candidate, plan))
+            found = self.found.speedup(candidate.trial())
             if found is None or found.mid is None or found.mid < 1 + LEAST_GAIN:
                 continue
             if found.verdict != FASTER and found.verdict != UNKNOWN:
@@ -293,12 +296,12 @@ class Search:
             return width <= max(gain, LEAST_GAIN)
         return speed.high < 1 + LEAST_GAIN
 
-    def _try(self, candidate: Candidate, plan: Plan) -> None:
+    def _try(self, candidate: Candidate) -> None:
         if self._since_baseline >= _SINGLES_PER_BASELINE:
             self._measure(baseline())
         self.found.predicted[candidate.name] = candidate.predicted
         self.found.cautions[candidate.name] = candidate.cautions
-        self._measure(trial_of(candidate, plan))
+        self._measure(candidate.trial())
 
     def _data_is_free_enough(self, plan: Plan) -> bool:
         """Whether even batches that cost nothing are no faster: then no loader setting can be."""
@@ -307,8 +310,8 @@ class Search:
             return False
         return found.mid < 1 + LEAST_GAIN / 2 and found.high < 1 + _MAY_BE_CHANCE
 
-    def _speed(self, candidate: Candidate, plan: Plan) -> float | None:
-        found = self.found.speedup(trial_of(candidate, plan))
+    def _speed(self, candidate: Candidate) -> float | None:
+        found = self.found.speedup(candidate.trial())
         return None if found is None else found.mid
 
     def _best(self) -> Trial | None:
@@ -420,12 +423,8 @@ def _ceiling(plan: Plan) -> Trial:
     return ceiling(plan.free_sites or plan.sites, plan.pass_batches)
 
 
-def _as_one(candidates: list[Candidate]) -> Candidate:
-    return together(candidates) if len(candidates) > 1 else candidates[0]
-
-
 def _size(trial: Trial) -> tuple[int, int]:
-    return len(trial.overrides), int(trial.overrides.get("num_workers", 0))
+    return len(trial.overrides), workers_of(trial.overrides)
 
 
 def _without(plan: Plan, note: str) -> Plan:

@@ -28,7 +28,8 @@ class Trial:
 
     Attributes:
         name: For people, files and the summary.
-        overrides: DataLoader arguments, torch_threads, fused, ...
+        overrides: DataLoader arguments, torch_threads, fused, ... The value of an argument is for
+            all loaders of `sites`, or a mapping from line to value.
         data: As TrialOptions has it.
         sites: The lines that build the loaders that overrides and data are for.
         pass_batches: As TrialOptions has it.
@@ -45,14 +46,35 @@ class Trial:
     def loader_arguments(self) -> dict[str, Any]:
         return {name: self.overrides[name] for name in LOADER_ARGUMENTS if name in self.overrides}
 
+    def arguments_at(self, site: str) -> dict[str, Any]:
+        """Returns the arguments of the loaders that a line builds."""
+        return {
+            name: value[site] if isinstance(value, Mapping) else value
+            for name, value in self.loader_arguments().items()
+            if not isinstance(value, Mapping) or site in value
+        }
+
     def settings(self) -> dict[str, Any]:
         """Returns the overrides that are no arguments of loaders."""
         return {k: value for k, value in self.overrides.items() if k not in LOADER_ARGUMENTS}
 
 
 def name_of(overrides: Mapping[str, Any]) -> str:
-    """Returns "num_workers=4,pin_memory=True"."""
-    return ",".join(f"{name}={value}" for name, value in overrides.items()) or BASELINE
+    """Returns "num_workers=4,pin_memory=True"; "num_workers=4+2" of two loaders."""
+    return ",".join(f"{name}={_told(value)}" for name, value in overrides.items()) or BASELINE
+
+
+def _told(value: Any) -> str:
+    if not isinstance(value, Mapping):
+        return str(value)
+    values = list(value.values())
+    return "True" if all(one is True for one in values) else "+".join(map(str, values))
+
+
+def workers_of(overrides: Mapping[str, Any]) -> int:
+    """Returns how many workers are asked for, of all loaders together."""
+    asked = overrides.get("num_workers", 0)
+    return sum(asked.values()) if isinstance(asked, Mapping) else int(asked)
 
 
 def baseline() -> Trial:

@@ -34,7 +34,8 @@ class TrialOptions:
     """What a trial of `tune` changes in the script that it runs.
 
     Attributes:
-        loaders: DataLoader arguments in place of the script's own, by name.
+        loaders: DataLoader arguments in place of the script's own, by name: a value for all of
+            `sites`, or a mapping from line to value.
         sites: The lines, as `file.py:84`, that built the loaders that `loaders` and `data` are for.
         data: "real"; "free": after some real batches copies of them, at no cost; "alone": the
             batches of the first pass are drawn without any training, and the run ends.

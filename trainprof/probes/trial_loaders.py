@@ -33,11 +33,18 @@ class LoaderOverridesProbe:
     name = "trial_loaders"
 
     def __init__(self, sites: TrialSites, asked: Mapping[str, Any], notes: TrialNotes) -> None:
+        """
+        Args:
+            sites: Of the loaders to change.
+            asked: Arguments by name; a value that is a mapping has those of each site.
+            notes: Of the trial.
+        """
         self._sites, self._asked, self._notes = sites, asked, notes
         self._done: dict[int, None] = {}
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._torch, self._session = torch, session
+        self._notes.at_end.append(self._tell_the_rest)
         dataloader = sys.modules.get("torch.utils.data.dataloader")
         base = getattr(dataloader, "DataLoader", None)
         if base is None:
@@ -81,7 +88,8 @@ class LoaderOverridesProbe:
         site = self._sites.site_of(self._session, loader, frame)
         if site is None:
             return
-        values, refused = together(self._asked, loader)
+        asked = arguments_at(site, self._asked)
+        values, refused = together(asked, loader)
         if values.get("pin_memory") and not _has_accelerator(self._torch):
             del values["pin_memory"]
             refused["pin_memory"] = "there is no accelerator to pin memory for"
@@ -89,12 +97,27 @@ class LoaderOverridesProbe:
         if why_not is None:
             why_not = _set_all(loader, values)
         if why_not is not None:
-            refused = dict.fromkeys(self._asked, why_not)
+            refused = dict.fromkeys(asked, why_not)
         for name, why in refused.items():
             self._notes.refuse(name, f"{site}: {why}")
-        for name in self._asked:
+        for name in asked:
             if name not in refused:
                 self._notes.apply(name, self._asked[name])
+
+    def _tell_the_rest(self) -> None:
+        """Refuses what was asked for lines that the run never came to."""
+        for site in self._sites.left_out():
+            for name in arguments_at(site, self._asked):
+                self._notes.refuse(name, f"{site}: no loader that was built there was iterated")
+
+
+def arguments_at(site: str, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what is asked for the loaders of one line."""
+    return {
+        name: value[site] if isinstance(value, Mapping) else value
+        for name, value in asked.items()
+        if not isinstance(value, Mapping) or site in value
+    }
 
 
 def together(asked: Mapping[str, Any], loader: Any) -> tuple[dict[str, Any], dict[str, str]]:

@@ -154,6 +154,7 @@ def remarks(summary: RunSummary) -> list[tuple[str, str]]:
     alone = rows.get(LOADER_ALONE)
     if alone is not None and alone.speedup is not None and alone.speedup.is_telling:
         found.append(("Loader", _alone_words(alone.speedup)))
+    found += [("Loaders", sentence) for sentence in _loader_words(summary.trials)]
     tuning = summary.tuning
     if tuning is None:
         return found
@@ -184,6 +185,17 @@ def remarks(summary: RunSummary) -> list[tuple[str, str]]:
     if tuning.unfinished:
         found.append(("Not tried", ", ".join(tuning.unfinished)))
     return found
+
+
+def _loader_words(rows: Sequence[TrialSummary]) -> list[str]:
+    """Says which loaders the numbers of a trial are of, where it changes several."""
+    by_line = [
+        list(row.overrides["num_workers"])
+        for row in rows
+        if isinstance(row.overrides.get("num_workers"), dict)
+    ]
+    told = dict.fromkeys(", ".join(lines) for lines in by_line)
+    return [f"the numbers of workers are, in this order, those of {lines}" for lines in told]
 
 
 def _losses(row: TrialSummary) -> list[tuple[str, str]]:

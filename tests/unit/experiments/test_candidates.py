@@ -10,7 +10,9 @@ from support.cases import Planted, case_of
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.torch_settings import LoopedOptimizer, TorchSettings
 from trainprof.analysis.tuning import BY_LOOP
-from trainprof.experiments.candidates import Plan, plan, together, trial_of
+from trainprof.experiments.candidate import together
+from trainprof.experiments.candidates import Plan, plan
+from trainprof.experiments.loader_candidates import WORKERS
 
 HEALTHY = Planted(workers=4, fetch_s=0.01, compute_s=0.02)
 
@@ -51,11 +53,100 @@ def test_all_loaders_that_are_waited_for_become_free() -> None:
     assert alone.free_sites == ("train.py:41",)
     assert both.free_sites == ("train.py:41", "train.py:50")
     assert both.sites == ("train.py:41",)
-    # Steps that wait for neither say nothing of one that waits for the other.
-    assert plan(replace(case, feeding=[fed, second]), free_step_s=0.001).candidates == (
-        plan(replace(case, feeding=[fed, second])).candidates
-    )
     assert both.ceiling[0] > alone.ceiling[0]
+
+
+def with_steps(case: Case, *, iterations: int, training_s: float) -> Case:
+    """Returns a case of 200 steps."""
+    training = replace(case.summary.training, iterations=iterations, steps=200)
+    return replace(
+        case,
+        summary=replace(case.summary, training=training),
+        training_s=training_s,
+        feeding=[replace(fed, training_s=training_s) for fed in case.feeding],
+    )
+
+
+def zipped(one_s: float, other_s: float, compute_s: float = 0.01, **second: object) -> Case:
+    """Each step takes a batch of both, that are made one after the other without workers."""
+    one = Planted(workers=0, fetch_s=one_s, compute_s=compute_s + other_s)
+    other = Planted(workers=0, fetch_s=other_s, compute_s=compute_s + one_s)
+    other.loader = replace(other.loader, id=1, **({"site": "train.py:50"} | second))
+    step_s = one_s + other_s + compute_s
+    return with_steps(case_of(one, other), iterations=200, training_s=200 * step_s)
+
+
+def test_of_two_loaders_in_every_step_each_gets_the_workers_that_it_needs() -> None:
+    """30 ms and 15 ms of loading one after the other, 10 ms of training: 55 ms become 10."""
+    found = plan(zipped(0.03, 0.015))
+    first = found.candidates[0]
+    assert first.sites == ("train.py:41", "train.py:50")
+    workers = first.overrides["num_workers"]
+    assert list(workers) == ["train.py:41", "train.py:50"]
+    assert workers["train.py:41"] > workers["train.py:50"] >= 2
+    assert first.overrides["persistent_workers"] is True
+    assert first.name == "num_workers=3+2,persistent_workers=True"
+    assert first.predicted is not None
+    low, high = first.predicted
+    assert low < 5.5 < high < 1.6 * low
+    trial = first.trial()
+    assert trial.arguments_at("train.py:50") == {"num_workers": 2, "persistent_workers": True}
+    assert len({one.name for one in found.candidates}) == len(found.candidates)
+
+
+def test_steps_that_wait_for_neither_tell_how_fast_both_together_make_them() -> None:
+    """Computing of 10 ms takes 6 once nothing is waited for."""
+    first = plan(zipped(0.03, 0.015), free_step_s=0.006).candidates[0]
+    assert first.predicted is not None
+    assert first.predicted[0] < 55 / 6 < first.predicted[1]
+    # One of them cannot be changed: it is waited for all the same.
+    case = zipped(0.03, 0.015, is_iterable=True)
+    one = plan(case, free_step_s=0.006).candidates[0]
+    assert (one.sites, one.overrides["num_workers"]) == (("train.py:41",), 2)
+    assert one.predicted is not None
+    # Waits of 15 ms of 45 remain, and with them a third of what they slow computing by.
+    assert one.predicted[0] < 55 / (15 + 6 + 4 / 3) < one.predicted[1]
+
+
+def test_loaders_that_take_turns_are_each_as_fast_as_they_are() -> None:
+    """A pass of 40 ms steps, then one of 25 ms: both become 10 ms."""
+    one = Planted(workers=0, fetch_s=0.03, compute_s=0.01)
+    other = Planted(workers=0, fetch_s=0.015, compute_s=0.01)
+    other.loader = replace(other.loader, id=1, site="train.py:50")
+    case = with_steps(case_of(one, other), iterations=400, training_s=200 * 0.065)
+    first = plan(case).candidates[0]
+    assert first.sites == ("train.py:41", "train.py:50")
+    assert first.predicted is not None
+    assert first.predicted[0] < 65 / 20 < first.predicted[1]
+
+
+def test_a_loader_that_is_not_waited_for_is_left_as_it_is() -> None:
+    first = plan(zipped(0.03, 0.0002)).candidates[0]
+    assert first.sites == ("train.py:41",)
+    assert isinstance(first.overrides["num_workers"], int)
+
+
+def test_loaders_of_one_line_get_the_same() -> None:
+    first = plan(zipped(0.03, 0.015, site="train.py:41")).candidates[0]
+    assert first.sites == ("train.py:41",)
+    assert first.overrides["num_workers"] == 3
+
+
+def test_workers_of_several_loaders_share_the_cores() -> None:
+    """Two loaders that compute, 30 ms a batch each: two cores carry one worker of each."""
+    parts = {"running": 1.0, "cores": 2.0}
+    one = Planted(workers=0, fetch_s=0.03, compute_s=0.04, **parts)
+    other = Planted(workers=0, fetch_s=0.03, compute_s=0.04, **parts)
+    other.loader = replace(other.loader, id=1, site="train.py:50")
+    case = with_steps(case_of(one, other), iterations=200, training_s=200 * 0.07)
+    workers = [
+        one.overrides["num_workers"] for one in plan(case).candidates if one.subject == WORKERS
+    ]
+    assert workers == [{"train.py:41": 1, "train.py:50": 1}]
+    first = plan(case).candidates[0]
+    assert first.predicted is not None
+    # 70 ms of work a step on two cores.
+    assert first.predicted[0] < 2.0 < first.predicted[1] < 3.0
 
 
 def test_the_loader_alone_is_forecast_by_its_fetches() -> None:
@@ -114,8 +205,8 @@ def test_several_changes_together_promise_no_more_than_each_in_turn() -> None:
     assert other.predicted is not None
     assert both.predicted[1] == pytest.approx(one.predicted[1] * other.predicted[1])
     assert both.name == f"{one.name},fused=True"
-    assert trial_of(both, found).settings() == {"fused": True}
-    assert "fused" not in trial_of(both, found).loader_arguments()
+    assert both.trial().settings() == {"fused": True}
+    assert "fused" not in both.trial().loader_arguments()
 
 
 def test_an_optimizer_that_takes_all_at_once_is_left_as_it_is() -> None:

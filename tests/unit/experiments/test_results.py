@@ -17,6 +17,7 @@ from trainprof.analysis.tuning import (
     OK,
     OUT_OF_MEMORY,
 )
+from trainprof.experiments.candidate import Candidate
 from trainprof.experiments.found import Found
 from trainprof.experiments.results import summary_of_tune, trials_of
 from trainprof.experiments.search import Search
@@ -45,6 +46,23 @@ def test_the_recommended_setting_is_the_change_to_make() -> None:
     assert summary.recommended.change == ["train.py:9: DataLoader(..., num_workers=2)"]
     assert summary.recommended.speedup.low < 2.0 < summary.recommended.speedup.high
     assert summary.tuning.ended_by == FINISHED
+    assert from_jsonable(to_jsonable(summary)) == summary
+
+
+def test_the_change_of_several_loaders_is_told_line_by_line():
+    two = Candidate(
+        "workers",
+        {"num_workers": {"train.py:9": 3, "data.py:5": 2}, "persistent_workers": True},
+        (1.5, 2.5),
+        sites=("train.py:9", "data.py:5"),
+    )
+    summary = summary_of(found_with(Planted(twice), two))
+    assert summary.recommended.name == "num_workers=3+2,persistent_workers=True"
+    assert summary.recommended.sites == ["train.py:9", "data.py:5"]
+    assert summary.recommended.change == [
+        "train.py:9: DataLoader(..., num_workers=3, persistent_workers=True)",
+        "data.py:5: DataLoader(..., num_workers=2, persistent_workers=True)",
+    ]
     assert from_jsonable(to_jsonable(summary)) == summary
 
 

@@ -100,6 +100,30 @@ def test_a_loader_is_changed_as_it_is_first_iterated(recorder: Recorder) -> None
     assert (told(recorder)["refused"], faults(recorder)) == ({}, [])
 
 
+def test_loaders_of_several_lines_get_what_is_asked_for_theirs(recorder: Recorder) -> None:
+    there = site_in(made_elsewhere)
+    asked = {"num_workers": {HERE: 2, there: 1}, "persistent_workers": {there: True}}
+    start_trial(recorder, loaders=asked, sites=(HERE, there))
+    loader, other = made(), made_elsewhere()
+    assert len(list(loader)) == len(list(other)) == 3
+    assert (loader.num_workers, loader.persistent_workers) == (2, False)
+    assert (other.num_workers, other.persistent_workers) == (1, True)
+    end_of_process(recorder)
+    assert told(recorder)["applied"] == asked
+    assert (told(recorder)["refused"], faults(recorder)) == ({}, [])
+
+
+def test_a_line_of_several_that_the_run_never_came_to_is_said(recorder: Recorder) -> None:
+    there = site_in(made_elsewhere)
+    asked = {"num_workers": {HERE: 1, there: 1}, "persistent_workers": {HERE: True}}
+    start_trial(recorder, loaders=asked, sites=(HERE, there))
+    list(made())
+    end_of_process(recorder)
+    refused = told(recorder)["refused"]
+    assert list(refused) == ["num_workers"]
+    assert refused["num_workers"].startswith(there)
+
+
 def test_without_lines_no_loader_is_changed_and_that_is_said(recorder: Recorder) -> None:
     start_trial(recorder, loaders={"num_workers": 1})
     loader = made()

@@ -71,6 +71,21 @@ def of_setting(case: Case, fed: LoaderCase, setting: Setting, found: Prediction)
     return _as_a_device_lets(case, gain)
 
 
+def of_faster_steps(case: Case, speedup: Interval, wait_share: float) -> Interval:
+    """Returns what training's steps gain of what the pipeline model says of them.
+
+    Args:
+        case: The run.
+        speedup: By the model.
+        wait_share: Of training, that goes.
+    """
+    high = _with_faster_rest(case, speedup.high, wait_share)
+    if not case.is_on_device:
+        return replace(speedup, high=high)
+    most = outside_steps(case, case.idle_s("loader_s") or 0.0).likely
+    return Interval(*(min(one, most) for one in (speedup.low, speedup.mid, high)))
+
+
 def of_inputs(case: Case, fed: LoaderCase, changed: PipelineInputs) -> Gain | None:
     """Returns what a loader would give at most if its recorded series were others.
 

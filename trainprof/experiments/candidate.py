@@ -1,0 +1,72 @@
+"""A change that is worth trying."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trainprof.analysis.tuning import BY_LOOP, BY_STEPS
+from trainprof.experiments.trial import Trial, name_of
+
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One change to try.
+
+    Attributes:
+        subject: What it is about: of several candidates about one thing one can be taken.
+        overrides, sites: As the trial has them.
+        predicted: How many times as fast it will be, by the model; None where none applies.
+        measured_by: As TrialSummary has it.
+        cautions: What it alters, or needs.
+    """
+
+    subject: str
+    overrides: Mapping[str, Any]
+    predicted: Interval | None
+    measured_by: str = BY_STEPS
+    cautions: tuple[str, ...] = ()
+    sites: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return name_of(self.overrides)
+
+    def promise(self) -> float:
+        """Returns by what candidates are ordered: those of which nothing is known come last."""
+        return self.predicted[1] if self.predicted is not None else 1.0
+
+    def trial(self) -> Trial:
+        return Trial(self.name, self.overrides, sites=self.sites, measured_by=self.measured_by)
+
+
+def together(candidates: Sequence[Candidate]) -> Candidate:
+    """Returns several changes as one; what each gives at most is multiplied.
+
+    Args:
+        candidates: Of different subjects, one or more.
+    """
+    if len(candidates) == 1:
+        return candidates[0]
+    overrides = dict(itertools.chain.from_iterable(x.overrides.items() for x in candidates))
+    known = [one.predicted for one in candidates if one.predicted is not None]
+    by_loop = any(one.measured_by == BY_LOOP for one in candidates)
+    return Candidate(
+        subject="+".join(one.subject for one in candidates),
+        overrides=overrides,
+        predicted=(
+            # One change may take away what another would have given.
+            max(low for low, _ in known),
+            math.prod(high for _, high in known),
+        )
+        if len(known) == len(candidates)
+        else None,
+        measured_by=BY_LOOP if by_loop else BY_STEPS,
+        cautions=tuple(dict.fromkeys(c for one in candidates for c in one.cautions)),
+        sites=tuple(dict.fromkeys(site for one in candidates for site in one.sites)),
+    )

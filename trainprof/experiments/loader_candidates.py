@@ -1,0 +1,250 @@
+"""Which settings of loaders are worth trying: of all that training waits for, in one trial."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from trainprof.analysis.diagnosis.case import Case, LoaderCase
+from trainprof.analysis.diagnosis.gains import times_without
+from trainprof.analysis.diagnosis.loader_change import cautions_of, with_workers
+from trainprof.analysis.diagnosis.waiting import TRIED_WORKERS, fewest_of, most_workers
+from trainprof.analysis.least_gain import LEAST_GAIN
+from trainprof.analysis.pipeline import Prediction, Setting
+from trainprof.analysis.tuning import BY_LOOP
+from trainprof.experiments.candidate import Candidate
+from trainprof.experiments.loader_forecast import LoaderForecast, Modelled, modelled
+
+WORKERS: Final = "workers"
+PREFETCHING: Final = "prefetching"
+# Of a training step: from which share on copies are worth changing something for.
+_TRANSFER_SHARE: Final = 0.03
+_WORKERS_TRIED_AT_MOST: Final = 2
+_MORE_PREFETCH: Final = (4, 8)
+
+
+def waited_for(case: Case) -> list[LoaderCase]:
+    """Returns the loader that costs most, and the others whose batches training waits for."""
+    return case.feeding[:1] + [x for x in case.feeding[1:] if x.wait_share >= LEAST_GAIN]
+
+
+def of_loaders(case: Case, free_step_s: float | None) -> list[Candidate]:
+    """Returns the changes of loaders that are worth trying.
+
+    Args:
+        case: The run.
+        free_step_s: What a step takes when it waits for no loader, None where it is not known.
+    """
+    waited = waited_for(case)
+    loaders = modelled(waited)
+    found: list[Candidate] = []
+    if loaders:
+        # A step that waits for none of them says nothing where the model does not know them all.
+        is_whole = len(loaders) == len(waited)
+        forecast = LoaderForecast(case, loaders, free_step_s if is_whole else None)
+        found += _of_workers(loaders, forecast)
+        found += _of_prefetch(loaders, forecast)
+    return [*found, *_of_persistence(case), *_of_pinning(case)]
+
+
+def left_out(case: Case) -> tuple[str, ...]:
+    """Returns why no workers are tried where they would change what is trained on."""
+    why = "workers are not tried: its IterableDataset has none now, and each would give all of it"
+    return tuple(
+        f"{fed.loader.site}: {why}, unless it asks get_worker_info()"
+        for fed in waited_for(case)
+        if not _keeps_multiplicity(fed)
+    )
+
+
+def _keeps_multiplicity(fed: LoaderCase) -> bool:
+    """Whether other numbers of workers give each sample as often as now."""
+    return not fed.loader.is_iterable or bool(fed.loader.num_workers)
+
+
+def _of_workers(loaders: Sequence[Modelled], forecast: LoaderForecast) -> list[Candidate]:
+    """Returns the fewest workers that do nearly as well as any, and the next more."""
+    wanted = [_fewest_workers(k, loaders, forecast) for k in range(len(loaders))]
+    found: list[Candidate] = []
+    for more in range(_WORKERS_TRIED_AT_MOST):
+        chosen = [
+            settings[min(more, len(settings) - 1)] if settings else one.inputs.setting
+            for one, settings in zip(loaders, wanted, strict=True)
+        ]
+        chosen = _alike_by_line(loaders, _on_the_cores(loaders, chosen))
+        speed = forecast.speedup(chosen)
+        changed = [
+            (one, setting)
+            for one, setting in zip(loaders, chosen, strict=True)
+            if setting != one.inputs.setting
+        ]
+        if speed is None or not changed:
+            continue
+        changes = {one.fed.loader.site: with_workers(one.fed, x) for one, x in changed}
+        cautions = [said for one, x in changed for said in cautions_of(one.fed, x.workers)]
+        candidate = Candidate(
+            WORKERS,
+            _by_line(changes),
+            (speed.low, speed.high),
+            cautions=tuple(dict.fromkeys(cautions)),
+            sites=tuple(changes),
+        )
+        if all(candidate.overrides != known.overrides for known in found):
+            found.append(candidate)
+    return found
+
+
+def _fewest_workers(
+    index: int, loaders: Sequence[Modelled], forecast: LoaderForecast
+) -> list[Setting]:
+    """Returns settings of a loader with the fewest workers that will do, and with more.
+
+    None where those that it has are as good, beside others that have as many as can help them.
+    """
+    beside = [_most(one) for one in loaders]
+    tried = _settings(loaders[index])
+    if not tried:
+        return []
+
+    def played(setting: Setting) -> Prediction:
+        return forecast.played(index, [*beside[:index], setting, *beside[index + 1 :]])
+
+    found = [played(setting) for setting in tried]
+    first = fewest_of(found)
+    if len(loaders) > 1:
+        now_s = played(loaders[index].inputs.setting).step_s.mid
+        if found[first].step_s.mid > (1 - LEAST_GAIN) * now_s:
+            return []
+    return tried[first:]
+
+
+def _settings(one: Modelled) -> list[Setting]:
+    """Returns a loader's setting with every other number of workers that may be worth trying."""
+    if not _keeps_multiplicity(one.fed):
+        return []
+    loader, now = one.fed.loader, one.fed.loader.num_workers or 0
+    # Workers that are there already stay as they are from pass to pass: one change at a time.
+    stays = bool(loader.persistent_workers) if now else loader.passes > 1
+    return [
+        replace(one.inputs.setting, workers=workers, is_persistent=stays)
+        for workers in TRIED_WORKERS
+        if workers != now and workers <= max(most_workers(one.inputs), 1)
+    ]
+
+
+def _most(one: Modelled) -> Setting:
+    """Returns a loader's setting with as many workers as may be worth trying."""
+    return max([one.inputs.setting, *_settings(one)], key=lambda setting: setting.workers)
+
+
+def _on_the_cores(loaders: Sequence[Modelled], chosen: Sequence[Setting]) -> list[Setting]:
+    """Returns the settings with fewer workers each where all of them are more than can run."""
+    most = max(max(most_workers(one.inputs), len(loaders)) for one in loaders)
+    total = sum(setting.workers for setting in chosen)
+    if total <= most or len(loaders) == 1:
+        return list(chosen)
+    return [
+        setting
+        if setting == one.inputs.setting
+        else replace(setting, workers=max(setting.workers * most // total, 1))
+        for one, setting in zip(loaders, chosen, strict=True)
+    ]
+
+
+def _alike_by_line(loaders: Sequence[Modelled], chosen: Sequence[Setting]) -> list[Setting]:
+    """Returns the settings with one for each line: what it builds cannot be told apart."""
+    by_line: dict[str, Setting] = {}
+    for one, setting in zip(loaders, chosen, strict=True):
+        known = by_line.get(one.fed.loader.site)
+        if known is None or setting.workers > known.workers:
+            by_line[one.fed.loader.site] = setting
+    return [by_line[one.fed.loader.site] for one in loaders]
+
+
+def _by_line(changes: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns overrides: of several lines the workers, and what is not alike for all, by line.
+
+    Args:
+        changes: Arguments by line.
+    """
+    if len(changes) == 1:
+        return dict(next(iter(changes.values())))
+    found: dict[str, Any] = {}
+    for name in dict.fromkeys(name for change in changes.values() for name in change):
+        by_line = {site: change[name] for site, change in changes.items() if name in change}
+        is_alike = len(by_line) == len(changes) and all(one is True for one in by_line.values())
+        found[name] = True if is_alike else by_line
+    return found
+
+
+def _of_prefetch(loaders: Sequence[Modelled], forecast: LoaderForecast) -> list[Candidate]:
+    """More batches ahead: what helps where some take far longer than others."""
+    for factor in _MORE_PREFETCH:
+        changed = [
+            one
+            for one in loaders
+            if one.fed.loader.num_workers
+            and _keeps_multiplicity(one.fed)
+            and factor > (one.fed.loader.prefetch_factor or 2)
+        ]
+        settings = [
+            replace(one.inputs.setting, prefetch=factor) if one in changed else one.inputs.setting
+            for one in loaders
+        ]
+        speed = forecast.speedup(settings) if changed else None
+        if speed is not None and speed.mid >= 1 + LEAST_GAIN:
+            return [
+                Candidate(
+                    PREFETCHING,
+                    {"prefetch_factor": factor},
+                    (speed.low, speed.high),
+                    cautions=(f"{factor} batches of each worker wait in memory",),
+                    sites=_lines([one.fed for one in changed]),
+                )
+            ]
+    return []
+
+
+def _of_persistence(case: Case) -> list[Candidate]:
+    """Workers that live on from pass to pass, or start in a shorter way."""
+    restarting = [fed for fed in case.feeding if _restart_share(case, fed) >= LEAST_GAIN]
+    if not restarting:
+        return []
+    predicted = (1.0, times_without(sum(_restart_share(case, fed) for fed in restarting)))
+    lines = _lines(restarting)
+    found = [Candidate("restarts", {"persistent_workers": True}, predicted, BY_LOOP, sites=lines)]
+    spawned = [x for x in restarting if x.loader.start_method in ("spawn", "forkserver")]
+    if spawned and not case.is_on_device:
+        overrides = {"multiprocessing_context": "fork"}
+        predicted = (1.0, times_without(sum(_restart_share(case, fed) for fed in spawned)))
+        caution = "workers are forked: a lock that a thread of yours holds then stays locked there"
+        lines = _lines(spawned)
+        found.append(
+            Candidate("start of workers", overrides, predicted, BY_LOOP, (caution,), lines)
+        )
+    return found
+
+
+def _restart_share(case: Case, fed: LoaderCase) -> float:
+    """Returns the share of training that goes to starting workers that were there before."""
+    loader = fed.loader
+    if not loader.num_workers or loader.persistent_workers or loader.passes < 2:
+        return 0.0
+    later = (loader.passes - 1) / loader.passes
+    return later * fed.starts_s / case.training_s if case.training_s > 0 else 0.0
+
+
+def _of_pinning(case: Case) -> list[Candidate]:
+    """Pinned memory for what is copied to a device."""
+    pageable = [fed for fed in case.feeding if not fed.loader.pin_memory]
+    copied_s = case.idle_s("copy_s") or 0.0
+    share = copied_s / case.training_s if case.training_s > 0 else 0.0
+    if not case.is_on_device or not pageable or share < _TRANSFER_SHARE:
+        return []
+    predicted = (1.0, times_without(share))
+    return [Candidate("pinned memory", {"pin_memory": True}, predicted, sites=_lines(pageable))]
+
+
+def _lines(feeding: Sequence[LoaderCase]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(fed.loader.site for fed in feeding))

@@ -1,0 +1,220 @@
+"""What training will be with other settings of the loaders that it waits for.
+
+Each is played through the pipeline model by itself, with what a step computes; then they are put
+together. Loaders that are asked one after the other in every step make batches at the same time:
+the slowest sets the pace. Those that take turns, pass by pass, are each as fast as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from trainprof.analysis.diagnosis.case import Case, LoaderCase
+from trainprof.analysis.diagnosis.gains import of_faster_steps
+from trainprof.analysis.pipeline import Interval, PipelineInputs, Prediction, Setting, predict
+from trainprof.analysis.pipeline_rates import Rates
+from trainprof.analysis.pipeline_scenario import running_of
+
+# Batches of loaders that take turns are so many times a training's, those of loaders side by side
+# as many times as there are loaders.
+_BY_TURNS: Final = 1.25
+# Of what a step computes: what is left of it at least without the waits for other loaders.
+_LEAST_COMPUTE: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Modelled:
+    """A loader to which the pipeline model applies.
+
+    Attributes:
+        inputs, measured: As LoaderCase has them.
+        batches: That training took of it.
+    """
+
+    fed: LoaderCase
+    inputs: PipelineInputs
+    measured: Rates
+    batches: int
+
+
+def modelled(feeding: Sequence[LoaderCase]) -> list[Modelled]:
+    """Returns the loaders to which the model applies, in the same order."""
+    return [
+        Modelled(one, one.inputs, one.measured, max(one.loader.iterations, 1))
+        for one in feeding
+        if one.inputs is not None and one.measured is not None and one.measured.step_s > 0
+    ]
+
+
+class LoaderForecast:
+    """The loaders of a run in other settings; settings are given for all of them, in their order.
+
+    Args:
+        case: The run.
+        loaders: That training waits for.
+        free_step_s: What a step takes where it waits for none of them, None where that is unknown:
+            a thread that never waits computes faster, and no recording tells by how much.
+    """
+
+    def __init__(
+        self, case: Case, loaders: Sequence[Modelled], free_step_s: float | None = None
+    ) -> None:
+        self._case, self._loaders = case, loaders
+        batches = sum(one.batches for one in loaders)
+        self._take_turns = batches <= _BY_TURNS * case.summary.training.iterations
+        self._faster = None if free_step_s is None else self._compute_left(free_step_s)
+
+    def played(self, index: int, settings: Sequence[Setting]) -> Prediction:
+        """Returns the model of one loader among the others."""
+        return predict(
+            self._inputs(index, settings, self._faster or 1.0, others=0.0), settings[index]
+        )
+
+    def speedup(self, settings: Sequence[Setting]) -> Interval | None:
+        """Returns how many times as fast training's steps will be; None where it cannot be told."""
+        kept = self._kept(settings, [0.0] * len(settings))
+        if kept is not None and len(settings) > 1 and not self._take_turns:
+            kept = self._kept(settings, self._loads(settings, kept.mid))
+        if kept is None or not 0 < kept.low <= kept.high < np.inf:
+            return None
+        found = Interval(1 / kept.high, 1 / kept.mid, 1 / kept.low)
+        if self._faster is not None:
+            return found
+        return of_faster_steps(self._case, found, sum(x.fed.wait_share for x in self._loaders))
+
+    def _compute_left(self, free_step_s: float) -> float | None:
+        """Returns what is left of the time that steps compute when they wait for nothing."""
+        training, first = self._case.summary.training, self._loaders[0]
+        if len(self._loaders) == 1:
+            batches, own_s = training.iterations, first.inputs.compute_s.mean()
+        elif self._take_turns:
+            batches = sum(one.batches for one in self._loaders)
+            all_s = sum(one.batches * one.inputs.compute_s.mean() for one in self._loaders)
+            own_s = all_s / batches
+        else:
+            batches, own_s = first.batches, self._own_compute_s(0)
+        free_s = free_step_s * training.steps
+        if not free_s > 0 or not batches * own_s > 0:
+            return None
+        return min(free_s / float(batches * own_s), 1.0)
+
+    def _waits_for_others_s(self, index: int, settings: Sequence[Setting] | None = None) -> float:
+        """Returns the waits for the other loaders for each batch of one, as recorded.
+
+        Args:
+            index: Of the one.
+            settings: Only those for loaders that have no workers in these.
+        """
+        if self._take_turns:
+            return 0.0
+        return sum(
+            other.measured.wait_s * other.batches / self._loaders[index].batches
+            for k, other in enumerate(self._loaders)
+            if k != index and (settings is None or settings[k].workers == 0)
+        )
+
+    def _own_compute_s(self, index: int) -> float:
+        """Returns what is computed for each batch of a loader, without waits for the others."""
+        mean_s = float(self._loaders[index].inputs.compute_s.mean())
+        return max(mean_s - self._waits_for_others_s(index), _LEAST_COMPUTE * mean_s)
+
+    def _inputs(
+        self, index: int, settings: Sequence[Setting], faster: float, others: float
+    ) -> PipelineInputs:
+        """Returns a loader's inputs among the others.
+
+        The batches of those without workers are made meanwhile in the main process; those of the
+        others come beside.
+        """
+        inputs = self._loaders[index].inputs
+        mean_s = float(inputs.compute_s.mean())
+        stays_s = self._waits_for_others_s(index, settings)
+        own_s = self._own_compute_s(index) * faster + stays_s
+        busy = inputs.others
+        return replace(
+            inputs,
+            compute_s=inputs.compute_s * (own_s / mean_s if mean_s > 0 else 1.0),
+            others=Interval(busy.low, busy.mid + others / 2, busy.high + others),
+        )
+
+    def _loads(self, settings: Sequence[Setting], kept: float) -> list[float]:
+        """Returns for each loader how many more cores at most workers of the others keep busy."""
+        added = []
+        for one, setting in zip(self._loaders, settings, strict=True):
+            running_s = float(running_of(one.inputs, "mid").mean())
+            before, after = (
+                min(float(workers), running_s / step_s)
+                for workers, step_s in (
+                    (one.inputs.setting.workers, one.measured.step_s),
+                    (setting.workers, kept * one.measured.step_s),
+                )
+            )
+            added.append(max(after - before, 0.0))
+        return [sum(added) - own for own in added]
+
+    def _kept(self, settings: Sequence[Setting], others: Sequence[float]) -> Interval | None:
+        """Returns which share of its time training will take."""
+        steps = [self._steps(k, settings, others[k]) for k in range(len(settings))]
+        if self._take_turns:
+            now_s = sum(one.batches * one.measured.step_s for one in self._loaders)
+            pairs = list(zip(self._loaders, steps, strict=True))
+            low, mid, high = (
+                sum(one.batches * step_s.at(end) for one, (step_s, _) in pairs) / now_s
+                for end in ("low", "mid", "high")
+            )
+            return Interval(low, mid, high)
+        shares = [
+            Interval(*(step_s.at(end) / one.measured.step_s for end in ("low", "mid", "high")))
+            for one, (step_s, _) in zip(self._loaders, steps, strict=True)
+        ]
+        slowest = max(range(len(shares)), key=lambda k: shares[k].high)
+        # At worst, the waits for all of them come one after the other.
+        waits = sum(
+            wait_s / one.measured.step_s
+            for k, (one, (_, wait_s)) in enumerate(zip(self._loaders, steps, strict=True))
+            if k != slowest and settings[k].workers
+        )
+        least = self._work_s() / self._loaders[0].measured.step_s
+        return Interval(
+            max(least, *(share.low for share in shares)),
+            max(least, *(share.mid for share in shares)),
+            max(least, shares[slowest].high + waits),
+        )
+
+    def _work_s(self) -> float:
+        """Returns what all of a step takes at least on the cores that there are, s.
+
+        A step is that of a batch of the first loader.
+        """
+        first = self._loaders[0]
+        fetched_s = sum(
+            float(running_of(one.inputs, "low").mean()) * one.batches / first.batches
+            for one in self._loaders
+        )
+        computed_s = self._own_compute_s(0) * (self._faster or 1.0)
+        return (fetched_s + computed_s * first.inputs.compute_cores.low) / first.inputs.cores
+
+    def _steps(
+        self, index: int, settings: Sequence[Setting], others: float
+    ) -> tuple[Interval, float]:
+        """Returns what a step takes with a batch of this loader, and the wait for it at most, s.
+
+        Where waits remain, computing is as much slower as they are of those that there were.
+        """
+        one = self._loaders[index]
+        slow = predict(self._inputs(index, settings, 1.0, others), settings[index])
+        if self._faster is None:
+            return slow.step_s, slow.wait_s.high
+        fast = predict(self._inputs(index, settings, self._faster, others), settings[index])
+        before_s = one.measured.wait_s + self._waits_for_others_s(index)
+        remains_s = fast.wait_s.mid + self._waits_for_others_s(index, settings)
+        waits = min(max(remains_s / before_s, 0.0), 1.0) if before_s > 0 else 0.0
+        low, mid, high = (
+            fast.step_s.at(end) + (slow.step_s.at(end) - fast.step_s.at(end)) * waits
+            for end in ("low", "mid", "high")
+        )
+        return Interval(low, mid, high), max(fast.wait_s.high, slow.wait_s.high * waits)
