@@ -180,6 +180,7 @@ def _by_line(changes: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 def _of_prefetch(loaders: Sequence[Modelled], forecast: LoaderForecast) -> list[Candidate]:
     """More batches ahead: what helps where some take far longer than others."""
+    now = forecast.speedup([one.inputs.setting for one in loaders])
     for factor in _MORE_PREFETCH:
         changed = [
             one
@@ -193,7 +194,9 @@ def _of_prefetch(loaders: Sequence[Modelled], forecast: LoaderForecast) -> list[
             for one in loaders
         ]
         speed = forecast.speedup(settings) if changed else None
-        if speed is not None and speed.mid >= 1 + LEAST_GAIN:
+        if speed is None or now is None:
+            continue
+        if speed.mid >= (1 + LEAST_GAIN) * max(now.mid, 1.0):
             return [
                 Candidate(
                     PREFETCHING,
