@@ -7,7 +7,6 @@ the baseline until it is decided or the time is spent.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -43,28 +42,17 @@ from trainprof.experiments.trial import (
     was_in_vain,
     workers_of,
 )
+from trainprof.experiments.trial_limits import (
+    limits_of,
+    limits_of_first_baseline,
+    limits_of_warm_up,
+    steps_of_trials,
+)
 from trainprof.record.errors import TrainprofError
 
-# A trial gets this part of the budget, of which start-up is taken off.
-_TRIALS_IN_BUDGET: Final = 24
-_LEAST_TRIAL_S: Final = 2.0
-_FEWEST_STEPS: Final = 60
-_MOST_STEPS: Final = 1000
-_WARM_UP_SHARE: Final = 0.1
-_LONGEST_WARM_UP_S: Final = 60.0
-_LEAST_WARM_UP_S: Final = 10.0
-# A trial is ended, at a step, when it takes so many times what others took.
-_SLOW_TIMES: Final = 5.0
-_SLOW_FROM_S: Final = 60.0
-# One that comes to no step by then hangs: it is killed after so much more, or a usual trial's time.
-_LEAST_GRACE_S: Final = 15.0
 # With less of a usual trial's time left, the last baseline would tell nothing.
 _LEAST_OF_BASELINE: Final = 0.5
-# Until the first trial has told how long they are: that, or the budget.
-_FIRST_MAY_TAKE_S: Final = 600.0
 _SINGLES_PER_BASELINE: Final = 3
-# Batches that are kept before data is free, and some until buffers are as they stay.
-_BEFORE_FREE_BATCHES: Final = 80
 _MOST_REPEATS: Final = 4
 _REPEATED_AT_MOST: Final = 3
 # Changes that are of no use where batches that cost nothing are of none.
@@ -163,19 +151,14 @@ class Search:
 
     def _begin(self) -> Measured:
         """Returns the first run of the script as it is, behind one that is not counted."""
-        share_s = max(self._steps_budget_s * _WARM_UP_SHARE, _LEAST_WARM_UP_S)
-        hangs_after_s = max(self._budget_s, _FIRST_MAY_TAKE_S)
-        seconds = None if self._asked_steps else min(share_s, _LONGEST_WARM_UP_S)
-        warm_up = self._measure(
-            Trial(WARM_UP), Limits(self._asked_steps, hangs_after_s, seconds=seconds)
-        )
+        asked = self._asked_steps
+        first = limits_of_warm_up(self._budget_s, self._steps_budget_s, asked)
+        warm_up = self._measure(Trial(WARM_UP), first)
         if warm_up.outcome in _BROKEN:
             raise self._cannot(warm_up)
-        self.found.trial_steps = self._asked_steps or steps_of_trials(warm_up, self._steps_budget_s)
-        # It has a limit as later ones have, so that it is watched at the same cost.
-        grace_s = hangs_after_s + _LEAST_GRACE_S
-        limits = Limits(self.found.trial_steps, grace_s, seconds=hangs_after_s)
-        base = self._measure(baseline(), limits)
+        steps = asked or steps_of_trials(warm_up, self._steps_budget_s)
+        self.found.trial_steps = steps
+        base = self._measure(baseline(), limits_of_first_baseline(self._budget_s, steps))
         if not base.is_ok:
             raise self._cannot(base)
         return base
@@ -373,21 +356,13 @@ class Search:
         return measured
 
     def _limits(self, trial: Trial, left_s: float) -> Limits:
-        """Returns how long a trial may take, of the time that the budget leaves it."""
-        steps = self.found.trial_steps
-        if trial.data == "free" and steps is not None:
-            plan = self.found.plan
-            steps_per_batch = plan.steps_per_batch if plan is not None else 1.0
-            steps += math.ceil(_BEFORE_FREE_BATCHES * max(steps_per_batch, 1.0))
-        if trial.data == "alone":
-            steps = max(steps or 0, _FEWEST_STEPS) + _BEFORE_FREE_BATCHES
-        slow_s = max(self._usual_s * _SLOW_TIMES, _SLOW_FROM_S)
-        seconds = min(left_s, slow_s)
-        return Limits(
-            steps,
-            killed_after_s=seconds + max(self._usual_s, _LEAST_GRACE_S),
-            seconds=seconds,
-            is_of_budget=left_s < slow_s,
+        plan = self.found.plan
+        return limits_of(
+            trial,
+            self.found.trial_steps,
+            usual_s=self._usual_s,
+            left_s=left_s,
+            steps_per_batch=plan.steps_per_batch if plan is not None else 1.0,
         )
 
     def _expect(self, names: Sequence[str]) -> None:
@@ -399,24 +374,6 @@ class Search:
         done = len(self.found.runs)
         left_s = max(self._budget_s - self.found.spent_s(), 0.0)
         self._tell(Progress(trial, measured, done, max(self._expected, done + 1), left_s))
-
-
-def steps_of_trials(warm_up: Measured, budget_s: float) -> int | None:
-    """Returns after how many steps trials are stopped, None: they go to the script's end.
-
-    Args:
-        warm_up: The discarded first run.
-        budget_s: Of all trials.
-    """
-    share_s = budget_s / _TRIALS_IN_BUDGET
-    if warm_up.run_s is not None and warm_up.run_s <= share_s:
-        return None
-    if warm_up.steps == 0 or warm_up.training_s <= 0:
-        return _FEWEST_STEPS
-    step_s = warm_up.training_s / warm_up.steps
-    start_up_s = max(warm_up.seconds - warm_up.training_s, 0.0)
-    wanted_s = max(share_s - start_up_s, _LEAST_TRIAL_S)
-    return min(max(int(wanted_s / step_s), _FEWEST_STEPS), _MOST_STEPS)
 
 
 def _ceiling(plan: Plan) -> Trial:

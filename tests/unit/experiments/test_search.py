@@ -23,8 +23,9 @@ from trainprof.analysis.tuning import (
     OUT_OF_MEMORY,
     TIMED_OUT,
 )
-from trainprof.experiments.search import CannotTune, Search, steps_of_trials
+from trainprof.experiments.search import CannotTune, Search
 from trainprof.experiments.trial import WARM_UP, Measured, Trial
+from trainprof.experiments.trial_limits import steps_of_trials
 
 PLANS = (workers(2), workers(4), threads(1))
 

@@ -1,0 +1,92 @@
+"""How long trials go on: as the budget lets them, and no longer than tells something."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from trainprof.experiments.trial import Limits, Measured, Trial
+
+# A trial gets this part of the budget, of which start-up is taken off.
+_TRIALS_IN_BUDGET: Final = 24
+_LEAST_TRIAL_S: Final = 2.0
+_FEWEST_STEPS: Final = 60
+_MOST_STEPS: Final = 1000
+_WARM_UP_SHARE: Final = 0.1
+_LONGEST_WARM_UP_S: Final = 60.0
+_LEAST_WARM_UP_S: Final = 10.0
+# A trial is ended, at a step, when it takes so many times what the script as it is takes.
+_SLOW_TIMES: Final = 5.0
+_SLOW_FROM_S: Final = 60.0
+# One that comes to no step by then hangs: it is killed after so much more, or a usual trial's time.
+_LEAST_GRACE_S: Final = 15.0
+# Until the first trial has told how long they are: that, or the budget.
+_FIRST_MAY_TAKE_S: Final = 600.0
+# Batches that are kept before data is free, and some until buffers are as they stay.
+_BEFORE_FREE_BATCHES: Final = 80
+
+
+def limits_of_warm_up(budget_s: float, steps_budget_s: float, asked_steps: int | None) -> Limits:
+    """Returns how long the discarded first run goes on.
+
+    Args:
+        budget_s: Of all trials.
+        steps_budget_s: That it was at first.
+        asked_steps: After which trials are to be stopped, None: as many as the budget suggests.
+    """
+    share_s = max(steps_budget_s * _WARM_UP_SHARE, _LEAST_WARM_UP_S)
+    seconds = None if asked_steps else min(share_s, _LONGEST_WARM_UP_S)
+    return Limits(asked_steps, max(budget_s, _FIRST_MAY_TAKE_S), seconds=seconds)
+
+
+def limits_of_first_baseline(budget_s: float, steps: int | None) -> Limits:
+    """Returns how long the script as it is goes on at first: nobody knows how long it takes.
+
+    It has a limit as later trials have, so that it is watched at the same cost.
+    """
+    seconds = max(budget_s, _FIRST_MAY_TAKE_S)
+    return Limits(steps, seconds + _LEAST_GRACE_S, seconds=seconds)
+
+
+def limits_of(
+    trial: Trial, steps: int | None, *, usual_s: float, left_s: float, steps_per_batch: float
+) -> Limits:
+    """Returns how long a later trial goes on.
+
+    Args:
+        trial: What is run.
+        steps: After which trials are stopped, None: never.
+        usual_s: What the script as it is takes.
+        left_s: What the budget leaves this trial.
+        steps_per_batch: Updates for each batch of the feeding loader.
+    """
+    if trial.data == "free" and steps is not None:
+        steps += math.ceil(_BEFORE_FREE_BATCHES * max(steps_per_batch, 1.0))
+    if trial.data == "alone":
+        steps = max(steps or 0, _FEWEST_STEPS) + _BEFORE_FREE_BATCHES
+    slow_s = max(usual_s * _SLOW_TIMES, _SLOW_FROM_S)
+    seconds = min(left_s, slow_s)
+    return Limits(
+        steps,
+        killed_after_s=seconds + max(usual_s, _LEAST_GRACE_S),
+        seconds=seconds,
+        is_of_budget=left_s < slow_s,
+    )
+
+
+def steps_of_trials(warm_up: Measured, budget_s: float) -> int | None:
+    """Returns after how many steps trials are stopped, None: they go to the script's end.
+
+    Args:
+        warm_up: The discarded first run.
+        budget_s: Of all trials.
+    """
+    share_s = budget_s / _TRIALS_IN_BUDGET
+    if warm_up.run_s is not None and warm_up.run_s <= share_s:
+        return None
+    if warm_up.steps == 0 or warm_up.training_s <= 0:
+        return _FEWEST_STEPS
+    step_s = warm_up.training_s / warm_up.steps
+    start_up_s = max(warm_up.seconds - warm_up.training_s, 0.0)
+    wanted_s = max(share_s - start_up_s, _LEAST_TRIAL_S)
+    return min(max(int(wanted_s / step_s), _FEWEST_STEPS), _MOST_STEPS)
