@@ -97,30 +97,38 @@ class Journal:
         )
         self.save()
 
-    def remembered(self, trial: Trial, number: int) -> Measured | None:
-        """Returns an earlier run, read from its directory, None where there is none.
+    def knows(self, trial: Trial, number: int) -> bool:
+        """Whether a run was made before, and its directory is still there."""
+        return self._entry_of(trial, number) is not None
 
-        It is none either where its directory has gone.
-        """
-        for entry in self._done:
-            if (entry["name"], entry["number"]) != (trial.name, number):
-                continue
-            # The name alone is ours to trust: where it lies follows from it.
-            path = self._directory.trials / label_of(trial, number)
-            if entry["overrides"] != dict(trial.overrides) or not path.is_dir():
-                return None
-            directory = RunDirectory(path)
-            found = read(
-                trial,
-                number,
-                directory,
-                saved_summary(directory) or summarize(directory),
-                outcome=str(entry["outcome"]),
-                detail=entry["detail"],
-                relative_to=self._directory.path,
-            )
-            return replace(found, seconds=float(entry["seconds"]))
+    def remembered(self, trial: Trial, number: int) -> Measured | None:
+        """Returns an earlier run, read from its directory, None where there is none."""
+        entry = self._entry_of(trial, number)
+        if entry is None:
+            return None
+        directory = self._directory_of(trial, number)
+        found = read(
+            trial,
+            number,
+            directory,
+            saved_summary(directory) or summarize(directory),
+            outcome=str(entry["outcome"]),
+            detail=entry["detail"],
+            relative_to=self._directory.path,
+        )
+        return replace(found, seconds=float(entry["seconds"]))
+
+    def _entry_of(self, trial: Trial, number: int) -> dict[str, Any] | None:
+        is_there = self._directory_of(trial, number).path.is_dir()
+        asked = (trial.name, number, dict(trial.overrides))
+        for entry in self._done if is_there else ():
+            if (entry["name"], entry["number"], entry["overrides"]) == asked:
+                return entry
         return None
+
+    def _directory_of(self, trial: Trial, number: int) -> RunDirectory:
+        # The name alone is ours to trust: where it lies follows from it.
+        return RunDirectory(self._directory.trials / label_of(trial, number))
 
 
 class RememberingRunner:

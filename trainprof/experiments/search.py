@@ -86,10 +86,11 @@ class Search:
         runner: Runs them.
         plan_of: What the baseline lets expect, given also what a step takes with free data, once
             that is known.
-        budget_s: Of time; trials that would go beyond are not begun.
+        budget_s: Of time, from now on; trials that would go beyond are not begun.
         trial_steps: After which trials are stopped, None: as many as the budget suggests.
         steps_budget_s: The budget that suggests it, where another one was given at first.
         directory: Of the `tune` run, as one would type it.
+        is_known: Whether a run of a trial was made before: then it takes nothing of the budget.
         tell: Called before and after each run.
         keep: Called after each run with all that is known.
     """
@@ -103,6 +104,7 @@ class Search:
         trial_steps: int | None = None,
         steps_budget_s: float | None = None,
         directory: Path = Path(),
+        is_known: Callable[[Trial, int], bool] = lambda trial, number: False,
         tell: Callable[[Progress], None] = lambda progress: None,
         keep: Callable[[Found], None] = lambda found: None,
     ) -> None:
@@ -112,6 +114,8 @@ class Search:
         self._asked_steps = trial_steps
         self._steps_budget_s = steps_budget_s or budget_s
         self._directory = directory
+        self._is_known = is_known
+        self._spent_s = 0.0
         self._tell = tell
         self._keep = keep
         self._expected = 3
@@ -331,19 +335,22 @@ class Search:
     def _measure(
         self, trial: Trial, limits: Limits | None = None, *, is_last: bool = False
     ) -> Measured:
-        left_s = self._budget_s - self.found.spent_s()
+        left_s = self._budget_s - self._spent_s
+        number = len(self.found.of(trial.name)) + 1
+        is_known = self._is_known(trial, number)
         if limits is None:
             # The last baseline has its time set aside.
-            if left_s < self._usual_s * (_LEAST_OF_BASELINE if is_last else 2.0):
+            needed_s = self._usual_s * (_LEAST_OF_BASELINE if is_last else 2.0)
+            if left_s < needed_s and not is_known:
                 raise _Ended(BUDGET)
             limits = self._limits(trial, left_s if is_last else left_s - self._usual_s)
-        number = len(self.found.of(trial.name)) + 1
         self._say(trial, None)
         measured = self._runner.run(trial, number, limits)
-        if was_in_vain(measured, limits):
+        if not is_known and was_in_vain(measured, limits):
             told = f"the budget was over after {measured.steps} of its steps"
             measured = replace(measured, outcome=CUT_SHORT, detail=told)
         self.found.runs.append(measured)
+        self._spent_s += 0.0 if is_known else measured.seconds
         self._since_baseline = 0 if trial.name == BASELINE else self._since_baseline + 1
         if trial.name == BASELINE and measured.is_ok:
             self._usual_s = max(self._usual_s, measured.seconds)
@@ -372,7 +379,7 @@ class Search:
 
     def _say(self, trial: Trial, measured: Measured | None) -> None:
         done = len(self.found.runs)
-        left_s = max(self._budget_s - self.found.spent_s(), 0.0)
+        left_s = max(self._budget_s - self._spent_s, 0.0)
         self._tell(Progress(trial, measured, done, max(self._expected, done + 1), left_s))
 
 

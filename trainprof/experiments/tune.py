@@ -223,15 +223,15 @@ def tune(
     """
     options, directory = run.options, run.directory
     real = runner or ScriptRunner(options.script, directory, interval_s=options.interval_s)
-    budget_s = options.budget_s + run.journal.spent_s
-    result = _Result(directory, budget_s)
+    result = _Result(directory, options.budget_s + run.journal.spent_s)
     search = Search(
         RememberingRunner(real, run.journal),
         lambda base, free_s: _planned(directory, base, free_s, options),
-        budget_s=budget_s,
+        budget_s=options.budget_s,
         trial_steps=options.trial_steps,
         steps_budget_s=run.journal.asked.budget_s,
         directory=Path(_as_typed(directory.path)),
+        is_known=run.journal.knows,
         tell=tell,
         keep=result.save,
     )

@@ -182,6 +182,23 @@ def test_one_that_hangs_is_killed_within_the_budget(budget_s, outcome):
     assert found.spent_s() <= budget_s + 15.0
 
 
+def test_runs_that_were_made_before_take_nothing_of_the_budget():
+    """After 30 s it goes on for 20 s more."""
+    begun, _ = searched(Planted(by_workers_and_threads), budget_s=30.0)
+    assert begun.ended_by == BUDGET
+    known = {(one.trial.name, one.number) for one in begun.runs}
+    search = Search(
+        FakeRunner(Planted(by_workers_and_threads)),
+        lambda base, free_s: plan_of(*PLANS),
+        budget_s=20.0,
+        is_known=lambda trial, number: (trial.name, number) in known,
+    )
+    found = search.run()
+    later = [one for one in found.runs if (one.trial.name, one.number) not in known]
+    assert 0 < sum(one.seconds for one in later) <= 20.0
+    assert {one.trial.name for one in begun.runs} <= {one.trial.name for one in found.runs}
+
+
 def test_trials_that_are_as_they_should_be_are_not_cut():
     found, _ = searched(Planted(by_workers_and_threads))
     assert not [one.trial.name for one in found.runs if one.was_cut]
