@@ -497,6 +497,7 @@ class HotLine:
         share: Of the part.
         seconds: That share of the part's time; None where that is not known.
         is_at_least: It may be more: at most moments nobody could look.
+        is_likely: Most of the part seems to go to it; `share` is of looks that came too late.
     """
 
     part: str
@@ -507,6 +508,7 @@ class HotLine:
     share: float
     seconds: float | None
     is_at_least: bool = False
+    is_likely: bool = False
 
 
 @dataclass(frozen=True, slots=True)
