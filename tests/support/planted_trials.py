@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from trainprof.analysis.speedup import Pace
-from trainprof.analysis.tuning import FAILED, INTERRUPTED, OK
+from trainprof.analysis.steady import MIN_STEADY_STEPS
+from trainprof.analysis.step_noise import Floats
+from trainprof.analysis.tuning import FAILED, INTERRUPTED, OK, TIMED_OUT, TOO_FEW_STEPS
 from trainprof.experiments.candidates import Candidate, Plan
 from trainprof.experiments.trial import WARM_UP, Limits, Measured, Trial
 
@@ -25,6 +27,7 @@ class Planted:
         spread: Of runs of the same setting, as a share (standard deviation).
         steps: Of a trial.
         start_up_s: Of each process.
+        slow_starts: Of the processes of some trials, by name.
         failing: Names of trials that fail.
         interrupted_at: The how many-th run Ctrl-C ends, from 1 on.
     """
@@ -35,6 +38,7 @@ class Planted:
     spread: float = 0.0
     steps: int = 200
     start_up_s: float = 2.0
+    slow_starts: dict[str, float] = field(default_factory=dict)
     failing: dict[str, str] = field(default_factory=dict)
     interrupted_at: int | None = None
     seed: int = 0
@@ -60,12 +64,18 @@ class FakeRunner:
         }[trial.data]() * np.exp(planted.spread * rng.standard_normal())
         steps = planted.steps if limits.steps is None else min(limits.steps, planted.steps)
         steps_s = mean_s * rng.gamma(400.0, 1 / 400.0, size=steps)
+        start_up_s = planted.slow_starts.get(trial.name, planted.start_up_s)
+        steps_s, was_cut = self._in_time(steps_s, start_up_s, limits)
         outcome = planted.failing.get(trial.name, OK)
+        if start_up_s > limits.killed_after_s:
+            start_up_s, outcome = limits.killed_after_s, TIMED_OUT
+        elif was_cut and len(steps_s) < MIN_STEADY_STEPS:
+            outcome = TOO_FEW_STEPS
         if planted.interrupted_at == len(self.ran):
             outcome = INTERRUPTED
         is_ok = outcome == OK
         pace = Pace(float(steps_s.mean()), steps_s) if is_ok else None
-        seconds = planted.start_up_s + float(steps_s.sum())
+        seconds = start_up_s + float(steps_s.sum())
         return Measured(
             trial=trial,
             number=number,
@@ -76,9 +86,20 @@ class FakeRunner:
             pace=pace,
             loop_pace=pace if trial.data == "real" else None,
             run_s=None,
-            steps=steps,
+            steps=len(steps_s),
             training_s=float(steps_s.sum()),
+            was_cut=was_cut,
         )
+
+    def _in_time(self, steps_s: Floats, start_up_s: float, limits: Limits) -> tuple[Floats, bool]:
+        """Returns the steps until the one behind which the time was over, and whether it was."""
+        if limits.seconds is None:
+            return steps_s, False
+        ends = start_up_s + np.cumsum(steps_s)
+        count = min(int(np.searchsorted(ends, limits.seconds)) + 1, len(steps_s))
+        if start_up_s > limits.killed_after_s:
+            count = 0
+        return steps_s[:count], count < len(steps_s)
 
 
 def plan_of(*candidates: Candidate, sites: tuple[str, ...] = ("train.py:9",)) -> Plan:

@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-import numpy as np
-
-from trainprof.analysis.facts import integer
+from trainprof.analysis.facts import integer, number_at
 from trainprof.analysis.passes import EVALUATION, TRAINING
 from trainprof.analysis.recording import manifest_of
 from trainprof.analysis.speedup import Pace
@@ -135,9 +133,9 @@ class ComparedRun:
         if system is None:
             return 0.0
         cores = system.cpu.get("per_core_percent")
-        whole = _mean(system.cpu.get("host_percent"))
-        own = _mean(system.cpu.get("tree_percent"))
-        waited = _share(system.cpu.get("pressure_some_share"))
+        whole = number_at(system.cpu, "host_percent", "mean")
+        own = number_at(system.cpu, "tree_percent", "mean")
+        waited = number_at(system.cpu, "pressure_some_share")
         if whole is None or own is None or not isinstance(cores, list) or not cores:
             return 0.0
         others = min(max((whole - own / len(cores)) / 100, 0.0), 1.0)
@@ -156,12 +154,3 @@ def read_compared_run(directory: RunDirectory, summary: RunSummary) -> ComparedR
     # Ranks that each had a trainprof of its own were started alike.
     manifest = manifest_of(directory) or manifest_of(RunDirectory(directory.ranks / "0"))
     return ComparedRun(summary, read_step_series(directory), manifest, str(directory.path))
-
-
-def _mean(told: Any) -> float | None:
-    return _share(told.get("mean")) if isinstance(told, Mapping) else None
-
-
-def _share(told: Any) -> float | None:
-    is_number = isinstance(told, (int, float)) and not isinstance(told, bool)
-    return float(told) if is_number and np.isfinite(told) else None

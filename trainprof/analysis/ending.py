@@ -16,6 +16,7 @@ from trainprof.record.schema import Kind, Topic
 NOT_WRITTEN: Final = "the end was not written down: trainprof was killed, or could not write"
 GOES_ON: Final = "the script itself has ended, a process that it started trains on"
 WENT_ON: Final = "a process that it started trained on after the script's end"
+MAX_TIME: Final = "--max-time"
 # By the value of a LIMIT record.
 _LIMITS: Final = {1: "--max-steps", 3: "a trial had enough"}
 _KEYBOARD_INTERRUPT: Final = "KeyboardInterrupt"
@@ -112,7 +113,7 @@ def _limit(logs: list[ProcessLog]) -> str | None:
     for log in logs:
         for kind, _site, _start, _end, value in log.marks:
             if kind == Kind.LIMIT:
-                return _LIMITS.get(value, "--max-time")
+                return _LIMITS.get(value, MAX_TIME)
     return None
 
 

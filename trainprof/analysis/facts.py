@@ -81,3 +81,17 @@ def number(value: Any, default: float) -> float:
     """Returns `value` if it is a number that something can have measured, else the default."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return float(value) if is_number and -MAX_NUMBER < value < MAX_NUMBER else default
+
+
+def number_at(mapping: Mapping[str, Any] | None, *path: str) -> float | None:
+    """Returns the number under a path of keys, None where there is none.
+
+    The summary's loose parts (`system`) may lack any key, and an edited file may hold anything.
+    """
+    found: Any = mapping
+    for key in path:
+        if not isinstance(found, Mapping):
+            return None
+        found = found.get(key)
+    is_number = isinstance(found, (int, float)) and not isinstance(found, bool)
+    return found if is_number and -MAX_NUMBER < found < MAX_NUMBER else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
+from trainprof.analysis.least_gain import LEAST_GAIN
 from trainprof.analysis.limit_names import (
     BLOCKED,
     COMPUTE,
@@ -21,8 +22,6 @@ from trainprof.analysis.pipeline_scenario import PipelineInputs, Setting, filled
 
 # Below this share of the step nobody would call the loader slow: XProf's "moderately input bound".
 BLOCKED_SHARE: Final = 0.05
-# More workers that make less of a difference do not help.
-WORTHWHILE_GAIN: Final = 0.03
 # Of the fetch, from which on it is said to wait for storage.
 READING_SHARE: Final = 0.5
 # Of the next limit: cores that have so much more to do are what bounds it.
@@ -97,9 +96,9 @@ def _slow_side(inputs: PipelineInputs, p: Pipeline) -> str:
     """Returns why batches do not come faster."""
     now = _step(p)
     more = replace(p, workers=max(2, 2 * p.workers))
-    if _step(more) > (1 - WORTHWHILE_GAIN) * now:
+    if _step(more) > (1 - LEAST_GAIN) * now:
         with_cores = replace(more, cores=float("inf"))
-        if _step(with_cores) <= (1 - WORTHWHILE_GAIN) * now:
+        if _step(with_cores) <= (1 - LEAST_GAIN) * now:
             return CPU
     reading = filled(inputs.reading_s, inputs.fetch_s)
     is_read = reading is not None and reading.sum() >= READING_SHARE * inputs.fetch_s.sum()

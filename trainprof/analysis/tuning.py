@@ -17,6 +17,8 @@ OUT_OF_MEMORY: Final = "out of memory"
 INTERRUPTED: Final = "interrupted"
 TOO_FEW_STEPS: Final = "too few steps"
 NOT_APPLIED: Final = "not applied"
+# The budget was over before it had told anything.
+CUT_SHORT: Final = "cut short"
 
 # Why there are no more trials.
 FINISHED: Final = "finished"
@@ -68,6 +70,7 @@ class TrialSummary:
         peak_memory_bytes: Of the process tree; `device_peak_bytes` of the device's allocator.
         cpu_percent: Mean of the process tree; 100 is one core.
         read_bytes: By the making of batches, of all its steps.
+        was_cut: The time of a run was over before its steps were made; those it made count.
         conditions: {cpu_mhz, stolen_share, throttled_share, disturbance}: of the machine meanwhile,
             as far as known; the last is the share by which other processes may have slowed it.
     """
@@ -94,6 +97,7 @@ class TrialSummary:
     cpu_percent: float | None = None
     read_bytes: int | None = None
     steps: int | None = None
+    was_cut: bool = False
     conditions: dict[str, float] = field(default_factory=dict)
 
 

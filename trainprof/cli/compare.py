@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 
 import typer
 
+from trainprof.cli.formats import Format, FormatOption
 from trainprof.cli.output import complain, style_of, write
-from trainprof.cli.report import FORMATS, Format, RunDamaged, find_run, parse_format, summary_of
+from trainprof.cli.report import RunDamaged, find_run, summary_of
 from trainprof.record.errors import TrainprofError
 
 if TYPE_CHECKING:
@@ -70,16 +71,7 @@ def compare(
             help="End with 1 when a step certainly takes over PCT percent longer.",
         ),
     ] = None,
-    format: Annotated[
-        Format,
-        typer.Option(
-            "--format",
-            parser=parse_format,
-            metavar="|".join(FORMATS),
-            show_default=False,
-            help=f"How to write it.  [default: {Format.TERMINAL.value}]",
-        ),
-    ] = Format.TERMINAL,
+    format: FormatOption = Format.TERMINAL,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Show all there is.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of ours.")] = False,
 ) -> int:

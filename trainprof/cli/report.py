@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
 import sys
-from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 
 import typer
 
 from trainprof.cli import run_options
+from trainprof.cli.formats import Format, FormatOption
 from trainprof.cli.output import style_of, write
 from trainprof.cli.patches import patches
 from trainprof.cli.whole_number import at_least
 from trainprof.record.errors import TrainprofError
-from trainprof.record.log_reader import log_paths
 from trainprof.record.run_directory import MANIFEST_SCHEMA_VERSION, RunDirectory
-from trainprof.record.run_file import read_run_file
+from trainprof.record.run_file import read_run_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,29 +27,9 @@ if TYPE_CHECKING:
     from trainprof.analysis.summary import Loader, RunSummary
 
 RUNS: Final = Path("trainprof-runs")
-# What we wrote ourselves stays far below; what is larger is not ours. As objects the worst that a
-# file can hold takes about thirty times its size.
-LARGEST_JSON_BYTES: Final = 1 << 25
-# No run comes near so many steps, and they fit an int64.
 _LOADERS_NAMED: Final = 10
+# No run comes near so many steps, and they fit an int64.
 _STEPS: Final = re.compile(r"([0-9]{1,15}):([0-9]{1,15})")
-
-
-class Format(str, Enum):
-    """How a report is written."""
-
-    TERMINAL = "terminal"
-    JSON = "json"
-    MARKDOWN = "markdown"
-
-
-FORMATS: Final = tuple(format.value for format in Format)
-
-
-def parse_format(text: str) -> Format:
-    if text not in FORMATS:
-        raise typer.BadParameter(f"{text!r} is none of {', '.join(FORMATS)}")
-    return Format(text)
 
 
 class RunNotFound(TrainprofError):
@@ -81,16 +59,7 @@ def report(
             metavar="RUN", help="A run directory, a run's name under trainprof-runs, or latest."
         ),
     ] = None,
-    format: Annotated[
-        Format,
-        typer.Option(
-            "--format",
-            parser=parse_format,
-            metavar="|".join(FORMATS),
-            show_default=False,
-            help=f"How to write it.  [default: {Format.TERMINAL.value}]",
-        ),
-    ] = Format.TERMINAL,
+    format: FormatOption = Format.TERMINAL,
     epoch: Annotated[
         int | None,
         typer.Option(parser=at_least(1), metavar="N", help="Only this epoch, counted from 1."),
@@ -135,6 +104,8 @@ def report(
     directory = find_run(run)
     summary = None
     if epoch is None and chosen_steps is None and not rules:
+        from trainprof.analysis.saved_summary import saved_summary
+
         summary = saved_summary(directory)
     if summary is None:
         index = None if epoch is None else epoch - 1
@@ -206,40 +177,15 @@ def find_loader(summary: RunSummary, name: str) -> int:
     )
 
 
-def saved_summary(directory: RunDirectory) -> RunSummary | None:
-    """Returns the summary that the run left, None where it left none that can be used.
-
-    One that is older than a log is of no use: something trained on when the script had ended.
-    """
-    from trainprof.analysis.summary import SUMMARY_SCHEMA_VERSION, from_jsonable
-
-    if _is_outdated(directory):
-        return None
-    data = _read_json(directory.summary)
-    if not isinstance(data, dict) or data.get("schema_version") != SUMMARY_SCHEMA_VERSION:
-        return None
-    try:
-        summary = from_jsonable(data)
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
-        return None
-    return None if summary.run.exit.reason == "running" else summary
-
-
 def summary_of(directory: RunDirectory) -> RunSummary:
     """Returns the summary that the run left, else one made of what was recorded.
 
     Raises:
         RunDamaged: If a file of it cannot be read.
     """
+    from trainprof.analysis.saved_summary import saved_summary
+
     return saved_summary(directory) or _rebuilt_summary(directory, None, None, None)
-
-
-def _is_outdated(directory: RunDirectory) -> bool:
-    try:
-        written_ns = directory.summary.lstat().st_mtime_ns
-        return any(log.lstat().st_mtime_ns > written_ns for log in log_paths(directory.events))
-    except OSError:
-        return False
 
 
 def _rebuilt_summary(
@@ -348,7 +294,7 @@ def _step_range(text: str | None) -> tuple[int, int] | None:
 
 
 def _check_version(directory: RunDirectory) -> None:
-    manifest = _read_json(directory.manifest)
+    manifest = read_run_json(directory.manifest)
     version = manifest.get("schema_version") if isinstance(manifest, dict) else None
     if isinstance(version, int) and version > MANIFEST_SCHEMA_VERSION:
         raise RunDamaged(
@@ -356,14 +302,6 @@ def _check_version(directory: RunDirectory) -> None:
             f"{MANIFEST_SCHEMA_VERSION}",
             hint="upgrade trainprof",
         )
-
-
-def _read_json(path: Path) -> Any:
-    """Returns the file's JSON value, None where it is missing, cut off or not one of ours."""
-    try:
-        return json.loads(read_run_file(path, LARGEST_JSON_BYTES))
-    except (OSError, ValueError, RecursionError):
-        return None
 
 
 def _known_runs() -> str:

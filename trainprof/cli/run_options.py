@@ -10,6 +10,7 @@ import typer
 
 from trainprof.cli.duration import seconds_between
 from trainprof.cli.whole_number import at_least
+from trainprof.launch.options import DEFAULT_INTERVAL_S
 
 # Each process records as many, and more while it finds them.
 MOST_SLOW_SAMPLES: Final = 1000
@@ -33,12 +34,20 @@ Output = Annotated[
 Module = Annotated[
     str | None, typer.Option("-m", metavar="MODULE", help="Run a module, as python -m does.")
 ]
+_INTERVAL_HELP: Final = "Time between two samples of the system, 0.1 to 60 s."
 Interval = Annotated[
     float,
+    typer.Option(parser=seconds_between(0.1, 60), metavar="DURATION", help=_INTERVAL_HELP),
+]
+# Where it matters whether it was given.
+IntervalIfGiven = Annotated[
+    float | None,
     typer.Option(
+        "--interval",
         parser=seconds_between(0.1, 60),
         metavar="DURATION",
-        help="Time between two samples of the system, 0.1 to 60 s.",
+        help=f"{_INTERVAL_HELP}  [default: {DEFAULT_INTERVAL_S:g}]",
+        show_default=False,
     ),
 ]
 MaxSteps = Annotated[

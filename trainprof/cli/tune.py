@@ -10,8 +10,9 @@ import typer
 
 from trainprof.cli import run_options
 from trainprof.cli.duration import seconds_between
+from trainprof.cli.formats import Format, FormatOption
 from trainprof.cli.output import complain, is_terminal, style_of, write
-from trainprof.cli.report import FORMATS, Format, find_run, parse_format, rendered
+from trainprof.cli.report import find_run, rendered
 from trainprof.cli.whole_number import at_least
 from trainprof.launch.options import DEFAULT_INTERVAL_S
 from trainprof.record.errors import TrainprofError
@@ -19,8 +20,8 @@ from trainprof.record.errors import TrainprofError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from trainprof.experiments.found import Progress
     from trainprof.experiments.runner import Script
-    from trainprof.experiments.search import Progress
     from trainprof.experiments.tune import TuneRun
 
 INTERRUPTED: Final = 130  # as a shell shows Ctrl-C
@@ -61,23 +62,14 @@ def tune(
     ] = False,
     resume: Annotated[
         str | None,
-        typer.Option(metavar="RUN", help="Go on with an earlier tune run."),
+        typer.Option(metavar="RUN", help="Go on with an earlier tune run, as it was begun."),
     ] = None,
     yes: Annotated[
         bool,
         typer.Option("-y", "--yes", help="Begin also where not all can be kept from your files."),
     ] = False,
-    interval: run_options.Interval = DEFAULT_INTERVAL_S,
-    format: Annotated[
-        Format,
-        typer.Option(
-            "--format",
-            parser=parse_format,
-            metavar="|".join(FORMATS),
-            show_default=False,
-            help=f"How to write it.  [default: {Format.TERMINAL.value}]",
-        ),
-    ] = Format.TERMINAL,
+    interval: run_options.IntervalIfGiven = None,
+    format: FormatOption = Format.TERMINAL,
     quiet: Annotated[
         bool, typer.Option("-q", "--quiet", help="Say nothing while trials run.")
     ] = False,
@@ -94,6 +86,7 @@ def tune(
     from trainprof.experiments.runner import Script
     from trainprof.experiments.tune import (
         DEFAULT_BUDGET_S,
+        AskedAgain,
         StoppedTooEarly,
         TuneOptions,
         begin,
@@ -113,11 +106,12 @@ def tune(
             budget_s=budget or DEFAULT_BUDGET_S,
             trial_steps=trial_steps,
             allow_numerics=allow_numerics,
-            interval_s=interval,
+            interval_s=interval or DEFAULT_INTERVAL_S,
         )
         run = begin(options)
     else:
-        run = resumed(find_run(resume), given, budget)
+        again = AskedAgain(given, output, budget, trial_steps, interval, allow_numerics)
+        run = resumed(find_run(resume), again)
     try:
         summary = measure(run, tell=_teller(run, quiet=quiet))
     except StoppedTooEarly as stopped:  # the user's wish, no error

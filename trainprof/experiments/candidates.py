@@ -5,20 +5,27 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
-from trainprof.analysis.diagnosis.gains import FASTER_REST, of_setting
-from trainprof.analysis.diagnosis.waiting import most_workers
-from trainprof.analysis.pipeline import MODEL_ERROR, PipelineInputs, Setting, predict
+from trainprof.analysis.diagnosis.gains import FASTER_REST, of_setting, times_without
+from trainprof.analysis.diagnosis.loader_change import cautions_of, with_workers
+from trainprof.analysis.diagnosis.waiting import TRIED_WORKERS, fewest_of, most_workers
+from trainprof.analysis.least_gain import LEAST_GAIN
+from trainprof.analysis.pipeline import (
+    MODEL_ERROR,
+    PipelineInputs,
+    Prediction,
+    Setting,
+    predict,
+)
 from trainprof.analysis.tuning import BY_LOOP, BY_STEPS
+from trainprof.analysis.verdict import COMPUTE_KEYS
 from trainprof.experiments.trial import Trial, name_of
 
-# What promises less is not tried.
-LEAST_GAIN: Final = 0.03
 # Of a training step: from which shares on its parts are worth changing something for.
 _OPTIMIZER_SHARE: Final = 0.05
 _COMPUTE_SHARE: Final = 0.2
@@ -26,10 +33,8 @@ _TRANSFER_SHARE: Final = 0.03
 # As FASTER_REST, where the thread sleeps in between: with 12 ms of sleep in steps of 21 ms the rest
 # took 9 ms, without them 5.4 (benchmarks/scripts/planted_loading.py real and free).
 _FASTER_AFTER_SLEEP: Final = 0.6
-_TRIED_WORKERS: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _WORKERS_TRIED_AT_MOST: Final = 2
 _MORE_PREFETCH: Final = (4, 8)
-_COMPUTE_KEYS: Final = ("forward", "loss", "backward", "recompute", "optimizer")
 
 Interval = tuple[float, float]
 
@@ -83,7 +88,7 @@ class Plan:
     pass_batches: int | None = None
     free_sites: tuple[str, ...] = ()
     steps_per_batch: float = 1.0
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
 
 
 def plan(case: Case, *, allow_numerics: bool = False, free_step_s: float | None = None) -> Plan:
@@ -159,19 +164,17 @@ def trial_of(candidate: Candidate, plan: Plan) -> Trial:
 
 def _unwaiting(case: Case, fed: LoaderCase, free_step_s: float | None) -> PipelineInputs | None:
     """Returns the loader's inputs with computing as fast as it is when nothing is waited for."""
-    inputs, training = fed.inputs, case.summary.training
-    if free_step_s is None or inputs is None or not training.iterations or not training.steps:
+    inputs, per_batch = fed.inputs, _steps_per_batch(case)
+    if free_step_s is None or inputs is None or per_batch <= 0:
         return None
-    batch_s = free_step_s * training.steps / training.iterations
+    batch_s = free_step_s * per_batch
     mean_s = float(inputs.compute_s.mean())
     if mean_s <= 0:
         return None
     return replace(inputs, compute_s=inputs.compute_s * min(batch_s / mean_s, 1.0))
 
 
-def _forecast(
-    fed: LoaderCase, setting: Setting, unwaiting: PipelineInputs | None
-) -> Interval | None:
+def _forecast(fed: LoaderCase, setting: Setting, unwaiting: PipelineInputs) -> Interval | None:
     """Returns how many times as fast steps will be in another setting of the loader.
 
     Where waits remain, computing is as much slower as they are of those that there were.
@@ -180,9 +183,6 @@ def _forecast(
     assert fed.measured is not None
     found = predict(fed.inputs, setting)
     now_s, before_s = fed.measured.step_s, fed.measured.wait_s
-    if unwaiting is None:
-        told = found.speedup_over(now_s)
-        return told.low, told.high
     fast = predict(unwaiting, setting)
     waits = min(max(fast.wait_s.mid / before_s, 0.0), 1.0) if before_s > 0 else 0.0
     low_s, high_s = (
@@ -205,8 +205,8 @@ def _of_loader(case: Case, fed: LoaderCase, unwaiting: PipelineInputs | None) ->
         found += _of_prefetch(case, fed, unwaiting)
     found += _of_persistence(case, fed)
     if case.is_on_device and not loader.pin_memory and _copy_share(case) >= _TRANSFER_SHARE:
-        most = 1 / max(1 - _copy_share(case), 0.01)
-        found.append(Candidate("pinned memory", {"pin_memory": True}, (1.0, most)))
+        predicted = (1.0, times_without(_copy_share(case)))
+        found.append(Candidate("pinned memory", {"pin_memory": True}, predicted))
     return found
 
 
@@ -215,8 +215,8 @@ def _of_workers(case: Case, fed: LoaderCase, unwaiting: PipelineInputs | None) -
     assert fed.inputs is not None
     now, inputs = fed.loader.num_workers or 0, fed.inputs
     passes = max(fed.loader.passes, 1)
-    tried: list[tuple[Candidate, float]] = []
-    for workers in _TRIED_WORKERS:
+    tried: list[tuple[Candidate, Prediction]] = []
+    for workers in TRIED_WORKERS:
         if workers == now or workers > max(most_workers(inputs), 1):
             continue
         # Workers that are there already stay as they are from pass to pass: one change at a time.
@@ -227,16 +227,12 @@ def _of_workers(case: Case, fed: LoaderCase, unwaiting: PipelineInputs | None) -
         if gain is None or not np.isfinite(played.step_s.mid):
             continue
         predicted = gain.training if unwaiting is None else _forecast(fed, setting, unwaiting)
-        overrides: dict[str, Any] = {"num_workers": workers}
-        if stays and not fed.loader.persistent_workers:
-            overrides["persistent_workers"] = True
-        cautions = () if now else ("random augmentation draws other numbers in workers",)
-        candidate = Candidate("workers", overrides, predicted, cautions=cautions)
-        tried.append((candidate, played.step_s.mid))
+        cautions = tuple(cautions_of(fed, workers))
+        candidate = Candidate("workers", with_workers(fed, setting), predicted, cautions=cautions)
+        tried.append((candidate, played))
     if not tried:
         return []
-    best_s = min(step_s for _, step_s in tried)
-    first = next(k for k, (_, step_s) in enumerate(tried) if step_s <= (1 + LEAST_GAIN) * best_s)
+    first = fewest_of([played for _, played in tried])
     around = tried[first : first + _WORKERS_TRIED_AT_MOST]
     return [candidate for candidate, _ in around]
 
@@ -268,7 +264,7 @@ def _of_persistence(case: Case, fed: LoaderCase) -> list[Candidate]:
     share = later * fed.starts_s / case.training_s if case.training_s > 0 else 0.0
     if share < LEAST_GAIN:
         return []
-    predicted = (1.0, 1 / max(1 - share, 0.01))
+    predicted = (1.0, times_without(share))
     found = [Candidate("restarts", {"persistent_workers": True}, predicted, BY_LOOP)]
     if loader.start_method in ("spawn", "forkserver") and not case.is_on_device:
         overrides = {"multiprocessing_context": "fork"}
@@ -283,7 +279,7 @@ def _of_threads(case: Case) -> list[Candidate]:
     No model tells what another number gives.
     """
     cores = int(case.cores() or 0)
-    if case.is_on_device or cores < 2 or case.share(*_COMPUTE_KEYS) < _COMPUTE_SHARE:
+    if case.is_on_device or cores < 2 or case.share(*COMPUTE_KEYS) < _COMPUTE_SHARE:
         return []
     values = dict.fromkeys((1, max(cores // 2, 1), cores))
     values.pop(case.torch.threads or 0, None)
@@ -299,14 +295,14 @@ def _of_optimizer(case: Case) -> list[Candidate]:
     share = case.share("optimizer")
     if share < _OPTIMIZER_SHARE or not (case.is_on_device or case.torch.looped):
         return []
-    predicted = (1.0, 1 / (1 - share))
+    predicted = (1.0, times_without(share))
     caution = "updates are added up in another order: losses may differ in the last digits"
     ways = ("fused",) if case.is_on_device else ("fused", "foreach")
     return [Candidate("optimizer", {way: True}, predicted, cautions=(caution,)) for way in ways]
 
 
 def _of_numerics(case: Case) -> list[Candidate]:
-    share = case.share(*_COMPUTE_KEYS)
+    share = case.share(*COMPUTE_KEYS)
     if not case.is_on_device or share < _COMPUTE_SHARE:
         return []
     caution = "changes the numbers: compare the losses"
@@ -352,7 +348,7 @@ def _ceiling(case: Case, fed: LoaderCase, others: Sequence[LoaderCase] = ()) -> 
     share = min(max(waited, 0.0), 0.99)
     if case.is_on_device:
         share = min(share, fed.exposed * share)
-    likely = 1 / (1 - share)
+    likely = times_without(share)
     asleep = _asleep_share(fed)
     faster = FASTER_REST + (_FASTER_AFTER_SLEEP - FASTER_REST) * asleep
     rest = 1.0 if case.is_on_device else 1 - faster * share

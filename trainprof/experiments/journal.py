@@ -8,11 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
+from trainprof.analysis.saved_summary import saved_summary
 from trainprof.analysis.summarize import summarize
 from trainprof.analysis.tuning import INTERRUPTED
 from trainprof.experiments.reading import read
 from trainprof.experiments.runner import label_of
-from trainprof.experiments.trial import Limits, Measured, Trial, TrialRunner
+from trainprof.experiments.trial import Limits, Measured, Trial, TrialRunner, was_in_vain
+from trainprof.launch.options import DEFAULT_INTERVAL_S
 from trainprof.record.errors import TrainprofError
 from trainprof.record.run_directory import RunDirectory, write_json
 from trainprof.record.run_file import read_run_file
@@ -34,6 +36,7 @@ class Asked:
     Attributes:
         words, module: The command, with what looks like a secret masked.
         script_sha256: Of the script's text, None where there is none.
+        budget_s, trial_steps, allow_numerics, interval_s: As TuneOptions has them.
     """
 
     words: tuple[str, ...]
@@ -42,6 +45,7 @@ class Asked:
     budget_s: float
     trial_steps: int | None
     allow_numerics: bool
+    interval_s: float = DEFAULT_INTERVAL_S
 
 
 class Journal:
@@ -73,14 +77,13 @@ class Journal:
             "budget_s": self.asked.budget_s,
             "trial_steps": self.asked.trial_steps,
             "allow_numerics": self.asked.allow_numerics,
+            "interval_s": self.asked.interval_s,
             "done": self._done,
         }
         write_json(self._directory.path / FILE, told)
 
     def add(self, run: Measured) -> None:
-        """Notes a run; one that was interrupted is to be made again."""
-        if run.outcome == INTERRUPTED:
-            return
+        """Notes a run that is not to be made again."""
         self._done.append(
             {
                 "name": run.trial.name,
@@ -111,7 +114,7 @@ class Journal:
                 trial,
                 number,
                 directory,
-                summarize(directory),
+                saved_summary(directory) or summarize(directory),
                 outcome=str(entry["outcome"]),
                 detail=entry["detail"],
                 relative_to=self._directory.path,
@@ -132,7 +135,8 @@ class RememberingRunner:
         if known is not None:
             return known
         measured = self._runner.run(trial, number, limits)
-        self._journal.add(measured)
+        if measured.outcome != INTERRUPTED and not was_in_vain(measured, limits):
+            self._journal.add(measured)
         return measured
 
 
@@ -169,6 +173,7 @@ def _asked(told: Mapping[str, Any]) -> Asked:
         budget_s=float(told["budget_s"]),
         trial_steps=None if steps is None else int(steps),
         allow_numerics=bool(told["allow_numerics"]),
+        interval_s=float(told.get("interval_s", DEFAULT_INTERVAL_S)),
     )
 
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import math
 import signal
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from trainprof.analysis.compared_run import ComparedRun, read_compared_run
+from trainprof.analysis.ending import MAX_TIME
+from trainprof.analysis.facts import number_at
 from trainprof.analysis.passes import TRAINING
 from trainprof.analysis.speedup import Pace
 from trainprof.analysis.steady import MIN_STEADY_STEPS
 from trainprof.analysis.summarize import summarize
 from trainprof.analysis.summary import RunSummary, to_jsonable
-from trainprof.analysis.trial_notes import TrialNotes, read_trial_notes
+from trainprof.analysis.trial_notes import read_trial_notes
 from trainprof.analysis.trial_pace import alone_pace, free_pace
 from trainprof.analysis.tuning import (
     FAILED,
@@ -50,19 +50,18 @@ def measured(
     ended: Ended,
     *,
     relative_to: Path,
-) -> Callable[[float], Measured]:
+) -> Measured:
     """Reads a trial that has ended, and saves its summary as `run` does.
 
     Returns:
-        What makes the result of it, given the seconds that all of it took.
+        What it showed; how long it took is for its runner to tell.
     """
     summary = summarize(directory)
     write_json(directory.summary, to_jsonable(summary))
     outcome, detail = _outcome(summary, ended)
-    found = read(
+    return read(
         trial, number, directory, summary, outcome=outcome, detail=detail, relative_to=relative_to
     )
-    return lambda seconds: replace(found, seconds=seconds)
 
 
 def read(
@@ -97,6 +96,7 @@ def read(
         run_s=summary.run.wall_s if is_whole and trial.data == "real" else None,
         steps=summary.training.steps,
         training_s=summary.phases.training_s,
+        was_cut=outcome == TIMED_OUT or summary.run.exit.detail == MAX_TIME,
         losses=tuple(notes.losses),
         refused=notes.refused,
         uncontained=tuple(notes.uncontained),
@@ -154,8 +154,8 @@ def _figures(summary: RunSummary) -> dict[str, float]:
         "device_peak_bytes": _device_peak(summary),
     }
     if system is not None:
-        found["peak_memory_bytes"] = _number(system.memory, "tree_rss_bytes", "max")
-        found["cpu_percent"] = _number(system.cpu, "tree_percent", "mean")
+        found["peak_memory_bytes"] = number_at(system.memory, "tree_rss_bytes", "max")
+        found["cpu_percent"] = number_at(system.cpu, "tree_percent", "mean")
     return {name: value for name, value in found.items() if value is not None}
 
 
@@ -182,20 +182,9 @@ def _conditions(run: ComparedRun) -> dict[str, float]:
     system = run.summary.system
     cpu = system.cpu if system is not None else {}
     told = {
-        "cpu_mhz": _number(cpu, "cpu_mhz", "mean"),
-        "stolen_share": _number(cpu, "stolen_share"),
-        "throttled_share": _number(cpu, "throttled_share"),
+        "cpu_mhz": number_at(cpu, "cpu_mhz", "mean"),
+        "stolen_share": number_at(cpu, "stolen_share"),
+        "throttled_share": number_at(cpu, "throttled_share"),
         "disturbance": run.disturbance() if system is not None else None,
     }
     return {name: value for name, value in told.items() if value is not None}
-
-
-def _number(told: Mapping[str, Any], *path: str) -> float | None:
-    found: Any = told
-    for name in path:
-        found = found.get(name) if isinstance(found, Mapping) else None
-    is_number = isinstance(found, (int, float)) and not isinstance(found, bool)
-    return float(found) if is_number and math.isfinite(found) else None
-
-
-__all__ = ["Ended", "TrialNotes", "measured", "read"]

@@ -15,6 +15,7 @@ from trainprof.analysis.summary import RunSummary
 from trainprof.analysis.tuning import (
     BASELINE,
     BY_BATCHES,
+    CUT_SHORT,
     INTERRUPTED,
     OK,
     Recommended,
@@ -23,7 +24,7 @@ from trainprof.analysis.tuning import (
     Tuning,
 )
 from trainprof.experiments.cold_cache import cold_runs
-from trainprof.experiments.search import Found
+from trainprof.experiments.found import Found
 from trainprof.experiments.trial import LOADER_ARGUMENTS, WARM_UP, Measured, Trial
 
 # Losses that differ by less are the same: sums are not always added up in one order.
@@ -68,14 +69,13 @@ def summary_of_tune(
 
 def trials_of(found: Found) -> list[TrialSummary]:
     """Returns one row for each trial, in the order in which they were first run."""
-    # What was interrupted is no result; it is to be made again.
     runs = [one for one in found.runs if one.outcome != INTERRUPTED]
     trials = {one.trial.name: one.trial for one in runs if one.trial.name != WARM_UP}
     return [_row(found, trial) for trial in trials.values()]
 
 
 def _row(found: Found, trial: Trial) -> TrialSummary:
-    runs = [one for one in found.of(trial.name) if one.outcome != INTERRUPTED]
+    runs = _results(found.of(trial.name))
     good = [one for one in runs if one.is_ok]
     worst = next((one for one in runs if one.outcome != OK), runs[0])
     is_base = trial.name == BASELINE
@@ -105,8 +105,18 @@ def _row(found: Found, trial: Trial) -> TrialSummary:
         cpu_percent=_mean(good, "cpu_percent"),
         read_bytes=None if (read := _mean(good, "read_bytes")) is None else int(read),
         steps=max((one.steps for one in runs), default=None),
+        was_cut=any(one.was_cut for one in runs),
         conditions=_mean_conditions(good),
     )
+
+
+def _results(runs: Sequence[Measured]) -> list[Measured]:
+    """Leaves out runs that are to be made again: they were interrupted, or cut short after others.
+
+    One trial's only run that was cut short stands for itself.
+    """
+    ended = [one for one in runs if one.outcome != INTERRUPTED]
+    return [one for one in ended if one.outcome != CUT_SHORT] or ended
 
 
 def _held(measured: Times, predicted: tuple[float, float]) -> bool | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from trainprof.experiments.reading import Ended, measured
@@ -28,10 +28,6 @@ class Script:
 
     def for_trial(self, label: str) -> tuple[str, ...]:
         return tuple(word.replace(PLACEHOLDER, label) for word in self.words)
-
-    @property
-    def names_trials(self) -> bool:
-        return any(PLACEHOLDER in word for word in self.words)
 
 
 class ScriptRunner:
@@ -84,7 +80,7 @@ class ScriptRunner:
             Ended(finished.outcome, finished.is_overdue),
             relative_to=self._directory.path,
         )
-        return found(time.monotonic() - began)
+        return replace(found, seconds=time.monotonic() - began)
 
 
 def label_of(trial: Trial, number: int) -> str:

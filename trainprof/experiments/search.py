@@ -9,26 +9,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, Final
 
-from trainprof.analysis.speedup import FASTER, SLOWER, UNKNOWN, Pace, SpeedUp, speed_up
+from trainprof.analysis.least_gain import LEAST_GAIN
+from trainprof.analysis.speedup import FASTER, SLOWER, UNKNOWN
 from trainprof.analysis.tuning import (
     BASELINE,
     BUDGET,
-    BY_LOOP,
     CEILING,
+    CUT_SHORT,
     FAILED,
     FINISHED,
     INTERRUPTED,
     LOADER_ALONE,
     OUT_OF_MEMORY,
-    RUNNING,
     TIMED_OUT,
 )
-from trainprof.experiments.candidates import LEAST_GAIN, Candidate, Plan, together, trial_of
-from trainprof.experiments.cold_cache import cold_runs
+from trainprof.experiments.candidates import Candidate, Plan, together, trial_of
+from trainprof.experiments.found import Found, Progress
 from trainprof.experiments.trial import (
     WARM_UP,
     Limits,
@@ -38,6 +38,7 @@ from trainprof.experiments.trial import (
     baseline,
     ceiling,
     loader_alone,
+    was_in_vain,
 )
 from trainprof.record.errors import TrainprofError
 
@@ -49,9 +50,13 @@ _MOST_STEPS: Final = 1000
 _WARM_UP_SHARE: Final = 0.1
 _LONGEST_WARM_UP_S: Final = 60.0
 _LEAST_WARM_UP_S: Final = 10.0
-# The script as it is takes so many times what it took before: then it hangs.
-_HANGS_AFTER_TIMES: Final = 5.0
-_HANGS_AFTER_S: Final = 60.0
+# A trial is ended, at a step, when it takes so many times what others took.
+_SLOW_TIMES: Final = 5.0
+_SLOW_FROM_S: Final = 60.0
+# One that comes to no step by then hangs: it is killed after so much more, or a usual trial's time.
+_LEAST_GRACE_S: Final = 15.0
+# With less of a usual trial's time left, the last baseline would tell nothing.
+_LEAST_OF_BASELINE: Final = 0.5
 # Until the first trial has told how long they are: that, or the budget.
 _FIRST_MAY_TAKE_S: Final = 600.0
 _SINGLES_PER_BASELINE: Final = 3
@@ -81,83 +86,6 @@ class _Ended(Exception):
     def __init__(self, why: str) -> None:
         super().__init__(why)
         self.why = why
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Where the search is.
-
-    Attributes:
-        trial: About to run, None: `measured` has.
-        done, expected: Runs of trials.
-        left_s: Of the budget.
-    """
-
-    trial: Trial
-    measured: Measured | None
-    done: int
-    expected: int
-    left_s: float
-
-
-@dataclass(slots=True)
-class Found:
-    """What a search has measured so far.
-
-    Attributes:
-        runs: In order of time, the warm-up first.
-        plan: None until there is a baseline.
-        predicted: By the name of a trial, as said before it ran.
-        trial_steps: After which trials are stopped, None: never.
-        best: What is recommended, None: the script as it is.
-        ended_by: FINISHED, BUDGET, INTERRUPTED or RUNNING.
-        unfinished: Names of what was still to be tried.
-    """
-
-    runs: list[Measured] = field(default_factory=list)
-    plan: Plan | None = None
-    predicted: dict[str, tuple[float, float] | None] = field(default_factory=dict)
-    cautions: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    trial_steps: int | None = None
-    best: Candidate | None = None
-    ended_by: str = RUNNING
-    unfinished: list[str] = field(default_factory=list)
-    _compared: dict[object, tuple[SpeedUp, object]] = field(default_factory=dict)
-
-    def of(self, name: str) -> list[Measured]:
-        """Returns the runs of a trial."""
-        return [one for one in self.runs if one.trial.name == name]
-
-    def speedup(self, trial: Trial) -> SpeedUp | None:
-        """Returns how many times as fast a trial's runs were as the baseline's."""
-        cold = cold_runs(self.runs)
-        base, other = (
-            [
-                pace
-                for one in self.of(name)
-                if one.directory not in cold and (pace := _pace(one, trial)) is not None
-            ]
-            for name in (BASELINE, trial.name)
-        )
-        return self.compared(base, other) if base and other else None
-
-    def compared(self, base: Sequence[Pace], other: Sequence[Pace]) -> SpeedUp:
-        """Returns how many times as fast some runs were as others; each question once."""
-        key = (tuple(map(id, base)), tuple(map(id, other)))
-        known = self._compared.get(key)
-        if known is None:
-            # With what was compared, so that no other object gets its id.
-            known = self._compared[key] = (speed_up(base, other), (tuple(base), tuple(other)))
-        return known[0]
-
-    def spent_s(self) -> float:
-        return sum(one.seconds for one in self.runs)
-
-
-def _pace(run: Measured, compared: Trial) -> Pace | None:
-    if not run.is_ok:
-        return None
-    return run.loop_pace if compared.measured_by == BY_LOOP else run.pace
 
 
 class Search:
@@ -196,10 +124,9 @@ class Search:
         self._tell = tell
         self._keep = keep
         self._expected = 3
-        self._usual_s = 0.0
+        self._usual_s = 0.0  # that a baseline takes
         self._since_baseline = 0
         self._waiting: list[str] = []
-        self._base: Measured | None = None
         self.found = Found()
 
     def run(self) -> Found:
@@ -210,11 +137,10 @@ class Search:
         """
         found = self.found
         try:
-            self._begin()
-            assert found.plan is not None
+            base = self._begin()
+            found.plan = self._plan_of(base, None)
             self._bounds(found.plan)
-            assert self._base is not None
-            plan = found.plan = self._plan_of(self._base, self._free_step_s())
+            plan = found.plan = self._plan_of(base, self._free_step_s())
             self._singles(plan)
             self._put_together(plan)
             self._decide()
@@ -232,25 +158,24 @@ class Search:
         self._keep(found)
         return found
 
-    def _begin(self) -> None:
-        first = Limits(
-            steps=self._asked_steps,
-            killed_after_s=max(self._budget_s, _FIRST_MAY_TAKE_S),
-            seconds=None
-            if self._asked_steps
-            else min(
-                max(self._steps_budget_s * _WARM_UP_SHARE, _LEAST_WARM_UP_S), _LONGEST_WARM_UP_S
-            ),
+    def _begin(self) -> Measured:
+        """Returns the first run of the script as it is, behind one that is not counted."""
+        share_s = max(self._steps_budget_s * _WARM_UP_SHARE, _LEAST_WARM_UP_S)
+        hangs_after_s = max(self._budget_s, _FIRST_MAY_TAKE_S)
+        seconds = None if self._asked_steps else min(share_s, _LONGEST_WARM_UP_S)
+        warm_up = self._measure(
+            Trial(WARM_UP), Limits(self._asked_steps, hangs_after_s, seconds=seconds)
         )
-        warm_up = self._measure(Trial(WARM_UP), first)
         if warm_up.outcome in _BROKEN:
             raise self._cannot(warm_up)
         self.found.trial_steps = self._asked_steps or steps_of_trials(warm_up, self._steps_budget_s)
-        base = self._measure(baseline())
+        # It has a limit as later ones have, so that it is watched at the same cost.
+        grace_s = hangs_after_s + _LEAST_GRACE_S
+        limits = Limits(self.found.trial_steps, grace_s, seconds=hangs_after_s)
+        base = self._measure(baseline(), limits)
         if not base.is_ok:
             raise self._cannot(base)
-        self._base = base
-        self.found.plan = self._plan_of(base, None)
+        return base
 
     def _cannot(self, run: Measured) -> CannotTune:
         why = f": {run.detail}" if run.detail else ""
@@ -294,7 +219,7 @@ class Search:
             return
         taken = [winners[0]]
         for candidate in winners[1:]:
-            tried = [*self._variants(taken, plan)]
+            tried = self._variants(taken, plan)
             self._expect([together([*variant, candidate]).name for variant in tried])
             for variant in tried:
                 self._try(together([*variant, candidate]), plan)
@@ -347,15 +272,15 @@ class Search:
 
     def _contenders(self) -> list[Trial]:
         """Returns what was measured fastest, and the ceiling: at most so many, fastest first."""
-        trials = {one.trial.name: one.trial for one in self.found.runs if one.is_ok}
+        trials = self._ok_trials()
         changed = []
-        for trial in trials.values():
+        for trial in trials:
             speed = self.found.speedup(trial)
             if trial.overrides and speed is not None and (speed.mid or 0.0) >= 1 + LEAST_GAIN / 2:
                 changed.append((speed.mid or 0.0, trial))
         changed.sort(key=lambda pair: -pair[0])
         fastest = [trial for _, trial in changed[:_REPEATED_AT_MOST]]
-        return [*fastest, *(trials[name] for name in (CEILING,) if name in trials)]
+        return [*fastest, *(trial for trial in trials if trial.name == CEILING)]
 
     def _is_decided(self, trial: Trial) -> bool:
         """Whether repeated runs tell it from the baseline, by less than what it gains."""
@@ -386,16 +311,13 @@ class Search:
         found = self.found.speedup(trial_of(candidate, plan))
         return None if found is None else found.mid
 
-    def _best(self) -> Candidate | None:
+    def _best(self) -> Trial | None:
         """Returns the fastest setting; of those that are nearly as fast the one that changes least.
 
         None where none was visibly faster, by as much as is worth a change.
         """
-        plan = self.found.plan
-        if plan is None:
-            return None
         faster: list[tuple[float, Trial]] = []
-        for trial in {one.trial.name: one.trial for one in self.found.runs if one.is_ok}.values():
+        for trial in self._ok_trials():
             speed = self.found.speedup(trial) if trial.overrides else None
             if speed is None or speed.verdict != FASTER or speed.mid is None:
                 continue
@@ -405,14 +327,11 @@ class Search:
             return None
         most = max(speed for speed, _ in faster)
         near = [trial for speed, trial in faster if speed >= most / (1 + LEAST_GAIN)]
-        least = min(near, key=_size)
-        return Candidate(
-            subject="recommended",
-            overrides=least.overrides,
-            predicted=self.found.predicted.get(least.name),
-            measured_by=least.measured_by,
-            cautions=self.found.cautions.get(least.name, ()),
-        )
+        return min(near, key=_size)
+
+    def _ok_trials(self) -> list[Trial]:
+        """Returns each trial that was measured, once."""
+        return list({one.trial.name: one.trial for one in self.found.runs if one.is_ok}.values())
 
     def _last_baseline(self) -> None:
         """The first and the last run are the script as it is: what drifted meanwhile is seen."""
@@ -420,32 +339,38 @@ class Search:
             try:
                 self._measure(baseline(), is_last=True)
             except _Ended as end:
-                self.found.ended_by = end.why
+                if end.why == INTERRUPTED:
+                    self.found.ended_by = INTERRUPTED
 
     def _measure(
         self, trial: Trial, limits: Limits | None = None, *, is_last: bool = False
     ) -> Measured:
         left_s = self._budget_s - self.found.spent_s()
-        is_first = len(self.found.runs) < 2
-        # The last baseline has its time set aside.
-        if not is_first and not is_last and left_s < 2 * self._usual_s:
-            raise _Ended(BUDGET)
+        if limits is None:
+            # The last baseline has its time set aside.
+            if left_s < self._usual_s * (_LEAST_OF_BASELINE if is_last else 2.0):
+                raise _Ended(BUDGET)
+            limits = self._limits(trial, left_s if is_last else left_s - self._usual_s)
         number = len(self.found.of(trial.name)) + 1
         self._say(trial, None)
-        measured = self._runner.run(trial, number, limits or self._limits(trial))
+        measured = self._runner.run(trial, number, limits)
+        if was_in_vain(measured, limits):
+            told = f"the budget was over after {measured.steps} of its steps"
+            measured = replace(measured, outcome=CUT_SHORT, detail=told)
         self.found.runs.append(measured)
         self._since_baseline = 0 if trial.name == BASELINE else self._since_baseline + 1
-        if measured.is_ok:
-            # The warm-up is as long as it is: the first baseline tells what trials take.
-            before_s = 0.0 if is_first else self._usual_s
-            self._usual_s = max(before_s, measured.seconds)
+        if trial.name == BASELINE and measured.is_ok:
+            self._usual_s = max(self._usual_s, measured.seconds)
         self._say(trial, measured)
         self._keep(self.found)
         if measured.outcome == INTERRUPTED:
             raise _Ended(INTERRUPTED)
+        if measured.outcome == CUT_SHORT:
+            raise _Ended(BUDGET)
         return measured
 
-    def _limits(self, trial: Trial) -> Limits:
+    def _limits(self, trial: Trial, left_s: float) -> Limits:
+        """Returns how long a trial may take, of the time that the budget leaves it."""
         steps = self.found.trial_steps
         if trial.data == "free" and steps is not None:
             plan = self.found.plan
@@ -453,8 +378,14 @@ class Search:
             steps += math.ceil(_BEFORE_FREE_BATCHES * max(steps_per_batch, 1.0))
         if trial.data == "alone":
             steps = max(steps or 0, _FEWEST_STEPS) + _BEFORE_FREE_BATCHES
-        seconds = max(self._usual_s * _HANGS_AFTER_TIMES, _HANGS_AFTER_S)
-        return Limits(steps, killed_after_s=seconds)
+        slow_s = max(self._usual_s * _SLOW_TIMES, _SLOW_FROM_S)
+        seconds = min(left_s, slow_s)
+        return Limits(
+            steps,
+            killed_after_s=seconds + max(self._usual_s, _LEAST_GRACE_S),
+            seconds=seconds,
+            is_of_budget=left_s < slow_s,
+        )
 
     def _expect(self, names: Sequence[str]) -> None:
         self._waiting = list(names)

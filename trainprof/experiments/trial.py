@@ -77,11 +77,14 @@ class Limits:
         steps: It is ended after so many, None: it goes to its end.
         seconds: It is ended after so many, at the next step; None: it takes what it takes.
         killed_after_s: However it hangs.
+        is_of_budget: `seconds` is what the budget leaves it: a run that is cut off too early by
+            that is no result.
     """
 
     steps: int | None
     killed_after_s: float
     seconds: float | None = None
+    is_of_budget: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,7 @@ class Measured:
         run_s: From the script's start to its end, where it came to its own end.
         steps: That it made.
         training_s: Of the training phase.
+        was_cut: Its time was over before its steps were made.
         losses: Of its first backward passes, [] where not known.
         refused: What could not be changed, and why.
         uncontained: What it did besides that could not be kept from the user's files.
@@ -118,6 +122,7 @@ class Measured:
     run_s: float | None = None
     steps: int = 0
     training_s: float = 0.0
+    was_cut: bool = False
     losses: tuple[float, ...] = ()
     refused: Mapping[str, str] = field(default_factory=dict)
     uncontained: tuple[str, ...] = ()
@@ -127,6 +132,11 @@ class Measured:
     @property
     def is_ok(self) -> bool:
         return self.outcome == OK and self.pace is not None
+
+
+def was_in_vain(run: Measured, limits: Limits) -> bool:
+    """Whether the budget was over before a run had told anything: more time would make it tell."""
+    return limits.is_of_budget and run.was_cut and not run.is_ok
 
 
 class TrialRunner(Protocol):

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
+from trainprof.analysis.saved_summary import saved_summary
 from trainprof.analysis.summarize import case_of, summarize
-from trainprof.analysis.summary import RunSummary, from_jsonable, to_jsonable
+from trainprof.analysis.summary import RunSummary, to_jsonable
 from trainprof.analysis.tuning import BASELINE
 from trainprof.experiments.candidates import Plan, plan
+from trainprof.experiments.found import Found, Progress
 from trainprof.experiments.journal import Asked, Journal, RememberingRunner, read_journal
 from trainprof.experiments.results import summary_of_tune
 from trainprof.experiments.runner import Script, ScriptRunner
-from trainprof.experiments.search import Found, Progress, Search
+from trainprof.experiments.search import Search
 from trainprof.experiments.trial import Measured, TrialRunner
 from trainprof.launch.manifest import opening_manifest, script_sha256
 from trainprof.launch.masking import masked_argv
-from trainprof.launch.options import RunOptions
+from trainprof.launch.options import DEFAULT_INTERVAL_S, RunOptions
 from trainprof.launch.placement import create_run_directory, run_name
 from trainprof.launch.target import resolve
 from trainprof.record.errors import TrainprofError
@@ -58,7 +59,27 @@ class TuneOptions:
     budget_s: float = DEFAULT_BUDGET_S
     trial_steps: int | None = None
     allow_numerics: bool = False
-    interval_s: float = 0.5
+    interval_s: float = DEFAULT_INTERVAL_S
+
+
+@dataclass(frozen=True, slots=True)
+class AskedAgain:
+    """What is said along with an earlier `tune` run; None: nothing about it.
+
+    Attributes:
+        script: The same as before.
+        output: Its directory.
+        budget_s: Of time, from now on.
+        trial_steps, interval_s: As before: else its trials would not be alike.
+        allow_numerics: Changes of precision may be tried, from now on if not before.
+    """
+
+    script: Script | None = None
+    output: Path | None = None
+    budget_s: float | None = None
+    trial_steps: int | None = None
+    interval_s: float | None = None
+    allow_numerics: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,26 +124,29 @@ def begin(options: TuneOptions) -> TuneRun:
         budget_s=options.budget_s,
         trial_steps=options.trial_steps,
         allow_numerics=options.allow_numerics,
+        interval_s=options.interval_s,
     )
     journal = Journal(directory, asked)
     journal.save()
     return TuneRun(directory, options, journal)
 
 
-def resumed(directory: RunDirectory, given: Script | None, budget_s: float | None) -> TuneRun:
+def resumed(directory: RunDirectory, again: AskedAgain) -> TuneRun:
     """Returns an earlier `tune` run, to go on with the same script.
 
     Args:
         directory: Of the earlier one.
-        given: The script as given again, None: as it was.
-        budget_s: From now on, None: as much again.
+        again: What else is said; without a budget it gets as much again.
 
     Raises:
         JournalDamaged: If it is no `tune` run.
-        CannotResume: If the script is another by now, or its arguments are not known.
+        CannotResume: If the script is another by now, its arguments are not known, or its trials
+            would not be like those before.
     """
     journal = read_journal(directory)
     asked = journal.asked
+    _check_alike(directory, asked, again)
+    given = again.script
     script = given if given is not None else Script(asked.words, asked.module)
     if tuple(masked_argv(script.words)) != asked.words or script.module != asked.module:
         raise CannotResume(
@@ -139,13 +163,41 @@ def resumed(directory: RunDirectory, given: Script | None, budget_s: float | Non
             f"{target.name} was changed since: its trials would not be alike",
             hint="start anew: trainprof tune SCRIPT",
         )
+    if again.allow_numerics and not asked.allow_numerics:
+        journal.asked = asked = replace(asked, allow_numerics=True)
+        journal.save()
     options = TuneOptions(
         script=script,
-        budget_s=budget_s if budget_s is not None else asked.budget_s,
+        budget_s=again.budget_s if again.budget_s is not None else asked.budget_s,
         trial_steps=asked.trial_steps,
         allow_numerics=asked.allow_numerics,
+        interval_s=asked.interval_s,
     )
     return TuneRun(directory, options, journal)
+
+
+def _check_alike(directory: RunDirectory, asked: Asked, again: AskedAgain) -> None:
+    """Refuses what would go unheard, or make later trials unlike earlier ones.
+
+    Raises:
+        CannotResume: With the one option that does not fit.
+    """
+    if again.output is not None and again.output.resolve() != directory.path.resolve():
+        raise CannotResume(
+            f"-o {again.output} beside --resume: it goes on in {_as_typed(directory.path)}",
+            hint="leave -o out, or start anew without --resume",
+        )
+    steps = "as many as the budget lets them" if asked.trial_steps is None else asked.trial_steps
+    for option, wanted, was, told in (
+        ("--trial-steps", again.trial_steps, asked.trial_steps, steps),
+        ("--interval", again.interval_s, asked.interval_s, f"{asked.interval_s:g}"),
+    ):
+        if wanted is not None and wanted != was:
+            raise CannotResume(
+                f"{option} {wanted:g} beside --resume: its trials were begun with {told}, and "
+                "would not be alike",
+                hint=f"leave {option} out, or start anew without --resume",
+            )
 
 
 def tune(
@@ -172,11 +224,7 @@ def tune(
     options, directory = run.options, run.directory
     real = runner or ScriptRunner(options.script, directory, interval_s=options.interval_s)
     budget_s = options.budget_s + run.journal.spent_s
-
-    def keep(found: Found) -> None:
-        if found.plan is not None:
-            _save(directory, found, budget_s)
-
+    result = _Result(directory, budget_s)
     search = Search(
         RememberingRunner(real, run.journal),
         lambda base, free_s: _planned(directory, base, free_s, options),
@@ -185,16 +233,16 @@ def tune(
         steps_budget_s=run.journal.asked.budget_s,
         directory=Path(_as_typed(directory.path)),
         tell=tell,
-        keep=keep,
+        keep=result.save,
     )
-    found = search.run()
-    if found.plan is None:
+    search.run()
+    if result.summary is None:
         again = f"trainprof tune --resume {shlex.quote(_as_typed(directory.path))}"
         raise StoppedTooEarly(
             "stopped before the script as it is was measured: nothing is known yet",
             hint=f"begin again with: {again}",
         )
-    return _save(directory, found, budget_s)
+    return result.summary
 
 
 def _planned(
@@ -206,25 +254,37 @@ def _planned(
     return plan(case, allow_numerics=options.allow_numerics, free_step_s=free_s)
 
 
-def _save(directory: RunDirectory, found: Found, budget_s: float) -> RunSummary:
-    base = next(one for one in found.runs if one.trial.name == BASELINE)
-    summary = summary_of_tune(
-        _summary(RunDirectory(directory.path / base.directory)),
-        found,
-        name=run_name(directory),
-        directory=_as_typed(directory.path),
-        budget_s=budget_s,
-    )
-    write_json(directory.summary, to_jsonable(summary))
-    return summary
+class _Result:
+    """What is known so far, saved.
 
+    Attributes:
+        summary: None until the script as it is was measured.
+    """
 
-def _summary(directory: RunDirectory) -> RunSummary:
-    try:
-        with directory.summary.open(encoding="ascii") as file:
-            return from_jsonable(json.load(file))
-    except (OSError, ValueError, KeyError, TypeError):
-        return summarize(directory)
+    def __init__(self, directory: RunDirectory, budget_s: float) -> None:
+        self._directory = directory
+        self._budget_s = budget_s
+        self._base: RunSummary | None = None
+        self.summary: RunSummary | None = None
+
+    def save(self, found: Found) -> None:
+        if found.plan is None:
+            return
+        self.summary = summary_of_tune(
+            self._of_first_baseline(found),
+            found,
+            name=run_name(self._directory),
+            directory=_as_typed(self._directory.path),
+            budget_s=self._budget_s,
+        )
+        write_json(self._directory.summary, to_jsonable(self.summary))
+
+    def _of_first_baseline(self, found: Found) -> RunSummary:
+        if self._base is None:
+            first = found.of(BASELINE)[0]
+            run = RunDirectory(self._directory.path / first.directory)
+            self._base = saved_summary(run) or summarize(run)
+        return self._base
 
 
 def _as_typed(path: Path) -> str:

@@ -117,9 +117,7 @@ class FreeDataProbe:
                 feed.length = _length(loader._index_sampler)
         key = id(iterator)
         self._passes[key] = run = _Pass(feed)
-        run.begin(self._calls)
-        run.is_for_training = self._torch.is_grad_enabled()
-        run.is_free = run.is_for_training and feed.is_ready
+        run.begin(self._calls, is_learning=self._torch.is_grad_enabled())
         self._session.keep_track(iterator, self._passes, key)
 
     def _make_init(self, original: Wrapped) -> Wrapped:
@@ -171,9 +169,7 @@ class FreeDataProbe:
 
     def _rests(self, run: _Pass, iterator: Any) -> bool:
         """Decides whether the pass that now begins is free, and no worker is to hear of it."""
-        run.begin(self._calls)
-        run.is_for_training = self._torch.is_grad_enabled()
-        run.is_free = run.is_for_training and run.feed.is_ready
+        run.begin(self._calls, is_learning=self._torch.is_grad_enabled())
         if type(iterator) is not self._multi:
             return False
         if not iterator._workers:  # it was created free: nobody can make real batches
@@ -348,8 +344,10 @@ class _Pass:
         self._calls_before = [0, 0]
         self._kept_before = 0
 
-    def begin(self, calls: list[int]) -> None:
-        """Notes where it begins, in calls of modules as FreeDataProbe counts them."""
+    def begin(self, calls: list[int], *, is_learning: bool) -> None:
+        """Begins with gradients on or off, after so many calls of modules by FreeDataProbe."""
+        self.is_for_training = is_learning
+        self.is_free = is_learning and self.feed.is_ready
         self._calls_before, self._kept_before = list(calls), len(self.feed.batches)
 
     def is_evaluation(self, calls: list[int]) -> bool:

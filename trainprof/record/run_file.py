@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import stat
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+# What we wrote ourselves stays far below; what is larger is not ours. As objects the worst that a
+# file can hold takes about thirty times its size.
+LARGEST_JSON_BYTES: Final = 1 << 25
 _NO_LINK: Final = getattr(os, "O_NOFOLLOW", 0)
 # Opening a fifo without it waits for a writer.
 _FILE_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | _NO_LINK
@@ -49,3 +53,11 @@ def read_run_file(path: Path, max_bytes: int) -> bytes:
     if len(content) > max_bytes:
         raise ValueError(f"{path.name} is larger than {max_bytes} bytes")
     return content
+
+
+def read_run_json(path: Path) -> Any:
+    """Returns the file's JSON value, None where it is missing, cut off or not one of ours."""
+    try:
+        return json.loads(read_run_file(path, LARGEST_JSON_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return None

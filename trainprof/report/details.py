@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from rich.text import Text
 
+from trainprof.analysis.facts import number_at
 from trainprof.analysis.ledger import LOADER_KEYS
 from trainprof.analysis.summary import Outlier, RunSummary, Statistics
 from trainprof.report.layout import Column, Page
@@ -18,7 +19,6 @@ from trainprof.report.units import (
     byte_count,
     count,
     is_known,
-    number_at,
     percent,
     seconds,
     share_of,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import posixpath
 import signal
 
+from trainprof.analysis.facts import number_at
 from trainprof.analysis.summary import Exit, Run, RunSummary
-from trainprof.report.units import byte_count, counted, is_known, number_at, seconds, three_digits
+from trainprof.report.units import byte_count, counted, is_known, seconds, three_digits
 
 
 def ending(summary: RunSummary) -> str:

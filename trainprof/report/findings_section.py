@@ -8,8 +8,8 @@ from typing import Final
 from rich.text import Text
 
 from trainprof.analysis.diagnosis.catalogue import RULES
-from trainprof.analysis.diagnosis.diagnose import LEAST_GAIN
 from trainprof.analysis.finding import OUTSIDE_STEPS, Finding
+from trainprof.analysis.least_gain import LEAST_GAIN
 from trainprof.analysis.steady import MIN_STEADY_STEPS
 from trainprof.analysis.summary import RunSummary
 from trainprof.report.layout import Page

@@ -7,6 +7,7 @@ from typing import Final
 
 from rich.text import Text
 
+from trainprof.analysis.facts import number_at
 from trainprof.analysis.gpu_figures import ENERGY_ESTIMATED, Energy, Gpu, Utilization
 from trainprof.analysis.summary import Epoch, RunSummary, System
 from trainprof.report.layout import Column, Page
@@ -16,7 +17,6 @@ from trainprof.report.units import (
     count,
     counted,
     is_known,
-    number_at,
     percent,
     seconds,
     share_of,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
+from trainprof.analysis.facts import number_at
 from trainprof.analysis.finding import LOADER_ID
 from trainprof.analysis.limit_names import (
     BLOCKED,
@@ -21,7 +22,7 @@ from trainprof.analysis.summary import Fetch, Loader, LoaderBound, RunSummary
 from trainprof.analysis.worker_totals import known
 from trainprof.report.batch_time import making_parts, named, receiving, was_read
 from trainprof.report.loader_warnings import sample_name
-from trainprof.report.units import NOT_MEASURED, byte_count, number_at, seconds
+from trainprof.report.units import NOT_MEASURED, byte_count, seconds
 
 # From here on workers are said to sleep: more of them cost little of the CPU.
 ASLEEP_FROM_SHARE: Final = 0.5

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Mapping
 from typing import Any, Final
 
+from trainprof.analysis.facts import number_at
 from trainprof.analysis.limit_names import CPU
 from trainprof.analysis.loader_cost import cost_s, starts_s
 from trainprof.analysis.loader_troubles import stragglers, unusual_samples
@@ -13,7 +14,7 @@ from trainprof.analysis.summary import Fetch, Loader, RunSummary
 from trainprof.analysis.worker_totals import known
 from trainprof.report.batch_time import making_parts, named
 from trainprof.report.loader_words import needs_words
-from trainprof.report.units import count, counted, number_at, percent, seconds, share_of
+from trainprof.report.units import count, counted, percent, seconds, share_of
 
 # Parts of a batch's making that are worth a sentence from here on.
 CROWDED_FROM_SHARE: Final = 0.2

@@ -10,6 +10,7 @@ from typing import Final
 
 from rich.text import Text
 
+from trainprof.analysis.facts import number_at
 from trainprof.analysis.summary import (
     Epoch,
     Loader,
@@ -24,7 +25,6 @@ from trainprof.report.units import (
     byte_count,
     count,
     counted,
-    number_at,
     percent,
     seconds,
     share_of,

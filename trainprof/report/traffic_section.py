@@ -6,6 +6,7 @@ from typing import Final
 
 from rich.text import Text
 
+from trainprof.analysis.facts import number_at
 from trainprof.analysis.summary import RunSummary, Transfer
 from trainprof.report.layout import Page
 from trainprof.report.ledger_table import waits_are_merged
@@ -14,7 +15,6 @@ from trainprof.report.units import (
     byte_count,
     counted,
     is_known,
-    number_at,
     percent,
     seconds,
     share_of,

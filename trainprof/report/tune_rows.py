@@ -101,10 +101,11 @@ TITLES: Final = (
 
 
 def result_word(row: TrialSummary) -> str:
-    """Returns "faster", "slower", "chance", or how a trial failed."""
+    """Returns "faster", "slower", "chance", "slower (cut)", or how a trial failed."""
     if row.outcome != OK:
         return row.outcome
-    return "" if row.name in (BASELINE, LOADER_ALONE) else VERDICT_WORDS[row.verdict]
+    word = "" if row.name in (BASELINE, LOADER_ALONE) else VERDICT_WORDS[row.verdict]
+    return f"{word} (cut)".strip() if row.was_cut else word
 
 
 def what_was_done(summary: RunSummary, tuning: Tuning) -> list[str]:
@@ -165,6 +166,11 @@ def remarks(summary: RunSummary) -> list[tuple[str, str]]:
         found.append(
             ("Forecasts", f"the model was right in {tuning.held} of {tuning.predictions} trials")
         )
+    found += [
+        ("Cut", f"{name_of(row)}: its time was over before it was done; what it did by then counts")
+        for row in summary.trials
+        if row.was_cut and row.outcome == OK
+    ]
     found += [("Failed", _failed_words(row)) for row in summary.trials if row.outcome != OK]
     found += [
         ("Refused", f"{name_of(row)}: {what}: {why}")

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
-
-from trainprof.analysis.summary import MAX_NUMBER
+from typing import Final
 
 NOT_MEASURED: Final = "not measured"
 
@@ -131,20 +129,6 @@ def rounded_parts(parts: Sequence[float], decimals: int) -> list[int]:
     for index in by_remainder[:missing]:
         whole[index] += 1
     return whole
-
-
-def number_at(mapping: Mapping[str, Any] | None, *path: str) -> float | None:
-    """Returns the number under a path of keys, None where there is none.
-
-    The summary's loose parts (`system`) may lack any key, and an edited file may hold anything.
-    """
-    found: Any = mapping
-    for key in path:
-        if not isinstance(found, Mapping):
-            return None
-        found = found.get(key)
-    is_number = isinstance(found, (int, float)) and not isinstance(found, bool)
-    return found if is_number and -MAX_NUMBER < found < MAX_NUMBER else None
 
 
 def _decimals(total: float) -> int:

@@ -57,9 +57,9 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(tune, "ScriptRunner", Runner)
     monkeypatch.setattr(tune, "_planned", planned)
-    monkeypatch.setattr(tune, "_summary", summary)
+    monkeypatch.setattr(tune, "saved_summary", summary)
     monkeypatch.setattr(journal, "read", read)
-    monkeypatch.setattr(journal, "summarize", summary)
+    monkeypatch.setattr(journal, "saved_summary", summary)
     return ran
 
 
@@ -168,6 +168,81 @@ def test_what_cannot_be_gone_on_with_is_said(
     told(capsys, "-o", "t", "train.py")
     change()
     assert said in complaint(capsys, "--resume", "t")
+
+
+def test_what_the_budget_cut_short_is_made_again(
+    planted: list[str], capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = tune.ScriptRunner
+
+    class Cutting(runner):  # type: ignore[misc, valid-type]
+        def run(self, trial: Trial, number: int, limits: Limits) -> Measured:
+            found = super().run(trial, number, limits)
+            if not (trial.overrides and limits.is_of_budget):
+                return found
+            return replace(found, outcome=TOO_FEW_STEPS, pace=None, was_cut=True)
+
+    monkeypatch.setattr(tune, "ScriptRunner", Cutting)
+    begun = told(capsys, "-o", "t", "--budget", "30s", "--trial-steps", "100", "train.py")
+    assert begun["trials"][-1]["outcome"] == "cut short"
+    assert begun["trials"][0]["outcome"] == "ok"
+    assert begun["tuning"]["ended_by"] == "budget"
+    name = begun["trials"][-1]["name"]
+    assert planted.count(name) == 1
+    Path("t/trials", name).rmdir()  # as the real runner begins by doing
+    ended = told(capsys, "--resume", "t", "--budget", "10m")
+    assert planted.count(name) > 1
+    assert {row["outcome"] for row in ended["trials"]} == {"ok"}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["--trial-steps", "90"],
+            "--trial-steps 90 beside --resume: its trials were begun with",
+        ),
+        (["--interval", "2s"], "--interval 2 beside --resume: its trials were begun with 0.5"),
+        (["-o", "elsewhere"], "-o elsewhere beside --resume: it goes on in t"),
+    ],
+)
+def test_what_would_make_trials_unlike_is_refused_with_what_they_were_begun_with(
+    planted: list[str], capsys: Captured, words: list[str], said: str
+) -> None:
+    told(capsys, "-o", "t", "--trial-steps", "80", "train.py")
+    before = list(planted)
+    assert said in complaint(capsys, "--resume", "t", *words)
+    assert planted == before
+    again = ("--trial-steps", "80", "--interval", "0.5", "-o", "t")
+    assert told(capsys, "--resume", "t", *again)["tuning"]["trial_steps"] == 80
+
+
+def test_the_samplers_interval_is_that_of_the_beginning(
+    planted: list[str], capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    intervals: list[float] = []
+    runner = tune.ScriptRunner
+
+    class Noting(runner):  # type: ignore[misc, valid-type]
+        def __init__(self, script: object, directory: RunDirectory, *, interval_s: float) -> None:
+            super().__init__(script, directory, interval_s=interval_s)
+            intervals.append(interval_s)
+
+    monkeypatch.setattr(tune, "ScriptRunner", Noting)
+    told(capsys, "-o", "t", "--interval", "2s", "--budget", "15s", "train.py")
+    told(capsys, "--resume", "t")
+    assert intervals == [2.0, 2.0]
+
+
+def test_changes_of_the_numbers_may_be_allowed_later_and_stay_so(
+    planted: list[str], capsys: Captured
+) -> None:
+    told(capsys, "-o", "t", "train.py")
+    allowed = []
+    for words in (["--allow-numerics"], []):
+        told(capsys, "--resume", "t", *words)
+        allowed.append(json.loads(Path("t/tune.json").read_text())["allow_numerics"])
+    assert allowed == [True, True]
 
 
 def test_another_command_is_not_gone_on_with(planted: list[str], capsys: Captured) -> None:

@@ -8,9 +8,18 @@ from support import summaries
 from support.planted_trials import FakeRunner, Planted, plan_of, workers
 
 from trainprof.analysis.summary import from_jsonable, to_jsonable
-from trainprof.analysis.tuning import BASELINE, CEILING, FINISHED, LOADER_ALONE, OUT_OF_MEMORY
+from trainprof.analysis.tuning import (
+    BASELINE,
+    CEILING,
+    CUT_SHORT,
+    FINISHED,
+    LOADER_ALONE,
+    OK,
+    OUT_OF_MEMORY,
+)
+from trainprof.experiments.found import Found
 from trainprof.experiments.results import summary_of_tune, trials_of
-from trainprof.experiments.search import Found, Search
+from trainprof.experiments.search import Search
 
 
 def found_with(planted: Planted, *candidates: object, **changes: object) -> Found:
@@ -109,6 +118,16 @@ def test_a_failed_trial_has_no_speed() -> None:
     planted = Planted(twice, failing={"num_workers=4": OUT_OF_MEMORY})
     row = next(row for row in trials_of(found_with(planted)) if row.name == "num_workers=4")
     assert (row.outcome, row.speedup, row.steps_per_s) == (OUT_OF_MEMORY, None, None)
+
+
+def test_a_last_baseline_that_was_cut_short_hides_no_earlier_one():
+    found = found_with(Planted(twice))
+    last = found.runs[-1]
+    assert last.trial.name == BASELINE
+    found.runs[-1] = replace(last, outcome=CUT_SHORT, pace=None, was_cut=True)
+    base = trials_of(found)[0]
+    assert (base.outcome, base.was_cut) == (OK, False)
+    assert base.runs == len(found.of(BASELINE)) - 1
 
 
 def test_what_ctrl_c_cut_off_is_no_result() -> None:

@@ -9,14 +9,17 @@ from pathlib import Path
 import pytest
 from support.planted_trials import FakeRunner, Planted, plan_of, threads, workers
 
+from trainprof.analysis.speedup import SLOWER
 from trainprof.analysis.tuning import (
     BASELINE,
     BUDGET,
     CEILING,
+    CUT_SHORT,
     FAILED,
     FINISHED,
     INTERRUPTED,
     LOADER_ALONE,
+    OK,
     OUT_OF_MEMORY,
     TIMED_OUT,
 )
@@ -128,6 +131,59 @@ def test_the_budget_is_kept_and_what_is_known_by_then_is_told():
     assert found.ended_by == BUDGET
     assert found.spent_s() <= 60.0
     assert found.runs[-1].trial.name == BASELINE
+
+
+def one_that_is_slow(overrides):
+    """Of 10 ms steps one setting makes such of 4 s."""
+    return 4.0 if "torch_threads" in overrides else 0.010
+
+
+@pytest.mark.parametrize("budget_s", [40.0, 55.0, 70.0])
+def test_one_slow_trial_does_not_overrun_the_budget(budget_s):
+    """200 steps would take 800 s; of those made by then too few tell anything."""
+    found, _ = searched(Planted(one_that_is_slow), plan_of(threads(1)), budget_s=budget_s)
+    # Beyond it: the step in which the time was over, and an end behind it.
+    assert found.spent_s() <= budget_s + 5.0
+    (slow,) = found.of("torch_threads=1")
+    assert slow.was_cut
+    assert slow.outcome == CUT_SHORT
+    assert "the budget was over after" in slow.detail
+    assert found.ended_by == BUDGET
+
+
+def test_what_a_slow_trial_did_until_the_budget_was_over_counts():
+    planted = Planted(lambda o: 1.0 if "torch_threads" in o else 0.010)
+    found, runner = searched(planted, plan_of(threads(1)), budget_s=60.0)
+    assert found.spent_s() <= 60.0 + 2.0
+    (slow,) = found.of("torch_threads=1")
+    assert (slow.was_cut, slow.outcome) == (True, OK)
+    assert 20 <= slow.steps < 200
+    assert found.speedup(slow.trial).verdict == SLOWER
+    assert runner.ran[-1] == BASELINE
+
+
+def test_a_slow_trial_does_not_eat_a_long_budget():
+    """A minute at most of an hour, for trials that take 4 s."""
+    planted = Planted(lambda o: 1.0 if "torch_threads" in o else 0.010)
+    found, _ = searched(planted, plan_of(threads(1), workers(2)), budget_s=3600.0)
+    slow = found.of("torch_threads=1")[0]
+    assert slow.was_cut
+    assert 55 < slow.seconds < 65
+    assert found.ended_by == FINISHED
+
+
+@pytest.mark.parametrize(("budget_s", "outcome"), [(60.0, CUT_SHORT), (3600.0, TIMED_OUT)])
+def test_one_that_hangs_is_killed_within_the_budget(budget_s, outcome):
+    planted = Planted(lambda o: 0.010, slow_starts={"torch_threads=1": 1e6})
+    found, _ = searched(planted, plan_of(threads(1)), budget_s=budget_s)
+    (hung,) = found.of("torch_threads=1")
+    assert hung.outcome == outcome
+    assert found.spent_s() <= budget_s + 15.0
+
+
+def test_trials_that_are_as_they_should_be_are_not_cut():
+    found, _ = searched(Planted(by_workers_and_threads))
+    assert not [one.trial.name for one in found.runs if one.was_cut]
 
 
 @pytest.mark.parametrize("at", range(1, 9))

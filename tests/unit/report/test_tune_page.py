@@ -88,6 +88,16 @@ def test_a_failed_trial_is_told_with_its_reason() -> None:
     assert "torch_threads=1: failed: ValueError" in told
 
 
+def test_a_trial_that_was_ended_by_time_says_so_in_its_row() -> None:
+    slow = Planted(lambda o: 0.005 if "num_workers" in o else 1.0 if o else 0.010)
+    lines = page(tuned(slow)).splitlines()
+    row = next(line for line in lines if line.startswith("torch_threads=1"))
+    assert row.endswith("slower (cut)")
+    told = " ".join(" ".join(lines).split())
+    assert "torch_threads=1: its time was over before it was done" in told
+    assert "(cut)" not in page(tuned(FASTER))
+
+
 def test_one_that_ran_out_of_time_says_how_to_go_on() -> None:
     told = page(tuned(replace(FASTER, steps=2000), budget_s=40.0))
     assert "trainprof tune --resume runs/tune-x" in told

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainprof.report.units import byte_count, count, counted, number_at, percent, seconds
+from trainprof.report.units import byte_count, count, counted, percent, seconds
 
 
 @pytest.mark.parametrize(
@@ -60,14 +60,3 @@ def test_counts() -> None:
     assert count(12345) == "12,345"
     assert counted(1, "step") == "1 step"
     assert counted(0, "pass", "passes") == "0 passes"
-
-
-@pytest.mark.parametrize("found", [None, "7", True, {}, [], float("nan")])
-def test_number_at_takes_numbers_only(found: object) -> None:
-    assert number_at({"a": {"b": found}}, "a", "b") is None
-
-
-def test_number_at_survives_any_shape() -> None:
-    assert number_at({"a": {"b": 7}}, "a", "b") == 7
-    assert number_at({"a": 7}, "a", "b") is None
-    assert number_at(None, "a") is None

@@ -16,10 +16,9 @@ from trainprof.analysis.finding import (
     SLOWS_EVERYTHING,
     Finding,
 )
+from trainprof.analysis.least_gain import LEAST_GAIN
 from trainprof.analysis.steady import MIN_STEADY_STEPS
 
-# Less is not worth a change, nor can a run show it.
-LEAST_GAIN: Final = 0.03
 # The halves of a run may differ so much by chance: a gain has to be so many times that.
 NOISE_TIMES: Final = 2.0
 # More than that is no measure of noise: the run changed in the midst.

@@ -109,6 +109,11 @@ def of_python(case: Case, seconds: float) -> Gain | None:
     return _at_most_per_batch(case, fed, fed.now.step_s.mid - best.step_s.mid)
 
 
+def times_without(share: float) -> float:
+    """Returns how many times as fast something is without a share of its time."""
+    return 1 / max(1 - share, 1 - _MOST_REMOVED)
+
+
 def outside_steps(case: Case, seconds: float) -> Gain:
     """Returns what training would gain at most without some seconds of it."""
     kept = max(1 - seconds / case.training_s, 1 - _MOST_REMOVED) if case.training_s > 0 else 1.0

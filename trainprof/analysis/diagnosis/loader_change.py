@@ -48,7 +48,7 @@ def more_workers(case: Case, fed: LoaderCase, rule: str, title: str) -> Finding 
         gain,
         advice=f"{fed.loader.kind}(..., {arguments(change)})",
         change=change,
-        cautions=_cautions(fed, setting.workers),
+        cautions=cautions_of(fed, setting.workers),
     )
 
 
@@ -114,7 +114,8 @@ def _where_it_goes(fed: LoaderCase) -> list[str]:
     return [f"{share_of(line)} of making a batch goes to {place(line)}"]
 
 
-def _cautions(fed: LoaderCase, workers: int) -> list[str]:
+def cautions_of(fed: LoaderCase, workers: int) -> list[str]:
+    """Returns what other workers of a loader alter, or need."""
     told = []
     if fed.loader.is_iterable:
         told.append(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
+from trainprof.analysis.least_gain import LEAST_GAIN
 from trainprof.analysis.limit_names import BLOCKED, RECEIVE, SAMPLER
 from trainprof.analysis.loader_troubles import unusual_samples
 from trainprof.analysis.pipeline import Interval, PipelineInputs, Prediction, Setting, predict
@@ -25,8 +27,6 @@ UNKNOWN: Final = "unknown"
 
 # XProf (op_stats_to_input_pipeline_analysis.cc): below it a program is not bound by its input.
 WAIT_SHARE: Final = 0.05
-# More workers that make less of a difference are not worth having.
-WORTHWHILE_GAIN: Final = 0.03
 # Of the making of batches: what slow samples take beyond typical ones.
 SLOW_SAMPLES_SHARE: Final = 0.15
 # Of a batch's making spent asleep, from which on more workers than cores are tried.
@@ -39,7 +39,7 @@ RECEIVE_SHARE: Final = 0.05
 RECEIVE_S: Final = 0.005
 # Fetches that take so many times the median one are slow; they are few up to this share of all.
 _FEW_SHARE: Final = 0.25
-_TRIED: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+TRIED_WORKERS: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _MOST_WORKERS: Final = 32
 _MORE_CORES: Final = 8.0
 _WORKERS_PER_CORE_ASLEEP: Final = 4
@@ -159,20 +159,25 @@ def more_workers(
 ) -> tuple[Setting, Prediction] | None:
     """Returns the fewest workers that do nearly as well as any; None where none help."""
     tried: list[tuple[Setting, Prediction]] = []
-    for workers in _TRIED:
+    for workers in TRIED_WORKERS:
         if inputs.setting.workers < workers <= most_workers(inputs):
             setting = replace(inputs.setting, workers=workers, is_persistent=passes > 1)
             tried.append((setting, predict(inputs, setting)))
     if not tried:
         return None
     best_s = min(found.step_s.mid for _, found in tried)
-    if best_s > (1 - WORTHWHILE_GAIN) * now.step_s.mid:
+    if best_s > (1 - LEAST_GAIN) * now.step_s.mid:
         return None
-    return next(
-        (setting, found)
-        for setting, found in tried
-        if found.step_s.mid <= (1 + WORTHWHILE_GAIN) * best_s
-    )
+    return tried[fewest_of([found for _, found in tried])]
+
+
+def fewest_of(tried: Sequence[Prediction]) -> int:
+    """Returns which of some numbers of workers, in rising order, is the first that will do.
+
+    That is: steps are nearly as short as with any of them.
+    """
+    best_s = min(found.step_s.mid for found in tried)
+    return next(k for k, x in enumerate(tried) if x.step_s.mid <= (1 + LEAST_GAIN) * best_s)
 
 
 def most_workers(inputs: PipelineInputs) -> int:

@@ -1,0 +1,90 @@
+"""What a search has measured so far, and where it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from trainprof.analysis.speedup import Pace, SpeedUp, speed_up
+from trainprof.analysis.tuning import BASELINE, BY_LOOP, RUNNING
+from trainprof.experiments.candidates import Plan
+from trainprof.experiments.cold_cache import cold_runs
+from trainprof.experiments.trial import Measured, Trial
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where the search is.
+
+    Attributes:
+        trial: About to run, None: `measured` has.
+        done, expected: Runs of trials.
+        left_s: Of the budget.
+    """
+
+    trial: Trial
+    measured: Measured | None
+    done: int
+    expected: int
+    left_s: float
+
+
+@dataclass(slots=True)
+class Found:
+    """What a search has measured so far.
+
+    Attributes:
+        runs: In order of time, the warm-up first.
+        plan: None until there is a baseline.
+        predicted: By the name of a trial, as said before it ran.
+        trial_steps: After which trials are stopped, None: never.
+        cautions: What each trial alters, or needs, by its name.
+        best: What is recommended, None: the script as it is.
+        ended_by: FINISHED, BUDGET, INTERRUPTED or RUNNING.
+        unfinished: Names of what was still to be tried.
+    """
+
+    runs: list[Measured] = field(default_factory=list)
+    plan: Plan | None = None
+    predicted: dict[str, tuple[float, float] | None] = field(default_factory=dict)
+    cautions: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    trial_steps: int | None = None
+    best: Trial | None = None
+    ended_by: str = RUNNING
+    unfinished: list[str] = field(default_factory=list)
+    _compared: dict[object, tuple[SpeedUp, object]] = field(default_factory=dict)
+
+    def of(self, name: str) -> list[Measured]:
+        """Returns the runs of a trial."""
+        return [one for one in self.runs if one.trial.name == name]
+
+    def speedup(self, trial: Trial) -> SpeedUp | None:
+        """Returns how many times as fast a trial's runs were as the baseline's."""
+        cold = cold_runs(self.runs)
+        base, other = (
+            [
+                pace
+                for one in self.of(name)
+                if one.directory not in cold and (pace := _pace(one, trial)) is not None
+            ]
+            for name in (BASELINE, trial.name)
+        )
+        return self.compared(base, other) if base and other else None
+
+    def compared(self, base: Sequence[Pace], other: Sequence[Pace]) -> SpeedUp:
+        """Returns how many times as fast some runs were as others; each question once."""
+        key = (tuple(map(id, base)), tuple(map(id, other)))
+        known = self._compared.get(key)
+        if known is None:
+            # With what was compared, so that no other object gets its id.
+            known = self._compared[key] = (speed_up(base, other), (tuple(base), tuple(other)))
+        return known[0]
+
+    def spent_s(self) -> float:
+        return sum(one.seconds for one in self.runs)
+
+
+def _pace(run: Measured, compared: Trial) -> Pace | None:
+    if not run.is_ok:
+        return None
+    return run.loop_pace if compared.measured_by == BY_LOOP else run.pace
