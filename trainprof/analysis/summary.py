@@ -260,7 +260,8 @@ class Loader:
     `bound` is None where the pipeline model does not apply. Of `receive_s`, `receive_cpu_s` is what
     the training process itself worked; the rest it waited, mostly for the worker to let go.
     `hot_lines` are those that the making of its batches goes to. `collate_site` is where the user's
-    own collate function begins, None where it is a library's.
+    own collate function begins, None where it is a library's. `built_by` is the installed package
+    that builds it and has to be told its arguments, None where the call at `site` is.
     """
 
     id: int
@@ -295,6 +296,7 @@ class Loader:
     is_iterable: bool | None = None
     hot_lines: list[HotLine] = field(default_factory=list)
     collate_site: str | None = None
+    built_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
