@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import site
@@ -250,10 +251,13 @@ def _with_inner(thing: object, name: str) -> list[object]:
 
 
 def _constructors(cls: type) -> set[int]:
-    """Returns the ids of the code of the `__init__` methods that build an instance of `cls`."""
+    """Returns the ids of the code of the methods that build an instance of `cls`.
+
+    Lightning wraps both, while it asks for loaders.
+    """
     found = set()
-    for base in cls.__mro__:
-        method = vars(base).get("__init__")
+    for base, name in itertools.product(cls.__mro__, ("__init__", "__setattr__")):
+        method = vars(base).get(name)
         while method is not None:
             code = getattr(method, "__code__", None)
             if code is not None:
