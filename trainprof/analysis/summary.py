@@ -496,7 +496,8 @@ class HotLine:
         function: Its name.
         called_from: The lines of the user's that it was called from, innermost first.
         looks: How many met it.
-        share: Of the part.
+        share: Of the part, all of the function's lines.
+        line_share: Likewise that line's alone; None in older runs.
         seconds: That share of the part's time; None where that is not known.
         is_at_least: It may be more: at most moments nobody could look.
     """
@@ -509,6 +510,7 @@ class HotLine:
     share: float
     seconds: float | None
     is_at_least: bool = False
+    line_share: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -254,6 +254,29 @@ def test_python_in_the_loop_is_named_by_line() -> None:
     assert finding.also == ["called from train.py:50"]
 
 
+@pytest.mark.parametrize(
+    ("of_line", "is_at_least", "told"),
+    [
+        (None, False, "data.py:12 (decode), 90 % of it: "),  # an older run
+        (0.85, False, "data.py:12 (decode), 85 % of it: "),
+        (0.3, False, "data.py:12 (decode), 30 % of it, 90 % with the lines around it: "),
+        (0.3, True, "at least 30 % of it, at least 90 % with the lines around it: "),
+    ],
+)
+def test_a_line_is_not_said_to_take_what_its_whole_function_takes(
+    of_line: float | None, is_at_least: bool, told: str
+) -> None:
+    line = replace(hot_line("other"), line_share=of_line, is_at_least=is_at_least)
+    case = case_of(Planted(workers=2, fetch_s=0.002), parts={"other": 2.0})
+    finding = only(replace(case, summary=replace(case.summary, hot_lines=[line])))
+    assert told in finding.advice
+    making = replace(line, part="making batches")
+    planted = Planted(fetch_s=0.03, compute_s=0.01)
+    planted.loader = replace(planted.loader, hot_lines=[making])
+    sentence = only(case_of(planted)).also[-1]
+    assert sentence.endswith("with the lines around it") is (of_line == 0.3)
+
+
 def test_less_python_gains_nothing_where_workers_do_not_keep_up() -> None:
     # The step is as long as the workers need for a batch; its Python would only become waiting.
     busy = Planted(workers=2, fetch_s=0.04, running=1.0, compute_s=0.019, cores=3)

@@ -9,7 +9,7 @@ from trainprof.analysis.diagnosis.gains import Gain, of_setting
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.waiting import WAIT_SHARE
-from trainprof.analysis.diagnosis.wording import place, share_of
+from trainprof.analysis.diagnosis.wording import around, place, share_of
 from trainprof.analysis.finding import LOADER_ID, Finding
 from trainprof.analysis.loader_builder import settings_of
 from trainprof.analysis.pipeline import Setting
@@ -128,7 +128,7 @@ def _where_it_goes(fed: LoaderCase) -> list[str]:
     line = fed.hot_line()
     if line is None:
         return []
-    return [f"{share_of(line)} of making a batch goes to {place(line)}"]
+    return [f"{share_of(line)} of making a batch goes to {place(line)}{around(line)}"]
 
 
 def _counts_for_all(loader: Loader, change: dict[str, Any] | None) -> list[str]:

@@ -23,7 +23,7 @@ from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.gains import of_python
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
-from trainprof.analysis.diagnosis.wording import place, share_of, span
+from trainprof.analysis.diagnosis.wording import around, place, share_of, span
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.ledger import ELSEWHERE
 from trainprof.analysis.looks import hottest
@@ -65,7 +65,7 @@ def find(case: Case) -> Finding | None:
     advice = "do it less often, or on whole tensors: trainprof lines times each line"
     also = []
     if line is not None and named:
-        advice = f"look at {place(line)}, {share_of(line)} of it: {advice}"
+        advice = f"look at {place(line)}, {share_of(line)} of it{around(line)}: {advice}"
         also = [f"called from {line.called_from[0]}"] if line.called_from else []
     return plain_finding(
         ID,
@@ -79,7 +79,8 @@ def find(case: Case) -> Finding | None:
             "python_s": spent_s,
             "python_share": part,
             "by_place_s": dict(places),
-            "line_share": line.share if line is not None else None,
+            "line_share": line.line_share if line is not None else None,
+            "function_share": line.share if line is not None else None,
         },
     )
 
