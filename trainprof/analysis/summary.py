@@ -175,7 +175,8 @@ class Epoch:
         stage: training|evaluation|other.
         loader: Loader id, None when no loader was seen.
         seconds: From the iterator's creation to the end of the pass.
-        data_wait_s: `next` calls later than the first.
+        data_wait_s: `next` calls later than the first; with those for batches of loaders that
+            training uses alongside.
         slow_batches: Waits over --wait-threshold, the first batch exempt.
         slow_total_s: Their whole seconds; `slow_excess_s` only what is over the threshold.
         steps: Updates inside the pass.
