@@ -222,6 +222,32 @@ def test_a_late_first_batch_is_named_once() -> None:
 
 
 @pytest.mark.parametrize(
+    ("method", "began_s", "slowest_s", "advice"),
+    [
+        ("spawn", 7.9, 0.01, "fewer imports"),
+        ("forkserver", 7.9, 0.01, "fewer imports"),
+        ("fork", 7.9, 0.01, "a smaller dataset object"),
+        ("spawn", 0.4, 0.01, "a smaller dataset object"),
+        ("spawn", 0.4, 7.5, "less to open or read"),
+        ("spawn", None, 0.01, "a smaller dataset object"),
+    ],
+)
+def test_what_a_late_first_batch_waits_for(
+    method: str, began_s: float | None, slowest_s: float, advice: str
+) -> None:
+    planted = Planted(workers=2, fetch_s=0.004, compute_s=0.1, passes=1, start_s=8.0)
+    fetch = planted.loader.fetch
+    assert fetch is not None
+    assert fetch.wall_s is not None
+    rows = [{**row, "first_fetch_s": began_s} for row in fetch.per_worker]
+    fetch = replace(fetch, per_worker=rows, wall_s=replace(fetch.wall_s, max=slowest_s))
+    planted.loader = replace(planted.loader, start_method=method, fetch=fetch)
+    finding = only(case_of(planted))
+    assert finding.advice.startswith(advice)
+    assert finding.evidence["first_fetch_s"] == began_s
+
+
+@pytest.mark.parametrize(
     ("key", "rule", "spent_s", "little_s"),
     [
         ("checkpoint", "slow_checkpoints", 0.5, 0.05),
