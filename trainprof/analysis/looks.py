@@ -258,7 +258,7 @@ def _lines(part: str, stacks: Counter[Stack], asked: int, seconds: float | None)
         met = lines.total()
         share = met / counted
         if share >= SHOWN_FROM_SHARE:
-            [(site, _)], [(called_from, _)] = lines.most_common(1), callers[key].most_common(1)
+            [(site, here)], [(called_from, _)] = lines.most_common(1), callers[key].most_common(1)
             found.append(
                 HotLine(
                     part=part,
@@ -269,6 +269,7 @@ def _lines(part: str, stacks: Counter[Stack], asked: int, seconds: float | None)
                     share=share,
                     seconds=None if seconds is None else share * seconds,
                     is_at_least=is_at_least,
+                    line_share=here / counted,
                 )
             )
     return sorted(found, key=lambda line: -line.share)[:_SHOWN_LINES]

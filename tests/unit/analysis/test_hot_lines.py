@@ -134,6 +134,7 @@ def test_the_making_of_batches_is_told_by_line(tmp_path: Path) -> None:
     [line] = found.hot_lines  # of one function that with most looks
     assert (line.part, line.function, line.looks) == (MAKING, "__getitem__", 2 * STEPS // 3)
     assert line.site in ("train.py:7", "train.py:8")
+    assert (line.share, line.line_share) == (pytest.approx(2 / 3), pytest.approx(1 / 3))
     assert line.called_from == ["train.py:50"]
     assert line.seconds == pytest.approx(STEPS * 0.010 * 2 / 3)
 

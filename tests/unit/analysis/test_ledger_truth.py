@@ -352,7 +352,7 @@ def forests(draw):
     return draw(st.lists(node, max_size=12))
 
 
-@settings(max_examples=60)
+@settings(max_examples=40, deadline=None)
 @given(forests(), st.integers(0, 3))
 def test_whatever_happens_the_ledger_sums_to_the_wall(tmp_path_factory, forest, value):
     run = FakeRun()

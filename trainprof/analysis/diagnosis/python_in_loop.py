@@ -25,7 +25,7 @@ from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.gains import of_python
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
-from trainprof.analysis.diagnosis.wording import place, share_of, span
+from trainprof.analysis.diagnosis.wording import around, place, share_of, span
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.ledger import ELSEWHERE
 from trainprof.analysis.looks import hottest
@@ -67,7 +67,9 @@ def find(case: Case) -> Finding | None:
     advice = "do it less often, or on whole tensors: trainprof lines times each line"
     also = []
     if line is not None and named:
-        told = "to which most of it seems to go" if line.is_likely else f"{share_of(line)} of it"
+        told = f"{share_of(line)} of it{around(line)}"
+        if line.is_likely:
+            told = "to which most of it seems to go"
         advice = f"look at {place(line)}, {told}: {advice}"
         also = [f"called from {line.called_from[0]}"] if line.called_from else []
     return plain_finding(
@@ -82,7 +84,8 @@ def find(case: Case) -> Finding | None:
             "python_s": spent_s,
             "python_share": part,
             "by_place_s": dict(places),
-            "line_share": line.share if line is not None and not line.is_likely else None,
+            "line_share": line.line_share if line is not None and not line.is_likely else None,
+            "function_share": line.share if line is not None and not line.is_likely else None,
         },
     )
 
