@@ -114,6 +114,7 @@ class Framework:
         needs: The packages it imports.
         row: What it proves, in README's words.
         loaders: How many the report lists.
+        built_by: The package that builds them, None where the script does.
         arguments: Of the script.
         command: That starts the script, in the place of python.
     """
@@ -124,6 +125,7 @@ class Framework:
     loaders: int
     arguments: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
+    built_by: str | None = None
 
 
 FRAMEWORKS = {
@@ -297,6 +299,7 @@ print(sorted(os.listdir("saved")))
         ("transformers", "accelerate", "datasets"),
         "Hugging Face's Trainer: accumulation, evaluation and saving every few steps",
         loaders=2,
+        built_by="transformers",
     ),
     "accelerate": Framework(
         Style(
@@ -560,6 +563,7 @@ def _check_loaders(framework: Framework, script: str, summary: dict[str, Any]) -
     }
     assert {(loader["site"], loader["role"]) for loader in summary["loaders"]} == told
     assert len(summary["loaders"]) == framework.loaders
+    assert {loader["built_by"] for loader in summary["loaders"]} <= {framework.built_by}
     assert sum(x["steps"] for x in summary["epochs"]) in (0, summary["training"]["steps"])
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from trainprof.analysis.events import Bool, Events, Int64
 from trainprof.analysis.feeding import epoch_starts, feeders, is_used_later
-from trainprof.analysis.passes import EVALUATION, Passes
+from trainprof.analysis.passes import EVALUATION, TRAINING, Passes
 from trainprof.analysis.summary import Epoch, Evaluation
 from trainprof.record.schema import Kind
 
@@ -41,6 +43,7 @@ def epochs_of(
     found: list[tuple[int, Epoch]] = []
     feeding = {p.loader for p in feeders(passes)}
     begins = epoch_starts(passes)
+    beside = _waits_beside(passes, feeding, calls, on_thread)
     for p, is_here in zip(passes, on_thread.tolist(), strict=True):
         listed = p.of_stage(EVALUATION) & is_here
         if p.loader in feeding:
@@ -48,7 +51,10 @@ def epochs_of(
         if listed.any():
             later = is_used_later(p, learning) if is_here else p.trained()
             ends = _pass_ends(p, later, begins, step_ends)
-            found += _listed(p, listed, ends, calls, origin_ns, threshold_ns, step_ends)
+            epochs_here = _listed(p, listed, ends, calls, origin_ns, threshold_ns, step_ends)
+            if p.loader in feeding and is_here:
+                epochs_here = [_with_waits(one, beside) for one in epochs_here]
+            found += epochs_here
     found.sort(key=lambda pair: pair[0])
     counters: dict[str, int] = {}
     epochs = []
@@ -101,6 +107,40 @@ def _listed(
     ]
 
 
+def _waits_beside(
+    passes: list[Passes], feeding: Collection[int], calls: Events, on_thread: Bool
+) -> Events:
+    """Picks the calls for batches of loaders that training uses alongside those whose epochs count.
+
+    Without those inside another call for a batch: a loader in a dataset.
+    """
+    training = [
+        p.loader
+        for p, is_here in zip(passes, on_thread.tolist(), strict=True)
+        if is_here and p.role == TRAINING
+    ]
+    asked = calls.where(calls.is_kind(Kind.LOADER_NEXT) & np.isin(calls.site, training))
+    asked = asked.where(np.argsort(asked.start, kind="stable"))
+    ends_before = np.maximum.accumulate(np.append(0, asked.end))[:-1]
+    return asked.where((asked.start >= ends_before) & ~np.isin(asked.site, list(feeding)))
+
+
+def _with_waits(found: tuple[int, Epoch], beside: Events) -> tuple[int, Epoch]:
+    """Adds what training waited meanwhile for the loaders beside."""
+    start, epoch = found
+    if epoch.stage != TRAINING:
+        return found
+    end = start + round(epoch.seconds * 1e9)
+    inside = beside.where((beside.start >= start) & (beside.start < end))
+    is_first = inside.value <= 1
+    length_s = (inside.end - inside.start) / 1e9
+    first_s = float(length_s[is_first].sum())
+    waited_s = epoch.data_wait_s + float(length_s[~is_first].sum())
+    if first_s:
+        epoch = replace(epoch, first_batch_s=(epoch.first_batch_s or 0.0) + first_s)
+    return start, replace(epoch, data_wait_s=waited_s)
+
+
 def _pass_ends(p: Passes, is_used_later: Bool, begins: Int64, step_ends: Int64) -> Int64:
     """Ends of passes; those used later reach to the end of the last step before the next begins."""
     if len(step_ends) == 0:
@@ -113,8 +153,7 @@ def _pass_ends(p: Passes, is_used_later: Bool, begins: Int64, step_ends: Int64) 
 
 
 def _numbered(epoch: Epoch, index: int) -> Epoch:
-    values = {name: getattr(epoch, name) for name in Epoch.__slots__}
-    return Epoch(**{**values, "index": index})
+    return replace(epoch, index=index)
 
 
 def evaluation_of(passes: list[Passes], segments: Int64) -> Evaluation:

@@ -227,8 +227,12 @@ def per_step_ns(
         Key to ns, shape (n_steps,), `other` included: keys sum to `step_wall_ns`.
     """
     count = len(ends)
-    step = np.searchsorted(ends, events.start, side="right").astype(np.int32)
-    step[events.start < (starts[0] if count else 0)] = count
+    step = np.empty(len(events), dtype=np.int32)
+    for first in range(0, len(events), _BLOCK):  # to save memory
+        part = events.start[first : first + _BLOCK]
+        step[first : first + _BLOCK] = np.where(
+            part < (starts[0] if count else 0), count, np.searchsorted(ends, part, side="right")
+        )
     result: dict[str, Int64] = {}
     total, nothing = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
     for name, index in KEY.items():
@@ -316,28 +320,53 @@ _PLACE_BETWEEN: Final = _place_table()
 
 def _other_by_place(events: Events, attribution: Attribution, window: Window) -> dict[str, float]:
     """Splits the loop's uncovered time by the spans on both sides of it, in seconds."""
-    top = attribution.top
-    kinds, starts, ends = events.kind[top], events.start[top], events.end[top]
-    if len(attribution.segments):
-        place = np.searchsorted(starts, attribution.segments[:, 0])
-        starts = np.insert(starts, place, attribution.segments[:, 0])
-        ends = np.insert(ends, place, attribution.segments[:, 1])
-        kinds = np.insert(kinds, place, _EVALUATION_KIND)
-    first, last = np.searchsorted(starts, [window.loop_start, window.loop_end])
-    reached = max(window.loop_start, int(ends[first - 1]) if first else 0)
-    starts, ends, kinds = starts[first:last], ends[first:last], kinds[first:last]
-    if len(starts) == 0:
-        return {}
     gaps = np.zeros(len(_PLACES))
-    for block in range(0, len(starts) - 1, _BLOCK):
-        before = slice(block, min(block + _BLOCK, len(starts) - 1))
-        after = slice(before.start + 1, before.stop + 1)
+    reached, kind_before = _covered_until(events, attribution, window.loop_start), None
+    for kinds, starts, ends in _outermost_spans(events, attribution, window):
+        if kind_before is None:
+            gaps[_PLACES.index(ELSEWHERE)] += max(0, int(starts[0]) - reached)
+        else:
+            gaps[_PLACE_BETWEEN[kind_before, kinds[0]]] += int(starts[0]) - reached
         gaps += np.bincount(
-            _PLACE_BETWEEN[kinds[before], kinds[after]],
-            weights=starts[after] - ends[before],
+            _PLACE_BETWEEN[kinds[:-1], kinds[1:]],
+            weights=starts[1:] - ends[:-1],
             minlength=len(_PLACES),
         )
-    lead_in = max(0, int(starts[0]) - reached)
-    lead_out = max(0, window.loop_end - int(ends[-1]))
-    gaps[_PLACES.index(ELSEWHERE)] += lead_in + lead_out
+        reached, kind_before = int(ends[-1]), int(kinds[-1])
+    if kind_before is None:
+        return {}
+    gaps[_PLACES.index(ELSEWHERE)] += max(0, window.loop_end - reached)
     return {name: ns / 1e9 for name, ns in zip(_PLACES, gaps.tolist(), strict=True) if ns > 0}
+
+
+def _covered_until(events: Events, attribution: Attribution, time: int) -> int:
+    """Returns the end of what began before `time`, or that time."""
+    top, segments = attribution.top, attribution.segments
+    before = top[: int(np.searchsorted(top, np.searchsorted(events.start, time)))]
+    earlier = segments[segments[:, 0] < time]
+    ends: list[int] = [time, *events.end[before[-1:]].tolist(), *earlier[-1:, 1].tolist()]
+    return max(ends)
+
+
+def _outermost_spans(
+    events: Events, attribution: Attribution, window: Window
+) -> Iterator[tuple[npt.NDArray[np.uint8], Int64, Int64]]:
+    """Yields kind, start and end of what covers the loop's time, in order; block by block.
+
+    Those are outermost events and the segments of evaluation, which count as _EVALUATION_KIND.
+    """
+    top, segments = attribution.top, attribution.segments
+    loop = np.searchsorted(events.start, [window.loop_start, window.loop_end])
+    first, last = np.searchsorted(top, loop).tolist()
+    in_loop = (segments[:, 0] >= window.loop_start) & (segments[:, 0] < window.loop_end)
+    segments = segments[in_loop]
+    for block in range(first, max(last, first + 1), _BLOCK):
+        part = top[block : min(block + _BLOCK, last)]
+        kinds, starts, ends = events.kind[part], events.start[part], events.end[part]
+        is_last = block + _BLOCK >= last
+        upto = len(segments) if is_last else int(np.searchsorted(segments[:, 0], starts[-1]))
+        here, segments = segments[:upto], segments[upto:]
+        place = np.searchsorted(starts, here[:, 0])
+        starts, ends = np.insert(starts, place, here[:, 0]), np.insert(ends, place, here[:, 1])
+        if len(starts):
+            yield np.insert(kinds, place, _EVALUATION_KIND), starts, ends

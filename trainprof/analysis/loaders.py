@@ -13,6 +13,7 @@ from trainprof.analysis.delivery import delivery_of, lost_workers
 from trainprof.analysis.events import Bool, Events
 from trainprof.analysis.facts import Facts, integer
 from trainprof.analysis.fetches import Details, FetchTable
+from trainprof.analysis.loader_builder import builder_of
 from trainprof.analysis.looks import LineNames, Looks, lines_of_making
 from trainprof.analysis.names import Sites
 from trainprof.analysis.passes import TRAINING, Passes
@@ -145,6 +146,7 @@ def _loader_of(
         ),
         thread="training" if on_training_thread else "other",
         collate_site=sites[collate] if isinstance(collate, int) else None,
+        built_by=builder_of(facts),
         hot_lines=lines_of_making(fetches.rows(fetches.loader == p.loader), making.looks),
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -23,6 +23,10 @@ MIN_LOOKS: Final = 8
 FAIR_KNOWN_SHARE: Final = 0.9
 MIN_KNOWN_SHARE: Final = 1 / 3
 SHOWN_FROM_SHARE: Final = 0.05
+# Where even fewer could be taken in time, a line that most of them met all the same, and so much of
+# which lies well inside of it, is likely the one.
+LIKELY_FROM_SHARE: Final = 0.5
+LIKELY_INSIDE_SHARE: Final = 1 / 3
 _SHOWN_LINES: Final = 5
 MAKING: Final = "making batches"
 
@@ -45,6 +49,15 @@ class Looks:
     taken_ns: Int64
     is_known: Bool
     stack: Int64
+
+    def __len__(self) -> int:
+        return len(self.taken_ns)
+
+    def where(self, mask: Bool) -> Looks:
+        """Returns the looks of a mask."""
+        return Looks(
+            self.wanted_ns[mask], self.taken_ns[mask], self.is_known[mask], self.stack[mask]
+        )
 
 
 def looks_of(details: Details, thread: int) -> Looks:
@@ -116,6 +129,8 @@ def lines_of_training(
     window: Window,
     seconds: Mapping[str, float],
     names: LineNames,
+    *,
+    steps: int,
 ) -> list[HotLine]:
     """Returns the lines that the parts of the training loop go to, part by part.
 
@@ -125,6 +140,7 @@ def lines_of_training(
         window: The run.
         seconds: Of each part inside the loop, by ledger key.
         names: Of what was seen.
+        steps: How many there were.
     """
 
     def part_at(times: Int64) -> Int64:
@@ -141,8 +157,43 @@ def lines_of_training(
     for name, key in KEY.items():
         asked = int(np.count_nonzero(wanted == key))
         met = looks.stack[(taken == key) & looks.is_known]
-        found += _lines(name, names.stacks(met), asked, seconds.get(name))
+        lines = _lines(name, names.stacks(met), asked, seconds.get(name))
+        if not lines and name == "other":
+            here = looks.where(taken == key)
+            lines = _likely_line(name, here, names, seconds.get(name), visits=steps)
+        found += lines
     return found
+
+
+def _likely_line(
+    part: str, looks: Looks, names: LineNames, seconds: float | None, *, visits: int
+) -> list[HotLine]:
+    """Returns the line where most of a part seems to go, by looks that mostly came late.
+
+    Code that lets go of the GIL by itself (NumPy, say) is met where it does so. What held the GIL
+    until then, for twice as long as looks waited on average, may have been a line before: once at
+    each visit of the line, which is not the case of a part within long stretches of it.
+    """
+    if len(looks) < MIN_LOOKS or not seconds:
+        return []
+    stacks = {number: names.stacks(np.array([number])) for number in set(looks.stack.tolist())}
+    met = Counter[Stack]()
+    waited_ns = Counter[tuple[str, str]]()
+    for number, stack in stacks.items():
+        [frames] = stack
+        here = looks.stack == number
+        met[frames] += int(np.count_nonzero(here))
+        if frames:
+            late = here & ~looks.is_known
+            waited_ns[_function(*frames[0])] += int((looks.taken_ns - looks.wanted_ns)[late].sum())
+    lines = _lines(part, met, len(looks), None)
+    if not lines or lines[0].share < LIKELY_FROM_SHARE:
+        return []
+    line = lines[0]
+    held_s = 2 * waited_ns[_function(line.site, line.function)] / line.looks / 1e9
+    if line.share - visits * held_s / seconds < LIKELY_INSIDE_SHARE:
+        return []
+    return [replace(line, is_likely=True)]
 
 
 def lines_of_making(
@@ -199,7 +250,7 @@ def _lines(part: str, stacks: Counter[Stack], asked: int, seconds: float | None)
         if not frames or frames[0][0] == UNKNOWN_SITE:
             continue
         (site, function), *outer = frames
-        key = (site.rpartition(":")[0], function)
+        key = _function(site, function)
         by_function.setdefault(key, Counter())[site] += count
         callers.setdefault(key, Counter())[tuple(of for of, _ in outer)] += count
     found = []
@@ -207,7 +258,7 @@ def _lines(part: str, stacks: Counter[Stack], asked: int, seconds: float | None)
         met = lines.total()
         share = met / counted
         if share >= SHOWN_FROM_SHARE:
-            [(site, _)], [(called_from, _)] = lines.most_common(1), callers[key].most_common(1)
+            [(site, here)], [(called_from, _)] = lines.most_common(1), callers[key].most_common(1)
             found.append(
                 HotLine(
                     part=part,
@@ -218,9 +269,15 @@ def _lines(part: str, stacks: Counter[Stack], asked: int, seconds: float | None)
                     share=share,
                     seconds=None if seconds is None else share * seconds,
                     is_at_least=is_at_least,
+                    line_share=here / counted,
                 )
             )
     return sorted(found, key=lambda line: -line.share)[:_SHOWN_LINES]
+
+
+def _function(site: str, name: str) -> tuple[str, str]:
+    """Returns what tells a function from others: its file and its name."""
+    return site.rpartition(":")[0], name
 
 
 def hottest(lines: Sequence[HotLine], part: str) -> HotLine | None:

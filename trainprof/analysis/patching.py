@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import ast
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from trainprof.analysis.finding import Finding
+from trainprof.analysis.loader_builder import settings_of
 
 # Arguments of a loader; `non_blocking` is one of the copying call instead.
 LOADER_ARGUMENTS: Final = ("num_workers", "persistent_workers", "pin_memory")
 _COPYING: Final = ("to", "cuda")
+_KEPT: Final = "persistent_workers"
 
 
 class NotMechanical(Exception):
@@ -28,7 +30,14 @@ class _Edit:
     new: str
 
 
-def patch(finding: Finding, path: str, source: str, *, loader_class: str = "DataLoader") -> str:
+def patch(
+    finding: Finding,
+    path: str,
+    source: str,
+    *,
+    loader_class: str = "DataLoader",
+    built_by: str | None = None,
+) -> str:
     """Returns a finding's change as a unified diff.
 
     Args:
@@ -36,13 +45,15 @@ def patch(finding: Finding, path: str, source: str, *, loader_class: str = "Data
         path: Of the file, as the diff is to name it.
         source: Its text.
         loader_class: What builds the loader.
+        built_by: The package that calls it, and has to be told its arguments.
 
     Raises:
         NotMechanical: If the change is more than setting arguments, or the call is not found.
     """
     line = _line_of(finding)
     optimizer = str(finding.evidence.get("optimizer", ""))
-    edits = list(_edits(source, line, finding.change, (loader_class, optimizer)))
+    builder = _Builder(loader_class, built_by)
+    edits = list(_edits(source, line, finding.change, builder, optimizer))
     changed = _applied(source, edits)
     ast.parse(changed)
     lines = difflib.unified_diff(
@@ -63,8 +74,34 @@ def _line_of(finding: Finding) -> int:
     return int(line)
 
 
+@dataclass(frozen=True, slots=True)
+class _Builder:
+    """What builds a loader: a class, in the user's own code or in a package's."""
+
+    loader_class: str
+    package: str | None
+
+    def edits(
+        self, source: str, tree: ast.AST, line: int, change: Mapping[str, Any]
+    ) -> Iterator[_Edit]:
+        """Yields the edits that give the loader arguments.
+
+        Raises:
+            NotMechanical: If it is not known where the package is told them.
+        """
+        if self.package is None:
+            yield from _set(source, _call(tree, line, (self.loader_class, "DataLoader")), change)
+            return
+        settings = settings_of(self.package)
+        named = None if settings is None else settings.named(change)
+        if settings is None or named is None:
+            raise NotMechanical(f"{self.package} builds this loader, by settings of its own")
+        calls = _calls(tree, lambda name: name.endswith(settings.call))
+        yield from _set(source, _only(calls, settings.call), named)
+
+
 def _edits(
-    source: str, line: int, change: Mapping[str, Any], classes: tuple[str, str]
+    source: str, line: int, change: Mapping[str, Any], builder: _Builder, optimizer_class: str
 ) -> Iterator[_Edit]:
     """Yields the edits of a change.
 
@@ -72,9 +109,9 @@ def _edits(
         source: Of a file.
         line: Of the call that is to change; of an optimizer's step, where the optimizer is to.
         change: Arguments.
-        classes: Of the loader, and of the optimizer.
+        builder: Of the loader.
+        optimizer_class: Whose `fused` is to change.
     """
-    loader_class, optimizer_class = classes
     try:
         tree = ast.parse(source)
     except SyntaxError as error:
@@ -82,35 +119,40 @@ def _edits(
     of_loader = {name: value for name, value in change.items() if name in LOADER_ARGUMENTS}
     of_copy = {name: value for name, value in change.items() if name not in LOADER_ARGUMENTS}
     if "fused" in change:
-        yield from _set(source, _only_call(tree, optimizer_class), change)
+        calls = _calls(tree, lambda name: name == optimizer_class)
+        yield from _set(source, _only(calls, optimizer_class), change)
     elif of_copy:
         yield from _set(source, _call(tree, line, _COPYING), of_copy)
     elif of_loader:
-        yield from _set(source, _call(tree, line, (loader_class, "DataLoader")), of_loader)
+        yield from builder.edits(source, tree, line, of_loader)
 
 
 def _call(tree: ast.AST, line: int, names: tuple[str, ...]) -> ast.Call:
     """Returns the call of one of `names` that a line is part of, the innermost first."""
     found = [
         node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call)
-        and _name(node.func) in names
-        and node.lineno <= line <= (node.end_lineno or node.lineno)
+        for node in _calls(tree, lambda name: name in names)
+        if node.lineno <= line <= (node.end_lineno or node.lineno)
     ]
     if not found:
         raise NotMechanical(f"line {line} holds no call of {names[0]}")
     return max(found, key=lambda node: (node.lineno, node.col_offset))
 
 
-def _only_call(tree: ast.AST, name: str) -> ast.Call:
+def _only(calls: Sequence[ast.Call], name: str) -> ast.Call:
     """Returns the call of `name`, which is made in one place."""
-    found = [
-        node for node in ast.walk(tree) if isinstance(node, ast.Call) and _name(node.func) == name
+    if len(calls) != 1:
+        raise NotMechanical(f"{name} is made in {len(calls) or 'no'} places of this file")
+    return calls[0]
+
+
+def _calls(tree: ast.AST, is_wanted: Callable[[str], bool]) -> list[ast.Call]:
+    """Returns the calls of what has a wanted name."""
+    return [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and is_wanted(_name(node.func))
     ]
-    if len(found) != 1:
-        raise NotMechanical(f"{name} is made in {len(found) or 'no'} places of this file")
-    return found[0]
 
 
 def _name(function: ast.expr) -> str:
@@ -140,8 +182,8 @@ def _set(source: str, call: ast.Call, change: Mapping[str, Any]) -> Iterator[_Ed
 
 def _value(source: str, name: str, value: Any, given: Mapping[str | None, ast.expr]) -> str:
     """Returns an argument's text; workers can only be kept where there are any."""
-    workers = given.get("num_workers")
-    if name == "persistent_workers" and workers and not isinstance(workers, ast.Constant):
+    workers = given.get(name.replace(_KEPT, "num_workers"))
+    if name.endswith(_KEPT) and workers and not isinstance(workers, ast.Constant):
         return f"{ast.get_source_segment(source, workers)} > 0"
     return repr(value)
 

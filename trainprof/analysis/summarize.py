@@ -329,6 +329,7 @@ def _summary(run: _Analysed) -> _Shown:
             window,
             evidence.training,
             LineNames(facts.texts, sites),
+            steps=len(steps),
         ),
         placements=placements(timeline.events, sites) if facts.device() is not None else [],
         not_observed=_not_observed(run, system, training, devices) | _not_found(run, found_syncs),

@@ -175,7 +175,8 @@ class Epoch:
         stage: training|evaluation|other.
         loader: Loader id, None when no loader was seen.
         seconds: From the iterator's creation to the end of the pass.
-        data_wait_s: `next` calls later than the first.
+        data_wait_s: `next` calls later than the first; with those for batches of loaders that
+            training uses alongside.
         slow_batches: Waits over --wait-threshold, the first batch exempt.
         slow_total_s: Their whole seconds; `slow_excess_s` only what is over the threshold.
         steps: Updates inside the pass.
@@ -260,7 +261,8 @@ class Loader:
     `bound` is None where the pipeline model does not apply. Of `receive_s`, `receive_cpu_s` is what
     the training process itself worked; the rest it waited, mostly for the worker to let go.
     `hot_lines` are those that the making of its batches goes to. `collate_site` is where the user's
-    own collate function begins, None where it is a library's.
+    own collate function begins, None where it is a library's. `built_by` is the installed package
+    that builds it and has to be told its arguments, None where the call at `site` is.
     """
 
     id: int
@@ -295,6 +297,7 @@ class Loader:
     is_iterable: bool | None = None
     hot_lines: list[HotLine] = field(default_factory=list)
     collate_site: str | None = None
+    built_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -494,9 +497,11 @@ class HotLine:
         function: Its name.
         called_from: The lines of the user's that it was called from, innermost first.
         looks: How many met it.
-        share: Of the part.
+        share: Of the part, all of the function's lines.
+        line_share: Likewise that line's alone; None in older runs.
         seconds: That share of the part's time; None where that is not known.
         is_at_least: It may be more: at most moments nobody could look.
+        is_likely: Most of the part seems to go to it; `share` is of looks that came too late.
     """
 
     part: str
@@ -507,6 +512,8 @@ class HotLine:
     share: float
     seconds: float | None
     is_at_least: bool = False
+    line_share: float | None = None
+    is_likely: bool = False
 
 
 @dataclass(frozen=True, slots=True)

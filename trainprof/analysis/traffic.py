@@ -21,14 +21,15 @@ def transfers(events: Events, sites: Sites, meanwhile: Meanwhile | None) -> list
         sites: Names of lines.
         meanwhile: What the device did, where that is known.
     """
-    is_copy = events.is_kind(Kind.TRANSFER)
+    copies = np.flatnonzero(events.is_kind(Kind.TRANSFER))
+    copied = events.where(copies)
     told = None if meanwhile is None else _Told.of(meanwhile)
     found = []
     for flag in (TransferFlag.H2D, TransferFlag.D2H, TransferFlag.D2D):
-        of_direction = is_copy & ((events.flags & flag) > 0)
-        for site in np.unique(events.site[of_direction]).tolist():
-            index = np.flatnonzero(of_direction & (events.site == site))
-            rows = events.where(index)
+        of_direction = (copied.flags & flag) > 0
+        for site in np.unique(copied.site[of_direction]).tolist():
+            is_one = of_direction & (copied.site == site)
+            index, rows = copies[is_one], copied.where(is_one)
             one = Transfer(
                 site=sites[site],
                 direction=flag.name.lower(),

@@ -9,6 +9,7 @@ from trainprof.record.run_directory import RunDirectory
 from trainprof.record.run_file import read_run_file
 
 if TYPE_CHECKING:
+    from trainprof.analysis.finding import Finding
     from trainprof.analysis.summary import RunSummary
 
 LARGEST_SOURCE_BYTES: Final = 1 << 22
@@ -19,13 +20,12 @@ def patches(directory: RunDirectory, summary: RunSummary) -> str:
 
     `git apply` and `patch -p1` pass over such lines. Paths are as seen from where the run began.
     """
-    from trainprof.analysis.patching import NotMechanical, patch
+    from trainprof.analysis.patching import NotMechanical
     from trainprof.analysis.recording import manifest_of
 
     manifest = manifest_of(directory)
     cwd = manifest.get("cwd")
     root = Path(cwd) if isinstance(cwd, str) else Path()
-    kinds = {loader.site: loader.kind for loader in summary.loaders}
     told: list[str] = []
     for finding in summary.findings:
         path = (finding.site or "").rpartition(":")[0]
@@ -34,16 +34,24 @@ def patches(directory: RunDirectory, summary: RunSummary) -> str:
             continue
         try:
             source = _source(root / path, _began_ns(manifest))
-            told.append(
-                patch(
-                    finding, path, source, loader_class=kinds.get(finding.site or "", "DataLoader")
-                )
-            )
+            told.append(_patch(finding, path, source, summary))
         except NotMechanical as error:
             told.append(f"# no patch: {error}\n")
         except (OSError, ValueError) as error:
             told.append(f"# no patch: {path or 'no file'} cannot be read: {error}\n")
     return "".join(told) or "# nothing to change was found\n"
+
+
+def _patch(finding: Finding, path: str, source: str, summary: RunSummary) -> str:
+    from trainprof.analysis.finding import LOADER_ID
+    from trainprof.analysis.patching import patch
+
+    number = finding.evidence.get(LOADER_ID)
+    at_site = [loader for loader in summary.loaders if loader.site == finding.site]
+    loader = next((one for one in at_site if one.id == number), at_site[0] if at_site else None)
+    if loader is None:
+        return patch(finding, path, source)
+    return patch(finding, path, source, loader_class=loader.kind, built_by=loader.built_by)
 
 
 def _source(path: Path, began_ns: int | None) -> str:

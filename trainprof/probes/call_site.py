@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import site
@@ -9,7 +10,7 @@ import sys
 import sysconfig
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import CodeType, FrameType
 from typing import Any, Final
 
@@ -96,6 +97,16 @@ class CallSites:
             return file.startswith("<ipython") or file in ("<stdin>", "<string>")
         return not os.path.join(self._cwd, file).startswith((*self._libraries, *self._torch))
 
+    def package_of(self, code: CodeType) -> str | None:
+        """Returns the installed package that code belongs to, None for the user's and Python's."""
+        file = os.path.join(self._cwd, code.co_filename)
+        inside = max(
+            (path for path in self._libraries if file.startswith(path)), key=len, default=""
+        )
+        name = file[len(inside) :].partition(os.sep)[0].removesuffix(".py")
+        is_package = bool(inside) and name.isidentifier() and name not in sys.stdlib_module_names
+        return name if is_package else None
+
     def is_ours_or_torch(self, frame: FrameType) -> bool:
         """True for torch's frames, ours and generated code."""
         code = frame.f_code
@@ -145,11 +156,13 @@ class LoaderBirthplaces:
             self._sites.is_ours_or_torch(frame) or id(frame.f_code) in builders
         ):
             frame = frame.f_back
-        birth = _Birth(weakref.ref(loader), self._sites.find(frame))
+        birth = _Birth(weakref.ref(loader), Birthplace(self._sites.find(frame)))
         if frame is not None and not self._sites.is_user_code(frame.f_code):
+            package, line = self._sites.package_of(frame.f_code), self._sites.name(frame)
+            birth.place = replace(birth.place, built_by=package, built_at=line)
             datasets = _with_inner(vars(loader).get("dataset"), "dataset")
             birth.candidates = [
-                (other.site, _traits(known))
+                (other.place, _traits(known))
                 for other in list(self._of_loader.values())
                 if (known := other.loader()) is not None
                 and any(vars(known).get("dataset") is dataset for dataset in datasets)
@@ -158,29 +171,44 @@ class LoaderBirthplaces:
         self._of_loader[key] = birth
         self._keep_track(loader, self._of_loader, key)
 
-    def of(self, loader: object) -> int | None:
-        """Returns the site of a loader, which is complete by now."""
+    def of(self, loader: object) -> Birthplace | None:
+        """Returns where a loader, which is complete by now, was built."""
         birth = self._of_loader.get(id(loader))
         if birth is None:
             return None
         if birth.candidates:
-            site = _taken_over(birth.candidates, loader)
-            birth.site, birth.candidates = site or birth.site, []
-        return birth.site
+            place = _taken_over(birth.candidates, loader)
+            birth.place, birth.candidates = place or birth.place, []
+        return birth.place
+
+
+@dataclass(frozen=True, slots=True)
+class Birthplace:
+    """Where a loader was built.
+
+    Attributes:
+        site: The user's line, as an id.
+        built_by: The installed package that calls the constructor, None where the user does.
+        built_at: The line of that call, as an id; 0 where it is the user's.
+    """
+
+    site: int
+    built_by: str | None = None
+    built_at: int = 0
 
 
 @dataclass(slots=True)
 class _Birth:
-    """Where a loader was built.
+    """A loader, and where it was built.
 
     Attributes:
         candidates: Of a loader that a library built: the earlier ones of the same dataset, each
-            with its site and what may be taken over from it.
+            with its place and what may be taken over from it.
     """
 
     loader: weakref.ref[Any]
-    site: int
-    candidates: list[tuple[int, _Traits]] = field(default_factory=list)
+    place: Birthplace
+    candidates: list[tuple[Birthplace, _Traits]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,8 +233,8 @@ def _traits(loader: object) -> _Traits:
     )
 
 
-def _taken_over(candidates: list[tuple[int, _Traits]], loader: object) -> int | None:
-    """Returns the site of the latest candidate that `loader` was rebuilt from, if any."""
+def _taken_over(candidates: list[tuple[Birthplace, _Traits]], loader: object) -> Birthplace | None:
+    """Returns the place of the latest candidate that `loader` was rebuilt from, if any."""
     batches = _with_inner(vars(loader).get("batch_sampler"), "batch_sampler")
     # Lightning's predict makes batches anew, of what the old one's sampler draws.
     samplers = [*batches, *(_with_inner(batch, "sampler")[-1] for batch in batches)]
@@ -223,10 +251,13 @@ def _with_inner(thing: object, name: str) -> list[object]:
 
 
 def _constructors(cls: type) -> set[int]:
-    """Returns the ids of the code of the `__init__` methods that build an instance of `cls`."""
+    """Returns the ids of the code of the methods that build an instance of `cls`.
+
+    Lightning wraps both, while it asks for loaders.
+    """
     found = set()
-    for base in cls.__mro__:
-        method = vars(base).get("__init__")
+    for base, name in itertools.product(cls.__mro__, ("__init__", "__setattr__")):
+        method = vars(base).get(name)
         while method is not None:
             code = getattr(method, "__code__", None)
             if code is not None:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from types import FrameType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from trainprof.probes.call_site import LoaderBirthplaces
+from trainprof.probes.call_site import Birthplace, LoaderBirthplaces
 from trainprof.probes.patcher import HookPointMissing, Patcher, heirs, hide_our_frame
 from trainprof.probes.session import Session
 from trainprof.record.schema import Kind, Topic
@@ -67,8 +67,10 @@ class LoaderProbe:
         number = self._numbers.get(id(loader))
         if number is not None:
             return self._site_of[number]
-        site = self._births.of(loader)
-        return self._session.sites.find(frame) if site is None else site
+        return self._place_of(loader, frame).site
+
+    def _place_of(self, loader: Any, frame: FrameType | None) -> Birthplace:
+        return self._births.of(loader) or Birthplace(self._session.sites.find(frame))
 
     def watch_classes(self, patcher: Patcher, wrap: Callable[[type], None]) -> None:
         """Calls `wrap` with each class of iterators that send work to processes, present and later.
@@ -214,11 +216,12 @@ class LoaderProbe:
         loader_key = id(loader)
         number = self._numbers.get(loader_key)
         if number is None:
-            site = self.site_of(loader, sys._getframe(2))
-            facts = describe(loader)
+            place = self._place_of(loader, sys._getframe(2))
+            site, facts = place.site, describe(loader)
             serial = facts["serial"] = self._take_serial(site)
             facts["dataset_number"] = self._dataset_number(site, getattr(loader, "dataset", None))
             facts["site"] = site
+            facts["built_by"], facts["built_at"] = place.built_by, place.built_at
             facts["collate_site"] = self._collate_site(getattr(loader, "collate_fn", None))
             number = self._session.log.define(Topic.LOADER, json.dumps(facts, default=str))
             self._site_of[number] = site

@@ -33,8 +33,8 @@ class LooksProbe:
     """A thread of ours that asks for the GIL now and then, and records where the others stand.
 
     Where a thread runs Python code that does not let go, a look waits for the interpreter's switch
-    interval and meets it at work. Where it lets go by itself meanwhile, it has gone on to another
-    line: such a look says that nothing is known of the moment.
+    interval and meets it at work. Where it lets go by itself meanwhile, it may have gone on to
+    another line: such a look is marked as late, and says where the thread let go.
 
     The thread is none of `threading`'s, takes no signals, and does not live while the process
     forks.
@@ -134,7 +134,7 @@ class LooksProbe:
         for thread in self._watched:
             frame = frames.get(thread)
             if frame is not None:
-                stack = self._stack(frame) if flags else 0
+                stack = self._stack(frame)
                 self._session.log.emit_of(thread, _LOOK, due, got, stack, 0, flags)
         del frames
 

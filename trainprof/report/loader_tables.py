@@ -53,6 +53,7 @@ def facts(loader: Loader) -> list[str]:
     thread = "" if loader.thread == "training" else f"consumed by thread {loader.thread}"
     return [
         loader.kind,
+        f"built by {loader.built_by}" if loader.built_by else "",
         f"used for {loader.role}",
         *(f"{name} {_plain(value)}" for name, value in shown.items() if value is not None),
         _missing(name for name, value in shown.items() if value is None),

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from trainprof.analysis.facts import number_at
 from trainprof.analysis.limit_names import CPU
+from trainprof.analysis.loader_builder import settings_of
 from trainprof.analysis.loader_cost import cost_s, starts_s
 from trainprof.analysis.loader_troubles import stragglers, unusual_samples
 from trainprof.analysis.summary import Fetch, Loader, RunSummary
@@ -80,7 +81,11 @@ def _starting(loader: Loader) -> str:
         return ""
     passes = counted(loader.passes, "pass", "passes")
     told = f"beginning {passes} (workers, first batches) took {seconds(starts)}, most of its cost"
-    return told if loader.persistent_workers else f"{told}; persistent_workers=True keeps them"
+    if loader.persistent_workers:
+        return told
+    settings = settings_of(loader.built_by)
+    name = settings.name_of("persistent_workers") if settings else "persistent_workers"
+    return f"{told}; {name}=True keeps them"
 
 
 def _throttled(fetch: Fetch) -> str:

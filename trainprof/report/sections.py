@@ -11,11 +11,13 @@ from typing import Final
 from rich.text import Text
 
 from trainprof.analysis.facts import number_at
+from trainprof.analysis.outliers import MIN_EXCESS_NS, MIN_RATIO
 from trainprof.analysis.summary import (
     Epoch,
     Loader,
     Outlier,
     RunSummary,
+    Statistics,
     SyncPoint,
 )
 from trainprof.report.layout import LABEL_CELLS, Column, Page
@@ -58,7 +60,7 @@ def steps_section(summary: RunSummary, page: Page, *, with_worst: bool = True) -
         f"{counted(training.steady_steps, 'steady step')}{after}",
         source,
     ]
-    outliers = _outliers(summary.outliers, with_worst=with_worst)
+    outliers = _outliers(summary.outliers, step, with_worst=with_worst)
     return page.labelled("Steps", [*typical, *outliers])
 
 
@@ -157,9 +159,10 @@ def outlier_sentence(outlier: Outlier) -> str:
     )
 
 
-def _outliers(outliers: Sequence[Outlier], *, with_worst: bool) -> list[str]:
+def _outliers(outliers: Sequence[Outlier], step: Statistics, *, with_worst: bool) -> list[str]:
     if not outliers:
-        return ["no outliers (2 x median)"]
+        is_even = step.max < max(MIN_RATIO * step.p50, step.p50 + MIN_EXCESS_NS / 1e9)
+        return ["no outliers (2 x median)" if is_even else "too uneven to name outliers"]
     worst = max(outliers, key=lambda outlier: outlier.seconds)
     if len(outliers) == 1:
         which = f": {outlier_sentence(worst)}" if with_worst else ""

@@ -133,6 +133,15 @@ def test_a_loaders_entry(tmp_path):
     assert [(w["worker"], w["pid"], w["n"]) for w in entry.fetch.per_worker] == [(None, 4242, 6)]
 
 
+def test_the_package_that_builds_a_loader(tmp_path):
+    run = FakeRun()
+    optimizer = run.optimizer()
+    for line, facts in ((1, {"built_by": "planted"}), (2, {"built_by": None}), (3, {})):
+        run.train_pass(run.loader(line, built_at=0, **facts), optimizer, 2)
+    loaders = run.summary(tmp_path).loaders
+    assert [loader.built_by for loader in loaders] == ["planted", None, None]
+
+
 def test_fetches_of_workers_come_from_their_own_logs(tmp_path):
     run = FakeRun()
     loader = run.loader(num_workers=2)

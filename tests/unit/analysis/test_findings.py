@@ -20,6 +20,7 @@ from trainprof.analysis.diagnosis.settings import (
 )
 from trainprof.analysis.diagnosis.together import together
 from trainprof.analysis.finding import Finding
+from trainprof.analysis.loader_builder import builder_of
 from trainprof.analysis.pipeline_scenario import Interval
 from trainprof.analysis.summary import Device, HotLine, SyncPoint
 from trainprof.analysis.torch_settings import LoopedOptimizer, TorchSettings
@@ -51,6 +52,53 @@ def test_batches_made_between_the_steps_want_workers() -> None:
     assert finding.severity == "high"
     assert not finding.is_at_most
     assert "30.0 of" in finding.title or "30.0 ms" in finding.title
+
+
+@pytest.mark.parametrize(
+    ("package", "advice", "is_for_all"),
+    [
+        (
+            "transformers",
+            "TrainingArguments(..., dataloader_num_workers=3, dataloader_persistent_workers=True)",
+            True,
+        ),
+        ("timm", "create_loader(..., num_workers=3, persistent_workers=True)", False),
+        (
+            "planted",
+            "num_workers=3, persistent_workers=True for this loader, by the settings of planted, "
+            "which builds it",
+            False,
+        ),
+    ],
+)
+def test_a_loader_that_a_package_builds_is_changed_in_its_settings(
+    package: str, advice: str, is_for_all: bool
+) -> None:
+    planted = Planted(fetch_s=0.03, compute_s=0.01)
+    planted.loader = replace(planted.loader, built_by=package)
+    finding = only(case_of(planted))
+    assert (finding.id, finding.advice) == ("serial_loading", advice)
+    assert finding.change == {"num_workers": 3, "persistent_workers": True}
+    assert any("and of evaluation" in told for told in finding.cautions) is is_for_all
+    assert finding.evidence["built_by"] == package
+
+
+def test_a_package_that_starts_workers_again_is_told_in_its_own_words() -> None:
+    planted = Planted(workers=2, fetch_s=0.004, compute_s=0.01, passes=10, start_s=0.1)
+    planted.loader = replace(planted.loader, built_by="transformers")
+    finding = only(case_of(planted))
+    assert finding.id == "worker_restart"
+    assert finding.advice == "TrainingArguments(..., dataloader_persistent_workers=True)"
+
+
+def test_who_has_to_be_told_a_loaders_arguments() -> None:
+    assert builder_of({"site": 3, "built_at": 5, "built_by": "planted"}) == "planted"
+    # Where no line is the user's, the package's own is named: there they can be changed.
+    assert builder_of({"site": 3, "built_at": 3, "built_by": "planted"}) is None
+    assert builder_of({"site": 3, "built_at": 3, "built_by": "transformers"}) == "transformers"
+    assert builder_of({"site": 3, "built_at": 0, "built_by": None}) is None
+    assert builder_of({"site": 3}) is None  # an older run
+    assert builder_of({"site": 3, "built_by": ["nonsense"]}) is None
 
 
 def test_workers_are_added_where_they_sleep() -> None:
@@ -174,6 +222,32 @@ def test_a_late_first_batch_is_named_once() -> None:
 
 
 @pytest.mark.parametrize(
+    ("method", "began_s", "slowest_s", "advice"),
+    [
+        ("spawn", 7.9, 0.01, "fewer imports"),
+        ("forkserver", 7.9, 0.01, "fewer imports"),
+        ("fork", 7.9, 0.01, "a smaller dataset object"),
+        ("spawn", 0.4, 0.01, "a smaller dataset object"),
+        ("spawn", 0.4, 7.5, "less to open or read"),
+        ("spawn", None, 0.01, "a smaller dataset object"),
+    ],
+)
+def test_what_a_late_first_batch_waits_for(
+    method: str, began_s: float | None, slowest_s: float, advice: str
+) -> None:
+    planted = Planted(workers=2, fetch_s=0.004, compute_s=0.1, passes=1, start_s=8.0)
+    fetch = planted.loader.fetch
+    assert fetch is not None
+    assert fetch.wall_s is not None
+    rows = [{**row, "first_fetch_s": began_s} for row in fetch.per_worker]
+    fetch = replace(fetch, per_worker=rows, wall_s=replace(fetch.wall_s, max=slowest_s))
+    planted.loader = replace(planted.loader, start_method=method, fetch=fetch)
+    finding = only(case_of(planted))
+    assert finding.advice.startswith(advice)
+    assert finding.evidence["first_fetch_s"] == began_s
+
+
+@pytest.mark.parametrize(
     ("key", "rule", "spent_s", "little_s"),
     [
         ("checkpoint", "slow_checkpoints", 0.5, 0.05),
@@ -204,6 +278,29 @@ def test_python_in_the_loop_is_named_by_line() -> None:
     finding = only(case)
     assert finding.site == "data.py:12"
     assert finding.also == ["called from train.py:50"]
+
+
+@pytest.mark.parametrize(
+    ("of_line", "is_at_least", "told"),
+    [
+        (None, False, "data.py:12 (decode), 90 % of it: "),  # an older run
+        (0.85, False, "data.py:12 (decode), 85 % of it: "),
+        (0.3, False, "data.py:12 (decode), 30 % of it, 90 % with the lines around it: "),
+        (0.3, True, "at least 30 % of it, at least 90 % with the lines around it: "),
+    ],
+)
+def test_a_line_is_not_said_to_take_what_its_whole_function_takes(
+    of_line: float | None, is_at_least: bool, told: str
+) -> None:
+    line = replace(hot_line("other"), line_share=of_line, is_at_least=is_at_least)
+    case = case_of(Planted(workers=2, fetch_s=0.002), parts={"other": 2.0})
+    finding = only(replace(case, summary=replace(case.summary, hot_lines=[line])))
+    assert told in finding.advice
+    making = replace(line, part="making batches")
+    planted = Planted(fetch_s=0.03, compute_s=0.01)
+    planted.loader = replace(planted.loader, hot_lines=[making])
+    sentence = only(case_of(planted)).also[-1]
+    assert sentence.endswith("with the lines around it") is (of_line == 0.3)
 
 
 def test_less_python_gains_nothing_where_workers_do_not_keep_up() -> None:
@@ -383,6 +480,20 @@ def test_a_device_that_waits_for_copies() -> None:
     assert finding.id == "blocking_copies"
     assert finding.change == {"pin_memory": True, "non_blocking": True}
     assert found(on_device(case, copy_s=0.1)) == []
+
+
+@pytest.mark.parametrize(
+    ("package", "advice"),
+    [
+        (None, "DataLoader(..., pin_memory=True)"),
+        ("transformers", "TrainingArguments(..., dataloader_pin_memory=True)"),
+    ],
+)
+def test_batches_are_pinned_by_who_builds_the_loader(package: str | None, advice: str) -> None:
+    planted = Planted(workers=2, fetch_s=0.002)
+    planted.loader = replace(planted.loader, built_by=package)
+    told = only(on_device(case_of(planted), copy_s=0.6)).advice
+    assert told == f"{advice} with .to(device, non_blocking=True)"
 
 
 def test_a_sync_that_the_device_felt_and_one_that_it_did_not() -> None:

@@ -23,13 +23,21 @@ def stack(run: FakeRun, *frames: tuple[int, str] | int) -> int:
 
 
 def look(run: FakeRun, seen: int, *, late: int = 0) -> None:
-    """A look wanted now, and taken some ns later."""
-    flags = LookFlag.KNOWN if seen else 0
-    run.record(Kind.LOOK, run.now, run.now + late, site=seen, flags=flags)
+    """A look taken now, that was wanted some ns earlier."""
+    flags = LookFlag.KNOWN if not late else 0
+    run.record(Kind.LOOK, run.now - late, run.now, site=seen, flags=flags)
 
 
-def train(run: FakeRun, tmp_path: Path, in_loop: int, *, known: float = 1.0) -> RunSummary:
-    """Steps of 30 ms: 20 in the optimizer, 10 in Python behind it, looked at once in each."""
+def train(
+    run: FakeRun, tmp_path: Path, in_loop: int, *, known: float = 1.0, late: int = 4 * MS
+) -> RunSummary:
+    """Steps of 30 ms: 20 in the optimizer, 10 in Python behind it, looked at once in each.
+
+    Args:
+        in_loop: Where the looks at the Python meet it.
+        known: Of them so many come in time, the first ones.
+        late: The others by so many ns.
+    """
     loader, optimizer = run.loader(), run.optimizer()
     of_update = stack(run, (52, "train"))
     run.iterate(loader)
@@ -40,7 +48,7 @@ def train(run: FakeRun, tmp_path: Path, in_loop: int, *, known: float = 1.0) -> 
             look(run, of_update)
             run.passes_time(10 * MS)
         run.passes_time(5 * MS)
-        look(run, in_loop if step < known * STEPS else 0)
+        look(run, in_loop, late=0 if step < known * STEPS else late)
         run.passes_time(5 * MS)
     run.stop(loader)
     return run.summary(tmp_path)
@@ -61,7 +69,7 @@ def test_python_between_the_parts_is_told_by_line_and_by_what_called_it(tmp_path
 
 def test_a_look_that_came_too_late_says_nothing(tmp_path: Path) -> None:
     run = FakeRun()
-    found = train(run, tmp_path, stack(run, (57, "train")), known=0.3)
+    found = train(run, tmp_path, stack(run, (57, "train")), known=0, late=49 * MS // 10)
     assert hottest(found.hot_lines, "other") is None
     assert hottest(found.hot_lines, "optimizer") is not None
 
@@ -75,6 +83,28 @@ def test_where_most_looks_came_too_late_a_line_takes_so_much_at_least(tmp_path: 
     whole = hottest(found.hot_lines, "optimizer")
     assert whole is not None
     assert not whole.is_at_least
+
+
+def test_a_line_that_late_looks_meet_well_inside_of_it_is_likely_the_one(tmp_path: Path) -> None:
+    run = FakeRun()
+    found = train(run, tmp_path, stack(run, (9, "score")), known=0, late=MS)
+    line = hottest(found.hot_lines, "other")
+    assert line is not None
+    assert (line.site, line.is_likely, line.seconds) == ("train.py:9", True, None)
+
+
+def test_a_line_that_most_late_looks_do_not_meet_is_not_named(tmp_path: Path) -> None:
+    run = FakeRun()
+    lines = [stack(run, (line, name)) for line, name in ((9, "score"), (12, "draw"), (15, "log"))]
+    loader, optimizer = run.loader(), run.optimizer()
+    run.iterate(loader)
+    for step in range(STEPS):
+        run.next(loader, MS)
+        run.update(optimizer)
+        run.passes_time(5 * MS)
+        look(run, lines[step % 3], late=MS)
+    run.stop(loader)
+    assert hottest(run.summary(tmp_path).hot_lines, "other") is None
 
 
 def test_few_looks_name_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,6 +134,7 @@ def test_the_making_of_batches_is_told_by_line(tmp_path: Path) -> None:
     [line] = found.hot_lines  # of one function that with most looks
     assert (line.part, line.function, line.looks) == (MAKING, "__getitem__", 2 * STEPS // 3)
     assert line.site in ("train.py:7", "train.py:8")
+    assert (line.share, line.line_share) == (pytest.approx(2 / 3), pytest.approx(1 / 3))
     assert line.called_from == ["train.py:50"]
     assert line.seconds == pytest.approx(STEPS * 0.010 * 2 / 3)
 

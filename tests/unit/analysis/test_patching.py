@@ -58,6 +58,48 @@ def test_workers_are_kept_only_where_there_are_any(tmp_path: Path) -> None:
     assert found == "a = DataLoader(d, num_workers=n, persistent_workers=n > 0)\n"
 
 
+HF_SCRIPT = """arguments = Seq2SeqTrainingArguments(
+    "saved",
+    dataloader_num_workers=0,
+)
+trainer = Seq2SeqTrainer(model, arguments)
+trainer.train()
+"""
+
+
+def test_a_package_is_told_in_its_own_arguments() -> None:
+    finding = summaries.finding(site="train.py:6", change=WORKERS)
+    diff = patch(finding, "train.py", HF_SCRIPT, built_by="transformers")
+    assert "-    dataloader_num_workers=0,\n" in diff
+    assert "+    dataloader_num_workers=4,\n+    dataloader_persistent_workers=True,\n" in diff
+    timm = "loader = timm.data.create_loader(data, 224, 8)\n"
+    diff = patch(replace(finding, site="train.py:1"), "train.py", timm, built_by="timm")
+    assert "+loader = timm.data.create_loader(data, 224, 8, num_workers=4" in diff
+
+
+@pytest.mark.parametrize(
+    ("source", "package", "why"),
+    [
+        ("Trainer(model, parsed).train()\n", "transformers", "no places of this file"),
+        (HF_SCRIPT * 2, "transformers", "2 places of this file"),
+        ("trainer.train(DataLoader(data))\n", "planted", "planted builds this loader"),
+    ],
+)
+def test_of_a_loader_that_a_package_builds_no_call_is_guessed(
+    source: str, package: str, why: str
+) -> None:
+    finding = summaries.finding(site="train.py:1", change=WORKERS)
+    with pytest.raises(NotMechanical, match=why):
+        patch(finding, "train.py", source, built_by=package)
+
+
+def test_workers_of_a_package_are_kept_only_where_there_are_any() -> None:
+    finding = summaries.finding(site="train.py:1", change={"persistent_workers": True})
+    source = "a = TrainingArguments(dataloader_num_workers=n)\n"
+    diff = patch(finding, "train.py", source, built_by="transformers")
+    assert "num_workers=n, dataloader_persistent_workers=n > 0)" in diff
+
+
 def test_an_optimizer_is_fused_where_it_is_made(tmp_path: Path) -> None:
     source = "o = optim.AdamW(\n    model.parameters(), lr=1e-3\n)\no.step()\n"
     finding = summaries.finding(site="train.py:4", change={"fused": True})

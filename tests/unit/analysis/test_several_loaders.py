@@ -12,7 +12,7 @@ from support.events import MS, US, FakeRun
 from trainprof.analysis.rebuilt import renumbered
 from trainprof.analysis.summarize import summarize
 from trainprof.record.run_directory import RunDirectory
-from trainprof.record.schema import Topic
+from trainprof.record.schema import Kind, Topic
 
 
 def _built_again(run: FakeRun, loader: int, **facts: Any) -> int:
@@ -183,6 +183,28 @@ def test_zipped_loaders_are_one_iteration_a_step(tmp_path):
         run.stop(long)
     training = run.summary(tmp_path).training
     assert (training.epochs, training.iterations) == (2, 12)
+
+
+def test_an_epoch_has_the_waits_of_loaders_that_are_zipped_to_its_own(tmp_path):
+    run = FakeRun()
+    images, captions, inner = run.loader(10), run.loader(20), run.loader(30)
+    seen_apart, optimizer = run.loader(40), run.optimizer()
+    run.train_pass(seen_apart, optimizer, 4)  # an epoch of its own
+    run.iterate(images)
+    run.iterate(captions)
+    for number in range(6):
+        run.next(images, MS)
+        with run.span(Kind.LOADER_NEXT, site=captions, value=number + 1):
+            run.next(inner, 2 * MS)
+            run.passes_time(3 * MS)
+        run.learn(optimizer)
+    run.stop(images)
+    found = run.summary(tmp_path)
+    alone, both = (x for x in found.epochs if x.stage == "training")
+    assert alone.data_wait_s == pytest.approx(3 * 100e-6)
+    assert both.loader == images
+    assert both.data_wait_s == pytest.approx(5 * (0.001 + 0.005))
+    assert both.first_batch_s == pytest.approx(0.001 + 0.005)
 
 
 def test_the_last_step_of_a_loader_that_looks_ahead_belongs_to_its_epoch(tmp_path):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
+import sysconfig
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -153,6 +155,63 @@ def test_two_loaders_of_one_line_are_two_and_one_rebuilt_is_one(recorder: Record
     again = [e for e in recorder.read().of(Kind.LOADER_NEXT) if e.text["dataset_length"] == 2]
     assert len(again) == 6
     assert len({event.site for event in again}) == 1
+
+
+def installed(file: str, source: str) -> dict[str, Any]:
+    """Returns what a module of an installed package defines."""
+    names: dict[str, Any] = {"DataLoader": DataLoader}
+    exec(compile(source, f"{sysconfig.get_path('purelib')}/{file}", "exec"), names)
+    return names
+
+
+TRAINER = """
+def train(dataset, rebuild=lambda loader: loader):
+    loader = DataLoader(dataset, batch_size=2)
+    return rebuild(loader)
+"""
+WRAPPER = """
+def prepare(loader):
+    return DataLoader(loader.dataset, batch_sampler=loader.batch_sampler)
+"""
+
+
+def who_built(recorder: Recorder, loader: DataLoader[Any]) -> tuple[str, str | None, str | None]:
+    """Returns file:line of the loader, the package that built it, and file:line in there."""
+    next(iter(loader))
+    recording = recorder.read()
+    facts = recording.notes(Topic.LOADER)[-1]
+    user, package = (
+        f"{file.rsplit('/', 1)[1]}:{line}"
+        for file, line, _ in (
+            json.loads(recording.texts[facts[key]][1]) if facts[key] else ("/", 0, "")
+            for key in ("site", "built_at")
+        )
+    )
+    return user, facts["built_by"], package
+
+
+def test_the_package_that_builds_a_loader_is_told_beside_the_users_line(recorder: Recorder) -> None:
+    recorder.start(LoaderProbe())
+    train = installed("planted_trainer/data/loops.py", TRAINER)["train"]
+    prepare = installed("planted_wrapper.py", WRAPPER)["prepare"]
+    inside = train(Numbers())
+    inside_line = line_here(-1)
+    rebuilt_inside = train(Numbers(), prepare)
+    rebuilt_line = line_here(-1)
+    mine = Own(Numbers())
+    mine_line = line_here(-1)
+    rebuilt = prepare(mine)
+    assert who_built(recorder, inside) == (inside_line, "planted_trainer", "loops.py:3")
+    assert who_built(recorder, rebuilt_inside) == (rebuilt_line, "planted_trainer", "loops.py:3")
+    assert who_built(recorder, mine) == (mine_line, None, ":0")
+    assert who_built(recorder, rebuilt) == (mine_line, None, ":0")
+
+
+def test_python_itself_is_no_package_that_builds_loaders(recorder: Recorder) -> None:
+    recorder.start(LoaderProbe())
+    with ThreadPoolExecutor(1) as threads:
+        loader = threads.submit(DataLoader, Numbers()).result()
+    assert who_built(recorder, loader)[1] is None
 
 
 class Padding:

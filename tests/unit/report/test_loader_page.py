@@ -60,6 +60,13 @@ def test_screen_is_the_golden_one(width: int, golden: Golden) -> None:
     golden(f"loader_{width}.txt", page(summaries.starved(), width=width))
 
 
+def test_the_package_that_builds_a_loader_is_named() -> None:
+    summary = summaries.starved()
+    loaders = [replace(loader, built_by="transformers") for loader in summary.loaders]
+    assert "DataLoader, built by transformers," in page(replace(summary, loaders=loaders))
+    assert "built by" not in page(summary)
+
+
 def test_the_markdown_is_the_golden_one(golden: Golden) -> None:
     golden("loader.md", markdown.render_loader(summaries.starved(), 0))
 

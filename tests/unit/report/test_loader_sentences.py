@@ -234,6 +234,8 @@ def test_begun_passes_that_cost_most_are_named() -> None:
     many = loader(passes=5, wait_total_s=1.0, init_s=summaries.statistics(0.8, n=5))
     told = "beginning 5 passes (workers, first batches) took 4.43 s, most of its cost"
     assert warnings(many, run()) == [f"{told}; persistent_workers=True keeps them"]
+    by_trainer = f"{told}; dataloader_persistent_workers=True keeps them"
+    assert warnings(replace(many, built_by="transformers"), run()) == [by_trainer]
     assert warnings(replace(many, persistent_workers=True), run()) == [told]
     assert warnings(replace(many, num_workers=0), run()) == []
     assert warnings(replace(many, wait_total_s=9.0), run()) == []

@@ -93,6 +93,19 @@ def test_a_full_page_gives_up_what_matters_least() -> None:
     assert text.endswith("trainprof report trainprof-runs/train-20261121-034012-7f3a\n")
 
 
+@pytest.mark.parametrize(
+    ("longest_s", "told"),
+    [(0.19, "no outliers (2 x median)"), (0.21, "too uneven to name outliers")],
+)
+def test_steps_of_which_too_many_are_slow_are_not_said_to_have_no_slow_ones(
+    longest_s: float, told: str
+) -> None:
+    base = summaries.healthy()
+    uneven = replace(base.training, step_s=summaries.statistics(0.12, p50=0.1, max=longest_s))
+    text = " ".join(page(replace(base, training=uneven, outliers=[])).split())
+    assert told in text
+
+
 @pytest.mark.parametrize("width", [30, 60, 80, 120, 200])
 @pytest.mark.parametrize("verbose", [False, True])
 @pytest.mark.parametrize("name", ALL)

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.gains import outside_steps
+from trainprof.analysis.diagnosis.loader_change import call_with
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.wording import span
@@ -53,7 +54,7 @@ def find(case: Case) -> Finding | None:
         change["non_blocking"] = True
     advice = "send fewer bytes: uint8 instead of float32, converted on the device"
     if change:
-        told = ["DataLoader(..., pin_memory=True)"] if pageable else []
+        told = [_pinned(case)] if pageable else []
         told += [".to(device, non_blocking=True)"] if blocking or pageable else []
         advice = " with ".join(told)
     return plain_finding(
@@ -72,3 +73,11 @@ def find(case: Case) -> Finding | None:
             "non_blocking_share": worst.non_blocking_share,
         },
     )
+
+
+def _pinned(case: Case) -> str:
+    """Returns how batches come to be pinned, as far as it is known whose they are."""
+    builders = {fed.loader.built_by for fed in case.feeding}
+    if len(builders) != 1 or None in builders:
+        return "DataLoader(..., pin_memory=True)"
+    return call_with(case.feeding[0].loader, {"pin_memory": True})

@@ -9,9 +9,11 @@ from trainprof.analysis.diagnosis.gains import Gain, of_setting
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.waiting import WAIT_SHARE
-from trainprof.analysis.diagnosis.wording import place, share_of
+from trainprof.analysis.diagnosis.wording import around, place, share_of
 from trainprof.analysis.finding import LOADER_ID, Finding
+from trainprof.analysis.loader_builder import settings_of
 from trainprof.analysis.pipeline import Setting
+from trainprof.analysis.summary import Loader
 
 # What all of them have in common.
 WAITED_FROM: Final = {
@@ -46,7 +48,7 @@ def more_workers(case: Case, fed: LoaderCase, rule: str, title: str) -> Finding 
         rule,
         title,
         gain,
-        advice=f"{fed.loader.kind}(..., {arguments(change)})",
+        advice=call_with(fed.loader, change),
         change=change,
         cautions=cautions_of(fed, setting.workers),
     )
@@ -78,6 +80,7 @@ def finding(
     measured, loader = fed.measured, fed.loader
     numbers = {
         LOADER_ID: loader.id,
+        "built_by": loader.built_by,
         "wait_share": fed.wait_share,
         "wait_total_s": loader.wait_total_s,
         "wait_per_batch_s": None if measured is None else measured.wait_s,
@@ -97,9 +100,23 @@ def finding(
         advice=advice,
         evidence=numbers,
         change=change,
-        cautions=cautions,
+        cautions=[*(cautions or []), *_counts_for_all(loader, change)],
         also=[*(also or []), *_where_it_goes(fed)],
     )
+
+
+def call_with(loader: Loader, change: dict[str, Any]) -> str:
+    """Returns the call that gives a loader arguments; where nobody knows it, who has to be told."""
+    if loader.built_by is None:
+        return f"{loader.kind}(..., {arguments(change)})"
+    settings = settings_of(loader.built_by)
+    named = None if settings is None else settings.named(change)
+    if settings is None or named is None:
+        return (
+            f"{arguments(change)} for this loader, by the settings of {loader.built_by}, which "
+            "builds it"
+        )
+    return f"{settings.call}(..., {arguments(named)})"
 
 
 def arguments(change: dict[str, Any]) -> str:
@@ -111,7 +128,14 @@ def _where_it_goes(fed: LoaderCase) -> list[str]:
     line = fed.hot_line()
     if line is None:
         return []
-    return [f"{share_of(line)} of making a batch goes to {place(line)}"]
+    return [f"{share_of(line)} of making a batch goes to {place(line)}{around(line)}"]
+
+
+def _counts_for_all(loader: Loader, change: dict[str, Any] | None) -> list[str]:
+    settings = settings_of(loader.built_by)
+    if not change or settings is None or not settings.counts_for_all:
+        return []
+    return ["it counts for the loaders of training and of evaluation"]
 
 
 def cautions_of(fed: LoaderCase, workers: int) -> list[str]:

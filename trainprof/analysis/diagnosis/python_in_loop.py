@@ -4,7 +4,9 @@ What it means: logging, metrics, drawing, converting, loops over elements: code 
 step while nothing trains.
 
 How it is measured: the training thread's time that none of the hooked parts of a step covers, and
-looks at the line where the thread stands, 25 times a second.
+looks at the line where the thread stands, 25 times a second. Code that lets go of the GIL again and
+again (NumPy, scikit-learn) is looked at late: a line that most of those looks met well inside of it
+is named without a share ("seems to").
 
 When it is wrong: where a training loop computes with torch functions beside its modules, or waits
 there for something else (a queue, another process), it is counted here too. With several
@@ -23,7 +25,7 @@ from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.gains import of_python
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
-from trainprof.analysis.diagnosis.wording import place, share_of, span
+from trainprof.analysis.diagnosis.wording import around, place, share_of, span
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.ledger import ELSEWHERE
 from trainprof.analysis.looks import hottest
@@ -65,7 +67,10 @@ def find(case: Case) -> Finding | None:
     advice = "do it less often, or on whole tensors: trainprof lines times each line"
     also = []
     if line is not None and named:
-        advice = f"look at {place(line)}, {share_of(line)} of it: {advice}"
+        told = f"{share_of(line)} of it{around(line)}"
+        if line.is_likely:
+            told = "to which most of it seems to go"
+        advice = f"look at {place(line)}, {told}: {advice}"
         also = [f"called from {line.called_from[0]}"] if line.called_from else []
     return plain_finding(
         ID,
@@ -79,7 +84,8 @@ def find(case: Case) -> Finding | None:
             "python_s": spent_s,
             "python_share": part,
             "by_place_s": dict(places),
-            "line_share": line.share if line is not None else None,
+            "line_share": line.line_share if line is not None and not line.is_likely else None,
+            "function_share": line.share if line is not None and not line.is_likely else None,
         },
     )
 

@@ -23,7 +23,7 @@ from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.gains import of_inputs
 from trainprof.analysis.diagnosis.loader_change import (
     WAITED_FROM,
-    arguments,
+    call_with,
     finding,
     of_cause,
     with_workers,
@@ -79,7 +79,7 @@ def _also(fed: LoaderCase) -> list[str]:
     if fed.cause.setting is None:
         return []
     change = with_workers(fed, fed.cause.setting)
-    return [f"as it is, {fed.loader.kind}(..., {arguments(change)}) would help too"]
+    return [f"as it is, {call_with(fed.loader, change)} would help too"]
 
 
 def _site(fed: LoaderCase) -> str | None:

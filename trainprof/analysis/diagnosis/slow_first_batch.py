@@ -3,12 +3,15 @@
 What it means: before the first step, workers are started, import their modules, get the dataset
 (pickled, where they are started by spawn or forkserver), and make a batch.
 
-How it is measured: making the first iterator, and waiting for its first batch, against the run.
+How it is measured: making the first iterator, and waiting for its first batch, against the run;
+when the first worker began to fetch, and how long the slowest batch was made.
 
 When it is wrong: it comes once; in a run of hours it does not matter, however long it is.
 
-What to do: a smaller dataset object (paths and indices, not the data), opened lazily in the worker;
-fewer imports at the top of the script, which spawned workers repeat; fork where that is safe.
+What to do: a smaller dataset object (paths and indices, not the data), opened lazily in the worker.
+Where spawned workers begin late: fewer imports at the top of the script, which they repeat, or fork
+where that is safe. Where the batch itself is made slowly: less to open or read before the first
+sample.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from trainprof.analysis.diagnosis.loader_change import finding
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.finding import Finding
+from trainprof.analysis.summary import Loader
 from trainprof.analysis.verdict_level import percent
 
 ID: Final = "slow_first_batch"
@@ -29,6 +33,10 @@ THRESHOLDS: Final = {
     "share": Threshold(0.1, "of the run: what comes once matters in short runs alone"),
     "seconds": Threshold(2.0, "nobody changes a script for less"),
 }
+# Of the first batch's time: a part that is most of it is the one to change.
+_MOST: Final = 0.5
+# Workers that are new interpreters.
+_NEW_PYTHON: Final = ("spawn", "forkserver")
 
 
 def find(case: Case) -> Finding | None:
@@ -53,10 +61,34 @@ def find(case: Case) -> Finding | None:
             ID,
             title,
             outside_steps(case, lost_s),
-            advice="a smaller dataset object that opens its data lazily, in the worker",
-            evidence={"first_batch_s": first_s},
+            advice=_advice(loader, first_s),
+            evidence={"first_batch_s": first_s, "first_fetch_s": _began_s(loader)},
         )
     return None
+
+
+def _advice(loader: Loader, first_s: float) -> str:
+    """Returns what to change, by which part of the time was most of it."""
+    began_s = _began_s(loader)
+    made = loader.fetch.wall_s if loader.fetch is not None else None
+    if made is not None and made.max >= _MOST * first_s:
+        return (
+            f"less to open or read before the first sample: one batch was made in {span(made.max)}"
+        )
+    if began_s is None or began_s < _MOST * first_s or loader.start_method not in _NEW_PYTHON:
+        return "a smaller dataset object that opens its data lazily, in the worker"
+    return (
+        f"fewer imports at the top of the script: a worker started by {loader.start_method} "
+        f"repeats them and unpickles the dataset, {span(began_s)} until the first one began; fork, "
+        "where that is safe, does neither"
+    )
+
+
+def _began_s(loader: Loader) -> float | None:
+    """Returns how long it took until a worker began its first batch; None where that is unknown."""
+    rows = loader.fetch.per_worker if loader.fetch is not None and loader.num_workers else []
+    told = [row.get("first_fetch_s") for row in rows]
+    return min((float(s) for s in told if isinstance(s, (int, float))), default=None)
 
 
 def _first_s(fed: LoaderCase) -> float:

@@ -17,7 +17,7 @@ from typing import Final
 
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.gains import Gain, outside_steps
-from trainprof.analysis.diagnosis.loader_change import arguments, finding
+from trainprof.analysis.diagnosis.loader_change import call_with, finding
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.waiting import more_workers
 from trainprof.analysis.diagnosis.wording import span
@@ -52,7 +52,7 @@ def find(case: Case) -> Finding | None:
             ID,
             f"{what}; {percent(loading)} of it waiting for its loader",
             gain,
-            advice=f"{fed.loader.kind}(..., {arguments(change)})",
+            advice=call_with(fed.loader, change),
             change=change,
             evidence=evidence,
         )

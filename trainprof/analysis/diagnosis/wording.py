@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from trainprof.analysis.summary import HotLine
 from trainprof.analysis.verdict_level import percent
+
+# Of its function's share: a line that takes so much of it stands for the function.
+_NEARLY_ALL: Final = 0.9
 
 
 def span(seconds: float) -> str:
@@ -17,8 +22,19 @@ def span(seconds: float) -> str:
 
 
 def share_of(line: HotLine) -> str:
-    """Returns what of its part a line takes."""
-    return f"{'at least ' if line.is_at_least else ''}{percent(line.share)}"
+    """Returns what of its part a line takes by itself."""
+    return _share(line, line.share if line.line_share is None else line.line_share)
+
+
+def around(line: HotLine) -> str:
+    """Returns what goes behind a line's share: that of its function, where it is much more."""
+    if line.line_share is None or line.line_share >= _NEARLY_ALL * line.share:
+        return ""
+    return f", {_share(line, line.share)} with the lines around it"
+
+
+def _share(line: HotLine, share: float) -> str:
+    return f"{'at least ' if line.is_at_least else ''}{percent(share)}"
 
 
 def place(line: HotLine) -> str:

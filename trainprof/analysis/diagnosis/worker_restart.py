@@ -20,7 +20,7 @@ from typing import Final
 
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.gains import outside_steps
-from trainprof.analysis.diagnosis.loader_change import arguments, finding
+from trainprof.analysis.diagnosis.loader_change import call_with, finding
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.finding import Finding
@@ -54,7 +54,7 @@ def find(case: Case) -> Finding | None:
         ID,
         title,
         outside_steps(case, lost_s),
-        advice=f"{loader.kind}(..., {arguments(change)})",
+        advice=call_with(loader, change),
         change=change,
         cautions=["workers keep their copy of the dataset from epoch to epoch"],
         evidence={"starts_s": fed.starts_s, "passes": loader.passes},

@@ -1,0 +1,66 @@
+"""Packages that build loaders for the user, and how they are told the loaders' arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+
+@dataclass(frozen=True, slots=True)
+class BuilderSettings:
+    """A call of the user's in which a package is told the arguments of loaders.
+
+    Attributes:
+        call: What is called; heirs of it end in the same name.
+        prefix: Of each argument's name there.
+        arguments: Of a DataLoader, which it has.
+        counts_for_all: Evaluation's loaders are built by the same ones.
+    """
+
+    call: str
+    prefix: str
+    arguments: tuple[str, ...]
+    counts_for_all: bool = False
+
+    def name_of(self, argument: str) -> str:
+        """Returns what an argument of a DataLoader is called there."""
+        return f"{self.prefix}{argument}"
+
+    def named(self, change: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Returns arguments of a DataLoader by their names there; None where one has none."""
+        if any(name not in self.arguments for name in change):
+            return None
+        return {self.name_of(name): value for name, value in change.items()}
+
+
+_ALL: Final = ("num_workers", "persistent_workers", "prefetch_factor", "pin_memory")
+# By top-level package. Of others only that they build the loader is said.
+_KNOWN: Final = {
+    "transformers": BuilderSettings("TrainingArguments", "dataloader_", _ALL, counts_for_all=True),
+    "sentence_transformers": BuilderSettings(
+        "SentenceTransformerTrainingArguments", "dataloader_", _ALL, counts_for_all=True
+    ),
+    "timm": BuilderSettings(
+        "create_loader", "", ("num_workers", "persistent_workers", "pin_memory")
+    ),
+}
+
+
+def settings_of(package: str | None) -> BuilderSettings | None:
+    """Returns how a package is told the arguments of loaders, None where that is not known."""
+    return None if package is None else _KNOWN.get(package)
+
+
+def builder_of(facts: Mapping[str, Any]) -> str | None:
+    """Returns the package that has to be told a loader's arguments, None where its line can be.
+
+    Args:
+        facts: Of the loader, as probes/loader.py describes them. Where a package's own line had to
+            be named, because none is the user's, that line is where they stand.
+    """
+    package = facts.get("built_by")
+    if not isinstance(package, str):
+        return None
+    is_named = facts.get("built_at") == facts.get("site")
+    return None if is_named and package not in _KNOWN else package
