@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from support import summaries
 
 from trainprof.analysis.speedup import Pace
 from trainprof.analysis.steady import MIN_STEADY_STEPS
 from trainprof.analysis.step_noise import Floats
+from trainprof.analysis.summary import RunSummary
 from trainprof.analysis.tuning import FAILED, INTERRUPTED, OK, TIMED_OUT, TOO_FEW_STEPS
 from trainprof.experiments.candidate import Candidate
 from trainprof.experiments.candidates import Plan
@@ -107,6 +109,12 @@ def plan_of(*candidates: Candidate, sites: tuple[str, ...] = ("train.py:9",)) ->
     return Plan(sites, candidates, ceiling=(1.5, 4.0), alone=(1.2, 5.0))
 
 
+def base_summary() -> RunSummary:
+    """Returns the script as it is: its loaders are built at train.py:9 and data.py:5."""
+    loaders = [summaries.loader("train.py:9"), summaries.loader("data.py:5", id=1)]
+    return replace(summaries.slow_loader(), loaders=loaders)
+
+
 def workers(count: int, low: float = 1.5, high: float = 2.5) -> Candidate:
     return Candidate("workers", {"num_workers": count}, (low, high), sites=("train.py:9",))
 
@@ -115,4 +123,4 @@ def threads(count: int) -> Candidate:
     return Candidate("threads", {"torch_threads": count}, None)
 
 
-__all__ = ["WARM_UP", "FakeRunner", "Planted", "plan_of", "threads", "workers"]
+__all__ = ["WARM_UP", "FakeRunner", "Planted", "base_summary", "plan_of", "threads", "workers"]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
-from trainprof.analysis.diagnosis.loader_change import arguments
+from trainprof.analysis.diagnosis.loader_change import call_with, counts_for_all
 from trainprof.analysis.speedup import UNKNOWN, Pace, SpeedUp, speed_up
-from trainprof.analysis.summary import RunSummary
+from trainprof.analysis.summary import Loader, RunSummary
 from trainprof.analysis.tuning import (
     BASELINE,
     BY_BATCHES,
@@ -209,23 +209,30 @@ def recommended_of(
     row = next(one for one in rows if one.name == found.best.name)
     if row.speedup is None:
         return None
+    changed = _changed_loaders(found.best, base)
+    for_all = [said for loader, change in changed for said in counts_for_all(loader, change)]
     return Recommended(
         overrides=row.overrides,
         speedup=row.speedup,
         name=row.name,
         sites=list(found.best.sites) if found.best.loader_arguments() else [],
-        change=_change(found.best, base),
-        cautions=row.cautions,
+        change=[
+            *(f"{loader.site}: {call_with(loader, change)}" for loader, change in changed),
+            *_other_changes(found.best),
+        ],
+        cautions=[*row.cautions, *dict.fromkeys(for_all)],
     )
 
 
-def _change(trial: Trial, base: RunSummary) -> list[str]:
+def _changed_loaders(trial: Trial, base: RunSummary) -> list[tuple[Loader, dict[str, Any]]]:
+    """Returns the loaders that a trial changed, one for each line, with their arguments."""
+    loaders = {one.site: one for one in reversed(base.loaders)}
+    changes = ((site, trial.arguments_at(site)) for site in trial.sites)
+    return [(loaders[site], change) for site, change in changes if change and site in loaders]
+
+
+def _other_changes(trial: Trial) -> list[str]:
     lines = []
-    kinds = {loader.site: loader.kind for loader in base.loaders}
-    for site in trial.sites:
-        changed = trial.arguments_at(site)
-        if changed:
-            lines.append(f"{site}: {kinds.get(site, 'DataLoader')}(..., {arguments(changed)})")
     if trial.overrides.get("pin_memory"):
         lines.append("copies of its batches: .to(device, non_blocking=True)")
     for name, code in _SETTINGS.items():

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from support import summaries
-from support.planted_trials import FakeRunner, Planted, plan_of, workers
+from support.planted_trials import FakeRunner, Planted, base_summary, plan_of, workers
 
 from trainprof.analysis.summary import from_jsonable, to_jsonable
 from trainprof.analysis.tuning import (
@@ -19,7 +18,7 @@ from trainprof.analysis.tuning import (
 )
 from trainprof.experiments.candidate import Candidate
 from trainprof.experiments.found import Found
-from trainprof.experiments.results import summary_of_tune, trials_of
+from trainprof.experiments.results import recommended_of, summary_of_tune, trials_of
 from trainprof.experiments.search import Search
 
 
@@ -36,7 +35,7 @@ def twice(overrides: object) -> float:
 
 def summary_of(found: Found) -> object:
     return summary_of_tune(
-        summaries.slow_loader(), found, name="tune-x", directory="runs/tune-x", budget_s=600.0
+        base_summary(), found, name="tune-x", directory="runs/tune-x", budget_s=600.0
     )
 
 
@@ -64,6 +63,15 @@ def test_the_change_of_several_loaders_is_told_line_by_line():
         "data.py:5: DataLoader(..., num_workers=2, persistent_workers=True)",
     ]
     assert from_jsonable(to_jsonable(summary)) == summary
+
+
+def test_where_a_package_builds_the_loader_the_change_is_that_of_its_own_settings():
+    found = found_with(Planted(twice))
+    base = base_summary()
+    loader = replace(base.loaders[0], built_by="transformers")
+    told = recommended_of(found, trials_of(found), replace(base, loaders=[loader]))
+    assert told.change == ["train.py:9: TrainingArguments(..., dataloader_num_workers=2)"]
+    assert "it counts for the loaders of training and of evaluation" in told.cautions
 
 
 def test_rows_stand_in_the_order_in_which_they_were_tried() -> None:

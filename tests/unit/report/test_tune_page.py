@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 from rich.cells import cell_len
-from support import summaries
-from support.planted_trials import FakeRunner, Planted, plan_of, threads, workers
+from support.planted_trials import FakeRunner, Planted, base_summary, plan_of, threads, workers
 
 from trainprof.analysis.speedup import NO_VISIBLE_DIFFERENCE
 from trainprof.analysis.summary import RunSummary
@@ -23,7 +22,7 @@ def tuned(planted: Planted, budget_s: float = 600.0, **changes: object) -> RunSu
     found = Search(FakeRunner(planted), lambda base, free_s: plan, budget_s=budget_s).run()
     found.runs = [replace(run, **changes) for run in found.runs]  # type: ignore[arg-type]
     return summary_of_tune(
-        summaries.slow_loader(), found, name="tune-x", directory="runs/tune-x", budget_s=budget_s
+        base_summary(), found, name="tune-x", directory="runs/tune-x", budget_s=budget_s
     )
 
 

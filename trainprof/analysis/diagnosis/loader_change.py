@@ -100,7 +100,7 @@ def finding(
         advice=advice,
         evidence=numbers,
         change=change,
-        cautions=[*(cautions or []), *_counts_for_all(loader, change)],
+        cautions=[*(cautions or []), *counts_for_all(loader, change)],
         also=[*(also or []), *_where_it_goes(fed)],
     )
 
@@ -131,7 +131,8 @@ def _where_it_goes(fed: LoaderCase) -> list[str]:
     return [f"{share_of(line)} of making a batch goes to {place(line)}{around(line)}"]
 
 
-def _counts_for_all(loader: Loader, change: dict[str, Any] | None) -> list[str]:
+def counts_for_all(loader: Loader, change: dict[str, Any] | None) -> list[str]:
+    """Returns what is to be minded where a package gives all of its loaders the same arguments."""
     settings = settings_of(loader.built_by)
     if not change or settings is None or not settings.counts_for_all:
         return []
