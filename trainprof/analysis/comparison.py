@@ -2,70 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from statistics import fmean
 from typing import Any, Final
 
-import numpy as np
-
-from trainprof.analysis.comparability import (
-    REMARK,
-    SETTING,
-    SLOWED,
-    UNLIKE,
-    WORK,
-    Discrepancy,
-    discrepancies,
+from trainprof.analysis.comparability import REMARK, SETTING, UNLIKE, Discrepancy, discrepancies
+from trainprof.analysis.compared_figures import (
+    BY_SAMPLE,
+    BY_STEP,
+    PART_PREFIX,
+    Metric,
+    Sides,
+    chance_between,
+    ledger_metrics,
+    run_metrics,
+    step_metrics,
 )
-from trainprof.analysis.compared_metrics import RUN_METRICS, RunMetric, loader_metrics
 from trainprof.analysis.compared_run import ComparedRun
-from trainprof.analysis.speedup import (
-    LEAST_CHANCE,
-    UNKNOWN,
-    Difference,
-    Pace,
-    Sampled,
-    SpeedUp,
-    chance_of,
-    difference,
-    speed_up,
-)
-from trainprof.analysis.step_noise import Resampling
-from trainprof.analysis.summary import LEDGER_KEYS
+from trainprof.analysis.speedup import LEAST_CHANCE, SpeedUp
 
-STEP_GROUP: Final = "step"
-LEDGER_GROUP: Final = "ledger"
-BY_STEP: Final = "step"
-BY_SAMPLE: Final = "sample"
-LOWER, HIGHER = "lower", "higher"
 REPEATED: Final = "--base A1 --base A2 --base A3 --other B1 --other B2 --other B3"
-_PART_PREFIX: Final = "per_step_s."
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """One figure of both sides.
-
-    Attributes:
-        name: A path of words, with its unit at the end: `step_s`, `per_step_s.data_wait`.
-        group: step|ledger|run|loader|machine.
-        base, other: Means over a side's runs; None where not observed.
-        change: (other - base) / base; None where base is 0 or one of them is not known.
-        low, high: Its 95 % interval, None where nothing tells it.
-        verdict: faster|slower|no_visible_difference; unknown also of figures that are no times.
-        better: lower|higher, None where neither is.
-    """
-
-    name: str
-    group: str
-    base: float | None
-    other: float | None
-    change: float | None
-    low: float | None
-    high: float | None
-    verdict: str
-    better: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +66,10 @@ def compare(base: Sequence[ComparedRun], other: Sequence[ComparedRun]) -> Compar
         other: Runs of the other.
     """
     found = discrepancies(base, other)
-    sides = _Sides(list(base), list(other), found, _chance(base, other))
+    sides = Sides(list(base), list(other), found, chance_between(base, other))
     measured_by = BY_SAMPLE if sides.is_other_work else BY_STEP
     speedup = sides.speedup(measured_by)
-    metrics = [*_step_metrics(sides), *_ledger_metrics(sides), *_run_metrics(sides)]
+    metrics = [*step_metrics(sides), *ledger_metrics(sides), *run_metrics(sides)]
     return Comparison(
         base=list(base),
         other=list(other),
@@ -155,270 +111,14 @@ def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Sides:
-    """Both sides and what hinders a verdict on them."""
-
-    base: list[ComparedRun]
-    other: list[ComparedRun]
-    found: list[Discrepancy]
-    chance: float
-
-    @property
-    def is_other_work(self) -> bool:
-        return any(one.kind == WORK for one in self.found)
-
-    def runs(self) -> tuple[list[ComparedRun], list[ComparedRun]]:
-        """Runs that tell how fast they are; on a side without any, all of it."""
-        telling = [[run for run in side if run.is_telling()] for side in (self.base, self.other)]
-        return telling[0] or self.base, telling[1] or self.other
-
-    def why_unknown(self) -> str | None:
-        slowed = next((one for one in self.found if one.kind == SLOWED), None)
-        if slowed is not None:
-            return slowed.text
-        for name, side in (("BASE", self.base), ("OTHER", self.other)):
-            if not any(run.is_telling() for run in side):
-                return f"too few steady steps in {name}"
-        return None
-
-    def speedup(self, measured_by: str) -> SpeedUp:
-        why = self.why_unknown()
-        paces = [_paces(side, ComparedRun.pace) for side in self.runs()]
-        if any(side is None for side in paces):
-            return SpeedUp(None, None, None, UNKNOWN, None, why or "no steady step was seen")
-        return self._speedup(paces[0] or [], paces[1] or [], measured_by, why)
-
-    def with_borders(self, measured_by: str) -> SpeedUp | None:
-        paces = [_paces(side, ComparedRun.loop_pace) for side in self.runs()]
-        if any(side is None for side in paces) or self.why_unknown() is not None:
-            return None
-        return self._speedup(paces[0] or [], paces[1] or [], measured_by, None)
-
-    def _speedup(
-        self, base: list[Pace], other: list[Pace], measured_by: str, why: str | None
-    ) -> SpeedUp:
-        if measured_by == BY_SAMPLE:
-            samples = [_mean_samples(side) for side in self.runs()]
-            if samples[0] is None or samples[1] is None:
-                why = why or "a step is not the same work, and samples were not counted"
-            else:
-                base = [_per_sample(pace, samples[0]) for pace in base]
-                other = [_per_sample(pace, samples[1]) for pace in other]
-        found = speed_up(base, other)
-        if why is None:
-            return found
-        return SpeedUp(None, found.mid, None, UNKNOWN, None, why)
-
-
-def _chance(base: Sequence[ComparedRun], other: Sequence[ComparedRun]) -> float:
-    """Returns what one run each may differ by; 1 where no step tells it."""
-    paces = [[pace for run in side if (pace := run.pace()) is not None] for side in (base, other)]
-    return chance_of(*paces).share if all(paces) else 1.0
-
-
-def _paces(
-    side: Sequence[ComparedRun], pace_of: Callable[[ComparedRun], Pace | None]
-) -> list[Pace] | None:
-    """None where one run has no pace."""
-    paces = [pace for run in side if (pace := pace_of(run)) is not None]
-    return paces if len(paces) == len(side) and paces else None
-
-
-def _mean_samples(side: Sequence[ComparedRun]) -> float | None:
-    told = [samples for run in side if (samples := run.samples_per_step()) is not None]
-    return fmean(told) if len(told) == len(side) else None
-
-
-def _per_sample(pace: Pace, samples: float) -> Pace:
-    steps_s = None if pace.steps_s is None else pace.steps_s / samples
-    return Pace(pace.mean_s / samples, steps_s, pace.cycle, pace.disturbance)
-
-
-def _step_metrics(sides: _Sides) -> list[Metric]:
-    """A steady step's mean and quantiles, samples, and all steps."""
-    base, other = sides.runs()
-    step = sides.speedup(BY_STEP)
-    sample = sides.speedup(BY_SAMPLE)
-    by_step = UNKNOWN if sides.is_other_work else None
-    times = [[run.mean_step_s() for run in side] for side in (base, other)]
-    metrics = [_of_time("step_s", times, step, verdict=by_step)]
-    metrics += _quantile_metrics(sides, verdict=by_step)
-    samples = [_mean_samples(side) for side in (base, other)]
-    means = [_mean(side) for side in times]
-    if None not in (*samples, *means):
-        per_sample = [m / s for m, s in zip(means, samples, strict=True) if m and s]
-        metrics.append(_of_time("sample_s", [[one] for one in per_sample], sample))
-        metrics.append(_of_rate("samples_per_s", [1 / one for one in per_sample], sample))
-    borders = sides.with_borders(BY_STEP)
-    if borders is not None:
-        all_steps = [
-            [float(run.series.all_s.mean()) for run in side if run.series is not None]
-            for side in (base, other)
-        ]
-        metrics.append(_of_time("loop_step_s", all_steps, borders, verdict=by_step))
-    return metrics
-
-
-def _of_time(
-    name: str,
-    values: Sequence[Sequence[float | None]],
-    found: SpeedUp,
-    *,
-    verdict: str | None = None,
-) -> Metric:
-    """A time whose inverse `found` speaks of."""
-    base, other = (_mean(side) for side in values)
-    change = _relative_change(base, other)
-    low = None if found.high is None else 1 / found.high - 1
-    high = None if found.low is None else 1 / found.low - 1
-    return Metric(name, STEP_GROUP, base, other, change, low, high, verdict or found.verdict, LOWER)
-
-
-def _of_rate(name: str, values: Sequence[float], found: SpeedUp) -> Metric:
-    base, other = values
-    low = None if found.low is None else found.low - 1
-    high = None if found.high is None else found.high - 1
-    change = _relative_change(base, other)
-    return Metric(name, STEP_GROUP, base, other, change, low, high, found.verdict, HIGHER)
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    """None where one of them is not known."""
-    known = [value for value in values if value is not None]
-    return fmean(known) if known and len(known) == len(values) else None
-
-
-def _relative_change(base: float | None, other: float | None) -> float | None:
-    return None if base is None or other is None or base <= 0 else other / base - 1
-
-
-_QUANTILES: Final = {"step_p50_s": 0.5, "step_p95_s": 0.95}
-
-
-def _quantile_metrics(sides: _Sides, *, verdict: str | None) -> list[Metric]:
-    base, other = sides.runs()
-    drawn = [
-        [_quantiles_of(run, number) for number, run in enumerate(side, start)]
-        for side, start in ((base, 0), (other, len(base)))
-    ]
-    metrics = []
-    for place, name in enumerate(_QUANTILES):
-        figures = [[run[place] for run in side if run is not None] for side in drawn]
-        is_known = [len(side) for side in figures] == [len(base), len(other)]
-        if not is_known:
-            continue
-        found = difference(figures[0], figures[1], chance=sides.chance)
-        means = [_mean([one.value for one in side]) for side in figures]
-        metrics.append(_metric(name, STEP_GROUP, means, found, sides, LOWER, verdict))
-    return metrics
-
-
-def _quantiles_of(run: ComparedRun, seed: int) -> list[Sampled] | None:
-    step = run.summary.training.step_s
-    if run.series is None or len(run.series.steady_s) == 0:
-        return None if step is None else [Sampled(step.p50), Sampled(step.p95)]
-    steps = run.series.steady_s
-    values = np.quantile(steps, list(_QUANTILES.values())).tolist()
-    draws = Resampling(steps, cycle=run.cycle(), seed=seed).quantiles(list(_QUANTILES.values()))
-    return [Sampled(value, drawn) for value, drawn in zip(values, draws, strict=True)]
-
-
-def _metric(
-    name: str,
-    group: str,
-    means: Sequence[float | None],
-    found: Difference,
-    sides: _Sides,
-    better: str | None,
-    verdict: str | None = None,
-) -> Metric:
-    base, other = means
-    if sides.why_unknown() is not None:
-        return Metric(name, group, base, other, found.change, None, None, UNKNOWN, better)
-    told = verdict or found.verdict
-    return Metric(name, group, base, other, found.change, found.low, found.high, told, better)
-
-
-def _ledger_metrics(sides: _Sides) -> list[Metric]:
-    """What a steady step consists of; values as reports have them, noise from the steps."""
-    base, other = sides.runs()
-    told = [[run.summary.training.per_step_s for run in side] for side in (base, other)]
-    if any(parts is None for side in told for parts in side):
-        return []
-    resampled = [
-        [_resampling(run, number) for number, run in enumerate(side, start)]
-        for side, start in ((base, 0), (other, len(base)))
-    ]
-    verdict = UNKNOWN if sides.is_other_work else None
-    metrics = []
-    for key in LEDGER_KEYS:
-        figures = [
-            [
-                _part(run, drawing, key, (parts or {}).get(key, 0.0))
-                for run, drawing, parts in zip(runs, drawings, of_side, strict=True)
-            ]
-            for runs, drawings, of_side in zip((base, other), resampled, told, strict=True)
-        ]
-        means = [fmean(one.value for one in side) for side in figures]
-        if not any(means):
-            continue
-        found = difference(figures[0], figures[1], chance=sides.chance, is_part=True)
-        name = f"{_PART_PREFIX}{key}"
-        metrics.append(_metric(name, LEDGER_GROUP, means, found, sides, LOWER, verdict))
-    return metrics
-
-
-def _resampling(run: ComparedRun, seed: int) -> Resampling | None:
-    if run.series is None or len(run.series.steady_s) == 0:
-        return None
-    return Resampling(run.series.steady_s, cycle=run.cycle(), seed=seed)
-
-
-def _part(run: ComparedRun, drawing: Resampling | None, key: str, value: float) -> Sampled:
-    if drawing is None or run.series is None:
-        return Sampled(value)
-    column = run.series.parts_s.get(key)
-    if column is None or not column.any():
-        column = np.zeros(len(run.series.steady_s))
-    draws = drawing.means(column)
-    # Of several ranks the value is their mean, the noise that of the first.
-    return Sampled(value, draws - float(column.mean()) + value)
-
-
-def _run_metrics(sides: _Sides) -> list[Metric]:
-    """Figures that a run has one of: the whole run, loaders, the machine."""
-    runs = (sides.base, sides.other)
-    metrics = [*RUN_METRICS, *loader_metrics(*runs)]
-    return [made for metric in metrics if (made := _run_metric(metric, sides)) is not None]
-
-
-def _run_metric(metric: RunMetric, sides: _Sides) -> Metric | None:
-    values = [[metric.value(run) for run in side] for side in (sides.base, sides.other)]
-    known = [[value for value in side if value is not None] for side in values]
-    if not any(known):
-        return None
-    means = [fmean(side) if side else None for side in known]
-    base, other = means
-    if base is None or other is None:
-        return Metric(
-            metric.name, metric.group, base, other, None, None, None, UNKNOWN, metric.better
-        )
-    figures = [[Sampled(value) for value in side] for side in known]
-    found = difference(figures[0], figures[1], chance=0.0, is_part=True)
-    is_time = metric.is_time and not sides.is_other_work
-    verdict = None if is_time else UNKNOWN
-    return _metric(metric.name, metric.group, means, found, sides, metric.better, verdict)
-
-
-def _not_observed(metrics: Sequence[Metric], sides: _Sides) -> dict[str, str]:
+def _not_observed(metrics: Sequence[Metric], sides: Sides) -> dict[str, str]:
     names = {metric.name for metric in metrics}
     reasons: dict[str, str] = {}
     if "sample_s" not in names:
         reasons["samples_per_s"] = "how large a batch is was not told"
     if "loop_step_s" not in names:
         reasons["loop_step_s"] = "the events of a run are gone, or tell of no step"
-    if not any(name.startswith(_PART_PREFIX) for name in names):
+    if not any(name.startswith(PART_PREFIX) for name in names):
         reasons["ledger"] = "a run has no steady step"
     if "energy_wh" not in names:
         told = [

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from trainprof.analysis.comparability import SETTING, UNLIKE
+from trainprof.analysis.compared_figures import BY_SAMPLE, Metric
 from trainprof.analysis.compared_run import ComparedRun
-from trainprof.analysis.comparison import BY_SAMPLE, Comparison, Metric, basis
+from trainprof.analysis.comparison import Comparison, basis
 from trainprof.analysis.speedup import FASTER, NO_VISIBLE_DIFFERENCE, SLOWER, UNKNOWN
 from trainprof.report.ledger_table import label_of
 from trainprof.report.units import (

@@ -14,7 +14,8 @@ from support import summaries
 from support.compared_runs import made_up, read, recorded, repeated, steps_of, with_steps_longer
 from support.events import MS, US
 
-from trainprof.analysis.comparison import Comparison, Metric, compare, notes, to_jsonable
+from trainprof.analysis.compared_figures import Metric
+from trainprof.analysis.comparison import Comparison, compare, notes, to_jsonable
 from trainprof.analysis.speedup import FASTER, NO_VISIBLE_DIFFERENCE, SLOWER, UNKNOWN
 
 # Of a step as `recorded` makes it, besides the forward and the wait.
