@@ -53,7 +53,8 @@ class TrialSummary:
 
     Attributes:
         name: baseline, ceiling, loader_alone, or the overrides: "num_workers=4,pin_memory=True".
-        overrides: What was changed; {} for the first three.
+        overrides: What was changed; {} for the first three. An argument that several loaders got
+            each in its own way has its values by line.
         steps_per_s: Mean of its runs; of loader_alone the steps that its batches would do for.
         speedup: Over the baseline, None where there is none to tell.
         verdict: faster|slower|no_visible_difference|unknown, of `speedup`.

@@ -77,10 +77,10 @@ class LoaderForecast:
     def speedup(self, settings: Sequence[Setting]) -> Interval | None:
         """Returns how many times as fast training's steps will be; None where it cannot be told."""
         kept = self._kept(settings, [0.0] * len(settings))
-        if kept is not None and len(settings) > 1 and not self._take_turns:
-            kept = self._kept(settings, self._loads(settings, kept.mid))
-        if kept is None or not 0 < kept.low <= kept.high < np.inf:
+        if not 0 < kept.low <= kept.high < np.inf:
             return None
+        if len(settings) > 1 and not self._take_turns:
+            kept = self._kept(settings, self._loads(settings, kept.mid))
         found = Interval(1 / kept.high, 1 / kept.mid, 1 / kept.low)
         if self._faster is not None:
             return found
@@ -156,8 +156,13 @@ class LoaderForecast:
             added.append(max(after - before, 0.0))
         return [sum(added) - own for own in added]
 
-    def _kept(self, settings: Sequence[Setting], others: Sequence[float]) -> Interval | None:
-        """Returns which share of its time training will take."""
+    def _kept(self, settings: Sequence[Setting], others: Sequence[float]) -> Interval:
+        """Returns which share of its time training will take.
+
+        Args:
+            settings: Of the loaders.
+            others: For each loader, cores that workers of the others keep busy besides.
+        """
         steps = [self._steps(k, settings, others[k]) for k in range(len(settings))]
         if self._take_turns:
             now_s = sum(one.batches * one.measured.step_s for one in self._loaders)
