@@ -4,8 +4,9 @@
 
 Tunes the sample scripts and scripts with planted costs, one after the other, and counts in how many
 trials the forecast held the measured speed-up. Of the planted ones the same script with batches
-that are there already (scripts/planted_loading.py free) tells what the ceiling has to be. Takes
-the budget for each script; other processes on the machine spoil it.
+that are there already (scripts/planted_loading.py free) tells what the ceiling has to be: baseline,
+ceiling and the two by hand are run in turns, for machines drift. Takes the budget for each script
+and a minute; other processes on the machine spoil it.
 """
 
 from __future__ import annotations
@@ -21,10 +22,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from trainprof.experiments.runner import Script, ScriptRunner
+from trainprof.experiments.trial import Limits, Measured, baseline, ceiling
+from trainprof.record.run_directory import RunDirectory
+
 ROOT = Path(__file__).parent.parent
 PLANTED = Path(__file__).parent / "scripts" / "planted_loading.py"
 SAMPLES = ROOT / "sample_scripts"
-FREE_RUNS = 3
+TURNS = 5
+LIMITS = Limits(steps=None, killed_after_s=600)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +73,32 @@ def tuned(case: Case, budget_s: float, directory: Path) -> dict[str, Any]:
     return summary
 
 
-def free_by_hand_ms(case: Case, mode: str) -> float:
-    """Returns the mean of a steady step that the script itself tells, the median of some runs."""
+def by_hand_s(case: Case, mode: str) -> float:
+    """Returns the mean of a steady step that the script itself tells."""
     assert case.planted is not None
     command = [sys.executable, str(PLANTED), mode, *case.planted]
-    told = [
-        float(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[0])
-        for _ in range(FREE_RUNS)
-    ]
-    return statistics.median(told)
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return float(told.split()[0]) / 1e3
+
+
+def ceiling_by_hand(case: Case, directory: Path) -> tuple[float, float]:
+    """Returns how many times as fast free data is by hand, and in `tune`'s trials: run in turns."""
+    runner = ScriptRunner(Script(case.words), RunDirectory(directory), interval_s=0.5)
+    by_hand, by_trial = [], []
+    for turn in range(1, TURNS + 1):
+        real_s, free_s = by_hand_s(case, "real"), by_hand_s(case, "free")
+        by_hand.append(real_s / free_s)
+        base = runner.run(baseline(), turn, LIMITS)
+        told = json.loads((directory / base.directory / "summary.json").read_text())
+        free = runner.run(ceiling((told["loaders"][0]["site"],), None), turn, LIMITS)
+        by_trial.append(_step_s(base) / _step_s(free))
+    return statistics.median(by_hand), statistics.median(by_trial)
+
+
+def _step_s(run: Measured) -> float:
+    if run.pace is None:
+        sys.exit(f"{run.trial.name}: {run.outcome} {run.detail or ''}")
+    return run.pace.mean_s
 
 
 @dataclass(slots=True)
@@ -86,7 +111,7 @@ class Score:
     ceilings: list[float] | None = None
 
 
-def judge(case: Case, summary: dict[str, Any], score: Score) -> list[list[str]]:
+def judge(case: Case, summary: dict[str, Any], score: Score, directory: Path) -> list[list[str]]:
     """Returns a row for each trial, and counts it."""
     assert score.widths is not None
     assert score.ceilings is not None
@@ -103,9 +128,9 @@ def judge(case: Case, summary: dict[str, Any], score: Score) -> list[list[str]]:
             held = "yes" if trial["held"] else "NO"
         by_hand = ""
         if trial["name"] == "ceiling" and case.planted is not None and speed is not None:
-            truth = free_by_hand_ms(case, "real") / free_by_hand_ms(case, "free")
-            score.ceilings.append(speed["mid"] / truth - 1)
-            by_hand = f"{truth:.2f}x by hand"
+            truth, found = ceiling_by_hand(case, directory / "in_turns")
+            score.ceilings.append(found / truth - 1)
+            by_hand = f"{truth:.2f}x by hand, {found:.2f}x in turns with it"
         rows.append(
             [
                 case.name,
@@ -140,7 +165,8 @@ def main() -> None:
         if asked.only not in case.name:
             continue
         with tempfile.TemporaryDirectory() as directory:
-            found = judge(case, tuned(case, asked.budget, Path(directory)), score)
+            summary = tuned(case, asked.budget, Path(directory))
+            found = judge(case, summary, score, Path(directory))
         rows += found
         for row in found:
             line = f"| {' | '.join(row)} |" if asked.markdown else "  ".join(x for x in row if x)

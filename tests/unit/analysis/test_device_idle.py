@@ -10,7 +10,8 @@ from support.device_run import DeviceRun
 from support.events import MS, US
 
 from trainprof.analysis.device_idle import IDLE_CAUSES
-from trainprof.analysis.summarize import EVENT_COST_US, MARK_COST_US, summarize
+from trainprof.analysis.run_part import EVENT_COST_US, MARK_COST_US
+from trainprof.analysis.summarize import summarize
 from trainprof.analysis.summary import Device, RunSummary
 from trainprof.record.schema import Kind
 from trainprof.report import markdown, terminal

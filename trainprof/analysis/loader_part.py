@@ -1,0 +1,125 @@
+"""The loaders of a summary, with the making of their batches and what bounds them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from typing import Final
+
+import numpy as np
+
+from trainprof.analysis.analysed import Analysed
+from trainprof.analysis.batch_making import DEFAULT_SLOW_SAMPLES, SlowSamples
+from trainprof.analysis.delivery import worker_table
+from trainprof.analysis.facts import integer, number
+from trainprof.analysis.fetches import Details, FetchTable, fetch_table
+from trainprof.analysis.loader_bounds import LoaderModel, model_of, shortened, with_bounds
+from trainprof.analysis.loaders import BatchMaking, loaders_of
+from trainprof.analysis.looks import LineNames, line_names, looked_at, looks_of
+from trainprof.analysis.pipeline import PipelineInputs
+from trainprof.analysis.pipeline_fit import pipeline_inputs
+from trainprof.analysis.rebuilt import renumbered
+from trainprof.analysis.summary import Loader
+from trainprof.analysis.system_processes import samples_by_pid, ticks_of
+from trainprof.analysis.training_part import trained_samples
+from trainprof.analysis.training_process import is_of_loader
+from trainprof.record.schema import Kind
+
+_LOADERS_MODELLED: Final = 8
+
+
+def loader_part(
+    run: Analysed,
+) -> tuple[list[Loader], int | None, Callable[[int], LoaderModel | None]]:
+    """Returns the loaders, how many samples were trained on, and the model of each by its id."""
+    timeline, making = run.timeline, _batch_making(run)
+    loaders = loaders_of(
+        timeline.passes, timeline.on_thread, timeline.all_events, making, run.facts, run.sites()
+    )
+    # At once, and shortened: the series of a long run are large, and not to be kept.
+    costliest = sorted(loaders, key=lambda one: -one.wait_total_s)[:_LOADERS_MODELLED]
+    inputs = {one.id: _pipeline_inputs(run, making, one.id) for one in costliest}
+    known = {number: shortened(one) for number, one in inputs.items() if one is not None}
+    samples = trained_samples(timeline, making.fetches, run.facts)
+    known_of = cache(lambda number: model_of(known.get(number)))
+    return with_bounds(loaders, known_of), samples, known_of
+
+
+def _batch_making(run: Analysed) -> BatchMaking:
+    first_of, process = run.timeline.first_of, run.process
+    with_workers = {first_of.get(number, number) for number in run.facts.loaders_with_workers()}
+    only = with_workers.pop() if len(with_workers) == 1 else 0
+    own = _in_window(process.details, run)
+    if first_of:
+        own, of_loader = own.copy(), is_of_loader(own)
+        own["site"][of_loader] = renumbered(own["site"][of_loader], first_of)
+    workers = worker_table(own)
+    tables, slow = [], []
+    if process.logs:
+        table = fetch_table(run.timeline.all_events, own, process.pid, 0)
+        tables.append(replace(table, loader=renumbered(table.loader, first_of)))
+        slow.append(SlowSamples.of_process(own, tables[-1]))
+    looks = {
+        (process.pid or 0, thread): (looks_of(own, thread), LineNames(run.facts.texts, run.sites()))
+        for thread in looked_at(own)
+    }
+    window = run.timeline.window
+    for log in process.workers:
+        events = log.events
+        if run.part is not None:
+            inside = (events.start >= window.start) & (events.start < window.end)
+            events = events.where(inside)
+        pid = log.pid or 0
+        of_worker = _in_window(log.details, run)
+        table = fetch_table(events, of_worker, pid, 0)
+        known = renumbered(table.loader, first_of)
+        told = workers.loader_of(pid, table.start_ns)
+        loader = np.where(told > 0, told, np.where(known > 0, known, only))
+        tables.append(replace(table, loader=loader))
+        slow.append(SlowSamples.of_process(of_worker, tables[-1]))
+        for thread in looked_at(of_worker):
+            names = line_names(log, run.recording.manifest.get("cwd"))
+            looks[pid, thread] = looks_of(of_worker, thread), names
+    fetches = FetchTable.joined(tables)
+    ticks = ticks_of(run.recording.process_lines)
+    in_workers = fetches.pid[fetches.worker > 0]
+    asked = integer(run.recording.section("options").get("slow_samples"))
+    return BatchMaking(
+        fetches=fetches,
+        slow=SlowSamples.joined(slow),
+        details=own,
+        ticks=ticks,
+        samples=samples_by_pid(ticks, np.unique(in_workers).tolist()),
+        origin_ns=run.origin_ns,
+        slow_samples=DEFAULT_SLOW_SAMPLES if asked is None else max(asked, 0),
+        looks=looks,
+    )
+
+
+def _pipeline_inputs(run: Analysed, making: BatchMaking, loader: int) -> PipelineInputs | None:
+    """None where lines were timed or devices waited for: parts are slowed, and not alike."""
+    host = run.recording.section("host")
+    cores = number(host.get("usable_cores"), 0.0) or number(host.get("cores"), 0.0)
+    if cores <= 0 or run.has_timed_lines() or run.synchronized() is not None:
+        return None
+    return pipeline_inputs(
+        run.timeline,
+        making.fetches,
+        run.facts,
+        loader,
+        cores=cores,
+        details=making.details,
+        ticks=making.ticks,
+        pid=run.process.pid,
+    )
+
+
+def _in_window(details: Details, run: Analysed) -> Details:
+    if run.part is None:
+        return details
+    window, start = run.timeline.window, details["start"]
+    is_inside = (start >= window.start) & (start < window.end)
+    is_worker = details["kind"] == Kind.WORKER
+    found: Details = details[is_inside | is_worker]
+    return found
