@@ -99,12 +99,17 @@ def basis(comparison: Comparison) -> list[str]:
     if speedup.chance is None:
         counted = [sum(run.is_telling() for run in s) for s in (comparison.base, comparison.other)]
         return [f"{counted[0]} and {counted[1]} runs: the interval is that of their spread"]
-    share = speedup.chance.share * 100
-    number = f"{share:.2g}" if share < 10 else f"{share:.0f}"
-    told = f"one run each: differences under {number} % can be chance"
+    told = f"one run each: differences under {_difference(speedup.chance.share)} can be chance"
     if speedup.chance.share > LEAST_CHANCE:
         told += f" ({speedup.chance.why})"
     return [f"{told}; three runs each tell smaller ones: {REPEATED}"]
+
+
+def _difference(share: float) -> str:
+    """Returns a share as people say it: "3.5 %", "30 %", "a factor of 16"."""
+    if share >= 1:
+        return f"a factor of {1 + share:.2g}"
+    return f"{share * 100:.2g} %" if share < 0.1 else f"{share * 100:.0f} %"
 
 
 def _sentence(text: str) -> str:

@@ -64,3 +64,11 @@ class Finding:
     thresholds: dict[str, float] = field(default_factory=dict)
     steps: list[dict[str, float]] = field(default_factory=list)
     verify: str = ""
+
+
+def may_lose(finding: Finding) -> bool:
+    """Whether a change may cost more than it may gain."""
+    if finding.predicted_speedup is None:
+        return False
+    low, high = finding.predicted_speedup
+    return low * high < 1

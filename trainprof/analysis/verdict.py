@@ -7,6 +7,7 @@ from typing import Final
 
 from trainprof.analysis.device_verdict import DeviceEvidence, device_verdict
 from trainprof.analysis.ledger import ELSEWHERE, LOADER_KEYS
+from trainprof.analysis.loader_cost import cost_s
 from trainprof.analysis.steady import MIN_STEADY_STEPS
 from trainprof.analysis.summary import Loader, Training, Verdict
 from trainprof.analysis.verdict_level import HIGH_SHARE, MODERATE_SHARE, pair, percent
@@ -17,6 +18,9 @@ STARTUP_MIN_WALL_S: Final = 60.0
 
 # A steady step's share may differ so much from that of all training to stand beside it.
 _SAME_SHARE: Final = 0.15
+
+# Of the waiting for all loaders: one that has so much of it is the one that is waited for.
+_ALONE_SHARE: Final = 0.9
 
 COMPUTE_KEYS: Final = ("forward", "loss", "backward", "recompute", "optimizer", "zero_grad")
 _HOST_KEYS: Final = ("other", "gc")
@@ -152,17 +156,37 @@ def _named(evidence: Evidence, name: str, share: float, level: str) -> Verdict:
 
 def _data_headline(evidence: Evidence, share: float) -> tuple[str, str | None]:
     site = _feeding_site(evidence)
-    where = site or "its data"
+    part = _share_of_site(evidence, site)
+    is_alone = part >= _ALONE_SHARE
+    where = (site or "its data") if is_alone else "its loaders"
     prefix = "" if _level(evidence, "data", share) == "highly" else "MODERATELY "
     text = f"{prefix}DATA-BOUND: the loop waits for {where} in {percent(share)} of training time"
-    return text + _in_figures(evidence, LOADER_KEYS, share), site
+    text += _in_figures(evidence, LOADER_KEYS, share)
+    if not is_alone:
+        text += f", {percent(part)} of it for {site}"
+    return text, site
+
+
+def _share_of_site(evidence: Evidence, site: str | None) -> float:
+    """Returns which share of the waiting for loaders is for those of a line.
+
+    A loader inside another one's dataset counts in both, in the ledger but once.
+    """
+    feeding = _feeding(evidence)
+    of_all = sum(cost_s(loader) for loader in feeding)
+    of_all = min(of_all, sum(evidence.training.get(key, 0.0) for key in LOADER_KEYS))
+    of_site = sum(cost_s(loader) for loader in feeding if loader.site == site)
+    return min(of_site / of_all, 1.0) if of_all > 0 else 1.0
 
 
 def _feeding_site(evidence: Evidence) -> str | None:
     """The line that built the loader that training waits for longest."""
-    feeding = [x for x in evidence.loaders if x.role == "training" and x.thread == "training"]
-    loader = max(feeding, key=lambda x: x.wait_total_s, default=None)
+    loader = max(_feeding(evidence), key=lambda x: x.wait_total_s, default=None)
     return loader.site if loader else None
+
+
+def _feeding(evidence: Evidence) -> list[Loader]:
+    return [x for x in evidence.loaders if x.role == "training" and x.thread == "training"]
 
 
 def _evaluation_headline(evidence: Evidence, share: float) -> tuple[str, str | None]:

@@ -23,8 +23,12 @@ MAX_CALLED: Final = 50
 
 _BACKWARD: Final = frozenset({"backward", "manual_backward"})
 _UPDATE: Final = frozenset({*_BACKWARD, "step"})
-# What a framework's own loop calls for each batch.
-_HOOKS: Final = frozenset({"training_step", "validation_step", "compute_loss"})
+# What a framework's own loop calls for each batch: of modules, trainers and callbacks.
+_HOOKS: Final = frozenset(
+    {"training_step", "validation_step", "compute_loss"}
+    | {"on_train_batch_start", "on_train_batch_end", "on_step_begin", "on_step_end"}
+    | {"on_before_backward", "on_after_backward", "on_before_optimizer_step"}
+)
 _DATASET_METHODS: Final = ("__getitem__", "__getitems__", "__iter__")
 # What a call of an object leads to, the first that its class has.
 _CALLED: Final = ("__call__", "forward")

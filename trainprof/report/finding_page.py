@@ -86,7 +86,8 @@ def _gain(found: Finding, page: Page) -> list[Text]:
     told = [speedup_words(found) or "not known: only a rerun tells"]
     likely = found.evidence.get(LIKELY)
     if isinstance(likely, (int, float)):
-        told.append(f"{'at most' if found.is_at_most else 'most likely'} {likely:.2f} x")
+        all_gone = f"{likely:.2f} x where the rest gets no faster by it"
+        told.append(all_gone if found.is_at_most else f"most likely {likely:.2f} x")
     if found.recoverable_s is not None:
         told.append(f"{seconds(found.recoverable_s)} of this run")
     return page.labelled("Gain", told)

@@ -16,7 +16,7 @@ from support.events import MS, US
 
 from trainprof.analysis.compared_figures import Metric
 from trainprof.analysis.comparison import Comparison, compare, notes, to_jsonable
-from trainprof.analysis.speedup import FASTER, NO_VISIBLE_DIFFERENCE, SLOWER, UNKNOWN
+from trainprof.analysis.speedup import FASTER, NO_VISIBLE_DIFFERENCE, SLOWER, UNKNOWN, Chance
 
 # Of a step as `recorded` makes it, besides the forward and the wait.
 REST = 300 * US + 50 * US
@@ -70,6 +70,19 @@ def test_equal_runs_with_noise_of_their_own_show_no_difference(tmp_path: Path) -
         "One run each: differences under 3.5 % can be chance; three runs each tell smaller ones: "
         "--base A1 --base A2 --base A3 --other B1 --other B2 --other B3"
     ]
+
+
+@pytest.mark.parametrize(
+    ("share", "told"),
+    [(0.035, "3.5 %"), (0.3, "30 %"), (14.99, "a factor of 16")],
+)
+def test_what_can_be_chance_is_said_as_people_say_it(
+    tmp_path: Path, share: float, told: str
+) -> None:
+    run = read(recorded(tmp_path, "a", forwards=steps_of(1)))
+    found = compare([run], [run])
+    noisy = replace(found, speedup=replace(found.speedup, chance=Chance(share, "others")))
+    assert f"differences under {told} can be chance" in notes(noisy)[-1]
 
 
 def test_a_run_and_itself(tmp_path: Path) -> None:

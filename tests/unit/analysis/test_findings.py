@@ -19,7 +19,7 @@ from trainprof.analysis.diagnosis.settings import (
     threshold_names,
 )
 from trainprof.analysis.diagnosis.together import together
-from trainprof.analysis.finding import Finding
+from trainprof.analysis.finding import LIKELY, Finding
 from trainprof.analysis.loader_builder import builder_of
 from trainprof.analysis.pipeline_scenario import Interval
 from trainprof.analysis.summary import Device, HotLine, SyncPoint
@@ -99,6 +99,20 @@ def test_who_has_to_be_told_a_loaders_arguments() -> None:
     assert builder_of({"site": 3, "built_at": 0, "built_by": None}) is None
     assert builder_of({"site": 3}) is None  # an older run
     assert builder_of({"site": 3, "built_by": ["nonsense"]}) is None
+
+
+def test_where_workers_may_take_what_they_give_samples_are_to_be_cheaper() -> None:
+    unsure = {"compute_cores": Interval(1.0, 1.4, 2.0), "receive_s": Interval(0.0, 0.001, 0.012)}
+    planted = Planted(fetch_s=0.0065, running=1.0, compute_s=0.0155, cores=2, **unsure)
+    assert found(case_of(planted)) == []  # nobody's line is known
+    planted.loader = replace(planted.loader, hot_lines=[hot_line("making batches")])
+    finding = only(case_of(planted))
+    assert (finding.id, finding.site, finding.change) == ("serial_loading", "train.py:41", {})
+    assert finding.advice == "cheaper samples: data.py:12 (decode) first"
+    assert finding.is_at_most
+    # Without them a step takes 15.5 ms instead of 22; what remains may get faster besides.
+    assert finding.evidence[LIKELY] == pytest.approx(22 / 15.5, rel=0.02)
+    assert any("num_workers=" in told and "only a rerun" in told for told in finding.also)
 
 
 def test_workers_are_added_where_they_sleep() -> None:

@@ -51,6 +51,30 @@ def loop(
 
 
 @pytest.mark.parametrize(
+    ("waits", "told"),
+    [
+        ((0.3, 0.1), "for its loaders in 40 %"),
+        ((0.39, 0.01), "for train.py:41 in 40 %"),
+    ],
+)
+def test_a_wait_for_two_loaders_is_not_put_on_one(tmp_path, waits, told):
+    run = FakeRun()
+    loaders, optimizer = (run.loader(41), run.loader(42)), run.optimizer()
+    for loader in loaders:
+        run.iterate(loader, 1)
+    for _ in range(100):
+        for loader, share in zip(loaders, waits, strict=True):
+            run.next(loader, round(share * MS))
+        run.forward(600 * US, flags=LEARNS)
+        run.update(optimizer, 1)
+    found = run.summary(tmp_path).verdict
+    assert found.bottleneck == "data"
+    assert told in found.headline
+    assert ("75 % of it for train.py:41" in found.headline) is (waits[1] > 0.05)
+    assert found.site == "train.py:41"
+
+
+@pytest.mark.parametrize(
     ("parts", "bottleneck", "level"),
     [
         ({"wait": 300}, "data", "highly"),

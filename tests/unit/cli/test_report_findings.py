@@ -53,6 +53,20 @@ def test_what_a_finding_rests_on(saved: Path, capsys: pytest.CaptureFixture[str]
     assert "wait share 82 %" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("is_at_most", "told"), [(False, "most likely 4.60 x"), (True, "4.60 x where the rest gets no")]
+)
+def test_one_gain_is_not_called_the_most_beside_a_larger_one(
+    saved: Path, is_at_most: bool, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    summary = replace(summaries.slow_loader(), findings=[summaries.finding(is_at_most=is_at_most)])
+    (saved / "summary.json").write_text(json.dumps(to_jsonable(summary)))
+    assert report(str(saved), "--why", "serial_loading") == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert told in out
+    assert "at most 4.60" not in out
+
+
 @pytest.mark.parametrize("option", ["--why", "--explain"])
 def test_an_unknown_finding_names_those_there_are(
     saved: Path, option: str, capsys: pytest.CaptureFixture[str]

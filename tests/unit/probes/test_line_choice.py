@@ -99,6 +99,13 @@ def test_methods_and_what_a_framework_calls() -> None:
             return self.loss(batch)
         def loss(self, batch):
             return 0
+    class Spectra(Callback):
+        def on_train_batch_end(self, trainer, module, outputs, batch, i):
+            self.spectrum(batch)
+        def spectrum(self, batch):
+            pass
+        def on_fit_end(self, trainer, module):
+            pass
     """
     assert why(text) == {
         "Trainer.fit": "training loop",
@@ -106,6 +113,8 @@ def test_methods_and_what_a_framework_calls() -> None:
         "Trainer.helper": "called by Trainer.step",
         "Module.training_step": "training loop",
         "Module.loss": "called by Module.training_step",
+        "Spectra.on_train_batch_end": "training loop",
+        "Spectra.spectrum": "called by Spectra.on_train_batch_end",
     }
 
 

@@ -15,6 +15,7 @@ from trainprof.analysis.finding import (
     OUTSIDE_STEPS,
     SLOWS_EVERYTHING,
     Finding,
+    may_lose,
 )
 from trainprof.analysis.least_gain import LEAST_GAIN
 from trainprof.analysis.steady import MIN_STEADY_STEPS
@@ -79,10 +80,8 @@ def _is_worthwhile(finding: Finding, case: Case) -> bool:
     if finding.recoverable_s is None:
         return True
     likely = float(finding.evidence[LIKELY])
-    if finding.predicted_speedup is not None:
-        low, high = finding.predicted_speedup
-        if low * high < 1:
-            return False  # it may lose more than it may gain
+    if may_lose(finding):
+        return False
     of_run = (finding.recoverable_s or 0.0) / max(case.wall_s, 1e-9)
     bar = least_gain(case, in_steps=finding.id not in OUTSIDE_STEPS)
     return likely - 1 >= bar and of_run >= LEAST_GAIN / 2
