@@ -12,6 +12,7 @@ import numpy as np
 
 from trainprof.analysis.batch_making import DEFAULT_SLOW_SAMPLES, SlowSamples
 from trainprof.analysis.delivery import worker_table
+from trainprof.analysis.device_backlog import why_no_looks
 from trainprof.analysis.device_idle import Meanwhile
 from trainprof.analysis.device_memory import out_of_memory_of, why_no_memory, with_memory
 from trainprof.analysis.device_verdict import DeviceEvidence
@@ -96,6 +97,8 @@ EVENT_COST_US: Final = 3.9
 # To put a mark in a device's stream, look at those before it and record them: measured on the
 # simulated device of the tests, whose own part is 1.2 us.
 MARK_COST_US: Final = 5.3
+# From here on the bounds of a device's time at work are said to be far apart.
+WIDE_SHARE: Final = 0.25
 
 
 def summarize(
@@ -259,7 +262,8 @@ def _summary(run: _Analysed) -> _Shown:
     if meanwhile is not None:
         attribution = replace(attribution, device_waits=meanwhile.waits())
     account = ledger(timeline.events, attribution, window)
-    steps = step_table(timeline, attribution, facts)
+    paused = meanwhile.backlog.steps_of(timeline.steps.ends) if meanwhile is not None else None
+    steps = step_table(timeline, attribution, facts, paused)
     training = training_of(timeline, steps, samples)
     epochs = epochs_of(
         timeline.passes,
@@ -649,6 +653,8 @@ def _not_observed(
     timing = _device_timing(run)
     if timing == "async" and not devices:
         reasons["devices"] = _why_no_device_time(run)
+    elif timing == "async" and (wide := _why_wide(run, devices or [])) is not None:
+        reasons["devices.busy_share"] = wide
     elif timing == "cpu" and run.recording.section("options").get("cuda_sync"):
         reasons["devices"] = "--cuda-sync had nothing to wait for: no accelerator was used"
     return reasons
@@ -660,6 +666,15 @@ def _not_found(run: _Analysed, found: FoundSyncs | None) -> dict[str, str]:
     if run.recording.section("options").get("find_syncs"):
         reasons["found_syncs"] = why_none_found(run.facts, found)
     return {field: reason for field, reason in reasons.items() if reason is not None}
+
+
+def _why_wide(run: _Analysed, devices: list[Device]) -> str | None:
+    """Returns why the bounds of a device's time at work are far apart, None where they are not."""
+    wide = [x for x in devices if x.busy_share and x.busy_share[1] - x.busy_share[0] > WIDE_SHARE]
+    if not wide:
+        return None
+    told = why_no_looks(run.facts, run.recording.section("options"), wide[0].looks)
+    return f"known within wide bounds only: {told}"
 
 
 def _why_no_device_time(run: _Analysed) -> str:

@@ -199,6 +199,9 @@ class DeviceMarkFlag(IntEnum):
     """Bits of a DEVICE_MARK record's flags."""
 
     FIRST = 1  # there is none before it
+    # Between the mark before it and this one the device did nothing but wait, as it was told to,
+    HELD_UP = 2  # so that work piled up behind this one
+    TRIED = 4  # and only to learn how long that takes
 
 
 class SyncFlag(IntEnum):
