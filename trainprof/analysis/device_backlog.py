@@ -47,9 +47,9 @@ class Backlog:
     Attributes:
         holds: From when the host had the device wait until it had done what piled up, shape (n, 2),
             ns; steps in between may have taken longer.
-        times: How often the device waited, those to try included.
-        waited_ns: For how long in all.
+        paused_ns: For how long it waited, those to try included.
         told: The device's time of which it is known how long it worked; waiting is in it too.
+        waited_ns: How much of `told` that is.
         low_ns, high_ns: Its work in `told`: at least and at most.
         between_kernels_ns: Of `told` it was idle at least so long while phases were given out.
         clock_ns: The device's clock at each mark as if it stood still in the gaps that are known,
@@ -57,9 +57,9 @@ class Backlog:
     """
 
     holds: Int64
-    times: int
-    waited_ns: int
+    paused_ns: int
     told: Coverage
+    waited_ns: int
     low_ns: int
     high_ns: int
     between_kernels_ns: int
@@ -68,7 +68,7 @@ class Backlog:
     @classmethod
     def nothing(cls, activity: Activity) -> Backlog:
         none = np.empty((0, 2), dtype=np.int64)
-        return cls(none, 0, 0, Coverage.of(none, (0, 0)), 0, 0, 0, activity.marks.clock_ns)
+        return cls(none, 0, Coverage.of(none, (0, 0)), 0, 0, 0, 0, activity.marks.clock_ns)
 
     def steps_of(self, ends: Int64) -> Bool:
         """Returns which steps may have been held up, by their ends, shape (n_steps,)."""
@@ -112,7 +112,7 @@ class _Stretches:
         begins, ends: There, by the host's clock.
         queued: All of it had been given out before the device began with it.
         held: That is because the device was made to wait before.
-        looked: ...and for as long as a look takes.
+        look: By which look, -1 for none; the device may have been made to wait for a moment only.
         usable: Of one stream, and the host neither waited nor copied.
     """
 
@@ -124,7 +124,7 @@ class _Stretches:
     ends: Int64
     queued: Bool
     held: Bool
-    looked: Bool
+    look: Int64
     usable: Bool
 
     def spans(self, chosen: Bool) -> Coverage:
@@ -154,7 +154,7 @@ def backlog_of(activity: Activity, timeline: Timeline) -> Backlog:
     first, last = _inner(inside)
     stretches = _stretches(activity, timeline, queued, is_hold[1:], runs, is_look, first, last)
     known = _known(stretches, activity.least)
-    waited = stretches.code == _HOLD
+    waited = (stretches.code == _HOLD) & (stretches.ends <= window.loop_end)
     told = stretches.spans(known.told | waited)
     alone_ns = stretches.took_ns[known.told | waited].sum()
     if told.total_ns() < (1 - _MOST_OVERLAP) * alone_ns:
@@ -166,9 +166,9 @@ def backlog_of(activity: Activity, timeline: Timeline) -> Backlog:
     looked_until = np.minimum(runs[is_look], len(early) - 1)
     return Backlog(
         holds=np.stack((marks.put_ns[holds[is_look]], early[looked_until]), axis=1),
-        times=len(holds),
-        waited_ns=int(np.maximum(took[holds], 0).sum()),
+        paused_ns=int(np.maximum(took[holds], 0).sum()),
         told=told,
+        waited_ns=stretches.spans(waited).total_ns(),
         low_ns=known.low_ns,
         high_ns=known.high_ns,
         between_kernels_ns=known.between_kernels_ns,
@@ -200,12 +200,11 @@ def _stretches(
     last: int,
 ) -> _Stretches:
     put, events = activity.marks.put_ns, timeline.events
-    held, looked = np.zeros(len(queued), dtype=bool), np.zeros(len(queued), dtype=bool)
-    for hold, until, looks in zip(
-        np.flatnonzero(is_hold).tolist(), runs.tolist(), is_look.tolist(), strict=True
-    ):
-        held[hold + 1 : until] = True
-        looked[hold + 1 : until] = looks
+    held, look = np.zeros(len(queued), dtype=bool), np.full(len(queued), -1)
+    for number, hold in enumerate(np.flatnonzero(is_hold).tolist()):
+        behind = slice(hold + 1, int(runs[number]))
+        held[behind] = True
+        look[behind] = number if is_look[number] else -1
     part = slice(first, last)
     begins, ends = put[first:last], put[first + 1 : last + 1]
     middle = begins + (ends - begins) // 2
@@ -220,6 +219,7 @@ def _stretches(
     waits = Coverage.of(apart, span).inside_ns(begins, ends) > 0
     took = np.diff(activity.marks.clock_ns[first : last + 1])
     reached = activity.reached_ns[first : last + 1]
+    in_loop = reached[1:] <= timeline.window.loop_end
     return _Stretches(
         code=_codes(events, event, is_hold[part]),
         is_phase=(event >= 0) & events.is_kind(*GIVES_WORK)[event],
@@ -229,8 +229,8 @@ def _stretches(
         ends=reached[1:],
         queued=queued[part],
         held=held[part],
-        looked=looked[part],
-        usable=(took >= 0) & ~is_hold[part] & ~waits,
+        look=look[part],
+        usable=(took >= 0) & ~is_hold[part] & ~waits & in_loop,
     )
 
 
@@ -288,13 +288,12 @@ def _known(stretches: _Stretches, least: Coverage) -> _Known:
     between = 0.0
     told, gaps = worked.copy(), np.zeros(len(worked), dtype=np.int64)
     for place in _places(stretches):
-        looked = place[stretches.looked[place]]
+        works = _by_look(stretches, place)
         rest = place[~stretches.held[place]]
         queued = stretches.queued[rest]
-        if len(looked) < MIN_LOOKS or len(rest) == 0 or queued.mean() > _MOST_QUEUED:
+        if len(works) < MIN_LOOKS or len(rest) == 0 or queued.mean() > _MOST_QUEUED:
             continue
         rest = rest[~queued]
-        works = stretches.took_ns[looked].astype(np.float64)
         mean = float(works.mean())
         spread = float(works.std(ddof=1)) / len(works) ** 0.5
         off = t_quantile(_CONFIDENCE, len(works) - 1) * spread + _MARGIN * mean
@@ -312,18 +311,27 @@ def _known(stretches: _Stretches, least: Coverage) -> _Known:
     return _Known(told, gaps, round(low), round(high), round(between))
 
 
+def _by_look(stretches: _Stretches, place: Int64) -> npt.NDArray[np.float64]:
+    """Returns how long the device worked at a place, ns, on average in each look."""
+    place = place[stretches.look[place] >= 0]
+    _, look = np.unique(stretches.look[place], return_inverse=True)
+    means: npt.NDArray[np.float64]
+    means = np.bincount(look, weights=stretches.took_ns[place]) / np.maximum(np.bincount(look), 1)
+    return means
+
+
 def _places(stretches: _Stretches) -> list[Int64]:
     """Returns the usable stretches of each place in a step that was looked at.
 
     A place is the first, second, ... time in a step that the host did one thing.
     """
     found = []
-    for code in np.unique(stretches.code[stretches.looked & stretches.usable]).tolist():
+    for code in np.unique(stretches.code[(stretches.look >= 0) & stretches.usable]).tolist():
         index = np.flatnonzero(stretches.code == code)
         step, number = stretches.step[index], np.arange(len(index))
         begins = np.concatenate(([True], step[1:] != step[:-1]))
         rank = number - np.maximum.accumulate(np.where(begins, number, 0))
         usable = stretches.usable[index]
-        looked_at = np.unique(rank[stretches.looked[index] & usable])
+        looked_at = np.unique(rank[(stretches.look[index] >= 0) & usable])
         found += [index[(rank == wanted) & usable] for wanted in looked_at.tolist()]
     return found

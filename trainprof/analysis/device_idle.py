@@ -151,10 +151,13 @@ def idle_of(meanwhile: Meanwhile, attribution: Attribution) -> Idle:
     no_work_s = copied_s + startup_s
     backlog = meanwhile.backlog
     told_s = backlog.told.total_ns() / 1e9
+    length_s = (end - start) / 1e9
     least, least_ns = _with_told(meanwhile.least, meanwhile.least_ns, meanwhile)
     most, most_ns = _with_told(meanwhile.most, meanwhile.most_ns, meanwhile)
-    low_s = max(_inside_s(least, start, end) - no_work_s - told_s, 0.0) + backlog.low_ns / 1e9
-    high_s = max(_inside_s(most, start, end) - no_work_s - told_s, 0.0) + backlog.high_ns / 1e9
+    no_work_s += told_s
+    low_s = max(_inside_s(least, start, end) - no_work_s, 0.0) + backlog.low_ns / 1e9
+    high_s = max(_inside_s(most, start, end) - no_work_s, 0.0) + backlog.high_ns / 1e9
+    low_s = min(low_s, length_s)
     sure = _left_s(most, most_ns, meanwhile.timeline, attribution)
     maybe = _left_s(least, least_ns, meanwhile.timeline, attribution)
     because = dict.fromkeys(IDLE_CAUSES, 0.0)
@@ -165,8 +168,8 @@ def idle_of(meanwhile: Meanwhile, attribution: Attribution) -> Idle:
     because["startup_s"] = startup_s
     because["launch_s"] = backlog.between_kernels_ns / 1e9
     waited_s = backlog.waited_ns / 1e9
-    because["unknown_s"] = max(high_s - low_s, 0.0) + waited_s + sure[_GIVEN_OUT]
-    length_s = (end - start) / 1e9
+    maybe_s = max(high_s - low_s, 0.0) + waited_s + sure[_GIVEN_OUT]
+    because["unknown_s"] = min(maybe_s, length_s - low_s)
     because["host_s"] = max(length_s - low_s - sum(because.values()), 0.0)
     whole_s = length_s or 1.0
     launching_s = because["host_s"] + because["launch_s"]

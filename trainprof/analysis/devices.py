@@ -72,7 +72,7 @@ def device_of(
         launch_bound_share=list(idle.launch_bound_share),
         looks=len(meanwhile.backlog.holds),
         looked_share=idle.looked_share,
-        paused_s=meanwhile.backlog.waited_ns / 1e9,
+        paused_s=meanwhile.backlog.paused_ns / 1e9,
     )
 
 

@@ -26,9 +26,9 @@ OBSERVED_STEPS: Final = 10
 # How fast the waiting kernel counts is learned from a short one: 0.1 ms at 2 GHz.
 TRIED_CYCLES: Final = 200_000
 NEVER: Final = 1 << 62
-# A wait of the host's that had its end within a few kernels is none to look at.
 _MOST_STRETCHES: Final = 32
-_LEAST_MARKS: Final = 2
+# In a stretch: of at least one phase. The host may also do nothing but wait in it.
+_PHASE_ENDS: Final = 2
 # Of the observed steps in which the device had done all it had been given when a stretch ended.
 _KEEPS_UP_SHARE: Final = 0.8
 # Of a step: less could not make the device's time much more certain.
@@ -76,9 +76,9 @@ class Backlog:
         # Per number of a stretch, looks at it.
         self._looks: dict[int, int] = {}
         # The stretch that goes on: its number, None before a step ended; when it began, and how
-        # many marks had been put.
+        # many phases had begun or ended.
         self._number: int | None = None
-        self._opened_ns = self._opened_marks = 0
+        self._opened_ns = self._opened_ends = 0
         self._stretches: list[_Stretch] = []
         self._step_ends: list[int] = []
         # The stretch that is to be looked at, and how long the device is to wait.
@@ -89,13 +89,13 @@ class Backlog:
         self._is_try, self._is_out = True, False
         self._observe(WARMUP_STEPS + OBSERVED_STEPS)
 
-    def border(self, at: int, marks: int, *, keeps_up: bool, ends_step: bool) -> int:
+    def border(self, at: int, phase_ends: int, *, keeps_up: bool, ends_step: bool) -> int:
         """Takes note of the end of one stretch and the beginning of the next.
 
         Args:
             at: When.
-            marks: Put into the stream so far.
-            keeps_up: All of them were reached.
+            phase_ends: How many phases have begun or ended so far.
+            keeps_up: The device has done what it was given.
             ends_step: It is the end of an update.
 
         Returns:
@@ -104,12 +104,12 @@ class Backlog:
         if self._number is None and not ends_step:
             return 0
         if self._aim is None:
-            self._close(at, marks, keeps_up)
+            self._close(at, phase_ends, keeps_up)
         if ends_step:
             self._end_step(at)
         elif self._number is not None:
             self._number += 1
-        self._opened_ns, self._opened_marks = at, marks
+        self._opened_ns, self._opened_ends = at, phase_ends
         is_aimed_at = self._aim is not None and self._aim == self._number
         return self._cycles if is_aimed_at and not self._is_out else 0
 
@@ -147,13 +147,13 @@ class Backlog:
         self.due_ns = at
         self._observe(OBSERVED_STEPS)
 
-    def _close(self, at: int, marks: int, keeps_up: bool) -> None:
+    def _close(self, at: int, phase_ends: int, keeps_up: bool) -> None:
         number = self._number
         if number is None or number >= _MOST_STRETCHES or self._left > OBSERVED_STEPS:
             return
         while len(self._stretches) <= number:
             self._stretches.append(_Stretch())
-        if marks - self._opened_marks >= _LEAST_MARKS:
+        if phase_ends - self._opened_ends >= _PHASE_ENDS:
             stretch = self._stretches[number]
             stretch.given_ns.append(at - self._opened_ns)
             stretch.kept_up += keeps_up

@@ -35,14 +35,12 @@ class _Stream:
 
     Attributes:
         pending: Events not yet seen reached, when they were put, and their flags.
-        put: How many were put.
     """
 
     pending: deque[tuple[Any, int, int]] = field(default_factory=deque)
     spare: list[Any] = field(default_factory=list)
     last: Any = None
     marked_until_ns: int = 0
-    put: int = 0
 
 
 class DeviceMarksProbe:
@@ -72,10 +70,12 @@ class DeviceMarksProbe:
         self._streams: dict[tuple[int, int], _Stream] = {}
         self._of_parent: list[Any] = []
         self._backlog: Backlog | None = None
+        # Begins and ends of phases so far.
+        self._phase_ends = 0
         self._wait: Callable[[int], Any] = _nothing
         self._attached_ns = session.now()
         os.register_at_fork(after_in_child=self._forget)
-        session.phase_now = self._marking_clock(self._mark)
+        session.phase_now = self._marking_clock(self._mark_phase)
         session.wait_now = self._marking_clock(self._mark_wait)
         session.mark_copy_begin = patcher.guarded(self._mark_copy_begin)
         session.mark_copy_end = patcher.guarded(self._mark_copy_end)
@@ -103,6 +103,10 @@ class DeviceMarksProbe:
         let_dynamo_skip(phase_now, and_all_below=True)
         return phase_now
 
+    def _mark_phase(self, at: int) -> None:
+        self._phase_ends += 1
+        self._mark(at)
+
     def _mark(self, at: int) -> None:
         make_event = self._make_event or self._begin()
         if make_event is None or self._accelerator.is_capturing(self._kinds):
@@ -122,7 +126,6 @@ class DeviceMarksProbe:
         event = stream.spare.pop() if stream.spare else make_event()
         event.record()
         stream.pending.append((event, at, 0))
-        stream.put += 1
         # What the mark itself took is no time in which the script gave out work.
         stream.marked_until_ns = self._session.now()
 
@@ -170,7 +173,7 @@ class DeviceMarksProbe:
             return
         self._look(stream, device)
         keeps_up = not stream.pending or at - stream.pending[0][1] <= _JUST_PUT_NS
-        cycles = backlog.border(at, stream.put, keeps_up=keeps_up, ends_step=ends_step)
+        cycles = backlog.border(at, self._phase_ends, keeps_up=keeps_up, ends_step=ends_step)
         if cycles and len(stream.pending) < _MAX_PENDING - 1 and not self._is_profiling():
             self._hold_up(stream, backlog, at, cycles)
 
@@ -192,7 +195,6 @@ class DeviceMarksProbe:
         put = self._session.now()
         after.record()
         stream.pending.append((after, put, DeviceMarkFlag.HELD_UP | flags))
-        stream.put += 2
         stream.marked_until_ns = self._session.now()
 
     def _without_backlog(self, reason: str) -> None:
