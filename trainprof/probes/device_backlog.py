@@ -9,10 +9,13 @@ times in a run, and only where the device keeps up with the host: it has time to
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Final
 
-# All waiting together, of the time since torch was imported.
+# All waiting together, of the time since torch was imported; and while it is little.
 SHARE_OF_TIME: Final = 0.002
+LITTLE_NS: Final = 10_000_000
+SHARE_WHILE_LITTLE: Final = 0.01
 LONGEST_NS: Final = 50_000_000
 MOST_LOOKS: Final = 24
 # The next look comes when the run is so much longer, that they spread over runs of any length: at
@@ -33,8 +36,7 @@ _PHASE_ENDS: Final = 2
 _KEEPS_UP_SHARE: Final = 0.8
 # Of a step: less could not make the device's time much more certain.
 _LEAST_SHARE: Final = 0.1
-# Longer than the host takes to give out a stretch in so many of the observed steps.
-_USUALLY: Final = 0.7
+# Longer than the host usually takes to give out a stretch, for it does not always take as long.
 _MARGIN: Final = 1.25
 _MARGIN_NS: Final = 100_000
 _PAUSE_NS: Final = 1_000_000_000
@@ -173,7 +175,7 @@ class Backlog:
         ends = self._step_ends[-OBSERVED_STEPS:]
         step_ns = (ends[-1] - ends[0]) / (len(ends) - 1)
         usual_ns = {
-            number: sorted(stretch.given_ns)[int(_USUALLY * len(stretch.given_ns))]
+            number: median(stretch.given_ns)
             for number, stretch in enumerate(self._stretches)
             if len(stretch.given_ns) >= _KEEPS_UP_SHARE * OBSERVED_STEPS
             and stretch.kept_up >= _KEEPS_UP_SHARE * len(stretch.given_ns)
@@ -185,7 +187,8 @@ class Backlog:
         aim = min(usual_ns, key=lambda number: (self._looks.get(number, 0), -usual_ns[number]))
         wanted_ns = min(int(_MARGIN * usual_ns[aim]) + _MARGIN_NS, LONGEST_NS)
         cost_ns = self._held_ns + wanted_ns + _MARGIN_NS
-        affordable_at = self._began_ns + int(cost_ns / SHARE_OF_TIME)
+        share = SHARE_WHILE_LITTLE if cost_ns <= LITTLE_NS else SHARE_OF_TIME
+        affordable_at = self._began_ns + int(cost_ns / share)
         if affordable_at > at:
             self._rest_until(affordable_at)
             return
