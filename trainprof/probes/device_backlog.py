@@ -14,8 +14,8 @@ from typing import Final
 
 # All waiting together, of the time since torch was imported; and while it is little.
 SHARE_OF_TIME: Final = 0.002
-LITTLE_NS: Final = 10_000_000
-SHARE_WHILE_LITTLE: Final = 0.01
+LITTLE_NS: Final = 150_000_000
+SHARE_WHILE_LITTLE: Final = 0.005
 LONGEST_NS: Final = 50_000_000
 MOST_LOOKS: Final = 24
 # The next look comes when the run is so much longer, that they spread over runs of any length: at

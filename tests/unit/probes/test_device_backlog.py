@@ -158,7 +158,7 @@ def test_the_script_computes_the_same(recorder: Recorder, device: Device, clock:
         training, model = Training(device), nn.Linear(4, 1)
         training.optimizer = torch.optim.Adam(model.parameters())
         found = []
-        for _ in range(400):
+        for _ in range(800):
             loss = model(torch.randn(8, 4)).square().mean()
             training.optimizer.zero_grad()
             loss.backward()
