@@ -39,6 +39,8 @@ _LEAST_SHARE: Final = 0.1
 # Longer than the host usually takes to give out a stretch, for it does not always take as long.
 _MARGIN: Final = 1.25
 _MARGIN_NS: Final = 100_000
+# The host may wait where nobody sees it, or give out more at once than the stream takes.
+_MOST_IN_VAIN: Final = 3
 _PAUSE_NS: Final = 1_000_000_000
 # Steps to wait for a stretch to come again before it is given up.
 _PATIENCE: Final = 50
@@ -75,8 +77,9 @@ class Backlog:
         self.of: tuple[int, int] | None = None
         self._began_ns = began_ns
         self._held_ns = 0
-        # Per number of a stretch, looks at it.
+        # Per number of a stretch, looks at it; and those behind which no phase had piled up.
         self._looks: dict[int, int] = {}
+        self._in_vain: dict[int, int] = {}
         # The stretch that goes on: its number, None before a step ended; when it began, and how
         # many phases had begun or ended.
         self._number: int | None = None
@@ -120,8 +123,14 @@ class Backlog:
         self._is_out = True
         return self._is_try
 
-    def waited(self, ns: int, at: int) -> None:
-        """Takes note of how long the device waited on its own clock, as is known by `at`."""
+    def waited(self, ns: int, at: int, *, piled_up: int) -> None:
+        """Takes note of how long the device waited, as is known by `at`.
+
+        Args:
+            ns: On the device's clock.
+            at: By the host's.
+            piled_up: Marks that the host had put by the time it was over.
+        """
         self._held_ns += max(ns, 0)
         if not 0 < ns < 2 * LONGEST_NS:
             self.due_ns = NEVER  # no clock to count by
@@ -132,6 +141,8 @@ class Backlog:
             self._is_out = self._is_try = False
             self._cycles = int(self._cycles / ns * self._wanted_ns)
             return
+        if piled_up < _PHASE_ENDS:
+            self._in_vain[self._aim] = self._in_vain.get(self._aim, 0) + 1
         looks = self._looks[self._aim] = self._looks.get(self._aim, 0) + 1
         growth = EARLY_GROWTH if looks < EARLY_LOOKS else LATER_GROWTH
         is_enough = sum(self._looks.values()) >= MOST_LOOKS
@@ -177,7 +188,8 @@ class Backlog:
         usual_ns = {
             number: median(stretch.given_ns)
             for number, stretch in enumerate(self._stretches)
-            if len(stretch.given_ns) >= _KEEPS_UP_SHARE * OBSERVED_STEPS
+            if self._in_vain.get(number, 0) < _MOST_IN_VAIN
+            and len(stretch.given_ns) >= _KEEPS_UP_SHARE * OBSERVED_STEPS
             and stretch.kept_up >= _KEEPS_UP_SHARE * len(stretch.given_ns)
         }
         usual_ns = {n: ns for n, ns in usual_ns.items() if ns >= _LEAST_SHARE * step_ns}

@@ -237,10 +237,12 @@ class DeviceMarksProbe:
         if not self._session.options.get("backlog"):
             return
         wait = getattr(module, "_sleep", None)
-        if wait is None:
+        if os.environ.get("CUDA_LAUNCH_BLOCKING") == "1":
+            self._without_backlog("under CUDA_LAUNCH_BLOCKING=1 no work can pile up")
+        elif wait is None:
             self._without_backlog(f"torch cannot make devices of type {kind} wait")
-            return
-        self._wait, self._backlog = wait, Backlog(self._attached_ns)
+        else:
+            self._wait, self._backlog = wait, Backlog(self._attached_ns)
 
     def _look(self, stream: _Stream, device: int) -> None:
         """Records the marks that the device has reached, in their order."""
@@ -254,7 +256,7 @@ class DeviceMarksProbe:
                 emit(_MARK, at, now(), device, passed_ns & _UNSIGNED, flags)
                 stream.spare.append(stream.last)
                 if flags and self._backlog is not None:
-                    self._backlog.waited(passed_ns, now())
+                    self._backlog.waited(passed_ns, now(), piled_up=len(pending))
             stream.last = event
 
 

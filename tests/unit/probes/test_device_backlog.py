@@ -103,7 +103,7 @@ class Training:
 
     def sync(self) -> None:
         """Waits for the device; `item` itself takes no time here."""
-        self.device.clock.now_ns = max(self.device.clock.now_ns, self.device.idle_from)
+        drain(self.device)
         self.value.item()
 
     def for_ms(self, ms: int) -> None:
@@ -276,6 +276,31 @@ def test_a_device_that_cannot_wait_is_told_of(
     notes = recorder.read().notes(Topic.ENVIRONMENT)
     assert {"no_backlog": "torch cannot make devices of type fakegpu wait"} in notes
     assert faults(recorder) == []
+
+
+def test_where_no_work_can_pile_up_it_never_waits(
+    recorder: Recorder, device: Device, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1")
+    recorder.start(*probes(), now=clock, options=OPTIONS)
+    Training(device).for_ms(5_000)
+    assert device.waits == []
+    (note,) = [x for x in recorder.read().notes(Topic.ENVIRONMENT) if "no_backlog" in x]
+    assert note["no_backlog"] == "under CUDA_LAUNCH_BLOCKING=1 no work can pile up"
+
+
+def test_waits_in_vain_are_given_up(recorder: Recorder, device: Device, clock: FakeClock) -> None:
+    """The model waits for the device itself, in a way that nobody sees."""
+    recorder.start(*probes(), now=clock, options=OPTIONS)
+    training = Training(device)
+    training.half.register_forward_pre_hook(lambda *_: drain(device))
+    training.for_ms(100_000)
+    assert len(device.waits) == 2 * 3
+    assert faults(recorder) == []
+
+
+def drain(device: Device) -> None:
+    device.clock.now_ns = max(device.clock.now_ns, device.idle_from)
 
 
 def test_while_a_graph_is_captured_it_does_not_wait(
