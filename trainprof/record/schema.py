@@ -144,7 +144,7 @@ class Topic(IntEnum):
     # {torch, cuda, hip} at torch's import; {launch_blocking} where CUDA_LAUNCH_BLOCKING was set;
     # {torch_threads, looped_optimizer: {class, tensors, site}} at an optimizer's first step;
     # {detects_anomalies} once it was on for many backward passes;
-    # {device} when it is first seen in use; {no_backlog}: why that one is never made to wait (again);
+    # {device} when it is first seen in use; {no_backlog}: why that one is not made to wait;
     # {rank, world_size, backend} on joining a process group
     ENVIRONMENT = 9
     # {file, line, name, why, source}: a function whose lines are timed; `source` names the file in
