@@ -25,6 +25,9 @@ from trainprof.record.schema import DeviceMarkFlag, Kind
 
 # Looks at a part of a step before they are to speak for the others.
 MIN_LOOKS: Final = 3
+# They speak for so many times the part of the run that they spread over: they become rarer, and
+# what training does may change.
+_REACH: Final = 3
 # The mean of all is within this of the looks' mean, in so many of a hundred cases.
 _CONFIDENCE: Final = 0.975
 # Clocks and caches are not quite the same behind a pause.
@@ -287,9 +290,12 @@ def _known(stretches: _Stretches, least: Coverage) -> _Known:
     low = high = float(stretches.took_ns[worked].sum())
     between = 0.0
     told, gaps = worked.copy(), np.zeros(len(worked), dtype=np.int64)
+    looked = stretches.begins[stretches.look >= 0]
+    begin = int(stretches.begins[0])
+    until = begin + _REACH * (int(looked[-1]) - begin) if len(looked) else begin
     for place in _places(stretches):
         works = _by_look(stretches, place)
-        rest = place[~stretches.held[place]]
+        rest = place[~stretches.held[place] & (stretches.begins[place] <= until)]
         queued = stretches.queued[rest]
         if len(works) < MIN_LOOKS or len(rest) == 0 or queued.mean() > _MOST_QUEUED:
             continue

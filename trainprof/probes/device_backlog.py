@@ -178,7 +178,7 @@ class Backlog:
             self._step_ends.append(at)
             if self._left == 0:
                 self._choose(at)
-        elif self._left == 0 and not self._is_out:
+        elif self._left <= 0 and not self._is_out:
             self._rest_until(at + _PAUSE_NS)
 
     def _choose(self, at: int) -> None:

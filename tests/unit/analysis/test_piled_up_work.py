@@ -150,6 +150,13 @@ def test_steps_unlike_those_that_were_looked_at_stay_open(tmp_path: Path) -> Non
     assert is_inside(run, device)
 
 
+def test_looks_that_were_all_early_do_not_speak_for_a_long_rest(tmp_path: Path) -> None:
+    run = trained(tiny, range(20, 80, 10))
+    _, device = of(run, tmp_path)
+    assert is_inside(run, device)
+    assert device.looked_share == pytest.approx(3 * 70 / STEPS, abs=0.05)
+
+
 def test_parts_of_a_step_are_told_apart(tmp_path: Path) -> None:
     """Two forwards a step, of which the second has ten times the work."""
 
