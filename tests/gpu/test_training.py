@@ -168,3 +168,80 @@ def test_the_device_is_not_touched_before_the_script_does(
     ours, _ = profiled(script, device, options=MODES[mode])
     assert ours == bare(script, device)
     assert ours.told() == [False, False]
+
+
+# Small pieces of work, given out slowly: what a launch-bound script's device really does.
+LAUNCH_BOUND = f"""
+(by,) = sys.argv[1:]
+layers = [layer for _ in range(20) for layer in (nn.Linear(256, 256), nn.ReLU())]
+model = nn.Sequential(*layers, nn.Linear(256, 1)).to(device)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-6, foreach=False)
+x, y = torch.randn(64, 256).to(device), torch.randn(64, 1).to(device)
+losses = []
+
+
+def train(seconds):
+    until = time.perf_counter() + seconds
+    steps = 0
+    while time.perf_counter() < until or steps < {STEPS}:
+        losses.append(descend(model, optimizer, x, y))
+        steps += 1
+    return steps
+
+
+if by == "steps":
+    for _ in range(3000):
+        losses.append(descend(model, optimizer, x, y))
+    print(*(loss.item().hex() for loss in losses[::100]))
+    sys.exit()
+if by == "trainprof":
+    train(20)
+    sys.exit()
+train(3)
+wait()
+activity = torch.profiler.ProfilerActivity
+with torch.profiler.profile(activities=[activity.CUDA]) as profiler:
+    for _ in range({STEPS}):
+        descend(model, optimizer, x, y)
+    wait()
+kernels = [
+    event.time_range.elapsed_us()
+    for event in profiler.events()
+    if event.device_type == torch.autograd.DeviceType.CUDA
+    and not getattr(event, "is_user_annotation", False)
+]
+print(json.dumps({{"step_us": sum(kernels) / {STEPS}, "kernels": len(kernels)}}))
+"""
+
+
+def test_looks_at_piled_up_work_find_the_time_of_its_kernels(tmp_path: Path, cuda: str) -> None:
+    """A trace slows a slow host down: kernels of a step are held against its time without one."""
+    script = write(tmp_path, LAUNCH_BOUND)
+    truth = bare(script, cuda, "profiler")
+    assert truth.status == 0, truth.stderr
+    ours, summary = profiled(script, cuda, "trainprof")
+    assert ours.status == 0, ours.stderr
+    assert summary["faults"] == []
+    (row,) = summary["devices"]
+    step_s = summary["phases"]["training_s"] / summary["training"]["steps"]
+    busy, (low, high) = truth.told()["step_us"] / 1e6 / step_s, row["busy_share"]
+    print(
+        f"\nlaunch-bound: torch.profiler {busy:.3f}, trainprof {low:.3f} to {high:.3f}, by "
+        f"{row['looks']} looks of {row['paused_s'] * 1e3:.1f} ms in all"
+    )
+    assert truth.told()["kernels"] > 0
+    assert row["looks"] >= 3
+    assert row["paused_s"] <= 0.005 * summary["phases"]["training_s"]
+    assert low - POINTS <= busy <= high + POINTS
+    assert high - low <= 0.25
+
+
+def test_a_device_that_is_made_to_wait_computes_the_same(tmp_path: Path, cuda: str) -> None:
+    script = write(tmp_path, LAUNCH_BOUND)
+    plain = bare(script, cuda, "steps")
+    ours, summary = profiled(script, cuda, "steps")
+    assert (plain.status, ours.status) == (0, 0), ours.stderr
+    assert ours.stdout == plain.stdout
+    assert summary["faults"] == []
+    (row,) = summary["devices"]
+    assert row["looks"] >= 1

@@ -8,35 +8,13 @@ from typing import Final
 import numpy as np
 
 from trainprof.analysis.coverage import Coverage, own_inside_ns
-from trainprof.analysis.device_time import Activity
+from trainprof.analysis.device_backlog import Backlog, backlog_of
+from trainprof.analysis.device_time import GIVES_WORK, WAITS, Activity
 from trainprof.analysis.events import Bool, Events, Int64
 from trainprof.analysis.ledger import KEY, LOADER_KEYS, Attribution, DeviceWaits, within
 from trainprof.analysis.timeline import Timeline
 from trainprof.record.schema import Kind, SyncFlag, TransferFlag
 
-# The host gives out work in these: between two kernels the device may be idle or not.
-GIVES_WORK: Final = (
-    Kind.FORWARD,
-    Kind.LOSS,
-    Kind.BACKWARD,
-    Kind.OPTIMIZER_STEP,
-    Kind.SCALER_STEP,
-    Kind.SCALER_UPDATE,
-    Kind.CLIP_GRADIENTS,
-    Kind.ZERO_GRAD,
-)
-# Inside one of those they keep what they are: a mark was put as they began.
-_WAIT_THERE: Final = (
-    Kind.LOADER_INIT,
-    Kind.LOADER_RESET,
-    Kind.LOADER_NEXT,
-    Kind.LOADER_END,
-    Kind.LOADER_ERROR,
-    Kind.TRANSFER,
-    Kind.SYNC,
-    Kind.CHECKPOINT_SAVE,
-    Kind.CHECKPOINT_LOAD,
-)
 _CAUSES: Final = {
     **dict.fromkeys(LOADER_KEYS, "loader_s"),
     "transfer": "copy_s",
@@ -48,6 +26,7 @@ IDLE_CAUSES: Final = (
     "copy_s",
     "sync_s",
     "host_s",
+    "launch_s",
     "evaluation_s",
     "checkpoint_s",
     "startup_s",
@@ -69,15 +48,17 @@ class Idle:
 
     Attributes:
         busy_share: Of the phase, at least and at most. At least while a mark was put and not yet
-            reached; at most that, and while the host gave out work. Copies between it and the host
-            are no work.
+            reached; at most that, and while the host gave out work. Both are drawn together where
+            looks tell how long it works then. Copies between it and the host are no work.
         because_s: One entry per IDLE_CAUSES. They add up to the phase without the time at which it
-            was surely at work; `unknown_s` is what lies between the two bounds.
+            was at work at least; `unknown_s` is what lies between the two bounds, `launch_s` is
+            what looks tell of the gaps between the kernels of phases.
         exposed_s: By what the host was waiting in, the time at which the device had run dry, at
             least and at most: data_wait, transfer, sync.
         ran_dry: By kind of phase, the share of those at whose end it had next to nothing left.
         launch_bound_share: Of the phase, idle while the host was between launches, in Python or
             giving out work: at least and at most.
+        looked_share: Of the phase, that in which looks tell how long it worked.
     """
 
     busy_share: tuple[float, float]
@@ -85,6 +66,7 @@ class Idle:
     exposed_s: dict[str, list[float]]
     ran_dry: dict[str, float]
     launch_bound_share: tuple[float, float]
+    looked_share: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +80,7 @@ class Meanwhile:
             nothing is known, which is in both.
         least_ns, most_ns: Those within the own time of each event.
         copying_ns: Likewise, while it did nothing but copy.
+        backlog: What is known of the device by work that had piled up.
     """
 
     activity: Activity
@@ -107,6 +90,7 @@ class Meanwhile:
     least_ns: Int64
     most_ns: Int64
     copying_ns: Int64
+    backlog: Backlog
 
     @classmethod
     def of(cls, activity: Activity, timeline: Timeline) -> Meanwhile:
@@ -127,6 +111,7 @@ class Meanwhile:
             own_inside_ns(least, events, nesting),
             own_inside_ns(most, events, nesting),
             own_inside_ns(activity.copying, events, nesting),
+            backlog_of(activity, timeline),
         )
 
     def waits(self) -> DeviceWaits:
@@ -164,20 +149,30 @@ def idle_of(meanwhile: Meanwhile, attribution: Attribution) -> Idle:
     startup_s = max(min(activity.first_ns, end) - start, 0) / 1e9
     copied_s = _inside_s(activity.copying, start, end)
     no_work_s = copied_s + startup_s
-    low_s = _inside_s(meanwhile.least, start, end) - no_work_s
-    high_s = _inside_s(meanwhile.most, start, end) - no_work_s
-    sure = _left_s(meanwhile.most, meanwhile.most_ns, meanwhile.timeline, attribution)
-    maybe = _left_s(meanwhile.least, meanwhile.least_ns, meanwhile.timeline, attribution)
+    backlog = meanwhile.backlog
+    told_s = backlog.told.total_ns() / 1e9
+    length_s = (end - start) / 1e9
+    least, least_ns = _with_told(meanwhile.least, meanwhile.least_ns, meanwhile)
+    most, most_ns = _with_told(meanwhile.most, meanwhile.most_ns, meanwhile)
+    no_work_s += told_s
+    low_s = max(_inside_s(least, start, end) - no_work_s, 0.0) + backlog.low_ns / 1e9
+    high_s = max(_inside_s(most, start, end) - no_work_s, 0.0) + backlog.high_ns / 1e9
+    low_s = min(low_s, length_s)
+    sure = _left_s(most, most_ns, meanwhile.timeline, attribution)
+    maybe = _left_s(least, least_ns, meanwhile.timeline, attribution)
     because = dict.fromkeys(IDLE_CAUSES, 0.0)
     for key, cause in _CAUSES.items():
         because[cause] += sure[key]
     because["copy_s"] += copied_s
     because["evaluation_s"] = sure["evaluation"]
     because["startup_s"] = startup_s
-    because["unknown_s"] = high_s - low_s + sure[_GIVEN_OUT]
-    length_s = (end - start) / 1e9
+    because["launch_s"] = backlog.between_kernels_ns / 1e9
+    waited_s = backlog.waited_ns / 1e9
+    maybe_s = max(high_s - low_s, 0.0) + waited_s + sure[_GIVEN_OUT]
+    because["unknown_s"] = min(maybe_s, length_s - low_s)
     because["host_s"] = max(length_s - low_s - sum(because.values()), 0.0)
     whole_s = length_s or 1.0
+    launching_s = because["host_s"] + because["launch_s"]
     return Idle(
         busy_share=(low_s / whole_s, (low_s + because["unknown_s"]) / whole_s),
         because_s=because,
@@ -191,10 +186,23 @@ def idle_of(meanwhile: Meanwhile, attribution: Attribution) -> Idle:
         },
         ran_dry=_ran_dry(activity, meanwhile.timeline),
         launch_bound_share=(
-            because["host_s"] / whole_s,
-            (because["host_s"] + because["unknown_s"]) / whole_s,
+            launching_s / whole_s,
+            (launching_s + because["unknown_s"]) / whole_s,
         ),
+        looked_share=max(told_s - waited_s, 0.0) / whole_s,
     )
+
+
+def _with_told(
+    covered: Coverage, covered_ns: Int64, meanwhile: Meanwhile
+) -> tuple[Coverage, Int64]:
+    """Joins the time of which the device's work is known to `covered`, and to its `covered_ns`."""
+    told, timeline = meanwhile.backlog.told, meanwhile.timeline
+    if len(told.starts) == 0:
+        return covered, covered_ns
+    window = (timeline.window.start, timeline.window.end)
+    joined = Coverage.of(np.concatenate((covered.spans(), told.spans())), window)
+    return joined, own_inside_ns(joined, timeline.events, timeline.nesting)
 
 
 # Among the keys of `_left_s`: while the host gave out work.
@@ -219,7 +227,7 @@ def _left_s(
     in_loop = (events.start >= window.loop_start) & (events.start < window.loop_end)
     left = np.maximum(timeline.nesting.own_ns - covered_ns, 0)
     gives = events.is_kind(*GIVES_WORK)
-    gives |= timeline.nesting.inside(gives) & ~events.is_kind(*_WAIT_THERE)
+    gives |= timeline.nesting.inside(gives) & ~events.is_kind(*WAITS)
     gives &= in_loop
     found = {_GIVEN_OUT: float(left[gives].sum() / 1e9)}
     in_evaluation = within(timeline.segments, events.start)

@@ -30,6 +30,29 @@ PHASES: Final = (
     Kind.OPTIMIZER_STEP,
     Kind.ZERO_GRAD,
 )
+# The host gives out work in these: between two kernels the device may be idle or not.
+GIVES_WORK: Final = (
+    Kind.FORWARD,
+    Kind.LOSS,
+    Kind.BACKWARD,
+    Kind.OPTIMIZER_STEP,
+    Kind.SCALER_STEP,
+    Kind.SCALER_UPDATE,
+    Kind.CLIP_GRADIENTS,
+    Kind.ZERO_GRAD,
+)
+# Inside one of those they keep what they are: a mark was put as they began.
+WAITS: Final = (
+    Kind.LOADER_INIT,
+    Kind.LOADER_RESET,
+    Kind.LOADER_NEXT,
+    Kind.LOADER_END,
+    Kind.LOADER_ERROR,
+    Kind.TRANSFER,
+    Kind.SYNC,
+    Kind.CHECKPOINT_SAVE,
+    Kind.CHECKPOINT_LOAD,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +63,13 @@ class Marks:
         put_ns: When the host put each into the stream.
         seen_ns: When the host first saw it reached.
         clock_ns: When it was reached, on the device's clock since the first.
+        flags: Of DEVICE_MARK records.
     """
 
     put_ns: Int64
     seen_ns: Int64
     clock_ns: Int64
+    flags: npt.NDArray[np.uint8]
 
     def __len__(self) -> int:
         return len(self.put_ns)
@@ -136,7 +161,12 @@ def marks_of(details: npt.NDArray[np.void], thread: int, device: int) -> Marks:
     rows = details[is_mark & (details["site"] == device)]
     since = rows["value"].astype(np.uint64).view(np.int64)
     since = np.where(rows["flags"] & DeviceMarkFlag.FIRST, 0, since)
-    return Marks(rows["start"].astype(np.int64), rows["end"].astype(np.int64), np.cumsum(since))
+    return Marks(
+        rows["start"].astype(np.int64),
+        rows["end"].astype(np.int64),
+        np.cumsum(since),
+        rows["flags"].astype(np.uint8),
+    )
 
 
 def activity_of(

@@ -32,6 +32,7 @@ _NEXT_WORDS: Final = {
     "checkpoint": "checkpoints",
     "evaluation": "evaluation",
 }
+_LAUNCHING: Final = "small pieces of work, given out too slowly"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +82,10 @@ def device_verdict(
 ) -> Verdict:
     """Names what keeps the device from working, if it is large enough.
 
-    What is idle for certain is counted. Where the device keeps up with the host, all the time in
-    which the host gives out work counts as the host's: however much of it the device worked, it
-    would have waited for the host.
+    What is idle for certain is counted; the gaps between kernels, where looks tell them, are the
+    host's. Where the device keeps up with the host, so is all the time in which it may have been
+    idle while the host gave out work: however much of it the device worked, it would have waited
+    for the host.
 
     Args:
         device: What it tells.
@@ -102,18 +104,22 @@ def device_verdict(
     shares = {name: device.idle.get(cause, 0.0) for name, cause in _CAUSE_OF.items()}
     shares["evaluation"] = evaluation_s / (training_s or 1.0)
     given_out = device.idle.get("unknown_s", 0.0) if device.keeps_up else 0.0
-    shares["host"] += given_out
+    launching = device.idle.get("launch_s", 0.0) + given_out
+    shares["host"] += launching
     name = max(shares, key=lambda key: shares[key])
     share = shares[name]
     computing = high - given_out
     if share >= HIGH_SHARE or (share >= MODERATE_SHARE and computing < _MOST):
         level = "highly" if share >= HIGH_SHARE else "moderately"
-        if name == "host" and given_out > share / 2:
-            return Verdict("host", _launch_headline(at_work), level, share)
+        if name == "host" and launching > share / 2:
+            headline = _launch_headline(at_work, keeps_up=device.keeps_up)
+            return Verdict("host", headline, level, share)
         site = sites.get(name)
         headline = _headline(name, share, share * training_s, training_s, site)
         return Verdict(name, headline, level, share, site)
-    following = f"; next comes {_NEXT_WORDS[name]} with {percent(share)}"
+    is_launching = name == "host" and launching > share / 2
+    next_words = _LAUNCHING if is_launching else _NEXT_WORDS[name]
+    following = f"; next comes {next_words} with {percent(share)}"
     following = following if share >= MODERATE_SHARE else ""
     if low >= _MOST:
         level = "moderately" if shares["data"] >= MODERATE_SHARE else "not"
@@ -143,11 +149,10 @@ def _headline(name: str, share: float, idle_s: float, training_s: float, site: s
     return f"{'' if share >= HIGH_SHARE else 'MODERATELY '}{words} {of_training}"
 
 
-def _launch_headline(at_work: str) -> str:
-    return (
-        f"HOST-BOUND: {at_work}, and had done all it was given at the end of nearly every forward, "
-        "backward and update: small pieces of work, given out too slowly"
-    )
+def _launch_headline(at_work: str, *, keeps_up: bool) -> str:
+    since = "had done all it was given at the end of nearly every forward, backward and update"
+    since = since if keeps_up else "waited for more in the midst of forward, backward and update"
+    return f"HOST-BOUND: {at_work}, and {since}: {_LAUNCHING}"
 
 
 def _interval(low: float, high: float) -> str:

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from trainprof.analysis.device_idle import Meanwhile, idle_of
-from trainprof.analysis.device_time import PHASES, Activity, activity_of
+from trainprof.analysis.device_time import PHASES, activity_of
 from trainprof.analysis.events import Bool, Int64
-from trainprof.analysis.ledger import KEY, Attribution
+from trainprof.analysis.ledger import KEY, Attribution, within
 from trainprof.analysis.summary import LEDGER_KEYS, Device
 from trainprof.analysis.timeline import Timeline
 from trainprof.record.schema import Kind, TransferFlag
@@ -54,8 +54,8 @@ def device_of(
     """
     activity, timeline = meanwhile.activity, meanwhile.timeline
     idle = idle_of(meanwhile, attribution)
-    times = _phase_times(activity, timeline, attribution)
-    delay = _queue_delay_s(activity, timeline)
+    times = _phase_times(meanwhile, attribution)
+    delay = _queue_delay_s(meanwhile)
     kind = str(device).partition(":")[0]
     return Device(
         index=activity.index,
@@ -70,6 +70,9 @@ def device_of(
         exposed_s=idle.exposed_s,
         ran_dry=idle.ran_dry,
         launch_bound_share=list(idle.launch_bound_share),
+        looks=len(meanwhile.backlog.holds),
+        looked_share=idle.looked_share,
+        paused_s=meanwhile.backlog.paused_ns / 1e9,
     )
 
 
@@ -104,13 +107,14 @@ class _Times:
         }
 
 
-def _phase_times(activity: Activity, timeline: Timeline, attribution: Attribution) -> _Times:
+def _phase_times(meanwhile: Meanwhile, attribution: Attribution) -> _Times:
     """Innermost wins: what is recomputed in a backward is not backward."""
+    activity, timeline = meanwhile.activity, meanwhile.timeline
     events, parent = timeline.events, timeline.nesting.parent
     index = np.flatnonzero(events.is_kind(*PHASES) & (attribution.key >= 0))
     phase = events.where(index)
     first, last, known = activity.ends_of(phase)
-    clock = activity.marks.clock_ns
+    clock = meanwhile.backlog.clock_ns
     took = np.where(known, np.maximum(clock[last] - clock[first], 0), 0)
     row_of = np.full(len(events), -1, dtype=np.int64)
     row_of[index] = np.arange(len(index))
@@ -128,13 +132,15 @@ def _phase_times(activity: Activity, timeline: Timeline, attribution: Attributio
     )
 
 
-def _queue_delay_s(activity: Activity, timeline: Timeline) -> list[float] | None:
+def _queue_delay_s(meanwhile: Meanwhile) -> list[float] | None:
     """How long after they were given out phases of the loop began, on average: at least, at most.
 
     Between the mean over marks that were surely, and at most, reached so late.
     """
+    activity, timeline = meanwhile.activity, meanwhile.timeline
     events, window = timeline.events, timeline.window
     inside = (events.start >= window.loop_start) & (events.end <= window.loop_end)
+    inside &= ~within(meanwhile.backlog.holds, events.start)
     phase = events.where(inside & events.is_kind(*PHASES))
     first, _, known = activity.ends_of(phase)
     first = first[known]

@@ -37,8 +37,17 @@ class StepTable:
         return len(self.wall_ns)
 
 
-def step_table(timeline: Timeline, attribution: Attribution, facts: Facts) -> StepTable:
-    """Works out the steps of a timeline."""
+def step_table(
+    timeline: Timeline, attribution: Attribution, facts: Facts, paused: Bool | None = None
+) -> StepTable:
+    """Works out the steps of a timeline.
+
+    Args:
+        timeline: Of the training thread.
+        attribution: Of its time.
+        facts: Of its loaders.
+        paused: Steps that we held up, which say nothing of the others, shape (n_steps,).
+    """
     starts, ends = timeline.step_starts, timeline.steps.ends
     wall = step_wall_ns(starts, ends, timeline.segments)
     border = pass_borders(timeline)
@@ -49,6 +58,9 @@ def step_table(timeline: Timeline, attribution: Attribution, facts: Facts) -> St
         cycle=_worker_cycle(timeline, facts),
     )
     settled = np.arange(len(ends)) >= steady.warmup
+    if paused is not None and (steady.mask & ~paused).any():
+        steady = Steady(steady.mask & ~paused, steady.warmup)
+        settled &= ~paused
     return StepTable(
         wall_ns=wall,
         per_step=per_step_ns(timeline.events, attribution, starts, ends),

@@ -205,7 +205,8 @@ def _summary(run: Analysed) -> _Shown:
     if meanwhile is not None:
         attribution = replace(attribution, device_waits=meanwhile.waits())
     account = ledger(timeline.events, attribution, window)
-    steps = step_table(timeline, attribution, facts)
+    paused = meanwhile.backlog.steps_of(timeline.steps.ends) if meanwhile is not None else None
+    steps = step_table(timeline, attribution, facts, paused)
     training = training_of(timeline, steps, samples)
     epochs = epochs_of(
         timeline.passes,

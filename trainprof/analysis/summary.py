@@ -438,10 +438,11 @@ class Device:
         busy_share: Of the phase it was at work, at least and at most; copies to and from the host
             are no work. None: not told.
         idle_because: Seconds in which it was not surely at work, by what the training thread did:
-            {loader_s, copy_s, sync_s, host_s, evaluation_s, checkpoint_s, startup_s, unknown_s}.
-            startup_s: before it was first given something; unknown_s: between the bounds of
-            `busy_share`, mostly between the kernels of a phase that is being given out. They add up
-            to the phase without its surely busy time. None: not told.
+            {loader_s, copy_s, sync_s, host_s, launch_s, evaluation_s, checkpoint_s, startup_s,
+            unknown_s}. launch_s: between the kernels of phases, as far as looks tell; startup_s:
+            before it was first given something; unknown_s: between the bounds of `busy_share`,
+            mostly between the kernels of a phase that is being given out. They add up to the phase
+            without its surely busy time. None: not told.
         per_step_s: Its time for the phases and copies of a mean steady step, by ledger key.
         queue_delay_s: How long after the host gave them out phases began there, on average, at
             least and at most. Near 0 it waits for the host.
@@ -454,6 +455,9 @@ class Device:
             left to do: it keeps up with the host, and waits for it.
         launch_bound_share: Of the phase it was idle while the host was between launches, in Python
             or giving out work: at least and at most.
+        looks: How often it was made to wait, so that work piled up and could be timed without gaps.
+        looked_share: Of the phase, the part in which its work is known by them.
+        paused_s: For how long it was made to wait, in all.
     """
 
     index: int
@@ -468,6 +472,9 @@ class Device:
     exposed_s: dict[str, list[float]] = field(default_factory=dict)
     ran_dry: dict[str, float] = field(default_factory=dict)
     launch_bound_share: list[float] | None = None
+    looks: int = 0
+    looked_share: float = 0.0
+    paused_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

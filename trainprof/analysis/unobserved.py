@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from trainprof.analysis.analysed import Analysed
+from trainprof.analysis.device_backlog import why_no_looks
 from trainprof.analysis.device_memory import why_no_memory
 from trainprof.analysis.devices import several_devices
 from trainprof.analysis.found_syncs import why_none_found
 from trainprof.analysis.inner_runs import inner_runs
 from trainprof.analysis.memory_figures import FoundSyncs
 from trainprof.analysis.summary import Device, System, Training
+
+# From here on the bounds of a device's time at work are said to be far apart.
+WIDE_SHARE: Final = 0.25
 
 
 def not_observed(
@@ -35,6 +41,8 @@ def not_observed(
     timing = run.device_timing()
     if timing == "async" and not devices:
         reasons["devices"] = _why_no_device_time(run)
+    elif timing == "async" and (wide := _why_wide(run, devices or [])) is not None:
+        reasons["devices.busy_share"] = wide
     elif timing == "cpu" and run.recording.section("options").get("cuda_sync"):
         reasons["devices"] = "--cuda-sync had nothing to wait for: no accelerator was used"
     return reasons
@@ -46,6 +54,15 @@ def not_found(run: Analysed, found: FoundSyncs | None) -> dict[str, str]:
     if run.recording.section("options").get("find_syncs"):
         reasons["found_syncs"] = why_none_found(run.facts, found)
     return {field: reason for field, reason in reasons.items() if reason is not None}
+
+
+def _why_wide(run: Analysed, devices: list[Device]) -> str | None:
+    """Returns why the bounds of a device's time at work are far apart, None where they are not."""
+    wide = [x for x in devices if x.busy_share and x.busy_share[1] - x.busy_share[0] > WIDE_SHARE]
+    if not wide:
+        return None
+    told = why_no_looks(run.facts, run.recording.section("options"), wide[0].looks)
+    return f"known within wide bounds only: {told}"
 
 
 def _why_no_device_time(run: Analysed) -> str:

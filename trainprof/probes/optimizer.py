@@ -90,7 +90,7 @@ class OptimizerProbe:
         emit, now, compiler = session.emit, session.phase_now, session.compiler
         numbers, running = self._numbers, self._running
         limit = session.limit
-        before_step = limit.before_step
+        before_step, has_stepped = limit.before_step, session.optimizer_has_stepped
 
         def step(*args: Any, **kwargs: Any) -> Any:
             if COMPILER in modules and compiler.is_compiling():
@@ -109,6 +109,8 @@ class OptimizerProbe:
                 record(args[0], start, end)
             else:
                 emit(_STEP, start, end, number)
+            if has_stepped is not None:
+                has_stepped()
             return result
 
         def limited(*args: Any, **kwargs: Any) -> Any:

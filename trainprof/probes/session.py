@@ -48,6 +48,7 @@ class Session:
         at_first_step: To be called with an optimizer that has made its first step.
         at_anomalous_backward: To be called after a backward pass under anomaly detection.
         device_was_waited_for: To be called when the script has waited for one, where that matters.
+        optimizer_has_stepped: To be called after an optimizer's step, where that matters.
         at_end: Called as the process comes to its end, if it comes that far.
         options: What the command line orders, as launch/options.py tells the tracee.
         compiler: To be asked by wrappers that torch.compile traces through.
@@ -70,6 +71,7 @@ class Session:
         self.at_first_step: Callable[[Any], None] = _nothing_with
         self.at_anomalous_backward: Callable[[], None] = _nothing
         self.device_was_waited_for: Callable[[], None] | None = None
+        self.optimizer_has_stepped: Callable[[], None] | None = None
         self.at_end: list[Callable[[], None]] = []
         self.emit = log.emit
         self.sites = CallSites(log, cwd)

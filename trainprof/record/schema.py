@@ -144,7 +144,8 @@ class Topic(IntEnum):
     # {torch, cuda, hip} at torch's import; {launch_blocking} where CUDA_LAUNCH_BLOCKING was set;
     # {torch_threads, looped_optimizer: {class, tensors, site}} at an optimizer's first step;
     # {detects_anomalies} once it was on for many backward passes;
-    # {device} when it is first seen in use; {rank, world_size, backend} on joining a process group
+    # {device} when it is first seen in use; {no_backlog}: why that one is not made to wait;
+    # {rank, world_size, backend} on joining a process group
     ENVIRONMENT = 9
     # {file, line, name, why, source}: a function whose lines are timed; `source` names the file in
     # sources/ that holds its text as run, or is null
@@ -199,6 +200,9 @@ class DeviceMarkFlag(IntEnum):
     """Bits of a DEVICE_MARK record's flags."""
 
     FIRST = 1  # there is none before it
+    # Between the mark before it and this one the device did nothing but wait, as it was told to,
+    HELD_UP = 2  # so that work piled up behind this one
+    TRIED = 4  # and only to learn how long that takes
 
 
 class SyncFlag(IntEnum):

@@ -13,6 +13,7 @@ from trainprof.report.layout import Column, Page
 from trainprof.report.ledger_table import label_of
 from trainprof.report.units import (
     count,
+    counted,
     is_known,
     percent,
     rounded_parts,
@@ -29,12 +30,14 @@ _CAUSES: Final = {
     "copy_s": "copying",
     "sync_s": "syncs (such as item)",
     "host_s": "Python in between",
+    "launch_s": "slow launches",
     "evaluation_s": "evaluation",
     "checkpoint_s": "checkpoints",
     "startup_s": "no work given yet",
 }
 _MAYBE: Final = "(being given work)"
 _AT_WORK: Final = "(surely at work)"
+_AT_LEAST: Final = "(at work at least)"
 _REST: Final = "other"
 _TOTAL: Final = "total"
 _DEVICE_CELLS: Final = 16
@@ -88,6 +91,9 @@ def idle_table(summary: RunSummary, *, fold: bool = True) -> IdleTable | None:
         columns.append((device, [values[label] for label in labels]))
     unit, written = _in_seconds(columns[0][1]) if len(columns) == 1 else ("", [])
     shares = [(device.name, _in_percent(values)) for device, values in columns]
+    # Where looks speak for the rest, that is very likely and not sure.
+    if any(is_known(device.looked_share) and device.looked_share > 0 for device, _ in parts):
+        labels[-1] = _AT_LEAST
     return IdleTable([*labels, _TOTAL], unit, written, shares)
 
 
@@ -120,6 +126,8 @@ def devices_section(summary: RunSummary, page: Page) -> list[Text]:
         if phases:
             shown = phases if page.verbose else phases[:_DEVICE_PHASES]
             told.append(f"of a step: {', '.join(shown)}")
+        if device.looks:
+            told.append(_pauses(device))
         if page.verbose:
             told += _more(device)
     return page.labelled("Device", told) if told else []
@@ -148,6 +156,16 @@ def _more(device: Device) -> list[str]:
     if dry:
         told.append(f"nothing left to do at the end of: {', '.join(dry)}")
     return [*told, f"by {count(device.marks)} marks in its stream"]
+
+
+def _pauses(device: Device) -> str:
+    """What was done to the device, and what it told."""
+    told = percent(device.looked_share)
+    return (
+        f"made to wait {counted(device.looks, 'time')}, {seconds(device.paused_s)} in all (so much "
+        f"was added at most), to see how long its work takes without gaps: known in {told} of "
+        "training"
+    )
 
 
 def _parts(device: Device) -> dict[str, float]:

@@ -25,6 +25,7 @@ class _Module:
     is_initialized = staticmethod(device.has_worked)
     device_count = staticmethod(lambda: device.device_count)
     current_device = staticmethod(device.current_device)
+    _sleep = staticmethod(device.sleep)
     _is_in_bad_fork = staticmethod(lambda: False)
     manual_seed_all = staticmethod(lambda seed: None)
     get_amp_supported_dtype = staticmethod(lambda: [torch.bfloat16, torch.float16])

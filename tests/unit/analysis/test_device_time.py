@@ -167,7 +167,8 @@ def test_without_marks_nothing_is_told_of_a_device(tmp_path: Path) -> None:
 
 
 def marks(*rows: tuple[int, int, int]) -> Marks:
-    return Marks(*(np.array(column, dtype=np.int64) for column in zip(*rows, strict=True)))
+    columns = (np.array(column, dtype=np.int64) for column in zip(*rows, strict=True))
+    return Marks(*columns, flags=np.zeros(len(rows), dtype=np.uint8))
 
 
 def test_when_marks_were_reached_is_bounded_by_all_of_a_stretch() -> None:
@@ -186,7 +187,8 @@ def test_bounds_that_cross_meet_in_the_middle() -> None:
 def damaged() -> Iterator[Marks]:
     random = np.random.default_rng(0)
     for _ in range(50):
-        yield Marks(*random.integers(-(1 << 62), 1 << 62, size=(3, random.integers(0, 9))))
+        columns = random.integers(-(1 << 62), 1 << 62, size=(3, random.integers(0, 9)))
+        yield Marks(*columns, flags=np.zeros(columns.shape[1], dtype=np.uint8))
 
 
 @pytest.mark.filterwarnings("ignore:overflow")

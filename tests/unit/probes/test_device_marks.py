@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import fake_device
 from support.fake_device import FakeTensor
 from support.session import FakeClock, Recorder, Recording
+from support.timed_device import Device, timed_device
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -31,43 +31,6 @@ GPU = "fakegpu"
 MS = 1_000_000
 
 
-class Device:
-    """What the fake device has been given, on its own clock."""
-
-    def __init__(self, clock: FakeClock) -> None:
-        self.clock, self.idle_from = clock, 0
-        self.events = 0
-        self.error: Exception | None = None
-
-    def gets(self, ns: int) -> None:
-        self.idle_from = max(self.clock.now_ns, self.idle_from) + ns
-
-    def make_event(self, *, enable_timing: bool) -> Any:
-        assert enable_timing
-        if self.error is not None:
-            raise self.error
-        self.events += 1
-        return Event(self)
-
-    def synchronize(self, device: object = None) -> None:
-        pytest.fail("waited for")
-
-
-class Event:
-    def __init__(self, device: Device) -> None:
-        self.device, self.reached = device, 0
-
-    def record(self) -> None:
-        self.reached = max(self.device.clock.now_ns, self.device.idle_from)
-
-    def query(self) -> bool:
-        return self.device.clock.now_ns >= self.reached
-
-    def elapsed_time(self, other: Event) -> float:
-        assert other.query(), "asked too early"
-        return (other.reached - self.reached) / 1e6
-
-
 @pytest.fixture
 def clock() -> FakeClock:
     return FakeClock(1_000 * MS)
@@ -75,12 +38,7 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 def device(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> Device:
-    fake_device.register()
-    made = Device(clock)
-    module = torch.fakegpu  # type: ignore[attr-defined]
-    monkeypatch.setattr(module, "synchronize", made.synchronize)
-    monkeypatch.setattr(type(module), "Event", staticmethod(made.make_event), raising=False)
-    return made
+    return timed_device(clock, monkeypatch)
 
 
 def probes() -> list[Probe]:
