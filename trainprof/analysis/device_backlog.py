@@ -152,7 +152,12 @@ def backlog_of(activity: Activity, timeline: Timeline) -> Backlog:
     took = np.diff(marks.clock_ns)
     early, _ = marks.reached_ns()
     queued = (marks.put_ns[1:] < early[:-1]) & (took >= 0) & ~is_hold[1:]
-    runs = _runs_after(holds, queued)
+    # What piled up is done within as long as the device waited, for it keeps up with the host: what
+    # is queued after that is so for other reasons.
+    runs = np.minimum(
+        _runs_after(holds, queued),
+        np.searchsorted(activity.reached_ns, activity.reached_ns[holds + 1] + took[holds]),
+    )
     is_look = marks.flags[holds + 1] & DeviceMarkFlag.TRIED == 0
     first, last = _inner(inside)
     stretches = _stretches(activity, timeline, queued, is_hold[1:], runs, is_look, first, last)

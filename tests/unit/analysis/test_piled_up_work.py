@@ -236,6 +236,23 @@ def test_steps_held_up_are_neither_steady_nor_outliers(tmp_path: Path) -> None:
     assert is_inside(run, device)
 
 
+def test_what_piles_up_by_itself_after_a_pause_is_not_held_up(tmp_path: Path) -> None:
+    """The device keeps up at first; from the last pause on it has more to do than it can."""
+
+    def step(run: DeviceRun, number: int) -> None:
+        if number < 100:
+            tiny(run, number)
+        else:
+            run.learn(4 * MS, 8 * MS, 2 * MS, launch=MS)
+
+    run = trained(step, range(20, 101, 20))
+    summary, device = of(run, tmp_path)
+    assert is_inside(run, device)
+    assert (
+        summary.training.steady_steps > 280
+    )  # of the 300 of the second part, its warm-up left out
+
+
 def test_the_verdict_names_the_small_pieces(tmp_path: Path) -> None:
     summary, _ = of(trained(tiny), tmp_path)
     assert summary.verdict.bottleneck == "host"
