@@ -61,6 +61,7 @@ class Progress:
     _loaders: dict[int, LoaderProgress] = field(default_factory=dict)
     _steps: dict[int, int] = field(default_factory=dict)
     _created_ns: dict[int, int] = field(default_factory=dict)
+    _since_backward: dict[int, int] = field(default_factory=dict)
     _current: LoaderProgress | None = None
     _warned_epochs: int = 0
     _now_ns: int = 0
@@ -90,11 +91,19 @@ class Progress:
             return self._batch(site, start, end, value)
         elif kind == Kind.LOADER_END:
             return self._end(site, end)
-        elif kind == Kind.BACKWARD and self._current is not None:
-            self._current.trains = True
+        elif kind == Kind.BACKWARD:
+            self._learnt()
         elif kind in _STEPS:
             self._steps[site] = self._steps.get(site, 0) + 1
         return None
+
+    def _learnt(self) -> None:
+        """Takes note of whose batches a backward was for: all that were zipped, one of each."""
+        if self._current is not None:
+            self._current.trains = True
+        for number, batches in self._since_backward.items():
+            self._loaders[number].trains |= batches == 1
+        self._since_backward.clear()
 
     def _loader(self, number: int) -> LoaderProgress:
         loader = self._loaders.get(number)
@@ -121,6 +130,7 @@ class Progress:
             self._begin(number, self._created_ns.pop(number, start))
         loader.batches += 1
         self._current = loader
+        self._since_backward[number] = self._since_backward.get(number, 0) + 1
         if value <= 1:
             return None
         loader.waited_ns += end - start
@@ -145,6 +155,7 @@ class Progress:
 
     def _end(self, number: int, end: int) -> str | None:
         loader = self._loader(number)
+        self._since_backward.pop(number, None)
         if loader.batches == 0:
             return None
         seconds = (end - loader.started_ns) / 1e9

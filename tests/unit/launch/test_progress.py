@@ -170,3 +170,22 @@ def test_workers_reset_inside_a_creation_is_no_epoch_of_its_own(training, progre
         training.end(loader)
         (line,) = due(progress, training)
         assert f"training epoch {epoch} took" in line
+
+
+def test_zipped_loaders_train_both_and_one_that_only_evaluates_does_not(training, progress):
+    images, captions, validation = (training.loader(line, 50) for line in (41, 42, 43))
+    for loader in (images, captions, validation):
+        training.begin(loader)
+    for number in range(1, 21):
+        training.span(Kind.LOADER_NEXT, 0.1, images, number)
+        training.batch(captions, number, 0.2)
+    training.span(Kind.LOADER_NEXT, 0.1, images, 21)
+    training.span(Kind.ZERO_GRAD, 0.0001)  # the reader leaves the last record for next time
+    (line,) = due(progress, training)
+    assert "training epoch 1 batch 21/50" in line
+    for number in range(1, 21):
+        training.batch(validation, number, 1.0, train=False)
+    training.batch(captions, 21, 0.2)
+    training.batch(validation, 21, 20.0, train=False)
+    training.span(Kind.ZERO_GRAD, 0.0001)  # the reader leaves the last record for next time
+    assert "evaluation epoch 1 batch 21/50" in due(progress, training)[-1]
