@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from trainprof.analysis.speedup import Pace, SpeedUp, speed_up
 from trainprof.analysis.tuning import BASELINE, BY_LOOP, RUNNING
 from trainprof.experiments.candidates import Plan
-from trainprof.experiments.cold_cache import cold_runs
+from trainprof.experiments.not_compared import cold_runs, held_up_runs
 from trainprof.experiments.trial import Measured, Trial
 
 
@@ -58,15 +58,15 @@ class Found:
         """Returns the runs of a trial."""
         return [one for one in self.runs if one.trial.name == name]
 
+    def comparable(self, name: str) -> list[Measured]:
+        """Returns the runs of a trial that tell how fast it is."""
+        left_out = {*cold_runs(self.runs), *held_up_runs(self.runs)}
+        return [one for one in self.of(name) if one.is_ok and one.directory not in left_out]
+
     def speedup(self, trial: Trial) -> SpeedUp | None:
         """Returns how many times as fast a trial's runs were as the baseline's."""
-        cold = cold_runs(self.runs)
         base, other = (
-            [
-                pace
-                for one in self.of(name)
-                if one.directory not in cold and (pace := _pace(one, trial)) is not None
-            ]
+            [pace for one in self.comparable(name) if (pace := _pace(one, trial)) is not None]
             for name in (BASELINE, trial.name)
         )
         return self.compared(base, other) if base and other else None
@@ -85,6 +85,4 @@ class Found:
 
 
 def _pace(run: Measured, compared: Trial) -> Pace | None:
-    if not run.is_ok:
-        return None
     return run.loop_pace if compared.measured_by == BY_LOOP else run.pace

@@ -23,8 +23,8 @@ from trainprof.analysis.tuning import (
     TrialSummary,
     Tuning,
 )
-from trainprof.experiments.cold_cache import cold_runs
 from trainprof.experiments.found import Found
+from trainprof.experiments.not_compared import cold_runs, held_up_runs
 from trainprof.experiments.trial import WARM_UP, Measured, Trial
 
 # Losses that differ by less are the same: sums are not always added up in one order.
@@ -62,7 +62,7 @@ def summary_of_tune(
             predictions=len(judged),
             held=sum(judged),
             uncontained=list(dict.fromkeys(u for run in found.runs for u in run.uncontained)),
-            notes=[*(found.plan.notes if found.plan is not None else ()), *_cold(found)],
+            notes=[*(found.plan.notes if found.plan is not None else ()), *_left_out(found)],
         ),
     )
 
@@ -85,7 +85,7 @@ def _row(found: Found, trial: Trial) -> TrialSummary:
     return TrialSummary(
         name=trial.name,
         overrides=dict(trial.overrides),
-        steps_per_s=_steps_per_s(good),
+        steps_per_s=_steps_per_s(found.comparable(trial.name)),
         speedup=Times(1.0, 1.0, 1.0) if is_base and good else times,
         verdict=speed.verdict if speed is not None else UNKNOWN,
         predicted=list(predicted) if predicted is not None else None,
@@ -140,8 +140,8 @@ def _steps_per_s(runs: Sequence[Measured]) -> float | None:
 
 def _of_all_steps(found: Found, trial: Trial) -> SpeedUp | None:
     """With starts of passes; with free data there are none."""
-    base = [one.loop_pace for one in found.of(BASELINE) if one.loop_pace is not None]
-    runs = [one for one in found.of(trial.name) if one.is_ok]
+    base = [one.loop_pace for one in found.comparable(BASELINE) if one.loop_pace is not None]
+    runs = found.comparable(trial.name)
     other: list[Pace | None] = [one.pace if trial.data == "free" else one.loop_pace for one in runs]
     known = [pace for pace in other if pace is not None]
     return found.compared(base, known) if base and known and trial.data != "alone" else None
@@ -150,7 +150,7 @@ def _of_all_steps(found: Found, trial: Trial) -> SpeedUp | None:
 def _of_whole_runs(found: Found, trial: Trial) -> Times | None:
     """Of runs that went to the script's own end; one each tells no interval."""
     base, other = (
-        [one.run_s for one in found.of(name) if one.run_s is not None]
+        [one.run_s for one in found.comparable(name) if one.run_s is not None]
         for name in (BASELINE, trial.name)
     )
     if trial.data == "free":
@@ -166,8 +166,8 @@ def _of_a_free_run(found: Found, trial: Trial) -> Times | None:
 
     Measured are the steps of both; that all else stays as it is, is taken for granted.
     """
-    whole = [one for one in found.of(BASELINE) if one.run_s and one.loop_pace is not None]
-    free = [one.pace.mean_s for one in found.of(trial.name) if one.is_ok and one.pace is not None]
+    whole = [one for one in found.comparable(BASELINE) if one.run_s and one.loop_pace is not None]
+    free = [one.pace.mean_s for one in found.comparable(trial.name) if one.pace is not None]
     if not whole or not free:
         return None
     ratios = []
@@ -250,11 +250,12 @@ _SETTINGS: Final = {
 }
 
 
-def _cold(found: Found) -> list[str]:
-    names = ", ".join(cold_runs(found.runs))
-    if not names:
-        return []
-    return [f"read from disk what the other trials had in memory, so not compared: {names}"]
+def _left_out(found: Found) -> list[str]:
+    reasons = {
+        "read from disk what the other trials had in memory": cold_runs(found.runs),
+        "took over twice as long as another run of the same": held_up_runs(found.runs),
+    }
+    return [f"{why}, so not compared: {', '.join(x)}" for why, x in reasons.items() if x]
 
 
 def _largest(runs: Sequence[Measured], name: str) -> float | None:

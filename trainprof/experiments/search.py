@@ -183,7 +183,7 @@ class Search:
         self._measure(loader_alone(plan.sites))
 
     def _free_step_s(self) -> float | None:
-        paces = [one.pace.mean_s for one in self.found.of(CEILING) if one.pace is not None]
+        paces = [one.pace.mean_s for one in self.found.comparable(CEILING) if one.pace is not None]
         return paces[0] if paces else None
 
     def _singles(self, plan: Plan) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from support.planted_trials import FakeRunner, Planted, base_summary, plan_of, workers
 
 from trainprof.analysis.summary import from_jsonable, to_jsonable
@@ -138,6 +139,24 @@ def test_a_run_with_a_cold_page_cache_is_not_compared() -> None:
     found.runs = [cold if run is slow else run for run in found.runs]
     summary = summary_of(found)
     assert any(cold.directory in note and "not compared" in note for note in summary.tuning.notes)
+
+
+def test_a_run_that_something_else_held_up_is_not_compared() -> None:
+    found = found_with(Planted(twice))
+    plain = {row.name: row for row in trials_of(found)}
+    base = next(run for run in found.runs if run.trial.name == BASELINE)
+    assert base.pace is not None
+    stalled = replace(base, pace=replace(base.pace, mean_s=20 * base.pace.mean_s))
+    found.runs = [stalled if run is base else run for run in found.runs]
+    summary = summary_of(found)
+    assert summary.tuning is not None
+    assert any(base.directory in note and "twice as long" in note for note in summary.tuning.notes)
+    rows = {row.name: row for row in summary.trials}
+    assert rows[BASELINE].steps_per_s == pytest.approx(plain[BASELINE].steps_per_s, rel=0.1)
+    seen, before = rows["num_workers=2"].speedup, plain["num_workers=2"].speedup
+    assert seen is not None
+    assert before is not None
+    assert seen.mid == pytest.approx(before.mid, rel=0.1)
 
 
 def test_a_failed_trial_has_no_speed() -> None:

@@ -1,0 +1,46 @@
+"""Runs that are not to be compared: something else than what a trial changes made them slower."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import Final
+
+from trainprof.experiments.trial import WARM_UP, Measured
+
+# Less a step is no matter of the page cache.
+_COLD_BYTES_PER_STEP: Final = 1 << 20
+_COLD_TIMES: Final = 2.0
+# A run that took so many times as long as another of the same trial did not do so by chance.
+_HELD_UP_TIMES: Final = 2.0
+
+
+def cold_runs(runs: Sequence[Measured]) -> list[str]:
+    """Returns the directories of those that read from disk what others had in memory."""
+    per_step = {
+        run.directory: run.figures["read_bytes"] / max(run.steps, 1)
+        for run in runs
+        if run.is_ok and "read_bytes" in run.figures and run.trial.name != WARM_UP
+    }
+    if not per_step:
+        return []
+    usual = statistics.median(per_step.values())
+    limit = max(_COLD_BYTES_PER_STEP, _COLD_TIMES * usual)
+    return [directory for directory, size in per_step.items() if size > limit]
+
+
+def held_up_runs(runs: Sequence[Measured]) -> list[str]:
+    """Returns the directories of those that other runs of the same trial were far faster than.
+
+    What a run shares the machine with can only hold it up: the fastest shows what it can do.
+    """
+    paces: dict[str, dict[str, float]] = {}
+    for run in runs:
+        if run.is_ok and run.pace is not None and run.trial.name != WARM_UP:
+            paces.setdefault(run.trial.name, {})[run.directory] = run.pace.mean_s
+    return [
+        directory
+        for of_trial in paces.values()
+        for directory, mean_s in of_trial.items()
+        if mean_s > _HELD_UP_TIMES * min(of_trial.values())
+    ]
