@@ -63,8 +63,10 @@ def test_sleeping_workers_are_explained(tmp_path: Path) -> None:
     fetch = loader["fetch"]
     assert fetch["n"] == EPOCHS * SAMPLES // BATCH
     wall_s = fetch["wall_s"]["mean"] * fetch["n"]
-    # Who sleeps so long is asleep at least as long.
-    assert 0.97 * PLANTED_S <= fetch["asleep_s"] <= wall_s
+    # Who sleeps so long is asleep at least as long, but while another thread of the worker's works:
+    # the one that hands over batches, which a busy machine may move into a fetch.
+    assert 0.9 * PLANTED_S <= fetch["asleep_s"] <= wall_s
+    assert fetch["asleep_s"] + fetch["cpu_s"] >= PLANTED_S
     assert fetch["dataset_s"] + fetch["collate_s"] == pytest.approx(wall_s)
     assert fetch["dataset_s"] >= PLANTED_S
     slow = fetch["slow_samples"]
