@@ -181,6 +181,19 @@ def test_a_collate_function_that_takes_most_of_a_batch() -> None:
     assert named == {0.7: "data.py:33", 0.15: "data.py:30"}
 
 
+def test_a_collate_function_that_keeps_its_worker_from_handing_batches_over() -> None:
+    # Each is made in time, and handed over late: its worker is at the next one.
+    handed_over = {"receive_s": Interval.exactly(0.009), "delivery_s": 0.009}
+    planted = Planted(
+        workers=1, fetch_s=0.024, running=1.0, compute_s=0.016, collate=0.99, **handed_over
+    )
+    planted.loader = replace(planted.loader, receive_s=0.009 * STEPS, receive_cpu_s=0.001 * STEPS)
+    finding = only(case_of(planted))
+    assert (finding.id, finding.site) == ("slow_collate", "data.py:30")
+    assert finding.predicted_speedup is not None
+    assert finding.predicted_speedup[1] == pytest.approx(0.025 / 0.017, rel=0.25)
+
+
 @pytest.mark.parametrize("collate", [0.3, None])
 def test_a_collate_function_that_does_little_or_is_torchs_own(collate: float | None) -> None:
     planted = Planted(fetch_s=0.03, running=1.0, compute_s=0.02, collate=collate)
