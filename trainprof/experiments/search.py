@@ -7,6 +7,7 @@ the baseline until it is decided or the time is spent.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -364,12 +365,14 @@ class Search:
 
     def _limits(self, trial: Trial, left_s: float) -> Limits:
         plan = self.found.plan
+        expected = None if plan is None else plan.ceiling
         return limits_of(
             trial,
             self.found.trial_steps,
             usual_s=self._usual_s,
             left_s=left_s,
             steps_per_batch=plan.steps_per_batch if plan is not None else 1.0,
+            free_times=1.0 if expected is None else math.sqrt(expected[0] * expected[1]),
         )
 
     def _expect(self, names: Sequence[str]) -> None:

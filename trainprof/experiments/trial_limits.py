@@ -24,6 +24,7 @@ _LEAST_GRACE_S: Final = 15.0
 _FIRST_MAY_TAKE_S: Final = 600.0
 # Batches that are kept before data is free, and some until buffers are as they stay.
 _BEFORE_FREE_BATCHES: Final = 80
+_MOST_FREE_TIMES: Final = 10.0
 
 
 def limits_of_warm_up(budget_s: float, steps_budget_s: float, asked_steps: int | None) -> Limits:
@@ -49,7 +50,13 @@ def limits_of_first_baseline(budget_s: float, steps: int | None) -> Limits:
 
 
 def limits_of(
-    trial: Trial, steps: int | None, *, usual_s: float, left_s: float, steps_per_batch: float
+    trial: Trial,
+    steps: int | None,
+    *,
+    usual_s: float,
+    left_s: float,
+    steps_per_batch: float,
+    free_times: float,
 ) -> Limits:
     """Returns how long a later trial goes on.
 
@@ -59,8 +66,11 @@ def limits_of(
         usual_s: What the script as it is takes.
         left_s: What the budget leaves this trial.
         steps_per_batch: Updates for each batch of the feeding loader.
+        free_times: How many times as fast steps on free data are expected to be: they are as many
+            more, since a core that has just slept computes faster for a moment.
     """
     if trial.data == "free" and steps is not None:
+        steps = math.ceil(steps * min(max(free_times, 1.0), _MOST_FREE_TIMES))
         steps += math.ceil(_BEFORE_FREE_BATCHES * max(steps_per_batch, 1.0))
     if trial.data == "alone":
         steps = max(steps or 0, _FEWEST_STEPS) + _BEFORE_FREE_BATCHES
