@@ -1,6 +1,6 @@
 """How right `tune` is: forecasts beside what came, and its ceiling beside data made free by hand.
 
-    python benchmarks/tune_truth.py [--budget 150] [--only NAME] [--markdown]
+    python benchmarks/tune_truth.py [--budget 150] [--turns 5] [--only NAME] [--markdown]
 
 Tunes the sample scripts and scripts with planted costs, one after the other, and counts in how many
 trials the forecast held the measured speed-up. Of the planted ones the same script with batches
@@ -31,7 +31,6 @@ from trainprof.record.run_directory import RunDirectory
 ROOT = Path(__file__).parent.parent
 PLANTED = Path(__file__).parent / "scripts" / "planted_loading.py"
 SAMPLES = ROOT / "sample_scripts"
-TURNS = 5
 LIMITS = Limits(steps=None, killed_after_s=600)
 
 
@@ -81,11 +80,11 @@ def by_hand_s(case: Case, mode: str) -> float:
     return float(told.split()[0]) / 1e3
 
 
-def ceiling_by_hand(case: Case, directory: Path) -> tuple[float, float]:
+def ceiling_by_hand(case: Case, directory: Path, turns: int) -> tuple[float, float]:
     """Returns how many times as fast free data is by hand, and in `tune`'s trials: run in turns."""
     runner = ScriptRunner(Script(case.words), RunDirectory(directory), interval_s=0.5)
     by_hand, by_trial = [], []
-    for turn in range(1, TURNS + 1):
+    for turn in range(1, turns + 1):
         real_s, free_s = by_hand_s(case, "real"), by_hand_s(case, "free")
         by_hand.append(real_s / free_s)
         base = runner.run(baseline(), turn, LIMITS)
@@ -111,7 +110,9 @@ class Score:
     ceilings: list[float] | None = None
 
 
-def judge(case: Case, summary: dict[str, Any], score: Score, directory: Path) -> list[list[str]]:
+def judge(
+    case: Case, summary: dict[str, Any], score: Score, directory: Path, turns: int
+) -> list[list[str]]:
     """Returns a row for each trial, and counts it."""
     assert score.widths is not None
     assert score.ceilings is not None
@@ -127,8 +128,8 @@ def judge(case: Case, summary: dict[str, Any], score: Score, directory: Path) ->
             score.widths.append((predicted[1] - predicted[0]) / speed["mid"])
             held = "yes" if trial["held"] else "NO"
         by_hand = ""
-        if trial["name"] == "ceiling" and case.planted is not None and speed is not None:
-            truth, found = ceiling_by_hand(case, directory / "in_turns")
+        if trial["name"] == "ceiling" and turns and case.planted is not None and speed is not None:
+            truth, found = ceiling_by_hand(case, directory / "in_turns", turns)
             score.ceilings.append(found / truth - 1)
             by_hand = f"{truth:.2f}x by hand, {found:.2f}x in turns with it"
         rows.append(
@@ -156,6 +157,7 @@ def _measured(speed: dict[str, float | None]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--budget", type=float, default=150.0, help="seconds for each script")
+    parser.add_argument("--turns", type=int, default=5, help="by hand; 0: none")
     parser.add_argument("--only", default="", help="part of a case's name")
     parser.add_argument("--markdown", action="store_true")
     asked = parser.parse_args()
@@ -166,7 +168,7 @@ def main() -> None:
             continue
         with tempfile.TemporaryDirectory() as directory:
             summary = tuned(case, asked.budget, Path(directory))
-            found = judge(case, summary, score, Path(directory))
+            found = judge(case, summary, score, Path(directory), asked.turns)
         rows += found
         for row in found:
             line = f"| {' | '.join(row)} |" if asked.markdown else "  ".join(x for x in row if x)
