@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from trainprof.analysis.coverage import Coverage
 from trainprof.analysis.device_time import GIVES_WORK, MARK_LATENCY_NS, WAITS, Activity
-from trainprof.analysis.events import Bool, Events, Int64, Nesting
+from trainprof.analysis.events import Bool, Events, Int64
 from trainprof.analysis.facts import Facts
 from trainprof.analysis.student import t_quantile
 from trainprof.analysis.timeline import Timeline
@@ -216,7 +216,8 @@ def _stretches(
     part = slice(first, last)
     begins, ends = put[first:last], put[first + 1 : last + 1]
     middle = begins + (ends - begins) // 2
-    event = _innermost(events, timeline.nesting, middle)
+    # Pauses of gc interrupt what the host does, wherever they come.
+    event = timeline.nesting.innermost(events, middle, besides=events.is_kind(Kind.GC))
     span = (int(put[first]), int(put[last]))
     apart = np.concatenate(
         (
@@ -242,18 +243,7 @@ def _stretches(
     )
 
 
-def _innermost(events: Events, nesting: Nesting, times: Int64) -> npt.NDArray[np.int32]:
-    """Returns the innermost event at each time, -1 where there is none; pauses of gc are none."""
-    found = (np.searchsorted(events.start, times, side="right") - 1).astype(np.int32)
-    is_pause = events.is_kind(Kind.GC)
-    while True:
-        past = (found >= 0) & ((events.end[found] <= times) | is_pause[found])
-        if not past.any():
-            return found
-        found[past] = nesting.parent[found[past]]
-
-
-def _codes(events: Events, event: npt.NDArray[np.int32], is_hold: Bool) -> Int64:
+def _codes(events: Events, event: Int64, is_hold: Bool) -> Int64:
     """Returns a number for what the host did: of an event, or before which, or while waiting."""
     code = (events.kind[event].astype(np.int64) << 40) | (
         events.flags[event].astype(np.int64) << 32

@@ -253,6 +253,24 @@ class Nesting:
             within[level] = within[parents] | kinds[parents]
         return within
 
+    def innermost(self, events: Events, times: Int64, *, besides: Bool | None = None) -> Int64:
+        """Returns the innermost event around each time, -1 where there is none.
+
+        Args:
+            events: Those whose nesting this is.
+            times: In ns.
+            besides: The mask of events that are looked through.
+        """
+        around = np.searchsorted(events.start, times, side="right").astype(np.int64) - 1
+        while len(events):
+            is_over = (around >= 0) & (events.end[np.maximum(around, 0)] <= times)
+            if besides is not None:
+                is_over |= (around >= 0) & besides[np.maximum(around, 0)]
+            if not is_over.any():
+                break
+            around[is_over] = self.parent[around[is_over]]
+        return around
+
     def top(self) -> npt.NDArray[np.int32]:
         """Returns the indices of the outermost events."""
         return self.levels[0] if self.levels else np.empty(0, dtype=np.int32)

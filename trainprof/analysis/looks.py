@@ -144,7 +144,7 @@ def lines_of_training(
     """
 
     def part_at(times: Int64) -> Int64:
-        around = _event_around(events, nesting, times)
+        around = nesting.innermost(events, times)
         key = np.full(len(times), KEY["other"], dtype=np.int64)
         key[around >= 0] = attribution.key[around[around >= 0]]
         key[key < 0] = KEY["other"]
@@ -224,17 +224,6 @@ def lines_of_making(
             looks.stack[is_fetching(looks.taken_ns) & looks.is_known], of_dataset=True
         )
     return _lines(MAKING, stacks, asked, float(fetches.wall_ns.sum() / 1e9))
-
-
-def _event_around(events: Events, nesting: Nesting, times: Int64) -> Int64:
-    """Returns the innermost event around each time, -1 where there is none."""
-    around = np.searchsorted(events.start, times, side="right").astype(np.int64) - 1
-    while len(events):
-        is_over = (around >= 0) & (events.end[np.maximum(around, 0)] <= times)
-        if not is_over.any():
-            return around
-        around[is_over] = nesting.parent[around[is_over]]
-    return around
 
 
 def _lines(part: str, stacks: Counter[Stack], asked: int, seconds: float | None) -> list[HotLine]:
