@@ -102,12 +102,9 @@ def report(
     if run is None:
         raise typer.BadParameter("missing: name a run, such as latest", param_hint="'RUN'")
     directory = find_run(run)
-    summary = None
     if epoch is None and chosen_steps is None and not rules:
-        from trainprof.analysis.saved_summary import saved_summary
-
-        summary = saved_summary(directory)
-    if summary is None:
+        summary = summary_of(directory)
+    else:
         index = None if epoch is None else epoch - 1
         summary = _rebuilt_summary(directory, index, chosen_steps, rules or None)
     if suggest_patch:
