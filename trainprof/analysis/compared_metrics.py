@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from trainprof.analysis.compared_run import ComparedRun
+from trainprof.analysis.facts import number_at
 from trainprof.analysis.gpu_figures import Gpu
 from trainprof.analysis.passes import EVALUATION, TRAINING
 from trainprof.analysis.summary import Loader
@@ -43,11 +44,8 @@ def _evaluation_s(run: ComparedRun) -> float | None:
 def _of_system(section: str, *path: str) -> Callable[[ComparedRun], float | None]:
     def value(run: ComparedRun) -> float | None:
         system = run.summary.system
-        found: Any = None if system is None else getattr(system, section)
-        for key in path:
-            found = found.get(key) if isinstance(found, dict) else None
-        is_number = isinstance(found, (int, float)) and not isinstance(found, bool)
-        return float(found) if is_number else None
+        found = None if system is None else number_at(getattr(system, section), *path)
+        return None if found is None else float(found)
 
     return value
 

@@ -79,8 +79,14 @@ def integer(value: Any) -> int | None:
 
 def number(value: Any, default: float) -> float:
     """Returns `value` if it is a number that something can have measured, else the default."""
+    found = known(value)
+    return default if found is None else float(found)
+
+
+def known(value: Any) -> float | None:
+    """Returns a number that something can have measured, None for anything else."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return float(value) if is_number and -MAX_NUMBER < value < MAX_NUMBER else default
+    return value if is_number and -MAX_NUMBER < value < MAX_NUMBER else None
 
 
 def number_at(mapping: Mapping[str, Any] | None, *path: str) -> float | None:
@@ -93,5 +99,4 @@ def number_at(mapping: Mapping[str, Any] | None, *path: str) -> float | None:
         if not isinstance(found, Mapping):
             return None
         found = found.get(key)
-    is_number = isinstance(found, (int, float)) and not isinstance(found, bool)
-    return found if is_number and -MAX_NUMBER < found < MAX_NUMBER else None
+    return known(found)

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, Final
 
+from trainprof.analysis.facts import known
 from trainprof.analysis.summary import Fetch
-from trainprof.analysis.worker_totals import WorkerTotals, known, worker_totals
+from trainprof.analysis.worker_totals import WorkerTotals, worker_totals
 
 STRAGGLES_FROM: Final = 1.5
 # The mean of fewer fetches says little about a worker.

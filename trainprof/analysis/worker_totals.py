@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from trainprof.analysis.summary import MAX_NUMBER
+from trainprof.analysis.facts import known
 
 Row = Mapping[str, Any]
 
@@ -70,13 +69,6 @@ def worker_totals(per_worker: Sequence[Any]) -> list[WorkerTotals]:
             groups.setdefault(None if number is None else int(number), []).append(row)
     order = sorted(groups, key=lambda number: (number is not None, number or 0))
     return [_joined(number, groups[number]) for number in order]
-
-
-def known(value: Any) -> float | None:
-    """Returns a number that can have been measured, None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    return value if math.isfinite(value) and -MAX_NUMBER < value < MAX_NUMBER else None
 
 
 def _joined(number: int | None, rows: list[Row]) -> WorkerTotals:

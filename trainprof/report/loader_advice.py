@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-from trainprof.analysis.facts import number_at
+from trainprof.analysis.facts import known, number_at
 from trainprof.analysis.finding import LOADER_ID
 from trainprof.analysis.limit_names import (
     BLOCKED,
@@ -19,7 +19,6 @@ from trainprof.analysis.limit_names import (
 )
 from trainprof.analysis.loader_troubles import unusual_samples
 from trainprof.analysis.summary import Fetch, Loader, LoaderBound, RunSummary
-from trainprof.analysis.worker_totals import known
 from trainprof.report.batch_time import making_parts, named, receiving, was_read
 from trainprof.report.loader_warnings import sample_name
 from trainprof.report.units import NOT_MEASURED, byte_count, seconds

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
+from trainprof.analysis.facts import known
 from trainprof.analysis.summary import Fetch, Loader, Statistics
-from trainprof.analysis.worker_totals import WorkerTotals, known, worker_totals
+from trainprof.analysis.worker_totals import WorkerTotals, worker_totals
 from trainprof.report.batch_bars import BatchGroup
 from trainprof.report.batch_time import code_parts, making_parts, waiting_parts
 from trainprof.report.layout import Column

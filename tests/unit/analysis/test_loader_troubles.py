@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from support import summaries
 
+from trainprof.analysis.facts import known
 from trainprof.analysis.loader_troubles import stragglers, unusual_samples
 from trainprof.analysis.summary import Fetch
-from trainprof.analysis.worker_totals import known, worker_totals
+from trainprof.analysis.worker_totals import worker_totals
 
 
 def fetch(*, means: dict[int, float] | None = None, n: int = 50, **changes: Any) -> Fetch:

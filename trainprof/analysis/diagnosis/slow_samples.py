@@ -27,10 +27,10 @@ from trainprof.analysis.diagnosis.waiting import (
     like_the_usual,
 )
 from trainprof.analysis.diagnosis.wording import span
+from trainprof.analysis.facts import known
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.loader_troubles import unusual_samples
 from trainprof.analysis.verdict_level import percent
-from trainprof.analysis.worker_totals import known
 
 ID: Final = "slow_samples"
 KEYS: Final[tuple[str, ...]] = ("data_wait", "first_batch")
