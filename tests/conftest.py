@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,11 +22,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write the table of what the tests prove to README.md; needs all tests collected",
     )
-
-
-def pytest_xdist_auto_num_workers() -> int:
-    """Half as many again as processors: tests wait, for planted sleeps and for disks."""
-    return (os.cpu_count() or 1) * 3 // 2
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

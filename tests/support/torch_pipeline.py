@@ -23,6 +23,8 @@ class PlayedIterator(dataloader._MultiProcessingDataLoaderIter):  # type: ignore
 
     Attributes:
         called, handed: When each `next` began and returned, s.
+        blocked, received, worked: Parts of each: nothing was there, batches were taken over, and
+            that without waiting for their workers; s.
         order: The batches, in the order in which they were handed out.
         fetches: Batch to (worker, start, end).
         now: The clock.
@@ -33,6 +35,9 @@ class PlayedIterator(dataloader._MultiProcessingDataLoaderIter):  # type: ignore
         self.now = p.workers * p.spawn_s
         self.called: list[float] = []
         self.handed: list[float] = []
+        self.blocked: list[float] = []
+        self.received: list[float] = []
+        self.worked: list[float] = []
         self.order: list[int] = []
         self.drawn: list[tuple[float, float]] = []
         self.fetches: dict[int, tuple[int, float, float]] = {}
@@ -55,6 +60,8 @@ class PlayedIterator(dataloader._MultiProcessingDataLoaderIter):  # type: ignore
             self._try_put_index()
         for compute_s in self._p.compute_s.tolist():
             self.called.append(self.now)
+            for parts in (self.blocked, self.received, self.worked):
+                parts.append(0.0)
             self.order.append(self._next_data())
             self.handed.append(self.now)
             self.now += compute_s
@@ -74,7 +81,14 @@ class PlayedIterator(dataloader._MultiProcessingDataLoaderIter):  # type: ignore
 
     def _get_data(self) -> tuple[int, int]:
         arrival, batch = heappop(self._arrivals)
-        self.now = max(self.now, arrival) + self._p.receive_s[batch]
+        self.blocked[-1] += max(arrival - self.now, 0.0)
+        self.now = max(self.now, arrival)
+        is_busy = self._free[self.fetches[batch][0]] > self.now
+        worked = float(self._p.receive_s[batch])
+        received = worked + (self._p.handover_s if is_busy else 0.0)
+        self.worked[-1] += worked
+        self.received[-1] += received
+        self.now += received
         return batch, batch
 
     def __del__(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from trainprof.analysis.events import Events, Int64
-from trainprof.analysis.fetches import Details
+from trainprof.analysis.fetches import Details, Float64
 from trainprof.record.schema import RECEIVE_CPU_SHIFT, Kind, NextPartsFlag
 
 # A poll that finds a batch takes less; one that waits for a worker takes more.
@@ -52,12 +52,12 @@ def delivery_of(details: Details, calls: Events) -> Delivery | None:
     is_later = is_inside & (later.value[place] > 1)
     counted = details[is_later]
     blocked = counted["end"] - counted["start"]
-    receiving = receiving_ns(counted)
+    receiving, worked = receiving_ns(counted), receiving_cpu_s(counted)
     return Delivery(
         n=len(counted),
         blocked_s=float(blocked.sum() / 1e9),
         receive_s=float(receiving.sum() / 1e9),
-        receive_cpu_s=_receive_cpu_s(counted, receiving),
+        receive_cpu_s=None if worked is None else float(worked.sum()),
         ready_share=float((blocked < READY_NS).mean()) if len(counted) else None,
     )
 
@@ -72,11 +72,19 @@ def receiving_ns(details: Details) -> Int64:
     return details["value"].astype(np.int64) & below
 
 
-def _receive_cpu_s(details: Details, receiving: Int64) -> float | None:
+def receiving_cpu_s(details: Details) -> Float64 | None:
+    """Returns the CPU time that taking over each batch took of the training process.
+
+    None where that is not told of all.
+
+    Args:
+        details: NEXT_PARTS, shape (n,).
+    """
     if len(details) == 0 or not (details["flags"] & NextPartsFlag.CPU_TOLD).all():
         return None
     cpu_ns = (details["value"].astype(np.int64) >> RECEIVE_CPU_SHIFT) * 1000
-    return float(np.minimum(cpu_ns, receiving).sum() / 1e9)
+    found: Float64 = np.minimum(cpu_ns, receiving_ns(details)) / 1e9
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -186,20 +186,18 @@ def _play(
 
 
 def _parts(setting: Setting, pipelines: list[Pipeline], flows: list[Flow]) -> dict[str, float]:
-    """What a mean step consists of; on shared cores the parts are stretched like the step."""
+    """What a mean step consists of."""
     window = filled_window(setting, len(pipelines[0])) or slice(
         1 if len(pipelines[0]) > 1 else 0, None
     )
     step = mean_of([flow.step_s[window] for flow in flows])
     wait = mean_of([flow.wait_s[window] for flow in flows])
     blocked = mean_of([flow.blocked_s[window] for flow in flows])
-    receive, sampler = float(pipelines[0].receive_s.mean()), pipelines[0].sampler_s
-    taken = receive + sampler
-    share = (wait - blocked) / taken if taken > 0 else 0.0
+    receive = mean_of([flow.receive_s[window] for flow in flows])
     return {
         BLOCKED: blocked,
-        RECEIVE: receive * share,
-        SAMPLER: sampler * share,
+        RECEIVE: receive,
+        SAMPLER: max(wait - blocked - receive, 0.0),
         COMPUTE: step - wait,
     }
 

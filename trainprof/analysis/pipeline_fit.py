@@ -2,36 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from trainprof.analysis.delivery import receiving_ns
-from trainprof.analysis.events import Bool, Events, Int64
+from trainprof.analysis.events import Bool, Int64
 from trainprof.analysis.facts import MAX_BATCHES_AHEAD, Facts, integer
 from trainprof.analysis.fetch_usage import running_ns
 from trainprof.analysis.fetches import FetchTable
 from trainprof.analysis.passes import Passes
 from trainprof.analysis.pipeline_contention import with_contention
 from trainprof.analysis.pipeline_model import Float64
+from trainprof.analysis.pipeline_receiving import guessed_receiving, with_received
 from trainprof.analysis.pipeline_scenario import Interval, PipelineInputs, Setting
+from trainprof.analysis.recorded_pass import RecordedPass, recorded_passes
 from trainprof.analysis.system_processes import Tick
 from trainprof.analysis.timeline import Timeline
-from trainprof.record.schema import Kind
 
-# What a recording without workers cannot tell: as measured for HOOKS.md sections 2 and 3, where
-# batches of 256 KB to 8 MB took 0.4 to 1.4 ms to take over on a busy machine.
-_GUESSED_RECEIVE_S: Final = Interval(0.0001, 0.0005, 0.002)
-# The file descriptor of a batch's memory is sent by a thread of the worker; where Python code keeps
-# that busy, it gets the interpreter three times by waiting for the switch interval of 5 ms.
-_BUSY_INTERPRETER_S: Final = 0.015
-# A batch without tensors or arrays is all objects: to unpickle them may take so many times as long
-# as to make them.
-_OBJECTS_PER_FETCH: Final = 2.0
 _GUESSED_TURNAROUND_S: Final = 0.0001
 _GUESSED_SPAWN_S: Final = Interval(0.003, 0.01, 0.03)
 _GUESSED_BOOT_S: Final = {
@@ -41,8 +32,6 @@ _GUESSED_BOOT_S: Final = {
 }
 # A damaged log may tell any number.
 _MAX_WORKERS: Final = 4096
-# Enough for any mean; a loop that makes a new iterator for each batch has a pass per step.
-_MAX_PASSES: Final = 64
 # A batch counts as ready where it was made so much before it was asked for.
 _READY_NS: Final = 2_000_000
 _ENOUGH: Final = 5
@@ -88,7 +77,7 @@ def pipeline_inputs(
         is_in_order=told.get("in_order") is not False,
         is_persistent=told.get("persistent_workers") is True,
     )
-    passes = _recorded_passes(timeline, fetches, p, setting, told)
+    passes = recorded_passes(timeline, fetches, p, setting, told)
     if not passes:
         return None
     length = integer(told.get("length")) or 0
@@ -117,130 +106,9 @@ def pipeline_inputs(
         inputs = _with_workers(inputs, whole, p)
     else:
         inputs = _without_workers(inputs, whole, told.get("start_method"))
-    inputs = _with_received(inputs, whole, details, loader)
+    inputs = with_received(inputs, whole, details, loader)
     used = _compute_cores(inputs, timeline, ticks, pid)
     return with_contention(replace(inputs, compute_cores=used))
-
-
-@dataclass(frozen=True, slots=True)
-class _Pass:
-    """One pass as recorded; arrays of shape (n_batches,), ns.
-
-    Attributes:
-        number: In the loader's `Passes`.
-        starts, ends: Of each `next` that gave a batch.
-        compute_ns: From its end to the following call, without evaluation in between.
-        drawn_ns: Part of each spent drawing indices.
-        fetch: Rows of the fetch table, in the sampler's order.
-        fetch_starts, fetch_ends: Of these.
-    """
-
-    number: int
-    starts: Int64
-    ends: Int64
-    compute_ns: Int64
-    drawn_ns: Int64
-    fetch: Int64
-    fetch_starts: Int64
-    fetch_ends: Int64
-
-    def __len__(self) -> int:
-        return len(self.starts)
-
-
-def _recorded_passes(
-    timeline: Timeline,
-    fetches: FetchTable,
-    p: Passes,
-    setting: Setting,
-    told: Mapping[str, Any],
-) -> list[_Pass]:
-    chosen = np.flatnonzero(p.trained() if p.trained().any() else p.batches > 0)
-    events = timeline.events.where(timeline.events.site == p.loader)
-    nexts = events.where(events.is_kind(Kind.LOADER_NEXT))
-    draws = events.where(events.is_kind(Kind.SAMPLER))
-    by_workers = (fetches.worker > 0) == (setting.workers > 0)
-    own = np.flatnonzero((fetches.loader == p.loader) & by_workers)
-    own = own[np.argsort(fetches.start_ns[own], kind="stable")]
-    until = np.append(p.start[1:], np.iinfo(np.int64).max)
-    found = []
-    for number in chosen[-_MAX_PASSES:].tolist():
-        span = np.array([p.start[number], until[number]])
-        mine = nexts.where(np.arange(*np.searchsorted(nexts.start, span)))
-        rows = own[slice(*np.searchsorted(fetches.start_ns[own], span))]
-        rows = _in_sampler_order(fetches, rows, setting)
-        if told.get("is_iterable") and p.is_ended[number] and setting.workers:
-            rows = _without_the_last_of_each_worker(fetches, rows)
-        if len(mine) == 0 or len(rows) < len(mine):
-            continue
-        rows = rows[: len(mine)]
-        asked_again = int(p.end[number] - p.end_ns[number]) if p.is_ended[number] else None
-        found.append(
-            _Pass(
-                number=number,
-                starts=mine.start,
-                ends=mine.end,
-                compute_ns=_compute_ns(mine, asked_again, timeline.segments),
-                drawn_ns=_inside(draws, mine),
-                fetch=rows,
-                fetch_starts=fetches.start_ns[rows],
-                fetch_ends=fetches.start_ns[rows] + fetches.wall_ns[rows],
-            )
-        )
-    return found
-
-
-def _in_sampler_order(fetches: FetchTable, rows: Int64, setting: Setting) -> Int64:
-    """Puts a pass's fetches in the order in which the indices were sent: workers take turns.
-
-    Args:
-        fetches: Of all loaders.
-        rows: The pass's, in order of start.
-        setting: Of the loader.
-    """
-    if setting.workers == 0 or not setting.is_in_order:
-        return rows
-    worker = fetches.worker[rows]
-    turn = np.empty(len(worker), dtype=np.int64)
-    for number in np.unique(worker).tolist():
-        own = worker == number
-        turn[own] = np.arange(np.count_nonzero(own))
-    return rows[np.lexsort((worker, turn))]
-
-
-def _without_the_last_of_each_worker(fetches: FetchTable, rows: Int64) -> Int64:
-    """Leaves out the fetches in which a worker's share of an iterable dataset came to its end."""
-    pairs = {int(worker): place for place, worker in enumerate(fetches.worker[rows].tolist())}
-    return np.delete(rows, list(pairs.values()))
-
-
-def _compute_ns(nexts: Events, asked_again: int | None, segments: Int64) -> Int64:
-    """Returns the time between the calls; that after the last is the median where none followed."""
-    following = np.append(nexts.start[1:], nexts.end[-1] if asked_again is None else asked_again)
-    length = following - nexts.end
-    length -= _evaluated_until(segments, following) - _evaluated_until(segments, nexts.end)
-    if asked_again is None and len(length) > 1:
-        length[-1] = int(np.median(length[:-1]))
-    return np.maximum(length, 0)
-
-
-def _evaluated_until(segments: Int64, times: Int64) -> Int64:
-    """Returns how much of the time before each of `times` was evaluation, ns."""
-    if len(segments) == 0:
-        return np.zeros(len(times), dtype=np.int64)
-    begin, length = segments[:, 0], segments[:, 1] - segments[:, 0]
-    place = np.searchsorted(begin, times, side="right") - 1
-    before = np.concatenate([[0], np.cumsum(length)])[np.maximum(place, 0)]
-    last = np.clip(times - begin[np.maximum(place, 0)], 0, length[np.maximum(place, 0)])
-    return np.where(place >= 0, before + last, 0)
-
-
-def _inside(inner: Events, outer: Events) -> Int64:
-    """Returns what of each outer event is covered by inner ones, ns."""
-    place = np.searchsorted(outer.start, inner.start, side="right") - 1
-    is_inside = (place >= 0) & (inner.start < outer.end[np.maximum(place, 0)])
-    length = (inner.end - inner.start)[is_inside]
-    return np.bincount(place[is_inside], weights=length, minlength=len(outer)).astype(np.int64)
 
 
 def _rows(fetches: FetchTable, rows: Int64) -> FetchTable:
@@ -263,15 +131,18 @@ def _mean(values: Float64) -> float | None:
 # What workers cost besides fetching
 
 
-def _without_workers(inputs: PipelineInputs, passes: list[_Pass], method: Any) -> PipelineInputs:
+def _without_workers(
+    inputs: PipelineInputs, passes: list[RecordedPass], method: Any
+) -> PipelineInputs:
     drawn = np.concatenate([one.ends - one.starts for one in passes]) / 1e9 - inputs.fetch_s
     boot = _GUESSED_BOOT_S.get(method if isinstance(method, str) else "fork")
-    receive = _guessed_receive(inputs)
+    receive, handover = guessed_receiving(inputs)
     return replace(
         inputs,
         sampler_s=max(float(drawn.mean()), 0.0),
         receive_s=receive,
-        delivery_s=receive.high,
+        handover_s=handover,
+        delivery_s=receive.mid,
         turnaround_s=_GUESSED_TURNAROUND_S,
         spawn_s=_GUESSED_SPAWN_S,
         boot_s=boot or _GUESSED_BOOT_S["fork"],
@@ -279,19 +150,7 @@ def _without_workers(inputs: PipelineInputs, passes: list[_Pass], method: Any) -
     )
 
 
-def _guessed_receive(inputs: PipelineInputs) -> Interval:
-    """Returns what taking a batch over from a worker may cost."""
-    guess, mean = _GUESSED_RECEIVE_S, float(inputs.fetch_s.mean())
-    worst = guess.high
-    if inputs.running_s is not None:
-        busy_share = float(np.nansum(inputs.running_s) / inputs.fetch_s.sum()) if mean else 0.0
-        worst += min(busy_share, 1.0) * _BUSY_INTERPRETER_S
-        if inputs.batch_bytes is None:
-            worst = max(worst, _OBJECTS_PER_FETCH * mean)
-    return Interval(guess.low, guess.mid, worst)
-
-
-def _with_workers(inputs: PipelineInputs, passes: list[_Pass], p: Passes) -> PipelineInputs:
+def _with_workers(inputs: PipelineInputs, passes: list[RecordedPass], p: Passes) -> PipelineInputs:
     setting = inputs.setting
     numbers = np.array([one.number for one in passes])
     # Of persistent workers only the first pass starts them.
@@ -333,7 +192,7 @@ def _average(ns: Int64) -> float:
     return float(np.sort(ns)[cut : len(ns) - cut].mean()) / 1e9
 
 
-def _deliveries(passes: list[_Pass]) -> tuple[Int64, Bool]:
+def _deliveries(passes: list[RecordedPass]) -> tuple[Int64, Bool]:
     """Returns how long each batch took from being made or asked for until it was handed out.
 
     Only of batches that came in their turn: others are received while another is waited for.
@@ -341,10 +200,7 @@ def _deliveries(passes: list[_Pass]) -> tuple[Int64, Bool]:
     """
     delivered, ready = [], []
     for one in passes:
-        made = one.fetch_ends
-        earlier = np.concatenate([[0], np.maximum.accumulate(made)[:-1]])
-        later = np.append(np.minimum.accumulate(made[::-1])[::-1][1:], np.iinfo(np.int64).max)
-        in_turn = (made >= earlier) & (made <= later)
+        made, in_turn = one.fetch_ends, one.is_in_turn
         in_turn[0] = False
         taken = one.ends - np.maximum(one.starts, made) - one.drawn_ns
         is_ready = made + _READY_NS < one.starts
@@ -355,7 +211,7 @@ def _deliveries(passes: list[_Pass]) -> tuple[Int64, Bool]:
     return np.concatenate(delivered), np.concatenate(ready)
 
 
-def _turnaround_s(passes: list[_Pass], setting: Setting) -> float:
+def _turnaround_s(passes: list[RecordedPass], setting: Setting) -> float:
     """Returns the time from having an index and being free to the fetch, of a worker."""
     ahead, gaps = setting.prefetch * setting.workers, [np.empty(0, dtype=np.int64)]
     if setting.is_in_order:
@@ -366,32 +222,6 @@ def _turnaround_s(passes: list[_Pass], setting: Setting) -> float:
                 gaps.append(one.fetch_starts[ahead:] - np.maximum(before, sent))
     found = np.concatenate(gaps)
     return max(float(np.median(found)), 0.0) / 1e9 if len(found) else _GUESSED_TURNAROUND_S
-
-
-def _with_received(
-    inputs: PipelineInputs,
-    passes: list[_Pass],
-    details: npt.NDArray[np.void] | None,
-    loader: int,
-) -> PipelineInputs:
-    """Takes over what receiving was measured to take."""
-    if details is None or inputs.setting.workers == 0:
-        return inputs
-    parts = details[(details["kind"] == Kind.NEXT_PARTS) & (details["site"] == loader)]
-    inside = np.zeros(len(parts), dtype=bool)
-    for one in passes:
-        inside |= (parts["start"] >= one.starts[0]) & (parts["start"] < one.ends[-1])
-    if not inside.any():
-        return inputs
-    took_s = receiving_ns(parts[inside]) / 1e9
-    receive = float(took_s.mean())
-    return replace(
-        inputs,
-        # Least where the worker that hands over the memory has nothing else to do.
-        receive_s=Interval(min(float(np.percentile(took_s, 25)), receive), receive, receive),
-        delivery_s=max(inputs.delivery_s, receive),
-        guessed=tuple(name for name in inputs.guessed if name != "receive_s"),
-    )
 
 
 # What computing takes of the CPU

@@ -31,6 +31,8 @@ class Pipeline:
         asleep_s, running_s: Of the fetch of each batch: off a core, and then on one.
         compute_s: From being handed the k-th batch to asking for the next, with cores to spare.
         receive_s: Of each batch: taking it over in the main process (unpickling).
+        handover_s: What that takes longer where the worker is busy with another batch: a thread of
+            it sends the memory, and waits for the interpreter.
         compute_cores: Cores that the main process keeps busy while it computes.
         sampler_s: Drawing the indices of one batch.
         delivery_s: From the end of a fetch until the main process can take the batch.
@@ -48,6 +50,7 @@ class Pipeline:
     running_s: Float64
     compute_s: Float64
     receive_s: Float64
+    handover_s: float = 0.0
     compute_cores: float = 1.0
     sampler_s: float = 0.0
     delivery_s: float = 0.0
@@ -83,6 +86,7 @@ class Flow:
     Attributes:
         called_s, handed_s: Of the k-th `next`: when it began and returned, shape (n_batches,).
         blocked_s: Part of it with no batch to take, shape (n_batches,).
+        receive_s: Part of it spent taking batches over, shape (n_batches,).
         fetch_s: What the fetches took, in the sampler's order, shape (n_batches,).
         ended_s: When the loop was done with the last batch.
         used_core_s: Core-seconds used by workers and main process.
@@ -92,6 +96,7 @@ class Flow:
     called_s: Float64
     handed_s: Float64
     blocked_s: Float64
+    receive_s: Float64
     fetch_s: Float64
     ended_s: float
     used_core_s: float
@@ -132,6 +137,7 @@ def _in_the_main_process(p: Pipeline) -> Flow:
         called_s=called,
         handed_s=called + sampler_s + fetch_s,
         blocked_s=fetch_s,
+        receive_s=np.zeros(len(p)),
         fetch_s=fetch_s,
         ended_s=ended,
         used_core_s=_core_seconds(p),
@@ -182,7 +188,8 @@ def _with_cores_to_spare(p: Pipeline) -> Flow:
     dispatch = _Dispatch(p)
     arrivals: list[tuple[float, int]] = []
     kept: set[int] = set()
-    called, handed, blocked = [0.0] * count, [0.0] * count, [0.0] * count
+    called, handed = [0.0] * count, [0.0] * count
+    blocked, received = [0.0] * count, [0.0] * count
 
     def send(now: float) -> None:
         worker = dispatch.send()
@@ -205,7 +212,11 @@ def _with_cores_to_spare(p: Pipeline) -> Flow:
                 if arrival > now:
                     blocked[turn] += arrival - now
                     now = arrival
-                now += receive[batch]
+                took = receive[batch]
+                if free[dispatch.worker_of[batch]] > now:
+                    took += p.handover_s
+                received[turn] += took
+                now += took
                 if batch == turn or not in_order:
                     break
                 kept.add(batch)
@@ -219,6 +230,7 @@ def _with_cores_to_spare(p: Pipeline) -> Flow:
         called_s=np.array(called),
         handed_s=np.array(handed),
         blocked_s=np.array(blocked),
+        receive_s=np.array(received),
         fetch_s=p.asleep_s + p.running_s,
         ended_s=now,
         used_core_s=_core_seconds(p),
@@ -312,7 +324,8 @@ class _SharedPass:
         self._main = self._loop()
         count = len(p)
         self._called, self._handed = [0.0] * count, [0.0] * count
-        self._blocked, self._fetched, self._ended = [0.0] * count, [0.0] * count, 0.0
+        self._blocked, self._received = [0.0] * count, [0.0] * count
+        self._fetched, self._ended = [0.0] * count, 0.0
 
     def flow(self) -> Flow:
         p, cores = self._p, self._cores
@@ -324,6 +337,7 @@ class _SharedPass:
             called_s=np.array(self._called),
             handed_s=np.array(self._handed),
             blocked_s=np.array(self._blocked),
+            receive_s=np.array(self._received),
             fetch_s=np.array(self._fetched),
             ended_s=self._ended,
             used_core_s=cores.used_core_s,
@@ -372,7 +386,7 @@ class _SharedPass:
             self._send()
         for turn in range(count):
             self._called[turn] = cores.now
-            batch, main_runs = turn, 0.0
+            batch = turn
             if p.is_in_order and turn in kept:
                 kept.remove(turn)
             else:
@@ -381,18 +395,19 @@ class _SharedPass:
                         since, self._is_main_idle = cores.now, True
                         yield None
                         self._blocked[turn] += cores.now - since
-                    batch = self._arrived.popleft()
+                    batch, since = self._arrived.popleft(), cores.now
+                    is_busy = not self._is_idle[dispatch.worker_of[batch]]
+                    handover = p.handover_s if is_busy else 0.0
+                    if handover + receive[batch] > 0:
+                        yield handover, receive[batch], 1.0
+                    self._received[turn] += cores.now - since
                     if batch == turn or not p.is_in_order:
-                        main_runs = receive[batch]
                         break
                     kept.add(batch)
-                    yield 0.0, receive[batch], 1.0
             dispatch.handed_out(batch)
-            sends = dispatch.sent < count
-            main_runs += p.sampler_s if sends else 0.0
-            if main_runs > 0:
-                yield 0.0, main_runs, 1.0
-            if sends:
+            if dispatch.sent < count:
+                if p.sampler_s > 0:
+                    yield 0.0, p.sampler_s, 1.0
                 self._send()
             self._handed[turn] = cores.now
             yield compute[turn] * (1 - runs), compute[turn] * runs, on_cores

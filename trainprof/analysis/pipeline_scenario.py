@@ -68,6 +68,8 @@ class PipelineInputs:
         wait_s: Inside the `next` that gave the k-th batch; None where not recorded.
         compute_cores: Cores that the main process keeps busy while it computes.
         receive_s: Taking a batch over in the main process.
+        handover_s: What that takes longer where its worker is busy with another batch. Not in order
+            where the recording tells only both together: the more this is, the less `receive_s`.
         delivery_s: From the end of a fetch until a waiting main process has the batch, receiving
             included.
         sampler_s: Drawing the indices of one batch; without workers all of `next` but the fetch.
@@ -98,6 +100,7 @@ class PipelineInputs:
     wait_s: Float64 | None = None
     compute_cores: Interval = Interval(1.0, 1.0, 1.0)
     receive_s: Interval = Interval(0.0, 0.0, 0.0)
+    handover_s: Interval = Interval(0.0, 0.0, 0.0)
     delivery_s: float = 0.0
     sampler_s: float = 0.0
     turnaround_s: float = 0.0
@@ -126,7 +129,7 @@ def pipelines_of(
     """
     asleep, running = _fetch_parts(inputs, setting, scenario)
     main_slowdown = 1 + inputs.main_slowdown
-    receive = inputs.receive_s.at(scenario)
+    receive, handover = inputs.receive_s.at(scenario), inputs.handover_s.at(scenario)
     own_receive = receive / (main_slowdown if inputs.setting.workers else 1.0)
     starts = not setting.is_persistent
     computes = passes_of(inputs, inputs.compute_s)
@@ -137,9 +140,10 @@ def pipelines_of(
             running_s=running_s * slowdown,
             compute_s=compute_s * (slowdown / main_slowdown),
             receive_s=np.full(len(asleep_s), own_receive if setting.workers else 0.0),
+            handover_s=handover if setting.workers else 0.0,
             compute_cores=min(inputs.compute_cores.at(scenario), inputs.cores),
             sampler_s=inputs.sampler_s / main_slowdown,
-            delivery_s=max(inputs.delivery_s - receive, 0.0),
+            delivery_s=max(inputs.delivery_s - receive - handover, 0.0),
             turnaround_s=inputs.turnaround_s,
             workers=setting.workers,
             prefetch=setting.prefetch,

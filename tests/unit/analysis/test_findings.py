@@ -183,7 +183,8 @@ def test_a_collate_function_that_takes_most_of_a_batch() -> None:
 
 def test_a_collate_function_that_keeps_its_worker_from_handing_batches_over() -> None:
     # Each is made in time, and handed over late: its worker is at the next one.
-    handed_over = {"receive_s": Interval.exactly(0.009), "delivery_s": 0.009}
+    late = {"receive_s": Interval.exactly(0.001), "handover_s": Interval.exactly(0.008)}
+    handed_over = {**late, "delivery_s": 0.009}
     planted = Planted(
         workers=1, fetch_s=0.024, running=1.0, compute_s=0.016, collate=0.99, **handed_over
     )

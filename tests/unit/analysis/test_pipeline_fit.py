@@ -19,7 +19,7 @@ from trainprof.analysis.system_processes import ticks_of
 from trainprof.analysis.timeline import build_timeline
 from trainprof.analysis.training_process import training_processes
 from trainprof.record.names import EVENT_LOG_SUFFIX
-from trainprof.record.schema import Kind
+from trainprof.record.schema import RECEIVE_CPU_SHIFT, Kind, NextPartsFlag
 
 NS = 1_000_000_000
 END_S = 0.03
@@ -97,13 +97,20 @@ class Recorder:
             start, end = self.at(called), self.at(handed)
             run.record(Kind.LOADER_NEXT, start, end, site=loader, value=number + 1)
             if self.tells_receiving:
-                run.record(Kind.NEXT_PARTS, start, start, site=loader, value=RECEIVE_NS)
+                self.tell_receiving(truth, number)
             self.learn(end)
         run.now = self.at(truth.now)
         for worker, start, end in truth.fetches.values():
             span = (self.at(start), self.at(end))
             workers[worker].record(Kind.FETCH, *span, site=loader, value=8, flags=worker + 1)
             workers[worker].texts = run.texts
+
+    def tell_receiving(self, truth: PlayedIterator, number: int) -> None:
+        start, blocked = self.at(truth.called[number]), round(truth.blocked[number] * NS)
+        cpu_us = round(truth.worked[number] * 1e6)
+        value = round(truth.received[number] * NS) | cpu_us << RECEIVE_CPU_SHIFT
+        told = {"site": self.loader, "value": value, "flags": NextPartsFlag.CPU_TOLD}
+        self.run.record(Kind.NEXT_PARTS, start, start + blocked, **told)
 
     def without_workers(self, p: Pipeline) -> None:
         run, loader, flow = self.run, self.loader, simulate(p)
@@ -195,6 +202,23 @@ def test_another_number_of_workers_is_predicted(
     assert prediction.step_s.mid == pytest.approx(step, rel=0.02 if tells_receiving else 0.1)
     assert prediction.step_s.low < step < prediction.step_s.high
     assert prediction.epoch_s.low < truth.ended_s + END_S < prediction.epoch_s.high
+
+
+@pytest.mark.parametrize(("recorded_with", "asked_for"), [(1, 2), (1, 4), (2, 4), (2, 1), (3, 1)])
+def test_workers_that_hand_over_late_do_so_only_while_they_are_busy(
+    tmp_path, recorded_with, asked_for
+):
+    late = {"handover_s": 0.006, "receive_s": np.full(300, 0.0008)}
+    inputs = recorded(
+        tmp_path, [replace(planted(300, workers=recorded_with), **late)], tells_receiving=True
+    )
+    measured, again = measured_rates(inputs), predict(inputs)
+    prediction = predict(inputs, replace(inputs.setting, workers=asked_for))
+    truth = simulate(replace(planted(300, workers=asked_for), **late))
+    step = float(truth.step_s[2 * asked_for :].mean())
+    assert again.step_s.mid == pytest.approx(measured.step_s, rel=0.05)
+    assert prediction.step_s.mid == pytest.approx(step, rel=0.1)
+    assert prediction.step_s.low < step < prediction.step_s.high
 
 
 def test_from_a_run_without_workers_what_they_cost_is_guessed(tmp_path):
@@ -325,7 +349,8 @@ def test_a_busy_interpreter_or_a_batch_of_objects_may_be_slow_to_take_over(tmp_p
     idle = measured_in_main(tmp_path / "a", running=0, delay_us=0, batch_bytes=1000)
     busy = measured_in_main(tmp_path / "b", running=10 * MS, delay_us=0, batch_bytes=1000)
     objects = measured_in_main(tmp_path / "c", running=0, delay_us=0, batch_bytes=None)
-    assert idle.receive_s.high == pytest.approx(0.002)
-    assert busy.receive_s.high == pytest.approx(0.017)
+    assert idle.receive_s.high == busy.receive_s.high == pytest.approx(0.002)
+    assert (idle.handover_s.high, busy.handover_s.low) == (0.0, 0.0)
+    assert busy.handover_s.high == pytest.approx(0.015)
     assert objects.receive_s.high == pytest.approx(0.020)
     assert idle.receive_s.mid == busy.receive_s.mid == objects.receive_s.mid

@@ -52,6 +52,7 @@ def pipelines(draw: st.DrawFn) -> Pipeline:
         running_s=times("running") + generator.random(count) / 100,
         compute_s=times("compute"),
         receive_s=times("receive"),
+        handover_s=time("handover"),
         compute_cores=draw(st.sampled_from([0.0, 0.4, 1.0, 2.0])),
         sampler_s=time("sampler"),
         delivery_s=time("delivery"),
@@ -76,6 +77,8 @@ def test_torchs_own_iterator_hands_out_the_same_batches_at_the_same_times(p):
     assert flow.called_s == pytest.approx(truth.called)
     assert flow.handed_s == pytest.approx(truth.handed)
     assert flow.ended_s == pytest.approx(truth.now)
+    assert flow.blocked_s == pytest.approx(truth.blocked)
+    assert flow.receive_s == pytest.approx(truth.received)
 
 
 @given(pipelines())
@@ -143,7 +146,9 @@ class _BruteForce:
                 while not self.arrived:
                     self.advance()
                 batch = self.arrived.pop(0)
-                self.work(_Job(0.0, p.receive_s[batch]))
+                worker = worker_of[batch]
+                is_busy = worker in self.fetching or bool(self.queues[worker])
+                self.work(_Job(p.handover_s if is_busy else 0.0, p.receive_s[batch]))
                 if not p.is_in_order:
                     break
                 kept.add(batch)

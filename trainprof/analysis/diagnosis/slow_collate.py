@@ -52,7 +52,7 @@ def find(case: Case) -> Finding | None:
     if fed is None or fed.inputs is None or fed.measured is None or fed.loader.fetch is None:
         return None
     part = collate_share(fed.loader.fetch)
-    gain = of_inputs(case, fed, without_collate(fed.loader, fed.inputs, part))
+    gain = of_inputs(case, fed, without_collate(fed.inputs, part))
     made = fed.loader.fetch.wall_s
     if gain is None or made is None:
         return None

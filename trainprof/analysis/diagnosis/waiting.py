@@ -235,27 +235,20 @@ def like_the_usual(inputs: PipelineInputs) -> PipelineInputs:
     return _shortened(inputs, np.where(is_slow, usual_s / np.maximum(inputs.fetch_s, 1e-12), 1.0))
 
 
-def without_collate(loader: Loader, inputs: PipelineInputs, share: float) -> PipelineInputs:
+def without_collate(inputs: PipelineInputs, share: float) -> PipelineInputs:
     """Returns the inputs of a loader whose collate function takes no time.
 
     A worker that computes hands its batches over late: by as much sooner as it has less to do.
 
     Args:
-        loader: As the summary has it.
         inputs: What its recording tells.
         share: Of the making of batches that is the collate function's.
     """
     kept = 1 - share
     changed = _shortened(inputs, np.full_like(inputs.fetch_s, kept))
-    took_s, worked_s = loader.receive_s, loader.receive_cpu_s
-    if not took_s or worked_s is None or not _waits_for_busy_worker(loader):
-        return changed
-    of_receiving = worked_s / took_s + (1 - worked_s / took_s) * kept
-    receive = inputs.receive_s
+    late = inputs.handover_s
     return replace(
-        changed,
-        receive_s=Interval(*(x * of_receiving for x in (receive.low, receive.mid, receive.high))),
-        delivery_s=inputs.delivery_s * of_receiving,
+        changed, handover_s=Interval(*(s * kept for s in (late.low, late.mid, late.high)))
     )
 
 
@@ -278,8 +271,8 @@ def _shortened(inputs: PipelineInputs, kept: Float64) -> PipelineInputs:
 def received_at_once(inputs: PipelineInputs) -> PipelineInputs:
     """Returns the inputs of a loader whose batches cost nothing to take over."""
     nothing = Interval.exactly(0.0)
-    delivery_s = max(inputs.delivery_s - inputs.receive_s.mid, 0.0)
-    return replace(inputs, receive_s=nothing, delivery_s=delivery_s)
+    delivery_s = max(inputs.delivery_s - inputs.receive_s.mid - inputs.handover_s.mid, 0.0)
+    return replace(inputs, receive_s=nothing, handover_s=nothing, delivery_s=delivery_s)
 
 
 def drawn_at_once(inputs: PipelineInputs) -> PipelineInputs:

@@ -1,0 +1,155 @@
+"""The passes over a loader as they were recorded: each batch with the fetch that made it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from trainprof.analysis.events import Bool, Events, Int64
+from trainprof.analysis.fetches import FetchTable
+from trainprof.analysis.passes import Passes
+from trainprof.analysis.pipeline_scenario import Setting
+from trainprof.analysis.timeline import Timeline
+from trainprof.record.schema import Kind
+
+# Enough for any mean; a loop that makes a new iterator for each batch has a pass per step.
+_MAX_PASSES: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedPass:
+    """One pass as recorded; arrays of shape (n_batches,), ns.
+
+    Attributes:
+        number: In the loader's `Passes`.
+        starts, ends: Of each `next` that gave a batch.
+        compute_ns: From its end to the following call, without evaluation in between.
+        drawn_ns: Part of each spent drawing indices.
+        fetch: Rows of the fetch table, in the sampler's order.
+        worker: That made each batch, from 1; 0 the main process.
+        fetch_starts, fetch_ends: Of these.
+    """
+
+    number: int
+    starts: Int64
+    ends: Int64
+    compute_ns: Int64
+    drawn_ns: Int64
+    fetch: Int64
+    worker: Int64
+    fetch_starts: Int64
+    fetch_ends: Int64
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @property
+    def is_in_turn(self) -> Bool:
+        """Of each batch, whether its `next` took it over and no other, shape (n_batches,).
+
+        Else it had come while another was waited for, or others came while it was.
+        """
+        made = self.fetch_ends
+        earlier = np.concatenate([[0], np.maximum.accumulate(made)[:-1]])
+        later = np.append(np.minimum.accumulate(made[::-1])[::-1][1:], np.iinfo(np.int64).max)
+        found: Bool = (made >= earlier) & (made <= later)
+        return found
+
+
+def recorded_passes(
+    timeline: Timeline,
+    fetches: FetchTable,
+    p: Passes,
+    setting: Setting,
+    told: Mapping[str, Any],
+) -> list[RecordedPass]:
+    chosen = np.flatnonzero(p.trained() if p.trained().any() else p.batches > 0)
+    events = timeline.events.where(timeline.events.site == p.loader)
+    nexts = events.where(events.is_kind(Kind.LOADER_NEXT))
+    draws = events.where(events.is_kind(Kind.SAMPLER))
+    by_workers = (fetches.worker > 0) == (setting.workers > 0)
+    own = np.flatnonzero((fetches.loader == p.loader) & by_workers)
+    own = own[np.argsort(fetches.start_ns[own], kind="stable")]
+    until = np.append(p.start[1:], np.iinfo(np.int64).max)
+    found = []
+    for number in chosen[-_MAX_PASSES:].tolist():
+        span = np.array([p.start[number], until[number]])
+        mine = nexts.where(np.arange(*np.searchsorted(nexts.start, span)))
+        rows = own[slice(*np.searchsorted(fetches.start_ns[own], span))]
+        rows = _in_sampler_order(fetches, rows, setting)
+        if told.get("is_iterable") and p.is_ended[number] and setting.workers:
+            rows = _without_the_last_of_each_worker(fetches, rows)
+        if len(mine) == 0 or len(rows) < len(mine):
+            continue
+        rows = rows[: len(mine)]
+        asked_again = int(p.end[number] - p.end_ns[number]) if p.is_ended[number] else None
+        found.append(
+            RecordedPass(
+                number=number,
+                starts=mine.start,
+                ends=mine.end,
+                compute_ns=_compute_ns(mine, asked_again, timeline.segments),
+                drawn_ns=_inside(draws, mine),
+                fetch=rows,
+                worker=fetches.worker[rows].astype(np.int64),
+                fetch_starts=fetches.start_ns[rows],
+                fetch_ends=fetches.start_ns[rows] + fetches.wall_ns[rows],
+            )
+        )
+    return found
+
+
+def _in_sampler_order(fetches: FetchTable, rows: Int64, setting: Setting) -> Int64:
+    """Puts a pass's fetches in the order in which the indices were sent: workers take turns.
+
+    Args:
+        fetches: Of all loaders.
+        rows: The pass's, in order of start.
+        setting: Of the loader.
+    """
+    if setting.workers == 0 or not setting.is_in_order:
+        return rows
+    worker = fetches.worker[rows]
+    turn = np.empty(len(worker), dtype=np.int64)
+    for number in np.unique(worker).tolist():
+        own = worker == number
+        turn[own] = np.arange(np.count_nonzero(own))
+    return rows[np.lexsort((worker, turn))]
+
+
+def _without_the_last_of_each_worker(fetches: FetchTable, rows: Int64) -> Int64:
+    """Leaves out the fetches in which a worker's share of an iterable dataset came to its end."""
+    pairs = {int(worker): place for place, worker in enumerate(fetches.worker[rows].tolist())}
+    return np.delete(rows, list(pairs.values()))
+
+
+def _compute_ns(nexts: Events, asked_again: int | None, segments: Int64) -> Int64:
+    """Returns the time between the calls; that after the last is the median where none followed."""
+    following = np.append(nexts.start[1:], nexts.end[-1] if asked_again is None else asked_again)
+    length = following - nexts.end
+    length -= _evaluated_until(segments, following) - _evaluated_until(segments, nexts.end)
+    if asked_again is None and len(length) > 1:
+        length[-1] = int(np.median(length[:-1]))
+    return np.maximum(length, 0)
+
+
+def _evaluated_until(segments: Int64, times: Int64) -> Int64:
+    """Returns how much of the time before each of `times` was evaluation, ns."""
+    if len(segments) == 0:
+        return np.zeros(len(times), dtype=np.int64)
+    begin, length = segments[:, 0], segments[:, 1] - segments[:, 0]
+    place = np.searchsorted(begin, times, side="right") - 1
+    before = np.concatenate([[0], np.cumsum(length)])[np.maximum(place, 0)]
+    last = np.clip(times - begin[np.maximum(place, 0)], 0, length[np.maximum(place, 0)])
+    return np.where(place >= 0, before + last, 0)
+
+
+def _inside(inner: Events, outer: Events) -> Int64:
+    """Returns what of each outer event is covered by inner ones, ns."""
+    place = np.searchsorted(outer.start, inner.start, side="right") - 1
+    is_inside = (place >= 0) & (inner.start < outer.end[np.maximum(place, 0)])
+    length = (inner.end - inner.start)[is_inside]
+    return np.bincount(place[is_inside], weights=length, minlength=len(outer)).astype(np.int64)
