@@ -38,6 +38,9 @@ _MAX_LAG_NS: Final = 1_000_000_000
 _READ_BLOCK_BYTES: Final = 512  # of ru_inblock
 _MAX_READ: Final = (1 << FAULTS_SHIFT) - 1
 _MAX_FAULTS: Final = (1 << (63 - FAULTS_SHIFT)) - 1
+# How large batches are, they tell each by each at first, and then one of so many.
+FIRST_LOOKED_AT: Final = 16
+ONE_OF_BATCHES: Final = 4
 # Looking at a tensor takes 0.2 us: at so many a batch on average, and at no more than these.
 _PARTS_A_BATCH: Final = 4
 _MAX_PARTS: Final = 4096
@@ -261,13 +264,20 @@ class BatchScale:
         self._plain = {getattr(torch, "Tensor", None)}
         self._mode_depth = getattr(torch._C, "_len_torch_function_stack", lambda: 0)
         self._parts_left = _PARTS_A_BATCH
+        self._place, self._first_left = 0, FIRST_LOOKED_AT
 
     def of(self, batch: Any) -> tuple[int, int] | None:
         """Returns bytes and number of the tensors and arrays in plain containers.
 
         None where none is found, where a mode of the script's would see us ask, for a batch of too
-        many parts, and for some that follow one of many.
+        many parts, for some that follow one of many, and for most that follow the first ones.
         """
+        if self._first_left:
+            self._first_left -= 1
+        else:
+            self._place = place = (self._place + _GOLDEN_STEP) % _TURN
+            if place * ONE_OF_BATCHES >= _TURN:
+                return None
         self._parts_left = min(self._parts_left + _PARTS_A_BATCH, _PARTS_A_BATCH)
         if self._parts_left < _PARTS_A_BATCH or self._mode_depth():
             return None

@@ -17,7 +17,9 @@ from torch.overrides import TorchFunctionMode
 
 from trainprof.probes import usage
 from trainprof.probes.usage import (
+    FIRST_LOOKED_AT,
     LONG_NS,
+    ONE_OF_BATCHES,
     ONE_OF_SHORT,
     SHORT_NS,
     BatchScale,
@@ -294,7 +296,16 @@ def test_a_mode_of_the_scripts_does_not_see_us_ask(scale: BatchScale) -> None:
 
 
 def test_after_a_batch_of_many_parts_some_are_passed_over(scale: BatchScale) -> None:
-    many = [torch.zeros(1) for _ in range(160)]
-    looked = [scale.of(many) is not None for _ in range(100)]
+    many = [torch.zeros(1) for _ in range(56)]
+    looked = [scale.of(many) is not None for _ in range(FIRST_LOOKED_AT)]
     assert looked[0]
-    assert sum(looked) == 3
+    assert sum(looked) == 2
+
+
+def test_after_the_first_batches_one_of_some_is_looked_at(scale: BatchScale) -> None:
+    told = [scale.of(torch.zeros(1 + number % 2)) for number in range(FIRST_LOOKED_AT + 400)]
+    first, later = told[:FIRST_LOOKED_AT], [one for one in told[FIRST_LOOKED_AT:] if one]
+    assert first == [(4, 1), (8, 1)] * (FIRST_LOOKED_AT // 2)
+    assert len(later) == pytest.approx(400 / ONE_OF_BATCHES, abs=3)
+    # However sizes alternate, both are seen as often.
+    assert later.count((4, 1)) == pytest.approx(len(later) / 2, abs=3)
