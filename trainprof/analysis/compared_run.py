@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from trainprof.analysis.facts import integer, number_at
+from trainprof.analysis.facts import integer
 from trainprof.analysis.passes import EVALUATION, TRAINING
 from trainprof.analysis.recording import manifest_of
+from trainprof.analysis.shared_cpu import shared_cpu
 from trainprof.analysis.speedup import Pace
 from trainprof.analysis.steady import MIN_STEADY_STEPS
 from trainprof.analysis.step_noise import Floats
@@ -28,7 +29,6 @@ _SHARED_COST: Final = 0.2
 # mean step became four times as long.
 _STALL_POWER: Final = 3
 _MOST_TAKEN: Final = 0.9
-_FULL_PERCENT: Final = 90.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,17 +132,11 @@ class ComparedRun:
         system = self.summary.system
         if system is None:
             return 0.0
-        cores = system.cpu.get("per_core_percent")
-        whole = number_at(system.cpu, "host_percent", "mean")
-        own = number_at(system.cpu, "tree_percent", "mean")
-        waited = number_at(system.cpu, "pressure_some_share")
-        if whole is None or own is None or not isinstance(cores, list) or not cores:
+        cpu = shared_cpu(system.cpu)
+        if cpu is None:
             return 0.0
-        others = min(max((whole - own / len(cores)) / 100, 0.0), 1.0)
-        if waited is None:
-            waited = 1.0 if whole >= _FULL_PERCENT else 0.0
-        taken = min(others, waited, _MOST_TAKEN)
-        return max((1 - taken) ** -_STALL_POWER - 1, _SHARED_COST * others)
+        taken = min(cpu.others_share, cpu.waited_share, _MOST_TAKEN)
+        return max((1 - taken) ** -_STALL_POWER - 1, _SHARED_COST * cpu.others_share)
 
 
 def read_compared_run(directory: RunDirectory, summary: RunSummary) -> ComparedRun:

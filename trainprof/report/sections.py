@@ -12,6 +12,7 @@ from rich.text import Text
 
 from trainprof.analysis.facts import number_at
 from trainprof.analysis.outliers import MIN_EXCESS_NS, MIN_RATIO
+from trainprof.analysis.shared_cpu import shared_cpu
 from trainprof.analysis.summary import (
     Epoch,
     Loader,
@@ -119,6 +120,15 @@ def system_section(summary: RunSummary, page: Page) -> list[Text]:
         f"peak memory {byte_count(number_at(system.memory, 'tree_rss_bytes', 'max'))}",
     ]
     return page.labelled("System", told)
+
+
+def shared_section(summary: RunSummary, page: Page) -> list[Text]:
+    """That other programs took much of the CPU: nothing on the page is what it would be alone."""
+    cpu = None if summary.system is None else shared_cpu(summary.system.cpu)
+    if cpu is None or not cpu.is_disturbed:
+        return []
+    taken = f"other programs kept {cpu.others_share * cpu.cores:.1f} of {cpu.cores} cores busy"
+    return page.labelled("Shared", [f"{taken}: alone, steps would be shorter and more even"])
 
 
 def closing_section(summary: RunSummary, page: Page, *, with_cost: bool = True) -> list[Text]:

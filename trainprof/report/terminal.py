@@ -126,6 +126,7 @@ def _short_sections(summary: RunSummary, page: Page, room: int) -> list[Text]:
             devices_section,
             device_memory_section,
             sections.system_section,
+            sections.shared_section,
             gpus_section,
             sections.closing_section,
             _saved,
@@ -165,7 +166,10 @@ def _verbose_sections(summary: RunSummary, page: Page) -> list[Text]:
             *(transfers_section, sections.syncs_section, found_syncs_section),
             *(devices_section, device_memory_details),
         ),
-        (sections.system_section, details.system_details, gpu_details, details.rank_details),
+        (
+            *(sections.system_section, sections.shared_section),
+            *(details.system_details, gpu_details, details.rank_details),
+        ),
         (details.command_details, sections.closing_section, _saved, lines_section),
     )
     lines: list[Text] = []

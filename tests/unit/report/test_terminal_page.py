@@ -393,3 +393,19 @@ def test_faults_and_gaps_are_told_short_or_in_full() -> None:
     whole = page(summary, verbose=True)
     assert "system.gpus: no driver" in whole
     assert "devices: no GPU was used" in whole
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_that_other_programs_took_the_cpu_is_said(verbose: bool) -> None:
+    disturbed = {
+        "host_percent": {"mean": 90.0},
+        "tree_percent": {"mean": 120.0},
+        "per_core_percent": [90.0] * 4,
+        "cores_usable": 4,
+        "pressure_some_share": 0.4,
+    }
+    alone = disturbed | {"host_percent": {"mean": 31.0}}
+    for cpu, is_said in ((disturbed, True), (alone, False)):
+        run = replace(summaries.slow_loader(), system=summaries.system(cpu=cpu))
+        said = "other programs kept 2.4 of 4 cores busy" in page(run, verbose=verbose)
+        assert said is is_said
