@@ -124,6 +124,7 @@ def case_of(
     parts: dict[str, float] | None = None,
     steady_steps: int = STEPS,
     drift: float = 0.0,
+    halves: dict[str, tuple[float, float]] | None = None,
     settings: dict[str, float] | None = None,
     torch: TorchSettings | None = None,
     **changes: Any,
@@ -135,6 +136,7 @@ def case_of(
         parts: Seconds of training by ledger key, beside the loaders and computing.
         steady_steps: How many.
         drift: By how much the second half's steps are slower.
+        halves: Shares of the steps of either half by ledger key, where a test asks for them.
         settings: Thresholds that the user has set.
         torch: How it was set.
         changes: Of the summary.
@@ -155,7 +157,7 @@ def case_of(
         training_s=training_s,
         training=training,
         known_of=lambda number: model_of(inputs.get(number)),
-        steps=_steps(training_s / STEPS, drift),
+        steps=_steps(training_s / STEPS, drift, halves or {}),
         checkpoint_site="train.py:70",
         settings=settings or {},
         torch=torch,
@@ -183,14 +185,19 @@ def _summary(
     )
 
 
-def _steps(step_s: float, drift: float) -> StepTable:
+def _steps(step_s: float, drift: float, halves: dict[str, tuple[float, float]]) -> StepTable:
     wall = np.full(STEPS, round(step_s * 1e9), dtype=np.int64)
     wall[STEPS // 2 :] += round(step_s * drift * 1e9)
+    spent = {
+        key: (wall * np.repeat(shares, [STEPS // 2, STEPS - STEPS // 2])).astype(np.int64)
+        for key, shares in halves.items()
+    }
     everything = np.ones(STEPS, dtype=bool)
     nothing = np.zeros(STEPS, dtype=np.int64)
     return StepTable(
         wall_ns=wall,
-        per_step=dict.fromkeys(("data_wait", "first_batch", "other"), nothing) | {"forward": wall},
+        per_step=dict.fromkeys(("data_wait", "first_batch", "other"), nothing)
+        | {"forward": wall, **spent},
         steady=Steady(everything, 0),
         candidates=everything,
         epoch_of=nothing,

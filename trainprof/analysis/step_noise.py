@@ -34,6 +34,8 @@ _SEED: Final = 20_261_121  # the same runs give the same interval
 _NORMAL: Final = 1.959964
 # Of a half's steps: so many may have met something that others did not.
 _SLOWEST_SHARE: Final = 0.1
+# Of a step that would remain without its largest part.
+_LEAST_REST: Final = 0.01
 
 
 def block_length(steps: Floats, *, cycle: int = 1) -> int:
@@ -133,9 +135,36 @@ def half_split_noise(steps: Floats) -> float:
     return abs(first - second) / middle if middle > 0 else 0.0
 
 
+def half_split_noise_without(steps: Floats, part: Floats) -> float:
+    """Returns by how much the halves differ in what steps would gain without a part of them.
+
+    A machine that gets slower in the midst of a run slows the part and the rest alike: that says
+    nothing against the part.
+
+    Args:
+        steps: Durations in order of time, shape (n,).
+        part: Of each, what it is about, shape (n,).
+    """
+    if len(steps) < 2:
+        return 0.0
+    halves = zip(np.array_split(steps, 2), np.array_split(part, 2), strict=True)
+    first, second = (_factor_without(*half) for half in halves)
+    return abs(first - second) / ((first + second) / 2)
+
+
+def _factor_without(steps: Floats, part: Floats) -> float:
+    most = np.argsort(steps, kind="stable")[: _count_of_most(steps)]
+    whole = float(steps[most].sum())
+    rest = max(whole - float(part[most].sum()), whole * _LEAST_REST)
+    return whole / rest if rest > 0 else 1.0
+
+
 def _mean_of_most(steps: Floats) -> float:
-    kept = max(int(len(steps) * (1 - _SLOWEST_SHARE)), 1)
-    return float(np.sort(steps)[:kept].mean())
+    return float(np.sort(steps)[: _count_of_most(steps)].mean())
+
+
+def _count_of_most(steps: Floats) -> int:
+    return max(int(len(steps) * (1 - _SLOWEST_SHARE)), 1)
 
 
 def half_split_drift(steps: Floats, *, cycle: int = 1) -> float:

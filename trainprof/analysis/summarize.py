@@ -317,7 +317,7 @@ def _with_findings(summary: RunSummary, case: Case) -> RunSummary:
         summary,
         findings=findings,
         together=together(case, findings),
-        findings_from=least_gain(case),
+        findings_from=least_gain(case.noise),
     )
 
 

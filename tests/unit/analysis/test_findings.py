@@ -407,8 +407,21 @@ def test_a_gain_below_the_runs_own_noise_is_not_told() -> None:
     parts = {"gc": 0.1}  # a twentieth
     assert found(case_of(healthy, parts=parts)) == ["gc_pauses"]
     uneven = case_of(healthy, parts=parts, drift=0.05)
-    assert least_gain(uneven) > 0.05
+    assert least_gain(uneven.noise) > 0.05
     assert found(uneven) == []
+
+
+def test_a_machine_that_gets_slower_hides_nothing_that_slows_with_it() -> None:
+    healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
+    parts = {"gc": 0.1}  # a twentieth
+    alike = case_of(healthy, parts=parts, drift=0.2, halves={"gc": (0.05, 0.05)})
+    assert alike.noise > 0.1
+    assert found(alike) == ["gc_pauses"]
+    now_and_then = case_of(healthy, parts=parts, drift=0.2, halves={"gc": (0.02, 0.08)})
+    assert found(now_and_then) == []
+    # Halves of the same length may differ in what they consist of: that alone hides nothing.
+    even = case_of(healthy, parts=parts, halves={"gc": (0.02, 0.08)})
+    assert found(even) == ["gc_pauses"]
 
 
 def test_the_noise_of_steps_hides_nothing_that_lies_outside_of_them() -> None:

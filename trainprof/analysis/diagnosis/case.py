@@ -9,9 +9,11 @@ from typing import Final
 import numpy as np
 
 from trainprof.analysis.diagnosis.waiting import Cause
+from trainprof.analysis.events import Int64
 from trainprof.analysis.loader_cost import cost_s, starts_s
 from trainprof.analysis.looks import MAKING, hottest
 from trainprof.analysis.pipeline import PipelineInputs, Prediction, Rates
+from trainprof.analysis.step_noise import half_split_noise_without
 from trainprof.analysis.step_table import StepTable
 from trainprof.analysis.summary import HotLine, Loader, RunSummary
 from trainprof.analysis.torch_settings import TorchSettings
@@ -107,12 +109,28 @@ class Case:
         spent_s = sum(self.training.get(key, 0.0) for key in keys)
         return spent_s / self.training_s if self.training_s > 0 else 0.0
 
+    def noise_of(self, keys: Sequence[str]) -> float:
+        """Returns by how much the halves of the run differ in what some ledger keys cost a step.
+
+        As a share of the pace. On a device, and of what does not lie in steps, it is the noise of
+        whole steps: the host's own times say little there.
+        """
+        spent, steady = self._spent(keys), self.steps.steady.mask
+        if self.is_on_device or spent is None or not spent[steady].any():
+            return self.noise
+        wall = self.steps.wall_ns[steady].astype(np.float64)
+        return min(self.noise, half_split_noise_without(wall, spent[steady].astype(np.float64)))
+
+    def _spent(self, keys: Sequence[str]) -> Int64 | None:
+        """Returns what some ledger keys took of each step, ns; None where no step has them."""
+        per_step = [self.steps.per_step[key] for key in keys if key in self.steps.per_step]
+        return np.sum(per_step, axis=0) if per_step and len(self.steps) else None
+
     def steps_with_most(self, keys: Sequence[str], at_most: int = 5) -> list[dict[str, float]]:
         """Returns the steps in which some ledger keys took most: index, seconds, of these keys."""
-        per_step = [self.steps.per_step[key] for key in keys if key in self.steps.per_step]
-        if not per_step or len(self.steps) == 0:
+        spent = self._spent(keys)
+        if spent is None:
             return []
-        spent = np.sum(per_step, axis=0)
         most = np.argsort(-spent, kind="stable")[:at_most]
         return [
             {

@@ -41,21 +41,18 @@ def diagnose(case: Case, rules: Iterable[Rule] = RULES) -> list[Finding]:
     worthwhile = [
         _completed(finding, rule, case)
         for rule, finding in found
-        if finding is not None and _is_worthwhile(finding, case)
+        if finding is not None and _is_worthwhile(finding, rule, case)
     ]
     return sorted(_without_symptoms(worthwhile), key=_rank)
 
 
-def least_gain(case: Case, *, in_steps: bool = True) -> float:
-    """Returns from which gain of training on a finding is reported.
+def least_gain(noise: float) -> float:
+    """Returns from which gain of training on a finding in steady steps is reported.
 
     Args:
-        case: The run.
-        in_steps: It lies in steady steps, whose noise then hides less.
+        noise: By how much the halves of the run differ, as a share of the pace.
     """
-    if not in_steps:
-        return LEAST_GAIN
-    return max(LEAST_GAIN, NOISE_TIMES * min(case.noise, _MOST_NOISE))
+    return max(LEAST_GAIN, NOISE_TIMES * min(noise, _MOST_NOISE))
 
 
 def _without_symptoms(findings: list[Finding]) -> list[Finding]:
@@ -75,7 +72,7 @@ def _rank(finding: Finding) -> tuple[bool, float]:
     return finding.id not in SLOWS_EVERYTHING, -(finding.recoverable_s or 0.0)
 
 
-def _is_worthwhile(finding: Finding, case: Case) -> bool:
+def _is_worthwhile(finding: Finding, rule: Rule, case: Case) -> bool:
     """Whether it would gain enough; what nobody can know is left to the rule itself."""
     if finding.recoverable_s is None:
         return True
@@ -83,7 +80,8 @@ def _is_worthwhile(finding: Finding, case: Case) -> bool:
     if may_lose(finding):
         return False
     of_run = (finding.recoverable_s or 0.0) / max(case.wall_s, 1e-9)
-    bar = least_gain(case, in_steps=finding.id not in OUTSIDE_STEPS)
+    is_in_steps = finding.id not in OUTSIDE_STEPS
+    bar = least_gain(case.noise_of(rule.keys)) if is_in_steps else LEAST_GAIN
     return likely - 1 >= bar and of_run >= LEAST_GAIN / 2
 
 
