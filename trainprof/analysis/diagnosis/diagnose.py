@@ -80,8 +80,11 @@ def _is_worthwhile(finding: Finding, rule: Rule, case: Case) -> bool:
     if may_lose(finding):
         return False
     of_run = (finding.recoverable_s or 0.0) / max(case.wall_s, 1e-9)
-    is_in_steps = finding.id not in OUTSIDE_STEPS
-    bar = least_gain(case.noise_of(rule.keys)) if is_in_steps else LEAST_GAIN
+    bar = LEAST_GAIN
+    if finding.id not in OUTSIDE_STEPS:
+        # What may lose has to stand out from all that makes steps differ.
+        is_unsure = finding.predicted_speedup is not None and finding.predicted_speedup[0] < 1
+        bar = least_gain(case.noise if is_unsure else case.noise_of(rule.keys))
     return likely - 1 >= bar and of_run >= LEAST_GAIN / 2
 
 
