@@ -33,7 +33,12 @@ from trainprof.report.loader_tables import (
 from trainprof.report.loader_warnings import deaths, warnings
 from trainprof.report.loader_words import makers, needs_words
 from trainprof.report.safe_text import one_line, with_safe_text
-from trainprof.report.sections import outlier_sentence, price_of_synchronizing, why_not_measured
+from trainprof.report.sections import (
+    outlier_sentence,
+    price_of_synchronizing,
+    taken_by_others,
+    why_not_measured,
+)
 from trainprof.report.units import NOT_MEASURED, count, counted, percent, seconds, share_of
 
 LOADERS_SHOWN: Final = 5
@@ -66,10 +71,16 @@ def render(summary: RunSummary) -> str:
         _ledger(summary),
         _steps(summary),
         _loaders(summary),
+        _shared(summary),
         _gpus(summary),
         *(_loading(loader, summary) for loader in summary.loaders if needs_words(loader, summary)),
     ]
     return _joined(blocks)
+
+
+def _shared(summary: RunSummary) -> str:
+    told = taken_by_others(summary)
+    return "" if told is None else f"{told[0].upper()}{told[1:]}."
 
 
 def _findings(summary: RunSummary) -> str:

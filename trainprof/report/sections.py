@@ -123,12 +123,18 @@ def system_section(summary: RunSummary, page: Page) -> list[Text]:
 
 
 def shared_section(summary: RunSummary, page: Page) -> list[Text]:
-    """That other programs took much of the CPU: nothing on the page is what it would be alone."""
+    """That other programs took much of the CPU."""
+    told = taken_by_others(summary)
+    return [] if told is None else page.labelled("Shared", [told])
+
+
+def taken_by_others(summary: RunSummary) -> str | None:
+    """Says that nothing told is what it would be on a machine of one's own; None where it is."""
     cpu = None if summary.system is None else shared_cpu(summary.system.cpu)
     if cpu is None or not cpu.is_disturbed:
-        return []
+        return None
     taken = f"other programs kept {cpu.others_share * cpu.cores:.1f} of {cpu.cores} cores busy"
-    return page.labelled("Shared", [f"{taken}: alone, steps would be shorter and more even"])
+    return f"{taken}: alone, steps would be shorter and more even"
 
 
 def closing_section(summary: RunSummary, page: Page, *, with_cost: bool = True) -> list[Text]:

@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from support import summaries
 
 from trainprof.analysis.summary import Exit, Ledger, Outlier, RunSummary, SyncPoint, Verdict
-from trainprof.report import terminal
+from trainprof.report import markdown, terminal
 
 SCREENS = {
     "slow_loader": summaries.slow_loader,
@@ -409,3 +409,5 @@ def test_that_other_programs_took_the_cpu_is_said(verbose: bool) -> None:
         run = replace(summaries.slow_loader(), system=summaries.system(cpu=cpu))
         said = "other programs kept 2.4 of 4 cores busy" in page(run, verbose=verbose)
         assert said is is_said
+        written = "Other programs kept 2.4 of 4 cores busy" in markdown.render(run)
+        assert written is is_said
