@@ -422,7 +422,7 @@ def learn(x, y):
         p = model(x)
     loss = mse(p, y)
     optimizer.zero_grad(); loss.backward(); optimizer.step()
-    print(loss.item().hex(), sorted(loader.state_dict()))
+    print(loss.item().hex(), sorted(loader.state_dict().items()))
 
 model = make_model()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
