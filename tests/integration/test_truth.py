@@ -89,8 +89,8 @@ def same(*names: str) -> dict[str, tuple[str, ...]]:
     return {name: (name,) for name in names}
 
 
-# Each has over twice as many steps as a verdict needs: where other programs begin or end in the
-# midst of a run, half of its steps are another pace's.
+# Those with findings have over twice as many steps as a verdict needs: where other programs begin
+# or end in the midst of a run, up to half of its steps count as warm-up.
 CASES = {
     "train.py": Case(
         (CONFIG, "pictures=96", "batch_size=4", "width=32"),
@@ -148,16 +148,16 @@ CASES = {
         finding=("slow_checkpoints", "torch.save(state, file)"),
     ),
     "python_heavy.py": Case(
-        ("epochs=2",),
+        ("epochs=3",),
         "host",
         None,
         same(*LOADER),
-        {"steps": 56, "iterations": 56, "epochs": 2, "samples": 3584, "evaluated": 0},
+        {"steps": 84, "iterations": 84, "epochs": 3, "samples": 5376, "evaluated": 0},
         Claim(
             ("metrics",),
             ("training",),
             0.4,
-            {"epochs": 2, "iterations": 56, "steps": 56, "metrics": 56},
+            {"epochs": 3, "iterations": 84, "steps": 84, "metrics": 84},
         ),
         other=("metrics",),
         finding=("python_in_loop", "ranking_quality"),
@@ -173,16 +173,16 @@ CASES = {
         finding=("python_in_loop", "get_batch"),
     ),
     "gan.py": Case(
-        ("epochs=3", "width=48"),
+        ("epochs=4", "samples=1024"),
         "compute",
         None,
         same(*LOADER, "forward", "backward", "optimizer"),
-        {"steps": 42, "iterations": 84, "epochs": 3, "samples": 5376, "evaluated": 0},
+        {"steps": 32, "iterations": 64, "epochs": 4, "samples": 4096, "evaluated": 0},
         Claim(
             ("forward", "backward"),
             ("training",),
             0.8,
-            {"epochs": 3, "iterations": 84, "steps": 42, "optimizer": 42, "forward": 168},
+            {"epochs": 4, "iterations": 64, "steps": 32, "optimizer": 32, "forward": 128},
         ),
     ),
 }
