@@ -9,17 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from support.session import run_under
+from support.styles import without_compiler
 
 # A step sleeps so many ms: on a busy machine longer, but by 20 ms more in OTHER than in BASE.
-SCRIPT = """
-import sys, time, torch
+SCRIPT = without_compiler("""
+import sys, time
+import torch
 model = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 for step in range(40):
     time.sleep(float(sys.argv[1]) / 1e3)
     loss = model(torch.randn(8, 4)).sum()
     optimizer.zero_grad(); loss.backward(); optimizer.step()
-"""
+""")
 
 
 def compared(directory: Path, *words: str) -> tuple[dict[str, Any], int]:

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 from support.contained import escaped, faults, run_contained, snapshot
 from support.session import run_plain
+from support.styles import without_compiler
 
-TRAINS = """
+TRAINS = without_compiler("""
 import csv, glob, logging, os, shutil, sqlite3, sys
-import numpy as np, torch
+import numpy as np
+import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
@@ -41,8 +43,11 @@ def main():
     if os.path.exists("last.pt"):
         model.load_state_dict(torch.load("last.pt"))
         print("resumed")
-    for context in (None, "spawn"):
-        for x in DataLoader(Data(), batch_size=4, num_workers=2, multiprocessing_context=context):
+    for context, workers in ((None, 2), ("spawn", 1)):
+        loader = DataLoader(
+            Data(), batch_size=4, num_workers=workers, multiprocessing_context=context
+        )
+        for x in loader:
             loss = model(x).sum()
             optimizer.zero_grad()
             loss.backward()
@@ -84,7 +89,7 @@ def main():
 
 if __name__ == "__main__":
     main()
-"""
+""")
 
 FRAMEWORKS = """
 import logging, os, sys, warnings

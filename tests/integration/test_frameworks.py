@@ -11,7 +11,7 @@ import os
 import sys
 import sysconfig
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from support.styles import (
     check_counts,
     missed_costs,
     output,
+    without_compiler,
 )
 
 pytestmark = pytest.mark.frameworks
@@ -105,34 +106,7 @@ def time_evaluation(loop):
 """
 
 
-@dataclass(frozen=True)
-class Framework:
-    """A style of a framework's.
-
-    Attributes:
-        style: Its script and what is true of it.
-        needs: The packages it imports.
-        row: What it proves, in README's words.
-        loaders: How many the report lists.
-        built_by: The package that builds them, None where the script does.
-        arguments: Of the script.
-        command: That starts the script, in the place of python.
-    """
-
-    style: Style
-    needs: tuple[str, ...]
-    row: str
-    loaders: int
-    arguments: tuple[str, ...] = ()
-    command: tuple[str, ...] = ()
-    built_by: str | None = None
-
-
-FRAMEWORKS = {
-    "Lightning fits with a data module": Framework(
-        Style(
-            LIGHTNING
-            + """
+LIGHTNING_FITS = """
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 class Data(L.LightningDataModule):
@@ -171,21 +145,9 @@ with timed("evaluation at most"):
     trainer.test(model, datamodule=data, verbose=False)
 tell_state(model)
 print(sorted(os.listdir("checkpoints")))
-""",
-            # Two batches of validation before training, to see whether it works.
-            *(8, 16, 2, 2 + 2 * 3 + 3),
-            roles=("evaluation", "training"),
-            without=("recompute",),
-            also=("checkpoint",),
-        ),
-        ("lightning",),
-        "Lightning's `fit` and `test`: validation, accumulation, a data module, checkpoints",
-        loaders=3,
-    ),
-    "Lightning takes loaders": Framework(
-        Style(
-            LIGHTNING
-            + """
+"""
+
+LIGHTNING_TAKES_LOADERS = """
 workers = dict(num_workers=1, persistent_workers=True)
 training = DataLoader(tensors(8), batch_size=4, shuffle=True, **workers)  # builds training
 validation = [
@@ -201,20 +163,9 @@ with timed("evaluation at most"):
     trainer.test(model, unseen, verbose=False)
     trainer.predict(model, unseen)  # rebuilds the loader: with a batch sampler that keeps indices
 tell_state(model)
-""",
-            # Before training two batches of each; then four times all of them; the unseen twice.
-            *(16, 16, 2, 2 * 2 + 4 * (2 + 3) + 2 * 4),
-            roles=("evaluation", "training"),
-            without=("recompute", "checkpoint"),
-        ),
-        ("lightning",),
-        "Lightning's loaders: several, in mid-epoch, in `test`, rebuilt for `predict`",
-        loaders=5,
-    ),
-    "Lightning optimizes by hand": Framework(
-        Style(
-            LIGHTNING
-            + """
+"""
+
+LIGHTNING_OPTIMIZES_BY_HAND = """
 class Adversaries(L.LightningModule):
     def __init__(self):
         super().__init__()
@@ -245,13 +196,55 @@ model = Adversaries()
 trainer = L.Trainer(**quiet, enable_checkpointing=False)
 trainer.fit(model, DataLoader(tensors(6), batch_size=4, shuffle=True))  # builds training
 tell_state(model)
-""",
-            *(12, 12, 2),
-            without=("evaluation", "recompute", "checkpoint"),
+"""
+
+
+@dataclass(frozen=True)
+class Framework:
+    """A style of a framework's.
+
+    Attributes:
+        style: Its script and what is true of it.
+        needs: The packages it imports.
+        rows: What it proves, in README's words.
+        loaders: How many the report lists.
+        built_by: The package that builds them, None where the script does.
+        commands: Each starts the script once, in the place of python; () is python.
+        needs_compiler: Whether it needs torch's, which takes two seconds to import.
+    """
+
+    style: Style
+    needs: tuple[str, ...]
+    rows: tuple[str, ...]
+    loaders: int
+    built_by: str | None = None
+    commands: tuple[tuple[str, ...], ...] = ((),)
+    needs_compiler: bool = False
+
+
+FRAMEWORKS = {
+    "Lightning": Framework(
+        Style(
+            # One after the other: each would wait eight seconds for Lightning's import.
+            LIGHTNING + LIGHTNING_FITS + LIGHTNING_TAKES_LOADERS + LIGHTNING_OPTIMIZES_BY_HAND,
+            steps=8 + 16 + 12,
+            iterations=16 + 16 + 12,
+            epochs=2 + 2 + 2,
+            # Two batches of each loader before training, to see whether it works.
+            evaluated=(2 + 2 * 3 + 3) + (2 * 2 + 4 * (2 + 3) + 2 * 4),
+            roles=("evaluation", "training"),
+            without=("recompute",),
+            also=("checkpoint",),
+            passes=((4, 8),) * 2 + ((8, 8),) * 2 + ((6, 6),) * 2,
         ),
         ("lightning",),
-        "Lightning's manual optimization, two optimizers",
-        loaders=1,
+        (
+            "Lightning's `fit` and `test`: validation, accumulation, a data module, checkpoints",
+            "Lightning's loaders: several, in mid-epoch, in `test`, rebuilt for `predict`",
+            "Lightning's manual optimization, two optimizers",
+        ),
+        loaders=3 + 5 + 1,
+        needs_compiler=True,
     ),
     "Hugging Face's Trainer": Framework(
         Style(
@@ -297,9 +290,10 @@ print(sorted(os.listdir("saved")))
             also=("checkpoint",),
         ),
         ("transformers", "accelerate", "datasets"),
-        "Hugging Face's Trainer: accumulation, evaluation and saving every few steps",
+        ("Hugging Face's Trainer: accumulation, evaluation and saving every few steps",),
         loaders=2,
         built_by="transformers",
+        needs_compiler=True,
     ),
     "accelerate": Framework(
         Style(
@@ -339,8 +333,12 @@ tell_state(model)
             also=("evaluation", "checkpoint"),
         ),
         ("accelerate",),
-        "accelerate: prepared loaders, optimizer, scheduler; `accumulate`",
+        (
+            "accelerate: prepared loaders, optimizer, scheduler; `accumulate`",
+            "`accelerate launch` under `trainprof run`",
+        ),
         loaders=2,
+        commands=((), ("accelerate", "launch", "--cpu")),
     ),
     "datasets in a loader": Framework(
         Style(
@@ -372,7 +370,7 @@ tell_state(model)
             *(24, 24, 4),
         ),
         ("datasets",),
-        "Hugging Face datasets in a DataLoader, stored and streamed",
+        ("Hugging Face datasets in a DataLoader, stored and streamed",),
         loaders=2,
     ),
     "datasets alone": Framework(
@@ -403,8 +401,55 @@ tell_state(model)
             without=("evaluation", "data_wait", "first_batch"),
         ),
         ("datasets",),
-        "Hugging Face datasets without a DataLoader",
+        ("Hugging Face datasets without a DataLoader",),
         loaders=0,
+    ),
+    "StatefulDataLoader": Framework(
+        Style(
+            """
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+class SlowRows(Dataset):
+    def __len__(self):
+        return 24
+
+    def __getitem__(self, i):
+        time.sleep(0.002)
+        return torch.full((8,), i / 24), torch.ones(1)
+
+def learn(x, y):
+    with timed("forward"):
+        p = model(x)
+    loss = mse(p, y)
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+    print(loss.item().hex(), sorted(loader.state_dict().items()))
+
+model = make_model()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for workers in (0, 2):
+    state = None
+    for attempt in range(2):  # the second resumes in mid-epoch
+        loader = StatefulDataLoader(SlowRows(), 4, num_workers=workers)  # builds training
+        if state is not None:
+            loader.load_state_dict(state)
+        for number, (x, y) in enumerate(loader):
+            learn(x, y)
+            state = loader.state_dict()
+            if attempt == 0 and number == 3:
+                break
+    for x, y in loader:
+        learn(x, y)
+tell_state(model)
+""",
+            *(24, 24, 6),
+            passes=((4, 4), (2, 2), (6, 6)) * 2,
+        ),
+        ("torchdata",),
+        tuple(
+            f"torchdata's StatefulDataLoader, resumed in mid-epoch, {workers} workers"
+            for workers in ("0", "2")
+        ),
+        loaders=2,
     ),
     "torch_geometric": Framework(
         Style(
@@ -451,63 +496,10 @@ tell_state(model)
             also=("evaluation",),
         ),
         ("torch_geometric",),
-        "torch_geometric's loaders and layers",
+        ("torch_geometric's loaders and layers",),
         loaders=2,
     ),
 }
-
-STATEFUL = """
-from torchdata.stateful_dataloader import StatefulDataLoader
-
-class SlowRows(Dataset):
-    def __len__(self):
-        return 24
-
-    def __getitem__(self, i):
-        time.sleep(0.002)
-        return torch.full((8,), i / 24), torch.ones(1)
-
-def learn(x, y):
-    with timed("forward"):
-        p = model(x)
-    loss = mse(p, y)
-    optimizer.zero_grad(); loss.backward(); optimizer.step()
-    print(loss.item().hex(), sorted(loader.state_dict()))
-
-model = make_model()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-state = None
-for attempt in range(2):  # the second resumes in mid-epoch
-    loader = StatefulDataLoader(SlowRows(), 4, num_workers=int(sys.argv[1]))  # builds training
-    if state is not None:
-        loader.load_state_dict(state)
-    for number, (x, y) in enumerate(loader):
-        learn(x, y)
-        state = loader.state_dict()
-        if attempt == 0 and number == 3:
-            break
-for x, y in loader:
-    learn(x, y)
-tell_state(model)
-"""
-
-FRAMEWORKS |= {
-    f"StatefulDataLoader, {workers} workers": Framework(
-        Style(STATEFUL, *(12, 12, 3)),
-        ("torchdata",),
-        f"torchdata's StatefulDataLoader, resumed in mid-epoch, {workers} workers",
-        loaders=1,
-        arguments=(workers,),
-    )
-    for workers in ("0", "2")
-}
-
-
-FRAMEWORKS["accelerate launch"] = replace(
-    FRAMEWORKS["accelerate"],
-    row="`accelerate launch` under `trainprof run`",
-    command=("accelerate", "launch", "--cpu"),
-)
 
 
 def _lacks(package: str) -> pytest.MarkDecorator:
@@ -518,7 +510,10 @@ CASES = [
     pytest.param(
         framework,
         id=name,
-        marks=[pytest.mark.proves("Frameworks", framework.row), *map(_lacks, framework.needs)],
+        marks=[
+            *(pytest.mark.proves("Frameworks", row) for row in framework.rows),
+            *map(_lacks, framework.needs),
+        ],
     )
     for name, framework in FRAMEWORKS.items()
 ]
@@ -526,14 +521,25 @@ CASES = [
 
 @pytest.mark.parametrize("framework", CASES)
 def test_same_losses_right_counts_and_a_planted_cost(framework: Framework, tmp_path: Path) -> None:
+    script = f"{FRAMEWORK_PREAMBLE}{framework.style.script}\ntell()\n"
+    if not framework.needs_compiler:
+        script = without_compiler(script)
+    plain = _output([sys.executable], tmp_path / "plain", script).splitlines()[:-1]
+    for command in framework.commands:
+        _check_profiled(framework, script, command, plain, tmp_path / "-".join(("ours", *command)))
+
+
+def _check_profiled(
+    framework: Framework, script: str, command: Sequence[str], plain: list[str], directory: Path
+) -> None:
+    """Asserts what is true of the script started by a command; `plain` is what it is to print."""
     style = framework.style
-    script = f"{FRAMEWORK_PREAMBLE}{style.script}\ntell()\n"
-    plain = _output(framework.command or [sys.executable], tmp_path / "plain", script, framework)
-    for directory in (tmp_path / f"run-{attempt}" for attempt in range(ATTEMPTS)):
-        ours = _output([*TRAINPROF, "-o", "run", *framework.command], directory, script, framework)
-        assert ours.splitlines()[:-1] == plain.splitlines()[:-1]
-        summary = json.loads((directory / "run" / "summary.json").read_text())
-        truth = json.loads(ours.splitlines()[-1])
+    directory.mkdir()
+    for run in (directory / f"run-{attempt}" for attempt in range(ATTEMPTS)):
+        ours = _output([*TRAINPROF, "-o", "run", *command], run, script).splitlines()
+        assert ours[:-1] == plain
+        summary = json.loads((run / "run" / "summary.json").read_text())
+        truth = json.loads(ours[-1])
         check_counts(style, summary)
         _check_loaders(framework, script, summary)
         _check_evaluation(summary, truth["seconds"])
@@ -543,14 +549,14 @@ def test_same_losses_right_counts_and_a_planted_cost(framework: Framework, tmp_p
     assert not missed
 
 
-def _output(launcher: Sequence[str], directory: Path, script: str, framework: Framework) -> str:
+def _output(launcher: Sequence[str], directory: Path, script: str) -> str:
     directory.mkdir()
     env = {
         "HF_HUB_OFFLINE": "1",
         "HF_HOME": str(directory / "cache"),
         "PATH": os.pathsep.join([sysconfig.get_path("scripts"), os.environ["PATH"]]),
     }
-    return output(launcher, directory, script, arguments=framework.arguments, env=env)
+    return output(launcher, directory, script, env=env)
 
 
 def _check_loaders(framework: Framework, script: str, summary: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.styles import PREAMBLE, Style, prove
+from support.styles import PREAMBLE, Style, one_after_the_other, prove
 
 # What is timed is the loop's own `next`, or where that would change the loop, the fetch in it; the
 # first batch of a pass is apart.
@@ -71,15 +71,19 @@ def train(x, y):
 WORKERS = """
 if __name__ == "__main__":
     loader = DataLoader(Waiting(), 4, num_workers=1, multiprocessing_context="{}")
-    for epoch in range(2):
+    for epoch in range({}):
         for x, y in timed_next(loader):
             train(x, y)
 """
+# Workers that import torch again are as dear as a script.
+PASSES = {"fork": 2, "spawn": 1, "forkserver": 1}
 
 STYLES = {
     **{
-        f"workers started by {method}": Style(WORKERS.format(method), *(12, 12, 2), key="data_wait")
-        for method in ("fork", "spawn", "forkserver")
+        f"workers started by {method}": Style(
+            WORKERS.format(method, passes), *(6 * passes, 6 * passes, passes), key="data_wait"
+        )
+        for method, passes in PASSES.items()
     },
     "workers that live on": Style(
         """
@@ -237,6 +241,7 @@ for step in range(15):
 """,
         *(15, 6, 1),  # the loader makes six batches, which are kept and used again
         key="data_wait",
+        passes=((6, 6),),  # the other steps come after it
     ),
     "two loaders, zipped, one of them endless": Style(
         """
@@ -344,9 +349,37 @@ counts["forward"] += counts["rollout"]
     ),
 }
 
+# In one process; each of the others needs one of its own, for what it times or lacks.
+TOGETHER = (
+    tuple(f"workers started by {method}" for method in PASSES),
+    ("workers that live on", "an IterableDataset split among workers"),
+    (
+        "a batch sampler of the script's own",
+        "a collate function of the script's own",
+        "pinned memory, without a device that needs it",
+        "no batching: batch_size=None",
+        "a subclass of DataLoader",
+    ),
+    (
+        "an endless sampler, one iterator for all epochs",
+        "tqdm around a loader",
+        "islice of a loader",
+        "itertools.cycle over a loader",
+    ),
+    (
+        "two loaders, zipped, one of them endless",
+        "a loader inside a dataset",
+        "a prefetcher that is one batch ahead",
+    ),
+)
+ALONE = tuple((name,) for name in STYLES if not any(name in names for names in TOGETHER))
 CASES = [
-    pytest.param(style, id=name, marks=pytest.mark.proves("Loaders", name))
-    for name, style in STYLES.items()
+    pytest.param(
+        one_after_the_other(*(STYLES[name] for name in names)),
+        id=" + ".join(names),
+        marks=[pytest.mark.proves("Loaders", name) for name in names],
+    )
+    for names in (*TOGETHER, *ALONE)
 ]
 
 

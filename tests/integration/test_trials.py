@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from support.session import read_recordings, run_hooked, run_plain
+from support.styles import without_compiler
 
 from trainprof.analysis.trial_notes import read_trial_notes
 from trainprof.analysis.trial_pace import alone_pace, free_pace
@@ -18,7 +19,7 @@ from trainprof.record.run_directory import RunDirectory
 from trainprof.record.schema import Kind
 
 # A batch takes 8 ms, a step 4 ms and what it computes. Prints what both took, one by one.
-SCRIPT = """\
+SCRIPT = without_compiler("""\
 import json, sys, time
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -53,7 +54,7 @@ model = torch.nn.Linear(8, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 loader = DataLoader(Slow(), batch_size=None, shuffle=True, num_workers=int(sys.argv[1]))  # here
 backward = torch.Tensor.backward
-"""
+""")
 PLAIN = """
 try:
     for epoch in range(4):

@@ -2,7 +2,8 @@
 
 Each script writes its own truth to the file named by SAMPLE_TRUTH (sample_scripts/truth.py). Every
 cost that one times itself is found again, the verdict is right, and under plain python, where it
-writes no truth, the same comes out.
+writes no truth, the same comes out. One runs as it stands, the others without torch's compiler,
+which takes longer to import than they train.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.styles import ATTEMPTS
+from support.styles import ATTEMPTS, without_compiler
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "sample_scripts"
 CONFIG = str(ROOT / "configs" / "example_config.py")
+AS_IT_STANDS = "train.py"
 
 # A planted cost comes out within 2 % of the truth, or 50 us a step, whichever is larger.
 SHARE = 0.02
@@ -87,45 +89,47 @@ def same(*names: str) -> dict[str, tuple[str, ...]]:
     return {name: (name,) for name in names}
 
 
+# Those with findings have over twice as many steps as a verdict needs: where other programs begin
+# or end in the midst of a run, up to half of its steps count as warm-up.
 CASES = {
     "train.py": Case(
-        (CONFIG, "pictures=128"),
+        (CONFIG, "pictures=96", "batch_size=4", "width=32"),
         "data",
         "train_loader = DataLoader(",
         same(*LOADER, "evaluation"),
-        {"steps": 32, "iterations": 32, "epochs": 2, "samples": 256, "evaluated": 16},
+        {"steps": 48, "iterations": 48, "epochs": 2, "samples": 192, "evaluated": 32},
         Claim(
             ("first_batch", "data_wait"),
             ("training",),
             0.5,
-            {"epochs": 2, "iterations": 32, "steps": 32, "samples": 256, "brighten": 256},
+            {"epochs": 2, "iterations": 48, "steps": 48, "samples": 192, "brighten": 192},
         ),
         finding=("serial_loading", "train_loader = DataLoader("),
     ),
     "healthy.py": Case(
-        ("epochs=3", "samples=768"),
+        ("epochs=3", "samples=512", "batch_size=32"),
         "compute",
         None,
         same(*LOADER, "forward", "zero_grad", "backward", "optimizer", "evaluation"),
-        {"steps": 36, "iterations": 36, "epochs": 3, "samples": 2304, "evaluated": 5},
+        {"steps": 48, "iterations": 48, "epochs": 3, "samples": 1536, "evaluated": 9},
         Claim(
             ("forward", "backward"),
             ("training",),
             0.8,
-            {"epochs": 3, "iterations": 36, "steps": 36, "samples": 2304, "optimizer": 36},
+            {"epochs": 3, "iterations": 48, "steps": 48, "samples": 1536, "optimizer": 48},
         ),
     ),
     "slow_validation.py": Case(
-        ("epochs=2", "pictures=256"),
+        ("epochs=2", "pictures=192", "batch_size=8", "width=16"),
         "evaluation",
         "validation_loader = DataLoader(validation_set, batch_size=1)",
         same(*LOADER, "evaluation"),
-        {"steps": 32, "iterations": 32, "epochs": 2, "samples": 512, "evaluated": 128},
+        {"steps": 48, "iterations": 48, "epochs": 2, "samples": 384, "evaluated": 128},
         Claim(
             ("evaluation",),
             ("training", "evaluation"),
             0.4,
-            {"epochs": 2, "steps": 32, "evaluation": 2, "slow_storage": 128},
+            {"epochs": 2, "steps": 48, "evaluation": 2, "slow_storage": 128},
         ),
         finding=("slow_validation", "validation_loader = DataLoader("),
     ),
@@ -159,7 +163,7 @@ CASES = {
         finding=("python_in_loop", "ranking_quality"),
     ),
     "no_dataloader.py": Case(
-        ("steps=50",),
+        ("steps=50", "tokens=1000000", "block_size=64"),
         "host",
         None,
         {},
@@ -203,7 +207,11 @@ def profiled(script: str, folder: Path) -> Profiled:
         (folder / str(attempt)).mkdir(parents=True)
         found = _profiled(script, folder / str(attempt))
         share = case.claim.share_in(found.truth)
-        if case.claim.share < share and not missed(case, found.summary, found.truth):
+        if (
+            case.claim.share < share
+            and not missed(case, found.summary, found.truth)
+            and not misjudged(case, script, found.summary)
+        ):
             break
     return found
 
@@ -211,21 +219,37 @@ def profiled(script: str, folder: Path) -> Profiled:
 def _profiled(script: str, folder: Path) -> Profiled:
     truth = folder / "truth.json"
     words = ["-m", "trainprof", "run", "-q", "-o", str(folder / "run")]
-    done = _run(words, script, folder, cwd=ROOT, SAMPLE_TRUTH=str(truth))
+    path = placed(script, folder)
+    done = _run(words, path, folder, cwd=path.parents[1], SAMPLE_TRUTH=str(truth))
     summary = json.loads((folder / "run" / "summary.json").read_text())
     return Profiled(done.stdout, summary, json.loads(truth.read_text()))
 
 
+def placed(script: str, folder: Path) -> Path:
+    """Returns where a sample is run: where it stands, or without torch's compiler in `folder`."""
+    if script == AS_IT_STANDS:
+        return SAMPLES / script
+    (SAMPLES / "data").mkdir(exist_ok=True)  # where they keep what they make at their first run
+    samples = folder / "project" / SAMPLES.name
+    samples.mkdir(parents=True)
+    for path in SAMPLES.iterdir():
+        if path.name == script:
+            (samples / script).write_text(without_compiler(path.read_text()))
+        else:
+            (samples / path.name).symlink_to(path)
+    return samples / script
+
+
 def _run(
-    words: Sequence[str], script: str, folder: Path, *, cwd: Path, **environment: str
+    words: Sequence[str], script: Path, folder: Path, *, cwd: Path, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """Runs a sample on one thread, in `cwd`; what it saves goes to `folder`."""
-    arguments = list(CASES[script].arguments)
-    if script == "slow_checkpoints.py":
+    arguments = list(CASES[script.name].arguments)
+    if script.name == "slow_checkpoints.py":
         arguments.append(f"checkpoint={folder / 'checkpoint.pt'}")
     inherited = {key: value for key, value in os.environ.items() if key != "SAMPLE_TRUTH"}
     done = subprocess.run(
-        [sys.executable, *words, str(SAMPLES / script), *arguments],
+        [sys.executable, *words, str(script), *arguments],
         cwd=cwd,
         env=inherited | {"OMP_NUM_THREADS": "1"} | environment,
         capture_output=True,
@@ -279,15 +303,7 @@ def test_a_sample_script_holds_what_it_claims_and_is_seen_as_it_is(script, tmp_p
     assert training["steps"] == truth["steps"]["count"]
 
     assert missed(case, summary, truth) == {}
-    check_findings(case, script, summary["findings"])
-
-    verdict = summary["verdict"]
-    assert verdict["bottleneck"] == case.bottleneck, verdict
-    if case.line is None:
-        assert verdict["site"] is None
-    else:
-        file, line = verdict["site"].rsplit(":", 1)
-        assert (ROOT / file).read_text().splitlines()[int(line) - 1].strip() == case.line
+    assert misjudged(case, script, summary) == {}
 
 
 def check_plain_run(script: str, profiled_stdout: str, tmp_path: Path) -> None:
@@ -297,26 +313,43 @@ def check_plain_run(script: str, profiled_stdout: str, tmp_path: Path) -> None:
     """
     empty = tmp_path / "empty"
     empty.mkdir()
-    plain = _run([], script, tmp_path, cwd=empty)
+    plain = _run([], placed(script, tmp_path), tmp_path, cwd=empty)
     assert plain.stdout.splitlines()[-1].startswith("final loss ")
     assert plain.stdout == profiled_stdout
     assert not any(empty.iterdir())
 
 
-def check_findings(case: Case, script: str, found: list[dict[str, Any]]) -> None:
-    """What holds a sample back is found first, with its line."""
+def misjudged(case: Case, script: str, summary: dict[str, Any]) -> dict[str, Any]:
+    """Returns what is not as it should be of the verdict and of the findings, and all of it.
+
+    What holds a sample back is named with its line, and found first; else nothing is.
+    """
+    verdict, findings = summary["verdict"], summary["findings"]
+    line = None if verdict["site"] is None else _line_at(verdict["site"], script).strip()
+    found: dict[str, Any] = {}
+    if (verdict["bottleneck"], line) != (case.bottleneck, case.line):
+        found["verdict"] = verdict
     if case.finding is None:
-        assert found == []
-        return
-    name, text = case.finding
-    first = found[0]
-    assert first["id"] == name
-    line = int(first["site"].rpartition(":")[2])
-    named = (SAMPLES / script).read_text().splitlines()[line - 1]
-    assert text in named or text in first["advice"]
+        is_right = not findings
+    else:
+        is_right = bool(findings) and _is_named(case.finding, findings[0], script)
+    if not is_right:
+        found["findings"] = (findings, summary["training"]["steady_steps"])
+    return found
+
+
+def _is_named(expected: tuple[str, str], first: dict[str, Any], script: str) -> bool:
+    name, text = expected
     low, high = first["predicted_speedup"]
-    assert low < high
-    assert high > 1.1
+    is_there = text in _line_at(first["site"], script) or text in first["advice"]
+    return first["id"] == name and is_there and low < high and high > 1.1
+
+
+def _line_at(site: str | None, script: str) -> str:
+    """Returns the text of a script's line; "" where none is named, or another file's."""
+    file, _, line = (site or "").rpartition(":")
+    is_there = file == f"{SAMPLES.name}/{script}"
+    return (SAMPLES / script).read_text().splitlines()[int(line) - 1] if is_there else ""
 
 
 def test_every_sample_script_is_tested_and_knows_nothing_of_trainprof():

@@ -194,7 +194,7 @@ def test_a_trial_that_does_not_train_is_a_result(
         Script(("train.py", in_a_worker)), RunDirectory(tmp_path / "tune"), interval_s=0.5
     )
     trial = Trial("num_workers=1", {"num_workers": 1}, sites=("train.py:24",))
-    limit_s = 15.0 if outcome == TIMED_OUT else 120.0
+    limit_s = 8.0 if outcome == TIMED_OUT else 120.0
     found = runner.run(trial, 1, Limits(steps=30, killed_after_s=limit_s))
     assert (found.outcome, found.detail, found.pace) == (outcome, detail, None)
     assert (tmp_path / "tune" / found.directory / "console" / "stderr").exists()

@@ -7,20 +7,19 @@ time that a machine ought to take.
 
 from __future__ import annotations
 
-import json
 import os
 import struct
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from support.styles import ATTEMPTS, output, profile, without_compiler
+from support.styles import ATTEMPTS, profile, without_compiler
 
 WITHIN: Final = 0.03
-METHODS: Final = ("fork", "spawn", "forkserver")
+# Workers of a loader, by start method: what has to import torch again is as dear as a script.
+WORKERS_OF: Final = {"fork": 2, "spawn": 1, "forkserver": 1}
 
 # A fetch's truth: wall, dataset, collate, CPU of the thread, of the process, and for each fetch
 # the least of wall and the process's CPU.
@@ -250,7 +249,7 @@ class Frail(Planted):
         os.kill(os.getpid(), signal.SIGKILL)
 
 if __name__ == "__main__":
-    options = {{"num_workers": 2, "multiprocessing_context": "{method}"}}
+    options = {{"num_workers": {workers}, "multiprocessing_context": "{method}"}}
     planted = DataLoader(**noted(Planted(Notes("planted"), 12), Collate), **options)
     frail = DataLoader(**noted(Frail(Notes("frail"), 8, spoil=6.5 * BATCH), Copied), **options)
     for batch in planted:
@@ -267,7 +266,7 @@ if __name__ == "__main__":
     "method",
     [
         pytest.param(m, marks=pytest.mark.proves("Inside workers", f"fetches, started by {m}"))
-        for m in METHODS
+        for m in WORKERS_OF
     ],
 )
 def test_what_workers_fetched_by_every_start_method(method: str, tmp_path: Path) -> None:
@@ -283,7 +282,8 @@ def test_what_workers_fetched_by_every_start_method(method: str, tmp_path: Path)
             }
         return found
 
-    run = measured(tmp_path, WORKERS.format(method=method), pairs)
+    script = WORKERS.format(method=method, workers=WORKERS_OF[method])
+    run = measured(tmp_path, script, pairs)
     assert run.said["killed"]
     for name in ("planted", "frail"):
         loader = loader_at(run.summary, run.script, f"{name} = DataLoader")
@@ -506,14 +506,15 @@ class Stored(Planted):
         os.close(file)
         time.sleep(0.002)  # of short fetches only some are measured
 
-dataset = Stored(Notes("all"), 6)
+SAMPLES = 6 * BATCH
 with open(PATH, "wb") as file:
-    file.write(os.urandom(PIECE * len(dataset)))
+    file.write(os.urandom(PIECE * SAMPLES))
     os.fsync(file.fileno())
-loader = DataLoader(**noted(dataset), num_workers={workers})
-for batch in loader:
+for batch in DataLoader(**noted(Stored(Notes("here"), 6))):
     train(batch)
-said["planted"] = PIECE * len(dataset)
+for batch in DataLoader(**noted(Stored(Notes("worker"), 6)), num_workers=1):
+    train(batch)
+said["planted"] = PIECE * SAMPLES
 """
 
 
@@ -528,18 +529,22 @@ def _reads_directly(directory: Path) -> bool:
 
 
 @cause("bytes read from disk, and no storage without them")
-@pytest.mark.parametrize("workers", [0, 1])
-def test_what_is_read_from_disk(tmp_path: Path, workers: int) -> None:
+def test_what_is_read_from_disk(tmp_path: Path) -> None:
     if not _reads_directly(tmp_path):
         pytest.skip("files here are not on a disk")
 
-    def pairs(run: Run) -> dict[str, tuple[float, float]]:
-        return {"bytes": (run.fetch["read_bytes"], run.said["planted"])}
+    def fetch(run: Run, where: str) -> dict[str, Any]:
+        return loader_at(run.summary, run.script, f'Notes("{where}")')["fetch"]
 
-    run = measured(tmp_path, READ.format(workers=workers), pairs)
-    reading_s = run.fetch["reading_s"]
-    assert reading_s is None or 0 < reading_s < run.truth("wall")
-    assert_parts_are_whole(run.fetch)
+    def pairs(run: Run) -> dict[str, tuple[float, float]]:
+        planted = run.said["planted"]
+        return {where: (fetch(run, where)["read_bytes"], planted) for where in ("here", "worker")}
+
+    run = measured(tmp_path, READ, pairs)
+    for where in ("here", "worker"):
+        reading_s = fetch(run, where)["reading_s"]
+        assert reading_s is None or 0 < reading_s < run.truth("wall", where)
+        assert_parts_are_whole(fetch(run, where))
 
 
 # Controls
@@ -737,26 +742,6 @@ except (RuntimeError, ValueError) as error:
 """
 IN_PEACE = ("sys.exit(0)", "os._exit")
 
-
-def test_workers_that_die_are_told(tmp_path: Path) -> None:
-    script = DEADLY
-    for death, (action, _) in DEATHS.items():
-        more = ", timeout=2" if death in IN_PEACE else ""
-        script += ONE_DEATH.format(action=action, name=repr(death), more=more)
-    run = Run(tmp_path / "run", script)
-    for death, (_, found) in DEATHS.items():
-        loader = loader_at(run.summary, run.script, f"Dies(Notes({death!r})")
-        assert run.said[death] == ("ValueError" if found is None else "RuntimeError"), death
-        truth = truth_of(run.directory, death)
-        assert {row["pid"] for row in loader["fetch"]["per_worker"]} == truth.keys(), death
-        assert_parts_are_whole(loader["fetch"])
-        lost = [
-            {key: worker[key] for key in ("worker", "signal", "status")}
-            for worker in loader["lost_workers"]
-        ]
-        assert lost == ([] if found is None else [{"worker": 1, **found}]), death
-
-
 # Worker 0 has no sample left, and has gone in peace, when worker 1 fails.
 UNEVEN = """
 class Stream(IterableDataset):
@@ -771,19 +756,12 @@ try:
     for batch in DataLoader(Stream(), BATCH, num_workers=2):
         train(batch)
 except ValueError as error:
-    said["error"] = type(error).__name__
+    said["uneven"] = type(error).__name__
 """
-
-
-def test_a_worker_with_nothing_left_to_do_is_not_lost(tmp_path: Path) -> None:
-    run = Run(tmp_path / "run", UNEVEN)
-    assert run.said["error"] == "ValueError"
-    assert run.loader["lost_workers"] == []
-
 
 # The loop is computing; torch's handler of SIGCHLD raises there.
 KILLED_MEANWHILE = """
-loader = DataLoader(**noted(Planted(Notes("all"), 4)), num_workers=2)
+loader = DataLoader(**noted(Planted(Notes("meanwhile"), 4)), num_workers=2)
 batches = iter(loader)
 train(next(batches))
 try:
@@ -795,10 +773,31 @@ except RuntimeError as error:
 """
 
 
-def test_a_worker_that_dies_while_the_loop_computes_is_told(tmp_path: Path) -> None:
-    run = Run(tmp_path / "run", KILLED_MEANWHILE)
+def test_workers_that_die_are_told_and_those_with_nothing_left_to_do_are_not(
+    tmp_path: Path,
+) -> None:
+    script = DEADLY
+    for death, (action, _) in DEATHS.items():
+        more = ", timeout=2" if death in IN_PEACE else ""
+        script += ONE_DEATH.format(action=action, name=repr(death), more=more)
+    run = Run(tmp_path / "run", script + UNEVEN + KILLED_MEANWHILE)
+
+    def lost_at(line: str) -> list[tuple[Any, ...]]:
+        lost = loader_at(run.summary, run.script, line)["lost_workers"]
+        return [(worker["worker"], worker["signal"], worker["status"]) for worker in lost]
+
+    assert run.said["uneven"] == "ValueError"
+    assert lost_at("DataLoader(Stream()") == []
     assert run.said["killed"]
-    assert [(x["worker"], x["signal"]) for x in run.loader["lost_workers"]] == [(1, 9)]
+    assert lost_at('Notes("meanwhile")') == [(1, 9, None)]
+    for death, (_, found) in DEATHS.items():
+        loader = loader_at(run.summary, run.script, f"Dies(Notes({death!r})")
+        assert run.said[death] == ("ValueError" if found is None else "RuntimeError"), death
+        truth = truth_of(run.directory, death)
+        assert {row["pid"] for row in loader["fetch"]["per_worker"]} == truth.keys(), death
+        assert_parts_are_whole(loader["fetch"])
+        lost = [] if found is None else [(1, found["signal"], found["status"])]
+        assert lost_at(f"Dies(Notes({death!r})") == lost, death
 
 
 STATEFUL = """
@@ -808,11 +807,9 @@ def passed_over(loader, batches):
     for number, batch in enumerate(loader, 1):
         train(batch)
         if number == batches:
-            said["states"].append(repr(sorted(loader.state_dict().items())))
             return
 
 torch.manual_seed(0)
-said["states"] = []
 loader = StatefulDataLoader(**noted(Planted(Notes("all"), 6), Collate), num_workers=2)
 passed_over(loader, 3)
 loader.load_state_dict(loader.state_dict())
@@ -832,6 +829,3 @@ def test_what_workers_of_a_stateful_loader_fetched(tmp_path: Path) -> None:
     run = measured(tmp_path, STATEFUL, pairs)
     assert run.loader["blocked_s"] is not None
     assert run.loader["lost_workers"] == []
-    (tmp_path / "plain").mkdir()
-    plain = output([sys.executable], tmp_path / "plain", run.script)
-    assert json.loads(plain.splitlines()[-1])["states"] == run.said["states"]

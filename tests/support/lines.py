@@ -128,7 +128,7 @@ def time_lines_alone(tmp_path: Path, script: str, *arguments: str, **more: Any) 
     (tmp_path / name).write_text(script)
     options = {"lines": {"functions": [], "only": None, **more.pop("lines", {})}}
     done = run_hooked([name, *arguments], tmp_path, tmp_path / "run", options=options, **more)
-    assert done.returncode == 0, done.stderr
+    assert (done.returncode, done.stderr) == (0, "")
     return read_lines(tmp_path / "run", done.stdout)
 
 

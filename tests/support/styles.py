@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +118,7 @@ class Style:
         roles: Of the loaders, in order of their lines.
         without: Ledger keys that must be 0.
         also: Further ledger keys compared with the script's truth, where it tells them.
+        passes: (steps, iterations) of each training pass; (): not looked at.
     """
 
     script: str
@@ -130,6 +131,38 @@ class Style:
     roles: tuple[str, ...] = ("training",)
     without: tuple[str, ...] = field(default=("evaluation",))
     also: tuple[str, ...] = ("recompute",)
+    passes: tuple[tuple[int, int], ...] = ()
+
+    def each_pass(self) -> tuple[tuple[int, int], ...]:
+        """Returns what is true of its training passes; where that is not said they are alike."""
+        if self.passes or not self.epochs:
+            return self.passes
+        assert self.steps % self.epochs == self.iterations % self.epochs == 0
+        return ((self.steps // self.epochs, self.iterations // self.epochs),) * self.epochs
+
+
+def one_after_the_other(*styles: Style) -> Style:
+    """Makes one style of several: a process that imports torch costs more than most of them.
+
+    What is true of each is asserted still: of its passes by themselves, of its costs in their sum.
+    The styles time the same, have the same source of steps, and lack the same.
+    """
+    first, *others = styles
+    if not others:
+        return first
+    for other in others:
+        assert (other.key, other.source, other.also) == (first.key, first.source, first.also)
+        assert set(other.without) == set(first.without)
+    return replace(
+        first,
+        script="\n".join(style.script for style in styles),
+        steps=sum(style.steps for style in styles),
+        iterations=sum(style.iterations for style in styles),
+        epochs=sum(style.epochs for style in styles),
+        evaluated=sum(style.evaluated for style in styles),
+        roles=tuple(dict.fromkeys(role for style in styles for role in style.roles)),
+        passes=tuple(one for style in styles for one in style.each_pass()),
+    )
 
 
 def prove(style: Style, tmp_path: Path, *, preamble: str = PREAMBLE) -> dict[str, Any]:
@@ -212,6 +245,9 @@ def check_counts(style: Style, summary: dict[str, Any]) -> None:
     assert sum(ledger["seconds"].values()) == pytest.approx(ledger["wall_s"], rel=0.005)
     for key in style.without:
         assert ledger["seconds"][key] == 0
+    if style.passes:
+        told = [one for one in summary["epochs"] if one["stage"] == "training"]
+        assert tuple((one["steps"], one["iterations"]) for one in told) == style.passes
 
 
 def missed_costs(
