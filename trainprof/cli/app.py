@@ -76,7 +76,7 @@ def main() -> NoReturn:
 
 def run_command(arguments: Sequence[str]) -> int:
     """Runs one command and returns its exit status; `run` itself ends as the script did."""
-    command = _command()
+    command = _built_verbs()
     words, is_launching = _split(command, arguments)
     is_debug = "--debug" in our_part(words)
     failed = LAUNCH_FAILED if is_launching else USER_ERROR
@@ -94,7 +94,7 @@ def run_command(arguments: Sequence[str]) -> int:
 
 
 @functools.cache
-def _command() -> Any:
+def _built_verbs() -> Any:
     """The verbs with their options, whose making takes as long as a small report."""
     return typer.main.get_command(app)
 
