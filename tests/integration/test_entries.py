@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.processes import PYTHON, TRAINPROF, OnTerminal, run, write_script
+from support.processes import PYTHON, TRAINPROF, Ended, OnTerminal, run, write_script
 from support.side_by_side import (
     LOOP,
     TRAINING,
@@ -19,13 +20,12 @@ from support.side_by_side import (
     environment,
     prove_both,
     run_both,
+    run_ours,
+    run_plain,
 )
-from support.styles import PREAMBLE
+from support.styles import PREAMBLE, without_compiler
 
 UNDER = (*TRAINPROF, "-o", "run")
-
-# What PREAMBLE's model sleeps in every forward.
-SLOW_FORWARD_S = 0.004
 
 SHOWS_ITS_START = """
 import os, sys
@@ -84,23 +84,23 @@ for argument in sys.argv[1:]:
         exec(open(argument).read())
 """
 
-RE_EXECUTES = """
+# What was timed before goes on in the process that takes its place.
+RE_EXECUTES = f"""
 import os, sys
 if len(sys.argv) == 1:
     print("first", flush=True)
-    os.execve(sys.executable, [sys.executable, __file__, "again"], {**os.environ, "MODE": "new"})
-print(sys.argv[1:], os.environ["MODE"])
-"""
-
-TRAINS_BEFORE_AND_AFTER_EXEC = f"""
-import os, sys
-if len(sys.argv) == 1:
     model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for step in range(4):
-        optimizer.zero_grad(); model(torch.ones(1, 8)).sum().backward(); optimizer.step()
-    os.execv(sys.executable, [sys.executable, "train.py", "again"])
+        with timed("forward"):
+            p = model(torch.ones(1, 8))
+        optimizer.zero_grad(); p.sum().backward(); optimizer.step()
+    told = {{**os.environ, "MODE": "new", "TOLD": json.dumps([truth, counts])}}
+    os.execve(sys.executable, [sys.executable, __file__, "again"], told)
+print(sys.argv[1:], os.environ["MODE"])
+truth, counts = map(Counter, json.loads(os.environ["TOLD"]))
 {LOOP}
+tell()
 """
 
 CHANGES_DIRECTORY = """
@@ -115,12 +115,13 @@ name = input("name? ")
 print("hello", name, input())
 """
 
+# By what they prove: one run can prove several ways that do not touch each other.
 PROJECTS = {
-    "SCRIPT without a main guard, with arguments": Project(
+    ("SCRIPT without a main guard, with arguments",): Project(
         ("train.py", "-o", "x", "--help", "--", "-m"),
         {"train.py": SHOWS_ITS_START + TRAINING},
     ),
-    "-m package.module with relative imports": Project(
+    ("-m package.module with relative imports",): Project(
         ("-m", "package.train", "-q", "a"),
         {
             "package/__init__.py": "",
@@ -128,7 +129,7 @@ PROJECTS = {
             "package/train.py": "from . import sibling\n" + SHOWS_ITS_START + TRAINING,
         },
     ),
-    "sibling imports, from another directory by a relative path": Project(
+    ("sibling imports, from another directory by a relative path",): Project(
         ("../project/train.py",),
         {
             "project/sibling.py": "value = 3",
@@ -136,29 +137,33 @@ PROJECTS = {
         },
         cwd="elsewhere",
     ),
-    "a directory with a __main__.py": Project(
+    ("a directory with a __main__.py",): Project(
         ("project",),
         {
             "project/other.py": "value = 3",
             "project/__main__.py": "from other import value\n" + SHOWS_ITS_START + TRAINING,
         },
     ),
-    "a script on stdin": Project(("-", "a"), {}, stdin=TRAINING),
-    "names with blanks and letters of any kind": Project(
-        ("a directory/träin it.py", "x y"), {"a directory/träin it.py": TRAINING}
+    ("a script on stdin",): Project(("-", "a"), {}, stdin=TRAINING),
+    (
+        "names with blanks and letters of any kind",
+        "argparse",
+        "input() from a pipe",
+        "os.chdir in the script",
+    ): Project(
+        ("a directory/träin it.py", "-o", "x y", "--epochs", "2", "--", "-v"),
+        {"a directory/träin it.py": CHANGES_DIRECTORY + ARGPARSE + ASKS + TRAINING},
+        stdin="Ada\nLovelace\n",
     ),
-    "names that are not UTF-8": Project(
-        (os.fsdecode(b"\xff\xfe.py"),), {os.fsdecode(b"\xff\xfe.py"): TRAINING}
+    ("names that are not UTF-8", "exec(open(...).read()) configuration"): Project(
+        (os.fsdecode(b"\xff\xfe.py"), "configuration.py", "--batch_size=8"),
+        {
+            os.fsdecode(b"\xff\xfe.py"): NANOGPT + TRAINING,
+            "configurator.py": CONFIGURATOR,
+            "configuration.py": "learning_rate = 0.5",
+        },
     ),
-    "os.chdir in the script": Project(("train.py",), {"train.py": CHANGES_DIRECTORY + TRAINING}),
-    "os.execve of itself with a changed environment": Project(
-        ("train.py",), {"train.py": RE_EXECUTES + TRAINING}
-    ),
-    "argparse": Project(
-        ("train.py", "-o", "x", "--epochs", "2", "--", "-v"),
-        {"train.py": ARGPARSE + TRAINING},
-    ),
-    "hydra": Project(
+    ("hydra",): Project(
         ("train.py", "lr=0.2", "+extra=1"),
         {
             "train.py": PREAMBLE + HYDRA,
@@ -166,38 +171,51 @@ PROJECTS = {
             "conf/model/small.yaml": "size: 8\n",
         },
     ),
-    "absl flags": Project(("train.py", "--lr=0.3", "more"), {"train.py": PREAMBLE + ABSL}),
-    "exec(open(...).read()) configuration": Project(
-        ("train.py", "configuration.py", "--batch_size=8"),
-        {
-            "train.py": NANOGPT + TRAINING,
-            "configurator.py": CONFIGURATOR,
-            "configuration.py": "learning_rate = 0.5",
-        },
-    ),
-    "input() from a pipe": Project(
-        ("train.py",), {"train.py": ASKS + TRAINING}, stdin="Ada\nLovelace\n"
-    ),
-    "python as the command, with options of its own": Project(
-        (sys.executable, "-B", "-X", "utf8", "-c", TRAINING, "a"), {}, command=()
-    ),
-    "PYTHONSAFEPATH": Project(
-        ("train.py",),
-        {"sibling.py": "", "train.py": "import sys; print('sibling' in sys.path)\n" + TRAINING},
+    ("absl flags", "PYTHONSAFEPATH"): Project(
+        ("train.py", "--lr=0.3", "more"),
+        {"sibling.py": "", "train.py": "import sys; print(sys.path)\n" + PREAMBLE + ABSL},
         env={"PYTHONSAFEPATH": "1"},
     ),
+    ("python as the command, with options of its own",): Project(
+        (sys.executable, "-B", "-X", "utf8", "-c", TRAINING, "a"), {}, command=()
+    ),
 }
+
+
+@functools.cache
+def plain_training() -> Ended:
+    """What TRAINING comes to under plain python, however it is started."""
+    return run((*PYTHON, "-c"), TRAINING, cwd=Path.cwd(), env=environment())
+
+
+def plain_of(project: Project, tmp_path: Path) -> Ended | None:
+    """What the project comes to under plain python: its start, and the training as above.
+
+    None where the project trains in its own way.
+    """
+    words = [word.replace(TRAINING, "") for word in project.words]
+    files = {name: text.replace(TRAINING, "") for name, text in project.files.items()}
+    start = replace(project, words=words, files=files, stdin=project.stdin.replace(TRAINING, ""))
+    if start == replace(project, words=words):
+        return None
+    started, trained = run_plain(start, tmp_path), plain_training()
+    assert started.status == 0, started.stderr
+    return Ended(started.stdout + trained.stdout, started.stderr + trained.stderr, trained.status)
 
 
 @pytest.mark.parametrize(
     "project",
     [
-        pytest.param(project, id=name, marks=pytest.mark.proves("Entry", name))
-        for name, project in PROJECTS.items()
+        pytest.param(
+            project,
+            id=", ".join(names),
+            marks=[pytest.mark.proves("Entry", name) for name in names],
+        )
+        for names, project in PROJECTS.items()
     ],
 )
 def test_it_runs_the_same_and_is_measured_right(project: Project, tmp_path: Path) -> None:
-    prove_both(project, tmp_path)
+    prove_both(project, tmp_path, plain_of(project, tmp_path))
 
 
 @pytest.mark.proves("Entry", "a zipapp")
@@ -206,19 +224,17 @@ def test_a_zipapp(tmp_path: Path) -> None:
     source.mkdir()
     write_script(source, TRAINING, "__main__.py")
     zipapp.create_archive(source, tmp_path / "train.pyz", interpreter="/usr/bin/env python3")
-    prove_both(Project((str(tmp_path / "train.pyz"),), {}), tmp_path)
+    prove_both(Project((str(tmp_path / "train.pyz"),), {}), tmp_path, plain_training())
 
 
 @pytest.mark.proves("Entry", "training before and after os.execv, counted together")
+@pytest.mark.proves("Entry", "os.execve of itself with a changed environment")
 def test_training_before_and_after_exec_is_one_process(tmp_path: Path) -> None:
-    text = f"{PREAMBLE}{TRAINS_BEFORE_AND_AFTER_EXEC}\ntell()\n"
-    pair = run_both(Project(("train.py",), {"train.py": text}), tmp_path)
-    check_same(pair)
-    summary = pair.summary()
-    assert summary["training"]["steps"] == 4 + 12
-    assert len(list((pair.run / "events").iterdir())) == 2
-    assert (summary["trained_apart"], summary["faults"]) == ([], [])
-    assert summary["ledger"]["seconds"]["forward"] > (4 + 12) * SLOW_FORWARD_S
+    files = {"train.py": PREAMBLE + RE_EXECUTES}
+    project = Project(("train.py",), files, steps=4 + 12)
+    summary = prove_both(project, tmp_path)
+    assert summary["trained_apart"] == []
+    assert len(list((tmp_path / "ours" / "all" / "run" / "events").iterdir())) == 2
 
 
 CLEARED = """
@@ -229,7 +245,8 @@ if len(sys.argv) == 1:
 
 
 def test_without_our_environment_the_report_says_what_it_may_be(tmp_path: Path) -> None:
-    pair = run_both(Project(("train.py",), {"train.py": CLEARED + TRAINING}), tmp_path)
+    project = Project(("train.py",), {"train.py": CLEARED + TRAINING})
+    pair = run_ours(project, tmp_path, plain_training())
     check_same(pair)
     summary = pair.summary()
     assert summary["training"]["steps"] == 0
@@ -251,7 +268,7 @@ print("done", input("more? "))
 
 @pytest.mark.proves("Entry", "breakpoint() and input() on a terminal")
 def test_the_debugger_and_questions_on_a_terminal(tmp_path: Path) -> None:
-    script = write_script(tmp_path, DEBUGGED)
+    script = write_script(tmp_path, without_compiler(DEBUGGED))
     shown = []
     for launcher in (PYTHON, UNDER):
         with OnTerminal(launcher, script, cwd=tmp_path) as terminal:
@@ -271,18 +288,19 @@ def test_the_debugger_and_questions_on_a_terminal(tmp_path: Path) -> None:
     assert '"steps": 3' in summary
 
 
-OTHER_PYTHON = """
-import os, subprocess, sys
+OTHER_PYTHONS = """
+import subprocess, sys
 # What a child of any Python makes of our directory on its PYTHONPATH.
-for flags in ([], ["-I"], ["-E"], ["-S"], ["-s"]):
-    child = subprocess.run([sys.argv[1], *flags, "-c", "import sys; print(sys.version_info[:2])"],
-                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    print(flags, child.returncode, child.stdout)
-child = subprocess.run([sys.argv[1], "-c", "import sitecustomize"], capture_output=True)
-print(child.stderr.splitlines()[-1:])
-child = subprocess.run([sys.argv[1], "-c", "import os; print('TRAINPROF_DIR' in os.environ)"],
-                       env={}, capture_output=True)
-print(child)
+for python in sys.argv[1:]:
+    for flags in ([], ["-I"], ["-E"], ["-S"], ["-s"]):
+        child = subprocess.run([python, *flags, "-c", "import sys; print(sys.version_info[:2])"],
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        print(python, flags, child.returncode, child.stdout)
+    child = subprocess.run([python, "-c", "import sitecustomize"], capture_output=True)
+    print(python, child.stderr.splitlines()[-1:])
+    child = subprocess.run([python, "-c", "import os; print('TRAINPROF_DIR' in os.environ)"],
+                           env={}, capture_output=True)
+    print(child)
 """
 
 
@@ -300,13 +318,14 @@ def other_pythons() -> list[str]:
 
 
 @pytest.mark.proves("Children", "of other Python versions, with -I, -E, -S, -s or an empty env")
-@pytest.mark.parametrize("python", other_pythons())
-def test_a_child_of_another_python_does_as_it_would(python: str, tmp_path: Path) -> None:
-    project = Project(("train.py", python), {"train.py": OTHER_PYTHON})
+def test_children_of_other_pythons_do_as_they_would(tmp_path: Path) -> None:
+    pythons = other_pythons()
+    project = Project(("train.py", *pythons), {"train.py": OTHER_PYTHONS})
     pair = run_both(project, tmp_path)
-    assert pair.ours.stdout == pair.plain.stdout
+    assert pair.ours.stdout.splitlines() == pair.plain.stdout.splitlines()
     assert pair.ours.stderr == pair.plain.stderr == b""
-    assert pair.plain.stdout.startswith(b"[] 0 ")
+    for python in pythons:
+        assert f"{python} [] 0 ".encode() in pair.plain.stdout
     assert pair.summary()["faults"] == []
 
 
@@ -355,7 +374,9 @@ def test_a_run_inside_a_run_is_its_own(tmp_path: Path) -> None:
         "'train.py'], check=True)\n"
     )
     project = Project(("sweep.py",), {"sweep.py": inner, "train.py": TRAINING})
-    pair = run_both(project, tmp_path)
+    trained = plain_training()
+    plain = Ended(b"outer\n" + trained.stdout, trained.stderr, trained.status)
+    pair = run_ours(project, tmp_path, plain)
     check_same(pair)
     summary = pair.summary()
     assert summary["training"]["steps"] == 0

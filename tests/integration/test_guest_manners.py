@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from support.session import read_recordings, run_hooked, run_plain, run_under
-from support.styles import without_compiler
+from support.session import Recording, read_recordings, run_hooked, run_plain, run_under
+from support.styles import IMPORT_TORCH, without_compiler
 
 from trainprof.record.schema import Kind, Topic
 
@@ -27,14 +29,12 @@ def both(
     *arguments: str,
     module: str | None = None,
     env: dict[str, str] | None = None,
+    compiler: bool = False,
 ) -> tuple[Done, Done]:
     """Runs a script plain and under the tracee, in folders of the same path."""
-    needs_compiler = any(word in text for word in ("torch.compile", "dynamo", "torch.func"))
-    (directory / "script.py").write_text(text if needs_compiler else without_compiler(text))
+    (directory / "script.py").write_text(text if compiler else without_compiler(text))
     words = ["-m", module] if module else ["script.py"]
     plain = run_plain([*words, *arguments], directory, env=env or {})
-    for left in directory.glob("*.out"):
-        left.rename(left.with_suffix(".plain"))
     ours = run_hooked([*words, *arguments], directory, directory / "run", env=env or {})
     return plain, ours
 
@@ -45,9 +45,67 @@ def assert_same(plain: Done, ours: Done) -> None:
     assert ours.returncode == plain.returncode
 
 
+# Importing torch takes longer than most of what is looked at here: parts that do not disturb each
+# other are run one after another in one process, each as if it were a script of its own.
+PARTS = """
+import gc, os, sys, warnings
+usual = warnings.catch_warnings()
+usual.__enter__()
+warnings.simplefilter("always")
+os.environ["OMP_NUM_THREADS"] = "1"
+import torch
+print(torch.get_num_threads(), torch.ones(1))
+usual.__exit__(None, None, None)
+for part in sys.argv[1:]:
+    for stream in (sys.stdout, sys.stderr):
+        print("-- part:", part, file=stream, flush=True)
+    path = os.path.abspath(part + ".py")
+    with open(path) as file, warnings.catch_warnings():
+        exec(compile(file.read(), path, "exec"), {"__name__": "__main__", "__file__": path})
+    gc.enable()
+"""
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one part wrote, under plain python and under the tracee."""
+
+    plain: str
+    ours: str
+    plain_stderr: str
+    ours_stderr: str
+
+
+def parts_of(
+    directory: Path, texts: dict[str, str], *, compiler: bool = False
+) -> tuple[dict[str, Part], Done, Done, Recording]:
+    """Runs the parts both ways; gives what each wrote, both ends, and our record of it all."""
+    for name, text in texts.items():
+        (directory / f"{name}.py").write_text(text)
+    plain, ours = both(directory, PARTS, *texts, compiler=compiler)
+    wrote = [split_by_part(text) for text in (plain.stdout, ours.stdout, plain.stderr, ours.stderr)]
+    assert list(wrote[0]) == ["", *texts], plain.stderr
+    assert list(wrote[1]) == ["", *texts], ours.stderr
+    parts = {name: Part(*(of.get(name, "") for of in wrote)) for name in wrote[0]}
+    [main] = [
+        one
+        for one in read_recordings(directory / "run" / "events")
+        if one.header["role"] == "script"
+    ]
+    assert main.notes(Topic.PROBE_FAILED) == []
+    return parts, plain, ours, main
+
+
+def split_by_part(text: str) -> dict[str, str]:
+    """Returns what was written by part; before the first one under ""."""
+    before, *rest = re.split(r"^-- part: (\w+)\n", text, flags=re.MULTILINE)
+    return {"": before, **dict(zip(rest[::2], rest[1::2], strict=True))}
+
+
 TRAINING = """
-import hashlib, io, pickle, random, sys
-import numpy, torch
+import hashlib, io, pickle, random
+import numpy
+import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -58,13 +116,13 @@ class Net(nn.Module):
     def forward(self, x):
         return self.layers(x)
 
-if __name__ == "__main__":
+def train(workers):
     random.seed(0); numpy.random.seed(0); torch.manual_seed(0)
     data = TensorDataset(torch.randn(32, 4), torch.randint(0, 2, (32,)))
     net = Net()
     optimizer = torch.optim.Adam(net.parameters())
     for epoch in range(2):
-        loader = DataLoader(data, batch_size=4, shuffle=True, num_workers=int(sys.argv[1]))
+        loader = DataLoader(data, batch_size=4, shuffle=True, num_workers=workers)
         for x, y in loader:
             loss = nn.functional.cross_entropy(net(x.to("cpu")), y)
             optimizer.zero_grad()
@@ -72,8 +130,8 @@ if __name__ == "__main__":
             nn.utils.clip_grad_norm_(net.parameters(), 1.0)
             optimizer.step()
         print(loss.item().hex(), type(iter(loader)), iter(loader).__class__.__mro__)
-    torch.save(net.state_dict(), "state.out")
-    torch.save(net, "net.out")
+    torch.save(net.state_dict(), f"state-{workers}.out")
+    torch.save(net, f"net-{workers}.out")
     def digest(thing): return hashlib.sha256(thing).hexdigest()
     # The pickle of a tensor holds its address; what is around it is the same.
     class Pickler(pickle.Pickler):
@@ -84,29 +142,32 @@ if __name__ == "__main__":
     print(digest(stream.getvalue()))
     print(digest(torch.get_rng_state().numpy().tobytes()), random.random(), numpy.random.rand())
     print(sorted(vars(net)), sorted(vars(loader)), sorted(vars(optimizer)))
+
+if __name__ == "__main__":
+    for workers in (0, 2):
+        train(workers)
 """
 
 
 @same("losses, weights, checkpoints and random numbers to the bit")
-@pytest.mark.parametrize("workers", ["0", "2"])
-def test_training_computes_the_same(tmp_path: Path, workers: str) -> None:
-    plain, ours = both(tmp_path, TRAINING, workers)
-    assert_same(plain, ours)
-    assert plain.returncode == 0, plain.stderr
-    for name in ("state", "net"):
-        saved = (tmp_path / f"{name}.out").read_bytes()
-        assert saved == (tmp_path / f"{name}.plain").read_bytes()
-    main, *others = read_recordings(tmp_path / "run" / "events")
-    assert len(main.of(Kind.OPTIMIZER_STEP)) == len(main.of(Kind.LOADER_NEXT)) == 16
-    fetches = [event for log in (main, *others) for event in log.of(Kind.FETCH)]
-    assert len(fetches) >= 16
-
-
-def test_training_under_the_command(tmp_path: Path) -> None:
+def test_training_computes_the_same(tmp_path: Path) -> None:
+    """Without and with workers, under the command itself."""
     (tmp_path / "script.py").write_text(without_compiler(TRAINING))
-    plain = run_plain(["script.py", "0"], tmp_path)
-    ours = run_under(["script.py", "0"], tmp_path, tmp_path / "named")
-    assert (ours.stdout, ours.stderr, ours.returncode) == (plain.stdout, "", 0)
+    plain = run_plain(["script.py"], tmp_path)
+    for left in tmp_path.glob("*.out"):
+        left.rename(left.with_suffix(".plain"))
+    ours = run_under(["script.py"], tmp_path, tmp_path / "run")
+    assert_same(plain, ours)
+    assert (plain.stderr, plain.returncode) == ("", 0)
+    saved = sorted(tmp_path.glob("*.out"))
+    assert len(saved) == 4
+    for path in saved:
+        assert path.read_bytes() == path.with_suffix(".plain").read_bytes(), path.name
+    main, *others = read_recordings(tmp_path / "run" / "events")
+    assert main.notes(Topic.PROBE_FAILED) == []
+    assert len(main.of(Kind.OPTIMIZER_STEP)) == len(main.of(Kind.LOADER_NEXT)) == 2 * 16
+    assert len(main.of(Kind.FETCH)) >= 16
+    assert sum(len(log.of(Kind.FETCH)) for log in others) >= 16
 
 
 SURROUNDINGS = """
@@ -137,7 +198,10 @@ def normal(text: str) -> str:
 @same("arguments, paths, import hooks, signal handlers, threads")
 @pytest.mark.parametrize("module", [None, "script"])
 def test_the_surroundings_are_the_same(tmp_path: Path, module: str | None) -> None:
-    text = SURROUNDINGS.replace("IMPORT", "import torch")
+    """As a module beside a stand-in for torch, which is enough for all hooks to come and go."""
+    if module:
+        (tmp_path / "torch.py").write_text("")
+    text = SURROUNDINGS.replace("IMPORT", "import torch as torch" if module else "import torch")
     plain, ours = both(tmp_path, text, "a", "--help", "-o", "x", module=module)
     assert normal(ours.stdout) == normal(plain.stdout)
     assert (ours.stderr, ours.returncode) == (plain.stderr, plain.returncode) == ("", 0)
@@ -149,30 +213,6 @@ torch.nn.Linear(1, 1)(torch.ones(1))
 print(sorted(os.readlink(f"/proc/self/fd/{n}") for n in os.listdir("/proc/self/fd")
              if os.path.exists(f"/proc/self/fd/{n}") and int(n) > 2))
 """
-
-
-@same("open files, but for the log")
-def test_only_the_log_is_open_besides(tmp_path: Path) -> None:
-    plain, ours = both(tmp_path, DESCRIPTORS)
-    theirs = set(json.loads(plain.stdout.replace("'", '"')))
-    added = set(json.loads(ours.stdout.replace("'", '"'))) - theirs
-    # The directory that is being listed shows as /proc/PID/fd.
-    added = {path for path in added if not path.startswith("/proc/")}
-    assert all(path.startswith(str(tmp_path / "run" / "events")) for path in added)
-    assert len(added) <= 1
-
-
-@same("settings made before torch is imported")
-def test_threads_set_before_torchs_import_count(tmp_path: Path) -> None:
-    text = """
-import os
-os.environ["OMP_NUM_THREADS"] = "1"
-import torch
-print(torch.get_num_threads())
-"""
-    plain, ours = both(tmp_path, text)
-    assert_same(plain, ours)
-    assert ours.stdout == "1\n"
 
 
 FAILURES = {
@@ -204,33 +244,24 @@ t.join()
     "a warning": "import warnings\nwarnings.warn('odd')",
 }
 HEAD = "import torch\nfrom torch import nn\nfrom torch.utils.data import DataLoader\n"
+FAILING = HEAD + "import traceback\n"
+for _name, _code in FAILURES.items():
+    FAILING += f"print({_name!r})\ntry:\n    exec(compile({_code!r}, 'user.py', 'exec'))\n"
+    FAILING += "except BaseException:\n    traceback.print_exc()\n"
 
 
-@same("tracebacks, exit status")
-def test_failures_look_the_same(tmp_path: Path) -> None:
-    """All in one process each, as importing torch takes long; the last ones end it."""
-    text = HEAD + "import traceback\n"
-    for name, code in FAILURES.items():
-        body = f"compile({code!r}, 'user.py', 'exec')"
-        text += f"print({name!r})\ntry:\n    exec({body})\n"
-        text += "except BaseException:\n    traceback.print_exc()\n"
-    plain, ours = both(tmp_path, text)
-    at = re.compile(r"pid\(s\) \d+|Thread-\d+")
-    assert at.sub("", ours.stderr) == at.sub("", plain.stderr)
-    assert "KeyError: 1" in plain.stderr
-    assert (ours.stdout, ours.returncode) == (plain.stdout, plain.returncode)
-
-
-@pytest.mark.parametrize("name", ["in a module", "in a dataset", "exit with text", "of syntax"])
+@pytest.mark.parametrize("name", ["exit with text", "of syntax"])
 def test_an_uncaught_failure_ends_it_the_same(tmp_path: Path, name: str) -> None:
-    plain, ours = both(tmp_path, HEAD + FAILURES[name])
+    """Those of torch, uncaught, end the interrupted part below."""
+    plain, ours = both(tmp_path, FAILURES[name])
     assert_same(plain, ours)
     assert plain.returncode == 1
 
 
 CHILDREN = """
 import atexit, multiprocessing, pickle, sys, threading, time
-import torch
+if __name__ == "__main__":  # to import it in each child would take long
+    IMPORT_TORCH
 
 class Mine:
     def __init__(self, value): self.value = value
@@ -263,7 +294,7 @@ if __name__ == "__main__":
 
 @same("pickling across processes, in late threads and at exit")
 def test_classes_of_main_cross_to_children_threads_and_the_end(tmp_path: Path) -> None:
-    plain, ours = both(tmp_path, CHILDREN)
+    plain, ours = both(tmp_path, CHILDREN.replace("IMPORT_TORCH", IMPORT_TORCH.strip()))
     assert_same(plain, ours)
     assert plain.stdout.count("Mine") == 2
     assert (plain.stderr, plain.returncode) == ("", 0)
@@ -292,13 +323,6 @@ step()
 sys.settrace(None)
 print(sorted(lines))
 """
-
-
-@same("torch.profiler, cProfile, sys.settrace")
-def test_tools_of_the_script_still_work(tmp_path: Path) -> None:
-    plain, ours = both(tmp_path, TOOLS)
-    assert (ours.stdout, ours.returncode) == (plain.stdout, plain.returncode)
-    assert plain.stdout.startswith("True True\nTrue\n[")
 
 
 COMPILED = """
@@ -336,7 +360,7 @@ def with_breaks(compile):
 
 def whole_step(compile):
     net = network()
-    optimizer = torch.optim.Adam(net.parameters())
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
     def step(x, y):
         optimizer.zero_grad()
         loss = F.cross_entropy(net(x), y)
@@ -384,20 +408,6 @@ traced = torch.fx.symbolic_trace(Model())
 print(traced.code, traced(x, y).item(), len(pickle.dumps(traced)))
 print(torch.export.export(Model(), (x, y)).graph)
 """
-
-
-@same("graphs and graph breaks of torch.compile, jit, fx, export")
-def test_compiled_graphs_and_breaks_are_the_same(tmp_path: Path) -> None:
-    plain, ours = both(tmp_path, COMPILED)
-    assert plain.returncode == 0, plain.stderr
-    assert ours.stdout == plain.stdout
-    assert ours.returncode == 0
-
-
-def test_no_word_of_ours_on_the_scripts_stderr(tmp_path: Path) -> None:
-    text = "import warnings\nwarnings.simplefilter('always')\nimport torch\nprint(torch.ones(1))\n"
-    plain, ours = both(tmp_path, text)
-    assert_same(plain, ours)
 
 
 LOUD = """
@@ -481,14 +491,6 @@ with warnings.catch_warnings(record=True) as seen:
     float(with_gradient)
 print([(one.filename, one.lineno, one.category, str(one.message)) for one in seen])
 """
-
-
-@same("where warnings are shown, and how often")
-def test_warnings_point_where_they_would(tmp_path: Path) -> None:
-    plain, ours = both(tmp_path, LOUD)
-    assert_same(plain, ours)
-    assert plain.returncode == 0, plain.stderr
-    assert plain.stderr.count("float(with_gradient)") >= 2
 
 
 LIVES = """
@@ -607,18 +609,6 @@ def fit():
 """
 
 
-@same("when batches, tensors, iterators and models are freed")
-def test_nothing_lives_longer(tmp_path: Path) -> None:
-    library = tmp_path / "site-packages"
-    library.mkdir()
-    (library / "framework.py").write_text(FRAMEWORK)
-    text = f"import sys\nsys.path.insert(0, {str(library)!r})\n{LIVES}"
-    plain, ours = both(tmp_path, text)
-    assert_same(plain, ours)
-    assert plain.returncode == 0, plain.stderr
-    assert plain.stdout.count("the framework's batch True") == 2
-
-
 INTERRUPTED = """
 import signal, sys, traceback
 import torch
@@ -701,18 +691,15 @@ for batch in DataLoader(torch.ones(4, 2), batch_size=2):
     optimizer.zero_grad()
     layer(batch).sum().backward()
     optimizer.step()
-interrupt()
+# Uncaught, one while another is handled.
+try:
+    list(DataLoader([1, None]))
+finally:
+    try:
+        nn.Sequential(nn.Linear(2, 2))(torch.ones(3))
+    finally:
+        interrupt()
 """
-
-
-@same("Ctrl-C and chained exceptions, wherever they come")
-def test_interrupts_and_chains(tmp_path: Path) -> None:
-    plain, ours = both(tmp_path, INTERRUPTED)
-    assert_same(plain, ours)
-    assert plain.stderr.count("KeyboardInterrupt") == 11
-    [main] = read_recordings(tmp_path / "run" / "events")
-    last = main.of(Kind.FORWARD, Kind.BACKWARD, Kind.OPTIMIZER_STEP)[-3:]
-    assert [event.kind for event in last] == [Kind.FORWARD, Kind.BACKWARD, Kind.OPTIMIZER_STEP]
 
 
 LOOKS = """
@@ -790,13 +777,6 @@ for thing in (model, optimizer, loader):
 """
 
 
-@same("signatures, sources and error messages of torch's functions, mocks of them")
-def test_torchs_functions_look_the_same(tmp_path: Path) -> None:
-    plain, ours = both(tmp_path, LOOKS)
-    assert normal(ours.stdout) == normal(plain.stdout)
-    assert (ours.stderr, ours.returncode) == (plain.stderr, plain.returncode) == ("", 0)
-
-
 MODES = """
 import torch
 from torch import nn
@@ -852,11 +832,18 @@ with torch.device("meta"):
 """
 
 
+@same("graphs and graph breaks of torch.compile, jit, fx, export")
 @same("function modes, dispatch modes, tensor subclasses, torch.func")
-def test_modes_and_subclasses_see_the_same_calls(tmp_path: Path) -> None:
-    plain, ours = both(tmp_path, MODES)
-    assert_same(plain, ours)
+@same("torch.profiler, cProfile, sys.settrace")
+def test_what_needs_torchs_compiler(tmp_path: Path) -> None:
+    texts = {"modes": MODES, "tools": TOOLS, "compiled": COMPILED}
+    parts, plain, ours, _ = parts_of(tmp_path, texts, compiler=True)
+    for name, part in parts.items():
+        assert part.ours == part.plain, name
+    assert parts["modes"].ours_stderr == parts["modes"].plain_stderr
+    assert parts["tools"].plain.startswith("True True\nTrue\n[")
     assert plain.returncode == 0, plain.stderr
+    assert ours.returncode == 0, ours.stderr
 
 
 FINDERS = """
@@ -881,15 +868,6 @@ print(torch.__spec__.loader is torch.__loader__, sorted(vars(torch.__loader__)))
 import beside
 print(importlib.reload(beside) is beside, asked)
 """
-
-
-@same("the script's own import hooks, lazy imports")
-@pytest.mark.parametrize("way", ["plain", "lazy"])
-def test_finders_of_the_script(tmp_path: Path, way: str) -> None:
-    (tmp_path / "beside.py").write_text("")
-    plain, ours = both(tmp_path, FINDERS, way)
-    assert_same(plain, ours)
-    assert plain.returncode == 0, plain.stderr
 
 
 DEEP = """
@@ -919,21 +897,9 @@ print(deepest(lambda depth: model(1, depth)), deepest(item))
 """
 
 
-@same("how deep modules may nest")
-def test_modules_nest_as_deep(tmp_path: Path) -> None:
-    plain, ours = both(tmp_path, DEEP)
-    (modules, calls), (ours_modules, ours_calls) = (
-        map(int, done.stdout.split()) for done in (plain, ours)
-    )
-    assert ours_modules == modules
-    assert calls - 2 <= ours_calls <= calls  # a wrapper of ours, and what it calls
-    assert (plain.stderr, plain.returncode) == (ours.stderr, ours.returncode) == ("", 0)
-    [main] = read_recordings(tmp_path / "run" / "events")
-    assert main.notes(Topic.PROBE_FAILED) == []
-
-
 UNTOUCHED = """
-import os, torch
+import os
+torch.manual_seed(0)
 from torch.utils.data import DataLoader
 x = torch.nn.Linear(2, 1)(torch.ones(1, 2))
 x.sum().backward()
@@ -947,15 +913,20 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
+@same("the script's own import hooks, lazy imports")
 @same("CUDA is left alone until the script uses it")
-def test_the_device_is_left_to_the_script(tmp_path: Path) -> None:
-    plain, ours = both(tmp_path, "import torch\ntorch.manual_seed(0)\n" + UNTOUCHED)
+@pytest.mark.parametrize(("way", "then"), [("plain", UNTOUCHED), ("lazy", "")])
+def test_finders_of_the_script_and_its_device(tmp_path: Path, way: str, then: str) -> None:
+    (tmp_path / "beside.py").write_text("")
+    plain, ours = both(tmp_path, FINDERS + then, way)
     assert_same(plain, ours)
-    assert plain.stdout.startswith("False False")
+    assert plain.returncode == 0, plain.stderr
+    assert plain.stdout.count("False False") == (2 if then else 0)
 
 
 STRICT = """
-import sys, torch
+import sys
+import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -977,14 +948,17 @@ if __name__ == "__main__":
 
 
 @same("strict and odd interpreters: -W error, -X dev, -OO, -P")
-@pytest.mark.parametrize(
-    "env",
-    [
-        {"PYTHONWARNINGS": "error", "PYTHONDEVMODE": "1", "PYTHONUNBUFFERED": "1"},
-        {"PYTHONOPTIMIZE": "2", "PYTHONSAFEPATH": "1", "LC_ALL": "C", "PYTHONUTF8": "0"},
-    ],
-)
-def test_strict_and_odd_interpreters(tmp_path: Path, env: dict[str, str]) -> None:
+def test_strict_and_odd_interpreters(tmp_path: Path) -> None:
+    """All at once: none of them hides what another one shows."""
+    env = {
+        "PYTHONWARNINGS": "error",
+        "PYTHONDEVMODE": "1",
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONOPTIMIZE": "2",
+        "PYTHONSAFEPATH": "1",
+        "LC_ALL": "C",
+        "PYTHONUTF8": "0",
+    }
     plain, ours = both(tmp_path, STRICT, env=env)
     assert_same(plain, ours)
     assert (plain.stderr, plain.returncode) == ("", 0)
@@ -1022,8 +996,71 @@ print(sys.gettrace(), sys.getprofile())
 """
 
 
+SECTIONS = {
+    "descriptors": DESCRIPTORS,
+    "deep": DEEP,
+    "debugged": DEBUGGED,
+    "loud": LOUD,
+    "lives": "import sys\nsys.path.insert(0, 'site-packages')\n" + LIVES,
+    "looks": LOOKS,
+    "failing": FAILING,
+    "interrupted": INTERRUPTED,
+}
+OF_PROCESS = re.compile(r"pid\(s\) \d+|Thread-\d+")
+
+
+@same("open files, but for the log")
+@same("settings made before torch is imported")
+@same("tracebacks, exit status")
+@same("where warnings are shown, and how often")
+@same("when batches, tensors, iterators and models are freed")
+@same("Ctrl-C and chained exceptions, wherever they come")
+@same("signatures, sources and error messages of torch's functions, mocks of them")
+@same("how deep modules may nest")
 @same("bdb and pdb")
-def test_debuggers_of_the_script(tmp_path: Path) -> None:
-    plain, ours = both(tmp_path, DEBUGGED)
-    assert_same(plain, ours)
-    assert plain.returncode == 0, plain.stderr
+def test_what_a_script_sees(tmp_path: Path) -> None:
+    """Everything in one process each; the last part ends it by an uncaught interrupt."""
+    library = tmp_path / "site-packages"
+    library.mkdir()
+    (library / "framework.py").write_text(FRAMEWORK)
+    parts, plain, ours, main = parts_of(tmp_path, SECTIONS)
+    for name, part in parts.items():
+        if name not in ("descriptors", "deep"):  # see below
+            assert normal(part.ours) == normal(part.plain), name
+        at = [OF_PROCESS.sub("", text) for text in (part.ours_stderr, part.plain_stderr)]
+        assert at[0] == at[1], name
+    assert ours.returncode == plain.returncode == -signal.SIGINT
+
+    # Before all of them: no word of ours, and what was set before torch's import counts.
+    assert parts[""] == Part(*(["1 tensor([1.])\n"] * 2), "", "")
+
+    theirs, files = (
+        json.loads(text.replace("'", '"'))
+        for text in (parts["descriptors"].plain, parts["descriptors"].ours)
+    )
+    # The directory that is being listed shows as /proc/PID/fd.
+    added = {path for path in set(files) - set(theirs) if not path.startswith("/proc/")}
+    assert all(path.startswith(str(tmp_path / "run" / "events")) for path in added)
+    assert len(added) <= 1
+
+    (modules, calls), (our_modules, our_calls) = (
+        map(int, text.split()) for text in (parts["deep"].plain, parts["deep"].ours)
+    )
+    assert our_modules == modules
+    assert calls - 2 <= our_calls <= calls  # a wrapper of ours, and what it calls
+
+    assert "KeyError: 1" in parts["failing"].plain_stderr
+    assert parts["loud"].plain_stderr.count("float(with_gradient)") >= 2
+    assert parts["lives"].plain.count("the framework's batch True") == 2
+    for name in ("deep", "looks"):
+        assert parts[name].plain_stderr == "", name
+
+    told = parts["interrupted"].plain_stderr
+    assert told.count("KeyboardInterrupt") == 11
+    assert "TypeError: default_collate" in told.rpartition("During handling")[0]
+    assert "RuntimeError: mat1" in told.rpartition("During handling")[0]
+    # The last one is that of the uncaught failure.
+    last = main.of(Kind.FORWARD, Kind.BACKWARD, Kind.OPTIMIZER_STEP)[-4:]
+    assert [event.kind for event in last] == [
+        *(Kind.FORWARD, Kind.BACKWARD, Kind.OPTIMIZER_STEP, Kind.FORWARD)
+    ]

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.processes import DEADLINE_S, TRAINPROF, Ended, OnTerminal, Running, run, write_script
+from support.processes import DEADLINE_S, TRAINPROF, OnTerminal, Running, run, write_script
 from support.styles import PREAMBLE, ROOT, Style, missed_costs
 
 from trainprof.cli.app import run_command
@@ -143,8 +143,6 @@ next(batches)
 """
 
 ENDINGS = {
-    "return": ("", 0, "completed", "completed after"),
-    "sys.exit(n)": ("sys.exit(3)", 3, "completed", "ended with exit status 3"),
     "an exception": ("raise KeyError('lr')", 1, "exception", "ended with KeyError"),
     "an exception in a worker": (WORKER_FAILS, 1, "exception", "ended with ValueError"),
     "SIGKILL of a worker": (WORKER_IS_KILLED, 1, "exception", "ended with RuntimeError"),
@@ -155,24 +153,6 @@ ENDINGS = {
         -signal.SIGSEGV,
         "signal",
         "was ended by SIGSEGV",
-    ),
-    "KeyboardInterrupt": (
-        "os.kill(os.getpid(), signal.SIGINT); signal.pause()",
-        -signal.SIGINT,
-        "interrupted",
-        "was interrupted (Ctrl-C)",
-    ),
-    "SIGTERM to itself": (
-        "os.kill(os.getpid(), signal.SIGTERM)",
-        -signal.SIGTERM,
-        "signal",
-        "was ended by SIGTERM",
-    ),
-    "SIGKILL of itself": (
-        "os.kill(os.getpid(), signal.SIGKILL)",
-        -signal.SIGKILL,
-        "killed",
-        "was killed by SIGKILL",
     ),
 }
 
@@ -209,16 +189,22 @@ def pid_of_script(directory: Path) -> int:
     return int(manifest["script_pid"])
 
 
+def ends_by(*texts: str) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.proves("Endings", text) for text in texts]
+
+
+# To the kernel, a signal to itself is one to the script alone.
 @pytest.mark.parametrize(
     ("to_script", "number"),
     [
-        pytest.param(False, signal.SIGTERM, marks=pytest.mark.proves("Endings", "SIGTERM")),
-        pytest.param(False, signal.SIGHUP, marks=pytest.mark.proves("Endings", "SIGHUP")),
+        pytest.param(False, signal.SIGTERM, marks=ends_by("SIGTERM")),
+        pytest.param(False, signal.SIGHUP, marks=ends_by("SIGHUP")),
         pytest.param(
-            True, signal.SIGTERM, marks=pytest.mark.proves("Endings", "SIGTERM to the script alone")
+            *(True, signal.SIGTERM),
+            marks=ends_by("SIGTERM to itself", "SIGTERM to the script alone"),
         ),
         pytest.param(
-            True, signal.SIGKILL, marks=pytest.mark.proves("Endings", "SIGKILL of the script")
+            *(True, signal.SIGKILL), marks=ends_by("SIGKILL of itself", "SIGKILL of the script")
         ),
     ],
 )
@@ -240,28 +226,25 @@ def test_a_signal_from_outside(tmp_path: Path, to_script: bool, number: signal.S
     assert f"was {verb} by {number.name}" in told.page
 
 
-@pytest.mark.parametrize(
-    "presses",
-    [
-        pytest.param(1, marks=pytest.mark.proves("Endings", "Ctrl-C")),
-        pytest.param(2, marks=pytest.mark.proves("Endings", "Ctrl-C twice")),
-    ],
-)
-def test_ctrl_c(tmp_path: Path, presses: int) -> None:
+@pytest.mark.proves("Endings", "KeyboardInterrupt")
+@pytest.mark.proves("Endings", "Ctrl-C")
+@pytest.mark.proves("Endings", "Ctrl-C twice")
+def test_ctrl_c(tmp_path: Path) -> None:
+    """The first is caught by the script, and the second ends it."""
     action = """
-for left in range(PRESSES, 0, -1):
+for left in (2, 1):
     try:
         print("waiting", left, flush=True)
         signal.pause()
     except KeyboardInterrupt:
         if left == 1:
             raise
-""".replace("PRESSES", str(presses))
+"""
 
     def attempt(directory: Path) -> tuple[Reported, dict[str, Any]]:
         script = write_script(directory, f"{TRAINING}\ntell()\n{action}")
         with OnTerminal(TRAINPROF, "-o", "run", script.name, cwd=directory) as terminal:
-            for left in range(presses, 0, -1):
+            for left in (2, 1):
                 terminal.await_text(f"waiting {left}".encode())
                 terminal.type(b"\x03")
             assert terminal.end() == -signal.SIGINT
@@ -311,17 +294,26 @@ def test_both_are_killed(tmp_path: Path) -> None:
     assert "ended without a record of how" in told.page
 
 
+@pytest.mark.proves("Endings", "return")
 @pytest.mark.proves("Endings", "not yet: a run is reported while it goes on")
 def test_a_run_that_still_goes_on(tmp_path: Path) -> None:
+    """Meanwhile its directory is refused to another; then it returns."""
+
     def attempt(directory: Path) -> tuple[Reported, dict[str, Any]]:
         script = write_script(directory, WAITING)
         with Running(TRAINPROF, "-o", "run", script.name, cwd=directory) as process:
             truth = truth_in(process.line())
+            second = run(TRAINPROF, "-o", "run", script.name, cwd=directory)
+            assert second.status == 125
+            assert b"is not an empty directory" in second.stderr
+            assert pid_of_script(directory) > 0
             told = reported(directory / "run")
             check(told, truth)
-            whole = truth_in(process.end().stdout)
-        check(reported(directory / "run"), whole, epochs=2)
-        assert "completed after" in reported(directory / "run").page
+            ended = process.end()
+        whole = reported(directory / "run")
+        check(whole, truth_in(ended.stdout), epochs=2)
+        assert (ended.status, whole.exit["reason"]) == (0, "completed")
+        assert "completed after" in whole.page
         return told, truth
 
     told = prove(attempt, tmp_path)
@@ -346,49 +338,45 @@ if child == 0:
 os.waitpid(child, 0)
 """
 
-SURROUNDINGS = {
-    "closes all descriptors": CLOSES_FILES,
-    "replaces sys.stdout and sys.stderr": """
+REPLACES_STREAMS = """
 import io
-kept = sys.stdout
+kept = sys.stdout, sys.stderr
 sys.stdout, sys.stderr = io.StringIO(), None
 train()
-sys.stdout = kept
-""",
-    "clears os.environ": """
+sys.stdout, sys.stderr = kept
+"""
+
+CLEARS_ENVIRONMENT = """
 os.environ.clear()
 loader = make_loader(6, num_workers=1)
 train()
-""",
-    "forks without exec": FORKS,
-}
+"""
+
+# In this order: each of them trains, and is still there for the next.
+SURROUNDINGS = REPLACES_STREAMS + CLEARS_ENVIRONMENT + FORKS + CLOSES_FILES
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.proves("Endings", f"a script that {name}"))
-        for name in SURROUNDINGS
-    ],
-)
-def test_what_a_script_does_to_its_process(tmp_path: Path, name: str) -> None:
+@pytest.mark.proves("Endings", "sys.exit(n)")
+@pytest.mark.proves("Endings", "a script that forks without exec")
+@pytest.mark.proves("Endings", "a script that clears os.environ")
+@pytest.mark.proves("Endings", "a script that replaces sys.stdout and sys.stderr")
+@pytest.mark.proves("Endings", "a script that closes all descriptors")
+def test_what_a_script_does_to_its_process(tmp_path: Path) -> None:
     def attempt(directory: Path) -> tuple[Reported, dict[str, Any]]:
-        script = write_script(directory, f"{TRAINING}\n{SURROUNDINGS[name]}\ntell()\n")
+        script = write_script(directory, f"{TRAINING}\n{SURROUNDINGS}\ntell()\nsys.exit(3)\n")
         ended = run(TRAINPROF, "-o", "run", script.name, cwd=directory)
-        assert (ended.status, ended.stderr) == (0, b"")
+        assert (ended.status, ended.stderr) == (3, b"")
         told, truth = reported(directory / "run"), truth_in(ended.stdout)
-        training = told.summary["training"]
-        assert (training["steps"], training["epochs"]) == (2 * STEPS, 2)
+        check(told, truth, epochs=5)
+        assert (directory / "own").read_text() == "the script's"
         return told, truth
 
     told = prove(attempt, tmp_path)
-    assert told.exit["reason"] == "completed"
+    assert (told.exit["reason"], told.exit["status"]) == ("completed", 3)
+    assert "ended with exit status 3" in told.page
     assert told.summary["faults"] == []
-    if name == "forks without exec":
-        (apart,) = told.summary["trained_apart"]
-        assert apart["steps"] == STEPS
-    if name == "closes all descriptors":
-        assert (tmp_path / "first" / "own").read_text() == "the script's"
+    (apart,) = told.summary["trained_apart"]
+    assert apart["steps"] == STEPS
 
 
 @pytest.mark.proves("Endings", "a script that becomes a daemon: its training is reported")
@@ -631,45 +619,32 @@ WORDS = [
 
 
 @pytest.mark.parametrize("is_module", [False, True])
+@pytest.mark.proves("Privacy", "directories 0700 and files 0600, whatever the umask")
 @pytest.mark.proves("Privacy", "no secret of environment, arguments, URLs, children, exceptions")
-def test_secrets_are_written_nowhere(tmp_path: Path, is_module: bool) -> None:
-    script = write_script(tmp_path, f"{TRAINING}\ntell()\n{CHILDREN}")
+def test_nothing_secret_is_written_and_nobody_else_may_look(
+    tmp_path: Path, is_module: bool
+) -> None:
+    worker = "loader = make_loader(2, num_workers=1)\ntrain()"
+    script = write_script(tmp_path, f"{TRAINING}\ntell()\n{worker}\n{CHILDREN}")
     target = ["-m", "script"] if is_module else [script.name]
+    mask = 0o077 if is_module else 0
+    set_mask = f"import os, sys; os.umask({mask}); os.execv(sys.executable, sys.argv[1:])"
+    command = [sys.executable, "-c", set_mask, *TRAINPROF, "-o", "run"]
     env = {"HF_TOKEN": SECRET, "WANDB_API_KEY": SECRET, "DATABASE_URL": f"x://u:{SECRET}@h/d"}
-    ended = run(TRAINPROF, "-o", "run", *target, *WORDS, cwd=tmp_path, env=env)
+    ended = run(command, *target, *WORDS, cwd=tmp_path, env=env)
     assert ended.status == 1
     told = reported(tmp_path / "run")
     assert told.exit["detail"] == "ValueError"
-    assert told.steps == STEPS
-    files = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
-    assert len(files) >= 4
+    assert told.steps == STEPS + 2
+    paths = [tmp_path / "run", *(tmp_path / "run").rglob("*")]
+    files = [path for path in paths if path.is_file()]
+    assert len([path for path in files if path.suffix == ".events"]) >= 2
+    assert len(files) >= 5
     for path in files:
         if path.suffix != ".events":
             assert SECRET not in path.read_text(), path
         # A text of a log lies in pieces of 24 bytes, 32 apart.
         assert SECRET[:8].encode() not in path.read_bytes(), path
     assert SECRET not in json.dumps(told.summary) + told.page
-
-
-@pytest.mark.parametrize("mask", [0o000, 0o077])
-@pytest.mark.proves("Privacy", "directories 0700 and files 0600, whatever the umask")
-def test_nobody_else_may_look(tmp_path: Path, mask: int) -> None:
-    script = write_script(tmp_path, f"{TRAINING}\nloader = make_loader(2, num_workers=1)\ntrain()")
-    set_mask = f"import os, sys; os.umask({mask}); os.execv(sys.executable, sys.argv[1:])"
-    command = [sys.executable, "-c", set_mask, *TRAINPROF, "-o", "run", script.name]
-    assert run(command, cwd=tmp_path).status == 0
-    paths = [tmp_path / "run", *(tmp_path / "run").rglob("*")]
-    assert len([path for path in paths if path.suffix == ".events"]) == 2
     for path in paths:
         assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
-
-
-def test_a_run_directory_in_use_is_refused(tmp_path: Path) -> None:
-    script = write_script(tmp_path, WAITING)
-    with Running(TRAINPROF, "-o", "run", script.name, cwd=tmp_path) as process:
-        truth = truth_in(process.line())
-        second: Ended = run(TRAINPROF, "-o", "run", script.name, cwd=tmp_path)
-        assert second.status == 125
-        assert b"is not an empty directory" in second.stderr
-        assert json.loads((tmp_path / "run" / "manifest.json").read_text())["script_pid"]
-        check(reported(tmp_path / "run"), truth)

@@ -94,13 +94,32 @@ def run_both(project: Project, tmp_path: Path) -> Pair:
         return Pair(plain, _ended(our_process, project), our_cwd / "run")
 
 
-def prove_both(project: Project, tmp_path: Path) -> dict[str, Any]:
+def run_plain(project: Project, tmp_path: Path) -> Ended:
+    """Runs the project under plain python alone."""
+    cwd = project.write(tmp_path / "plain" / "all")
+    with _started([*project.command, *project.words], cwd, project) as process:
+        return _ended(process, project)
+
+
+def run_ours(project: Project, tmp_path: Path, plain: Ended) -> Pair:
+    """Runs the project under trainprof, to be compared with a plain run that was made already."""
+    cwd = project.write(tmp_path / "ours" / "all")
+    with _started(_trainprof_of(project), cwd, project) as process:
+        return Pair(plain, _ended(process, project), cwd / "run")
+
+
+def prove_both(project: Project, tmp_path: Path, plain: Ended | None = None) -> dict[str, Any]:
     """Asserts that both did the same, that counts and a planted cost are right; gives the summary.
 
     The last line of the script's stdout is what it timed. Costs that miss are measured again, as
     in `styles.prove`.
+
+    Args:
+        project: What is run.
+        tmp_path: Where.
+        plain: What it came to under plain python, where that is known.
     """
-    pair = run_both(project, tmp_path)
+    pair = run_ours(project, tmp_path, plain) if plain else run_both(project, tmp_path)
     check_same(pair)
     style = Style(
         "", project.steps, project.iterations, project.epochs, key=project.key, roles=project.roles
@@ -110,7 +129,7 @@ def prove_both(project: Project, tmp_path: Path) -> dict[str, Any]:
     for attempt in range(1, ATTEMPTS):
         if not missed_costs(style, summary, truth_of(pair.ours)):
             break
-        pair = run_both(project, tmp_path / f"again-{attempt}")
+        pair = run_ours(project, tmp_path / f"again-{attempt}", pair.plain)
         summary = pair.summary()
         check_counts(style, summary)
     assert not missed_costs(style, summary, truth_of(pair.ours))

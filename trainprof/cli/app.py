@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import traceback
@@ -75,7 +76,7 @@ def main() -> NoReturn:
 
 def run_command(arguments: Sequence[str]) -> int:
     """Runs one command and returns its exit status; `run` itself ends as the script did."""
-    command = typer.main.get_command(app)
+    command = _built_verbs()
     words, is_launching = _split(command, arguments)
     is_debug = "--debug" in our_part(words)
     failed = LAUNCH_FAILED if is_launching else USER_ERROR
@@ -90,6 +91,12 @@ def run_command(arguments: Sequence[str]) -> int:
             traceback.print_exc()
         called = f"{PROGRAM} {arguments[0]}" if words[0] in _COMMANDS else PROGRAM
         return _complain_of(error, failed, called, is_debug=is_debug)
+
+
+@functools.cache
+def _built_verbs() -> Any:
+    """The verbs with their options, whose making takes as long as a small report."""
+    return typer.main.get_command(app)
 
 
 def _split(command: Any, arguments: Sequence[str]) -> tuple[list[str], bool]:

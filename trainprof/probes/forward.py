@@ -135,6 +135,8 @@ class ForwardProbe:
 
     def _record_call(self, module: Any, start: int, end: int) -> None:
         """Records the first call of a class, which gets its number here."""
+        if not hasattr(module, "__dict__"):
+            return  # `nn.Module.__call__(1)` has failed by itself
         self._session.look_here()
         kind, number = self._name(type(module))
         flags = GRAD if self._torch.is_grad_enabled() else 0

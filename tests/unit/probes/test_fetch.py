@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from support.session import FakeClock, Recorder, read_recordings, run_hooked
+from support.styles import without_compiler
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
 from trainprof.probes.fetch import FetchProbe
@@ -104,6 +105,7 @@ def test_spawned_workers_write_their_own_logs(tmp_path: Path) -> None:
 
 WORKERS = """
 import sys
+import torch
 from torch.utils.data import DataLoader
 
 if __name__ == "__main__":
@@ -117,7 +119,7 @@ if __name__ == "__main__":
 
 
 def run_workers(tmp_path: Path, method: str) -> subprocess.CompletedProcess[str]:
-    (tmp_path / "script.py").write_text(WORKERS)
+    (tmp_path / "script.py").write_text(without_compiler(WORKERS))
     return run_hooked(["script.py", method], tmp_path, tmp_path / "run")
 
 

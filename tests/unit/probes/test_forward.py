@@ -185,6 +185,21 @@ def test_fx_tracing(same_with_us: Callable[..., Any]) -> None:
     assert same_with_us(lambda: torch.fx.symbolic_trace(Model()).code)[0] == "returned"
 
 
+def test_what_is_no_module_is_no_fault_of_ours(
+    same_with_us: Callable[..., Any], recorder: Recorder
+) -> None:
+    def calls() -> list[str]:
+        errors = []
+        for _ in range(2):
+            with pytest.raises(AttributeError) as raised:
+                nn.Module.__call__(1)  # type: ignore[arg-type]
+            errors.append(str(raised.value))
+        return errors
+
+    assert same_with_us(calls)[0] == "returned"
+    assert recorder.read().notes(Topic.PROBE_FAILED) == []
+
+
 def test_a_class_may_go(recorder: Recorder) -> None:
     probe = ForwardProbe()
     recorder.start(probe)

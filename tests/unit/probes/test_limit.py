@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from support.session import FakeClock, Recorder, read_recordings, run_hooked
+from support.styles import without_compiler
 from torch.utils.data import DataLoader
 
 from trainprof.probes.catalogue import default_probes
@@ -101,7 +102,7 @@ print("never")
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_finally_blocks_run_and_the_status_is_0(tmp_path: Path, workers: int) -> None:
-    (tmp_path / "script.py").write_text(SCRIPT)
+    (tmp_path / "script.py").write_text(without_compiler(SCRIPT))
     words = ["script.py", str(workers)]
     done = run_hooked(words, tmp_path, tmp_path / "run", options={"max_steps": 5})
     assert (done.returncode, done.stdout, done.stderr) == (0, "finally\natexit\n", "")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import sys
+import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -101,12 +103,28 @@ def train(directory: Path, **options: Any) -> list[float]:
     return losses
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _old_objects_are_not_looked_at_again() -> Iterator[None]:
+    """A collection that walks over all of torch takes as long as a training here."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@functools.cache
+def usual_losses() -> list[float]:
+    """What the training comes to without probes."""
+    with tempfile.TemporaryDirectory() as directory:
+        return train(Path(directory))
+
+
 def trained_without(
     recorder: Recorder, directory: Path, take_away: Callable[[pytest.MonkeyPatch], None]
 ) -> Recording:
     """Trains under probes that were attached while `take_away` had been done to torch."""
     gc.collect()  # other tests' heirs of torch's classes, which the probes would hook too
-    losses = train(directory)
+    losses = usual_losses()
     with pytest.MonkeyPatch.context() as patched:
         take_away(patched)
         log = recorder.start(*default_probes()).log
