@@ -133,8 +133,8 @@ class Search:
         """
         found = self.found
         try:
-            base = self._begin()
-            found.plan = self._plan_of(base, None)
+            base = self._planned_from(self._begin())
+            assert found.plan is not None
             self._bounds(found.plan)
             plan = found.plan = self._plan_of(base, self._free_step_s())
             self._singles(plan)
@@ -167,6 +167,21 @@ class Search:
         if not base.is_ok:
             raise self._cannot(base)
         return base
+
+    def _planned_from(self, base: Measured) -> Measured:
+        """Plans, and returns the baseline to plan from: one that the model of loaders meets.
+
+        A run that something held up may be none, and then nothing of loading would be tried.
+        """
+        self.found.plan = plan = self._plan_of(base, None)
+        if not plan.sites or plan.ceiling is not None:
+            return base
+        again = self._measure(baseline())
+        other = self._plan_of(again, None) if again.is_ok else plan
+        if other.ceiling is None:
+            return base
+        self.found.plan = other
+        return again
 
     def _cannot(self, run: Measured) -> CannotTune:
         why = f": {run.detail}" if run.detail else ""

@@ -61,6 +61,31 @@ def test_changes_that_help_together_are_recommended_together():
     assert {CEILING, LOADER_ALONE} < set(runner.ran)
 
 
+def test_a_baseline_that_no_model_meets_is_not_planned_from():
+    planned = []
+
+    def plan_from(base, free_s):
+        planned.append(base.number)
+        if base.number == 1:
+            return replace(plan_of(threads(1)), ceiling=None, alone=None)
+        return plan_of(*PLANS)
+
+    runner = FakeRunner(Planted(by_workers_and_threads))
+    found = Search(runner, plan_from, budget_s=600.0).run()
+    assert planned == [1, 2, 2]
+    assert runner.ran[:3] == [WARM_UP, BASELINE, BASELINE]
+    assert found.best.overrides["num_workers"] == 4
+    assert found.predicted[CEILING] == plan_of().ceiling
+
+
+def test_where_no_model_meets_any_baseline_the_rest_is_tried():
+    plan = replace(plan_of(threads(1)), ceiling=None, alone=None)
+    found, runner = searched(Planted(by_workers_and_threads), plan)
+    assert runner.ran[:4] == [WARM_UP, BASELINE, BASELINE, CEILING]
+    assert "torch_threads=1" in runner.ran
+    assert found.ended_by == FINISHED
+
+
 def test_of_settings_that_are_as_fast_the_smaller_one_is_taken():
     found, _ = searched(
         Planted(lambda o: 0.004 if o.get("num_workers") else 0.010), plan_of(workers(2), workers(8))
