@@ -192,12 +192,14 @@ def filled(part: Float64 | None, whole: Float64) -> Float64 | None:
 def passes_of(inputs: PipelineInputs, series: Float64) -> list[Float64]:
     """Cuts a series into the passes that are played: the last ones, none longer than all of them.
 
-    A pass that was not recorded to its end is filled up with its own beginning.
+    A pass that was not recorded to its end is filled up with what followed its first batch, which
+    alone bears what is paid once.
     """
     batches = min(inputs.batches, MAX_BATCHES_PLAYED)
     whole = len(series) // inputs.batches
     if whole == 0:
-        return [np.resize(series, batches)]
+        followed = series[1:] if len(series) > 1 else series
+        return [np.concatenate([series[:1], np.resize(followed, batches - 1)])]
     chosen = min(whole, max(1, MAX_BATCHES_PLAYED // batches))
     ends = [len(series) - (len(series) % inputs.batches) - k * inputs.batches for k in range(whole)]
     return [series[end - inputs.batches :][:batches] for end in reversed(ends[:chosen])]

@@ -267,6 +267,15 @@ def test_a_run_that_was_cut_off_stands_for_the_whole_pass(tmp_path):
     )
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_the_first_step_of_a_cut_off_run_pays_once_is_paid_once(tmp_path, workers):
+    p = planted(60, workers=workers)
+    p.compute_s[0] = 1.2  # as where the optimizer's first step imports a compiler
+    inputs = recorded(tmp_path, [p], is_cut_off=True, length=150)
+    assert inputs.batches == 150
+    assert predict(inputs).step_s.mid == pytest.approx(measured_rates(inputs).step_s, rel=0.03)
+
+
 def test_evaluation_in_the_midst_of_a_pass_is_no_computing(tmp_path):
     run = FakeRun()
     loader, other, optimizer = run.loader(1), run.loader(2), run.optimizer()
