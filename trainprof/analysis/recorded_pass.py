@@ -86,12 +86,16 @@ def recorded_passes(
             continue
         rows = rows[: len(mine)]
         asked_again = int(p.end[number] - p.end_ns[number]) if p.is_ended[number] else None
+        compute_ns = _compute_ns(mine, asked_again, timeline.segments)
+        if number == chosen[0] and len(mine) > 1:
+            # A run's first step pays once for imports and kernels: that is no computing of a batch.
+            compute_ns[0] = min(compute_ns[0], compute_ns[1:].max())
         found.append(
             RecordedPass(
                 number=number,
                 starts=mine.start,
                 ends=mine.end,
-                compute_ns=_compute_ns(mine, asked_again, timeline.segments),
+                compute_ns=compute_ns,
                 drawn_ns=_inside(draws, mine),
                 fetch=rows,
                 worker=fetches.worker[rows].astype(np.int64),
