@@ -14,11 +14,11 @@ from trainprof.launch.deadline import Deadline
 
 DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
 WITH_A_CHILD = f"""
-import subprocess, sys
+import subprocess, sys, time
 {DEAF}
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
 print(child.pid, flush=True)
-child.wait()
+time.sleep(60)  # not until the child ends, which may be killed first
 """
 
 
