@@ -30,7 +30,7 @@ class RecordedPass:
         drawn_ns: Part of each spent drawing indices.
         fetch: Rows of the fetch table, in the sampler's order.
         worker: That made each batch, from 1; 0 the main process.
-        fetch_starts, fetch_ends: Of these.
+        fetch_starts, fetch_ends: Of each batch's fetch.
     """
 
     number: int
@@ -66,6 +66,15 @@ def recorded_passes(
     setting: Setting,
     told: Mapping[str, Any],
 ) -> list[RecordedPass]:
+    """Finds the last passes of a loader of which the fetches are known, in order of time.
+
+    Args:
+        timeline: Of the training process.
+        fetches: Of it and its workers.
+        p: The loader's passes; those that trained, where any did.
+        setting: Of the loader.
+        told: The loader's facts.
+    """
     chosen = np.flatnonzero(p.trained() if p.trained().any() else p.batches > 0)
     events = timeline.events.where(timeline.events.site == p.loader)
     nexts = events.where(events.is_kind(Kind.LOADER_NEXT))
