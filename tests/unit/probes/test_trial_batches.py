@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import threading
 from collections import UserDict, namedtuple
 from dataclasses import dataclass, field
@@ -50,6 +51,21 @@ def test_a_copy_is_equal_and_of_the_same_types(batch: Any) -> None:
     kept = KeptBatch(batch, torch)
     assert described(kept.copy()) == described(kept.copy()) == described(batch)
     assert kept.shared == []
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.float32, torch.bfloat16, torch.bool, torch.uint8, torch.int64, torch.complex64],
+)
+def test_values_are_kept_off_the_heap_of_the_script(dtype: torch.dtype) -> None:
+    batch = torch.arange(6).reshape(2, 3).to(dtype)
+    kept = KeptBatch([batch, torch.zeros(0, dtype=dtype)], torch)
+    # A mapping of its own begins at a page; what malloc gives has a header in front of it.
+    assert kept.batch[0].data_ptr() % mmap.PAGESIZE == 0
+    copied, nothing = kept.copy()
+    assert torch.equal(copied, batch)
+    assert nothing.numel() == 0
+    assert copied.data_ptr() not in (batch.data_ptr(), kept.batch[0].data_ptr())
 
 
 def described(thing: Any) -> Any:
