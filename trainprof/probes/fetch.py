@@ -61,6 +61,8 @@ class FetchProbe:
         untimed = _TimedCollate(_no_collate, now, may_be_stamped=False)
 
         def time_collate(fetcher: Any) -> _TimedCollate:
+            """Called at the first fetch of each fetcher."""
+            self._session.look_here()
             try:
                 fetcher.collate_fn = timed = _TimedCollate(
                     fetcher.collate_fn,
@@ -124,7 +126,6 @@ class FetchProbe:
     def _measured(self, usage: Begun, start: int, batch: Any) -> None:
         """Records what the fetch of `batch` took of the machine."""
         self._meter.end(usage, start)
-        self._session.look_here()
         scale = self._scale.of(batch)
         if scale is not None:
             size, parts = scale

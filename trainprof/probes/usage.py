@@ -13,9 +13,13 @@ from typing import Any, Final
 
 from trainprof.record.schema import FAULTS_SHIFT, NOT_TOLD, Kind
 
-# Measuring takes some 10 us: of fetches that follow a short one, one of so many is measured.
+# Measuring takes some 10 us, and 50 more of the steps that follow, whose code it has driven out of
+# the caches. So of fetches that follow a short one, one of so many is measured,
 SHORT_NS: Final = 1_000_000
 ONE_OF_SHORT: Final = 16
+# and fewer still where it has been nothing but short ones for so long.
+ONE_OF_QUICK: Final = 64
+QUICK_AFTER: Final = 512
 LONG_NS: Final = 10_000_000
 ONE_OF_MIDDLING: Final = 8
 # Which one: where the multiples of the golden ratio fall into the first part of a turn. Spread
@@ -69,6 +73,7 @@ class UsageMeter:
         "_files",
         "_place",
         "_short_place",
+        "_shorts",
         "_tells_reading",
         "_throttle",
         "_waited_ns",
@@ -87,7 +92,7 @@ class UsageMeter:
         """Forgets what a fork inherits: it tells of the parent's threads."""
         self._files: dict[int, _KeptFile] = {}
         self._waited_ns: dict[int, tuple[int, int, int]] = {}
-        self._place = self._short_place = 0
+        self._place = self._short_place = self._shorts = 0
         self.last_wall_ns = LONG_NS
         self.to_pass = 0
 
@@ -95,16 +100,19 @@ class UsageMeter:
         """Reads the counters before a fetch; None if this one is not to be measured."""
         stands_for, last_ns = 1, self.last_wall_ns
         if last_ns < SHORT_NS:
-            stands_for = ONE_OF_SHORT
+            stands_for = ONE_OF_SHORT if self._shorts < QUICK_AFTER else ONE_OF_QUICK
             self._short_place = place = (self._short_place + _GOLDEN_STEP) % _TURN
-            if place * ONE_OF_SHORT >= _TURN:
-                self.to_pass = self._pass_over()
+            self.to_pass = self._pass_over(stands_for)
+            self._shorts += 1 + self.to_pass
+            if place * stands_for >= _TURN:
                 return None
-        elif last_ns < LONG_NS:
-            stands_for = ONE_OF_MIDDLING
-            self._place = place = (self._place + _GOLDEN_STEP) % _TURN
-            if place * ONE_OF_MIDDLING >= _TURN:
-                return None
+        else:
+            self._shorts = 0
+            if last_ns < LONG_NS:
+                stands_for = ONE_OF_MIDDLING
+                self._place = place = (self._place + _GOLDEN_STEP) % _TURN
+                if place * ONE_OF_MIDDLING >= _TURN:
+                    return None
         throttled_us = 0 if self._throttle is None else _throttled_us(self._throttle.read())
         used = resource.getrusage(resource.RUSAGE_SELF)
         if self._tells_reading:
@@ -112,12 +120,12 @@ class UsageMeter:
         cpu_ns = thread_time_ns()
         return stands_for, cpu_ns, used, self._run_delay_ns(cpu_ns), throttled_us
 
-    def _pass_over(self) -> int:
+    def _pass_over(self, one_of: int) -> int:
         """Goes on to the next short fetch that is to be measured; returns how many come first."""
         passed = 0
         while True:
             place = (self._short_place + _GOLDEN_STEP) % _TURN
-            if place * ONE_OF_SHORT < _TURN:
+            if place * one_of < _TURN:
                 return passed
             self._short_place = place
             passed += 1

@@ -20,7 +20,9 @@ from trainprof.probes.usage import (
     FIRST_LOOKED_AT,
     LONG_NS,
     ONE_OF_BATCHES,
+    ONE_OF_QUICK,
     ONE_OF_SHORT,
+    QUICK_AFTER,
     SHORT_NS,
     BatchScale,
     UsageMeter,
@@ -241,9 +243,23 @@ def measured_at(meter: UsageMeter, count: int) -> np.ndarray[Any, Any]:
 def test_of_short_fetches_as_many_are_measured_at_any_place_in_a_period(
     kernel: Kernel, log: Log, period: int
 ) -> None:
-    rounds = 512
-    share = measured_at(UsageMeter(log.emit, None), rounds * period).reshape(rounds, period)
-    assert share.mean(axis=0) == pytest.approx(1 / ONE_OF_SHORT, abs=0.02)
+    rounds = 4096
+    meter = UsageMeter(log.emit, None)
+    at_first = measured_at(meter, QUICK_AFTER)
+    assert at_first.mean() == pytest.approx(1 / ONE_OF_SHORT, rel=0.1)
+    share = measured_at(meter, rounds * period).reshape(rounds, period)
+    assert share.mean(axis=0) == pytest.approx(1 / ONE_OF_QUICK, rel=0.25)
+
+
+def test_long_fetches_in_between_are_looked_for_as_at_first(kernel: Kernel, log: Log) -> None:
+    meter = UsageMeter(log.emit, None)
+    measured_at(meter, 2 * QUICK_AFTER)
+    shares = []
+    for _ in range(100):
+        meter.last_wall_ns = 2 * LONG_NS
+        assert ask(meter) is not None
+        shares.append(measured_at(meter, QUICK_AFTER // 2).mean())
+    assert np.mean(shares) == pytest.approx(1 / ONE_OF_SHORT, rel=0.05)
 
 
 def test_a_fetch_stands_for_others_by_what_came_before_it(kernel: Kernel, log: Log) -> None:
