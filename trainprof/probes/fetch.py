@@ -45,7 +45,9 @@ class FetchProbe:
             session.emit, throttle_file if isinstance(throttle_file, str) else None
         )
         kept = session.options.get("slow_samples")
-        self._slow = SlowSamples(session.emit, kept if isinstance(kept, int) else DEFAULT_KEPT)
+        self._slow = SlowSamples(
+            session.emit, session.now, kept if isinstance(kept, int) else DEFAULT_KEPT
+        )
         for fetcher in ("_MapDatasetFetcher", "_IterableDatasetFetcher"):
             cls = getattr(module, fetcher, None)
             if cls is None:
@@ -57,7 +59,7 @@ class FetchProbe:
         emit, now, loader = self._session.emit, self._session.now, self._loader
         worker, meter, slow = self._worker, self._meter, self._slow
         begin_usage = meter.begin
-        measured, look = patcher.guarded(self._measured), patcher.guarded(slow.look)
+        look_back = patcher.guarded(self._look_back)
         untimed = _TimedCollate(_no_collate, now, may_be_stamped=False)
 
         def time_collate(fetcher: Any) -> _TimedCollate:
@@ -89,7 +91,7 @@ class FetchProbe:
                 if args and type(args[0]) is list:
                     count = len(args[0])
                     if collate.may_be_stamped and slow.took_ns >= slow.samples * SHORT_SAMPLE_NS:
-                        stamped = StampedIndices(args[0], now)
+                        stamped = StampedIndices(args[0], slow.clock)
                         args = (stamped, *args[1:])
                 batch = usage = None
                 if meter.to_pass > 0 and meter.last_wall_ns < SHORT_NS:
@@ -112,24 +114,40 @@ class FetchProbe:
                     value = count | collated << COLLATE_SHIFT
                     emit(_FETCH, start, end, loader.creating, value, number & 255)
                     meter.last_wall_ns = wall = end - start
-                    if usage is not None:
-                        measured(usage, start, batch)
                     slow.took_ns += wall - collated
                     slow.samples += count
-                    if stamped is not None:
-                        look(stamped, end - collated, loader.creating)
+                    if usage is not None or stamped is not None:
+                        look_back(usage, start, batch, stamped, end - collated)
 
             return fetch
 
         return make
 
-    def _measured(self, usage: Begun, start: int, batch: Any) -> None:
-        """Records what the fetch of `batch` took of the machine."""
-        self._meter.end(usage, start)
-        scale = self._scale.of(batch)
-        if scale is not None:
-            size, parts = scale
-            self._session.emit(_FETCH_BATCH, start, start, parts, size, usage[0])
+    def _look_back(
+        self,
+        usage: Begun | None,
+        start: int,
+        batch: Any,
+        stamped: StampedIndices | None,
+        samples_end: int,
+    ) -> None:
+        """Records what a fetch took of the machine, and its slow samples.
+
+        Args:
+            usage: Of the machine before it; None where that is not measured.
+            start: Of the fetch, ns.
+            batch: That it made, None where it failed.
+            stamped: Its indices, None where they are not stamped.
+            samples_end: When its last sample was done, ns.
+        """
+        if usage is not None:
+            self._meter.end(usage, start)
+            scale = self._scale.of(batch)
+            if scale is not None:
+                size, parts = scale
+                self._session.emit(_FETCH_BATCH, start, start, parts, size, usage[0])
+        if stamped is not None:
+            self._slow.look(stamped, samples_end, self._loader.creating)
 
 
 class _TimedCollate:

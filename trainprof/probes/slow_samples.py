@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from itertools import compress, islice, tee
 from operator import sub
+from time import perf_counter, perf_counter_ns
 from types import ModuleType, WrapperDescriptorType
 from typing import Any, Final
 
@@ -28,19 +29,19 @@ class StampedIndices(list[Any]):
     no Python code of ours between two: a debugger would stop in it.
     """
 
-    __slots__ = ("_asked", "_now")
+    __slots__ = ("_asked", "_clock")
 
-    def __init__(self, indices: list[Any], now: Callable[[], int]) -> None:
+    def __init__(self, indices: list[Any], clock: Callable[[], float]) -> None:
         super().__init__(indices)
-        self._now = now
-        self._asked: Iterator[int] | None = None
+        self._clock = clock
+        self._asked: Iterator[float] | None = None
 
     def __iter__(self) -> Iterator[Any]:
-        asking, self._asked = tee(iter(self._now, _NEVER))
+        asking, self._asked = tee(iter(self._clock, _NEVER))
         return compress(super().__iter__(), asking)
 
-    def stamps(self, end: int) -> list[int]:
-        """Returns when each was asked for, of those that were before `end`."""
+    def stamps(self, end: float) -> list[float]:
+        """Returns when each was asked for, of those that were before `end`, by the clock."""
         if self._asked is None:
             return []
         # What was not asked for yet is only now.
@@ -53,20 +54,38 @@ class SlowSamples:
 
     Args:
         emit: The log's.
+        now: The clock of records, ns.
         kept: How many are among the slowest.
 
     Attributes:
+        clock: That indices are to be stamped by: the same, in seconds. Python's floats are made
+            and subtracted in half the time of integers of this size.
         took_ns, samples: Of all fetches, without collating; kept by the caller, who stamps no
             samples that take under SHORT_SAMPLE_NS each: it would be felt.
         is_asked_for: False where none is to be kept.
     """
 
-    __slots__ = ("_emit", "_kept", "_slowest", "is_asked_for", "samples", "took_ns")
+    __slots__ = (
+        "_emit",
+        "_kept",
+        "_slowest",
+        "_unit_ns",
+        "clock",
+        "is_asked_for",
+        "samples",
+        "took_ns",
+    )
 
-    def __init__(self, emit: Callable[..., None], kept: int = DEFAULT_KEPT) -> None:
+    def __init__(
+        self, emit: Callable[..., None], now: Callable[[], int], kept: int = DEFAULT_KEPT
+    ) -> None:
         self._emit = emit
+        self.clock: Callable[[], float] = now
+        self._unit_ns = 1
+        if now is perf_counter_ns:
+            self.clock, self._unit_ns = perf_counter, 1_000_000_000
         self._kept = kept
-        self._slowest: list[int] = []
+        self._slowest: list[float] = []
         self.took_ns = self.samples = 0
         self.is_asked_for = kept > 0
 
@@ -78,21 +97,23 @@ class SlowSamples:
             end: When its last sample was done, ns.
             site: The loader's id, 0 if it is not known.
         """
-        stamps, slowest = indices.stamps(end), self._slowest
+        last = end / self._unit_ns
+        stamps, slowest = indices.stamps(last), self._slowest
         if not stamps:
             return
-        ends = stamps[1:]
-        ends.append(end)
-        if len(slowest) >= self._kept and max(map(sub, ends, stamps)) <= slowest[0]:
+        stamps.append(last)
+        took = list(map(sub, islice(stamps, 1, None), stamps))
+        if len(slowest) >= self._kept and max(took) <= slowest[0]:
             return
-        for place, ns in enumerate(map(sub, ends, stamps)):
+        for place, time in enumerate(took):
             if len(slowest) < self._kept:
-                heapq.heappush(slowest, ns)
-            elif ns > slowest[0]:
-                heapq.heapreplace(slowest, ns)
+                heapq.heappush(slowest, time)
+            elif time > slowest[0]:
+                heapq.heapreplace(slowest, time)
             else:
                 continue
-            index, start = indices[place], stamps[place]
+            start, ns = round(stamps[place] * self._unit_ns), round(time * self._unit_ns)
+            index = indices[place]
             if type(index) is int and 0 <= index <= _MAX_INDEX:
                 self._emit(_SLOW_SAMPLE, start, start + ns, site, index, SlowSampleFlag.IS_INDEX)
             else:

@@ -34,6 +34,8 @@ _DELAY_ACCOUNTING_FILE: Final = "/proc/sys/kernel/task_delayacct"
 # Its place behind the name in parentheses in /proc/<pid>/stat: ticks waited for block devices.
 _BLOCK_TICKS: Final = 39
 _MAX_STAT_BYTES: Final = 4096
+# Three numbers. Python makes room for all that may come, and that takes a fifth of reading them.
+_MAX_RUN_DELAY_BYTES: Final = 128
 # Each thread that fetches keeps a file open; of more than these the run delay is not told.
 _MAX_FILES: Final = 64
 # A thread's CPU time in schedstat is as of the last tick; in another file, that the script has
@@ -145,7 +147,8 @@ class UsageMeter:
             delay_ns = self._run_delay_ns(cpu_ns)
             if delay_ns >= delay_before_ns:
                 delay_us = min((delay_ns - delay_before_ns) // 1000, NOT_TOLD - 1)
-        of_process = round((_cpu_s(used) - _cpu_s(before)) * 1e9)
+        cpu_s = used.ru_utime + used.ru_stime - (before.ru_utime + before.ru_stime)
+        of_process = round(cpu_s * 1e9)
         emit = self._emit
         emit(_FETCH_CPU, start, start + of_thread, delay_us, max(of_process, of_thread), stands_for)
         # One that has not waited for a core was not stopped by a quota either.
@@ -176,7 +179,7 @@ class UsageMeter:
         if file is None:
             if len(self._files) >= _MAX_FILES:
                 return NO_DELAY
-            file = self._files[thread] = _KeptFile(_RUN_DELAY_FILE)
+            file = self._files[thread] = _KeptFile(_RUN_DELAY_FILE, _MAX_RUN_DELAY_BYTES)
         try:
             ran, waited, _ = file.read().split()
             return int(waited) if abs(cpu_ns - int(ran)) < _MAX_LAG_NS else NO_DELAY
@@ -200,10 +203,10 @@ class UsageMeter:
 class _KeptFile:
     """A file of the kernel's, kept open to be read again and again."""
 
-    __slots__ = ("_descriptor", "_path")
+    __slots__ = ("_descriptor", "_most_bytes", "_path")
 
-    def __init__(self, path: str) -> None:
-        self._path = path
+    def __init__(self, path: str, most_bytes: int = _MAX_STAT_BYTES) -> None:
+        self._path, self._most_bytes = path, most_bytes
         self._descriptor: int | None = None
         self._open()
 
@@ -218,22 +221,17 @@ class _KeptFile:
         if self._descriptor is None:
             return b""
         try:
-            return os.pread(self._descriptor, _MAX_STAT_BYTES, 0)
+            return os.pread(self._descriptor, self._most_bytes, 0)
         except OSError as error:
             # The thread that it told of is gone, and this one has got its number.
             if error.errno == errno.ESRCH:
                 os.close(self._descriptor)
         self._open()  # also where the script has closed it
         try:
-            return (
-                b"" if self._descriptor is None else os.pread(self._descriptor, _MAX_STAT_BYTES, 0)
-            )
+            descriptor = self._descriptor
+            return b"" if descriptor is None else os.pread(descriptor, self._most_bytes, 0)
         except OSError:
             return b""
-
-
-def _cpu_s(used: resource.struct_rusage) -> float:
-    return used.ru_utime + used.ru_stime
 
 
 def _waited_for_devices_ns() -> int:
