@@ -462,6 +462,48 @@ def build_deep_model():
     return Case("slow_optimizer", planted, style, script(style, parts), "slow_optimizer")
 
 
+def recompiling(draw: Draw) -> Case:
+    """A number that Python holds changes, and with it what torch has compiled."""
+    versions, style = draw.whole(3, 7), draw.one_of(EVERYWHERE)
+    compile_s, compute_s = draw.between(0.5, 1.5), draw.between(0.005, 0.015)
+    definitions = f"""\
+def compile_slowly(graph, _):
+    time.sleep({compile_s:.6f})
+    return graph.forward
+
+
+class Levels(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.model = build_model()
+
+    def forward(self, x, level):
+        return self.model[2](self.model[0](x)) + 0.0 * level
+
+
+class Annealed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.levels = Levels()
+        self.compiled = torch.compile(self.levels, backend=compile_slowly, dynamic=False)
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        self.levels.model[1](x)
+        return self.compiled(x, self.calls // 20 % {versions + 1})  {HERE}
+"""
+    parts = Parts(
+        loader=f"DataLoader(samples({200 * 16}), batch_size=16)",
+        definitions=definitions,
+        model="Annealed()",
+        compute_s=compute_s,
+        epochs=1,
+    )
+    planted = f"{versions} versions more, {compile_s:.2g} s each"
+    return Case("recompiling", planted, style, script(style, parts), "recompiling")
+
+
 def anomaly_detection(draw: Draw) -> Case:
     """Left on from when a NaN was looked for."""
     layers, style = draw.whole(4, 20), draw.one_of(EVERYWHERE)
@@ -521,6 +563,7 @@ FAULTS: dict[str, Callable[[Draw], Case]] = {
         collections_called,
         collections_due,
         slow_optimizer,
+        recompiling,
         anomaly_detection,
         too_many_threads,
     )

@@ -15,6 +15,7 @@ OUTSIDE_STEPS: Final = (
     "slow_first_batch",
     "slow_validation",
     "slow_checkpoints",
+    "recompiling",
 )
 
 # What these cost is not known, but all that is measured beside them is slowed by it.

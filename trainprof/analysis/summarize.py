@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from trainprof.analysis.analysed import Analysed
+from trainprof.analysis.compilations import compilations_of
 from trainprof.analysis.device_idle import Meanwhile
 from trainprof.analysis.device_memory import out_of_memory_of, with_memory
 from trainprof.analysis.device_verdict import DeviceEvidence
@@ -282,6 +283,7 @@ def _summary(run: Analysed) -> _Shown:
         not_observed=not_observed(run, system, training, devices) | not_found(run, found_syncs),
         out_of_memory=out_of_memory_of(facts, recording.manifest.get("cwd")),
         found_syncs=found_syncs,
+        compilations=compilations_of(run.process.details, timeline, sites),
         faults=faults_of(recording, run.origin_ns),
     )
     case = _case(summary, evidence, steps, known_of, run)

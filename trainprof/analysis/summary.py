@@ -543,6 +543,27 @@ class LineCost:
 
 
 @dataclass(frozen=True, slots=True)
+class Compilation:
+    """What one line made torch compile, on the thread that trains.
+
+    Attributes:
+        site: The user's file:line that called what was compiled.
+        count: How often, the parts of it that come later (its backward) not counted.
+        seconds: All together, of the whole run.
+        again: How many of them were of code that had been compiled before, in training.
+        again_s: What those took, the evaluation's left out.
+        most_versions: Of one piece of code.
+    """
+
+    site: str
+    count: int
+    seconds: float
+    again: int
+    again_s: float
+    most_versions: int
+
+
+@dataclass(frozen=True, slots=True)
 class RunSummary:
     """Everything a run showed.
 
@@ -556,6 +577,7 @@ class RunSummary:
             several; `run`, `phases`, `ledger`, `training` and `verdict` are then of all of them.
         out_of_memory: The state in which a device ran out of it, where the run ended by that.
         found_syncs: What --find-syncs found, None where it was not asked for or could not.
+        compilations: What torch.compile took, by line; empty where nothing was compiled.
         trained_apart: The same of processes that trained besides the one that is shown, without
             being ranks of it (hogwild, a script that starts trainings).
         trials, recommended, tuning: Of a `tune` run; all else is then of its first baseline.
@@ -589,6 +611,7 @@ class RunSummary:
     findings_from: float | None = None
     out_of_memory: OutOfMemory | None = None
     found_syncs: FoundSyncs | None = None
+    compilations: list[Compilation] = field(default_factory=list)
     trials: list[TrialSummary] = field(default_factory=list)
     recommended: Recommended | None = None
     tuning: Tuning | None = None

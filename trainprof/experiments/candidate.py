@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trainprof.analysis.diagnosis.gains import times_without
+from trainprof.analysis.speedup import LEAST_CHANCE
 from trainprof.analysis.tuning import BY_LOOP, BY_STEPS
 from trainprof.experiments.trial import Trial, name_of
 
@@ -43,6 +45,14 @@ class Candidate:
 
     def trial(self) -> Trial:
         return Trial(self.name, self.overrides, sites=self.sites, measured_by=self.measured_by)
+
+
+def up_to(share: float) -> Interval:
+    """Returns the forecast of a change that may save all of a share of the time, or none of it.
+
+    Nothing saved may be measured as a loss: two runs of the same script differ.
+    """
+    return 1 / (1 + LEAST_CHANCE), times_without(share)
 
 
 def together(candidates: Sequence[Candidate]) -> Candidate:

@@ -13,7 +13,7 @@ from trainprof.analysis.diagnosis.gains import FASTER_REST, times_without
 from trainprof.analysis.least_gain import LEAST_GAIN
 from trainprof.analysis.pipeline import MODEL_ERROR, predict
 from trainprof.analysis.verdict import COMPUTE_KEYS
-from trainprof.experiments.candidate import Candidate, Interval
+from trainprof.experiments.candidate import Candidate, Interval, up_to
 from trainprof.experiments.loader_candidates import left_out, of_loaders, waited_for
 from trainprof.experiments.trial import workers_of
 
@@ -106,7 +106,7 @@ def _of_optimizer(case: Case) -> list[Candidate]:
     share = case.share("optimizer")
     if share < _OPTIMIZER_SHARE or not (case.is_on_device or case.torch.looped):
         return []
-    predicted = (1.0, times_without(share))
+    predicted = up_to(share)
     caution = "updates are added up in another order: losses may differ in the last digits"
     ways = ("fused",) if case.is_on_device else ("fused", "foreach")
     return [Candidate("optimizer", {way: True}, predicted, cautions=(caution,)) for way in ways]

@@ -7,13 +7,12 @@ from dataclasses import replace
 from typing import Any, Final
 
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
-from trainprof.analysis.diagnosis.gains import times_without
 from trainprof.analysis.diagnosis.loader_change import cautions_of, with_workers
 from trainprof.analysis.diagnosis.waiting import TRIED_WORKERS, fewest_of, most_workers
 from trainprof.analysis.least_gain import LEAST_GAIN
 from trainprof.analysis.pipeline import Prediction, Setting
 from trainprof.analysis.tuning import BY_LOOP
-from trainprof.experiments.candidate import Candidate
+from trainprof.experiments.candidate import Candidate, up_to
 from trainprof.experiments.loader_forecast import LoaderForecast, Modelled, modelled
 
 WORKERS: Final = "workers"
@@ -214,13 +213,13 @@ def _of_persistence(case: Case) -> list[Candidate]:
     restarting = [fed for fed in case.feeding if _restart_share(case, fed) >= LEAST_GAIN]
     if not restarting:
         return []
-    predicted = (1.0, times_without(sum(_restart_share(case, fed) for fed in restarting)))
+    predicted = up_to(sum(_restart_share(case, fed) for fed in restarting))
     lines = _lines(restarting)
     found = [Candidate("restarts", {"persistent_workers": True}, predicted, BY_LOOP, sites=lines)]
     spawned = [x for x in restarting if x.loader.start_method in ("spawn", "forkserver")]
     if spawned and not case.is_on_device:
         overrides = {"multiprocessing_context": "fork"}
-        predicted = (1.0, times_without(sum(_restart_share(case, fed) for fed in spawned)))
+        predicted = up_to(sum(_restart_share(case, fed) for fed in spawned))
         caution = "workers are forked: a lock that a thread of yours holds then stays locked there"
         lines = _lines(spawned)
         found.append(
@@ -245,7 +244,7 @@ def _of_pinning(case: Case) -> list[Candidate]:
     share = copied_s / case.training_s if case.training_s > 0 else 0.0
     if not case.is_on_device or not pageable or share < _TRANSFER_SHARE:
         return []
-    predicted = (1.0, times_without(share))
+    predicted = up_to(share)
     return [Candidate("pinned memory", {"pin_memory": True}, predicted, sites=_lines(pageable))]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from trainprof.probes.backward import BackwardProbe
 from trainprof.probes.checkpoint import CheckpointProbe
+from trainprof.probes.compilation import CompilationProbe
 from trainprof.probes.delivery import DeliveryProbe
 from trainprof.probes.device_marks import DeviceMarksProbe
 from trainprof.probes.device_memory import DeviceMemoryProbe
@@ -55,6 +56,7 @@ def default_probes(trial: Mapping[str, Any] | None = None) -> list[Probe]:
         OptimizerProbe(),
         SyncProbe(),
         FindSyncsProbe(),
+        CompilationProbe(),
         CheckpointProbe(),
         GarbageProbe(),
         ProcessGroupProbe(),

@@ -99,6 +99,9 @@ class Kind(IntEnum):
     # In a trial: from here on a loader's batches are copies of earlier ones; site = loader id,
     # value = how many there are
     FREE_DATA = 76
+    # torch.compile at work, inside whatever made it; site; flags = Compile; value = how often the
+    # same code had been compiled before
+    COMPILE = 77
     # Cumulative, so that the last of a line counts: site = function id, flags and thread = line
     # number, high and low bits; end - start = total time; value = hits.
     LINE = 80
@@ -194,6 +197,13 @@ class SlowSampleFlag(IntEnum):
     """Bits of a SLOW_SAMPLE record's flags."""
 
     IS_INDEX = 1  # value is the index that the dataset was asked for
+
+
+class CompileFlag(IntEnum):
+    """Bits of a COMPILE record's flags."""
+
+    TOLD = 1  # torch told how often it was compiled before
+    LATER_PART = 2  # the backward of what was compiled before, or the like
 
 
 class DeviceMarkFlag(IntEnum):

@@ -14,6 +14,7 @@ from trainprof.analysis.facts import number_at
 from trainprof.analysis.outliers import MIN_EXCESS_NS, MIN_RATIO
 from trainprof.analysis.shared_cpu import shared_cpu
 from trainprof.analysis.summary import (
+    Compilation,
     Epoch,
     Loader,
     Outlier,
@@ -43,6 +44,8 @@ STEP_SOURCES: Final = {
 }
 # A sync in which the device idled for less than this share of the wait cost nothing.
 _FREE_SHARE: Final = 0.01
+# Of the run: less of it is no news to who has asked torch to compile.
+COMPILING_SHOWN_FROM: Final = 0.05
 
 
 def steps_section(summary: RunSummary, page: Page, *, with_worst: bool = True) -> list[Text]:
@@ -108,6 +111,18 @@ def syncs_section(summary: RunSummary, page: Page) -> list[Text]:
         return page.labelled("Syncs", ["none seen"]) if page.verbose else []
     is_merged = waits_are_merged(summary)
     return by_site("Syncs", [_sync(point, page, is_merged=is_merged) for point in ranked], page)
+
+
+def compiled_section(summary: RunSummary, page: Page) -> list[Text]:
+    """What torch.compile took, by the line that called it; on the short page only where it is much.
+
+    It lies inside other rows of the ledger, as a rule in forward and backward.
+    """
+    told = summary.compilations
+    share = sum(one.seconds for one in told) / max(summary.run.wall_s, 1e-9)
+    if not told or (share < COMPILING_SHOWN_FROM and not page.verbose):
+        return []
+    return by_site("Compiled", [_compilation(one, page) for one in told], page)
 
 
 def system_section(summary: RunSummary, page: Page) -> list[Text]:
@@ -245,6 +260,13 @@ def _worker_count(loader: Loader) -> str:
 
 def _first_batch(loader: Loader) -> str:
     return seconds(loader.first_batch_s.mean) if loader.first_batch_s else NOT_MEASURED
+
+
+def _compilation(one: Compilation, page: Page) -> list[str]:
+    told = [f"{page.site(one.site)} {counted(one.count, 'time')}", seconds(one.seconds)]
+    if one.again:
+        told.append(f"{count(one.again)} of them again ({seconds(one.again_s)})")
+    return told
 
 
 def _sync(point: SyncPoint, page: Page, *, is_merged: bool) -> list[str]:

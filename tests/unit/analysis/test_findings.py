@@ -22,7 +22,7 @@ from trainprof.analysis.diagnosis.together import together
 from trainprof.analysis.finding import LIKELY, Finding
 from trainprof.analysis.loader_builder import builder_of
 from trainprof.analysis.pipeline_scenario import Interval
-from trainprof.analysis.summary import Device, HotLine, SyncPoint
+from trainprof.analysis.summary import Compilation, Device, HotLine, SyncPoint
 from trainprof.analysis.torch_settings import LoopedOptimizer, TorchSettings
 
 
@@ -676,6 +676,39 @@ def test_an_optimizer_that_could_be_fused() -> None:
 def test_an_optimizer_that_is_left_alone(settings: TorchSettings, spent_s: float) -> None:
     healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
     assert found(case_of(healthy, parts={"optimizer": spent_s}, torch=settings)) == []
+
+
+def compiled(again: int, again_s: float, versions: int = 4) -> Compilation:
+    return Compilation("train.py:50", again + 2, again_s + 3.0, again, again_s, versions)
+
+
+def recompiled(*told: Compilation) -> Case:
+    case = case_of(Planted(workers=2, fetch_s=0.002, compute_s=0.02))
+    return replace(case, summary=replace(case.summary, compilations=list(told)))
+
+
+def test_code_that_is_compiled_again_and_again() -> None:
+    case = recompiled(compiled(1, 0.2), replace(compiled(3, 1.3), site="train.py:60"))
+    finding = only(case)
+    assert (finding.id, finding.site, finding.is_at_most) == ("recompiling", "train.py:60", True)
+    assert finding.recoverable_s == pytest.approx(1.5)
+    assert finding.evidence["again"] == 4
+    assert finding.also == []
+    assert finding.evidence[LIKELY] == pytest.approx(1 / (1 - 1.5 / case.training_s))
+    [finding] = diagnose(recompiled(compiled(7, 1.5, versions=8)))
+    assert "runs it uncompiled" in finding.also[0]
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        pytest.param([compiled(0, 0.0)], id="once"),
+        pytest.param([compiled(2, 0.15)], id="a small part"),
+        pytest.param([], id="nothing"),
+    ],
+)
+def test_compiling_that_is_no_fault(told: list[Compilation]) -> None:
+    assert found(recompiled(*told)) == []
 
 
 def test_anomaly_detection_comes_first_for_it_slows_what_else_is_measured() -> None:

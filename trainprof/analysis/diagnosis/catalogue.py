@@ -10,6 +10,7 @@ from trainprof.analysis.diagnosis import (
     exposed_syncs,
     gc_pauses,
     python_in_loop,
+    recompiling,
     saturated_cpu,
     serial_loading,
     slow_checkpoints,
@@ -47,6 +48,7 @@ RULES: Final[tuple[Rule, ...]] = tuple(
         python_in_loop,
         gc_pauses,
         slow_optimizer,
+        recompiling,
         anomaly_detection,
         torch_threads,
     )
