@@ -189,6 +189,25 @@ def quick_checkpoints(draw: Draw) -> Case:
     return _healthy("quick_checkpoints", "one each epoch", draw.one_of(EVERYWHERE), parts)
 
 
+def compiled_model(draw: Draw) -> Case:
+    """A model that torch compiles, slowly, and once."""
+    compile_s = draw.between(0.3, 1.0)
+    definitions = f"""\
+def compile_slowly(graph, _):
+    time.sleep({compile_s:.6f})
+    return graph.forward
+"""
+    model = "nn.Sequential(nn.Linear(64, 256), nn.Tanh(), nn.Linear(256, 1))"
+    parts = Parts(
+        loader=f"DataLoader(samples({200 * 16}), batch_size=16, drop_last=True)",
+        definitions=definitions,
+        model=f"torch.compile({model}, backend=compile_slowly)",
+        epochs=2,
+    )
+    planted = f"compiled once, in {compile_s:.2g} s"
+    return _healthy("compiled_model", planted, draw.one_of(EVERYWHERE), parts)
+
+
 def workers_to_spare(draw: Draw) -> Case:
     """Workers that live on, and do nearly nothing."""
     workers = draw.one_of((1, 2))
@@ -217,6 +236,7 @@ CONTROLS: dict[str, Callable[[Draw], Case]] = {
         accumulation,
         progress_bar,
         quick_checkpoints,
+        compiled_model,
         workers_to_spare,
     )
 }

@@ -13,13 +13,20 @@ from planted.script import MAIN, Case
 from support.styles import ATTEMPTS, without_compiler
 
 # Those that no sample script has (test_truth.py), by seeds that make them short.
-SEEDS = {"slow_collate": 10, "slow_optimizer": 9, "anomaly_detection": 7, "cold_first_epoch": 7}
+SEEDS = {
+    "slow_collate": 10,
+    "slow_optimizer": 9,
+    "anomaly_detection": 7,
+    "recompiling": 37,
+    "cold_first_epoch": 7,
+}
 
 
 def made(name: str) -> Case:
     """Returns the last case of that name: of a fault, one with a random size."""
     *_, case = cases(SEEDS[name], 2, [name])
-    case.files[MAIN] = without_compiler(case.files[MAIN])
+    if "torch.compile" not in case.files[MAIN]:
+        case.files[MAIN] = without_compiler(case.files[MAIN])
     return case
 
 

@@ -26,7 +26,7 @@ def compilations_of(
     rows = rows[(rows["end"] > timeline.window.start) & (rows["start"] < timeline.window.end)]
     rows = rows[np.argsort(rows["start"], kind="stable")]
     starts = rows["start"].astype(np.int64)
-    seconds = np.maximum(rows["end"].astype(np.int64) - starts, 0) / 1e9
+    took_ns = np.maximum(rows["end"].astype(np.int64) - starts, 0)
     is_first_part = (rows["flags"] & CompileFlag.LATER_PART) == 0
     window = timeline.window
     in_training = (starts >= window.loop_start) & (starts < window.loop_end)
@@ -40,9 +40,9 @@ def compilations_of(
             Compilation(
                 site=name,
                 count=int((here & is_first_part).sum()),
-                seconds=float(seconds[here].sum()),
+                seconds=int(took_ns[here].sum()) / 1e9,
                 again=int((here & is_again & is_first_part).sum()),
-                again_s=float(seconds[here & is_again].sum()),
+                again_s=int(took_ns[here & is_again].sum()) / 1e9,
                 most_versions=int(rows["value"][here].max()) + 1,
             )
         )
