@@ -156,6 +156,16 @@ def test_the_loader_alone_is_forecast_by_its_fetches() -> None:
     assert found.alone[0] < 1.0 < found.alone[1]
 
 
+def test_quick_batches_may_be_quicker_by_themselves() -> None:
+    # A batch takes 0.5 ms between steps, and less where no step has had the caches meanwhile.
+    quick = plan(case_of(Planted(workers=0, fetch_s=0.0005, compute_s=0.001))).alone
+    slow = plan(case_of(Planted(workers=0, fetch_s=0.005, compute_s=0.01))).alone
+    assert quick is not None
+    assert slow is not None
+    assert slow[0] < 3 < slow[1] < 4
+    assert quick[0] < 3 < 3 * 3 < quick[1]
+
+
 def test_a_healthy_loader_is_left_as_it_is() -> None:
     found = plan(case_of(Planted(workers=4, fetch_s=0.01, compute_s=0.02)))
     assert "workers" not in subjects(found)
