@@ -105,12 +105,14 @@ def fetch_of(
         return None
     mine = table if is_mine.all() else table.rows(is_mine)
     told_bytes = mine.batch_bytes[~np.isnan(mine.batch_bytes)]
-    workers = [_worker(one, p, samples) for one in _by_process(mine)]
+    tables = list(_by_process(mine))
+    resources = [_resources(one, samples) for one in tables]
+    workers = [_worker(one, p, found) for one, found in zip(tables, resources, strict=True)]
     per_sample = (mine.wall_ns - mine.collate_ns) / np.maximum(mine.samples, 1)
     return Fetch(
         n=len(mine),
         wall_s=statistics_s(mine.wall_ns),
-        **asdict(_in_all(usage_of(mine), workers)),
+        **asdict(_in_all(usage_of(mine), workers, resources)),
         samples=int(mine.samples.sum(dtype=np.int64)),
         batch_bytes=float(told_bytes.mean()) if len(told_bytes) else None,
         dataset_s=int((mine.wall_ns - mine.collate_ns).sum()) / 1e9,
@@ -123,13 +125,31 @@ def fetch_of(
     )
 
 
-def _in_all(usage: Usage, workers: list[dict[str, Any]]) -> Usage:
-    """Adds the time of reading that was told by workers' states alone."""
+def _in_all(usage: Usage, workers: list[dict[str, Any]], resources: list[dict[str, Any]]) -> Usage:
+    """Adds the time of reading that was told by workers' states alone.
+
+    Where one worker was seen too rarely to tell, all of them together may have been seen enough.
+    """
     told = [row["reading_s"] for row in workers]
-    if usage.reading_s is not None or usage.asleep_s is None or not told or None in told:
+    if usage.reading_s is not None or usage.asleep_s is None or not told:
         return usage
+    if None in told:
+        return with_sampled_reading(usage, _pooled(resources))
     reading = min(sum(told), usage.asleep_s)
     return replace(usage, reading_s=reading, asleep_s=usage.asleep_s - reading)
+
+
+def _pooled(resources: list[dict[str, Any]]) -> dict[str, Any]:
+    """Returns how often any of some processes was seen, and how often in the state of reading."""
+    seen = [one for one in resources if one.get("states")]
+    states = sum(one["states"] for one in seen)
+    if not states:
+        return {}
+    return {
+        "states": states,
+        "seconds": sum(one["seconds"] for one in seen),
+        "reading_share": sum(one["reading_share"] * one["states"] for one in seen) / states,
+    }
 
 
 def _slowest(slow: SlowSamples, loader: int, count: int, origin_ns: int) -> list[dict[str, Any]]:
@@ -160,7 +180,15 @@ def _by_process(table: FetchTable) -> Iterator[FetchTable]:
         yield table.rows(rows)
 
 
-def _worker(table: FetchTable, p: Passes, samples: Mapping[int, Samples]) -> dict[str, Any]:
+def _resources(table: FetchTable, samples: Mapping[int, Samples]) -> dict[str, Any]:
+    """Returns what samples tell of a worker while it made batches; {} of the main process."""
+    if not table.worker[0]:
+        return {}
+    start, end = int(table.start_ns[0]), int((table.start_ns + table.wall_ns).max())
+    return resources_of(samples.get(int(table.pid[0]), []), start, end)
+
+
+def _worker(table: FetchTable, p: Passes, resources: dict[str, Any]) -> dict[str, Any]:
     """Builds the row of one process that makes batches."""
     pid, number = int(table.pid[0]), int(table.worker[0])
     start, wall = table.start_ns, table.wall_ns
@@ -170,9 +198,6 @@ def _worker(table: FetchTable, p: Passes, samples: Mapping[int, Samples]) -> dic
     served, first_of_pass = served[served >= 0], first_of_pass[served >= 0]
     asked_ns = int((p.end[served] - start[first_of_pass]).sum())
     began = int(p.start[served[0]] if len(served) else start[0])
-    resources: dict[str, Any] = {}
-    if number:
-        resources = resources_of(samples.get(pid, []), int(start[0]), int((start + wall).max()))
     usage = with_sampled_reading(usage_of(table), resources)
     return {
         "worker": number - 1 if number else None,

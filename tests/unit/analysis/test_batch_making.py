@@ -12,7 +12,12 @@ import numpy as np
 import pytest
 from support.events import MS, FakeRun
 
-from trainprof.analysis.batch_making import MIN_STATES, _by_process, with_sampled_reading
+from trainprof.analysis.batch_making import (
+    MIN_STATES,
+    _by_process,
+    _in_all,
+    with_sampled_reading,
+)
 from trainprof.analysis.fetch_usage import Usage
 from trainprof.analysis.fetches import FetchTable
 from trainprof.analysis.summarize import summarize
@@ -376,3 +381,12 @@ def test_a_processs_fetches_are_looked_at_by_themselves():
     groups = list(_by_process(FetchTable(**columns)))
     assert [len(group) for group in groups] == [50] * (rows // 50)
     assert all((np.diff(group.start_ns) > 0).all() for group in groups)
+
+
+def test_workers_that_were_seen_too_rarely_each_tell_together():
+    rows = [{"reading_s": None}, {"reading_s": None}]
+    each = {"states": MIN_STATES - 5, "seconds": 4.0, "reading_share": 0.25}
+    assert _in_all(READ, rows, [each, each]).reading_s == 2.0
+    assert _in_all(READ, rows, [each, {}]).reading_s is None
+    assert _in_all(READ, rows, []).reading_s is None
+    assert _in_all(READ, [{"reading_s": 1.5}, {"reading_s": 0.5}], [{}, {}]).reading_s == 2.0

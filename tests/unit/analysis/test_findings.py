@@ -133,6 +133,28 @@ def test_full_cores_want_cheaper_samples_and_no_workers() -> None:
     assert "decode" in finding.advice
 
 
+def test_cores_that_are_half_idle_are_not_what_is_short() -> None:
+    # Two workers of which each is on a core for 56 %: three and a half would fill both.
+    finding = only(
+        case_of(Planted(workers=2, fetch_s=0.14, running=0.56, compute_s=0.006, cores=2))
+    )
+    assert (finding.id, finding.change["num_workers"]) == ("too_few_workers", 4)
+    assert not [told for told in finding.cautions if "disk" in told]
+
+
+def test_more_workers_share_the_disk_that_they_read_from() -> None:
+    planted = Planted(workers=1, fetch_s=0.06, running=0.6, reading=0.35, compute_s=0.006, cores=2)
+    finding = only(case_of(planted))
+    assert finding.id == "too_few_workers"
+    assert any(told.startswith("35 % of making a batch is reading") for told in finding.cautions)
+
+
+def test_much_reading_is_named_where_neither_workers_nor_cores_are_short() -> None:
+    # Forty workers at one disk: no more are tried.
+    planted = Planted(workers=40, fetch_s=0.8, running=0.3, reading=0.4, compute_s=0.005, cores=40)
+    assert found(case_of(planted)) == ["storage_bound"]
+
+
 def test_one_core_wants_cheaper_samples_without_workers_too() -> None:
     planted = Planted(fetch_s=0.03, running=1.0, compute_s=0.03, cores=1)
     assert found(case_of(planted)) == ["saturated_cpu"]

@@ -14,7 +14,10 @@ from trainprof.analysis.finding import LOADER_ID, Finding
 from trainprof.analysis.loader_builder import settings_of
 from trainprof.analysis.pipeline import Setting
 from trainprof.analysis.summary import Loader
+from trainprof.analysis.verdict_level import percent
 
+# Of the making of batches: a disk that gives so much of it may have no more to give.
+_READING_MINDED: Final = 0.2
 # What all of them have in common.
 WAITED_FROM: Final = {
     "wait_share": Threshold(WAIT_SHARE, "XProf: below it a program is not input-bound"),
@@ -151,6 +154,15 @@ def cautions_of(fed: LoaderCase, workers: int) -> list[str]:
         told.append("random augmentation draws other numbers in workers than it does now")
         if fed.loader.start_method in ("spawn", "forkserver"):
             told.append("dataset and collate function must be picklable")
+    fetch = fed.loader.fetch
+    made_s = fetch.wall_s.mean * fetch.n if fetch is not None and fetch.wall_s is not None else 0.0
+    read_s = 0.0 if fetch is None else fetch.reading_s or 0.0
+    if made_s > 0 and read_s >= _READING_MINDED * made_s:
+        told.insert(
+            0,
+            f"{percent(read_s / made_s)} of making a batch is reading from disk, which more "
+            "workers share",
+        )
     if fed.inputs is not None and workers > fed.inputs.cores:
         told.insert(0, "more workers than cores: they mostly sleep, but each takes memory")
     return told

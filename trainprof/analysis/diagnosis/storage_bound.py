@@ -1,7 +1,7 @@
 """Batches wait for the disk or the network file system that their data is read from.
 
-What it means: the making of batches spends most of its time in the kernel, waiting for reads, and
-more workers would not make them come faster.
+What it means: the making of batches spends most of its time in the kernel, waiting for reads (or
+much of it, with neither workers nor cores short), and more workers would not make them come faster.
 
 How it is measured: the kernel's own account of the time that each fetch waited for block devices,
 and the bytes that were read. Without bytes read, storage is never named.

@@ -10,6 +10,7 @@ import numpy as np
 
 from trainprof.analysis.least_gain import LEAST_GAIN
 from trainprof.analysis.limit_names import BLOCKED, RECEIVE, SAMPLER
+from trainprof.analysis.limit_names import CPU as CPU_LIMIT
 from trainprof.analysis.loader_troubles import unusual_samples
 from trainprof.analysis.pipeline import Interval, PipelineInputs, Prediction, Setting, predict
 from trainprof.analysis.pipeline_model import Float64
@@ -32,6 +33,10 @@ SLOW_SAMPLES_SHARE: Final = 0.15
 # Of a batch's making spent asleep, from which on more workers than cores are tried.
 ASLEEP_SHARE: Final = 0.5
 READING_SHARE: Final = 0.5
+# From here on where nothing else is short.
+MUCH_READING_SHARE: Final = 0.3
+# Of a step: what all that is done in it would take on full cores, from which on they are short.
+FULL_SHARE: Final = 0.75
 # Of the making of batches: from here on it is the collate function that takes long.
 COLLATE_SHARE: Final = 0.5
 # Of a step spent on taking batches over; and so long at least, for a plain batch takes 1 to 2 ms.
@@ -126,7 +131,13 @@ def cause_of(
     on_more = replace(inputs, cores=inputs.cores * _MORE_CORES)
     is_crowded = more_workers(on_more, predict(on_more), passes=loader.passes) is not None
     busy_s = (fetch.running_s or 0.0) + (fetch.runnable_s or 0.0) + (fetch.throttled_s or 0.0)
-    return Cause(CPU if is_crowded and busy_s >= (1 - ASLEEP_SHARE) * made_s else UNKNOWN)
+    is_busy = busy_s >= (1 - ASLEEP_SHARE) * made_s
+    # Cores that have less to do than that are not what is short.
+    is_full = now.bound.limits_s[CPU_LIMIT] >= FULL_SHARE * step_s
+    if is_crowded and is_busy and is_full:
+        return Cause(CPU)
+    reads_much = (fetch.reading_s or 0.0) >= MUCH_READING_SHARE * made_s
+    return Cause(STORAGE if fetch.read_bytes and reads_much else UNKNOWN)
 
 
 def _comes_once(inputs: PipelineInputs, limits: Limits) -> bool:
@@ -187,11 +198,14 @@ def most_workers(inputs: PipelineInputs) -> int:
     if running is not None:
         measured = ~np.isnan(running)
         made_s = float(inputs.fetch_s[measured].sum())
-        is_asleep = float(running[measured].sum()) <= (1 - ASLEEP_SHARE) * made_s
+        runs = float(running[measured].sum())
         runnable = inputs.runnable_s
         waits = 0.0 if runnable is None else float(np.nansum(runnable[measured]))
-        if is_asleep and waits < ASLEEP_SHARE * made_s:
+        if runs <= (1 - ASLEEP_SHARE) * made_s and waits < ASLEEP_SHARE * made_s:
             cores *= _WORKERS_PER_CORE_ASLEEP
+        elif runs + waits > 0:
+            # As many as keep the cores busy, together.
+            cores = max(cores, round(inputs.cores * made_s / (runs + waits)))
     return min(cores, _MOST_WORKERS)
 
 
