@@ -24,6 +24,8 @@ _OF_CGROUP: Final = (
 DEFAULT_CACHE_BYTES: Final = 64 << 20
 DEFAULT_AVAILABLE_BYTES: Final = 2 << 30
 _UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+# A process has room for 65,530 mappings, and what is smaller hardly matters to the heap.
+_LEAST_MOVED_BYTES: Final = 1 << 16
 # How deep in a batch a part is looked for that cannot be copied.
 _DEPTH: Final = 8
 
@@ -93,11 +95,12 @@ class KeptBatch:
         faulted in again: steps of the same work were seen to take twice as long by that.
         """
         count = tensor.numel()
-        if not tensor.is_cpu or not count:
+        size = count * tensor.element_size()
+        if not tensor.is_cpu or size < _LEAST_MOVED_BYTES:
             return
-        room = mmap.mmap(-1, count * tensor.element_size())
-        mapped = self._torch.frombuffer(room, dtype=tensor.dtype, count=count)
-        tensor.data = mapped.view(tensor.shape).copy_(tensor)
+        with contextlib.suppress(Exception):  # a dtype that is no plain number, or no room
+            mapped = self._torch.frombuffer(mmap.mmap(-1, size), dtype=tensor.dtype, count=count)
+            tensor.data = mapped.view(tensor.shape).copy_(tensor)
 
     def _pinned(self, tensor: Any) -> Any:
         return self._torch.empty_like(tensor, pin_memory=True).copy_(tensor)

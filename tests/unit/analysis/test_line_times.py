@@ -241,24 +241,30 @@ def test_facts_that_are_none_are_left_out(tmp_path: Path, facts: object) -> None
     assert read_line_profile(run.write()).functions == ()
 
 
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    """A run, made once: its logs hold its path, and are as long as that makes them."""
+    return four_workers(tmp_path_factory.mktemp("damaged")).write()
+
+
 @settings(deadline=None, max_examples=40)
 @given(st.data())
-def test_a_log_damaged_anywhere_is_read(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
-    run = four_workers(tmp_path_factory.mktemp("damaged"))
-    directory = run.write()
-    path = sorted(directory.events.iterdir())[1]
-    content = bytearray(path.read_bytes())
+def test_a_log_damaged_anywhere_is_read(recorded: RunDirectory, data: st.DataObject) -> None:
+    path = sorted(recorded.events.iterdir())[1]
+    whole = path.read_bytes()
+    content = bytearray(whole)
     for _ in range(data.draw(st.integers(1, 20))):
         at = data.draw(st.integers(HEADER_BYTES, len(content) - 1))
         content[at] = data.draw(st.integers(0, 255))
     path.write_bytes(content[: data.draw(st.integers(0, len(content)))])
-    profile = read_line_profile(directory)
-    assert summarize(directory).lines is not None
-    for function in profile.functions:
-        block(function)
-        assert all(row.hits > 0 and row.time >= 0 for row in function.rows)
+    try:
+        profile = read_line_profile(recorded)
+        assert summarize(recorded).lines is not None
+        for function in profile.functions:
+            block(function)
+            assert all(row.hits > 0 and row.time >= 0 for row in function.rows)
+    finally:
+        path.write_bytes(whole)
 
 
 # -- texts --------------------------------------------------------------------------------------
