@@ -6,7 +6,7 @@ import heapq
 import inspect
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from itertools import compress, islice, tee
+from itertools import compress, filterfalse, islice, repeat, starmap
 from operator import sub
 from time import perf_counter, perf_counter_ns
 from types import ModuleType, WrapperDescriptorType
@@ -19,7 +19,6 @@ DEFAULT_KEPT: Final = 10
 SHORT_SAMPLE_NS: Final = 10_000
 _ABSENT: Final = object()
 _MAX_INDEX: Final = (1 << 63) - 1
-_NEVER: Final = 0  # no clock says so
 
 
 class StampedIndices(list[Any]):
@@ -34,18 +33,18 @@ class StampedIndices(list[Any]):
     def __init__(self, indices: list[Any], clock: Callable[[], float]) -> None:
         super().__init__(indices)
         self._clock = clock
-        self._asked: Iterator[float] | None = None
+        self._asked: list[float] = []
 
     def __iter__(self) -> Iterator[Any]:
-        asking, self._asked = tee(iter(self._clock, _NEVER))
+        asked: list[float] = []
+        self._asked = asked
+        # An append returns None, and so each stamp that was kept is handed on, which is never 0.
+        asking = filterfalse(asked.append, starmap(self._clock, repeat(())))
         return compress(super().__iter__(), asking)
 
     def stamps(self, end: float) -> list[float]:
         """Returns when each was asked for, of those that were before `end`, by the clock."""
-        if self._asked is None:
-            return []
-        # What was not asked for yet is only now.
-        asked = list(islice(self._asked, len(self)))
+        asked = self._asked
         return asked if asked and asked[-1] <= end else asked[: bisect_right(asked, end)]
 
 
@@ -102,10 +101,10 @@ class SlowSamples:
         if not stamps:
             return
         stamps.append(last)
-        took = list(map(sub, islice(stamps, 1, None), stamps))
-        if len(slowest) >= self._kept and max(took) <= slowest[0]:
+        is_full = len(slowest) >= self._kept
+        if is_full and max(map(sub, islice(stamps, 1, None), stamps)) <= slowest[0]:
             return
-        for place, time in enumerate(took):
+        for place, time in enumerate(map(sub, islice(stamps, 1, None), stamps)):
             if len(slowest) < self._kept:
                 heapq.heappush(slowest, time)
             elif time > slowest[0]:
