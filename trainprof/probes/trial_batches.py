@@ -56,6 +56,8 @@ class KeptBatch:
         originals = memo.get(id(memo), [])
         self.size_bytes = sum(_size_bytes(thing, torch) for thing in originals)
         self._clones = self._find_clones(originals, memo)
+        for tensor, _ in self._clones:
+            self._move_off_the_heap(tensor)
 
     def copy(self) -> Any:
         """Returns a batch that shares nothing with this one or an earlier copy."""
@@ -84,7 +86,6 @@ class KeptBatch:
             )
             is_pinned = is_whole and _is_pinned(original)
             if is_whole:
-                self._move_off_the_heap(kept)
                 found.append((kept, is_pinned))
         return found
 

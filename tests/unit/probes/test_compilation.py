@@ -104,9 +104,9 @@ def test_a_backward_that_is_compiled_later_is_a_later_part(recorder: Recorder) -
     recorder.start(CompilationProbe())
     torch.compile(scaled, backend="eager")
     lazy = SimpleNamespace(name="LAZY_BACKWARD")
-    for told in (SimpleNamespace(callback_trigger=lazy, compile_id="!0/2/1"),):
-        callback_handler.start_callbacks[0](told)
-        callback_handler.end_callbacks[0](told)
+    told = SimpleNamespace(callback_trigger=lazy, compile_id="!0/2/1")
+    callback_handler.start_callbacks[0](told)
+    callback_handler.end_callbacks[0](told)
     [event] = recorder.read().of(Kind.COMPILE)
     assert (event.value, event.flags) == (1, CompileFlag.TOLD | CompileFlag.LATER_PART)
 

@@ -8,7 +8,7 @@ from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.gains import Gain, of_setting
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
-from trainprof.analysis.diagnosis.waiting import WAIT_SHARE
+from trainprof.analysis.diagnosis.waiting import WAIT_SHARE, reading_share
 from trainprof.analysis.diagnosis.wording import around, place, share_of
 from trainprof.analysis.finding import LOADER_ID, Finding
 from trainprof.analysis.loader_builder import settings_of
@@ -154,15 +154,10 @@ def cautions_of(fed: LoaderCase, workers: int) -> list[str]:
         told.append("random augmentation draws other numbers in workers than it does now")
         if fed.loader.start_method in ("spawn", "forkserver"):
             told.append("dataset and collate function must be picklable")
-    fetch = fed.loader.fetch
-    made_s = fetch.wall_s.mean * fetch.n if fetch is not None and fetch.wall_s is not None else 0.0
-    read_s = 0.0 if fetch is None else fetch.reading_s or 0.0
-    if made_s > 0 and read_s >= _READING_MINDED * made_s:
-        told.insert(
-            0,
-            f"{percent(read_s / made_s)} of making a batch is reading from disk, which more "
-            "workers share",
-        )
+    reading = reading_share(fed.loader.fetch)
+    if reading >= _READING_MINDED:
+        shared = "of making a batch is reading from disk, which more workers share"
+        told.insert(0, f"{percent(reading)} {shared}")
     if fed.inputs is not None and workers > fed.inputs.cores:
         told.insert(0, "more workers than cores: they mostly sleep, but each takes memory")
     return told

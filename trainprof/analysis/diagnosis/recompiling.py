@@ -47,7 +47,8 @@ def find(case: Case) -> Finding | None:
     if not told or spent_s < max(least_s, least_share * case.training_s):
         return None
     worst = max(told, key=lambda one: one.again_s)
-    gives_up = max(one.most_versions for one in told) >= _VERSIONS_KEPT
+    versions = max(one.most_versions for one in told)
+    given_up = f"after {_VERSIONS_KEPT} versions of one piece of code torch runs it uncompiled"
     return plain_finding(
         ID,
         f"torch.compile compiled again what it had compiled before, {times} times: "
@@ -60,12 +61,7 @@ def find(case: Case) -> Finding | None:
             "again_s": spent_s,
             "again_share": spent_s / case.training_s,
             "again": times,
-            "versions": max(one.most_versions for one in told),
+            "versions": versions,
         },
-        also=[
-            f"after {_VERSIONS_KEPT} versions of one piece of code torch runs it uncompiled: "
-            "that was reached"
-        ]
-        if gives_up
-        else [],
+        also=[f"{given_up}: that was reached"] if versions >= _VERSIONS_KEPT else [],
     )

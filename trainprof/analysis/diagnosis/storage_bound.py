@@ -19,7 +19,7 @@ from typing import Final
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.gains import of_inputs
 from trainprof.analysis.diagnosis.loader_change import WAITED_FROM, finding, of_cause
-from trainprof.analysis.diagnosis.waiting import STORAGE, not_read
+from trainprof.analysis.diagnosis.waiting import STORAGE, not_read, reading_share
 from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.verdict_level import percent
@@ -37,7 +37,7 @@ def find(case: Case) -> Finding | None:
     gain = of_inputs(case, fed, not_read(fed.inputs))
     if gain is None or fetch.wall_s is None or not fetch.reading_s:
         return None
-    reading = fetch.reading_s / max(fetch.wall_s.mean * fetch.n, 1e-12)
+    reading = reading_share(fetch)
     title = (
         f"{percent(reading)} of making a batch is reading from disk: training waits "
         f"{span(fed.measured.wait_s)} of {span(fed.measured.step_s)} a batch, "

@@ -116,7 +116,8 @@ def cause_of(
     made_s = fetch.wall_s.mean * fetch.n
     if loader.collate_site is not None and collate_share(fetch) >= limits.collate:
         return _collating(loader, inputs, now)
-    is_read = bool(fetch.read_bytes and (fetch.reading_s or 0.0) >= READING_SHARE * made_s)
+    reading = reading_share(fetch) if fetch.read_bytes else 0.0
+    is_read = reading >= READING_SHARE
     # Workers that read side by side already share what the disk can give.
     if is_read and (loader.num_workers or 0) > 1:
         return Cause(STORAGE)
@@ -136,8 +137,7 @@ def cause_of(
     is_full = now.bound.limits_s[CPU_LIMIT] >= FULL_SHARE * step_s
     if is_crowded and is_busy and is_full:
         return Cause(CPU)
-    reads_much = (fetch.reading_s or 0.0) >= MUCH_READING_SHARE * made_s
-    return Cause(STORAGE if fetch.read_bytes and reads_much else UNKNOWN)
+    return Cause(STORAGE if reading >= MUCH_READING_SHARE else UNKNOWN)
 
 
 def _comes_once(inputs: PipelineInputs, limits: Limits) -> bool:
@@ -149,6 +149,14 @@ def _comes_once(inputs: PipelineInputs, limits: Limits) -> bool:
     is_later[::batches] = False  # what a pass begins with is another matter
     waited_s = float(waits[is_later].sum())
     return waited_s < limits.wait * (waited_s + float(inputs.compute_s[is_later].sum()))
+
+
+def reading_share(fetch: Fetch | None) -> float:
+    """Returns which share of the making of batches waits for a disk, as far as that is known."""
+    if fetch is None or fetch.wall_s is None:
+        return 0.0
+    made_s = fetch.wall_s.mean * fetch.n
+    return (fetch.reading_s or 0.0) / made_s if made_s > 0 else 0.0
 
 
 def collate_share(fetch: Fetch | None) -> float:
