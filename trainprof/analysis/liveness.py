@@ -13,6 +13,8 @@ from trainprof.analysis.facts import integer
 NS_PER_S: Final = 1_000_000_000
 # From a process's start to the moment that tells of it: a busy machine, the kernel's ticks.
 SLACK_NS: Final = 10 * NS_PER_S
+# PF_EXITING among the flags of /proc/<pid>/stat: include/linux/sched.h.
+_EXITING: Final = 0x4
 
 
 def is_alive(pid: object, manifest: Mapping[str, Any], *, known_ns: int | None) -> bool:
@@ -44,7 +46,20 @@ def _exists(pid: int) -> bool:
         return False
     except OSError:  # somebody else's
         return True
-    return _stat(pid)[:1] != [b"Z"]  # one that nobody has waited for has ended all the same
+    return not _has_ended(_stat(pid))
+
+
+def _has_ended(fields: list[bytes]) -> bool:
+    """Tells whether /proc's fields are of a process that ends, or that nobody has waited for yet.
+
+    One that is killed gives back its memory and files first; until then it is in any state.
+    """
+    if fields[:1] in ([b"Z"], [b"X"]):
+        return True
+    try:
+        return bool(int(fields[6]) & _EXITING)
+    except (ValueError, IndexError):
+        return False
 
 
 def _started_ns(pid: int) -> int | None:

@@ -33,6 +33,21 @@ def test_a_process_of_the_run_is_alive_until_it_ends() -> None:
     assert not is_alive(process.pid, manifest(began_ns), known_ns=began_ns)
 
 
+def test_a_process_that_is_killed_has_ended_before_it_is_gone() -> None:
+    """The end of its output can be read while the kernel still takes the rest of it apart."""
+    script = "b = bytearray(1 << 28); print(flush=True); input()"
+    began_ns = time.perf_counter_ns()
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert is_alive(process.pid, manifest(began_ns), known_ns=began_ns)
+        process.kill()
+        process.stdout.read()  # to its end
+        assert not is_alive(process.pid, manifest(began_ns), known_ns=began_ns)
+
+
 def test_another_process_under_the_same_pid_is_not_it() -> None:
     now_ns = time.perf_counter_ns()
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
