@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Final
 
@@ -135,7 +135,7 @@ def _mean_samples(side: Sequence[ComparedRun]) -> float | None:
 
 def _per_sample(pace: Pace, samples: float) -> Pace:
     steps_s = None if pace.steps_s is None else pace.steps_s / samples
-    return Pace(pace.mean_s / samples, steps_s, pace.cycle, pace.disturbance)
+    return replace(pace, mean_s=pace.mean_s / samples, steps_s=steps_s)
 
 
 def step_metrics(sides: Sides) -> list[Metric]:

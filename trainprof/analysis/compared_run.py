@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from trainprof.analysis.facts import integer
+from trainprof.analysis.facts import integer, number_at
 from trainprof.analysis.passes import EVALUATION, TRAINING
 from trainprof.analysis.recording import manifest_of
 from trainprof.analysis.shared_cpu import shared_cpu
@@ -29,6 +29,11 @@ _SHARED_COST: Final = 0.2
 # mean step became four times as long.
 _STALL_POWER: Final = 3
 _MOST_TAKEN: Final = 0.9
+# What a virtual machine's cores may be faster or slower from run to run: neighbours, clocks and
+# hyperthreads that it does not see. Of 20 equal runs that compute all the time some took 1.78 ms a
+# step and some 2.20 (benchmarks/compare_false_alarms.py).
+_VIRTUAL_WANDERS: Final = 0.2
+_ONE_CORE_PERCENT: Final = 100.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +112,7 @@ class ComparedRun:
         if mean_s is None:
             return None
         steps_s = self.series.steady_s if self.series is not None else None
-        return Pace(mean_s, steps_s, self.cycle(), self.disturbance())
+        return Pace(mean_s, steps_s, self.cycle(), self.disturbance(), self.wandering())
 
     def loop_pace(self) -> Pace | None:
         """The same of all steps: with warm-up and starts of passes, without evaluation."""
@@ -115,7 +120,9 @@ class ComparedRun:
             return None
         steps_s: Floats = self.series.all_s
         mean_s = float(steps_s.mean())
-        return Pace(mean_s, steps_s, self.cycle(), self.disturbance()) if mean_s > 0 else None
+        if mean_s <= 0:
+            return None
+        return Pace(mean_s, steps_s, self.cycle(), self.disturbance(), self.wandering())
 
     def cycle(self) -> int:
         """Returns after how many steps waits repeat: loader workers take turns."""
@@ -137,6 +144,19 @@ class ComparedRun:
             return 0.0
         taken = min(cpu.others_share, cpu.waited_share, _MOST_TAKEN)
         return max((1 - taken) ** -_STALL_POWER - 1, _SHARED_COST * cpu.others_share)
+
+    def wandering(self) -> float:
+        """Returns by what share cores that are not the run's own may have changed its pace.
+
+        Of a virtual machine, in the time in which the run computes on them. 0 where nothing is
+        known, and where a device computes.
+        """
+        system = self.summary.system
+        is_on_device = self.summary.run.device not in (None, "cpu")
+        if system is None or is_on_device or self.section("host").get("is_virtual") is not True:
+            return 0.0
+        used = number_at(system.cpu, "tree_percent", "mean")
+        return 0.0 if used is None else _VIRTUAL_WANDERS * min(used / _ONE_CORE_PERCENT, 1.0)
 
 
 def read_compared_run(directory: RunDirectory, summary: RunSummary) -> ComparedRun:

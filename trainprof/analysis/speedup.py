@@ -43,12 +43,14 @@ class Pace:
         steps_s: Each of them in order of time, shape (n,); None where only the mean is left.
         cycle: Steps after which waits repeat: workers of the loader that feeds training.
         disturbance: Share by which other processes may have made the run longer.
+        wandering: Share by which its cores may have changed their pace, out of its sight.
     """
 
     mean_s: float
     steps_s: Floats | None
     cycle: int = 1
     disturbance: float = 0.0
+    wandering: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,11 +147,13 @@ def chance_of(base: Sequence[Pace], other: Sequence[Pace]) -> Chance:
     """Returns what one run each may differ by for no reason.
 
     LEAST_CHANCE; more where the halves of a run differ by more than their noise explains, where
-    others kept the machine's cores busy, or where two runs of a side differ by more.
+    others kept the machine's cores busy, where the cores are virtual ones, or where two runs of a
+    side differ by more.
     """
     found = [Chance(LEAST_CHANCE, "as runs on a quiet machine do")]
     for pace in (*base, *other):
         found.append(Chance(pace.disturbance, "other processes kept the CPU busy"))
+        found.append(Chance(pace.wandering, "a virtual machine's cores change their pace"))
         if pace.steps_s is not None and len(pace.steps_s) >= MIN_STEADY_STEPS:
             drift = half_split_drift(pace.steps_s, cycle=pace.cycle)
             found.append(Chance(_DRIFT_COUNTS * drift, "step times drifted inside a run"))

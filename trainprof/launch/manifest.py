@@ -193,6 +193,7 @@ def _host() -> dict[str, Any]:
         "usable_cores": None,
         "memory_bytes": page_bytes * pages if pages > 0 else None,
         "memory_limit_bytes": None,
+        "is_virtual": None,
     }
 
 

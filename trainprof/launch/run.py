@@ -189,6 +189,7 @@ class Recording:
                 **manifest["host"],
                 "usable_cores": cores.usable_cores(),
                 "memory_limit_bytes": cores.memory_limit_bytes(),
+                "is_virtual": cores.is_virtual(),
             }
         with self._guarded("manifest"):
             write_json(self.directory.manifest, self._manifest)

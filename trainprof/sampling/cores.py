@@ -1,4 +1,4 @@
-"""How much of the machine this process may use: affinity, cgroup quotas and limits.
+"""What of the machine this process may use: affinity, cgroup quotas and limits.
 
 Both cgroup versions and their mixture are read; a limit may stand at any level above ours.
 """
@@ -6,6 +6,7 @@ Both cgroup versions and their mixture are read; a limit may stand at any level 
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -40,6 +41,14 @@ def usable_cores(root: Path = FILESYSTEM_ROOT, affinity: int | None = None) -> f
     """
     cores = float(_affinity() if affinity is None else affinity)
     return min([cores, *(quota for quota, _ in _quotas(root))])
+
+
+def is_virtual(root: Path = FILESYSTEM_ROOT) -> bool:
+    """Tells whether the machine is a virtual one, as far as its processors say so (x86)."""
+    told = re.search(
+        rb"^flags\s*:(.*)$", read_bytes(str(root / "proc/cpuinfo")) or b"", re.MULTILINE
+    )
+    return told is not None and b"hypervisor" in told[1].split()
 
 
 def throttle_file(root: Path = FILESYSTEM_ROOT) -> str | None:

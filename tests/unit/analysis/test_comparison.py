@@ -249,6 +249,21 @@ def test_other_processes_make_an_interval_wider() -> None:
     assert made_up(unknown, "b").disturbance() == 0
 
 
+def test_a_virtual_machines_pace_is_not_trusted_where_the_run_computes() -> None:
+    def wandering(busy_percent: float, device: str | None = None, **host: bool) -> float:
+        summary = summaries.slow_loader()
+        system = summaries.system(cpu={"tree_percent": {"mean": busy_percent}})
+        run = replace(summary.run, device=device)
+        return made_up(replace(summary, run=run, system=system), "b", host=host).wandering()
+
+    assert wandering(100.0, is_virtual=True) == wandering(350.0, "cpu", is_virtual=True) == 0.2
+    assert wandering(25.0, is_virtual=True) == pytest.approx(0.05)  # else it sleeps
+    assert wandering(100.0, is_virtual=False) == wandering(100.0) == 0
+    assert wandering(100.0, "cuda:0", is_virtual=True) == 0
+    unknown = replace(summaries.slow_loader(), system=None)
+    assert made_up(unknown, "b", host={"is_virtual": True}).wandering() == 0
+
+
 def test_repeated_runs_are_the_units() -> None:
     found = repeated()
     # A step of 225.7 ms, and one of 57.3 ms; their runs differ by the same factors.

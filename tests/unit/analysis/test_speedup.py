@@ -147,6 +147,8 @@ def test_what_two_runs_may_differ_by_grows_with_what_disturbs_them() -> None:
     assert chance_of([quiet], [quiet]).share == LEAST_CHANCE
     busy = chance_of([quiet], [replace(quiet, disturbance=0.4)])
     assert (busy.share, busy.why) == (0.4, "other processes kept the CPU busy")
+    virtual = chance_of([replace(quiet, wandering=0.12)], [quiet])
+    assert (virtual.share, virtual.why) == (0.12, "a virtual machine's cores change their pace")
     drifted = Pace(0.105, np.repeat([0.100, 0.110], 50))
     drift = chance_of([quiet], [drifted])
     assert drift.share == pytest.approx(2 * np.log(1.1))
