@@ -221,6 +221,18 @@ def workers_to_spare(draw: Draw) -> Case:
     return _healthy("workers_to_spare", planted, draw.one_of(WITH_GUARD), parts)
 
 
+def equal_ranks(draw: Draw) -> Case:
+    """Two ranks that do the same, and a little of it alone."""
+    compute_s = draw.between(0.01, 0.02)
+    parts = Parts(
+        loader="DataLoader(samples(320), batch_size=4, shuffle=True)",
+        compute_s=compute_s,
+        each_step='if dist.get_rank() == 0 and step % 20 == 0:\n    print("step", step)',
+    )
+    planted = f"two ranks, {compute_s * 1e3:.0f} ms a step"
+    return _healthy("equal_ranks", planted, "ranks", parts)
+
+
 CONTROLS: dict[str, Callable[[Draw], Case]] = {
     one.__name__: one
     for one in (
@@ -238,5 +250,6 @@ CONTROLS: dict[str, Callable[[Draw], Case]] = {
         quick_checkpoints,
         compiled_model,
         workers_to_spare,
+        equal_ranks,
     )
 }

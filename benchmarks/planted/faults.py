@@ -542,6 +542,36 @@ def too_many_threads(draw: Draw) -> Case:
     return replace(case, no_line=True)
 
 
+def slow_rank(draw: Draw) -> Case:
+    """One of two ranks waits longer for its batches, or does something alone."""
+    share, compute_s = draw.between(0.15, 0.6), draw.between(0.01, 0.02)
+    held_up_s, slow = compute_s * share / (1 - share), draw.one_of((1, 0))
+    batches, batch = _batches(draw, compute_s + held_up_s, 2), 4
+    if draw.one_of((True, False)):
+        work = f"time.sleep({held_up_s / batch:.6f} if dist.get_rank() == {slow} else 0)"
+        parts = Parts(
+            loader=f"DataLoader(Pictures(), batch_size={batch})  {HERE}",
+            data=DATASET.format(samples=batches * batch, work=work),
+            compute_s=compute_s,
+        )
+        planted = f"rank {slow} loads {_ms(held_up_s)} longer, {_percent(share)} of a step"
+    else:
+        definitions = f"""\
+def report(step):
+    until = time.thread_time() + {held_up_s:.6f}  {HERE}
+    while time.thread_time() < until:  {HERE}
+        sum(range(200))  {HERE}
+"""
+        parts = Parts(
+            loader=f"DataLoader(samples({batches * batch}), batch_size={batch})",
+            definitions=definitions,
+            compute_s=compute_s,
+            each_step=f"if dist.get_rank() == {slow}:\n    report(step)",
+        )
+        planted = f"rank {slow} reports for {_ms(held_up_s)}, {_percent(share)} of a step"
+    return Case("slow_rank", planted, "ranks", script("ranks", parts), "slow_rank")
+
+
 FAULTS: dict[str, Callable[[Draw], Case]] = {
     one.__name__: one
     for one in (
@@ -563,6 +593,7 @@ FAULTS: dict[str, Callable[[Draw], Case]] = {
         collections_called,
         collections_due,
         slow_optimizer,
+        slow_rank,
         recompiling,
         anomaly_detection,
         too_many_threads,

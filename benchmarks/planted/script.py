@@ -310,6 +310,30 @@ if __name__ == "__main__":
     return {MAIN: _module(parts, body, imports=imports)}
 
 
+def _ranks(parts: Parts) -> dict[str, str]:
+    body = f"""\
+def train(model, loader, validation=None):
+    optimizer = {parts.optimizer}
+{_indented(_loop(parts, "loader"))}
+
+def work(rank, store):
+{_indented(parts.setup)}    torch.manual_seed(0)
+    dist.init_process_group("gloo", init_method=f"file://{{store}}", rank=rank, world_size=2)
+    loader = {parts.loader}
+    validation = {parts.validation}
+    model = {parts.model}
+    train(nn.parallel.DistributedDataParallel(model), loader, validation)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        torch.multiprocessing.spawn(work, (f"{{folder}}/store",), nprocs=2)
+"""
+    imports = f"{parts.imports}\nimport tempfile\n\nimport torch.distributed as dist\n"
+    return {MAIN: _module(parts, body, imports=imports)}
+
+
 STYLES = {
     "plain loop": _plain,
     "function": _function,
@@ -317,6 +341,7 @@ STYLES = {
     "hooks": _hooks,
     "several files": _several_files,
     "accelerate": _accelerate,
+    "ranks": _ranks,
 }
 
 

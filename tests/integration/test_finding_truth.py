@@ -19,13 +19,17 @@ SEEDS = {
     "anomaly_detection": 7,
     "recompiling": 37,
     "cold_first_epoch": 7,
+    "slow_rank": 5,
+    "equal_ranks": 5,
 }
+
+NEEDS_COMPILER = ("torch.compile", "DistributedDataParallel")
 
 
 def made(name: str) -> Case:
     """Returns the last case of that name: of a fault, one with a random size."""
     *_, case = cases(SEEDS[name], 2, [name])
-    if "torch.compile" not in case.files[MAIN]:
+    if not any(word in case.files[MAIN] for word in NEEDS_COMPILER):
         case.files[MAIN] = without_compiler(case.files[MAIN])
     return case
 

@@ -14,6 +14,7 @@ from trainprof.record.schema import Topic
 MAX_BATCHES_AHEAD: Final = 1 << 20
 # Classes of the modules that torch.compile makes have this in their names.
 _GRAPH_CLASS = "GraphModule"
+_DATA_PARALLEL: Final = "DistributedDataParallel"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,10 @@ class Facts:
     def graph_classes(self) -> list[int]:
         """Returns ids of module classes that torch.compile made."""
         return [n for n, name in self.texts[Topic.CLASS].items() if _GRAPH_CLASS in str(name)]
+
+    def is_data_parallel(self) -> bool:
+        """Whether a model is wrapped in DistributedDataParallel."""
+        return any(str(name) == _DATA_PARALLEL for name in self.texts[Topic.CLASS].values())
 
     def sites(self, cwd: Any) -> Sites:
         return Sites(self.texts[Topic.SITE], cwd if isinstance(cwd, str) else None)

@@ -14,9 +14,11 @@ from trainprof.analysis.device_idle import Meanwhile
 from trainprof.analysis.device_memory import out_of_memory_of, with_memory
 from trainprof.analysis.device_verdict import DeviceEvidence
 from trainprof.analysis.devices import device_of, meanwhile_of
+from trainprof.analysis.diagnosis import slow_rank
 from trainprof.analysis.diagnosis.building import build_case
 from trainprof.analysis.diagnosis.case import Case
-from trainprof.analysis.diagnosis.diagnose import diagnose, least_gain
+from trainprof.analysis.diagnosis.diagnose import diagnose, least_gain, ranked
+from trainprof.analysis.diagnosis.rule import rule_in
 from trainprof.analysis.diagnosis.settings import rule_settings
 from trainprof.analysis.diagnosis.together import together
 from trainprof.analysis.epochs import epochs_of, evaluation_of
@@ -43,6 +45,7 @@ from trainprof.analysis.ranks import across_ranks, common_evidence, rank_recordi
 from trainprof.analysis.recording import Recording, read_recording
 from trainprof.analysis.run_part import overhead_part, run_part
 from trainprof.analysis.step_table import StepTable, step_table
+from trainprof.analysis.stragglers import RankSteps, stragglers, to_jsonable
 from trainprof.analysis.summary import (
     Device,
     Epoch,
@@ -126,23 +129,44 @@ def _judged_by(recording: Recording, rules: Mapping[str, float] | None) -> Recor
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """A training process's summary, what its verdict rests on, and what its findings do."""
+    """A training process's summary, what its verdict rests on, and what its findings do.
+
+    Attributes:
+        steps: For comparing them with those of other ranks; None where a device computes.
+    """
 
     summary: RunSummary
     evidence: Evidence
     case: Case | None
+    steps: RankSteps | None = None
 
 
 def _joined(ranks: list[tuple[_Shown, Recording, TrainingProcess]]) -> RunSummary:
     rows = [rank_row(shown.summary, process, recording) for shown, recording, process in ranks]
     told = verdict(common_evidence([shown.evidence for shown, _, _ in ranks]))
     joined = across_ranks([shown.summary for shown, _, _ in ranks], rows, told)
+    joined = _with_stragglers(joined, [shown for shown, _, _ in ranks])
     first = ranks[0][1]
     if joined.system is None or any(recording is not first for _, recording, _ in ranks):
         return joined
     # One sampler saw the GPUs of all ranks: their samples are to be counted by it together.
     energy = energy_of(joined.system.gpus, joined.training.samples)
     return replace(joined, system=replace(joined.system, energy=energy))
+
+
+def _with_stragglers(joined: RunSummary, ranks: list[_Shown]) -> RunSummary:
+    """Adds which ranks the others waited for, and what is found of the worst."""
+    steps = [one.steps for one in ranks if one.steps is not None]
+    late = stragglers(steps) if len(steps) == len(ranks) else []
+    if not late:
+        return joined
+    joined = replace(joined, stragglers=to_jsonable(late))
+    worst = next(one for one in ranks if one.steps and one.steps.rank == late[0].rank)
+    if worst.case is None:
+        return joined
+    own = replace(worst.summary, stragglers=joined.stragglers)
+    found = diagnose(replace(worst.case, summary=own), [rule_in(slow_rank)])
+    return replace(joined, findings=ranked([*joined.findings, *found]))
 
 
 def _analysed(
@@ -287,7 +311,19 @@ def _summary(run: Analysed) -> _Shown:
         faults=faults_of(recording, run.origin_ns),
     )
     case = _case(summary, evidence, steps, known_of, run)
-    return _Shown(summary if case is None else _with_findings(summary, case), evidence, case)
+    shown = summary if case is None else _with_findings(summary, case)
+    return _Shown(shown, evidence, case, _rank_steps(run, steps, shown.run.rank))
+
+
+def _rank_steps(run: Analysed, steps: StepTable, rank: int | None) -> RankSteps | None:
+    if run.facts.device() is not None:
+        return None
+    evaluated = run.timeline.steps.ends - run.timeline.step_starts - steps.wall_ns
+    return RankSteps(
+        rank=rank or 0,
+        spent={**steps.per_step, "evaluation": evaluated},
+        is_data_parallel=run.facts.is_data_parallel(),
+    )
 
 
 def _case(

@@ -100,7 +100,8 @@ def rank_details(summary: RunSummary, page: Page) -> list[Text]:
     ]
     late = [
         f"rank {one.get('rank', '?')} was last in {label_of(str(one.get('phase', '?')))} "
-        f"in {percent(number_at(one, 'share_of_steps'))} of steps"
+        f"in {percent(number_at(one, 'share_of_steps'))} of steps, by "
+        f"{seconds(number_at(one, 'seconds'))} in all"
         for one in summary.stragglers
     ]
     lines = page.labelled("Ranks", told) if told else []

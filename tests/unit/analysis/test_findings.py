@@ -700,6 +700,61 @@ def test_an_optimizer_that_is_left_alone(settings: TorchSettings, spent_s: float
     assert found(case_of(healthy, parts={"optimizer": spent_s}, torch=settings)) == []
 
 
+def late(rank: int, phase: str, seconds: float) -> dict[str, Any]:
+    return {"rank": rank, "phase": phase, "share_of_steps": 0.5, "seconds": seconds}
+
+
+def ranks(*rows: dict[str, Any], rank: int = 1) -> Case:
+    """Two seconds and more of training; the case is that of one rank."""
+    healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
+    case = case_of(healthy, stragglers=list(rows))
+    run = replace(case.summary.run, world_size=2, rank=rank)
+    return replace(case, summary=replace(case.summary, run=run, hot_lines=[hot_line("other")]))
+
+
+@pytest.mark.parametrize(
+    ("phases", "site", "words"),
+    [
+        (("data_wait", "first_batch"), "data.py:31", "longer at loading its batches: 600 ms"),
+        (("checkpoint",), "train.py:70", "longer at saving and loading checkpoints"),
+        (("other",), "data.py:12", "longer at Python code between the parts of a step"),
+        (("evaluation",), None, "longer at evaluating"),
+    ],
+)
+def test_a_rank_that_the_others_wait_for(
+    phases: tuple[str, ...], site: str | None, words: str
+) -> None:
+    case = ranks(*(late(1, phase, 0.6 / len(phases)) for phase in phases))
+    finding = only(case)
+    assert (finding.id, finding.is_at_most) == ("slow_rank", True)
+    assert finding.site == (case.feeding[0].loader.site if "data_wait" in phases else site)
+    assert "the other ranks wait for rank 1" in finding.title
+    assert words in finding.title
+    assert finding.recoverable_s == pytest.approx(0.6)
+
+
+def test_ranks_that_wait_for_one_another_in_turn() -> None:
+    finding = only(ranks(late(1, "data_wait", 0.4), late(0, "data_wait", 0.3)))
+    assert finding.title.startswith("ranks wait in turn for one that is longer at loading")
+    assert finding.recoverable_s == pytest.approx(0.7)
+
+
+def test_what_ranks_hardly_wait_for_is_no_finding() -> None:
+    assert found(ranks(late(1, "data_wait", 0.05))) == []
+    assert found(ranks()) == []
+
+
+def test_what_is_found_of_the_late_rank_by_itself_stands_with_it() -> None:
+    case = case_of(Planted(workers=0, fetch_s=0.01, compute_s=0.01))
+    (own,) = diagnose(case)
+    run = replace(case.summary.run, world_size=2, rank=1)
+    rows = [late(1, "data_wait", 0.9)]
+    told = replace(case.summary, run=run, findings=[own], stragglers=rows)
+    finding = next(x for x in diagnose(replace(case, summary=told)) if x.id == "slow_rank")
+    (also,) = finding.also
+    assert also == f"of rank 1 by itself: {own.title}: {own.advice}"
+
+
 def compiled(again: int, again_s: float, versions: int = 4) -> Compilation:
     return Compilation("train.py:50", again + 2, again_s + 3.0, again, again_s, versions)
 

@@ -43,7 +43,12 @@ def diagnose(case: Case, rules: Iterable[Rule] = RULES) -> list[Finding]:
         for rule, finding in found
         if finding is not None and _is_worthwhile(finding, rule, case)
     ]
-    return sorted(_without_symptoms(worthwhile), key=_rank)
+    return ranked(_without_symptoms(worthwhile))
+
+
+def ranked(findings: Iterable[Finding]) -> list[Finding]:
+    """Returns findings in the order in which they are told."""
+    return sorted(findings, key=_rank)
 
 
 def least_gain(noise: float) -> float:

@@ -1,0 +1,100 @@
+"""Ranks that others wait for, from the steps of all: planted, and what must not be told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from trainprof.analysis.stragglers import RankSteps, Straggler, stragglers
+
+MS = 1_000_000
+STEPS = 100
+
+
+def together(*own_ms: dict[str, Sequence[float] | float], parallel: bool = True) -> list[RankSteps]:
+    """Ranks of which each waits in its backward until the slowest is there, as DDP makes them."""
+    columns = [
+        {key: np.broadcast_to(np.asarray(value, dtype=float), STEPS) for key, value in own.items()}
+        for own in own_ms
+    ]
+    totals = np.array([sum(own.values()) for own in columns])
+    waits = totals.max(axis=0) - totals
+    return [
+        RankSteps(
+            rank,
+            {
+                **{key: (ms * MS).astype(np.int64) for key, ms in own.items()},
+                "backward": ((5.0 + waits[rank]) * MS).astype(np.int64),
+            },
+            parallel,
+        )
+        for rank, own in enumerate(columns)
+    ]
+
+
+def every(n: int, ms: float) -> list[float]:
+    return [ms if step % n == 0 else 0.0 for step in range(STEPS)]
+
+
+def test_a_rank_that_waits_longer_for_its_batches() -> None:
+    ranks = together(
+        {"data_wait": 2.0, "other": 1.0}, {"data_wait": 12.0, "other": 1.0}, {"data_wait": 4.0}
+    )
+    assert stragglers(ranks) == [Straggler(1, "data_wait", 1.0, pytest.approx(STEPS * 0.008))]
+
+
+@pytest.mark.parametrize("phase", ["checkpoint", "evaluation"])
+def test_what_one_rank_does_alone(phase: str) -> None:
+    ranks = together({"data_wait": 2.0, phase: every(50, 400.0)}, {"data_wait": 2.1, phase: 0.0})
+    assert stragglers(ranks) == [Straggler(0, phase, 0.02, pytest.approx(0.7998))]
+
+
+def test_ranks_that_are_last_in_turn() -> None:
+    ranks = together({"data_wait": every(2, 10.0)}, {"data_wait": every(4, 20.0)})
+    assert stragglers(ranks) == [
+        Straggler(0, "data_wait", 0.25, pytest.approx(0.25)),
+        Straggler(1, "data_wait", 0.25, pytest.approx(0.25)),
+    ]
+
+
+def test_python_on_one_rank_counts_where_the_others_wait_in_the_model() -> None:
+    own: list[dict[str, Sequence[float] | float]] = [{"other": 20.0}, {"other": 1.0}]
+    assert stragglers(together(*own)) == [Straggler(0, "other", 1.0, pytest.approx(1.9))]
+    # Gradients may be averaged by the script itself: then that is where it waits.
+    assert stragglers(together(*own, parallel=False)) == []
+
+
+def test_waiting_at_a_barrier_is_not_what_is_waited_for() -> None:
+    """Rank 0 saves, rank 1 waits for it between the parts of a step."""
+    ranks = together(
+        {"checkpoint": every(10, 50.0), "other": 1.0},
+        {"checkpoint": 0.0, "other": [1.0 + ms for ms in every(10, 50.0)]},
+    )
+    assert stragglers(ranks) == [Straggler(0, "checkpoint", 0.1, pytest.approx(0.5))]
+
+
+def test_ranks_that_compute_longer_are_not_told_apart() -> None:
+    ranks = together({"forward": 10.0}, {"forward": 30.0})
+    assert stragglers(ranks) == []
+
+
+def test_equal_ranks_have_none() -> None:
+    random = np.random.default_rng(0)
+    waits = [{"data_wait": 5 + 0.4 * random.normal(size=STEPS)} for _ in range(4)]
+    assert stragglers(together(*waits)) == []  # type: ignore[arg-type]
+    assert stragglers(together({"data_wait": 5.0})) == []
+    assert stragglers([]) == []
+
+
+def test_processes_that_do_not_train_in_step_are_not_compared() -> None:
+    slow, quick = together({"data_wait": 20.0}), together({"data_wait": 2.0})
+    assert stragglers([*slow, RankSteps(1, quick[0].spent, True)]) == []
+
+
+def test_a_rank_that_ended_early_counts_as_far_as_it_went() -> None:
+    first, second = together({"data_wait": 2.0}, {"data_wait": 12.0})
+    cut = RankSteps(1, {key: column[:40] for key, column in second.spent.items()}, True)
+    (found,) = stragglers([first, cut])
+    assert (found.rank, found.seconds) == (1, pytest.approx(0.4))

@@ -1,0 +1,134 @@
+"""Ranks wait for one of them, which does something longer, or alone.
+
+What it means: ranks that average their gradients take each step together, so that it lasts as long
+as that of the slowest. One that waits longer for its batches, or alone evaluates, saves or logs,
+holds all others up by that time.
+
+How it is measured: step by step, what a rank spends on loading, copies, checkpoints, evaluation and
+collected garbage beyond all others, from a tenth of a usual step on; with DistributedDataParallel
+also what lies between the parts of a step, where the others' forward and backward, in which they
+wait, are longer by half of it.
+
+When it is wrong: where batches differ in what they take, each rank is last in turn; over many steps
+that may be nobody's fault. What ranks compute is not compared: whoever waits, waits in the midst of
+it. On a GPU it is not looked for.
+
+What to do: give all ranks alike: shards of one size, the same workers, the same disk. What only one
+of them does: less often, or beside the training (a thread, another process).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from trainprof.analysis.diagnosis.case import Case
+from trainprof.analysis.diagnosis.gains import outside_steps
+from trainprof.analysis.diagnosis.plain import plain_finding
+from trainprof.analysis.diagnosis.rule import Threshold
+from trainprof.analysis.diagnosis.wording import place, share_of, span
+from trainprof.analysis.finding import Finding
+from trainprof.analysis.ledger import LOADER_KEYS
+from trainprof.analysis.looks import hottest
+from trainprof.analysis.verdict_level import percent
+
+ID: Final = "slow_rank"
+KEYS: Final[tuple[str, ...]] = ()
+THRESHOLDS: Final = {
+    "share": Threshold(0.05, "of training: as for other waits (XProf)"),
+}
+# Of what all ranks are waited for because of the same thing: who has so much of it is the one.
+_MOSTLY: Final = 0.7
+_LOADING: Final = "loading"
+_WORDS: Final = {
+    _LOADING: "loading its batches",
+    "transfer": "copying",
+    "checkpoint": "saving and loading checkpoints",
+    "evaluation": "evaluating",
+    "gc": "collecting garbage",
+    "other": "Python code between the parts of a step",
+}
+
+
+def find(case: Case) -> Finding | None:
+    """Looks at the ranks' stragglers in the summary; the case is that of the worst of them."""
+    least = case.threshold(ID, "share", THRESHOLDS["share"].value)
+    by_cause: dict[str, list[dict[str, Any]]] = {}
+    for row in case.summary.stragglers:
+        by_cause.setdefault(_cause(row), []).append(row)
+    if not by_cause or case.training_s <= 0:
+        return None
+    cause = max(by_cause, key=lambda name: _seconds(by_cause[name]))
+    rows = by_cause[cause]
+    spent_s = _seconds(rows)
+    part = spent_s / case.training_s
+    if part < least:
+        return None
+    rank = case.summary.run.rank
+    own = [row for row in rows if row["rank"] == rank]
+    is_one = _seconds(own) >= _MOSTLY * spent_s
+    told = f"{span(spent_s)}, {percent(part)} of training"
+    if is_one:
+        title = f"the other ranks wait for rank {rank}, which is longer at {_WORDS[cause]}: {told}"
+    else:
+        title = f"ranks wait in turn for one that is longer at {_WORDS[cause]}: {told}"
+    site, where = _place(case, cause)
+    return plain_finding(
+        ID,
+        title,
+        outside_steps(case, spent_s),
+        site=site,
+        advice=_advice(cause, is_one=is_one) + where,
+        also=_own_findings(case, cause, rank) if is_one else [],
+        evidence={
+            "held_up_s": spent_s,
+            "held_up_share": part,
+            "late_in_share_of_steps": {
+                f"rank {row['rank']}": row["share_of_steps"] for row in rows
+            },
+        },
+    )
+
+
+def _cause(row: dict[str, Any]) -> str:
+    phase = str(row["phase"])
+    return _LOADING if phase in LOADER_KEYS else phase
+
+
+def _seconds(rows: list[dict[str, Any]]) -> float:
+    return float(sum(row["seconds"] for row in rows))
+
+
+def _advice(cause: str, *, is_one: bool) -> str:
+    if cause == _LOADING:
+        if is_one:
+            return "make loading the same on all ranks: shards of one size, workers, disk"
+        return "batches of the same cost on all ranks, or more of them ahead (prefetch_factor)"
+    if is_one:
+        return "do it less often, or beside the training: a thread, another process"
+    return "do it less often"
+
+
+def _place(case: Case, cause: str) -> tuple[str | None, str]:
+    """Returns the line where that rank spends it, and words to put behind the advice."""
+    if cause == _LOADING and case.feeding:
+        return case.feeding[0].loader.site, ""
+    if cause == "evaluation" and case.evaluating:
+        return case.evaluating[0].loader.site, ""
+    if cause == "checkpoint":
+        return case.checkpoint_site, ""
+    line = hottest(case.summary.hot_lines, "other") if cause == "other" else None
+    if line is None:
+        return None, ""
+    return line.site, f"; look at {place(line)}, {share_of(line)} of it"
+
+
+def _own_findings(case: Case, cause: str, rank: int | None) -> list[str]:
+    """Returns what is found of that rank by itself."""
+    if cause != _LOADING:
+        return []
+    loaders = {fed.loader.site for fed in case.feeding}
+    return [
+        f"of rank {rank} by itself: {one.title}: {one.advice}"
+        for one in case.summary.findings
+        if one.site in loaders
+    ][:1]

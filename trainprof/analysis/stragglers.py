@@ -1,0 +1,175 @@
+"""Ranks that the others wait for: a step of all lasts as long as that of the slowest.
+
+Ranks meet where gradients are averaged: in the backward pass, in a forward that hands out buffers,
+or where the script asks for it. What one rank spends elsewhere beyond all others, these wait there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from trainprof.analysis.events import Bool, Int64
+
+# Nobody waits for another rank in these.
+_OWN: Final = (
+    "loader_start",
+    "first_batch",
+    "data_wait",
+    "loader_end",
+    "transfer",
+    "checkpoint",
+    "evaluation",
+    "gc",
+)
+_BETWEEN: Final = ("other",)
+_CLEARLY: Final = 2
+# Where DistributedDataParallel lets them: gradients are averaged, and buffers handed out.
+_MEETING: Final = ("forward", "backward")
+# Of a usual step: by so much a rank has to be behind all others (TraceML's straggler score).
+_LATE_SHARE: Final = 0.1
+_FEWEST_STEPS: Final = 20
+# Ranks that train together take the same time, but for their first and last steps.
+_MOST_APART: Final = 0.1
+# What is told of: of the steps, or of all their time.
+_TOLD_FROM_SHARE: Final = 0.05
+_TOLD_FROM_TIME: Final = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class RankSteps:
+    """The steps of one rank.
+
+    Attributes:
+        rank: Its number.
+        spent: Ledger key to what each step spent under it, `evaluation` included, ns, shape (n,).
+        is_data_parallel: By DistributedDataParallel, so that what lies between the parts of a step
+            waits for nobody.
+    """
+
+    rank: int
+    spent: Mapping[str, Int64]
+    is_data_parallel: bool
+
+    def __len__(self) -> int:
+        return min(map(len, self.spent.values()), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Straggler:
+    """What a rank did while the others waited for it.
+
+    Attributes:
+        rank: Its number.
+        phase: Ledger key.
+        share_of_steps: In which it was last because of that.
+        seconds: By which steps would have been shorter had it been like the slowest of the others.
+    """
+
+    rank: int
+    phase: str
+    share_of_steps: float
+    seconds: float
+
+
+def stragglers(ranks: Sequence[RankSteps]) -> list[Straggler]:
+    """Returns which ranks were last, and by what, most seconds first.
+
+    Args:
+        ranks: Of a run in which all take part in each step; [] is returned where they do not, and
+            of few steps.
+    """
+    steps = min(map(len, ranks), default=0)
+    if len(ranks) < 2 or steps < _FEWEST_STEPS:
+        return []
+    walls = np.array([_sum(one, tuple(one.spent), steps) for one in ranks])
+    whole_ns = walls.sum(axis=1)
+    if whole_ns.min() < (1 - _MOST_APART) * whole_ns.max():
+        return []
+    least_ns = _LATE_SHARE * float(np.median(walls))
+    last, behind = _last([_sum(one, _OWN, steps) for one in ranks])
+    if all(one.is_data_parallel for one in ranks):
+        last_between, between = _last([_sum(one, _BETWEEN, steps) for one in ranks])
+        # Who waits at a barrier of the script's is as late there as the other one elsewhere.
+        is_between = (between >= _CLEARLY * behind) & _is_waited_for(ranks, last_between, between)
+        told = _rows(ranks, _BETWEEN, last_between, _from(least_ns, between, is_between))
+        told += _rows(ranks, _OWN, last, _from(least_ns, behind, ~is_between))
+    else:
+        told = _rows(ranks, _OWN, last, _from(least_ns, behind))
+    least_s = _TOLD_FROM_TIME * float(whole_ns.max()) / 1e9
+    kept = [x for x in told if x.share_of_steps >= _TOLD_FROM_SHARE or x.seconds >= least_s]
+    return sorted(kept, key=lambda one: -one.seconds)
+
+
+def to_jsonable(found: Sequence[Straggler]) -> list[dict[str, Any]]:
+    """Returns rows as the summary has them."""
+    return [
+        {
+            "rank": one.rank,
+            "phase": one.phase,
+            "share_of_steps": one.share_of_steps,
+            "seconds": one.seconds,
+        }
+        for one in found
+    ]
+
+
+def _sum(rank: RankSteps, keys: Sequence[str], steps: int) -> Int64:
+    columns = [rank.spent[key][:steps] for key in keys if key in rank.spent]
+    total: Int64 = np.sum(columns, axis=0) if columns else np.zeros(steps, dtype=np.int64)
+    return total
+
+
+def _last(spent: Sequence[Int64]) -> tuple[Int64, Int64]:
+    """Returns of each step who spent most, as a position, and by how much more than all others."""
+    table = np.array(spent)
+    ordered = np.sort(table, axis=0)
+    last: Int64 = table.argmax(axis=0)
+    behind: Int64 = ordered[-1] - ordered[-2]
+    return last, behind
+
+
+def _from(least_ns: float, behind: Int64, where: Bool | None = None) -> Int64:
+    """Returns `behind` where it counts, else 0."""
+    counts = behind >= least_ns
+    return np.where(counts if where is None else counts & where, behind, 0)
+
+
+def _is_waited_for(ranks: Sequence[RankSteps], last: Int64, behind: Int64) -> Bool:
+    """Returns the steps in which all others were longer where ranks meet, by half of that at least.
+
+    Else nobody waits for the one that is last in `other`, or it is the one that waits there.
+    """
+    meeting = np.array([_sum(one, _MEETING, len(last)) for one in ranks])
+    own = meeting[last, np.arange(len(last))]
+    ordered = np.sort(meeting, axis=0)
+    shortest_of_others = np.where(own <= ordered[0], ordered[1], ordered[0])
+    is_waited: Bool = shortest_of_others - own >= behind / 2
+    return is_waited
+
+
+def _rows(
+    ranks: Sequence[RankSteps], keys: Sequence[str], last: Int64, behind: Int64
+) -> list[Straggler]:
+    """Returns who was last by which key, where `behind` is not 0."""
+    told = []
+    columns = {key: np.array([_sum(one, (key,), len(last)) for one in ranks]) for key in keys}
+    for position, rank in enumerate(ranks):
+        is_last = (last == position) & (behind > 0)
+        if not is_last.any():
+            continue
+        beyond = {
+            key: (table[position] - np.delete(table, position, axis=0).max(axis=0))
+            for key, table in columns.items()
+        }
+        names = list(beyond)
+        by = np.array([beyond[name] for name in names]).argmax(axis=0)
+        for index, name in enumerate(names):
+            is_by = is_last & (by == index)
+            if is_by.any():
+                share, seconds = float(is_by.mean()), float(behind[is_by].sum()) / 1e9
+                told.append(Straggler(rank.rank, name, share, seconds))
+    return told
