@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from planted.draw import Draw
-from planted.faults import DATASET, EVERYWHERE, WITH_GUARD
+from planted.faults import DATASET, EVERYWHERE, WITH_GUARD, bursts
 from planted.script import DIGITS, IN_MEMORY, Case, Parts, script
 
 # Keeps one core busy until it is ended.
@@ -221,6 +221,12 @@ def workers_to_spare(draw: Draw) -> Case:
     return _healthy("workers_to_spare", planted, draw.one_of(WITH_GUARD), parts)
 
 
+def bridged_bursts(draw: Draw) -> Case:
+    """Batches of uneven cost, enough of them ahead."""
+    parts, planted = bursts(draw, ", prefetch_factor=16")
+    return _healthy("bridged_bursts", f"{planted}; 16 ahead", draw.one_of(WITH_GUARD), parts)
+
+
 def equal_ranks(draw: Draw) -> Case:
     """Two ranks that do the same, and a little of it alone."""
     compute_s = draw.between(0.01, 0.02)
@@ -251,5 +257,6 @@ CONTROLS: dict[str, Callable[[Draw], Case]] = {
         compiled_model,
         workers_to_spare,
         equal_ranks,
+        bridged_bursts,
     )
 }

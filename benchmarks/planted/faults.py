@@ -141,6 +141,35 @@ def slow_samples(draw: Draw) -> Case:
     return Case("slow_samples", planted, style, script(style, parts), "slow_samples")
 
 
+def bursts(draw: Draw, options: str = "") -> tuple[Parts, str]:
+    """Returns parts whose workers keep up on average, but have long batches to make in a row.
+
+    And words for them.
+    """
+    compute_s, batch = draw.between(0.009, 0.014), 4
+    longs, slower = draw.whole(8, 14), draw.between(1.6, 2.0)
+    period = 2 * longs + draw.whole(6, 10)
+    long_s, short_s = 2 * slower * compute_s, 0.3 * compute_s
+    work = (
+        f"time.sleep(({long_s:.6f} if index // {batch} % {period} < {longs} else {short_s:.6f}) "
+        f"/ {batch})"
+    )
+    workers = f"num_workers=2, persistent_workers=True{options}"
+    parts = Parts(
+        loader=f"DataLoader(Pictures(), batch_size={batch}, {workers})  {HERE}",
+        data=DATASET.format(samples=4 * period * batch, work=work),
+        compute_s=compute_s,
+        epochs=2,
+    )
+    return parts, f"{longs} batches of {_ms(long_s)} in each {period}, others {_ms(short_s)}"
+
+
+def uneven_batches(draw: Draw) -> Case:
+    """Ten batches in a row take longer than training, those around them shorter."""
+    (parts, planted), style = bursts(draw), draw.one_of(WITH_GUARD)
+    return Case("uneven_batches", planted, style, script(style, parts), "uneven_batches")
+
+
 def slow_collate(draw: Draw) -> Case:
     """Samples are put together in Python, element by element."""
     share, compute_s, batch = draw.between(0.15, 0.6), draw.between(0.008, 0.02), 8
@@ -580,6 +609,7 @@ FAULTS: dict[str, Callable[[Draw], Case]] = {
         too_few_workers,
         saturated_cpu,
         slow_samples,
+        uneven_batches,
         slow_collate,
         slow_receive,
         slow_sampler,

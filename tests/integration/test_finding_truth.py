@@ -19,6 +19,8 @@ SEEDS = {
     "anomaly_detection": 7,
     "recompiling": 37,
     "cold_first_epoch": 7,
+    "uneven_batches": 5,
+    "bridged_bursts": 5,
     "slow_rank": 5,
     "equal_ranks": 5,
 }

@@ -39,6 +39,7 @@ class Planted:
         start_s: float = 0.0,
         role: str = "training",
         slow_every: int | None = None,
+        bursts: tuple[int, int, float] | None = None,
         cold_passes: int = 0,
         collate: float | None = None,
         **more: Any,
@@ -50,6 +51,7 @@ class Planted:
             start_s: Until workers are up, in each pass.
             role: What the loader is for.
             slow_every: Of so many batches one takes twenty times as long.
+            bursts: Of so many batches, so many in a row take so many times as long.
             cold_passes: After so many a batch takes a hundredth.
             collate: Share of a fetch that is the user's collate function's; None: it is torch's.
             more: Of the model's inputs.
@@ -58,6 +60,9 @@ class Planted:
         fetches = np.full(n, fetch_s)
         if slow_every is not None:
             fetches[slow_every // 2 :: slow_every] *= 20
+        if bursts is not None:
+            period, longs, times = bursts
+            fetches[np.arange(n) % period < longs] *= times
         if cold_passes:
             fetches[cold_passes * (n // passes) :] /= 100
         self.inputs = PipelineInputs(

@@ -8,7 +8,12 @@ from typing import Any, Final
 
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.loader_change import cautions_of, with_workers
-from trainprof.analysis.diagnosis.waiting import TRIED_WORKERS, fewest_of, most_workers
+from trainprof.analysis.diagnosis.waiting import (
+    TRIED_PREFETCH,
+    TRIED_WORKERS,
+    fewest_of,
+    most_workers,
+)
 from trainprof.analysis.least_gain import LEAST_GAIN
 from trainprof.analysis.pipeline import Prediction, Setting
 from trainprof.analysis.tuning import BY_LOOP
@@ -20,7 +25,6 @@ PREFETCHING: Final = "prefetching"
 # Of a training step: from which share on copies are worth changing something for.
 _TRANSFER_SHARE: Final = 0.03
 _WORKERS_TRIED_AT_MOST: Final = 2
-_MORE_PREFETCH: Final = (4, 8)
 
 
 def waited_for(case: Case) -> list[LoaderCase]:
@@ -180,7 +184,7 @@ def _by_line(changes: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 def _of_prefetch(loaders: Sequence[Modelled], forecast: LoaderForecast) -> list[Candidate]:
     """More batches ahead: what helps where some take far longer than others."""
     now = forecast.speedup([one.inputs.setting for one in loaders])
-    for factor in _MORE_PREFETCH:
+    for factor in TRIED_PREFETCH:
         changed = [
             one
             for one in loaders

@@ -186,6 +186,36 @@ def test_slow_samples_are_named_beside_what_handing_over_costs() -> None:
     assert found(case_of(planted)) == ["slow_samples"]
 
 
+def test_batches_of_uneven_cost_want_more_of_them_ahead() -> None:
+    planted = Planted(workers=2, fetch_s=0.003, bursts=(30, 11, 13.3), compute_s=0.0126, passes=1)
+    case = case_of(planted)
+    finding = only(case)
+    assert (finding.id, finding.site) == ("uneven_batches", "train.py:41")
+    assert finding.change == {"prefetch_factor": 8}
+    assert finding.advice == "DataLoader(..., prefetch_factor=8)"
+    assert "3.00 ms" in finding.title
+    assert "39.9 ms" in finding.title
+    (caution,) = finding.cautions
+    assert caution.startswith("up to 16 batches wait in memory")
+    low, high = finding.predicted_speedup or (0, 0)
+    # Without any wait a step would take 12.6 ms.
+    assert low < planted.step_s.mean() / 0.0126 < high
+
+
+def test_uneven_batches_that_workers_cannot_make_want_more_workers() -> None:
+    """No buffer lasts where they are made more slowly than they are used, on the whole."""
+    short = Planted(workers=2, fetch_s=0.006, bursts=(30, 11, 13.3), compute_s=0.01, passes=1)
+    assert found(case_of(short)) == ["too_few_workers"]
+
+
+def test_slow_samples_that_more_batches_ahead_would_hide() -> None:
+    planted = Planted(workers=2, fetch_s=0.004, slow_every=20, compute_s=0.012)
+    finding = only(case_of(planted))
+    assert finding.id == "slow_samples"
+    hidden = "more batches ahead would hide most of them: DataLoader(..., prefetch_factor=4)"
+    assert hidden in finding.also
+
+
 def test_a_collate_function_that_takes_most_of_a_batch() -> None:
     planted = Planted(fetch_s=0.03, running=1.0, compute_s=0.02, collate=0.8)
     finding = only(case_of(planted))

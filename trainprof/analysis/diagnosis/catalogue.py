@@ -25,6 +25,7 @@ from trainprof.analysis.diagnosis import (
     storage_bound,
     too_few_workers,
     torch_threads,
+    uneven_batches,
     worker_restart,
 )
 from trainprof.analysis.diagnosis.rule import Rule, rule_in
@@ -36,6 +37,7 @@ RULES: Final[tuple[Rule, ...]] = tuple(
         too_few_workers,
         saturated_cpu,
         storage_bound,
+        uneven_batches,
         slow_samples,
         slow_collate,
         slow_receive,

@@ -17,9 +17,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from trainprof.analysis.diagnosis.case import Case
+from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.gains import of_inputs
-from trainprof.analysis.diagnosis.loader_change import WAITED_FROM, finding, of_cause
+from trainprof.analysis.diagnosis.loader_change import WAITED_FROM, call_with, finding, of_cause
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.waiting import (
     SLOW_SAMPLES,
@@ -66,9 +66,17 @@ def find(case: Case) -> Finding | None:
         gain,
         advice="mend or leave out the slow samples: trainprof report --loader "
         f"{fed.loader.id} lists them",
+        also=_may_be_hidden(fed),
         evidence={
             "slowest_s": slowest_s,
             "typical_sample_s": typical_s,
             "slow_indices": [int(one) for one in indices if one is not None],
         },
     )
+
+
+def _may_be_hidden(fed: LoaderCase) -> list[str]:
+    if fed.cause is None or fed.cause.setting is None:
+        return []
+    call = call_with(fed.loader, {"prefetch_factor": fed.cause.setting.prefetch})
+    return [f"more batches ahead would hide most of them: {call}"]

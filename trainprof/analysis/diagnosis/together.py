@@ -45,7 +45,8 @@ def _is_about_steps_of(finding: Finding, fed: LoaderCase) -> bool:
     return (
         fed.cause is not None
         and finding.evidence.get("wait_per_batch_s") is not None
-        and (finding.site == fed.loader.site and bool(finding.change.get("num_workers")))
+        and finding.site == fed.loader.site
+        and any(finding.change.get(name) for name in ("num_workers", "prefetch_factor"))
     )
 
 

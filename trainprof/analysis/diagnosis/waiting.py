@@ -24,6 +24,7 @@ SLOW_SAMPLES: Final = "slow samples"
 RECEIVING: Final = "receiving"
 SAMPLING: Final = "sampling"
 COLLATING: Final = "collating"
+UNEVEN: Final = "uneven batches"
 UNKNOWN: Final = "unknown"
 
 # XProf (op_stats_to_input_pipeline_analysis.cc): below it a program is not bound by its input.
@@ -46,6 +47,7 @@ RECEIVE_S: Final = 0.005
 _FEW_SHARE: Final = 0.25
 TRIED_WORKERS: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _MOST_WORKERS: Final = 32
+TRIED_PREFETCH: Final = (4, 8, 16)
 _MORE_CORES: Final = 8.0
 _WORKERS_PER_CORE_ASLEEP: Final = 4
 # A slow sample is so many times a typical one; at most so much is left of it.
@@ -69,7 +71,8 @@ class Cause:
 
     Attributes:
         name: One of those above.
-        setting, found: With more workers, and the model's answer; None where that does not help.
+        setting, found: With more workers, or more batches ahead, and the model's answer; None where
+            that does not help.
     """
 
     name: str
@@ -97,7 +100,7 @@ def cause_of(
         return None
     is_uneven = _slow_share(loader.fetch, inputs) >= limits.slow_samples
     if is_uneven and _usual_would_do(inputs, now, limits):
-        return Cause(SLOW_SAMPLES)
+        return Cause(SLOW_SAMPLES, *(more_ahead(inputs, now) or ()))
     parts = now.bound.parts_s
     step_s = sum(parts.values())
     wait_cause = now.bound.wait_cause
@@ -122,6 +125,9 @@ def cause_of(
     if is_read and (loader.num_workers or 0) > 1:
         return Cause(STORAGE)
     more = more_workers(inputs, now, passes=loader.passes)
+    ahead = more_ahead(inputs, now)
+    if ahead is not None and (more is None or _is_as_good(ahead[1], more[1])):
+        return Cause(UNEVEN, *ahead)
     if more is not None:
         setting, found = more
         name = TOO_FEW_WORKERS if loader.num_workers else SERIAL
@@ -188,6 +194,28 @@ def more_workers(
     if best_s > (1 - LEAST_GAIN) * now.step_s.mid:
         return None
     return tried[fewest_of([found for _, found in tried])]
+
+
+def more_ahead(inputs: PipelineInputs, now: Prediction) -> tuple[Setting, Prediction] | None:
+    """Returns the fewest batches ahead of each worker that do nearly as well as any.
+
+    None where none help, and where most of the wait stays.
+    """
+    tried: list[tuple[Setting, Prediction]] = []
+    for prefetch in TRIED_PREFETCH if inputs.setting.workers else ():
+        if prefetch > inputs.setting.prefetch:
+            setting = replace(inputs.setting, prefetch=prefetch)
+            tried.append((setting, predict(inputs, setting)))
+    if not tried:
+        return None
+    best = tried[fewest_of([found for _, found in tried])]
+    late_s, left_s = (one.bound.parts_s.get(BLOCKED, 0.0) for one in (now, best[1]))
+    helps = best[1].step_s.mid <= (1 - LEAST_GAIN) * now.step_s.mid
+    return best if helps and left_s <= late_s / 2 else None
+
+
+def _is_as_good(one: Prediction, other: Prediction) -> bool:
+    return one.step_s.mid <= (1 + LEAST_GAIN) * other.step_s.mid
 
 
 def fewest_of(tried: Sequence[Prediction]) -> int:
