@@ -133,6 +133,24 @@ def test_full_cores_want_cheaper_samples_and_no_workers() -> None:
     assert "decode" in finding.advice
 
 
+def in_memory(free_gib: float, **changes: Any) -> list[str]:
+    """What the finding says besides, of 100 batches of 4.6 MiB in two passes."""
+    planted = Planted(workers=2, fetch_s=0.08, running=1.0, compute_s=0.01, cores=2)
+    planted.loader = replace(planted.loader, **{"length": 100, **changes})
+    memory = {"host_available_bytes": {"min": free_gib * (1 << 30)}}
+    finding = only(case_of(planted, system=summaries.system(memory=memory)))
+    assert finding.id == "saturated_cpu"
+    return [told for told in finding.also if told.startswith("each pass makes its samples anew")]
+
+
+def test_what_is_made_again_and_would_fit_into_memory_is_said() -> None:
+    (told,) = in_memory(8.0)
+    assert "460 MiB as they come out in each worker, and 8 GiB of memory are free" in told
+    assert in_memory(3.0) == []
+    assert in_memory(8.0, length=200) == []  # one pass alone
+    assert in_memory(8.0, is_iterable=True) == []
+
+
 def test_cores_that_are_half_idle_are_not_what_is_short() -> None:
     # Two workers of which each is on a core for 56 %: three and a half would fill both.
     finding = only(

@@ -9,7 +9,8 @@ from trainprof.analysis.diagnosis.gains import Gain, of_setting
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.waiting import WAIT_SHARE, reading_share
-from trainprof.analysis.diagnosis.wording import around, place, share_of
+from trainprof.analysis.diagnosis.wording import around, place, share_of, size
+from trainprof.analysis.facts import number_at
 from trainprof.analysis.finding import LOADER_ID, Finding
 from trainprof.analysis.loader_builder import settings_of
 from trainprof.analysis.pipeline import Setting
@@ -18,6 +19,10 @@ from trainprof.analysis.verdict_level import percent
 
 # Of the making of batches: a disk that gives so much of it may have no more to give.
 _READING_MINDED: Final = 0.2
+# Passes over the data, from which on it matters that it is made again; of the free memory that it
+# may take.
+_PASSES_MINDED: Final = 1.5
+_MEMORY_FOR_IT: Final = 0.25
 # What all of them have in common.
 WAITED_FROM: Final = {
     "wait_share": Threshold(WAIT_SHARE, "XProf: below it a program is not input-bound"),
@@ -106,6 +111,27 @@ def finding(
         cautions=[*(cautions or []), *counts_for_all(loader, change)],
         also=[*(also or []), *_where_it_goes(fed)],
     )
+
+
+def made_anew(case: Case, fed: LoaderCase) -> list[str]:
+    """Says that memory has room for what each pass makes again, where it has."""
+    loader, fetch = fed.loader, fed.loader.fetch
+    if loader.is_iterable or not loader.length or fetch is None or not fetch.batch_bytes:
+        return []
+    if loader.iterations < _PASSES_MINDED * loader.length:
+        return []
+    memory = case.summary.system.memory if case.summary.system else {}
+    free = number_at(memory, "host_available_bytes", "min")
+    holders = max(loader.num_workers or 0, 1)
+    bytes_all = loader.length * fetch.batch_bytes
+    if free is None or holders * bytes_all > _MEMORY_FOR_IT * free:
+        return []
+    each = " in each worker" if holders > 1 else ""
+    return [
+        f"each pass makes its samples anew, {size(bytes_all)} as they come out{each}, and "
+        f"{size(free)} of memory are free: what is not random in them could be kept from the "
+        "first pass on"
+    ]
 
 
 def call_with(loader: Loader, change: dict[str, Any]) -> str:

@@ -20,7 +20,7 @@ from typing import Final
 
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.gains import larger, of_inputs, outside_steps, without_running
-from trainprof.analysis.diagnosis.loader_change import WAITED_FROM, finding, of_cause
+from trainprof.analysis.diagnosis.loader_change import WAITED_FROM, finding, made_anew, of_cause
 from trainprof.analysis.diagnosis.waiting import CPU
 from trainprof.analysis.diagnosis.wording import place, span
 from trainprof.analysis.finding import Finding
@@ -58,6 +58,7 @@ def find(case: Case) -> Finding | None:
         gain,
         advice=f"cheaper samples{where}",
         cautions=_cautions(case),
+        also=made_anew(case, fed),
         site=line.site if line else None,
     )
 

@@ -18,7 +18,7 @@ from typing import Final
 
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.gains import of_inputs
-from trainprof.analysis.diagnosis.loader_change import WAITED_FROM, finding, of_cause
+from trainprof.analysis.diagnosis.loader_change import WAITED_FROM, finding, made_anew, of_cause
 from trainprof.analysis.diagnosis.waiting import STORAGE, not_read, reading_share
 from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.finding import Finding
@@ -50,5 +50,6 @@ def find(case: Case) -> Finding | None:
         title,
         gain,
         advice="the data in memory or on a faster disk, or in fewer and larger files",
+        also=made_anew(case, fed),
         evidence={"reading_share": reading, "read_bytes": fetch.read_bytes},
     )

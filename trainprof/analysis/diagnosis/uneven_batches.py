@@ -25,14 +25,13 @@ from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.gains import of_setting
 from trainprof.analysis.diagnosis.loader_change import WAITED_FROM, call_with, finding, of_cause
 from trainprof.analysis.diagnosis.waiting import UNEVEN
-from trainprof.analysis.diagnosis.wording import span
+from trainprof.analysis.diagnosis.wording import size, span
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.verdict_level import percent
 
 ID: Final = "uneven_batches"
 KEYS: Final[tuple[str, ...]] = ("data_wait", "first_batch")
 THRESHOLDS: Final = WAITED_FROM
-_MIB: Final = 1 << 20
 
 
 def find(case: Case) -> Finding | None:
@@ -67,6 +66,6 @@ def find(case: Case) -> Finding | None:
 def _cautions(fed: LoaderCase, prefetch: int) -> list[str]:
     """Returns what the batches that wait may take."""
     workers = fed.loader.num_workers or 0
-    size = fed.inputs.batch_bytes if fed.inputs is not None else None
+    each = fed.inputs.batch_bytes if fed.inputs is not None else None
     batches = f"up to {prefetch * workers} batches wait in memory"
-    return [batches if not size else f"{batches}, {prefetch * workers * size / _MIB:.3g} MiB"]
+    return [batches if not each else f"{batches}, {size(prefetch * workers * each)}"]

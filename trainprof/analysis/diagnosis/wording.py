@@ -21,6 +21,12 @@ def span(seconds: float) -> str:
     return f"{value:.{digits}f} {unit}"
 
 
+def size(count: float) -> str:
+    """Returns a number of bytes with its unit, to three digits."""
+    unit, scale = ("GiB", 1 << 30) if count >= 1 << 30 else ("MiB", 1 << 20)
+    return f"{count / scale:.3g} {unit}"
+
+
 def share_of(line: HotLine) -> str:
     """Returns what of its part a line takes by itself."""
     return _share(line, line.share if line.line_share is None else line.line_share)
