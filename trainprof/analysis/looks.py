@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -269,6 +269,9 @@ def _function(site: str, name: str) -> tuple[str, str]:
     return site.rpartition(":")[0], name
 
 
-def hottest(lines: Sequence[HotLine], part: str) -> HotLine | None:
-    """Returns the line that most of a part goes to."""
-    return next((line for line in lines if line.part == part), None)
+def hottest(
+    lines: Sequence[HotLine], part: str, leaving_out: Collection[str] = ()
+) -> HotLine | None:
+    """Returns the line that most of a part goes to, of those that are not left out."""
+    told = (line for line in lines if line.part == part and line.site not in leaving_out)
+    return next(told, None)

@@ -13,7 +13,15 @@ from trainprof.analysis.device_verdict import DeviceEvidence
 from trainprof.analysis.ending import ending, recorded_ending
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.recording import Recording, read_recording
-from trainprof.analysis.summary import Exit, Ledger, Phases, RunSummary, Training, Verdict
+from trainprof.analysis.summary import (
+    Collective,
+    Exit,
+    Ledger,
+    Phases,
+    RunSummary,
+    Training,
+    Verdict,
+)
 from trainprof.analysis.training_process import TrainingProcess
 from trainprof.analysis.verdict import Evidence
 from trainprof.record.run_directory import RunDirectory
@@ -105,6 +113,7 @@ def across_ranks(
         ranks=rows,
         out_of_memory=next((one.out_of_memory for one in summaries if one.out_of_memory), None),
         verdict=told,
+        collectives=_mean_collectives([summary.collectives for summary in summaries]),
         faults=list(dict.fromkeys(fault for summary in summaries for fault in summary.faults)),
     )
 
@@ -121,7 +130,18 @@ def common_evidence(each: Sequence[Evidence]) -> Evidence:
         steps=_training([evidence.steps for evidence in each]),
         loaders=[loader for evidence in each for loader in evidence.loaders],
         device=_common_device([evidence.device for evidence in each]),
+        collectives=_mean_collectives([evidence.collectives for evidence in each]),
     )
+
+
+def _mean_collectives(each: Sequence[Sequence[Collective]]) -> list[Collective]:
+    """Returns them by line, with their mean time: who is last waits for nobody."""
+    named = {(one.site, one.function): one for collectives in each for one in collectives}
+    spent = dict.fromkeys(named, 0.0)
+    for one in (one for collectives in each for one in collectives):
+        spent[one.site, one.function] += one.seconds / len(each)
+    found = [replace(one, seconds=spent[key]) for key, one in named.items()]
+    return sorted(found, key=lambda one: -one.seconds)
 
 
 def _common_findings(each: Sequence[Sequence[Finding]]) -> list[Finding]:

@@ -27,8 +27,10 @@ _OWN: Final = (
 )
 _BETWEEN: Final = ("other",)
 _CLEARLY: Final = 2
-# Where DistributedDataParallel lets them: gradients are averaged, and buffers handed out.
-_MEETING: Final = ("forward", "backward")
+# Calls of torch.distributed, which are no ledger key of their own.
+COMMUNICATION: Final = "communication"
+# Where gradients are averaged, and buffers or shards handed out.
+_MEETING: Final = ("forward", "backward", COMMUNICATION)
 # Of a usual step: by so much a rank has to be behind all others (TraceML's straggler score).
 _LATE_SHARE: Final = 0.1
 _FEWEST_STEPS: Final = 20
@@ -45,14 +47,12 @@ class RankSteps:
 
     Attributes:
         rank: Its number.
-        spent: Ledger key to what each step spent under it, `evaluation` included, ns, shape (n,).
-        is_data_parallel: By DistributedDataParallel, so that what lies between the parts of a step
-            waits for nobody.
+        spent: Ledger key to what each step spent under it, ns, shape (n,): `evaluation` included,
+            and COMMUNICATION, which is taken from `other`.
     """
 
     rank: int
     spent: Mapping[str, Int64]
-    is_data_parallel: bool
 
     def __len__(self) -> int:
         return min(map(len, self.spent.values()), default=0)
@@ -91,14 +91,11 @@ def stragglers(ranks: Sequence[RankSteps]) -> list[Straggler]:
         return []
     least_ns = _LATE_SHARE * float(np.median(walls))
     last, behind = _last([_sum(one, _OWN, steps) for one in ranks])
-    if all(one.is_data_parallel for one in ranks):
-        last_between, between = _last([_sum(one, _BETWEEN, steps) for one in ranks])
-        # Who waits at a barrier of the script's is as late there as the other one elsewhere.
-        is_between = (between >= _CLEARLY * behind) & _is_waited_for(ranks, last_between, between)
-        told = _rows(ranks, _BETWEEN, last_between, _from(least_ns, between, is_between))
-        told += _rows(ranks, _OWN, last, _from(least_ns, behind, ~is_between))
-    else:
-        told = _rows(ranks, _OWN, last, _from(least_ns, behind))
+    last_between, between = _last([_sum(one, _BETWEEN, steps) for one in ranks])
+    # Who waits there for others, in a way that is not seen, is as late as one of them elsewhere.
+    is_between = (between >= _CLEARLY * behind) & _is_waited_for(ranks, last_between, between)
+    told = _rows(ranks, _BETWEEN, last_between, _from(least_ns, between, is_between))
+    told += _rows(ranks, _OWN, last, _from(least_ns, behind, ~is_between))
     least_s = _TOLD_FROM_TIME * float(whole_ns.max()) / 1e9
     kept = [x for x in told if x.share_of_steps >= _TOLD_FROM_SHARE or x.seconds >= least_s]
     return sorted(kept, key=lambda one: -one.seconds)
@@ -132,10 +129,9 @@ def _last(spent: Sequence[Int64]) -> tuple[Int64, Int64]:
     return last, behind
 
 
-def _from(least_ns: float, behind: Int64, where: Bool | None = None) -> Int64:
+def _from(least_ns: float, behind: Int64, where: Bool) -> Int64:
     """Returns `behind` where it counts, else 0."""
-    counts = behind >= least_ns
-    return np.where(counts if where is None else counts & where, behind, 0)
+    return np.where((behind >= least_ns) & where, behind, 0)
 
 
 def _is_waited_for(ranks: Sequence[RankSteps], last: Int64, behind: Int64) -> Bool:

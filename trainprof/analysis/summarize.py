@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from trainprof.analysis.analysed import Analysed
+from trainprof.analysis.collectives import Collectives, collectives_of, python_ns
 from trainprof.analysis.compilations import compilations_of
 from trainprof.analysis.device_idle import Meanwhile
 from trainprof.analysis.device_memory import out_of_memory_of, with_memory
@@ -45,7 +46,7 @@ from trainprof.analysis.ranks import across_ranks, common_evidence, rank_recordi
 from trainprof.analysis.recording import Recording, read_recording
 from trainprof.analysis.run_part import overhead_part, run_part
 from trainprof.analysis.step_table import StepTable, step_table
-from trainprof.analysis.stragglers import RankSteps, stragglers, to_jsonable
+from trainprof.analysis.stragglers import COMMUNICATION, RankSteps, stragglers, to_jsonable
 from trainprof.analysis.summary import (
     Device,
     Epoch,
@@ -232,6 +233,7 @@ def _summary(run: Analysed) -> _Shown:
     account = ledger(timeline.events, attribution, window)
     paused = meanwhile.backlog.steps_of(timeline.steps.ends) if meanwhile is not None else None
     steps = step_table(timeline, attribution, facts, paused)
+    collectives = collectives_of(run.process.details, timeline, attribution, sites)
     training = training_of(timeline, steps, samples)
     epochs = epochs_of(
         timeline.passes,
@@ -250,6 +252,7 @@ def _summary(run: Analysed) -> _Shown:
     copies = transfers(timeline.events, sites, meanwhile)
     syncs = sync_points(timeline.events, sites, meanwhile)
     evidence = _evidence(run, attribution, account, training, loaders, device, copies, syncs)
+    evidence = replace(evidence, collectives=collectives.by_line)
     found_syncs = found_syncs_of(run.process.details, sites)
     summary = RunSummary(
         run=run_part(run, account),
@@ -308,21 +311,28 @@ def _summary(run: Analysed) -> _Shown:
         out_of_memory=out_of_memory_of(facts, recording.manifest.get("cwd")),
         found_syncs=found_syncs,
         compilations=compilations_of(run.process.details, timeline, sites),
+        collectives=collectives.by_line,
         faults=faults_of(recording, run.origin_ns),
     )
     case = _case(summary, evidence, steps, known_of, run)
     shown = summary if case is None else _with_findings(summary, case)
-    return _Shown(shown, evidence, case, _rank_steps(run, steps, shown.run.rank))
+    return _Shown(shown, evidence, case, _rank_steps(run, steps, collectives, shown.run.rank))
 
 
-def _rank_steps(run: Analysed, steps: StepTable, rank: int | None) -> RankSteps | None:
+def _rank_steps(
+    run: Analysed, steps: StepTable, collectives: Collectives, rank: int | None
+) -> RankSteps | None:
     if run.facts.device() is not None:
         return None
     evaluated = run.timeline.steps.ends - run.timeline.step_starts - steps.wall_ns
     return RankSteps(
         rank=rank or 0,
-        spent={**steps.per_step, "evaluation": evaluated},
-        is_data_parallel=run.facts.is_data_parallel(),
+        spent={
+            **steps.per_step,
+            "evaluation": evaluated,
+            "other": python_ns(steps.per_step, collectives),
+            COMMUNICATION: collectives.per_step,
+        },
     )
 
 

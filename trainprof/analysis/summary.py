@@ -564,6 +564,23 @@ class Compilation:
 
 
 @dataclass(frozen=True, slots=True)
+class Collective:
+    """Calls of torch.distributed by one line of the training loop.
+
+    Attributes:
+        site: The user's file:line.
+        function: Its name, such as "all_reduce".
+        count: Of calls.
+        seconds: All together; waiting for other ranks is in it.
+    """
+
+    site: str
+    function: str
+    count: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class RunSummary:
     """Everything a run showed.
 
@@ -578,6 +595,8 @@ class RunSummary:
         out_of_memory: The state in which a device ran out of it, where the run ended by that.
         found_syncs: What --find-syncs found, None where it was not asked for or could not.
         compilations: What torch.compile took, by line; empty where nothing was compiled.
+        collectives: Calls of torch.distributed by line, means over ranks; in the ledger they are
+            part of `other`.
         trained_apart: The same of processes that trained besides the one that is shown, without
             being ranks of it (hogwild, a script that starts trainings).
         trials, recommended, tuning: Of a `tune` run; all else is then of its first baseline.
@@ -612,6 +631,7 @@ class RunSummary:
     out_of_memory: OutOfMemory | None = None
     found_syncs: FoundSyncs | None = None
     compilations: list[Compilation] = field(default_factory=list)
+    collectives: list[Collective] = field(default_factory=list)
     trials: list[TrialSummary] = field(default_factory=list)
     recommended: Recommended | None = None
     tuning: Tuning | None = None

@@ -33,11 +33,13 @@ class TorchSettings:
     Attributes:
         threads: That torch computes with on the CPU, None where that is not known.
         detects_anomalies: Backward passes looked for NaN, again and again.
+        is_data_parallel: By DistributedDataParallel: ranks wait for one another inside the model.
         looped: In the order of their first steps.
     """
 
     threads: int | None = None
     detects_anomalies: bool = False
+    is_data_parallel: bool = False
     looped: list[LoopedOptimizer] = field(default_factory=list)
 
 
@@ -49,6 +51,7 @@ def torch_settings(facts: Facts, sites: Sites) -> TorchSettings:
     return TorchSettings(
         threads=threads[-1] if threads else None,
         detects_anomalies=any(x.get("detects_anomalies") is True for x in told),
+        is_data_parallel=facts.is_data_parallel(),
         looped=[_looped(x, sites) for x in looped],
     )
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from trainprof.analysis.device_verdict import DeviceEvidence, device_verdict
 from trainprof.analysis.ledger import ELSEWHERE, LOADER_KEYS
 from trainprof.analysis.loader_cost import cost_s
 from trainprof.analysis.steady import MIN_STEADY_STEPS
-from trainprof.analysis.summary import Loader, Training, Verdict
+from trainprof.analysis.summary import Collective, Loader, Training, Verdict
 from trainprof.analysis.verdict_level import HIGH_SHARE, MODERATE_SHARE, pair, percent
 
 # Start-up is named only in runs that are meant to be long, and when it is most of them.
@@ -43,6 +43,7 @@ class Evidence:
         was_synchronized: Devices were waited for around each phase.
         device: What the device tells, None where it tells nothing.
         transfer_site, sync_site: The lines whose copies and syncs cost the device most.
+        collectives: Calls of torch.distributed, most time first: part of "other".
     """
 
     wall_s: float
@@ -60,6 +61,11 @@ class Evidence:
     device: DeviceEvidence | None = None
     transfer_site: str | None = None
     sync_site: str | None = None
+    collectives: list[Collective] = field(default_factory=list)
+
+    @property
+    def communication_s(self) -> float:
+        return sum(one.seconds for one in self.collectives)
 
 
 def verdict(evidence: Evidence) -> Verdict:
@@ -135,10 +141,13 @@ def _shares(evidence: Evidence) -> dict[str, float]:
         "compute": (*COMPUTE_KEYS, *_DEVICE_KEYS) if evidence.has_device else COMPUTE_KEYS,
     }
     total = evidence.training_s or 1.0
-    return {
+    shares = {
         name: sum(evidence.training.get(key, 0.0) for key in keys) / total
         for name, keys in groups.items()
     }
+    shares["communication"] = evidence.communication_s / total
+    shares["host"] = max(shares["host"] - shares["communication"], 0.0)
+    return shares
 
 
 def _named(evidence: Evidence, name: str, share: float, level: str) -> Verdict:
@@ -147,6 +156,7 @@ def _named(evidence: Evidence, name: str, share: float, level: str) -> Verdict:
         "evaluation": _evaluation_headline,
         "checkpoint": _checkpoint_headline,
         "host": _host_headline,
+        "communication": _communication_headline,
     }[name]
     headline, site = describe(evidence, share)
     if evidence.has_device and name in _HIDDEN_BY_A_DEVICE:
@@ -216,13 +226,26 @@ def _host_headline(evidence: Evidence, share: float) -> tuple[str, str | None]:
             "HOST-BOUND: Python's garbage collection, and code between the parts of a step, take "
             f"{percent(share)} of training time"
         )
-    text += _in_figures(evidence, _HOST_KEYS, share)
+    if evidence.collectives:
+        text += f", {pair(share * evidence.training_s, evidence.training_s)}"
+    else:
+        text += _in_figures(evidence, _HOST_KEYS, share)
     if evidence.other_place and evidence.other_place != ELSEWHERE and not is_collecting:
         text += f", most of it {evidence.other_place}"
     ahead = [x for x in evidence.loaders if x.role == "training" and x.thread != "training"]
     if ahead:
         text += f"; {ahead[0].site} is read on another thread: waiting for that thread is in it"
     return text, None
+
+
+def _communication_headline(evidence: Evidence, share: float) -> tuple[str, str | None]:
+    worst = evidence.collectives[0]
+    text = (
+        f"COMMUNICATION: calls of torch.distributed take {percent(share)} of training time, "
+        f"{pair(evidence.communication_s, evidence.training_s)}, most of it {worst.function} at "
+        f"{worst.site}; waiting for slower ranks is in it"
+    )
+    return text, worst.site
 
 
 def _in_figures(evidence: Evidence, keys: tuple[str, ...], share: float) -> str:
@@ -248,6 +271,7 @@ def _compute_headline(
         "evaluation": "evaluation",
         "checkpoint": "checkpoints",
         "host": "python between them",
+        "communication": "calls of torch.distributed",
     }
     if share >= MODERATE_SHARE:
         return f"{text}; next comes {words[name]} with {percent(share)}"

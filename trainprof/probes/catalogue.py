@@ -7,6 +7,7 @@ from typing import Any
 
 from trainprof.probes.backward import BackwardProbe
 from trainprof.probes.checkpoint import CheckpointProbe
+from trainprof.probes.collective import CollectiveProbe
 from trainprof.probes.compilation import CompilationProbe
 from trainprof.probes.delivery import DeliveryProbe
 from trainprof.probes.device_marks import DeviceMarksProbe
@@ -60,6 +61,7 @@ def default_probes(trial: Mapping[str, Any] | None = None) -> list[Probe]:
         CheckpointProbe(),
         GarbageProbe(),
         ProcessGroupProbe(),
+        CollectiveProbe(),
         WarningPlaceProbe(),
         *after,
     ]

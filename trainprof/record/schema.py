@@ -102,6 +102,9 @@ class Kind(IntEnum):
     # torch.compile at work, inside whatever made it; site; flags = Compile; value = how often the
     # same code had been compiled before
     COMPILE = 77
+    # A call of torch.distributed in which a rank may wait for others, of several inside one another
+    # the outermost; site; flags = place in COLLECTIVES
+    COLLECTIVE = 78
     # Cumulative, so that the last of a line counts: site = function id, flags and thread = line
     # number, high and low bits; end - start = total time; value = hits.
     LINE = 80
@@ -119,6 +122,29 @@ class Kind(IntEnum):
     SYNC_WINDOW = 92
 
 
+# In the order of their numbers: new ones come last.
+COLLECTIVES: Final = (
+    "all_reduce",
+    "all_gather",
+    "all_gather_into_tensor",
+    "all_gather_object",
+    "barrier",
+    "monitored_barrier",
+    "broadcast",
+    "broadcast_object_list",
+    "gather",
+    "gather_object",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatter_tensor",
+    "scatter",
+    "scatter_object_list",
+    "all_to_all",
+    "all_to_all_single",
+    "send",
+    "recv",
+    "wait",  # for one that was begun beforehand
+)
 # A FETCH record's value: samples below this bit, the ns of the collate that ended it above.
 COLLATE_SHIFT: Final = 24
 # A NEXT_PARTS record's value.

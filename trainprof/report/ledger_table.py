@@ -44,6 +44,8 @@ LABELS: Final = {
 # Host time of these is mostly the device working: until it is told apart, none is a culprit.
 DEVICE_KEYS: Final = ("transfer", "sync", "device_wait")
 DEVICE_LABEL: Final = "waiting for the GPU or copying"
+# Where most of it is calls of torch.distributed.
+_WITH_RANKS: Final = "ranks, python (other)"
 _LONGEST_LABEL: Final = len(DEVICE_LABEL)
 
 
@@ -140,6 +142,8 @@ def _parts(summary: RunSummary) -> list[_Part]:
     groups: list[tuple[str, tuple[str, ...]]] = [
         (label_of(key), (key,)) for key in _in_order({*run_s, *step_s}) if key not in merged
     ]
+    if sum(one.seconds for one in summary.collectives) >= run_s.get("other", 0.0) / 2 > 0:
+        groups = [(_WITH_RANKS if keys == ("other",) else label, keys) for label, keys in groups]
     if merged:
         groups.append((DEVICE_LABEL, merged))
     device_s = _device_seconds(summary)

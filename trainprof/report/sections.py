@@ -14,6 +14,7 @@ from trainprof.analysis.facts import number_at
 from trainprof.analysis.outliers import MIN_EXCESS_NS, MIN_RATIO
 from trainprof.analysis.shared_cpu import shared_cpu
 from trainprof.analysis.summary import (
+    Collective,
     Compilation,
     Epoch,
     Loader,
@@ -45,7 +46,7 @@ STEP_SOURCES: Final = {
 # A sync in which the device idled for less than this share of the wait cost nothing.
 _FREE_SHARE: Final = 0.01
 # Of the run: less of it is no news to who has asked torch to compile.
-COMPILING_SHOWN_FROM: Final = 0.05
+SHOWN_FROM_SHARE: Final = 0.05
 
 
 def steps_section(summary: RunSummary, page: Page, *, with_worst: bool = True) -> list[Text]:
@@ -120,9 +121,18 @@ def compiled_section(summary: RunSummary, page: Page) -> list[Text]:
     """
     told = summary.compilations
     share = sum(one.seconds for one in told) / max(summary.run.wall_s, 1e-9)
-    if not told or (share < COMPILING_SHOWN_FROM and not page.verbose):
+    if not told or (share < SHOWN_FROM_SHARE and not page.verbose):
         return []
     return by_site("Compiled", [_compilation(one, page) for one in told], page)
+
+
+def collectives_section(summary: RunSummary, page: Page) -> list[Text]:
+    """Calls of torch.distributed by line; on the short page only where they are much."""
+    told = summary.collectives
+    share = sum(one.seconds for one in told) / max(summary.run.wall_s, 1e-9)
+    if not told or (share < SHOWN_FROM_SHARE and not page.verbose):
+        return []
+    return by_site("Ranks", [_collective(one, page) for one in told], page)
 
 
 def system_section(summary: RunSummary, page: Page) -> list[Text]:
@@ -267,6 +277,11 @@ def _compilation(one: Compilation, page: Page) -> list[str]:
     if one.again:
         told.append(f"{count(one.again)} of them again ({seconds(one.again_s)})")
     return told
+
+
+def _collective(one: Collective, page: Page) -> list[str]:
+    called = f"{page.site(one.site)} {one.function}: {counted(one.count, 'call')}"
+    return [called, f"{seconds(one.seconds)}, for other ranks too"]
 
 
 def _sync(point: SyncPoint, page: Page, *, is_merged: bool) -> list[str]:

@@ -124,6 +124,7 @@ def _short_sections(summary: RunSummary, page: Page, room: int) -> list[Text]:
             sections.syncs_section,
             found_syncs_section,
             sections.compiled_section,
+            sections.collectives_section,
             devices_section,
             device_memory_section,
             sections.system_section,
@@ -165,7 +166,9 @@ def _verbose_sections(summary: RunSummary, page: Page) -> list[Text]:
         (sections.loaders_section, loader_details),
         (
             *(transfers_section, sections.syncs_section, found_syncs_section),
-            *(sections.compiled_section, devices_section, device_memory_details),
+            sections.compiled_section,
+            sections.collectives_section,
+            *(devices_section, device_memory_details),
         ),
         (
             *(sections.system_section, sections.shared_section),

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from trainprof.analysis.stragglers import RankSteps, Straggler, stragglers
+from trainprof.analysis.stragglers import COMMUNICATION, RankSteps, Straggler, stragglers
 
 MS = 1_000_000
 STEPS = 100
 
 
-def together(*own_ms: dict[str, Sequence[float] | float], parallel: bool = True) -> list[RankSteps]:
+def together(*own_ms: dict[str, Sequence[float] | float]) -> list[RankSteps]:
     """Ranks of which each waits in its backward until the slowest is there, as DDP makes them."""
     columns = [
         {key: np.broadcast_to(np.asarray(value, dtype=float), STEPS) for key, value in own.items()}
@@ -28,7 +28,6 @@ def together(*own_ms: dict[str, Sequence[float] | float], parallel: bool = True)
                 **{key: (ms * MS).astype(np.int64) for key, ms in own.items()},
                 "backward": ((5.0 + waits[rank]) * MS).astype(np.int64),
             },
-            parallel,
         )
         for rank, own in enumerate(columns)
     ]
@@ -60,13 +59,24 @@ def test_ranks_that_are_last_in_turn() -> None:
 
 
 def test_python_on_one_rank_counts_where_the_others_wait_in_the_model() -> None:
-    own: list[dict[str, Sequence[float] | float]] = [{"other": 20.0}, {"other": 1.0}]
-    assert stragglers(together(*own)) == [Straggler(0, "other", 1.0, pytest.approx(1.9))]
-    # Gradients may be averaged by the script itself: then that is where it waits.
-    assert stragglers(together(*own, parallel=False)) == []
+    ranks = together({"other": 20.0}, {"other": 1.0})
+    assert stragglers(ranks) == [Straggler(0, "other", 1.0, pytest.approx(1.9))]
+    # They may wait for it in calls of the script's own.
+    elsewhere = [
+        RankSteps(
+            one.rank,
+            {
+                "other": one.spent["other"],
+                COMMUNICATION: one.spent["backward"] - 5 * MS,
+                "backward": np.full(STEPS, 5 * MS),
+            },
+        )
+        for one in ranks
+    ]
+    assert stragglers(elsewhere) == stragglers(ranks)
 
 
-def test_waiting_at_a_barrier_is_not_what_is_waited_for() -> None:
+def test_waiting_where_nobody_looks_is_not_what_is_waited_for() -> None:
     """Rank 0 saves, rank 1 waits for it between the parts of a step."""
     ranks = together(
         {"checkpoint": every(10, 50.0), "other": 1.0},
@@ -90,11 +100,11 @@ def test_equal_ranks_have_none() -> None:
 
 def test_processes_that_do_not_train_in_step_are_not_compared() -> None:
     slow, quick = together({"data_wait": 20.0}), together({"data_wait": 2.0})
-    assert stragglers([*slow, RankSteps(1, quick[0].spent, True)]) == []
+    assert stragglers([*slow, RankSteps(1, quick[0].spent)]) == []
 
 
 def test_a_rank_that_ended_early_counts_as_far_as_it_went() -> None:
     first, second = together({"data_wait": 2.0}, {"data_wait": 12.0})
-    cut = RankSteps(1, {key: column[:40] for key, column in second.spent.items()}, True)
+    cut = RankSteps(1, {key: column[:40] for key, column in second.spent.items()})
     (found,) = stragglers([first, cut])
     assert (found.rank, found.seconds) == (1, pytest.approx(0.4))

@@ -9,9 +9,10 @@ again (NumPy, scikit-learn) is looked at late: a line that most of those looks m
 is named without a share ("seems to").
 
 When it is wrong: where a training loop computes with torch functions beside its modules, or waits
-there for something else (a queue, another process), it is counted here too. With several
-ranks it is not looked for: the loop may be waiting for the others. On a GPU, such code costs
-nothing while the device still has work queued.
+there for something else (a queue, another process), it is counted here too. With several ranks it
+is looked for where they wait for one another in DistributedDataParallel or in calls of
+torch.distributed, which are not counted. On a GPU, such code costs nothing while the device still
+has work queued.
 
 What to do: look at the named line. Do it every 100th step, on tensors at once instead of element by
 element, or on another thread. `trainprof lines` times each of its lines.
@@ -30,7 +31,7 @@ from trainprof.analysis.finding import Finding
 from trainprof.analysis.ledger import ELSEWHERE
 from trainprof.analysis.looks import hottest
 from trainprof.analysis.passes import TRAINING
-from trainprof.analysis.summary import HotLine
+from trainprof.analysis.summary import HotLine, RunSummary
 from trainprof.analysis.verdict_level import percent
 
 ID: Final = "python_in_loop"
@@ -50,7 +51,8 @@ _FORWARD_SHARE: Final = 0.01
 
 def find(case: Case) -> Finding | None:
     least = case.threshold(ID, "share", THRESHOLDS["share"].value)
-    spent_s = max(case.held_up_s("other", "host_s") - _own_cost_s(case), 0.0)
+    spent_s = case.held_up_s("other", "host_s") - _own_cost_s(case)
+    spent_s = max(spent_s - sum(one.seconds for one in case.summary.collectives), 0.0)
     part = spent_s / case.training_s if case.training_s > 0 else 0.0
     if part < least or _may_be_waiting(case) or not _has_forwards(case):
         return None
@@ -60,7 +62,7 @@ def find(case: Case) -> Finding | None:
     places = case.summary.ledger.other_by_place
     most = max(places, key=lambda name: places[name], default=ELSEWHERE)
     where = "" if most == ELSEWHERE else f", most of it {most}"
-    line = hottest(case.summary.hot_lines, "other")
+    line = python_line(case.summary)
     named = line is not None and line.share >= _NAMED_FROM_SHARE and not _is_library(case, line)
     if not named and part < max(least, _UNNAMED_FROM_SHARE):
         return None
@@ -90,6 +92,12 @@ def find(case: Case) -> Finding | None:
     )
 
 
+def python_line(summary: RunSummary) -> HotLine | None:
+    """Returns the line between the parts of a step that takes most, calls to other ranks apart."""
+    waiting = {one.site for one in summary.collectives}
+    return hottest(summary.hot_lines, "other", waiting)
+
+
 def _own_cost_s(case: Case) -> float:
     """Returns what of the part may be trainprof's own: much of it, where steps take 0.2 ms."""
     each_us = case.summary.overhead.per_step_us or 0.0
@@ -113,4 +121,5 @@ def _may_be_waiting(case: Case) -> bool:
     """Whether the loop may be waiting there: for a thread that reads ahead, or for other ranks."""
     loaders = case.summary.loaders
     is_read_ahead = any(one.role == TRAINING and one.thread != "training" for one in loaders)
-    return is_read_ahead or (case.summary.run.world_size or 1) > 1
+    meets_elsewhere = case.torch.is_data_parallel or bool(case.summary.collectives)
+    return is_read_ahead or ((case.summary.run.world_size or 1) > 1 and not meets_elsewhere)

@@ -5,9 +5,9 @@ as that of the slowest. One that waits longer for its batches, or alone evaluate
 holds all others up by that time.
 
 How it is measured: step by step, what a rank spends on loading, copies, checkpoints, evaluation and
-collected garbage beyond all others, from a tenth of a usual step on; with DistributedDataParallel
-also what lies between the parts of a step, where the others' forward and backward, in which they
-wait, are longer by half of it.
+collected garbage beyond all others, from a tenth of a usual step on; and Python between the parts
+of a step, where the others' forward, backward and calls of torch.distributed, in which they wait,
+are longer by half of it.
 
 When it is wrong: where batches differ in what they take, each rank is last in turn; over many steps
 that may be nobody's fault. What ranks compute is not compared: whoever waits, waits in the midst of
@@ -24,11 +24,11 @@ from typing import Any, Final
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.gains import outside_steps
 from trainprof.analysis.diagnosis.plain import plain_finding
+from trainprof.analysis.diagnosis.python_in_loop import python_line
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.wording import place, share_of, span
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.ledger import LOADER_KEYS
-from trainprof.analysis.looks import hottest
 from trainprof.analysis.verdict_level import percent
 
 ID: Final = "slow_rank"
@@ -116,7 +116,7 @@ def _place(case: Case, cause: str) -> tuple[str | None, str]:
         return case.evaluating[0].loader.site, ""
     if cause == "checkpoint":
         return case.checkpoint_site, ""
-    line = hottest(case.summary.hot_lines, "other") if cause == "other" else None
+    line = python_line(case.summary) if cause == "other" else None
     if line is None:
         return None, ""
     return line.site, f"; look at {place(line)}, {share_of(line)} of it"
