@@ -170,6 +170,37 @@ def uneven_batches(draw: Draw) -> Case:
     return Case("uneven_batches", planted, style, script(style, parts), "uneven_batches")
 
 
+def idle_workers(draw: Draw) -> Case:
+    """Fewer shards than workers: one worker has most of the data, or all."""
+    compute_s, batch = draw.between(0.006, 0.012), draw.one_of((4, 8))
+    workers, style = draw.one_of((2, 3)), draw.one_of(WITH_GUARD)
+    making_s = compute_s * draw.between(1.5, 2.2)
+    batches = _batches(draw, making_s, 2)
+    data = f"""\
+class Shards(IterableDataset):
+    def __init__(self, shards):
+        self.shards = shards
+
+    def __iter__(self):
+        info = torch.utils.data.get_worker_info()
+        for shard in self.shards[info.id :: info.num_workers] if info else self.shards:
+            for _ in range(shard):
+                time.sleep({making_s / batch:.6f})
+                yield torch.randn(64), torch.randn(1)
+"""
+    parts = Parts(
+        loader=(
+            f"DataLoader(Shards([{batches * batch}]), batch_size={batch}, num_workers={workers}, "
+            f"persistent_workers=True)  {HERE}"
+        ),
+        data=data,
+        compute_s=compute_s,
+        epochs=2,
+    )
+    planted = f"one shard for {workers} workers, {_ms(making_s)} a batch, {_ms(compute_s)} a step"
+    return Case("idle_workers", planted, style, script(style, parts), "idle_workers")
+
+
 def slow_collate(draw: Draw) -> Case:
     """Samples are put together in Python, element by element."""
     share, compute_s, batch = draw.between(0.15, 0.6), draw.between(0.008, 0.02), 8
@@ -610,6 +641,7 @@ FAULTS: dict[str, Callable[[Draw], Case]] = {
         saturated_cpu,
         slow_samples,
         uneven_batches,
+        idle_workers,
         slow_collate,
         slow_receive,
         slow_sampler,

@@ -21,6 +21,7 @@ SEEDS = {
     "cold_first_epoch": 7,
     "uneven_batches": 5,
     "bridged_bursts": 5,
+    "idle_workers": 5,
     "slow_rank": 5,
     "equal_ranks": 5,
 }

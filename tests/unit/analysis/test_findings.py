@@ -234,6 +234,44 @@ def test_slow_samples_that_more_batches_ahead_would_hide() -> None:
     assert hidden in finding.also
 
 
+def shared_out(*batches: int, **changes: Any) -> Planted:
+    """A stream of which one worker makes nearly all batches, however many there are."""
+    planted = Planted(workers=len(batches), fetch_s=0.02, compute_s=0.01, turnaround_s=0.02)
+    assert planted.loader.fetch is not None
+    rows = [{"worker": number, "n": n, "seconds": n * 0.02} for number, n in enumerate(batches)]
+    fetch = replace(planted.loader.fetch, per_worker=rows)
+    planted.loader = replace(planted.loader, fetch=fetch, **{"is_iterable": True, **changes})
+    return planted
+
+
+def test_workers_that_get_nothing_of_the_data() -> None:
+    finding = only(case_of(shared_out(198, 2)))
+    assert (finding.id, finding.site, finding.change) == ("idle_workers", "train.py:41", {})
+    assert finding.title.startswith("one of 2 workers makes 99 % of the batches")
+    assert finding.evidence["batches_by_worker"] == {"0": 198, "1": 2}
+    low, high = finding.predicted_speedup or (0, 0)
+    assert low < 2.0 < high  # two workers would just keep up
+
+
+def test_workers_that_share_alike_are_no_finding_of_that_kind() -> None:
+    assert found(case_of(shared_out(100, 100))) == ["too_few_workers"]
+    assert found(case_of(shared_out(198, 2, is_iterable=False))) == ["too_few_workers"]
+
+
+def test_long_waits_for_a_core_tell_that_cores_are_short() -> None:
+    """Where others take them, too: the run's own work would not fill them."""
+    planted = Planted(workers=2, fetch_s=0.08, running=0.5, compute_s=0.005, cores=2)
+    assert planted.loader.fetch is not None
+    waited = replace(planted.loader.fetch, runnable_s=0.4 * 0.08 * STEPS, asleep_s=0.0)
+    planted.loader = replace(planted.loader, fetch=waited)
+    planted.inputs = replace(planted.inputs, runnable_s=planted.inputs.fetch_s * 0.5)
+    finding = only(case_of(planted))
+    assert finding.id == "saturated_cpu"
+    # Without running nobody waits for a core: nothing is left of making batches.
+    assert finding.predicted_speedup is not None
+    assert finding.predicted_speedup[1] > 6
+
+
 def test_a_collate_function_that_takes_most_of_a_batch() -> None:
     planted = Planted(fetch_s=0.03, running=1.0, compute_s=0.02, collate=0.8)
     finding = only(case_of(planted))

@@ -9,6 +9,7 @@ from trainprof.analysis.diagnosis import (
     blocking_copies,
     exposed_syncs,
     gc_pauses,
+    idle_workers,
     python_in_loop,
     recompiling,
     saturated_cpu,
@@ -35,6 +36,7 @@ RULES: Final[tuple[Rule, ...]] = tuple(
     for module in (
         serial_loading,
         too_few_workers,
+        idle_workers,
         saturated_cpu,
         storage_bound,
         uneven_batches,

@@ -143,10 +143,12 @@ def larger(one: Gain, other: Gain) -> Gain:
 
 
 def without_running(inputs: PipelineInputs) -> PipelineInputs:
-    """Returns the inputs of a loader whose batches cost no CPU."""
-    running = inputs.running_s
+    """Returns the inputs of a loader whose batches cost no CPU, nor wait for it."""
+    running, runnable = inputs.running_s, inputs.runnable_s
     wall = inputs.fetch_s
     asleep = np.zeros_like(wall) if running is None else np.maximum(wall - running, 0.0)
+    if runnable is not None:
+        asleep = np.maximum(asleep - runnable, 0.0)
     asleep = np.where(np.isnan(asleep), 0.0, asleep)
     nothing = np.zeros_like(wall)
     return replace(

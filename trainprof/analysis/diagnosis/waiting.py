@@ -15,6 +15,7 @@ from trainprof.analysis.loader_troubles import unusual_samples
 from trainprof.analysis.pipeline import Interval, PipelineInputs, Prediction, Setting, predict
 from trainprof.analysis.pipeline_model import Float64
 from trainprof.analysis.summary import Fetch, Loader
+from trainprof.analysis.worker_totals import worker_totals
 
 SERIAL: Final = "serial"
 TOO_FEW_WORKERS: Final = "too few workers"
@@ -25,6 +26,7 @@ RECEIVING: Final = "receiving"
 SAMPLING: Final = "sampling"
 COLLATING: Final = "collating"
 UNEVEN: Final = "uneven batches"
+IDLE_WORKERS: Final = "idle workers"
 UNKNOWN: Final = "unknown"
 
 # XProf (op_stats_to_input_pipeline_analysis.cc): below it a program is not bound by its input.
@@ -38,6 +40,12 @@ READING_SHARE: Final = 0.5
 MUCH_READING_SHARE: Final = 0.3
 # Of a step: what all that is done in it would take on full cores, from which on they are short.
 FULL_SHARE: Final = 0.75
+# Of the making of batches: so much waiting for a free core tells it, too.
+RUNNABLE_SHARE: Final = 0.25
+# One worker makes so many times the batches that it would if all made as many.
+FAIR_SHARES: Final = 1.6
+# A worker that has the index of a batch and nothing else to do begins at once.
+_TURNAROUND_S: Final = 0.0002
 # Of the making of batches: from here on it is the collate function that takes long.
 COLLATE_SHARE: Final = 0.5
 # Of a step spent on taking batches over; and so long at least, for a plain batch takes 1 to 2 ms.
@@ -71,8 +79,8 @@ class Cause:
 
     Attributes:
         name: One of those above.
-        setting, found: With more workers, or more batches ahead, and the model's answer; None where
-            that does not help.
+        setting, found: With more workers, more batches ahead or the data shared out evenly, and the
+            model's answer; None where that does not help.
     """
 
     name: str
@@ -124,6 +132,10 @@ def cause_of(
     # Workers that read side by side already share what the disk can give.
     if is_read and (loader.num_workers or 0) > 1:
         return Cause(STORAGE)
+    if _is_shared_unevenly(loader):
+        even = predict(replace(inputs, turnaround_s=min(inputs.turnaround_s, _TURNAROUND_S)))
+        if even.step_s.mid <= (1 - LEAST_GAIN) * now.step_s.mid:
+            return Cause(IDLE_WORKERS, inputs.setting, even)
     more = more_workers(inputs, now, passes=loader.passes)
     ahead = more_ahead(inputs, now)
     if ahead is not None and (more is None or _is_as_good(ahead[1], more[1])):
@@ -141,9 +153,27 @@ def cause_of(
     is_busy = busy_s >= (1 - ASLEEP_SHARE) * made_s
     # Cores that have less to do than that are not what is short.
     is_full = now.bound.limits_s[CPU_LIMIT] >= FULL_SHARE * step_s
+    is_full |= (fetch.runnable_s or 0.0) >= RUNNABLE_SHARE * made_s
     if is_crowded and is_busy and is_full:
         return Cause(CPU)
     return Cause(STORAGE if reading >= MUCH_READING_SHARE else UNKNOWN)
+
+
+def batches_by_worker(loader: Loader) -> dict[int, int]:
+    """Returns how many batches each worker made, over all passes."""
+    fetch, workers = loader.fetch, loader.num_workers or 0
+    made = dict.fromkeys(range(workers), 0)
+    for worker in worker_totals(fetch.per_worker) if fetch is not None else ():
+        if worker.number in made:
+            made[worker.number] = int(worker.figures["n"] or 0)
+    return made
+
+
+def _is_shared_unevenly(loader: Loader) -> bool:
+    made = batches_by_worker(loader)
+    if not loader.is_iterable or len(made) < 2:
+        return False
+    return max(made.values()) * len(made) >= FAIR_SHARES * max(sum(made.values()), 1)
 
 
 def _comes_once(inputs: PipelineInputs, limits: Limits) -> bool:
