@@ -73,7 +73,9 @@ def speedup_words(finding: Finding, whole: str = "the run") -> str:
     told = f"{what} {_range(steps)} as fast"
     if run is not None:
         told += f", {whole} {_range(run)}"
-    note = "a model, not measured: trainprof tune does"
+    note = "a model, not measured"
+    if finding.change:
+        note += ": trainprof tune does"
     if steps[0] < 1:
         note += "; the run was too uneven to say whether it helps"
     return f"{told} ({note})"
