@@ -101,6 +101,7 @@ def _listed(
                 slow_excess_s=float((slow_total[i] - threshold_ns * slow_count[i]) / 1e9),
                 steps=int(steps[i]),
                 start_s=float((p.start[i] - origin_ns) / 1e9),
+                loader_start_s=float(p.init_ns[i] / 1e9),
             ),
         )
         for i in np.flatnonzero(listed).tolist()

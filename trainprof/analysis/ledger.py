@@ -318,21 +318,46 @@ def _place_table() -> npt.NDArray[np.uint8]:
 _PLACE_BETWEEN: Final = _place_table()
 
 
+# What may come anywhere, and tells nothing of the place around it.
+_ANYWHERE: Final = np.isin(
+    np.arange(256),
+    [
+        Kind.GC,
+        Kind.SYNC,
+        Kind.TRANSFER,
+        Kind.PLACEMENT,
+        Kind.CHECKPOINT_SAVE,
+        Kind.CHECKPOINT_LOAD,
+    ],
+)
+
+
+def _before(kinds: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """Returns each kind, or the last one before it that tells of a place, where it does not."""
+    tells = np.where(_ANYWHERE[kinds], -1, np.arange(len(kinds)))
+    last = np.maximum.accumulate(tells)
+    found: npt.NDArray[np.uint8] = np.where(last >= 0, kinds[np.maximum(last, 0)], kinds)
+    return found
+
+
 def _other_by_place(events: Events, attribution: Attribution, window: Window) -> dict[str, float]:
     """Splits the loop's uncovered time by the spans on both sides of it, in seconds."""
     gaps = np.zeros(len(_PLACES))
     reached, kind_before = _covered_until(events, attribution, window.loop_start), None
     for kinds, starts, ends in _outermost_spans(events, attribution, window):
+        following = _before(kinds[::-1])[::-1]
         if kind_before is None:
             gaps[_PLACES.index(ELSEWHERE)] += max(0, int(starts[0]) - reached)
+            before = _before(kinds)
         else:
-            gaps[_PLACE_BETWEEN[kind_before, kinds[0]]] += int(starts[0]) - reached
+            gaps[_PLACE_BETWEEN[kind_before, following[0]]] += int(starts[0]) - reached
+            before = _before(np.insert(kinds, 0, kind_before))[1:]
         gaps += np.bincount(
-            _PLACE_BETWEEN[kinds[:-1], kinds[1:]],
+            _PLACE_BETWEEN[before[:-1], following[1:]],
             weights=starts[1:] - ends[:-1],
             minlength=len(_PLACES),
         )
-        reached, kind_before = int(ends[-1]), int(kinds[-1])
+        reached, kind_before = int(ends[-1]), int(before[-1])
     if kind_before is None:
         return {}
     gaps[_PLACES.index(ELSEWHERE)] += max(0, window.loop_end - reached)

@@ -43,12 +43,14 @@ class Looks:
         wanted_ns, taken_ns: When each was to be taken, and when it was.
         is_known: Whether the thread stood then where it had stood at the wanted moment.
         stack: Id of a STACK text, 0 where none of the frames was the user's.
+        waits: Whether it waited there for another thread or process.
     """
 
     wanted_ns: Int64
     taken_ns: Int64
     is_known: Bool
     stack: Int64
+    waits: Bool
 
     def __len__(self) -> int:
         return len(self.taken_ns)
@@ -56,7 +58,11 @@ class Looks:
     def where(self, mask: Bool) -> Looks:
         """Returns the looks of a mask."""
         return Looks(
-            self.wanted_ns[mask], self.taken_ns[mask], self.is_known[mask], self.stack[mask]
+            self.wanted_ns[mask],
+            self.taken_ns[mask],
+            self.is_known[mask],
+            self.stack[mask],
+            self.waits[mask],
         )
 
 
@@ -70,6 +76,7 @@ def looks_of(details: Details, thread: int) -> Looks:
         rows["end"].astype(np.int64),
         is_known,
         rows["site"].astype(np.int64),
+        (rows["flags"] & LookFlag.WAITS) > 0,
     )
 
 
@@ -158,11 +165,25 @@ def lines_of_training(
         asked = int(np.count_nonzero(wanted == key))
         met = looks.stack[(taken == key) & looks.is_known]
         lines = _lines(name, names.stacks(met), asked, seconds.get(name))
-        if not lines and name == "other":
+        if name == "other":
             here = looks.where(taken == key)
-            lines = _likely_line(name, here, names, seconds.get(name), visits=steps)
+            lines = lines or _likely_line(name, here, names, seconds.get(name), visits=steps)
+            lines = [replace(line, waits_share=_waits_share(line, here, names)) for line in lines]
         found += lines
     return found
+
+
+def _waits_share(line: HotLine, looks: Looks, names: LineNames) -> float:
+    """Returns which share of the looks at a line's function met it waiting for somebody."""
+    numbers, which = np.unique(looks.stack, return_inverse=True)
+    is_there = np.zeros(len(numbers), dtype=bool)
+    for index, number in enumerate(numbers.tolist()):
+        [frames] = names.stacks(np.array([number]))
+        is_there[index] = bool(frames) and _function(*frames[0]) == _function(
+            line.site, line.function
+        )
+    here = is_there[which]
+    return float(looks.waits[here].mean()) if here.any() else 0.0
 
 
 def _likely_line(

@@ -15,9 +15,9 @@ from trainprof.analysis.device_idle import Meanwhile
 from trainprof.analysis.device_memory import out_of_memory_of, with_memory
 from trainprof.analysis.device_verdict import DeviceEvidence
 from trainprof.analysis.devices import device_of, meanwhile_of
-from trainprof.analysis.diagnosis import slow_rank
+from trainprof.analysis.diagnosis import python_in_loop, slow_rank
 from trainprof.analysis.diagnosis.building import build_case
-from trainprof.analysis.diagnosis.case import Case
+from trainprof.analysis.diagnosis.case import NAMED_FROM_SHARE, Case
 from trainprof.analysis.diagnosis.diagnose import diagnose, least_gain, ranked
 from trainprof.analysis.diagnosis.rule import rule_in
 from trainprof.analysis.diagnosis.settings import rule_settings
@@ -35,6 +35,7 @@ from trainprof.analysis.loader_bounds import LoaderModel
 from trainprof.analysis.loader_part import loader_part
 from trainprof.analysis.looks import (
     LineNames,
+    hottest,
     lines_of_training,
     looks_of,
 )
@@ -253,6 +254,19 @@ def _summary(run: Analysed) -> _Shown:
     syncs = sync_points(timeline.events, sites, meanwhile)
     evidence = _evidence(run, attribution, account, training, loaders, device, copies, syncs)
     evidence = replace(evidence, collectives=collectives.by_line)
+    hot_lines = lines_of_training(
+        looks_of(run.process.details, timeline.thread),
+        timeline.events,
+        timeline.nesting,
+        attribution,
+        window,
+        evidence.training,
+        LineNames(facts.texts, sites),
+        steps=len(steps),
+    )
+    line = hottest(hot_lines, "other")
+    if line is not None and line.share >= NAMED_FROM_SHARE and python_in_loop.is_waiting(line):
+        evidence = replace(evidence, waits_at=line.site)
     found_syncs = found_syncs_of(run.process.details, sites)
     summary = RunSummary(
         run=run_part(run, account),
@@ -296,16 +310,7 @@ def _summary(run: Analysed) -> _Shown:
         overhead=overhead_part(run, steps),
         wait_threshold_s=run.wait_threshold_s(),
         lines=line_cost(run.recording.logs),
-        hot_lines=lines_of_training(
-            looks_of(run.process.details, timeline.thread),
-            timeline.events,
-            timeline.nesting,
-            attribution,
-            window,
-            evidence.training,
-            LineNames(facts.texts, sites),
-            steps=len(steps),
-        ),
+        hot_lines=hot_lines,
         placements=placements(timeline.events, sites) if facts.device() is not None else [],
         not_observed=not_observed(run, system, training, devices) | not_found(run, found_syncs),
         out_of_memory=out_of_memory_of(facts, recording.manifest.get("cwd")),

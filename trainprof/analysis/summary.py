@@ -180,6 +180,7 @@ class Epoch:
         slow_batches: Waits over --wait-threshold, the first batch exempt.
         slow_total_s: Their whole seconds; `slow_excess_s` only what is over the threshold.
         steps: Updates inside the pass.
+        loader_start_s: Making the iterator: starting workers, mostly.
     """
 
     index: int
@@ -194,6 +195,7 @@ class Epoch:
     slow_excess_s: float
     steps: int
     start_s: float
+    loader_start_s: float = 0.0
 
     @property
     def waited_s(self) -> float:
@@ -509,6 +511,8 @@ class HotLine:
         seconds: That share of the part's time; None where that is not known.
         is_at_least: It may be more: at most moments nobody could look.
         is_likely: Most of the part seems to go to it; `share` is of looks that came too late.
+        waits_share: Of the looks at its function, those that met it waiting for another thread or
+            process; None in older runs, and where it was not asked for.
     """
 
     part: str
@@ -521,6 +525,7 @@ class HotLine:
     is_at_least: bool = False
     line_share: float | None = None
     is_likely: bool = False
+    waits_share: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

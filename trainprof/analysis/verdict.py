@@ -44,6 +44,7 @@ class Evidence:
         device: What the device tells, None where it tells nothing.
         transfer_site, sync_site: The lines whose copies and syncs cost the device most.
         collectives: Calls of torch.distributed, most time first: part of "other".
+        waits_at: The line of "other" that takes most, where it waits for a thread or process.
     """
 
     wall_s: float
@@ -62,6 +63,7 @@ class Evidence:
     transfer_site: str | None = None
     sync_site: str | None = None
     collectives: list[Collective] = field(default_factory=list)
+    waits_at: str | None = None
 
     @property
     def communication_s(self) -> float:
@@ -219,6 +221,11 @@ def _host_headline(evidence: Evidence, share: float) -> tuple[str, str | None]:
         "HOST-BOUND: Python code between loading, forward, backward and optimizer takes "
         f"{percent(share)} of training time"
     )
+    if evidence.waits_at is not None:
+        text = (
+            "HOST-BOUND: between loading, forward, backward and optimizer the loop waits for "
+            f"another thread or process at {evidence.waits_at}: {percent(share)} of training time"
+        )
     collecting = evidence.training.get("gc", 0.0)
     is_collecting = collecting > evidence.training.get("other", 0.0)
     if is_collecting:

@@ -20,6 +20,7 @@ from trainprof.record.site_name import site_name
 
 # No instruction of a frame: `f_lasti` is -1 before the first.
 _BEFORE_ALL: Final = -2
+_EXECUTED: Final = "<string>"
 
 
 class CallSites:
@@ -41,7 +42,10 @@ class CallSites:
         """True for code outside the standard library, site-packages and ourselves."""
         known = self._is_user.get(id(code))
         if known is None:
-            known = self._is_user[id(code)] = self.is_user_file(code.co_filename)
+            # Functions made by exec are a library's, as a rule: proxies, dataclasses.
+            is_made = code.co_filename == _EXECUTED and code.co_name != "<module>"
+            known = not is_made and self.is_user_file(code.co_filename)
+            self._is_user[id(code)] = known
             self._judged.append(code)
         return known
 
@@ -94,7 +98,7 @@ class CallSites:
     def is_user_file(self, file: str) -> bool:
         """Tells the same of a file that code stands in."""
         if file.startswith("<"):
-            return file.startswith("<ipython") or file in ("<stdin>", "<string>")
+            return file.startswith("<ipython") or file in ("<stdin>", _EXECUTED)
         return not os.path.join(self._cwd, file).startswith((*self._libraries, *self._torch))
 
     def package_of(self, code: CodeType) -> str | None:

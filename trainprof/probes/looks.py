@@ -135,7 +135,8 @@ class LooksProbe:
             frame = frames.get(thread)
             if frame is not None:
                 stack = self._stack(frame)
-                self._session.log.emit_of(thread, _LOOK, due, got, stack, 0, flags)
+                waits = LookFlag.WAITS if frame.f_code.co_filename in _WAITING_FILES else 0
+                self._session.log.emit_of(thread, _LOOK, due, got, stack, 0, flags | waits)
         del frames
 
     def _stack(self, frame: FrameType | None) -> int:
@@ -175,3 +176,20 @@ def why_not_here() -> str | None:
 
 
 _LOOK: Final = int(Kind.LOOK)
+# Their own Python code does little but wait for a lock, a pipe, a socket or a child.
+_WAITING_FILES: Final = frozenset(
+    os.path.join(os.path.dirname(os.__file__), *name.split("/"))
+    for name in (
+        "threading.py",
+        "queue.py",
+        "selectors.py",
+        "socket.py",
+        "ssl.py",
+        "subprocess.py",
+        "concurrent/futures/_base.py",
+        "multiprocessing/connection.py",
+        "multiprocessing/popen_fork.py",
+        "multiprocessing/queues.py",
+        "multiprocessing/synchronize.py",
+    )
+)

@@ -194,6 +194,7 @@ class LookFlag(IntEnum):
     """Bits of a LOOK record's flags."""
 
     KNOWN = 1  # else the thread had gone on before it could be looked at
+    WAITS = 2  # in Python's own code that waits for another thread or process
 
 
 class NextPartsFlag(IntEnum):

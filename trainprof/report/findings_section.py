@@ -17,6 +17,9 @@ from trainprof.report.units import counted, percent
 
 FINDINGS_SHOWN: Final = 5
 _TITLE: Final = "What to change"
+# Of backward, and of a step: a forward that takes so much does more than a model's does.
+_ODD_TIMES: Final = 2.0
+_FORWARD_MINDED_SHARE: Final = 0.25
 _INDENT: Final = 2
 _STYLES: Final = {"high": "bold red", "warn": "bold yellow", "note": "bold"}
 
@@ -131,10 +134,31 @@ def _nothing(summary: RunSummary, page: Page) -> list[Text]:
         told += ", twice what this run's halves differ by"
     if page.verbose:
         told += f". Looked for: {checked_words()}"
-    lines = page.paragraph(f"{told}.")
+    told += "."
+    longer = _forward_over_backward(summary)
+    if longer is not None:
+        told += (
+            f" But forward takes {_two(longer)} x as long as backward, as a rule half: trainprof "
+            "lines SCRIPT times its lines."
+        )
+    lines = page.paragraph(told)
     if lines:
         lines[0].stylize("bold", 0, len(_TITLE))
     return lines
+
+
+def _forward_over_backward(summary: RunSummary) -> float | None:
+    """Returns how many times as long forward takes, where that is odd: Python code, most likely.
+
+    None on a device, whose own times these are not, and where ranks wait in either of them.
+    """
+    step_s = summary.training.per_step_s or {}
+    forward_s, backward_s = step_s.get("forward", 0.0), step_s.get("backward", 0.0)
+    if summary.run.device not in (None, "cpu") or summary.ranks or backward_s <= 0:
+        return None
+    is_much = forward_s >= _FORWARD_MINDED_SHARE * sum(step_s.values())
+    times = forward_s / backward_s
+    return times if is_much and times >= _ODD_TIMES else None
 
 
 def _two(factor: float, beside: float = 0.0) -> str:

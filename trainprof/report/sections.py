@@ -220,9 +220,12 @@ def _epoch(opening: str, epochs: Sequence[Epoch]) -> list[str]:
     wait_s = sum(epoch.waited_s for epoch in epochs) / n
     batches = sum(epoch.iterations for epoch in epochs) / n
     slow = sum(epoch.slow_batches for epoch in epochs) / n
+    start_s = sum(epoch.loader_start_s for epoch in epochs) / n
+    is_late = start_s >= SHOWN_FROM_SHARE * took_s
     return [
         f"{opening} {seconds(took_s)}",
         f"waiting for data {seconds(wait_s)} ({percent(share_of(wait_s, took_s))})",
+        *([f"starting its loader {seconds(start_s)}"] if is_late else []),
         f"{_mean_count(slow)} of {_mean_count(batches)} batches slow",
     ]
 

@@ -167,6 +167,22 @@ def test_more_workers_share_the_disk_that_they_read_from() -> None:
     assert any(told.startswith("35 % of making a batch is reading") for told in finding.cautions)
 
 
+def test_what_a_disk_gives_to_more_workers_nobody_knows() -> None:
+    """The kernel does not tell what was waited for, but much was read meanwhile."""
+    planted = Planted(workers=1, fetch_s=0.08, compute_s=0.01)
+    assert planted.loader.fetch is not None
+    asleep = 0.08 * STEPS
+    for read_bytes, is_likely in ((round(200e6 * asleep), True), (round(1e6 * asleep), False)):
+        fetch = replace(planted.loader.fetch, read_bytes=read_bytes)
+        planted.loader = replace(planted.loader, fetch=fetch)
+        finding = only(case_of(planted))
+        assert (finding.id, finding.is_at_most) == ("too_few_workers", is_likely)
+        assert finding.predicted_speedup is not None
+        assert (finding.predicted_speedup[0] == 1.0) is is_likely
+        told = [x for x in finding.cautions if "read from disk meanwhile, which more" in x]
+        assert bool(told) is is_likely
+
+
 def test_much_reading_is_named_where_neither_workers_nor_cores_are_short() -> None:
     # Forty workers at one disk: no more are tried.
     planted = Planted(workers=40, fetch_s=0.8, running=0.3, reading=0.4, compute_s=0.005, cores=40)
@@ -685,6 +701,22 @@ def test_all_together_is_played_again_and_is_no_sum() -> None:
     assert together(case, told[:1]) is None
 
 
+def test_starting_workers_for_evaluation_is_part_of_what_evaluation_takes() -> None:
+    training = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
+    evaluation = Planted(
+        workers=2, fetch_s=0.002, compute_s=0.002, start_s=0.1, passes=20, role="evaluation"
+    )
+    evaluation.loader = replace(evaluation.loader, id=1)
+    case = case_of(training, evaluation, parts={"evaluation": 4.0})
+    told = diagnose(case)
+    assert {one.id for one in told} == {"slow_validation", "worker_restart"}
+    everything = together(case, told)
+    of_all = next(one for one in told if one.id == "slow_validation")
+    assert everything is not None
+    assert of_all.predicted_speedup is not None
+    assert everything <= of_all.predicted_speedup[1] * 1.001
+
+
 def test_less_python_beside_full_workers_gives_nothing_together_either() -> None:
     # Steps of 20 ms, half of them Python; with two workers a batch comes each 10 ms, no sooner.
     planted = Planted(fetch_s=0.02, compute_s=0.02, running=1.0, cores=2)
@@ -716,6 +748,16 @@ def test_a_worker_that_computes_answers_late() -> None:
     )
     planted.loader = replace(planted.loader, receive_s=0.02 * STEPS, receive_cpu_s=0.001 * STEPS)
     assert found(case_of(planted)) == ["saturated_cpu"]
+
+
+def test_a_line_that_waits_for_another_thread_is_not_told_to_do_less() -> None:
+    healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
+    case = case_of(healthy, parts={"other": 1.0})
+    line = replace(hot_line("other"), waits_share=0.9)
+    finding = only(replace(case, summary=replace(case.summary, hot_lines=[line])))
+    assert (finding.id, finding.site) == ("python_in_loop", "data.py:12")
+    assert finding.title.startswith("between the parts of a step the loop waits for another thread")
+    assert "what it waits for has to get quicker" in finding.advice
 
 
 def test_what_may_be_trainprofs_own_time_is_no_finding() -> None:

@@ -325,6 +325,24 @@ def test_the_rest_is_split_by_its_place_in_the_loop(tmp_path):
     assert sum(places.values()) == seconds(found)["other"]
 
 
+def test_what_may_come_anywhere_tells_nothing_of_the_place_around_it(tmp_path):
+    run = FakeRun()
+    loader, optimizer = run.loader(), run.optimizer()
+    run.iterate(loader)
+    for _ in range(4):
+        run.next(loader)
+        run.forward()
+        run.backward()
+        run.update(optimizer)
+        for _ in range(3):
+            run.passes_time(100)
+            run.leaf(Kind.GC, 5)
+        run.passes_time(100)
+    run.stop(loader)
+    places = run.summary(tmp_path).ledger.other_by_place
+    assert {name: round(s * 1e9) for name, s in places.items()} == {"after the update": 1600}
+
+
 def test_a_run_that_never_trains_is_start_up(tmp_path):
     run = FakeRun()
     run.passes_time(500)

@@ -45,6 +45,17 @@ def test_both_are_recorded_with_their_line(recorder: Recorder, tmp_path: Path) -
     assert load.line == f"test_checkpoint.py:{line + 2}"
 
 
+def test_a_function_made_by_exec_is_not_the_users_line(recorder: Recorder, tmp_path: Path) -> None:
+    """multiprocessing makes its proxies' methods so."""
+    made: dict[str, Any] = {"torch": torch}
+    exec("def save(thing, path):\n    torch.save(thing, path)", made)
+    recorder.start(CheckpointProbe())
+    made["save"](torch.ones(2), tmp_path / "x")
+    line = sys._getframe().f_lineno - 1
+    [saved] = recorder.read().events
+    assert saved.line == f"test_checkpoint.py:{line}"
+
+
 def test_pickle_finds_the_function(recorder: Recorder) -> None:
     recorder.start(CheckpointProbe())
     assert pickle.loads(pickle.dumps(torch.save)) is torch.save is torch.serialization.save

@@ -62,6 +62,21 @@ def test_a_busy_line_is_met_and_so_is_the_line_that_called_it(recorder: Recorder
     assert all("test_a_busy_line" in names for names in callers)
 
 
+@pytest.mark.usefixtures("often")
+def test_a_thread_that_waits_for_another_is_told_from_one_that_works(recorder: Recorder) -> None:
+    probe, never = LooksProbe(), threading.Event()
+    recorder.start(probe, ForwardProbe())
+    compute()
+    while probe._looks < 30:
+        never.wait(0.01)
+    waiting = recorder.read().of(Kind.LOOK)
+    while probe._looks < 60:
+        burn()
+    working = recorder.read().of(Kind.LOOK)[len(waiting) :]
+    assert sum(one.flags & LookFlag.WAITS > 0 for one in waiting) > len(waiting) / 2
+    assert sum(one.flags & LookFlag.WAITS > 0 for one in working) < len(working) / 2
+
+
 def test_nothing_is_looked_at_before_something_computes(recorder: Recorder) -> None:
     probe = LooksProbe()
     recorder.start(probe, ForwardProbe())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from support import summaries
@@ -79,6 +80,21 @@ def test_nothing_found_says_from_which_gain_on_it_was_looked_for() -> None:
     verbose = " ".join(verbose.split())
     assert "serial loading" in checked_words()
     assert "Looked for: serial loading" in verbose
+
+
+def test_a_forward_that_takes_longer_than_models_do_is_pointed_out() -> None:
+    healthy = summaries.healthy()
+    known = {"findings": [], "verdict": healthy.verdict, "findings_from": 0.03}
+
+    def told(forward_s: float, **changes: Any) -> str:
+        per_step_s = {"forward": forward_s, "backward": 0.010, "other": 0.005}
+        training = replace(healthy.training, per_step_s=per_step_s)
+        return " ".join(words(**known, **{"training": training, **changes}).split())
+
+    assert "But forward takes 4.1 x as long as backward" in told(0.041)
+    assert "But forward" not in told(0.015)
+    assert "But forward" not in told(0.041, run=replace(healthy.run, device="cuda:0"))
+    assert "But forward" not in told(0.041, ranks=[{"rank": 0}])
 
 
 def test_why_gives_the_numbers() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.gains import Gain, of_setting
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
-from trainprof.analysis.diagnosis.waiting import WAIT_SHARE, reading_share
+from trainprof.analysis.diagnosis.waiting import ASLEEP_SHARE, WAIT_SHARE, reading_share
 from trainprof.analysis.diagnosis.wording import around, place, share_of, size
 from trainprof.analysis.facts import number_at
 from trainprof.analysis.finding import LOADER_ID, Finding
@@ -23,6 +24,8 @@ _READING_MINDED: Final = 0.2
 # may take.
 _PASSES_MINDED: Final = 1.5
 _MEMORY_FOR_IT: Final = 0.25
+# While batches sleep: from here on it is likely for what they read.
+_MUCH_READ_BYTES_PER_S: Final = 50e6
 # What all of them have in common.
 WAITED_FROM: Final = {
     "wait_share": Threshold(WAIT_SHARE, "XProf: below it a program is not input-bound"),
@@ -50,6 +53,11 @@ def more_workers(case: Case, fed: LoaderCase, rule: str, title: str) -> Finding 
     if setting is None or gain is None:
         return None
     change = with_workers(fed, setting)
+    if shares_a_disk(fed):
+        # Nobody knows what it gives to more of them at once.
+        gain = replace(
+            gain, training=(1.0, gain.training[1]), run=(1.0, gain.run[1]), is_at_most=True
+        )
     return finding(
         case,
         fed,
@@ -59,6 +67,20 @@ def more_workers(case: Case, fed: LoaderCase, rule: str, title: str) -> Finding 
         advice=call_with(fed.loader, change),
         change=change,
         cautions=cautions_of(fed, setting.workers),
+    )
+
+
+def shares_a_disk(fed: LoaderCase) -> bool:
+    """Whether what batches wait for is a disk, or is likely to be one: much is read meanwhile."""
+    fetch = fed.loader.fetch
+    if fetch is None or fetch.wall_s is None:
+        return False
+    if reading_share(fetch) >= _READING_MINDED:
+        return True
+    made_s, asleep_s = fetch.wall_s.mean * fetch.n, fetch.asleep_s or 0.0
+    return (
+        asleep_s >= ASLEEP_SHARE * made_s > 0
+        and (fetch.read_bytes or 0) >= _MUCH_READ_BYTES_PER_S * asleep_s
     )
 
 
@@ -184,6 +206,10 @@ def cautions_of(fed: LoaderCase, workers: int) -> list[str]:
     if reading >= _READING_MINDED:
         shared = "of making a batch is reading from disk, which more workers share"
         told.insert(0, f"{percent(reading)} {shared}")
+    elif shares_a_disk(fed):
+        assert fed.loader.fetch is not None
+        read = size(float(fed.loader.fetch.read_bytes or 0))
+        told.insert(0, f"{read} were read from disk meanwhile, which more workers share")
     if fed.inputs is not None and workers > fed.inputs.cores:
         told.insert(0, "more workers than cores: they mostly sleep, but each takes memory")
     return told

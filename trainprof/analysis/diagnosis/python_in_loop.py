@@ -14,6 +14,9 @@ is looked for where they wait for one another in DistributedDataParallel or in c
 torch.distributed, which are not counted. On a GPU, such code costs nothing while the device still
 has work queued.
 
+Where looks met the line in Python's own code for queues, locks, pipes or sockets, it is said to
+wait.
+
 What to do: look at the named line. Do it every 100th step, on tensors at once instead of element by
 element, or on another thread. `trainprof lines` times each of its lines.
 """
@@ -45,6 +48,8 @@ _NAMED_FROM_SHARE: Final = 0.25
 _UNNAMED_FROM_SHARE: Final = 0.2
 # Of trainprof's own cost in a step, how much may stand in this part.
 _OWN_TIMES: Final = 2.0
+# Of the looks at a line.
+_WAITS_FROM_SHARE: Final = 0.5
 # Of training: with less of it in modules the model computes outside of them.
 _FORWARD_SHARE: Final = 0.01
 
@@ -74,10 +79,16 @@ def find(case: Case) -> Finding | None:
             told = "to which most of it seems to go"
         advice = f"look at {place(line)}, {told}: {advice}"
         also = [f"called from {line.called_from[0]}"] if line.called_from else []
+    does = "Python code between the parts of a step takes"
+    if line is not None and named and is_waiting(line):
+        does = "between the parts of a step the loop waits for another thread or process:"
+        advice = (
+            f"{place(line)} waits, {told}: what it waits for has to get quicker, or more of it has "
+            "to be done at once or beforehand"
+        )
     return plain_finding(
         ID,
-        "Python code between the parts of a step takes "
-        f"{span(spent_s)}, {percent(part)} of training{where}",
+        f"{does} {span(spent_s)}, {percent(part)} of training{where}",
         gain,
         site=line.site if line is not None and named else None,
         advice=advice,
@@ -96,6 +107,11 @@ def python_line(summary: RunSummary) -> HotLine | None:
     """Returns the line between the parts of a step that takes most, calls to other ranks apart."""
     waiting = {one.site for one in summary.collectives}
     return hottest(summary.hot_lines, "other", waiting)
+
+
+def is_waiting(line: HotLine) -> bool:
+    """Whether a line mostly waits for another thread or process."""
+    return (line.waits_share or 0.0) >= _WAITS_FROM_SHARE
 
 
 def _own_cost_s(case: Case) -> float:

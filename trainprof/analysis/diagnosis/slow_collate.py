@@ -66,12 +66,18 @@ def find(case: Case) -> Finding | None:
         ID,
         title,
         gain,
-        advice="a collate function that works on whole arrays, or leaves to the dataset what does "
-        "not depend on the other samples",
+        advice=_advice(fed),
         also=_also(fed),
         evidence={"collate_share": part, "collate_per_batch_s": part * made.mean},
         site=_site(fed),
     )
+
+
+def _advice(fed: LoaderCase) -> str:
+    advice = "a collate function that works on whole arrays"
+    if not fed.loader.num_workers:
+        return f"{advice}: trainprof lines times each of its lines"
+    return f"{advice}, or leaves to the dataset what does not depend on the other samples"
 
 
 def _also(fed: LoaderCase) -> list[str]:

@@ -15,12 +15,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from trainprof.analysis.diagnosis.case import Case
+from trainprof.analysis.diagnosis.case import NAMED_FROM_SHARE, Case
 from trainprof.analysis.diagnosis.gains import of_inputs
 from trainprof.analysis.diagnosis.loader_change import WAITED_FROM, finding, of_cause
 from trainprof.analysis.diagnosis.waiting import SAMPLING, drawn_at_once
-from trainprof.analysis.diagnosis.wording import span
+from trainprof.analysis.diagnosis.wording import place, share_of, span
 from trainprof.analysis.finding import Finding
+from trainprof.analysis.looks import hottest
 from trainprof.analysis.verdict_level import percent
 
 ID: Final = "slow_sampler"
@@ -40,6 +41,9 @@ def find(case: Case) -> Finding | None:
         f"drawing the indices of a batch takes {span(drawn_s)} of {span(fed.measured.step_s)} in "
         f"the training process; training waits {percent(fed.wait_share)} of its time"
     )
-    advice = "a sampler that draws an epoch's indices at once; workers do not draw"
+    advice = "a sampler that works out beforehand what it needs; workers do not draw"
+    line = hottest(case.summary.hot_lines, "data_wait")
+    if line is not None and line.share >= NAMED_FROM_SHARE:
+        advice += f"; {place(line)} takes {share_of(line)} of the wait for data"
     evidence = {"sampler_per_batch_s": drawn_s}
     return finding(case, fed, ID, title, gain, advice=advice, evidence=evidence)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from trainprof.analysis.diagnosis import gc_pauses, python_in_loop
+from trainprof.analysis.diagnosis import gc_pauses, python_in_loop, slow_validation
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
-from trainprof.analysis.finding import Finding
+from trainprof.analysis.finding import LOADER_ID, Finding
 from trainprof.analysis.pipeline import predict
 
 # What the training thread does in steps: without it they are shorter, and loaders have to keep up.
@@ -27,18 +27,33 @@ def together(case: Case, findings: Sequence[Finding]) -> float | None:
     in_steps_s = sum(one.recoverable_s or 0.0 for one in findings if one.id in _IN_STEPS)
     fed = case.feeding[0] if case.feeding else None
     of_loader = [one for one in findings if fed is not None and _is_about_steps_of(one, fed)]
-    outside_s = sum(
-        one.recoverable_s or 0.0
+    outside = [
+        one
         for one in findings
         if one.id not in _IN_STEPS and not any(one is other for other in of_loader)
+    ]
+    in_evaluation_s = sum(
+        one.recoverable_s or 0.0 for one in outside if _is_of_evaluation(one, case)
     )
+    outside_s = sum(one.recoverable_s or 0.0 for one in outside if not _is_of_evaluation(one, case))
+    # What the start of its workers takes is part of what it takes as a whole.
+    outside_s += min(in_evaluation_s, case.training.get("evaluation", 0.0))
     saved_s = in_steps_s + sum(one.recoverable_s or 0.0 for one in of_loader)
     if fed is not None and fed.inputs is not None and fed.measured is not None and of_loader:
         setting = fed.cause.setting if fed.cause is not None else None
         if setting is not None and not case.is_on_device:
             saved_s = _replayed_s(fed, in_steps_s)
     kept_s = max(case.training_s - outside_s - saved_s, (1 - _MOST_REMOVED) * case.training_s)
-    return case.training_s / kept_s if kept_s > 0 else None
+    if kept_s <= 0:
+        return None
+    # One alone may give more than it takes: what remains gets faster, too.
+    alone = [x.predicted_speedup[1] for x in findings if x.is_at_most and x.predicted_speedup]
+    return max(case.training_s / kept_s, *alone)
+
+
+def _is_of_evaluation(finding: Finding, case: Case) -> bool:
+    evaluating = {fed.loader.id for fed in case.evaluating}
+    return finding.id == slow_validation.ID or finding.evidence.get(LOADER_ID) in evaluating
 
 
 def _is_about_steps_of(finding: Finding, fed: LoaderCase) -> bool:
