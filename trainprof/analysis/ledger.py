@@ -299,6 +299,17 @@ _PLACES: Final = (
 _EVALUATION_KIND: Final = int(Kind.HOLE)
 
 
+# What may come anywhere, and tells nothing of the place around it.
+_ANYWHERE: Final = (
+    Kind.GC,
+    Kind.SYNC,
+    Kind.TRANSFER,
+    Kind.PLACEMENT,
+    Kind.CHECKPOINT_SAVE,
+    Kind.CHECKPOINT_LOAD,
+)
+
+
 def _place_table() -> npt.NDArray[np.uint8]:
     """Returns the index into _PLACES of a gap, by the kinds of the spans before and after it."""
     updates = (Kind.OPTIMIZER_STEP, Kind.SCALER_STEP, Kind.SCALER_UPDATE, Kind.SCHEDULER_STEP)
@@ -310,7 +321,7 @@ def _place_table() -> npt.NDArray[np.uint8]:
     table[:, updates] = _PLACES.index("between backward and update")
     table[Kind.BACKWARD, :] = _PLACES.index("between backward and update")
     for kind in forwards:
-        following = (*forwards, Kind.ZERO_GRAD, Kind.BACKWARD)
+        following = (*forwards, Kind.ZERO_GRAD, Kind.BACKWARD, *_ANYWHERE)
         table[kind, following] = _PLACES.index("between forward and backward")
     return table
 
@@ -318,23 +329,9 @@ def _place_table() -> npt.NDArray[np.uint8]:
 _PLACE_BETWEEN: Final = _place_table()
 
 
-# What may come anywhere, and tells nothing of the place around it.
-_ANYWHERE: Final = np.isin(
-    np.arange(256),
-    [
-        Kind.GC,
-        Kind.SYNC,
-        Kind.TRANSFER,
-        Kind.PLACEMENT,
-        Kind.CHECKPOINT_SAVE,
-        Kind.CHECKPOINT_LOAD,
-    ],
-)
-
-
 def _before(kinds: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     """Returns each kind, or the last one before it that tells of a place, where it does not."""
-    tells = np.where(_ANYWHERE[kinds], -1, np.arange(len(kinds)))
+    tells = np.where(np.isin(kinds, _ANYWHERE), -1, np.arange(len(kinds)))
     last = np.maximum.accumulate(tells)
     found: npt.NDArray[np.uint8] = np.where(last >= 0, kinds[np.maximum(last, 0)], kinds)
     return found
@@ -345,15 +342,14 @@ def _other_by_place(events: Events, attribution: Attribution, window: Window) ->
     gaps = np.zeros(len(_PLACES))
     reached, kind_before = _covered_until(events, attribution, window.loop_start), None
     for kinds, starts, ends in _outermost_spans(events, attribution, window):
-        following = _before(kinds[::-1])[::-1]
         if kind_before is None:
             gaps[_PLACES.index(ELSEWHERE)] += max(0, int(starts[0]) - reached)
             before = _before(kinds)
         else:
-            gaps[_PLACE_BETWEEN[kind_before, following[0]]] += int(starts[0]) - reached
+            gaps[_PLACE_BETWEEN[kind_before, kinds[0]]] += int(starts[0]) - reached
             before = _before(np.insert(kinds, 0, kind_before))[1:]
         gaps += np.bincount(
-            _PLACE_BETWEEN[before[:-1], following[1:]],
+            _PLACE_BETWEEN[before[:-1], kinds[1:]],
             weights=starts[1:] - ends[:-1],
             minlength=len(_PLACES),
         )
