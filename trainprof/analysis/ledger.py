@@ -27,6 +27,7 @@ _KEY_OF_KIND: Final = {
     Kind.LOADER_NEXT: "data_wait",
     Kind.LOADER_ERROR: "data_wait",
     Kind.LOADER_END: "loader_end",
+    Kind.LOADER_CLOSE: "loader_end",
     Kind.TRANSFER: "transfer",
     Kind.FORWARD: "forward",
     Kind.LOSS: "loss",

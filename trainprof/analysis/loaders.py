@@ -65,7 +65,7 @@ def loaders_of(
         making, facts: Of all loaders.
         sites: Names of places.
     """
-    calls = events.where(events.is_kind(Kind.LOADER_NEXT, Kind.SAMPLER))
+    calls = events.where(events.is_kind(Kind.LOADER_NEXT, Kind.SAMPLER, Kind.LOADER_CLOSE))
     found = [
         _loader_of(
             p,
@@ -128,7 +128,7 @@ def _loader_of(
         first_batch_s=statistics_s(p.first_ns[p.first_ns >= 0]),
         wait_s=statistics_s(length[later]),
         wait_total_s=float(p.wait_ns.sum() / 1e9),
-        end_s=float(p.end_ns.sum() / 1e9),
+        end_s=float(p.end_ns.sum() + length[calls.is_kind(Kind.LOADER_CLOSE)].sum()) / 1e9,
         sampler_s=sampler_ns / 1e9 if sampler_ns else None,
         blocked_s=delivery.blocked_s if delivery else None,
         receive_s=delivery.receive_s if delivery else None,

@@ -10,7 +10,7 @@ import sys
 import weakref
 from collections.abc import Callable
 from types import FrameType, FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import Any, Final
 
 from trainprof.probes.call_site import Birthplace, LoaderBirthplaces
 from trainprof.probes.patcher import HookPointMissing, Patcher, heirs, hide_our_frame
@@ -145,6 +145,27 @@ class LoaderProbe:
 
         return _next_index
 
+    def _make_shutdown(self, original: Wrapped) -> Wrapped:
+        """What a `next` at the end of a pass shuts down is part of that."""
+        emit, now, loader_of = self._session.emit, self._session.now, self._loader_of
+        frame_of_caller = sys._getframe
+
+        def _shutdown_workers(self: Any) -> None:
+            loader = loader_of.get(id(self))
+            is_over = self.__dict__.get("_shutdown") is not False
+            in_next = frame_of_caller(1).f_code.co_name == "_next_data"
+            start = now()
+            try:
+                original(self)
+            except BaseException as error:
+                hide_our_frame(error)
+                raise
+            finally:
+                if loader is not None and not is_over and not in_next:
+                    emit(_CLOSE, start, now(), loader)
+
+        return _shutdown_workers
+
     def _make_setattr(self, patcher: Patcher) -> Wrapped:
         note = patcher.guarded(self._births.note)
         frame_of_caller = sys._getframe
@@ -171,6 +192,8 @@ class LoaderProbe:
             for method, kind in (("__init__", Kind.LOADER_INIT), ("_reset", Kind.LOADER_RESET)):
                 if callable(vars(cls).get(method)):
                     patcher.around(self._maker(patcher, kind), (cls, method))
+            if "_shutdown_workers" in vars(cls):
+                patcher.around_if_there(self._make_shutdown, (cls, "_shutdown_workers"))
             # Without workers the fetch that follows tells the end and the size.
             if "_try_put_index" in vars(cls):
                 patcher.around_if_there(self._make_next_index, (cls, "_next_index"), inherited=True)
@@ -278,6 +301,7 @@ class LoaderProbe:
 
 
 _NEXT, _SAMPLER = int(Kind.LOADER_NEXT), int(Kind.SAMPLER)
+_CLOSE: Final = int(Kind.LOADER_CLOSE)
 
 
 def describe(loader: Any) -> dict[str, Any]:

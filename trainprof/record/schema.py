@@ -58,6 +58,7 @@ class Kind(IntEnum):
     LOADER_ERROR = 14  # a `next` that raised anything else
     SAMPLER = 15  # the drawing of indices for a worker; value = how many
     FETCH = 16  # dataset[i] and collate; value = samples | collate ns << COLLATE_SHIFT
+    LOADER_CLOSE = 17  # workers shut down otherwise: an iterator that is given up before its end
     # the training loop
     TRANSFER = 20  # site; flags = Transfer; value = bytes
     PLACEMENT = 21  # Module.to and the like; site

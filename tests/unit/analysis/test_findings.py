@@ -701,13 +701,23 @@ def test_all_together_is_played_again_and_is_no_sum() -> None:
     assert together(case, told[:1]) is None
 
 
-def test_starting_workers_for_evaluation_is_part_of_what_evaluation_takes() -> None:
+def evaluated_with_new_workers(evaluation_s: float) -> Case:
+    """Workers are started for each of 20 passes of evaluation: 0.1 s and more each."""
     training = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
     evaluation = Planted(
         workers=2, fetch_s=0.002, compute_s=0.002, start_s=0.1, passes=20, role="evaluation"
     )
     evaluation.loader = replace(evaluation.loader, id=1)
-    case = case_of(training, evaluation, parts={"evaluation": 4.0})
+    return case_of(training, evaluation, parts={"evaluation": evaluation_s})
+
+
+def test_evaluation_that_is_mostly_starting_workers_has_that_cause_alone() -> None:
+    finding = only(evaluated_with_new_workers(2.6))
+    assert (finding.id, finding.change) == ("worker_restart", {"persistent_workers": True})
+
+
+def test_starting_workers_for_evaluation_is_part_of_what_evaluation_takes() -> None:
+    case = evaluated_with_new_workers(5.0)
     told = diagnose(case)
     assert {one.id for one in told} == {"slow_validation", "worker_restart"}
     everything = together(case, told)

@@ -114,6 +114,24 @@ def test_waits_are_the_datasets_time(recorder: Recorder) -> None:
     assert len(recording.of(Kind.LOADER_INIT)) == 2
 
 
+def test_workers_that_end_with_a_pass_or_otherwise(recorder: Recorder) -> None:
+    recorder.start(LoaderProbe())
+    loader = DataLoader(Numbers(), batch_size=2, num_workers=1)
+    for _ in loader:
+        pass
+    recording = recorder.read()
+    assert len(recording.of(Kind.LOADER_END)) == 1
+    assert recording.of(Kind.LOADER_CLOSE) == []  # that was part of the end
+    for _ in loader:
+        break
+    recording = recorder.read()
+    assert len(recording.of(Kind.LOADER_END)) == 1
+    [init, _] = recording.of(Kind.LOADER_INIT)
+    [closed] = recording.of(Kind.LOADER_CLOSE)
+    assert closed.site == init.site
+    assert closed.ns > 0
+
+
 def test_the_indices_that_workers_are_sent_are_counted(recorder: Recorder) -> None:
     recorder.start(LoaderProbe())
     for _ in DataLoader(Numbers(), batch_size=2, num_workers=1):

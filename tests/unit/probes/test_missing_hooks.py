@@ -29,6 +29,7 @@ from trainprof.record.schema import Kind, Topic
 POINTS: list[tuple[str, Any, str, set[Kind]]] = [
     ("loader", loaders._BaseDataLoaderIter, "__next__", {Kind.LOADER_NEXT, Kind.LOADER_END}),
     ("loader", loaders._MultiProcessingDataLoaderIter, "_next_index", {Kind.SAMPLER}),
+    ("loader", loaders._MultiProcessingDataLoaderIter, "_shutdown_workers", set()),
     ("loader", loaders.DataLoader, "__setattr__", set()),
     ("fetch", fetchers._MapDatasetFetcher, "fetch", {Kind.FETCH}),
     ("fetch", fetchers._IterableDatasetFetcher, "fetch", set()),

@@ -21,6 +21,7 @@ from trainprof.analysis.diagnosis.loader_change import call_with, finding
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.waiting import more_workers
 from trainprof.analysis.diagnosis.wording import span
+from trainprof.analysis.diagnosis.worker_restart import lost_s
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.verdict_level import percent
 
@@ -39,6 +40,9 @@ def find(case: Case) -> Finding | None:
     if not case.evaluating or case.share("evaluation") < least:
         return None
     fed = case.evaluating[0]
+    # Where most of it is starting workers, that is what there is to change.
+    if lost_s(fed) >= of_loading * spent_s:
+        return None
     passes = max(fed.loader.passes, 1)
     what = f"evaluation takes {span(spent_s)}, {percent(case.share('evaluation'))} of training"
     loading = fed.cost_s / spent_s if spent_s > 0 else 0.0

@@ -36,9 +36,9 @@ THRESHOLDS: Final = {
 
 def find(case: Case) -> Finding | None:
     least = case.threshold(ID, "share", THRESHOLDS["share"].value)
-    found = [(_lost_s(fed), fed) for fed in (*case.feeding, *case.evaluating)]
-    lost_s, fed = max(found, key=lambda one: one[0], default=(0.0, None))
-    if fed is None or lost_s < least * case.training_s:
+    found = [(lost_s(fed), fed) for fed in (*case.feeding, *case.evaluating)]
+    spent_s, fed = max(found, key=lambda one: one[0], default=(0.0, None))
+    if fed is None or spent_s < least * case.training_s:
         return None
     loader, change = fed.loader, {"persistent_workers": True}
     each_s = fed.starts_s / loader.passes
@@ -53,7 +53,7 @@ def find(case: Case) -> Finding | None:
         fed,
         ID,
         title,
-        outside_steps(case, lost_s),
+        outside_steps(case, spent_s),
         advice=call_with(loader, change),
         change=change,
         cautions=["workers keep their copy of the dataset from epoch to epoch"],
@@ -61,7 +61,7 @@ def find(case: Case) -> Finding | None:
     )
 
 
-def _lost_s(fed: LoaderCase) -> float:
+def lost_s(fed: LoaderCase) -> float:
     """Returns what starting workers again took, beyond what a pass begins with anyway."""
     loader = fed.loader
     if not loader.num_workers or loader.persistent_workers or loader.passes < 2:
