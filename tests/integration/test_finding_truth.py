@@ -20,10 +20,8 @@ SEEDS = {
     "recompiling": 37,
     "cold_first_epoch": 7,
     "uneven_batches": 5,
-    "bridged_bursts": 5,
     "idle_workers": 5,
     "slow_rank": 5,
-    "equal_ranks": 5,
 }
 
 NEEDS_COMPILER = ("torch.compile", "DistributedDataParallel")

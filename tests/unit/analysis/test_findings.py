@@ -699,6 +699,9 @@ def test_all_together_is_played_again_and_is_no_sum() -> None:
     # Two workers give a batch each 10 ms, as training takes them: 2 of 7 seconds remain.
     assert together(case, told) == pytest.approx(7 / 2, rel=0.15)
     assert together(case, told[:1]) is None
+    # Also where each of them has a lower bound of its own.
+    both = [told[0], replace(told[1], is_at_most=False)]
+    assert together(case, both) == pytest.approx(7 / 2, rel=0.15)
 
 
 def evaluated_with_new_workers(evaluation_s: float) -> Case:

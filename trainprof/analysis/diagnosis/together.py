@@ -48,7 +48,7 @@ def together(case: Case, findings: Sequence[Finding]) -> float | None:
         return None
     # One alone may give more than it takes: what remains gets faster, too.
     alone = [x.predicted_speedup[1] for x in findings if x.is_at_most and x.predicted_speedup]
-    return max(case.training_s / kept_s, *alone)
+    return max([case.training_s / kept_s, *alone])
 
 
 def _is_of_evaluation(finding: Finding, case: Case) -> bool:
