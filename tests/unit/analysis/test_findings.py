@@ -11,7 +11,7 @@ from support.cases import STEPS, Planted, case_of
 
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.catalogue import RULES
-from trainprof.analysis.diagnosis.diagnose import diagnose, least_gain
+from trainprof.analysis.diagnosis.diagnose import _without_symptoms, diagnose, least_gain
 from trainprof.analysis.diagnosis.settings import (
     UnknownThreshold,
     parsed_settings,
@@ -983,6 +983,15 @@ def test_cores_full_of_waiting_threads_are_no_matter_of_the_samples() -> None:
     finding = only(crowded)
     assert finding.id == "torch_threads"
     assert finding.also[-1].startswith("it may be why making batches needs more of the CPU")
+
+
+@pytest.mark.parametrize("low", [0.6, 1.2])
+def test_workers_that_may_not_help_are_no_cure_for_too_many_threads(low: float) -> None:
+    case = case_of(Planted(fetch_s=0.01, compute_s=0.01))
+    (serial,) = diagnose(case)
+    threads = replace(serial, id="torch_threads", change={}, predicted_speedup=None)
+    told = _without_symptoms([replace(serial, predicted_speedup=[low, 1.7]), threads])
+    assert ("serial_loading" in [one.id for one in told]) == (low > 1)
 
 
 def test_workers_that_may_cost_more_than_they_gain_are_not_advised() -> None:

@@ -64,6 +64,8 @@ def _without_symptoms(findings: list[Finding]) -> list[Finding]:
     """Leaves out what comes of another finding, which then says so."""
     there = {one.id for one in findings}
     roots = {of: why for of, why in EXPLAINED_BY.items() if of in there and why in there}
+    if "torch_threads" in there:
+        roots |= {one.id: "torch_threads" for one in findings if _may_be_of_threads(one)}
     told = []
     for finding in findings:
         explained = [one.title for one in findings if roots.get(one.id) == finding.id]
@@ -71,6 +73,12 @@ def _without_symptoms(findings: list[Finding]) -> list[Finding]:
             also = [*finding.also, *(f"it may be why {title}" for title in explained)]
             told.append(replace(finding, also=also))
     return told
+
+
+def _may_be_of_threads(finding: Finding) -> bool:
+    """Whether more workers may as well cost something: threads without a core make any wait."""
+    speedup = finding.predicted_speedup
+    return bool(finding.change.get("num_workers")) and speedup is not None and speedup[0] < 1
 
 
 def _rank(finding: Finding) -> tuple[bool, float]:
