@@ -31,11 +31,6 @@ class Collectives:
     by_line: list[Collective]
     per_step: Int64
 
-    @property
-    def seconds(self) -> float:
-        """In training, all together."""
-        return sum(one.seconds for one in self.by_line)
-
 
 def collectives_of(
     details: npt.NDArray[np.void], timeline: Timeline, attribution: Attribution, sites: Sites
@@ -54,7 +49,7 @@ def collectives_of(
     is_here = (starts >= window.loop_start) & (starts < window.loop_end)
     is_here &= ~within(timeline.segments, starts)
     tops = timeline.events.start[attribution.top], timeline.events.end[attribution.top]
-    is_here &= ~_covered(starts, *tops)
+    is_here &= ~within(np.stack(tops, axis=1), starts)
     rows, starts = rows[is_here], starts[is_here]
     took_ns = np.maximum(rows["end"].astype(np.int64) - starts, 0)
     took_ns = np.maximum(took_ns - _lengths_inside(starts, starts + took_ns, *tops), 0)
@@ -63,15 +58,6 @@ def collectives_of(
     inside = step < len(ends)
     per_step = np.bincount(step[inside], weights=took_ns[inside], minlength=len(ends))
     return Collectives(_by_line(rows, took_ns, sites), per_step.astype(np.int64))
-
-
-def _covered(times: Int64, starts: Int64, ends: Int64) -> npt.NDArray[np.bool_]:
-    """Returns which of the times lie in one of some disjoint spans."""
-    if not len(starts):
-        return np.zeros(len(times), dtype=bool)
-    before = np.searchsorted(starts, times, side="right") - 1
-    covered: npt.NDArray[np.bool_] = (before >= 0) & (ends[np.maximum(before, 0)] > times)
-    return covered
 
 
 def _lengths_inside(begins: Int64, stops: Int64, starts: Int64, ends: Int64) -> Int64:

@@ -112,7 +112,7 @@ class ComparedRun:
         if mean_s is None:
             return None
         steps_s = self.series.steady_s if self.series is not None else None
-        return Pace(mean_s, steps_s, self.cycle(), self.disturbance(), self.wandering())
+        return self._pace_of(mean_s, steps_s)
 
     def loop_pace(self) -> Pace | None:
         """The same of all steps: with warm-up and starts of passes, without evaluation."""
@@ -120,8 +120,9 @@ class ComparedRun:
             return None
         steps_s: Floats = self.series.all_s
         mean_s = float(steps_s.mean())
-        if mean_s <= 0:
-            return None
+        return self._pace_of(mean_s, steps_s) if mean_s > 0 else None
+
+    def _pace_of(self, mean_s: float, steps_s: Floats | None) -> Pace:
         return Pace(mean_s, steps_s, self.cycle(), self.disturbance(), self.wandering())
 
     def cycle(self) -> int:

@@ -45,7 +45,7 @@ STEP_SOURCES: Final = {
 }
 # A sync in which the device idled for less than this share of the wait cost nothing.
 _FREE_SHARE: Final = 0.01
-# Of the run: less of it is no news to who has asked torch to compile.
+# Of the run, or of an epoch: less of it stands on the verbose page alone.
 SHOWN_FROM_SHARE: Final = 0.05
 
 

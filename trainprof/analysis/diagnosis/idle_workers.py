@@ -18,8 +18,7 @@ from __future__ import annotations
 from typing import Final
 
 from trainprof.analysis.diagnosis.case import Case
-from trainprof.analysis.diagnosis.gains import of_setting
-from trainprof.analysis.diagnosis.loader_change import WAITED_FROM, finding, of_cause
+from trainprof.analysis.diagnosis.loader_change import WAITED_FROM, finding, gain_of_cause, of_cause
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.waiting import FAIR_SHARES, IDLE_WORKERS, batches_by_worker
 from trainprof.analysis.diagnosis.wording import span
@@ -36,10 +35,9 @@ THRESHOLDS: Final = {
 
 def find(case: Case) -> Finding | None:
     fed = of_cause(case, ID, IDLE_WORKERS)
-    if fed is None or fed.measured is None or fed.cause is None:
+    if fed is None or fed.measured is None:
         return None
-    setting, found = fed.cause.setting, fed.cause.found
-    gain = None if setting is None or found is None else of_setting(case, fed, setting, found)
+    gain = gain_of_cause(case, fed)
     if gain is None:
         return None
     made = batches_by_worker(fed.loader)

@@ -45,11 +45,18 @@ def of_cause(case: Case, rule: str, cause: str) -> LoaderCase | None:
     )
 
 
+def gain_of_cause(case: Case, fed: LoaderCase) -> Gain | None:
+    """Returns what the setting that a loader's cause names would give; None without one."""
+    cause = fed.cause
+    if cause is None or cause.setting is None or cause.found is None:
+        return None
+    return of_setting(case, fed, cause.setting, cause.found)
+
+
 def more_workers(case: Case, fed: LoaderCase, rule: str, title: str) -> Finding | None:
     """Returns the finding that a loader should have the workers that its cause names."""
     assert fed.cause is not None
-    setting, found = fed.cause.setting, fed.cause.found
-    gain = None if setting is None or found is None else of_setting(case, fed, setting, found)
+    setting, gain = fed.cause.setting, gain_of_cause(case, fed)
     if setting is None or gain is None:
         return None
     change = with_workers(fed, setting)

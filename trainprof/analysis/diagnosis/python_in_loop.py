@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from trainprof.analysis.diagnosis.case import Case
+from trainprof.analysis.diagnosis.case import NAMED_FROM_SHARE, Case
 from trainprof.analysis.diagnosis.gains import of_python
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
@@ -42,8 +42,6 @@ KEYS: Final[tuple[str, ...]] = ("other",)
 THRESHOLDS: Final = {
     "share": Threshold(0.1, "of training (TraceML, gpuprof; RULES CP-3)"),
 }
-# A function that takes less of it is not the one to change.
-_NAMED_FROM_SHARE: Final = 0.25
 # Without a line there is little to do about it: only what is plain is told (XProf's "highly").
 _UNNAMED_FROM_SHARE: Final = 0.2
 # Of trainprof's own cost in a step, how much may stand in this part.
@@ -68,7 +66,7 @@ def find(case: Case) -> Finding | None:
     most = max(places, key=lambda name: places[name], default=ELSEWHERE)
     where = "" if most == ELSEWHERE else f", most of it {most}"
     line = python_line(case.summary)
-    named = line is not None and line.share >= _NAMED_FROM_SHARE and not _is_library(case, line)
+    named = line is not None and line.share >= NAMED_FROM_SHARE and not _is_library(case, line)
     if not named and part < max(least, _UNNAMED_FROM_SHARE):
         return None
     advice = "do it less often, or on whole tensors: trainprof lines times each line"

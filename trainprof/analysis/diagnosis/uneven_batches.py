@@ -22,8 +22,13 @@ from typing import Final
 import numpy as np
 
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
-from trainprof.analysis.diagnosis.gains import of_setting
-from trainprof.analysis.diagnosis.loader_change import WAITED_FROM, call_with, finding, of_cause
+from trainprof.analysis.diagnosis.loader_change import (
+    WAITED_FROM,
+    call_with,
+    finding,
+    gain_of_cause,
+    of_cause,
+)
 from trainprof.analysis.diagnosis.waiting import UNEVEN
 from trainprof.analysis.diagnosis.wording import size, span
 from trainprof.analysis.finding import Finding
@@ -38,8 +43,7 @@ def find(case: Case) -> Finding | None:
     fed = of_cause(case, ID, UNEVEN)
     if fed is None or fed.inputs is None or fed.measured is None or fed.cause is None:
         return None
-    setting, found = fed.cause.setting, fed.cause.found
-    gain = None if setting is None or found is None else of_setting(case, fed, setting, found)
+    setting, gain = fed.cause.setting, gain_of_cause(case, fed)
     if setting is None or gain is None:
         return None
     usual_s, long_s = np.quantile(fed.inputs.fetch_s, (0.5, 0.95)).tolist()
