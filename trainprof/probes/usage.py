@@ -18,7 +18,7 @@ from trainprof.record.schema import FAULTS_SHIFT, NOT_TOLD, Kind
 SHORT_NS: Final = 1_000_000
 ONE_OF_SHORT: Final = 16
 # and fewer still where it has been nothing but short ones for so long.
-ONE_OF_QUICK: Final = 64
+ONE_OF_QUICK: Final = 128
 QUICK_AFTER: Final = 512
 LONG_NS: Final = 10_000_000
 ONE_OF_MIDDLING: Final = 8
