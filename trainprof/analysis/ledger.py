@@ -355,8 +355,6 @@ def _other_by_place(events: Events, attribution: Attribution, window: Window) ->
             minlength=len(_PLACES),
         )
         reached, kind_before = int(ends[-1]), int(before[-1])
-    if kind_before is None:
-        return {}
     gaps[_PLACES.index(ELSEWHERE)] += max(0, window.loop_end - reached)
     return {name: ns / 1e9 for name, ns in zip(_PLACES, gaps.tolist(), strict=True) if ns > 0}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from unittest import mock
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.events import ITEM_ON_CPU, LEARNS, MS, US, FakeRun, seconds
 
@@ -370,7 +370,16 @@ def forests(draw):
     return draw(st.lists(node, max_size=12))
 
 
+# The loop begins inside of a span, and nothing begins in it before it ends.
+ENDS_AT_ONCE = [
+    (0, Kind.BACKWARD, 0, [(1, Kind.LOADER_INIT, 1, [])]),
+    (1, Kind.FETCH_CPU, 0, []),
+    (0, Kind.LOADER_NEXT, 1, []),
+]
+
+
 @settings(max_examples=40, deadline=None)
+@example(ENDS_AT_ONCE, 0)
 @given(forests(), st.integers(0, 3))
 def test_whatever_happens_the_ledger_sums_to_the_wall(tmp_path_factory, forest, value):
     run = FakeRun()
