@@ -143,6 +143,31 @@ def computing(draw: Draw) -> Case:
     return _healthy("computing", f"a perceptron {width} wide", style, parts)
 
 
+def many_operators(draw: Draw) -> Case:
+    """A forward that gives out hundreds of small operators from a loop in Python."""
+    length, width = draw.whole(30, 80), draw.one_of((64, 96))
+    definitions = f"""\
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell, self.out = nn.LSTMCell(64, {width}), nn.Linear({width}, 1)
+
+    def forward(self, x):
+        state = torch.zeros(len(x), {width}), torch.zeros(len(x), {width})
+        for _ in range({length}):
+            state = self.cell(x, state)
+        return self.out(state[0])
+"""
+    parts = Parts(
+        loader=f"DataLoader(samples({16 * 240}), batch_size=16)",
+        definitions=definitions,
+        model="Recurrent()",
+        epochs=1,
+    )
+    planted = f"an LSTM's cell {length} times in each forward"
+    return _healthy("many_operators", planted, draw.one_of(EVERYWHERE), parts)
+
+
 def small_steps(draw: Draw) -> Case:
     """Steps of a millisecond, most of it torch's and Python's own."""
     width, batch = draw.one_of((32, 64, 128)), draw.one_of((16, 32))
@@ -250,6 +275,7 @@ CONTROLS: dict[str, Callable[[Draw], Case]] = {
         noisy_neighbour,
         value_each_step,
         computing,
+        many_operators,
         small_steps,
         accumulation,
         progress_bar,

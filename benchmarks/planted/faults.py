@@ -464,6 +464,42 @@ def get_batch(step):
     return Case("batches_by_hand", planted, style, script(style, parts), "python_in_loop", gain)
 
 
+def python_in_model(draw: Draw) -> Case:
+    """The model's forward goes through its samples one by one, with Python or small arrays."""
+    share, compute_s = draw.between(0.2, 0.75), draw.between(0.008, 0.02)
+    matching_s = (compute_s + STEPPING_S) * share / (1 - share)
+    style, way = draw.one_of(EVERYWHERE), draw.one_of(("numbers", "arrays"))
+    each = f"""\
+        until = time.thread_time() + {matching_s / 8:.6f}  {HERE}
+        while time.thread_time() < until:  {HERE}
+            ranked = sorted(row)  {HERE}"""
+    rows = "x.tolist()"
+    if way == "arrays":
+        rows = "x.detach().numpy()"
+        each = each.replace("sorted(row)", "numpy.abs(row - row.mean()) + row")
+    definitions = f"""\
+class Matching(nn.Module):
+    def rank(self, row):
+{each}
+        return float(ranked[0])  {HERE}
+
+    def forward(self, x):
+        ranks = [self.rank(row) for row in {rows}]  {HERE}
+        return x + 0 * torch.tensor(ranks).unsqueeze(1)  {HERE}
+"""
+    parts = Parts(
+        loader=f"DataLoader(samples({8 * _steps(matching_s)}), batch_size=8)",
+        imports="import numpy\n",
+        definitions=definitions,
+        model="nn.Sequential(Matching(), build_model())",
+        compute_s=compute_s,
+        epochs=1,
+    )
+    planted = f"{_ms(matching_s)} of {way} in the forward, {_percent(share)} of a step"
+    gain = 1 / (1 - share)
+    return Case("python_in_model", planted, style, script(style, parts), "python_in_model", gain)
+
+
 def collections_called(draw: Draw) -> Case:
     """gc.collect() in each step, over many objects."""
     thousands, compute_s = draw.whole(100, 400), draw.between(0.008, 0.02)
@@ -652,6 +688,7 @@ FAULTS: dict[str, Callable[[Draw], Case]] = {
         slow_checkpoints,
         python_in_loop,
         batches_by_hand,
+        python_in_model,
         collections_called,
         collections_due,
         slow_optimizer,

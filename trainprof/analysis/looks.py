@@ -28,6 +28,8 @@ SHOWN_FROM_SHARE: Final = 0.05
 LIKELY_FROM_SHARE: Final = 0.5
 LIKELY_INSIDE_SHARE: Final = 1 / 3
 _SHOWN_LINES: Final = 5
+# Python before 3.12 runs them as functions, by these names.
+_COMPREHENSIONS: Final = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 MAKING: Final = "making batches"
 
 Texts = Mapping[Topic, Mapping[int, Any]]
@@ -44,6 +46,9 @@ class Looks:
         is_known: Whether the thread stood then where it had stood at the wanted moment.
         stack: Id of a STACK text, 0 where none of the frames was the user's.
         waits: Whether it waited there for another thread or process.
+        held_ns: For how long after the wanted moment Python code went on that lets nobody else run
+            any; 0 where none ran then.
+        is_alone: Whether no other thread of the process ran Python code that could be it.
     """
 
     wanted_ns: Int64
@@ -51,6 +56,8 @@ class Looks:
     is_known: Bool
     stack: Int64
     waits: Bool
+    held_ns: Int64
+    is_alone: Bool
 
     def __len__(self) -> int:
         return len(self.taken_ns)
@@ -63,6 +70,8 @@ class Looks:
             self.is_known[mask],
             self.stack[mask],
             self.waits[mask],
+            self.held_ns[mask],
+            self.is_alone[mask],
         )
 
 
@@ -77,6 +86,8 @@ def looks_of(details: Details, thread: int) -> Looks:
         is_known,
         rows["site"].astype(np.int64),
         (rows["flags"] & LookFlag.WAITS) > 0,
+        rows["value"].astype(np.int64),
+        (rows["flags"] & LookFlag.CROWDED) == 0,
     )
 
 
@@ -111,11 +122,19 @@ class LineNames:
         numbers = [n for n in told if isinstance(n, int)] if isinstance(told, list) else []
         if of_dataset and (FETCHED not in numbers or numbers[0] == FETCHED):
             return ()
-        return tuple((self._sites[n], self._function(n)) for n in numbers if n != FETCHED)
+        frames = [(self._sites[n], self._function(n)) for n in numbers if n != FETCHED]
+        while len(frames) > 1 and _is_part_of(frames[0], frames[1]):
+            frames[:2] = [(frames[0][0], frames[1][1])]
+        return tuple(frames)
 
     def _function(self, number: int) -> str:
         place = self._places.get(number)
         return str(place[2]) if isinstance(place, list) and len(place) > 2 else ""
+
+
+def _is_part_of(frame: tuple[str, str], caller: tuple[str, str]) -> bool:
+    """Whether a frame is a comprehension in the function that runs it."""
+    return frame[1] in _COMPREHENSIONS and function_of(*frame)[0] == function_of(*caller)[0]
 
 
 def line_names(log: ProcessLog, cwd: Any) -> LineNames:
@@ -128,12 +147,34 @@ def line_names(log: ProcessLog, cwd: Any) -> LineNames:
     return LineNames(texts, Sites(texts[Topic.SITE], cwd if isinstance(cwd, str) else None))
 
 
+@dataclass(frozen=True, slots=True)
+class PartsOfLoop:
+    """Tells what the training thread was doing at any time, by ledger key.
+
+    Attributes:
+        events, nesting, attribution: Its.
+        window: The run.
+    """
+
+    events: Events
+    nesting: Nesting
+    attribution: Attribution
+    window: Window
+
+    def at(self, times: Int64) -> Int64:
+        """Returns the key's number for each time, -1 outside of the training loop."""
+        around = self.nesting.innermost(self.events, times)
+        key = np.full(len(times), KEY["other"], dtype=np.int64)
+        key[around >= 0] = self.attribution.key[around[around >= 0]]
+        key[key < 0] = KEY["other"]
+        key[within(self.attribution.segments, times)] = KEY["evaluation"]
+        key[(times < self.window.loop_start) | (times >= self.window.loop_end)] = -1
+        return key
+
+
 def lines_of_training(
     looks: Looks,
-    events: Events,
-    nesting: Nesting,
-    attribution: Attribution,
-    window: Window,
+    parts: PartsOfLoop,
     seconds: Mapping[str, float],
     names: LineNames,
     *,
@@ -143,28 +184,17 @@ def lines_of_training(
 
     Args:
         looks: At the training thread.
-        events, nesting, attribution: Its.
-        window: The run.
+        parts: Its.
         seconds: Of each part inside the loop, by ledger key.
         names: Of what was seen.
         steps: How many there were.
     """
-
-    def part_at(times: Int64) -> Int64:
-        around = nesting.innermost(events, times)
-        key = np.full(len(times), KEY["other"], dtype=np.int64)
-        key[around >= 0] = attribution.key[around[around >= 0]]
-        key[key < 0] = KEY["other"]
-        key[within(attribution.segments, times)] = KEY["evaluation"]
-        key[(times < window.loop_start) | (times >= window.loop_end)] = -1
-        return key
-
-    taken, wanted = part_at(looks.taken_ns), part_at(np.sort(looks.wanted_ns))
+    taken, wanted = parts.at(looks.taken_ns), parts.at(np.sort(looks.wanted_ns))
     found: list[HotLine] = []
     for name, key in KEY.items():
         asked = int(np.count_nonzero(wanted == key))
         met = looks.stack[(taken == key) & looks.is_known]
-        lines = _lines(name, names.stacks(met), asked, seconds.get(name))
+        lines = lines_met(name, names.stacks(met), asked, seconds.get(name))
         if name == "other":
             here = looks.where(taken == key)
             lines = lines or _likely_line(name, here, names, seconds.get(name), visits=steps)
@@ -176,12 +206,11 @@ def lines_of_training(
 def _waits_share(line: HotLine, looks: Looks, names: LineNames) -> float:
     """Returns which share of the looks at a line's function met it waiting for somebody."""
     numbers, which = np.unique(looks.stack, return_inverse=True)
+    asked = function_of(line.site, line.function)
     is_there = np.zeros(len(numbers), dtype=bool)
     for index, number in enumerate(numbers.tolist()):
         [frames] = names.stacks(np.array([number]))
-        is_there[index] = bool(frames) and _function(*frames[0]) == _function(
-            line.site, line.function
-        )
+        is_there[index] = bool(frames) and function_of(*frames[0]) == asked
     here = is_there[which]
     return float(looks.waits[here].mean()) if here.any() else 0.0
 
@@ -206,12 +235,14 @@ def _likely_line(
         met[frames] += int(np.count_nonzero(here))
         if frames:
             late = here & ~looks.is_known
-            waited_ns[_function(*frames[0])] += int((looks.taken_ns - looks.wanted_ns)[late].sum())
-    lines = _lines(part, met, len(looks), None)
+            waited_ns[function_of(*frames[0])] += int(
+                (looks.taken_ns - looks.wanted_ns)[late].sum()
+            )
+    lines = lines_met(part, met, len(looks), None)
     if not lines or lines[0].share < LIKELY_FROM_SHARE:
         return []
     line = lines[0]
-    held_s = 2 * waited_ns[_function(line.site, line.function)] / line.looks / 1e9
+    held_s = 2 * waited_ns[function_of(line.site, line.function)] / line.looks / 1e9
     if line.share - visits * held_s / seconds < LIKELY_INSIDE_SHARE:
         return []
     return [replace(line, is_likely=True)]
@@ -244,11 +275,20 @@ def lines_of_making(
         stacks += names.stacks(
             looks.stack[is_fetching(looks.taken_ns) & looks.is_known], of_dataset=True
         )
-    return _lines(MAKING, stacks, asked, float(fetches.wall_ns.sum() / 1e9))
+    return lines_met(MAKING, stacks, asked, float(fetches.wall_ns.sum() / 1e9))
 
 
-def _lines(part: str, stacks: Counter[Stack], asked: int, seconds: float | None) -> list[HotLine]:
-    """Counts the functions that the looks met, each by the line of it that was met most."""
+def lines_met(
+    part: str, stacks: Counter[Stack], asked: int, seconds: float | None
+) -> list[HotLine]:
+    """Counts the functions that looks met, each by the line of it that was met most.
+
+    Args:
+        part: Ledger key, or another name of what the looks were at.
+        stacks: That they met.
+        asked: How many looks were wanted; none is returned where too few of them could be taken.
+        seconds: Of the part, None where that is not known.
+    """
     known = stacks.total()
     if asked < MIN_LOOKS or known < MIN_KNOWN_SHARE * asked:
         return []
@@ -260,7 +300,7 @@ def _lines(part: str, stacks: Counter[Stack], asked: int, seconds: float | None)
         if not frames or frames[0][0] == UNKNOWN_SITE:
             continue
         (site, function), *outer = frames
-        key = _function(site, function)
+        key = function_of(site, function)
         by_function.setdefault(key, Counter())[site] += count
         callers.setdefault(key, Counter())[tuple(of for of, _ in outer)] += count
     found = []
@@ -285,7 +325,7 @@ def _lines(part: str, stacks: Counter[Stack], asked: int, seconds: float | None)
     return sorted(found, key=lambda line: -line.share)[:_SHOWN_LINES]
 
 
-def _function(site: str, name: str) -> tuple[str, str]:
+def function_of(site: str, name: str) -> tuple[str, str]:
     """Returns what tells a function from others: its file and its name."""
     return site.rpartition(":")[0], name
 

@@ -35,6 +35,7 @@ from trainprof.analysis.loader_bounds import LoaderModel
 from trainprof.analysis.loader_part import loader_part
 from trainprof.analysis.looks import (
     LineNames,
+    PartsOfLoop,
     hottest,
     lines_of_training,
     looks_of,
@@ -43,6 +44,7 @@ from trainprof.analysis.names import UNKNOWN_SITE, Sites
 from trainprof.analysis.outliers import outliers
 from trainprof.analysis.part import described, narrowed
 from trainprof.analysis.passes import EVALUATION, TRAINING
+from trainprof.analysis.python_in_model import python_in_model
 from trainprof.analysis.ranks import across_ranks, common_evidence, rank_recordings, rank_row
 from trainprof.analysis.recording import Recording, read_recording
 from trainprof.analysis.run_part import overhead_part, run_part
@@ -254,20 +256,20 @@ def _summary(run: Analysed) -> _Shown:
     syncs = sync_points(timeline.events, sites, meanwhile)
     evidence = _evidence(run, attribution, account, training, loaders, device, copies, syncs)
     evidence = replace(evidence, collectives=collectives.by_line)
-    hot_lines = lines_of_training(
-        looks_of(run.process.details, timeline.thread),
-        timeline.events,
-        timeline.nesting,
-        attribution,
-        window,
-        evidence.training,
-        LineNames(facts.texts, sites),
-        steps=len(steps),
-    )
+    looks, names = looks_of(run.process.details, timeline.thread), LineNames(facts.texts, sites)
+    parts = PartsOfLoop(timeline.events, timeline.nesting, attribution, window)
+    hot_lines = lines_of_training(looks, parts, evidence.training, names, steps=len(steps))
     line = hottest(hot_lines, "other")
     if line is not None and line.share >= NAMED_FROM_SHARE and python_in_loop.is_waiting(line):
         evidence = replace(evidence, waits_at=line.site)
     found_syncs = found_syncs_of(run.process.details, sites)
+    compilations = compilations_of(run.process.details, timeline, sites)
+    in_model = None
+    if facts.device() is None and not compilations:
+        in_model = python_in_model(
+            looks, parts, evidence.training, names, settled_ns=_settled_ns(timeline, steps)
+        )
+        evidence = replace(evidence, python_in_model=in_model)
     summary = RunSummary(
         run=run_part(run, account),
         phases=Phases(
@@ -311,17 +313,24 @@ def _summary(run: Analysed) -> _Shown:
         wait_threshold_s=run.wait_threshold_s(),
         lines=line_cost(run.recording.logs),
         hot_lines=hot_lines,
+        python_in_model=in_model,
         placements=placements(timeline.events, sites) if facts.device() is not None else [],
         not_observed=not_observed(run, system, training, devices) | not_found(run, found_syncs),
         out_of_memory=out_of_memory_of(facts, recording.manifest.get("cwd")),
         found_syncs=found_syncs,
-        compilations=compilations_of(run.process.details, timeline, sites),
+        compilations=compilations,
         collectives=collectives.by_line,
         faults=faults_of(recording, run.origin_ns),
     )
     case = _case(summary, evidence, steps, known_of, run)
     shown = summary if case is None else _with_findings(summary, case)
     return _Shown(shown, evidence, case, _rank_steps(run, steps, collectives, shown.run.rank))
+
+
+def _settled_ns(timeline: Timeline, steps: StepTable) -> int:
+    """Returns when warm-up was over; the first step is always part of it."""
+    last = min(max(steps.steady.warmup, 1), len(steps)) - 1
+    return int(timeline.steps.ends[last]) if last >= 0 else timeline.window.start
 
 
 def _rank_steps(

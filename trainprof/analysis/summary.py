@@ -529,6 +529,30 @@ class HotLine:
 
 
 @dataclass(frozen=True, slots=True)
+class PythonInModel:
+    """Python code inside forward, loss and backward that is none of torch's operators.
+
+    By looks at the training thread, once it has settled: torch's operators let others run Python
+    meanwhile, other code (Python's own, NumPy's, a parser's) does not.
+
+    Attributes:
+        looks: At these parts.
+        held: Of them, those that such code kept waiting for 0.1 ms or longer.
+        seconds: Of the training phase, by ledger key, at least: what lets others run more often is
+            not counted.
+        lines: Where it was, most looks first; shares are of those that tell it.
+        behind: Where no line is known: the operator that comes behind it, at which most of those
+            looks were let through.
+    """
+
+    looks: int
+    held: int
+    seconds: dict[str, float]
+    lines: list[HotLine]
+    behind: HotLine | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class LineCost:
     """What timing lines took: such a run is slower than the script alone, and gives no verdict.
 
@@ -595,6 +619,8 @@ class RunSummary:
             gains do not add up. None of fewer than two.
         findings_from: From which gain of steps on a finding is told, by the noise of this run.
         hot_lines: Where the parts of the training loop are spent, as far as it was looked at.
+        python_in_model: What of the model's time is Python code; None where too few looks tell it,
+            on a device, with torch.compile, whose code looks like it, and in older runs.
         ranks: {rank, host, pid, steps, step_s, ledger: {wall_s, seconds}, exit} of each, in runs of
             several; `run`, `phases`, `ledger`, `training` and `verdict` are then of all of them.
         out_of_memory: The state in which a device ran out of it, where the run ended by that.
@@ -630,6 +656,7 @@ class RunSummary:
     trained_apart: list[dict[str, Any]] = field(default_factory=list)
     lines: LineCost | None = None
     hot_lines: list[HotLine] = field(default_factory=list)
+    python_in_model: PythonInModel | None = None
     placements: list[Placement] = field(default_factory=list)
     together: float | None = None
     findings_from: float | None = None

@@ -8,8 +8,9 @@ from typing import Final
 from trainprof.analysis.device_verdict import DeviceEvidence, device_verdict
 from trainprof.analysis.ledger import ELSEWHERE, LOADER_KEYS
 from trainprof.analysis.loader_cost import cost_s
+from trainprof.analysis.python_in_model import TOLD_FROM_SHARE
 from trainprof.analysis.steady import MIN_STEADY_STEPS
-from trainprof.analysis.summary import Collective, Loader, Training, Verdict
+from trainprof.analysis.summary import Collective, Loader, PythonInModel, Training, Verdict
 from trainprof.analysis.verdict_level import HIGH_SHARE, MODERATE_SHARE, pair, percent
 
 # Start-up is named only in runs that are meant to be long, and when it is most of them.
@@ -45,6 +46,7 @@ class Evidence:
         transfer_site, sync_site: The lines whose copies and syncs cost the device most.
         collectives: Calls of torch.distributed, most time first: part of "other".
         waits_at: The line of "other" that takes most, where it waits for a thread or process.
+        python_in_model: What of the model's parts is Python code, where that is known.
     """
 
     wall_s: float
@@ -64,6 +66,12 @@ class Evidence:
     sync_site: str | None = None
     collectives: list[Collective] = field(default_factory=list)
     waits_at: str | None = None
+    python_in_model: PythonInModel | None = None
+
+    @property
+    def python_in_model_s(self) -> float:
+        told = self.python_in_model
+        return sum(told.seconds.values()) if told is not None else 0.0
 
     @property
     def communication_s(self) -> float:
@@ -273,6 +281,9 @@ def _compute_headline(
     if evidence.has_device:
         what += " with waiting for the GPU or copying"
     text = f"COMPUTE-BOUND, {level} data-bound: {what} take {percent(compute)} of training time"
+    in_python = evidence.python_in_model_s / (evidence.training_s or 1.0)
+    if in_python >= TOLD_FROM_SHARE:
+        text += f", of which Python code inside them at least {percent(in_python)}"
     words = {
         "data": "waiting for data",
         "evaluation": "evaluation",

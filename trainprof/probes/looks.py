@@ -34,7 +34,8 @@ class LooksProbe:
 
     Where a thread runs Python code that does not let go, a look waits for the interpreter's switch
     interval and meets it at work. Where it lets go by itself meanwhile, it may have gone on to
-    another line: such a look is marked as late, and says where the thread let go.
+    another line: such a look is marked as late, and says where the thread let go. For how long it
+    did not let go is noted as well: torch's operators let go all the while.
 
     The thread is none of `threading`'s, takes no signals, and does not live while the process
     forks.
@@ -124,19 +125,24 @@ class LooksProbe:
             was_free = waits() - before <= 1
             last, delayed = delayed, late_by_itself()
             waited_ns = got - due - (delayed - last)
+            held_ns = 0 if was_free else max(waited_ns, 0)
             is_known = was_free or waited_ns >= sys.getswitchinterval() * 1e9
             self._looks += 1
             with no_collections():
-                self._record(due, got, LookFlag.KNOWN if is_known else 0)
+                self._record(due, got, held_ns, LookFlag.KNOWN if is_known else 0)
 
-    def _record(self, due: int, got: int, flags: int) -> None:
+    def _record(self, due: int, got: int, held_ns: int, flags: int) -> None:
         frames = sys._current_frames()
+        frames.pop(get_ident(), None)
+        works = {of for of, frame in frames.items() if not _waits(frame)}
         for thread in self._watched:
             frame = frames.get(thread)
             if frame is not None:
                 stack = self._stack(frame)
-                waits = LookFlag.WAITS if frame.f_code.co_filename in _WAITING_FILES else 0
-                self._session.log.emit_of(thread, _LOOK, due, got, stack, 0, flags | waits)
+                waits = 0 if thread in works else LookFlag.WAITS
+                crowded = LookFlag.CROWDED if works - {thread} else 0
+                told = flags | waits | crowded
+                self._session.log.emit_of(thread, _LOOK, due, got, stack, held_ns, told)
         del frames
 
     def _stack(self, frame: FrameType | None) -> int:
@@ -155,6 +161,10 @@ class LooksProbe:
         if known == 0 and key and len(self._stacks) < _MOST_STACKS:
             known = self._stacks[key] = self._session.log.define(Topic.STACK, json.dumps(found))
         return known
+
+
+def _waits(frame: FrameType) -> bool:
+    return frame.f_code.co_filename in _WAITING_FILES
 
 
 def _beginning_of_child() -> CodeType | None:

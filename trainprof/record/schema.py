@@ -95,7 +95,7 @@ class Kind(IntEnum):
     # ns (signed) on the device since the thread's mark before; flags = DeviceMark
     DEVICE_MARK = 74
     # A look at what a thread was running, wanted at `start` and taken at `end`; site = stack;
-    # flags = Look
+    # flags = Look; value = ns for which Python code that let nobody else run any went on
     LOOK = 75
     # In a trial: from here on a loader's batches are copies of earlier ones; site = loader id,
     # value = how many there are
@@ -196,6 +196,7 @@ class LookFlag(IntEnum):
 
     KNOWN = 1  # else the thread had gone on before it could be looked at
     WAITS = 2  # in Python's own code that waits for another thread or process
+    CROWDED = 4  # others may have run Python code at that moment
 
 
 class NextPartsFlag(IntEnum):

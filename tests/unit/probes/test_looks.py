@@ -51,11 +51,11 @@ def test_a_busy_line_is_met_and_so_is_the_line_that_called_it(recorder: Recorder
         while probe._looks < wanted:
             burn()
         recording = recorder.read()
-        met = [one for one in recording.of(Kind.LOOK) if one.text and one.flags]
+        met = [one for one in recording.of(Kind.LOOK) if one.text and one.flags & LookFlag.KNOWN]
         if len(met) >= 30:
             break
     assert recording.notes(Topic.PROBE_FAILED) == []
-    assert all(one.flags == LookFlag.KNOWN and one.start <= one.end for one in met)
+    assert all(one.start <= one.end and not one.flags & LookFlag.WAITS for one in met)
     burning = [one for one in met if "burn" in frames(recording, one)[:2]]
     assert len(burning) > len(met) / 2
     callers = [" ".join(frames(recording, one)[1:]) for one in burning]
@@ -75,6 +75,52 @@ def test_a_thread_that_waits_for_another_is_told_from_one_that_works(recorder: R
     working = recorder.read().of(Kind.LOOK)[len(waiting) :]
     assert sum(one.flags & LookFlag.WAITS > 0 for one in waiting) > len(waiting) / 2
     assert sum(one.flags & LookFlag.WAITS > 0 for one in working) < len(working) / 2
+
+
+@pytest.mark.usefixtures("often")
+def test_what_lets_nobody_else_run_is_told_from_what_does(recorder: Recorder) -> None:
+    probe, released = LooksProbe(), threading.Lock()
+    recorder.start(probe, ForwardProbe())
+    compute()
+    released.acquire()
+    while probe._looks < 60:  # as torch's operators, this lets others run meanwhile
+        released.acquire(timeout=0.02)
+    idle = recorder.read().of(Kind.LOOK)
+    while probe._looks < 120:
+        burn()
+    working = recorder.read().of(Kind.LOOK)[len(idle) + 1 :]
+    assert sum(one.value > 0 for one in idle) < len(idle) / 3
+    assert sum(one.value > 0 for one in working) > len(working) / 3
+    assert all(one.value <= one.end - one.start for one in working)
+
+
+@pytest.mark.usefixtures("often")
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_another_thread_that_runs_python_code_is_told(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, is_busy: bool
+) -> None:
+    probe, is_over = LooksProbe(), threading.Event()
+    own = threading.get_ident()
+    idle = [frame for thread, frame in sys._current_frames().items() if thread != own]
+    of_tests = {frame.f_code.co_filename for frame in idle}  # those that run the tests wait, too
+    monkeypatch.setattr(looks, "_WAITING_FILES", looks._WAITING_FILES | of_tests)
+
+    def other() -> None:
+        while is_busy and not is_over.is_set():
+            burn()
+        is_over.wait()
+
+    recorder.start(probe, ForwardProbe())
+    compute()
+    thread = threading.Thread(target=other)
+    thread.start()
+    while probe._looks < 60:
+        burn()
+    met = recorder.read().of(Kind.LOOK)
+    is_over.set()
+    thread.join()
+    crowded = sum(one.flags & LookFlag.CROWDED > 0 for one in met)
+    assert crowded > len(met) / 2 if is_busy else crowded < len(met) / 4
 
 
 def test_nothing_is_looked_at_before_something_computes(recorder: Recorder) -> None:

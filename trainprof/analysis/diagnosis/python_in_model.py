@@ -1,0 +1,87 @@
+"""Python code inside the model, other than torch's operators, takes long.
+
+What it means: between torch's operators a forward (a loss, a backward of the user's own) does other
+things: loops over elements, NumPy, SciPy, matching, building indices. Nothing is learned from that
+while it goes on.
+
+How it is measured: 25 times a second another thread asks to run. While torch's operators compute it
+may do so at once, while other code runs it has to wait: where it waits for 0.1 ms or longer, such
+code was running. Time between operators that is shorter than that is not counted, and so it is a
+lower bound.
+
+When it is wrong: what is compiled (torch.compile) and C++ extensions that keep the interpreter to
+themselves look like Python code. A run with torch.compile is not judged. On a GPU such code costs
+nothing while the device still has work queued, and is not judged either. Code that lets others run
+meanwhile (NumPy on large arrays) is not counted. Where such code goes on for less than 5 ms at a
+time, its line is seen only if it lets go there; else the operator behind it is told.
+
+What to do: look at the named line. What depends on the data alone belongs into the dataset, where
+it is made once, or by workers beside training; the rest may do with torch's operators on whole
+tensors. `trainprof lines` times each line.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from trainprof.analysis.diagnosis.case import NAMED_FROM_SHARE, Case
+from trainprof.analysis.diagnosis.gains import of_python
+from trainprof.analysis.diagnosis.plain import plain_finding
+from trainprof.analysis.diagnosis.rule import Threshold
+from trainprof.analysis.diagnosis.wording import around, place, share_of, span
+from trainprof.analysis.finding import Finding
+from trainprof.analysis.python_in_model import PARTS, TOLD_FROM_SHARE
+from trainprof.analysis.verdict_level import percent
+
+ID: Final = "python_in_model"
+KEYS: Final = PARTS
+THRESHOLDS: Final = {
+    "share": Threshold(TOLD_FROM_SHARE, "of training (TraceML, gpuprof; RULES CP-3)"),
+    "looks": Threshold(12, "that met it: fewer can be chance"),
+}
+
+
+def find(case: Case) -> Finding | None:
+    told = case.summary.python_in_model
+    if told is None:
+        return None
+    spent_s = sum(told.seconds.values())
+    share = spent_s / case.training_s if case.training_s > 0 else 0.0
+    if share < case.threshold(ID, "share", THRESHOLDS["share"].value):
+        return None
+    if told.held < case.threshold(ID, "looks", THRESHOLDS["looks"].value):
+        return None
+    gain = of_python(case, spent_s)
+    if gain is None:
+        return None
+    part = max(told.seconds, key=lambda name: told.seconds[name])
+    of_part = told.seconds[part] / case.training[part]
+    line = next((one for one in told.lines if one.share >= NAMED_FROM_SHARE), None)
+    advice = (
+        "do it once, in the dataset, or with torch's operators: trainprof lines times each line"
+    )
+    also: list[str] = []
+    if line is not None:
+        advice = f"look at {place(line)}, {share_of(line)} of it{around(line)}: {advice}"
+        also = [f"called from {line.called_from[0]}"] if line.called_from else []
+    elif told.behind is not None:
+        also = [f"it comes ahead of {place(told.behind)}, which computes with torch"]
+    also.append("operators that go with it are not counted: it may give more")
+    return plain_finding(
+        ID,
+        f"Python code inside {part}, other than torch's operators, takes at least "
+        f"{span(spent_s)}, {percent(share)} of training and {percent(of_part)} of {part}",
+        gain,
+        site=line.site if line is not None else None,
+        advice=advice,
+        also=also,
+        evidence={
+            "python_s": spent_s,
+            "python_share": share,
+            "by_part_s": dict(told.seconds),
+            "looks": told.looks,
+            "looks_that_waited": told.held,
+            "line_share": line.line_share if line is not None else None,
+            "function_share": line.share if line is not None else None,
+        },
+    )

@@ -1,0 +1,96 @@
+"""What of the model's time is Python code, by how long it kept those who looked at it waiting."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+
+from trainprof.analysis.events import Int64
+from trainprof.analysis.ledger import KEY
+from trainprof.analysis.looks import (
+    MIN_LOOKS,
+    LineNames,
+    Looks,
+    PartsOfLoop,
+    lines_met,
+)
+from trainprof.analysis.summary import HotLine, PythonInModel
+
+PARTS: Final = ("forward", "loss", "backward", "recompute")
+# Between two operators of torch's Python goes on for some 10 to 30 us (0.1 ms on a slow, full
+# machine), and torch's own modules do no more than that.
+HELD_NS: Final = 100_000
+# Of the looks that waited: so many that waited for long enough to see the line itself.
+_SURE_SHARE: Final = 0.25
+# Of all looks at a line: where fewer waited, it computes with torch as well.
+_OWN_LINE_SHARE: Final = 0.7
+# Of training: less of it is not worth a word.
+TOLD_FROM_SHARE: Final = 0.1
+
+
+def python_in_model(
+    looks: Looks,
+    parts: PartsOfLoop,
+    seconds: Mapping[str, float],
+    names: LineNames,
+    *,
+    settled_ns: int,
+) -> PythonInModel | None:
+    """Returns what the looks tell; None where they are too few, or none says for how long.
+
+    Args:
+        looks: At the training thread.
+        parts: Its.
+        seconds: Of each part inside the loop, by ledger key.
+        names: Of what was seen.
+        settled_ns: When warm-up was over: a first forward imports and compiles.
+    """
+    told = looks.where(looks.is_alone & (looks.wanted_ns >= settled_ns))
+    if not told.held_ns.any():
+        return None
+    part, is_held = parts.at(told.wanted_ns), told.held_ns >= HELD_NS
+    of_part: dict[str, float] = {}
+    is_counted = np.zeros(len(told), dtype=bool)
+    for name in PARTS:
+        here = part == KEY[name]
+        if np.count_nonzero(here) >= MIN_LOOKS:
+            is_counted |= here
+            of_part[name] = float(is_held[here].mean()) * seconds.get(name, 0.0)
+    if not of_part:
+        return None
+    most = max(of_part, key=lambda name: of_part[name])
+    lines, behind = _lines(most, told.where(is_counted), names, sum(of_part.values()))
+    looks_held = int(np.count_nonzero(is_counted & is_held))
+    return PythonInModel(int(np.count_nonzero(is_counted)), looks_held, of_part, lines, behind)
+
+
+def _lines(
+    part: str, looks: Looks, names: LineNames, seconds: float
+) -> tuple[list[HotLine], HotLine | None]:
+    """Returns the lines where such code was, and otherwise what came behind it.
+
+    A look that waited for less than the interpreter's switch interval saw where the code let go for
+    long enough: in its own line, or in an operator behind it, which is seen without a wait as well.
+    """
+    is_held = looks.held_ns >= HELD_NS
+    is_sure = is_held & looks.is_known
+    sure = int(np.count_nonzero(is_sure))
+    if sure >= max(MIN_LOOKS, _SURE_SHARE * np.count_nonzero(is_held)):
+        return lines_met(part, names.stacks(looks.stack[is_sure]), sure, seconds), None
+    held = int(np.count_nonzero(is_held))
+    met = lines_met(part, names.stacks(looks.stack[is_held]), held, seconds)
+    waited, at_all = (_by_line(names, looks.stack[mask]) for mask in (is_held, slice(None)))
+    lines = [line for line in met if waited[line.site] >= _OWN_LINE_SHARE * at_all[line.site]]
+    behind = met[0] if met and met[0] not in lines else None
+    return lines, behind
+
+
+def _by_line(names: LineNames, stacks: Int64) -> Counter[str]:
+    counted = Counter[str]()
+    for frames, count in names.stacks(stacks).items():
+        if frames:
+            counted[frames[0][0]] += count
+    return counted
