@@ -153,8 +153,8 @@ class ComparedRun:
         known, and where a device computes.
         """
         system = self.summary.system
-        is_on_device = self.summary.run.device not in (None, "cpu")
-        if system is None or is_on_device or self.section("host").get("is_virtual") is not True:
+        is_virtual = self.section("host").get("is_virtual") is True
+        if system is None or self.summary.run.is_on_device or not is_virtual:
             return 0.0
         used = number_at(system.cpu, "tree_percent", "mean")
         return 0.0 if used is None else _VIRTUAL_WANDERS * min(used / _ONE_CORE_PERCENT, 1.0)

@@ -95,6 +95,11 @@ class Run:
     device: str | None
     part: str | None = None
 
+    @property
+    def is_on_device(self) -> bool:
+        """Whether an accelerator was used."""
+        return self.device not in (None, "cpu")
+
 
 @dataclass(frozen=True, slots=True)
 class Phases:

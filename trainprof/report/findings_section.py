@@ -154,7 +154,7 @@ def _forward_over_backward(summary: RunSummary) -> float | None:
     """
     step_s = summary.training.per_step_s or {}
     forward_s, backward_s = step_s.get("forward", 0.0), step_s.get("backward", 0.0)
-    if summary.run.device not in (None, "cpu") or summary.ranks or backward_s <= 0:
+    if summary.run.is_on_device or summary.ranks or backward_s <= 0:
         return None
     is_much = forward_s >= _FORWARD_MINDED_SHARE * sum(step_s.values())
     times = forward_s / backward_s

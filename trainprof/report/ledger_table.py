@@ -98,7 +98,7 @@ def waits_are_merged(summary: RunSummary) -> bool:
     """Tells whether host time in syncs and copies cannot be told from the device working."""
     if summary.run.device_timing == "synchronized":
         return False
-    on_accelerator = summary.run.device_timing == "async" or summary.run.device not in (None, "cpu")
+    on_accelerator = summary.run.device_timing == "async" or summary.run.is_on_device
     is_told_apart = any(device.idle_because for device in summary.devices or ())
     return on_accelerator and not is_told_apart
 

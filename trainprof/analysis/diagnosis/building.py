@@ -74,7 +74,7 @@ def build_case(
 
 def _exposed_share(summary: RunSummary, training: Mapping[str, float]) -> float:
     """Returns which share of the waits for data held training up."""
-    if summary.run.device in (None, "cpu"):
+    if not summary.run.is_on_device:
         return 1.0
     told = [device.idle_because for device in summary.devices or ()]
     waited_s = sum(training.get(key, 0.0) for key in LOADER_KEYS)

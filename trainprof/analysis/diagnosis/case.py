@@ -152,7 +152,7 @@ class Case:
 
     @property
     def is_on_device(self) -> bool:
-        return self.summary.run.device not in (None, "cpu")
+        return self.summary.run.is_on_device
 
     def held_up_s(self, key: str, cause: str) -> float:
         """Returns for how long a ledger key held training up.
