@@ -118,7 +118,10 @@ def _phase_times(meanwhile: Meanwhile, attribution: Attribution) -> _Times:
     took = np.where(known, np.maximum(clock[last] - clock[first], 0), 0)
     row_of = np.full(len(events), -1, dtype=np.int64)
     row_of[index] = np.arange(len(index))
-    above = np.where(parent[index] >= 0, row_of[parent[index]], -1)
+    around = parent[index]
+    while ((around >= 0) & (row_of[around] < 0)).any():  # a closure, say
+        around = np.where((around >= 0) & (row_of[around] < 0), parent[around], around)
+    above = np.where(around >= 0, row_of[around], -1)
     own = took.copy()
     np.subtract.at(own, above[above >= 0], took[above >= 0])
     copies = activity.copies

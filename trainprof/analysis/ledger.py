@@ -42,6 +42,7 @@ _KEY_OF_KIND: Final = {
     Kind.CHECKPOINT_SAVE: "checkpoint",
     Kind.CHECKPOINT_LOAD: "checkpoint",
     Kind.GC: "gc",
+    Kind.CLOSURE: "other",
 }
 
 
@@ -176,7 +177,7 @@ def loop_seconds(events: Events, attribution: Attribution, window: Window) -> di
     segments = attribution.segments
     inside = (segments[:, 0] >= window.loop_start) & (segments[:, 0] < window.loop_end)
     totals["evaluation"] = _length(segments[inside])
-    totals["other"] = window.loop_end - window.loop_start - sum(totals.values())
+    totals["other"] += window.loop_end - window.loop_start - sum(totals.values())
     return {name: total / 1e9 for name, total in totals.items()}
 
 
@@ -289,6 +290,7 @@ def _overlap(starts: Int64, ends: Int64, start: int, end: int) -> int:
 
 
 ELSEWHERE: Final = "elsewhere"
+_IN_CLOSURE: Final = "in the closure that optimizer.step calls (as Lightning does)"
 _PLACES: Final = (
     "before the forward",
     "between forward and backward",
@@ -339,7 +341,10 @@ def _before(kinds: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
 
 
 def _other_by_place(events: Events, attribution: Attribution, window: Window) -> dict[str, float]:
-    """Splits the loop's uncovered time by the spans on both sides of it, in seconds."""
+    """Splits the loop's uncovered time by the spans on both sides of it, in seconds.
+
+    What a closure does between its spans has a place of its own.
+    """
     gaps = np.zeros(len(_PLACES))
     reached, kind_before = _covered_until(events, attribution, window.loop_start), None
     for kinds, starts, ends in _outermost_spans(events, attribution, window):
@@ -356,7 +361,9 @@ def _other_by_place(events: Events, attribution: Attribution, window: Window) ->
         )
         reached, kind_before = int(ends[-1]), int(before[-1])
     gaps[_PLACES.index(ELSEWHERE)] += max(0, window.loop_end - reached)
-    return {name: ns / 1e9 for name, ns in zip(_PLACES, gaps.tolist(), strict=True) if ns > 0}
+    places = dict(zip(_PLACES, gaps.tolist(), strict=True))
+    places[_IN_CLOSURE] = int(attribution.own_ns[attribution.key == KEY["other"]].sum())
+    return {name: ns / 1e9 for name, ns in places.items() if ns > 0}
 
 
 def _covered_until(events: Events, attribution: Attribution, time: int) -> int:

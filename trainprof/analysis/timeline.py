@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from trainprof.analysis.closures import with_closures
 from trainprof.analysis.evaluation import evaluation_segments
 from trainprof.analysis.events import Bool, Events, Int64, Nesting, nest
 from trainprof.analysis.facts import Facts
@@ -33,7 +34,7 @@ class Timeline:
 
     Attributes:
         thread: Its number.
-        events, nesting: Its own.
+        events, nesting: Its own, and those of closures.py.
         all_events: Of every thread.
         passes: Of every loader.
         on_thread: Per entry of `passes`: the training thread consumes it.
@@ -86,6 +87,9 @@ def build_timeline(
     of_thread = events.thread == thread
     own = events if of_thread.all() else events.where(of_thread)
     nesting = nest(own)
+    with_calls = with_closures(own, nesting)
+    if with_calls is not own:
+        own, nesting = with_calls, nest(with_calls)
     update_ends = own.end[update_mask(own, nesting)]
     if len(update_ends) == 0:
         update_ends = own.end[own.is_kind(Kind.BACKWARD)]

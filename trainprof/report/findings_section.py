@@ -38,12 +38,12 @@ def findings_section(summary: RunSummary, page: Page, room: int | None = None) -
     lines: list[Text] = []
     whole = "the run" if summary.run.part is None else "this part of it"
     for number, finding in enumerate(shown, 1):
-        block = _block(number, finding, page, whole)
-        brief = _opening(number, finding, page)
-        if number == 1 or room is None or len(lines) + len(block) <= room:
-            lines += block
-        elif len(lines) + len(brief) <= room:
-            lines += brief
+        forms = [_block(number, finding, page, whole)]
+        if number > 1 and room is not None:
+            forms += [_shorter(number, finding, page), _opening(number, finding, page)]
+            forms = [form for form in forms if len(lines) + len(form) <= room]
+        if forms:
+            lines += forms[0]
         else:
             hidden = len(summary.findings) - number + 1
             lines += page.paragraph(f"{counted(hidden, 'more finding')}: --verbose", indent=_INDENT)
@@ -105,6 +105,17 @@ def _block(number: int, finding: Finding, page: Page, whole: str) -> list[Text]:
     if not page.verbose and finding.cautions:
         lines += _labelled("Mind", f"{'; '.join(finding.cautions)}.", page)
     return lines
+
+
+def _shorter(number: int, finding: Finding, page: Page) -> list[Text]:
+    """Returns a finding with its change and what that would give, without all that goes with it."""
+    told = finding.advice
+    steps = _known(finding.predicted_speedup)
+    if steps is not None:
+        what = "training" if finding.id in OUTSIDE_STEPS or finding.is_at_most else "steps"
+        times = f"up to about {_two(steps[1])} x" if finding.is_at_most else _range(steps)
+        told += f"; {what} {times} as fast"
+    return [*_opening(number, finding, page), *_labelled("Change", f"{told}.", page)]
 
 
 def _opening(number: int, finding: Finding, page: Page) -> list[Text]:

@@ -94,7 +94,7 @@ def test_what_runs_inside_another_span_is_charged_where_it_belongs(tmp_path):
     }
 
 
-def test_lbfgs_closures_are_not_the_optimizers_time(tmp_path):
+def test_what_closures_do_is_not_the_optimizers_time(tmp_path):
     run = FakeRun()
     optimizer = run.optimizer("LBFGS#1")
     for _ in range(2):
@@ -109,9 +109,40 @@ def test_lbfgs_closures_are_not_the_optimizers_time(tmp_path):
         "forward": 600,
         "backward": 1200,
         "zero_grad": 6,
-        "optimizer": 60,
+        "optimizer": 40,  # LBFGS computes between its calls of the closure
+        "other": 20,
     }
     assert (found.training.steps, found.training.iterations) == (2, 2)
+
+
+def test_python_inside_a_closure_is_told_from_the_update(tmp_path):
+    """As Lightning does: the user's training_step is called from the optimizer's step."""
+    run = FakeRun()
+    loader, optimizer = run.loader(), run.optimizer()
+    run.iterate(loader, 1)
+    for _ in range(30):
+        run.next(loader, 10)
+        with run.span(Kind.OPTIMIZER_STEP, site=optimizer):
+            run.passes_time(7)
+            run.forward(100)
+            run.mark(Kind.SYNC)
+            run.passes_time(1000)
+            run.leaf(Kind.ZERO_GRAD, 1)
+            run.backward(200)
+            run.passes_time(30)
+        run.passes_time(3)
+    run.stop(loader, 1)
+    found = run.summary(tmp_path)
+    assert seconds(found)["optimizer"] == 30 * 30
+    assert seconds(found)["other"] == 30 * (7 + 1000 + 3)
+    assert found.ledger.other_by_place == {
+        "in the closure that optimizer.step calls (as Lightning does)": pytest.approx(30 * 1007e-9),
+        "after the update": pytest.approx(30 * 3e-9),
+    }
+    assert found.training.steps == 30
+    assert "HOST-BOUND" in found.verdict.headline
+    assert "most of it in the closure that optimizer.step calls" in found.verdict.headline
+    assert found.training.per_step_s["other"] == pytest.approx(1010e-9, rel=0.01)
 
 
 def test_a_graph_that_torch_compile_made_is_part_of_the_span_around_it(tmp_path):
