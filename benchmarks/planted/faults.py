@@ -318,6 +318,42 @@ def open_archive(worker):
     return Case("worker_restart", planted, style, script(style, parts), "worker_restart")
 
 
+def reopened_file(draw: Draw) -> Case:
+    """The same, opened with a worker's first sample; the loader may be built anew as well."""
+    opening_s, compute_s = draw.between(0.08, 0.5), draw.between(0.006, 0.012)
+    passes, batches, workers = draw.whole(5, 9), draw.whole(12, 20), draw.one_of((2, 1))
+    style, is_rebuilt = draw.one_of(WITH_GUARD), draw.one_of((False, True))
+    data = f"""\
+class Archive(Dataset):
+    is_open = False
+
+    def __len__(self):
+        return {batches * 8}
+
+    def __getitem__(self, index):
+        if not self.is_open:
+            time.sleep({opening_s:.6f})
+            self.is_open = True
+        return torch.randn(64), torch.randn(1)
+
+
+class Passes:
+    def __iter__(self):
+        return iter(DataLoader(Archive(), batch_size=8, num_workers={workers}))  {HERE}
+"""
+    built_once = f"DataLoader(Archive(), batch_size=8, num_workers={workers})  {HERE}"
+    parts = Parts(
+        loader="Passes()" if is_rebuilt else built_once,
+        data=data,
+        compute_s=compute_s,
+        epochs=passes,
+    )
+    planted = f"{passes} passes of {batches} steps, {_ms(opening_s)} to open the data in each"
+    if is_rebuilt:
+        planted += ", by a loader of its own"
+    return Case("reopened_file", planted, style, script(style, parts), "worker_restart")
+
+
 def slow_first_batch(draw: Draw) -> Case:
     """The dataset is opened at the first sample, once."""
     opening_s, compute_s, workers = draw.between(3, 6), 0.012, draw.one_of((1, 2))
@@ -682,6 +718,7 @@ FAULTS: dict[str, Callable[[Draw], Case]] = {
         slow_receive,
         slow_sampler,
         worker_restart,
+        reopened_file,
         slow_first_batch,
         slow_validation,
         much_validation,

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,6 +121,17 @@ def read_recordings(events: Path) -> list[Recording]:
     return sorted(found, key=lambda one: (one.header["role"] != "script", one.header["perf_ns"]))
 
 
+def _reopens(kept: weakref.ref[EventLog]) -> Callable[[], None]:
+    """Returns what makes a forked child write a log of its own; it cannot be unregistered."""
+
+    def reopen() -> None:
+        log = kept()
+        if log is not None:
+            log.reopen_in_child()
+
+    return reopen
+
+
 class Recorder:
     """A session that records into a temporary directory, and reads it back."""
 
@@ -138,6 +150,7 @@ class Recorder:
         clock: dict[str, Any] = {} if now is None else {"now": now}
         session = Session(log, cwd=os.getcwd(), options=options, **clock)
         self._sessions.append(session)
+        os.register_at_fork(after_in_child=_reopens(weakref.ref(log)))
         session.attach(self._torch, probes)
         return session
 

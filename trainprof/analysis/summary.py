@@ -269,7 +269,8 @@ class Loader:
     the training process itself worked; the rest it waited, mostly for the worker to let go.
     `hot_lines` are those that the making of its batches goes to. `collate_site` is where the user's
     own collate function begins, None where it is a library's. `built_by` is the installed package
-    that builds it and has to be told its arguments, None where the call at `site` is.
+    that builds it and has to be told its arguments, None where the call at `site` is. `built` is
+    how many DataLoaders of that line were used one after the other, each built anew as the last.
     """
 
     id: int
@@ -305,6 +306,17 @@ class Loader:
     hot_lines: list[HotLine] = field(default_factory=list)
     collate_site: str | None = None
     built_by: str | None = None
+    built: int = 1
+
+    @property
+    def is_rebuilt(self) -> bool:
+        """Whether the user's code builds it anew for most passes: its workers cannot live on."""
+        return self.passes > 1 and 2 * self.built > self.passes and self.built_by is None
+
+    @property
+    def may_keep_workers(self) -> bool:
+        """Whether persistent_workers=True has a later pass to keep them for."""
+        return self.passes > 1 and not self.is_rebuilt
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ _OF_LOADER: Final = (
     Kind.NEXT_PARTS,
     Kind.WORKER,
     Kind.WORKER_LOST,
+    Kind.LOADER_BUILT,
     Kind.FREE_DATA,
 )
 # Those whose site is the id of any text.

@@ -128,7 +128,7 @@ def _settings(one: Modelled) -> list[Setting]:
         return []
     loader, now = one.fed.loader, one.fed.loader.num_workers or 0
     # Workers that are there already stay as they are from pass to pass: one change at a time.
-    stays = bool(loader.persistent_workers) if now else loader.passes > 1
+    stays = bool(loader.persistent_workers) if now else loader.may_keep_workers
     return [
         replace(one.inputs.setting, workers=workers, is_persistent=stays)
         for workers in TRIED_WORKERS
@@ -235,7 +235,7 @@ def _of_persistence(case: Case) -> list[Candidate]:
 def _restart_share(case: Case, fed: LoaderCase) -> float:
     """Returns the share of training that goes to starting workers that were there before."""
     loader = fed.loader
-    if not loader.num_workers or loader.persistent_workers or loader.passes < 2:
+    if not loader.num_workers or loader.persistent_workers or not loader.may_keep_workers:
         return 0.0
     later = (loader.passes - 1) / loader.passes
     return later * fed.starts_s / case.training_s if case.training_s > 0 else 0.0

@@ -251,6 +251,8 @@ class LoaderProbe:
             self._numbers[loader_key] = number
             self._session.keep_track(loader, self._numbers, loader_key)
             self._session.keep_track(loader, self._serials[site], serial)
+            now = self._session.now()
+            self._session.emit(_BUILT, now, now, number)
         self._loader_of[key] = number
         self._session.keep_track(iterator, self._loader_of, key)
         for tell in self.on_new_iterator:
@@ -302,6 +304,7 @@ class LoaderProbe:
 
 _NEXT, _SAMPLER = int(Kind.LOADER_NEXT), int(Kind.SAMPLER)
 _CLOSE: Final = int(Kind.LOADER_CLOSE)
+_BUILT: Final = int(Kind.LOADER_BUILT)
 
 
 def describe(loader: Any) -> dict[str, Any]:

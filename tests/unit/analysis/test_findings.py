@@ -366,6 +366,23 @@ def test_workers_that_are_started_for_each_pass_are_to_be_kept() -> None:
     assert found(case_of(kept)) == []
 
 
+def test_a_loader_that_is_built_anew_for_each_pass_is_to_be_built_once() -> None:
+    planted = Planted(workers=2, fetch_s=0.004, compute_s=0.01, passes=10, start_s=0.1)
+    planted.loader = replace(planted.loader, built=10)
+    finding = only(case_of(planted))
+    assert (finding.id, finding.change) == ("worker_restart", {})
+    assert finding.advice.startswith("build it once, ahead of all passes")
+    assert finding.recoverable_s == pytest.approx(9 * 0.1, rel=0.1)
+    serial = Planted(fetch_s=0.03, compute_s=0.01)
+    serial.loader = replace(serial.loader, built=serial.loader.passes)
+    finding = only(case_of(serial))
+    assert finding.change == {"num_workers": 3}  # nothing lives on from pass to pass
+    assert any("built anew for each pass" in told for told in finding.cautions)
+    # A package that builds it knows what it does.
+    serial.loader = replace(serial.loader, built_by="transformers")
+    assert "persistent_workers" in only(case_of(serial)).change
+
+
 def test_a_late_first_batch_is_named_once() -> None:
     planted = Planted(workers=2, fetch_s=0.004, compute_s=0.1, passes=1, start_s=8.0)
     assert found(case_of(planted)) == ["slow_first_batch"]

@@ -201,6 +201,18 @@ def test_persistent_workers_save_their_start_in_every_later_pass():
     assert anew.step_s.mid == pytest.approx(kept.step_s.mid)
 
 
+def test_workers_that_live_on_have_opened_their_files():
+    inputs = replace(planted(fetch=10, running=0, compute=0, workers=2), batches=BATCHES // 4)
+    fetch_s = inputs.fetch_s.copy()
+    first = np.arange(BATCHES) % inputs.batches < 2
+    fetch_s[first] = 0.3  # each of the two opens a file in each pass
+    inputs = replace(inputs, fetch_s=fetch_s)
+    anew, kept = predict(inputs), with_workers(inputs, 2, is_persistent=True)
+    assert anew.first_batch_s.mid == pytest.approx(0.3, rel=0.1)
+    assert kept.first_batch_s.mid == pytest.approx(0.01, rel=0.1)
+    assert kept.step_s.mid == pytest.approx(anew.step_s.mid, rel=0.1)
+
+
 def test_a_pass_too_short_to_fill_the_pipeline_is_taken_whole():
     inputs = replace(planted(fetch=10, running=0, compute=1, workers=2), batches=4)
     assert not with_workers(inputs, 8).is_steady

@@ -112,6 +112,7 @@ def test_waits_are_the_datasets_time(recorder: Recorder) -> None:
     assert [event.ns for event in recording.of(Kind.LOADER_END)] == [0, 0]
     assert recording.of(Kind.SAMPLER) == []  # without workers the fetch tells
     assert len(recording.of(Kind.LOADER_INIT)) == 2
+    assert len(recording.of(Kind.LOADER_BUILT)) == 2
 
 
 def test_workers_that_end_with_a_pass_or_otherwise(recorder: Recorder) -> None:

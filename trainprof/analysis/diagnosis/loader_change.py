@@ -217,6 +217,11 @@ def cautions_of(fed: LoaderCase, workers: int) -> list[str]:
         assert fed.loader.fetch is not None
         read = size(float(fed.loader.fetch.read_bytes or 0))
         told.insert(0, f"{read} were read from disk meanwhile, which more workers share")
+    if fed.loader.is_rebuilt:
+        told.append(
+            "it is built anew for each pass, and its workers with it: built once, with "
+            "persistent_workers=True, they would be started once"
+        )
     if fed.inputs is not None and workers > fed.inputs.cores:
         told.insert(0, "more workers than cores: they mostly sleep, but each takes memory")
     return told

@@ -80,7 +80,7 @@ def _with_workers(
     """Returns what workers for the loader of evaluation would give; None where they do not help."""
     if fed.inputs is None or fed.now is None or fed.measured is None:
         return None
-    more = more_workers(fed.inputs, fed.now, passes=fed.loader.passes)
+    more = more_workers(fed.inputs, fed.now, stay=fed.loader.may_keep_workers)
     if more is None:
         return None
     setting, found = more

@@ -136,7 +136,7 @@ def cause_of(
         even = predict(replace(inputs, turnaround_s=min(inputs.turnaround_s, _TURNAROUND_S)))
         if even.step_s.mid <= (1 - LEAST_GAIN) * now.step_s.mid:
             return Cause(IDLE_WORKERS, inputs.setting, even)
-    more = more_workers(inputs, now, passes=loader.passes)
+    more = more_workers(inputs, now, stay=loader.may_keep_workers)
     ahead = more_ahead(inputs, now)
     if ahead is not None and (more is None or _is_as_good(ahead[1], more[1])):
         return Cause(UNEVEN, *ahead)
@@ -148,7 +148,7 @@ def cause_of(
         return Cause(STORAGE)
     # Batches that are made as fast as a worker could hand them over are no matter of the CPU.
     on_more = replace(inputs, cores=inputs.cores * _MORE_CORES)
-    is_crowded = more_workers(on_more, predict(on_more), passes=loader.passes) is not None
+    is_crowded = more_workers(on_more, predict(on_more), stay=loader.may_keep_workers) is not None
     busy_s = (fetch.running_s or 0.0) + (fetch.runnable_s or 0.0) + (fetch.throttled_s or 0.0)
     is_busy = busy_s >= (1 - ASLEEP_SHARE) * made_s
     # Cores that have less to do than that are not what is short.
@@ -205,18 +205,24 @@ def collate_share(fetch: Fetch | None) -> float:
 
 def _collating(loader: Loader, inputs: PipelineInputs, now: Prediction) -> Cause:
     """Workers may help it, too."""
-    more = more_workers(inputs, now, passes=loader.passes)
+    more = more_workers(inputs, now, stay=loader.may_keep_workers)
     return Cause(COLLATING) if more is None else Cause(COLLATING, *more)
 
 
 def more_workers(
-    inputs: PipelineInputs, now: Prediction, *, passes: int
+    inputs: PipelineInputs, now: Prediction, *, stay: bool
 ) -> tuple[Setting, Prediction] | None:
-    """Returns the fewest workers that do nearly as well as any; None where none help."""
+    """Returns the fewest workers that do nearly as well as any; None where none help.
+
+    Args:
+        inputs: Of the loader.
+        now: The model of the setting it was recorded with.
+        stay: The workers live on from pass to pass.
+    """
     tried: list[tuple[Setting, Prediction]] = []
     for workers in TRIED_WORKERS:
         if inputs.setting.workers < workers <= most_workers(inputs):
-            setting = replace(inputs.setting, workers=workers, is_persistent=passes > 1)
+            setting = replace(inputs.setting, workers=workers, is_persistent=stay)
             tried.append((setting, predict(inputs, setting)))
     if not tried:
         return None

@@ -9,7 +9,8 @@ model).
 
 When it is wrong: where the dataset must be opened anew in each epoch, which a fresh worker does.
 
-What to do: persistent_workers=True. The workers then keep their memory between epochs, and their
+What to do: persistent_workers=True, for a loader that is built once: one that each pass builds anew
+takes its workers with it. The workers then keep their memory between epochs, and their
 copies of the dataset: a change made to it in the training process does not reach them.
 """
 
@@ -33,6 +34,10 @@ THRESHOLDS: Final = {
     "share": Threshold(0.03, "of training: what is worth a change"),
 }
 
+_BUILD_ONCE: Final = (
+    "build it once, ahead of all passes, with persistent_workers=True: now each pass builds another"
+)
+
 
 def find(case: Case) -> Finding | None:
     least = case.threshold(ID, "share", THRESHOLDS["share"].value)
@@ -40,7 +45,8 @@ def find(case: Case) -> Finding | None:
     spent_s, fed = max(found, key=lambda one: one[0], default=(0.0, None))
     if fed is None or spent_s < least * case.training_s:
         return None
-    loader, change = fed.loader, {"persistent_workers": True}
+    loader = fed.loader
+    change = {} if loader.is_rebuilt else {"persistent_workers": True}
     each_s = fed.starts_s / loader.passes
     who = "its worker is" if loader.num_workers == 1 else f"its {loader.num_workers} workers are"
     title = (
@@ -54,7 +60,7 @@ def find(case: Case) -> Finding | None:
         ID,
         title,
         outside_steps(case, spent_s),
-        advice=call_with(loader, change),
+        advice=_BUILD_ONCE if loader.is_rebuilt else call_with(loader, change),
         change=change,
         cautions=["workers keep their copy of the dataset from epoch to epoch"],
         evidence={"starts_s": fed.starts_s, "passes": loader.passes},
