@@ -71,7 +71,10 @@ def speedup_words(finding: Finding, whole: str = "the run") -> str:
         told = f"training up to about {_two(steps[1])} x as fast"
         if run is not None:
             told += f", {whole} {_two(run[1])} x"
-        return f"{told} (if all of it could go; not measured)"
+        how = "a model, not measured: trainprof tune does"
+        if "num_workers" not in finding.change:
+            how = "if all of it could go; not measured"
+        return f"{told} ({how})"
     what = "training" if finding.id in OUTSIDE_STEPS else "steps"
     told = f"{what} {_range(steps)} as fast"
     if run is not None:
@@ -80,7 +83,7 @@ def speedup_words(finding: Finding, whole: str = "the run") -> str:
     if finding.change:
         note += ": trainprof tune does"
     if steps[0] < 1:
-        note += "; the run was too uneven to say whether it helps"
+        note += "; it may as well lose"
     return f"{told} ({note})"
 
 

@@ -33,9 +33,10 @@ def test_a_finding_says_where_what_and_how_much() -> None:
 
 def test_what_cannot_be_exceeded_is_said_to_be_at_most() -> None:
     found = summaries.finding(is_at_most=True, predicted_speedup=[1.0, 1.3], run_speedup=[1.0, 1.2])
-    assert speedup_words(found) == (
-        "training up to about 1.30 x as fast, the run 1.20 x (if all of it could go; not measured)"
-    )
+    told = "training up to about 1.30 x as fast, the run 1.20 x"
+    assert speedup_words(found) == f"{told} (a model, not measured: trainprof tune does)"
+    of_other = replace(found, change={})
+    assert speedup_words(of_other) == f"{told} (if all of it could go; not measured)"
 
 
 def test_tune_is_offered_only_for_what_it_can_change() -> None:
@@ -44,9 +45,9 @@ def test_tune_is_offered_only_for_what_it_can_change() -> None:
     assert speedup_words(summaries.finding(change={})).endswith("(a model, not measured)")
 
 
-def test_a_run_too_uneven_to_say_whether_it_helps_says_so() -> None:
+def test_a_change_that_may_lose_says_so() -> None:
     found = summaries.finding(predicted_speedup=[0.8, 2.0])
-    assert "too uneven to say whether it helps" in speedup_words(found)
+    assert "it may as well lose" in speedup_words(found)
 
 
 @pytest.mark.parametrize("speedup", [None, [float("nan"), 2.0], [1.0]])

@@ -30,7 +30,7 @@ from trainprof.analysis.verdict_level import percent
 ID: Final = "blocking_copies"
 KEYS: Final[tuple[str, ...]] = ("transfer",)
 THRESHOLDS: Final = {
-    "share": Threshold(0.1, "of training, the device idle for it (TraceML; RULES HD-1)"),
+    "share": Threshold(0.1, "of training, the device idle for it (TraceML)"),
 }
 _MOSTLY: Final = 0.5
 

@@ -28,7 +28,7 @@ from trainprof.analysis.verdict_level import percent
 ID: Final = "exposed_syncs"
 KEYS: Final[tuple[str, ...]] = ("sync", "device_wait")
 THRESHOLDS: Final = {
-    "share": Threshold(0.1, "of training, the device idle for it (RULES CP-1)"),
+    "share": Threshold(0.1, "of training, the device idle for it"),
 }
 
 

@@ -28,7 +28,7 @@ from trainprof.analysis.verdict_level import percent
 ID: Final = "gc_pauses"
 KEYS: Final[tuple[str, ...]] = ("gc",)
 THRESHOLDS: Final = {
-    "share": Threshold(0.03, "of training; msprof and xpu_timer warn from 1 % (RULES CP-6)"),
+    "share": Threshold(0.03, "of training; msprof and xpu_timer warn from 1 %"),
 }
 # By itself Python walks all objects only once a quarter of them is new.
 _CALLED_FROM_PER_STEP: Final = 0.5

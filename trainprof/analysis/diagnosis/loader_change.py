@@ -60,8 +60,8 @@ def more_workers(case: Case, fed: LoaderCase, rule: str, title: str) -> Finding 
     if setting is None or gain is None:
         return None
     change = with_workers(fed, setting)
-    if shares_a_disk(fed):
-        # Nobody knows what it gives to more of them at once.
+    if shares_a_disk(fed) or asleep_share(fed) >= ASLEEP_SHARE:
+        # Nobody knows what it gives to more of them at once: it may be one lock, or a rate limit.
         gain = replace(
             gain, training=(1.0, gain.training[1]), run=(1.0, gain.run[1]), is_at_most=True
         )
@@ -84,11 +84,16 @@ def shares_a_disk(fed: LoaderCase) -> bool:
         return False
     if reading_share(fetch) >= _READING_MINDED:
         return True
-    made_s, asleep_s = fetch.wall_s.mean * fetch.n, fetch.asleep_s or 0.0
-    return (
-        asleep_s >= ASLEEP_SHARE * made_s > 0
-        and (fetch.read_bytes or 0) >= _MUCH_READ_BYTES_PER_S * asleep_s
-    )
+    much = _MUCH_READ_BYTES_PER_S * (fetch.asleep_s or 0.0)
+    return asleep_share(fed) >= ASLEEP_SHARE and (fetch.read_bytes or 0) >= much
+
+
+def asleep_share(fed: LoaderCase) -> float:
+    """Returns for which share of the making of batches it sleeps: for a lock, a server, a disk."""
+    fetch = fed.loader.fetch
+    if fetch is None or fetch.wall_s is None or fetch.wall_s.mean <= 0:
+        return 0.0
+    return (fetch.asleep_s or 0.0) / (fetch.wall_s.mean * fetch.n)
 
 
 def with_workers(fed: LoaderCase, setting: Setting) -> dict[str, Any]:
@@ -217,6 +222,12 @@ def cautions_of(fed: LoaderCase, workers: int) -> list[str]:
         assert fed.loader.fetch is not None
         read = size(float(fed.loader.fetch.read_bytes or 0))
         told.insert(0, f"{read} were read from disk meanwhile, which more workers share")
+    elif asleep_share(fed) >= ASLEEP_SHARE:
+        told.insert(
+            0,
+            f"making a batch is {percent(asleep_share(fed))} sleep: what it waits for (a server, a "
+            "lock, a rate limit) may give no more to more workers",
+        )
     if fed.loader.is_rebuilt:
         told.append(
             "it is built anew for each pass, and its workers with it: built once, with "

@@ -40,7 +40,7 @@ from trainprof.analysis.verdict_level import percent
 ID: Final = "python_in_loop"
 KEYS: Final[tuple[str, ...]] = ("other",)
 THRESHOLDS: Final = {
-    "share": Threshold(0.1, "of training (TraceML, gpuprof; RULES CP-3)"),
+    "share": Threshold(0.1, "of training (TraceML, gpuprof)"),
 }
 # Without a line there is little to do about it: only what is plain is told (XProf's "highly").
 _UNNAMED_FROM_SHARE: Final = 0.2

@@ -36,7 +36,7 @@ from trainprof.analysis.verdict_level import percent
 ID: Final = "python_in_model"
 KEYS: Final = PARTS
 THRESHOLDS: Final = {
-    "share": Threshold(TOLD_FROM_SHARE, "of training (TraceML, gpuprof; RULES CP-3)"),
+    "share": Threshold(TOLD_FROM_SHARE, "of training (TraceML, gpuprof)"),
     "looks": Threshold(12, "that met it: fewer can be chance"),
 }
 

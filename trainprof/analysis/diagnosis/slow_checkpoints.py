@@ -27,7 +27,7 @@ from trainprof.analysis.verdict_level import percent
 ID: Final = "slow_checkpoints"
 KEYS: Final[tuple[str, ...]] = ("checkpoint",)
 THRESHOLDS: Final = {
-    "share": Threshold(0.03, "of training (RULES CP-4)"),
+    "share": Threshold(0.03, "of training"),
 }
 
 

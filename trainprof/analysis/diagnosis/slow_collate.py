@@ -43,7 +43,7 @@ ID: Final = "slow_collate"
 KEYS: Final[tuple[str, ...]] = ("data_wait", "first_batch")
 THRESHOLDS: Final = {
     **WAITED_FROM,
-    "collate_share": Threshold(COLLATE_SHARE, "most of making a batch (RULES IN-13: 20 %)"),
+    "collate_share": Threshold(COLLATE_SHARE, "most of making a batch"),
 }
 
 
@@ -52,7 +52,9 @@ def find(case: Case) -> Finding | None:
     if fed is None or fed.inputs is None or fed.measured is None or fed.loader.fetch is None:
         return None
     part = collate_share(fed.loader.fetch)
-    gain = of_inputs(case, fed, without_collate(fed.inputs, part))
+    worked_s, batches = fed.loader.receive_cpu_s, max(fed.loader.iterations, 1)
+    received_s = None if worked_s is None else worked_s / batches
+    gain = of_inputs(case, fed, without_collate(fed.inputs, part, received_s))
     made = fed.loader.fetch.wall_s
     if gain is None or made is None:
         return None
@@ -66,18 +68,16 @@ def find(case: Case) -> Finding | None:
         ID,
         title,
         gain,
-        advice=_advice(fed),
+        advice=_ADVICE,
         also=_also(fed),
         evidence={"collate_share": part, "collate_per_batch_s": part * made.mean},
         site=_site(fed),
     )
 
 
-def _advice(fed: LoaderCase) -> str:
-    advice = "a collate function that works on whole arrays"
-    if not fed.loader.num_workers:
-        return f"{advice}: trainprof lines times each of its lines"
-    return f"{advice}, or leaves to the dataset what does not depend on the other samples"
+_ADVICE: Final = (
+    "a collate function that works on whole arrays: trainprof lines times each of its lines"
+)
 
 
 def _also(fed: LoaderCase) -> list[str]:

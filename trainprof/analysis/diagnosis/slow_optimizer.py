@@ -27,7 +27,7 @@ from trainprof.analysis.verdict_level import percent
 ID: Final = "slow_optimizer"
 KEYS: Final[tuple[str, ...]] = ("optimizer",)
 THRESHOLDS: Final = {
-    "share": Threshold(0.15, "of training (pytscope; RULES CP-7)"),
+    "share": Threshold(0.15, "of training (pytscope)"),
 }
 # What of the step's time went once it was fused, at least, likely, at most: 200 parameters of 64
 # numbers, 60 of 16,000 and 4 of a million, torch 2.13 on one core. Plain SGD: 0.1 to 0.6.

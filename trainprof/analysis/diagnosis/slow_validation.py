@@ -28,7 +28,7 @@ from trainprof.analysis.verdict_level import percent
 ID: Final = "slow_validation"
 KEYS: Final[tuple[str, ...]] = ()
 THRESHOLDS: Final = {
-    "share": Threshold(0.2, "of training (RULES CP-5)"),
+    "share": Threshold(0.2, "of training"),
     "loading_share": Threshold(0.5, "of the evaluation: from here on its loader is the cause"),
 }
 

@@ -29,7 +29,7 @@ from trainprof.analysis.verdict_level import percent
 ID: Final = "torch_threads"
 KEYS: Final[tuple[str, ...]] = ("forward", "backward", "optimizer")
 THRESHOLDS: Final = {
-    "share": Threshold(0.5, "of training, computing on the CPU (RULES CP-12)"),
+    "share": Threshold(0.5, "of training, computing on the CPU"),
     "per_core": Threshold(1.0, "threads of torch: more cannot run at once"),
 }
 

@@ -321,7 +321,9 @@ def like_the_usual(inputs: PipelineInputs) -> PipelineInputs:
     return _shortened(inputs, np.where(is_slow, usual_s / np.maximum(inputs.fetch_s, 1e-12), 1.0))
 
 
-def without_collate(inputs: PipelineInputs, share: float) -> PipelineInputs:
+def without_collate(
+    inputs: PipelineInputs, share: float, received_s: float | None = None
+) -> PipelineInputs:
     """Returns the inputs of a loader whose collate function takes no time.
 
     A worker that computes hands its batches over late: by as much sooner as it has less to do.
@@ -329,12 +331,22 @@ def without_collate(inputs: PipelineInputs, share: float) -> PipelineInputs:
     Args:
         inputs: What its recording tells.
         share: Of the making of batches that is the collate function's.
+        received_s: What the training process itself works to take a batch over; None: all of it.
     """
     kept = 1 - share
+
+    def sooner(s: float, worked_s: float = 0.0) -> float:
+        return min(s, worked_s) + max(s - worked_s, 0.0) * kept
+
     changed = _shortened(inputs, np.full_like(inputs.fetch_s, kept))
-    late = inputs.handover_s
+    late, taken = inputs.handover_s, inputs.receive_s
+    if received_s is not None:
+        taken = Interval(*(sooner(s, received_s) for s in (taken.low, taken.mid, taken.high)))
     return replace(
-        changed, handover_s=Interval(*(s * kept for s in (late.low, late.mid, late.high)))
+        changed,
+        handover_s=Interval(*(sooner(s) for s in (late.low, late.mid, late.high))),
+        receive_s=taken,
+        delivery_s=sooner(inputs.delivery_s, taken.mid),
     )
 
 
