@@ -290,10 +290,11 @@ def _overlap(starts: Int64, ends: Int64, start: int, end: int) -> int:
 
 
 ELSEWHERE: Final = "elsewhere"
+BEFORE_BACKWARD: Final = "between forward and backward"
 _IN_CLOSURE: Final = "in the closure that optimizer.step calls (as Lightning does)"
 _PLACES: Final = (
     "before the forward",
-    "between forward and backward",
+    BEFORE_BACKWARD,
     "between backward and update",
     "after the update",
     ELSEWHERE,
@@ -325,7 +326,7 @@ def _place_table() -> npt.NDArray[np.uint8]:
     table[Kind.BACKWARD, :] = _PLACES.index("between backward and update")
     for kind in forwards:
         following = (*forwards, Kind.ZERO_GRAD, Kind.BACKWARD, *_ANYWHERE)
-        table[kind, following] = _PLACES.index("between forward and backward")
+        table[kind, following] = _PLACES.index(BEFORE_BACKWARD)
     return table
 
 

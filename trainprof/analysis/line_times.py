@@ -17,6 +17,8 @@ from trainprof.analysis.summary import MAX_NUMBER, LineCost
 from trainprof.record.schema import Kind, Topic
 from trainprof.record.site_name import site_name
 
+# Since when Python tells line_profiler of the code that it asked for, and of no other.
+_FIRST_TOLD_ALONE: Final = (3, 12)
 NS_S: Final = 1e-9
 MODULE_CODE: Final = "<module>"
 # Nobody times more; a damaged log may tell any number.
@@ -225,7 +227,14 @@ def line_cost(logs: Sequence[ProcessLog]) -> LineCost | None:
         weights = [max(hits, 1) for _, hits in measured]
         mean_ns = float(np.average([ns for ns, _ in measured], weights=weights))
     added_s = None if mean_ns is None else mean_ns * NS_S * total_hits
-    return LineCost(len(functions), reached, total_hits, mean_ns, added_s)
+    traces = any(_traces_callees(log) for log in timed)
+    return LineCost(len(functions), reached, total_hits, mean_ns, added_s, traces)
+
+
+def _traces_callees(log: ProcessLog) -> bool:
+    """Whether line_profiler traces there: from Python 3.12 on it is told of timed code alone."""
+    told = str(log.header.get("python", "")).split(".")[:2]
+    return all(part.isdecimal() for part in told) and tuple(map(int, told)) < _FIRST_TOLD_ALONE
 
 
 def has_timed_functions(log: ProcessLog) -> bool:

@@ -579,6 +579,8 @@ class LineCost:
         hits: Timed lines reached, of all processes.
         overhead_ns: Added to each, as measured in the run; None where it was not.
         added_s: All together, summed over processes.
+        traces_callees: Code that timed lines call was slowed, too: before Python 3.12, all that
+            runs below a timed function is traced. How much that took is not known.
     """
 
     functions: int
@@ -586,6 +588,7 @@ class LineCost:
     hits: int
     overhead_ns: float | None
     added_s: float | None
+    traces_callees: bool = False
 
 
 @dataclass(frozen=True, slots=True)

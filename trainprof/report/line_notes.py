@@ -63,9 +63,15 @@ def c_code_notes(profile: LineProfile) -> list[str]:
 
 def cost_notes(cost: LineCost) -> list[str]:
     """Returns what timing took, and that there is no verdict for it."""
+    more = ""
+    if cost.traces_callees:
+        more = (
+            "Python code that timed lines call (a library's, say) is slowed as well, before Python "
+            "3.12, by an unknown time. "
+        )
     return [
-        f"Timing cost {_overhead(cost)}. It slows some parts of the script more than others: for a "
-        "verdict use trainprof run."
+        f"Timing cost {_overhead(cost)}. {more}It slows some parts of the script more than others: "
+        "for a verdict use trainprof run."
     ]
 
 

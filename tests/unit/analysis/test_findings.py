@@ -437,6 +437,21 @@ def test_what_training_spends_elsewhere(
     assert found(case_of(healthy, parts={key: little_s})) == []
 
 
+@pytest.mark.parametrize(("backward_s", "is_long"), [(2.0, False), (4.0, True)])
+def test_a_loss_in_python_has_its_share_of_a_long_backward(
+    backward_s: float, is_long: bool
+) -> None:
+    healthy = Planted(workers=2, fetch_s=0.002, compute_s=1.0 / STEPS)  # the forward's
+    case = case_of(healthy, parts={"other": 2.0, "backward": backward_s})
+    ledger = replace(case.summary.ledger, other_by_place={"between forward and backward": 2.0})
+    summary = replace(case.summary, ledger=ledger, hot_lines=[hot_line("other")])
+    finding = only(replace(case, summary=summary))
+    assert finding.id == "python_in_loop"
+    told = [one for one in finding.also if "as long as forward" in one]
+    assert bool(told) is is_long
+    assert finding.evidence["left_out_as_our_own_s"] >= 0
+
+
 def test_what_sleep_waits_for_may_give_no_more_to_more_workers() -> None:
     """A lock or a rate limit looks like a server that answers everybody at once."""
     asleep = only(case_of(Planted(workers=1, fetch_s=0.06, running=0.3, compute_s=0.01)))

@@ -376,6 +376,9 @@ def test_the_price_is_told() -> None:
     assert line_notes(photos())[1].startswith(
         "Timing cost about 110 ns a timed line, 8,020 times: about 882 µs in all."
     )
+    assert "is slowed as well" not in line_notes(photos())[1]
+    traced = line_notes(photos(cost=LineCost(1, 1, 5, 110.0, 5e-7, traces_callees=True)))[1]
+    assert "Python code that timed lines call (a library's, say) is slowed as well" in traced
     unknown = LineCost(1, 1, 5, None, None)
     assert "a timed line not measured, 5 times" in line_notes(photos(cost=unknown))[1]
 

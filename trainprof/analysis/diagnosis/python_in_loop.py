@@ -31,7 +31,7 @@ from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.wording import around, place, share_of, span
 from trainprof.analysis.finding import Finding
-from trainprof.analysis.ledger import ELSEWHERE
+from trainprof.analysis.ledger import BEFORE_BACKWARD, ELSEWHERE
 from trainprof.analysis.looks import hottest
 from trainprof.analysis.passes import TRAINING
 from trainprof.analysis.summary import HotLine, RunSummary
@@ -48,6 +48,8 @@ _UNNAMED_FROM_SHARE: Final = 0.2
 _OWN_TIMES: Final = 2.0
 # Of the looks at a line.
 _WAITS_FROM_SHARE: Final = 0.5
+# A backward takes some 2 x its forward (profilers warn from 2.5 to 3.5).
+_LONG_BACKWARD: Final = 3.0
 # Of training: with less of it in modules the model computes outside of them.
 _FORWARD_SHARE: Final = 0.01
 
@@ -77,6 +79,12 @@ def find(case: Case) -> Finding | None:
             told = "to which most of it seems to go"
         advice = f"look at {place(line)}, {told}: {advice}"
         also = [f"called from {line.called_from[0]}"] if line.called_from else []
+    times = _backward_over_forward(case)
+    if most == BEFORE_BACKWARD and times >= _LONG_BACKWARD:
+        also.append(
+            f"backward takes {times:.1f} x as long as forward, as a rule twice: it may go through "
+            "what this code computes as well, and gain with it"
+        )
     does = "Python code between the parts of a step takes"
     if line is not None and named and is_waiting(line):
         does = "between the parts of a step the loop waits for another thread or process:"
@@ -94,6 +102,7 @@ def find(case: Case) -> Finding | None:
         evidence={
             "python_s": spent_s,
             "python_share": part,
+            "left_out_as_our_own_s": _own_cost_s(case),
             "by_place_s": dict(places),
             "line_share": line.line_share if line is not None and not line.is_likely else None,
             "function_share": line.share if line is not None and not line.is_likely else None,
@@ -116,6 +125,11 @@ def _own_cost_s(case: Case) -> float:
     """Returns what of the part may be trainprof's own: much of it, where steps take 0.2 ms."""
     each_us = case.summary.overhead.per_step_us or 0.0
     return _OWN_TIMES * each_us * 1e-6 * case.summary.training.steps
+
+
+def _backward_over_forward(case: Case) -> float:
+    forward_s = sum(case.training.get(key, 0.0) for key in ("forward", "loss"))
+    return case.training.get("backward", 0.0) / forward_s if forward_s > 0 else 0.0
 
 
 def _has_forwards(case: Case) -> bool:
