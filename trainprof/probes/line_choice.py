@@ -32,6 +32,12 @@ _HOOKS: Final = frozenset(
 _DATASET_METHODS: Final = ("__getitem__", "__getitems__", "__iter__")
 # What a call of an object leads to, the first that its class has.
 _CALLED: Final = ("__call__", "forward")
+# Of torch's objects, and of Python's: a class of the user's with such a method says little.
+_OTHERS_METHODS: Final = frozenset(
+    {*_UPDATE, "zero_grad", "train", "eval", "to", "item", "forward", "parameters", "state_dict"}
+    | {"load_state_dict", "append", "extend", "get", "items", "update", "keys", "values", "pop"}
+    | {"add", "close", "write", "read", "join", "format", "copy", "mean", "sum", "size", "reset"}
+)
 _PROFILER_METHODS: Final = frozenset(
     {"add_callable", "add_class", "add_function", "add_module", "wrap_callable"}
     | {"enable", "enable_by_count", "disable", "disable_by_count", "run", "runcall", "runctx"}
@@ -163,12 +169,20 @@ class _Chooser:
             module = self._absolute(node)
             for alias in node.names:
                 self._imported[alias.asname or alias.name] = (module, alias.name)
-        elif isinstance(node, ast.Assign) and (made := _constructor(node.value)):
+        elif isinstance(node, ast.Assign):
             for target in node.targets:
-                if made.rpartition(".")[2].endswith("DataLoader"):
-                    self._loaders.add(ast.unparse(target))
-                elif made in self._bases or made in self._imported:
-                    self._classes_of.setdefault(ast.unparse(target), made)
+                for one, value in _pairs(target, node.value):
+                    self._learn_object(one, _constructor(value))
+        elif isinstance(node, ast.AnnAssign):
+            self._learn_object(node.target, _constructor(node.value) or _last_name(node.annotation))
+        elif isinstance(node, ast.arg) and node.annotation is not None:
+            self._learn_object(ast.Name(node.arg), _last_name(node.annotation))
+
+    def _learn_object(self, target: ast.expr, made: str) -> None:
+        if made.rpartition(".")[2].endswith("DataLoader"):
+            self._loaders.add(ast.unparse(target))
+        elif made in self._bases or made in self._imported:
+            self._classes_of.setdefault(ast.unparse(target), made)
 
     def _absolute(self, node: ast.ImportFrom) -> str:
         if not node.level:
@@ -269,7 +283,18 @@ class _Chooser:
         module, name = self._imported.get(holder, ("", ""))
         if module:
             return (module, f"{name}.{called.attr}" if name else called.attr)
-        return self._of_object(ast.unparse(called), "") or self._of_object(holder, called.attr)
+        return (
+            self._of_object(ast.unparse(called), "")
+            or self._of_object(holder, called.attr)
+            or self._only_method(called.attr)
+        )
+
+    def _only_method(self, name: str) -> str | None:
+        """Returns the method that a call of nobody knows what means, if only one has the name."""
+        if name in _OTHERS_METHODS:
+            return None
+        found = [f"{cls}.{name}" for cls in self._bases if f"{cls}.{name}" in self._functions]
+        return found[0] if len(found) == 1 else None
 
     def _named(self, name: str, function: _Function) -> str | tuple[str, str] | None:
         scope = function.name
@@ -352,6 +377,19 @@ def _names(node: ast.AST) -> Iterator[str]:
             yield part.id
         elif isinstance(part, ast.Attribute):
             yield part.attr
+
+
+def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Yields what is assigned to what: `a, b = A(), B()` is two assignments."""
+    if (
+        isinstance(target, (ast.Tuple, ast.List))
+        and isinstance(value, (ast.Tuple, ast.List))
+        and len(target.elts) == len(value.elts)
+    ):
+        for one, other in zip(target.elts, value.elts, strict=True):
+            yield from _pairs(one, other)
+    else:
+        yield target, value
 
 
 def _last_name(node: ast.AST) -> str:

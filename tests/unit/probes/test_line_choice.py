@@ -263,3 +263,61 @@ def test_every_function_has_its_qualified_name() -> None:
         "f.<locals>.A.g.<locals>.<lambda>",
         "B.h",
     ]
+
+
+OBJECTS = {
+    "made in one of several assignments": ("agent, rb = Agent(), Replay()", "rb"),
+    "annotated": ("rb: Replay = restore()", "rb"),
+    "known by its method's name alone": ("rb = restore()", "rb"),
+}
+
+
+@pytest.mark.parametrize(("made", "name"), OBJECTS.values(), ids=OBJECTS.keys())
+def test_a_method_of_an_object_that_the_loop_calls(made: str, name: str) -> None:
+    told = why(f"""
+        class Replay:
+            def sample(self, n):
+                return n
+            def step(self):
+                return self
+
+        class Agent:
+            pass
+
+        def main():
+            {made}
+            for _ in range(3):
+                loss({name}.sample(4)).backward()
+                optimizer.step()
+        """)
+    assert told["Replay.sample"] == "called by main"
+    assert "Replay.step" not in told  # the optimizer's is meant
+
+
+def test_a_parameter_that_says_what_it_is() -> None:
+    told = why("""
+        class Replay:
+            def step(self):
+                return self
+
+        def train(rb: Replay):
+            for x in loader:
+                rb.step()
+        """)
+    assert told["Replay.step"] == "called by train"
+
+
+def test_a_name_that_two_classes_have_names_neither() -> None:
+    told = why("""
+        class A:
+            def sample(self):
+                return 1
+        class B:
+            def sample(self):
+                return 2
+
+        def train(x):
+            for _ in loader:
+                x.sample()
+        """)
+    assert told == {"train": "training loop"}
