@@ -220,7 +220,7 @@ def finding(**changes: Any) -> Finding:
         predicted_speedup=[4.1, 5.2],
         run_speedup=[3.0, 3.6],
         is_at_most=False,
-        cautions=["random augmentation draws other numbers in workers than it does now"],
+        cautions=["random augmentation, if there is any, draws other numbers in workers"],
         also=["71 % of making a batch goes to data.py:52 (decode)"],
         thresholds={"wait_share": 0.05},
         steps=[{"step": 17, "seconds": 0.9, "part_s": 0.8}],

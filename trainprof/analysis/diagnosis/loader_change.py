@@ -213,7 +213,7 @@ def cautions_of(fed: LoaderCase, workers: int) -> list[str]:
             "get_worker_info() for its share"
         )
     if not fed.loader.num_workers:
-        told.append("random augmentation draws other numbers in workers than it does now")
+        told.append("random augmentation, if there is any, draws other numbers in workers")
         if fed.loader.start_method in ("spawn", "forkserver"):
             told.append("dataset and collate function must be picklable")
     reading = reading_share(fed.loader.fetch)

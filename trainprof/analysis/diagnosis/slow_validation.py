@@ -43,7 +43,7 @@ def find(case: Case) -> Finding | None:
     # Where most of it is starting workers, that is what there is to change.
     if lost_s(fed) >= of_loading * spent_s:
         return None
-    passes = max(fed.loader.passes, 1)
+    passes = max(case.summary.evaluation.passes, fed.loader.passes, 1)
     what = f"evaluation takes {span(spent_s)}, {percent(case.share('evaluation'))} of training"
     loading = fed.cost_s / spent_s if spent_s > 0 else 0.0
     evidence = {"evaluation_s": spent_s, "passes": passes, "loading_share": loading}
