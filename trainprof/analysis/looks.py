@@ -28,6 +28,11 @@ SHOWN_FROM_SHARE: Final = 0.05
 LIKELY_FROM_SHARE: Final = 0.5
 LIKELY_INSIDE_SHARE: Final = 1 / 3
 _SHOWN_LINES: Final = 5
+# Looks that waited for a line until it was made to let go: so many, of those that were wanted, and
+# of them so many in one function.
+_MIN_SURE: Final = 4
+_SURE_SHARE: Final = 0.1
+_SURE_AGREE: Final = 0.75
 # Python before 3.12 runs them as functions, by these names.
 _COMPREHENSIONS: Final = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 MAKING: Final = "making batches"
@@ -198,6 +203,7 @@ def lines_of_training(
         if name == "other":
             here = looks.where(taken == key)
             lines = lines or _likely_line(name, here, names, seconds.get(name), visits=steps)
+            lines = lines or _line_that_was_waited_for(name, here, names, asked)
             lines = [replace(line, waits_share=_waits_share(line, here, names)) for line in lines]
         found += lines
     return found
@@ -246,6 +252,22 @@ def _likely_line(
     if line.share - visits * held_s / seconds < LIKELY_INSIDE_SHARE:
         return []
     return [replace(line, is_likely=True)]
+
+
+def _line_that_was_waited_for(
+    part: str, looks: Looks, names: LineNames, asked: int
+) -> list[HotLine]:
+    """Returns the function that looks had to wait for until Python made it let go.
+
+    They are few where it goes on for hardly longer than that, but each has met it at work.
+    """
+    sure = looks.where(looks.is_known & (looks.held_ns > 0))
+    if len(sure) < max(_MIN_SURE, _SURE_SHARE * asked):
+        return []
+    lines = lines_met(part, names.stacks(sure.stack), max(len(sure), MIN_LOOKS), None)
+    if not lines or lines[0].looks < _SURE_AGREE * len(sure):
+        return []
+    return [replace(lines[0], share=lines[0].looks / len(sure), is_likely=True, line_share=None)]
 
 
 def lines_of_making(

@@ -93,6 +93,31 @@ def test_a_line_that_late_looks_meet_well_inside_of_it_is_likely_the_one(tmp_pat
     assert (line.site, line.is_likely, line.seconds) == ("train.py:9", True, None)
 
 
+@pytest.mark.parametrize(("sure", "is_named"), [(8, True), (3, False)])
+def test_a_line_that_a_few_looks_had_to_wait_for(tmp_path: Path, sure: int, is_named: bool) -> None:
+    """The others were let through only behind it, in other lines."""
+    run = FakeRun()
+    loader, optimizer = run.loader(), run.optimizer()
+    at_work = stack(run, (9, "score"), (57, "train"))
+    behind = [stack(run, (line, name)) for line, name in ((12, "draw"), (15, "log"), (18, "say"))]
+    run.iterate(loader)
+    for step in range(STEPS):
+        run.next(loader, MS)
+        run.update(optimizer)
+        run.passes_time(7 * MS)
+        if step < sure:
+            wanted = run.now - 5 * MS
+            run.record(Kind.LOOK, wanted, run.now, site=at_work, value=5 * MS, flags=LookFlag.KNOWN)
+        else:
+            look(run, behind[step % 3], late=3 * MS)
+        run.passes_time(MS)
+    run.stop(loader)
+    line = hottest(run.summary(tmp_path).hot_lines, "other")
+    assert (line is not None) is is_named
+    if line is not None:
+        assert (line.site, line.is_likely, line.seconds) == ("train.py:9", True, None)
+
+
 def test_a_line_that_most_late_looks_do_not_meet_is_not_named(tmp_path: Path) -> None:
     run = FakeRun()
     lines = [stack(run, (line, name)) for line, name in ((9, "score"), (12, "draw"), (15, "log"))]

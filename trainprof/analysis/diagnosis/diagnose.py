@@ -24,6 +24,8 @@ from trainprof.analysis.steady import MIN_STEADY_STEPS
 NOISE_TIMES: Final = 2.0
 # More than that is no measure of noise: the run changed in the midst.
 _MOST_NOISE: Final = 0.15
+# What may as well lose has to promise more.
+_UNSURE_GAIN: Final = 0.1
 # Of the time that the change saves, by which it is called high or worth a warning (XProf, TraceML).
 _HIGH: Final = 0.2
 _WARN: Final = 0.1
@@ -98,6 +100,7 @@ def _is_worthwhile(finding: Finding, rule: Rule, case: Case) -> bool:
         # What may lose has to stand out from all that makes steps differ.
         is_unsure = finding.predicted_speedup is not None and finding.predicted_speedup[0] < 1
         bar = least_gain(case.noise if is_unsure else case.noise_of(rule.keys))
+        bar = max(bar, _UNSURE_GAIN) if is_unsure else bar
     return likely - 1 >= bar and of_run >= LEAST_GAIN / 2
 
 
