@@ -18,8 +18,8 @@ _COMPUTING: Final = (Kind.ZERO_GRAD, Kind.FORWARD, Kind.LOSS, Kind.BACKWARD)
 def with_closures(events: Events, nesting: Nesting) -> Events:
     """Returns the events with one more around each call of a closure, as far as it can be told.
 
-    A call begins with its step, or with what first computes after the backward before (LBFGS calls
-    it again and again), and ends with its backward.
+    A call begins with its step, with its zero_grad, or with what first computes after the backward
+    before (LBFGS calls it again and again), and ends with its backward.
 
     Args:
         events: One thread's.
@@ -39,8 +39,10 @@ def with_closures(events: Events, nesting: Nesting) -> Events:
     last = np.append(first[1:], len(inner)) - 1
     ends_in_backward = is_backward[last]
     first, last = first[ends_in_backward], last[ends_in_backward]
-    start = np.where(is_first[first], events.start[step[first]], events.start[inner[first]])
-    place = np.where(is_first[first], step[first] + 1, inner[first])
+    # What an optimizer does before it lets the closure begin anew (SAM) is its own.
+    from_step = is_first[first] & (events.kind[inner[first]] != Kind.ZERO_GRAD)
+    start = np.where(from_step, events.start[step[first]], events.start[inner[first]])
+    place = np.where(from_step, step[first] + 1, inner[first])
     value: Any = np.insert(events.value, place, events.value.dtype.type(0))
     return Events(
         kind=np.insert(events.kind, place, np.uint8(Kind.CLOSURE)),

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-import numpy as np
-
 from trainprof.analysis.facts import integer, number_at
 from trainprof.analysis.passes import EVALUATION, TRAINING
 from trainprof.analysis.recording import manifest_of
@@ -31,10 +29,6 @@ _SHARED_COST: Final = 0.2
 # mean step became four times as long.
 _STALL_POWER: Final = 3
 _MOST_TAKEN: Final = 0.9
-# Stalls come and go: where they cost so many times what slow steps take longer than usual ones,
-# those would be slower still. What is taken from all steps alike is not seen in them.
-_STALLS_SEEN: Final = 3.0
-_SLOW_STEP: Final = 95
 # What a virtual machine's cores may be faster or slower from run to run: neighbours, clocks and
 # hyperthreads that it does not see. Of 20 equal runs that compute all the time some took 1.78 ms a
 # step and some 2.20 (benchmarks/compare_false_alarms.py).
@@ -150,12 +144,7 @@ class ComparedRun:
         if cpu is None:
             return 0.0
         taken = min(cpu.others_share, cpu.waited_share, _MOST_TAKEN)
-        stalled = (1 - taken) ** -_STALL_POWER - 1
-        if self.series is not None and len(self.series.steady_s):
-            usual, slow = np.percentile(self.series.steady_s, (50, _SLOW_STEP))
-            seen = float(slow / usual - 1) if usual > 0 else np.inf
-            stalled = min(stalled, max((1 - taken) ** -1 - 1, _STALLS_SEEN * seen))
-        return max(stalled, _SHARED_COST * cpu.others_share)
+        return max((1 - taken) ** -_STALL_POWER - 1, _SHARED_COST * cpu.others_share)
 
     def wandering(self) -> float:
         """Returns by what share cores that are not the run's own may have changed its pace.

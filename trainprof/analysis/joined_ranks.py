@@ -11,13 +11,9 @@ from trainprof.analysis.one_process import Shown
 from trainprof.analysis.ranks import across_ranks, common_evidence, rank_row
 from trainprof.analysis.recording import Recording
 from trainprof.analysis.stragglers import stragglers, to_jsonable
-from trainprof.analysis.summary import (
-    RunSummary,
-)
+from trainprof.analysis.summary import RunSummary
 from trainprof.analysis.system_gpus import energy_of
-from trainprof.analysis.training_process import (
-    TrainingProcess,
-)
+from trainprof.analysis.training_process import TrainingProcess
 from trainprof.analysis.verdict import verdict
 
 

@@ -109,7 +109,8 @@ def attribute(
     key[computes & nesting.inside(events.is_kind(Kind.BACKWARD))] = KEY["recompute"]
     if graph_classes:
         is_graph = events.is_kind(Kind.FORWARD) & np.isin(events.site, graph_classes)
-        key[is_graph & (nesting.parent >= 0)] = _AROUND
+        is_inner = (nesting.parent >= 0) & (events.kind[nesting.parent] != Kind.CLOSURE)
+        key[is_graph & is_inner] = _AROUND
     _inherit(key, nesting)
     in_evaluation = within(segments, events.start)
     key[in_evaluation] = KEY["evaluation"]

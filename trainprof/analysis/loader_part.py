@@ -120,6 +120,6 @@ def _in_window(details: Details, run: Analysed) -> Details:
         return details
     window, start = run.timeline.window, details["start"]
     is_inside = (start >= window.start) & (start < window.end)
-    is_of_all = np.isin(details["kind"], (Kind.WORKER, Kind.LOADER_BUILT))
-    found: Details = details[is_inside | is_of_all]
+    is_worker = details["kind"] == Kind.WORKER
+    found: Details = details[is_inside | is_worker]
     return found

@@ -67,8 +67,8 @@ class Looks:
     def __len__(self) -> int:
         return len(self.taken_ns)
 
-    def where(self, mask: Bool) -> Looks:
-        """Returns the looks of a mask."""
+    def where(self, mask: Bool | Int64) -> Looks:
+        """Returns the looks of a mask or an index array."""
         return Looks(
             self.wanted_ns[mask],
             self.taken_ns[mask],

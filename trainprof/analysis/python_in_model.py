@@ -27,6 +27,8 @@ HELD_NS: Final = 100_000
 _SURE_SHARE: Final = 0.25
 # Of all looks at a line: where fewer waited, it computes with torch as well.
 _OWN_LINE_SHARE: Final = 0.7
+# That waited: fewer can be chance.
+MIN_HELD: Final = 12
 # Of training: less of it is not worth a word.
 TOLD_FROM_SHARE: Final = 0.1
 
@@ -39,7 +41,7 @@ def python_in_model(
     *,
     settled_ns: int,
 ) -> PythonInModel | None:
-    """Returns what the looks tell; None where they are too few, or none says for how long.
+    """Returns what the looks tell; None where too few of them were kept waiting.
 
     Args:
         looks: At the training thread.
@@ -49,8 +51,7 @@ def python_in_model(
         settled_ns: When warm-up was over: a first forward imports and compiles.
     """
     told = looks.where(looks.is_alone & (looks.wanted_ns >= settled_ns))
-    if not told.held_ns.any():
-        return None
+    told = told.where(np.argsort(told.wanted_ns, kind="stable"))
     part, is_held = parts.at(told.wanted_ns), told.held_ns >= HELD_NS
     of_part: dict[str, float] = {}
     is_counted = np.zeros(len(told), dtype=bool)
@@ -59,12 +60,12 @@ def python_in_model(
         if np.count_nonzero(here) >= MIN_LOOKS:
             is_counted |= here
             of_part[name] = float(is_held[here].mean()) * seconds.get(name, 0.0)
-    if not of_part:
+    held = int(np.count_nonzero(is_counted & is_held))
+    if held < MIN_HELD:
         return None
     most = max(of_part, key=lambda name: of_part[name])
     lines, behind = _lines(most, told.where(is_counted), names, sum(of_part.values()))
-    looks_held = int(np.count_nonzero(is_counted & is_held))
-    return PythonInModel(int(np.count_nonzero(is_counted)), looks_held, of_part, lines, behind)
+    return PythonInModel(int(np.count_nonzero(is_counted)), held, of_part, lines, behind)
 
 
 def _lines(

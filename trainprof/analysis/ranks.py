@@ -18,6 +18,7 @@ from trainprof.analysis.summary import (
     Exit,
     Ledger,
     Phases,
+    PythonInModel,
     RunSummary,
     Training,
     Verdict,
@@ -131,7 +132,16 @@ def common_evidence(each: Sequence[Evidence]) -> Evidence:
         loaders=[loader for evidence in each for loader in evidence.loaders],
         device=_common_device([evidence.device for evidence in each]),
         collectives=_mean_collectives([evidence.collectives for evidence in each]),
+        python_in_model=_common_python([evidence.python_in_model for evidence in each]),
     )
+
+
+def _common_python(each: Sequence[PythonInModel | None]) -> PythonInModel | None:
+    """None unless all ranks have it; then the first's, with mean times."""
+    told = [one for one in each if one is not None]
+    if not told or len(told) < len(each):
+        return None
+    return replace(told[0], seconds=_mean_by_key([one.seconds for one in told]))
 
 
 def _mean_collectives(each: Sequence[Sequence[Collective]]) -> list[Collective]:

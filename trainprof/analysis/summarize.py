@@ -19,14 +19,9 @@ from trainprof.analysis.part import described, narrowed
 from trainprof.analysis.passes import TRAINING
 from trainprof.analysis.ranks import rank_recordings, rank_row
 from trainprof.analysis.recording import Recording, read_recording
-from trainprof.analysis.summary import (
-    RunSummary,
-)
+from trainprof.analysis.summary import RunSummary
 from trainprof.analysis.timeline import Timeline, build_timeline
-from trainprof.analysis.training_process import (
-    TrainingProcess,
-    training_processes,
-)
+from trainprof.analysis.training_process import TrainingProcess, training_processes
 from trainprof.record.run_directory import RunDirectory
 from trainprof.record.schema import Kind
 

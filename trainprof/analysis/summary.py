@@ -311,7 +311,7 @@ class Loader:
     @property
     def is_rebuilt(self) -> bool:
         """Whether the user's code builds it anew for most passes: its workers cannot live on."""
-        return self.passes > 1 and 2 * self.built > self.passes and self.built_by is None
+        return self.passes > 1 and 4 * self.built > 3 * self.passes and self.built_by is None
 
     @property
     def may_keep_workers(self) -> bool:
@@ -555,8 +555,8 @@ class PythonInModel:
     Attributes:
         looks: At these parts.
         held: Of them, those that such code kept waiting for 0.1 ms or longer.
-        seconds: Of the training phase, by ledger key, at least: what lets others run more often is
-            not counted.
+        seconds: Of the training phase, by ledger key, about: what lets others run more often is not
+            counted.
         lines: Where it was, most looks first; shares are of those that tell it.
         behind: Where no line is known: the operator that comes behind it, at which most of those
             looks were let through.

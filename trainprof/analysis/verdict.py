@@ -283,7 +283,7 @@ def _compute_headline(
     text = f"COMPUTE-BOUND, {level} data-bound: {what} take {percent(compute)} of training time"
     in_python = evidence.python_in_model_s / (evidence.training_s or 1.0)
     if in_python >= TOLD_FROM_SHARE:
-        text += f", of which Python code inside them at least {percent(in_python)}"
+        text += f", Python code inside them about {percent(in_python)} of it"
     words = {
         "data": "waiting for data",
         "evaluation": "evaluation",

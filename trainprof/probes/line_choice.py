@@ -37,6 +37,11 @@ _OTHERS_METHODS: Final = frozenset(
     {*_UPDATE, "zero_grad", "train", "eval", "to", "item", "forward", "parameters", "state_dict"}
     | {"load_state_dict", "append", "extend", "get", "items", "update", "keys", "values", "pop"}
     | {"add", "close", "write", "read", "join", "format", "copy", "mean", "sum", "size", "reset"}
+    | {"max", "min", "log", "split", "index", "clone", "view", "save", "load", "exp", "abs", "sqrt"}
+    | {"all", "any", "count", "find", "replace", "strip", "sort", "insert", "remove", "clear"}
+    | {"numpy", "tolist", "cpu", "cuda", "detach", "reshape", "permute", "transpose", "squeeze"}
+    | {"unsqueeze", "expand", "repeat", "type", "float", "norm", "dot", "std", "var", "argmax"}
+    | {"topk", "gather", "softmax", "sigmoid", "run", "start", "stop", "set", "next", "fit"}
 )
 _PROFILER_METHODS: Final = frozenset(
     {"add_callable", "add_class", "add_function", "add_module", "wrap_callable"}
@@ -123,6 +128,9 @@ class _Chooser:
         for function in (self._module, *self._functions.values()):
             for node in function.own:
                 self._learn(node)
+        for function in self._functions.values():
+            for node in function.own:
+                self._learn_annotated(node)
 
     def choose(self, called: dict[str, str]) -> Choice:
         functions = [self._module, *self._functions.values()]
@@ -174,9 +182,18 @@ class _Chooser:
                 for one, value in _pairs(target, node.value):
                     self._learn_object(one, _constructor(value))
         elif isinstance(node, ast.AnnAssign):
-            self._learn_object(node.target, _constructor(node.value) or _last_name(node.annotation))
+            self._learn_object(node.target, _constructor(node.value))
+
+    def _learn_annotated(self, node: ast.AST) -> None:
+        """Takes note of names that are said to be of a class of this file, and of no other."""
+        if isinstance(node, ast.AnnAssign):
+            name, cls = ast.unparse(node.target), _last_name(node.annotation)
         elif isinstance(node, ast.arg) and node.annotation is not None:
-            self._learn_object(ast.Name(node.arg), _last_name(node.annotation))
+            name, cls = node.arg, _last_name(node.annotation)
+        else:
+            return
+        if cls in self._bases:
+            self._classes_of.setdefault(name, cls)
 
     def _learn_object(self, target: ast.expr, made: str) -> None:
         if made.rpartition(".")[2].endswith("DataLoader"):

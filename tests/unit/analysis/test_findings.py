@@ -376,6 +376,9 @@ def test_a_loader_that_is_built_anew_for_each_pass_is_to_be_built_once() -> None
     finding = only(case_of(serial))
     assert finding.change == {"num_workers": 3}  # nothing lives on from pass to pass
     assert any("built anew for each pass" in told for told in finding.cautions)
+    # It does not help that its workers would live on.
+    planted.loader = replace(planted.loader, persistent_workers=True)
+    assert found(case_of(planted)) == ["worker_restart"]
     # A package that builds it knows what it does.
     serial.loader = replace(serial.loader, built_by="transformers")
     assert "persistent_workers" in only(case_of(serial)).change

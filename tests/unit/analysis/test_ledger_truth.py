@@ -109,10 +109,27 @@ def test_what_closures_do_is_not_the_optimizers_time(tmp_path):
         "forward": 600,
         "backward": 1200,
         "zero_grad": 6,
-        "optimizer": 40,  # LBFGS computes between its calls of the closure
-        "other": 20,
+        "optimizer": 60,  # LBFGS computes between its calls of the closure
     }
     assert (found.training.steps, found.training.iterations) == (2, 2)
+
+
+def test_what_an_optimizer_does_ahead_of_its_closure_is_its_own(tmp_path):
+    """As sharpness-aware optimizers do: they climb, clear the gradients, and call it then."""
+    run = FakeRun()
+    optimizer = run.optimizer("SAM#1")
+    for _ in range(3):
+        run.forward(100)
+        run.backward(100)
+        with run.span(Kind.OPTIMIZER_STEP, site=optimizer):
+            run.passes_time(290)
+            run.leaf(Kind.ZERO_GRAD, 1)
+            run.passes_time(5)
+            run.forward(100)
+            run.backward(100)
+            run.passes_time(400)
+    found = seconds(run.summary(tmp_path))
+    assert (found["optimizer"], found["other"]) == (3 * 690, 3 * 5)
 
 
 def test_python_inside_a_closure_is_told_from_the_update(tmp_path):

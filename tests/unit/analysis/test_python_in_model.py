@@ -81,9 +81,9 @@ def test_python_in_the_forward_is_told_by_share_and_line(tmp_path: Path, is_know
     assert found.behind is None
     [finding] = told.findings
     assert (finding.id, finding.site) == ("python_in_model", "model.py:31")
-    assert "at least 590 ms, 32 % of training and 49 % of forward" in finding.title
+    assert "about 590 ms, 32 % of training and 49 % of forward" in finding.title
     assert finding.is_at_most
-    assert "of which Python code inside them at least 32 %" in told.verdict.headline
+    assert "Python code inside them about 32 % of it" in told.verdict.headline
     assert told.verdict.bottleneck == "compute"
 
 
@@ -102,7 +102,7 @@ def test_an_operator_behind_it_is_not_taken_for_it(tmp_path: Path) -> None:
     [
         {"python": 0.0},
         {"held_ns": 60 * US},  # as between two of torch's operators
-        {"python": 0.1},
+        {"python": 0.1},  # by so few looks that it may be chance
         {"flags": LookFlag.CROWDED},  # another thread may have been the one
     ],
 )

@@ -294,6 +294,25 @@ def test_a_method_of_an_object_that_the_loop_calls(made: str, name: str) -> None
     assert "Replay.step" not in told  # the optimizer's is meant
 
 
+def test_what_is_assigned_counts_more_than_what_is_said() -> None:
+    told = why("""
+        from torch.nn import Module
+
+        class Net(Module):
+            def forward(self, x):
+                return x
+
+        def evaluate(model: Module, x):
+            return model(x)
+
+        def main():
+            model = Net()
+            for x in loader:
+                model(x).max().backward()
+        """)
+    assert told["Net.forward"] == "called by main"
+
+
 def test_a_parameter_that_says_what_it_is() -> None:
     told = why("""
         class Replay:

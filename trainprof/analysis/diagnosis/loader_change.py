@@ -190,9 +190,7 @@ def arguments(change: dict[str, Any]) -> str:
 def _where_it_goes(fed: LoaderCase) -> list[str]:
     line = fed.hot_line()
     if line is None:
-        # Of waiting it would say no more than that.
-        is_waiting = asleep_share(fed) >= ASLEEP_SHARE
-        return [] if is_waiting else ["trainprof lines tells which lines of the samples cost most"]
+        return []
     return [f"{share_of(line)} of making a batch goes to {place(line)}{around(line)}"]
 
 

@@ -80,7 +80,7 @@ def find(case: Case) -> Finding | None:
         advice = f"look at {place(line)}, {told}: {advice}"
         also = [f"called from {line.called_from[0]}"] if line.called_from else []
     times = _backward_over_forward(case)
-    if most == BEFORE_BACKWARD and times >= _LONG_BACKWARD:
+    if most == BEFORE_BACKWARD and times >= _LONG_BACKWARD and not case.is_on_device:
         also.append(
             f"backward takes {times:.1f} x as long as forward, as a rule twice: it may go through "
             "what this code computes as well, and gain with it"

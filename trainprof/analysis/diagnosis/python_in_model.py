@@ -13,7 +13,8 @@ When it is wrong: what is compiled (torch.compile) and C++ extensions that keep 
 themselves look like Python code. A run with torch.compile is not judged. On a GPU such code costs
 nothing while the device still has work queued, and is not judged either. Code that lets others run
 meanwhile (NumPy on large arrays) is not counted. Where such code goes on for less than 5 ms at a
-time, its line is seen only if it lets go there; else the operator behind it is told.
+time, its line is seen only if it lets go there; else the operator behind it is told. Where another
+thread of the script's may be the one that runs Python code, nothing is said.
 
 What to do: look at the named line. What depends on the data alone belongs into the dataset, where
 it is made once, or by workers beside training; the rest may do with torch's operators on whole
@@ -37,8 +38,9 @@ ID: Final = "python_in_model"
 KEYS: Final = PARTS
 THRESHOLDS: Final = {
     "share": Threshold(TOLD_FROM_SHARE, "of training (TraceML, gpuprof)"),
-    "looks": Threshold(12, "that met it: fewer can be chance"),
 }
+# Of the time found: a part with less of it is not named.
+_NAMED_PART: Final = 0.2
 
 
 def find(case: Case) -> Finding | None:
@@ -49,28 +51,26 @@ def find(case: Case) -> Finding | None:
     share = spent_s / case.training_s if case.training_s > 0 else 0.0
     if share < case.threshold(ID, "share", THRESHOLDS["share"].value):
         return None
-    if told.held < case.threshold(ID, "looks", THRESHOLDS["looks"].value):
-        return None
     gain = of_python(case, spent_s)
     if gain is None:
         return None
-    part = max(told.seconds, key=lambda name: told.seconds[name])
-    of_part = told.seconds[part] / case.training[part]
+    parts = [name for name in told.seconds if told.seconds[name] >= _NAMED_PART * spent_s]
     line = next((one for one in told.lines if one.share >= NAMED_FROM_SHARE), None)
     advice = (
-        "do it once, in the dataset, or with torch's operators: trainprof lines times each line"
+        "do it once, in the dataset, or with torch's operators; trainprof lines times each line"
     )
-    also: list[str] = []
+    also = []
     if line is not None:
         advice = f"look at {place(line)}, {share_of(line)} of it{around(line)}: {advice}"
         also = [f"called from {line.called_from[0]}"] if line.called_from else []
     elif told.behind is not None:
         also = [f"it comes ahead of {place(told.behind)}, which computes with torch"]
-    also.append("operators that go with it are not counted: it may give more")
+    of_parts = spent_s / sum(case.training[name] for name in parts)
+    inside = " and ".join(parts)
     return plain_finding(
         ID,
-        f"Python code inside {part}, other than torch's operators, takes at least "
-        f"{span(spent_s)}, {percent(share)} of training and {percent(of_part)} of {part}",
+        f"Python code inside {inside}, other than torch's operators, takes about {span(spent_s)}, "
+        f"{percent(share)} of training and {percent(min(of_parts, 1.0))} of {inside}",
         gain,
         site=line.site if line is not None else None,
         advice=advice,

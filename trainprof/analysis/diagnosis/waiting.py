@@ -346,7 +346,7 @@ def without_collate(
         changed,
         handover_s=Interval(*(sooner(s) for s in (late.low, late.mid, late.high))),
         receive_s=taken,
-        delivery_s=sooner(inputs.delivery_s, taken.mid),
+        delivery_s=taken.mid + sooner(max(inputs.delivery_s - inputs.receive_s.mid, 0.0)),
     )
 
 

@@ -70,7 +70,8 @@ def find(case: Case) -> Finding | None:
 def lost_s(fed: LoaderCase) -> float:
     """Returns what starting workers again took, beyond what a pass begins with anyway."""
     loader = fed.loader
-    if not loader.num_workers or loader.persistent_workers or loader.passes < 2:
+    live_on = loader.persistent_workers and not loader.is_rebuilt
+    if not loader.num_workers or live_on or loader.passes < 2:
         return 0.0
     # Ending them, too: workers that live on are ended once.
     later_s = (fed.starts_s + loader.end_s) * (loader.passes - 1) / loader.passes
