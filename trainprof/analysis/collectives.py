@@ -44,6 +44,8 @@ def collectives_of(
         sites: Names of its places.
     """
     rows = details[(details["kind"] == Kind.COLLECTIVE) & (details["thread"] == timeline.thread)]
+    if len(rows) == 0:
+        return Collectives([], np.zeros(len(timeline.steps.ends), dtype=np.int64))
     rows = rows[np.argsort(rows["start"], kind="stable")]
     window, starts = timeline.window, rows["start"].astype(np.int64)
     is_here = (starts >= window.loop_start) & (starts < window.loop_end)

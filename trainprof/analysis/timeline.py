@@ -35,7 +35,7 @@ class Timeline:
     Attributes:
         thread: Its number.
         events, nesting: Its own, and those of closures.py.
-        all_events: Of every thread.
+        all_events: Of every thread; those of closures.py where there is but one.
         passes: Of every loader.
         on_thread: Per entry of `passes`: the training thread consumes it.
         segments: Evaluation, shape (n, 2), ns.
@@ -89,6 +89,8 @@ def build_timeline(
     nesting = nest(own)
     with_calls = with_closures(own, nesting)
     if with_calls is not own:
+        del nesting  # to save memory, as is keeping no second table of one thread's events
+        events = with_calls if own is events else events
         own, nesting = with_calls, nest(with_calls)
     update_ends = own.end[update_mask(own, nesting)]
     if len(update_ends) == 0:
