@@ -110,7 +110,7 @@ class _Times:
 def _phase_times(meanwhile: Meanwhile, attribution: Attribution) -> _Times:
     """Innermost wins: what is recomputed in a backward is not backward."""
     activity, timeline = meanwhile.activity, meanwhile.timeline
-    events, parent = timeline.events, timeline.nesting.parent
+    events = timeline.events
     index = np.flatnonzero(events.is_kind(*PHASES) & (attribution.key >= 0))
     phase = events.where(index)
     first, last, known = activity.ends_of(phase)
@@ -118,9 +118,7 @@ def _phase_times(meanwhile: Meanwhile, attribution: Attribution) -> _Times:
     took = np.where(known, np.maximum(clock[last] - clock[first], 0), 0)
     row_of = np.full(len(events), -1, dtype=np.int64)
     row_of[index] = np.arange(len(index))
-    around = parent[index]
-    while ((around >= 0) & (row_of[around] < 0)).any():  # a closure, say
-        around = np.where((around >= 0) & (row_of[around] < 0), parent[around], around)
+    around = timeline.nesting.nearest(row_of >= 0)[index]
     above = np.where(around >= 0, row_of[around], -1)
     own = took.copy()
     np.subtract.at(own, above[above >= 0], took[above >= 0])

@@ -253,6 +253,14 @@ class Nesting:
             within[level] = within[parents] | kinds[parents]
         return within
 
+    def nearest(self, kinds: Bool) -> Int64:
+        """Returns the innermost event around each of those in the mask `kinds`, -1 for none."""
+        found = np.full(len(self.parent), -1, dtype=np.int64)
+        for level in self.levels[1:]:
+            parents = self.parent[level]
+            found[level] = np.where(kinds[parents], parents, found[parents])
+        return found
+
     def innermost(self, events: Events, times: Int64, *, besides: Bool | None = None) -> Int64:
         """Returns the innermost event around each time, -1 where there is none.
 

@@ -10,13 +10,7 @@ import numpy as np
 
 from trainprof.analysis.events import Int64
 from trainprof.analysis.ledger import KEY
-from trainprof.analysis.looks import (
-    MIN_LOOKS,
-    LineNames,
-    Looks,
-    PartsOfLoop,
-    lines_met,
-)
+from trainprof.analysis.looks import MIN_LOOKS, LineNames, Looks, PartsOfLoop, lines_met
 from trainprof.analysis.summary import HotLine, PythonInModel
 
 PARTS: Final = ("forward", "loss", "backward", "recompute")

@@ -568,6 +568,11 @@ class PythonInModel:
     lines: list[HotLine]
     behind: HotLine | None = None
 
+    @property
+    def total_s(self) -> float:
+        """Of all parts."""
+        return sum(self.seconds.values())
+
 
 @dataclass(frozen=True, slots=True)
 class LineCost:

@@ -69,11 +69,6 @@ class Evidence:
     python_in_model: PythonInModel | None = None
 
     @property
-    def python_in_model_s(self) -> float:
-        told = self.python_in_model
-        return sum(told.seconds.values()) if told is not None else 0.0
-
-    @property
     def communication_s(self) -> float:
         return sum(one.seconds for one in self.collectives)
 
@@ -281,7 +276,8 @@ def _compute_headline(
     if evidence.has_device:
         what += " with waiting for the GPU or copying"
     text = f"COMPUTE-BOUND, {level} data-bound: {what} take {percent(compute)} of training time"
-    in_python = evidence.python_in_model_s / (evidence.training_s or 1.0)
+    told = evidence.python_in_model
+    in_python = told.total_s / (evidence.training_s or 1.0) if told is not None else 0.0
     if in_python >= TOLD_FROM_SHARE:
         text += f", Python code inside them about {percent(in_python)} of it"
     words = {

@@ -215,11 +215,12 @@ def _of_prefetch(loaders: Sequence[Modelled], forecast: LoaderForecast) -> list[
 def _of_persistence(case: Case) -> list[Candidate]:
     """Workers that live on from pass to pass, or start in a shorter way."""
     restarting = [fed for fed in case.feeding if _restart_share(case, fed) >= LEAST_GAIN]
-    if not restarting:
-        return []
-    predicted = up_to(sum(_restart_share(case, fed) for fed in restarting))
-    lines = _lines(restarting)
-    found = [Candidate("restarts", {"persistent_workers": True}, predicted, BY_LOOP, sites=lines)]
+    kept = [fed for fed in restarting if fed.loader.may_keep_workers]
+    found = []
+    if kept:
+        predicted, lines = up_to(sum(_restart_share(case, fed) for fed in kept)), _lines(kept)
+        persistent = {"persistent_workers": True}
+        found.append(Candidate("restarts", persistent, predicted, BY_LOOP, sites=lines))
     spawned = [x for x in restarting if x.loader.start_method in ("spawn", "forkserver")]
     if spawned and not case.is_on_device:
         overrides = {"multiprocessing_context": "fork"}
@@ -235,7 +236,7 @@ def _of_persistence(case: Case) -> list[Candidate]:
 def _restart_share(case: Case, fed: LoaderCase) -> float:
     """Returns the share of training that goes to starting workers that were there before."""
     loader = fed.loader
-    if not loader.num_workers or loader.persistent_workers or not loader.may_keep_workers:
+    if not loader.num_workers or loader.persistent_workers or loader.passes < 2:
         return 0.0
     later = (loader.passes - 1) / loader.passes
     return later * fed.starts_s / case.training_s if case.training_s > 0 else 0.0

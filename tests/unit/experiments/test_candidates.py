@@ -237,6 +237,11 @@ def test_spawned_workers_that_start_again_are_tried_forked() -> None:
     planted.loader = replace(planted.loader, start_method="spawn")
     overrides = [one.overrides for one in plan(case_of(planted)).candidates]
     assert {"multiprocessing_context": "fork"} in overrides
+    # Those of a loader that each pass builds anew, too; they cannot live on.
+    planted.loader = replace(planted.loader, built=planted.loader.passes)
+    overrides = [one.overrides for one in plan(case_of(planted)).candidates]
+    assert {"multiprocessing_context": "fork"} in overrides
+    assert {"persistent_workers": True} not in overrides
 
 
 def test_computing_that_gets_faster_without_waits_raises_the_forecast() -> None:

@@ -79,8 +79,12 @@ def _without_symptoms(findings: list[Finding]) -> list[Finding]:
 
 def _may_be_of_threads(finding: Finding) -> bool:
     """Whether more workers may as well cost something: threads without a core make any wait."""
-    speedup = finding.predicted_speedup
-    return bool(finding.change.get("num_workers")) and speedup is not None and speedup[0] < 1
+    return bool(finding.change.get("num_workers")) and _is_unsure(finding)
+
+
+def _is_unsure(finding: Finding) -> bool:
+    """Whether a change may as well lose."""
+    return finding.predicted_speedup is not None and finding.predicted_speedup[0] < 1
 
 
 def _rank(finding: Finding) -> tuple[bool, float]:
@@ -98,7 +102,7 @@ def _is_worthwhile(finding: Finding, rule: Rule, case: Case) -> bool:
     bar = LEAST_GAIN
     if finding.id not in OUTSIDE_STEPS:
         # What may lose has to stand out from all that makes steps differ.
-        is_unsure = finding.predicted_speedup is not None and finding.predicted_speedup[0] < 1
+        is_unsure = _is_unsure(finding)
         bar = least_gain(case.noise if is_unsure else case.noise_of(rule.keys))
         bar = max(bar, _UNSURE_GAIN) if is_unsure else bar
     return likely - 1 >= bar and of_run >= LEAST_GAIN / 2

@@ -9,7 +9,12 @@ from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.gains import Gain, of_setting
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
-from trainprof.analysis.diagnosis.waiting import ASLEEP_SHARE, WAIT_SHARE, reading_share
+from trainprof.analysis.diagnosis.waiting import (
+    ASLEEP_SHARE,
+    WAIT_SHARE,
+    asleep_share,
+    reading_share,
+)
 from trainprof.analysis.diagnosis.wording import around, place, share_of, size
 from trainprof.analysis.facts import number_at
 from trainprof.analysis.finding import LOADER_ID, Finding
@@ -60,7 +65,7 @@ def more_workers(case: Case, fed: LoaderCase, rule: str, title: str) -> Finding 
     if setting is None or gain is None:
         return None
     change = with_workers(fed, setting)
-    if shares_a_disk(fed) or asleep_share(fed) >= ASLEEP_SHARE:
+    if shares_a_disk(fed) or asleep_share(fed.loader.fetch) >= ASLEEP_SHARE:
         # Nobody knows what it gives to more of them at once: it may be one lock, or a rate limit.
         gain = replace(
             gain, training=(1.0, gain.training[1]), run=(1.0, gain.run[1]), is_at_most=True
@@ -85,15 +90,7 @@ def shares_a_disk(fed: LoaderCase) -> bool:
     if reading_share(fetch) >= _READING_MINDED:
         return True
     much = _MUCH_READ_BYTES_PER_S * (fetch.asleep_s or 0.0)
-    return asleep_share(fed) >= ASLEEP_SHARE and (fetch.read_bytes or 0) >= much
-
-
-def asleep_share(fed: LoaderCase) -> float:
-    """Returns for which share of the making of batches it sleeps: for a lock, a server, a disk."""
-    fetch = fed.loader.fetch
-    if fetch is None or fetch.wall_s is None or fetch.wall_s.mean <= 0:
-        return 0.0
-    return (fetch.asleep_s or 0.0) / (fetch.wall_s.mean * fetch.n)
+    return asleep_share(fetch) >= ASLEEP_SHARE and (fetch.read_bytes or 0) >= much
 
 
 def with_workers(fed: LoaderCase, setting: Setting) -> dict[str, Any]:
@@ -214,7 +211,7 @@ def cautions_of(fed: LoaderCase, workers: int) -> list[str]:
         told.append("random augmentation, if there is any, draws other numbers in workers")
         if fed.loader.start_method in ("spawn", "forkserver"):
             told.append("dataset and collate function must be picklable")
-    reading = reading_share(fed.loader.fetch)
+    reading, asleep = reading_share(fed.loader.fetch), asleep_share(fed.loader.fetch)
     if reading >= _READING_MINDED:
         shared = "of making a batch is reading from disk, which more workers share"
         told.insert(0, f"{percent(reading)} {shared}")
@@ -222,10 +219,10 @@ def cautions_of(fed: LoaderCase, workers: int) -> list[str]:
         assert fed.loader.fetch is not None
         read = size(float(fed.loader.fetch.read_bytes or 0))
         told.insert(0, f"{read} were read from disk meanwhile, which more workers share")
-    elif asleep_share(fed) >= ASLEEP_SHARE:
+    elif asleep >= ASLEEP_SHARE:
         told.insert(
             0,
-            f"making a batch is {percent(asleep_share(fed))} sleep: what it waits for (a server, a "
+            f"making a batch is {percent(asleep)} sleep: what it waits for (a server, a "
             "lock, a rate limit) may give no more to more workers",
         )
     if fed.loader.is_rebuilt:

@@ -29,7 +29,7 @@ from trainprof.analysis.diagnosis.case import NAMED_FROM_SHARE, Case
 from trainprof.analysis.diagnosis.gains import of_python
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
-from trainprof.analysis.diagnosis.wording import around, place, share_of, span
+from trainprof.analysis.diagnosis.wording import caller, its_share, place, span
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.ledger import BEFORE_BACKWARD, ELSEWHERE
 from trainprof.analysis.looks import hottest
@@ -74,11 +74,7 @@ def find(case: Case) -> Finding | None:
     advice = "do it less often, or on whole tensors: trainprof lines times each line"
     also = []
     if line is not None and named:
-        told = f"{share_of(line)} of it{around(line)}"
-        if line.is_likely:
-            told = "to which most of it seems to go"
-        advice = f"look at {place(line)}, {told}: {advice}"
-        also = [f"called from {line.called_from[0]}"] if line.called_from else []
+        advice, also = f"look at {place(line)}, {its_share(line)}: {advice}", caller(line)
     times = _backward_over_forward(case)
     if most == BEFORE_BACKWARD and times >= _LONG_BACKWARD and not case.is_on_device:
         also.append(
@@ -89,8 +85,8 @@ def find(case: Case) -> Finding | None:
     if line is not None and named and is_waiting(line):
         does = "between the parts of a step the loop waits for another thread or process:"
         advice = (
-            f"{place(line)} waits, {told}: what it waits for has to get quicker, or more of it has "
-            "to be done at once or beforehand"
+            f"{place(line)} waits, {its_share(line)}: what it waits for has to get quicker, or "
+            "more of it has to be done at once or beforehand"
         )
     return plain_finding(
         ID,

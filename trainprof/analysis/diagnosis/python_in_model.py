@@ -6,8 +6,7 @@ while it goes on.
 
 How it is measured: 25 times a second another thread asks to run. While torch's operators compute it
 may do so at once, while other code runs it has to wait: where it waits for 0.1 ms or longer, such
-code was running. Time between operators that is shorter than that is not counted, and so it is a
-lower bound.
+code was running. Time between operators that is shorter than that is not counted.
 
 When it is wrong: what is compiled (torch.compile) and C++ extensions that keep the interpreter to
 themselves look like Python code. A run with torch.compile is not judged. On a GPU such code costs
@@ -29,7 +28,7 @@ from trainprof.analysis.diagnosis.case import NAMED_FROM_SHARE, Case
 from trainprof.analysis.diagnosis.gains import of_python
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
-from trainprof.analysis.diagnosis.wording import around, place, share_of, span
+from trainprof.analysis.diagnosis.wording import caller, its_share, place, span
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.python_in_model import PARTS, TOLD_FROM_SHARE
 from trainprof.analysis.verdict_level import percent
@@ -47,7 +46,7 @@ def find(case: Case) -> Finding | None:
     told = case.summary.python_in_model
     if told is None:
         return None
-    spent_s = sum(told.seconds.values())
+    spent_s = told.total_s
     share = spent_s / case.training_s if case.training_s > 0 else 0.0
     if share < case.threshold(ID, "share", THRESHOLDS["share"].value):
         return None
@@ -61,8 +60,7 @@ def find(case: Case) -> Finding | None:
     )
     also = []
     if line is not None:
-        advice = f"look at {place(line)}, {share_of(line)} of it{around(line)}: {advice}"
-        also = [f"called from {line.called_from[0]}"] if line.called_from else []
+        advice, also = f"look at {place(line)}, {its_share(line)}: {advice}", caller(line)
     elif told.behind is not None:
         also = [f"it comes ahead of {place(told.behind)}, which computes with torch"]
     of_parts = spent_s / sum(case.training[name] for name in parts)

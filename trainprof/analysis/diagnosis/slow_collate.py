@@ -45,6 +45,9 @@ THRESHOLDS: Final = {
     **WAITED_FROM,
     "collate_share": Threshold(COLLATE_SHARE, "most of making a batch"),
 }
+_ADVICE: Final = (
+    "a collate function that works on whole arrays: trainprof lines times each of its lines"
+)
 
 
 def find(case: Case) -> Finding | None:
@@ -73,11 +76,6 @@ def find(case: Case) -> Finding | None:
         evidence={"collate_share": part, "collate_per_batch_s": part * made.mean},
         site=_site(fed),
     )
-
-
-_ADVICE: Final = (
-    "a collate function that works on whole arrays: trainprof lines times each of its lines"
-)
 
 
 def _also(fed: LoaderCase) -> list[str]:

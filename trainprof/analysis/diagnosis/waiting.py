@@ -189,10 +189,17 @@ def _comes_once(inputs: PipelineInputs, limits: Limits) -> bool:
 
 def reading_share(fetch: Fetch | None) -> float:
     """Returns which share of the making of batches waits for a disk, as far as that is known."""
-    if fetch is None or fetch.wall_s is None:
-        return 0.0
-    made_s = fetch.wall_s.mean * fetch.n
-    return (fetch.reading_s or 0.0) / made_s if made_s > 0 else 0.0
+    return 0.0 if fetch is None else _share_of_making(fetch, fetch.reading_s)
+
+
+def asleep_share(fetch: Fetch | None) -> float:
+    """Returns for which share of the making of batches it sleeps: for a lock, a server, a disk."""
+    return 0.0 if fetch is None else _share_of_making(fetch, fetch.asleep_s)
+
+
+def _share_of_making(fetch: Fetch, seconds: float | None) -> float:
+    made_s = 0.0 if fetch.wall_s is None else fetch.wall_s.mean * fetch.n
+    return (seconds or 0.0) / made_s if made_s > 0 else 0.0
 
 
 def collate_share(fetch: Fetch | None) -> float:

@@ -39,6 +39,18 @@ def around(line: HotLine) -> str:
     return f", {_share(line, line.share)} with the lines around it"
 
 
+def its_share(line: HotLine) -> str:
+    """Returns what of its part a line takes, as far as that is known, and those around it."""
+    if line.is_likely:
+        return "to which most of it seems to go"
+    return f"{share_of(line)} of it{around(line)}"
+
+
+def caller(line: HotLine) -> list[str]:
+    """Returns where a line's function is called from, as a sentence; none where nobody knows."""
+    return [f"called from {line.called_from[0]}"] if line.called_from else []
+
+
 def _share(line: HotLine, share: float) -> str:
     return f"{'at least ' if line.is_at_least else ''}{percent(share)}"
 
