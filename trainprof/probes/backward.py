@@ -40,4 +40,4 @@ class BackwardProbe:
             return _engine_run_backward
 
         name = "_engine_run_backward"
-        patcher.around(make, (torch.autograd, name), (torch.autograd.graph, name))
+        patcher.around(make, (torch.autograd, name), (torch.autograd.graph, name), woven=True)

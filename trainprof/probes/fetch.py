@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, cast
 
@@ -60,39 +61,37 @@ class FetchProbe:
         worker, meter, slow = self._worker, self._meter, self._slow
         begin_usage = meter.begin
         look_back = patcher.guarded(self._look_back)
-        untimed = _TimedCollate(_no_collate, now, may_be_stamped=False)
+        unknown = _Collate()
 
-        def time_collate(fetcher: Any) -> _TimedCollate:
+        def time_collate(fetcher: Any) -> _Collate:
             """Called at the first fetch of each fetcher."""
             self._session.look_here()
             try:
-                fetcher.collate_fn = timed = _TimedCollate(
-                    fetcher.collate_fn,
-                    now,
+                kept = _Collate(
                     may_be_stamped=slow.is_asked_for
                     and takes_indices
                     and fetcher.auto_collation is True
-                    and asks_one_by_one(fetcher.dataset, self._torch),
+                    and asks_one_by_one(fetcher.dataset, self._torch)
                 )
+                fetcher.collate_fn = _timed(fetcher.collate_fn, kept, now)
+                fetcher._trainprof = kept
             except Exception as error:
                 patcher.fail(error)
-                return untimed
-            return timed
+                return unknown
+            return kept
 
         def make(original: Wrapped) -> Wrapped:
-            def fetch(self: Any, *args: Any, **kwargs: Any) -> Any:
-                collate: Any = getattr(self, "collate_fn", None)
-                if type(collate) is not _TimedCollate:
-                    collate = time_collate(self)
+            def fetch(self: Any, possibly_batched_index: Any) -> Any:
+                asked = possibly_batched_index
+                collate: _Collate = getattr(self, "_trainprof", None) or time_collate(self)
                 collate.began_ns = 0
                 info = worker._worker_info
                 number = 0 if info is None else getattr(info, "id", 254) + 1
                 count, stamped = 1, None
-                if args and type(args[0]) is list:
-                    count = len(args[0])
+                if type(asked) is list:
+                    count = len(asked)
                     if collate.may_be_stamped and slow.took_ns >= slow.samples * SHORT_SAMPLE_NS:
-                        stamped = StampedIndices(args[0], slow.clock)
-                        args = (stamped, *args[1:])
+                        asked = stamped = StampedIndices(asked, slow.clock)
                 batch = usage = None
                 if meter.to_pass > 0 and meter.last_wall_ns < SHORT_NS:
                     meter.to_pass -= 1
@@ -103,7 +102,7 @@ class FetchProbe:
                         patcher.fail(error)
                 start = now()
                 try:
-                    batch = original(self, *args, **kwargs)
+                    batch = original(self, asked)
                     return batch
                 except BaseException as error:
                     hide_our_frame(error)
@@ -150,33 +149,32 @@ class FetchProbe:
             self._slow.look(stamped, samples_end, self._loader.creating)
 
 
-class _TimedCollate:
-    """The fetcher's collate function, with the time at which it last began.
+@dataclass(slots=True)
+class _Collate:
+    """What is kept of a fetcher, on it: it is torch's own object.
 
-    It lives on the fetcher, which is torch's own object. Collating is the end of a fetch. Whether
-    the samples of this fetcher may be stamped is kept here too.
+    Attributes:
+        began_ns: When its collate function last began, which is the end of a fetch; 0 if it has not
+            since that was set.
+        may_be_stamped: Its samples may be.
     """
 
-    __slots__ = ("_collate", "_now", "began_ns", "may_be_stamped")
+    began_ns: int = 0
+    may_be_stamped: bool = False
 
-    def __init__(self, collate: Wrapped, now: Callable[[], int], *, may_be_stamped: bool) -> None:
-        self._collate = collate
-        self._now = now
-        self.began_ns = 0
-        self.may_be_stamped = may_be_stamped
 
-    def __call__(self, samples: Any) -> Any:
-        self.began_ns = self._now()
+def _timed(collate: Wrapped, kept: _Collate, now: Callable[[], int]) -> Wrapped:
+    """Returns `collate` with a note of when it begins."""
+
+    def timed(samples: Any) -> Any:
+        kept.began_ns = now()
         try:
-            return self._collate(samples)
+            return collate(samples)
         except BaseException as error:
             hide_our_frame(error)
             raise
 
-
-def _no_collate(samples: Any) -> Any:
-    return samples
+    return uncounted(timed)
 
 
-uncounted(_TimedCollate.__call__)
 _FETCH, _FETCH_BATCH = int(Kind.FETCH), int(Kind.FETCH_BATCH)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from _thread import get_ident
 from collections.abc import Callable
+from dataclasses import dataclass
 from sys import modules
 from types import ModuleType
 from typing import Any, Final
@@ -51,14 +52,20 @@ TRAINING: Final = int(ForwardFlag.TRAINING)
 FORWARD: Final = int(Kind.FORWARD)
 
 
+@dataclass(slots=True)
+class _Inside:
+    """The thread that is inside an outermost call, 0 if none is.
+
+    Comparing two numbers takes a third of finding one in a set, and modules are called by hundreds.
+    """
+
+    thread: int = 0
+
+
 class ForwardProbe:
     """Hooks `Module.__call__` on the class; torch's global hooks would cause recompiles."""
 
     name = "forward"
-
-    def __init__(self) -> None:
-        # Threads that are inside an outermost call.
-        self._inside: set[int] = set()
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._torch = torch
@@ -69,6 +76,9 @@ class ForwardProbe:
         self._loss_class = loss
         check_limit = session.limit.before_forward
         self._record = patcher.guarded(self._record_call)
+        # Threads that are inside an outermost call: the one that was first, and others.
+        self._first = _Inside()
+        self._others: set[int] = set()
         patcher.around(
             self._make_call if check_limit is None else self._make_limited_call(check_limit),
             (torch.nn.Module, "__call__"),
@@ -82,18 +92,21 @@ class ForwardProbe:
 
     def _make_call(self, original: Wrapped) -> Wrapped:
         emit, now, record = self._session.emit, self._session.phase_now, self._record
-        inside, classes = self._inside, self._classes
+        first, others, classes = self._first, self._others, self._classes
         is_grad_enabled = self._torch.is_grad_enabled
 
         def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
             thread = get_ident()
-            if thread in inside:
+            if thread == first.thread or (others and thread in others):
                 try:
                     return original(self, *args, **kwargs)
                 except BaseException as error:
                     hide_our_frame(error)
                     raise
-            inside.add(thread)
+            if first.thread:
+                others.add(thread)
+            else:
+                first.thread = thread
             start = now()
             try:
                 return original(self, *args, **kwargs)
@@ -102,7 +115,10 @@ class ForwardProbe:
                 raise
             finally:
                 end = now()
-                inside.discard(thread)
+                if thread == first.thread:
+                    first.thread = 0
+                else:
+                    others.discard(thread)
                 known = classes.get(id(type(self)))
                 if known is None:
                     record(self, start, end)
@@ -117,11 +133,12 @@ class ForwardProbe:
 
     def _make_limited_call(self, check_limit: Callable[[], None]) -> Callable[[Wrapped], Wrapped]:
         def make(original: Wrapped) -> Wrapped:
-            call, inside = uncounted(self._make_call(original)), self._inside
+            call, first, others = uncounted(self._make_call(original)), self._first, self._others
             let_dynamo_skip(call)
 
             def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
-                if get_ident() not in inside:
+                thread = get_ident()
+                if thread != first.thread and thread not in others:
                     check_limit()
                 try:
                     return call(self, *args, **kwargs)
@@ -153,7 +170,8 @@ class ForwardProbe:
         return named
 
     def _make_loss_maker(self, name: str) -> Callable[[Wrapped], Wrapped]:
-        emit, now, inside = self._session.emit, self._session.phase_now, self._inside
+        emit, now = self._session.emit, self._session.phase_now
+        first, others = self._first, self._others
         compiler = self._session.compiler
         is_grad_enabled, define = self._torch.is_grad_enabled, self._session.log.define
         number = 0
@@ -164,7 +182,8 @@ class ForwardProbe:
                 nonlocal number
                 if COMPILER in modules and compiler.is_compiling():
                     return original(*args, **kwargs)
-                if get_ident() in inside:
+                thread = get_ident()
+                if thread == first.thread or thread in others:
                     try:
                         return original(*args, **kwargs)
                     except BaseException as error:

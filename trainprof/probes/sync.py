@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import CodeType, FrameType, ModuleType
 from typing import Any, Final
 
+from trainprof.probes.accelerator import may_have_device
 from trainprof.probes.patcher import Patcher, hide_our_frame, let_dynamo_skip
 from trainprof.probes.session import Session
 from trainprof.record.schema import Kind, SyncFlag
@@ -23,6 +25,13 @@ TENSOR_CALLS: Final = {
     "__int__": SyncFlag.INT,
     "__index__": SyncFlag.INDEX,
 }
+
+
+@dataclass(slots=True)
+class _HostAlone:
+    """Whether there can be tensors on the host alone, so that none need be asked where it is."""
+
+    is_so: bool
 
 
 class SyncProbe:
@@ -43,6 +52,7 @@ class SyncProbe:
         self._mode_depth = getattr(torch._C, "_len_torch_function_stack", lambda: 0)
         # By code and place in it; the code is kept, so that its id stays its own.
         self._host_sites: dict[tuple[int, int], tuple[int, CodeType]] = {}
+        self._torch, self._host_alone = torch, _HostAlone(not may_have_device(torch))
         let_dynamo_skip(self._host_site, and_all_below=True)
         for name, flag in TENSOR_CALLS.items():
             place = (torch.Tensor, name)
@@ -57,6 +67,7 @@ class SyncProbe:
 
     def _tensor_call(self, flag: int) -> Callable[[Wrapped], Wrapped]:
         emit, now, patcher = self._session.emit, self._session.now, self._patcher
+        host_alone, on_host = self._host_alone, flag | _ON_CPU
         plain, mode_depth, host_sites = self.plain_types, self._mode_depth, self._host_sites
         find, frame_of_caller = self._session.sites.find, sys._getframe
         was_waited_for, wait_now = self._session.device_was_waited_for, self._session.wait_now
@@ -79,14 +90,14 @@ class SyncProbe:
                     raise
                 finally:
                     # A mode or a subclass of the script's would see our reads as calls.
-                    if args and type(args[0]) in plain and not mode_depth():
+                    if args and type(args[0]) in plain and (host_alone.is_so or not mode_depth()):
                         try:
                             caller = frame_of_caller(1)
-                            if args[0].is_cpu:
-                                key = (id(caller.f_code), caller.f_lasti)
-                                site = (host_sites.get(key) or self._host_site(key, caller))[0]
-                                if site:
-                                    emit(_SYNC, start, start, site, 0, flag | _ON_CPU)
+                            key = (id(caller.f_code), caller.f_lasti)
+                            site = host_sites.get(key) or self._host_site(key, caller)
+                            if host_alone.is_so or args[0].is_cpu:
+                                if site[0]:
+                                    emit(_SYNC, start, start, site[0], 0, on_host)
                             else:
                                 emit(_SYNC, start, now(), find(caller), 0, flag)
                                 if was_waited_for is not None:
@@ -99,7 +110,11 @@ class SyncProbe:
         return make
 
     def _host_site(self, key: tuple[int, int], caller: FrameType) -> tuple[int, CodeType]:
-        """Returns the site of a call on a host tensor; 0 where the caller is not the user's."""
+        """Returns the site of a call on a host tensor; 0 where the caller is not the user's.
+
+        Called once for each: a package may have added a device since the last.
+        """
+        self._host_alone.is_so = not may_have_device(self._torch)
         sites = self._session.sites
         site = sites.name(caller) if sites.is_user_code(caller.f_code) else 0
         known = self._host_sites[key] = (site, caller.f_code)

@@ -14,7 +14,7 @@ import inspect
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
-from types import CellType, CodeType, FunctionType
+from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any, Final
 
 _OURS: Final = "_trainprof_"
@@ -28,8 +28,9 @@ def weave(wrapper: Callable[..., Any], original: Callable[..., Any]) -> Callable
     """Returns `wrapper` with the body of `original` in the place of each `return original(...)`.
 
     Args:
-        wrapper: Has the parameters of `original`, names it `original`, and calls it in return
-            statements only. Its `except` clauses hide our frame, and fall away with it.
+        wrapper: Has the parameters of `original`, or `*args, **kwargs` that it does nothing but
+            hand on. It names it `original`, and calls it in return statements only. Its `except`
+            clauses hide our frame, and fall away with it.
         original: A plain function: no closure, decorator or generator.
 
     Raises:
@@ -39,7 +40,7 @@ def weave(wrapper: Callable[..., Any], original: Callable[..., Any]) -> Callable
         raise NotWoven("not plain functions")
     theirs, ours = _definition(original), _definition(wrapper)
     _check_is_running(theirs, original)
-    if ast.dump(_bare(theirs.args)) != ast.dump(_bare(ours.args)):
+    if ast.dump(_bare(ours.args)) not in (ast.dump(_bare(theirs.args)), _ANY_ARGUMENTS):
         raise NotWoven("other parameters")
     for node in ast.walk(ours):
         ast.copy_location(node, theirs)
@@ -47,7 +48,7 @@ def weave(wrapper: Callable[..., Any], original: Callable[..., Any]) -> Callable
     body = [*theirs.body, ast.copy_location(ast.Return(value=None), theirs.body[-1])]
     woven = _Weaver(body, parameters).visit(ours)
     woven.name, woven.args = theirs.name, _bare(theirs.args)
-    code = _compile(woven, original.__code__, free=_free(woven))
+    code = _compile(woven, original, free=_free(woven))
     cells = dict(zip(wrapper.__code__.co_freevars, wrapper.__closure__ or (), strict=True))
     closure = (_cell(name[len(_OURS) :], cells, wrapper.__globals__) for name in code.co_freevars)
     function = FunctionType(
@@ -110,7 +111,7 @@ def _check_is_running(definition: ast.FunctionDef, function: FunctionType) -> No
         raise NotWoven("a closure or a generator")
     plain = copy.deepcopy(definition)
     plain.args = _bare(plain.args)
-    found = _compile(plain, running)
+    found = _compile(plain, function)
     for fact in ("co_code", "co_names", "co_varnames"):
         if getattr(found, fact) != getattr(running, fact):
             raise NotWoven("the source is not what runs")
@@ -138,18 +139,35 @@ def _free(woven: ast.FunctionDef) -> list[str]:
     return sorted({node.id for node in names if node.id.startswith(_OURS)} - own)
 
 
-def _compile(function: ast.FunctionDef, running: CodeType, free: Sequence[str] = ()) -> CodeType:
-    """Returns the code of `function`, in the file and by the name of the running one."""
-    module = ast.parse(f"def {_OURS}({', '.join(free)}): pass")
-    (maker,) = module.body
+_ANY_ARGUMENTS: Final = ast.dump(
+    _bare(ast.arguments([], [], ast.arg("args"), [], [], ast.arg("kwargs"), []))
+)
+
+
+def _compile(
+    definition: ast.FunctionDef, running: FunctionType, free: Sequence[str] = ()
+) -> CodeType:
+    """Returns the code of `definition`, in the file and by the name of the running one.
+
+    Python compiles a call of a module's function otherwise than that of a method, if it has seen
+    the import.
+    """
+    modules = [
+        name
+        for name in running.__code__.co_names
+        if isinstance(running.__globals__.get(name), ModuleType)
+    ]
+    imports = "".join(f"import {name}\n" for name in modules)
+    module = ast.parse(f"{imports}def {_OURS}({', '.join(free)}): pass")
+    maker = module.body[-1]
     assert isinstance(maker, ast.FunctionDef)
-    maker.body = [function]
-    compiled = compile(module, running.co_filename, "exec", dont_inherit=True)
+    maker.body = [definition]
+    compiled = compile(module, running.__code__.co_filename, "exec", dont_inherit=True)
     (maker_code,) = (thing for thing in compiled.co_consts if isinstance(thing, CodeType))
     (code,) = (thing for thing in maker_code.co_consts if isinstance(thing, CodeType))
     if sys.version_info >= (3, 11):
-        code = code.replace(co_qualname=running.co_qualname)
-    return code.replace(co_firstlineno=running.co_firstlineno)
+        code = code.replace(co_qualname=running.__code__.co_qualname)
+    return code.replace(co_firstlineno=running.__code__.co_firstlineno)
 
 
 def _cell(name: str, cells: dict[str, CellType], namespace: dict[str, Any]) -> CellType:

@@ -31,6 +31,7 @@ from trainprof.record.schema import (
     HEADER_PREFIX,
     LAST_PART,
     MAGIC,
+    NATIVE_RECORD,
     RECORD,
     RECORD_BYTES,
     SCHEMA_VERSION,
@@ -214,43 +215,43 @@ def _allocate(descriptor: int, offset: int, size: int) -> None:
 
 
 Emit = Callable[..., None]
+_Room = mmap.mmap | bytearray
 
 
 def _writer(log: EventLog) -> tuple[Emit, Emit, Callable[[bytes], None], Callable[[], None]]:
     """Makes the functions that share one cursor; a closure is the fastest state Python has."""
-    pack_into = RECORD.pack_into
+    pack_into = NATIVE_RECORD.pack_into
     threads: dict[int, int] = {}
+    # Nearly all records are of one thread: comparing takes half as long as looking up.
+    first_thread = first_number = 0
     next_thread = itertools.count().__next__
     chunk: _Chunk | None = None
     unreleased: list[_Chunk] = []
     chunks = 0
     stopped = False
-    growing = threading.Lock()
+    growing, placing = threading.Lock(), threading.Lock()
     # Records of those that met a log being grown: waiting could deadlock a signal handler.
     late: deque[bytes] = deque()
-    # One tuple, read in one go: a thread that saw the old chunk also gets the old cursor.
-    target: tuple[mmap.mmap | bytearray, Callable[[], int]] = (bytearray(), _cursor(0))
+    # The chunk being filled and the place of its next record. They are read and set in one line:
+    # Python hands the GIL on, and runs signal handlers, at calls and between lines at the most.
+    buffer: _Room = bytearray()
+    offset = 0
 
     def emit(
         kind: int, start_ns: int, end_ns: int, site: int = 0, value: int = 0, flags: int = 0
     ) -> None:
-        buffer, next_offset = target
+        nonlocal offset
+        room, at, offset = buffer, offset, offset + RECORD_BYTES
         try:
-            pack_into(
-                buffer,
-                next_offset(),
-                kind,
-                flags,
-                threads[get_ident()],
-                site,
-                start_ns,
-                end_ns,
-                value,
-            )
+            thread = get_ident()
+            number = first_number if thread == first_thread else threads[thread]
+            pack_into(room, at, kind, flags, number, site, start_ns, end_ns, value)
         except Exception:
             emit_slowly(kind, start_ns, end_ns, site, value, flags)
 
-    def emit_slowly(kind: int, start: int, end: int, site: int, value: int, flags: int) -> None:
+    def emit_slowly(
+        kind: int, start: int, end: int, site: int = 0, value: int = 0, flags: int = 0
+    ) -> None:
         try:
             if stopped:
                 return
@@ -272,19 +273,26 @@ def _writer(log: EventLog) -> tuple[Emit, Emit, Callable[[bytes], None], Callabl
             return
 
     def enter_thread() -> int:
+        nonlocal first_thread, first_number
         number = threads[get_ident()] = min(next_thread(), _MAX_THREADS)
         is_main = threading.main_thread().ident == get_ident()
         native = threading.get_native_id()
         now = time.perf_counter_ns()
         write_bytes(RECORD.pack(Kind.THREAD, 0, number, int(is_main), now, now, native))
+        if not first_thread:
+            first_number, first_thread = number, get_ident()
         return number
+
+    def take() -> tuple[_Room, int]:
+        nonlocal offset
+        room, at, offset = buffer, offset, offset + RECORD_BYTES
+        return room, at
 
     def write_bytes(record: bytes) -> None:
         while not stopped:
-            buffer, next_offset = target
-            offset = next_offset()
-            if offset + RECORD_BYTES <= len(buffer):
-                buffer[offset : offset + RECORD_BYTES] = record
+            room, at = take()
+            if at + RECORD_BYTES <= len(room):
+                room[at : at + RECORD_BYTES] = record
                 return
             if not growing.acquire(blocking=False):
                 late.append(record)
@@ -292,7 +300,7 @@ def _writer(log: EventLog) -> tuple[Emit, Emit, Callable[[bytes], None], Callabl
                     write_late()
                 return
             try:
-                if target[0] is buffer:
+                if buffer is room:
                     grow()
             finally:
                 growing.release()
@@ -307,7 +315,7 @@ def _writer(log: EventLog) -> tuple[Emit, Emit, Callable[[bytes], None], Callabl
             write_bytes(record)
 
     def grow() -> None:
-        nonlocal chunk, chunks, target, stopped
+        nonlocal chunk, chunks, stopped
         header = None
         try:
             if chunks == 0:
@@ -331,7 +339,7 @@ def _writer(log: EventLog) -> tuple[Emit, Emit, Callable[[bytes], None], Callabl
         if chunk is not None and not chunk.may_be_released():
             unreleased.append(chunk)
         chunk, chunks = fresh, chunks + 1
-        target = (fresh.buffer, _cursor(first + RECORD_BYTES))
+        go_on(fresh.buffer, first + RECORD_BYTES)
         if header is not None:
             write_what_was_known()
 
@@ -343,31 +351,37 @@ def _writer(log: EventLog) -> tuple[Emit, Emit, Callable[[bytes], None], Callabl
             emit_slowly(kind, start, end, 0, value, 0)
 
     def start_over() -> None:
-        nonlocal chunk, chunks, target, stopped, growing, next_thread
+        nonlocal chunk, chunks, stopped, growing, placing, next_thread, first_thread
         if chunk is not None and not chunk.may_be_released():
             unreleased.append(chunk)
         chunk, chunks, stopped = None, 0, False
-        growing = threading.Lock()
+        growing, placing = threading.Lock(), threading.Lock()
         next_thread = itertools.count().__next__
         threads.clear()
+        first_thread = 0
         late.clear()
-        target = (bytearray(), _cursor(0))
+        go_on(bytearray(), 0)
 
-    return emit, emit_of, write_bytes, start_over
+    def go_on(room: _Room, first: int) -> None:
+        nonlocal buffer, offset
+        before = buffer  # it is let go of after both are set
+        buffer, offset = room, first
+        del before
 
-
-def _cursor(start: int) -> Callable[[], int]:
-    """Returns a thread-safe source of record offsets: `count` is atomic where there is a GIL."""
-    step = itertools.count(start, RECORD_BYTES).__next__
     if getattr(sys, "_is_gil_enabled", lambda: True)():
-        return step
-    lock = threading.Lock()
+        return emit, emit_of, write_bytes, start_over
+    unlocked_take, unlocked_go_on = take, go_on
 
-    def locked() -> int:
-        with lock:
-            return step()
+    def take_locked() -> tuple[_Room, int]:
+        with placing:
+            return unlocked_take()
 
-    return locked
+    def go_on_locked(room: _Room, first: int) -> None:
+        with placing:
+            unlocked_go_on(room, first)
+
+    take, go_on = take_locked, go_on_locked
+    return emit_slowly, emit_of, write_bytes, start_over
 
 
 def _note_stop(path: str | None, header: bytes | None, reason: int) -> None:

@@ -28,6 +28,11 @@ CHUNK_BYTES: Final = 1 << 20
 RECORD: Final = struct.Struct("<BBHIQQQ")
 RECORD_BYTES: Final = RECORD.size
 assert RECORD_BYTES == 32
+# The same bytes, made by this machine's own rules in three quarters of the time, where they agree.
+_NATIVE: Final = struct.Struct("@BBHINNN")
+NATIVE_RECORD: Final = (
+    _NATIVE if _NATIVE.pack(1, 2, 3, 4, 5, 6, 7) == RECORD.pack(1, 2, 3, 4, 5, 6, 7) else RECORD
+)
 
 # A text is spread over records of kind TEXT: flags = Topic, thread = part number (the last part
 # carries LAST_PART), site = the text's id, and 24 bytes of UTF-8 in place of start, end, value.

@@ -124,11 +124,11 @@ def run_workers(tmp_path: Path, method: str) -> subprocess.CompletedProcess[str]
 
 
 def test_a_fault_of_ours_harms_nothing(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(self: object, collate: object, now: object) -> None:
+    def broken(collate: object, kept: object, now: object) -> None:
         raise ZeroDivisionError
 
     recorder.start(*probes())
-    monkeypatch.setattr("trainprof.probes.fetch._TimedCollate.__init__", broken)
+    monkeypatch.setattr("trainprof.probes.fetch._timed", broken)
     assert len(list(DataLoader(Numbers()))) == 5
     recording = recorder.read()
     assert [note["probe"] for note in recording.notes(Topic.PROBE_FAILED)] == ["fetch"]

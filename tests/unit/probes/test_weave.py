@@ -12,6 +12,7 @@ import pytest
 import torch
 from support.session import Recorder
 
+from trainprof.probes.backward import BackwardProbe
 from trainprof.probes.forward import ForwardProbe
 from trainprof.probes.patcher import hide_our_frame
 from trainprof.probes.weave import NotWoven, weave
@@ -29,6 +30,9 @@ class Adder:
             raise ValueError("no scale")
         total = BASE + sum(values)
         return total * scale
+
+    def named(self, *values, scale=1):
+        return functools.reduce(getattr, ["__name__"], scale)
 
     def silent(self, *values, scale=1):
         values[0].append(scale)
@@ -65,6 +69,27 @@ def test_a_woven_function_does_what_both_do() -> None:
     adder = Adder()
     assert [woven(adder, 1, 2), woven(adder, scale=2), woven(adder, 1, scale=7)] == [13, 20, 77]
     assert events == ["1 0 Adder", "2 1 Adder"]
+
+
+def test_a_wrapper_of_any_arguments_takes_on_those_of_the_original() -> None:
+    events: list[str] = []
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(*args, **kwargs)
+        finally:
+            events.append("done")
+
+    original = Adder.add
+    woven = weave(wrapper, original)
+    assert inspect.getfullargspec(woven)[:3] == inspect.getfullargspec(original)[:3]
+    assert [woven(Adder(), 1, 2), woven(Adder(), scale=2)] == [13, 20]
+    assert events == ["done", "done"]
+
+
+def test_an_original_may_call_what_its_module_imports() -> None:
+    woven = weave(watched(Adder.named, []), Adder.named)
+    assert woven(Adder(), scale=len) == "len"
 
 
 def test_it_returns_none_where_the_original_returns_nothing() -> None:
@@ -154,3 +179,14 @@ def test_torchs_module_call_is_woven_and_costs_no_frame(recorder: Recorder) -> N
     assert torch.nn.Module.__call__.__code__ is not code
     assert depths[0] == depths[1]
     assert len(recorder.read().of(Kind.FORWARD)) == 1
+
+
+def test_torchs_door_to_the_engine_is_woven(recorder: Recorder) -> None:
+    depths = []
+    leaf = torch.ones(1, requires_grad=True)
+    leaf.register_hook(lambda gradient: depths.append(len(inspect.stack())))
+    leaf.backward()
+    recorder.start(BackwardProbe())
+    leaf.backward()
+    assert depths[0] == depths[1]
+    assert len(recorder.read().of(Kind.BACKWARD)) == 1
