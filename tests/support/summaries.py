@@ -225,6 +225,7 @@ def finding(**changes: Any) -> Finding:
         thresholds={"wait_share": 0.05},
         steps=[{"step": 17, "seconds": 0.9, "part_s": 0.8}],
         verify="run it again with the change: trainprof compare BASE OTHER tells the two apart",
+        of_steps=True,
     )
     return replace(plain, **changes)
 

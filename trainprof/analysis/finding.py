@@ -38,8 +38,8 @@ class Finding:
         change: Its arguments, where it is a matter of arguments: {"num_workers": 4}.
         recoverable_s: Of the whole run, most likely (at most, where `is_at_most`). Those of several
             findings do not add up.
-        predicted_speedup: Of training's steps [low, high]; of all training, evaluation and
-            checkpoints included, where the finding lies outside the steps.
+        predicted_speedup: Of training's steps [low, high] where `of_steps`, else of all training,
+            evaluation and checkpoints included.
         run_speedup: Of the whole run [low, high].
         is_at_most: What the rest of the cost would be is not known: low is 1.
         cautions: What the change alters, or needs.
@@ -65,6 +65,7 @@ class Finding:
     thresholds: dict[str, float] = field(default_factory=dict)
     steps: list[dict[str, float]] = field(default_factory=list)
     verify: str = ""
+    of_steps: bool = False
 
 
 def may_lose(finding: Finding) -> bool:

@@ -8,7 +8,7 @@ from typing import Final
 from rich.text import Text
 
 from trainprof.analysis.diagnosis.catalogue import RULES
-from trainprof.analysis.finding import OUTSIDE_STEPS, Finding
+from trainprof.analysis.finding import Finding
 from trainprof.analysis.least_gain import LEAST_GAIN
 from trainprof.analysis.steady import MIN_STEADY_STEPS
 from trainprof.analysis.summary import RunSummary
@@ -68,15 +68,14 @@ def speedup_words(finding: Finding, whole: str = "the run") -> str:
     if steps is None:
         return ""
     if finding.is_at_most:
-        told = f"training up to about {_two(steps[1])} x as fast"
+        told = f"{_what(finding)} up to about {_two(steps[1])} x as fast"
         if run is not None:
             told += f", {whole} {_two(run[1])} x"
         how = "a model, not measured: trainprof tune does"
         if "num_workers" not in finding.change:
             how = "if all of it could go; not measured"
         return f"{told} ({how})"
-    what = "training" if finding.id in OUTSIDE_STEPS else "steps"
-    told = f"{what} {_range(steps)} as fast"
+    told = f"{_what(finding)} {_range(steps)} as fast"
     if run is not None:
         told += f", {whole} {_range(run)}"
     note = "a model, not measured"
@@ -85,6 +84,10 @@ def speedup_words(finding: Finding, whole: str = "the run") -> str:
     if steps[0] < 1:
         note += "; it may as well lose"
     return f"{told} ({note})"
+
+
+def _what(finding: Finding) -> str:
+    return "steps" if finding.of_steps else "training"
 
 
 def checked_words() -> str:
@@ -115,9 +118,8 @@ def _shorter(number: int, finding: Finding, page: Page) -> list[Text]:
     told = finding.advice
     steps = _known(finding.predicted_speedup)
     if steps is not None:
-        what = "training" if finding.id in OUTSIDE_STEPS or finding.is_at_most else "steps"
         times = f"up to about {_two(steps[1])} x" if finding.is_at_most else _range(steps)
-        told += f"; {what} {times} as fast"
+        told += f"; {_what(finding)} {times} as fast"
     return [*_opening(number, finding, page), *_labelled("Change", f"{told}.", page)]
 
 

@@ -750,6 +750,32 @@ def test_all_together_is_played_again_and_is_no_sum() -> None:
     assert together(case, both) == pytest.approx(7 / 2, rel=0.15)
 
 
+def test_one_line_may_build_the_loaders_of_training_and_evaluation() -> None:
+    training = Planted(fetch_s=0.02, compute_s=0.01)
+    evaluation = Planted(fetch_s=0.02, compute_s=0.002, role="evaluation")
+    evaluation.loader = replace(evaluation.loader, id=1)
+    case = case_of(training, evaluation, parts={"evaluation": 4.0})
+    told = diagnose(case)
+    assert {one.id for one in told} == {"serial_loading", "slow_validation"}
+    everything = together(case, told)
+    assert everything is not None
+    assert everything > max(one.predicted_speedup[0] for one in told if one.predicted_speedup)
+    saved_s = sum(one.recoverable_s or 0.0 for one in told)
+    assert everything == pytest.approx(case.training_s / (case.training_s - saved_s), rel=0.2)
+
+
+def test_steps_that_get_faster_leave_checkpoints_as_they_are() -> None:
+    planted = Planted(fetch_s=0.02, compute_s=0.001)
+    case = case_of(planted, parts={"checkpoint": 4.0})
+    loading, saving = diagnose(case)
+    assert (loading.of_steps, saving.of_steps) == (True, False)
+    loading = replace(loading, is_at_most=True, predicted_speedup=[1.0, 20.0])
+    saving = replace(saving, recoverable_s=0.0, predicted_speedup=[1.0, 1.0])
+    everything = together(case, [loading, saving])
+    assert everything is not None
+    assert everything <= case.training_s / 4.0
+
+
 def evaluated_with_new_workers(evaluation_s: float) -> Case:
     """Workers are started for each of 20 passes of evaluation: 0.1 s and more each."""
     training = Planted(workers=2, fetch_s=0.002, compute_s=0.01)

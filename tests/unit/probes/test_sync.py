@@ -67,6 +67,21 @@ def test_torchs_own_calls_on_host_tensors_are_left_out(recorder: Recorder) -> No
     assert recorder.read().of(Kind.SYNC) == []
 
 
+def test_a_device_that_a_package_adds_later_is_asked_for(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainprof.probes.sync.may_have_device", lambda torch: False)
+    recorder.start(SyncProbe())
+    torch.tensor(3).item()
+    monkeypatch.setattr("trainprof.probes.sync.may_have_device", lambda torch: True)
+    with pytest.raises(RuntimeError):
+        torch.ones(1, device="meta").item()  # stands for that device
+    torch.tensor(3).item()
+    found = [event.flags for event in recorder.read().of(Kind.SYNC)]
+    on_host = SyncFlag.ITEM | SyncFlag.ON_CPU
+    assert found == [on_host, SyncFlag.ITEM, on_host]
+
+
 def test_synchronize(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(torch.cuda, "synchronize", lambda device=None: None)

@@ -33,10 +33,12 @@ def test_a_finding_says_where_what_and_how_much() -> None:
 
 def test_what_cannot_be_exceeded_is_said_to_be_at_most() -> None:
     found = summaries.finding(is_at_most=True, predicted_speedup=[1.0, 1.3], run_speedup=[1.0, 1.2])
-    told = "training up to about 1.30 x as fast, the run 1.20 x"
+    told = "steps up to about 1.30 x as fast, the run 1.20 x"
     assert speedup_words(found) == f"{told} (a model, not measured: trainprof tune does)"
     of_other = replace(found, change={})
     assert speedup_words(of_other) == f"{told} (if all of it could go; not measured)"
+    of_all = replace(of_other, of_steps=False)
+    assert speedup_words(of_all).startswith("training up to about 1.30 x as fast, the run")
 
 
 def test_tune_is_offered_only_for_what_it_can_change() -> None:

@@ -23,11 +23,12 @@ class Gain:
     """How many times faster, at least and at most.
 
     Attributes:
-        training: Of training's steps; of all training where the change lies outside of them.
+        training: Of training's steps, or of all of it.
         run: Of the whole run.
         likely: Of training's steps, or all of it: most likely, or at most.
         saved_s: Of the whole run: most likely, or at most.
         is_at_most: Only what cannot be exceeded is known.
+        of_steps: `training` and `likely` are of its steps alone, not of evaluation and the like.
     """
 
     training: tuple[float, float]
@@ -35,6 +36,7 @@ class Gain:
     likely: float
     saved_s: float
     is_at_most: bool
+    of_steps: bool
 
 
 def of_setting(case: Case, fed: LoaderCase, setting: Setting, found: Prediction) -> Gain | None:
@@ -67,6 +69,7 @@ def of_setting(case: Case, fed: LoaderCase, setting: Setting, found: Prediction)
         likely=steps.mid,
         saved_s=wall_s - wall_s / likely,
         is_at_most=False,
+        of_steps=True,
     )
     return _as_a_device_lets(case, gain)
 
@@ -134,7 +137,8 @@ def outside_steps(case: Case, seconds: float) -> Gain:
     kept = max(1 - seconds / case.training_s, 1 - _MOST_REMOVED) if case.training_s > 0 else 1.0
     of_run = max(1 - seconds / case.wall_s, 1 - _MOST_REMOVED) if case.wall_s > 0 else 1.0
     most = _with_faster_rest(case, 1 / kept, 1 - kept)
-    return Gain((1.0, most), (1.0, 1 / of_run), 1 / kept, seconds, is_at_most=True)
+    run = (1.0, 1 / of_run)
+    return Gain((1.0, most), run, 1 / kept, seconds, is_at_most=True, of_steps=False)
 
 
 def larger(one: Gain, other: Gain) -> Gain:
@@ -166,7 +170,8 @@ def _at_most_per_batch(case: Case, fed: LoaderCase, saved_s: float) -> Gain | No
     run = case.wall_s / max(case.wall_s - all_s, (1 - _MOST_REMOVED) * case.wall_s)
     likely = step_s / kept_s
     most = _with_faster_rest(case, likely, 1 - kept_s / step_s)
-    return _as_a_device_lets(case, Gain((1.0, most), (1.0, run), likely, all_s, is_at_most=True))
+    gain = Gain((1.0, most), (1.0, run), likely, all_s, is_at_most=True, of_steps=True)
+    return _as_a_device_lets(case, gain)
 
 
 def _with_faster_rest(case: Case, speedup: float, share: float) -> float:
@@ -178,12 +183,12 @@ def _as_a_device_lets(case: Case, gain: Gain) -> Gain:
     if not case.is_on_device:
         return gain
     most = outside_steps(case, case.idle_s("loader_s") or 0.0)
-    return Gain(
+    return replace(
+        gain,
         training=(min(gain.training[0], most.likely), min(gain.training[1], most.likely)),
         run=(min(gain.run[0], most.run[1]), min(gain.run[1], most.run[1])),
         likely=min(gain.likely, most.likely),
         saved_s=min(gain.saved_s, most.saved_s),
-        is_at_most=gain.is_at_most,
     )
 
 

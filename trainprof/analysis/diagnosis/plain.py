@@ -58,6 +58,7 @@ def plain_finding(
         predicted_speedup=list(gain.training),
         run_speedup=list(gain.run),
         is_at_most=gain.is_at_most,
+        of_steps=gain.of_steps,
         cautions=cautions or [],
         also=also or [],
         verify=_MEASURED if change else _COMPARED,

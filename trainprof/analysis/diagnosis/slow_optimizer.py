@@ -55,6 +55,7 @@ def find(case: Case) -> Finding | None:
         likely=likely.likely,
         saved_s=likely.saved_s,
         is_at_most=False,
+        of_steps=likely.of_steps,
     )
     return plain_finding(
         ID,

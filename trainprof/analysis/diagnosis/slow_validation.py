@@ -94,4 +94,5 @@ def _with_workers(
     change: dict[str, object] = {"num_workers": setting.workers}
     if setting.is_persistent:
         change["persistent_workers"] = True
-    return Gain((low, high), (run[0], run[2]), likely, saved_s[1], is_at_most=False), change
+    of_run = (run[0], run[2])
+    return Gain((low, high), of_run, likely, saved_s[1], is_at_most=False, of_steps=False), change

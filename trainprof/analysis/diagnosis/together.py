@@ -8,11 +8,13 @@ from typing import Final
 
 from trainprof.analysis.diagnosis import gc_pauses, python_in_loop, python_in_model, slow_validation
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
+from trainprof.analysis.diagnosis.gains import times_without
 from trainprof.analysis.finding import LOADER_ID, Finding
 from trainprof.analysis.pipeline import predict
 
 # What the training thread does in steps: without it they are shorter, and loaders have to keep up.
 _IN_STEPS: Final = (python_in_loop.ID, python_in_model.ID, gc_pauses.ID)
+_OUTSIDE_STEPS: Final = ("evaluation", "checkpoint")
 _MOST_REMOVED: Final = 0.99
 
 
@@ -47,8 +49,19 @@ def together(case: Case, findings: Sequence[Finding]) -> float | None:
     if kept_s <= 0:
         return None
     # One alone may give more than it takes: what remains gets faster, too.
-    alone = [x.predicted_speedup[1] for x in findings if x.is_at_most and x.predicted_speedup]
+    alone = [_of_all_training(case, one) for one in findings if one.is_at_most]
     return max([case.training_s / kept_s, *alone])
+
+
+def _of_all_training(case: Case, finding: Finding) -> float:
+    """Returns how many times as fast training would be at most after one change."""
+    if finding.predicted_speedup is None:
+        return 1.0
+    most = finding.predicted_speedup[1]
+    if not finding.of_steps or case.training_s <= 0:
+        return most
+    outside_s = sum(case.training.get(name, 0.0) for name in _OUTSIDE_STEPS)
+    return times_without((1 - outside_s / case.training_s) * (1 - 1 / most))
 
 
 def _is_of_evaluation(finding: Finding, case: Case) -> bool:
@@ -60,7 +73,7 @@ def _is_about_steps_of(finding: Finding, fed: LoaderCase) -> bool:
     return (
         fed.cause is not None
         and finding.evidence.get("wait_per_batch_s") is not None
-        and finding.site == fed.loader.site
+        and finding.evidence.get(LOADER_ID) == fed.loader.id
         and any(finding.change.get(name) for name in ("num_workers", "prefetch_factor"))
     )
 
