@@ -22,7 +22,7 @@ SEEDS = {
     "uneven_batches": 5,
     "idle_workers": 5,
     "slow_rank": 5,
-    "python_in_model": 6,
+    "python_in_model": 14,
 }
 
 NEEDS_COMPILER = ("torch.compile", "DistributedDataParallel")
