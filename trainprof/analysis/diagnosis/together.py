@@ -14,7 +14,7 @@ from trainprof.analysis.pipeline import predict
 
 # What the training thread does in steps: without it they are shorter, and loaders have to keep up.
 _IN_STEPS: Final = (python_in_loop.ID, python_in_model.ID, gc_pauses.ID)
-_OUTSIDE_STEPS: Final = ("evaluation", "checkpoint")
+_BESIDE_STEPS: Final = ("evaluation", "checkpoint")
 _MOST_REMOVED: Final = 0.99
 
 
@@ -60,7 +60,7 @@ def _of_all_training(case: Case, finding: Finding) -> float:
     most = finding.predicted_speedup[1]
     if not finding.of_steps or case.training_s <= 0:
         return most
-    outside_s = sum(case.training.get(name, 0.0) for name in _OUTSIDE_STEPS)
+    outside_s = sum(case.training.get(name, 0.0) for name in _BESIDE_STEPS)
     return times_without((1 - outside_s / case.training_s) * (1 - 1 / most))
 
 
