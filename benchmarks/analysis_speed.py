@@ -4,7 +4,9 @@
 
 Writes a log of so many steps, in the real format, into a temporary directory: 100 epochs, each with
 a pass over a validation loader, 11 events to a step. A fresh process then does what `trainprof run`
-does after the script has ended. Budgets: 1 s for 20,000 steps, 10 s and 1 GB for 1,000,000.
+does after the script has ended. Once as a plain loop writes them, and once as Lightning does, where
+the optimizer's step calls a closure that computes. Budgets: 1 s for 20,000 steps, 10 s and 1 GB for
+1,000,000.
 """
 
 from __future__ import annotations
@@ -50,6 +52,7 @@ TEXTS = {
 }
 US = 1_000
 STEP_NS = 1_000 * US
+EPOCHS = 100
 LEARNS = ForwardFlag.GRAD | ForwardFlag.TRAINING
 
 # kind, flags, site, start and end within a step in us; in order of end, as they are written
@@ -65,6 +68,10 @@ STEP = [
     (Kind.OPTIMIZER_STEP, 0, OPTIMIZER, 822, 950),
     (Kind.SCHEDULER_STEP, 0, 0, 951, 953),
     (Kind.SYNC, SyncFlag.ITEM | SyncFlag.ON_CPU, SITE, 955, 957),
+]
+CLOSURE_STEP = [
+    (kind, flags, site, 94 if kind == Kind.OPTIMIZER_STEP else start, end)
+    for kind, flags, site, start, end in STEP
 ]
 EVALUATION_STEP = [
     (Kind.LOADER_NEXT, 0, VALIDATION, 1, 90),
@@ -97,8 +104,10 @@ def single(kind: Kind, site: int, start_ns: int) -> np.ndarray:
     return np.array([(kind, 0, 0, site, start_ns, start_ns + 50 * US, 0)], dtype=ROW)
 
 
-def write_run(directory: RunDirectory, steps: int, epochs: int = 100) -> int:
-    """Writes a run of `steps` steps and returns its number of records."""
+def write_run(
+    directory: RunDirectory, step: list[tuple[int, int, int, int, int]], steps: int, epochs: int
+) -> int:
+    """Writes a run of `steps` times `step` and returns its number of records."""
     directory.create()
     jitter = np.random.default_rng(0).integers(0, US, steps // epochs).astype(np.uint64)
     now = 10**9
@@ -116,7 +125,7 @@ def write_run(directory: RunDirectory, steps: int, epochs: int = 100) -> int:
         now += 2 * 10**9
         for _ in range(epochs):
             for loader, pattern, count in (
-                (TRAIN, STEP, steps // epochs),
+                (TRAIN, step, steps // epochs),
                 (VALIDATION, EVALUATION_STEP, steps // epochs // 10),
             ):
                 single(Kind.LOADER_INIT, loader, now).tofile(file)
@@ -158,25 +167,31 @@ print(json.dumps({"steps": summary.training.steps, "epochs": summary.training.ep
 
 def main() -> None:
     for steps in [int(word) for word in sys.argv[1:]] or [20_000, 1_000_000]:
-        with tempfile.TemporaryDirectory() as parent:
-            directory = RunDirectory(Path(parent) / "run")
-            records = write_run(directory, steps)
-            started = time.perf_counter()
-            child = subprocess.run(
-                [sys.executable, "-c", CHILD, str(directory.path)],
-                check=True,
-                capture_output=True,
-                text=True,
-            )
-            seconds = time.perf_counter() - started
-        told = json.loads(child.stdout)
-        assert told["steps"] == steps, told
-        assert told["epochs"] == 100, told
-        print(
-            f"{steps:>9,} steps, {records:>10,} records: {seconds:.2f} s with imports "
-            f"(summarize {told['summarize_s']:.2f} s, render {told['render_s']:.2f} s), "
-            f"peak {told['peak_bytes'] / 1e9:.2f} GB"
+        measure("a plain loop", STEP, steps)
+        measure("with closures", CLOSURE_STEP, steps)
+
+
+def measure(name: str, step: list[tuple[int, int, int, int, int]], steps: int) -> None:
+    """Writes a run, has a fresh process analyse it, and prints what that took."""
+    with tempfile.TemporaryDirectory() as parent:
+        directory = RunDirectory(Path(parent) / "run")
+        records = write_run(directory, step, steps, EPOCHS)
+        started = time.perf_counter()
+        child = subprocess.run(
+            [sys.executable, "-c", CHILD, str(directory.path)],
+            check=True,
+            capture_output=True,
+            text=True,
         )
+        seconds = time.perf_counter() - started
+    told = json.loads(child.stdout)
+    assert told["steps"] == steps, told
+    assert told["epochs"] == EPOCHS, told
+    print(
+        f"{name:13} {steps:>9,} steps, {records:>10,} records: {seconds:.2f} s with imports "
+        f"(summarize {told['summarize_s']:.2f} s, render {told['render_s']:.2f} s), "
+        f"peak {told['peak_bytes'] / 1e9:.2f} GB"
+    )
 
 
 if __name__ == "__main__":

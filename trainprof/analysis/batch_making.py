@@ -176,6 +176,9 @@ def _by_process(table: FetchTable) -> Iterator[FetchTable]:
     """Yields the fetches of each process, in order of start."""
     order = np.lexsort((table.start_ns, table.worker, table.pid))
     is_next = (np.diff(table.pid[order]) != 0) | (np.diff(table.worker[order]) != 0)
+    if not is_next.any() and (np.diff(order) > 0).all():
+        yield table  # of a long run without workers the copy would be large
+        return
     for rows in np.split(order, np.flatnonzero(is_next) + 1):
         yield table.rows(rows)
 

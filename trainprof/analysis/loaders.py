@@ -148,7 +148,7 @@ def _loader_of(
         collate_site=sites[collate] if isinstance(collate, int) else None,
         built_by=builder_of(facts),
         built=max(int(np.count_nonzero(of_loader["kind"] == Kind.LOADER_BUILT)), 1),
-        hot_lines=lines_of_making(fetches.rows(fetches.loader == p.loader), making.looks),
+        hot_lines=lines_of_making(fetches, p.loader, making.looks),
     )
 
 

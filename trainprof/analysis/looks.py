@@ -271,17 +271,19 @@ def _line_that_was_waited_for(
 
 
 def lines_of_making(
-    fetches: FetchTable, looks_by: Mapping[tuple[int, int], tuple[Looks, LineNames]]
+    fetches: FetchTable, loader: int, looks_by: Mapping[tuple[int, int], tuple[Looks, LineNames]]
 ) -> list[HotLine]:
     """Returns the lines that the making of one loader's batches goes to.
 
     Args:
-        fetches: Of the loader.
+        fetches: Of all loaders.
+        loader: Its id.
         looks_by: Looks, and the names of what was seen, by pid and thread.
     """
     asked, stacks = 0, Counter[Stack]()
+    is_mine = fetches.loader == loader
     for (pid, thread), (looks, names) in looks_by.items():
-        chosen = (fetches.pid == pid) & (fetches.thread == thread)
+        chosen = is_mine & (fetches.pid == pid) & (fetches.thread == thread)
         start = fetches.start_ns[chosen]
         if len(start) == 0:
             continue
@@ -297,7 +299,7 @@ def lines_of_making(
         stacks += names.stacks(
             looks.stack[is_fetching(looks.taken_ns) & looks.is_known], of_dataset=True
         )
-    return lines_met(MAKING, stacks, asked, float(fetches.wall_ns.sum() / 1e9))
+    return lines_met(MAKING, stacks, asked, float(fetches.wall_ns[is_mine].sum() / 1e9))
 
 
 def lines_met(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from trainprof.analysis.closures import with_closures
 from trainprof.analysis.events import ProcessLog, load_process
 from trainprof.analysis.facts import integer
 from trainprof.analysis.liveness import is_alive
@@ -65,7 +66,8 @@ def read_recording(directory: RunDirectory) -> Recording:
             damage.append(
                 f"{path.name}: impossible times, {process.impossible} of its events left out"
             )
-        logs.append(process)
+        # Here, for the table without them is large, and nobody else needs it.
+        logs.append(replace(process, events=with_closures(process.events)))
     samples = directory.samples
     return Recording(
         directory=directory,

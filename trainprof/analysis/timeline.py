@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from trainprof.analysis.closures import with_closures
 from trainprof.analysis.evaluation import evaluation_segments
 from trainprof.analysis.events import Bool, Events, Int64, Nesting, nest
 from trainprof.analysis.facts import Facts
@@ -34,8 +33,8 @@ class Timeline:
 
     Attributes:
         thread: Its number.
-        events, nesting: Its own, and those of closures.py.
-        all_events: Of every thread; those of closures.py where there is but one.
+        events, nesting: Its own.
+        all_events: Of every thread.
         passes: Of every loader.
         on_thread: Per entry of `passes`: the training thread consumes it.
         segments: Evaluation, shape (n, 2), ns.
@@ -87,11 +86,6 @@ def build_timeline(
     of_thread = events.thread == thread
     own = events if of_thread.all() else events.where(of_thread)
     nesting = nest(own)
-    with_calls = with_closures(own, nesting)
-    if with_calls is not own:
-        del nesting  # to save memory, as is keeping no second table of one thread's events
-        events = with_calls if own is events else events
-        own, nesting = with_calls, nest(with_calls)
     update_ends = own.end[update_mask(own, nesting)]
     if len(update_ends) == 0:
         update_ends = own.end[own.is_kind(Kind.BACKWARD)]
