@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from planted.draw import Draw
+from planted.in_memory import needless_workers, sample_by_sample
 from planted.script import BURN, HERE, IN_MEMORY, Case, Parts, script
 
 EVERYWHERE = ("plain loop", "function", "class Trainer", "hooks", "several files")
@@ -710,6 +711,8 @@ FAULTS: dict[str, Callable[[Draw], Case]] = {
         serial_loading,
         serial_decoding,
         too_few_workers,
+        sample_by_sample,
+        needless_workers,
         saturated_cpu,
         slow_samples,
         uneven_batches,

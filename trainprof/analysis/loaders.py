@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from trainprof.analysis.statistics import statistics_s
 from trainprof.analysis.summary import Loader
 from trainprof.analysis.system_processes import Samples, Tick
 from trainprof.record.schema import Kind
+
+# Those that a loader makes for itself, of its dataset alone.
+_TORCHS_SAMPLERS: Final = ("RandomSampler", "SequentialSampler")
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +151,8 @@ def _loader_of(
         collate_site=sites[collate] if isinstance(collate, int) else None,
         built_by=builder_of(facts),
         built=max(int(np.count_nonzero(of_loader["kind"] == Kind.LOADER_BUILT)), 1),
+        whole_batches=_whole_batches(facts),
+        holds_tensors=_flag(facts.get("holds_tensors")),
         hot_lines=lines_of_making(fetches, p.loader, making.looks),
     )
 
@@ -157,6 +162,21 @@ def _seconds_within(details: Details, p: Passes) -> float:
     place = np.searchsorted(p.start, details["start"], side="right") - 1
     is_inside = (place >= 0) & (details["start"] < p.end[place])
     return float((details["end"] - details["start"])[is_inside].sum() / 1e9)
+
+
+def _whole_batches(facts: Mapping[str, Any]) -> str | None:
+    """Returns the arguments with which torch asks a dataset for a batch at once, as for samples.
+
+    None where batches are made up by a rule of the user's own, or by a package for them.
+    """
+    sampler, size = facts.get("sampler"), integer(facts.get("batch_size"))
+    is_plain = facts.get("batch_sampler") == "BatchSampler" and builder_of(facts) is None
+    if facts.get("is_asked_one_by_one") is not True or not is_plain or not size:
+        return None
+    is_torchs = sampler in _TORCHS_SAMPLERS and facts.get("samples_plainly") is True
+    drawn = f"{sampler}(dataset)" if is_torchs else "sampler"
+    drops_last = facts.get("drop_last") is True
+    return f"sampler=BatchSampler({drawn}, {size}, drop_last={drops_last}), batch_size=None"
 
 
 def _flag(value: Any) -> bool | None:

@@ -15,6 +15,13 @@ from trainprof.analysis.loader_builder import settings_of
 LOADER_ARGUMENTS: Final = ("num_workers", "persistent_workers", "pin_memory")
 _COPYING: Final = ("to", "cuda")
 _KEPT: Final = "persistent_workers"
+# What torch refuses where there are no workers, and what it takes instead.
+_WITHOUT_WORKERS: Final = {
+    _KEPT: False,
+    "prefetch_factor": None,
+    "multiprocessing_context": None,
+    "timeout": 0,
+}
 
 
 class NotMechanical(Exception):
@@ -166,6 +173,8 @@ def _set(source: str, call: ast.Call, change: Mapping[str, Any]) -> Iterator[_Ed
     if any(keyword.arg is None for keyword in call.keywords):
         raise NotMechanical(f"line {call.lineno} passes arguments on by **: set them there")
     given = {keyword.arg: keyword.value for keyword in call.keywords}
+    if change.get("num_workers") == 0:
+        change = {**change, **{k: v for k, v in _WITHOUT_WORKERS.items() if k in given}}
     added = []
     for name, value in change.items():
         held = given.get(name)

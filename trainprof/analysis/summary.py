@@ -271,6 +271,8 @@ class Loader:
     own collate function begins, None where it is a library's. `built_by` is the installed package
     that builds it and has to be told its arguments, None where the call at `site` is. `built` is
     how many DataLoaders of that line were used one after the other, each built anew as the last.
+    `whole_batches` are the arguments with which torch would ask the dataset for all of a batch at
+    once, None where it does or they are not known; `holds_tensors`: it is torch's TensorDataset.
     """
 
     id: int
@@ -307,6 +309,8 @@ class Loader:
     collate_site: str | None = None
     built_by: str | None = None
     built: int = 1
+    whole_batches: str | None = None
+    holds_tensors: bool | None = None
 
     @property
     def is_rebuilt(self) -> bool:

@@ -130,8 +130,8 @@ def _settings(one: Modelled) -> list[Setting]:
     # Workers that are there already stay as they are from pass to pass: one change at a time.
     stays = bool(loader.persistent_workers) if now else loader.may_keep_workers
     return [
-        replace(one.inputs.setting, workers=workers, is_persistent=stays)
-        for workers in TRIED_WORKERS
+        replace(one.inputs.setting, workers=workers, is_persistent=stays and workers > 0)
+        for workers in (0, *TRIED_WORKERS)
         if workers != now and workers <= max(most_workers(one.inputs), 1)
     ]
 

@@ -304,6 +304,8 @@ class LoaderProbe:
 
 _NEXT, _SAMPLER = int(Kind.LOADER_NEXT), int(Kind.SAMPLER)
 _CLOSE: Final = int(Kind.LOADER_CLOSE)
+# Of each other.
+_MAX_SUBSETS: Final = 8
 _BUILT: Final = int(Kind.LOADER_BUILT)
 
 
@@ -328,6 +330,33 @@ def describe(loader: Any) -> dict[str, Any]:
         "pin_memory": getattr(loader, "pin_memory", None),
         "in_order": getattr(loader, "in_order", None),
         "start_method": _start_method(context) if workers else None,
+        **_asking(loader, dataset),
+    }
+
+
+def _asking(loader: Any, dataset: Any) -> dict[str, bool | None]:
+    """Says how torch asks a dataset for a batch; of torch's Subset, what it is of.
+
+    `is_asked_one_by_one`: for each sample by itself, to put them together as it does by default.
+    `samples_plainly`: by a sampler that is made of the dataset alone.
+    """
+    known = sys.modules.get("torch.utils.data")
+    subset, tensors, plain_collate = (
+        getattr(known, name, None) for name in ("Subset", "TensorDataset", "default_collate")
+    )
+    for _ in range(_MAX_SUBSETS):
+        if type(dataset) is not subset:
+            break
+        dataset = getattr(dataset, "dataset", None)
+    takes_lists = inspect.getattr_static(dataset, "__getitems__", None) is not None
+    has_items = inspect.getattr_static(dataset, "__getitem__", None) is not None
+    is_mapped = has_items and not takes_lists and not _is_iterable(dataset)
+    of_sampler = getattr(getattr(loader, "sampler", None), "__dict__", {})
+    is_plain = all(of_sampler.get(name) is None for name in ("_num_samples", "generator"))
+    return {
+        "is_asked_one_by_one": is_mapped and getattr(loader, "collate_fn", 0) is plain_collate,
+        "samples_plainly": is_plain and of_sampler.get("replacement") is not True,
+        "holds_tensors": type(dataset) is tensors,
     }
 
 

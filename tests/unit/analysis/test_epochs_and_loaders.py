@@ -133,6 +133,45 @@ def test_a_loaders_entry(tmp_path):
     assert [(w["worker"], w["pid"], w["n"]) for w in entry.fetch.per_worker] == [(None, 4242, 6)]
 
 
+PLAIN = {
+    "is_asked_one_by_one": True,
+    "samples_plainly": True,
+    "holds_tensors": True,
+    "sampler": "RandomSampler",
+    "batch_size": 64,
+    "drop_last": True,
+}
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        (
+            PLAIN,
+            "sampler=BatchSampler(RandomSampler(dataset), 64, drop_last=True), batch_size=None",
+        ),
+        (
+            {**PLAIN, "samples_plainly": False, "drop_last": False},
+            "sampler=BatchSampler(sampler, 64, drop_last=False), batch_size=None",
+        ),
+        (
+            {**PLAIN, "sampler": "Balanced"},
+            "sampler=BatchSampler(sampler, 64, drop_last=True), batch_size=None",
+        ),
+        ({**PLAIN, "batch_sampler": "Buckets"}, None),
+        ({**PLAIN, "is_asked_one_by_one": False}, None),
+        ({**PLAIN, "batch_size": None}, None),
+        ({**PLAIN, "built_by": "planted", "built_at": 0}, None),
+        ({}, None),  # an older run
+    ],
+)
+def test_how_a_loader_would_ask_for_whole_batches(tmp_path, facts, expected):
+    run = FakeRun()
+    run.train_pass(run.loader(**facts), run.optimizer(), 2)
+    [loader] = run.summary(tmp_path).loaders
+    assert loader.whole_batches == expected
+
+
 def test_the_package_that_builds_a_loader(tmp_path):
     run = FakeRun()
     optimizer = run.optimizer()

@@ -124,6 +124,97 @@ def test_workers_are_added_where_they_sleep() -> None:
     assert finding.predicted_speedup[0] <= 3.0 <= finding.predicted_speedup[1]
 
 
+WHOLE = "sampler=BatchSampler(RandomSampler(dataset), 32, drop_last=False), batch_size=None"
+
+
+def in_rows(**changes: Any) -> Planted:
+    """Batches of 32 rows, 10 us each, on steps of 0.5 ms."""
+    planted = Planted(**{"fetch_s": 0.00032, "running": 1.0, "compute_s": 0.0005, **changes})
+    planted.loader = replace(planted.loader, whole_batches=WHOLE, holds_tensors=True)
+    return planted
+
+
+def test_rows_that_are_asked_for_one_by_one_are_to_be_asked_for_at_once() -> None:
+    finding = only(case_of(in_rows()))
+    assert (finding.id, finding.site, finding.change) == ("sample_by_sample", "train.py:41", {})
+    assert finding.advice == f"DataLoader(..., {WHOLE})"
+    assert (finding.is_at_most, finding.cautions) == (True, [])
+    assert finding.evidence["sample_s"] == pytest.approx(10e-6)
+    assert finding.evidence[LIKELY] == pytest.approx(0.82 / 0.5, rel=0.05)
+
+
+def test_a_dataset_of_the_users_own_has_to_take_a_list_then() -> None:
+    planted = in_rows()
+    planted.loader = replace(planted.loader, holds_tensors=False)
+    [caution] = only(case_of(planted)).cautions
+    assert caution.startswith("__getitem__ then gets a list of indices")
+
+
+def test_workers_that_fetch_rows_go_with_the_asking() -> None:
+    planted = in_rows(
+        workers=2,
+        is_persistent=False,
+        start_s=0.05,
+        receive_s=Interval.exactly(0.001),
+        delivery_s=0.001,
+    )
+    finding = only(case_of(planted))
+    assert finding.id == "sample_by_sample"  # and not that they are started again for each pass
+    assert finding.advice == f"DataLoader(..., {WHOLE}, num_workers=0)"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"fetch_s": 0.003},  # samples of 0.1 ms are work
+        {"compute_s": 0.005},  # 6 % of a step
+    ],
+)
+def test_samples_that_are_work_and_short_waits_are_asked_for_as_they_are(
+    changes: dict[str, float],
+) -> None:
+    assert "sample_by_sample" not in found(case_of(in_rows(**changes)))
+
+
+def test_a_dataset_that_takes_lists_already_is_not_told_to() -> None:
+    planted = in_rows()
+    planted.loader = replace(planted.loader, whole_batches=None)
+    assert "sample_by_sample" not in found(case_of(planted))
+
+
+def handed_over(**changes: Any) -> Planted:
+    """Batches of 0.1 ms from two workers, 1 ms to take each over, for steps of 0.5 ms."""
+    plain = {"fetch_s": 0.0001, "running": 1.0, "compute_s": 0.0005, "workers": 2, "cores": 4}
+    receiving = {"receive_s": Interval.exactly(0.001), "delivery_s": 0.001}
+    return Planted(**{**plain, **receiving, "is_persistent": True, **changes})
+
+
+def test_workers_that_cost_more_than_they_save_are_to_go() -> None:
+    finding = only(case_of(handed_over()))
+    assert (finding.id, finding.change) == ("needless_workers", {"num_workers": 0})
+    assert finding.advice == "DataLoader(..., num_workers=0)"
+    assert "persistent_workers" in finding.cautions[0]
+    assert finding.predicted_speedup is not None
+    # Two and a half times by the model; more, for what sends batches beside it goes, too.
+    low, high = finding.predicted_speedup
+    assert 2.0 <= low <= 2.5 <= high <= 8.0
+
+
+def test_workers_that_are_worth_it_stay() -> None:
+    # Without them a step would take 3.5 ms instead of 1.6.
+    assert "needless_workers" not in found(case_of(handed_over(fetch_s=0.003)))
+    # Asleep for 20 ms, two of them are too few.
+    assert found(case_of(handed_over(fetch_s=0.02, running=0.0))) == ["too_few_workers"]
+
+
+def test_batches_that_were_there_are_not_late() -> None:
+    planted = Planted(workers=2, fetch_s=0.003, bursts=(30, 11, 13.3), compute_s=0.0126, passes=1)
+    assert found(case_of(planted)) == ["uneven_batches"]
+    were_there = 0.1 * planted.loader.wait_total_s
+    planted.loader = replace(planted.loader, blocked_s=were_there)
+    assert found(case_of(planted)) == []
+
+
 def test_full_cores_want_cheaper_samples_and_no_workers() -> None:
     planted = Planted(workers=2, fetch_s=0.08, running=1.0, compute_s=0.01, cores=2)
     planted.loader = replace(planted.loader, hot_lines=[hot_line("making batches")])

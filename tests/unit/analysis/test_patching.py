@@ -58,6 +58,17 @@ def test_workers_are_kept_only_where_there_are_any(tmp_path: Path) -> None:
     assert found == "a = DataLoader(d, num_workers=n, persistent_workers=n > 0)\n"
 
 
+def test_what_is_for_workers_goes_with_them(tmp_path: Path) -> None:
+    source = "a = DataLoader(d, num_workers=2, persistent_workers=True, prefetch_factor=4)\n"
+    found = changed(source, {"num_workers": 0}, tmp_path)
+    assert found == (
+        "a = DataLoader(d, num_workers=0, persistent_workers=False, prefetch_factor=None)\n"
+    )
+    assert changed("a = DataLoader(d, 8, num_workers=1)\n", {"num_workers": 0}, tmp_path) == (
+        "a = DataLoader(d, 8, num_workers=0)\n"
+    )
+
+
 HF_SCRIPT = """arguments = Seq2SeqTrainingArguments(
     "saved",
     dataloader_num_workers=0,

@@ -8,6 +8,7 @@ import pytest
 from support.cases import Planted, case_of
 
 from trainprof.analysis.diagnosis.case import Case
+from trainprof.analysis.pipeline_scenario import Interval
 from trainprof.analysis.torch_settings import LoopedOptimizer, TorchSettings
 from trainprof.analysis.tuning import BY_LOOP
 from trainprof.experiments.candidate import together
@@ -36,6 +37,22 @@ def test_more_workers_are_tried_where_batches_are_waited_for() -> None:
     assert low < 4.0 < high
     assert found.sites == ("train.py:41",)
     assert any("augmentation" in told for told in first.cautions)
+
+
+def test_none_are_tried_where_workers_cost_more_than_they_save() -> None:
+    quick = Planted(
+        workers=2,
+        is_persistent=True,
+        fetch_s=0.0001,
+        running=1.0,
+        compute_s=0.0005,
+        receive_s=Interval.exactly(0.001),
+        delivery_s=0.001,
+    )
+    first = plan(case_of(quick)).candidates[0]
+    assert (first.subject, first.overrides) == ("workers", {"num_workers": 0})
+    assert first.predicted is not None
+    assert first.predicted[0] <= 2.5 <= first.predicted[1]
 
 
 def test_free_data_is_forecast_by_the_wait() -> None:

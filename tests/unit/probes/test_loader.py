@@ -15,7 +15,14 @@ from typing import Any
 import pytest
 import torch
 from support.session import Event, FakeClock, Recorder
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    Subset,
+    TensorDataset,
+)
 from torch.utils.data import dataloader as torch_dataloader
 
 from trainprof.probes.loader import LoaderProbe
@@ -292,6 +299,44 @@ def test_a_loaders_facts(recorder: Recorder) -> None:
             "start_method": "fork",
         }.items()
     )
+
+
+class Rows(Numbers):
+    """Takes a list of indices."""
+
+    def __getitems__(self, indices: list[int]) -> list[int]:
+        return indices
+
+
+TENSORS = TensorDataset(torch.zeros(8, 2))
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda: DataLoader(TENSORS, 2), (True, True, True)),
+        (lambda: DataLoader(Subset(Subset(TENSORS, range(6)), range(4)), 2), (True, True, True)),
+        (lambda: DataLoader(Numbers(6), 2, shuffle=True), (True, False, True)),
+        (lambda: DataLoader([1, 2, 3], 2), (True, False, True)),
+        (lambda: DataLoader(Rows(6), 2), (False, False, True)),
+        (lambda: DataLoader(Subset(Rows(6), range(4)), 2), (False, False, True)),
+        (lambda: DataLoader(Stream(), 2), (False, False, True)),
+        (lambda: DataLoader(TENSORS, 2, collate_fn=list), (False, True, True)),
+        (
+            lambda: DataLoader(TENSORS, 2, sampler=RandomSampler(TENSORS, num_samples=4)),
+            (True, True, False),
+        ),
+        (lambda: DataLoader(TENSORS, 2, True, generator=torch.Generator()), (True, True, False)),
+    ],
+)
+def test_how_a_dataset_is_asked_for_a_batch(
+    make: Callable[[], Any], expected: tuple[bool, bool, bool], recorder: Recorder
+) -> None:
+    recorder.start(LoaderProbe())
+    next(iter(make()))
+    [facts] = recorder.read().notes(Topic.LOADER)
+    names = ("is_asked_one_by_one", "holds_tensors", "samples_plainly")
+    assert tuple(facts[name] for name in names) == expected
 
 
 def test_persistent_workers_reset_instead_of_starting_again(recorder: Recorder) -> None:

@@ -92,6 +92,8 @@ def _limits(settings: Mapping[str, float]) -> Limits:
         receive=settings.get("slow_receive.receive_share", usual.receive),
         receive_s=settings.get("slow_receive.receive_s", usual.receive_s),
         collate=settings.get("slow_collate.collate_share", usual.collate),
+        sample_by_sample=settings.get("sample_by_sample.wait_share", usual.sample_by_sample),
+        cheap_sample_s=settings.get("sample_by_sample.sample_s", usual.cheap_sample_s),
     )
 
 

@@ -10,9 +10,11 @@ from trainprof.analysis.diagnosis import (
     exposed_syncs,
     gc_pauses,
     idle_workers,
+    needless_workers,
     python_in_loop,
     python_in_model,
     recompiling,
+    sample_by_sample,
     saturated_cpu,
     serial_loading,
     slow_checkpoints,
@@ -36,7 +38,9 @@ RULES: Final[tuple[Rule, ...]] = tuple(
     rule_in(module)
     for module in (
         serial_loading,
+        sample_by_sample,
         too_few_workers,
+        needless_workers,
         idle_workers,
         saturated_cpu,
         storage_bound,

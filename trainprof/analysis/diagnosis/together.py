@@ -74,7 +74,7 @@ def _is_about_steps_of(finding: Finding, fed: LoaderCase) -> bool:
         fed.cause is not None
         and finding.evidence.get("wait_per_batch_s") is not None
         and finding.evidence.get(LOADER_ID) == fed.loader.id
-        and any(finding.change.get(name) for name in ("num_workers", "prefetch_factor"))
+        and any(name in finding.change for name in ("num_workers", "prefetch_factor"))
     )
 
 

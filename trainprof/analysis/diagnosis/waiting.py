@@ -12,7 +12,14 @@ from trainprof.analysis.least_gain import LEAST_GAIN
 from trainprof.analysis.limit_names import BLOCKED, RECEIVE, SAMPLER
 from trainprof.analysis.limit_names import CPU as CPU_LIMIT
 from trainprof.analysis.loader_troubles import unusual_samples
-from trainprof.analysis.pipeline import Interval, PipelineInputs, Prediction, Setting, predict
+from trainprof.analysis.pipeline import (
+    Interval,
+    PipelineInputs,
+    Prediction,
+    Setting,
+    measured_rates,
+    predict,
+)
 from trainprof.analysis.pipeline_model import Float64
 from trainprof.analysis.summary import Fetch, Loader
 from trainprof.analysis.worker_totals import worker_totals
@@ -25,6 +32,8 @@ SLOW_SAMPLES: Final = "slow samples"
 RECEIVING: Final = "receiving"
 SAMPLING: Final = "sampling"
 COLLATING: Final = "collating"
+SAMPLE_BY_SAMPLE: Final = "sample by sample"
+NEEDLESS_WORKERS: Final = "needless workers"
 UNEVEN: Final = "uneven batches"
 IDLE_WORKERS: Final = "idle workers"
 UNKNOWN: Final = "unknown"
@@ -51,6 +60,16 @@ COLLATE_SHARE: Final = 0.5
 # Of a step spent on taking batches over; and so long at least, for a plain batch takes 1 to 2 ms.
 RECEIVE_SHARE: Final = 0.05
 RECEIVE_S: Final = 0.005
+# A sample that takes no longer is mostly the asking for it, and putting it into the batch.
+CHEAP_SAMPLE_S: Final = 20e-6
+# Of training; and in batches of so many at least.
+SAMPLE_BY_SAMPLE_SHARE: Final = 0.1
+_MANY_SAMPLES: Final = 8
+# Without workers a step has to be so much shorter at worst, in the model and against the measured
+# one.
+NEEDLESS_GAIN: Final = 0.1
+# Of the waits: with less of it spent without a batch to take, it is not late batches that cost.
+LATE_SHARE: Final = 0.25
 # Fetches that take so many times the median one are slow; they are few up to this share of all.
 _FEW_SHARE: Final = 0.25
 TRIED_WORKERS: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
@@ -71,6 +90,8 @@ class Limits:
     receive: float = RECEIVE_SHARE
     receive_s: float = RECEIVE_S
     collate: float = COLLATE_SHARE
+    sample_by_sample: float = SAMPLE_BY_SAMPLE_SHARE
+    cheap_sample_s: float = CHEAP_SAMPLE_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +100,8 @@ class Cause:
 
     Attributes:
         name: One of those above.
-        setting, found: With more workers, more batches ahead or the data shared out evenly, and the
-            model's answer; None where that does not help.
+        setting, found: With more workers or none, more batches ahead or the data shared out evenly,
+            and the model's answer; None where that does not help.
     """
 
     name: str
@@ -109,16 +130,27 @@ def cause_of(
     is_uneven = _slow_share(loader.fetch, inputs) >= limits.slow_samples
     if is_uneven and _usual_would_do(inputs, now, limits):
         return Cause(SLOW_SAMPLES, *(more_ahead(inputs, now) or ()))
+    if wait_share >= limits.sample_by_sample and _is_made_sample_by_sample(loader, limits):
+        return Cause(SAMPLE_BY_SAMPLE)
     parts = now.bound.parts_s
     step_s = sum(parts.values())
     wait_cause = now.bound.wait_cause
-    if wait_cause == SAMPLER:
-        return Cause(SAMPLING)
     # A worker that computes answers late: then it is its computing that is waited for.
-    if loader.num_workers and wait_cause == RECEIVE and not _waits_for_busy_worker(loader):
+    is_handed_over = (
+        bool(loader.num_workers)
+        and (wait_cause == RECEIVE or (wait_cause != SAMPLER and _are_there(loader)))
+        and not _waits_for_busy_worker(loader)
+    )
+    if is_handed_over:
         is_much = parts[RECEIVE] >= max(limits.receive * step_s, limits.receive_s)
         if is_much:
             return Cause(RECEIVING)
+    without = _without_workers(inputs, now) if loader.num_workers else None
+    if without is not None:
+        return Cause(NEEDLESS_WORKERS, *without)
+    if wait_cause == SAMPLER:
+        return Cause(SAMPLING)
+    if is_handed_over:
         # What it takes to hand over any batch is nobody's fault; the rest of the wait may be.
         return Cause(SAMPLING) if parts[SAMPLER] >= limits.wait * step_s else None
     fetch = loader.fetch
@@ -157,6 +189,35 @@ def cause_of(
     if is_crowded and is_busy and is_full:
         return Cause(CPU)
     return Cause(STORAGE if reading >= MUCH_READING_SHARE else UNKNOWN)
+
+
+def _is_made_sample_by_sample(loader: Loader, limits: Limits) -> bool:
+    """Whether batches are put together from many samples that take next to nothing each."""
+    fetch = loader.fetch
+    if loader.whole_batches is None or fetch is None or fetch.wall_s is None or not fetch.samples:
+        return False
+    made_s = fetch.wall_s.mean * fetch.n
+    is_cheap = made_s <= limits.cheap_sample_s * fetch.samples
+    return is_cheap and fetch.samples >= _MANY_SAMPLES * fetch.n
+
+
+def _without_workers(inputs: PipelineInputs, now: Prediction) -> tuple[Setting, Prediction] | None:
+    """Returns the loader without workers; None where some are worth what they cost."""
+    setting = replace(inputs.setting, workers=0, is_persistent=False)
+    found, measured = predict(inputs, setting), measured_rates(inputs)
+    now_s = min(now.step_s.mid, now.step_s.mid if measured is None else measured.step_s)
+    if found.step_s.high > (1 - NEEDLESS_GAIN) * now_s:
+        return None
+    others = (more_workers(inputs, now, stay=True), more_ahead(inputs, now))
+    if any(one is not None and one[1].step_s.mid < found.step_s.mid for one in others):
+        return None
+    return setting, found
+
+
+def _are_there(loader: Loader) -> bool:
+    """Whether batches mostly were there when they were asked for."""
+    late_s = loader.blocked_s
+    return late_s is not None and late_s < LATE_SHARE * loader.wait_total_s
 
 
 def batches_by_worker(loader: Loader) -> dict[int, int]:

@@ -23,6 +23,7 @@ from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.gains import outside_steps
 from trainprof.analysis.diagnosis.loader_change import call_with, finding
 from trainprof.analysis.diagnosis.rule import Threshold
+from trainprof.analysis.diagnosis.waiting import NEEDLESS_WORKERS, SAMPLE_BY_SAMPLE
 from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.pipeline import predict
@@ -34,6 +35,8 @@ THRESHOLDS: Final = {
     "share": Threshold(0.03, "of training: what is worth a change"),
 }
 
+# Workers that are to go are not to be kept.
+TO_GO: Final = (NEEDLESS_WORKERS, SAMPLE_BY_SAMPLE)
 _BUILD_ONCE: Final = (
     "build it once, ahead of all passes, with persistent_workers=True: now each pass builds another"
 )
@@ -41,7 +44,11 @@ _BUILD_ONCE: Final = (
 
 def find(case: Case) -> Finding | None:
     least = case.threshold(ID, "share", THRESHOLDS["share"].value)
-    found = [(lost_s(fed), fed) for fed in (*case.feeding, *case.evaluating)]
+    found = [
+        (lost_s(fed), fed)
+        for fed in (*case.feeding, *case.evaluating)
+        if fed.cause is None or fed.cause.name not in TO_GO
+    ]
     spent_s, fed = max(found, key=lambda one: one[0], default=(0.0, None))
     if fed is None or spent_s < least * case.training_s:
         return None

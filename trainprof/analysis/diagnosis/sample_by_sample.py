@@ -1,0 +1,79 @@
+"""Batches are put together from cheap samples, each of which is asked for by itself.
+
+What it means: the data lies in memory. torch asks the dataset for each sample of a batch, and puts
+them together again: what that takes of Python is nearly all that a batch takes. Tensors and arrays
+give out many of their rows at once in a fraction of it. Workers do not help: handing a batch over
+costs as much.
+
+How it is measured: the time inside `next` on the loader's iterator, as a share of the training
+phase, and the making of a batch by its samples.
+
+When it is wrong: where a sample needs work of its own after all (random augmentation, a lookup in a
+dict), which a list of indices does not spare it.
+
+What to do: let torch ask for whole batches, by the named arguments. The dataset's __getitem__ then
+gets a list of indices; torch's TensorDataset takes one as it is, and the batches stay the same, in
+the same order.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from trainprof.analysis.diagnosis.case import Case, LoaderCase
+from trainprof.analysis.diagnosis.gains import outside_steps
+from trainprof.analysis.diagnosis.loader_change import finding, of_cause
+from trainprof.analysis.diagnosis.rule import Threshold
+from trainprof.analysis.diagnosis.waiting import (
+    CHEAP_SAMPLE_S,
+    SAMPLE_BY_SAMPLE,
+    SAMPLE_BY_SAMPLE_SHARE,
+)
+from trainprof.analysis.diagnosis.wording import span
+from trainprof.analysis.finding import Finding
+from trainprof.analysis.verdict_level import percent
+
+ID: Final = "sample_by_sample"
+KEYS: Final[tuple[str, ...]] = ("data_wait", "first_batch")
+THRESHOLDS: Final = {
+    "wait_share": Threshold(SAMPLE_BY_SAMPLE_SHARE, "of training: TraceML warns from there on"),
+    "sample_s": Threshold(CHEAP_SAMPLE_S, "what a row of a tensor takes at most, with collating"),
+}
+
+
+def find(case: Case) -> Finding | None:
+    least = case.threshold(ID, "wait_share", SAMPLE_BY_SAMPLE_SHARE)
+    fed = of_cause(case, ID, SAMPLE_BY_SAMPLE)
+    if fed is None or fed.measured is None or fed.wait_share < least:
+        return None
+    loader, fetch = fed.loader, fed.loader.fetch
+    if fetch is None or fetch.wall_s is None or not fetch.samples or not loader.whole_batches:
+        return None
+    each_s = fetch.wall_s.mean * fetch.n / fetch.samples
+    title = (
+        f"each batch is put together from {loader.batch_size} samples, asked for one by one, "
+        f"{span(each_s)} each: training waits {span(fed.measured.wait_s)} of "
+        f"{span(fed.measured.step_s)} a batch, {percent(fed.wait_share)} of training"
+    )
+    workers = ", num_workers=0" if loader.num_workers else ""
+    waited_s = fed.wait_share * case.training_s
+    started_s = fed.starts_s if loader.num_workers else 0.0
+    return finding(
+        case,
+        fed,
+        ID,
+        title,
+        outside_steps(case, waited_s + started_s),
+        advice=f"{loader.kind}(..., {loader.whole_batches}{workers})",
+        cautions=_cautions(fed),
+        evidence={"sample_s": each_s, "samples_a_batch": fetch.samples / fetch.n},
+    )
+
+
+def _cautions(fed: LoaderCase) -> list[str]:
+    if fed.loader.holds_tensors:
+        return []
+    return [
+        "__getitem__ then gets a list of indices: self.x[indices] takes all of them at once; what "
+        "it does to one sample has to be written for all"
+    ]
