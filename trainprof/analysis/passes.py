@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainprof.analysis.events import Bool, Events, Int64, nest
+from trainprof.analysis.pauses import paused_ns
 from trainprof.record.schema import Kind
 
 TRAINING: Final = "training"
@@ -39,8 +40,8 @@ class Passes:
         is_ended: A StopIteration was seen.
         batches: Batches taken.
         init_ns: Creating or resetting the iterator.
-        first_ns: The first `next`; -1 where there was none.
-        wait_ns: All later ones together.
+        first_ns: The first `next`, without garbage collection; -1 where there was none.
+        wait_ns: All later ones together, likewise.
         end_ns: The `next` that raised StopIteration.
         stage: training|evaluation|other per pass.
         role: Of the loader as a whole.
@@ -94,8 +95,9 @@ def find_passes(events: Events) -> list[Passes]:
     """Finds the passes of every loader, from all threads' events; stages are not decided yet."""
     calls = events.where(events.is_kind(*LOADER_CALLS))
     calls = calls.where(~_nested_starts(calls))
+    length = calls.end - calls.start - paused_ns(calls, events)
     return [
-        _passes_of(int(loader), calls.where(calls.site == loader))
+        _passes_of(int(loader), calls.where(calls.site == loader), length[calls.site == loader])
         for loader in np.unique(calls.site)
     ]
 
@@ -112,7 +114,8 @@ def _nested_starts(calls: Events) -> Bool:
     return mask
 
 
-def _passes_of(loader: int, calls: Events) -> Passes:
+def _passes_of(loader: int, calls: Events, length: Int64) -> Passes:
+    """Builds the passes of one loader from its calls, and what each took without pauses, ns."""
     is_start = calls.is_kind(*_STARTS)
     is_next = calls.is_kind(Kind.LOADER_NEXT)
     after_start = np.concatenate([[False], is_start[:-1]])
@@ -121,7 +124,6 @@ def _passes_of(loader: int, calls: Events) -> Passes:
     is_start[0] = True
     number = np.cumsum(is_start) - 1
     count = int(number[-1]) + 1
-    length = calls.end - calls.start
     is_first = is_next & (calls.value <= 1)
     is_later = is_next & ~is_first
     is_stop = calls.is_kind(Kind.LOADER_END)

@@ -87,17 +87,18 @@ def pipeline_inputs(
     whole = [one for one in passes if len(one) == longest]
     rows = np.concatenate([one.fetch for one in whole])
     table = _rows(fetches, rows)
-    running = running_ns(table)
+    fetch_ns = np.concatenate([one.fetch_ns for one in whole])
+    running = np.minimum(running_ns(table), fetch_ns)
     inputs = PipelineInputs(
         setting=setting,
         batches=batches,
-        fetch_s=table.wall_ns / 1e9,
+        fetch_s=fetch_ns / 1e9,
         compute_s=np.concatenate([one.compute_ns for one in whole]) / 1e9,
-        wait_s=np.concatenate([one.ends - one.starts for one in whole]) / 1e9,
+        wait_s=np.concatenate([one.wait_ns for one in whole]) / 1e9,
         cores=cores,
         running_s=_told(running),
-        runnable_s=_told(np.minimum(table.delay_ns, table.wall_ns - running)),
-        cpu_s=_told(table.process_cpu_ns),
+        runnable_s=_told(np.minimum(table.delay_ns, fetch_ns - running)),
+        cpu_s=_told(np.maximum(table.process_cpu_ns - (table.wall_ns - fetch_ns), 0)),
         reading_s=_told(table.reading_ns),
         read_bytes=_total(table.read_bytes),
         batch_bytes=_mean(table.batch_bytes),
@@ -134,7 +135,7 @@ def _mean(values: Float64) -> float | None:
 def _without_workers(
     inputs: PipelineInputs, passes: list[RecordedPass], method: Any
 ) -> PipelineInputs:
-    drawn = np.concatenate([one.ends - one.starts for one in passes]) / 1e9 - inputs.fetch_s
+    drawn = np.concatenate([one.wait_ns for one in passes]) / 1e9 - inputs.fetch_s
     boot = _GUESSED_BOOT_S.get(method if isinstance(method, str) else "fork")
     receive, handover = guessed_receiving(inputs)
     return replace(

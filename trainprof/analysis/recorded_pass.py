@@ -11,6 +11,7 @@ import numpy as np
 from trainprof.analysis.events import Bool, Events, Int64
 from trainprof.analysis.fetches import FetchTable
 from trainprof.analysis.passes import Passes
+from trainprof.analysis.pauses import Pauses
 from trainprof.analysis.pipeline_scenario import Setting
 from trainprof.analysis.timeline import Timeline
 from trainprof.record.schema import Kind
@@ -26,22 +27,26 @@ class RecordedPass:
     Attributes:
         number: In the loader's `Passes`.
         starts, ends: Of each `next` that gave a batch.
-        compute_ns: From its end to the following call, without evaluation in between.
+        wait_ns: What each took, without garbage collection.
+        compute_ns: From its end to the following call, without that and evaluation in between.
         drawn_ns: Part of each spent drawing indices.
         fetch: Rows of the fetch table, in the sampler's order.
         worker: That made each batch, from 1; 0 the main process.
         fetch_starts, fetch_ends: Of each batch's fetch.
+        fetch_ns: What it took; in the main process without garbage collection.
     """
 
     number: int
     starts: Int64
     ends: Int64
+    wait_ns: Int64
     compute_ns: Int64
     drawn_ns: Int64
     fetch: Int64
     worker: Int64
     fetch_starts: Int64
     fetch_ends: Int64
+    fetch_ns: Int64
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -83,6 +88,7 @@ def recorded_passes(
     own = np.flatnonzero((fetches.loader == p.loader) & by_workers)
     own = own[np.argsort(fetches.start_ns[own], kind="stable")]
     until = np.append(p.start[1:], np.iinfo(np.int64).max)
+    pauses = Pauses.on(timeline.thread, timeline.events)
     found = []
     for number in chosen[-_MAX_PASSES:].tolist():
         span = np.array([p.start[number], until[number]])
@@ -95,21 +101,25 @@ def recorded_passes(
             continue
         rows = rows[: len(mine)]
         asked_again = int(p.end[number] - p.end_ns[number]) if p.is_ended[number] else None
-        compute_ns = _compute_ns(mine, asked_again, timeline.segments)
+        compute_ns = _compute_ns(mine, asked_again, timeline.segments, pauses)
         if number == chosen[0] and len(mine) > 1:
             # A run's first step pays once for imports and kernels: that is no computing of a batch.
             compute_ns[0] = min(compute_ns[0], compute_ns[1:].max())
+        begun, took_ns = fetches.start_ns[rows], fetches.wall_ns[rows]
+        is_own = setting.workers == 0
         found.append(
             RecordedPass(
                 number=number,
                 starts=mine.start,
                 ends=mine.end,
+                wait_ns=mine.end - mine.start - pauses.within(mine.start, mine.end),
                 compute_ns=compute_ns,
                 drawn_ns=_inside(draws, mine),
                 fetch=rows,
                 worker=fetches.worker[rows].astype(np.int64),
-                fetch_starts=fetches.start_ns[rows],
-                fetch_ends=fetches.start_ns[rows] + fetches.wall_ns[rows],
+                fetch_starts=begun,
+                fetch_ends=begun + took_ns,
+                fetch_ns=took_ns - pauses.within(begun, begun + took_ns) if is_own else took_ns,
             )
         )
     return found
@@ -139,11 +149,12 @@ def _without_the_last_of_each_worker(fetches: FetchTable, rows: Int64) -> Int64:
     return np.delete(rows, list(pairs.values()))
 
 
-def _compute_ns(nexts: Events, asked_again: int | None, segments: Int64) -> Int64:
+def _compute_ns(nexts: Events, asked_again: int | None, segments: Int64, pauses: Pauses) -> Int64:
     """Returns the time between the calls; that after the last is the median where none followed."""
     following = np.append(nexts.start[1:], nexts.end[-1] if asked_again is None else asked_again)
     length = following - nexts.end
     length -= _evaluated_until(segments, following) - _evaluated_until(segments, nexts.end)
+    length -= pauses.within(nexts.end, following)
     if asked_again is None and len(length) > 1:
         length[-1] = int(np.median(length[:-1]))
     return np.maximum(length, 0)
