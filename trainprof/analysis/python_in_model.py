@@ -23,6 +23,9 @@ _SURE_SHARE: Final = 0.25
 _OWN_LINE_SHARE: Final = 0.7
 # That waited: fewer can be chance.
 MIN_HELD: Final = 12
+# Of the looks: with more that met another thread at work, it may have been that which did not let go
+# at any of the others, before it went to wait.
+_CROWDED_SHARE: Final = 0.02
 # Of training: less of it is not worth a word.
 TOLD_FROM_SHARE: Final = 0.1
 
@@ -37,6 +40,8 @@ def python_in_model(
 ) -> PythonInModel | None:
     """Returns what the looks tell; None where too few of them were kept waiting.
 
+    And where another thread of the process runs Python code now and then.
+
     Args:
         looks: At the training thread.
         parts: Its.
@@ -44,9 +49,13 @@ def python_in_model(
         names: Of what was seen.
         settled_ns: When warm-up was over: a first forward imports and compiles.
     """
-    told = looks.where(looks.is_alone & (looks.wanted_ns >= settled_ns))
+    told = looks.where(looks.wanted_ns >= settled_ns)
     told = told.where(np.argsort(told.wanted_ns, kind="stable"))
     part, is_held = parts.at(told.wanted_ns), told.held_ns >= HELD_NS
+    in_model = np.isin(part, [KEY[name] for name in PARTS])
+    if np.count_nonzero(in_model & ~told.is_alone) > _CROWDED_SHARE * np.count_nonzero(in_model):
+        return None
+    told, part, is_held = told.where(told.is_alone), part[told.is_alone], is_held[told.is_alone]
     of_part: dict[str, float] = {}
     is_counted = np.zeros(len(told), dtype=bool)
     for name in PARTS:

@@ -29,6 +29,7 @@ def train(
     is_known: bool = False,
     flags: int = 0,
     first_held: int = 0,
+    crowded_of: int = 0,
 ) -> RunSummary:
     """Steps of 20 ms of forward and 10 of backward, with a look in each of the two.
 
@@ -39,6 +40,7 @@ def train(
         is_known: The code is still there then.
         flags: Of each look besides.
         first_held: In so many first steps the looks are kept waiting anyway.
+        crowded_of: Of so many steps one is looked at beside another thread at work; 0: none is.
     """
     loader, optimizer = run.loader(), run.optimizer()
     here = stack(run, let_go_at, (50, "train"))
@@ -50,6 +52,8 @@ def train(
             run.passes_time(10 * MS)
             is_python = step < first_held or (step % 10) < 10 * python
             told = LookFlag.KNOWN if is_known or not is_python else 0
+            if crowded_of and step % crowded_of == 0:
+                told |= LookFlag.CROWDED
             run.record(
                 Kind.LOOK,
                 run.now - held_ns if is_python else run.now,
@@ -104,6 +108,7 @@ def test_an_operator_behind_it_is_not_taken_for_it(tmp_path: Path) -> None:
         {"held_ns": 60 * US},  # as between two of torch's operators
         {"python": 0.1},  # by so few looks that it may be chance
         {"flags": LookFlag.CROWDED},  # another thread may have been the one
+        {"crowded_of": 10},  # and at the other looks, before it went to wait
     ],
 )
 def test_what_a_model_of_torchs_operators_does_is_no_finding(
