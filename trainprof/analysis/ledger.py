@@ -292,12 +292,18 @@ def _overlap(starts: Int64, ends: Int64, start: int, end: int) -> int:
 
 ELSEWHERE: Final = "elsewhere"
 BEFORE_BACKWARD: Final = "between forward and backward"
+_AFTER_UPDATE: Final = "after the update"
+# Where nothing marks the beginning of a step: batches made by hand lie in it.
+_TO_NEXT_FORWARD: Final = "between the update and the next forward"
+_BETWEEN_FORWARDS: Final = "between two forwards"
 _IN_CLOSURE: Final = "in the closure that optimizer.step calls (as Lightning does)"
 _PLACES: Final = (
     "before the forward",
+    _BETWEEN_FORWARDS,
     BEFORE_BACKWARD,
     "between backward and update",
-    "after the update",
+    _AFTER_UPDATE,
+    _TO_NEXT_FORWARD,
     ELSEWHERE,
 )
 # Stands for an evaluation segment among the kinds of events.
@@ -322,12 +328,15 @@ def _place_table() -> npt.NDArray[np.uint8]:
     table = np.full((256, 256), _PLACES.index(ELSEWHERE), dtype=np.uint8)
     # Later lines win.
     table[:, forwards] = _PLACES.index("before the forward")
-    table[updates, :] = _PLACES.index("after the update")
+    table[updates, :] = _PLACES.index(_AFTER_UPDATE)
+    for kind in updates:
+        table[kind, forwards] = _PLACES.index(_TO_NEXT_FORWARD)
     table[:, updates] = _PLACES.index("between backward and update")
     table[Kind.BACKWARD, :] = _PLACES.index("between backward and update")
     for kind in forwards:
-        following = (*forwards, Kind.ZERO_GRAD, Kind.BACKWARD, *_ANYWHERE)
-        table[kind, following] = _PLACES.index(BEFORE_BACKWARD)
+        table[kind, (Kind.ZERO_GRAD, Kind.BACKWARD, *_ANYWHERE)] = _PLACES.index(BEFORE_BACKWARD)
+        table[kind, Kind.LOSS] = _PLACES.index(BEFORE_BACKWARD)
+        table[kind, Kind.FORWARD] = _PLACES.index(_BETWEEN_FORWARDS)
     return table
 
 

@@ -23,8 +23,8 @@ _SURE_SHARE: Final = 0.25
 _OWN_LINE_SHARE: Final = 0.7
 # That waited: fewer can be chance.
 MIN_HELD: Final = 12
-# Of the looks: with more that met another thread at work, it may have been that which did not let go
-# at any of the others, before it went to wait.
+# Of the looks: with more that met another thread at work, it may have been that thread which others
+# were kept waiting for, before it went to wait itself.
 _CROWDED_SHARE: Final = 0.02
 # Of training: less of it is not worth a word.
 TOLD_FROM_SHARE: Final = 0.1

@@ -12,6 +12,7 @@ from trainprof.analysis.finding import Finding
 from trainprof.analysis.least_gain import LEAST_GAIN
 from trainprof.analysis.steady import MIN_STEADY_STEPS
 from trainprof.analysis.summary import RunSummary
+from trainprof.analysis.verdict_level import MODERATE_SHARE
 from trainprof.report.layout import Page
 from trainprof.report.units import counted, percent
 
@@ -20,6 +21,8 @@ _TITLE: Final = "What to change"
 # Of backward, and of a step: a forward that takes so much does more than a model's does.
 _ODD_TIMES: Final = 2.0
 _FORWARD_MINDED_SHARE: Final = 0.25
+_COMPUTING: Final = ("forward", "loss", "backward", "recompute")
+_BETWEEN: Final = ("other",)
 _INDENT: Final = 2
 _STYLES: Final = {"high": "bold red", "warn": "bold yellow", "note": "bold"}
 
@@ -150,17 +153,31 @@ def _nothing(summary: RunSummary, page: Page) -> list[Text]:
         told += ", twice what this run's halves differ by"
     if page.verbose:
         told += f". Looked for: {checked_words()}"
-    told += "."
+    told += f".{_not_judged(summary)}"
     longer = _forward_over_backward(summary)
     if longer is not None:
-        told += (
-            f" But forward takes {_two(longer)} x as long as backward, as a rule half: trainprof "
-            "lines SCRIPT times its lines."
-        )
+        told += f" But forward takes {_two(longer)} x as long as backward, as a rule half."
     lines = page.paragraph(told)
     if lines:
         lines[0].stylize("bold", 0, len(_TITLE))
     return lines
+
+
+def _not_judged(summary: RunSummary) -> str:
+    """Returns what no rule looks into, of a step's time."""
+    step_s = summary.training.per_step_s or {}
+    whole_s = sum(step_s.values())
+    if summary.run.is_on_device or whole_s <= 0:
+        return ""
+    computing, between = (
+        sum(step_s.get(name, 0.0) for name in names) / whole_s for names in (_COMPUTING, _BETWEEN)
+    )
+    told = []
+    if computing >= MODERATE_SHARE:
+        told.append(f"computing itself ({percent(computing)} of a step)")
+    if between >= MODERATE_SHARE:
+        told.append(f"python between ({percent(between)} of a step)")
+    return f" Not judged: {', '.join(told)}: see trainprof lines." if told else ""
 
 
 def _forward_over_backward(summary: RunSummary) -> float | None:

@@ -373,6 +373,26 @@ def test_the_rest_is_split_by_its_place_in_the_loop(tmp_path):
     assert sum(places.values()) == seconds(found)["other"]
 
 
+def test_a_batch_made_by_hand_lies_between_the_update_and_the_next_forward(tmp_path):
+    """Nothing marks where a step begins; and some forwards only choose what is learned from."""
+    run = FakeRun()
+    optimizer = run.optimizer()
+    for _ in range(4):
+        run.passes_time(1000)
+        run.forward(flags=0)
+        run.passes_time(100)
+        run.forward()
+        run.passes_time(10)
+        run.backward()
+        run.update(optimizer)
+    places = run.summary(tmp_path).ledger.other_by_place
+    assert {name: round(s * 1e9) for name, s in places.items()} == {
+        "between two forwards": 400,
+        "between forward and backward": 40,
+        "between the update and the next forward": 3000,
+    }
+
+
 def test_what_may_come_anywhere_tells_nothing_of_the_place_around_it(tmp_path):
     run = FakeRun()
     loader, optimizer = run.loader(), run.optimizer()

@@ -70,7 +70,9 @@ def test_the_first_stands_and_others_give_way() -> None:
 def test_nothing_found_says_from_which_gain_on_it_was_looked_for() -> None:
     healthy = summaries.healthy()
     told = words(findings=[], verdict=healthy.verdict, findings_from=0.03)
-    assert told == "What to change: nothing found that would gain over 3 % of training."
+    first, rest = " ".join(told.split()).split(". ", 1)
+    assert first == "What to change: nothing found that would gain over 3 % of training"
+    assert rest == "Not judged: computing itself (15 % of a step): see trainprof lines."
     noisy = words(findings=[], findings_from=0.18)
     assert "over 18 % of training, twice what this run's halves differ by" in " ".join(
         noisy.split()
@@ -83,6 +85,22 @@ def test_nothing_found_says_from_which_gain_on_it_was_looked_for() -> None:
     verbose = " ".join(verbose.split())
     assert "serial loading" in checked_words()
     assert "Looked for: serial loading" in verbose
+
+
+def test_what_no_rule_looks_into_is_said() -> None:
+    healthy = summaries.healthy()
+    known = {"findings": [], "verdict": healthy.verdict, "findings_from": 0.03}
+
+    def told(device: str | None = None, **per_step_s: float) -> str:
+        training = replace(healthy.training, per_step_s=per_step_s)
+        run = replace(healthy.run, device=device)
+        return " ".join(words(**known, training=training, run=run).split())
+
+    both = told(forward=0.01, loss=0.01, backward=0.02, other=0.01, data_wait=0.05)
+    assert "itself (40 % of a step), python between (10 % of a step): see trainprof" in both
+    assert told(forward=0.01, data_wait=0.9).endswith("of training.")
+    assert "Not judged: python between (50 % of a step): see" in told(other=0.1, data_wait=0.1)
+    assert told("cuda:0", forward=0.05, backward=0.05).endswith("of training.")
 
 
 def test_a_forward_that_takes_longer_than_models_do_is_pointed_out() -> None:

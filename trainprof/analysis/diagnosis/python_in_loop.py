@@ -69,7 +69,8 @@ def find(case: Case) -> Finding | None:
     where = "" if most == ELSEWHERE else f", most of it {most}"
     line = python_line(case.summary)
     named = line is not None and line.share >= NAMED_FROM_SHARE and not _is_library(case, line)
-    if not named and part < max(least, _UNNAMED_FROM_SHARE):
+    is_set = least != THRESHOLDS["share"].value
+    if not named and part < (least if is_set else _UNNAMED_FROM_SHARE):
         return None
     advice = "do it less often, or on whole tensors: trainprof lines times each line"
     also = []

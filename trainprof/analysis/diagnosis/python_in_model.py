@@ -1,8 +1,8 @@
 """Python code inside the model, other than torch's operators, takes long.
 
 What it means: between torch's operators a forward (a loss, a backward of the user's own) does other
-things: loops over elements, NumPy, SciPy, matching, building indices. Nothing is learned from that
-while it goes on.
+things: loops over elements, matching, building indices, NumPy on small arrays. Nothing is learned
+from that while it goes on.
 
 How it is measured: 25 times a second another thread asks to run. While torch's operators compute it
 may do so at once, while other code runs it has to wait: where it waits for 0.1 ms or longer, such
@@ -11,7 +11,7 @@ code was running. Time between operators that is shorter than that is not counte
 When it is wrong: what is compiled (torch.compile) and C++ extensions that keep the interpreter to
 themselves look like Python code. A run with torch.compile is not judged. On a GPU such code costs
 nothing while the device still has work queued, and is not judged either. Code that lets others run
-meanwhile (NumPy on large arrays) is not counted. Where such code goes on for less than 5 ms at a
+meanwhile (NumPy and SciPy on large arrays) is not counted. Where such code goes on for less than 5 ms at a
 time, its line is seen only if it lets go there; else the operator behind it is told. Where another
 thread of the script's may be the one that runs Python code, nothing is said.
 

@@ -1,0 +1,107 @@
+"""Backward takes longer with each step, while forward does not: it goes through earlier steps too.
+
+What it means: what a step hands on to the next (a hidden state, a running average, a sum of losses)
+still carries the graph that it was computed with. Each backward then goes through the steps before
+it as well, which takes longer with every step, and keeps their activations in memory. Where torch
+would refuse that, retain_graph=True was set.
+
+How it is measured: the backward of each steady step, smoothed over five: its longest tenth against
+its shortest, which is twice as much as that of forward at least, and how often it rises.
+
+When it is wrong: where what backward goes through grows on purpose (truncated backpropagation whose
+window is being widened).
+
+What to do: detach what goes from step to step (state = state.detach()), sum up losses by .item() or
+.detach(), and drop retain_graph=True.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from trainprof.analysis.diagnosis.case import Case
+from trainprof.analysis.diagnosis.gains import outside_steps
+from trainprof.analysis.diagnosis.plain import plain_finding
+from trainprof.analysis.diagnosis.rule import Threshold
+from trainprof.analysis.diagnosis.wording import span
+from trainprof.analysis.events import Int64
+from trainprof.analysis.finding import Finding
+from trainprof.analysis.looks import hottest
+from trainprof.analysis.pipeline_model import Float64
+from trainprof.analysis.step_table import StepTable
+from trainprof.analysis.verdict_level import percent
+
+ID: Final = "growing_backward"
+KEYS: Final[tuple[str, ...]] = ("backward",)
+THRESHOLDS: Final = {
+    "times": Threshold(2.5, "its longest tenth of the shortest; noise stays under 2"),
+}
+_LEAST_STEPS: Final = 60
+_SMOOTHED_OVER: Final = 5
+# As the forward's: batches of other sizes make both longer.
+_TIMES_FORWARD: Final = 2.0
+# Of the changes from some steps to the next; and how alike those are, where chance is 0: 0.5 where
+# it falls back after sixty steps.
+_RISES_SHARE: Final = 0.7
+_ALIKE: Final = 0.4
+
+
+def find(case: Case) -> Finding | None:
+    if case.is_on_device:
+        return None
+    took = _smoothed(case.steps, ("backward",))
+    if len(took) < _LEAST_STEPS or not _rises(took):
+        return None
+    short_s, long_s = (float(x) / 1e9 for x in np.percentile(took, (10, 90)))
+    times = long_s / short_s if short_s > 0 else 0.0
+    least = case.threshold(ID, "times", THRESHOLDS["times"].value)
+    if times < max(least, _TIMES_FORWARD * _spread(_smoothed(case.steps, ("forward", "loss")))):
+        return None
+    whole = case.steps.per_step["backward"][case.steps.steady.mask]
+    spent_s = case.training.get("backward", 0.0)
+    line = hottest(case.summary.hot_lines, "backward")
+    return plain_finding(
+        ID,
+        f"backward takes longer from step to step ({span(short_s)} in the shortest tenth of them, "
+        f"{span(long_s)} in the longest, {percent(case.share('backward'))} of training in all) "
+        "while forward stays as it is: it goes through earlier steps as well",
+        outside_steps(case, (1 - float(whole.min()) / float(whole.mean())) * spent_s),
+        site=line.site if line is not None else None,
+        advice="detach what one step hands on to the next (state = state.detach()), sum losses up "
+        "by .item(), and drop retain_graph=True",
+        evidence={
+            "backward_s": spent_s,
+            "short_backward_s": short_s,
+            "long_backward_s": long_s,
+            "times": times,
+        },
+    )
+
+
+def _smoothed(steps: StepTable, keys: tuple[str, ...]) -> Float64:
+    """Returns the time of steady steps under some ledger keys, medians over a few, ns."""
+    nothing: Int64 = np.zeros(len(steps), dtype=np.int64)
+    took = sum((steps.per_step.get(key, nothing) for key in keys), nothing)[steps.steady.mask]
+    if len(took) < _SMOOTHED_OVER:
+        return np.empty(0)
+    windows = np.lib.stride_tricks.sliding_window_view(took, _SMOOTHED_OVER)
+    found: Float64 = np.median(windows, axis=1)
+    return found
+
+
+def _rises(took: Float64) -> bool:
+    """Whether a series mostly goes up, by more than chance; it may fall back now and then."""
+    if took.std() <= 0:
+        return False
+    alike = float(np.corrcoef(took[:-_SMOOTHED_OVER], took[_SMOOTHED_OVER:])[0, 1])
+    changes = took[_SMOOTHED_OVER:] - took[:-_SMOOTHED_OVER]
+    return alike >= _ALIKE and float((changes > 0).mean()) >= _RISES_SHARE
+
+
+def _spread(took: Float64) -> float:
+    if len(took) == 0:
+        return 1.0
+    short, long = np.percentile(took, (10, 90)).tolist()
+    return long / short if short > 0 else 1.0
