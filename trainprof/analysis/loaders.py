@@ -153,6 +153,7 @@ def _loader_of(
         built=max(int(np.count_nonzero(of_loader["kind"] == Kind.LOADER_BUILT)), 1),
         whole_batches=_whole_batches(facts),
         holds_tensors=_flag(facts.get("holds_tensors")),
+        open_files=_words(facts.get("open_files")),
         hot_lines=lines_of_making(fetches, p.loader, making.looks),
     )
 
@@ -181,6 +182,10 @@ def _whole_batches(facts: Mapping[str, Any]) -> str | None:
 
 def _flag(value: Any) -> bool | None:
     return value if isinstance(value, bool) else None
+
+
+def _words(value: Any) -> list[str]:
+    return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
 
 
 def _word(value: Any) -> str | None:

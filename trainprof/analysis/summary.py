@@ -272,7 +272,8 @@ class Loader:
     that builds it and has to be told its arguments, None where the call at `site` is. `built` is
     how many DataLoaders of that line were used one after the other, each built anew as the last.
     `whole_batches` are the arguments with which torch would ask the dataset for all of a batch at
-    once, None where it does or they are not known; `holds_tensors`: it is torch's TensorDataset.
+    once, None where it does or they are not known; `holds_tensors`: it is torch's TensorDataset;
+    `open_files`: attributes of it that hold one, with their class.
     """
 
     id: int
@@ -311,6 +312,7 @@ class Loader:
     built: int = 1
     whole_batches: str | None = None
     holds_tensors: bool | None = None
+    open_files: list[str] = field(default_factory=list)
 
     @property
     def is_rebuilt(self) -> bool:

@@ -306,6 +306,17 @@ _NEXT, _SAMPLER = int(Kind.LOADER_NEXT), int(Kind.SAMPLER)
 _CLOSE: Final = int(Kind.LOADER_CLOSE)
 # Of each other.
 _MAX_SUBSETS: Final = 8
+_MAX_ATTRIBUTES: Final = 64
+# What has a place in a file, or a connection, that forked processes would share.
+_OPEN: Final = {
+    "_io": ("BufferedReader", "BufferedRandom", "FileIO", "TextIOWrapper"),
+    "zipfile": ("ZipFile",),
+    "tarfile": ("TarFile",),
+    "numpy": ("NpzFile",),
+    "h5py": ("File", "Group", "Dataset"),
+    "sqlite3": ("Connection", "Cursor"),
+    "lmdb": ("Environment",),
+}
 _BUILT: Final = int(Kind.LOADER_BUILT)
 
 
@@ -334,11 +345,12 @@ def describe(loader: Any) -> dict[str, Any]:
     }
 
 
-def _asking(loader: Any, dataset: Any) -> dict[str, bool | None]:
+def _asking(loader: Any, dataset: Any) -> dict[str, Any]:
     """Says how torch asks a dataset for a batch; of torch's Subset, what it is of.
 
     `is_asked_one_by_one`: for each sample by itself, to put them together as it does by default.
     `samples_plainly`: by a sampler that is made of the dataset alone.
+    `open_files`: what it holds that processes cannot share.
     """
     known = sys.modules.get("torch.utils.data")
     subset, tensors, plain_collate = (
@@ -348,6 +360,7 @@ def _asking(loader: Any, dataset: Any) -> dict[str, bool | None]:
         if type(dataset) is not subset:
             break
         dataset = getattr(dataset, "dataset", None)
+    held = getattr(dataset, "__dict__", None)
     takes_lists = inspect.getattr_static(dataset, "__getitems__", None) is not None
     has_items = inspect.getattr_static(dataset, "__getitem__", None) is not None
     is_mapped = has_items and not takes_lists and not _is_iterable(dataset)
@@ -357,7 +370,21 @@ def _asking(loader: Any, dataset: Any) -> dict[str, bool | None]:
         "is_asked_one_by_one": is_mapped and getattr(loader, "collate_fn", 0) is plain_collate,
         "samples_plainly": is_plain and of_sampler.get("replacement") is not True,
         "holds_tensors": type(dataset) is tensors,
+        "open_files": _open_files(held) if type(held) is dict else [],
     }
+
+
+def _open_files(held: dict[str, Any]) -> list[str]:
+    """Returns which attributes are open files or archives, with what they are.
+
+    They are told by their classes: nothing of theirs is called.
+    """
+    kinds = ((name, type(value)) for name, value in itertools.islice(held.items(), _MAX_ATTRIBUTES))
+    return [
+        f"{name} ({kind.__name__})"
+        for name, kind in kinds
+        if kind.__name__ in _OPEN.get(kind.__module__.partition(".")[0], ())
+    ]
 
 
 def _is_iterable(dataset: Any) -> bool:

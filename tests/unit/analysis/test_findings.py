@@ -116,6 +116,13 @@ def test_where_workers_may_take_what_they_give_samples_are_to_be_cheaper() -> No
     assert any("num_workers=" in told and "only a rerun" in told for told in finding.also)
 
 
+def test_workers_cannot_share_an_open_file() -> None:
+    planted = Planted(fetch_s=0.03, running=0.6, compute_s=0.01)
+    assert not any("open" in told for told in only(case_of(planted)).cautions)
+    planted.loader = replace(planted.loader, open_files=["archive (NpzFile)"])
+    assert any("archive (NpzFile) open" in told for told in only(case_of(planted)).cautions)
+
+
 def test_workers_are_added_where_they_sleep() -> None:
     planted = Planted(workers=1, fetch_s=0.06, compute_s=0.02)
     finding = only(case_of(planted))

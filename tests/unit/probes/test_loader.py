@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import sys
 import sysconfig
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from support.session import Event, FakeClock, Recorder
@@ -337,6 +340,31 @@ def test_how_a_dataset_is_asked_for_a_batch(
     [facts] = recorder.read().notes(Topic.LOADER)
     names = ("is_asked_one_by_one", "holds_tensors", "samples_plainly")
     assert tuple(facts[name] for name in names) == expected
+
+
+class Archive(Numbers):
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        np.savez(folder / "a.npz", x=np.zeros(3))
+        self.packed = np.load(folder / "a.npz")
+        self.raw = (folder / "a.npz").open("rb")
+        self.mapped = np.memmap(folder / "a.npz", dtype="uint8", mode="r")
+        self.database = sqlite3.connect(":memory:")
+
+
+def test_what_a_dataset_holds_open(recorder: Recorder, tmp_path: Path) -> None:
+    recorder.start(LoaderProbe())
+    archive = Archive(tmp_path)
+    next(iter(DataLoader(Subset(archive, range(4)))))
+    next(iter(DataLoader(Numbers())))
+    first, second = recorder.read().notes(Topic.LOADER)
+    assert first["open_files"] == [
+        "packed (NpzFile)",
+        "raw (BufferedReader)",
+        "database (Connection)",
+    ]
+    assert second["open_files"] == []
+    archive.raw.close()
 
 
 def test_persistent_workers_reset_instead_of_starting_again(recorder: Recorder) -> None:

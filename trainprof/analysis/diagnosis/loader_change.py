@@ -140,7 +140,7 @@ def finding(
         evidence=numbers,
         change=change,
         cautions=[*(cautions or []), *counts_for_all(loader, change)],
-        also=[*(also or []), *_where_it_goes(fed)],
+        also=[*(also or []), *_where_it_goes(fed, is_unsure=gain.training[0] < 1)],
     )
 
 
@@ -184,11 +184,18 @@ def arguments(change: dict[str, Any]) -> str:
     return ", ".join(f"{name}={value!r}" for name, value in change.items())
 
 
-def _where_it_goes(fed: LoaderCase) -> list[str]:
+def _where_it_goes(fed: LoaderCase, *, is_unsure: bool) -> list[str]:
+    """Returns which line the making of batches goes to.
+
+    Args:
+        fed: Who is fed.
+        is_unsure: What the finding advises may as well lose.
+    """
     line = fed.hot_line()
     if line is None:
         return []
-    return [f"{share_of(line)} of making a batch goes to {place(line)}{around(line)}"]
+    surer = "; to make that cheaper cannot lose" if is_unsure else ""
+    return [f"{share_of(line)} of making a batch goes to {place(line)}{around(line)}{surer}"]
 
 
 def counts_for_all(loader: Loader, change: dict[str, Any] | None) -> list[str]:
@@ -206,6 +213,13 @@ def cautions_of(fed: LoaderCase, workers: int) -> list[str]:
         told.append(
             "the dataset is an IterableDataset: each worker yields all of it unless it asks "
             "get_worker_info() for its share"
+        )
+    # One alone has it to itself, but for what the training process reads of it.
+    if fed.loader.open_files and (fed.loader.num_workers or 0) <= 1:
+        told.append(
+            f"the dataset holds {' and '.join(fed.loader.open_files)} open, and workers that are "
+            "forked would share its place in the file: open it in __getitem__, when it is first "
+            "used"
         )
     if not fed.loader.num_workers:
         told.append("random augmentation, if there is any, draws other numbers in workers")

@@ -11,9 +11,9 @@ code was running. Time between operators that is shorter than that is not counte
 When it is wrong: what is compiled (torch.compile) and C++ extensions that keep the interpreter to
 themselves look like Python code. A run with torch.compile is not judged. On a GPU such code costs
 nothing while the device still has work queued, and is not judged either. Code that lets others run
-meanwhile (NumPy and SciPy on large arrays) is not counted. Where such code goes on for less than 5 ms at a
-time, its line is seen only if it lets go there; else the operator behind it is told. Where another
-thread of the script's may be the one that runs Python code, nothing is said.
+meanwhile (NumPy and SciPy on large arrays) is not counted. Where such code goes on for less than
+5 ms at a time, its line is seen only if it lets go there; else the operator behind it is told.
+Where another thread of the script's runs Python code now and then, nothing is said: it may be that.
 
 What to do: look at the named line. What depends on the data alone belongs into the dataset, where
 it is made once, or by workers beside training; the rest may do with torch's operators on whole
