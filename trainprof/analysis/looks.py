@@ -177,6 +177,17 @@ class PartsOfLoop:
         return key
 
 
+def beside_share(looks: Looks, parts: PartsOfLoop) -> float | None:
+    """Returns which share of the looks at the loop met another thread of the process at work.
+
+    None of too few looks.
+    """
+    inside = parts.at(looks.taken_ns) >= 0
+    if np.count_nonzero(inside) < MIN_LOOKS:
+        return None
+    return float(1 - looks.is_alone[inside].mean())
+
+
 def lines_of_training(
     looks: Looks,
     parts: PartsOfLoop,

@@ -34,6 +34,7 @@ from trainprof.analysis.loader_part import loader_part
 from trainprof.analysis.looks import (
     LineNames,
     PartsOfLoop,
+    beside_share,
     hottest,
     lines_of_training,
     looks_of,
@@ -181,6 +182,7 @@ def summary_of(run: Analysed) -> Shown:
         lines=line_cost(run.recording.logs),
         hot_lines=hot_lines,
         python_in_model=in_model,
+        beside_share=beside_share(looks, parts),
         placements=placements(timeline.events, sites) if facts.device() is not None else [],
         not_observed=not_observed(run, system, training, devices) | not_found(run, found_syncs),
         out_of_memory=out_of_memory_of(facts, recording.manifest.get("cwd")),

@@ -652,6 +652,8 @@ class RunSummary:
         hot_lines: Where the parts of the training loop are spent, as far as it was looked at.
         python_in_model: What of the model's time is Python code; None where too few looks tell it,
             on a device, with torch.compile, whose code looks like it, and in older runs.
+        beside_share: Of the looks at training, those that met another thread of the process at
+            work; None of too few.
         ranks: {rank, host, pid, steps, step_s, ledger: {wall_s, seconds}, exit} of each, in runs of
             several; `run`, `phases`, `ledger`, `training` and `verdict` are then of all of them.
         out_of_memory: The state in which a device ran out of it, where the run ended by that.
@@ -688,6 +690,7 @@ class RunSummary:
     lines: LineCost | None = None
     hot_lines: list[HotLine] = field(default_factory=list)
     python_in_model: PythonInModel | None = None
+    beside_share: float | None = None
     placements: list[Placement] = field(default_factory=list)
     together: float | None = None
     findings_from: float | None = None

@@ -23,6 +23,7 @@ from trainprof.analysis.summary import (
     Statistics,
     SyncPoint,
 )
+from trainprof.analysis.verdict_level import MODERATE_SHARE
 from trainprof.report.layout import LABEL_CELLS, Column, Page
 from trainprof.report.ledger_table import label_of, waits_are_merged
 from trainprof.report.units import (
@@ -148,9 +149,21 @@ def system_section(summary: RunSummary, page: Page) -> list[Text]:
 
 
 def shared_section(summary: RunSummary, page: Page) -> list[Text]:
-    """That other programs took much of the CPU."""
-    told = taken_by_others(summary)
-    return [] if told is None else page.labelled("Shared", [told])
+    """That other programs took much of the CPU, or another thread the interpreter."""
+    told, beside = taken_by_others(summary), worked_beside(summary)
+    lines = [] if told is None else page.labelled("Shared", [told])
+    return [*lines, *([] if beside is None else page.labelled("Threads", [beside]))]
+
+
+def worked_beside(summary: RunSummary) -> str | None:
+    """Says that another thread of the process was often met at work; None where none was."""
+    share = summary.beside_share
+    if share is None or share < MODERATE_SHARE:
+        return None
+    return (
+        f"another thread of the script's was at work in {percent(share)} of the looks at training: "
+        "where it runs Python code, training waits for it"
+    )
 
 
 def taken_by_others(summary: RunSummary) -> str | None:

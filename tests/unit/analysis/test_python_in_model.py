@@ -116,6 +116,8 @@ def test_what_a_model_of_torchs_operators_does_is_no_finding(
 ) -> None:
     told = train(FakeRun(), tmp_path, **healthy)  # type: ignore[arg-type]
     assert told.findings == []
+    if "crowded_of" in healthy:  # of each step's two looks one in ten is
+        assert told.beside_share == pytest.approx(0.05, abs=0.01)
     assert "Python code inside" not in told.verdict.headline
 
 

@@ -396,6 +396,14 @@ def test_faults_and_gaps_are_told_short_or_in_full() -> None:
 
 
 @pytest.mark.parametrize("verbose", [False, True])
+def test_that_another_thread_was_at_work_is_said(verbose: bool) -> None:
+    for share, is_said in ((0.28, True), (0.02, False), (None, False)):
+        run = replace(summaries.slow_loader(), beside_share=share)
+        said = "was at work in 28 % of the" in " ".join(page(run, verbose=verbose).split())
+        assert said is is_said
+
+
+@pytest.mark.parametrize("verbose", [False, True])
 def test_that_other_programs_took_the_cpu_is_said(verbose: bool) -> None:
     disturbed = {
         "host_percent": {"mean": 90.0},
