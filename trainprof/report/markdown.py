@@ -38,6 +38,7 @@ from trainprof.report.sections import (
     price_of_synchronizing,
     taken_by_others,
     why_not_measured,
+    worked_beside,
 )
 from trainprof.report.units import NOT_MEASURED, count, counted, percent, seconds, share_of
 
@@ -79,8 +80,8 @@ def render(summary: RunSummary) -> str:
 
 
 def _shared(summary: RunSummary) -> str:
-    told = taken_by_others(summary)
-    return "" if told is None else f"{told[0].upper()}{told[1:]}."
+    told = [one for one in (taken_by_others(summary), worked_beside(summary)) if one is not None]
+    return "\n".join(f"{one[0].upper()}{one[1:]}." for one in told)
 
 
 def _findings(summary: RunSummary) -> str:
