@@ -136,14 +136,16 @@ def pipelines_of(
     receive, handover = inputs.receive_s.at(scenario), inputs.handover_s.at(scenario)
     own_receive = receive / (main_slowdown if inputs.setting.workers else 1.0)
     starts = not setting.is_persistent
-    sending = _SENDING_S[scenario] if setting.workers == 0 < inputs.setting.workers else 0.0
     computes = passes_of(inputs, inputs.compute_s)
+    if setting.workers == 0 < inputs.setting.workers:
+        running = without_sending(running, scenario)
+        computes = [without_sending(one, scenario) for one in computes]
     whole = zip(passes_of(inputs, asleep), passes_of(inputs, running), computes, strict=True)
     for asleep_s, running_s, compute_s in whole:
         yield Pipeline(
             asleep_s=asleep_s,
-            running_s=_without(running_s, sending) * slowdown,
-            compute_s=_without(compute_s, sending) * (slowdown / main_slowdown),
+            running_s=running_s * slowdown,
+            compute_s=compute_s * (slowdown / main_slowdown),
             receive_s=np.full(len(asleep_s), own_receive if setting.workers else 0.0),
             handover_s=handover if setting.workers else 0.0,
             compute_cores=min(inputs.compute_cores.at(scenario), inputs.cores),
@@ -160,9 +162,9 @@ def pipelines_of(
         )
 
 
-def _without(series: Float64, sending_s: float) -> Float64:
-    """Returns a series without what sending batches took of each."""
-    return series - np.minimum(sending_s, _SENDING_SHARE * series)
+def without_sending(series: Float64, scenario: Scenario) -> Float64:
+    """Returns what each took, in s, without what sending batches from workers may have added."""
+    return series - np.minimum(_SENDING_S[scenario], _SENDING_SHARE * series)
 
 
 def _fetch_parts(

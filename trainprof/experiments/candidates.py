@@ -12,6 +12,7 @@ from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.gains import FASTER_REST, times_without
 from trainprof.analysis.least_gain import LEAST_GAIN
 from trainprof.analysis.pipeline import MODEL_ERROR, predict
+from trainprof.analysis.pipeline_scenario import without_sending
 from trainprof.analysis.verdict import COMPUTE_KEYS
 from trainprof.experiments.candidate import Candidate, Interval, up_to
 from trainprof.experiments.loader_candidates import left_out, of_loaders, waited_for
@@ -149,6 +150,9 @@ def _ceiling(case: Case, fed: LoaderCase, others: Sequence[LoaderCase] = ()) -> 
     asleep = _asleep_share(fed)
     faster = FASTER_REST + (_FASTER_AFTER_SLEEP - FASTER_REST) * asleep
     rest = 1.0 if case.is_on_device else 1 - faster * share
+    if fed.loader.num_workers and not case.is_on_device:
+        rest_s = np.array([(1 - share) * fed.measured.step_s])
+        rest = min(rest, float((without_sending(rest_s, "low") / rest_s)[0]))
     return likely * (1 - 2 * MODEL_ERROR), likely * (1 + MODEL_ERROR) / rest
 
 
