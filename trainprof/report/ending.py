@@ -6,6 +6,7 @@ import posixpath
 import signal
 
 from trainprof.analysis.facts import number_at
+from trainprof.analysis.passes import TRAINING
 from trainprof.analysis.summary import Exit, Run, RunSummary
 from trainprof.report.units import byte_count, counted, is_known, seconds, three_digits
 
@@ -28,7 +29,10 @@ def cause(summary: RunSummary) -> str | None:
 def progress(summary: RunSummary) -> list[str]:
     """Returns steps, epochs and throughput as far as they are known."""
     training = summary.training
-    parts = [counted(training.steps, "step"), counted(training.epochs, "epoch")]
+    # Only a loader tells epochs: without one "0 epochs" would be no truth.
+    has_loader = any(one.role == TRAINING for one in summary.loaders)
+    epochs = [counted(training.epochs, "epoch")] if training.epochs or has_loader else []
+    parts = [counted(training.steps, "step"), *epochs]
     rate = steps_per_second(summary)
     if rate is not None:
         parts.append(f"{three_digits(rate)} steps/s")
