@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from planted.draw import Draw
+from planted.growing import growing_backward
 from planted.in_memory import needless_workers, sample_by_sample
 from planted.script import BURN, HERE, IN_MEMORY, Case, Parts, script
 
@@ -731,6 +732,7 @@ FAULTS: dict[str, Callable[[Draw], Case]] = {
         python_in_model,
         collections_called,
         collections_due,
+        growing_backward,
         slow_optimizer,
         slow_rank,
         recompiling,

@@ -23,6 +23,9 @@ SEEDS = {
     "idle_workers": 5,
     "slow_rank": 5,
     "python_in_model": 14,
+    "sample_by_sample": 13,
+    "needless_workers": 13,
+    "growing_backward": 13,
 }
 
 NEEDS_COMPILER = ("torch.compile", "DistributedDataParallel")

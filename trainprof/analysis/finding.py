@@ -9,13 +9,14 @@ from typing import Any, Final
 LIKELY: Final = "likely_speedup"
 # Likewise: the loader that a finding is about.
 LOADER_ID: Final = "loader_id"
-# Findings of what lies outside of steady steps.
-OUTSIDE_STEPS: Final = (
+# What lies outside of steady steps, or is the change itself that halves of a run differ by.
+NO_MATTER_OF_NOISE: Final = (
     "worker_restart",
     "slow_first_batch",
     "slow_validation",
     "slow_checkpoints",
     "recompiling",
+    "growing_backward",
 )
 
 # What these cost is not known, but all that is measured beside them is slowed by it.
