@@ -28,6 +28,8 @@ SHOWN_FROM_SHARE: Final = 0.05
 LIKELY_FROM_SHARE: Final = 0.5
 LIKELY_INSIDE_SHARE: Final = 1 / 3
 _SHOWN_LINES: Final = 5
+# Of the looks that came in time, and of those that came late.
+_AGREED_SHARE: Final = 0.6
 # Looks that waited for a line until it was made to let go: so many, of those that were wanted, and
 # of them so many in one function.
 _MIN_SURE: Final = 4
@@ -291,7 +293,7 @@ def lines_of_making(
         loader: Its id.
         looks_by: Looks, and the names of what was seen, by pid and thread.
     """
-    asked, stacks = 0, Counter[Stack]()
+    asked, stacks, late = 0, Counter[Stack](), Counter[Stack]()
     is_mine = fetches.loader == loader
     for (pid, thread), (looks, names) in looks_by.items():
         chosen = is_mine & (fetches.pid == pid) & (fetches.thread == thread)
@@ -307,10 +309,28 @@ def lines_of_making(
             return found
 
         asked += int(np.count_nonzero(is_fetching(looks.wanted_ns)))
-        stacks += names.stacks(
-            looks.stack[is_fetching(looks.taken_ns) & looks.is_known], of_dataset=True
-        )
-    return lines_met(MAKING, stacks, asked, float(fetches.wall_ns[is_mine].sum() / 1e9))
+        is_met = is_fetching(looks.taken_ns)
+        stacks += names.stacks(looks.stack[is_met & looks.is_known], of_dataset=True)
+        late += names.stacks(looks.stack[is_met & ~looks.is_known], of_dataset=True)
+    found = lines_met(MAKING, stacks, asked, float(fetches.wall_ns[is_mine].sum() / 1e9))
+    return found or _where_both_agree(stacks, late)
+
+
+def _where_both_agree(known: Counter[Stack], late: Counter[Stack]) -> list[HotLine]:
+    """Returns the function that looks in time met most, and those that came late as well.
+
+    Its line is where it lets go of the GIL: what takes long may stand beside it.
+    """
+    in_time, after = (
+        lines_met(MAKING, one, max(one.total(), MIN_LOOKS), None) for one in (known, late)
+    )
+    if not in_time or not after or min(known.total(), late.total()) < MIN_LOOKS:
+        return []
+    line, other = in_time[0], after[0]
+    is_same = function_of(line.site, line.function) == function_of(other.site, other.function)
+    if not is_same or min(line.share, other.share) < _AGREED_SHARE:
+        return []
+    return [replace(line, is_likely=True, is_at_least=False, line_share=None)]
 
 
 def lines_met(

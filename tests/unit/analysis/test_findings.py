@@ -166,9 +166,9 @@ def test_workers_that_fetch_rows_go_with_the_asking() -> None:
         receive_s=Interval.exactly(0.001),
         delivery_s=0.001,
     )
-    finding = only(case_of(planted))
-    assert finding.id == "sample_by_sample"  # and not that they are started again for each pass
-    assert finding.advice == f"DataLoader(..., {WHOLE}, num_workers=0)"
+    finding = only(case_of(planted))  # and not that they are started again for each pass
+    assert (finding.id, finding.change) == ("needless_workers", {"num_workers": 0})
+    assert finding.also == [f"whole batches at once may give more still: DataLoader(..., {WHOLE})"]
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,18 @@ def test_workers_that_cost_more_than_they_save_are_to_go() -> None:
     assert finding.predicted_speedup is not None
     # Two and a half times by the model; more, for what sends batches beside it goes, too.
     low, high = finding.predicted_speedup
-    assert 2.0 <= low <= 2.5 <= high <= 8.0
+    assert 2.0 <= low <= 2.5 <= high <= 10.0
+
+
+def test_what_starting_needless_workers_takes_goes_too() -> None:
+    plain = {"passes": 10, "is_persistent": False}
+    quick, slow = (case_of(handed_over(**plain, start_s=s)) for s in (0.0, 0.1))
+    kept, started = only(quick), only(slow)
+    assert (kept.id, started.id) == ("needless_workers", "needless_workers")
+    assert "starting and ending them for each of 10 passes" in started.title
+    assert "starting" not in kept.title
+    saved = (started.recoverable_s or 0.0) - (kept.recoverable_s or 0.0)
+    assert saved == pytest.approx(10 * 0.1, rel=0.1)
 
 
 def test_workers_that_are_worth_it_stay() -> None:

@@ -13,9 +13,10 @@ from trainprof.analysis.diagnosis.waiting import (
     ASLEEP_SHARE,
     WAIT_SHARE,
     asleep_share,
+    collate_share,
     reading_share,
 )
-from trainprof.analysis.diagnosis.wording import around, place, share_of, size
+from trainprof.analysis.diagnosis.wording import around, place, share_of, size, span
 from trainprof.analysis.facts import number_at
 from trainprof.analysis.finding import LOADER_ID, Finding
 from trainprof.analysis.loader_builder import settings_of
@@ -25,12 +26,18 @@ from trainprof.analysis.verdict_level import percent
 
 # Of the making of batches: a disk that gives so much of it may have no more to give.
 _READING_MINDED: Final = 0.2
+# Of the making of batches: from here on it is the dataset that takes it.
+_OF_DATASET: Final = 0.5
 # Passes over the data, from which on it matters that it is made again; of the free memory that it
 # may take.
 _PASSES_MINDED: Final = 1.5
 _MEMORY_FOR_IT: Final = 0.25
 # While batches sleep: from here on it is likely for what they read.
 _MUCH_READ_BYTES_PER_S: Final = 50e6
+# Each iterator draws a seed for its workers; those that live on have one iterator.
+ANOTHER_ORDER: Final = (
+    "with persistent_workers=True shuffling draws other numbers from the second pass on"
+)
 # What all of them have in common.
 WAITED_FROM: Final = {
     "wait_share": Threshold(WAIT_SHARE, "XProf: below it a program is not input-bound"),
@@ -114,9 +121,14 @@ def finding(
     also: list[str] | None = None,
     evidence: dict[str, Any] | None = None,
     site: str | None = None,
+    is_of_making: bool = True,
 ) -> Finding:
-    """Returns a finding about a loader, with the numbers that all of them rest on."""
+    """Returns a finding about a loader, with the numbers that all of them rest on.
+
+    Where it is about the making of batches it says which line that goes to.
+    """
     measured, loader = fed.measured, fed.loader
+    of_making = _where_it_goes(fed, is_unsure=gain.training[0] < 1)
     numbers = {
         LOADER_ID: loader.id,
         "built_by": loader.built_by,
@@ -140,7 +152,7 @@ def finding(
         evidence=numbers,
         change=change,
         cautions=[*(cautions or []), *counts_for_all(loader, change)],
-        also=[*(also or []), *_where_it_goes(fed, is_unsure=gain.training[0] < 1)],
+        also=[*(also or []), *(of_making if is_of_making else [])],
     )
 
 
@@ -191,11 +203,20 @@ def _where_it_goes(fed: LoaderCase, *, is_unsure: bool) -> list[str]:
         fed: Who is fed.
         is_unsure: What the finding advises may as well lose.
     """
-    line = fed.hot_line()
-    if line is None:
+    line, surer = fed.hot_line(), "; to make that cheaper cannot lose" if is_unsure else ""
+    if line is not None and line.is_likely:
+        return [f"most of making a batch seems to go to {place(line)} and around it{surer}"]
+    if line is not None:
+        return [f"{share_of(line)} of making a batch goes to {place(line)}{around(line)}{surer}"]
+    fetch = fed.loader.fetch
+    share = 1 - collate_share(fetch)
+    if fetch is None or fetch.dataset_s is None or share < _OF_DATASET or not fetch.samples:
         return []
-    surer = "; to make that cheaper cannot lose" if is_unsure else ""
-    return [f"{share_of(line)} of making a batch goes to {place(line)}{around(line)}{surer}"]
+    each = span(fetch.dataset_s / fetch.samples)
+    return [
+        f"{percent(share)} of making a batch is dataset[i], {each} a sample: trainprof lines shows "
+        f"which of its lines take it{surer}"
+    ]
 
 
 def counts_for_all(loader: Loader, change: dict[str, Any] | None) -> list[str]:
@@ -223,6 +244,8 @@ def cautions_of(fed: LoaderCase, workers: int) -> list[str]:
         )
     if not fed.loader.num_workers:
         told.append("random augmentation, if there is any, draws other numbers in workers")
+        if fed.loader.may_keep_workers:
+            told.append(ANOTHER_ORDER)
         if fed.loader.start_method in ("spawn", "forkserver"):
             told.append("dataset and collate function must be picklable")
     reading, asleep = reading_share(fed.loader.fetch), asleep_share(fed.loader.fetch)

@@ -5,7 +5,8 @@ training process, and its index is sent the same way. Where a batch is made in a
 millisecond, that takes longer than making it, and workers and training share the cores besides.
 
 How it is measured: the recorded making of each batch played through the pipeline without workers: a
-step is a tenth shorter at least than in the model with them, and than measured.
+step is a tenth shorter at least than with them, in the model and measured, what it takes to start
+and end them included.
 
 When it is wrong: where batches are far more expensive later in the run; where the workers are there
 for another reason (a library that is not safe in the training process).
@@ -18,17 +19,14 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from trainprof.analysis.diagnosis.case import Case
-from trainprof.analysis.diagnosis.loader_change import (
-    WAITED_FROM,
-    call_with,
-    finding,
-    gain_of_cause,
-    of_cause,
-)
-from trainprof.analysis.diagnosis.waiting import NEEDLESS_WORKERS
+from trainprof.analysis.diagnosis.case import Case, LoaderCase
+from trainprof.analysis.diagnosis.gains import Gain, outside_steps
+from trainprof.analysis.diagnosis.loader_change import WAITED_FROM, call_with, finding, of_cause
+from trainprof.analysis.diagnosis.waiting import NEEDLESS_WORKERS, WAIT_SHARE
 from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.finding import Finding
+from trainprof.analysis.pipeline import Prediction
+from trainprof.analysis.summary import Loader
 from trainprof.analysis.verdict_level import percent
 
 ID: Final = "needless_workers"
@@ -38,40 +36,74 @@ THRESHOLDS: Final = WAITED_FROM
 
 def find(case: Case) -> Finding | None:
     fed = of_cause(case, ID, NEEDLESS_WORKERS)
-    if fed is None or fed.measured is None:
+    if fed is None or fed.measured is None or fed.cause is None or fed.cause.found is None:
         return None
-    loader, gain = fed.loader, gain_of_cause(case, fed)
+    loader = fed.loader
     made_s = loader.fetch.wall_s.mean if loader.fetch and loader.fetch.wall_s else None
-    if gain is None or made_s is None:
+    if made_s is None:
         return None
-    is_one = loader.num_workers == 1
-    who = (
-        "its worker costs more than it saves" if is_one else "its workers cost more than they save"
-    )
+    one, several = "its worker costs more than it saves", "its workers cost more than they save"
     title = (
-        f"{who}: making a batch takes {span(made_s)}, and training waits "
-        f"{span(fed.measured.wait_s)} of {span(fed.measured.step_s)} a batch to be handed one, "
-        f"{percent(fed.wait_share)} of training"
+        f"{one if loader.num_workers == 1 else several}: making a batch takes {span(made_s)}, and "
+        f"training waits {span(fed.measured.wait_s)} of {span(fed.measured.step_s)} a batch to be "
+        f"handed one, {percent(fed.wait_share)} of training"
     )
+    around_s = fed.starts_s + loader.end_s
+    if around_s >= WAIT_SHARE * case.training_s:
+        passes = f"each of {loader.passes} passes" if loader.passes > 1 else "the pass"
+        title += f"; starting and ending them for {passes} {percent(around_s / case.training_s)}"
     change: dict[str, Any] = {"num_workers": 0}
     return finding(
         case,
         fed,
         ID,
         title,
-        gain,
+        _gain(case, fed, fed.cause.found),
         advice=call_with(loader, change),
         change=change,
-        cautions=_cautions(fed.loader.persistent_workers),
+        cautions=_cautions(loader.persistent_workers),
+        also=_also(loader),
+        is_of_making=False,
     )
+
+
+def _gain(case: Case, fed: LoaderCase, found: Prediction) -> Gain:
+    """Returns what training gains with the starts of workers, and the steps."""
+    assert fed.measured is not None
+    loader, step_s = fed.loader, fed.measured.step_s
+    around_s = fed.starts_s + loader.end_s - loader.passes * found.first_batch_s.mid
+    saved_s = [
+        loader.iterations * max(step_s - one, 0.0) + max(around_s, 0.0)
+        for one in (found.step_s.high, found.step_s.mid, found.step_s.low)
+    ]
+    low, mid, high = (outside_steps(case, one) for one in saved_s)
+    return Gain(
+        training=(low.likely, high.training[1]),
+        run=(low.run[1], high.run[1]),
+        likely=mid.likely,
+        saved_s=mid.saved_s,
+        is_at_most=False,
+        of_steps=False,
+    )
+
+
+def _also(loader: Loader) -> list[str]:
+    if not loader.whole_batches:
+        return []
+    return [
+        f"whole batches at once may give more still: {loader.kind}(..., {loader.whole_batches})"
+    ]
 
 
 def _cautions(are_kept: bool | None) -> list[str]:
     of_workers = ["prefetch_factor", "multiprocessing_context"]
     if are_kept:
         of_workers.insert(0, "persistent_workers")
+    numbers = "random augmentation, if there is any, draws other numbers without workers"
+    if are_kept:
+        numbers += ", and shuffling from the second pass on"
     return [
         f"{', '.join(of_workers[:-1])} and {of_workers[-1]} are for workers: without any, torch "
         "refuses them",
-        "random augmentation, if there is any, draws other numbers without workers",
+        numbers,
     ]

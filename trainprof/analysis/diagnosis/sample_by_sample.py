@@ -67,6 +67,7 @@ def find(case: Case) -> Finding | None:
         advice=f"{loader.kind}(..., {loader.whole_batches}{workers})",
         cautions=_cautions(fed),
         evidence={"sample_s": each_s, "samples_a_batch": fetch.samples / fetch.n},
+        is_of_making=False,
     )
 
 

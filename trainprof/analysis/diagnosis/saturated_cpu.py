@@ -59,7 +59,7 @@ def find(case: Case) -> Finding | None:
         advice=f"cheaper samples{where}",
         cautions=_cautions(case),
         also=made_anew(case, fed),
-        site=line.site if line else None,
+        site=line.site if line and not line.is_likely else None,
     )
 
 

@@ -46,4 +46,4 @@ def find(case: Case) -> Finding | None:
     if line is not None and line.share >= NAMED_FROM_SHARE:
         advice += f"; {place(line)} takes {share_of(line)} of the wait for data"
     evidence = {"sampler_per_batch_s": drawn_s}
-    return finding(case, fed, ID, title, gain, advice=advice, evidence=evidence)
+    return finding(case, fed, ID, title, gain, advice=advice, evidence=evidence, is_of_making=False)

@@ -11,6 +11,7 @@ import numpy as np
 from trainprof.analysis.least_gain import LEAST_GAIN
 from trainprof.analysis.limit_names import BLOCKED, RECEIVE, SAMPLER
 from trainprof.analysis.limit_names import CPU as CPU_LIMIT
+from trainprof.analysis.loader_cost import starts_s
 from trainprof.analysis.loader_troubles import unusual_samples
 from trainprof.analysis.pipeline import (
     Interval,
@@ -130,7 +131,11 @@ def cause_of(
     is_uneven = _slow_share(loader.fetch, inputs) >= limits.slow_samples
     if is_uneven and _usual_would_do(inputs, now, limits):
         return Cause(SLOW_SAMPLES, *(more_ahead(inputs, now) or ()))
-    if wait_share >= limits.sample_by_sample and _is_made_sample_by_sample(loader, limits):
+    is_by_sample = _is_made_sample_by_sample(loader, limits)
+    without = _without_workers(loader, inputs, now) if loader.num_workers else None
+    if is_by_sample and without is not None:
+        return Cause(NEEDLESS_WORKERS, *without)
+    if is_by_sample and wait_share >= limits.sample_by_sample:
         return Cause(SAMPLE_BY_SAMPLE)
     parts = now.bound.parts_s
     step_s = sum(parts.values())
@@ -145,7 +150,6 @@ def cause_of(
         is_much = parts[RECEIVE] >= max(limits.receive * step_s, limits.receive_s)
         if is_much:
             return Cause(RECEIVING)
-    without = _without_workers(inputs, now) if loader.num_workers else None
     if without is not None:
         return Cause(NEEDLESS_WORKERS, *without)
     if wait_cause == SAMPLER:
@@ -170,6 +174,8 @@ def cause_of(
             return Cause(IDLE_WORKERS, inputs.setting, even)
     more = more_workers(inputs, now, stay=loader.may_keep_workers)
     ahead = more_ahead(inputs, now)
+    if _are_there(loader):
+        return Cause(UNKNOWN)
     if ahead is not None and (more is None or _is_as_good(ahead[1], more[1])):
         return Cause(UNEVEN, *ahead)
     if more is not None:
@@ -201,15 +207,24 @@ def _is_made_sample_by_sample(loader: Loader, limits: Limits) -> bool:
     return is_cheap and fetch.samples >= _MANY_SAMPLES * fetch.n
 
 
-def _without_workers(inputs: PipelineInputs, now: Prediction) -> tuple[Setting, Prediction] | None:
-    """Returns the loader without workers; None where some are worth what they cost."""
+def _without_workers(
+    loader: Loader, inputs: PipelineInputs, now: Prediction
+) -> tuple[Setting, Prediction] | None:
+    """Returns the loader without workers; None where some are worth what they cost.
+
+    With what starting and ending them takes, as a mean over all batches.
+    """
     setting = replace(inputs.setting, workers=0, is_persistent=False)
     found, measured = predict(inputs, setting), measured_rates(inputs)
     now_s = min(now.step_s.mid, now.step_s.mid if measured is None else measured.step_s)
-    if found.step_s.high > (1 - NEEDLESS_GAIN) * now_s:
+    batches = max(loader.iterations, 1)
+    starting_s = starts_s(loader) + loader.end_s - loader.passes * found.first_batch_s.mid
+    if found.step_s.high > (1 - NEEDLESS_GAIN) * (now_s + max(starting_s, 0.0) / batches):
         return None
-    others = (more_workers(inputs, now, stay=True), more_ahead(inputs, now))
-    if any(one is not None and one[1].step_s.mid < found.step_s.mid for one in others):
+    # Workers that live on may save the starts as well: then steps alone decide.
+    tried = (more_workers(inputs, now, stay=True), more_ahead(inputs, now))
+    others = [now, *(one[1] for one in tried if one is not None)]
+    if any(one.step_s.mid < found.step_s.mid for one in others):
         return None
     return setting, found
 
