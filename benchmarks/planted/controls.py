@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from planted.draw import Draw
 from planted.faults import DATASET, EVERYWHERE, WITH_GUARD, bursts
-from planted.script import DIGITS, IN_MEMORY, Case, Parts, script
+from planted.script import DIGITS, IN_MEMORY, SAMPLERS, Case, Parts, script, whole_batches
 
 # Keeps one core busy until it is ended.
 NEIGHBOUR = "while True: sum(range(10_000))"
@@ -172,13 +172,7 @@ def small_steps(draw: Draw) -> Case:
     """Steps of a millisecond, most of it torch's and Python's own."""
     width, batch = draw.one_of((32, 64, 128)), draw.one_of((16, 32))
     model = f"nn.Sequential(nn.Linear(64, {width}), nn.ReLU(), nn.Linear({width}, 1))"
-    drawn = f"BatchSampler(RandomSampler(range(400 * {batch})), {batch}, drop_last=False)"
-    parts = Parts(
-        loader=f"DataLoader(samples(400 * {batch}), sampler={drawn}, batch_size=None)",
-        data=f"from torch.utils.data import BatchSampler, RandomSampler\n\n\n{IN_MEMORY}",
-        model=model,
-        epochs=3,
-    )
+    parts = Parts(loader=whole_batches(400, batch), data=SAMPLERS, model=model, epochs=3)
     planted = f"{width} wide, batches of {batch}"
     return _healthy("small_steps", planted, draw.one_of(EVERYWHERE), parts)
 

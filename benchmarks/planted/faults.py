@@ -8,7 +8,7 @@ from dataclasses import replace
 from planted.draw import Draw
 from planted.growing import growing_backward
 from planted.in_memory import needless_workers, sample_by_sample
-from planted.script import BURN, HERE, IN_MEMORY, Case, Parts, script
+from planted.script import BURN, HERE, IN_MEMORY, SAMPLERS, Case, Parts, script, whole_batches
 
 EVERYWHERE = ("plain loop", "function", "class Trainer", "hooks", "several files")
 WITH_GUARD = ("function", "class Trainer", "hooks", "several files", "accelerate")
@@ -665,7 +665,8 @@ def too_many_threads(draw: Draw) -> Case:
     times, style = draw.whole(3, 12), draw.one_of(EVERYWHERE)
     width = draw.one_of((256, 384))
     parts = Parts(
-        loader="DataLoader(samples(100 * 256), batch_size=256)",
+        loader=whole_batches(100, 256),
+        data=SAMPLERS,
         imports="import os\n",
         model=f"nn.Sequential(nn.Linear(64, {width}), nn.Tanh(), nn.Linear({width}, 1))",
         epochs=2,

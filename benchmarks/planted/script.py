@@ -44,6 +44,7 @@ IN_MEMORY = """\
 def samples(count):
     return TensorDataset(torch.randn(count, 64), torch.randn(count, 1))
 """
+SAMPLERS = f"from torch.utils.data import BatchSampler, RandomSampler\n\n\n{IN_MEMORY}"
 DIGITS = """\
 from sklearn.datasets import load_digits
 
@@ -54,6 +55,12 @@ def samples(count):
     labels = torch.tensor(digits.target, dtype=torch.float32).repeat(count // 1797 + 1)[:count]
     return TensorDataset(images / 16, labels.unsqueeze(1))
 """
+
+
+def whole_batches(steps: int, batch: int) -> str:
+    """Returns a loader of data in memory, with SAMPLERS, that takes each batch at once."""
+    drawn = f"BatchSampler(RandomSampler(range({steps * batch})), {batch}, drop_last=False)"
+    return f"DataLoader(samples({steps * batch}), sampler={drawn}, batch_size=None)"
 
 
 @dataclass(frozen=True)

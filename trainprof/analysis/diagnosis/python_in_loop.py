@@ -42,8 +42,8 @@ KEYS: Final[tuple[str, ...]] = ("other",)
 THRESHOLDS: Final = {
     "share": Threshold(0.1, "of training (TraceML, gpuprof)"),
 }
-# Without a line there is little to do about it: only what is plain is told (XProf's "highly").
-_UNNAMED_FROM_SHARE: Final = 0.2
+# Without a line there is little to do about it: only what is plain is told.
+_UNNAMED_FROM_SHARE: Final = 0.15
 # Of trainprof's own cost in a step, how much may stand in this part.
 _OWN_TIMES: Final = 2.0
 # Of the looks at a line.

@@ -174,11 +174,10 @@ def cause_of(
             return Cause(IDLE_WORKERS, inputs.setting, even)
     more = more_workers(inputs, now, stay=loader.may_keep_workers)
     ahead = more_ahead(inputs, now)
-    if _are_there(loader):
-        return Cause(UNKNOWN)
-    if ahead is not None and (more is None or _is_as_good(ahead[1], more[1])):
+    is_late = not _are_there(loader)
+    if is_late and ahead is not None and (more is None or _is_as_good(ahead[1], more[1])):
         return Cause(UNEVEN, *ahead)
-    if more is not None:
+    if more is not None and (is_late or not loader.num_workers):
         setting, found = more
         name = TOO_FEW_WORKERS if loader.num_workers else SERIAL
         return Cause(name, setting, found)
@@ -221,7 +220,9 @@ def _without_workers(
     starting_s = starts_s(loader) + loader.end_s - loader.passes * found.first_batch_s.mid
     if found.step_s.high > (1 - NEEDLESS_GAIN) * (now_s + max(starting_s, 0.0) / batches):
         return None
-    # Workers that live on may save the starts as well: then steps alone decide.
+    # Starts alone may be saved by workers that live on.
+    if found.step_s.mid > (1 - NEEDLESS_GAIN) * now_s:
+        return None
     tried = (more_workers(inputs, now, stay=True), more_ahead(inputs, now))
     others = [now, *(one[1] for one in tried if one is not None)]
     if any(one.step_s.mid < found.step_s.mid for one in others):
