@@ -18,7 +18,7 @@ import json, os, random, time
 import torch
 
 torch.set_num_threads(1)
-numbers = [random.random() for _ in range(60_000)]
+numbers = [random.random() for _ in range(110_000)]
 matrix = torch.randn(900, 900)
 in_c = {}
 
@@ -47,7 +47,7 @@ def work():
     sorted(numbers); sorted(numbers)
     matrix @ matrix
     counting(0.02); of_c("half", time.sleep, 0.02)
-    counting(0.028); of_c("some", sorted, numbers)
+    counting(0.05); of_c("some", sorted, numbers)
 
 for _ in range(35):
     work()
@@ -94,7 +94,7 @@ def test_c_code_is_told_from_python_code_whether_it_keeps_the_gil_or_not(tmp_pat
     planted = json.loads(run.stdout.splitlines()[-1])
     for text, name in (
         ("counting(0.02)", "half"),
-        ("counting(0.028)", "some"),
+        ("counting(0.05)", "some"),
     ):
         (line,) = (at for one, at in line_of.items() if one.startswith(text))
         truth = planted[name] / (rows[line][1] * 1e-9)
