@@ -134,7 +134,8 @@ def computing(draw: Draw) -> Case:
         f"nn.Linear({width}, 1))"
     )
     parts = Parts(
-        loader="DataLoader(samples(50 * 512), batch_size=512)",
+        loader=whole_batches(50, 512),
+        data=SAMPLERS,
         model=model,
         optimizer="torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)",
         epochs=2,

@@ -32,19 +32,16 @@ class Stream(IterableDataset):
 
 def sample_by_sample(draw: Draw) -> Case:
     """Rows of tensors, taken one after the other and put together again."""
-    batch, workers = draw.one_of((64, 32, 128, 256)), draw.one_of((0, 0, 2))
+    batch = draw.one_of((64, 32, 128, 256))
     name, data = draw.one_of((("samples", IN_MEMORY), ("Rows", ROWS)))
-    options = f"batch_size={batch}, shuffle=True"
-    if workers:
-        options += f", num_workers={workers}, persistent_workers=True"
     parts = Parts(
-        loader=f"DataLoader({name}({STEPS * batch}), {options})  {HERE}",
+        loader=f"DataLoader({name}({STEPS * batch}), batch_size={batch}, shuffle=True)  {HERE}",
         data=data,
         model=_small_model(draw),
         epochs=3,
     )
-    style = draw.one_of(WITH_GUARD if workers else WITHOUT_GUARD)
-    planted = f"batches of {batch} rows in memory, {workers} workers"
+    style = draw.one_of(WITHOUT_GUARD)
+    planted = f"batches of {batch} rows in memory"
     return Case("sample_by_sample", planted, style, script(style, parts), "sample_by_sample")
 
 
