@@ -8,7 +8,17 @@ from dataclasses import replace
 from planted.draw import Draw
 from planted.growing import growing_backward
 from planted.in_memory import needless_workers, sample_by_sample
-from planted.script import BURN, HERE, IN_MEMORY, SAMPLERS, Case, Parts, script, whole_batches
+from planted.script import (
+    BURN,
+    HERE,
+    IN_MEMORY,
+    SAMPLERS,
+    STREAM,
+    Case,
+    Parts,
+    script,
+    whole_batches,
+)
 
 EVERYWHERE = ("plain loop", "function", "class Trainer", "hooks", "several files")
 WITH_GUARD = ("function", "class Trainer", "hooks", "several files", "accelerate")
@@ -25,15 +35,6 @@ class Pictures(Dataset):
     def __getitem__(self, index):
         {work}
         return torch.randn(64), torch.randn(1)
-"""
-STREAM = """\
-class Stream(IterableDataset):
-    def __iter__(self):
-        info = torch.utils.data.get_worker_info()
-        first, apart = (0, 1) if info is None else (info.id, info.num_workers)
-        for _ in range(first, {samples}, apart):
-            {work}
-            yield torch.randn(64), torch.randn(1)
 """
 # Of 60 to 120 steps, in so many passes.
 PASSES = (2, 3, 4)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planted.draw import Draw
-from planted.script import HERE, IN_MEMORY, Case, Parts, script
+from planted.script import HERE, IN_MEMORY, STREAM, Case, Parts, script
 
 WITHOUT_GUARD = ("plain loop", "function", "class Trainer", "hooks", "several files")
 WITH_GUARD = ("function", "class Trainer", "hooks", "several files")
@@ -19,14 +19,6 @@ class Rows(Dataset):
 
     def __getitem__(self, index):
         return self.x[index], self.y[index]
-"""
-STREAM = """\
-class Stream(IterableDataset):
-    def __iter__(self):
-        info = torch.utils.data.get_worker_info()
-        first, apart = (0, 1) if info is None else (info.id, info.num_workers)
-        for _ in range(first, {samples}, apart):
-            yield torch.randn(64), torch.randn(1)
 """
 
 
@@ -51,7 +43,7 @@ def needless_workers(draw: Draw) -> Case:
     options = f"batch_size={batch}, num_workers={workers}, persistent_workers=True"
     parts = Parts(
         loader=f"DataLoader(Stream(), {options})  {HERE}",
-        data=STREAM.format(samples=STEPS * batch),
+        data=STREAM.format(samples=STEPS * batch, work="pass"),
         model=_small_model(draw),
         epochs=3,
     )

@@ -44,6 +44,16 @@ IN_MEMORY = """\
 def samples(count):
     return TensorDataset(torch.randn(count, 64), torch.randn(count, 1))
 """
+# `work` is what a sample costs.
+STREAM = """\
+class Stream(IterableDataset):
+    def __iter__(self):
+        info = torch.utils.data.get_worker_info()
+        first, apart = (0, 1) if info is None else (info.id, info.num_workers)
+        for _ in range(first, {samples}, apart):
+            {work}
+            yield torch.randn(64), torch.randn(1)
+"""
 SAMPLERS = f"from torch.utils.data import BatchSampler, RandomSampler\n\n\n{IN_MEMORY}"
 DIGITS = """\
 from sklearn.datasets import load_digits

@@ -8,10 +8,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from trainprof.analysis.coverage import Coverage
 from trainprof.analysis.events import Bool, Events, Int64
 from trainprof.analysis.fetches import FetchTable
 from trainprof.analysis.passes import Passes
-from trainprof.analysis.pauses import Pauses
+from trainprof.analysis.pauses import EVER, collections_on
 from trainprof.analysis.pipeline_scenario import Setting
 from trainprof.analysis.timeline import Timeline
 from trainprof.record.schema import Kind
@@ -88,7 +89,8 @@ def recorded_passes(
     own = np.flatnonzero((fetches.loader == p.loader) & by_workers)
     own = own[np.argsort(fetches.start_ns[own], kind="stable")]
     until = np.append(p.start[1:], np.iinfo(np.int64).max)
-    pauses = Pauses.on(timeline.thread, timeline.events)
+    pauses = collections_on(timeline.thread, timeline.events)
+    no_computing = Coverage.of(np.concatenate([timeline.segments, pauses.spans()]), EVER)
     found = []
     for number in chosen[-_MAX_PASSES:].tolist():
         span = np.array([p.start[number], until[number]])
@@ -101,7 +103,7 @@ def recorded_passes(
             continue
         rows = rows[: len(mine)]
         asked_again = int(p.end[number] - p.end_ns[number]) if p.is_ended[number] else None
-        compute_ns = _compute_ns(mine, asked_again, timeline.segments, pauses)
+        compute_ns = _compute_ns(mine, asked_again, no_computing)
         if number == chosen[0] and len(mine) > 1:
             # A run's first step pays once for imports and kernels: that is no computing of a batch.
             compute_ns[0] = min(compute_ns[0], compute_ns[1:].max())
@@ -112,14 +114,14 @@ def recorded_passes(
                 number=number,
                 starts=mine.start,
                 ends=mine.end,
-                wait_ns=mine.end - mine.start - pauses.within(mine.start, mine.end),
+                wait_ns=mine.end - mine.start - pauses.inside_ns(mine.start, mine.end),
                 compute_ns=compute_ns,
                 drawn_ns=_inside(draws, mine),
                 fetch=rows,
                 worker=fetches.worker[rows].astype(np.int64),
                 fetch_starts=begun,
                 fetch_ends=begun + took_ns,
-                fetch_ns=took_ns - pauses.within(begun, begun + took_ns) if is_own else took_ns,
+                fetch_ns=took_ns - pauses.inside_ns(begun, begun + took_ns) if is_own else took_ns,
             )
         )
     return found
@@ -149,26 +151,14 @@ def _without_the_last_of_each_worker(fetches: FetchTable, rows: Int64) -> Int64:
     return np.delete(rows, list(pairs.values()))
 
 
-def _compute_ns(nexts: Events, asked_again: int | None, segments: Int64, pauses: Pauses) -> Int64:
+def _compute_ns(nexts: Events, asked_again: int | None, left_out: Coverage) -> Int64:
     """Returns the time between the calls; that after the last is the median where none followed."""
     following = np.append(nexts.start[1:], nexts.end[-1] if asked_again is None else asked_again)
     length = following - nexts.end
-    length -= _evaluated_until(segments, following) - _evaluated_until(segments, nexts.end)
-    length -= pauses.within(nexts.end, following)
+    length -= left_out.inside_ns(nexts.end, following)
     if asked_again is None and len(length) > 1:
         length[-1] = int(np.median(length[:-1]))
     return np.maximum(length, 0)
-
-
-def _evaluated_until(segments: Int64, times: Int64) -> Int64:
-    """Returns how much of the time before each of `times` was evaluation, ns."""
-    if len(segments) == 0:
-        return np.zeros(len(times), dtype=np.int64)
-    begin, length = segments[:, 0], segments[:, 1] - segments[:, 0]
-    place = np.searchsorted(begin, times, side="right") - 1
-    before = np.concatenate([[0], np.cumsum(length)])[np.maximum(place, 0)]
-    last = np.clip(times - begin[np.maximum(place, 0)], 0, length[np.maximum(place, 0)])
-    return np.where(place >= 0, before + last, 0)
 
 
 def _inside(inner: Events, outer: Events) -> Int64:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support.events import MS, FakeRun
 
-from trainprof.analysis.pauses import Pauses
+from trainprof.analysis.pauses import collections_on
 from trainprof.record.schema import Kind
 
 
@@ -19,11 +19,11 @@ def test_pauses_count_by_what_of_them_lies_inside():
     run.leaf(Kind.GC, 50)
     run.thread = 1
     run.leaf(Kind.GC, 1000)
-    pauses = Pauses.on(0, run.events())
+    pauses = collections_on(0, run.events())
     start, end = np.array([0, 0, 105, 120, 90, 220]), np.array([50, 300, 110, 200, 225, 230])
-    assert pauses.within(began + start, began + end).tolist() == [0, 70, 5, 0, 45, 10]
-    none = Pauses.on(2, run.events())
-    assert none.within(began + start, began + end).tolist() == [0] * 6
+    assert pauses.inside_ns(began + start, began + end).tolist() == [0, 70, 5, 0, 45, 10]
+    none = collections_on(2, run.events())
+    assert none.inside_ns(began + start, began + end).tolist() == [0] * 6
 
 
 def test_a_collection_in_a_fetch_is_not_waited_for_as_data(tmp_path):

@@ -42,9 +42,8 @@ THRESHOLDS: Final = {
 
 
 def find(case: Case) -> Finding | None:
-    least = case.threshold(ID, "wait_share", SAMPLE_BY_SAMPLE_SHARE)
     fed = of_cause(case, ID, SAMPLE_BY_SAMPLE)
-    if fed is None or fed.measured is None or fed.wait_share < least:
+    if fed is None or fed.measured is None:
         return None
     loader, fetch = fed.loader, fed.loader.fetch
     if fetch is None or fetch.wall_s is None or not fetch.samples or not loader.whole_batches:
