@@ -54,7 +54,10 @@ def take_pending(numbers: Iterable[int] = WATCHED) -> list[int]:
     """Consumes those of `numbers` that have arrived and are blocked; returns them, sorted."""
     wanted = set(numbers)
     pending = sorted(int(number) for number in signal.sigpending() if number in wanted)
-    return [int(signal.sigwait({number})) for number in pending]
+    if sys.platform == "darwin":  # no sigtimedwait
+        return [int(signal.sigwait({number})) for number in pending]
+    # Without waiting: a thread that does not block it may have taken one since.
+    return [number for number in pending if signal.sigtimedwait({number}, 0) is not None]
 
 
 def end_at_next(end: Callable[[], NoReturn]) -> None:
