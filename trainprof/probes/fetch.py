@@ -91,7 +91,8 @@ class FetchProbe:
                 if type(asked) is list:
                     count = len(asked)
                     if collate.may_be_stamped and slow.took_ns >= slow.samples * SHORT_SAMPLE_NS:
-                        asked = stamped = StampedIndices(asked, slow.clock)
+                        asked = stamped = StampedIndices(asked)
+                        stamped.clock = slow.clock
                 batch = usage = None
                 if meter.to_pass > 0 and meter.last_wall_ns < SHORT_NS:
                     meter.to_pass -= 1

@@ -6,7 +6,7 @@ import heapq
 import inspect
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from itertools import compress, filterfalse, islice, repeat, starmap
+from itertools import compress, filterfalse, repeat, starmap
 from operator import sub
 from time import perf_counter, perf_counter_ns
 from types import ModuleType, WrapperDescriptorType
@@ -26,25 +26,26 @@ class StampedIndices(list[Any]):
 
     torch runs `[dataset[i] for i in indices]`. While a sample is made, nothing of ours runs, and
     no Python code of ours between two: a debugger would stop in it.
+
+    Attributes:
+        clock: To be set by whoever makes one, which an `__init__` would do in three times the time.
     """
 
-    __slots__ = ("_asked", "_clock")
+    __slots__ = ("_asked", "clock")
 
-    def __init__(self, indices: list[Any], clock: Callable[[], float]) -> None:
-        super().__init__(indices)
-        self._clock = clock
-        self._asked: list[float] = []
+    clock: Callable[[], float]
+    _asked: list[float]
 
     def __iter__(self) -> Iterator[Any]:
         asked: list[float] = []
         self._asked = asked
         # An append returns None, and so each stamp that was kept is handed on, which is never 0.
-        asking = filterfalse(asked.append, starmap(self._clock, repeat(())))
+        asking = filterfalse(asked.append, starmap(self.clock, repeat(())))
         return compress(super().__iter__(), asking)
 
     def stamps(self, end: float) -> list[float]:
         """Returns when each was asked for, of those that were before `end`, by the clock."""
-        asked = self._asked
+        asked = getattr(self, "_asked", [])
         return asked if asked and asked[-1] <= end else asked[: bisect_right(asked, end)]
 
 
@@ -102,9 +103,9 @@ class SlowSamples:
             return
         stamps.append(last)
         is_full = len(slowest) >= self._kept
-        if is_full and max(map(sub, islice(stamps, 1, None), stamps)) <= slowest[0]:
+        if is_full and max(map(sub, stamps[1:], stamps)) <= slowest[0]:
             return
-        for place, time in enumerate(map(sub, islice(stamps, 1, None), stamps)):
+        for place, time in enumerate(map(sub, stamps[1:], stamps)):
             if len(slowest) < self._kept:
                 heapq.heappush(slowest, time)
             elif time > slowest[0]:

@@ -7,7 +7,7 @@ import os
 import resource
 from _thread import get_ident
 from collections.abc import Callable
-from time import thread_time_ns
+from time import perf_counter_ns, thread_time_ns
 from types import ModuleType
 from typing import Any, Final
 
@@ -22,6 +22,9 @@ ONE_OF_QUICK: Final = 128
 QUICK_AFTER: Final = 512
 LONG_NS: Final = 10_000_000
 ONE_OF_MIDDLING: Final = 8
+# A worker that is never done starts the next fetch at once. What it does between two is not worth
+# asking the kernel again, where that takes no more than this share of the fetch before.
+GAP_SHARE: Final = 1 / 128
 # Which one: where the multiples of the golden ratio fall into the first part of a turn. Spread
 # evenly over any period that the fetches themselves may have, as every 16th would not be.
 _TURN: Final = 1 << 32
@@ -52,9 +55,11 @@ _PARTS_A_BATCH: Final = 4
 _MAX_PARTS: Final = 4096
 
 
-# Before a fetch: how many fetches it stands for, CPU ns of the thread, what the process used, run
-# delay ns of the thread or NO_DELAY, us that the cgroup was stopped.
-Begun = tuple[int, int, resource.struct_rusage, int, int]
+# CPU ns of the thread, what the process used, run delay ns of the thread or NO_DELAY, us that the
+# cgroup was stopped.
+Told = tuple[int, resource.struct_rusage, int, int]
+# Before a fetch: how many fetches it stands for, and what was told.
+Begun = tuple[int, Told]
 
 
 class UsageMeter:
@@ -71,6 +76,7 @@ class UsageMeter:
     """
 
     __slots__ = (
+        "_after",
         "_emit",
         "_files",
         "_place",
@@ -94,6 +100,8 @@ class UsageMeter:
         """Forgets what a fork inherits: it tells of the parent's threads."""
         self._files: dict[int, _KeptFile] = {}
         self._waited_ns: dict[int, tuple[int, int, int]] = {}
+        # What was told after the last fetch of all: of which thread, and when.
+        self._after: tuple[int, int, Told] | None = None
         self._place = self._short_place = self._shorts = 0
         self.last_wall_ns = LONG_NS
         self.to_pass = 0
@@ -115,12 +123,17 @@ class UsageMeter:
                 self._place = place = (self._place + _GOLDEN_STEP) % _TURN
                 if place * ONE_OF_MIDDLING >= _TURN:
                     return None
+        after, self._after = self._after, None
+        if after is not None:
+            thread, ended, told = after
+            if perf_counter_ns() - ended <= last_ns * GAP_SHARE and thread == get_ident():
+                return stands_for, told
         throttled_us = 0 if self._throttle is None else _throttled_us(self._throttle.read())
         used = resource.getrusage(resource.RUSAGE_SELF)
         if self._tells_reading:
             self._bring_up_to_date(used)
         cpu_ns = thread_time_ns()
-        return stands_for, cpu_ns, used, self._run_delay_ns(cpu_ns), throttled_us
+        return stands_for, (cpu_ns, used, self._run_delay_ns(cpu_ns), throttled_us)
 
     def _pass_over(self, one_of: int) -> int:
         """Goes on to the next short fetch that is to be measured; returns how many come first."""
@@ -141,32 +154,28 @@ class UsageMeter:
         """
         cpu_ns = thread_time_ns()
         used = resource.getrusage(resource.RUSAGE_SELF)
-        stands_for, cpu_before_ns, before, delay_before_ns, throttled_before_us = begun
+        delay_ns = self._run_delay_ns(cpu_ns)
+        throttled_us = 0 if self._throttle is None else _throttled_us(self._throttle.read())
+        stands_for, (cpu_before_ns, before, delay_before_ns, throttled_before_us) = begun
         delay_us, of_thread = NOT_TOLD, cpu_ns - cpu_before_ns
-        if delay_before_ns != NO_DELAY:
-            delay_ns = self._run_delay_ns(cpu_ns)
-            if delay_ns >= delay_before_ns:
-                delay_us = min((delay_ns - delay_before_ns) // 1000, NOT_TOLD - 1)
+        if 0 <= delay_before_ns <= delay_ns:
+            delay_us = min((delay_ns - delay_before_ns) // 1000, NOT_TOLD - 1)
         cpu_s = used.ru_utime + used.ru_stime - (before.ru_utime + before.ru_stime)
         of_process = round(cpu_s * 1e9)
         emit = self._emit
         emit(_FETCH_CPU, start, start + of_thread, delay_us, max(of_process, of_thread), stands_for)
         # One that has not waited for a core was not stopped by a quota either.
-        throttled_us = self._newly_throttled_us(throttled_before_us) if delay_us else 0
+        stopped_us = max(throttled_us - throttled_before_us, 0) if delay_us else 0
         read = (used.ru_inblock - before.ru_inblock) * _READ_BLOCK_BYTES
         faults = used.ru_majflt - before.ru_majflt
-        if read or faults or throttled_us:
+        if read or faults or stopped_us:
             traffic = min(read, _MAX_READ) | min(faults, _MAX_FAULTS) << FAULTS_SHIFT
-            emit(_FETCH_IO, start, start, throttled_us, traffic, stands_for)
+            emit(_FETCH_IO, start, start, min(stopped_us, NOT_TOLD - 1), traffic, stands_for)
         if self._tells_reading:
             reading_ns = self._bring_up_to_date(used)
             emit(_FETCH_READING, start, start + reading_ns, 0, 0, stands_for)
-
-    def _newly_throttled_us(self, before_us: int) -> int:
-        if self._throttle is None:
-            return 0
-        now_us = _throttled_us(self._throttle.read())
-        return min(max(now_us - before_us, 0), NOT_TOLD - 1)
+        told = cpu_ns, used, delay_ns, throttled_us
+        self._after = get_ident(), perf_counter_ns(), told
 
     def _run_delay_ns(self, cpu_ns: int) -> int:
         """Returns for how long this thread has waited for a core in its life, or NO_DELAY.

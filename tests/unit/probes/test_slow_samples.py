@@ -165,14 +165,15 @@ def test_samples_before_one_that_fails_are_told(recorder: Recorder) -> None:
 
 def test_stamps_later_than_the_end_do_not_count() -> None:
     times = iter(range(10, 100, 10))
-    stamped = StampedIndices([7, 8, 9], lambda: next(times))
+    stamped = StampedIndices([7, 8, 9])
+    stamped.clock = lambda: next(times)
     indices = iter(stamped)
     assert (next(indices), next(indices)) == (7, 8)
     assert stamped.stamps(end=25) == [10, 20]
 
 
 def test_indices_that_nobody_went_through_have_no_stamps() -> None:
-    assert StampedIndices([1, 2], lambda: 1).stamps(end=5) == []
+    assert StampedIndices([1, 2]).stamps(end=5) == []
 
 
 # The same as without

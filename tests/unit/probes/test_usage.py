@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from trainprof.probes import usage
 from trainprof.probes.usage import (
     FIRST_LOOKED_AT,
+    GAP_SHARE,
     LONG_NS,
     ONE_OF_BATCHES,
     ONE_OF_QUICK,
@@ -39,6 +40,9 @@ class Kernel:
     def __init__(self, directory: Path) -> None:
         self.thread_ns = self.process_ns = 5 * SECOND_NS
         self.delay_ns = self.lag_ns = self.throttled_us = self.blocks = self.faults = 0
+        self.now_ns = 0
+        self.gap_ns = SECOND_NS  # between two fetches
+        self.asked = 0
         self.schedstat, self.cpu_stat = directory / "schedstat", directory / "cpu.stat"
         self.write()
 
@@ -46,7 +50,12 @@ class Kernel:
         self.schedstat.write_text(f"{self.thread_ns - self.lag_ns} {self.delay_ns} 7\n")
         self.cpu_stat.write_text(f"nr_periods 9\nthrottled_usec {self.throttled_us}\n")
 
+    def now(self) -> int:
+        self.now_ns += self.gap_ns
+        return self.now_ns
+
     def rusage(self, who: int) -> SimpleNamespace:
+        self.asked += 1
         return SimpleNamespace(
             ru_utime=self.process_ns / 2e9,
             ru_stime=self.process_ns / 2e9,
@@ -60,6 +69,7 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kernel:
     made = Kernel(tmp_path)
     monkeypatch.setattr(usage, "_RUN_DELAY_FILE", str(made.schedstat))
     monkeypatch.setattr(usage, "thread_time_ns", lambda: made.thread_ns)
+    monkeypatch.setattr(usage, "perf_counter_ns", made.now)
     monkeypatch.setattr(usage.resource, "getrusage", made.rusage)
     monkeypatch.setattr(os, "register_at_fork", lambda **_: None)
     return made
@@ -126,6 +136,40 @@ def test_reads_between_fetches_are_nobodys(kernel: Kernel, log: Log) -> None:
         fetch(meter, read)
     told = [value for kind, _, _, value, _ in log if kind is Kind.FETCH_IO]
     assert told == [8 * 512 | 2 << FAULTS_SHIFT] * 2
+
+
+def test_one_that_follows_at_once_begins_where_the_last_ended(kernel: Kernel, log: Log) -> None:
+    meter = UsageMeter(log.emit, str(kernel.cpu_stat))
+    kernel.gap_ns = round(LONG_NS * GAP_SHARE)
+
+    def work() -> None:
+        kernel.thread_ns += 9_000_000
+        kernel.process_ns += 9_000_000
+        kernel.delay_ns += 1_000_000
+        kernel.throttled_us += 300
+        kernel.write()
+
+    for _ in range(3):
+        fetch(meter, work)
+        kernel.thread_ns += 50_000  # the next one is charged for it
+    used = [(ns, delay) for kind, ns, delay, *_ in log if kind is Kind.FETCH_CPU]
+    assert used == [(9_000_000, 1000), (9_050_000, 1000), (9_050_000, 1000)]
+    assert [site for kind, _, site, *_ in log if kind is Kind.FETCH_IO] == [300] * 3
+    assert kernel.asked == 4
+    kernel.gap_ns += 1
+    kernel.thread_ns += SECOND_NS
+    fetch(meter, work)
+    assert (kernel.asked, log[-2][1]) == (6, 9_000_000)
+
+
+def test_one_on_another_thread_does_not(kernel: Kernel, log: Log) -> None:
+    meter = UsageMeter(log.emit, None)
+    kernel.gap_ns = 1
+    fetch(meter, lambda: None)
+    thread = threading.Thread(target=fetch, args=(meter, lambda: None))
+    thread.start()
+    thread.join()
+    assert kernel.asked == 4
 
 
 def test_a_fetch_that_reads_nothing_writes_no_record_of_it(kernel: Kernel, log: Log) -> None:
