@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data._utils import worker
 from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
-from trainprof.probes import fetch, usage
+from trainprof.probes import slow_samples, usage
 from trainprof.probes.delivery import DeliveryProbe
 from trainprof.probes.fetch import FetchProbe
 from trainprof.probes.loader import LoaderProbe
@@ -113,15 +113,15 @@ def as_worker() -> Iterator[None]:
 @contextmanager
 def taken_for(wall_ns: int) -> Iterator[None]:
     """Samples and fetches are treated as if they took as long, and as if each followed the last."""
-    told = usage.SHORT_NS, usage.LONG_NS, fetch.SHORT_SAMPLE_NS, usage.GAP_SHARE
+    told = usage.SHORT_NS, usage.LONG_NS, slow_samples.SHORT_SAMPLE_NS, usage.GAP_SHARE
     usage.GAP_SHARE = 1 if wall_ns >= told[1] else 0  # type: ignore[misc]
     usage.SHORT_NS = 0 if wall_ns >= told[0] else told[0]  # type: ignore[misc]
     usage.LONG_NS = 0 if wall_ns >= told[1] else told[1]  # type: ignore[misc]
-    fetch.SHORT_SAMPLE_NS = 0 if wall_ns / SAMPLES >= told[2] else told[2]  # type: ignore[misc]
+    slow_samples.SHORT_SAMPLE_NS = 0 if wall_ns / SAMPLES >= told[2] else told[2]  # type: ignore[misc]
     try:
         yield
     finally:
-        usage.SHORT_NS, usage.LONG_NS, fetch.SHORT_SAMPLE_NS, usage.GAP_SHARE = told  # type: ignore[misc]
+        usage.SHORT_NS, usage.LONG_NS, slow_samples.SHORT_SAMPLE_NS, usage.GAP_SHARE = told  # type: ignore[misc]
 
 
 def in_worker(wall_ns: int) -> Callable[[], float]:

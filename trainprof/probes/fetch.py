@@ -13,7 +13,6 @@ from trainprof.probes.patcher import HookPointMissing, Patcher, hide_our_frame, 
 from trainprof.probes.session import Session
 from trainprof.probes.slow_samples import (
     DEFAULT_KEPT,
-    SHORT_SAMPLE_NS,
     SlowSamples,
     StampedIndices,
     asks_one_by_one,
@@ -61,40 +60,55 @@ class FetchProbe:
         worker, meter, slow = self._worker, self._meter, self._slow
         begin_usage = meter.begin
         look_back = patcher.guarded(self._look_back)
-        unknown = _Collate()
 
-        def time_collate(fetcher: Any) -> _Collate:
+        def begin_with(fetcher: Any) -> _Fetcher:
             """Called at the first fetch of each fetcher."""
             self._session.look_here()
+            info = worker._worker_info
+            number = 0 if info is None else getattr(info, "id", 254) + 1
+            kept = _Fetcher(worker=number & 255, loader=loader.creating)
             try:
-                kept = _Collate(
-                    may_be_stamped=slow.is_asked_for
-                    and takes_indices
+                kept.may_be_stamped = (
+                    takes_indices
                     and fetcher.auto_collation is True
                     and asks_one_by_one(fetcher.dataset, self._torch)
                 )
+                kept.is_stamped = kept.may_be_stamped and slow.are_worth_stamps()
                 fetcher.collate_fn = _timed(fetcher.collate_fn, kept, now)
                 fetcher._trainprof = kept
             except Exception as error:
                 patcher.fail(error)
-                return unknown
+                return _Fetcher(worker=number & 255, loader=loader.creating)
             return kept
 
         def make(original: Wrapped) -> Wrapped:
             def fetch(self: Any, possibly_batched_index: Any) -> Any:
                 asked = possibly_batched_index
-                collate: _Collate = getattr(self, "_trainprof", None) or time_collate(self)
-                collate.began_ns = 0
-                info = worker._worker_info
-                number = 0 if info is None else getattr(info, "id", 254) + 1
-                count, stamped = 1, None
-                if type(asked) is list:
-                    count = len(asked)
-                    if collate.may_be_stamped and slow.took_ns >= slow.samples * SHORT_SAMPLE_NS:
-                        asked = stamped = StampedIndices(asked)
-                        stamped.clock = slow.clock
-                batch = usage = None
-                if meter.to_pass > 0 and meter.last_wall_ns < SHORT_NS:
+                kept: _Fetcher = getattr(self, "_trainprof", None) or begin_with(self)
+                kept.collate_began_ns = 0
+                count = len(asked) if type(asked) is list else 1
+                # Of very many quick fetches most are this alone: an object more to be looked into
+                # is one more that torch has driven out of the caches since the last.
+                if meter.to_pass > 0 and not kept.is_stamped:
+                    meter.to_pass -= 1
+                    start = now()
+                    try:
+                        return original(self, asked)
+                    except BaseException as error:
+                        hide_our_frame(error)
+                        raise
+                    finally:
+                        end = now()
+                        if end - start >= SHORT_NS:
+                            meter.took(end - start)
+                        began = kept.collate_began_ns
+                        value = count | (end - began) << COLLATE_SHIFT if began else count
+                        emit(_FETCH, start, end, kept.loader, value, kept.worker)
+                batch = usage = stamped = None
+                if kept.is_stamped and type(asked) is list:
+                    asked = stamped = StampedIndices(asked)
+                    stamped.clock = slow.clock
+                if meter.to_pass > 0:
                     meter.to_pass -= 1
                 elif not patcher.is_silent:
                     try:
@@ -110,14 +124,15 @@ class FetchProbe:
                     raise
                 finally:
                     end = now()
-                    collated = end - collate.began_ns if collate.began_ns else 0
+                    began = kept.collate_began_ns
+                    collated = end - began if began else 0
                     value = count | collated << COLLATE_SHIFT
-                    emit(_FETCH, start, end, loader.creating, value, number & 255)
-                    meter.last_wall_ns = wall = end - start
-                    slow.took_ns += wall - collated
-                    slow.samples += count
+                    emit(_FETCH, start, end, kept.loader, value, kept.worker)
+                    meter.took(end - start)
+                    are_worth_it = slow.are_worth_stamps(end - start - collated, count)
+                    kept.is_stamped = kept.may_be_stamped and are_worth_it
                     if usage is not None or stamped is not None:
-                        look_back(usage, start, batch, stamped, end - collated)
+                        look_back(usage, start, batch, stamped, end - collated, kept.loader)
 
             return fetch
 
@@ -130,6 +145,7 @@ class FetchProbe:
         batch: Any,
         stamped: StampedIndices | None,
         samples_end: int,
+        loader: int,
     ) -> None:
         """Records what a fetch took of the machine, and its slow samples.
 
@@ -139,6 +155,7 @@ class FetchProbe:
             batch: That it made, None where it failed.
             stamped: Its indices, None where they are not stamped.
             samples_end: When its last sample was done, ns.
+            loader: Its id, 0 if it is not known.
         """
         if usage is not None:
             self._meter.end(usage, start)
@@ -147,28 +164,34 @@ class FetchProbe:
                 size, parts = scale
                 self._session.emit(_FETCH_BATCH, start, start, parts, size, usage[0])
         if stamped is not None:
-            self._slow.look(stamped, samples_end, self._loader.creating)
+            self._slow.look(stamped, samples_end, loader)
 
 
 @dataclass(slots=True)
-class _Collate:
+class _Fetcher:
     """What is kept of a fetcher, on it: it is torch's own object.
 
     Attributes:
-        began_ns: When its collate function last began, which is the end of a fetch; 0 if it has not
-            since that was set.
+        worker: Whose it is: 0 is the process that trains, 1 the first worker.
+        loader: The id of the loader that a worker works for, else 0.
         may_be_stamped: Its samples may be.
+        is_stamped: They are, at present.
+        collate_began_ns: When its collate function last began, which is the end of a fetch; 0 if it
+            has not since that was set.
     """
 
-    began_ns: int = 0
+    worker: int
+    loader: int
     may_be_stamped: bool = False
+    is_stamped: bool = False
+    collate_began_ns: int = 0
 
 
-def _timed(collate: Wrapped, kept: _Collate, now: Callable[[], int]) -> Wrapped:
+def _timed(collate: Wrapped, kept: _Fetcher, now: Callable[[], int]) -> Wrapped:
     """Returns `collate` with a note of when it begins."""
 
     def timed(samples: Any) -> Any:
-        kept.began_ns = now()
+        kept.collate_began_ns = now()
         try:
             return collate(samples)
         except BaseException as error:

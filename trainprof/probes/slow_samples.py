@@ -60,20 +60,16 @@ class SlowSamples:
     Attributes:
         clock: That indices are to be stamped by: the same, in seconds. Python's floats are made
             and subtracted in half the time of integers of this size.
-        took_ns, samples: Of all fetches, without collating; kept by the caller, who stamps no
-            samples that take under SHORT_SAMPLE_NS each: it would be felt.
-        is_asked_for: False where none is to be kept.
     """
 
     __slots__ = (
         "_emit",
         "_kept",
+        "_samples",
         "_slowest",
+        "_took_ns",
         "_unit_ns",
         "clock",
-        "is_asked_for",
-        "samples",
-        "took_ns",
     )
 
     def __init__(
@@ -86,8 +82,18 @@ class SlowSamples:
             self.clock, self._unit_ns = perf_counter, 1_000_000_000
         self._kept = kept
         self._slowest: list[float] = []
-        self.took_ns = self.samples = 0
-        self.is_asked_for = kept > 0
+        self._took_ns = self._samples = 0
+
+    def are_worth_stamps(self, ns: int = 0, samples: int = 0) -> bool:
+        """False where samples take under SHORT_SAMPLE_NS each, for it would be felt.
+
+        Args:
+            ns: What a fetch took without its collating; of many quick ones some are enough.
+            samples: In it.
+        """
+        self._took_ns += ns
+        self._samples += samples
+        return self._kept > 0 and self._took_ns >= self._samples * SHORT_SAMPLE_NS
 
     def look(self, indices: StampedIndices, end: int, site: int) -> None:
         """Looks through a batch.

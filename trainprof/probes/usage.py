@@ -70,22 +70,22 @@ class UsageMeter:
         throttle_file: cpu.stat of the cgroup whose quota binds us, or None.
 
     Attributes:
-        last_wall_ns: Of the fetch before, kept by the caller.
-        to_pass: Of fetches after a short one so many are not to be measured; the caller counts
-            them down, which costs less than asking each time.
+        to_pass: So many of the next fetches are not to be measured; the caller counts them down,
+            which costs less than asking each time.
     """
 
     __slots__ = (
         "_after",
         "_emit",
         "_files",
+        "_last_wall_ns",
+        "_passed_later",
         "_place",
         "_short_place",
         "_shorts",
         "_tells_reading",
         "_throttle",
         "_waited_ns",
-        "last_wall_ns",
         "to_pass",
     )
 
@@ -103,13 +103,23 @@ class UsageMeter:
         # What was told after the last fetch of all: of which thread, and when.
         self._after: tuple[int, int, Told] | None = None
         self._place = self._short_place = self._shorts = 0
-        self.last_wall_ns = LONG_NS
-        self.to_pass = 0
+        self._last_wall_ns = LONG_NS
+        self.to_pass = self._passed_later = 0
+
+    def took(self, wall_ns: int) -> None:
+        """Hears of a fetch; where one that was passed over is not heard of, it was a short one."""
+        self._last_wall_ns = wall_ns
+        if wall_ns >= SHORT_NS and self.to_pass:
+            # They are of short fetches' turn, which goes on after this one.
+            self._passed_later, self.to_pass = self.to_pass, 0
 
     def begin(self) -> Begun | None:
         """Reads the counters before a fetch; None if this one is not to be measured."""
-        stands_for, last_ns = 1, self.last_wall_ns
+        stands_for, last_ns = 1, self._last_wall_ns
         if last_ns < SHORT_NS:
+            if self._passed_later:
+                self.to_pass, self._passed_later = self._passed_later - 1, 0
+                return None
             stands_for = ONE_OF_SHORT if self._shorts < QUICK_AFTER else ONE_OF_QUICK
             self._short_place = place = (self._short_place + _GOLDEN_STEP) % _TURN
             self.to_pass = self._pass_over(stands_for)

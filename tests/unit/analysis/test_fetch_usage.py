@@ -164,7 +164,7 @@ def test_fetches_that_come_in_a_pattern_are_told_as_they_are(
     for wall in walls:
         begun = ask(meter)
         weights.append(0 if begun is None else begun[0])
-        meter.last_wall_ns = wall
+        meter.took(wall)
     wall, weight = np.array(walls), np.array(weights)
     assert set(weights) > {0, ONE_OF_SHORT}
     computes = wall < max(pattern)

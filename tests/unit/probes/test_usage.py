@@ -93,7 +93,7 @@ def log() -> Log:
 def fetch(meter: UsageMeter, during: Callable[[], None], wall_ns: int = LONG_NS) -> None:
     begun = ask(meter)
     during()
-    meter.last_wall_ns = wall_ns
+    meter.took(wall_ns)
     if begun is not None:
         meter.end(begun, START)
 
@@ -279,7 +279,7 @@ def test_the_kernels_own_figures(log: Log, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def measured_at(meter: UsageMeter, count: int) -> np.ndarray[Any, Any]:
-    meter.last_wall_ns = SHORT_NS - 1
+    meter.took(SHORT_NS - 1)
     return np.array([ask(meter) is not None for _ in range(count)])
 
 
@@ -300,7 +300,7 @@ def test_long_fetches_in_between_are_looked_for_as_at_first(kernel: Kernel, log:
     measured_at(meter, 2 * QUICK_AFTER)
     shares = []
     for _ in range(100):
-        meter.last_wall_ns = 2 * LONG_NS
+        meter.took(2 * LONG_NS)
         assert ask(meter) is not None
         shares.append(measured_at(meter, QUICK_AFTER // 2).mean())
     assert np.mean(shares) == pytest.approx(1 / ONE_OF_SHORT, rel=0.05)
