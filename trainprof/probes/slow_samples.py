@@ -41,11 +41,14 @@ class StampedIndices(list[Any]):
         self._asked = asked
         # An append returns None, and so each stamp that was kept is handed on, which is never 0.
         asking = filterfalse(asked.append, starmap(self.clock, repeat(())))
-        return compress(super().__iter__(), asking)
+        return compress(list.__iter__(self), asking)
 
     def stamps(self, end: float) -> list[float]:
         """Returns when each was asked for, of those that were before `end`, by the clock."""
-        asked = getattr(self, "_asked", [])
+        try:
+            asked = self._asked
+        except AttributeError:
+            return []
         return asked if asked and asked[-1] <= end else asked[: bisect_right(asked, end)]
 
 

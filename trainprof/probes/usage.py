@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
 from _thread import get_ident
 from collections.abc import Callable
+from resource import RUSAGE_SELF, getrusage
 from time import perf_counter_ns, thread_time_ns
 from types import ModuleType
 from typing import Any, Final
@@ -22,9 +22,10 @@ ONE_OF_QUICK: Final = 128
 QUICK_AFTER: Final = 512
 LONG_NS: Final = 10_000_000
 ONE_OF_MIDDLING: Final = 8
-# A worker that is never done starts the next fetch at once. What it does between two is not worth
-# asking the kernel again, where that takes no more than this share of the fetch before.
-GAP_SHARE: Final = 1 / 128
+# A worker that is never done starts the next fetch at once. What it waits for a core between two,
+# and what its other threads do there, is not worth asking the kernel again, where that takes no
+# more than this share of the fetch before.
+GAP_SHARE: Final = 1 / 32
 # Which one: where the multiples of the golden ratio fall into the first part of a turn. Spread
 # evenly over any period that the fetches themselves may have, as every 16th would not be.
 _TURN: Final = 1 << 32
@@ -49,17 +50,17 @@ _MAX_READ: Final = (1 << FAULTS_SHIFT) - 1
 _MAX_FAULTS: Final = (1 << (63 - FAULTS_SHIFT)) - 1
 # How large batches are, they tell each by each at first, and then one of so many.
 FIRST_LOOKED_AT: Final = 16
-ONE_OF_BATCHES: Final = 4
+ONE_OF_BATCHES: Final = 8
 # Looking at a tensor takes 0.2 us: at so many a batch on average, and at no more than these.
 _PARTS_A_BATCH: Final = 4
 _MAX_PARTS: Final = 4096
 
 
-# CPU ns of the thread, what the process used, run delay ns of the thread or NO_DELAY, us that the
-# cgroup was stopped.
-Told = tuple[int, resource.struct_rusage, int, int]
-# Before a fetch: how many fetches it stands for, and what was told.
-Begun = tuple[int, Told]
+# CPU ns of the thread, CPU seconds, blocks read and major faults of the process, run delay ns of
+# the thread or NO_DELAY, us that the cgroup was stopped.
+Told = tuple[int, float, int, int, int, int]
+# Before a fetch: how many fetches it stands for, CPU ns of the thread, and what was told last.
+Begun = tuple[int, int, Told]
 
 
 class UsageMeter:
@@ -137,13 +138,15 @@ class UsageMeter:
         if after is not None:
             thread, ended, told = after
             if perf_counter_ns() - ended <= last_ns * GAP_SHARE and thread == get_ident():
-                return stands_for, told
+                return stands_for, thread_time_ns(), told
         throttled_us = 0 if self._throttle is None else _throttled_us(self._throttle.read())
-        used = resource.getrusage(resource.RUSAGE_SELF)
+        used = getrusage(RUSAGE_SELF)
+        blocks, faults = used.ru_inblock, used.ru_majflt
         if self._tells_reading:
-            self._bring_up_to_date(used)
+            self._bring_up_to_date(blocks, faults)
         cpu_ns = thread_time_ns()
-        return stands_for, (cpu_ns, used, self._run_delay_ns(cpu_ns), throttled_us)
+        cpu_s, delay_ns = used.ru_utime + used.ru_stime, self._run_delay_ns(get_ident(), cpu_ns)
+        return stands_for, cpu_ns, (cpu_ns, cpu_s, blocks, faults, delay_ns, throttled_us)
 
     def _pass_over(self, one_of: int) -> int:
         """Goes on to the next short fetch that is to be measured; returns how many come first."""
@@ -163,37 +166,38 @@ class UsageMeter:
             start: Of the fetch, ns.
         """
         cpu_ns = thread_time_ns()
-        used = resource.getrusage(resource.RUSAGE_SELF)
-        delay_ns = self._run_delay_ns(cpu_ns)
+        used = getrusage(RUSAGE_SELF)
+        cpu_s, blocks, faults = used.ru_utime + used.ru_stime, used.ru_inblock, used.ru_majflt
+        thread = get_ident()
+        delay_ns = self._run_delay_ns(thread, cpu_ns)
         throttled_us = 0 if self._throttle is None else _throttled_us(self._throttle.read())
-        stands_for, (cpu_before_ns, before, delay_before_ns, throttled_before_us) = begun
-        delay_us, of_thread = NOT_TOLD, cpu_ns - cpu_before_ns
+        stands_for, began_ns, before = begun
+        cpu_before_ns, cpu_before_s, blocks_before, faults_before, delay_before_ns, stopped = before
+        delay_us, of_thread = NOT_TOLD, cpu_ns - began_ns
         if 0 <= delay_before_ns <= delay_ns:
             delay_us = min((delay_ns - delay_before_ns) // 1000, NOT_TOLD - 1)
-        cpu_s = used.ru_utime + used.ru_stime - (before.ru_utime + before.ru_stime)
-        of_process = round(cpu_s * 1e9)
+        of_process = round((cpu_s - cpu_before_s) * 1e9) - (began_ns - cpu_before_ns)
         emit = self._emit
         emit(_FETCH_CPU, start, start + of_thread, delay_us, max(of_process, of_thread), stands_for)
         # One that has not waited for a core was not stopped by a quota either.
-        stopped_us = max(throttled_us - throttled_before_us, 0) if delay_us else 0
-        read = (used.ru_inblock - before.ru_inblock) * _READ_BLOCK_BYTES
-        faults = used.ru_majflt - before.ru_majflt
-        if read or faults or stopped_us:
-            traffic = min(read, _MAX_READ) | min(faults, _MAX_FAULTS) << FAULTS_SHIFT
+        stopped_us = max(throttled_us - stopped, 0) if delay_us else 0
+        if blocks != blocks_before or faults != faults_before or stopped_us:
+            read = min((blocks - blocks_before) * _READ_BLOCK_BYTES, _MAX_READ)
+            traffic = read | min(faults - faults_before, _MAX_FAULTS) << FAULTS_SHIFT
             emit(_FETCH_IO, start, start, min(stopped_us, NOT_TOLD - 1), traffic, stands_for)
         if self._tells_reading:
-            reading_ns = self._bring_up_to_date(used)
+            reading_ns = self._bring_up_to_date(blocks, faults)
             emit(_FETCH_READING, start, start + reading_ns, 0, 0, stands_for)
-        told = cpu_ns, used, delay_ns, throttled_us
-        self._after = get_ident(), perf_counter_ns(), told
+        told = cpu_ns, cpu_s, blocks, faults, delay_ns, throttled_us
+        self._after = thread, perf_counter_ns(), told
 
-    def _run_delay_ns(self, cpu_ns: int) -> int:
+    def _run_delay_ns(self, thread: int, cpu_ns: int) -> int:
         """Returns for how long this thread has waited for a core in its life, or NO_DELAY.
 
         Args:
-            cpu_ns: CPU time of the thread.
+            thread: Its number.
+            cpu_ns: Its CPU time.
         """
-        thread = get_ident()
         file = self._files.get(thread)
         if file is None:
             if len(self._files) >= _MAX_FILES:
@@ -205,12 +209,16 @@ class UsageMeter:
         except ValueError:
             return NO_DELAY
 
-    def _bring_up_to_date(self, used: resource.struct_rusage) -> int:
+    def _bring_up_to_date(self, read: int, faults: int) -> int:
         """Returns ns that this thread has waited for block devices since the last call.
 
         Only where something was read: asking takes 10 us.
+
+        Args:
+            read: Blocks that the process has read in its life.
+            faults: Its major faults.
         """
-        thread, read, faults = get_ident(), used.ru_inblock, used.ru_majflt
+        thread = get_ident()
         known = self._waited_ns.get(thread)
         if known is not None and known[:2] == (read, faults):
             return 0

@@ -70,7 +70,7 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kernel:
     monkeypatch.setattr(usage, "_RUN_DELAY_FILE", str(made.schedstat))
     monkeypatch.setattr(usage, "thread_time_ns", lambda: made.thread_ns)
     monkeypatch.setattr(usage, "perf_counter_ns", made.now)
-    monkeypatch.setattr(usage.resource, "getrusage", made.rusage)
+    monkeypatch.setattr(usage, "getrusage", made.rusage)
     monkeypatch.setattr(os, "register_at_fork", lambda **_: None)
     return made
 
@@ -144,16 +144,18 @@ def test_one_that_follows_at_once_begins_where_the_last_ended(kernel: Kernel, lo
 
     def work() -> None:
         kernel.thread_ns += 9_000_000
-        kernel.process_ns += 9_000_000
+        kernel.process_ns += 11_000_000
         kernel.delay_ns += 1_000_000
         kernel.throttled_us += 300
         kernel.write()
 
     for _ in range(3):
         fetch(meter, work)
-        kernel.thread_ns += 50_000  # the next one is charged for it
-    used = [(ns, delay) for kind, ns, delay, *_ in log if kind is Kind.FETCH_CPU]
-    assert used == [(9_000_000, 1000), (9_050_000, 1000), (9_050_000, 1000)]
+        kernel.thread_ns += 50_000  # is nobody's
+        kernel.process_ns += 60_000  # the next one is charged for 10 us of another thread
+    used = [(ns, delay, of_all) for kind, ns, delay, of_all, _ in log if kind is Kind.FETCH_CPU]
+    then = (9_000_000, 1000, 11_010_000)
+    assert used == [(9_000_000, 1000, 11_000_000), then, then]
     assert [site for kind, _, site, *_ in log if kind is Kind.FETCH_IO] == [300] * 3
     assert kernel.asked == 4
     kernel.gap_ns += 1
