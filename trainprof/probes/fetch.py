@@ -132,7 +132,7 @@ class FetchProbe:
                     are_worth_it = slow.are_worth_stamps(end - start - collated, count)
                     kept.is_stamped = kept.may_be_stamped and are_worth_it
                     if usage is not None or stamped is not None:
-                        look_back(usage, start, batch, stamped, end - collated, kept.loader)
+                        look_back(usage, start, end, batch, stamped, end - collated, kept.loader)
 
             return fetch
 
@@ -142,6 +142,7 @@ class FetchProbe:
         self,
         usage: Begun | None,
         start: int,
+        end: int,
         batch: Any,
         stamped: StampedIndices | None,
         samples_end: int,
@@ -152,13 +153,14 @@ class FetchProbe:
         Args:
             usage: Of the machine before it; None where that is not measured.
             start: Of the fetch, ns.
+            end: Of it.
             batch: That it made, None where it failed.
             stamped: Its indices, None where they are not stamped.
             samples_end: When its last sample was done, ns.
             loader: Its id, 0 if it is not known.
         """
         if usage is not None:
-            self._meter.end(usage, start)
+            self._meter.end(usage, start, end - start)
             scale = self._scale.of(batch)
             if scale is not None:
                 size, parts = scale

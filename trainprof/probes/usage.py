@@ -26,6 +26,8 @@ ONE_OF_MIDDLING: Final = 8
 # and what its other threads do there, is not worth asking the kernel again, where that takes no
 # more than this share of the fetch before.
 GAP_SHARE: Final = 1 / 32
+# One that was on a core for all but this share of its time has not waited for one.
+IDLE_SHARE: Final = 1 / 128
 # Which one: where the multiples of the golden ratio fall into the first part of a turn. Spread
 # evenly over any period that the fetches themselves may have, as every 16th would not be.
 _TURN: Final = 1 << 32
@@ -158,22 +160,24 @@ class UsageMeter:
             self._short_place = place
             passed += 1
 
-    def end(self, begun: Begun, start: int) -> None:
+    def end(self, begun: Begun, start: int, wall_ns: int) -> None:
         """Reads them again, and records the differences.
 
         Args:
             begun: From `begin`.
             start: Of the fetch, ns.
+            wall_ns: That it took.
         """
         cpu_ns = thread_time_ns()
         used = getrusage(RUSAGE_SELF)
         cpu_s, blocks, faults = used.ru_utime + used.ru_stime, used.ru_inblock, used.ru_majflt
-        thread = get_ident()
-        delay_ns = self._run_delay_ns(thread, cpu_ns)
         throttled_us = 0 if self._throttle is None else _throttled_us(self._throttle.read())
         stands_for, began_ns, before = begun
         cpu_before_ns, cpu_before_s, blocks_before, faults_before, delay_before_ns, stopped = before
-        delay_us, of_thread = NOT_TOLD, cpu_ns - began_ns
+        thread, of_thread = get_ident(), cpu_ns - began_ns
+        delay_us, delay_ns = NOT_TOLD, delay_before_ns
+        if wall_ns - of_thread > wall_ns * IDLE_SHARE:
+            delay_ns = self._run_delay_ns(thread, cpu_ns)
         if 0 <= delay_before_ns <= delay_ns:
             delay_us = min((delay_ns - delay_before_ns) // 1000, NOT_TOLD - 1)
         of_process = round((cpu_s - cpu_before_s) * 1e9) - (began_ns - cpu_before_ns)

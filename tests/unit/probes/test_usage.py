@@ -19,6 +19,7 @@ from trainprof.probes import usage
 from trainprof.probes.usage import (
     FIRST_LOOKED_AT,
     GAP_SHARE,
+    IDLE_SHARE,
     LONG_NS,
     ONE_OF_BATCHES,
     ONE_OF_QUICK,
@@ -95,7 +96,7 @@ def fetch(meter: UsageMeter, during: Callable[[], None], wall_ns: int = LONG_NS)
     during()
     meter.took(wall_ns)
     if begun is not None:
-        meter.end(begun, START)
+        meter.end(begun, START, wall_ns)
 
 
 def test_cpu_and_run_delay_are_the_fetchs_own(kernel: Kernel, log: Log) -> None:
@@ -111,6 +112,23 @@ def test_cpu_and_run_delay_are_the_fetchs_own(kernel: Kernel, log: Log) -> None:
     kernel.write()
     fetch(meter, work)
     assert log == [(Kind.FETCH_CPU, 3_000_000, 2000, 8_000_000, 1)]
+
+
+def test_one_that_was_on_a_core_all_the_time_waited_for_none(kernel: Kernel, log: Log) -> None:
+    meter = UsageMeter(log.emit, None)
+
+    def work(cpu_ns: int, delay_ns: int) -> Callable[[], None]:
+        def go() -> None:
+            kernel.thread_ns += cpu_ns
+            kernel.delay_ns += delay_ns
+            kernel.write()
+
+        return go
+
+    least_idle = round(LONG_NS * IDLE_SHARE)
+    fetch(meter, work(LONG_NS - least_idle, least_idle))
+    fetch(meter, work(LONG_NS - 2 * least_idle, 2 * least_idle))
+    assert [delay for _, _, delay, *_ in log] == [0, 2 * least_idle // 1000]
 
 
 def test_what_the_thread_used_the_process_used_too(kernel: Kernel, log: Log) -> None:
