@@ -423,7 +423,8 @@ def much_validation(draw: Draw) -> Case:
         loader=f"DataLoader(samples({steps * 8}), batch_size=8)",
         compute_s=compute_s,
         epochs=3,
-        validation=f"DataLoader(samples({validated * 8}), batch_size=8)  {HERE}",
+        validation=f"DataLoader(samples({validated * 8}), batch_size=8)",
+        evaluating=HERE,
     )
     planted = f"{validated} batches of evaluation after {steps} steps"
     gain = 1 + validated / steps

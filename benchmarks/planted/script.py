@@ -88,6 +88,7 @@ class Parts:
         each_step: Statements after the optimizer's step; `step`, `loss` and `model` are known.
         each_epoch: Statements after each epoch.
         validation: Expression of a loader that is evaluated on `validate_every` epochs.
+        evaluating: Comment on the line that goes through it.
         accumulate: Batches for each step of the optimizer.
         setup: Statements ahead of all.
         update_mark: Behind the optimizer's step.
@@ -106,6 +107,7 @@ class Parts:
     each_step: str = ""
     each_epoch: str = ""
     validation: str | None = None
+    evaluating: str = ""
     validate_every: int = 1
     accumulate: int = 1
     setup: str = "torch.set_num_threads(1)"
@@ -273,6 +275,7 @@ if __name__ == "__main__":
     imports = f"{parts.imports}\nfrom engine import Engine\n"
     text = _module(parts, body, imports=imports)
     engine = _ENGINE.replace("optimizer.step()", f"optimizer.step(){parts.update_mark}")
+    engine = engine.replace("in validation:", f"in validation:  {parts.evaluating}")
     return {MAIN: text, "engine.py": engine}
 
 
@@ -390,7 +393,7 @@ for epoch in range({parts.epochs}):
     if (epoch + 1) % {parts.validate_every} == 0:
         model.eval()
         with torch.no_grad():
-            for x, y in validation:
+            for x, y in validation:  {parts.evaluating}
                 nn.functional.mse_loss(model(x), y)
         model.train()
 """

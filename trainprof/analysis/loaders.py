@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, Final
 
 import numpy as np
@@ -14,14 +16,16 @@ from trainprof.analysis.events import Bool, Events
 from trainprof.analysis.facts import Facts, integer
 from trainprof.analysis.fetches import Details, FetchTable
 from trainprof.analysis.loader_builder import builder_of
-from trainprof.analysis.looks import LineNames, Looks, lines_of_making
+from trainprof.analysis.looks import LineNames, Looks, function_of, lines_of_making
 from trainprof.analysis.names import Sites
-from trainprof.analysis.passes import TRAINING, Passes
+from trainprof.analysis.passes import EVALUATION, TRAINING, Passes
 from trainprof.analysis.statistics import statistics_s
 from trainprof.analysis.summary import Loader
 from trainprof.analysis.system_processes import Samples, Tick
 from trainprof.record.schema import Kind
 
+# Of the passes of an evaluation: from there on a line is where it is called.
+_MOST: Final = 0.5
 # Those that a loader makes for itself, of its dataset alone.
 _TORCHS_SAMPLERS: Final = ("RandomSampler", "SequentialSampler")
 
@@ -80,7 +84,33 @@ def loaders_of(
         )
         for p, is_here in zip(passes, on_thread.tolist(), strict=True)
     ]
+    found = _with_callers(found, making.details, LineNames(facts.texts, sites))
     return sorted(found, key=lambda x: (x.role != TRAINING, x.id))
+
+
+def _with_callers(loaders: list[Loader], details: Details, names: LineNames) -> list[Loader]:
+    """Tells of evaluations where the code that trains calls for them.
+
+    That is the innermost line of a function that is at work in training too, but elsewhere in it.
+    """
+    begun = details[details["kind"] == Kind.LOADER_PASS]
+    stacks = {
+        one.id: names.stacks(begun["value"][begun["site"] == one.id].astype(np.int64))
+        for one in loaders
+    }
+    training = [x for one in loaders if one.role == TRAINING for x in stacks[one.id]]
+    lines = {site for stack in training for site, _ in stack}
+    functions = {function_of(*frame) for stack in training for frame in stack}
+    found = []
+    for one in loaders:
+        calls: Counter[str] = Counter()
+        for stack, passes in stacks[one.id].items():
+            shared = (f[0] for f in stack if function_of(*f) in functions and f[0] not in lines)
+            calls.update(dict.fromkeys(islice(shared, 1), passes))
+        [(site, passes)] = calls.most_common(1) or [("", 0)]
+        is_it = one.role == EVALUATION and passes > _MOST * stacks[one.id].total()
+        found.append(replace(one, called_at=site) if is_it else one)
+    return found
 
 
 def _loader_of(

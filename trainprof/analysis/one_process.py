@@ -321,6 +321,7 @@ def _evidence(
         loaders=loaders,
         checkpoint_site=_longest_site(timeline.events.where(saves), run.sites()),
         evaluation_site=longest.site if longest is not None else None,
+        evaluation_call=longest.called_at if longest is not None else None,
         other_place=max(places, key=lambda name: places[name]) if places else None,
         has_timed_lines=run.has_timed_lines(),
         was_synchronized=run.synchronized() is not None,

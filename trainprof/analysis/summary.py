@@ -273,7 +273,8 @@ class Loader:
     how many DataLoaders of that line were used one after the other, each built anew as the last.
     `whole_batches` are the arguments with which torch would ask the dataset for all of a batch at
     once, None where it does or they are not known; `holds_tensors`: it is torch's TensorDataset;
-    `open_files`: attributes of it that hold one, with their class.
+    `open_files`: attributes of it that hold one, with their class. `called_at` is where a function
+    that trains calls for the passes of an evaluation, None where nobody knows.
     """
 
     id: int
@@ -313,6 +314,7 @@ class Loader:
     whole_batches: str | None = None
     holds_tensors: bool | None = None
     open_files: list[str] = field(default_factory=list)
+    called_at: str | None = None
 
     @property
     def is_rebuilt(self) -> bool:

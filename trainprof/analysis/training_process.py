@@ -21,6 +21,7 @@ _OF_LOADER: Final = (
     Kind.WORKER,
     Kind.WORKER_LOST,
     Kind.LOADER_BUILT,
+    Kind.LOADER_PASS,
     Kind.FREE_DATA,
 )
 # Those whose site is the id of any text.
@@ -180,6 +181,8 @@ def _details_renumbered(
     details: npt.NDArray[np.void] = log.details.copy()
     names_text = np.isin(details["kind"], _OF_TEXT)
     details["site"][names_text & (details["site"] > 0)] += np.uint32(ids)
+    of_stack = (details["kind"] == Kind.LOADER_PASS) & (details["value"] > 0)
+    details["value"][of_stack] += ids
     has_thread = ~np.isin(details["kind"], (Kind.LINE, Kind.LINE_LOOKS))
     is_main = has_thread & (details["thread"] == log.main_thread)
     details["thread"][has_thread] += np.uint16(threads)

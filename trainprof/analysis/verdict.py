@@ -58,6 +58,7 @@ class Evidence:
     loaders: list[Loader]
     checkpoint_site: str | None
     evaluation_site: str | None
+    evaluation_call: str | None
     other_place: str | None
     has_timed_lines: bool = False
     was_synchronized: bool = False
@@ -113,7 +114,7 @@ def verdict(evidence: Evidence) -> Verdict:
                 "transfer": evidence.transfer_site,
                 "sync": evidence.sync_site,
                 "checkpoint": evidence.checkpoint_site,
-                "evaluation": evidence.evaluation_site,
+                "evaluation": evidence.evaluation_call or evidence.evaluation_site,
             },
         )
     shares = _shares(evidence)
@@ -205,10 +206,11 @@ def _feeding(evidence: Evidence) -> list[Loader]:
 
 
 def _evaluation_headline(evidence: Evidence, share: float) -> tuple[str, str | None]:
-    site = evidence.evaluation_site
+    call, site = evidence.evaluation_call, evidence.evaluation_site
     seconds = evidence.training.get("evaluation", 0.0)
-    over = f" over {site}" if site else ""
-    return f"EVALUATION: it takes {percent(share)} of training time{over}, {seconds:.1f} s", site
+    where = f", called at {call}" if call else f" over {site}" if site else ""
+    text = f"EVALUATION: it takes {percent(share)} of training time{where}, {seconds:.1f} s"
+    return text, call or site
 
 
 def _checkpoint_headline(evidence: Evidence, share: float) -> tuple[str, str | None]:

@@ -20,6 +20,8 @@ from trainprof.record.site_name import site_name
 
 # No instruction of a frame: `f_lasti` is -1 before the first.
 _BEFORE_ALL: Final = -2
+# Of a stack are kept so many of the user's frames at its leaf and so many at its root.
+_KEPT_FRAMES: Final = 6
 _EXECUTED: Final = "<string>"
 
 
@@ -64,6 +66,15 @@ class CallSites:
                 fallback = frame
             frame = frame.f_back
         return self.name(fallback) if fallback is not None else 0
+
+    def stack(self, frame: FrameType | None) -> int:
+        """Returns the id of the user's frames at and above `frame`, innermost first; 0 if none."""
+        found = []
+        while frame is not None:
+            if self.is_user_code(frame.f_code):
+                found.append(self.name(frame))
+            frame = frame.f_back
+        return self._log.define(Topic.STACK, json.dumps(both_ends(found))) if found else 0
 
     def name(self, frame: FrameType) -> int:
         """Returns the site id of the line that `frame` is at."""
@@ -121,6 +132,13 @@ class CallSites:
             self._is_torch[id(code)] = known
             self._judged.append(code)
         return known
+
+
+def both_ends(frames: list[int]) -> list[int]:
+    """Returns the frames of a stack that are kept."""
+    if len(frames) <= 2 * _KEPT_FRAMES:
+        return frames
+    return [*frames[:_KEPT_FRAMES], *frames[-_KEPT_FRAMES:]]
 
 
 def _line_of(frame: FrameType) -> int:

@@ -211,13 +211,15 @@ class LoaderProbe:
 
     def _maker(self, patcher: Patcher, kind: Kind) -> Callable[[Wrapped], Wrapped]:
         emit, now = self._session.emit, self._session.now
-        loader_of = self._loader_of
-        enter = patcher.guarded(self._enter)
+        loader_of, frame_of_caller = self._loader_of, sys._getframe
+        enter, begins = patcher.guarded(self._enter), patcher.guarded(self._begins)
 
         def make(original: Wrapped) -> Wrapped:
             def create(iterator: Any, *args: Any, **kwargs: Any) -> Any:
                 enter(iterator, args[0] if args else kwargs.get("loader"))
                 before, self.creating = self.creating, loader_of.get(id(iterator), 0)
+                if before != self.creating:  # a reset inside the creation
+                    begins(frame_of_caller(1))
                 start = now()
                 try:
                     return original(iterator, *args, **kwargs)
@@ -231,6 +233,11 @@ class LoaderProbe:
             return create
 
         return make
+
+    def _begins(self, frame: FrameType) -> None:
+        """Records that a pass begins, and who goes through it."""
+        now, stack = self._session.now(), self._session.sites.stack(frame)
+        self._session.emit(_PASS, now, now, self.creating, stack)
 
     def _enter(self, iterator: Any, loader: Any) -> None:
         key = id(iterator)
@@ -318,6 +325,7 @@ _OPEN: Final = {
     "lmdb": ("Environment",),
 }
 _BUILT: Final = int(Kind.LOADER_BUILT)
+_PASS: Final = int(Kind.LOADER_PASS)
 
 
 def describe(loader: Any) -> dict[str, Any]:

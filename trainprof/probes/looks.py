@@ -12,6 +12,7 @@ from time import perf_counter_ns
 from types import CodeType, FrameType, ModuleType
 from typing import Any, Final
 
+from trainprof.probes.call_site import both_ends
 from trainprof.probes.own_thread import no_collections, run_delay, start_thread, times_waited
 from trainprof.probes.patcher import Patcher
 from trainprof.probes.session import Session
@@ -22,8 +23,6 @@ from trainprof.record.schema import FETCHED, Kind, LookFlag, Topic
 PERIODS_NS: Final = ((1_500, 40_000_000),)
 LATER_PERIOD_NS: Final = 200_000_000
 _MOST_THREADS: Final = 4
-# Of a stack are kept so many of the user's frames at its leaf and so many at its root.
-_KEPT_FRAMES: Final = 6
 _MOST_STACKS: Final = 5_000
 # Whoever has to end it waits so long for it; it needs some 50 us.
 _PATIENCE_S: Final = 0.05
@@ -154,8 +153,7 @@ class LooksProbe:
             elif frame.f_code.co_filename == self._fetch_file:
                 found.append(FETCHED)
             frame = frame.f_back
-        if len(found) > 2 * _KEPT_FRAMES:
-            found = [*found[:_KEPT_FRAMES], *found[-_KEPT_FRAMES:]]
+        found = both_ends(found)
         key = tuple(found)
         known = self._stacks.get(key, 0)
         if known == 0 and key and len(self._stacks) < _MOST_STACKS:

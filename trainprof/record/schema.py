@@ -119,6 +119,7 @@ class Kind(IntEnum):
     # Likewise, of looks at what it was running: value = all of them; end - start = those that met
     # C code
     LINE_LOOKS = 81
+    LOADER_PASS = 82  # one begins; site = loader id, value = stack of who goes through it, or 0
     # One figure of a device's allocator, read between two phases at `start`, which took end -
     # start; site = device, flags = MemoryFigure. Only those that changed since the last BURST.
     DEVICE_MEMORY = 90

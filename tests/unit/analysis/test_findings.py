@@ -628,6 +628,11 @@ def test_evaluation_wants_workers_for_its_loader() -> None:
     finding = only(case_of(training, quick, parts={"evaluation": 4.0}))
     assert finding.change == {}
     assert "less often" in finding.advice
+    assert finding.site == "train.py:44"
+    quick.loader = replace(quick.loader, called_at="train.py:60")
+    finding = only(case_of(training, quick, parts={"evaluation": 4.0}))
+    assert finding.site == "train.py:60"
+    assert "over the loader of train.py:44" in finding.title
 
 
 @pytest.mark.parametrize(

@@ -113,6 +113,47 @@ def test_evaluation_and_checkpoints_name_their_lines(tmp_path):
     )
 
 
+TRAINING = [(20, "train"), (90, "main")]
+
+
+@pytest.mark.parametrize(
+    ("training", "evaluating", "called_at"),
+    [
+        (TRAINING, [(40, "evaluate"), (25, "train"), (90, "main")], "train.py:25"),
+        (TRAINING, [(40, "evaluate"), (91, "main")], "train.py:91"),
+        (TRAINING, [(24, "train"), (90, "main")], "train.py:24"),
+        ([(20, "run"), (90, "main")], [(20, "run"), (92, "main")], "train.py:92"),
+        # Of a framework's, that calls for both.
+        ([(90, "main")], [(90, "main")], None),
+        (TRAINING, [(40, "evaluate"), (3, "serve")], None),
+        ([], [(40, "evaluate"), (91, "main")], None),
+        (TRAINING, [], None),
+    ],
+)
+def test_evaluation_is_where_the_code_that_trains_calls_for_it(
+    tmp_path, training, evaluating, called_at
+):
+    run = FakeRun()
+    loader, validation, optimizer = run.loader(41), run.loader(42), run.optimizer()
+
+    def begins(loader, frames):
+        sites = [run.text(Topic.SITE, ["/work/train.py", *frame]) for frame in frames]
+        value = run.text(Topic.STACK, sites) if frames else 0
+        run.record(Kind.LOADER_PASS, run.now, run.now, site=loader, value=value)
+
+    begins(validation, [(10, "main")])  # once, ahead of all
+    for _ in range(4):
+        begins(loader, training)
+        run.train_pass(loader, optimizer, 10)
+        begins(validation, evaluating)
+        run.evaluation_pass(validation, 1, wait=1, forward=20 * MS)
+    found = run.summary(tmp_path)
+    assert found.loaders[1].called_at == called_at
+    where = f", called at {called_at}" if called_at else " over train.py:42"
+    assert found.verdict.headline.startswith("EVALUATION: it takes ")
+    assert f"of training time{where}, " in found.verdict.headline
+
+
 def test_host_time_names_its_place(tmp_path):
     found = loop(tmp_path, python=1000).verdict
     assert found.headline.endswith("1.00 of 2.00 ms a step, most of it between backward and update")

@@ -125,6 +125,30 @@ def test_waits_are_the_datasets_time(recorder: Recorder) -> None:
     assert len(recording.of(Kind.LOADER_BUILT)) == 2
 
 
+@pytest.mark.parametrize("options", [{}, {"num_workers": 1, "persistent_workers": True}])
+def test_a_pass_tells_who_goes_through_it(recorder: Recorder, options: dict[str, Any]) -> None:
+    recorder.start(LoaderProbe())
+    loader = DataLoader(Numbers(), **options)
+
+    def go() -> int:
+        for _ in loader:
+            pass
+        return sys._getframe().f_lineno - 2
+
+    lines = [go(), go()]
+    call = sys._getframe().f_lineno - 1
+    recording = recorder.read()
+    begun = recording.of(Kind.LOADER_PASS)
+    stacks = [json.loads(recording.texts[event.value][1]) for event in begun]
+    assert len(begun) == 2
+    for stack, line in zip(stacks, lines, strict=True):
+        places = [json.loads(recording.texts[site][1]) for site in stack[:2]]
+        assert [place[1:] for place in places] == [
+            [line, "go"],
+            [call, "test_a_pass_tells_who_goes_through_it"],
+        ]
+
+
 def test_workers_that_end_with_a_pass_or_otherwise(recorder: Recorder) -> None:
     recorder.start(LoaderProbe())
     loader = DataLoader(Numbers(), batch_size=2, num_workers=1)

@@ -20,9 +20,10 @@ from trainprof.analysis.diagnosis.gains import Gain, outside_steps
 from trainprof.analysis.diagnosis.loader_change import call_with, finding
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.waiting import more_workers
-from trainprof.analysis.diagnosis.wording import span
+from trainprof.analysis.diagnosis.wording import its_share, place, span
 from trainprof.analysis.diagnosis.worker_restart import lost_s
 from trainprof.analysis.finding import Finding
+from trainprof.analysis.looks import hottest
 from trainprof.analysis.verdict_level import percent
 
 ID: Final = "slow_validation"
@@ -61,16 +62,23 @@ def find(case: Case) -> Finding | None:
             evidence=evidence,
         )
     often = f"{passes} passes" if passes > 1 else "1 pass"
-    slow = f"; {percent(loading)} of it waiting for its loader" if loading >= of_loading else ""
+    is_of_making = loading >= of_loading
+    slow = f"; {percent(loading)} of it waiting for its loader" if is_of_making else ""
+    called = fed.loader.called_at
+    over = f" over the loader of {fed.loader.site}" if called else ""
+    most = None if is_of_making else hottest(case.summary.hot_lines, "evaluation")
     return finding(
         case,
         fed,
         ID,
-        f"{what} in {often}{slow}",
+        f"{what} in {often}{over}{slow}",
         outside_steps(case, spent_s),
         advice="evaluate less often or on fewer samples: every second time saves "
         f"{span(spent_s / 2)}",
+        also=[f"most of it goes to {place(most)}: {its_share(most)}"] if most else [],
         evidence=evidence,
+        site=called,
+        is_of_making=is_of_making,
     )
 
 
