@@ -10,22 +10,28 @@ from typing import Any, Final
 import numpy as np
 
 from trainprof.analysis.events import Events, Int64, nest
+from trainprof.analysis.fetches import Details
 from trainprof.record.schema import Kind
 
 _COMPUTING: Final = (Kind.ZERO_GRAD, Kind.FORWARD, Kind.LOSS, Kind.BACKWARD)
 
 
-def with_closures(events: Events) -> Events:
+def with_closures(events: Events, details: Details) -> Events:
     """Returns the events with one more around each call of a closure, as far as it can be told.
 
     A call begins with its step, with its zero_grad, or with what first computes after the backward
-    before (LBFGS calls it again and again), and ends with its backward.
+    before (LBFGS calls it again and again). It ends with its backward, or where the optimizer goes
+    on to its update, as torch's own tell: Lightning calls hooks of the user's in between.
 
     Args:
         events: Of one process, all threads, in order of start.
+        details: Of the same.
     """
     threads = np.unique(events.thread[events.is_kind(Kind.OPTIMIZER_STEP)]).tolist()
-    found = [calls for thread in threads if (calls := _calls_on(events, thread)) is not None]
+    update = details[details["kind"] == Kind.UPDATE_BEGINS]
+    told = {thread: update["start"][update["thread"] == thread] for thread in threads}
+    each = (_calls_on(events, thread, np.sort(told[thread])) for thread in threads)
+    found = [calls for calls in each if calls is not None]
     if not found:
         return events
     place, like, start, end = map(np.concatenate, zip(*found, strict=True))
@@ -41,8 +47,15 @@ def with_closures(events: Events) -> Events:
     )
 
 
-def _calls_on(events: Events, thread: int) -> tuple[Int64, Int64, Int64, Int64] | None:
+def _calls_on(
+    events: Events, thread: int, update: Int64
+) -> tuple[Int64, Int64, Int64, Int64] | None:
     """Finds the calls of closures on one thread, None where no step calls one.
+
+    Args:
+        events: Of all threads.
+        thread: That one.
+        update: When its steps went on to their updates, ns, in order.
 
     Returns:
         Of each call the one of all events before which it goes, that of the step it is called in,
@@ -70,7 +83,13 @@ def _calls_on(events: Events, thread: int) -> tuple[Int64, Int64, Int64, Int64] 
     from_step = is_first[first] & (own.kind[inner[first]] != Kind.ZERO_GRAD)
     start = np.where(from_step, own.start[step[first]], own.start[inner[first]])
     place = np.where(from_step, rows[step[first]] + 1, rows[inner[first]])
-    return place, rows[step[first]], start, own.end[inner[last]]
+    end = own.end[inner[last]]
+    if len(update):
+        after = np.minimum(np.searchsorted(update, end), len(update) - 1)
+        begun, is_last = update[after], np.append(step[first][1:] != step[first][:-1], True)
+        is_told = is_last & (begun >= end) & (begun <= own.end[step[first]])
+        end = np.where(is_told, begun, end)
+    return place, rows[step[first]], start, end
 
 
 def _computes_in_steps(events: Events) -> bool:

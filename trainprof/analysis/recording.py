@@ -67,7 +67,7 @@ def read_recording(directory: RunDirectory) -> Recording:
                 f"{path.name}: impossible times, {process.impossible} of its events left out"
             )
         # Here, for the table without them is large, and nobody else needs it.
-        logs.append(replace(process, events=with_closures(process.events)))
+        logs.append(replace(process, events=with_closures(process.events, process.details)))
     samples = directory.samples
     return Recording(
         directory=directory,

@@ -9,7 +9,7 @@ from _thread import get_ident
 from collections.abc import Callable
 from sys import modules
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
 from trainprof.probes.patcher import (
     COMPILER,
@@ -37,16 +37,21 @@ class OptimizerProbe:
         self._running: set[int] = set()
         # By id: our wrappers, and torch's inside them.
         self._hooked: dict[int, tuple[Wrapped, Any]] = {}
+        # Threads whose step was given a closure, until it goes on to its update; by id, the classes
+        # that were asked whether they tell when it does.
+        self._calling: set[int] = set()
+        self._asked: dict[int, type] = {}
         self._numbers: dict[int, int] = {}
         self._serial = itertools.count(1)
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
-        self._session = session
+        self._session, self._patcher = session, patcher
         module = sys.modules.get("torch.optim.optimizer")
         if module is None:
             raise HookPointMissing("torch.optim.optimizer is not loaded")
         compiler = session.compiler
         self._record_step = patcher.guarded(self._stepped)
+        self._calls_closure = patcher.guarded(self._with_closure)
         self._watch_steps(module.Optimizer, patcher)
         self._record_scaler_step = patcher.guarded(self._scaler_stepped)
         clip = getattr(torch.nn.utils, "clip_grad", None)
@@ -89,6 +94,7 @@ class OptimizerProbe:
         session = self._session
         emit, now, compiler = session.emit, session.phase_now, session.compiler
         numbers, running = self._numbers, self._running
+        calling, calls_closure = self._calling, self._calls_closure
         limit = session.limit
         before_step, has_stepped = limit.before_step, session.optimizer_has_stepped
 
@@ -97,6 +103,8 @@ class OptimizerProbe:
                 return hooked(*args, **kwargs)
             if before_step is not None and get_ident() not in running:
                 return limited(*args, **kwargs)
+            if len(args) > 1 or kwargs:
+                calls_closure(args, kwargs)
             start = now()
             try:
                 result = hooked(*args, **kwargs)
@@ -104,6 +112,8 @@ class OptimizerProbe:
                 hide_our_frame(error)
                 raise
             end = now()
+            if calling:
+                calling.discard(get_ident())
             number = numbers.get(id(args[0]))
             if number is None:
                 record(args[0], start, end)
@@ -135,6 +145,40 @@ class OptimizerProbe:
         step.__wrapped__ = getattr(hooked, "__wrapped__", hooked)  # type: ignore[attr-defined]
         self._hooked[id(step)] = (step, hooked)
         return step
+
+    def _with_closure(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Sees to it that a step with a closure tells when it goes on to its update.
+
+        torch's optimizers collect the tensors of each group in a method of their own, right behind
+        the call of the closure: a function around the closure itself is something that an optimizer
+        of the script's could notice.
+        """
+        closure = args[1] if len(args) > 1 else kwargs.get("closure")
+        if closure is None:
+            return
+        cls = type(args[0])
+        if id(cls) not in self._asked:
+            self._asked[id(cls)] = cls
+            owner = next((base for base in cls.__mro__ if _COLLECT in vars(base)), None)
+            if owner is not None and owner.__module__.startswith("torch.optim."):
+                self._patcher.around_if_there(self._around_collecting, (owner, _COLLECT))
+        self._calling.add(get_ident())
+
+    def _around_collecting(self, original: Wrapped) -> Wrapped:
+        emit, now, calling = self._session.emit, self._session.now, self._calling
+
+        def _init_group(*args: Any, **kwargs: Any) -> Any:
+            if calling and get_ident() in calling:
+                calling.discard(get_ident())
+                at = now()
+                emit(_UPDATE_BEGINS, at, at)
+            try:
+                return original(*args, **kwargs)
+            except BaseException as error:
+                hide_our_frame(error)
+                raise
+
+        return _init_group
 
     def _stepped(self, optimizer: Any, start: int, end: int) -> None:
         """Records an optimizer's first step, which gets its number here."""
@@ -209,4 +253,6 @@ def _schedulers(torch: ModuleType) -> list[Any]:
     return [base, *dict.fromkeys(heir for heir in found if heir is not base)]
 
 
+_COLLECT: Final = "_init_group"
+_UPDATE_BEGINS: Final = int(Kind.UPDATE_BEGINS)
 _STEP, _SCALER_STEP = int(Kind.OPTIMIZER_STEP), int(Kind.SCALER_STEP)

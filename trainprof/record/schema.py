@@ -120,6 +120,8 @@ class Kind(IntEnum):
     # C code
     LINE_LOOKS = 81
     LOADER_PASS = 82  # one begins; site = loader id, value = stack of who goes through it, or 0
+    # `start`: an optimizer's step, which was given a closure, goes on to change parameters
+    UPDATE_BEGINS = 83
     # One figure of a device's allocator, read between two phases at `start`, which took end -
     # start; site = device, flags = MemoryFigure. Only those that changed since the last BURST.
     DEVICE_MEMORY = 90

@@ -103,6 +103,48 @@ def test_a_step_has_the_time_of_its_closure(recorder: Recorder) -> None:
     assert [e.text for e in steps] == ["SGD#1", "LBFGS#2"]
 
 
+def test_a_step_with_a_closure_tells_when_its_update_begins(recorder: Recorder) -> None:
+    clock = FakeClock(1000)
+    plain = vars(torch.optim.SGD)["_init_group"]
+    recorder.start(OptimizerProbe(), now=clock)
+
+    def closure() -> float:
+        clock.advance(40)
+        return 1.0
+
+    torch.optim.SGD([parameter()], lr=0.1).step()
+    assert vars(torch.optim.SGD)["_init_group"] is plain
+    groups = [{"params": [parameter()]}, {"params": [parameter()]}]
+    optimizer = Twice(groups, lr=0.1)
+    optimizer.step(closure)
+    optimizer.step(closure=closure)
+    optimizer.step()
+    torch.optim.LBFGS([parameter()], max_iter=1).step(lambda: torch.tensor(closure()))
+    recorder.stop()
+    assert vars(torch.optim.SGD)["_init_group"] is plain
+    assert [e.start for e in recorder.read().of(Kind.UPDATE_BEGINS)] == [1040, 1080]
+
+
+@pytest.mark.parametrize("fails_in", ["closure", "update"])
+def test_an_exception_around_a_closure_looks_the_same(
+    same_with_us: Callable[..., Any], fails_in: str
+) -> None:
+    def fails() -> None:
+        given = parameter()
+        optimizer = torch.optim.Adam([given], lr=0.1)
+        optimizer.step(lambda: 1.0)
+        given.grad = torch.ones(2).to_sparse()  # which Adam refuses
+
+        def closure() -> float:
+            if fails_in == "closure":
+                raise KeyError("theirs")
+            return 1.0
+
+        optimizer.step(closure)
+
+    assert same_with_us(fails, OptimizerProbe())[0] == "raised"
+
+
 def test_super_step_lies_inside(recorder: Recorder) -> None:
     recorder.start(OptimizerProbe())
     torch.optim.SGD([parameter()], lr=0.1)  # from now on torch wraps SGD.step, too
