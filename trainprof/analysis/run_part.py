@@ -17,8 +17,12 @@ from trainprof.analysis.summary import Exit, Ledger, Overhead, Run
 from trainprof.record.schema import RECORD_BYTES, Kind
 
 # Wrapper, two clock reads and the record, in caches that torch's kernels have emptied: what
-# benchmarks/overhead.py measured on a step of 8 events, 31 us. An estimate on other machines.
-EVENT_COST_US: Final = 3.9
+# benchmarks/step_cost.py measured on a step of 8 events, 19 us, where the clock is slow 27. An
+# estimate on other machines.
+EVENT_COST_US: Final = 3.0
+# A value read from a tensor on the host, when others were read just before: what hook_cost.py
+# measures of `item`, 0.75 us, where the clock is slow 1.2.
+REPEATED_READ_COST_US: Final = 1.0
 # To put a mark in a device's stream, look at those before it and record them: measured on the
 # simulated device of the tests, whose own part is 1.2 us.
 MARK_COST_US: Final = 5.3
@@ -53,10 +57,15 @@ def overhead_part(run: Analysed, steps: StepTable) -> Overhead:
     if len(steps) == 0:
         return known
     window, starts = run.timeline.window, run.timeline.events.start
-    in_loop = np.count_nonzero((starts >= window.loop_start) & (starts < window.loop_end))
+    is_in_loop = (starts >= window.loop_start) & (starts < window.loop_end)
+    in_loop = np.count_nonzero(is_in_loop)
+    events = run.timeline.events
+    reads = np.count_nonzero(is_in_loop & events.is_kind(Kind.SYNC) & (events.end == starts))
+    repeated = max(reads - len(steps), 0)
     marks, put = run.process.details["kind"] == Kind.DEVICE_MARK, run.process.details["start"]
     marks_in_loop = np.count_nonzero(marks & (put >= window.loop_start) & (put < window.loop_end))
-    cost_us = float(in_loop) * EVENT_COST_US + float(marks_in_loop) * MARK_COST_US
+    cost_us = float(in_loop - repeated) * EVENT_COST_US + float(repeated) * REPEATED_READ_COST_US
+    cost_us += float(marks_in_loop) * MARK_COST_US
     per_step_us = cost_us / len(steps)
     mean_us = float(steps.wall_ns.mean()) / 1e3
     share = per_step_us / mean_us if mean_us > 0 else None

@@ -7,12 +7,12 @@ from random import Random
 
 import pytest
 from support.device_run import DeviceRun
-from support.events import MS, US
+from support.events import MS, US, FakeRun
 
 from trainprof.analysis.device_idle import IDLE_CAUSES
-from trainprof.analysis.run_part import EVENT_COST_US, MARK_COST_US
+from trainprof.analysis.run_part import EVENT_COST_US, MARK_COST_US, REPEATED_READ_COST_US
 from trainprof.analysis.summarize import summarize
-from trainprof.analysis.summary import Device, RunSummary
+from trainprof.analysis.summary import Device, Overhead, RunSummary
 from trainprof.record.schema import Kind
 from trainprof.report import markdown, terminal
 
@@ -330,6 +330,24 @@ def test_marks_are_in_the_price(tmp_path: Path) -> None:
     marks = sum(record[0] == Kind.DEVICE_MARK for record in run.run.records) / STEPS
     assert found.per_step_us is not None
     assert found.per_step_us == pytest.approx(6 * EVENT_COST_US + marks * MARK_COST_US, rel=0.03)
+
+
+def test_reading_value_after_value_costs_less(tmp_path: Path) -> None:
+    def page(reads: int) -> Overhead:
+        run = FakeRun()
+        loader, optimizer = run.loader(), run.optimizer()
+        run.iterate(loader)
+        for _ in range(30):
+            run.next(loader)
+            for _ in range(reads):
+                run.mark(Kind.SYNC)
+            run.learn(optimizer)
+        run.stop(loader)
+        return run.summary(tmp_path / str(reads)).overhead
+
+    costs = [page(reads).per_step_us for reads in (0, 1, 101)]
+    assert costs[1] - costs[0] == pytest.approx(EVENT_COST_US, rel=0.1)
+    assert costs[2] - costs[1] == pytest.approx(100 * REPEATED_READ_COST_US, rel=0.1)
 
 
 @pytest.mark.filterwarnings("ignore:overflow")
