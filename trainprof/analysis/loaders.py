@@ -16,7 +16,7 @@ from trainprof.analysis.events import Bool, Events
 from trainprof.analysis.facts import Facts, integer
 from trainprof.analysis.fetches import Details, FetchTable
 from trainprof.analysis.loader_builder import builder_of
-from trainprof.analysis.looks import LineNames, Looks, function_of, lines_of_making
+from trainprof.analysis.looks import LineNames, Looks, Stack, function_of, lines_of_making
 from trainprof.analysis.names import Sites
 from trainprof.analysis.passes import EVALUATION, TRAINING, Passes
 from trainprof.analysis.statistics import statistics_s
@@ -84,31 +84,37 @@ def loaders_of(
         )
         for p, is_here in zip(passes, on_thread.tolist(), strict=True)
     ]
-    found = _with_callers(found, making.details, LineNames(facts.texts, sites))
+    names = LineNames(facts.texts, sites)
+    found = _with_callers(found, passes, making.details, names)
     return sorted(found, key=lambda x: (x.role != TRAINING, x.id))
 
 
-def _with_callers(loaders: list[Loader], details: Details, names: LineNames) -> list[Loader]:
+def _with_callers(
+    loaders: list[Loader], passes: list[Passes], details: Details, names: LineNames
+) -> list[Loader]:
     """Tells of evaluations where the code that trains calls for them.
 
     That is the innermost line of a function that is at work in training too, but elsewhere in it.
     """
     begun = details[details["kind"] == Kind.LOADER_PASS]
-    stacks = {
-        one.id: names.stacks(begun["value"][begun["site"] == one.id].astype(np.int64))
-        for one in loaders
-    }
-    training = [x for one in loaders if one.role == TRAINING for x in stacks[one.id]]
+    training, evaluating = Counter[Stack](), []
+    for p in passes:
+        own = begun[begun["site"] == p.loader]
+        # It is told just before the iterator is made.
+        place = np.minimum(np.searchsorted(p.start, own["start"]), max(len(p) - 1, 0))
+        stage = p.stage[place] if len(p) else np.array([""] * len(own))
+        training += names.stacks(own["value"][stage == TRAINING].astype(np.int64))
+        evaluating.append(names.stacks(own["value"][stage == EVALUATION].astype(np.int64)))
     lines = {site for stack in training for site, _ in stack}
     functions = {function_of(*frame) for stack in training for frame in stack}
     found = []
-    for one in loaders:
+    for one, stacks in zip(loaders, evaluating, strict=True):
         calls: Counter[str] = Counter()
-        for stack, passes in stacks[one.id].items():
+        for stack, count in stacks.items():
             shared = (f[0] for f in stack if function_of(*f) in functions and f[0] not in lines)
-            calls.update(dict.fromkeys(islice(shared, 1), passes))
-        [(site, passes)] = calls.most_common(1) or [("", 0)]
-        is_it = one.role == EVALUATION and passes > _MOST * stacks[one.id].total()
+            calls.update(dict.fromkeys(islice(shared, 1), count))
+        [(site, count)] = calls.most_common(1) or [("", 0)]
+        is_it = count > _MOST * stacks.total()
         found.append(replace(one, called_at=site) if is_it else one)
     return found
 
@@ -184,6 +190,8 @@ def _loader_of(
         whole_batches=_whole_batches(facts),
         holds_tensors=_flag(facts.get("holds_tensors")),
         open_files=_words(facts.get("open_files")),
+        evaluation_s=float((p.end - p.start)[p.of_stage(EVALUATION)].sum() / 1e9),
+        evaluation_wait_s=float(p.wait_ns[p.of_stage(EVALUATION)].sum() / 1e9),
         hot_lines=lines_of_making(fetches, p.loader, making.looks),
     )
 

@@ -41,7 +41,6 @@ from trainprof.analysis.looks import (
 )
 from trainprof.analysis.names import UNKNOWN_SITE, Sites
 from trainprof.analysis.outliers import outliers
-from trainprof.analysis.passes import EVALUATION
 from trainprof.analysis.python_in_model import python_in_model
 from trainprof.analysis.run_part import overhead_part, run_part
 from trainprof.analysis.step_table import StepTable, step_table
@@ -308,8 +307,8 @@ def _evidence(
     timeline, window = run.timeline, run.timeline.window
     places = account.other_by_place
     training_s = (window.loop_end - window.loop_start) / 1e9
-    evaluating = [x for x in loaders if x.role == EVALUATION]
-    longest = max(evaluating, key=lambda x: x.wait_total_s, default=None)
+    evaluating = [x for x in loaders if x.evaluation_s > 0]
+    longest = max(evaluating, key=lambda x: x.evaluation_s, default=None)
     saves = timeline.events.is_kind(Kind.CHECKPOINT_SAVE, Kind.CHECKPOINT_LOAD)
     return Evidence(
         wall_s=account.wall_s,

@@ -274,7 +274,8 @@ class Loader:
     `whole_batches` are the arguments with which torch would ask the dataset for all of a batch at
     once, None where it does or they are not known; `holds_tensors`: it is torch's TensorDataset;
     `open_files`: attributes of it that hold one, with their class. `called_at` is where a function
-    that trains calls for the passes of an evaluation, None where nobody knows.
+    that trains calls for passes of evaluation over it, None where nobody knows. `evaluation_s` is
+    what those took, `evaluation_wait_s` what of that was waiting, of a loader that also trains.
     """
 
     id: int
@@ -315,6 +316,8 @@ class Loader:
     holds_tensors: bool | None = None
     open_files: list[str] = field(default_factory=list)
     called_at: str | None = None
+    evaluation_s: float = 0.0
+    evaluation_wait_s: float = 0.0
 
     @property
     def is_rebuilt(self) -> bool:

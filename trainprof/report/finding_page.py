@@ -41,7 +41,7 @@ def render_why(
         told = f"{rule.id} was not found in {summary.run.name}: {_why_not(summary)}."
         return written(page.paragraph(told), page, color=color)
     lines = [
-        *page.paragraph(f"{found.id} at {found.site or 'no single line'}: {found.title}."),
+        *page.paragraph(f"{found.id} at {found.site or 'an unknown line'}: {found.title}."),
         *BLANK,
         *_numbers(found, page),
         *_thresholds(found, page),

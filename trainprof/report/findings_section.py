@@ -7,9 +7,11 @@ from typing import Final
 
 from rich.text import Text
 
+from trainprof.analysis.diagnosis.case import NAMED_FROM_SHARE
 from trainprof.analysis.diagnosis.catalogue import RULES
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.least_gain import LEAST_GAIN
+from trainprof.analysis.looks import hottest
 from trainprof.analysis.steady import MIN_STEADY_STEPS
 from trainprof.analysis.summary import RunSummary
 from trainprof.analysis.verdict_level import MODERATE_SHARE
@@ -123,7 +125,10 @@ def _shorter(number: int, finding: Finding, page: Page) -> list[Text]:
     if steps is not None:
         times = f"up to about {_two(steps[1])} x" if finding.is_at_most else _range(steps)
         told += f"; {_what(finding)} {times} as fast"
-    return [*_opening(number, finding, page), *_labelled("Change", f"{told}.", page)]
+    lines = [*_opening(number, finding, page), *_labelled("Change", f"{told}.", page)]
+    if finding.cautions:
+        lines += _labelled("Mind", f"{'; '.join(finding.cautions)}.", page)
+    return lines
 
 
 def _opening(number: int, finding: Finding, page: Page) -> list[Text]:
@@ -148,9 +153,10 @@ def _nothing(summary: RunSummary, page: Page) -> list[Text]:
     bar, is_judged = summary.findings_from, summary.verdict.bottleneck != "unknown"
     if bar is None or training.steady_steps < MIN_STEADY_STEPS or not is_judged:
         return []
-    told = f"{_TITLE}: nothing found that would gain over {percent(bar)} of training"
+    told = f"{_TITLE}: of the causes that trainprof knows, none would gain over {percent(bar)} of "
+    told += "training"
     if bar > LEAST_GAIN:
-        told += ", twice what this run's halves differ by"
+        told += f"; less would not show, for the halves of this run differ by {percent(bar / 2)}"
     if page.verbose:
         told += f". Looked for: {checked_words()}"
     told += f".{_not_judged(summary)}"
@@ -176,7 +182,10 @@ def _not_judged(summary: RunSummary) -> str:
     if computing >= MODERATE_SHARE:
         told.append(f"computing itself ({percent(computing)} of a step)")
     if between >= MODERATE_SHARE:
-        told.append(f"python between ({percent(between)} of a step)")
+        line = hottest(summary.hot_lines, "other")
+        is_known = line is not None and line.share >= NAMED_FROM_SHARE and not line.is_likely
+        at = f", much of it at {line.site}" if line is not None and is_known else ""
+        told.append(f"python between ({percent(between)} of a step{at})")
     return f" Not judged: {', '.join(told)}: see trainprof lines." if told else ""
 
 

@@ -629,6 +629,11 @@ def test_evaluation_wants_workers_for_its_loader() -> None:
     assert finding.change == {}
     assert "less often" in finding.advice
     assert finding.site == "train.py:44"
+    again = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
+    again.loader = replace(again.loader, evaluation_s=3.0, called_at="train.py:70")
+    finding = only(case_of(again, quick, parts={"evaluation": 4.0}))
+    assert (finding.site, finding.change) == ("train.py:70", {})
+    assert "75 % of it over the loader that trains, train.py:41" in finding.title
     quick.loader = replace(quick.loader, called_at="train.py:60")
     finding = only(case_of(training, quick, parts={"evaluation": 4.0}))
     assert finding.site == "train.py:60"

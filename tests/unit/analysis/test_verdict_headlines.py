@@ -154,6 +154,34 @@ def test_evaluation_is_where_the_code_that_trains_calls_for_it(
     assert f"of training time{where}, " in found.verdict.headline
 
 
+def test_evaluation_over_the_loader_that_trains_is_told_by_its_call(tmp_path):
+    run = FakeRun()
+    loader, validation, optimizer = run.loader(41), run.loader(42), run.optimizer()
+    train = [(20, "fit")]
+    stack_of = {
+        line: run.text(Topic.STACK, [run.text(Topic.SITE, ["/work/train.py", *f]) for f in frames])
+        for line, frames in ((20, train), (30, [(5, "accuracy"), (30, "fit")]))
+    }
+
+    def begins(of, line):
+        run.record(Kind.LOADER_PASS, run.now, run.now, site=of, value=stack_of[line])
+
+    for _ in range(4):
+        begins(loader, 20)
+        run.train_pass(loader, optimizer, 10, wait=MS)
+        begins(loader, 30)
+        run.evaluation_pass(loader, 10, wait=2 * MS, forward=4 * MS)
+        begins(validation, 30)
+        run.evaluation_pass(validation, 1, wait=MS, forward=MS)
+    found = run.summary(tmp_path)
+    trained, evaluated = found.loaders
+    assert trained.called_at == "train.py:30"
+    assert trained.evaluation_s == pytest.approx(4 * 10 * 6e-3, rel=0.01)
+    assert trained.evaluation_wait_s == pytest.approx(4 * 9 * 2e-3, rel=0.01)
+    assert evaluated.evaluation_s == pytest.approx(4 * 2e-3, rel=0.05)
+    assert ", called at train.py:30, " in found.verdict.headline
+
+
 def test_host_time_names_its_place(tmp_path):
     found = loop(tmp_path, python=1000).verdict
     assert found.headline.endswith("1.00 of 2.00 ms a step, most of it between backward and update")

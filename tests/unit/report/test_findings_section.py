@@ -9,6 +9,7 @@ import pytest
 from support import summaries
 
 from trainprof.analysis.diagnosis.catalogue import RULES, rule_named
+from trainprof.analysis.summary import HotLine
 from trainprof.report import markdown
 from trainprof.report.finding_page import render_rule, render_why
 from trainprof.report.findings_section import checked_words, findings_section, speedup_words
@@ -64,6 +65,13 @@ def test_the_first_stands_and_others_give_way() -> None:
     assert "7 more" not in brief
     assert brief.endswith("6 more findings: --verbose")
     assert words(findings=many).endswith("2 more findings: --verbose")
+    # A change is not told without what may break by it.
+    two = [summaries.finding(), summaries.finding(id="second", cautions=["rows come as a list"])]
+    shorter = words(room=12, findings=two).split("2 second")[1]
+    assert "Gives:" not in shorter
+    assert "Change:" in shorter
+    assert "Mind: rows come as a list." in shorter
+    assert "Change:" not in words(room=11, findings=two).split("2 second")[1]
     assert "7 rule_6" in words(replace(PAGE, verbose=True), findings=many)
 
 
@@ -71,12 +79,14 @@ def test_nothing_found_says_from_which_gain_on_it_was_looked_for() -> None:
     healthy = summaries.healthy()
     told = words(findings=[], verdict=healthy.verdict, findings_from=0.03)
     first, rest = " ".join(told.split()).split(". ", 1)
-    assert first == "What to change: nothing found that would gain over 3 % of training"
+    assert first == (
+        "What to change: of the causes that trainprof knows, none would gain over 3 % of training"
+    )
     assert rest == "Not judged: computing itself (15 % of a step): see trainprof lines."
     noisy = words(findings=[], findings_from=0.18)
-    assert "over 18 % of training, twice what this run's halves differ by" in " ".join(
-        noisy.split()
-    )
+    assert (
+        "over 18 % of training; less would not show, for the halves of this run differ by 9 %"
+    ) in " ".join(noisy.split())
     few = replace(healthy.training, steady_steps=19)
     known = {"findings": [], "verdict": healthy.verdict, "findings_from": 0.03}
     assert words(**known, training=few) == ""
@@ -101,6 +111,11 @@ def test_what_no_rule_looks_into_is_said() -> None:
     assert told(forward=0.01, data_wait=0.9).endswith("of training.")
     assert "Not judged: python between (50 % of a step): see" in told(other=0.1, data_wait=0.1)
     assert told("cuda:0", forward=0.05, backward=0.05).endswith("of training.")
+    line = HotLine("other", "loss.py:9", "contrastive", [], 40, 0.3, 1.0)
+    for share, is_named in ((0.3, True), (0.2, False)):
+        known["hot_lines"] = [replace(line, share=share)]
+        of_line = "python between (10 % of a step, much of it at loss.py:9): see trainprof"
+        assert (of_line in told(forward=0.05, other=0.01, data_wait=0.04)) is is_named
 
 
 def test_a_forward_that_takes_longer_than_models_do_is_pointed_out() -> None:

@@ -12,6 +12,7 @@ from trainprof.analysis.diagnosis.waiting import Cause
 from trainprof.analysis.events import Int64
 from trainprof.analysis.loader_cost import cost_s, starts_s
 from trainprof.analysis.looks import MAKING, hottest
+from trainprof.analysis.passes import TRAINING
 from trainprof.analysis.pipeline import PipelineInputs, Prediction, Rates
 from trainprof.analysis.step_noise import half_split_noise_without
 from trainprof.analysis.step_table import StepTable
@@ -49,7 +50,10 @@ class LoaderCase:
         """Share of training spent waiting for batches, the first of each pass left out."""
         if self.training_s <= 0:
             return 0.0
-        return self.exposed * self.loader.wait_total_s / self.training_s
+        waited_s = self.loader.wait_total_s
+        if self.loader.role == TRAINING:
+            waited_s -= self.loader.evaluation_wait_s
+        return self.exposed * waited_s / self.training_s
 
     @property
     def starts_s(self) -> float:

@@ -24,6 +24,7 @@ from trainprof.analysis.diagnosis.wording import its_share, place, span
 from trainprof.analysis.diagnosis.worker_restart import lost_s
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.looks import hottest
+from trainprof.analysis.passes import TRAINING
 from trainprof.analysis.verdict_level import percent
 
 ID: Final = "slow_validation"
@@ -38,9 +39,15 @@ def find(case: Case) -> Finding | None:
     least = case.threshold(ID, "share", THRESHOLDS["share"].value)
     of_loading = case.threshold(ID, "loading_share", THRESHOLDS["loading_share"].value)
     spent_s = case.training.get("evaluation", 0.0)
-    if not case.evaluating or case.share("evaluation") < least:
+    fed = max(
+        (*case.evaluating, *case.feeding), key=lambda one: one.loader.evaluation_s, default=None
+    )
+    if fed is None or case.share("evaluation") < least:
         return None
-    fed = case.evaluating[0]
+    if fed.loader.role == TRAINING and fed.loader.evaluation_s > 0:
+        return _of_what_trains(case, fed, spent_s)
+    if fed.loader.role == TRAINING:
+        return None
     # Where most of it is starting workers, that is what there is to change.
     if lost_s(fed) >= of_loading * spent_s:
         return None
@@ -79,6 +86,27 @@ def find(case: Case) -> Finding | None:
         evidence=evidence,
         site=called,
         is_of_making=is_of_making,
+    )
+
+
+def _of_what_trains(case: Case, fed: LoaderCase, spent_s: float) -> Finding:
+    """Returns what to say of passes of evaluation over a loader that trains."""
+    own_s = min(fed.loader.evaluation_s, spent_s)
+    title = (
+        f"evaluation takes {span(spent_s)}, {percent(case.share('evaluation'))} of training, "
+        f"{percent(own_s / spent_s)} of it over the loader that trains, {fed.loader.site}"
+    )
+    return finding(
+        case,
+        fed,
+        ID,
+        title,
+        outside_steps(case, spent_s),
+        advice="count while training what is wanted of the samples that train, or evaluate them "
+        f"less often: every second time saves {span(own_s / 2)}",
+        evidence={"evaluation_s": spent_s, "of_training_loader_s": own_s},
+        site=fed.loader.called_at,
+        is_of_making=False,
     )
 
 
