@@ -20,6 +20,9 @@ STARTUP_MIN_WALL_S: Final = 60.0
 # A steady step's share may differ so much from that of all training to stand beside it.
 _SAME_SHARE: Final = 0.15
 
+# Of the batches of each loader: from there on training does not wait for their making.
+_THERE_SHARE: Final = 0.95
+
 # Of the waiting for all loaders: one that has so much of it is the one that is waited for.
 _ALONE_SHARE: Final = 0.9
 
@@ -260,6 +263,12 @@ def _communication_headline(evidence: Evidence, share: float) -> tuple[str, str 
     return text, worst.site
 
 
+def _were_there(evidence: Evidence) -> bool:
+    """Whether nearly all batches that training took had been made by then."""
+    feeding = _feeding(evidence)
+    return bool(feeding) and all((x.ready_share or 0.0) >= _THERE_SHARE for x in feeding)
+
+
 def _in_figures(evidence: Evidence, keys: tuple[str, ...], share: float) -> str:
     """Returns what a share is in time: of a steady step, or of training where that is another."""
     steady, step = evidence.steps.per_step_s, evidence.steps.step_s
@@ -283,7 +292,9 @@ def _compute_headline(
     if in_python >= TOLD_FROM_SHARE:
         text += f", Python code inside them about {percent(in_python)} of it"
     words = {
-        "data": "waiting for data",
+        "data": "waiting for data"
+        if not _were_there(evidence)
+        else "taking over batches, which were there,",
         "evaluation": "evaluation",
         "checkpoint": "checkpoints",
         "host": "python between them",

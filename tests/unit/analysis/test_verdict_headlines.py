@@ -227,6 +227,26 @@ def test_what_comes_next_is_told_where_it_is_worth_it(tmp_path):
     assert loop(tmp_path / "b", wait=10).verdict.headline.endswith("nothing else reaches 5 %")
 
 
+@pytest.mark.parametrize(
+    ("blocked_ms", "told"),
+    [(0, "taking over batches, which were there, with 9 %"), (9, "waiting for data with 9 %")],
+)
+def test_taking_over_batches_that_are_there_is_no_waiting(tmp_path, blocked_ms, told):
+    run = FakeRun()
+    loader, optimizer = run.loader(num_workers=2), run.optimizer()
+    run.iterate(loader)
+    for number in range(1, 101):
+        with run.span(Kind.LOADER_NEXT, site=loader, value=number):
+            start = run.now
+            run.passes_time(10 * MS)
+            end, value = start + blocked_ms * MS, (10 - blocked_ms) * MS
+            run.record(Kind.NEXT_PARTS, start, end, site=loader, value=value)
+        run.forward(50 * MS, flags=LEARNS)
+        run.learn(optimizer, forward=0, backward=45 * MS)
+    run.stop(loader)
+    assert run.summary(tmp_path).verdict.headline.endswith(f"next comes {told}")
+
+
 def test_start_up_is_named_in_long_runs_where_it_is_most(tmp_path):
     assert loop(tmp_path, startup=70_000_000).verdict.bottleneck == "startup"
     assert loop(tmp_path / "short", startup=50_000_000).verdict.bottleneck == "compute"
