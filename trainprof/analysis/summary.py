@@ -541,6 +541,8 @@ class HotLine:
         is_likely: Most of the part seems to go to it; `share` is of looks that came too late.
         waits_share: Of the looks at its function, those that met it waiting for another thread or
             process; None in older runs, and where it was not asked for.
+        is_end: Most of the part ends there, where Python lets others run: what takes long stands
+            there or before it. `share` is of the looks that were wanted in the part.
     """
 
     part: str
@@ -554,6 +556,7 @@ class HotLine:
     line_share: float | None = None
     is_likely: bool = False
     waits_share: float | None = None
+    is_end: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -609,6 +609,16 @@ def test_a_line_is_not_said_to_take_what_its_whole_function_takes(
     assert sentence.endswith("with the lines around it") is (of_line == 0.3)
 
 
+def test_python_that_is_only_known_to_end_somewhere_has_no_line() -> None:
+    line = replace(hot_line("other"), is_likely=True, is_end=True)
+    case = case_of(Planted(workers=2, fetch_s=0.002), parts={"other": 2.0})
+    finding = only(replace(case, summary=replace(case.summary, hot_lines=[line])))
+    assert (finding.id, finding.site) == ("python_in_loop", None)
+    assert finding.also == [
+        "most of it ends at data.py:12 (decode): what takes long stands there or before it"
+    ]
+
+
 def test_less_python_gains_nothing_where_workers_do_not_keep_up() -> None:
     # The step is as long as the workers need for a batch; its Python would only become waiting.
     busy = Planted(workers=2, fetch_s=0.04, running=1.0, compute_s=0.019, cores=3)

@@ -67,10 +67,12 @@ def test_python_between_the_parts_is_told_by_line_and_by_what_called_it(tmp_path
     assert of_update.site == "train.py:52"
 
 
-def test_a_look_that_came_too_late_says_nothing(tmp_path: Path) -> None:
+def test_looks_that_came_too_late_say_where_it_ends(tmp_path: Path) -> None:
     run = FakeRun()
     found = train(run, tmp_path, stack(run, (57, "train")), known=0, late=49 * MS // 10)
-    assert hottest(found.hot_lines, "other") is None
+    line = hottest(found.hot_lines, "other")
+    assert line is not None
+    assert (line.site, line.is_end, line.share, line.seconds) == ("train.py:57", True, 1.0, None)
     assert hottest(found.hot_lines, "optimizer") is not None
 
 

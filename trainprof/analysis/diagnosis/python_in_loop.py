@@ -6,7 +6,8 @@ step while nothing trains.
 How it is measured: the training thread's time that none of the hooked parts of a step covers, and
 looks at the line where the thread stands, 25 times a second. Code that lets go of the GIL again and
 again (NumPy, scikit-learn) is looked at late: a line that most of those looks met well inside of it
-is named without a share ("seems to").
+is named without a share ("seems to"). Python of a few milliseconds at a time is over when a look
+can be taken: then it is told where it ends.
 
 When it is wrong: where a training loop computes with torch functions beside its modules, or waits
 there for something else (a queue, another process), it is counted here too. With several ranks it
@@ -68,7 +69,8 @@ def find(case: Case) -> Finding | None:
     most = max(places, key=lambda name: places[name], default=ELSEWHERE)
     where = "" if most == ELSEWHERE else f", most of it {most}"
     line = python_line(case.summary)
-    named = line is not None and line.share >= NAMED_FROM_SHARE and not _is_library(case, line)
+    is_own = line is not None and not _is_library(case, line)
+    named = line is not None and is_own and line.share >= NAMED_FROM_SHARE and not line.is_end
     is_set = least != THRESHOLDS["share"].value
     if not named and part < (least if is_set else _UNNAMED_FROM_SHARE):
         return None
@@ -76,6 +78,8 @@ def find(case: Case) -> Finding | None:
     also = []
     if line is not None and named:
         advice, also = f"look at {place(line)}, {its_share(line)}: {advice}", caller(line)
+    elif line is not None and is_own and line.is_end:
+        also = [f"most of it ends at {place(line)}: what takes long stands there or before it"]
     times = _backward_over_forward(case)
     if most == BEFORE_BACKWARD and times >= _LONG_BACKWARD and not case.is_on_device:
         also.append(

@@ -117,7 +117,7 @@ def _place(case: Case, cause: str) -> tuple[str | None, str]:
     if cause == "checkpoint":
         return case.checkpoint_site, ""
     line = python_line(case.summary) if cause == "other" else None
-    if line is None:
+    if line is None or line.is_end:
         return None, ""
     return line.site, f"; look at {place(line)}, {share_of(line)} of it"
 
