@@ -21,13 +21,15 @@ from trainprof.analysis.facts import number_at
 from trainprof.analysis.finding import LOADER_ID, Finding
 from trainprof.analysis.loader_builder import settings_of
 from trainprof.analysis.pipeline import Setting
-from trainprof.analysis.summary import Loader
+from trainprof.analysis.summary import HotLine, Loader
 from trainprof.analysis.verdict_level import percent
 
 # Of the making of batches: a disk that gives so much of it may have no more to give.
 _READING_MINDED: Final = 0.2
 # Of the making of batches: from here on it is the dataset that takes it.
 _OF_DATASET: Final = 0.5
+# What steps would gain without a line is told from here on.
+_TOLD_TIMES: Final = 1.1
 # Passes over the data, from which on it matters that it is made again; of the free memory that it
 # may take.
 _PASSES_MINDED: Final = 1.5
@@ -207,7 +209,8 @@ def _where_it_goes(fed: LoaderCase, *, is_unsure: bool) -> list[str]:
     if line is not None and line.is_likely:
         return [f"most of making a batch seems to go to {place(line)} and around it{surer}"]
     if line is not None:
-        return [f"{share_of(line)} of making a batch goes to {place(line)}{around(line)}{surer}"]
+        told = f"{share_of(line)} of making a batch goes to {place(line)}{around(line)}"
+        return [f"{told}{surer or _without(fed, line)}"]
     fetch = fed.loader.fetch
     share = 1 - collate_share(fetch)
     if fetch is None or fetch.dataset_s is None or share < _OF_DATASET or not fetch.samples:
@@ -217,6 +220,17 @@ def _where_it_goes(fed: LoaderCase, *, is_unsure: bool) -> list[str]:
         f"{percent(share)} of making a batch is dataset[i], {each} a sample: trainprof lines shows "
         f"which of its lines take it{surer}"
     ]
+
+
+def _without(fed: LoaderCase, line: HotLine) -> str:
+    """Returns what steps would gain without a line, where training makes its batches itself."""
+    rates, share = fed.measured, line.share if line.line_share is None else line.line_share
+    if fed.loader.num_workers or rates is None or rates.step_s <= share * rates.wait_s:
+        return ""
+    times = rates.step_s / (rates.step_s - share * rates.wait_s)
+    if times < _TOLD_TIMES:
+        return ""
+    return f": without that line, steps would be {times:.2g} x as fast{', or more' * line.is_at_least}"
 
 
 def counts_for_all(loader: Loader, change: dict[str, Any] | None) -> list[str]:
