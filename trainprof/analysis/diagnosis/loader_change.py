@@ -230,7 +230,8 @@ def _without(fed: LoaderCase, line: HotLine) -> str:
     times = rates.step_s / (rates.step_s - share * rates.wait_s)
     if times < _TOLD_TIMES:
         return ""
-    return f": without that line, steps would be {times:.2g} x as fast{', or more' * line.is_at_least}"
+    more = ", or more" if line.is_at_least else ""
+    return f": without that line, steps would be {times:.2g} x as fast{more}"
 
 
 def counts_for_all(loader: Loader, change: dict[str, Any] | None) -> list[str]:
