@@ -15,7 +15,7 @@ from trainprof.analysis.device_idle import Meanwhile
 from trainprof.analysis.device_memory import out_of_memory_of, with_memory
 from trainprof.analysis.device_verdict import DeviceEvidence
 from trainprof.analysis.devices import device_of, meanwhile_of
-from trainprof.analysis.diagnosis import python_in_loop
+from trainprof.analysis.diagnosis import python_in_loop, slow_validation
 from trainprof.analysis.diagnosis.building import build_case
 from trainprof.analysis.diagnosis.case import NAMED_FROM_SHARE, Case
 from trainprof.analysis.diagnosis.diagnose import diagnose, least_gain
@@ -30,6 +30,7 @@ from trainprof.analysis.gpu_usage import phases_of
 from trainprof.analysis.ledger import Attribution, attribute, ledger, loop_seconds
 from trainprof.analysis.line_times import line_cost
 from trainprof.analysis.loader_bounds import LoaderModel
+from trainprof.analysis.loader_cost import cost_s
 from trainprof.analysis.loader_part import loader_part
 from trainprof.analysis.looks import (
     LineNames,
@@ -41,6 +42,7 @@ from trainprof.analysis.looks import (
 )
 from trainprof.analysis.names import UNKNOWN_SITE, Sites
 from trainprof.analysis.outliers import outliers
+from trainprof.analysis.passes import TRAINING
 from trainprof.analysis.python_in_model import python_in_model
 from trainprof.analysis.run_part import overhead_part, run_part
 from trainprof.analysis.step_table import StepTable, step_table
@@ -294,6 +296,13 @@ def _system(run: Analysed, epochs: list[Epoch], samples: int | None) -> System |
     )
 
 
+def _evaluation_call(loader: Loader) -> str | None:
+    """Returns where evaluation is called; None where its loader is what it mostly waits for."""
+    waited_s = loader.evaluation_wait_s if loader.role == TRAINING else cost_s(loader)
+    of_loading = slow_validation.THRESHOLDS["loading_share"].value
+    return loader.called_at if waited_s < of_loading * loader.evaluation_s else None
+
+
 def _evidence(
     run: Analysed,
     attribution: Attribution,
@@ -320,7 +329,7 @@ def _evidence(
         loaders=loaders,
         checkpoint_site=_longest_site(timeline.events.where(saves), run.sites()),
         evaluation_site=longest.site if longest is not None else None,
-        evaluation_call=longest.called_at if longest is not None else None,
+        evaluation_call=_evaluation_call(longest) if longest is not None else None,
         other_place=max(places, key=lambda name: places[name]) if places else None,
         has_timed_lines=run.has_timed_lines(),
         was_synchronized=run.synchronized() is not None,

@@ -154,6 +154,23 @@ def test_evaluation_is_where_the_code_that_trains_calls_for_it(
     assert f"of training time{where}, " in found.verdict.headline
 
 
+def test_evaluation_that_waits_for_its_loader_is_told_by_that(tmp_path):
+    run = FakeRun()
+    loader, validation, optimizer = run.loader(41), run.loader(42), run.optimizer()
+    train, call = (
+        run.text(Topic.STACK, [run.text(Topic.SITE, ["/work/train.py", line, "fit"])])
+        for line in (20, 30)
+    )
+    for _ in range(4):
+        run.record(Kind.LOADER_PASS, run.now, run.now, site=loader, value=train)
+        run.train_pass(loader, optimizer, 10)
+        run.record(Kind.LOADER_PASS, run.now, run.now, site=validation, value=call)
+        run.evaluation_pass(validation, 4, wait=6 * MS, forward=4 * MS)
+    found = run.summary(tmp_path)
+    assert found.loaders[1].called_at == "train.py:30"
+    assert " over train.py:42, " in found.verdict.headline
+
+
 def test_evaluation_over_the_loader_that_trains_is_told_by_its_call(tmp_path):
     run = FakeRun()
     loader, validation, optimizer = run.loader(41), run.loader(42), run.optimizer()
