@@ -179,12 +179,16 @@ class UsageMeter:
         if wall_ns - of_thread > wall_ns * IDLE_SHARE:
             delay_ns = self._run_delay_ns(thread, cpu_ns)
         if 0 <= delay_before_ns <= delay_ns:
-            delay_us = min((delay_ns - delay_before_ns) // 1000, NOT_TOLD - 1)
+            delay_us = (delay_ns - delay_before_ns) // 1000
+            if delay_us >= NOT_TOLD:
+                delay_us = NOT_TOLD - 1
         of_process = round((cpu_s - cpu_before_s) * 1e9) - (began_ns - cpu_before_ns)
+        if of_process < of_thread:  # the kernel's two clocks are not read in the same moment
+            of_process = of_thread
         emit = self._emit
-        emit(_FETCH_CPU, start, start + of_thread, delay_us, max(of_process, of_thread), stands_for)
+        emit(_FETCH_CPU, start, start + of_thread, delay_us, of_process, stands_for)
         # One that has not waited for a core was not stopped by a quota either.
-        stopped_us = max(throttled_us - stopped, 0) if delay_us else 0
+        stopped_us = throttled_us - stopped if delay_us and throttled_us > stopped else 0
         if blocks != blocks_before or faults != faults_before or stopped_us:
             read = min((blocks - blocks_before) * _READ_BLOCK_BYTES, _MAX_READ)
             traffic = read | min(faults - faults_before, _MAX_FAULTS) << FAULTS_SHIFT
