@@ -3,14 +3,14 @@
 What it means: passes without updates (validation, tests between epochs) hold training up.
 
 How it is measured: the time of evaluation passes inside the training phase, loading included. It is
-named where the code that trains calls for it, as told when passes begin; by its loader where that is
-what it mostly waits for.
+named where the code that trains calls for it, as told when passes begin; by its loader where that
+is what it mostly waits for.
 
 When it is wrong: where the evaluation is what the run is for.
 
 What to do: if its loader makes batches in the training process, give it workers, as the finding
-says. Where it goes over the samples that train, count while training. Else evaluate less often, on fewer samples, or with larger batches: without gradients there is
-room for them.
+says. Where it goes over the samples that train, count while training. Else evaluate less often, on
+fewer samples, or with larger batches: without gradients there is room for them.
 """
 
 from __future__ import annotations
