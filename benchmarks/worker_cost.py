@@ -111,8 +111,15 @@ def as_worker() -> Iterator[None]:
 
 
 @contextmanager
-def taken_for(wall_ns: int) -> Iterator[None]:
-    """Samples and fetches are treated as if they took as long, and as if each followed the last."""
+def taken_for(wall_ns: int, *, waits: bool) -> Iterator[None]:
+    """Samples and fetches are treated as if they took as long, and as if each followed the last.
+
+    Args:
+        wall_ns: That long.
+        waits: As if they were not on a core all the time.
+    """
+    idle_share = usage.IDLE_SHARE
+    usage.IDLE_SHARE = -1 if waits else idle_share  # type: ignore[misc]
     told = usage.SHORT_NS, usage.LONG_NS, slow_samples.SHORT_SAMPLE_NS, usage.GAP_SHARE
     usage.GAP_SHARE = 1 if wall_ns >= told[1] else 0  # type: ignore[misc]
     usage.SHORT_NS = 0 if wall_ns >= told[0] else told[0]  # type: ignore[misc]
@@ -121,12 +128,13 @@ def taken_for(wall_ns: int) -> Iterator[None]:
     try:
         yield
     finally:
+        usage.IDLE_SHARE = idle_share  # type: ignore[misc]
         usage.SHORT_NS, usage.LONG_NS, slow_samples.SHORT_SAMPLE_NS, usage.GAP_SHARE = told  # type: ignore[misc]
 
 
-def in_worker(wall_ns: int) -> Callable[[], float]:
+def in_worker(wall_ns: int, *, waits: bool = False) -> Callable[[], float]:
     def measure() -> float:
-        with as_worker(), taken_for(wall_ns):
+        with as_worker(), taken_for(wall_ns, waits=waits):
             return fetch_ns()
 
     return measure
@@ -138,6 +146,7 @@ SUBJECTS: dict[str, tuple[Callable[[], float], tuple[str, ...]]] = {
     "a fetch of 500 us in a worker": (in_worker(500 * US), (BARE, FETCH_ALONE, ALL)),
     "a fetch of 5 ms in a worker": (in_worker(5000 * US), (BARE, FETCH_ALONE, ALL)),
     "a fetch of 50 ms in a worker": (in_worker(50_000 * US), (BARE, FETCH_ALONE, ALL)),
+    "a fetch of 50 ms that waits": (in_worker(50_000 * US, waits=True), (BARE, FETCH_ALONE, ALL)),
     "a fetch in the process that trains": (fetch_ns, (BARE, FETCH_ALONE, ALL)),
     "next, no workers": (lambda: next_ns(0), (BARE, FETCH_ALONE, ALL)),
     "next, 2 workers": (lambda: next_ns(2), (BARE, DELIVERY_OFF, ALL)),
