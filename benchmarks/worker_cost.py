@@ -118,9 +118,9 @@ def taken_for(wall_ns: int, *, waits: bool) -> Iterator[None]:
         wall_ns: That long.
         waits: As if they were not on a core all the time.
     """
-    idle_share = usage.IDLE_SHARE
-    usage.IDLE_SHARE = -1 if waits else idle_share  # type: ignore[misc]
-    told = usage.SHORT_NS, usage.LONG_NS, slow_samples.SHORT_SAMPLE_NS, usage.GAP_SHARE
+    told = usage.SHORT_NS, usage.LONG_NS, slow_samples.SHORT_SAMPLE_NS
+    shares = usage.GAP_SHARE, usage.IDLE_SHARE
+    usage.IDLE_SHARE = -1 if waits else shares[1]  # type: ignore[misc]
     usage.GAP_SHARE = 1 if wall_ns >= told[1] else 0  # type: ignore[misc]
     usage.SHORT_NS = 0 if wall_ns >= told[0] else told[0]  # type: ignore[misc]
     usage.LONG_NS = 0 if wall_ns >= told[1] else told[1]  # type: ignore[misc]
@@ -128,8 +128,8 @@ def taken_for(wall_ns: int, *, waits: bool) -> Iterator[None]:
     try:
         yield
     finally:
-        usage.IDLE_SHARE = idle_share  # type: ignore[misc]
-        usage.SHORT_NS, usage.LONG_NS, slow_samples.SHORT_SAMPLE_NS, usage.GAP_SHARE = told  # type: ignore[misc]
+        usage.SHORT_NS, usage.LONG_NS, slow_samples.SHORT_SAMPLE_NS = told  # type: ignore[misc]
+        usage.GAP_SHARE, usage.IDLE_SHARE = shares  # type: ignore[misc]
 
 
 def in_worker(wall_ns: int, *, waits: bool = False) -> Callable[[], float]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from typing import Any, Final
 
 import numpy as np
@@ -112,10 +111,11 @@ def _with_callers(
         calls: Counter[str] = Counter()
         for stack, count in stacks.items():
             shared = (f[0] for f in stack if function_of(*f) in functions and f[0] not in lines)
-            calls.update(dict.fromkeys(islice(shared, 1), count))
-        [(site, count)] = calls.most_common(1) or [("", 0)]
-        is_it = count > _MOST * stacks.total()
-        found.append(replace(one, called_at=site) if is_it else one)
+            site = next(shared, None)
+            if site is not None:
+                calls[site] += count
+        most = [site for site, count in calls.items() if count > _MOST * stacks.total()]
+        found.append(replace(one, called_at=most[0]) if most else one)
     return found
 
 

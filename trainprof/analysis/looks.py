@@ -209,7 +209,8 @@ def lines_of_training(
         names: Of what was seen.
         steps: How many there were.
     """
-    taken, wanted = parts.at(looks.taken_ns), parts.at(np.sort(looks.wanted_ns))
+    in_order = np.argsort(looks.wanted_ns, kind="stable")
+    taken, wanted = parts.at(looks.taken_ns), parts.at(looks.wanted_ns[in_order])
     found: list[HotLine] = []
     for name, key in KEY.items():
         asked = int(np.count_nonzero(wanted == key))
@@ -220,7 +221,6 @@ def lines_of_training(
             lines = lines or _likely_line(name, here, names, seconds.get(name), visits=steps)
             lines = lines or _line_that_was_waited_for(name, here, names, asked)
             lines = [replace(line, waits_share=_waits_share(line, here, names)) for line in lines]
-            in_order = np.argsort(looks.wanted_ns, kind="stable")
             lines = lines or _where_it_ends(name, looks.where(in_order[wanted == key]), names)
         found += lines
     return found

@@ -56,10 +56,10 @@ def overhead_part(run: Analysed, steps: StepTable) -> Overhead:
     known = Overhead(records, records * RECORD_BYTES, None, None, waits, waited_s)
     if len(steps) == 0:
         return known
-    window, starts = run.timeline.window, run.timeline.events.start
+    window, events = run.timeline.window, run.timeline.events
+    starts = events.start
     is_in_loop = (starts >= window.loop_start) & (starts < window.loop_end)
     in_loop = np.count_nonzero(is_in_loop)
-    events = run.timeline.events
     reads = np.count_nonzero(is_in_loop & events.is_kind(Kind.SYNC) & (events.end == starts))
     repeated = max(reads - len(steps), 0)
     marks, put = run.process.details["kind"] == Kind.DEVICE_MARK, run.process.details["start"]

@@ -15,7 +15,7 @@ from types import CodeType, FrameType
 from typing import Any, Final
 
 from trainprof.record.event_log import EventLog
-from trainprof.record.schema import Topic
+from trainprof.record.schema import FETCHED, Topic
 from trainprof.record.site_name import site_name
 
 # No instruction of a frame: `f_lasti` is -1 before the first.
@@ -69,12 +69,29 @@ class CallSites:
 
     def stack(self, frame: FrameType | None) -> int:
         """Returns the id of the user's frames at and above `frame`, innermost first; 0 if none."""
+        found = self.frames(frame)
+        return self._log.define(Topic.STACK, json.dumps(found)) if found else 0
+
+    def frames(
+        self, frame: FrameType | None, until: CodeType | None = None, fetching: str | None = None
+    ) -> list[int]:
+        """Returns the site ids of a stack's user frames, innermost first; of a deep one both ends.
+
+        Args:
+            frame: The innermost.
+            until: The code of the frame before which it ends.
+            fetching: torch's file whose frames stand in it as FETCHED.
+        """
         found = []
-        while frame is not None:
+        while frame is not None and frame.f_code is not until:
             if self.is_user_code(frame.f_code):
                 found.append(self.name(frame))
+            elif frame.f_code.co_filename == fetching:
+                found.append(FETCHED)
             frame = frame.f_back
-        return self._log.define(Topic.STACK, json.dumps(both_ends(found))) if found else 0
+        if len(found) <= 2 * _KEPT_FRAMES:
+            return found
+        return [*found[:_KEPT_FRAMES], *found[-_KEPT_FRAMES:]]
 
     def name(self, frame: FrameType) -> int:
         """Returns the site id of the line that `frame` is at."""
@@ -132,13 +149,6 @@ class CallSites:
             self._is_torch[id(code)] = known
             self._judged.append(code)
         return known
-
-
-def both_ends(frames: list[int]) -> list[int]:
-    """Returns the frames of a stack that are kept."""
-    if len(frames) <= 2 * _KEPT_FRAMES:
-        return frames
-    return [*frames[:_KEPT_FRAMES], *frames[-_KEPT_FRAMES:]]
 
 
 def _line_of(frame: FrameType) -> int:

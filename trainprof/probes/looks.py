@@ -12,11 +12,10 @@ from time import perf_counter_ns
 from types import CodeType, FrameType, ModuleType
 from typing import Any, Final
 
-from trainprof.probes.call_site import both_ends
 from trainprof.probes.own_thread import no_collections, run_delay, start_thread, times_waited
 from trainprof.probes.patcher import Patcher
 from trainprof.probes.session import Session
-from trainprof.record.schema import FETCHED, Kind, LookFlag, Topic
+from trainprof.record.schema import Kind, LookFlag, Topic
 
 # A look stops Python code for some 50 us, on full cores for longer. The more there were, the more
 # rarely another is needed: so many looks, and the time between two until then.
@@ -146,14 +145,8 @@ class LooksProbe:
 
     def _stack(self, frame: FrameType | None) -> int:
         """Returns the id of the user's frames at and above `frame`, innermost first; 0 if none."""
-        sites, found, begins = self._session.sites, [], _beginning_of_child()
-        while frame is not None and frame.f_code is not begins:
-            if sites.is_user_code(frame.f_code):
-                found.append(sites.name(frame))
-            elif frame.f_code.co_filename == self._fetch_file:
-                found.append(FETCHED)
-            frame = frame.f_back
-        found = both_ends(found)
+        begins = _beginning_of_child()
+        found = self._session.sites.frames(frame, until=begins, fetching=self._fetch_file)
         key = tuple(found)
         known = self._stacks.get(key, 0)
         if known == 0 and key and len(self._stacks) < _MOST_STACKS:

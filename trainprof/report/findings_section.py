@@ -113,8 +113,8 @@ def _block(number: int, finding: Finding, page: Page, whole: str) -> list[Text]:
         lines += _labelled("Gives", f"{gives}.", page)
     for sentence in (*finding.also, *(finding.cautions if page.verbose else ())):
         lines += page.paragraph(_sentence(sentence), indent=_INDENT)
-    if not page.verbose and finding.cautions:
-        lines += _labelled("Mind", f"{'; '.join(finding.cautions)}.", page)
+    if not page.verbose:
+        lines += _minds(finding, page)
     return lines
 
 
@@ -125,10 +125,13 @@ def _shorter(number: int, finding: Finding, page: Page) -> list[Text]:
     if steps is not None:
         times = f"up to about {_two(steps[1])} x" if finding.is_at_most else _range(steps)
         told += f"; {_what(finding)} {times} as fast"
-    lines = [*_opening(number, finding, page), *_labelled("Change", f"{told}.", page)]
-    if finding.cautions:
-        lines += _labelled("Mind", f"{'; '.join(finding.cautions)}.", page)
-    return lines
+    change = _labelled("Change", f"{told}.", page)
+    return [*_opening(number, finding, page), *change, *_minds(finding, page)]
+
+
+def _minds(finding: Finding, page: Page) -> list[Text]:
+    cautions = finding.cautions
+    return _labelled("Mind", f"{'; '.join(cautions)}.", page) if cautions else []
 
 
 def _opening(number: int, finding: Finding, page: Page) -> list[Text]:

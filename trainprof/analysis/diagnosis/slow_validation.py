@@ -46,15 +46,13 @@ def find(case: Case) -> Finding | None:
     )
     if fed is None or case.share("evaluation") < least:
         return None
-    if fed.loader.role == TRAINING and fed.loader.evaluation_s > 0:
-        return _of_what_trains(case, fed, spent_s)
+    what = f"evaluation takes {span(spent_s)}, {percent(case.share('evaluation'))} of training"
     if fed.loader.role == TRAINING:
-        return None
+        return _of_what_trains(case, fed, spent_s, what) if fed.loader.evaluation_s > 0 else None
     # Where most of it is starting workers, that is what there is to change.
     if lost_s(fed) >= of_loading * spent_s:
         return None
     passes = max(case.summary.evaluation.passes, fed.loader.passes, 1)
-    what = f"evaluation takes {span(spent_s)}, {percent(case.share('evaluation'))} of training"
     loading = fed.cost_s / spent_s if spent_s > 0 else 0.0
     evidence = {"evaluation_s": spent_s, "passes": passes, "loading_share": loading}
     changed = _with_workers(case, fed, spent_s) if loading >= of_loading else None
@@ -91,18 +89,15 @@ def find(case: Case) -> Finding | None:
     )
 
 
-def _of_what_trains(case: Case, fed: LoaderCase, spent_s: float) -> Finding:
+def _of_what_trains(case: Case, fed: LoaderCase, spent_s: float, what: str) -> Finding:
     """Returns what to say of passes of evaluation over a loader that trains."""
     own_s = min(fed.loader.evaluation_s, spent_s)
-    title = (
-        f"evaluation takes {span(spent_s)}, {percent(case.share('evaluation'))} of training, "
-        f"{percent(own_s / spent_s)} of it over the loader that trains, {fed.loader.site}"
-    )
+    share = percent(own_s / spent_s)
     return finding(
         case,
         fed,
         ID,
-        title,
+        f"{what}, {share} of it over the loader that trains, {fed.loader.site}",
         outside_steps(case, spent_s),
         advice="count while training what is wanted of the samples that train, or evaluate them "
         f"less often: every second time saves {span(own_s / 2)}",
