@@ -111,16 +111,10 @@ def as_worker() -> Iterator[None]:
 
 
 @contextmanager
-def taken_for(wall_ns: int, *, waits: bool) -> Iterator[None]:
-    """Samples and fetches are treated as if they took as long, and as if each followed the last.
-
-    Args:
-        wall_ns: That long.
-        waits: As if they were not on a core all the time.
-    """
+def taken_for(wall_ns: int) -> Iterator[None]:
+    """Samples and fetches are treated as if they took as long, and as if each followed the last."""
     told = usage.SHORT_NS, usage.LONG_NS, slow_samples.SHORT_SAMPLE_NS
-    shares = usage.GAP_SHARE, usage.IDLE_SHARE
-    usage.IDLE_SHARE = -1 if waits else shares[1]  # type: ignore[misc]
+    gap_share = usage.GAP_SHARE
     usage.GAP_SHARE = 1 if wall_ns >= told[1] else 0  # type: ignore[misc]
     usage.SHORT_NS = 0 if wall_ns >= told[0] else told[0]  # type: ignore[misc]
     usage.LONG_NS = 0 if wall_ns >= told[1] else told[1]  # type: ignore[misc]
@@ -129,12 +123,12 @@ def taken_for(wall_ns: int, *, waits: bool) -> Iterator[None]:
         yield
     finally:
         usage.SHORT_NS, usage.LONG_NS, slow_samples.SHORT_SAMPLE_NS = told  # type: ignore[misc]
-        usage.GAP_SHARE, usage.IDLE_SHARE = shares  # type: ignore[misc]
+        usage.GAP_SHARE = gap_share  # type: ignore[misc]
 
 
-def in_worker(wall_ns: int, *, waits: bool = False) -> Callable[[], float]:
+def in_worker(wall_ns: int) -> Callable[[], float]:
     def measure() -> float:
-        with as_worker(), taken_for(wall_ns, waits=waits):
+        with as_worker(), taken_for(wall_ns):
             return fetch_ns()
 
     return measure
@@ -146,7 +140,6 @@ SUBJECTS: dict[str, tuple[Callable[[], float], tuple[str, ...]]] = {
     "a fetch of 500 us in a worker": (in_worker(500 * US), (BARE, FETCH_ALONE, ALL)),
     "a fetch of 5 ms in a worker": (in_worker(5000 * US), (BARE, FETCH_ALONE, ALL)),
     "a fetch of 50 ms in a worker": (in_worker(50_000 * US), (BARE, FETCH_ALONE, ALL)),
-    "a fetch of 50 ms that waits": (in_worker(50_000 * US, waits=True), (BARE, FETCH_ALONE, ALL)),
     "a fetch in the process that trains": (fetch_ns, (BARE, FETCH_ALONE, ALL)),
     "next, no workers": (lambda: next_ns(0), (BARE, FETCH_ALONE, ALL)),
     "next, 2 workers": (lambda: next_ns(2), (BARE, DELIVERY_OFF, ALL)),

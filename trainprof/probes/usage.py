@@ -26,8 +26,6 @@ ONE_OF_MIDDLING: Final = 8
 # and what its other threads do there, is not worth asking the kernel again, where that takes no
 # more than this share of the fetch before.
 GAP_SHARE: Final = 1 / 32
-# One that was on a core for all but this share of its time has not waited for one.
-IDLE_SHARE: Final = 1 / 128
 # Which one: where the multiples of the golden ratio fall into the first part of a turn. Spread
 # evenly over any period that the fetches themselves may have, as every 16th would not be.
 _TURN: Final = 1 << 32
@@ -175,13 +173,11 @@ class UsageMeter:
         stands_for, began_ns, before = begun
         cpu_before_ns, cpu_before_s, blocks_before, faults_before, delay_before_ns, stopped = before
         thread, of_thread = get_ident(), cpu_ns - began_ns
-        delay_us, delay_ns = NOT_TOLD, delay_before_ns
-        if wall_ns - of_thread > wall_ns * IDLE_SHARE:
-            delay_ns = self._run_delay_ns(thread, cpu_ns)
+        delay_us, delay_ns = NOT_TOLD, self._run_delay_ns(thread, cpu_ns)
         if 0 <= delay_before_ns <= delay_ns:
-            delay_us = (delay_ns - delay_before_ns) // 1000
-            if delay_us >= NOT_TOLD:
-                delay_us = NOT_TOLD - 1
+            # Some of it may lie between this fetch and the last.
+            waited_ns = max(min(delay_ns - delay_before_ns, wall_ns - of_thread), 0)
+            delay_us = min(waited_ns // 1000, NOT_TOLD - 1)
         of_process = round((cpu_s - cpu_before_s) * 1e9) - (began_ns - cpu_before_ns)
         if of_process < of_thread:  # the kernel's two clocks are not read in the same moment
             of_process = of_thread

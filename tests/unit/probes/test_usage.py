@@ -19,7 +19,6 @@ from trainprof.probes import usage
 from trainprof.probes.usage import (
     FIRST_LOOKED_AT,
     GAP_SHARE,
-    IDLE_SHARE,
     LONG_NS,
     ONE_OF_BATCHES,
     ONE_OF_QUICK,
@@ -114,21 +113,23 @@ def test_cpu_and_run_delay_are_the_fetchs_own(kernel: Kernel, log: Log) -> None:
     assert log == [(Kind.FETCH_CPU, 3_000_000, 2000, 8_000_000, 1)]
 
 
-def test_one_that_was_on_a_core_all_the_time_waited_for_none(kernel: Kernel, log: Log) -> None:
+def test_a_fetch_waits_for_a_core_no_longer_than_it_is_without_one(
+    kernel: Kernel, log: Log
+) -> None:
+    """What the thread waited between it and the last is counted with it."""
     meter = UsageMeter(log.emit, None)
+    kernel.gap_ns = 1
 
-    def work(cpu_ns: int, delay_ns: int) -> Callable[[], None]:
-        def go() -> None:
-            kernel.thread_ns += cpu_ns
-            kernel.delay_ns += delay_ns
-            kernel.write()
+    def work() -> None:
+        kernel.thread_ns += LONG_NS - 300_000
+        kernel.delay_ns += 200_000
+        kernel.write()
 
-        return go
-
-    least_idle = round(LONG_NS * IDLE_SHARE)
-    fetch(meter, work(LONG_NS - least_idle, least_idle))
-    fetch(meter, work(LONG_NS - 2 * least_idle, 2 * least_idle))
-    assert [delay for _, _, delay, *_ in log] == [0, 2 * least_idle // 1000]
+    for _ in range(3):
+        fetch(meter, work)
+        kernel.delay_ns += 250_000
+        kernel.write()
+    assert [delay for _, _, delay, *_ in log] == [200, 300, 300]
 
 
 def test_what_the_thread_used_the_process_used_too(kernel: Kernel, log: Log) -> None:
