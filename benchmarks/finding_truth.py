@@ -11,18 +11,22 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from planted.controls import CONTROLS
 from planted.draw import Draw
 from planted.faults import FAULTS
 from planted.script import MAIN, Case
+from support import simgpu
 
 DEADLINE_S = 300.0
 
@@ -60,19 +64,29 @@ def cases(seed: int, each: int, only: list[str] | None = None) -> Iterator[Case]
             yield control(Draw(f"{seed}/{name}"))
 
 
-def judged(case: Case, folder: Path) -> Outcome:
+def judged(case: Case, folder: Path, libraries: Path | None = None) -> Outcome:
     """Runs a case's script under trainprof in an empty folder, and judges what was found.
+
+    Args:
+        case: To be run.
+        folder: To run it in.
+        libraries: Where the simulated device is, or is built; the system's temporary folder.
 
     Raises:
         RuntimeError: If the script failed.
     """
     for name, text in case.files.items():
         (folder / name).write_text(text)
+    environ = dict(os.environ)
+    if "import simgpu" in case.files[MAIN]:
+        library = simgpu.built(libraries or Path(tempfile.gettempdir()))
+        environ |= {"TEST_SIMGPU": str(library), "PYTHONPATH": os.pathsep.join(_paths(environ))}
     neighbours = [subprocess.Popen([sys.executable, "-c", text]) for text in case.beside]
     try:
         done = subprocess.run(
             [sys.executable, "-m", "trainprof", "run", "-q", "-o", "run", MAIN],
             cwd=folder,
+            env=environ,
             capture_output=True,
             text=True,
             check=False,
@@ -88,6 +102,12 @@ def judged(case: Case, folder: Path) -> Outcome:
     if summary["faults"]:
         raise RuntimeError(f"{case.name}: trainprof's own faults: {summary['faults']}")
     return outcome(case, summary)
+
+
+def _paths(environ: Mapping[str, str]) -> list[str]:
+    """Returns where modules are looked for: the simulated device's first, then ours, then all."""
+    given = environ.get("PYTHONPATH")
+    return [str(simgpu.HERE), str(Path(__file__).parents[1]), *([given] if given else [])]
 
 
 def outcome(case: Case, summary: dict[str, Any]) -> Outcome:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from planted.draw import Draw
 from planted.faults import DATASET, EVERYWHERE, WITH_GUARD, bursts
+from planted.on_device import device_at_work
 from planted.script import DIGITS, IN_MEMORY, SAMPLERS, Case, Parts, script, whole_batches
 
 # Keeps one core busy until it is ended.
@@ -283,5 +284,6 @@ CONTROLS: dict[str, Callable[[Draw], Case]] = {
         workers_to_spare,
         equal_ranks,
         bridged_bursts,
+        device_at_work,
     )
 }

@@ -8,6 +8,7 @@ from dataclasses import replace
 from planted.draw import Draw
 from planted.growing import growing_backward
 from planted.in_memory import needless_workers, sample_by_sample
+from planted.on_device import blocking_copies, exposed_syncs
 from planted.script import (
     BURN,
     HERE,
@@ -19,6 +20,7 @@ from planted.script import (
     script,
     whole_batches,
 )
+from planted.storage import storage_bound
 
 EVERYWHERE = ("plain loop", "function", "class Trainer", "hooks", "several files")
 WITH_GUARD = ("function", "class Trainer", "hooks", "several files", "accelerate")
@@ -718,6 +720,7 @@ FAULTS: dict[str, Callable[[Draw], Case]] = {
         sample_by_sample,
         needless_workers,
         saturated_cpu,
+        storage_bound,
         slow_samples,
         uneven_batches,
         idle_workers,
@@ -727,6 +730,8 @@ FAULTS: dict[str, Callable[[Draw], Case]] = {
         worker_restart,
         reopened_file,
         slow_first_batch,
+        blocking_copies,
+        exposed_syncs,
         slow_validation,
         much_validation,
         slow_checkpoints,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Final
 
 import numpy as np
 
 from trainprof.analysis.events import Bool, Int64
-from trainprof.analysis.fetch_usage import Usage, usage_of
+from trainprof.analysis.fetch_usage import usage_of
 from trainprof.analysis.fetches import Details, FetchTable, Int32, innermost_around
 from trainprof.analysis.passes import Passes
 from trainprof.analysis.statistics import statistics_s
@@ -18,9 +18,6 @@ from trainprof.analysis.system_processes import Samples, resources_of
 from trainprof.record.schema import Kind, SlowSampleFlag
 
 DEFAULT_SLOW_SAMPLES: Final = 10
-# Few samples of a process's state say nothing about how long it was in each.
-MIN_STATES: Final = 20
-_OF_SAMPLES: Final = ("states", "seconds", "reading_share")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,14 +102,12 @@ def fetch_of(
         return None
     mine = table if is_mine.all() else table.rows(is_mine)
     told_bytes = mine.batch_bytes[~np.isnan(mine.batch_bytes)]
-    tables = list(_by_process(mine))
-    resources = [_resources(one, samples) for one in tables]
-    workers = [_worker(one, p, found) for one, found in zip(tables, resources, strict=True)]
+    workers = [_worker(one, p, _resources(one, samples)) for one in _by_process(mine)]
     per_sample = (mine.wall_ns - mine.collate_ns) / np.maximum(mine.samples, 1)
     return Fetch(
         n=len(mine),
         wall_s=statistics_s(mine.wall_ns),
-        **asdict(_in_all(usage_of(mine), workers, resources)),
+        **asdict(usage_of(mine)),
         samples=int(mine.samples.sum(dtype=np.int64)),
         batch_bytes=float(told_bytes.mean()) if len(told_bytes) else None,
         dataset_s=int((mine.wall_ns - mine.collate_ns).sum()) / 1e9,
@@ -123,33 +118,6 @@ def fetch_of(
             workers, key=lambda row: (row["worker"] is not None, row["worker"], row["pid"])
         ),
     )
-
-
-def _in_all(usage: Usage, workers: list[dict[str, Any]], resources: list[dict[str, Any]]) -> Usage:
-    """Adds the time of reading that was told by workers' states alone.
-
-    Where one worker was seen too rarely to tell, all of them together may have been seen enough.
-    """
-    told = [row["reading_s"] for row in workers]
-    if usage.reading_s is not None or usage.asleep_s is None or not told:
-        return usage
-    if None in told:
-        return with_sampled_reading(usage, _pooled(resources))
-    reading = min(sum(told), usage.asleep_s)
-    return replace(usage, reading_s=reading, asleep_s=usage.asleep_s - reading)
-
-
-def _pooled(resources: list[dict[str, Any]]) -> dict[str, Any]:
-    """Returns how often any of some processes was seen, and how often in the state of reading."""
-    seen = [one for one in resources if one.get("states")]
-    states = sum(one["states"] for one in seen)
-    if not states:
-        return {}
-    return {
-        "states": states,
-        "seconds": sum(one["seconds"] for one in seen),
-        "reading_share": sum(one["reading_share"] * one["states"] for one in seen) / states,
-    }
 
 
 def _slowest(slow: SlowSamples, loader: int, count: int, origin_ns: int) -> list[dict[str, Any]]:
@@ -201,7 +169,6 @@ def _worker(table: FetchTable, p: Passes, resources: dict[str, Any]) -> dict[str
     served, first_of_pass = served[served >= 0], first_of_pass[served >= 0]
     asked_ns = int((p.end[served] - start[first_of_pass]).sum())
     began = int(p.start[served[0]] if len(served) else start[0])
-    usage = with_sampled_reading(usage_of(table), resources)
     return {
         "worker": number - 1 if number else None,
         "pid": pid,
@@ -210,21 +177,6 @@ def _worker(table: FetchTable, p: Passes, resources: dict[str, Any]) -> dict[str
         "mean_s": float(wall.mean() / 1e9),
         "busy_share": min(float(wall.sum()) / asked_ns, 1.0) if number and asked_ns > 0 else None,
         "first_fetch_s": float((start[0] - began) / 1e9) if number else None,
-        **asdict(usage),
-        **{key: value for key, value in resources.items() if key not in _OF_SAMPLES},
+        **asdict(usage_of(table)),
+        **resources,
     }
-
-
-def with_sampled_reading(usage: Usage, resources: dict[str, Any]) -> Usage:
-    """Takes the time of reading from the samples of a process's state, if nothing else tells it.
-
-    A process that read nothing was in that state for something else.
-    """
-    if usage.reading_s is not None or usage.asleep_s is None:
-        return usage
-    if not usage.read_bytes and not usage.major_faults:
-        return usage
-    if resources.get("states", 0) < MIN_STATES:
-        return usage
-    reading = min(resources["reading_share"] * resources["seconds"], usage.asleep_s)
-    return replace(usage, reading_s=reading, asleep_s=usage.asleep_s - reading)

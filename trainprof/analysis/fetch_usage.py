@@ -51,6 +51,12 @@ def running_ns(table: FetchTable) -> Float64:
     return running
 
 
+def asleep_ns(table: FetchTable) -> Float64:
+    """Returns what of each fetch's wall time neither ran, nor waited for a core, nor read."""
+    told = running_ns(table) + np.nan_to_num(table.delay_ns) + np.nan_to_num(table.reading_ns)
+    return np.maximum(np.nan_to_num(table.wall_ns - told), 0.0)
+
+
 def usage_of(table: FetchTable) -> Usage:
     """Sums up fetches."""
     measured = np.flatnonzero(table.stands_for > 0)

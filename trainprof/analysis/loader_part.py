@@ -19,6 +19,7 @@ from trainprof.analysis.loaders import BatchMaking, loaders_of
 from trainprof.analysis.looks import LineNames, line_names, looked_at, looks_of
 from trainprof.analysis.pipeline import PipelineInputs
 from trainprof.analysis.pipeline_fit import pipeline_inputs
+from trainprof.analysis.reading_states import StateSamples, with_sampled_reading
 from trainprof.analysis.rebuilt import renumbered
 from trainprof.analysis.summary import Loader
 from trainprof.analysis.system_processes import samples_by_pid, ticks_of
@@ -83,6 +84,9 @@ def _batch_making(run: Analysed) -> BatchMaking:
             looks[pid, thread] = looks_of(of_worker, thread), names
     fetches = FetchTable.joined(tables)
     ticks = ticks_of(run.recording.process_lines)
+    pids = set(np.unique(fetches.pid).tolist())
+    states = StateSamples.of(pids, ticks, run.recording.state_lines)
+    fetches = with_sampled_reading(fetches, states, process.main_thread)
     in_workers = fetches.pid[fetches.worker > 0]
     asked = integer(run.recording.section("options").get("slow_samples"))
     return BatchMaking(

@@ -35,6 +35,7 @@ class Recording:
     logs: list[ProcessLog]
     host_lines: list[dict[str, Any]]
     process_lines: list[dict[str, Any]]
+    state_lines: list[dict[str, Any]]
     gpu_lines: list[dict[str, Any]]
     damage: list[str]
     is_alive: bool
@@ -75,6 +76,7 @@ def read_recording(directory: RunDirectory) -> Recording:
         logs=logs,
         host_lines=read_samples(samples / "host.jsonl"),
         process_lines=read_samples(samples / "processes.jsonl"),
+        state_lines=read_samples(samples / "states.jsonl"),
         gpu_lines=read_samples(samples / "gpus.jsonl"),
         damage=damage,
         is_alive=_is_script_alive(manifest),

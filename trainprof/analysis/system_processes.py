@@ -217,9 +217,6 @@ def resources_of(samples: Samples, start_ns: int, end_ns: int) -> dict[str, Any]
                 told[f"{key}_per_s"] = max(0.0, last - first) / passed_s
         used_ns = _own_cpu_ns(samples[-1][1]) - _own_cpu_ns(samples[0][1])
         told["cpu_percent"] = max(0.0, used_ns) / NS_PER_S / passed_s * 100
-    states = [process.get("state") for _, process in samples]
-    told["states"], told["seconds"] = len(states), passed_s
-    told["reading_share"] = states.count("D") / len(states)
     return told
 
 

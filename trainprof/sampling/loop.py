@@ -186,6 +186,7 @@ class SampleLoop:
         interval_s: From tick to tick, in s.
         clock: Measures ticks.
         max_tick_share: Share of the interval that a tick may take before ticks become rarer.
+        pause_ns: Makes of the pace's interval the time to wait from this tick to the next, in ns.
 
     Attributes:
         cpu_ns: CPU time of the thread up to the end of the last tick, in ns.
@@ -199,11 +200,13 @@ class SampleLoop:
         clock: Clock,
         *,
         max_tick_share: float = MAX_TICK_SHARE,
+        pause_ns: Callable[[int], int] | None = None,
     ) -> None:
         self.cpu_ns = 0
         self.pace = Pace(interval_s, max_tick_share)
         self._streams = streams
         self._clock = clock
+        self._pause_ns = pause_ns
         self._stopping = threading.Event()
         self._abandoned = False
         names = "-".join(stream.name for stream in streams)
@@ -236,6 +239,8 @@ class SampleLoop:
         self.cpu_ns = self._clock.thread_cpu_ns()
         ended_ns = self._clock.now_ns()
         interval_ns = self.pace.next_interval_ns(started_ns, ended_ns)
+        if self._pause_ns is not None:
+            interval_ns = self._pause_ns(interval_ns)
         return max(0, interval_ns - (ended_ns - started_ns))
 
     def _run(self) -> None:

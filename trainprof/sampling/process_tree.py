@@ -286,13 +286,14 @@ def _psutil_entry(process: psutil.Process, *, with_pss: bool) -> dict[str, Any]:
             "ppid": process.ppid(),
             "started_ns": int(process.create_time() * NS_PER_S),
             "name": process.name(),
-            "state": "Z" if process.status() == "zombie" else "S",
             "user_ns": int(times.user * NS_PER_S),
             "system_ns": int(times.system * NS_PER_S),
             "reaped_ns": int((times.children_user + times.children_system) * NS_PER_S),
             "rss_bytes": process.memory_info().rss,
             "threads": process.num_threads(),
         }
+        if process.status() == "zombie":
+            entry["state"] = "Z"
         switches = process.num_ctx_switches()
         entry["voluntary_switches"] = switches.voluntary
         entry["involuntary_switches"] = switches.involuntary

@@ -3,6 +3,7 @@
 Files, one JSON object a line, all with `t_ns` (the event logs' clock), the first with `time_ns`:
     host.jsonl       counters of the machine (see host.py), `interval_s`, `sampler_cpu_ns`
     processes.jsonl  `processes`: counters per process (see process_tree.py)
+    states.jsonl     `states` of processes that read (see reading_watch.py); only while one does
     gpus.jsonl       `gpus`: metrics per device (see gpu.py), `calls`, `call_ns`, `slowed_s`; only
                      where NVML shows a device
 """
@@ -21,6 +22,7 @@ from trainprof.sampling.gpu import GpuReader
 from trainprof.sampling.host import host_reader
 from trainprof.sampling.loop import SampleLoop, SampleStream
 from trainprof.sampling.process_tree import tree_reader
+from trainprof.sampling.reading_watch import WATCH_INTERVAL_S, ReadingWatch
 
 DEFAULT_INTERVAL_S: Final = 0.5
 STOP_TIMEOUT_S: Final = 0.5
@@ -33,7 +35,8 @@ MAX_GPU_TICK_SHARE: Final = 0.5
 class Sampler:
     """Samples until it is stopped; nothing that hangs or fails in it reaches the caller.
 
-    GPUs have a thread of their own: a driver's call may take long, or never return.
+    GPUs have a thread of their own: a driver's call may take long, or never return. So have the
+    states of processes that read, which are looked at more often.
 
     Args:
         directory: The run directory; its `samples` must exist.
@@ -58,7 +61,8 @@ class Sampler:
     ) -> None:
         self._clock = clock or Clock()
         self._host = host_reader(filesystem_root)
-        tree = tree_reader(root_pid, filesystem_root, self._clock.now_ns)
+        self._tree = tree_reader(root_pid, filesystem_root, self._clock.now_ns)
+        self._watch = ReadingWatch(filesystem_root)
         gpu_interval_s = max(interval_s, MIN_GPU_INTERVAL_S)
         gpus = gpu_reader or GpuReader(
             environ=script_environ, interval_s=gpu_interval_s, clock=self._clock
@@ -68,18 +72,28 @@ class Sampler:
         samples = directory.samples
         self._host_streams = (
             SampleStream(samples / "host.jsonl", self._take_host, self._clock),
-            SampleStream(samples / "processes.jsonl", tree.sample, self._clock),
+            SampleStream(samples / "processes.jsonl", self._take_processes, self._clock),
+        )
+        self._state_streams = (
+            SampleStream(samples / "states.jsonl", self._watch.sample, self._clock),
         )
         self._gpu_streams = (
             SampleStream(samples / "gpus.jsonl", gpus.sample, self._clock, gpus.close),
         )
         self._host_loop = SampleLoop(self._host_streams, interval_s, self._clock)
+        self._state_loop = SampleLoop(
+            self._state_streams,
+            min(interval_s, WATCH_INTERVAL_S),
+            self._clock,
+            pause_ns=self._watch.pause_ns,
+        )
         self._gpu_loop = SampleLoop(
             self._gpu_streams,
             gpu_interval_s,
             self._clock,
             max_tick_share=MAX_GPU_TICK_SHARE,
         )
+        self._loops = (self._host_loop, self._state_loop, self._gpu_loop)
 
     @property
     def not_observed(self) -> dict[str, str]:
@@ -89,7 +103,7 @@ class Sampler:
         """
         reasons = {
             stream.name: stream.ended
-            for stream in (*self._host_streams, *self._gpu_streams)
+            for stream in (*self._host_streams, *self._state_streams, *self._gpu_streams)
             if stream.ended is not None
         }
         hangs_in = self._gpus.hangs_in if self._is_stopped else None
@@ -98,12 +112,12 @@ class Sampler:
     @property
     def is_alive(self) -> bool:
         """Whether a thread still samples, or hangs."""
-        return self._host_loop.is_alive or self._gpu_loop.is_alive
+        return any(loop.is_alive for loop in self._loops)
 
     def start(self) -> None:
         """Starts sampling; the first samples are taken at once, in the threads."""
-        self._host_loop.start()
-        self._gpu_loop.start()
+        for loop in self._loops:
+            loop.start()
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
         """Takes last samples and ends sampling; returns after `timeout_s` even if a call hangs.
@@ -111,10 +125,9 @@ class Sampler:
         What a call that hangs now returns later is written nowhere.
         """
         deadline_s = time.monotonic() + timeout_s
-        loops = (self._host_loop, self._gpu_loop)
-        for loop in loops:
+        for loop in self._loops:
             loop.ask_to_stop()
-        for loop in loops:
+        for loop in self._loops:
             loop.wait(deadline_s - time.monotonic())
         self._is_stopped = True
 
@@ -122,5 +135,12 @@ class Sampler:
         return {
             **self._host.sample(),
             "interval_s": self._host_loop.pace.interval_s,
-            "sampler_cpu_ns": self._clock.thread_cpu_ns() + self._gpu_loop.cpu_ns,
+            "sampler_cpu_ns": self._clock.thread_cpu_ns()
+            + self._state_loop.cpu_ns
+            + self._gpu_loop.cpu_ns,
         }
+
+    def _take_processes(self) -> dict[str, Any] | None:
+        sample = self._tree.sample()
+        self._watch.choose(sample["processes"] if sample else ())
+        return sample

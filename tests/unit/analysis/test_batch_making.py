@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,7 @@ import numpy as np
 import pytest
 from support.events import MS, FakeRun
 
-from trainprof.analysis.batch_making import (
-    MIN_STATES,
-    _by_process,
-    _in_all,
-    with_sampled_reading,
-)
-from trainprof.analysis.fetch_usage import Usage
+from trainprof.analysis.batch_making import _by_process
 from trainprof.analysis.fetches import FetchTable
 from trainprof.analysis.summarize import summarize
 from trainprof.analysis.summary import Fetch, Loader, RunSummary
@@ -302,36 +296,11 @@ def test_resources_of_a_process_in_a_stretch_of_time():
     assert (found["rss_bytes"], found["threads"]) == (9, 2)
     assert found["read_bytes_per_s"] == 200
     assert found["cpu_percent"] == 100
-    assert (found["states"], found["reading_share"]) == (2, 0)
 
 
 def test_a_process_that_was_never_sampled_has_no_resources():
     assert samples_by_pid(ticks(7, "R"), [8]) == {8: []}
     assert resources_of([], 0, S) == {}
-
-
-SEEN = {"states": 2 * MIN_STATES, "seconds": 4.0, "reading_share": 0.25}
-READ = Usage(running_s=1.0, asleep_s=3.0, read_bytes=4096, major_faults=0, measured=9)
-
-
-@pytest.mark.parametrize(
-    ("usage", "resources", "reading_s"),
-    [
-        (READ, SEEN, 1.0),
-        (replace(READ, asleep_s=0.5), SEEN, 0.5),
-        (replace(READ, read_bytes=0), SEEN, None),  # in that state for something else
-        (replace(READ, read_bytes=0, major_faults=3), SEEN, 1.0),
-        (READ, {**SEEN, "states": MIN_STATES - 1}, None),
-        (READ, {}, None),
-        (replace(READ, reading_s=2.0), SEEN, 2.0),
-        (Usage(), SEEN, None),
-    ],
-)
-def test_reading_from_sampled_states(usage, resources, reading_s):
-    found = with_sampled_reading(usage, resources)
-    assert found.reading_s == reading_s
-    if usage.asleep_s is not None and usage.reading_s is None:
-        assert found.asleep_s == usage.asleep_s - (reading_s or 0.0)
 
 
 # Damage
@@ -381,12 +350,3 @@ def test_a_processs_fetches_are_looked_at_by_themselves():
     groups = list(_by_process(FetchTable(**columns)))
     assert [len(group) for group in groups] == [50] * (rows // 50)
     assert all((np.diff(group.start_ns) > 0).all() for group in groups)
-
-
-def test_workers_that_were_seen_too_rarely_each_tell_together():
-    rows = [{"reading_s": None}, {"reading_s": None}]
-    each = {"states": MIN_STATES - 5, "seconds": 4.0, "reading_share": 0.25}
-    assert _in_all(READ, rows, [each, each]).reading_s == 2.0
-    assert _in_all(READ, rows, [each, {}]).reading_s is None
-    assert _in_all(READ, rows, []).reading_s is None
-    assert _in_all(READ, [{"reading_s": 1.5}, {"reading_s": 0.5}], [{}, {}]).reading_s == 2.0

@@ -2,45 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.fetch_tables import MS, table
 from support.usage import ask
 
 from trainprof.analysis.fetch_usage import Usage, usage_of
-from trainprof.analysis.fetches import FetchTable
 from trainprof.probes import usage as probe
 from trainprof.probes.usage import LONG_NS, ONE_OF_SHORT, SHORT_NS, UsageMeter
 
-MS = 1_000_000
 PARTS = ("running_s", "runnable_s", "throttled_s", "reading_s", "asleep_s")
-
-
-def table(n: int = 1, **columns: Any) -> FetchTable:
-    """Fetches of 10 ms by a worker that used nothing; `columns` in place of that, or one each."""
-    plain: dict[str, Any] = {
-        "worker": 1,
-        "wall_ns": 10 * MS,
-        "stands_for": 1.0,
-        "throttled_ns": 0.0,
-        "read_bytes": 0.0,
-        "major_faults": 0.0,
-        "cpu_ns": 0.0,
-        "process_cpu_ns": 0.0,
-        "delay_ns": 0.0,
-        "reading_ns": np.nan,
-        "batch_bytes": np.nan,
-    }
-    made = {}
-    for field in fields(FetchTable):
-        kind = np.int64 if str(field.type).startswith("Int") else np.float64
-        value = {**plain, **columns}.get(field.name, 0)
-        made[field.name] = np.broadcast_to(np.array(value, dtype=kind), (n,)).copy()
-    return FetchTable(**made)
 
 
 def ms(usage: Usage) -> dict[str, float | None]:
