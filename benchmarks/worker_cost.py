@@ -112,10 +112,8 @@ def as_worker() -> Iterator[None]:
 
 @contextmanager
 def taken_for(wall_ns: int) -> Iterator[None]:
-    """Samples and fetches are treated as if they took as long, and as if each followed the last."""
+    """Samples and fetches are treated as if they took as long."""
     told = usage.SHORT_NS, usage.LONG_NS, slow_samples.SHORT_SAMPLE_NS
-    gap_share = usage.GAP_SHARE
-    usage.GAP_SHARE = 1 if wall_ns >= told[1] else 0  # type: ignore[misc]
     usage.SHORT_NS = 0 if wall_ns >= told[0] else told[0]  # type: ignore[misc]
     usage.LONG_NS = 0 if wall_ns >= told[1] else told[1]  # type: ignore[misc]
     slow_samples.SHORT_SAMPLE_NS = 0 if wall_ns / SAMPLES >= told[2] else told[2]  # type: ignore[misc]
@@ -123,7 +121,6 @@ def taken_for(wall_ns: int) -> Iterator[None]:
         yield
     finally:
         usage.SHORT_NS, usage.LONG_NS, slow_samples.SHORT_SAMPLE_NS = told  # type: ignore[misc]
-        usage.GAP_SHARE = gap_share  # type: ignore[misc]
 
 
 def in_worker(wall_ns: int) -> Callable[[], float]:

@@ -7,7 +7,7 @@ import os
 from _thread import get_ident
 from collections.abc import Callable
 from resource import RUSAGE_SELF, getrusage
-from time import perf_counter_ns, thread_time_ns
+from time import thread_time_ns
 from types import ModuleType
 from typing import Any, Final
 
@@ -22,10 +22,9 @@ ONE_OF_QUICK: Final = 128
 QUICK_AFTER: Final = 512
 LONG_NS: Final = 10_000_000
 ONE_OF_MIDDLING: Final = 8
-# A worker that is never done starts the next fetch at once. What it waits for a core between two,
-# and what its other threads do there, is not worth asking the kernel again, where that takes no
-# more than this share of the fetch before.
-GAP_SHARE: Final = 1 / 32
+# Of long ones the first are measured all, for a run may have no more.
+FIRST_LONG: Final = 64
+ONE_OF_LONG: Final = 4
 # Which one: where the multiples of the golden ratio fall into the first part of a turn. Spread
 # evenly over any period that the fetches themselves may have, as every 16th would not be.
 _TURN: Final = 1 << 32
@@ -59,8 +58,8 @@ _MAX_PARTS: Final = 4096
 # CPU ns of the thread, CPU seconds, blocks read and major faults of the process, run delay ns of
 # the thread or NO_DELAY, us that the cgroup was stopped.
 Told = tuple[int, float, int, int, int, int]
-# Before a fetch: how many fetches it stands for, CPU ns of the thread, and what was told last.
-Begun = tuple[int, int, Told]
+# Before a fetch: how many fetches it stands for, and what was told.
+Begun = tuple[int, Told]
 
 
 class UsageMeter:
@@ -76,10 +75,10 @@ class UsageMeter:
     """
 
     __slots__ = (
-        "_after",
         "_emit",
         "_files",
         "_last_wall_ns",
+        "_longs",
         "_passed_later",
         "_place",
         "_short_place",
@@ -101,9 +100,7 @@ class UsageMeter:
         """Forgets what a fork inherits: it tells of the parent's threads."""
         self._files: dict[int, _KeptFile] = {}
         self._waited_ns: dict[int, tuple[int, int, int]] = {}
-        # What was told after the last fetch of all: of which thread, and when.
-        self._after: tuple[int, int, Told] | None = None
-        self._place = self._short_place = self._shorts = 0
+        self._place = self._short_place = self._shorts = self._longs = 0
         self._last_wall_ns = LONG_NS
         self.to_pass = self._passed_later = 0
 
@@ -131,22 +128,22 @@ class UsageMeter:
             self._shorts = 0
             if last_ns < LONG_NS:
                 stands_for = ONE_OF_MIDDLING
+            elif self._longs < FIRST_LONG:
+                self._longs += 1
+            else:
+                stands_for = ONE_OF_LONG
+            if stands_for > 1:
                 self._place = place = (self._place + _GOLDEN_STEP) % _TURN
-                if place * ONE_OF_MIDDLING >= _TURN:
+                if place * stands_for >= _TURN:
                     return None
-        after, self._after = self._after, None
-        if after is not None:
-            thread, ended, told = after
-            if perf_counter_ns() - ended <= last_ns * GAP_SHARE and thread == get_ident():
-                return stands_for, thread_time_ns(), told
         throttled_us = 0 if self._throttle is None else _throttled_us(self._throttle.read())
         used = getrusage(RUSAGE_SELF)
         blocks, faults = used.ru_inblock, used.ru_majflt
         if self._tells_reading:
             self._bring_up_to_date(blocks, faults)
         cpu_ns = thread_time_ns()
-        cpu_s, delay_ns = used.ru_utime + used.ru_stime, self._run_delay_ns(get_ident(), cpu_ns)
-        return stands_for, cpu_ns, (cpu_ns, cpu_s, blocks, faults, delay_ns, throttled_us)
+        cpu_s, delay_ns = used.ru_utime + used.ru_stime, self._run_delay_ns(cpu_ns)
+        return stands_for, (cpu_ns, cpu_s, blocks, faults, delay_ns, throttled_us)
 
     def _pass_over(self, one_of: int) -> int:
         """Goes on to the next short fetch that is to be measured; returns how many come first."""
@@ -170,15 +167,14 @@ class UsageMeter:
         used = getrusage(RUSAGE_SELF)
         cpu_s, blocks, faults = used.ru_utime + used.ru_stime, used.ru_inblock, used.ru_majflt
         throttled_us = 0 if self._throttle is None else _throttled_us(self._throttle.read())
-        stands_for, began_ns, before = begun
+        stands_for, before = begun
         cpu_before_ns, cpu_before_s, blocks_before, faults_before, delay_before_ns, stopped = before
-        thread, of_thread = get_ident(), cpu_ns - began_ns
-        delay_us, delay_ns = NOT_TOLD, self._run_delay_ns(thread, cpu_ns)
+        of_thread = cpu_ns - cpu_before_ns
+        delay_us, delay_ns = NOT_TOLD, self._run_delay_ns(cpu_ns)
         if 0 <= delay_before_ns <= delay_ns:
-            # Some of it may lie between this fetch and the last.
             waited_ns = max(min(delay_ns - delay_before_ns, wall_ns - of_thread), 0)
             delay_us = min(waited_ns // 1000, NOT_TOLD - 1)
-        of_process = round((cpu_s - cpu_before_s) * 1e9) - (began_ns - cpu_before_ns)
+        of_process = round((cpu_s - cpu_before_s) * 1e9)
         if of_process < of_thread:  # the kernel's two clocks are not read in the same moment
             of_process = of_thread
         emit = self._emit
@@ -192,16 +188,14 @@ class UsageMeter:
         if self._tells_reading:
             reading_ns = self._bring_up_to_date(blocks, faults)
             emit(_FETCH_READING, start, start + reading_ns, 0, 0, stands_for)
-        told = cpu_ns, cpu_s, blocks, faults, delay_ns, throttled_us
-        self._after = thread, perf_counter_ns(), told
 
-    def _run_delay_ns(self, thread: int, cpu_ns: int) -> int:
+    def _run_delay_ns(self, cpu_ns: int) -> int:
         """Returns for how long this thread has waited for a core in its life, or NO_DELAY.
 
         Args:
-            thread: Its number.
             cpu_ns: Its CPU time.
         """
+        thread = get_ident()
         file = self._files.get(thread)
         if file is None:
             if len(self._files) >= _MAX_FILES:

@@ -17,10 +17,11 @@ from torch.overrides import TorchFunctionMode
 
 from trainprof.probes import usage
 from trainprof.probes.usage import (
+    FIRST_LONG,
     FIRST_LOOKED_AT,
-    GAP_SHARE,
     LONG_NS,
     ONE_OF_BATCHES,
+    ONE_OF_LONG,
     ONE_OF_QUICK,
     ONE_OF_SHORT,
     QUICK_AFTER,
@@ -40,9 +41,6 @@ class Kernel:
     def __init__(self, directory: Path) -> None:
         self.thread_ns = self.process_ns = 5 * SECOND_NS
         self.delay_ns = self.lag_ns = self.throttled_us = self.blocks = self.faults = 0
-        self.now_ns = 0
-        self.gap_ns = SECOND_NS  # between two fetches
-        self.asked = 0
         self.schedstat, self.cpu_stat = directory / "schedstat", directory / "cpu.stat"
         self.write()
 
@@ -50,12 +48,7 @@ class Kernel:
         self.schedstat.write_text(f"{self.thread_ns - self.lag_ns} {self.delay_ns} 7\n")
         self.cpu_stat.write_text(f"nr_periods 9\nthrottled_usec {self.throttled_us}\n")
 
-    def now(self) -> int:
-        self.now_ns += self.gap_ns
-        return self.now_ns
-
     def rusage(self, who: int) -> SimpleNamespace:
-        self.asked += 1
         return SimpleNamespace(
             ru_utime=self.process_ns / 2e9,
             ru_stime=self.process_ns / 2e9,
@@ -69,7 +62,6 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kernel:
     made = Kernel(tmp_path)
     monkeypatch.setattr(usage, "_RUN_DELAY_FILE", str(made.schedstat))
     monkeypatch.setattr(usage, "thread_time_ns", lambda: made.thread_ns)
-    monkeypatch.setattr(usage, "perf_counter_ns", made.now)
     monkeypatch.setattr(usage, "getrusage", made.rusage)
     monkeypatch.setattr(os, "register_at_fork", lambda **_: None)
     return made
@@ -116,20 +108,15 @@ def test_cpu_and_run_delay_are_the_fetchs_own(kernel: Kernel, log: Log) -> None:
 def test_a_fetch_waits_for_a_core_no_longer_than_it_is_without_one(
     kernel: Kernel, log: Log
 ) -> None:
-    """What the thread waited between it and the last is counted with it."""
-    meter = UsageMeter(log.emit, None)
-    kernel.gap_ns = 1
+    """The kernel's two clocks are not read in the same moment."""
 
     def work() -> None:
         kernel.thread_ns += LONG_NS - 300_000
-        kernel.delay_ns += 200_000
+        kernel.delay_ns += 350_000
         kernel.write()
 
-    for _ in range(3):
-        fetch(meter, work)
-        kernel.delay_ns += 250_000
-        kernel.write()
-    assert [delay for _, _, delay, *_ in log] == [200, 300, 300]
+    fetch(UsageMeter(log.emit, None), work)
+    assert [delay for _, _, delay, *_ in log] == [300]
 
 
 def test_what_the_thread_used_the_process_used_too(kernel: Kernel, log: Log) -> None:
@@ -155,42 +142,6 @@ def test_reads_between_fetches_are_nobodys(kernel: Kernel, log: Log) -> None:
         fetch(meter, read)
     told = [value for kind, _, _, value, _ in log if kind is Kind.FETCH_IO]
     assert told == [8 * 512 | 2 << FAULTS_SHIFT] * 2
-
-
-def test_one_that_follows_at_once_begins_where_the_last_ended(kernel: Kernel, log: Log) -> None:
-    meter = UsageMeter(log.emit, str(kernel.cpu_stat))
-    kernel.gap_ns = round(LONG_NS * GAP_SHARE)
-
-    def work() -> None:
-        kernel.thread_ns += 9_000_000
-        kernel.process_ns += 11_000_000
-        kernel.delay_ns += 1_000_000
-        kernel.throttled_us += 300
-        kernel.write()
-
-    for _ in range(3):
-        fetch(meter, work)
-        kernel.thread_ns += 50_000  # is nobody's
-        kernel.process_ns += 60_000  # the next one is charged for 10 us of another thread
-    used = [(ns, delay, of_all) for kind, ns, delay, of_all, _ in log if kind is Kind.FETCH_CPU]
-    then = (9_000_000, 1000, 11_010_000)
-    assert used == [(9_000_000, 1000, 11_000_000), then, then]
-    assert [site for kind, _, site, *_ in log if kind is Kind.FETCH_IO] == [300] * 3
-    assert kernel.asked == 4
-    kernel.gap_ns += 1
-    kernel.thread_ns += SECOND_NS
-    fetch(meter, work)
-    assert (kernel.asked, log[-2][1]) == (6, 9_000_000)
-
-
-def test_one_on_another_thread_does_not(kernel: Kernel, log: Log) -> None:
-    meter = UsageMeter(log.emit, None)
-    kernel.gap_ns = 1
-    fetch(meter, lambda: None)
-    thread = threading.Thread(target=fetch, args=(meter, lambda: None))
-    thread.start()
-    thread.join()
-    assert kernel.asked == 4
 
 
 def test_a_fetch_that_reads_nothing_writes_no_record_of_it(kernel: Kernel, log: Log) -> None:
@@ -320,11 +271,23 @@ def test_long_fetches_in_between_are_looked_for_as_at_first(kernel: Kernel, log:
     meter = UsageMeter(log.emit, None)
     measured_at(meter, 2 * QUICK_AFTER)
     shares = []
-    for _ in range(100):
+    for _ in range(FIRST_LONG):
         meter.took(2 * LONG_NS)
         assert ask(meter) is not None
         shares.append(measured_at(meter, QUICK_AFTER // 2).mean())
     assert np.mean(shares) == pytest.approx(1 / ONE_OF_SHORT, rel=0.05)
+
+
+def test_of_long_fetches_the_first_are_measured_all(kernel: Kernel, log: Log) -> None:
+    meter = UsageMeter(log.emit, None)
+    for _ in range(FIRST_LONG):
+        fetch(meter, lambda: None)
+    assert [flags for *_, flags in log] == [1] * FIRST_LONG
+    log.clear()
+    for _ in range(400):
+        fetch(meter, lambda: None)
+    assert {flags for *_, flags in log} == {ONE_OF_LONG}
+    assert len(log) == pytest.approx(400 / ONE_OF_LONG, abs=2)
 
 
 def test_a_fetch_stands_for_others_by_what_came_before_it(kernel: Kernel, log: Log) -> None:
