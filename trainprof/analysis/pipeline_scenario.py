@@ -15,8 +15,11 @@ Scenario: TypeAlias = Literal["low", "mid", "high"]
 # A longer series tells no more about means.
 MAX_BATCHES_PLAYED: Final = 4_000
 _MAYBE: Final = {"low": 0.0, "mid": 0.5, "high": 1.0}
-# A worker collates into shared memory, whose pages are new; the main process into its own.
-_SHARED_MEMORY_S_PER_BYTE: Final = {"low": 0.0, "mid": 0.25e-9, "high": 1e-9}
+# A worker collates into shared memory, or copies there, whose pages are new; the main process into
+# its own. Seen were 0.3 to 1.6 ns (benchmarks/pipeline_model.py --only large, on a virtual machine).
+_SHARED_MEMORY_S_PER_BYTE: Final = {"low": 0.0, "mid": 0.7e-9, "high": 2e-9}
+# The main process maps them, and gives them back.
+_MAPPING_S_PER_BYTE: Final = {"low": 0.0, "mid": 0.1e-9, "high": 0.35e-9}
 # Without workers neither side has a thread any more that packs and sends beside it, and waits for
 # the interpreter: by so much a batch, or this share of it, both were seen to get shorter.
 _SENDING_S: Final = {"low": 0.3e-3, "mid": 0.15e-3, "high": 0.0}
@@ -134,6 +137,8 @@ def pipelines_of(
     asleep, running = _fetch_parts(inputs, setting, scenario)
     main_slowdown = 1 + inputs.main_slowdown
     receive, handover = inputs.receive_s.at(scenario), inputs.handover_s.at(scenario)
+    if inputs.setting.workers == 0 < setting.workers:
+        receive += (inputs.batch_bytes or 0.0) * _MAPPING_S_PER_BYTE[scenario]
     own_receive = receive / (main_slowdown if inputs.setting.workers else 1.0)
     starts = not setting.is_persistent
     computes = passes_of(inputs, inputs.compute_s)
