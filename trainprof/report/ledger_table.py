@@ -46,6 +46,9 @@ DEVICE_KEYS: Final = ("transfer", "sync", "device_wait")
 DEVICE_LABEL: Final = "waiting for the GPU or copying"
 # Where most of it is calls of torch.distributed.
 _WITH_RANKS: Final = "ranks, python (other)"
+# Python collects while it imports torch, and at its end: nobody's fault.
+_GC_ELSEWHERE: Final = "gc outside of steps"
+_GC_IN_STEPS_SHARE: Final = 0.1
 _LONGEST_LABEL: Final = len(DEVICE_LABEL)
 
 
@@ -142,8 +145,13 @@ def _parts(summary: RunSummary) -> list[_Part]:
     groups: list[tuple[str, tuple[str, ...]]] = [
         (label_of(key), (key,)) for key in _in_order({*run_s, *step_s}) if key not in merged
     ]
+    renamed: dict[str, str] = {}
     if sum(one.seconds for one in summary.collectives) >= run_s.get("other", 0.0) / 2 > 0:
-        groups = [(_WITH_RANKS if keys == ("other",) else label, keys) for label, keys in groups]
+        renamed["other"] = _WITH_RANKS
+    in_steps_s = step_s.get("gc", 0.0) * summary.training.steps
+    if in_steps_s < _GC_IN_STEPS_SHARE * run_s.get("gc", 0.0):
+        renamed["gc"] = _GC_ELSEWHERE
+    groups = [(renamed.get(keys[0], label), keys) for label, keys in groups]
     if merged:
         groups.append((DEVICE_LABEL, merged))
     device_s = _device_seconds(summary)

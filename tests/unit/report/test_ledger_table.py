@@ -103,3 +103,20 @@ def test_long_runs_are_told_in_longer_units(factor: int, unit: str, total: str) 
     table = ledger_table(longer)
     assert table is not None
     assert (table.run_unit, table.total.seconds) == (unit, total)
+
+
+@pytest.mark.parametrize(
+    ("in_a_step_s", "label"),
+    [(0.0, "gc outside of steps"), (0.001, "garbage collection")],
+)
+def test_what_python_collects_at_its_start_and_end_is_no_steps(
+    in_a_step_s: float, label: str
+) -> None:
+    summary = summaries.slow_loader()
+    ledger = replace(summary.ledger, seconds={**summary.ledger.seconds, "gc": 9.0})
+    steps = 9 if in_a_step_s == 0 else round(4.5 / in_a_step_s)
+    per_step = {**(summary.training.per_step_s or {}), "gc": in_a_step_s}
+    training = replace(summary.training, steps=steps, per_step_s=per_step)
+    table = ledger_table(replace(summary, ledger=ledger, training=training))
+    assert table is not None
+    assert label in [row.label for row in table.rows]
