@@ -16,7 +16,7 @@ Scenario: TypeAlias = Literal["low", "mid", "high"]
 MAX_BATCHES_PLAYED: Final = 4_000
 _MAYBE: Final = {"low": 0.0, "mid": 0.5, "high": 1.0}
 # A worker collates into shared memory, or copies there, whose pages are new; the main process into
-# its own. Seen were 0.3 to 1.6 ns (benchmarks/pipeline_model.py --only large, on a virtual machine).
+# its own. 0.3 to 1.6 ns were seen (benchmarks/pipeline_model.py --only large, virtual machine).
 _SHARED_MEMORY_S_PER_BYTE: Final = {"low": 0.0, "mid": 0.7e-9, "high": 2e-9}
 # The main process maps them, and gives them back.
 _MAPPING_S_PER_BYTE: Final = {"low": 0.0, "mid": 0.1e-9, "high": 0.35e-9}
