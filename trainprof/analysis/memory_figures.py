@@ -1,4 +1,4 @@
-"""What is known of devices' memory, and of calls that wait for devices in native code."""
+"""What is known of memory, and of calls that wait for devices in native code."""
 
 from __future__ import annotations
 
@@ -93,3 +93,28 @@ class FoundSyncs:
     steps: int
     calls: list[FoundSync]
     known_calls: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryGrowth:
+    """How the memory of the process that trains grew, in steady training.
+
+    Attributes:
+        bytes_per_step: Evaluations and all.
+        steps: Seen over so many.
+        first_bytes, last_bytes: Resident memory then.
+        room_bytes: Free at the end: of the host, or of the container's limit; None: not known.
+        passes: Over the training data, begun in these steps.
+    """
+
+    bytes_per_step: float
+    steps: int
+    first_bytes: float
+    last_bytes: float
+    room_bytes: float | None
+    passes: int
+
+    @property
+    def steps_left(self) -> float | None:
+        """Returns how many more steps fill the room that was left."""
+        return None if self.room_bytes is None else self.room_bytes / self.bytes_per_step

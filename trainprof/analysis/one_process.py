@@ -25,6 +25,7 @@ from trainprof.analysis.epochs import epochs_of, evaluation_of
 from trainprof.analysis.events import Events
 from trainprof.analysis.facts import integer, number
 from trainprof.analysis.faults import faults_of
+from trainprof.analysis.feeding import epoch_starts
 from trainprof.analysis.found_syncs import found_syncs_of
 from trainprof.analysis.gpu_usage import phases_of
 from trainprof.analysis.ledger import Attribution, attribute, ledger, loop_seconds
@@ -40,6 +41,8 @@ from trainprof.analysis.looks import (
     lines_of_training,
     looks_of,
 )
+from trainprof.analysis.memory_figures import MemoryGrowth
+from trainprof.analysis.memory_growth import memory_growth, room_of
 from trainprof.analysis.names import UNKNOWN_SITE, Sites
 from trainprof.analysis.outliers import outliers
 from trainprof.analysis.passes import TRAINING
@@ -61,6 +64,7 @@ from trainprof.analysis.summary import (
 )
 from trainprof.analysis.system import samples_between, system_summary
 from trainprof.analysis.system_gpus import GpuContext
+from trainprof.analysis.system_processes import ticks_of
 from trainprof.analysis.timeline import Timeline
 from trainprof.analysis.torch_settings import torch_settings
 from trainprof.analysis.traffic import placements, sync_points, transfers
@@ -190,6 +194,7 @@ def summary_of(run: Analysed) -> Shown:
         found_syncs=found_syncs,
         compilations=compilations,
         collectives=collectives.by_line,
+        memory_growth=_memory_growth(run, training, system),
         faults=faults_of(recording, run.origin_ns),
     )
     case = _case(summary, evidence, steps, known_of, run)
@@ -293,6 +298,19 @@ def _system(run: Analysed, epochs: list[Epoch], samples: int | None) -> System |
             samples=samples,
         ),
         gpus_not_observed=not_sampled if isinstance(not_sampled, str) else None,
+    )
+
+
+def _memory_growth(run: Analysed, training: Training, system: System | None) -> MemoryGrowth | None:
+    if system is None:
+        return None
+    return memory_growth(
+        ticks_of(run.recording.process_lines),
+        run.process.pid,
+        run.timeline.steps.ends,
+        training.warmup_excluded,
+        room_of(system.memory, system.last_sample),
+        epoch_starts(run.timeline.passes),
     )
 
 

@@ -115,6 +115,11 @@ def across_ranks(
         out_of_memory=next((one.out_of_memory for one in summaries if one.out_of_memory), None),
         verdict=told,
         collectives=_mean_collectives([summary.collectives for summary in summaries]),
+        memory_growth=max(
+            (one.memory_growth for one in summaries if one.memory_growth),
+            key=lambda grown: grown.bytes_per_step,
+            default=None,
+        ),
         faults=list(dict.fromkeys(fault for summary in summaries for fault in summary.faults)),
     )
 

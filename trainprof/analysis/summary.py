@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.gpu_figures import Energy, Gpu
-from trainprof.analysis.memory_figures import DeviceMemory, FoundSyncs, OutOfMemory
+from trainprof.analysis.memory_figures import DeviceMemory, FoundSyncs, MemoryGrowth, OutOfMemory
 from trainprof.analysis.tuning import Recommended, TrialSummary, Tuning
 
 SUMMARY_SCHEMA_VERSION: Final = 1
@@ -669,6 +669,8 @@ class RunSummary:
         compilations: What torch.compile took, by line; empty where nothing was compiled.
         collectives: Calls of torch.distributed by line, means over ranks; in the ledger they are
             part of `other`.
+        memory_growth: Of the process that trains; None where it does not grow with the steps. Of
+            several ranks the one that grows most.
         trained_apart: The same of processes that trained besides the one that is shown, without
             being ranks of it (hogwild, a script that starts trainings).
         trials, recommended, tuning: Of a `tune` run; all else is then of its first baseline.
@@ -706,6 +708,7 @@ class RunSummary:
     found_syncs: FoundSyncs | None = None
     compilations: list[Compilation] = field(default_factory=list)
     collectives: list[Collective] = field(default_factory=list)
+    memory_growth: MemoryGrowth | None = None
     trials: list[TrialSummary] = field(default_factory=list)
     recommended: Recommended | None = None
     tuning: Tuning | None = None

@@ -32,6 +32,7 @@ from trainprof.report.loader_tables import (
 )
 from trainprof.report.loader_warnings import deaths, warnings
 from trainprof.report.loader_words import makers, needs_words
+from trainprof.report.memory_growth import growing_memory
 from trainprof.report.safe_text import one_line, with_safe_text
 from trainprof.report.sections import (
     outlier_sentence,
@@ -80,7 +81,13 @@ def render(summary: RunSummary) -> str:
 
 
 def _shared(summary: RunSummary) -> str:
-    told = [one for one in (taken_by_others(summary), worked_beside(summary)) if one is not None]
+    grown = growing_memory(summary)
+    sentences = (
+        None if grown is None else ", ".join(part for part in grown if part),
+        taken_by_others(summary),
+        worked_beside(summary),
+    )
+    told = [one for one in sentences if one is not None]
     return "\n".join(f"{one[0].upper()}{one[1:]}." for one in told)
 
 
