@@ -188,6 +188,7 @@ def _loader_of(
         built_by=builder_of(facts),
         built=max(int(np.count_nonzero(of_loader["kind"] == Kind.LOADER_BUILT)), 1),
         whole_batches=_whole_batches(facts),
+        draws_all=_draws_all(facts),
         holds_tensors=_flag(facts.get("holds_tensors")),
         open_files=_words(facts.get("open_files")),
         evaluation_s=float((p.end - p.start)[p.of_stage(EVALUATION)].sum() / 1e9),
@@ -216,6 +217,16 @@ def _whole_batches(facts: Mapping[str, Any]) -> str | None:
     drawn = f"{sampler}(dataset)" if is_torchs else "sampler"
     drops_last = facts.get("drop_last") is True
     return f"sampler=BatchSampler({drawn}, {size}, drop_last={drops_last}), batch_size=None"
+
+
+def _draws_all(facts: Mapping[str, Any]) -> int | None:
+    """Returns the length of a dataset of which torch's own loader and sampler draw each sample."""
+    # A package that shares batches out among ranks has classes of its own, as accelerate does.
+    is_torchs = facts.get("kind") == "DataLoader" and facts.get("sampler") in _TORCHS_SAMPLERS
+    is_torchs &= facts.get("batch_sampler") in ("BatchSampler", None)
+    if not is_torchs or facts.get("samples_plainly") is not True:
+        return None
+    return integer(facts.get("dataset_length"))
 
 
 def _flag(value: Any) -> bool | None:

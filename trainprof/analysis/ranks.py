@@ -12,6 +12,7 @@ from typing import Any, Final
 from trainprof.analysis.device_verdict import DeviceEvidence
 from trainprof.analysis.ending import ending, recorded_ending
 from trainprof.analysis.finding import Finding
+from trainprof.analysis.passes import TRAINING
 from trainprof.analysis.recording import Recording, read_recording
 from trainprof.analysis.summary import (
     Collective,
@@ -21,6 +22,7 @@ from trainprof.analysis.summary import (
     PythonInModel,
     RunSummary,
     Training,
+    UnsharedData,
     Verdict,
 )
 from trainprof.analysis.training_process import TrainingProcess
@@ -120,8 +122,22 @@ def across_ranks(
             key=lambda grown: grown.bytes_per_step,
             default=None,
         ),
+        unshared=_unshared(summaries),
         faults=list(dict.fromkeys(fault for summary in summaries for fault in summary.faults)),
     )
+
+
+def _unshared(summaries: Sequence[RunSummary]) -> list[UnsharedData]:
+    """Returns the training loaders of one line that draw all of as long a dataset on all ranks."""
+    drawn = [
+        {one.site: one.draws_all for one in summary.loaders if one.role == TRAINING}
+        for summary in summaries
+    ]
+    return [
+        UnsharedData(site, samples, len(summaries))
+        for site, samples in drawn[0].items()
+        if samples and all(others.get(site) == samples for others in drawn)
+    ]
 
 
 def common_evidence(each: Sequence[Evidence]) -> Evidence:

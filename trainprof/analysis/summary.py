@@ -276,6 +276,8 @@ class Loader:
     `open_files`: attributes of it that hold one, with their class. `called_at` is where a function
     that trains calls for passes of evaluation over it, None where nobody knows. `evaluation_s` is
     what those took, `evaluation_wait_s` what of that was waiting, of a loader that also trains.
+    `draws_all` is how many samples its dataset has, if torch's own sampler draws each of them in
+    each pass, else None.
     """
 
     id: int
@@ -318,6 +320,7 @@ class Loader:
     called_at: str | None = None
     evaluation_s: float = 0.0
     evaluation_wait_s: float = 0.0
+    draws_all: int | None = None
 
     @property
     def is_rebuilt(self) -> bool:
@@ -649,6 +652,21 @@ class Collective:
 
 
 @dataclass(frozen=True, slots=True)
+class UnsharedData:
+    """A loader of which each of several ranks takes as many samples as all there are.
+
+    Attributes:
+        site: The user's file:line that built it, on all ranks.
+        samples: Of the dataset, the same number on all ranks.
+        ranks: So many.
+    """
+
+    site: str
+    samples: int
+    ranks: int
+
+
+@dataclass(frozen=True, slots=True)
 class RunSummary:
     """Everything a run showed.
 
@@ -671,6 +689,7 @@ class RunSummary:
             part of `other`.
         memory_growth: Of the process that trains; None where it does not grow with the steps. Of
             several ranks the one that grows most.
+        unshared: Loaders that train and whose data the ranks do not share out.
         trained_apart: The same of processes that trained besides the one that is shown, without
             being ranks of it (hogwild, a script that starts trainings).
         trials, recommended, tuning: Of a `tune` run; all else is then of its first baseline.
@@ -709,6 +728,7 @@ class RunSummary:
     compilations: list[Compilation] = field(default_factory=list)
     collectives: list[Collective] = field(default_factory=list)
     memory_growth: MemoryGrowth | None = None
+    unshared: list[UnsharedData] = field(default_factory=list)
     trials: list[TrialSummary] = field(default_factory=list)
     recommended: Recommended | None = None
     tuning: Tuning | None = None

@@ -38,6 +38,7 @@ from trainprof.report.sections import (
     outlier_sentence,
     price_of_synchronizing,
     taken_by_others,
+    unshared,
     why_not_measured,
     worked_beside,
 )
@@ -83,6 +84,7 @@ def render(summary: RunSummary) -> str:
 def _shared(summary: RunSummary) -> str:
     grown = growing_memory(summary)
     sentences = (
+        *map(unshared, summary.unshared),
         None if grown is None else ", ".join(part for part in grown if part),
         taken_by_others(summary),
         worked_beside(summary),

@@ -22,6 +22,7 @@ from trainprof.analysis.summary import (
     RunSummary,
     Statistics,
     SyncPoint,
+    UnsharedData,
 )
 from trainprof.analysis.verdict_level import MODERATE_SHARE
 from trainprof.report.layout import LABEL_CELLS, Column, Page
@@ -44,6 +45,11 @@ STEP_SOURCES: Final = {
     "batches": "counted by batches, neither optimizer steps nor backward passes were seen",
     "none": "no optimizer step was seen",
 }
+# Parts may be as long as each other.
+_SHARE: Final = (
+    "with sampler=DistributedSampler(dataset) they would share them out, unless each has a part of "
+    "its own as its dataset"
+)
 # A sync in which the device idled for less than this share of the wait cost nothing.
 _FREE_SHARE: Final = 0.01
 # Of the run, or of an epoch: less of it stands on the verbose page alone.
@@ -134,6 +140,21 @@ def collectives_section(summary: RunSummary, page: Page) -> list[Text]:
     if not told or (share < SHOWN_FROM_SHARE and not page.verbose):
         return []
     return by_site("Ranks", [_collective(one, page) for one in told], page)
+
+
+def unshared_section(summary: RunSummary, page: Page) -> list[Text]:
+    """Loaders whose data the ranks do not share out among them."""
+    return [
+        line for one in summary.unshared for line in page.labelled("Data", [unshared(one), _SHARE])
+    ]
+
+
+def unshared(one: UnsharedData) -> str:
+    """Says that each rank takes all of a loader's data."""
+    return (
+        f"each of the {one.ranks} ranks takes all {counted(one.samples, 'sample')} of {one.site} "
+        "in each pass"
+    )
 
 
 def system_section(summary: RunSummary, page: Page) -> list[Text]:

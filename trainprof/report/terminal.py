@@ -126,6 +126,7 @@ def _short_sections(summary: RunSummary, page: Page, room: int) -> list[Text]:
             found_syncs_section,
             sections.compiled_section,
             sections.collectives_section,
+            sections.unshared_section,
             devices_section,
             device_memory_section,
             memory_growth_section,
@@ -170,6 +171,7 @@ def _verbose_sections(summary: RunSummary, page: Page) -> list[Text]:
             *(transfers_section, sections.syncs_section, found_syncs_section),
             sections.compiled_section,
             sections.collectives_section,
+            sections.unshared_section,
             *(devices_section, device_memory_details),
         ),
         (

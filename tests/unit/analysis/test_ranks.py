@@ -10,18 +10,22 @@ import pytest
 from support.events import MS, FakeRun
 
 from trainprof.analysis.summarize import summarize
-from trainprof.analysis.summary import RunSummary, from_jsonable, to_jsonable
+from trainprof.analysis.summary import RunSummary, UnsharedData, from_jsonable, to_jsonable
 from trainprof.record.run_directory import RunDirectory
 from trainprof.record.schema import Kind, Topic
+from trainprof.report import markdown, terminal
 
 LAUNCHER_PID = 10
 
 
-def trainer(pid, *, rank=None, steps=4, wait_ms=1, group=None, ends="end", **header):
+def trainer(
+    pid, *, rank=None, steps=4, wait_ms=1, group=None, ends="end", loader_facts=None, **header
+):
     """A process under the launcher that makes some steps, and waits for each batch."""
     told = {"ancestors": [LAUNCHER_PID, 1], "rank": rank, **header}
     run = FakeRun(pid=pid, role="child", header=told)
-    loader, optimizer = run.loader(41, num_workers=1), run.optimizer()
+    loader = run.loader(41, num_workers=1, **(loader_facts or {}))
+    optimizer = run.optimizer()
     if group is not None:
         run.text(Topic.ENVIRONMENT, {"rank": group[0], "world_size": group[1]})
     run.iterate(loader)
@@ -74,6 +78,41 @@ def test_the_group_knows_better_than_the_environment(tmp_path):
     found = summary_of(tmp_path, *processes)
     assert [row["rank"] for row in found.ranks] == [1, 3]
     assert found.run.world_size == 4
+
+
+ALL = {"sampler": "RandomSampler", "samples_plainly": True, "dataset_length": 4000}
+
+
+def test_data_that_no_rank_leaves_to_another_is_told(tmp_path):
+    ranks = [trainer(20 + rank, rank=str(rank), loader_facts=ALL) for rank in range(2)]
+    found = summary_of(tmp_path, *ranks)
+    assert found.unshared == [UnsharedData("train.py:41", 4000, 2)]
+    page = " ".join(terminal.render(found, width=80, color=False).split())
+    assert "each of the 2 ranks takes all 4,000 samples of train.py:41 in each pass" in page
+    assert "DistributedSampler(dataset)" in page
+    assert "takes all 4,000 samples" in markdown.render(found)
+
+
+@pytest.mark.parametrize(
+    "shared",
+    [
+        {"sampler": "DistributedSampler"},
+        {"batch_sampler": "BatchSamplerShard"},
+        {"kind": "DataLoaderShard"},
+        {"samples_plainly": False},  # so many of them, or drawn by a generator of each rank's
+        {"dataset_length": None},
+        {"dataset_length": 2000},  # a part of its own
+    ],
+)
+def test_data_that_may_be_shared_out_is_not(tmp_path, shared):
+    facts = [ALL, {**ALL, **shared}]
+    ranks = [trainer(20 + k, rank=str(k), loader_facts=facts[k]) for k in range(2)]
+    found = summary_of(tmp_path, *ranks)
+    assert (len(found.ranks), found.unshared) == (2, [])
+
+
+def test_one_process_alone_takes_all(tmp_path):
+    assert summary_of(tmp_path, trainer(20, loader_facts=ALL)).unshared == []
 
 
 def test_each_rank_has_its_own_workers(tmp_path):
