@@ -24,6 +24,7 @@ element, or on another thread. `trainprof lines` times each of its lines.
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 from trainprof.analysis.diagnosis.case import NAMED_FROM_SHARE, Case
@@ -49,6 +50,11 @@ _UNNAMED_FROM_SHARE: Final = 0.15
 _OWN_TIMES: Final = 2.0
 # Of the looks at a line.
 _WAITS_FROM_SHARE: Final = 0.5
+# Of the part: a line that may take less of it than this is told by itself.
+_MUCH_OF_IT: Final = 0.8
+_TOLD_TIMES: Final = 1.03
+# Standard errors of a share of looks.
+_CERTAIN: Final = 2.0
 # A backward takes some 2 x its forward (profilers warn from 2.5 to 3.5).
 _LONG_BACKWARD: Final = 3.0
 # Of training: with less of it in modules the model computes outside of them.
@@ -78,6 +84,7 @@ def find(case: Case) -> Finding | None:
     also = []
     if line is not None and named:
         advice, also = f"look at {place(line)}, {its_share(line)}: {advice}", caller(line)
+        also += _alone(case, line, spent_s)
     elif line is not None and is_own and line.is_end:
         also = [f"most of it ends at {place(line)}: what takes long stands there or before it"]
     times = _backward_over_forward(case)
@@ -109,6 +116,20 @@ def find(case: Case) -> Finding | None:
             "function_share": line.share if line is not None and not line.is_likely else None,
         },
     )
+
+
+def _alone(case: Case, line: HotLine, spent_s: float) -> list[str]:
+    """Returns what a line alone would give, where that is far less than all of the part."""
+    share = line.line_share
+    if share is None or line.is_likely or line.is_at_least or not line.looks:
+        return []
+    looks = line.looks / line.share
+    most = share + _CERTAIN * math.sqrt(share * (1 - share) / looks)
+    gain = of_python(case, most * spent_s)
+    if most > _MUCH_OF_IT or gain is None or gain.training[1] < _TOLD_TIMES:
+        return []
+    times = f"{gain.training[1]:.2f} x"
+    return [f"without that line alone, training would be up to about {times} as fast"]
 
 
 def python_line(summary: RunSummary) -> HotLine | None:
