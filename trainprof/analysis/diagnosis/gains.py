@@ -146,20 +146,6 @@ def larger(one: Gain, other: Gain) -> Gain:
     return one if one.likely >= other.likely else other
 
 
-def without_running(inputs: PipelineInputs) -> PipelineInputs:
-    """Returns the inputs of a loader whose batches cost no CPU, nor wait for it."""
-    running, runnable = inputs.running_s, inputs.runnable_s
-    wall = inputs.fetch_s
-    asleep = np.zeros_like(wall) if running is None else np.maximum(wall - running, 0.0)
-    if runnable is not None:
-        asleep = np.maximum(asleep - runnable, 0.0)
-    asleep = np.where(np.isnan(asleep), 0.0, asleep)
-    nothing = np.zeros_like(wall)
-    return replace(
-        inputs, fetch_s=asleep, running_s=nothing, runnable_s=None, cpu_s=None, fetch_slowdown=0.0
-    )
-
-
 def _at_most_per_batch(case: Case, fed: LoaderCase, saved_s: float) -> Gain | None:
     assert fed.measured is not None
     step_s = fed.measured.step_s

@@ -19,7 +19,8 @@ from __future__ import annotations
 from typing import Final
 
 from trainprof.analysis.diagnosis.case import Case
-from trainprof.analysis.diagnosis.gains import larger, of_inputs, outside_steps, without_running
+from trainprof.analysis.diagnosis.changed_inputs import without_running
+from trainprof.analysis.diagnosis.gains import larger, of_inputs, outside_steps
 from trainprof.analysis.diagnosis.loader_change import WAITED_FROM, finding, made_anew, of_cause
 from trainprof.analysis.diagnosis.waiting import CPU
 from trainprof.analysis.diagnosis.wording import place, span

@@ -20,6 +20,7 @@ from __future__ import annotations
 from typing import Final
 
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
+from trainprof.analysis.diagnosis.changed_inputs import without_collate
 from trainprof.analysis.diagnosis.gains import of_inputs
 from trainprof.analysis.diagnosis.loader_change import (
     WAITED_FROM,
@@ -33,7 +34,6 @@ from trainprof.analysis.diagnosis.waiting import (
     COLLATE_SHARE,
     COLLATING,
     collate_share,
-    without_collate,
 )
 from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.finding import Finding

@@ -18,6 +18,7 @@ from __future__ import annotations
 from typing import Final
 
 from trainprof.analysis.diagnosis.case import Case
+from trainprof.analysis.diagnosis.changed_inputs import received_at_once
 from trainprof.analysis.diagnosis.gains import of_inputs
 from trainprof.analysis.diagnosis.loader_change import WAITED_FROM, finding, of_cause
 from trainprof.analysis.diagnosis.rule import Threshold
@@ -25,7 +26,6 @@ from trainprof.analysis.diagnosis.waiting import (
     RECEIVE_S,
     RECEIVE_SHARE,
     RECEIVING,
-    received_at_once,
 )
 from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.finding import Finding

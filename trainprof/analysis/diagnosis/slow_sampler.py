@@ -16,9 +16,10 @@ from __future__ import annotations
 from typing import Final
 
 from trainprof.analysis.diagnosis.case import NAMED_FROM_SHARE, Case
+from trainprof.analysis.diagnosis.changed_inputs import drawn_at_once
 from trainprof.analysis.diagnosis.gains import of_inputs
 from trainprof.analysis.diagnosis.loader_change import WAITED_FROM, finding, of_cause
-from trainprof.analysis.diagnosis.waiting import SAMPLING, drawn_at_once
+from trainprof.analysis.diagnosis.waiting import SAMPLING
 from trainprof.analysis.diagnosis.wording import place, share_of, span
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.looks import hottest

@@ -18,13 +18,13 @@ from __future__ import annotations
 from typing import Final
 
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
+from trainprof.analysis.diagnosis.changed_inputs import like_the_usual
 from trainprof.analysis.diagnosis.gains import of_inputs
 from trainprof.analysis.diagnosis.loader_change import WAITED_FROM, call_with, finding, of_cause
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.waiting import (
     SLOW_SAMPLES,
     SLOW_SAMPLES_SHARE,
-    like_the_usual,
 )
 from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.facts import known

@@ -20,9 +20,10 @@ from __future__ import annotations
 from typing import Final
 
 from trainprof.analysis.diagnosis.case import Case
+from trainprof.analysis.diagnosis.changed_inputs import not_read
 from trainprof.analysis.diagnosis.gains import of_inputs
 from trainprof.analysis.diagnosis.loader_change import WAITED_FROM, finding, made_anew, of_cause
-from trainprof.analysis.diagnosis.waiting import STORAGE, not_read, reading_share
+from trainprof.analysis.diagnosis.waiting import STORAGE, reading_share
 from trainprof.analysis.diagnosis.wording import size, span
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.verdict_level import percent

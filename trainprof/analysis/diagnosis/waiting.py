@@ -8,20 +8,19 @@ from typing import Final
 
 import numpy as np
 
+from trainprof.analysis.diagnosis.changed_inputs import like_the_usual
 from trainprof.analysis.least_gain import LEAST_GAIN
 from trainprof.analysis.limit_names import BLOCKED, RECEIVE, SAMPLER
 from trainprof.analysis.limit_names import CPU as CPU_LIMIT
 from trainprof.analysis.loader_cost import starts_s
 from trainprof.analysis.loader_troubles import unusual_samples
 from trainprof.analysis.pipeline import (
-    Interval,
     PipelineInputs,
     Prediction,
     Setting,
     measured_rates,
     predict,
 )
-from trainprof.analysis.pipeline_model import Float64
 from trainprof.analysis.summary import Fetch, Loader
 from trainprof.analysis.worker_totals import worker_totals
 
@@ -78,8 +77,6 @@ _MOST_WORKERS: Final = 32
 TRIED_PREFETCH: Final = (4, 8, 16)
 _MORE_CORES: Final = 8.0
 _WORKERS_PER_CORE_ASLEEP: Final = 4
-# A slow sample is so many times a typical one; at most so much is left of it.
-_SLOW_FROM_TIMES: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,76 +393,3 @@ def _usual_would_do(inputs: PipelineInputs, now: Prediction, limits: Limits) -> 
     if late_s < limits.wait * step_s:
         return False
     return predict(like_the_usual(inputs)).bound.parts_s.get(BLOCKED, 0.0) <= late_s / 2
-
-
-def like_the_usual(inputs: PipelineInputs) -> PipelineInputs:
-    """Returns the inputs with batches that took far longer than the others cut down to them."""
-    usual_s = float(np.median(inputs.fetch_s))
-    is_slow = inputs.fetch_s > _SLOW_FROM_TIMES * usual_s
-    return _shortened(inputs, np.where(is_slow, usual_s / np.maximum(inputs.fetch_s, 1e-12), 1.0))
-
-
-def without_collate(
-    inputs: PipelineInputs, share: float, received_s: float | None = None
-) -> PipelineInputs:
-    """Returns the inputs of a loader whose collate function takes no time.
-
-    A worker that computes hands its batches over late: by as much sooner as it has less to do.
-
-    Args:
-        inputs: What its recording tells.
-        share: Of the making of batches that is the collate function's.
-        received_s: What the training process itself works to take a batch over; None: all of it.
-    """
-    kept = 1 - share
-
-    def sooner(s: float, worked_s: float = 0.0) -> float:
-        return min(s, worked_s) + max(s - worked_s, 0.0) * kept
-
-    changed = _shortened(inputs, np.full_like(inputs.fetch_s, kept))
-    late, taken = inputs.handover_s, inputs.receive_s
-    if received_s is not None:
-        taken = Interval(*(sooner(s, received_s) for s in (taken.low, taken.mid, taken.high)))
-    return replace(
-        changed,
-        handover_s=Interval(*(sooner(s) for s in (late.low, late.mid, late.high))),
-        receive_s=taken,
-        delivery_s=taken.mid + sooner(max(inputs.delivery_s - inputs.receive_s.mid, 0.0)),
-    )
-
-
-def _shortened(inputs: PipelineInputs, kept: Float64) -> PipelineInputs:
-    """Returns the inputs with so much of each fetch left, whatever it consists of."""
-
-    def scaled(series: Float64 | None) -> Float64 | None:
-        return None if series is None else series * kept
-
-    return replace(
-        inputs,
-        fetch_s=inputs.fetch_s * kept,
-        running_s=scaled(inputs.running_s),
-        runnable_s=scaled(inputs.runnable_s),
-        cpu_s=scaled(inputs.cpu_s),
-        reading_s=scaled(inputs.reading_s),
-    )
-
-
-def received_at_once(inputs: PipelineInputs) -> PipelineInputs:
-    """Returns the inputs of a loader whose batches cost nothing to take over."""
-    nothing = Interval.exactly(0.0)
-    delivery_s = max(inputs.delivery_s - inputs.receive_s.mid - inputs.handover_s.mid, 0.0)
-    return replace(inputs, receive_s=nothing, handover_s=nothing, delivery_s=delivery_s)
-
-
-def drawn_at_once(inputs: PipelineInputs) -> PipelineInputs:
-    """Returns the inputs of a loader whose indices cost nothing to draw."""
-    return replace(inputs, sampler_s=0.0)
-
-
-def not_read(inputs: PipelineInputs) -> PipelineInputs:
-    """Returns the inputs of a loader whose data is in memory."""
-    reading = inputs.reading_s
-    if reading is None:
-        return inputs
-    read_s = np.where(np.isnan(reading), np.nanmean(reading), reading)
-    return replace(inputs, fetch_s=np.maximum(inputs.fetch_s - read_s, 0.0), reading_s=None)
