@@ -7,6 +7,7 @@ NFS; FUSE lets it sleep.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -23,11 +24,13 @@ IDLE_INTERVAL_NS: Final = NS_PER_S // 4
 _SPREAD: Final = 0.5
 _GOLDEN_SHARE: Final = 0.6180339887498949
 _COUNTERS: Final = ("read_bytes", "major_faults")
-_WAITING: Final = "D"
+_WAITING, _ASLEEP = "D", "S"
+# Of a process with more of them none but the main one is looked at.
+_MOST_THREADS: Final = 12
 
 
 class ReadingWatch:
-    """Looks at the main threads of processes that have read lately.
+    """Looks at the main threads of processes that have read lately, and those that read for them.
 
     Args:
         root: Where `/proc` is looked up.
@@ -59,11 +62,28 @@ class ReadingWatch:
         """Returns `states`, a letter by pid, as in /proc/<pid>/stat; None while nobody reads."""
         states = {}
         for pid in self._watched:
-            text = read_bytes(f"{self._proc}/{pid}/task/{pid}/stat") or b""
-            name_end = text.rfind(b")")  # the name may hold any character
-            if name_end >= 0:
-                states[str(pid)] = text[name_end + 2 : name_end + 3].decode("ascii", "replace")
+            state = self._state(f"{pid}/task/{pid}")
+            if state == _ASLEEP and self._has_reader(pid):
+                state = _WAITING
+            if state:
+                states[str(pid)] = state
         return {"states": states} if states else None
+
+    def _state(self, thread: str) -> str:
+        """Returns the letter of a thread, "" where it is gone."""
+        text = read_bytes(f"{self._proc}/{thread}/stat") or b""
+        name_end = text.rfind(b")")  # the name may hold any character
+        return text[name_end + 2 : name_end + 3].decode("ascii", "replace") if name_end >= 0 else ""
+
+    def _has_reader(self, pid: int) -> bool:
+        """Whether one of few threads waits for storage: for the main one, which sleeps meanwhile."""
+        try:
+            threads = os.listdir(f"{self._proc}/{pid}/task")
+        except OSError:
+            return False
+        return 1 < len(threads) <= _MOST_THREADS and any(
+            self._state(f"{pid}/task/{thread}") == _WAITING for thread in threads
+        )
 
     def pause_ns(self, interval_ns: int) -> int:
         """Returns how long to wait for the next look, where that is `interval_ns` on average."""

@@ -64,6 +64,20 @@ def test_a_process_that_is_gone_is_left_out(fake_proc, watch):
     assert watch.sample() is None
 
 
+@pytest.mark.parametrize(
+    ("main", "others", "seen"),
+    [("S", "SD", "D"), ("S", "SS", "S"), ("R", "SD", "R"), ("S", "D" + 12 * "S", "S")],
+)
+def test_a_thread_that_reads_for_the_main_one_counts_while_that_sleeps(
+    fake_proc, watch, main, others, seen
+):
+    plant(fake_proc, 10, main)
+    for number, state in enumerate(others):
+        fake_proc.write(f"proc/10/task/{11 + number}/stat", f"{11 + number} (pool) {state} 1 2")
+    watch.choose([entry(10, read_bytes=1)])
+    assert watch.sample() == {"states": {"10": seen}}
+
+
 def test_looks_keep_their_pace_and_do_not_beat(watch):
     """However long a step is, looks at it fall into all of its parts alike."""
     assert watch.pause_ns(40 * MS) == IDLE_INTERVAL_NS
