@@ -76,7 +76,7 @@ class ReadingWatch:
         return text[name_end + 2 : name_end + 3].decode("ascii", "replace") if name_end >= 0 else ""
 
     def _has_reader(self, pid: int) -> bool:
-        """Whether one of few threads waits for storage: for the main one, which sleeps meanwhile."""
+        """Whether one of few threads waits for storage, for the main one, as a rule."""
         try:
             threads = os.listdir(f"{self._proc}/{pid}/task")
         except OSError:
