@@ -155,7 +155,7 @@ def case_of(
         assert one.loader.first_batch_s is not None
         training["first_batch"] += one.loader.first_batch_s.mean * one.loader.passes
     training_s = sum(training.values())
-    summary = _summary([one.loader for one in planted], training_s, steady_steps, **changes)
+    summary = _summary([one.loader for one in planted], training, steady_steps, **changes)
     inputs = {one.loader.id: one.inputs for one in planted}
     return build_case(
         summary,
@@ -171,18 +171,23 @@ def case_of(
 
 def _summary(
     loaders: list[Loader],
-    training_s: float,
+    spent: dict[str, float],
     steady_steps: int,
     device: str = "cpu",
     **changes: Any,
 ) -> RunSummary:
     plain = summaries.healthy()
+    steps, training_s = plain.training.steps, sum(spent.values())
     for number, loader in enumerate(loaders):
         assert loader.id == number or len(loaders) == 1
     return replace(
         plain,
         run=replace(plain.run, wall_s=training_s * 1.1, device=device),
-        training=replace(plain.training, steady_steps=steady_steps),
+        training=replace(
+            plain.training,
+            steady_steps=steady_steps,
+            per_step_s={key: seconds / steps for key, seconds in spent.items()},
+        ),
         loaders=loaders,
         hot_lines=[],
         findings=[],

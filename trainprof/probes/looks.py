@@ -6,7 +6,8 @@ import json
 import os
 import signal
 import sys
-from _thread import allocate_lock, get_ident
+from _thread import allocate_lock, get_ident, get_native_id
+from collections.abc import Callable
 from random import Random
 from time import perf_counter_ns
 from types import CodeType, FrameType, ModuleType
@@ -23,6 +24,10 @@ PERIODS_NS: Final = ((1_500, 40_000_000),)
 LATER_PERIOD_NS: Final = 200_000_000
 _MOST_THREADS: Final = 4
 _MOST_STACKS: Final = 5_000
+# Python code that is made to let go does so within this share of the switch interval.
+_LETS_GO_WITHIN: Final = 0.1
+# What holds the interpreter for so many of them is one call.
+_ONE_CALL: Final = 4
 # Whoever has to end it waits so long for it; it needs some 50 us.
 _PATIENCE_S: Final = 0.05
 
@@ -43,6 +48,7 @@ class LooksProbe:
 
     def __init__(self) -> None:
         self._watched: list[int] = []
+        self._natives: list[int] = []
         self._stop: Any = None
         self._has_ended: Any = None
         self._looks = 0
@@ -72,6 +78,7 @@ class LooksProbe:
         thread = get_ident()
         if thread not in self._watched and len(self._watched) < _MOST_THREADS:
             self._watched.append(thread)
+            self._natives.append(get_native_id())
             self._begin()
 
     def _begin(self) -> None:
@@ -85,7 +92,7 @@ class LooksProbe:
 
     def _finish(self) -> None:
         self._pause()
-        self._watched = []
+        self._watched, self._natives = [], []
 
     def _pause(self) -> None:
         if self._stop is None:
@@ -97,7 +104,7 @@ class LooksProbe:
 
     def _forget(self) -> None:
         """In a forked child, whose threads are others; what was seen has its names there too."""
-        self._watched, self._stop = [], None
+        self._watched, self._natives, self._stop = [], [], None
         self._looks = 0
 
     def _run(self, stop: Any, has_ended: Any) -> None:
@@ -111,20 +118,27 @@ class LooksProbe:
     def _look_until(self, stop: Any) -> None:
         now, wait, moment = perf_counter_ns, stop.acquire, Random().uniform
         late_by_itself, waits = run_delay(), times_waited()
+        others: dict[int, Callable[[], int]] = {}
         due, delayed = now(), late_by_itself()
         while True:
             period_ns = next((ns for n, ns in PERIODS_NS if self._looks < n), LATER_PERIOD_NS)
             due = max(due + round(period_ns * moment(0.5, 1.5)), now())
+            for thread in self._natives[len(others) :]:
+                others[thread] = run_delay(thread)
+            kept_off = [told() for told in others.values()]
             before = waits()
             if wait(True, max(due - now(), 0) * 1e-9):
                 return
             got = now()
             # One for the wait itself; whoever finds the GIL taken has to wait once more.
-            was_free = waits() - before <= 1
+            times = waits() - before - 1
+            was_free = times <= 0
             last, delayed = delayed, late_by_itself()
             waited_ns = got - due - (delayed - last)
             held_ns = 0 if was_free else max(waited_ns, 0)
-            is_known = was_free or waited_ns >= sys.getswitchinterval() * 1e9
+            off = (told() - then for told, then in zip(others.values(), kept_off, strict=True))
+            off_ns = max(0, *off)
+            is_known = was_free or _was_made_to_let_go(waited_ns, times, off_ns)
             self._looks += 1
             with no_collections():
                 self._record(due, got, held_ns, LookFlag.KNOWN if is_known else 0)
@@ -152,6 +166,25 @@ class LooksProbe:
         if known == 0 and key and len(self._stacks) < _MOST_STACKS:
             known = self._stacks[key] = self._session.log.define(Topic.STACK, json.dumps(found))
         return known
+
+
+def _was_made_to_let_go(waited_ns: int, times: int, off_ns: int) -> bool:
+    """Whether a thread that held the GIL gave it up because it was asked to, at the place it had.
+
+    It is asked once a switch interval is over in which it never let go, and does so where Python
+    code goes on next: at once, or at the end of a long call. One that lets go by itself, for so
+    short a time that it is the next to have the GIL again, makes the interval begin anew: after
+    more than one of them nobody knows.
+
+    Args:
+        waited_ns: For it.
+        times: How often the wait ended, or began anew.
+        off_ns: For how long such a thread was kept from a core meanwhile.
+    """
+    interval_ns = sys.getswitchinterval() * 1e9
+    if waited_ns >= _ONE_CALL * interval_ns:
+        return times <= waited_ns / interval_ns + 2
+    return interval_ns <= waited_ns <= (1 + _LETS_GO_WITHIN) * interval_ns + off_ns
 
 
 def _waits(frame: FrameType) -> bool:

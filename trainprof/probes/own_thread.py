@@ -48,12 +48,15 @@ def times_waited() -> Callable[[], int]:
     return lambda: usage(of_thread).ru_nvcsw
 
 
-def run_delay() -> Callable[[], int]:
-    """Returns what tells how long this thread has been kept waiting for a core, in ns.
+def run_delay(thread: int | None = None) -> Callable[[], int]:
+    """Returns what tells how long a thread has been kept waiting for a core, in ns.
 
     It is read without letting go of the GIL, which Python's own functions would.
+
+    Args:
+        thread: Its native id; None: the thread that calls this.
     """
-    path = f"/proc/self/task/{get_native_id()}/schedstat".encode()
+    path = f"/proc/self/task/{thread or get_native_id()}/schedstat".encode()
     try:
         import ctypes
 

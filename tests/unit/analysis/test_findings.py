@@ -576,6 +576,20 @@ def test_what_sleep_waits_for_may_give_no_more_to_more_workers() -> None:
     assert (busy.id, busy.is_at_most) == ("too_few_workers", False)
 
 
+@pytest.mark.parametrize("is_in_steps", [True, False])
+def test_python_that_comes_now_and_then_is_no_matter_of_steps(is_in_steps: bool) -> None:
+    """As behind an evaluation: the loader is not played again without it."""
+    case = case_of(Planted(workers=2, fetch_s=0.002, compute_s=0.01), parts={"other": 1.0})
+    training = case.summary.training
+    if not is_in_steps:
+        training = replace(training, per_step_s={"other": 0.1 / training.steps})
+    summary = replace(case.summary, training=training, hot_lines=[hot_line("other")])
+    finding = only(replace(case, summary=summary))
+    assert finding.of_steps is is_in_steps
+    where = "between the parts of a step" if is_in_steps else "between steps, now and then,"
+    assert finding.title.startswith(f"Python code {where} takes 9")
+
+
 def test_python_in_the_loop_is_named_by_line() -> None:
     line = hot_line("other")
     healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)

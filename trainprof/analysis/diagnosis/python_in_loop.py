@@ -28,7 +28,7 @@ import math
 from typing import Final
 
 from trainprof.analysis.diagnosis.case import NAMED_FROM_SHARE, Case
-from trainprof.analysis.diagnosis.gains import of_python
+from trainprof.analysis.diagnosis.gains import Gain, of_python, outside_steps
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.wording import caller, its_share, place, span
@@ -53,6 +53,8 @@ _WAITS_FROM_SHARE: Final = 0.5
 # Of the part: a line that may take less of it than this is told by itself.
 _MUCH_OF_IT: Final = 0.8
 _TOLD_TIMES: Final = 1.03
+# Of all of it: from here on it is a matter of steps.
+_IN_STEPS_SHARE: Final = 0.5
 # Standard errors of a share of looks.
 _CERTAIN: Final = 2.0
 # A backward takes some 2 x its forward (profilers warn from 2.5 to 3.5).
@@ -68,7 +70,7 @@ def find(case: Case) -> Finding | None:
     part = spent_s / case.training_s if case.training_s > 0 else 0.0
     if part < least or _may_be_waiting(case) or not _has_forwards(case):
         return None
-    gain = of_python(case, spent_s)
+    gain = _gain(case, spent_s)
     if gain is None:
         return None
     places = case.summary.ledger.other_by_place
@@ -93,9 +95,12 @@ def find(case: Case) -> Finding | None:
             f"backward takes {times:.1f} x as long as forward, as a rule twice: it may go through "
             "what this code computes as well, and gain with it"
         )
-    does = "Python code between the parts of a step takes"
+    between = "between steps, now and then,"
+    if _is_in_steps(case):
+        between = "between the parts of a step"
+    does = f"Python code {between} takes"
     if line is not None and named and is_waiting(line):
-        does = "between the parts of a step the loop waits for another thread or process:"
+        does = f"{between} the loop waits for another thread or process:"
         advice = (
             f"{place(line)} waits, {its_share(line)}: what it waits for has to get quicker, or "
             "more of it has to be done at once or beforehand"
@@ -118,6 +123,18 @@ def find(case: Case) -> Finding | None:
     )
 
 
+def _gain(case: Case, spent_s: float) -> Gain | None:
+    """Returns what training would gain without it."""
+    return of_python(case, spent_s) if _is_in_steps(case) else outside_steps(case, spent_s)
+
+
+def _is_in_steps(case: Case) -> bool:
+    """Whether a usual step has it: what comes behind an evaluation, say, is in none."""
+    of_step_s = (case.summary.training.per_step_s or {}).get("other", 0.0)
+    in_steps_s = of_step_s * case.summary.training.steps
+    return in_steps_s >= _IN_STEPS_SHARE * case.training.get("other", 0.0)
+
+
 def _alone(case: Case, line: HotLine, spent_s: float) -> list[str]:
     """Returns what a line alone would give, where that is far less than all of the part."""
     share = line.line_share
@@ -125,7 +142,7 @@ def _alone(case: Case, line: HotLine, spent_s: float) -> list[str]:
         return []
     looks = line.looks / line.share
     most = share + _CERTAIN * math.sqrt(share * (1 - share) / looks)
-    gain = of_python(case, most * spent_s)
+    gain = _gain(case, most * spent_s)
     if most > _MUCH_OF_IT or gain is None or gain.training[1] < _TOLD_TIMES:
         return []
     times = f"{gain.training[1]:.2f} x"
@@ -160,11 +177,15 @@ def _has_forwards(case: Case) -> bool:
 
 
 def _is_library(case: Case, line: HotLine) -> bool:
-    """Whether the line is where the user calls a library's loop: its code is not theirs."""
-    forward = hottest(case.summary.hot_lines, "forward")
-    if forward is None:
-        return False
-    return line.site == forward.site or line.site in forward.called_from
+    """Whether the line is where the user calls a library's loop: its code is not theirs.
+
+    Forward and backward are called from there as well.
+    """
+    parts = [hottest(case.summary.hot_lines, part) for part in ("forward", "backward")]
+    known = [part for part in parts if part is not None]
+    return bool(known) and all(
+        line.site == part.site or line.site in part.called_from for part in known
+    )
 
 
 def _may_be_waiting(case: Case) -> bool:
