@@ -15,6 +15,7 @@ from trainprof.analysis.summary import RunSummary
 from trainprof.analysis.system_gpus import energy_of
 from trainprof.analysis.training_process import TrainingProcess
 from trainprof.analysis.verdict import verdict
+from trainprof.analysis.verdict_level import percent
 
 
 def joined_ranks(ranks: list[tuple[Shown, Recording, TrainingProcess]]) -> RunSummary:
@@ -42,4 +43,9 @@ def _with_stragglers(joined: RunSummary, ranks: list[Shown]) -> RunSummary:
         return joined
     own = replace(worst.summary, stragglers=joined.stragglers)
     found = diagnose(replace(worst.case, summary=own), [rule_in(slow_rank)])
-    return replace(joined, findings=ranked([*joined.findings, *found]))
+    told = joined.verdict
+    if found and told.bottleneck in ("compute", "none"):
+        share = percent(found[0].evidence["held_up_share"])
+        waiting = f"for {share} of it ranks wait for another one, as a rule in backward"
+        told = replace(told, headline=f"{told.headline}; {waiting}")
+    return replace(joined, findings=ranked([*joined.findings, *found]), verdict=told)

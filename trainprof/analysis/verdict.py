@@ -294,7 +294,7 @@ def _compute_headline(
     words = {
         "data": "waiting for data"
         if not _were_there(evidence)
-        else "taking over batches, which were there,",
+        else "taking batches that were ready over from workers",
         "evaluation": "evaluation",
         "checkpoint": "checkpoints",
         "host": "python between them",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from rich.text import Text
@@ -39,12 +39,14 @@ def render_why(
     found = next((one for one in summary.findings if one.id == rule.id), None)
     if found is None:
         told = f"{rule.id} was not found in {summary.run.name}: {_why_not(summary)}."
-        return written(page.paragraph(told), page, color=color)
+        looked_for = {name: one.value for name, one in rule.thresholds.items()}
+        lines = [*page.paragraph(told), *_from(looked_for, page)]
+        return written(lines, page, color=color)
     lines = [
         *page.paragraph(f"{found.id} at {found.site or 'an unknown line'}: {found.title}."),
         *BLANK,
         *_numbers(found, page),
-        *_thresholds(found, page),
+        *_from(found.thresholds, page),
         *_gain(found, page),
         *_steps(found, page),
         *page.labelled("Verify", [found.verify]),
@@ -75,10 +77,8 @@ def _numbers(found: Finding, page: Page) -> list[Text]:
     return page.labelled("Measured", told)
 
 
-def _thresholds(found: Finding, page: Page) -> list[Text]:
-    told = [
-        f"{_name(name)} from {_figure(name, value)} on" for name, value in found.thresholds.items()
-    ]
+def _from(thresholds: Mapping[str, float], page: Page) -> list[Text]:
+    told = [f"{_name(name)} from {_figure(name, value)} on" for name, value in thresholds.items()]
     return page.labelled("Found at", told) if told else []
 
 

@@ -246,7 +246,10 @@ def test_what_comes_next_is_told_where_it_is_worth_it(tmp_path):
 
 @pytest.mark.parametrize(
     ("blocked_ms", "told"),
-    [(0, "taking over batches, which were there, with 10 %"), (9, "waiting for data with 10 %")],
+    [
+        (0, "taking batches that were ready over from workers with 10 %"),
+        (9, "waiting for data with 10 %"),
+    ],
 )
 def test_taking_over_batches_that_are_there_is_no_waiting(tmp_path, blocked_ms, told):
     run = FakeRun()

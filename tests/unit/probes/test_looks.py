@@ -123,6 +123,28 @@ def test_another_thread_that_runs_python_code_is_told(
     assert crowded > len(met) / 2 if is_busy else crowded < len(met) / 4
 
 
+MS = 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("waited_ms", "times", "off_ms", "is_sure"),
+    [
+        (5.1, 2, 0, True),  # asked after 5 ms, and let go at once
+        (3.0, 1, 0, False),  # let go by itself
+        (6.5, 2, 0, False),  # after 3 ms for a moment, and again after 3.5 ms
+        (6.5, 2, 1.5, True),  # was off its core meanwhile
+        (12.0, 3, 0, False),
+        (42.0, 9, 0, True),  # one call in C, asked again and again
+        (42.0, 14, 0, False),
+    ],
+)
+def test_of_a_thread_that_takes_the_interpreter_back_nobody_knows_where_it_stood(
+    waited_ms: float, times: int, off_ms: float, is_sure: bool
+) -> None:
+    told = looks._was_made_to_let_go(round(waited_ms * MS), times, round(off_ms * MS))
+    assert told is is_sure
+
+
 def test_nothing_is_looked_at_before_something_computes(recorder: Recorder) -> None:
     probe = LooksProbe()
     recorder.start(probe, ForwardProbe())

@@ -31,6 +31,7 @@ from trainprof.analysis.diagnosis.case import NAMED_FROM_SHARE, Case
 from trainprof.analysis.diagnosis.gains import Gain, of_python, outside_steps
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
+from trainprof.analysis.diagnosis.trend import growth_of
 from trainprof.analysis.diagnosis.wording import caller, its_share, place, span
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.ledger import BEFORE_BACKWARD, ELSEWHERE
@@ -89,6 +90,7 @@ def find(case: Case) -> Finding | None:
         also += _alone(case, line, spent_s)
     elif line is not None and is_own and line.is_end:
         also = [f"most of it ends at {place(line)}: what takes long stands there or before it"]
+    also += _growing(case)
     times = _backward_over_forward(case)
     if most == BEFORE_BACKWARD and times >= _LONG_BACKWARD and not case.is_on_device:
         also.append(
@@ -105,6 +107,7 @@ def find(case: Case) -> Finding | None:
             f"{place(line)} waits, {its_share(line)}: what it waits for has to get quicker, or "
             "more of it has to be done at once or beforehand"
         )
+    is_sure = named and line is not None and not line.is_likely
     return plain_finding(
         ID,
         f"{does} {span(spent_s)}, {percent(part)} of training{where}",
@@ -117,8 +120,8 @@ def find(case: Case) -> Finding | None:
             "python_share": part,
             "left_out_as_our_own_s": _own_cost_s(case),
             "by_place_s": dict(places),
-            "line_share": line.line_share if line is not None and not line.is_likely else None,
-            "function_share": line.share if line is not None and not line.is_likely else None,
+            "line_share": line.line_share if is_sure and line is not None else None,
+            "function_share": line.share if is_sure and line is not None else None,
         },
     )
 
@@ -147,6 +150,19 @@ def _alone(case: Case, line: HotLine, spent_s: float) -> list[str]:
         return []
     times = f"{gain.training[1]:.2f} x"
     return [f"without that line alone, training would be up to about {times} as fast"]
+
+
+def _growing(case: Case) -> list[str]:
+    """Says that it takes longer and longer, where it does."""
+    part = case.steps.per_step.get("other")
+    grown = None if part is None or not len(case.steps) else growth_of(part, case.steps)
+    if grown is None or not _is_in_steps(case):
+        return []
+    when = "within each epoch" if grown.is_of_epochs else "as training goes on"
+    return [
+        f"it grows {when}, from {span(grown.first_s)} to {span(grown.last_s)} a step: it may go "
+        "over all that has been collected so far"
+    ]
 
 
 def python_line(summary: RunSummary) -> HotLine | None:

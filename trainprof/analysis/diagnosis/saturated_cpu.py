@@ -51,6 +51,8 @@ def find(case: Case) -> Finding | None:
         f"{percent(fed.wait_share)} of training; more workers would not help"
     )
     where = f": {place(line)} first" if line else ""
+    if line and line.is_likely:
+        where = f": look at {place(line)} and around it first"
     return finding(
         case,
         fed,
