@@ -86,7 +86,7 @@ def render(
     page = Page(width=width, unicode=unicode, verbose=verbose)
     above = [*_ending(summary, page), *BLANK, *_headline(summary, page), *BLANK]
     room = _line_budget(page) - len(above) - FRAME_LINES - len(BLANK)
-    findings = findings_section(summary, page, None if verbose else room // 2)
+    findings = findings_section(summary, page, None if verbose else room * 2 // 3)
     room -= len(findings) + (len(BLANK) if findings else 0)
     # In addition to those lines: it stands for what on a CPU the ledger tells alone.
     idle = idle_section(summary, page)

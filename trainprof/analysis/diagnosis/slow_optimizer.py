@@ -67,7 +67,7 @@ def find(case: Case) -> Finding | None:
         advice=f"torch.optim.{looped.name}(..., fused=True)",
         change={"fused": True},
         cautions=[
-            "fused updates differ from these in the last digits, and later losses by more and more"
+            "fused updates differ in the last digits, and so do later losses by more and more"
         ],
         evidence={
             "optimizer_s": spent_s,
