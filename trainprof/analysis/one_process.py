@@ -195,6 +195,7 @@ def summary_of(run: Analysed) -> Shown:
         compilations=compilations,
         collectives=collectives.by_line,
         memory_growth=_memory_growth(run, training, system),
+        torch_threads=torch_settings(facts, sites).threads,
         faults=faults_of(recording, run.origin_ns),
     )
     case = _case(summary, evidence, steps, known_of, run)

@@ -690,6 +690,7 @@ class RunSummary:
         memory_growth: Of the process that trains; None where it does not grow with the steps. Of
             several ranks the one that grows most.
         unshared: Loaders that train and whose data the ranks do not share out.
+        torch_threads: That torch computes with on the CPU, in each rank.
         trained_apart: The same of processes that trained besides the one that is shown, without
             being ranks of it (hogwild, a script that starts trainings).
         trials, recommended, tuning: Of a `tune` run; all else is then of its first baseline.
@@ -729,6 +730,7 @@ class RunSummary:
     collectives: list[Collective] = field(default_factory=list)
     memory_growth: MemoryGrowth | None = None
     unshared: list[UnsharedData] = field(default_factory=list)
+    torch_threads: int | None = None
     trials: list[TrialSummary] = field(default_factory=list)
     recommended: Recommended | None = None
     tuning: Tuning | None = None

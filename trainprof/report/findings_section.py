@@ -9,6 +9,7 @@ from rich.text import Text
 
 from trainprof.analysis.diagnosis.case import NAMED_FROM_SHARE
 from trainprof.analysis.diagnosis.catalogue import RULES
+from trainprof.analysis.facts import number_at
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.least_gain import LEAST_GAIN
 from trainprof.analysis.looks import hottest
@@ -23,6 +24,8 @@ _TITLE: Final = "What to change"
 # Of backward, and of a step: a forward that takes so much does more than a model's does.
 _ODD_TIMES: Final = 2.0
 _FORWARD_MINDED_SHARE: Final = 0.25
+# Of the cores.
+_FEW_THREADS_SHARE: Final = 0.5
 _COMPUTING: Final = ("forward", "loss", "backward", "recompute")
 _BETWEEN: Final = ("other",)
 _INDENT: Final = 2
@@ -183,13 +186,24 @@ def _not_judged(summary: RunSummary) -> str:
     )
     told = []
     if computing >= MODERATE_SHARE:
-        told.append(f"computing itself ({percent(computing)} of a step)")
+        told.append(f"computing itself ({percent(computing)} of a step{_on_few_cores(summary)})")
     if between >= MODERATE_SHARE:
         line = hottest(summary.hot_lines, "other")
         is_known = line is not None and line.share >= NAMED_FROM_SHARE and not line.is_likely
         at = f", much of it at {line.site}" if line is not None and is_known else ""
         told.append(f"python between ({percent(between)} of a step{at})")
     return f" Not judged: {', '.join(told)}: see trainprof lines." if told else ""
+
+
+def _on_few_cores(summary: RunSummary) -> str:
+    """Says that torch computes with far fewer threads than cores are there, for each rank."""
+    cores = number_at(summary.system.cpu if summary.system else None, "cores_usable")
+    threads, ranks = summary.torch_threads, max(len(summary.ranks), 1)
+    if threads is None or cores is None or threads * ranks > _FEW_THREADS_SHARE * cores:
+        return ""
+    each = " in each rank" if ranks > 1 else ""
+    more = "OMP_NUM_THREADS or torch.set_num_threads gives it more"
+    return f"; torch computes with {counted(threads, 'thread')}{each} on {cores:.3g} cores: {more}"
 
 
 def _forward_over_backward(summary: RunSummary) -> float | None:

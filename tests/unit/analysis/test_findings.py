@@ -313,6 +313,25 @@ def test_reading_is_named_where_bytes_were_read() -> None:
     assert "storage_bound" not in found(case_of(planted))
 
 
+@pytest.mark.parametrize(
+    ("read", "calls", "told"),
+    [
+        (40e6, 2000, "for a read brings 20 KiB: small files as one"),
+        (400e6, 200, "a faster disk"),
+        (None, None, "a faster disk"),
+    ],
+)
+def test_small_reads_want_larger_files(read: float | None, calls: float | None, told: str) -> None:
+    planted = Planted(workers=2, fetch_s=0.08, reading=0.9, compute_s=0.005)
+    rows = [
+        {"worker": number, "read_bytes_per_s": read, "read_calls_per_s": calls}
+        for number in range(2)
+    ]
+    assert planted.loader.fetch is not None
+    planted.loader = replace(planted.loader, fetch=replace(planted.loader.fetch, per_worker=rows))
+    assert told in only(case_of(planted)).advice
+
+
 def test_a_few_slow_samples_are_named() -> None:
     planted = Planted(workers=2, fetch_s=0.01, compute_s=0.01, slow_every=40)
     finding = only(case_of(planted))

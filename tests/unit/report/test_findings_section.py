@@ -97,6 +97,34 @@ def test_nothing_found_says_from_which_gain_on_it_was_looked_for() -> None:
     assert "Looked for: serial loading" in verbose
 
 
+@pytest.mark.parametrize(
+    ("threads", "cores", "ranks", "told"),
+    [
+        (1, 8.0, 0, "with 1 thread on 8 cores: OMP_NUM_THREADS or torch.set_num_threads gives"),
+        (2, 8.0, 2, "with 2 threads in each rank on 8 cores: "),
+        (4, 8.0, 2, None),
+        (8, 8.0, 0, None),
+        (None, 8.0, 0, None),
+        (1, None, 0, None),
+    ],
+)
+def test_cores_that_computing_leaves_idle_are_told(
+    threads: int | None, cores: float | None, ranks: int, told: str | None
+) -> None:
+    healthy = summaries.healthy()
+    assert healthy.system is not None
+    said = words(
+        findings=[],
+        verdict=healthy.verdict,
+        findings_from=0.03,
+        torch_threads=threads,
+        ranks=[{"rank": rank} for rank in range(ranks)],
+        system=replace(healthy.system, cpu={**healthy.system.cpu, "cores_usable": cores}),
+    )
+    said = " ".join(said.split())
+    assert (told in said) if told else ("torch computes" not in said)
+
+
 def test_what_no_rule_looks_into_is_said() -> None:
     healthy = summaries.healthy()
     known = {"findings": [], "verdict": healthy.verdict, "findings_from": 0.03}

@@ -26,11 +26,15 @@ from trainprof.analysis.diagnosis.loader_change import WAITED_FROM, finding, mad
 from trainprof.analysis.diagnosis.waiting import STORAGE, reading_share
 from trainprof.analysis.diagnosis.wording import size, span
 from trainprof.analysis.finding import Finding
+from trainprof.analysis.summary import Fetch
 from trainprof.analysis.verdict_level import percent
+from trainprof.analysis.worker_totals import worker_totals
 
 ID: Final = "storage_bound"
 KEYS: Final[tuple[str, ...]] = ("data_wait", "first_batch")
 THRESHOLDS: Final = WAITED_FROM
+# So many files are small (datapath-doctor: 16 to 64 KiB a read).
+_SMALL_READ_BYTES: Final = 64 << 10
 
 
 def find(case: Case) -> Finding | None:
@@ -44,6 +48,11 @@ def find(case: Case) -> Finding | None:
     reading, line = reading_share(fetch), fed.hot_line()
     batch_bytes = (fetch.read_bytes or 0) / fetch.n
     rate = size(batch_bytes / fed.measured.step_s)
+    each = _bytes_a_read(fetch)
+    advice = "the data in memory, on a faster disk, or smaller (another encoding)"
+    if each is not None and each <= _SMALL_READ_BYTES:
+        small = f"a read brings {each / 1024:.0f} KiB"
+        advice = f"fewer and larger reads, for {small}: small files as one (tar, LMDB, Parquet)"
     title = (
         f"{percent(reading)} of making a batch is reading from disk, {size(batch_bytes)} a batch, "
         f"{rate}/s in all: training waits {span(fed.measured.wait_s)} of "
@@ -55,8 +64,22 @@ def find(case: Case) -> Finding | None:
         ID,
         title,
         gain,
-        advice="the data in memory or on a faster disk, or in fewer and larger files",
+        advice=advice,
         also=made_anew(case, fed),
-        evidence={"reading_share": reading, "read_bytes": fetch.read_bytes},
+        evidence={
+            "reading_share": reading,
+            "read_bytes": fetch.read_bytes,
+            "a_read_brings_bytes": each,
+        },
         site=line.site if line and not line.is_likely else None,
     )
+
+
+def _bytes_a_read(fetch: Fetch) -> float | None:
+    """Returns what a call that reads brings from storage on average, by samples of the workers."""
+    rows = worker_totals(fetch.per_worker)
+    read, calls = (
+        sum(row.figures[name] or 0.0 for row in rows)
+        for name in ("read_bytes_per_s", "read_calls_per_s")
+    )
+    return read / calls if read > 0 and calls > 0 else None
