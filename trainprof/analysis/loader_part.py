@@ -84,9 +84,11 @@ def _batch_making(run: Analysed) -> BatchMaking:
             looks[pid, thread] = looks_of(of_worker, thread), names
     fetches = FetchTable.joined(tables)
     ticks = ticks_of(run.recording.process_lines)
-    pids = set(np.unique(fetches.pid).tolist())
-    states = StateSamples.of(pids, ticks, run.recording.state_lines)
-    fetches = with_sampled_reading(fetches, states, process.main_thread)
+    fetches = with_sampled_reading(
+        fetches,
+        lambda pids: StateSamples.of(pids, ticks, run.recording.state_lines),
+        process.main_thread,
+    )
     in_workers = fetches.pid[fetches.worker > 0]
     asked = integer(run.recording.section("options").get("slow_samples"))
     return BatchMaking(

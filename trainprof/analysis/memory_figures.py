@@ -116,5 +116,10 @@ class MemoryGrowth:
 
     @property
     def steps_left(self) -> float | None:
-        """Returns how many more steps fill the room that was left."""
-        return None if self.room_bytes is None else self.room_bytes / self.bytes_per_step
+        """Returns how many more steps fill the room that was left; None where that is not known.
+
+        In the first pass over the data it may be data that is read in, or mapped.
+        """
+        if self.room_bytes is None or self.passes < 2 or self.bytes_per_step <= 0:
+            return None
+        return self.room_bytes / self.bytes_per_step

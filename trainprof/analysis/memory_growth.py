@@ -75,16 +75,19 @@ def memory_growth(
 
 
 def room_of(memory: dict[str, object], last_sample: dict[str, object] | None) -> float | None:
-    """Returns what memory was left at the end, of the host or of the container's limit.
+    """Returns what memory was left at the end, of the host or of the container's limit; or None.
 
     Args:
         memory, last_sample: As `System` has them.
     """
     free = number_at(last_sample, "host_available_bytes")
-    limit, used = number_at(memory, "limit_bytes"), number_at(memory, "tree_rss_bytes", "max")
-    rooms = [free, None if limit is None or used is None else limit - used]
-    known = [room for room in rooms if room is not None]
-    return max(min(known), 0.0) if known else None
+    limit, used = number_at(memory, "limit_bytes"), number_at(memory, "tree_pss_bytes", "max")
+    if limit is None:
+        return free
+    # Resident memory counts pages that processes share once for each of them.
+    if free is None or used is None or used >= limit:
+        return None
+    return min(free, limit - used)
 
 
 def _resident(ticks: Sequence[Tick], pid: int | None) -> tuple[Int64, Floats]:

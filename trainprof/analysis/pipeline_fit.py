@@ -96,10 +96,16 @@ def pipeline_inputs(
         compute_s=np.concatenate([one.compute_ns for one in whole]) / 1e9,
         wait_s=np.concatenate([one.wait_ns for one in whole]) / 1e9,
         cores=cores,
-        running_s=_told(running),
-        runnable_s=_told(np.minimum(table.delay_ns, fetch_ns - running)),
-        cpu_s=_told(np.maximum(table.process_cpu_ns - (table.wall_ns - fetch_ns), 0)),
-        reading_s=_told(table.reading_ns),
+        running_s=_told(running, fetch_ns, table.stands_for),
+        runnable_s=_told(
+            np.minimum(table.delay_ns, fetch_ns - running), fetch_ns, table.stands_for
+        ),
+        cpu_s=_told(
+            np.maximum(table.process_cpu_ns - (table.wall_ns - fetch_ns), 0),
+            fetch_ns,
+            table.stands_for,
+        ),
+        reading_s=_told(table.reading_ns, fetch_ns, table.stands_for),
         read_bytes=_total(table.read_bytes),
         batch_bytes=_mean(table.batch_bytes),
     )
@@ -116,9 +122,19 @@ def _rows(fetches: FetchTable, rows: Int64) -> FetchTable:
     return FetchTable(*(getattr(fetches, name)[rows] for name in FetchTable.__slots__))
 
 
-def _told(ns: Float64) -> Float64 | None:
-    """Seconds, or None where no fetch was measured."""
-    return None if np.isnan(ns).all() else ns / 1e9
+def _told(ns: Float64, fetch_ns: Float64, stands_for: Float64) -> Float64 | None:
+    """Seconds of each fetch, or None where none was measured.
+
+    Those that were not have the share of those that stand for them.
+    """
+    is_told = ~np.isnan(ns)
+    sampled = is_told & (stands_for > 1)
+    sampled = sampled if fetch_ns[sampled].sum() > 0 else is_told
+    whole = float((fetch_ns * stands_for)[sampled].sum())
+    if not is_told.any():
+        return None
+    share = float((ns * stands_for)[sampled].sum()) / whole if whole > 0 else 0.0
+    return np.where(is_told, ns, share * fetch_ns) / 1e9
 
 
 def _total(values: Float64) -> int | None:

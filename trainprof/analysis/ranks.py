@@ -12,6 +12,7 @@ from typing import Any, Final
 from trainprof.analysis.device_verdict import DeviceEvidence
 from trainprof.analysis.ending import ending, recorded_ending
 from trainprof.analysis.finding import Finding
+from trainprof.analysis.memory_figures import MemoryGrowth
 from trainprof.analysis.passes import TRAINING
 from trainprof.analysis.recording import Recording, read_recording
 from trainprof.analysis.summary import (
@@ -117,14 +118,17 @@ def across_ranks(
         out_of_memory=next((one.out_of_memory for one in summaries if one.out_of_memory), None),
         verdict=told,
         collectives=_mean_collectives([summary.collectives for summary in summaries]),
-        memory_growth=max(
-            (one.memory_growth for one in summaries if one.memory_growth),
-            key=lambda grown: grown.bytes_per_step,
-            default=None,
-        ),
+        memory_growth=_most_growth(summaries),
         unshared=_unshared(summaries),
         faults=list(dict.fromkeys(fault for summary in summaries for fault in summary.faults)),
     )
+
+
+def _most_growth(summaries: Sequence[RunSummary]) -> MemoryGrowth | None:
+    """Returns that of the rank that grows most; all of them fill the room that is left."""
+    grown = [one.memory_growth for one in summaries if one.memory_growth is not None]
+    most = max(grown, key=lambda one: one.bytes_per_step, default=None)
+    return None if most is None else replace(most, room_bytes=None)
 
 
 def _unshared(summaries: Sequence[RunSummary]) -> list[UnsharedData]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -41,22 +41,25 @@ class StateSamples:
         Args:
             pids: Theirs.
             ticks: Samples of the process tree.
-            lines: The more frequent samples of processes that read.
+            lines: The more frequent samples of processes that read, and of what reads for them:
+                where there are some of a process, they alone count.
         """
-        rows: list[tuple[int, int, bool]] = [
-            (pid, tick.t_ns, process["state"] == _WAITING)
-            for tick in ticks
-            for (pid, _), process in tick.processes.items()
-            if pid in pids and "state" in process
-        ]
         by_text = {str(pid): pid for pid in pids}
+        rows: list[tuple[int, int, bool]] = []
         for line in lines:
             states = line.get("states")
             for text, state in states.items() if isinstance(states, dict) else ():
                 if text in by_text:
                     rows.append((by_text[text], line["t_ns"], state == _WAITING))
-        rows.sort()
-        columns = np.array(rows, dtype=np.int64).reshape(-1, 3).T
+        others = set(pids) - {pid for pid, _, _ in rows}
+        rows += [
+            (pid, tick.t_ns, process["state"] == _WAITING)
+            for tick in ticks
+            for (pid, _), process in tick.processes.items()
+            if pid in others and "state" in process
+        ]
+        columns = np.array(rows, dtype=np.int64).reshape(-1, 3)
+        columns = columns[np.lexsort((columns[:, 1], columns[:, 0]))].T
         return StateSamples(columns[0], columns[1], columns[2] > 0)
 
     def of_process(self, pid: int) -> tuple[Int64, Bool]:
@@ -66,7 +69,9 @@ class StateSamples:
 
 
 def with_sampled_reading(
-    table: FetchTable, states: StateSamples, main_thread: int | None
+    table: FetchTable,
+    states_of: Callable[[Collection[int]], StateSamples],
+    main_thread: int | None,
 ) -> FetchTable:
     """Returns fetches with their `reading_ns`, where the kernel did not tell it.
 
@@ -75,12 +80,13 @@ def with_sampled_reading(
 
     Args:
         table: Fetches of all loaders.
-        states: Of their processes.
+        states_of: Returns the states of some processes.
         main_thread: Its number in the log of the process that trains.
     """
-    if len(states.pid) == 0 or not np.isnan(table.reading_ns).all():
-        return table
     has_read = (np.nan_to_num(table.read_bytes) > 0) | (np.nan_to_num(table.major_faults) > 0)
+    if not has_read.any() or not np.isnan(table.reading_ns).all():
+        return table
+    states = states_of(np.unique(table.pid[has_read]).tolist())
     is_seen = (table.stands_for > 0) & ((table.worker > 0) | (table.thread == main_thread))
     reading = table.reading_ns.copy()
     for loader in np.unique(table.loader[has_read & is_seen]).tolist():

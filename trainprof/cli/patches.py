@@ -31,7 +31,7 @@ def patches(directory: RunDirectory, summary: RunSummary) -> str:
         path = (finding.site or "").rpartition(":")[0]
         told.append(f"# {finding.id}: {finding.advice}\n")
         if not finding.change:
-            told.append("# no patch: that is no matter of a call's arguments\n")
+            told.append("# no patch: none is made for that\n")
             continue
         try:
             source = _source(root / path, _began_ns(manifest))

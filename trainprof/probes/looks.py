@@ -77,8 +77,8 @@ class LooksProbe:
         """From now on the calling thread is looked at."""
         thread = get_ident()
         if thread not in self._watched and len(self._watched) < _MOST_THREADS:
-            self._watched.append(thread)
             self._natives.append(get_native_id())
+            self._watched.append(thread)
             self._begin()
 
     def _begin(self) -> None:
@@ -118,29 +118,29 @@ class LooksProbe:
     def _look_until(self, stop: Any) -> None:
         now, wait, moment = perf_counter_ns, stop.acquire, Random().uniform
         late_by_itself, waits = run_delay(), times_waited()
-        others: dict[int, Callable[[], int]] = {}
+        others: list[Callable[[], int]] = []
         due, delayed = now(), late_by_itself()
         while True:
             period_ns = next((ns for n, ns in PERIODS_NS if self._looks < n), LATER_PERIOD_NS)
             due = max(due + round(period_ns * moment(0.5, 1.5)), now())
-            for thread in self._natives[len(others) :]:
-                others[thread] = run_delay(thread)
-            kept_off = [told() for told in others.values()]
+            others += [run_delay(thread) for thread in self._natives[len(others) :]]
+            kept_off, asked = [told() for told in others], now()
             before = waits()
             if wait(True, max(due - now(), 0) * 1e-9):
                 return
             got = now()
             # One for the wait itself; whoever finds the GIL taken has to wait once more.
             times = waits() - before - 1
-            was_free = times <= 0
-            last, delayed = delayed, late_by_itself()
-            waited_ns = got - due - (delayed - last)
-            held_ns = 0 if was_free else max(waited_ns, 0)
-            off = (told() - then for told, then in zip(others.values(), kept_off, strict=True))
-            off_ns = max(0, *off)
-            is_known = was_free or _was_made_to_let_go(waited_ns, times, off_ns)
-            self._looks += 1
             with no_collections():
+                was_free = times <= 0
+                last, delayed = delayed, late_by_itself()
+                waited_ns = got - due - (delayed - last)
+                held_ns = 0 if was_free else max(waited_ns, 0)
+                # As much of it while the GIL was waited for as before, while nothing was.
+                off = [told() - then for told, then in zip(others, kept_off, strict=True)]
+                off_ns = round(max(off, default=0) * max(waited_ns, 0) / max(got - asked, 1))
+                is_known = was_free or _was_made_to_let_go(waited_ns, times, off_ns)
+                self._looks += 1
                 self._record(due, got, held_ns, LookFlag.KNOWN if is_known else 0)
 
     def _record(self, due: int, got: int, held_ns: int, flags: int) -> None:
@@ -173,15 +173,15 @@ def _was_made_to_let_go(waited_ns: int, times: int, off_ns: int) -> bool:
 
     It is asked once a switch interval is over in which it never let go, and does so where Python
     code goes on next: at once, or at the end of a long call. One that lets go by itself, for so
-    short a time that it is the next to have the GIL again, makes the interval begin anew: after
-    more than one of them nobody knows.
+    short a time that it is the next to have the GIL again, makes the interval begin anew: what is
+    neither one interval nor very many may be that.
 
     Args:
         waited_ns: For it.
         times: How often the wait ended, or began anew.
-        off_ns: For how long such a thread was kept from a core meanwhile.
+        off_ns: For how long such a thread may have been kept from a core meanwhile.
     """
-    interval_ns = sys.getswitchinterval() * 1e9
+    interval_ns = max(sys.getswitchinterval() * 1e9, 1.0)
     if waited_ns >= _ONE_CALL * interval_ns:
         return times <= waited_ns / interval_ns + 2
     return interval_ns <= waited_ns <= (1 + _LETS_GO_WITHIN) * interval_ns + off_ns

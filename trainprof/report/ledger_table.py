@@ -149,7 +149,7 @@ def _parts(summary: RunSummary) -> list[_Part]:
     if sum(one.seconds for one in summary.collectives) >= run_s.get("other", 0.0) / 2 > 0:
         renamed["other"] = _WITH_RANKS
     in_steps_s = step_s.get("gc", 0.0) * summary.training.steps
-    if in_steps_s < _GC_IN_STEPS_SHARE * run_s.get("gc", 0.0):
+    if step_s and in_steps_s < _GC_IN_STEPS_SHARE * run_s.get("gc", 0.0):
         renamed["gc"] = _GC_ELSEWHERE
     groups = [(renamed.get(keys[0], label), keys) for label, keys in groups]
     if merged:

@@ -48,7 +48,7 @@ STEP_SOURCES: Final = {
 # Parts may be as long as each other.
 _SHARE: Final = (
     "with sampler=DistributedSampler(dataset) they would share them out, unless each has a part of "
-    "its own as its dataset"
+    "its own as its dataset, or they compute one model together"
 )
 # A sync in which the device idled for less than this share of the wait cost nothing.
 _FREE_SHARE: Final = 0.01
@@ -150,10 +150,10 @@ def unshared_section(summary: RunSummary, page: Page) -> list[Text]:
 
 
 def unshared(one: UnsharedData) -> str:
-    """Says that each rank takes all of a loader's data."""
+    """Says that no rank leaves any of a loader's data to another."""
     return (
-        f"each of the {one.ranks} ranks takes all {counted(one.samples, 'sample')} of {one.site} "
-        "in each pass"
+        f"each of the {one.ranks} ranks draws from all {counted(one.samples, 'sample')} of "
+        f"{one.site}"
     )
 
 

@@ -53,8 +53,7 @@ class ReadingWatch:
             key = entry["pid"], entry["started_ns"]
             counted[key] = [entry.get(name, 0) for name in _COUNTERS]
             before = self._counted.get(key, [0] * len(_COUNTERS))
-            has_read = any(now > then for now, then in zip(counted[key], before, strict=True))
-            if has_read or entry.get("state") == _WAITING:
+            if any(now > then for now, then in zip(counted[key], before, strict=True)):
                 watched.append(entry["pid"])
         self._counted, self._watched = counted, tuple(watched)
 

@@ -28,6 +28,8 @@ DEFAULT_INTERVAL_S: Final = 0.5
 STOP_TIMEOUT_S: Final = 0.5
 # NVML's own figures are means over a sixth of a second and more.
 MIN_GPU_INTERVAL_S: Final = 0.1
+# Of a core, while processes read.
+MAX_STATE_TICK_SHARE: Final = 0.01
 # A call to a driver waits more than it works, and each is made less often where it is slow.
 MAX_GPU_TICK_SHARE: Final = 0.5
 
@@ -85,6 +87,7 @@ class Sampler:
             self._state_streams,
             min(interval_s, WATCH_INTERVAL_S),
             self._clock,
+            max_tick_share=MAX_STATE_TICK_SHARE,
             pause_ns=self._watch.pause_ns,
         )
         self._gpu_loop = SampleLoop(

@@ -81,7 +81,15 @@ def test_few_samples_or_steps_tell_nothing():
 def test_the_room_that_is_left():
     sample = {"host_available_bytes": 900}
     assert room_of({}, sample) == 900
-    memory = {"limit_bytes": 1000, "tree_rss_bytes": {"max": 300}}
+    memory = {"limit_bytes": 1000, "tree_pss_bytes": {"max": 300}}
     assert room_of(memory, sample) == 700
-    assert room_of({"limit_bytes": 1000, "tree_rss_bytes": {"max": 3000}}, sample) == 0
+    assert room_of({"limit_bytes": 1000, "tree_pss_bytes": {"max": 3000}}, sample) is None
+    # Pages that forked workers share are counted for each of them.
+    assert room_of({"limit_bytes": 1000, "tree_rss_bytes": {"max": 300}}, sample) is None
     assert room_of({}, None) is None
+
+
+def test_what_the_first_pass_reads_in_is_not_said_to_fill_it_all():
+    grown = found((500 + 20 * T_S) * MIB, passes=1)
+    assert grown is not None
+    assert grown.steps_left is None

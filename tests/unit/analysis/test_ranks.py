@@ -88,9 +88,9 @@ def test_data_that_no_rank_leaves_to_another_is_told(tmp_path):
     found = summary_of(tmp_path, *ranks)
     assert found.unshared == [UnsharedData("train.py:41", 4000, 2)]
     page = " ".join(terminal.render(found, width=80, color=False).split())
-    assert "each of the 2 ranks takes all 4,000 samples of train.py:41 in each pass" in page
+    assert "each of the 2 ranks draws from all 4,000 samples of train.py:41" in page
     assert "DistributedSampler(dataset)" in page
-    assert "takes all 4,000 samples" in markdown.render(found)
+    assert "draws from all 4,000 samples" in markdown.render(found)
 
 
 @pytest.mark.parametrize(

@@ -35,13 +35,6 @@ def test_only_those_that_have_read_since_the_last_sample_are_looked_at(fake_proc
     assert watch.sample() is None
 
 
-def test_one_that_is_met_waiting_is_looked_at(fake_proc, watch):
-    """On some file systems the kernel does not count what is read."""
-    plant(fake_proc, 10, "S")
-    watch.choose([entry(10, state="D", read_bytes=0)])
-    assert watch.sample() == {"states": {"10": "S"}}
-
-
 def test_a_pid_that_is_given_out_again_is_another_process(fake_proc, watch):
     plant(fake_proc, 10, "R")
     watch.choose([entry(10, started_ns=5, read_bytes=9000)])

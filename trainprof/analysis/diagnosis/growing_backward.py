@@ -5,8 +5,9 @@ still carries the graph that it was computed with. Each backward then goes throu
 it as well, which takes longer with every step, and keeps their activations in memory. Where torch
 would refuse that, retain_graph=True was set.
 
-How it is measured: the backward of each steady step, smoothed over five: its longest tenth against
-its shortest, which is twice as much as that of forward at least, and how often it rises.
+How it is measured: the backward of each step but the first ones, smoothed over five: its longest
+tenth against its shortest, which is twice as much as that of forward at least, and how often it
+rises.
 
 When it is wrong: where what backward goes through grows on purpose (truncated backpropagation whose
 window is being widened).
@@ -41,6 +42,7 @@ THRESHOLDS: Final = {
 }
 _LEAST_STEPS: Final = 60
 _SMOOTHED_OVER: Final = 5
+_COLD_STEPS: Final = 3
 # As the forward's: batches of other sizes make both longer.
 _TIMES_FORWARD: Final = 2.0
 # What is kept of earlier steps fills memory and caches too: without it the rest gets faster.
@@ -87,12 +89,15 @@ def find(case: Case) -> Finding | None:
 
 
 def _smoothed(steps: StepTable, keys: tuple[str, ...]) -> Float64:
-    """Returns the time of steady steps under some ledger keys, medians over a few, ns.
+    """Returns the time of steps under some ledger keys, medians over a few, ns.
 
-    Of those that had a backward: some loops have one in each second step.
+    Of those that had a backward: some loops have one in each second step. What grows looks like a
+    warm-up at its beginning, which counts but for the very first.
     """
     nothing: Int64 = np.zeros(len(steps), dtype=np.int64)
-    counted = steps.steady.mask & (steps.per_step.get("backward", nothing) > 0)
+    place = np.arange(len(steps))
+    counted = steps.steady.mask | ((place >= _COLD_STEPS) & (place < steps.steady.warmup))
+    counted &= steps.per_step.get("backward", nothing) > 0
     took = sum((steps.per_step.get(key, nothing) for key in keys), nothing)[counted]
     if len(took) < _SMOOTHED_OVER:
         return np.empty(0)

@@ -27,7 +27,7 @@ from trainprof.analysis.verdict_level import percent
 ID: Final = "slow_optimizer"
 KEYS: Final[tuple[str, ...]] = ("optimizer",)
 THRESHOLDS: Final = {
-    "share": Threshold(0.1, "of training; a fused one was seen to give up to 1.2 x at 16 %"),
+    "share": Threshold(0.1, "of training: half of it gone would be worth a change"),
 }
 # What of the step's time went once it was fused, at least, likely, at most: 200 parameters of 64
 # numbers, 60 of 16,000 and 4 of a million, torch 2.13 on one core (Adam: 0.7 to 0.9), and two

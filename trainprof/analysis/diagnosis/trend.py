@@ -9,20 +9,23 @@ from typing import Final
 import numpy as np
 
 from trainprof.analysis.events import Int64
+from trainprof.analysis.pipeline_model import Float64
 from trainprof.analysis.step_table import StepTable
 
-# Steps of an epoch, of which the first third is held against the last.
+# Steps of an epoch, or of the run, that are held against each other in parts.
 _LEAST_STEPS: Final = 30
-# By so many times the one, and by such a share of a mean step.
+_PARTS: Final = 5
+# The last part by so many times the first, and by such a share of a usual step.
 _LEAST_TIMES: Final = 1.5
 _LEAST_SHARE: Final = 0.03
-# An epoch begins anew where its first third takes no more of the last third before it than this.
+# An epoch begins anew where its first part takes no more of the last part before it than this.
 _ANEW_SHARE: Final = 0.75
+_EPOCHS_LOOKED_AT: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """What a part takes of a step, in s, in the first and the last third.
+    """What a part takes of a step, in s, in the first and the last fifth: medians.
 
     Attributes:
         is_of_epochs: Of each epoch; else of the run.
@@ -34,25 +37,36 @@ class Growth:
 
 
 def growth_of(part: Int64, steps: StepTable) -> Growth | None:
-    """Returns how a part of the steps grows; None where it does not, in each epoch alike.
+    """Returns how a part of the steps grows, in each epoch alike or over the run; None if neither.
 
     Args:
         part: ns of each step, shape (n_steps,).
         steps: All of them.
     """
-    thirds = [
-        (float(part[own[: len(own) // 3]].mean()), float(part[own[-(len(own) // 3) :]].mean()))
-        for epoch in np.unique(steps.epoch_of).tolist()
-        if len(own := np.flatnonzero((steps.epoch_of == epoch) & steps.candidates)) >= _LEAST_STEPS
-    ]
-    if not thirds:
+    counted = np.flatnonzero(steps.candidates)
+    if len(counted) < _LEAST_STEPS:
         return None
-    least_ns = _LEAST_SHARE * float(steps.wall_ns[steps.candidates].mean())
-    if any(last < max(_LEAST_TIMES * first, first + least_ns) for first, last in thirds):
+    least_ns = _LEAST_SHARE * float(np.median(steps.wall_ns[counted]))
+    took, epoch = part[counted].astype(np.float64), steps.epoch_of[counted]
+    borders = np.flatnonzero(np.diff(epoch)) + 1
+    whole = [one for one in np.split(took, borders) if len(one) >= _LEAST_STEPS]
+    epochs = [_medians(one) for one in whole[:_EPOCHS_LOOKED_AT]]
+    begins_anew = [later[0] <= _ANEW_SHARE * before[-1] for before, later in pairwise(epochs)]
+    if begins_anew and all(begins_anew) and all(_rises(one, least_ns) for one in epochs):
+        first, last = (float(np.mean([one[place] for one in epochs])) for place in (0, -1))
+        return Growth(first / 1e9, last / 1e9, is_of_epochs=True)
+    run = _medians(took)
+    if not _rises(run, least_ns):
         return None
-    anew = [later[0] <= _ANEW_SHARE * before[1] for before, later in pairwise(thirds)]
-    if anew and all(anew):
-        first, last = (float(np.mean(side)) for side in zip(*thirds, strict=True))
-    else:
-        first, last = thirds[0][0], thirds[-1][1]
-    return Growth(first / 1e9, last / 1e9, is_of_epochs=bool(anew) and all(anew))
+    return Growth(float(run[0]) / 1e9, float(run[-1]) / 1e9, is_of_epochs=False)
+
+
+def _medians(took: Float64) -> Float64:
+    return np.array([np.median(one) for one in np.array_split(took, _PARTS)])
+
+
+def _rises(medians: Float64, least_ns: float) -> bool:
+    """Whether it goes up from part to part, far enough in all."""
+    first, last = float(medians[0]), float(medians[-1])
+    is_far = last >= max(_LEAST_TIMES * first, first + least_ns)
+    return is_far and bool((np.diff(medians) > 0).all())
