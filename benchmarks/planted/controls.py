@@ -128,7 +128,7 @@ def value_each_step(draw: Draw) -> Case:
 
 
 def computing(draw: Draw) -> Case:
-    """A model that computes on the CPU, in any style."""
+    """A model that computes on the CPU, in any style but accelerate, which wants batch sizes."""
     width = draw.one_of((512, 768, 1024))
     model = (
         f"nn.Sequential(nn.Linear(64, {width}), nn.ReLU(), nn.Linear({width}, {width}), nn.ReLU(), "
@@ -141,7 +141,7 @@ def computing(draw: Draw) -> Case:
         optimizer="torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)",
         epochs=2,
     )
-    style = draw.one_of((*WITH_GUARD, "plain loop"))
+    style = draw.one_of(EVERYWHERE)
     return _healthy("computing", f"a perceptron {width} wide", style, parts)
 
 
