@@ -402,7 +402,10 @@ def _outermost_spans(
         part = top[block : min(block + _BLOCK, last)]
         kinds, starts, ends = events.kind[part], events.start[part], events.end[part]
         is_last = block + _BLOCK >= last
-        upto = len(segments) if is_last else int(np.searchsorted(segments[:, 0], starts[-1]))
+        # One that begins with a span comes before it, as where all are one block.
+        upto = len(segments)
+        if not is_last:
+            upto = int(np.searchsorted(segments[:, 0], starts[-1], side="right"))
         here, segments = segments[:upto], segments[upto:]
         place = np.searchsorted(starts, here[:, 0])
         starts, ends = np.insert(starts, place, here[:, 0]), np.insert(ends, place, here[:, 1])

@@ -446,8 +446,16 @@ ENDS_AT_ONCE = [
 ]
 
 
+# An evaluation that takes no time begins with the last span of a block.
+EVALUATES_AT_ONCE = [
+    (0, Kind.TRANSFER, 0, []),
+    (0, Kind.FETCH_CPU, 0, [(0, Kind.FORWARD, 0, []), (1, Kind.BACKWARD, 0, [])]),
+]
+
+
 @settings(max_examples=40, deadline=None)
 @example(ENDS_AT_ONCE, 0)
+@example(EVALUATES_AT_ONCE, 0)
 @given(forests(), st.integers(0, 3))
 def test_whatever_happens_the_ledger_sums_to_the_wall(tmp_path_factory, forest, value):
     run = FakeRun()
