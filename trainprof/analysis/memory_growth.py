@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -10,8 +9,8 @@ import numpy as np
 from trainprof.analysis.events import Int64
 from trainprof.analysis.facts import number_at
 from trainprof.analysis.memory_figures import MemoryGrowth
-from trainprof.analysis.system_processes import Tick, tick_times
-from trainprof.analysis.time_weighted import Floats, column, number
+from trainprof.analysis.system_processes import Tick, samples_by_pid
+from trainprof.analysis.time_weighted import column, number
 
 # From so much on it is worth a sentence: of what there was, and at all.
 LEAST_GROWTH_SHARE: Final = 0.1
@@ -25,7 +24,7 @@ _EVENLY: Final = 0.5
 
 
 def memory_growth(
-    ticks: Sequence[Tick],
+    ticks: list[Tick],
     pid: int | None,
     step_ends: Int64,
     warmup: int,
@@ -44,10 +43,12 @@ def memory_growth(
         room_bytes: Of memory, left at the end.
         pass_starts: Over the training data, ns.
     """
-    t_ns, rss = _resident(ticks, pid)
     ends = step_ends[warmup:]
-    if len(ends) < _LEAST_STEPS:
+    if pid is None or len(ends) < _LEAST_STEPS:
         return None
+    samples = samples_by_pid(ticks, [pid])[pid]
+    t_ns = np.array([time for time, _ in samples], dtype=np.int64)
+    rss = column(number(process.get("rss_bytes")) for _, process in samples)
     inside = (t_ns >= ends[0]) & (t_ns <= ends[-1]) & ~np.isnan(rss)
     t_ns, rss = t_ns[inside], rss[inside]
     if len(rss) < _LEAST_SAMPLES:
@@ -88,15 +89,3 @@ def room_of(memory: dict[str, object], last_sample: dict[str, object] | None) ->
     if free is None or used is None or used >= limit:
         return None
     return min(free, limit - used)
-
-
-def _resident(ticks: Sequence[Tick], pid: int | None) -> tuple[Int64, Floats]:
-    """Returns when a process was sampled, ns, and its resident memory then; NaN without it."""
-
-    def of(tick: Tick) -> float | None:
-        for (its_pid, _), process in tick.processes.items():
-            if its_pid == pid:
-                return number(process.get("rss_bytes"))
-        return None
-
-    return tick_times(list(ticks)), column(of(tick) for tick in ticks)

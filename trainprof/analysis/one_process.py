@@ -66,7 +66,7 @@ from trainprof.analysis.system import samples_between, system_summary
 from trainprof.analysis.system_gpus import GpuContext
 from trainprof.analysis.system_processes import ticks_of
 from trainprof.analysis.timeline import Timeline
-from trainprof.analysis.torch_settings import torch_settings
+from trainprof.analysis.torch_settings import TorchSettings, torch_settings
 from trainprof.analysis.traffic import placements, sync_points, transfers
 from trainprof.analysis.training_part import training_of
 from trainprof.analysis.unobserved import not_found, not_observed
@@ -137,6 +137,7 @@ def summary_of(run: Analysed) -> Shown:
         evidence = replace(evidence, waits_at=line.site)
     found_syncs = found_syncs_of(run.process.details, sites)
     compilations = compilations_of(run.process.details, timeline, sites)
+    torch = torch_settings(facts, sites)
     in_model = None
     if facts.device() is None and not compilations:
         in_model = python_in_model(
@@ -195,10 +196,10 @@ def summary_of(run: Analysed) -> Shown:
         compilations=compilations,
         collectives=collectives.by_line,
         memory_growth=_memory_growth(run, training, system),
-        torch_threads=torch_settings(facts, sites).threads,
+        torch_threads=torch.threads,
         faults=faults_of(recording, run.origin_ns),
     )
-    case = _case(summary, evidence, steps, known_of, run)
+    case = _case(summary, evidence, steps, known_of, run, torch)
     shown = summary if case is None else _with_findings(summary, case)
     return Shown(shown, evidence, case, _rank_steps(run, steps, collectives, shown.run.rank))
 
@@ -232,6 +233,7 @@ def _case(
     steps: StepTable,
     known_of: Callable[[int], LoaderModel | None],
     run: Analysed,
+    torch: TorchSettings,
 ) -> Case | None:
     """None where lines were timed or devices waited for: that slows parts, and not alike."""
     if evidence.has_timed_lines or evidence.was_synchronized:
@@ -245,7 +247,7 @@ def _case(
         steps=steps,
         settings=rule_settings(run.recording.section("options").get("rules")),
         full_collections=_full_collections(run.timeline),
-        torch=torch_settings(run.facts, run.sites()),
+        torch=torch,
     )
 
 

@@ -18,7 +18,7 @@ from trainprof.analysis.passes import Passes
 from trainprof.analysis.pipeline_contention import with_contention
 from trainprof.analysis.pipeline_model import Float64
 from trainprof.analysis.pipeline_receiving import guessed_receiving, with_received
-from trainprof.analysis.pipeline_scenario import Interval, PipelineInputs, Setting
+from trainprof.analysis.pipeline_scenario import Interval, PipelineInputs, Setting, filled
 from trainprof.analysis.recorded_pass import RecordedPass, recorded_passes
 from trainprof.analysis.system_processes import Tick
 from trainprof.analysis.timeline import Timeline
@@ -123,18 +123,9 @@ def _rows(fetches: FetchTable, rows: Int64) -> FetchTable:
 
 
 def _told(ns: Float64, fetch_ns: Float64, stands_for: Float64) -> Float64 | None:
-    """Seconds of each fetch, or None where none was measured.
-
-    Those that were not have the share of those that stand for them.
-    """
-    is_told = ~np.isnan(ns)
-    sampled = is_told & (stands_for > 1)
-    sampled = sampled if fetch_ns[sampled].sum() > 0 else is_told
-    whole = float((fetch_ns * stands_for)[sampled].sum())
-    if not is_told.any():
-        return None
-    share = float((ns * stands_for)[sampled].sum()) / whole if whole > 0 else 0.0
-    return np.where(is_told, ns, share * fetch_ns) / 1e9
+    """Seconds of each fetch, or None where none was measured."""
+    series = filled(ns, fetch_ns, stands_for)
+    return None if series is None else series / 1e9
 
 
 def _total(values: Float64) -> int | None:

@@ -195,15 +195,27 @@ def running_of(inputs: PipelineInputs, scenario: Scenario) -> Float64:
     return np.minimum(told, inputs.fetch_s)
 
 
-def filled(part: Float64 | None, whole: Float64) -> Float64 | None:
-    """Gives the fetches that were not measured the share that those have which were."""
+def filled(
+    part: Float64 | None, whole: Float64, stands_for: Float64 | None = None
+) -> Float64 | None:
+    """Gives the fetches that were not measured the share that those have which stand for them.
+
+    Args:
+        part: Of each fetch, NaN where that was not measured; None where nowhere.
+        whole: The fetches.
+        stands_for: How many fetches each measured one stands for; None: for itself.
+    """
     if part is None:
         return None
     is_measured = ~np.isnan(part)
-    total = whole[is_measured].sum()
+    weight = np.ones_like(whole) if stands_for is None else stands_for
+    stand_in = is_measured & (weight > 1)
+    if not whole[stand_in].sum() > 0:
+        stand_in = is_measured
+    total = (whole * weight)[stand_in].sum()
     if total <= 0:
         return None
-    return np.where(is_measured, part, whole * (part[is_measured].sum() / total))
+    return np.where(is_measured, part, whole * ((part * weight)[stand_in].sum() / total))
 
 
 def passes_of(inputs: PipelineInputs, series: Float64) -> list[Float64]:

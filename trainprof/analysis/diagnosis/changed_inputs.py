@@ -9,6 +9,7 @@ import numpy as np
 
 from trainprof.analysis.pipeline import Interval, PipelineInputs
 from trainprof.analysis.pipeline_model import Float64
+from trainprof.analysis.pipeline_scenario import filled
 
 # A slow sample is so many times a typical one; at most so much is left of it.
 _SLOW_FROM_TIMES: Final = 3.0
@@ -80,10 +81,9 @@ def drawn_at_once(inputs: PipelineInputs) -> PipelineInputs:
 
 def not_read(inputs: PipelineInputs) -> PipelineInputs:
     """Returns the inputs of a loader whose data is in memory."""
-    reading = inputs.reading_s
-    if reading is None:
+    read_s = filled(inputs.reading_s, inputs.fetch_s)
+    if read_s is None:
         return inputs
-    read_s = np.where(np.isnan(reading), np.nanmean(reading), reading)
     return replace(inputs, fetch_s=np.maximum(inputs.fetch_s - read_s, 0.0), reading_s=None)
 
 
