@@ -21,6 +21,7 @@ from trainprof.analysis.diagnosis.settings import (
 )
 from trainprof.analysis.diagnosis.together import together
 from trainprof.analysis.finding import LIKELY, Finding
+from trainprof.analysis.limit_names import BLOCKED, RECEIVE
 from trainprof.analysis.loader_builder import builder_of
 from trainprof.analysis.pipeline_scenario import Interval
 from trainprof.analysis.summary import Compilation, Device, HotLine, SyncPoint
@@ -361,6 +362,23 @@ def test_batches_of_uneven_cost_want_more_of_them_ahead() -> None:
     low, high = finding.predicted_speedup or (0, 0)
     # Without any wait a step would take 12.6 ms.
     assert low < planted.step_s.mean() / 0.0126 < high
+
+
+def test_late_batches_are_named_beside_what_handing_over_costs() -> None:
+    # Of 15.0 ms a step 0.9 are for late batches, and 1.5 ms for taking over any.
+    handed_over = {"receive_s": Interval.exactly(0.0015), "delivery_s": 0.0015}
+    bursts = (30, 11, 12.8)
+    planted = Planted(
+        workers=2, fetch_s=0.003, bursts=bursts, compute_s=0.0126, passes=1, **handed_over
+    )
+    case = case_of(planted)
+    assert case.feeding[0].now is not None
+    parts_s = case.feeding[0].now.bound.parts_s
+    assert 0.05 * sum(parts_s.values()) < parts_s[BLOCKED] < parts_s[RECEIVE]
+    finding = only(case)
+    assert finding.id == "uneven_batches"
+    # More batches ahead delay none.
+    assert (finding.predicted_speedup or (0, 0))[0] == 1.0
 
 
 def test_uneven_batches_that_workers_cannot_make_want_more_workers() -> None:

@@ -63,9 +63,15 @@ def of_setting(case: Case, fed: LoaderCase, setting: Setting, found: Prediction)
         for step_s, start_s in zip(_of(found.step_s), starts_s, strict=True)
     ]
     best, likely, worst = (wall_s / max(s, (1 - _MOST_REMOVED) * wall_s) for s in run_s)
+    # A longer queue of the same batches delays none of them.
+    is_safe = replace(setting, prefetch=fed.inputs.setting.prefetch) == fed.inputs.setting
+    least = 1.0 if is_safe else 0.0
     gain = Gain(
-        training=(steps.low, _with_faster_rest(case, steps.high, fed.wait_share)),
-        run=(min(worst, likely), max(best, likely)),
+        training=(
+            max(steps.low, min(least, steps.mid)),
+            _with_faster_rest(case, steps.high, fed.wait_share),
+        ),
+        run=(max(min(worst, likely), min(least, likely)), max(best, likely)),
         likely=steps.mid,
         saved_s=wall_s - wall_s / likely,
         is_at_most=False,

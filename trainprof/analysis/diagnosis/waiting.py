@@ -151,7 +151,9 @@ def cause_of(
         return Cause(NEEDLESS_WORKERS, *without)
     if wait_cause == SAMPLER:
         return Cause(SAMPLING)
-    if is_handed_over:
+    is_late = not _are_there(loader)
+    # Batches that come late count by themselves, even where taking any over costs more than that.
+    if is_handed_over and not (is_late and parts[BLOCKED] >= limits.wait * step_s):
         # What it takes to hand over any batch is nobody's fault; the rest of the wait may be.
         return Cause(SAMPLING) if parts[SAMPLER] >= limits.wait * step_s else None
     fetch = loader.fetch
@@ -171,7 +173,6 @@ def cause_of(
             return Cause(IDLE_WORKERS, inputs.setting, even)
     more = more_workers(inputs, now, stay=loader.may_keep_workers)
     ahead = more_ahead(inputs, now)
-    is_late = not _are_there(loader)
     if is_late and ahead is not None and (more is None or _is_as_good(ahead[1], more[1])):
         return Cause(UNEVEN, *ahead)
     if more is not None and (is_late or not loader.num_workers):
