@@ -8,7 +8,12 @@ from dataclasses import replace
 from planted.draw import Draw
 from planted.growing import growing_backward
 from planted.in_memory import needless_workers, sample_by_sample
-from planted.on_device import blocking_copies, exposed_syncs
+from planted.on_device import (
+    blocking_copies,
+    exposed_syncs,
+    launch_bound,
+    python_on_device,
+)
 from planted.script import (
     BURN,
     HERE,
@@ -732,6 +737,8 @@ FAULTS: dict[str, Callable[[Draw], Case]] = {
         slow_first_batch,
         blocking_copies,
         exposed_syncs,
+        launch_bound,
+        python_on_device,
         slow_validation,
         much_validation,
         slow_checkpoints,

@@ -8,7 +8,8 @@ from planted.script import HERE, MAIN, Case
 BODY = """\
 {setup}
 torch.manual_seed(0)
-model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 1)).to("simgpu")
+{model}
+model = nn.Sequential(*layers, nn.Linear(64, 1)).to("simgpu")
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01, foreach=False)
 data = TensorDataset(torch.randn({samples}, 64), torch.randn({samples}, 1))
 """
@@ -16,7 +17,8 @@ LOOP = """\
 step = 0
 for x, y in DataLoader(data, batch_size=None, sampler=BatchSampler({sampler}, 16, True)):
     x, y = {move}
-    losses = nn.functional.mse_loss(model(x), y, reduction="none")
+    predicted = model(x){called}
+    losses = nn.functional.mse_loss(predicted, y, reduction="none")
     optimizer.zero_grad()
     losses.mean().backward()
     optimizer.step()
@@ -25,12 +27,25 @@ for x, y in DataLoader(data, batch_size=None, sampler=BatchSampler({sampler}, 16
 """
 # torch loads the device's package by itself, and is to come first.
 IMPORTS = """\
+import time
+
 import torch
 from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, TensorDataset
 
 import simgpu
 """
+LAYERS = "layers = [one for _ in range({count}) for one in (nn.Linear(64, 64), nn.ReLU())]"
+PYTHON = """\
+class Weights(nn.Module):
+    def forward(self, x):
+        until = time.thread_time() + {seconds:.6f}  {here}
+        while time.thread_time() < until:  {here}
+            weight = sum(1 / (k + 1) for k in range(50))  {here}
+        return x * weight
+
+
+layers = [nn.Linear(64, 64), Weights()]"""
 QUICKLY = "x.to('simgpu', non_blocking=True), y.to('simgpu', non_blocking=True)"
 
 
@@ -63,6 +78,33 @@ def device_at_work(draw: Draw) -> Case:
     return Case("device_at_work", ".item() each step on a device at work", *files)
 
 
+def launch_bound(draw: Draw) -> Case:
+    """A model of many small layers: the device is done with each sooner than the next one comes."""
+    layers, operation_us = draw.whole(12, 24), draw.whole(1, 4)
+    model = LAYERS.format(count=layers)
+    files = _script(
+        draw,
+        QUICKLY,
+        LOOP,
+        "",
+        operation_us=operation_us,
+        model=model,
+        called=f"  {HERE}",
+        steps=800,
+    )
+    planted = f"{layers} layers, operators of {operation_us} us"
+    return Case("launch_bound", planted, *files, "launch_bound")
+
+
+def python_on_device(draw: Draw) -> Case:
+    """The model does something in Python for each sample, and the device waits for it."""
+    python_ms = draw.whole(8, 16)
+    model = PYTHON.format(here=HERE, seconds=python_ms / 1000)
+    files = _script(draw, QUICKLY, LOOP, "", operation_us=5, model=model)
+    planted = f"{python_ms} ms of Python in each forward"
+    return Case("python_on_device", planted, *files, "python_in_model")
+
+
 def _script(
     draw: Draw,
     move: str,
@@ -72,12 +114,16 @@ def _script(
     operation_us: int = 300,
     copy_us: int = 20,
     value_us: int = 5,
+    model: str = LAYERS.format(count=1),
+    called: str = "",
+    steps: int = 200,
 ) -> tuple[str, dict[str, str]]:
     """Returns the style and the files."""
     costs = f"{operation_us}_000, {copy_us}_000, 0, {value_us}_000"
     sampler = "SequentialSampler(data)"
-    head = BODY.format(setup=f"simgpu.device.set_costs_ns({costs})", samples=16 * 200)
-    body = head + loop.format(sampler=sampler, move=move, after=after)
+    setup = f"simgpu.device.set_costs_ns({costs})"
+    head = BODY.format(setup=setup, samples=16 * steps, model=model)
+    body = head + loop.format(sampler=sampler, move=move, after=after, called=called)
     style = draw.one_of(("plain loop", "function"))
     if style == "function":
         lines = "".join(f"    {line}\n" if line else "\n" for line in body.splitlines())

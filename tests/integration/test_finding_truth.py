@@ -30,6 +30,8 @@ SEEDS = {
     "blocking_copies": 3,
     "exposed_syncs": 3,
     "device_at_work": 3,
+    "launch_bound": 3,
+    "python_on_device": 3,
 }
 
 NEEDS_COMPILER = ("torch.compile", "DistributedDataParallel")

@@ -50,6 +50,16 @@ class DeviceEvidence:
     idle: Mapping[str, float]
     keeps_up: bool
 
+    @property
+    def given_out(self) -> float:
+        """The share in which it may have waited for more, or worked, while work was given out."""
+        return self.idle.get("unknown_s", 0.0) if self.keeps_up else 0.0
+
+    @property
+    def launching(self) -> float:
+        """The share in which it waited for the host to give out work, at most."""
+        return self.idle.get("launch_s", 0.0) + self.given_out
+
     @classmethod
     def of(cls, device: Device, training_s: float) -> DeviceEvidence | None:
         if device.busy_share is None:
@@ -103,12 +113,11 @@ def device_verdict(
         return Verdict("compute", headline, "not", low)
     shares = {name: device.idle.get(cause, 0.0) for name, cause in _CAUSE_OF.items()}
     shares["evaluation"] = evaluation_s / (training_s or 1.0)
-    given_out = device.idle.get("unknown_s", 0.0) if device.keeps_up else 0.0
-    launching = device.idle.get("launch_s", 0.0) + given_out
+    launching = device.launching
     shares["host"] += launching
     name = max(shares, key=lambda key: shares[key])
     share = shares[name]
-    computing = high - given_out
+    computing = high - device.given_out
     if share >= HIGH_SHARE or (share >= MODERATE_SHARE and computing < _MOST):
         level = "highly" if share >= HIGH_SHARE else "moderately"
         if name == "host" and launching > share / 2:

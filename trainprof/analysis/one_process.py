@@ -139,7 +139,7 @@ def summary_of(run: Analysed) -> Shown:
     compilations = compilations_of(run.process.details, timeline, sites)
     torch = torch_settings(facts, sites)
     in_model = None
-    if facts.device() is None and not compilations:
+    if not compilations:
         in_model = python_in_model(
             looks, parts, evidence.training, names, settled_ns=_settled_ns(timeline, steps)
         )
@@ -197,6 +197,7 @@ def summary_of(run: Analysed) -> Shown:
         collectives=collectives.by_line,
         memory_growth=_memory_growth(run, training, system),
         torch_threads=torch.threads,
+        numerics=torch.numerics,
         faults=faults_of(recording, run.origin_ns),
     )
     case = _case(summary, evidence, steps, known_of, run, torch)

@@ -667,6 +667,19 @@ class UnsharedData:
 
 
 @dataclass(frozen=True, slots=True)
+class Numerics:
+    """In what a device computes, as settings tell at the first update.
+
+    Attributes:
+        parameters: Their type: "float32".
+        products: torch's float32 matmul precision: "highest" is without TF32; or "unknown".
+    """
+
+    parameters: str
+    products: str
+
+
+@dataclass(frozen=True, slots=True)
 class RunSummary:
     """Everything a run showed.
 
@@ -677,7 +690,8 @@ class RunSummary:
         findings_from: From which gain of steps on a finding is told, by the noise of this run.
         hot_lines: Where the parts of the training loop are spent, as far as it was looked at.
         python_in_model: What of the model's time is Python code; None where too few looks tell it,
-            on a device, with torch.compile, whose code looks like it, and in older runs.
+            with torch.compile, whose code looks like it, and in older runs. On a device it is the
+            host's time: the device may have worked meanwhile.
         beside_share: Of the looks at training, those that met another thread of the process at
             work; None of too few.
         ranks: {rank, host, pid, steps, step_s, ledger: {wall_s, seconds}, exit} of each, in runs of
@@ -691,6 +705,7 @@ class RunSummary:
             several ranks the one that grows most.
         unshared: Loaders that train and whose data the ranks do not share out.
         torch_threads: That torch computes with on the CPU, in each rank.
+        numerics: In what a device computes; None on the CPU, and where that is not known.
         trained_apart: The same of processes that trained besides the one that is shown, without
             being ranks of it (hogwild, a script that starts trainings).
         trials, recommended, tuning: Of a `tune` run; all else is then of its first baseline.
@@ -731,6 +746,7 @@ class RunSummary:
     memory_growth: MemoryGrowth | None = None
     unshared: list[UnsharedData] = field(default_factory=list)
     torch_threads: int | None = None
+    numerics: Numerics | None = None
     trials: list[TrialSummary] = field(default_factory=list)
     recommended: Recommended | None = None
     tuning: Tuning | None = None

@@ -8,6 +8,7 @@ from typing import Any
 
 from trainprof.analysis.facts import Facts, integer
 from trainprof.analysis.names import UNKNOWN_SITE, Sites
+from trainprof.analysis.summary import Numerics
 from trainprof.record.schema import Topic
 
 
@@ -35,12 +36,14 @@ class TorchSettings:
         detects_anomalies: Backward passes looked for NaN, again and again.
         is_data_parallel: By DistributedDataParallel: ranks wait for one another inside the model.
         looped: In the order of their first steps.
+        numerics: Of a device, None on the CPU.
     """
 
     threads: int | None = None
     detects_anomalies: bool = False
     is_data_parallel: bool = False
     looped: list[LoopedOptimizer] = field(default_factory=list)
+    numerics: Numerics | None = None
 
 
 def torch_settings(facts: Facts, sites: Sites) -> TorchSettings:
@@ -53,7 +56,15 @@ def torch_settings(facts: Facts, sites: Sites) -> TorchSettings:
         detects_anomalies=any(x.get("detects_anomalies") is True for x in told),
         is_data_parallel=facts.is_data_parallel(),
         looped=[_looped(x, sites) for x in looped],
+        numerics=next((known for x in told if (known := _numerics(x)) is not None), None),
     )
+
+
+def _numerics(told: Mapping[str, Any]) -> Numerics | None:
+    found = told.get("numerics")
+    if not isinstance(found, dict):
+        return None
+    return Numerics(str(found.get("parameters", "unknown")), str(found.get("products", "unknown")))
 
 
 def _looped(told: Mapping[str, Any], sites: Sites) -> LoopedOptimizer:

@@ -287,7 +287,7 @@ def _compute_headline(
     if evidence.has_device:
         what += " with waiting for the GPU or copying"
     text = f"COMPUTE-BOUND, {level} data-bound: {what} take {percent(compute)} of training time"
-    told = evidence.python_in_model
+    told = None if evidence.has_device else evidence.python_in_model
     in_python = told.total_s / (evidence.training_s or 1.0) if told is not None else 0.0
     if in_python >= TOLD_FROM_SHARE:
         text += f", Python code inside them about {percent(in_python)} of it"

@@ -1,4 +1,4 @@
-"""Notes how torch is set while it trains: its threads, anomaly detection, how parameters change."""
+"""Notes how torch is set while it trains: threads, precision, anomalies, how parameters change."""
 
 from __future__ import annotations
 
@@ -42,7 +42,21 @@ class TorchSettingsProbe:
                 "tensors": sum(len(group["params"]) for group in optimizer.param_groups),
                 "site": self._session.sites.find(sys._getframe(1)),
             }
+        numerics = self._numerics(optimizer)
+        if numerics is not None:
+            facts["numerics"] = numerics
         self._session.log.note(Topic.ENVIRONMENT, facts)
+
+    def _numerics(self, optimizer: Any) -> dict[str, str] | None:
+        """Returns in what a device computes, as far as settings tell; None on the CPU."""
+        first = next((x for group in optimizer.param_groups for x in group["params"]), None)
+        if first is None or type(first) not in self._plain_types or first.device.type == "cpu":
+            return None
+        try:
+            precision = str(self._torch.get_float32_matmul_precision())
+        except RuntimeError:  # set in torch's new way, and asked in its old one
+            precision = "unknown"
+        return {"parameters": str(first.dtype).removeprefix("torch."), "products": precision}
 
     def _is_looped(self, optimizer: Any) -> bool:
         """Whether it is one of torch's that could be fused, and takes parameter by parameter.

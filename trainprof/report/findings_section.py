@@ -26,6 +26,8 @@ _ODD_TIMES: Final = 2.0
 _FORWARD_MINDED_SHARE: Final = 0.25
 # Of the cores.
 _FEW_THREADS_SHARE: Final = 0.5
+# Of training: with so much of it at work, what a device computes is what takes the time.
+_MOSTLY_AT_WORK: Final = 0.5
 _COMPUTING: Final = ("forward", "loss", "backward", "recompute")
 _BETWEEN: Final = ("other",)
 _INDENT: Final = 2
@@ -179,7 +181,9 @@ def _not_judged(summary: RunSummary) -> str:
     """Returns what no rule looks into, of a step's time."""
     step_s = summary.training.per_step_s or {}
     whole_s = sum(step_s.values())
-    if summary.run.is_on_device or whole_s <= 0:
+    if summary.run.is_on_device:
+        return _not_judged_of_device(summary)
+    if whole_s <= 0:
         return ""
     computing, between = (
         sum(step_s.get(name, 0.0) for name in names) / whole_s for names in (_COMPUTING, _BETWEEN)
@@ -193,6 +197,26 @@ def _not_judged(summary: RunSummary) -> str:
         at = f", much of it at {line.site}" if line is not None and is_known else ""
         told.append(f"python between ({percent(between)} of a step{at})")
     return f" Not judged: {', '.join(told)}: see trainprof lines." if told else ""
+
+
+def _not_judged_of_device(summary: RunSummary) -> str:
+    """Returns what a device computes, where that is most of training, and in what."""
+    busy = [device.busy_share for device in summary.devices or () if device.busy_share]
+    if not busy or min(low for low, _ in busy) < _MOSTLY_AT_WORK:
+        return ""
+    at_work = percent(min(low for low, _ in busy))
+    told = f" Not judged: what the device computes (at work in at least {at_work} of training)."
+    numerics = summary.numerics
+    if numerics is not None and numerics.parameters == "float32":
+        ways = ["torch.autocast, where the script has none"]
+        if numerics.products == "highest":
+            ways.append("torch.set_float32_matmul_precision('high')")
+        told += f" Parameters are float32: {' and '.join(ways)} may make it much faster, and "
+        told += "change the numbers"
+        if numerics.products == "highest":
+            told += "; trainprof tune --allow-numerics measures the second"
+        told += "."
+    return told
 
 
 def _on_few_cores(summary: RunSummary) -> str:

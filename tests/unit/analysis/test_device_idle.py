@@ -259,6 +259,20 @@ def test_small_work_given_out_slowly_is_the_hosts(tmp_path: Path) -> None:
     assert "at the end of nearly every forward, backward and update" in summary.verdict.headline
 
 
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_only_small_work_given_out_slowly_is_found_to_be_that(case, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    summary, _, whole_s = of(trained(case), tmp_path)
+    found = [one for one in summary.findings if one.id == "launch_bound"]
+    assert len(found) == (case is tiny)
+    for one in found:
+        assert one.is_at_most
+        assert 0.5 * whole_s < (one.recoverable_s or 0.0) < whole_s
+        assert one.predicted_speedup is not None
+        # Some of that time it works: nobody can say how much.
+        assert one.predicted_speedup[1] >= 1 / max(trained(case).busy_share(), 0.01)
+        assert "torch.compile(model)" in one.advice
+
+
 def test_what_nothing_tells_is_no_verdict(tmp_path: Path) -> None:
     summary, device, _ = of(trained(hidden_sync), tmp_path)
     assert device.busy_share[1] - device.busy_share[0] > 0.5

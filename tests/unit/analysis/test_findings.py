@@ -24,7 +24,7 @@ from trainprof.analysis.finding import LIKELY, Finding
 from trainprof.analysis.limit_names import BLOCKED, RECEIVE
 from trainprof.analysis.loader_builder import builder_of
 from trainprof.analysis.pipeline_scenario import Interval
-from trainprof.analysis.summary import Compilation, Device, HotLine, SyncPoint
+from trainprof.analysis.summary import Compilation, Device, HotLine, PythonInModel, SyncPoint
 from trainprof.analysis.torch_settings import LoopedOptimizer, TorchSettings
 
 
@@ -885,6 +885,35 @@ def test_on_a_device_only_that_counts_in_which_it_had_run_dry() -> None:
     assert found(on_device(case)) == []
     assert found(on_device(case, host_s=0.0)) == []
     assert "python_in_loop" in found(on_device(case, host_s=1.0))
+
+
+@pytest.mark.parametrize(
+    ("python_s", "expected"),
+    [
+        (0.0, ["launch_bound"]),
+        (0.4, ["launch_bound", "python_in_model"]),
+        (1.4, ["python_in_model"]),
+    ],
+)
+def test_what_keeps_the_host_from_giving_out_work_is_counted_once(
+    python_s: float, expected: list[str]
+) -> None:
+    case = on_device(case_of(Planted(workers=2, fetch_s=0.002, compute_s=0.01)), launch_s=1.0)
+    told = PythonInModel(looks=100, held=20, seconds={"forward": python_s}, lines=[])
+    summary = replace(case.summary, python_in_model=told)
+    found_now = diagnose(replace(case, summary=summary))
+    assert [one.id for one in found_now] == expected
+    # Longer than the device waited for the host it cannot have held it up.
+    assert sum(one.recoverable_s or 0.0 for one in found_now) == pytest.approx(1.0)
+
+
+def test_a_device_that_keeps_up_with_small_work_and_one_that_does_not() -> None:
+    case = on_device(case_of(Planted(workers=2, fetch_s=0.002, compute_s=0.01)), unknown_s=1.0)
+    assert found(case) == []
+    [device] = case.summary.devices or ()
+    dry = dict.fromkeys(("forward", "backward", "optimizer"), 0.95)
+    keeps_up = replace(case.summary, devices=[replace(device, ran_dry=dry)])
+    assert found(replace(case, summary=keeps_up)) == ["launch_bound"]
 
 
 def test_a_device_that_waits_for_copies() -> None:

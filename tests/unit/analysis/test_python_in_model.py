@@ -126,15 +126,19 @@ def test_a_first_forward_that_imports_is_not_counted(tmp_path: Path) -> None:
     assert found is None or found.held == 0
 
 
-def test_with_a_compiler_or_a_device_nothing_is_said(tmp_path: Path) -> None:
-    run = FakeRun()
-    run.text(Topic.ENVIRONMENT, {"device": "cuda:0"})
-    assert train(run, tmp_path).python_in_model is None
+def test_with_a_compiler_nothing_is_said(tmp_path: Path) -> None:
     run = FakeRun()
     run.leaf(Kind.COMPILE, MS)
-    folder = tmp_path / "compiled"
-    folder.mkdir()
-    assert train(run, folder).python_in_model is None
+    assert train(run, tmp_path).python_in_model is None
+
+
+def test_on_a_device_that_may_be_at_work_meanwhile_nothing_is_found(tmp_path: Path) -> None:
+    run = FakeRun()
+    run.text(Topic.ENVIRONMENT, {"device": "cuda:0"})
+    told = train(run, tmp_path)
+    assert told.python_in_model is not None
+    assert told.findings == []
+    assert "Python code inside" not in told.verdict.headline
 
 
 def test_a_comprehension_is_part_of_the_function_that_it_stands_in(tmp_path: Path) -> None:

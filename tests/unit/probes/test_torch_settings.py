@@ -69,6 +69,17 @@ def test_an_optimizer_that_does_not_or_must(
     assert len(told(recorder, "torch_threads")) == 1
 
 
+def test_in_what_a_device_computes(recorder: Recorder) -> None:
+    recorder.start(TorchSettingsProbe(), OptimizerProbe())
+    update(torch.optim.SGD)
+    assert told(recorder, "numerics") == []
+    elsewhere = torch.nn.Parameter(torch.ones(2, dtype=torch.bfloat16, device="meta"))
+    elsewhere.grad = torch.ones_like(elsewhere)
+    torch.optim.SGD([elsewhere], lr=0.1).step()
+    products = torch.get_float32_matmul_precision()
+    assert told(recorder, "numerics") == [{"parameters": "bfloat16", "products": products}]
+
+
 def test_tensors_of_the_scripts_own_are_not_asked(recorder: Recorder) -> None:
     recorder.start(TorchSettingsProbe())
     marked = torch.ones(2).as_subclass(Marked)

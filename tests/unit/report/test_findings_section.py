@@ -9,7 +9,7 @@ import pytest
 from support import summaries
 
 from trainprof.analysis.diagnosis.catalogue import RULES, rule_named
-from trainprof.analysis.summary import HotLine
+from trainprof.analysis.summary import Device, HotLine, Numerics
 from trainprof.report import markdown
 from trainprof.report.finding_page import render_rule, render_why
 from trainprof.report.findings_section import checked_words, findings_section, speedup_words
@@ -144,6 +144,35 @@ def test_what_no_rule_looks_into_is_said() -> None:
         known["hot_lines"] = [replace(line, share=share)]
         of_line = "python between (10 % of a step, much of it at loss.py:9): see trainprof"
         assert (of_line in told(forward=0.05, other=0.01, data_wait=0.04)) is is_named
+
+
+@pytest.mark.parametrize(
+    ("busy", "numerics", "told"),
+    [
+        (0.95, Numerics("float32", "highest"), ["precision('high') may make", "the second."]),
+        (0.95, Numerics("float32", "high"), ["torch.autocast, where the script has none may"]),
+        (0.95, Numerics("bfloat16", "highest"), []),
+        (0.95, None, []),
+        (0.3, Numerics("float32", "highest"), None),
+    ],
+)
+def test_what_a_device_computes_is_not_judged(
+    busy: float, numerics: Numerics | None, told: list[str] | None
+) -> None:
+    healthy = summaries.healthy()
+    device = Device(0, "cuda:0", [busy, 0.97], {}, {}, None, None, 200)
+    said = words(
+        findings=[],
+        verdict=healthy.verdict,
+        findings_from=0.03,
+        run=replace(healthy.run, device="cuda:0"),
+        devices=[device],
+        numerics=numerics,
+    )
+    said = " ".join(said.split())
+    assert ("the device computes (at work in at least 95 %" in said) == (told is not None)
+    assert ("float32" in said) == bool(told)
+    assert all(one in said for one in told or [])
 
 
 def test_a_forward_that_takes_longer_than_models_do_is_pointed_out() -> None:

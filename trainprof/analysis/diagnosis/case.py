@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 
+from trainprof.analysis.device_verdict import DeviceEvidence
 from trainprof.analysis.diagnosis.waiting import Cause
 from trainprof.analysis.events import Int64
 from trainprof.analysis.loader_cost import cost_s, starts_s
@@ -153,6 +154,15 @@ class Case:
         """
         told = [device.idle_because for device in self.summary.devices or ()]
         return told[0].get(cause) if told and told[0] is not None else None
+
+    def launching_s(self) -> float | None:
+        """Returns for how long a device waited for the host to give out work, at most.
+
+        None without one, and where it is not known.
+        """
+        devices = self.summary.devices or ()
+        told = DeviceEvidence.of(devices[0], self.training_s) if devices else None
+        return None if told is None else told.launching * self.training_s
 
     @property
     def is_on_device(self) -> bool:

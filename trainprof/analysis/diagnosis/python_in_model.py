@@ -10,7 +10,8 @@ code was running. Time between operators that is shorter than that is not counte
 
 When it is wrong: what is compiled (torch.compile) and C++ extensions that keep the interpreter to
 themselves look like Python code. A run with torch.compile is not judged. On a GPU such code costs
-nothing while the device still has work queued, and is not judged either. Code that lets others run
+nothing while the device still has work queued: there only that counts in which it waits for the
+host to give out work. Code that lets others run
 meanwhile (NumPy and SciPy on large arrays) is not counted. Where such code goes on for less than
 5 ms at a time, its line is seen only if it lets go there; else the operator behind it is told.
 Where another thread of the script's runs Python code now and then, nothing is said: it may be that.
@@ -47,6 +48,8 @@ def find(case: Case) -> Finding | None:
     if told is None:
         return None
     spent_s = told.total_s
+    if case.is_on_device:
+        spent_s = min(spent_s, case.launching_s() or 0.0)
     share = spent_s / case.training_s if case.training_s > 0 else 0.0
     if share < case.threshold(ID, "share", THRESHOLDS["share"].value):
         return None

@@ -1,0 +1,75 @@
+"""The device waits for the host, which gives out work in pieces that are too small.
+
+What it means: the host calls each operator of forward, backward and update by itself, which takes
+it some 5 to 50 us, whatever the operator has to do. A device that is done with each sooner than the
+next one comes goes at the host's pace: a faster device gains nothing then.
+
+How it is measured: marks in the device's stream tell when it had done all it was given; where it
+had at the end of nearly every forward, backward and update, the host's pace is its pace. Looks, for
+which it is made to wait for a moment so that work piles up, tell the gaps between its kernels.
+
+When it is wrong: where the time in which the host gives out work is Python of the script's own,
+rather than operators: what looks at the host tell of that is python_in_model's, and not counted
+here. How much of the rest the device works is not known where it was not made to wait: the gain is
+what cannot be exceeded.
+
+What to do: torch.compile(model), which joins small operators into few; with mode="reduce-overhead"
+a step is given out as one (CUDA graphs), where shapes stay the same. fused=True for the optimizer.
+More samples in a batch take the same number of operators, but change what is learned.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from trainprof.analysis.diagnosis.case import NAMED_FROM_SHARE, Case
+from trainprof.analysis.diagnosis.gains import outside_steps
+from trainprof.analysis.diagnosis.plain import plain_finding
+from trainprof.analysis.diagnosis.rule import Threshold
+from trainprof.analysis.diagnosis.wording import span
+from trainprof.analysis.finding import Finding
+from trainprof.analysis.looks import hottest
+from trainprof.analysis.verdict import COMPUTE_KEYS
+from trainprof.analysis.verdict_level import percent
+
+ID: Final = "launch_bound"
+KEYS: Final[tuple[str, ...]] = COMPUTE_KEYS
+THRESHOLDS: Final = {
+    "share": Threshold(0.15, "of training (XProf: kernel launch, highly bound)"),
+}
+# Of the time in which the host computes: from here on its optimizer is worth a word.
+_MUCH_UPDATE: Final = 0.2
+
+
+def find(case: Case) -> Finding | None:
+    waited_s, told = case.launching_s(), case.summary.python_in_model
+    if waited_s is None or case.training_s <= 0:
+        return None
+    spent_s = max(waited_s - (told.total_s if told is not None else 0.0), 0.0)
+    share = spent_s / case.training_s
+    if share < case.threshold(ID, "share", THRESHOLDS["share"].value):
+        return None
+    parts_s = {name: case.training.get(name, 0.0) for name in COMPUTE_KEYS}
+    host_s = sum(parts_s.values())
+    is_updating = parts_s.get("optimizer", 0.0) >= _MUCH_UPDATE * host_s
+    line = hottest(case.summary.hot_lines, "forward")
+    is_named = line is not None and line.share >= NAMED_FROM_SHARE and not line.is_likely
+    fused = ", fused=True for the optimizer" if is_updating else ""
+    return plain_finding(
+        ID,
+        f"the device is given small pieces of work, and waits for the next one for up to "
+        f"{span(spent_s)}, {percent(share)} of training, while the host calls operator after "
+        "operator",
+        outside_steps(case, spent_s),
+        site=line.site if line is not None and is_named else None,
+        advice='torch.compile(model), with mode="reduce-overhead" where shapes stay the same'
+        f"{fused}; larger batches, where learning allows",
+        evidence={
+            "launching_s": spent_s,
+            "launching_share": share,
+            "forward_s": parts_s.get("forward"),
+            "backward_s": parts_s.get("backward"),
+            "optimizer_s": parts_s.get("optimizer"),
+        },
+        cautions=["compiled operators differ in the last digits; compiling takes its time once"],
+    )
