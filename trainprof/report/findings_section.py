@@ -30,6 +30,7 @@ _FEW_THREADS_SHARE: Final = 0.5
 _MOSTLY_AT_WORK: Final = 0.5
 _COMPUTING: Final = ("forward", "loss", "backward", "recompute")
 _BETWEEN: Final = ("other",)
+_LOADING: Final = ("data_wait", "first_batch", "loader_start")
 _INDENT: Final = 2
 _STYLES: Final = {"high": "bold red", "warn": "bold yellow", "note": "bold"}
 
@@ -196,7 +197,14 @@ def _not_judged(summary: RunSummary) -> str:
         is_known = line is not None and line.share >= NAMED_FROM_SHARE and not line.is_likely
         at = f", much of it at {line.site}" if line is not None and is_known else ""
         told.append(f"python between ({percent(between)} of a step{at})")
-    return f" Not judged: {', '.join(told)}: see trainprof lines." if told else ""
+    said = f" Not judged: {', '.join(told)}: see trainprof lines." if told else ""
+    waiting = sum(step_s.get(name, 0.0) for name in _LOADING) / whole_s
+    if waiting >= MODERATE_SHARE:
+        said += f" That steps wait for data for {percent(waiting)} of their time has none of these "
+        said += (
+            "causes for certain: trainprof tune measures what other settings of the loader give."
+        )
+    return said
 
 
 def _not_judged_of_device(summary: RunSummary) -> str:
