@@ -318,10 +318,12 @@ def _memory_growth(run: Analysed, training: Training, system: System | None) -> 
     )
 
 
-def _evaluation_call(loader: Loader) -> str | None:
+def _evaluation_call(run: Analysed, loader: Loader) -> str | None:
     """Returns where evaluation is called; None where its loader is what it mostly waits for."""
     waited_s = loader.evaluation_wait_s if loader.role == TRAINING else cost_s(loader)
-    of_loading = slow_validation.THRESHOLDS["loading_share"].value
+    settings = rule_settings(run.recording.section("options").get("rules"))
+    usual = slow_validation.THRESHOLDS["loading_share"].value
+    of_loading = settings.get(f"{slow_validation.ID}.loading_share", usual)
     return loader.called_at if waited_s < of_loading * loader.evaluation_s else None
 
 
@@ -351,7 +353,7 @@ def _evidence(
         loaders=loaders,
         checkpoint_site=_longest_site(timeline.events.where(saves), run.sites()),
         evaluation_site=longest.site if longest is not None else None,
-        evaluation_call=_evaluation_call(longest) if longest is not None else None,
+        evaluation_call=_evaluation_call(run, longest) if longest is not None else None,
         other_place=max(places, key=lambda name: places[name]) if places else None,
         has_timed_lines=run.has_timed_lines(),
         was_synchronized=run.synchronized() is not None,
