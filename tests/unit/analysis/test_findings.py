@@ -511,6 +511,13 @@ def test_workers_that_are_started_for_each_pass_are_to_be_kept() -> None:
     assert found(case_of(kept)) == []
 
 
+def test_only_what_is_shuffled_comes_in_another_order() -> None:
+    planted = Planted(workers=2, fetch_s=0.004, compute_s=0.01, passes=10, start_s=0.3)
+    assert any("shuffling" in one for one in only(case_of(planted)).cautions)
+    planted.loader = replace(planted.loader, is_iterable=True)
+    assert not any("shuffling" in one for one in only(case_of(planted)).cautions)
+
+
 def test_a_loader_that_is_built_anew_for_each_pass_is_to_be_built_once() -> None:
     planted = Planted(workers=2, fetch_s=0.004, compute_s=0.01, passes=10, start_s=0.1)
     planted.loader = replace(planted.loader, built=10)

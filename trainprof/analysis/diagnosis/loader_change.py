@@ -36,10 +36,6 @@ _PASSES_MINDED: Final = 1.5
 _MEMORY_FOR_IT: Final = 0.25
 # While batches sleep: from here on it is likely for what they read.
 _MUCH_READ_BYTES_PER_S: Final = 50e6
-# Each iterator draws a seed for its workers; those that live on have one iterator.
-ANOTHER_ORDER: Final = (
-    "with persistent_workers=True shuffling draws other numbers from the second pass on"
-)
 # What all of them have in common.
 WAITED_FROM: Final = {
     "wait_share": Threshold(WAIT_SHARE, "XProf: below it a program is not input-bound"),
@@ -242,6 +238,13 @@ def counts_for_all(loader: Loader, change: dict[str, Any] | None) -> list[str]:
     return ["it counts for the loaders of training and of evaluation"]
 
 
+def another_order(loader: Loader) -> list[str]:
+    """Returns what workers that live on alter: each iterator draws a seed for its workers."""
+    if loader.is_iterable:  # has no sampler that would shuffle
+        return []
+    return ["with persistent_workers=True shuffling draws other numbers from the second pass on"]
+
+
 def cautions_of(fed: LoaderCase, workers: int) -> list[str]:
     """Returns what other workers of a loader alter, or need."""
     told = []
@@ -260,7 +263,7 @@ def cautions_of(fed: LoaderCase, workers: int) -> list[str]:
     if not fed.loader.num_workers:
         told.append("random augmentation, if there is any, draws other numbers in workers")
         if fed.loader.may_keep_workers:
-            told.append(ANOTHER_ORDER)
+            told += another_order(fed.loader)
         if fed.loader.start_method in ("spawn", "forkserver"):
             told.append("dataset and collate function must be picklable")
     reading, asleep = reading_share(fed.loader.fetch), asleep_share(fed.loader.fetch)
