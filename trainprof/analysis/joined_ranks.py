@@ -46,6 +46,6 @@ def _with_stragglers(joined: RunSummary, ranks: list[Shown]) -> RunSummary:
     told = joined.verdict
     if found and told.bottleneck in ("compute", "none"):
         share = percent(found[0].evidence["held_up_share"])
-        waiting = f"for {share} of it ranks wait for another one, as a rule in backward"
+        waiting = f"ranks wait for another one in {share} of training, as a rule in backward"
         told = replace(told, headline=f"{told.headline}; {waiting}")
     return replace(joined, findings=ranked([*joined.findings, *found]), verdict=told)

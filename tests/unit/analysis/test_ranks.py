@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from support.events import MS, FakeRun
+from support.events import LEARNS, MS, FakeRun
 
 from trainprof.analysis.summarize import summarize
 from trainprof.analysis.summary import RunSummary, UnsharedData, from_jsonable, to_jsonable
@@ -250,3 +250,29 @@ def test_runs_inside_a_run_are_named(tmp_path):
     directory.inner_runs.write_text("\n".join(lines))
     reason = summarize(directory).not_observed["training"]
     assert reason == "recorded by the trainprof run inside this one: /runs/one and 1 more"
+
+
+def test_the_headline_says_for_how_long_ranks_wait_for_one(tmp_path):
+    """Of 45 ms a step one rank computes, and the other waits in backward for its 10 ms of data."""
+
+    def rank(pid, number, wait_ms, backward_ms):
+        run = FakeRun(
+            pid=pid, role="child", header={"ancestors": [LAUNCHER_PID, 1], "rank": number}
+        )
+        loader, optimizer = run.loader(41), run.optimizer()
+        run.iterate(loader)
+        for _ in range(60):
+            run.next(loader, wait_ms * MS)
+            run.leaf(Kind.FORWARD, 15 * MS, flags=LEARNS)
+            run.leaf(Kind.BACKWARD, backward_ms * MS)
+            run.leaf(Kind.OPTIMIZER_STEP, MS, site=optimizer)
+        run.stop(loader)
+        run.mark(Kind.PROCESS_END)
+        return run
+
+    found = summary_of(tmp_path, rank(20, "0", 1, 29), rank(21, "1", 10, 20))
+    assert "slow_rank" in [one.id for one in found.findings]
+    assert found.verdict.headline.endswith(
+        "; ranks wait for another one in 19 % of training, as a rule in backward"
+    )
+    assert found.verdict.bottleneck == "compute"

@@ -203,9 +203,9 @@ def test_why_gives_the_numbers() -> None:
     assert "step 18 took 900 ms, 800 ms of it this" in told
     other = rule_named("gc_pauses")
     assert other is not None
-    assert "gc_pauses was not found in train.py" in render_why(
-        summaries.slow_loader(), other, width=80, color=False
-    )
+    told = render_why(summaries.slow_loader(), other, width=80, color=False)
+    assert "gc_pauses was not found in train.py" in told
+    assert "Found at   share from 3 % on" in told
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
