@@ -279,7 +279,7 @@ def slow_sampler(draw: Draw) -> Case:
     """Indices are drawn by code that takes its time, in the training process."""
     share, compute_s, batch = draw.between(0.1, 0.7), draw.between(0.005, 0.015), 4
     drawing_s = compute_s * share / (1 - share)
-    style, workers = draw.one_of(WITH_GUARD), draw.one_of((2, 1))
+    style, workers = draw.one_of(WITH_GUARD), draw.one_of((2, 1, 0))
     batches = _batches(draw, compute_s + drawing_s, 2)
     data = f"""\
 {IN_MEMORY}
@@ -290,11 +290,11 @@ class HardNegatives(torch.utils.data.Sampler):
 
     def __iter__(self):
         for index in range({batches * batch}):
-            time.sleep({drawing_s / batch:.6f})
+            time.sleep({drawing_s / batch:.6f})  {HERE}
             yield index
 """
     options = f"batch_size={batch}, sampler=HardNegatives(), num_workers={workers}, "
-    options += "persistent_workers=True"
+    options += f"persistent_workers={workers > 0}"
     parts = Parts(
         loader=f"DataLoader(samples({batches * batch}), {options})  {HERE}",
         data=data,

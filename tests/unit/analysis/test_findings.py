@@ -152,6 +152,14 @@ def test_rows_that_are_asked_for_one_by_one_are_to_be_asked_for_at_once() -> Non
     assert finding.evidence[LIKELY] == pytest.approx(0.82 / 0.5, rel=0.05)
 
 
+def test_rows_that_a_slow_sampler_draws_wait_for_that() -> None:
+    planted = in_rows(sampler_s=0.002)
+    wait = HotLine("data_wait", "data.py:36", "__iter__", [], 83, 0.56, 3.5, line_share=0.56)
+    case = case_of(planted)
+    finding = only(replace(case, summary=replace(case.summary, hot_lines=[wait])))
+    assert (finding.id, finding.site) == ("slow_sampler", "data.py:36")
+
+
 def test_a_dataset_of_the_users_own_has_to_take_a_list_then() -> None:
     planted = in_rows()
     planted.loader = replace(planted.loader, holds_tensors=False)

@@ -43,8 +43,18 @@ def find(case: Case) -> Finding | None:
         f"the training process; training waits {percent(fed.wait_share)} of its time"
     )
     advice = "a sampler that works out beforehand what it needs; workers do not draw"
-    line = hottest(case.summary.hot_lines, "data_wait")
+    line, site = hottest(case.summary.hot_lines, "data_wait"), None
     if line is not None and line.share >= NAMED_FROM_SHARE:
         advice += f"; {place(line)} takes {share_of(line)} of the wait for data"
-    evidence = {"sampler_per_batch_s": drawn_s}
-    return finding(case, fed, ID, title, gain, advice=advice, evidence=evidence, is_of_making=False)
+        site = line.site
+    return finding(
+        case,
+        fed,
+        ID,
+        title,
+        gain,
+        advice=advice,
+        evidence={"sampler_per_batch_s": drawn_s},
+        site=site,
+        is_of_making=False,
+    )

@@ -70,6 +70,8 @@ _MANY_SAMPLES: Final = 8
 NEEDLESS_GAIN: Final = 0.1
 # Of the waits: with less of it spent without a batch to take, it is not late batches that cost.
 LATE_SHARE: Final = 0.25
+# Of the waits without workers: else it is not for the asking for samples.
+_MOSTLY_FETCHED: Final = 0.5
 # Fetches that take so many times the median one are slow; they are few up to this share of all.
 _FEW_SHARE: Final = 0.25
 TRIED_WORKERS: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
@@ -200,6 +202,8 @@ def _is_made_sample_by_sample(loader: Loader, limits: Limits) -> bool:
     if loader.whole_batches is None or fetch is None or fetch.wall_s is None or not fetch.samples:
         return False
     made_s = fetch.wall_s.mean * fetch.n
+    if not loader.num_workers and made_s < _MOSTLY_FETCHED * loader.wait_total_s:
+        return False  # it is the drawing of indices that is waited for
     is_cheap = made_s <= limits.cheap_sample_s * fetch.samples
     return is_cheap and fetch.samples >= _MANY_SAMPLES * fetch.n
 
