@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from _thread import allocate_lock, get_ident, get_native_id
+from collections import deque
 from collections.abc import Callable
 from random import Random
 from time import perf_counter_ns
@@ -28,6 +29,12 @@ _MOST_STACKS: Final = 5_000
 _LETS_GO_WITHIN: Final = 0.1
 # What holds the interpreter for so many of them is one call.
 _ONE_CALL: Final = 4
+# Where so many of the last looks met code that held the interpreter, it is asked for it sooner: its
+# switch interval is this long, from a while before a look on, which no code of less than the usual
+# interval can outlast.
+_HELD_UP, _LAST_LOOKS = 2, 16
+QUICK_S: Final = 1e-4
+_AHEAD_NS: Final = 8_000_000
 # Whoever has to end it waits so long for it; it needs some 50 us.
 _PATIENCE_S: Final = 0.05
 
@@ -38,7 +45,9 @@ class LooksProbe:
     Where a thread runs Python code that does not let go, a look waits for the interpreter's switch
     interval and meets it at work. Where it lets go by itself meanwhile, it may have gone on to
     another line: such a look is marked as late, and says where the thread let go. For how long it
-    did not let go is noted as well: torch's operators let go all the while.
+    did not let go is noted as well: torch's operators let go all the while. Where looks meet such
+    code again and again, and no other thread runs any, the interval is made short around a look:
+    then it meets code of a millisecond, too.
 
     The thread is none of `threading`'s, takes no signals, and does not live while the process
     forks.
@@ -53,6 +62,9 @@ class LooksProbe:
         self._has_ended: Any = None
         self._looks = 0
         self._stacks: dict[tuple[int, ...], int] = {}
+        self._haste = _Haste()
+        self._held_up: deque[bool] = deque(maxlen=_LAST_LOOKS)
+        self._crowded: deque[bool] = deque(maxlen=_LAST_LOOKS)
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         if session.options.get("lines"):
@@ -106,6 +118,7 @@ class LooksProbe:
         """In a forked child, whose threads are others; what was seen has its names there too."""
         self._watched, self._natives, self._stop = [], [], None
         self._looks = 0
+        self._haste.ends()
 
     def _run(self, stop: Any, has_ended: Any) -> None:
         try:
@@ -113,7 +126,12 @@ class LooksProbe:
         except Exception as error:
             self._patcher.fail(error)
         finally:
+            self._haste.ends()
             has_ended.release()
+
+    def _needs_haste(self) -> bool:
+        """Whether looks come late without; other threads would have to let go as quickly."""
+        return sum(self._held_up) >= _HELD_UP and not any(self._crowded)
 
     def _look_until(self, stop: Any) -> None:
         now, wait, moment = perf_counter_ns, stop.acquire, Random().uniform
@@ -124,6 +142,11 @@ class LooksProbe:
             period_ns = next((ns for n, ns in PERIODS_NS if self._looks < n), LATER_PERIOD_NS)
             due = max(due + round(period_ns * moment(0.5, 1.5)), now())
             others += [run_delay(thread) for thread in self._natives[len(others) :]]
+            if self._needs_haste():
+                if wait(True, max(due - _AHEAD_NS - now(), 0) * 1e-9):
+                    return
+                if now() < due:
+                    self._haste.begins()
             kept_off, asked = [told() for told in others], now()
             before = waits()
             if wait(True, max(due - now(), 0) * 1e-9):
@@ -139,14 +162,18 @@ class LooksProbe:
                 # As much of it while the GIL was waited for as before, while nothing was.
                 off = [told() - then for told, then in zip(others, kept_off, strict=True)]
                 off_ns = round(max(off, default=0) * max(waited_ns, 0) / max(got - asked, 1))
-                is_known = was_free or _was_made_to_let_go(waited_ns, times, off_ns)
+                is_known = was_free or self._haste.meets(waited_ns, times, off_ns)
+                is_known = is_known or _was_made_to_let_go(waited_ns, times, off_ns)
+                self._haste.ends()
                 self._looks += 1
+                self._held_up.append(held_ns >= QUICK_S * 1e9)
                 self._record(due, got, held_ns, LookFlag.KNOWN if is_known else 0)
 
     def _record(self, due: int, got: int, held_ns: int, flags: int) -> None:
         frames = sys._current_frames()
         frames.pop(get_ident(), None)
         works = {of for of, frame in frames.items() if not _waits(frame)}
+        self._crowded.append(len(works) > 1)
         for thread in self._watched:
             frame = frames.get(thread)
             if frame is not None:
@@ -166,6 +193,36 @@ class LooksProbe:
         if known == 0 and key and len(self._stacks) < _MOST_STACKS:
             known = self._stacks[key] = self._session.log.define(Topic.STACK, json.dumps(found))
         return known
+
+
+class _Haste:
+    """The interpreter's switch interval, made short for a moment."""
+
+    def __init__(self) -> None:
+        self._usual_s: float | None = None
+
+    def begins(self) -> None:
+        usual_s = sys.getswitchinterval()
+        if usual_s > QUICK_S:
+            self._usual_s = usual_s
+            sys.setswitchinterval(QUICK_S)
+
+    def ends(self) -> None:
+        """Gives it back as it was, unless the script has set it meanwhile."""
+        usual_s, self._usual_s = self._usual_s, None
+        if usual_s is not None and abs(sys.getswitchinterval() - QUICK_S) < QUICK_S / 2:
+            sys.setswitchinterval(usual_s)
+
+    def meets(self, waited_ns: int, times: int, off_ns: int) -> bool:
+        """Whether a look that waited stands where it was wanted, or next to it.
+
+        Args:
+            waited_ns, times, off_ns: As `_was_made_to_let_go` has them.
+        """
+        if self._usual_s is None:
+            return False
+        quick_ns = QUICK_S * 1e9
+        return waited_ns <= _ONE_CALL * quick_ns + off_ns or times <= waited_ns / quick_ns + 2
 
 
 def _was_made_to_let_go(waited_ns: int, times: int, off_ns: int) -> bool:

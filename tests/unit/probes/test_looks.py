@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -94,16 +95,118 @@ def test_what_lets_nobody_else_run_is_told_from_what_does(recorder: Recorder) ->
     assert all(one.value <= one.end - one.start for one in working)
 
 
-@pytest.mark.usefixtures("often")
-@pytest.mark.parametrize("is_busy", [False, True])
-def test_another_thread_that_runs_python_code_is_told(
-    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, is_busy: bool
-) -> None:
-    probe, is_over = LooksProbe(), threading.Event()
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those threads that run the tests count as waiting."""
     own = threading.get_ident()
     idle = [frame for thread, frame in sys._current_frames().items() if thread != own]
-    of_tests = {frame.f_code.co_filename for frame in idle}  # those that run the tests wait, too
+    of_tests = {frame.f_code.co_filename for frame in idle}
     monkeypatch.setattr(looks, "_WAITING_FILES", looks._WAITING_FILES | of_tests)
+
+
+def burn_briefly() -> int:
+    """Python code of a good millisecond, which lets go behind itself."""
+    return sum(number for number in range(20_000))
+
+
+def train_until(probe: LooksProbe, wanted: int) -> None:
+    while probe._looks < wanted:
+        burn_briefly()
+        time.sleep(0.0005)
+
+
+@pytest.mark.usefixtures("often", "alone")
+def test_python_code_of_a_millisecond_is_met_at_its_line(recorder: Recorder) -> None:
+    probe, usual = LooksProbe(), sys.getswitchinterval()
+    session = recorder.start(probe, ForwardProbe())
+    compute()
+    begin = 0
+    for wanted in range(100, 900, 100):  # on full cores many looks come late all the same
+        train_until(probe, wanted)
+        recording = recorder.read()
+        met = recording.of(Kind.LOOK)[begin:]
+        begin += len(met)
+        met = [one for one in met if "train_until" in frames(recording, one)]
+        known = [one for one in met if one.flags & LookFlag.KNOWN]
+        burning = [one for one in known if "burn_briefly" in frames(recording, one)[:2]]
+        held = [one for one in met if one.value > 0]
+        if len(known) > 0.8 * len(met) and len(burning) > 0.6 * len(held) > 10:
+            break
+    else:
+        raise AssertionError((len(met), len(known), len(burning), len(held)))
+    for finish in session.at_end:
+        finish()
+    assert sys.getswitchinterval() == usual
+
+
+@pytest.mark.usefixtures("often", "alone")
+def test_the_switch_interval_is_the_scripts_own(recorder: Recorder) -> None:
+    probe, usual = LooksProbe(), sys.getswitchinterval()
+    recorder.start(probe, ForwardProbe())
+    compute()
+    train_until(probe, 40)
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if sys.getswitchinterval() == usual else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+    sys.setswitchinterval(2 * usual)
+    try:
+        train_until(probe, 80)
+        probe._pause()
+        assert sys.getswitchinterval() == pytest.approx(2 * usual)
+    finally:
+        sys.setswitchinterval(usual)
+
+
+@pytest.mark.usefixtures("often")
+def test_other_threads_are_not_made_to_let_go_sooner(recorder: Recorder) -> None:
+    probe, is_over, began = LooksProbe(), threading.Event(), []
+    probe._haste.begins = lambda: began.append(True)  # type: ignore[method-assign]
+    recorder.start(probe, ForwardProbe())
+    compute()
+
+    def other() -> None:
+        while not is_over.is_set():
+            burn()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    while probe._looks < 20:
+        burn()
+    before = len(began)
+    while probe._looks < 80:
+        burn()
+    is_over.set()
+    thread.join()
+    assert len(began) - before < 6
+
+
+@pytest.mark.parametrize(
+    ("waited_us", "times", "off_us", "is_met"),
+    [
+        (130, 2, 0, True),
+        (700, 12, 0, False),  # let go and took it back, again and again
+        (700, 12, 400, True),  # was off its core meanwhile
+        (2500, 26, 0, True),  # one call in C
+    ],
+)
+def test_in_haste_a_look_meets_what_it_was_wanted_for(
+    waited_us: int, times: int, off_us: int, is_met: bool
+) -> None:
+    haste, usual = looks._Haste(), sys.getswitchinterval()
+    assert not haste.meets(waited_us * 1000, times, off_us * 1000)
+    haste.begins()
+    try:
+        assert haste.meets(waited_us * 1000, times, off_us * 1000) is is_met
+    finally:
+        haste.ends()
+    assert sys.getswitchinterval() == usual
+
+
+@pytest.mark.usefixtures("often", "alone")
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_another_thread_that_runs_python_code_is_told(recorder: Recorder, is_busy: bool) -> None:
+    probe, is_over = LooksProbe(), threading.Event()
 
     def other() -> None:
         while is_busy and not is_over.is_set():
