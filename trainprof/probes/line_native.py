@@ -17,7 +17,7 @@ from __future__ import annotations
 import opcode
 import sys
 from _thread import allocate_lock, get_ident
-from collections.abc import Callable, Container
+from collections.abc import Container
 from random import Random
 from time import perf_counter_ns
 from types import FrameType
@@ -25,12 +25,12 @@ from typing import Any, Final
 
 from trainprof.probes.line_timer import Label, label
 from trainprof.probes.own_thread import no_collections, run_delay, start_thread, times_waited
+from trainprof.probes.switch_interval import SwitchInterval
 
 # A look at Python code stops it for about 70 us: 0.3 % of the time.
 PERIOD_NS: Final = 25_000_000
 # With the interpreter's 5 ms the script's thread has often let go by itself before it is asked to.
 SWITCH_INTERVAL_S: Final = 0.0005
-_HALF_A_US: Final = 5e-7
 KEPT_NS: Final = 150_000
 # So many looks tell whether other threads run Python code too, and what part of them may show it.
 _LOOKS_AT_OTHERS: Final = 40
@@ -68,7 +68,7 @@ class CodeWatch:
             is_timed: The functions whose lines are timed.
         """
         self._is_timed = is_timed
-        self._interval = _SwitchInterval()
+        self._interval = SwitchInterval(SWITCH_INTERVAL_S)
         self._stop: Any = None
         # Of frames that a fork inherits: what runs in them is the parent's.
         self._inherited: set[int] = set()
@@ -201,52 +201,3 @@ class _Others:
         are_busy = self._moved > _MAX_OTHERS_SHARE * self._looks
         self._looks = self._moved = 0
         return are_busy
-
-
-class _SwitchInterval:
-    """The interpreter's switch interval, shortened; the script is told the one it knows."""
-
-    def __init__(self) -> None:
-        self._get, self._set = sys.getswitchinterval, sys.setswitchinterval
-        self._scripts_s: float | None = None
-        self._ours: tuple[Callable[..., Any], Callable[..., Any]] | None = None
-
-    @property
-    def now_ns(self) -> int:
-        return round(self._get() * 1e9)
-
-    def shorten(self) -> None:
-        if self._ours is not None:
-            return
-        self._get, self._set = sys.getswitchinterval, sys.setswitchinterval
-        self._scripts_s = self._get()
-
-        def getswitchinterval() -> float:
-            return self._get() if self._scripts_s is None else self._scripts_s
-
-        def setswitchinterval(interval: float, /) -> None:
-            self._set(interval)
-            if self._scripts_s is not None:
-                self._scripts_s = self._get()
-                self._set_ours()
-
-        for ours, theirs in ((getswitchinterval, self._get), (setswitchinterval, self._set)):
-            ours.__doc__, ours.__module__ = theirs.__doc__, theirs.__module__
-            ours.__qualname__ = theirs.__qualname__
-        self._ours = getswitchinterval, setswitchinterval
-        sys.getswitchinterval, sys.setswitchinterval = self._ours
-        self._set_ours()
-
-    def _set_ours(self) -> None:
-        if self._get() > SWITCH_INTERVAL_S:
-            self._set(SWITCH_INTERVAL_S)
-
-    def restore(self) -> None:
-        if self._ours is None or self._scripts_s is None:
-            return
-        self._set(self._scripts_s + _HALF_A_US)  # it is cut down to whole us
-        self._scripts_s = None
-        # Those that somebody has wrapped since stay, and pass through.
-        if (sys.getswitchinterval, sys.setswitchinterval) == self._ours:
-            sys.getswitchinterval, sys.setswitchinterval = self._get, self._set
-            self._ours = None

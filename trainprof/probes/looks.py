@@ -17,6 +17,7 @@ from typing import Any, Final
 from trainprof.probes.own_thread import no_collections, run_delay, start_thread, times_waited
 from trainprof.probes.patcher import Patcher
 from trainprof.probes.session import Session
+from trainprof.probes.switch_interval import SwitchInterval
 from trainprof.record.schema import Kind, LookFlag, Topic
 
 # A look stops Python code for some 50 us, on full cores for longer. The more there were, the more
@@ -62,7 +63,7 @@ class LooksProbe:
         self._has_ended: Any = None
         self._looks = 0
         self._stacks: dict[tuple[int, ...], int] = {}
-        self._haste = _Haste()
+        self._interval = SwitchInterval(QUICK_S)
         self._held_up: deque[bool] = deque(maxlen=_LAST_LOOKS)
         self._crowded: deque[bool] = deque(maxlen=_LAST_LOOKS)
 
@@ -118,7 +119,7 @@ class LooksProbe:
         """In a forked child, whose threads are others; what was seen has its names there too."""
         self._watched, self._natives, self._stop = [], [], None
         self._looks = 0
-        self._haste.ends()
+        self._interval.restore()
 
     def _run(self, stop: Any, has_ended: Any) -> None:
         try:
@@ -126,7 +127,7 @@ class LooksProbe:
         except Exception as error:
             self._patcher.fail(error)
         finally:
-            self._haste.ends()
+            self._interval.restore()
             has_ended.release()
 
     def _needs_haste(self) -> bool:
@@ -142,11 +143,13 @@ class LooksProbe:
             period_ns = next((ns for n, ns in PERIODS_NS if self._looks < n), LATER_PERIOD_NS)
             due = max(due + round(period_ns * moment(0.5, 1.5)), now())
             others += [run_delay(thread) for thread in self._natives[len(others) :]]
+            is_hasty = False
             if self._needs_haste():
                 if wait(True, max(due - _AHEAD_NS - now(), 0) * 1e-9):
                     return
                 if now() < due:
-                    self._haste.begins()
+                    self._interval.shorten()
+                    is_hasty = True
             kept_off, asked = [told() for told in others], now()
             before = waits()
             if wait(True, max(due - now(), 0) * 1e-9):
@@ -162,9 +165,9 @@ class LooksProbe:
                 # As much of it while the GIL was waited for as before, while nothing was.
                 off = [told() - then for told, then in zip(others, kept_off, strict=True)]
                 off_ns = round(max(off, default=0) * max(waited_ns, 0) / max(got - asked, 1))
-                is_known = was_free or self._haste.meets(waited_ns, times, off_ns)
-                is_known = is_known or _was_made_to_let_go(waited_ns, times, off_ns)
-                self._haste.ends()
+                self._interval.restore()
+                meets = _meets_in_haste if is_hasty else _was_made_to_let_go
+                is_known = was_free or meets(waited_ns, times, off_ns)
                 self._looks += 1
                 self._held_up.append(held_ns >= QUICK_S * 1e9)
                 self._record(due, got, held_ns, LookFlag.KNOWN if is_known else 0)
@@ -195,34 +198,14 @@ class LooksProbe:
         return known
 
 
-class _Haste:
-    """The interpreter's switch interval, made short for a moment."""
+def _meets_in_haste(waited_ns: int, times: int, off_ns: int) -> bool:
+    """Whether a look that waited stands where it was wanted, or next to it.
 
-    def __init__(self) -> None:
-        self._usual_s: float | None = None
-
-    def begins(self) -> None:
-        usual_s = sys.getswitchinterval()
-        if usual_s > QUICK_S:
-            self._usual_s = usual_s
-            sys.setswitchinterval(QUICK_S)
-
-    def ends(self) -> None:
-        """Gives it back as it was, unless the script has set it meanwhile."""
-        usual_s, self._usual_s = self._usual_s, None
-        if usual_s is not None and abs(sys.getswitchinterval() - QUICK_S) < QUICK_S / 2:
-            sys.setswitchinterval(usual_s)
-
-    def meets(self, waited_ns: int, times: int, off_ns: int) -> bool:
-        """Whether a look that waited stands where it was wanted, or next to it.
-
-        Args:
-            waited_ns, times, off_ns: As `_was_made_to_let_go` has them.
-        """
-        if self._usual_s is None:
-            return False
-        quick_ns = QUICK_S * 1e9
-        return waited_ns <= _ONE_CALL * quick_ns + off_ns or times <= waited_ns / quick_ns + 2
+    Args:
+        waited_ns, times, off_ns: As `_was_made_to_let_go` has them.
+    """
+    quick_ns = QUICK_S * 1e9
+    return waited_ns <= _ONE_CALL * quick_ns + off_ns or times <= waited_ns / quick_ns + 2
 
 
 def _was_made_to_let_go(waited_ns: int, times: int, off_ns: int) -> bool:

@@ -161,7 +161,7 @@ def test_the_switch_interval_is_the_scripts_own(recorder: Recorder) -> None:
 @pytest.mark.usefixtures("often")
 def test_other_threads_are_not_made_to_let_go_sooner(recorder: Recorder) -> None:
     probe, is_over, began = LooksProbe(), threading.Event(), []
-    probe._haste.begins = lambda: began.append(True)  # type: ignore[method-assign]
+    probe._interval.shorten = lambda: began.append(True)  # type: ignore[method-assign]
     recorder.start(probe, ForwardProbe())
     compute()
 
@@ -193,14 +193,8 @@ def test_other_threads_are_not_made_to_let_go_sooner(recorder: Recorder) -> None
 def test_in_haste_a_look_meets_what_it_was_wanted_for(
     waited_us: int, times: int, off_us: int, is_met: bool
 ) -> None:
-    haste, usual = looks._Haste(), sys.getswitchinterval()
-    assert not haste.meets(waited_us * 1000, times, off_us * 1000)
-    haste.begins()
-    try:
-        assert haste.meets(waited_us * 1000, times, off_us * 1000) is is_met
-    finally:
-        haste.ends()
-    assert sys.getswitchinterval() == usual
+    met = looks._meets_in_haste(waited_us * 1000, times, off_us * 1000)
+    assert met is is_met
 
 
 @pytest.mark.usefixtures("often", "alone")

@@ -12,8 +12,8 @@ When it is wrong: what is compiled (torch.compile) and C++ extensions that keep 
 themselves look like Python code. A run with torch.compile is not judged. On a GPU such code costs
 nothing while the device still has work queued: there only that counts in which it waits for the
 host to give out work. Code that lets others run
-meanwhile (NumPy and SciPy on large arrays) is not counted. Where such code goes on for less than
-5 ms at a time, its line is seen only if it lets go there; else the operator behind it is told.
+meanwhile (NumPy and SciPy on large arrays) is not counted. Where looks come late, the operator
+behind such code is told instead of its line.
 Where another thread of the script's runs Python code now and then, nothing is said: it may be that.
 
 What to do: look at the named line. What depends on the data alone belongs into the dataset, where
