@@ -4,10 +4,10 @@ What it means: logging, metrics, drawing, converting, loops over elements: code 
 step while nothing trains.
 
 How it is measured: the training thread's time that none of the hooked parts of a step covers, and
-looks at the line where the thread stands, 25 times a second. Code that lets go of the GIL again and
-again (NumPy, scikit-learn) is looked at late: a line that most of those looks met well inside of it
-is named without a share ("seems to"). Python of a few milliseconds at a time is over when a look
-can be taken: then it is told where it ends.
+looks at the line where the thread stands, 25 times a second. Where another thread runs Python code
+too, code that lets go of the GIL again and again (NumPy, scikit-learn) is looked at late: a line
+that most of those looks met well inside of it is named without a share ("seems to"), and Python of
+a few milliseconds at a time is told where it ends.
 
 When it is wrong: where a training loop computes with torch functions beside its modules, or waits
 there for something else (a queue, another process), it is counted here too. With several ranks it

@@ -11,10 +11,9 @@ code was running. Time between operators that is shorter than that is not counte
 When it is wrong: what is compiled (torch.compile) and C++ extensions that keep the interpreter to
 themselves look like Python code. A run with torch.compile is not judged. On a GPU such code costs
 nothing while the device still has work queued: there only that counts in which it waits for the
-host to give out work. Code that lets others run
-meanwhile (NumPy and SciPy on large arrays) is not counted. Where looks come late, the operator
-behind such code is told instead of its line.
-Where another thread of the script's runs Python code now and then, nothing is said: it may be that.
+host to give out work. Code that lets others run meanwhile (NumPy and SciPy on large arrays) is not
+counted. Where looks come late, the operator behind such code is told instead of its line. Where
+another thread of the script's runs Python code now and then, nothing is said: it may be that.
 
 What to do: look at the named line. What depends on the data alone belongs into the dataset, where
 it is made once, or by workers beside training; the rest may do with torch's operators on whole
