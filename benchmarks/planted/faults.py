@@ -686,6 +686,24 @@ def too_many_threads(draw: Draw) -> Case:
     return replace(case, no_line=True)
 
 
+def worker_threads(draw: Draw) -> Case:
+    """NumPy computes with as many threads as there are cores, in each worker."""
+    workers, batch = draw.one_of((2, 3)), draw.one_of((4, 8))
+    style, compute_s = draw.one_of(WITH_GUARD), draw.between(0.01, 0.02)
+    work = "(numpy.ones((512, 512), dtype=numpy.float32) @ BASIS).sum()"
+    data = f"BASIS = numpy.ones((512, 512), dtype=numpy.float32) / 512\n\n\n{DATASET}"
+    options = f"batch_size={batch}, num_workers={workers}, persistent_workers=True"
+    parts = Parts(
+        loader=f"DataLoader(Pictures(), {options})  {HERE}",
+        imports="import numpy\n",
+        data=data.format(samples=120 * batch, work=work),
+        compute_s=compute_s,
+        epochs=2,
+    )
+    planted = f"NumPy's threads in each of {workers} workers"
+    return Case("worker_threads", planted, style, script(style, parts), "worker_threads")
+
+
 def slow_rank(draw: Draw) -> Case:
     """One of two ranks waits longer for its batches, or does something alone."""
     share, compute_s = draw.between(0.15, 0.6), draw.between(0.01, 0.02)
@@ -753,6 +771,7 @@ FAULTS: dict[str, Callable[[Draw], Case]] = {
         recompiling,
         anomaly_detection,
         too_many_threads,
+        worker_threads,
     )
 }
 

@@ -270,6 +270,47 @@ def test_what_is_made_again_and_would_fit_into_memory_is_said() -> None:
     assert in_memory(8.0, is_iterable=True) == []
 
 
+def crowded(runnable: float = 0.5, threads: float = 2.0, **changes: Any) -> Case:
+    """Workers whose threads have too few cores: batches take long, and unevenly."""
+    plain = {"workers": 2, "fetch_s": 0.02, "running": 1 - runnable, "compute_s": 0.008, "cores": 2}
+    planted = Planted(**{**plain, **changes})
+    fetch = planted.loader.fetch
+    assert fetch is not None
+    assert fetch.running_s is not None
+    made_s = fetch.wall_s.mean * fetch.n if fetch.wall_s is not None else 0.0
+    fetch = replace(
+        fetch, runnable_s=runnable * made_s, asleep_s=0.0, cpu_s=threads * fetch.running_s
+    )
+    planted.loader = replace(planted.loader, fetch=fetch)
+    case = case_of(planted)
+    system = case.summary.system
+    assert system is not None
+    system = replace(system, cpu={**system.cpu, "cores_usable": planted.inputs.cores})
+    return replace(case, summary=replace(case.summary, system=system))
+
+
+def test_threads_of_libraries_that_take_the_cores_from_each_other_come_first() -> None:
+    finding = diagnose(crowded())[0]
+    assert (finding.id, finding.site) == ("worker_threads", "train.py:41")
+    assert "2.0 threads compute in each of 2 workers, on 2 cores" in finding.title
+    assert "a batch waits for a core for 50 % of its making" in finding.title
+    assert finding.recoverable_s is None
+    assert found(crowded()) == ["worker_threads"]  # and what comes of it is not told beside it
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"threads": 1.1},  # one each: they are many workers, or the work is much
+        {"runnable": 0.1},  # who want a core have it
+        {"cores": 16},
+        {"fetch_s": 0.001},  # hardly ever at work
+    ],
+)
+def test_threads_that_have_their_cores_are_no_finding(changes: dict[str, float]) -> None:
+    assert "worker_threads" not in found(crowded(**changes))
+
+
 def test_cores_that_are_half_idle_are_not_what_is_short() -> None:
     # Two workers of which each is on a core for 56 %: three and a half would fill both.
     finding = only(

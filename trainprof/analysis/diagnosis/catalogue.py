@@ -33,6 +33,7 @@ from trainprof.analysis.diagnosis import (
     torch_threads,
     uneven_batches,
     worker_restart,
+    worker_threads,
 )
 from trainprof.analysis.diagnosis.rule import Rule, rule_in
 
@@ -67,6 +68,7 @@ RULES: Final[tuple[Rule, ...]] = tuple(
         recompiling,
         anomaly_detection,
         torch_threads,
+        worker_threads,
     )
 )
 

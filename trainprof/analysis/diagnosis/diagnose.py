@@ -65,7 +65,9 @@ def least_gain(noise: float) -> float:
 def _without_symptoms(findings: list[Finding]) -> list[Finding]:
     """Leaves out what comes of another finding, which then says so."""
     there = {one.id for one in findings}
-    roots = {of: why for of, why in EXPLAINED_BY.items() if of in there and why in there}
+    roots = {
+        of: why for of, each in EXPLAINED_BY.items() for why in each if of in there and why in there
+    }
     if "torch_threads" in there:
         roots |= {one.id: "torch_threads" for one in findings if _may_be_of_threads(one)}
     told = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from trainprof.analysis.diagnosis.gains import Gain
@@ -13,7 +13,13 @@ _MEASURED: Final = "trainprof tune SCRIPT measures it, without an edit of yours"
 
 
 def unmeasured_finding(
-    rule: str, title: str, *, site: str | None, advice: str, evidence: Mapping[str, Any]
+    rule: str,
+    title: str,
+    *,
+    site: str | None,
+    advice: str,
+    evidence: Mapping[str, Any],
+    also: Sequence[str] = (),
 ) -> Finding:
     """Returns a finding of something whose cost this run alone cannot tell."""
     return Finding(
@@ -28,7 +34,7 @@ def unmeasured_finding(
         predicted_speedup=None,
         run_speedup=None,
         is_at_most=False,
-        also=["what it costs only a rerun tells"],
+        also=[*also, "what it costs only a rerun tells"],
         verify="what it costs only a rerun tells: trainprof compare BASE OTHER",
     )
 
