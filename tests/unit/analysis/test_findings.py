@@ -560,6 +560,16 @@ def test_workers_that_are_started_for_each_pass_are_to_be_kept() -> None:
     assert found(case_of(kept)) == []
 
 
+@pytest.mark.parametrize(("fetch_s", "is_told"), [(0.0005, True), (0.02, False)])
+def test_workers_that_hardly_help_need_not_be_started_at_all(fetch_s: float, is_told: bool) -> None:
+    planted = Planted(
+        workers=2, fetch_s=fetch_s, running=1.0, compute_s=0.06, passes=10, start_s=0.3, cores=2
+    )
+    finding = only(case_of(planted))
+    assert finding.id == "worker_restart"
+    assert any("(num_workers=0) steps would" in one for one in finding.also) is is_told
+
+
 def test_only_what_is_shuffled_comes_in_another_order() -> None:
     planted = Planted(workers=2, fetch_s=0.004, compute_s=0.01, passes=10, start_s=0.3)
     assert any("shuffling" in one for one in only(case_of(planted)).cautions)

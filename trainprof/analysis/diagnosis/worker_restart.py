@@ -26,6 +26,7 @@ from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.waiting import NEEDLESS_WORKERS, SAMPLE_BY_SAMPLE
 from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.finding import Finding
+from trainprof.analysis.least_gain import LEAST_GAIN
 from trainprof.analysis.pipeline import predict
 from trainprof.analysis.verdict_level import percent
 
@@ -73,9 +74,25 @@ def find(case: Case) -> Finding | None:
             "workers keep their copy of the dataset from epoch to epoch",
             *another_order(loader),
         ],
+        also=_does_as_well_without(fed),
         evidence={"starts_s": fed.starts_s, "passes": loader.passes},
         is_of_making=False,
     )
+
+
+def _does_as_well_without(fed: LoaderCase) -> list[str]:
+    """Says so where steps would hardly be longer without any workers to be started."""
+    if fed.inputs is None or fed.now is None:
+        return []
+    setting = replace(fed.inputs.setting, workers=0, is_persistent=False)
+    if predict(fed.inputs, setting).step_s.mid > (1 + LEAST_GAIN) * fed.now.step_s.mid:
+        return []
+    made = (
+        ""
+        if fed.loader.fetch is None or fed.loader.fetch.wall_s is None
+        else (f", for making a batch takes {span(fed.loader.fetch.wall_s.mean)}")
+    )
+    return [f"without workers (num_workers=0) steps would take hardly longer{made}"]
 
 
 def lost_s(fed: LoaderCase) -> float:
