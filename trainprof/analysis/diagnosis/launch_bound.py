@@ -39,6 +39,8 @@ THRESHOLDS: Final = {
 }
 # Of the time in which the host computes: from here on its optimizer is worth a word.
 _MUCH_UPDATE: Final = 0.2
+_JOINED_FURTHER: Final = 'torch.compile(..., mode="reduce-overhead")'
+_JOINED: Final = 'torch.compile(model), with mode="reduce-overhead"'
 
 
 def find(case: Case) -> Finding | None:
@@ -55,6 +57,8 @@ def find(case: Case) -> Finding | None:
     line = hottest(case.summary.hot_lines, "forward")
     is_named = line is not None and line.share >= NAMED_FROM_SHARE and not line.is_likely
     fused = ", fused=True for the optimizer" if is_updating else ""
+    is_compiled = bool(case.summary.compilations)
+    joined = _JOINED_FURTHER if is_compiled else _JOINED
     return plain_finding(
         ID,
         f"the device is given small pieces of work, and waits for the next one for up to "
@@ -62,8 +66,7 @@ def find(case: Case) -> Finding | None:
         "operator",
         outside_steps(case, spent_s),
         site=line.site if line is not None and is_named else None,
-        advice='torch.compile(model), with mode="reduce-overhead" where shapes stay the same'
-        f"{fused}; larger batches, where learning allows",
+        advice=f"{joined} where shapes stay the same{fused}; larger batches, where learning allows",
         evidence={
             "launching_s": spent_s,
             "launching_share": share,

@@ -87,12 +87,10 @@ def _does_as_well_without(fed: LoaderCase) -> list[str]:
     setting = replace(fed.inputs.setting, workers=0, is_persistent=False)
     if predict(fed.inputs, setting).step_s.mid > (1 + LEAST_GAIN) * fed.now.step_s.mid:
         return []
-    made = (
-        ""
-        if fed.loader.fetch is None or fed.loader.fetch.wall_s is None
-        else (f", for making a batch takes {span(fed.loader.fetch.wall_s.mean)}")
-    )
-    return [f"without workers (num_workers=0) steps would take hardly longer{made}"]
+    made = span(float(fed.inputs.fetch_s.mean()))
+    return [
+        f"without workers (num_workers=0) steps would take hardly longer: a batch is made in {made}"
+    ]
 
 
 def lost_s(fed: LoaderCase) -> float:
