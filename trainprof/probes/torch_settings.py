@@ -36,13 +36,14 @@ class TorchSettingsProbe:
         if self._optimizers > _MOST_OPTIMIZERS:
             return
         facts: dict[str, object] = {"torch_threads": self._torch.get_num_threads()}
-        if not self._mode_depth() and self._is_looped(optimizer):
+        is_unwatched = not self._mode_depth()  # a mode of the script's would see what is asked for
+        if is_unwatched and self._is_looped(optimizer):
             facts["looped_optimizer"] = {
                 "class": type(optimizer).__qualname__,
                 "tensors": sum(len(group["params"]) for group in optimizer.param_groups),
                 "site": self._session.sites.find(sys._getframe(1)),
             }
-        numerics = self._numerics(optimizer)
+        numerics = self._numerics(optimizer) if is_unwatched else None
         if numerics is not None:
             facts["numerics"] = numerics
         self._session.log.note(Topic.ENVIRONMENT, facts)
