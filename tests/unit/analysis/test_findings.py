@@ -1196,6 +1196,14 @@ def test_a_backward_that_goes_through_earlier_steps_grows() -> None:
     assert finding.is_at_most
 
 
+def test_a_backward_grows_all_the_same_where_the_clock_changes() -> None:
+    healthy = case_of(Planted(workers=2, fetch_s=0.002, compute_s=0.03))
+    noise = np.random.default_rng(2).uniform(0.9, 1.1, STEPS)
+    clock = np.where((np.arange(STEPS) > 80) & (np.arange(STEPS) < 120), 0.7, 1.0)
+    finding = only(with_steps(healthy, np.linspace(0.002, 0.050, STEPS) * clock * noise))
+    assert finding.id == "growing_backward"
+
+
 @pytest.mark.parametrize(
     ("backward_s", "forward_s"),
     [

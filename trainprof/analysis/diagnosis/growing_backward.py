@@ -43,6 +43,8 @@ THRESHOLDS: Final = {
 _LEAST_STEPS: Final = 60
 _SMOOTHED_OVER: Final = 5
 _COLD_STEPS: Final = 3
+# Far enough apart to differ by more than the machine's clock does from one moment to the next.
+_HELD_AGAINST: Final = 10
 # As the forward's: batches of other sizes make both longer.
 _TIMES_FORWARD: Final = 2.0
 # What is kept of earlier steps fills memory and caches too: without it the rest gets faster.
@@ -111,7 +113,7 @@ def _rises(took: Float64) -> bool:
     if took.std() <= 0:
         return False
     alike = float(np.corrcoef(took[:-_SMOOTHED_OVER], took[_SMOOTHED_OVER:])[0, 1])
-    changes = took[_SMOOTHED_OVER:] - took[:-_SMOOTHED_OVER]
+    changes = took[_HELD_AGAINST:] - took[:-_HELD_AGAINST]
     return alike >= _ALIKE and float((changes > 0).mean()) >= _RISES_SHARE
 
 
