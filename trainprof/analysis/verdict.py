@@ -269,6 +269,16 @@ def _were_there(evidence: Evidence) -> bool:
     return bool(feeding) and all((x.ready_share or 0.0) >= _THERE_SHARE for x in feeding)
 
 
+def _loading_words(evidence: Evidence) -> str:
+    """Returns what of loading takes longest: its beginnings, late batches or taking them over."""
+    parts = evidence.training
+    waited_s = parts.get("data_wait", 0.0)
+    if sum(parts.get(key, 0.0) for key in LOADER_KEYS) > 2 * waited_s:
+        return "starting its loader and waiting for first batches"
+    is_over = _were_there(evidence)
+    return "taking batches that were ready over from workers" if is_over else "waiting for data"
+
+
 def _in_figures(evidence: Evidence, keys: tuple[str, ...], share: float) -> str:
     """Returns what a share is in time: of a steady step, or of training where that is another."""
     steady, step = evidence.steps.per_step_s, evidence.steps.step_s
@@ -292,9 +302,7 @@ def _compute_headline(
     if in_python >= TOLD_FROM_SHARE:
         text += f", Python code inside them about {percent(in_python)} of it"
     words = {
-        "data": "waiting for data"
-        if not _were_there(evidence)
-        else "taking batches that were ready over from workers",
+        "data": _loading_words(evidence),
         "evaluation": "evaluation",
         "checkpoint": "checkpoints",
         "host": "python between them",

@@ -220,7 +220,10 @@ def _of_persistence(case: Case) -> list[Candidate]:
     if kept:
         predicted, lines = up_to(sum(_restart_share(case, fed) for fed in kept)), _lines(kept)
         persistent = {"persistent_workers": True}
-        found.append(Candidate("restarts", persistent, predicted, BY_LOOP, sites=lines))
+        minded = ("workers keep their copy of the dataset from epoch to epoch",)
+        found.append(
+            Candidate("restarts", persistent, predicted, BY_LOOP, sites=lines, cautions=minded)
+        )
     spawned = [x for x in restarting if x.loader.start_method in ("spawn", "forkserver")]
     if spawned and not case.is_on_device:
         overrides = {"multiprocessing_context": "fork"}

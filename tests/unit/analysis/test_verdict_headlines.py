@@ -267,6 +267,19 @@ def test_taking_over_batches_that_are_there_is_no_waiting(tmp_path, blocked_ms, 
     assert run.summary(tmp_path).verdict.headline.endswith(f"next comes {told}")
 
 
+def test_starting_a_loader_is_not_called_taking_batches_over(tmp_path):
+    run = FakeRun()
+    loader, optimizer = run.loader(num_workers=2), run.optimizer()
+    for _ in range(5):
+        run.iterate(loader, 200 * MS)
+        for _ in range(20):
+            run.next(loader, MS)
+            run.learn(optimizer, forward=20 * MS, backward=40 * MS)
+        run.stop(loader)
+    told = "next comes starting its loader and waiting for first batches with 15 %"
+    assert run.summary(tmp_path).verdict.headline.endswith(told)
+
+
 def test_start_up_is_named_in_long_runs_where_it_is_most(tmp_path):
     assert loop(tmp_path, startup=70_000_000).verdict.bottleneck == "startup"
     assert loop(tmp_path / "short", startup=50_000_000).verdict.bottleneck == "compute"
