@@ -20,7 +20,7 @@ from trainprof.probes.session import Session
 from trainprof.probes.switch_interval import SwitchInterval
 from trainprof.record.schema import Kind, LookFlag, Topic
 
-# A look stops Python code for some 50 us, on full cores for longer. The more there were, the more
+# A look costs Python code 0.4 to 0.7 ms on a slow virtual machine. The more there were, the more
 # rarely another is needed: so many looks, and the time between two until then.
 PERIODS_NS: Final = ((1_500, 40_000_000),)
 LATER_PERIOD_NS: Final = 200_000_000
