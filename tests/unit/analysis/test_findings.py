@@ -296,6 +296,9 @@ def test_threads_of_libraries_that_take_the_cores_from_each_other_come_first() -
     assert "a batch waits for a core for 50 % of its making" in finding.title
     assert finding.recoverable_s is None
     assert found(crowded()) == ["worker_threads"]  # and what comes of it is not told beside it
+    others = diagnose(crowded(passes=5, start_s=0.1))  # what may be slowed by it comes behind it
+    assert [one.id for one in others] == ["worker_threads", "worker_restart"]
+    assert together(crowded(), others) is None
 
 
 @pytest.mark.parametrize(

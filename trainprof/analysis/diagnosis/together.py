@@ -22,9 +22,9 @@ def together(case: Case, findings: Sequence[Finding]) -> float | None:
     """Returns how many times as fast training would be at most with all changes made.
 
     The loader that costs most is played again with its new workers and the shorter steps. None for
-    a single finding, which says so itself.
+    a single finding, which says so itself, and where nobody knows what one of them costs.
     """
-    if len(findings) < 2:
+    if len(findings) < 2 or any(one.recoverable_s is None for one in findings):
         return None
     in_steps_s = sum(one.recoverable_s or 0.0 for one in findings if one.id in _IN_STEPS)
     fed = case.feeding[0] if case.feeding else None
