@@ -21,7 +21,7 @@ NO_MATTER_OF_NOISE: Final = (
 
 # What these cost is not known, but all that is measured beside them is slowed by it.
 SLOWS_EVERYTHING: Final = ("anomaly_detection", "worker_threads")
-# What is full of torch's waiting threads has no cores left for the making of batches.
+# What is full of waiting threads has no cores left for the making of batches.
 EXPLAINED_BY: Final = {
     "saturated_cpu": ("torch_threads", "worker_threads"),
     "too_few_workers": ("worker_threads",),

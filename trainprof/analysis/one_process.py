@@ -246,7 +246,7 @@ def _case(
         known_of=known_of,
         checkpoint_site=evidence.checkpoint_site,
         steps=steps,
-        settings=rule_settings(run.recording.section("options").get("rules")),
+        settings=_rule_settings(run),
         full_collections=_full_collections(run.timeline),
         torch=torch,
     )
@@ -318,10 +318,14 @@ def _memory_growth(run: Analysed, training: Training, system: System | None) -> 
     )
 
 
+def _rule_settings(run: Analysed) -> dict[str, float]:
+    return rule_settings(run.recording.section("options").get("rules"))
+
+
 def _evaluation_call(run: Analysed, loader: Loader) -> str | None:
     """Returns where evaluation is called; None where its loader is what it mostly waits for."""
     waited_s = loader.evaluation_wait_s if loader.role == TRAINING else cost_s(loader)
-    settings = rule_settings(run.recording.section("options").get("rules"))
+    settings = _rule_settings(run)
     usual = slow_validation.THRESHOLDS["loading_share"].value
     of_loading = settings.get(f"{slow_validation.ID}.loading_share", usual)
     return loader.called_at if waited_s < of_loading * loader.evaluation_s else None

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
-from trainprof.analysis.diagnosis.loader_change import cautions_of, with_workers
+from trainprof.analysis.diagnosis.loader_change import KEEP_THE_DATASET, cautions_of, with_workers
 from trainprof.analysis.diagnosis.waiting import (
     TRIED_PREFETCH,
     TRIED_WORKERS,
@@ -220,10 +220,8 @@ def _of_persistence(case: Case) -> list[Candidate]:
     if kept:
         predicted, lines = up_to(sum(_restart_share(case, fed) for fed in kept)), _lines(kept)
         persistent = {"persistent_workers": True}
-        minded = ("workers keep their copy of the dataset from epoch to epoch",)
-        found.append(
-            Candidate("restarts", persistent, predicted, BY_LOOP, sites=lines, cautions=minded)
-        )
+        cautions = (KEEP_THE_DATASET,)
+        found.append(Candidate("restarts", persistent, predicted, BY_LOOP, cautions, lines))
     spawned = [x for x in restarting if x.loader.start_method in ("spawn", "forkserver")]
     if spawned and not case.is_on_device:
         overrides = {"multiprocessing_context": "fork"}

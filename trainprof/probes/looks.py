@@ -149,7 +149,8 @@ class LooksProbe:
                     return
                 if now() < due:
                     self._interval.shorten()
-                    is_hasty = True
+                    # Not where somebody has wrapped the functions that set it.
+                    is_hasty = self._interval.now_ns <= QUICK_S * 1e9
             kept_off, asked = [told() for told in others], now()
             before = waits()
             if wait(True, max(due - now(), 0) * 1e-9):

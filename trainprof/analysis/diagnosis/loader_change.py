@@ -36,6 +36,8 @@ _PASSES_MINDED: Final = 1.5
 _MEMORY_FOR_IT: Final = 0.25
 # While batches sleep: from here on it is likely for what they read.
 _MUCH_READ_BYTES_PER_S: Final = 50e6
+# What all workers that live on do.
+KEEP_THE_DATASET: Final = "workers keep their copy of the dataset from epoch to epoch"
 # What all of them have in common.
 WAITED_FROM: Final = {
     "wait_share": Threshold(WAIT_SHARE, "XProf: below it a program is not input-bound"),

@@ -21,7 +21,12 @@ from typing import Final
 
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.gains import outside_steps
-from trainprof.analysis.diagnosis.loader_change import another_order, call_with, finding
+from trainprof.analysis.diagnosis.loader_change import (
+    KEEP_THE_DATASET,
+    another_order,
+    call_with,
+    finding,
+)
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.waiting import NEEDLESS_WORKERS, SAMPLE_BY_SAMPLE
 from trainprof.analysis.diagnosis.wording import span
@@ -70,10 +75,7 @@ def find(case: Case) -> Finding | None:
         outside_steps(case, spent_s),
         advice=_BUILD_ONCE if loader.is_rebuilt else call_with(loader, change),
         change=change,
-        cautions=[
-            "workers keep their copy of the dataset from epoch to epoch",
-            *another_order(loader),
-        ],
+        cautions=[KEEP_THE_DATASET, *another_order(loader)],
         also=_does_as_well_without(fed),
         evidence={"starts_s": fed.starts_s, "passes": loader.passes},
         is_of_making=False,
