@@ -67,8 +67,7 @@ class LoaderCase:
 
     def hot_line(self) -> HotLine | None:
         """Returns the function that most of the making of its batches goes to, if it is much."""
-        line = hottest(self.loader.hot_lines, MAKING)
-        return line if line is not None and line.share >= NAMED_FROM_SHARE else None
+        return _named(self.loader.hot_lines, MAKING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +154,10 @@ class Case:
         told = [device.idle_because for device in self.summary.devices or ()]
         return told[0].get(cause) if told and told[0] is not None else None
 
+    def hot_line(self, part: str) -> HotLine | None:
+        """Returns the function that most of a part of training goes to, if it is much."""
+        return _named(self.summary.hot_lines, part)
+
     def launching_s(self) -> float | None:
         """Returns for how long a device waited for the host to give out work, at most.
 
@@ -190,3 +193,8 @@ class Case:
         """Returns how many cores the run could use."""
         told = self.summary.system.cpu.get("cores_usable") if self.summary.system else None
         return float(told) if isinstance(told, (int, float)) else None
+
+
+def _named(lines: Sequence[HotLine], part: str) -> HotLine | None:
+    line = hottest(lines, part)
+    return line if line is not None and line.share >= NAMED_FROM_SHARE else None

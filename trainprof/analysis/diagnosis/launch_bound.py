@@ -22,13 +22,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from trainprof.analysis.diagnosis.case import NAMED_FROM_SHARE, Case
+from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.gains import outside_steps
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.finding import Finding
-from trainprof.analysis.looks import hottest
 from trainprof.analysis.verdict import COMPUTE_KEYS
 from trainprof.analysis.verdict_level import percent
 
@@ -54,18 +53,16 @@ def find(case: Case) -> Finding | None:
     parts_s = {name: case.training.get(name, 0.0) for name in COMPUTE_KEYS}
     host_s = sum(parts_s.values())
     is_updating = parts_s.get("optimizer", 0.0) >= _MUCH_UPDATE * host_s
-    line = hottest(case.summary.hot_lines, "forward")
-    is_named = line is not None and line.share >= NAMED_FROM_SHARE and not line.is_likely
+    line = case.hot_line("forward")
     fused = ", fused=True for the optimizer" if is_updating else ""
-    is_compiled = bool(case.summary.compilations)
-    joined = _JOINED_FURTHER if is_compiled else _JOINED
+    joined = _JOINED_FURTHER if case.summary.compilations else _JOINED
     return plain_finding(
         ID,
         f"the device is given small pieces of work, and waits for the next one for up to "
         f"{span(spent_s)}, {percent(share)} of training, while the host calls operator after "
         "operator",
         outside_steps(case, spent_s),
-        site=line.site if line is not None and is_named else None,
+        site=line.site if line is not None and not line.is_likely else None,
         advice=f"{joined} where shapes stay the same{fused}; larger batches, where learning allows",
         evidence={
             "launching_s": spent_s,

@@ -15,14 +15,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from trainprof.analysis.diagnosis.case import NAMED_FROM_SHARE, Case
+from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.changed_inputs import drawn_at_once
 from trainprof.analysis.diagnosis.gains import of_inputs
 from trainprof.analysis.diagnosis.loader_change import WAITED_FROM, finding, of_cause
 from trainprof.analysis.diagnosis.waiting import SAMPLING
 from trainprof.analysis.diagnosis.wording import place, share_of, span
 from trainprof.analysis.finding import Finding
-from trainprof.analysis.looks import hottest
 from trainprof.analysis.verdict_level import percent
 
 ID: Final = "slow_sampler"
@@ -43,10 +42,9 @@ def find(case: Case) -> Finding | None:
         f"the training process; training waits {percent(fed.wait_share)} of its time"
     )
     advice = "a sampler that works out beforehand what it needs; workers do not draw"
-    line, site = hottest(case.summary.hot_lines, "data_wait"), None
-    if line is not None and line.share >= NAMED_FROM_SHARE:
+    line = case.hot_line("data_wait")
+    if line is not None:
         advice += f"; {place(line)} takes {share_of(line)} of the wait for data"
-        site = line.site
     return finding(
         case,
         fed,
@@ -55,6 +53,6 @@ def find(case: Case) -> Finding | None:
         gain,
         advice=advice,
         evidence={"sampler_per_batch_s": drawn_s},
-        site=site,
+        site=None if line is None else line.site,
         is_of_making=False,
     )
