@@ -55,18 +55,24 @@ def recorded(
     wait: int = 100 * US,
     batch_size: int = 8,
     num_workers: int = 0,
+    passes: int = 1,
+    start: int = 0,
     **manifest: Any,
 ) -> RunDirectory:
-    """Writes a run: one pass, one step for each forward, which takes so many ns."""
+    """Writes a run of one step for each forward, which takes so many ns.
+
+    The first step of each of the passes takes `start` ns longer.
+    """
     run = FakeRun()
     loader = run.loader(batch_size=batch_size, num_workers=num_workers)
     optimizer = run.optimizer()
     run.passes_time(500 * MS)
-    run.iterate(loader)
-    for forward in forwards:
-        run.next(loader, wait, samples=batch_size)
-        run.learn(optimizer, forward=forward)
-    run.stop(loader)
+    for of_pass in np.array_split(np.array(forwards), passes):
+        run.iterate(loader)
+        for place, forward in enumerate(of_pass.tolist()):
+            run.next(loader, wait + (0 if place else start), samples=batch_size)
+            run.learn(optimizer, forward=forward)
+        run.stop(loader)
     run.passes_time(20 * MS)
     plain = {"script": "train.py", "script_sha256": "0" * 64, "versions": {"torch": "2.13.0"}}
     directory = run.write(parent / name, **(plain | {"name": name} | manifest))

@@ -19,6 +19,7 @@ SHORT: Final = "short"  # too few steps to tell
 SETTING: Final = "setting"  # what the user may have meant to change
 REMARK: Final = "remark"  # worth knowing when reading the numbers
 
+SCRIPT_TEXT: Final = "the script's text"
 UNLIKE: Final = frozenset({WORK, GROUND, SLOWED, SHORT})
 # A last batch that is not full makes so much of a difference at most.
 _SAME_SAMPLES: Final = 0.02
@@ -167,7 +168,7 @@ def _step_source(run: ComparedRun) -> str | None:
 
 _FACTS: Final[tuple[tuple[str, str, Fact], ...]] = (
     ("script", GROUND, _script),
-    ("the script's text", GROUND, _script_text),
+    (SCRIPT_TEXT, GROUND, _script_text),
     ("batch size", WORK, _batch_size),
     ("world size", WORK, _world_size),
     ("what counts as a step", WORK, _step_source),

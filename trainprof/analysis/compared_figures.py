@@ -31,6 +31,9 @@ BY_STEP: Final = "step"
 BY_SAMPLE: Final = "sample"
 LOWER, HIGHER = "lower", "higher"
 PART_PREFIX: Final = "per_step_s."
+STARTS: Final = "starts_per_step_s"
+# Starting processes and opening files takes longer or shorter from run to run than computing.
+_STARTS_CHANCE: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +142,7 @@ def _per_sample(pace: Pace, samples: float) -> Pace:
 
 
 def step_metrics(sides: Sides) -> list[Metric]:
-    """A steady step's mean and quantiles, samples, and all steps."""
+    """A steady step's mean and quantiles, samples, all steps, and starts of passes."""
     base, other = sides.runs()
     step = sides.speedup(BY_STEP)
     sample = sides.speedup(BY_SAMPLE)
@@ -160,7 +163,23 @@ def step_metrics(sides: Sides) -> list[Metric]:
             for side in (base, other)
         ]
         metrics.append(_of_time("loop_step_s", all_steps, borders, verdict=by_step))
-    return metrics
+    return [*metrics, *_starts_metric(sides, verdict=by_step)]
+
+
+def _starts_metric(sides: Sides, *, verdict: str | None) -> list[Metric]:
+    """What starts of later passes add to a step: a change of the loader may show there alone."""
+    base, other = sides.runs()
+    drawn = [
+        [run.starts(number) for number, run in enumerate(side, start)]
+        for side, start in ((base, 0), (other, len(base)))
+    ]
+    figures = [[one for one in side if one is not None] for side in drawn]
+    if [len(side) for side in figures] != [len(base), len(other)]:
+        return []
+    chance = max(sides.chance, _STARTS_CHANCE)
+    found = difference(figures[0], figures[1], chance=chance, is_part=True)
+    means = [fmean(one.value for one in side) for side in figures]
+    return [_metric(STARTS, STEP_GROUP, means, found, sides, LOWER, verdict)]
 
 
 def _of_time(

@@ -10,9 +10,9 @@ from trainprof.analysis.facts import integer, number_at
 from trainprof.analysis.passes import EVALUATION, TRAINING
 from trainprof.analysis.recording import manifest_of
 from trainprof.analysis.shared_cpu import shared_cpu
-from trainprof.analysis.speedup import Pace
+from trainprof.analysis.speedup import Pace, Sampled
 from trainprof.analysis.steady import MIN_STEADY_STEPS
-from trainprof.analysis.step_noise import Floats
+from trainprof.analysis.step_noise import Floats, Resampling
 from trainprof.analysis.step_series import StepSeries, read_step_series
 from trainprof.analysis.summary import Loader, RunSummary
 from trainprof.record.run_directory import RunDirectory
@@ -121,6 +121,22 @@ class ComparedRun:
         steps_s: Floats = self.series.all_s
         mean_s = float(steps_s.mean())
         return self._pace_of(mean_s, steps_s) if mean_s > 0 else None
+
+    def starts(self, seed: int) -> Sampled | None:
+        """Returns what starts of passes after the first add to the mean step, in s.
+
+        None where there is none, or the events are gone.
+
+        Args:
+            seed: Another one for each run.
+        """
+        if self.series is None or len(self.series.starts_s) == 0:
+            return None
+        beyond_s, a_step = self.series.starts_s, 1 / len(self.series.all_s)
+        draws = None
+        if len(beyond_s) > 1:
+            draws = Resampling(beyond_s, seed=seed).means(beyond_s) * len(beyond_s) * a_step
+        return Sampled(float(beyond_s.sum()) * a_step, draws)
 
     def _pace_of(self, mean_s: float, steps_s: Floats | None) -> Pace:
         return Pace(mean_s, steps_s, self.cycle(), self.disturbance(), self.wandering())

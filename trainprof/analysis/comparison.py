@@ -11,6 +11,7 @@ from trainprof.analysis.compared_figures import (
     BY_SAMPLE,
     BY_STEP,
     PART_PREFIX,
+    STARTS,
     Metric,
     Sides,
     chance_between,
@@ -19,7 +20,8 @@ from trainprof.analysis.compared_figures import (
     step_metrics,
 )
 from trainprof.analysis.compared_run import ComparedRun
-from trainprof.analysis.speedup import LEAST_CHANCE, SpeedUp
+from trainprof.analysis.least_gain import LEAST_GAIN
+from trainprof.analysis.speedup import FASTER, LEAST_CHANCE, NO_VISIBLE_DIFFERENCE, SLOWER, SpeedUp
 
 REPEATED: Final = "--base A1 --base A2 --base A3 --other B1 --other B2 --other B3"
 
@@ -56,6 +58,19 @@ class Comparison:
 
     def in_group(self, group: str) -> list[Metric]:
         return [one for one in self.metrics if one.group == group]
+
+    def starts_alone(self) -> Metric | None:
+        """Returns what starts of passes add to a step, where the sides differ by that for certain.
+
+        None where steady steps differ too, and where it is a small part of BASE's training.
+        """
+        starts, loop = self.metric(STARTS), self.metric("loop_step_s")
+        if starts is None or loop is None or not loop.base:
+            return None
+        if self.speedup.verdict != NO_VISIBLE_DIFFERENCE or starts.verdict not in (FASTER, SLOWER):
+            return None
+        apart_s = abs((starts.other or 0.0) - (starts.base or 0.0))
+        return starts if apart_s >= LEAST_GAIN * loop.base else None
 
 
 def compare(base: Sequence[ComparedRun], other: Sequence[ComparedRun]) -> Comparison:

@@ -16,6 +16,7 @@ from trainprof.analysis.facts import Facts, integer
 from trainprof.analysis.fetches import Details, FetchTable
 from trainprof.analysis.loader_builder import builder_of
 from trainprof.analysis.looks import LineNames, Looks, Stack, function_of, lines_of_making
+from trainprof.analysis.memory_growth import workers_growth
 from trainprof.analysis.names import Sites
 from trainprof.analysis.passes import EVALUATION, TRAINING, Passes
 from trainprof.analysis.statistics import statistics_s
@@ -193,6 +194,7 @@ def _loader_of(
         open_files=_words(facts.get("open_files")),
         evaluation_s=float((p.end - p.start)[p.of_stage(EVALUATION)].sum() / 1e9),
         evaluation_wait_s=float(p.wait_ns[p.of_stage(EVALUATION)].sum() / 1e9),
+        memory_growth=workers_growth(fetches, p.loader, making.samples),
         hot_lines=lines_of_making(fetches, p.loader, making.looks),
     )
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from trainprof.analysis.ledger import attribute
 from trainprof.analysis.ranks import rank_recordings
 from trainprof.analysis.recording import Recording, read_recording
@@ -22,11 +24,13 @@ class StepSeries:
         steady_s: The steady ones, shape (n_steady,).
         parts_s: Ledger key to each steady step's time under it, shape (n_steady,).
         all_s: Every step, warm-up and starts of passes too, without evaluation; shape (n_steps,).
+        starts_s: What the steps at starts of later passes took beyond a steady one, shape (n,).
     """
 
     steady_s: Floats
     parts_s: dict[str, Floats]
     all_s: Floats
+    starts_s: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +49,15 @@ def read_step_series(directory: RunDirectory) -> StepSeries | None:
         return None
     steps = recorded.steps
     steady = steps.steady.mask
+    all_s = steps.wall_ns / 1e9
+    steady_s = all_s[steady]
+    # Those fed from a full buffer are shorter: what a start piled up is no gain of theirs.
+    later = ~steady & (np.arange(len(steps)) >= steps.steady.warmup)
     return StepSeries(
-        steady_s=steps.wall_ns[steady] / 1e9,
+        steady_s=steady_s,
         parts_s={key: ns[steady] / 1e9 for key, ns in steps.per_step.items()},
-        all_s=steps.wall_ns / 1e9,
+        all_s=all_s,
+        starts_s=all_s[later] - steady_s.mean() if len(steady_s) else all_s[:0],
     )
 
 

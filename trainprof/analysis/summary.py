@@ -15,7 +15,13 @@ from typing import Any, Final
 
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.gpu_figures import Energy, Gpu
-from trainprof.analysis.memory_figures import DeviceMemory, FoundSyncs, MemoryGrowth, OutOfMemory
+from trainprof.analysis.memory_figures import (
+    DeviceMemory,
+    FoundSyncs,
+    MemoryGrowth,
+    OutOfMemory,
+    WorkersGrowth,
+)
 from trainprof.analysis.tuning import Recommended, TrialSummary, Tuning
 
 SUMMARY_SCHEMA_VERSION: Final = 1
@@ -277,7 +283,7 @@ class Loader:
     that trains calls for passes of evaluation over it, None where nobody knows. `evaluation_s` is
     what those took, `evaluation_wait_s` what of that was waiting, of a loader that also trains.
     `draws_all` is how many samples its dataset has, if torch's own sampler draws each of them in
-    each pass, else None.
+    each pass, else None. `memory_growth` is that of its workers, None where it is not even.
     """
 
     id: int
@@ -321,6 +327,7 @@ class Loader:
     evaluation_s: float = 0.0
     evaluation_wait_s: float = 0.0
     draws_all: int | None = None
+    memory_growth: WorkersGrowth | None = None
 
     @property
     def is_rebuilt(self) -> bool:
@@ -415,7 +422,8 @@ class System:
             context_switches_per_s};
             in tree_percent 100 is one core.
         memory: {host_total_bytes, host_available_bytes{stat}, tree_rss_bytes{stat},
-            tree_pss_bytes{stat} or None, swap_used_bytes{stat}, limit_bytes or None}.
+            tree_pss_bytes{stat} or None, swap_used_bytes{stat}, shm_used_bytes{stat},
+            shm_total_bytes, limit_bytes or None}; `shm` is the file system for shared memory.
         disk: {read_bytes_per_s{stat}, write_bytes_per_s{stat}}.
         network: {received_bytes_per_s{stat}, sent_bytes_per_s{stat}}.
         processes: [{pid, name, role: main|child, cpu_percent{stat}, rss_bytes{stat}, threads,

@@ -165,18 +165,25 @@ def _memory(
     with_pss = [tick for tick in ticks if tick.pss_bytes is not None]
     # It is read every 10 s: the one reading of a short run, at its start, tells nothing.
     with_pss = with_pss if len(with_pss) > 1 else []
-    totals = [number(line.get("memory_total_bytes")) for line in host_lines]
     return {
-        "host_total_bytes": next((total for total in reversed(totals) if total), None),
+        "host_total_bytes": _last(host_lines, "memory_total_bytes"),
         "host_available_bytes": _host_gauge(host_lines, "memory_available_bytes", window),
         "tree_rss_bytes": _tree_gauge(ticks, column(tick.rss_bytes for tick in ticks), window),
         "tree_pss_bytes": _tree_gauge(
             with_pss, column(tick.pss_bytes for tick in with_pss), window
         ),
         "swap_used_bytes": _host_gauge(host_lines, "swap_used_bytes", window),
+        "shm_used_bytes": _host_gauge(host_lines, "shm_used_bytes", window),
+        "shm_total_bytes": _last(host_lines, "shm_total_bytes"),
         "limit_bytes": memory_limit_bytes,
         "pressure_some_share": _stalled_share(host_lines, "memory", window),
     }
+
+
+def _last(host_lines: Sequence[Line], name: str) -> float | None:
+    """Returns what the last sample that tells it says."""
+    told = (number(line.get(name)) for line in reversed(host_lines))
+    return next((value for value in told if value), None)
 
 
 def _host_gauge(host_lines: Sequence[Line], name: str, window: Window) -> dict[str, float] | None:

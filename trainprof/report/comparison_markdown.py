@@ -32,7 +32,7 @@ def render(comparisons: Sequence[Comparison], *, verbose: bool = False) -> str:
 def _comment(comparison: Comparison, *, verbose: bool) -> str:
     found = unlike(comparison)
     blocks = [
-        f"**{escaped(f'Not like for like: {found}')}**" if found else "",
+        f"**{escaped(found)}**" if found else "",
         f"**{escaped(headline(comparison))}**",
         f"BASE {escaped(side(comparison.base))}, OTHER {escaped(side(comparison.other))}",
         "\n".join(

@@ -73,7 +73,7 @@ def _page(comparison: Comparison, page: Page) -> list[Text]:
     lines += _BLANK
     found = unlike(comparison)
     if found is not None:
-        lines += page.paragraph(f"NOT LIKE FOR LIKE: {found}", style="bold yellow")
+        lines += page.paragraph(found, style="bold yellow")
     style = _STYLES.get(comparison.speedup.verdict, "bold")
     lines += page.paragraph(headline(comparison), style=style)
     lines += _BLANK

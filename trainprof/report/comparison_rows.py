@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from trainprof.analysis.comparability import SETTING, UNLIKE
+from trainprof.analysis.comparability import SCRIPT_TEXT, SETTING, UNLIKE
 from trainprof.analysis.compared_figures import BY_SAMPLE, Metric
 from trainprof.analysis.compared_run import ComparedRun
 from trainprof.analysis.comparison import Comparison, basis
@@ -47,6 +47,7 @@ _STEP_LABELS: Final = {
     "sample_s": "time a sample",
     "samples_per_s": "samples/s",
     "loop_step_s": "with starts of passes",
+    "starts_per_step_s": "later starts add",
 }
 _RUN_LABELS: Final = {
     "wall_s": "from start to end",
@@ -105,6 +106,11 @@ def headline(comparison: Comparison) -> str:
         tail = f"; a {comparison.measured_by} takes {times}" if times else ""
         return f"OTHER IS FASTER: {_faster(comparison)}{tail}"
     told, between = _longer(found.mid), _between(1 / found.high - 1, 1 / found.low - 1)
+    starts = comparison.starts_alone()
+    if starts is not None:
+        return (
+            f"{_of_starts(comparison, starts)}; else a step takes {told}, and {between} would fit"
+        )
     if found.verdict == SLOWER:
         times = _instead(comparison)
         return (
@@ -119,6 +125,19 @@ def headline(comparison: Comparison) -> str:
     return (
         f"NO VISIBLE DIFFERENCE: a {comparison.measured_by} takes {told}, and "
         f"{between} would fit what was measured"
+    )
+
+
+def _of_starts(comparison: Comparison, starts: Metric) -> str:
+    """Says what changed where passes begin, and what that is of BASE's training."""
+    loop = comparison.metric("loop_step_s")
+    base_s, other_s = starts.base or 0.0, max(starts.other or 0.0, 0.0)
+    share = abs(other_s - base_s) / loop.base if loop is not None and loop.base else 0.0
+    is_faster = starts.verdict == FASTER
+    return (
+        f"OTHER IS {'FASTER' if is_faster else 'SLOWER'} WHERE PASSES BEGIN: their starts add "
+        f"{seconds(other_s)} to a mean step instead of {seconds(max(base_s, 0.0))}, which "
+        f"{'saves' if is_faster else 'costs'} {percent(share)} of BASE's training"
     )
 
 
@@ -157,9 +176,11 @@ def _instead(comparison: Comparison) -> str:
 
 
 def unlike(comparison: Comparison) -> str | None:
-    """Returns in what the sides are not comparable, None where they are."""
+    """Returns in what the sides are not comparable, in a sentence; None where they are."""
     found = comparison.of_kind(*UNLIKE)
-    return "; ".join(one.text for one in found) if found else None
+    if [one.what for one in found] == [SCRIPT_TEXT]:
+        return "THE SCRIPT WAS EDITED: the sides differ by all that its edits do"
+    return f"NOT LIKE FOR LIKE: {'; '.join(one.text for one in found)}" if found else None
 
 
 def remarks(comparison: Comparison) -> list[tuple[str, str]]:

@@ -32,7 +32,7 @@ from trainprof.report.loader_tables import (
 )
 from trainprof.report.loader_warnings import deaths, warnings
 from trainprof.report.loader_words import makers, needs_words
-from trainprof.report.memory_growth import growing_memory
+from trainprof.report.memory_section import memory_sentences
 from trainprof.report.safe_text import one_line, with_safe_text
 from trainprof.report.sections import (
     outlier_sentence,
@@ -82,10 +82,10 @@ def render(summary: RunSummary) -> str:
 
 
 def _shared(summary: RunSummary) -> str:
-    grown = growing_memory(summary)
+    memory = (", ".join(part for part in one if part) for one in memory_sentences(summary))
     sentences = (
         *map(unshared, summary.unshared),
-        None if grown is None else ", ".join(part for part in grown if part),
+        *memory,
         taken_by_others(summary),
         worked_beside(summary),
     )

@@ -27,7 +27,7 @@ from trainprof.report.ledger_table import ledger_table, rows_that_matter
 from trainprof.report.lines_section import lines_section
 from trainprof.report.loader_page import loader_details
 from trainprof.report.loading_section import loading_section, wanted_lines
-from trainprof.report.memory_growth import memory_growth_section
+from trainprof.report.memory_section import memory_section
 from trainprof.report.safe_text import with_safe_text
 from trainprof.report.traffic_section import transfers_section
 
@@ -129,7 +129,7 @@ def _short_sections(summary: RunSummary, page: Page, room: int) -> list[Text]:
             sections.unshared_section,
             devices_section,
             device_memory_section,
-            memory_growth_section,
+            memory_section,
             sections.system_section,
             sections.shared_section,
             gpus_section,
@@ -175,7 +175,7 @@ def _verbose_sections(summary: RunSummary, page: Page) -> list[Text]:
             *(devices_section, device_memory_details),
         ),
         (
-            *(memory_growth_section, sections.system_section, sections.shared_section),
+            *(memory_section, sections.system_section, sections.shared_section),
             *(details.system_details, gpu_details, details.rank_details),
         ),
         (details.command_details, sections.closing_section, _saved, lines_section),

@@ -44,6 +44,7 @@ class ProcfsHost:
         self._proc = str(root).rstrip("/") + "/proc"
         self._tick_ns = NS_PER_S // (ticks_per_s or os.sysconf("SC_CLK_TCK"))
         self._throttle_file = throttle_file(root)
+        self._shared_memory = f"{str(root).rstrip('/')}/dev/shm"
         self._taken = 0
 
     def sample(self) -> Sample:
@@ -59,6 +60,7 @@ class ProcfsHost:
         pressure = self._pressure()
         if pressure:
             sample["pressure"] = pressure
+        sample.update(shared_memory(self._shared_memory))
         if self._throttle_file is not None:
             sample.update(throttled(read_bytes(self._throttle_file) or b""))
         if self._taken % CLOCK_EVERY == 0:
@@ -179,6 +181,16 @@ def memory(meminfo: bytes) -> Sample:
         sample["swap_total_bytes"] = total_kb * 1024
         sample["swap_used_bytes"] = (total_kb - free_kb) * 1024
     return sample
+
+
+def shared_memory(directory: str) -> Sample:
+    """Returns the size of the file system in which processes share memory, and what is taken."""
+    try:
+        told = os.statvfs(directory)
+    except OSError:
+        return {}
+    total, free = told.f_blocks * told.f_frsize, told.f_bfree * told.f_frsize
+    return {"shm_total_bytes": total, "shm_used_bytes": total - free} if total else {}
 
 
 def disk(diskstats: bytes) -> Sample:

@@ -178,6 +178,9 @@ class ProcfsTree:
             value = labelled_int(text, label)
             if value is not None:
                 entry[key] = value
+        kept_kb = [labelled_int(status, label) for label in (b"RssAnon:", b"RssShmem:")]
+        if None not in kept_kb:
+            entry["rss_without_files_bytes"] = sum(size or 0 for size in kept_kb) * 1024
         return entry
 
     def _add_pss(self, entries: list[dict[str, Any]]) -> None:
@@ -186,9 +189,10 @@ class ProcfsTree:
             return
         for entry in entries:
             rollup = read_bytes(f"{self._proc}/{entry['pid']}/smaps_rollup") or b""
-            pss_kb = labelled_int(rollup, b"Pss:")
-            if pss_kb is not None:
-                entry["pss_bytes"] = pss_kb * 1024
+            for key, label in (("pss_bytes", b"Pss:"), ("pss_anonymous_bytes", b"Pss_Anon:")):
+                size_kb = labelled_int(rollup, label)
+                if size_kb is not None:
+                    entry[key] = size_kb * 1024
         ended_ns = self._now_ns()
         pause_ns = max(PSS_INTERVAL_NS, int((ended_ns - started_ns) / PSS_MAX_SHARE))
         self._next_pss_ns = ended_ns + pause_ns

@@ -72,6 +72,51 @@ def test_equal_runs_with_noise_of_their_own_show_no_difference(tmp_path: Path) -
     ]
 
 
+def with_starts(parent: Path, name: str, start: int, seed: int = 1):
+    return read(recorded(parent, name, forwards=steps_of(seed, count=240), passes=8, start=start))
+
+
+def test_what_only_starts_of_passes_cost_is_told_apart(tmp_path: Path) -> None:
+    base, other = with_starts(tmp_path, "a", 40 * MS), with_starts(tmp_path, "b", 2 * MS, seed=2)
+    found = compare([base], [other])
+    assert found.speedup.verdict == NO_VISIBLE_DIFFERENCE
+    starts = metric(found, "starts_per_step_s")
+    assert (starts.base, starts.other) == (
+        pytest.approx(7 * 0.040 / 240, rel=0.1),
+        pytest.approx(7 * 0.002 / 240, rel=0.1),
+    )
+    assert starts.verdict == FASTER
+    assert found.starts_alone() == starts
+    back = compare([other], [base]).starts_alone()
+    assert back is not None
+    assert back.verdict == SLOWER
+
+
+def test_starts_that_are_alike_or_hardly_matter_do_not_lead(tmp_path: Path) -> None:
+    base = with_starts(tmp_path, "a", 40 * MS)
+    alike = compare([base], [with_starts(tmp_path, "b", 38 * MS, seed=2)])
+    assert metric(alike, "starts_per_step_s").verdict == NO_VISIBLE_DIFFERENCE
+    assert alike.starts_alone() is None
+    little = compare(
+        [with_starts(tmp_path, "c", 1 * MS, seed=3)], [with_starts(tmp_path, "d", 100 * US, seed=4)]
+    )
+    assert metric(little, "starts_per_step_s").verdict == FASTER
+    assert little.starts_alone() is None
+    one_pass = compare(
+        [read(recorded(tmp_path, "e", forwards=EVEN, start=90 * MS))],
+        [read(recorded(tmp_path, "f", forwards=EVEN))],
+    )
+    assert one_pass.metric("starts_per_step_s") is None
+
+
+def test_steps_that_differ_lead_whatever_starts_do(tmp_path: Path) -> None:
+    base = with_starts(tmp_path, "a", 40 * MS)
+    other = recorded(tmp_path, "b", forwards=steps_of(2, 500 * US, count=240), passes=8, start=MS)
+    found = compare([base], [read(other)])
+    assert found.speedup.verdict == FASTER
+    assert found.starts_alone() is None
+
+
 @pytest.mark.parametrize(
     ("share", "told"),
     [(0.035, "3.5 %"), (0.3, "30 %"), (14.99, "a factor of 16")],

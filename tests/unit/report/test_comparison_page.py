@@ -12,8 +12,9 @@ from rich.cells import cell_len
 from support import summaries
 from support.compared_runs import made_up, repeated, single
 
+from trainprof.analysis.compared_figures import Metric
 from trainprof.analysis.comparison import Comparison, compare
-from trainprof.analysis.speedup import NO_VISIBLE_DIFFERENCE, SLOWER
+from trainprof.analysis.speedup import FASTER, NO_VISIBLE_DIFFERENCE, SLOWER
 from trainprof.report import comparison_json, comparison_markdown, comparison_page
 
 Golden = Callable[[str, str], None]
@@ -71,6 +72,33 @@ def test_the_answer_comes_first_and_what_is_not_comparable_before_it() -> None:
     assert told.startswith("NOT LIKE FOR LIKE: OTHER has 12 steady steps; it takes 20;")
     assert "batch size 32 -> 64; torch 2.13.0 -> 2.9.1" in told
     assert told.index("NOT LIKE") < told.index("NO VERDICT: too few steady steps in OTHER")
+
+
+def test_an_edited_script_is_said_to_be_one() -> None:
+    base = made_up(summaries.healthy(), "healthy-1", script="a.py", script_sha256="a")
+    other = made_up(summaries.healthy(), "healthy-2", script="a.py", script_sha256="b")
+    told = page(compare([base], [other]))
+    assert "THE SCRIPT WAS EDITED" in told
+    assert "NOT LIKE FOR LIKE" not in told
+    # With something else besides it is one of several.
+    renamed = replace(other, manifest={"script_sha256": "b", "script": "b.py"})
+    told = page(compare([base], [renamed]))
+    assert "NOT LIKE FOR LIKE: script" in told
+
+
+def test_what_starts_of_passes_cost_leads_where_it_alone_differs() -> None:
+    found = single(1.03, NO_VISIBLE_DIFFERENCE, half=0.2)
+
+    def figure(name: str, base: float, other: float) -> Metric:
+        return Metric(name, "step", base, other, other / base - 1, -0.9, -0.7, FASTER, "lower")
+
+    figures = [figure("loop_step_s", 0.15, 0.12), figure("starts_per_step_s", 0.035, 0.005)]
+    told = " ".join(page(replace(found, metrics=[*found.metrics, *figures])).split())
+    assert (
+        "OTHER IS FASTER WHERE PASSES BEGIN: their starts add 5.00 ms to a mean step instead of "
+        "35.0 ms, which saves 20 % of BASE's training; else a step takes 3.0 % longer" in told
+    )
+    assert "later starts add 35.0 ms 5.00 ms" in told
 
 
 def test_what_is_shown_of_a_step_adds_up() -> None:

@@ -75,14 +75,12 @@ class FakeProc:
             *(20, 0, threads, 0, started_ticks, 10**9, rss_pages, 2**64 - 1),
         ]
         self.write(f"proc/{pid}/stat", f"{pid} ({name}) {' '.join(map(str, fields))}\n")
-        self.write(
-            f"proc/{pid}/status",
-            f"Name:\t{name}\nvoluntary_ctxt_switches:\t21\nnonvoluntary_ctxt_switches:\t22\n",
-        )
+        kept = "RssAnon:\t    400 kB\nRssFile:\t  90 kB\nRssShmem:\t  10 kB\n"
+        switches = "voluntary_ctxt_switches:\t21\nnonvoluntary_ctxt_switches:\t22\n"
+        self.write(f"proc/{pid}/status", f"Name:\t{name}\n{kept}{switches}")
         self.write(f"proc/{pid}/io", "rchar: 1\nwchar: 2\nread_bytes: 31\nwrite_bytes: 32\n")
-        self.write(
-            f"proc/{pid}/smaps_rollup", "5-7 ---p 0 00:00 0 [rollup]\nRss: 9 kB\nPss: 7 kB\n"
-        )
+        parts = "Rss: 9 kB\nPss: 7 kB\nPss_Anon: 5 kB\n"
+        self.write(f"proc/{pid}/smaps_rollup", f"5-7 ---p 0 00:00 0 [rollup]\n{parts}")
         self.pids.add(pid)
 
     def end(self, pid: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import pytest
@@ -15,6 +16,7 @@ from trainprof.sampling.host import (
     host_reader,
     memory,
     network,
+    shared_memory,
     stall,
     throttled,
 )
@@ -74,6 +76,14 @@ def test_memory_is_in_bytes():
         "swap_total_bytes": 51_200,
         "swap_used_bytes": 30_720,
     }
+
+
+def test_shared_memory_is_that_of_its_file_system(tmp_path):
+    whole = os.statvfs(tmp_path)
+    told = shared_memory(str(tmp_path))
+    assert told["shm_total_bytes"] == whole.f_blocks * whole.f_frsize
+    assert 0 < told["shm_used_bytes"] < told["shm_total_bytes"]
+    assert shared_memory(str(tmp_path / "missing")) == {}
 
 
 def test_disks_are_counted_once():

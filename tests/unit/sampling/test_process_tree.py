@@ -47,6 +47,7 @@ def test_one_process_field_by_field(fake_proc, tree):
                 "system_ns": 500_000_000,
                 "reaped_ns": 250_000_000,
                 "rss_bytes": 7 * PAGE_BYTES,
+                "rss_without_files_bytes": 410 * 1024,
                 "threads": 3,
                 "minor_faults": 11,
                 "major_faults": 13,
@@ -55,6 +56,7 @@ def test_one_process_field_by_field(fake_proc, tree):
                 "read_bytes": 31,
                 "write_bytes": 32,
                 "pss_bytes": 7 * 1024,
+                "pss_anonymous_bytes": 5 * 1024,
             }
         ]
     }
@@ -130,6 +132,15 @@ def test_files_that_vanish_after_the_first_leave_their_counters_out(fake_proc, t
     (process,) = tree.sample()["processes"]
     assert process["rss_bytes"] == 100 * PAGE_BYTES
     assert not process.keys() & {"voluntary_switches", "read_bytes", "pss_bytes"}
+
+
+def test_memory_without_mapped_files_is_told_where_the_kernel_does(fake_proc, tree):
+    fake_proc.process(100, 1)
+    (process,) = tree.sample()["processes"]
+    assert process["rss_without_files_bytes"] == 410 * 1024
+    assert process["pss_anonymous_bytes"] == 5 * 1024
+    fake_proc.write("proc/100/status", "Name:\told\nVmRSS:\t 500 kB\n")
+    assert "rss_without_files_bytes" not in tree.sample()["processes"][0]
 
 
 def test_pss_is_read_seldom(fake_proc, fake_time, tree):
