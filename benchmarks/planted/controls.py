@@ -6,9 +6,18 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from planted.draw import Draw
-from planted.faults import DATASET, EVERYWHERE, WITH_GUARD, bursts
+from planted.faults import DATASET, WITH_GUARD, bursts
 from planted.on_device import device_at_work
-from planted.script import DIGITS, IN_MEMORY, SAMPLERS, Case, Parts, script, whole_batches
+from planted.script import (
+    DIGITS,
+    EVERYWHERE,
+    IN_MEMORY,
+    SAMPLERS,
+    Case,
+    Parts,
+    script,
+    whole_batches,
+)
 
 # Keeps one core busy until it is ended.
 NEIGHBOUR = "while True: sum(range(10_000))"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from planted.computing import anomaly_detection, double_precision, too_many_threads
 from planted.draw import Draw
 from planted.growing import growing_backward
 from planted.in_memory import needless_workers, sample_by_sample
@@ -16,18 +17,16 @@ from planted.on_device import (
 )
 from planted.script import (
     BURN,
+    EVERYWHERE,
     HERE,
     IN_MEMORY,
-    SAMPLERS,
     STREAM,
     Case,
     Parts,
     script,
-    whole_batches,
 )
 from planted.storage import storage_bound
 
-EVERYWHERE = ("plain loop", "function", "class Trainer", "hooks", "several files")
 WITH_GUARD = ("function", "class Trainer", "hooks", "several files", "accelerate")
 
 # What a step takes beside what is planted, and what a worker's batch takes to be handed over.
@@ -647,45 +646,6 @@ class Annealed(nn.Module):
     return Case("recompiling", planted, style, script(style, parts), "recompiling")
 
 
-def anomaly_detection(draw: Draw) -> Case:
-    """Left on from when a NaN was looked for."""
-    layers, style = draw.whole(4, 20), draw.one_of(EVERYWHERE)
-    definitions = f"""\
-def build_deep_model():
-    layers = [build_model()[0]]
-    for _ in range({layers}):
-        layers += [nn.Linear(32, 32), nn.Tanh()]
-    return nn.Sequential(*layers, nn.Linear(32, 1))
-"""
-    parts = Parts(
-        loader=f"DataLoader(samples({150 * 16}), batch_size=16)",
-        definitions=definitions,
-        model="build_deep_model()",
-        epochs=1,
-        setup="torch.set_num_threads(1)\ntorch.autograd.set_detect_anomaly(True)",
-    )
-    planted = f"on, with {layers} layers"
-    case = Case("anomaly_detection", planted, style, script(style, parts), "anomaly_detection")
-    return replace(case, no_line=True)
-
-
-def too_many_threads(draw: Draw) -> Case:
-    """Several times as many threads as cores."""
-    times, style = draw.whole(3, 12), draw.one_of(EVERYWHERE)
-    width = draw.one_of((256, 384))
-    parts = Parts(
-        loader=whole_batches(100, 256),
-        data=SAMPLERS,
-        imports="import os\n",
-        model=f"nn.Sequential(nn.Linear(64, {width}), nn.Tanh(), nn.Linear({width}, 1))",
-        epochs=2,
-        setup=f"torch.set_num_threads({times} * os.cpu_count())",
-    )
-    planted = f"{times} threads for each core"
-    case = Case("too_many_threads", planted, style, script(style, parts), "torch_threads")
-    return replace(case, no_line=True)
-
-
 def worker_threads(draw: Draw) -> Case:
     """NumPy computes with as many threads as there are cores, in each worker."""
     workers, batch = draw.one_of((2, 3)), draw.one_of((4, 8))
@@ -770,6 +730,7 @@ FAULTS: dict[str, Callable[[Draw], Case]] = {
         slow_rank,
         recompiling,
         anomaly_detection,
+        double_precision,
         too_many_threads,
         worker_threads,
     )

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from planted.draw import Draw
-from planted.script import HERE, IN_MEMORY, STREAM, Case, Parts, script
+from planted.script import EVERYWHERE, HERE, IN_MEMORY, STREAM, Case, Parts, script
 
-WITHOUT_GUARD = ("plain loop", "function", "class Trainer", "hooks", "several files")
 WITH_GUARD = ("function", "class Trainer", "hooks", "several files")
 STEPS = 300
 
@@ -32,7 +31,7 @@ def sample_by_sample(draw: Draw) -> Case:
         model=_small_model(draw),
         epochs=3,
     )
-    style = draw.one_of(WITHOUT_GUARD)
+    style = draw.one_of(EVERYWHERE)
     planted = f"batches of {batch} rows in memory"
     return Case("sample_by_sample", planted, style, script(style, parts), "sample_by_sample")
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 MAIN = "train.py"
 HERE = "# here"
 WIDTH = 64
+EVERYWHERE = ("plain loop", "function", "class Trainer", "hooks", "several files")
 
 IMPORTS = """\
 import time

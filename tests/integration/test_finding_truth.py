@@ -18,6 +18,7 @@ SEEDS = {
     "slow_collate": 10,
     "slow_optimizer": 9,
     "anomaly_detection": 7,
+    "double_precision": 5,
     "recompiling": 37,
     "cold_first_epoch": 7,
     "uneven_batches": 5,

@@ -676,11 +676,12 @@ class UnsharedData:
 
 @dataclass(frozen=True, slots=True)
 class Numerics:
-    """In what a device computes, as settings tell at the first update.
+    """In what the model computes, as settings tell at the first update.
 
     Attributes:
-        parameters: Their type: "float32".
-        products: torch's float32 matmul precision: "highest" is without TF32; or "unknown".
+        parameters: The type of most of them: "float32".
+        products: On a device, torch's float32 matmul precision: "highest" is without TF32; else,
+            and where it is not known, "unknown".
     """
 
     parameters: str
@@ -713,7 +714,7 @@ class RunSummary:
             several ranks the one that grows most.
         unshared: Loaders that train and whose data the ranks do not share out.
         torch_threads: That torch computes with on the CPU, in each rank.
-        numerics: In what a device computes; None on the CPU, and where that is not known.
+        numerics: In what the model computes; None where that is not known.
         trained_apart: The same of processes that trained besides the one that is shown, without
             being ranks of it (hogwild, a script that starts trainings).
         trials, recommended, tuning: Of a `tune` run; all else is then of its first baseline.

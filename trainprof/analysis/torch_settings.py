@@ -36,7 +36,7 @@ class TorchSettings:
         detects_anomalies: Backward passes looked for NaN, again and again.
         is_data_parallel: By DistributedDataParallel: ranks wait for one another inside the model.
         looped: In the order of their first steps.
-        numerics: Of a device, None on the CPU.
+        numerics: In what the model computes.
     """
 
     threads: int | None = None

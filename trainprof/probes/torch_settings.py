@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from types import ModuleType
 from typing import Any, Final
 
@@ -49,15 +50,27 @@ class TorchSettingsProbe:
         self._session.log.note(Topic.ENVIRONMENT, facts)
 
     def _numerics(self, optimizer: Any) -> dict[str, str] | None:
-        """Returns in what a device computes, as far as settings tell; None on the CPU."""
-        first = next((x for group in optimizer.param_groups for x in group["params"]), None)
-        if first is None or type(first) not in self._plain_types or first.device.type == "cpu":
+        """Returns in what the model computes, as far as settings tell; None without parameters.
+
+        Tensors of the script's own classes are not asked for anything.
+        """
+        numbers = Counter[Any]()
+        device = "cpu"
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if type(parameter) in self._plain_types:
+                    numbers[parameter.dtype] += parameter.numel()
+                    device = parameter.device.type
+        if not numbers:
             return None
+        told = {"parameters": str(numbers.most_common(1)[0][0]).removeprefix("torch.")}
+        if device == "cpu":
+            return told
         try:
             precision = str(self._torch.get_float32_matmul_precision())
         except RuntimeError:  # set in torch's new way, and asked in its old one
             precision = "unknown"
-        return {"parameters": str(first.dtype).removeprefix("torch."), "products": precision}
+        return told | {"products": precision}
 
     def _is_looped(self, optimizer: Any) -> bool:
         """Whether it is one of torch's that could be fused, and takes parameter by parameter.

@@ -24,7 +24,14 @@ from trainprof.analysis.finding import LIKELY, Finding
 from trainprof.analysis.limit_names import BLOCKED, RECEIVE
 from trainprof.analysis.loader_builder import builder_of
 from trainprof.analysis.pipeline_scenario import Interval
-from trainprof.analysis.summary import Compilation, Device, HotLine, PythonInModel, SyncPoint
+from trainprof.analysis.summary import (
+    Compilation,
+    Device,
+    HotLine,
+    Numerics,
+    PythonInModel,
+    SyncPoint,
+)
 from trainprof.analysis.torch_settings import LoopedOptimizer, TorchSettings
 
 
@@ -1347,6 +1354,22 @@ def test_anomaly_detection_comes_first_for_it_slows_what_else_is_measured() -> N
     assert told[0].recoverable_s is None
     off = TorchSettings(detects_anomalies=False)
     assert found(case_of(planted, torch=off)) == ["serial_loading"]
+
+
+DOUBLE = TorchSettings(numerics=Numerics("float64", "unknown"))
+
+
+def test_a_model_in_double_precision() -> None:
+    finding = only(case_of(Planted(workers=2, fetch_s=0.002, compute_s=0.01), torch=DOUBLE))
+    assert finding.id == "double_precision"
+    assert finding.title.startswith("the model computes in float64: ")
+    assert finding.predicted_speedup is not None
+    low, high = finding.predicted_speedup
+    assert low == 1
+    assert 1.5 < high < 2.5
+    assert finding.cautions[0].startswith("the numbers change")
+    single = TorchSettings(numerics=Numerics("float32", "unknown"))
+    assert found(case_of(Planted(workers=2, fetch_s=0.002, compute_s=0.01), torch=single)) == []
 
 
 @pytest.mark.parametrize(

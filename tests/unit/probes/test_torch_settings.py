@@ -69,10 +69,17 @@ def test_an_optimizer_that_does_not_or_must(
     assert len(told(recorder, "torch_threads")) == 1
 
 
-def test_in_what_a_device_computes(recorder: Recorder) -> None:
+def test_in_what_the_model_computes(recorder: Recorder) -> None:
     recorder.start(TorchSettingsProbe(), OptimizerProbe())
     update(torch.optim.SGD)
-    assert told(recorder, "numerics") == []
+    assert told(recorder, "numerics") == [{"parameters": "float32"}]
+    few, many = torch.ones(2, dtype=torch.float32), torch.ones(30, dtype=torch.float64)
+    torch.optim.SGD([torch.nn.Parameter(few), torch.nn.Parameter(many)], lr=0.1).step()
+    assert told(recorder, "numerics")[1:] == [{"parameters": "float64"}]
+
+
+def test_in_what_a_device_computes(recorder: Recorder) -> None:
+    recorder.start(TorchSettingsProbe(), OptimizerProbe())
     elsewhere = torch.nn.Parameter(torch.ones(2, dtype=torch.bfloat16, device="meta"))
     elsewhere.grad = torch.ones_like(elsewhere)
     torch.optim.SGD([elsewhere], lr=0.1).step()

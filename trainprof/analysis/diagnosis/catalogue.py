@@ -7,6 +7,7 @@ from typing import Final
 from trainprof.analysis.diagnosis import (
     anomaly_detection,
     blocking_copies,
+    double_precision,
     exposed_syncs,
     gc_pauses,
     growing_backward,
@@ -64,6 +65,7 @@ RULES: Final[tuple[Rule, ...]] = tuple(
         gc_pauses,
         growing_backward,
         slow_optimizer,
+        double_precision,
         slow_rank,
         recompiling,
         anomaly_detection,

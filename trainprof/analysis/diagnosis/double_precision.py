@@ -1,0 +1,72 @@
+"""The model computes in float64.
+
+What it means: its parameters are double precision (64 bits), so that torch computes everything in
+it. On a CPU that is twice the memory to move and half as many numbers in each vector instruction;
+on a GPU from a half to a sixty-fourth of the speed of float32. It happens where data comes from
+NumPy, whose floats are double, and the model was made to fit it: .double(), torch.float64,
+torch.set_default_dtype.
+
+How it is measured: by the type of most of what the optimizer updates, at its first step. What
+float32 would give is not measured: half of computing on a CPU is the most that it can be where
+memory and vector units are what computing waits for.
+
+When it is wrong: where double precision is meant (physics, ill-conditioned problems), and where
+tensors are so small that calls take longer than computing.
+
+What to do: float32 data (array.astype(numpy.float32), tensor.float()) and a model that was not made
+double. The losses change in the seventh digit.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from trainprof.analysis.diagnosis.case import Case
+from trainprof.analysis.diagnosis.gains import of_python
+from trainprof.analysis.diagnosis.plain import plain_finding, unmeasured_finding
+from trainprof.analysis.diagnosis.rule import Threshold
+from trainprof.analysis.finding import Finding
+from trainprof.analysis.verdict import COMPUTE_KEYS
+from trainprof.analysis.verdict_level import percent
+
+ID: Final = "double_precision"
+KEYS: Final[tuple[str, ...]] = COMPUTE_KEYS
+THRESHOLDS: Final = {
+    "share": Threshold(0.1, "of training, computing: on a GPU, at work"),
+}
+# Of computing on a CPU: half the bytes, and twice the numbers in a vector.
+_SAVED_AT_MOST: Final = 0.5
+_ADVICE: Final = (
+    "float32 data and model: array.astype(numpy.float32) or tensor.float(), without .double(), "
+    "torch.float64 or torch.set_default_dtype"
+)
+_CAUTION: Final = "the numbers change from the seventh digit on: not where double is meant"
+
+
+def find(case: Case) -> Finding | None:
+    numerics = case.torch.numerics
+    if numerics is None or numerics.parameters != "float64":
+        return None
+    part = _computing(case)
+    if part is None or part < case.threshold(ID, "share", THRESHOLDS["share"].value):
+        return None
+    title = f"the model computes in float64: {percent(part)} of training"
+    evidence = {"computing_share": part}
+    if case.is_on_device:
+        return unmeasured_finding(
+            ID, title, site=None, advice=_ADVICE, evidence=evidence, also=[_CAUTION]
+        )
+    gain = of_python(case, _SAVED_AT_MOST * part * case.training_s)
+    if gain is None:
+        return None
+    return plain_finding(
+        ID, title, gain, site=None, advice=_ADVICE, cautions=[_CAUTION], evidence=evidence
+    )
+
+
+def _computing(case: Case) -> float | None:
+    """Returns the share of training in which the model computes; None where it is not known."""
+    if not case.is_on_device:
+        return case.share(*KEYS)
+    busy = [one.busy_share for one in case.summary.devices or () if one.busy_share]
+    return min(low for low, _ in busy) if busy else None
