@@ -6,14 +6,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from trainprof.analysis.diagnosis import gc_pauses, python_in_loop, python_in_model, slow_validation
+from trainprof.analysis.diagnosis import (
+    double_precision,
+    gc_pauses,
+    python_in_loop,
+    python_in_model,
+    slow_validation,
+)
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.gains import times_without
 from trainprof.analysis.finding import LOADER_ID, Finding
 from trainprof.analysis.pipeline import predict
 
 # What the training thread does in steps: without it they are shorter, and loaders have to keep up.
-_IN_STEPS: Final = (python_in_loop.ID, python_in_model.ID, gc_pauses.ID)
+_IN_STEPS: Final = (python_in_loop.ID, python_in_model.ID, gc_pauses.ID, double_precision.ID)
 _BESIDE_STEPS: Final = ("evaluation", "checkpoint")
 _MOST_REMOVED: Final = 0.99
 
