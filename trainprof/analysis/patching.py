@@ -12,7 +12,7 @@ from trainprof.analysis.finding import Finding
 from trainprof.analysis.loader_builder import settings_of
 
 # Arguments of a loader; `non_blocking` is one of the copying call instead.
-LOADER_ARGUMENTS: Final = ("num_workers", "persistent_workers", "pin_memory")
+LOADER_ARGUMENTS: Final = ("num_workers", "persistent_workers", "prefetch_factor", "pin_memory")
 _COPYING: Final = ("to", "cuda")
 _KEPT: Final = "persistent_workers"
 # What torch refuses where there are no workers, and what it takes instead.
@@ -44,6 +44,7 @@ def patch(
     *,
     loader_class: str = "DataLoader",
     built_by: str | None = None,
+    loader_line: int | None = None,
 ) -> str:
     """Returns a finding's change as a unified diff.
 
@@ -53,6 +54,7 @@ def patch(
         source: Its text.
         loader_class: What builds the loader.
         built_by: The package that calls it, and has to be told its arguments.
+        loader_line: Where the loader is built; None: at the finding's site.
 
     Raises:
         NotMechanical: If the change is more than setting arguments, or the call is not found.
@@ -60,7 +62,8 @@ def patch(
     line = _line_of(finding)
     optimizer = str(finding.evidence.get("optimizer", ""))
     builder = _Builder(loader_class, built_by)
-    edits = list(_edits(source, line, finding.change, builder, optimizer))
+    of_loader = line if loader_line is None else loader_line
+    edits = list(_edits(source, line, finding.change, builder, optimizer, of_loader))
     changed = _applied(source, edits)
     ast.parse(changed)
     lines = difflib.unified_diff(
@@ -108,7 +111,12 @@ class _Builder:
 
 
 def _edits(
-    source: str, line: int, change: Mapping[str, Any], builder: _Builder, optimizer_class: str
+    source: str,
+    line: int,
+    change: Mapping[str, Any],
+    builder: _Builder,
+    optimizer_class: str,
+    loader_line: int,
 ) -> Iterator[_Edit]:
     """Yields the edits of a change.
 
@@ -118,20 +126,27 @@ def _edits(
         change: Arguments.
         builder: Of the loader.
         optimizer_class: Whose `fused` is to change.
+        loader_line: Of the call that builds the loader.
     """
     try:
         tree = ast.parse(source)
     except SyntaxError as error:
         raise NotMechanical(f"the file does not parse: {error.msg}") from None
-    of_loader = {name: value for name, value in change.items() if name in LOADER_ARGUMENTS}
-    of_copy = {name: value for name, value in change.items() if name not in LOADER_ARGUMENTS}
     if "fused" in change:
         calls = _calls(tree, lambda name: name == optimizer_class)
         yield from _set(source, _only(calls, optimizer_class), change)
-    elif of_copy:
+        return
+    of_copy, of_loader = copy_and_loader(change)
+    if of_copy:
         yield from _set(source, _call(tree, line, _COPYING), of_copy)
-    elif of_loader:
-        yield from builder.edits(source, tree, line, of_loader)
+    if of_loader:
+        yield from builder.edits(source, tree, loader_line, of_loader)
+
+
+def copy_and_loader(change: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns the arguments of the call that copies, and those of the loader."""
+    of_loader = {name: value for name, value in change.items() if name in LOADER_ARGUMENTS}
+    return {name: value for name, value in change.items() if name not in of_loader}, of_loader
 
 
 def _call(tree: ast.AST, line: int, names: tuple[str, ...]) -> ast.Call:
@@ -199,6 +214,9 @@ def _value(source: str, name: str, value: Any, given: Mapping[str | None, ast.ex
 
 def _insertion(source: str, call: ast.Call, added: list[str]) -> _Edit:
     arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
+    if not arguments and _name(call.func) in _COPYING:
+        _, end = _span(source, call)
+        return _Edit(end - 1, end - 1, ", ".join(added))
     if not arguments:
         raise NotMechanical(f"line {call.lineno} gives no arguments")
     last = max(arguments, key=lambda node: (node.end_lineno or 0, node.end_col_offset or 0))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,7 +12,7 @@ from trainprof.record.run_file import read_run_file
 
 if TYPE_CHECKING:
     from trainprof.analysis.finding import Finding
-    from trainprof.analysis.summary import RunSummary
+    from trainprof.analysis.summary import Loader, RunSummary
 
 LARGEST_SOURCE_BYTES: Final = 1 << 22
 
@@ -26,6 +28,11 @@ def patches(directory: RunDirectory, summary: RunSummary) -> str:
     manifest = manifest_of(directory)
     cwd = manifest.get("cwd")
     root = Path(cwd) if isinstance(cwd, str) else Path()
+    began_ns = _began_ns(manifest)
+
+    def source_of(path: str) -> str:
+        return _source(root / path, began_ns)
+
     told: list[str] = []
     for finding in summary.findings:
         path = (finding.site or "").rpartition(":")[0]
@@ -34,8 +41,7 @@ def patches(directory: RunDirectory, summary: RunSummary) -> str:
             told.append("# no patch: none is made for that\n")
             continue
         try:
-            source = _source(root / path, _began_ns(manifest))
-            told.append(_patch(finding, path, source, summary))
+            told.append(_patch(finding, path, source_of, summary))
         except NotMechanical as error:
             told.append(f"# no patch: {error}\n")
         except (OSError, ValueError) as error:
@@ -43,16 +49,38 @@ def patches(directory: RunDirectory, summary: RunSummary) -> str:
     return "".join(told) or "# nothing to change was found\n"
 
 
-def _patch(finding: Finding, path: str, source: str, summary: RunSummary) -> str:
+def _patch(
+    finding: Finding, path: str, source_of: Callable[[str], str], summary: RunSummary
+) -> str:
+    """Returns the diff of a finding's change: of two files where it copies in another one."""
+    from trainprof.analysis.patching import NotMechanical, copy_and_loader, patch
+
+    loader = _loader(finding, summary)
+    if loader is None:
+        return patch(finding, path, source_of(path))
+    loader_path, _, line = loader.site.rpartition(":")
+    of_copy, of_loader = copy_and_loader(finding.change)
+    if not of_loader:
+        return patch(finding, path, source_of(path))
+    known: dict[str, Any] = {"loader_class": loader.kind, "built_by": loader.built_by}
+    if not line.isdigit():
+        raise NotMechanical("the line that builds the loader is not known")
+    if loader_path == path:
+        return patch(finding, path, source_of(path), loader_line=int(line), **known)
+    at_loader = replace(finding, change=of_loader, site=loader.site)
+    built = patch(at_loader, loader_path, source_of(loader_path), **known)
+    copied = replace(finding, change=of_copy)
+    return built + (patch(copied, path, source_of(path)) if of_copy else "")
+
+
+def _loader(finding: Finding, summary: RunSummary) -> Loader | None:
+    """Returns the loader that a finding is about: by its number, else by its line."""
     from trainprof.analysis.finding import LOADER_ID
-    from trainprof.analysis.patching import patch
 
     number = finding.evidence.get(LOADER_ID)
     at_site = [loader for loader in summary.loaders if loader.site == finding.site]
-    loader = next((one for one in at_site if one.id == number), at_site[0] if at_site else None)
-    if loader is None:
-        return patch(finding, path, source)
-    return patch(finding, path, source, loader_class=loader.kind, built_by=loader.built_by)
+    by_number = (one for one in [*at_site, *summary.loaders] if one.id == number)
+    return next(by_number, at_site[0] if at_site else None)
 
 
 def _source(path: Path, began_ns: int | None) -> str:

@@ -124,9 +124,25 @@ def test_an_optimizer_is_fused_where_it_is_made(tmp_path: Path) -> None:
 
 
 def test_a_copy_need_not_block(tmp_path: Path) -> None:
-    change = {"pin_memory": True, "non_blocking": True}
-    found = changed("x = x.to(device)\n", change, tmp_path)
+    found = changed("x = x.to(device)\n", {"non_blocking": True}, tmp_path)
     assert found == "x = x.to(device, non_blocking=True)\n"
+
+
+def test_memory_is_pinned_where_the_loader_is_built() -> None:
+    source = "a = DataLoader(d, 8)\nfor x in a:\n    x = x.cuda()\n"
+    change = {"pin_memory": True, "non_blocking": True}
+    finding = summaries.finding(site="train.py:3", change=change)
+    diff = patch(finding, "train.py", source, loader_line=1)
+    assert "+a = DataLoader(d, 8, pin_memory=True)\n" in diff
+    assert "+    x = x.cuda(non_blocking=True)\n" in diff
+    with pytest.raises(NotMechanical, match="line 3 holds no call of DataLoader"):
+        patch(finding, "train.py", source)
+
+
+def test_more_batches_ahead_are_the_loaders_to_set(tmp_path: Path) -> None:
+    source = "a = DataLoader(d, num_workers=2, prefetch_factor=2)\n"
+    found = changed(source, {"prefetch_factor": 8}, tmp_path)
+    assert found == "a = DataLoader(d, num_workers=2, prefetch_factor=8)\n"
 
 
 @pytest.mark.parametrize(

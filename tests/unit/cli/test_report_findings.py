@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from support import summaries
 
+from trainprof.analysis.finding import LOADER_ID
 from trainprof.analysis.summary import to_jsonable
 from trainprof.cli.app import run_command
 
@@ -112,3 +114,26 @@ def test_a_file_that_changed_since_has_no_patch(
     (saved.parent / "train.py").unlink()
     assert report(str(saved), "--suggest-patch") == 0
     assert "cannot be read" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("copies_in", ["train.py", "engine.py"])
+def test_batches_are_pinned_where_they_are_made_and_copied_where_they_are_used(
+    tmp_path: Path, copies_in: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "train.py").write_text(f"{LOADER}x = x.to(device)\n")
+    (tmp_path / "engine.py").write_text("\nx = x.to(device)\n")
+    change = {"pin_memory": True, "non_blocking": True}
+    loader = summaries.loader("train.py:1")
+    finding = summaries.finding(
+        site=f"{copies_in}:2", change=change, evidence={LOADER_ID: loader.id}
+    )
+    summary = replace(summaries.slow_loader(), findings=[finding], loaders=[loader])
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "manifest.json").write_text(json.dumps({"schema_version": 1, "cwd": str(tmp_path)}))
+    (run / "summary.json").write_text(json.dumps(to_jsonable(summary)))
+    assert report(str(run), "--suggest-patch") == 0
+    diff = capsys.readouterr().out
+    subprocess.run(["git", "apply", "-p1", "-"], input=diff, text=True, cwd=tmp_path, check=True)
+    assert "shuffle=True, pin_memory=True)" in (tmp_path / "train.py").read_text()
+    assert "x.to(device, non_blocking=True)" in (tmp_path / copies_in).read_text()

@@ -24,7 +24,7 @@ from trainprof.analysis.diagnosis.loader_change import call_with
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.wording import span
-from trainprof.analysis.finding import Finding
+from trainprof.analysis.finding import LOADER_ID, Finding
 from trainprof.analysis.verdict_level import percent
 
 ID: Final = "blocking_copies"
@@ -71,6 +71,7 @@ def find(case: Case) -> Finding | None:
             "bytes": worst.bytes,
             "pinned_share": worst.pinned_share,
             "non_blocking_share": worst.non_blocking_share,
+            **({LOADER_ID: case.feeding[0].loader.id} if len(case.feeding) == 1 else {}),
         },
     )
 
