@@ -6,13 +6,14 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from planted.draw import Draw
-from planted.faults import DATASET, WITH_GUARD, bursts
+from planted.faults import DATASET, bursts
 from planted.on_device import device_at_work
 from planted.script import (
     DIGITS,
     EVERYWHERE,
     IN_MEMORY,
     SAMPLERS,
+    WITH_GUARD,
     Case,
     Parts,
     script,

@@ -21,13 +21,14 @@ from planted.script import (
     HERE,
     IN_MEMORY,
     STREAM,
+    WITH_GUARD,
     Case,
     Parts,
+    as_ms,
     script,
 )
+from planted.starts import reopened_file, slow_first_batch, slow_pass_starts, worker_restart
 from planted.storage import storage_bound
-
-WITH_GUARD = ("function", "class Trainer", "hooks", "several files", "accelerate")
 
 # What a step takes beside what is planted, and what a worker's batch takes to be handed over.
 STEPPING_S, HANDING_OVER_S = 0.001, 0.003
@@ -60,7 +61,7 @@ def serial_loading(draw: Draw) -> Case:
         compute_s=compute_s,
         epochs=passes,
     )
-    planted = f"{_ms(making_s)} asleep making a batch, {_percent(share)} of a step"
+    planted = f"{as_ms(making_s)} asleep making a batch, {_percent(share)} of a step"
     return Case("serial_loading", planted, style, script(style, parts), "serial_loading")
 
 
@@ -77,7 +78,7 @@ def serial_decoding(draw: Draw) -> Case:
         compute_s=compute_s,
         epochs=passes,
     )
-    planted = f"{_ms(making_s)} of CPU making a batch, {_percent(share)} of a step"
+    planted = f"{as_ms(making_s)} of CPU making a batch, {_percent(share)} of a step"
     return Case("serial_decoding", planted, style, script(style, parts), "serial_loading")
 
 
@@ -96,7 +97,7 @@ def too_few_workers(draw: Draw) -> Case:
         compute_s=compute_s,
         epochs=passes,
     )
-    planted = f"{workers} workers, {_ms(making_s)} asleep a batch, waits {_percent(share)}"
+    planted = f"{workers} workers, {as_ms(making_s)} asleep a batch, waits {_percent(share)}"
     return Case("too_few_workers", planted, style, script(style, parts), "too_few_workers")
 
 
@@ -127,7 +128,7 @@ class Pictures(Dataset):
         epochs=2,
         imports="import os\n",
     )
-    planted = f"{_ms(making_s)} of CPU a batch on every core, {_ms(compute_s)} to train on it"
+    planted = f"{as_ms(making_s)} of CPU a batch on every core, {as_ms(compute_s)} to train on it"
     return Case("saturated_cpu", planted, style, script(style, parts), "saturated_cpu")
 
 
@@ -146,7 +147,7 @@ def slow_samples(draw: Draw) -> Case:
         compute_s=compute_s,
         epochs=1,
     )
-    planted = f"one sample in {every * batch} takes {_ms(late_s)}, waits {_percent(share)}"
+    planted = f"one sample in {every * batch} takes {as_ms(late_s)}, waits {_percent(share)}"
     return Case("slow_samples", planted, style, script(style, parts), "slow_samples")
 
 
@@ -170,7 +171,7 @@ def bursts(draw: Draw, options: str = "") -> tuple[Parts, str]:
         compute_s=compute_s,
         epochs=2,
     )
-    return parts, f"{longs} batches of {_ms(long_s)} in each {period}, others {_ms(short_s)}"
+    return parts, f"{longs} batches of {as_ms(long_s)} in each {period}, others {as_ms(short_s)}"
 
 
 def uneven_batches(draw: Draw) -> Case:
@@ -206,7 +207,9 @@ class Shards(IterableDataset):
         compute_s=compute_s,
         epochs=2,
     )
-    planted = f"one shard for {workers} workers, {_ms(making_s)} a batch, {_ms(compute_s)} a step"
+    planted = (
+        f"one shard for {workers} workers, {as_ms(making_s)} a batch, {as_ms(compute_s)} a step"
+    )
     return Case("idle_workers", planted, style, script(style, parts), "idle_workers")
 
 
@@ -239,7 +242,7 @@ def pad_samples(samples):  {HERE}
         compute_s=compute_s,
         epochs=2,
     )
-    planted = f"{_ms(padding_s)} ({way}) to put a batch together, {workers} workers, waits "
+    planted = f"{as_ms(padding_s)} ({way}) to put a batch together, {workers} workers, waits "
     planted += _percent(share)
     gain = 1 / (1 - share)
     return Case("slow_collate", planted, style, script(style, parts), "slow_collate", gain)
@@ -270,7 +273,7 @@ def keep(samples):
         epochs=1,
         each_batch="x, boxes = x",
     )
-    planted = f"{tensors} tensors a batch, {_ms(compute_s)} to train on it"
+    planted = f"{tensors} tensors a batch, {as_ms(compute_s)} to train on it"
     return Case("slow_receive", planted, style, script(style, parts), "slow_receive")
 
 
@@ -300,95 +303,9 @@ class HardNegatives(torch.utils.data.Sampler):
         compute_s=compute_s,
         epochs=2,
     )
-    planted = f"{_ms(drawing_s)} drawing the indices of a batch, {_percent(share)} of a step"
+    planted = f"{as_ms(drawing_s)} drawing the indices of a batch, {_percent(share)} of a step"
     gain = 1 / (1 - share)
     return Case("slow_sampler", planted, style, script(style, parts), "slow_sampler", gain)
-
-
-def worker_restart(draw: Draw) -> Case:
-    """Workers that open something first are started anew in each of many short passes."""
-    opening_s, compute_s = draw.between(0.08, 0.5), draw.between(0.006, 0.012)
-    passes, batches, workers = draw.whole(5, 9), draw.whole(12, 20), draw.one_of((2, 1))
-    style = draw.one_of(WITH_GUARD)
-    data = f"""\
-{IN_MEMORY}
-
-def open_archive(worker):
-    time.sleep({opening_s:.6f})
-"""
-    options = f"batch_size=8, num_workers={workers}, worker_init_fn=open_archive"
-    parts = Parts(
-        loader=f"DataLoader(samples({batches * 8}), {options})  {HERE}",
-        data=data,
-        compute_s=compute_s,
-        epochs=passes,
-    )
-    planted = f"{passes} passes of {batches} steps, {_ms(opening_s)} to open the data in each"
-    return Case("worker_restart", planted, style, script(style, parts), "worker_restart")
-
-
-def reopened_file(draw: Draw) -> Case:
-    """The same, opened with a worker's first sample; the loader may be built anew as well."""
-    opening_s, compute_s = draw.between(0.08, 0.5), draw.between(0.006, 0.012)
-    passes, batches, workers = draw.whole(5, 9), draw.whole(12, 20), draw.one_of((2, 1))
-    style, is_rebuilt = draw.one_of(WITH_GUARD), draw.one_of((False, True))
-    data = f"""\
-class Archive(Dataset):
-    is_open = False
-
-    def __len__(self):
-        return {batches * 8}
-
-    def __getitem__(self, index):
-        if not self.is_open:
-            time.sleep({opening_s:.6f})
-            self.is_open = True
-        return torch.randn(64), torch.randn(1)
-
-
-class Passes:
-    def __iter__(self):
-        return iter(DataLoader(Archive(), batch_size=8, num_workers={workers}))  {HERE}
-"""
-    built_once = f"DataLoader(Archive(), batch_size=8, num_workers={workers})  {HERE}"
-    parts = Parts(
-        loader="Passes()" if is_rebuilt else built_once,
-        data=data,
-        compute_s=compute_s,
-        epochs=passes,
-    )
-    planted = f"{passes} passes of {batches} steps, {_ms(opening_s)} to open the data in each"
-    if is_rebuilt:
-        planted += ", by a loader of its own"
-    return Case("reopened_file", planted, style, script(style, parts), "worker_restart")
-
-
-def slow_first_batch(draw: Draw) -> Case:
-    """The dataset is opened at the first sample, once."""
-    opening_s, compute_s, workers = draw.between(3, 6), 0.012, draw.one_of((1, 2))
-    style = draw.one_of(WITH_GUARD)
-    data = f"""\
-class Archive(Dataset):
-    opened = False
-
-    def __len__(self):
-        return 640
-
-    def __getitem__(self, index):
-        if not self.opened:
-            time.sleep({opening_s:.6f})
-            self.opened = True
-        return torch.randn(64), torch.randn(1)
-"""
-    options = f"batch_size=8, num_workers={workers}, persistent_workers=True"
-    parts = Parts(
-        loader=f"DataLoader(Archive(), {options})  {HERE}",
-        data=data,
-        compute_s=compute_s,
-        epochs=1,
-    )
-    planted = f"{opening_s:.1f} s until the first batch, once"
-    return Case("slow_first_batch", planted, style, script(style, parts), "slow_first_batch")
 
 
 def slow_validation(draw: Draw) -> Case:
@@ -416,7 +333,7 @@ class Scans(Dataset):
         epochs=3,
         validation=f"DataLoader(Scans(), batch_size=4)  {HERE}",
     )
-    planted = f"{validated} batches of {_ms(making_s)} to load after {steps} steps"
+    planted = f"{validated} batches of {as_ms(making_s)} to load after {steps} steps"
     return Case("slow_validation", planted, style, script(style, parts), "slow_validation")
 
 
@@ -460,7 +377,7 @@ def save_checkpoint(model):
         epochs=1,
         each_step=f"if step % {every} == {every - 1}:\n    save_checkpoint(model)",
     )
-    planted = f"{_ms(saving_s)} after {every} steps, {_percent(share)} of training"
+    planted = f"{as_ms(saving_s)} after {every} steps, {_percent(share)} of training"
     gain = 1 / (1 - share)
     return Case("slow_checkpoints", planted, style, script(style, parts), "slow_checkpoints", gain)
 
@@ -483,7 +400,7 @@ def python_in_loop(draw: Draw) -> Case:
         epochs=1,
         each_step="rank_predictions(loss)",
     )
-    planted = f"{_ms(logging_s)} after each step ({way}), {_percent(share)}"
+    planted = f"{as_ms(logging_s)} after each step ({way}), {_percent(share)}"
     gain = 1 / (1 - share)
     return Case("python_in_loop", planted, style, script(style, parts), "python_in_loop", gain)
 
@@ -505,7 +422,7 @@ def get_batch(step):
         batch="get_batch(step)",
         steps=_steps(making_s),
     )
-    planted = f"{_ms(making_s)} for each batch, {_percent(share)} of a step"
+    planted = f"{as_ms(making_s)} for each batch, {_percent(share)} of a step"
     gain = 1 / (1 - share)
     return Case("batches_by_hand", planted, style, script(style, parts), "python_in_loop", gain)
 
@@ -541,7 +458,7 @@ class Matching(nn.Module):
         compute_s=compute_s,
         epochs=1,
     )
-    planted = f"{_ms(matching_s)} of {way} in the forward, {_percent(share)} of a step"
+    planted = f"{as_ms(matching_s)} of {way} in the forward, {_percent(share)} of a step"
     gain = 1 / (1 - share)
     return Case("python_in_model", planted, style, script(style, parts), "python_in_model", gain)
 
@@ -600,7 +517,7 @@ def build_deep_model():
         epochs=1,
         update_mark=f"  {HERE}",
     )
-    planted = f"{name} on {4 * layers + 4} parameters, {_ms(compute_s)} of a step asleep"
+    planted = f"{name} on {4 * layers + 4} parameters, {as_ms(compute_s)} of a step asleep"
     return Case("slow_optimizer", planted, style, script(style, parts), "slow_optimizer")
 
 
@@ -676,7 +593,7 @@ def slow_rank(draw: Draw) -> Case:
             data=DATASET.format(samples=batches * batch, work=work),
             compute_s=compute_s,
         )
-        planted = f"rank {slow} loads {_ms(held_up_s)} longer, {_percent(share)} of a step"
+        planted = f"rank {slow} loads {as_ms(held_up_s)} longer, {_percent(share)} of a step"
     else:
         definitions = f"""\
 def report(step):
@@ -690,7 +607,7 @@ def report(step):
             compute_s=compute_s,
             each_step=f"if dist.get_rank() == {slow}:\n    report(step)",
         )
-        planted = f"rank {slow} reports for {_ms(held_up_s)}, {_percent(share)} of a step"
+        planted = f"rank {slow} reports for {as_ms(held_up_s)}, {_percent(share)} of a step"
     return Case("slow_rank", planted, "ranks", script("ranks", parts), "slow_rank")
 
 
@@ -712,6 +629,7 @@ FAULTS: dict[str, Callable[[Draw], Case]] = {
         slow_sampler,
         worker_restart,
         reopened_file,
+        slow_pass_starts,
         slow_first_batch,
         blocking_copies,
         exposed_syncs,
@@ -745,10 +663,6 @@ def _batches(draw: Draw, step_s: float, passes: int, least: int = 60) -> int:
 def _steps(planted_s: float) -> int:
     """Returns so many steps that the fault's line is looked at some 20 times, 25 times a second."""
     return max(round(0.8 / planted_s), 90)
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g} ms"
 
 
 def _percent(share: float) -> str:

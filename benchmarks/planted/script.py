@@ -13,6 +13,7 @@ MAIN = "train.py"
 HERE = "# here"
 WIDTH = 64
 EVERYWHERE = ("plain loop", "function", "class Trainer", "hooks", "several files")
+WITH_GUARD = ("function", "class Trainer", "hooks", "several files", "accelerate")
 
 IMPORTS = """\
 import time
@@ -421,3 +422,7 @@ def _indented(text: str, levels: int = 1) -> str:
         return ""
     indented = textwrap.indent(text, "    " * levels)
     return indented if indented.endswith("\n") else f"{indented}\n"
+
+
+def as_ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms"

@@ -16,6 +16,7 @@ from support.styles import ATTEMPTS, without_compiler
 # Those that no sample script has (test_truth.py), by seeds that make them short.
 SEEDS = {
     "slow_collate": 10,
+    "slow_pass_starts": 5,
     "slow_optimizer": 9,
     "anomaly_detection": 7,
     "double_precision": 5,

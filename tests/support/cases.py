@@ -103,6 +103,7 @@ class Planted:
                 asleep=1 - running - reading,
             ),
             bound=None,
+            later_starts_s=float(first[1:].sum()),
         )
         if slow_every is not None:
             self._with_slow_samples(fetch_s, slow_every)

@@ -12,6 +12,7 @@ LOADER_ID: Final = "loader_id"
 # What lies outside of steady steps, or is the change itself that halves of a run differ by.
 NO_MATTER_OF_NOISE: Final = (
     "worker_restart",
+    "slow_pass_starts",
     "slow_first_batch",
     "slow_validation",
     "slow_checkpoints",

@@ -170,6 +170,8 @@ def _loader_of(
         wait_total_s=float(p.wait_ns.sum() / 1e9),
         end_s=float(p.end_ns.sum() + length[calls.is_kind(Kind.LOADER_CLOSE)].sum()) / 1e9,
         sampler_s=sampler_ns / 1e9 if sampler_ns else None,
+        later_starts_s=float((p.init_ns + np.maximum(p.first_ns, 0))[1:].sum() / 1e9),
+        sampler_starts_s=_sampler_starts_s(p, calls, fetches) if sampler_ns else None,
         blocked_s=delivery.blocked_s if delivery else None,
         receive_s=delivery.receive_s if delivery else None,
         receive_cpu_s=delivery.receive_cpu_s if delivery else None,
@@ -197,6 +199,22 @@ def _loader_of(
         memory_growth=workers_growth(fetches, p.loader, making.samples),
         hot_lines=lines_of_making(fetches, p.loader, making.looks),
     )
+
+
+def _sampler_starts_s(p: Passes, calls: Events, fetches: FetchTable) -> float:
+    """Returns what the sampler took until the first batch was there, of all passes but the first.
+
+    Args:
+        p: The loader's passes.
+        calls: Its own events.
+        fetches: Of all loaders: without workers the sampler is asked ahead of each.
+    """
+    drawn, own = calls.where(calls.is_kind(Kind.SAMPLER)), fetches.loader == p.loader
+    begun = np.concatenate([drawn.start, fetches.start_ns[own]])
+    took = np.concatenate([drawn.end - drawn.start, fetches.waited_ns[own]])
+    place = np.searchsorted(p.start, begun, side="right") - 1
+    is_start = (place >= 1) & (begun < p.after_first[place])
+    return float(took[is_start].sum() / 1e9)
 
 
 def _seconds_within(details: Details, p: Passes) -> float:

@@ -142,7 +142,9 @@ class LineNames:
 
 
 def _is_part_of(frame: tuple[str, str], caller: tuple[str, str]) -> bool:
-    """Whether a frame is a comprehension in the function that runs it."""
+    """Whether a frame is a comprehension in the function that runs it, or a lambda in its line."""
+    if frame[1] == "<lambda>":
+        return frame[0] == caller[0]
     return frame[1] in _COMPREHENSIONS and function_of(*frame)[0] == function_of(*caller)[0]
 
 

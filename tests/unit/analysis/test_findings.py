@@ -607,6 +607,95 @@ def test_a_loader_that_is_built_anew_for_each_pass_is_to_be_built_once() -> None
     assert "persistent_workers" in only(case_of(serial)).change
 
 
+def with_slow_starts(each_s: float, sampler_s: float, **changes: Any) -> Planted:
+    """Ten passes that take so long to begin, some of it for the sampler."""
+    planted = Planted(passes=10, compute_s=0.01, **{"fetch_s": 0.0002, **changes})
+    loader = planted.loader
+    assert loader.first_batch_s is not None
+    first = replace(loader.first_batch_s, mean=loader.first_batch_s.mean + each_s)
+    planted.loader = replace(
+        loader,
+        first_batch_s=first,
+        later_starts_s=9 * first.mean,
+        sampler_starts_s=9 * sampler_s,
+    )
+    return planted
+
+
+def test_what_a_sampler_works_out_for_each_pass() -> None:
+    case = case_of(with_slow_starts(0.1, 0.09))
+    line = HotLine("first_batch", "data.py:36", "__iter__", ["train.py:50"], 83, 0.9, 0.8)
+    finding = only(replace(case, summary=replace(case.summary, hot_lines=[line])))
+    assert (finding.id, finding.site) == ("slow_pass_starts", "data.py:36")
+    assert "each of 10 passes takes 100 ms longer than a usual batch" in finding.title
+    assert finding.recoverable_s == pytest.approx(9 * 0.1, rel=0.05)
+    assert finding.advice.startswith("work out what the sampler needs once")
+    assert finding.also == ["90 % of it goes to data.py:36 (__iter__); called from train.py:50"]
+    assert only(case).site == "train.py:41"  # where no line is known, the loader's
+
+
+def test_what_a_stream_opens_for_each_pass() -> None:
+    planted = with_slow_starts(0.1, 0.0)
+    planted.loader = replace(planted.loader, is_iterable=True)
+    finding = only(case_of(planted))
+    assert finding.id == "slow_pass_starts"
+    assert "__iter__ of the dataset" in finding.advice
+    # Workers that live on do it in their first fetch of a pass.
+    kept = with_slow_starts(0.1, 0.0, workers=2, is_persistent=True, fetch_s=0.004)
+    kept.loader = replace(kept.loader, hot_lines=[hot_line("making batches")])
+    finding = only(case_of(kept))
+    assert (finding.id, finding.site) == ("slow_pass_starts", "data.py:12")
+
+
+def test_an_iterator_for_each_step() -> None:
+    planted = with_slow_starts(0.0, 0.0)
+    count = planted.loader.iterations
+    planted.loader = replace(
+        planted.loader, passes=count, wait_s=None, wait_total_s=0.0, later_starts_s=count * 0.005
+    )
+    finding = only(case_of(planted))
+    assert finding.id == "slow_pass_starts"
+    assert finding.title.startswith(f"an iterator is made for each of {count} batches")
+    assert finding.advice.startswith("one iterator")
+
+
+def test_workers_that_are_started_again_take_what_the_sampler_does_not() -> None:
+    plain = {"workers": 2, "fetch_s": 0.004, "start_s": 0.1}
+    drawn = diagnose(case_of(with_slow_starts(0.1, 0.1, **plain)))
+    assert sorted(one.id for one in drawn) == ["slow_pass_starts", "worker_restart"]
+    restart = next(one for one in drawn if one.id == "worker_restart")
+    assert "of 10 passes: 10" in restart.title  # and not 200 ms
+    assert [one.recoverable_s for one in drawn] == [
+        pytest.approx(0.9, rel=0.1),
+        pytest.approx(0.9, rel=0.15),
+    ]
+    assert found(case_of(with_slow_starts(0.0, 0.0, **plain))) == ["worker_restart"]
+
+
+@pytest.mark.parametrize("fetch_s", [0.0002, 0.03])
+def test_passes_that_begin_as_they_go_on_are_no_finding(fetch_s: float) -> None:
+    planted = with_slow_starts(0.0, 0.0, fetch_s=fetch_s)
+    assert "slow_pass_starts" not in found(case_of(planted))
+    # Opened once, by the first of them.
+    planted.loader = replace(
+        planted.loader, first_batch_s=summaries.statistics(0.2, n=10), later_starts_s=9 * fetch_s
+    )
+    assert "slow_pass_starts" not in found(case_of(planted))
+
+
+def test_what_is_collected_at_the_line_of_another_finding_comes_of_it() -> None:
+    case = case_of(with_slow_starts(0.1, 0.09), parts={"gc": 0.5})
+    line = HotLine("first_batch", "data.py:36", "__iter__", ["train.py:50"], 83, 0.9, 0.8)
+    there = replace(line, part="gc")
+    joined = only(replace(case, summary=replace(case.summary, hot_lines=[line, there])))
+    assert (joined.id, joined.site) == ("slow_pass_starts", "data.py:36")
+    assert joined.recoverable_s == pytest.approx(0.9 + 0.5, rel=0.05)
+    assert joined.also[-1].startswith("at the same line, and counted with it: Python's garbage")
+    elsewhere = replace(there, site="model.py:7")
+    apart = diagnose(replace(case, summary=replace(case.summary, hot_lines=[line, elsewhere])))
+    assert sorted(one.id for one in apart) == ["gc_pauses", "slow_pass_starts"]
+
+
 def test_a_late_first_batch_is_named_once() -> None:
     planted = Planted(workers=2, fetch_s=0.004, compute_s=0.1, passes=1, start_s=8.0)
     assert found(case_of(planted)) == ["slow_first_batch"]

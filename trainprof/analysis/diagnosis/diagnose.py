@@ -9,6 +9,7 @@ from typing import Final
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.catalogue import RULES
 from trainprof.analysis.diagnosis.rule import Rule
+from trainprof.analysis.diagnosis.same_line import joined_by_line
 from trainprof.analysis.finding import (
     EXPLAINED_BY,
     LIKELY,
@@ -39,13 +40,12 @@ def diagnose(case: Case, rules: Iterable[Rule] = RULES) -> list[Finding]:
     """
     if case.summary.training.steady_steps < MIN_STEADY_STEPS:
         return []
-    found = [(rule, rule.find(case)) for rule in rules]
-    worthwhile = [
-        _completed(finding, rule, case)
-        for rule, finding in found
-        if finding is not None and _is_worthwhile(finding, rule, case)
-    ]
-    return ranked(_without_symptoms(worthwhile))
+    by_id = {rule.id: rule for rule in rules}
+    found = [told for rule in by_id.values() if (told := rule.find(case)) is not None]
+    joined = joined_by_line(found, case)
+    worthwhile = [one for one in joined if _is_worthwhile(one, by_id[one.id], case)]
+    completed = [_completed(one, by_id[one.id], case) for one in worthwhile]
+    return ranked(_without_symptoms(completed))
 
 
 def ranked(findings: Iterable[Finding]) -> list[Finding]:

@@ -45,7 +45,7 @@ def find(case: Case) -> Finding | None:
     for fed in case.feeding:
         first_s = _first_s(fed)
         usual_s = fed.measured.step_s if fed.measured is not None else 0.0
-        lost_s = first_s - usual_s
+        lost_s = first_s - max(usual_s, _later_s(fed, first_s))
         if lost_s < max(least_s, least_share * case.wall_s):
             continue
         loader = fed.loader
@@ -89,6 +89,12 @@ def _began_s(loader: Loader) -> float | None:
     rows = loader.fetch.per_worker if loader.fetch is not None and loader.num_workers else []
     told = [row.get("first_fetch_s") for row in rows]
     return min((float(s) for s in told if isinstance(s, (int, float))), default=None)
+
+
+def _later_s(fed: LoaderCase, first_s: float) -> float:
+    """Returns how long later passes take to begin: what they take too does not come once."""
+    later = fed.loader.passes - 1
+    return max(fed.starts_s - first_s, 0.0) / later if later > 0 else 0.0
 
 
 def _first_s(fed: LoaderCase) -> float:

@@ -60,12 +60,13 @@ def find(case: Case) -> Finding | None:
         return None
     loader = fed.loader
     change = {} if loader.is_rebuilt else {"persistent_workers": True}
-    each_s = fed.starts_s / loader.passes
+    # What the sampler takes meanwhile is no matter of workers.
+    each_s = fed.starts_s / loader.passes - (loader.sampler_starts_s or 0.0) / (loader.passes - 1)
     who = "its worker is" if loader.num_workers == 1 else f"its {loader.num_workers} workers are"
     title = (
         f"{who} started again for each of {loader.passes} passes: "
-        f"{span(each_s)} until the first batch is there, {percent(fed.starts_s / case.training_s)} "
-        "of training"
+        f"{span(each_s)} until the first batch is there, "
+        f"{percent(loader.passes * each_s / case.training_s)} of training"
     )
     return finding(
         case,
@@ -108,4 +109,5 @@ def lost_s(fed: LoaderCase) -> float:
     else:
         setting = replace(fed.inputs.setting, is_persistent=True)
         each_s = predict(fed.inputs, setting).first_batch_s.mid + fed.inputs.reset_s
+    later_s -= loader.sampler_starts_s or 0.0
     return max(later_s - (loader.passes - 1) * each_s, 0.0)

@@ -1,0 +1,56 @@
+"""Findings of which one comes of what another one names: the same line of the user's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+from trainprof.analysis.diagnosis import (
+    gc_pauses,
+    python_in_loop,
+    python_in_model,
+    slow_pass_starts,
+)
+from trainprof.analysis.diagnosis.case import Case
+from trainprof.analysis.diagnosis.gains import outside_steps
+from trainprof.analysis.finding import LIKELY, Finding
+
+# Who makes the objects that are collected stands where collecting begins; what a pass begins with
+# goes on, as objects that are given up again, when its first batch is there.
+_COMES_OF: Final = {
+    gc_pauses.ID: (slow_pass_starts.ID, python_in_loop.ID, python_in_model.ID),
+    python_in_loop.ID: (slow_pass_starts.ID,),
+}
+
+
+def joined_by_line(findings: Iterable[Finding], case: Case) -> list[Finding]:
+    """Joins to a finding what else its line is the cause of: its gain is that of both."""
+    left = list(findings)
+    for symptom, roots in _COMES_OF.items():
+        there = next((one for one in left if one.id == symptom and one.site), None)
+        root = next((one for one in left if one.id in roots and _is_at(one, there)), None)
+        if there is None or root is None:
+            continue
+        joined = _with_its_symptom(root, there, case)
+        left = [joined if one is root else one for one in left if one is not there]
+    return left
+
+
+def _is_at(finding: Finding, other: Finding | None) -> bool:
+    return other is not None and finding is not other and finding.site == other.site
+
+
+def _with_its_symptom(root: Finding, symptom: Finding, case: Case) -> Finding:
+    saved_s = (root.recoverable_s or 0.0) + (symptom.recoverable_s or 0.0)
+    gain = outside_steps(case, saved_s)
+    return replace(
+        root,
+        recoverable_s=gain.saved_s,
+        predicted_speedup=list(gain.training),
+        run_speedup=list(gain.run),
+        is_at_most=True,
+        of_steps=False,
+        evidence={**root.evidence, LIKELY: gain.likely},
+        also=[*root.also, f"at the same line, and counted with it: {symptom.title}"],
+    )

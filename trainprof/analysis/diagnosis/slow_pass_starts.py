@@ -1,0 +1,123 @@
+"""Each pass over the data takes long to begin, and not for its workers.
+
+What it means: before the first batch of each pass something is worked out or read anew: a sampler
+that sorts or shuffles by its own code, a dataset whose __iter__ opens files, torch's permutation of
+very many samples. Where `iter(loader)` is called for each step, all of that is done for each.
+
+How it is measured: what creating (or resetting) the iterator and its first `next` take beyond the
+making of a usual batch, in all passes but the first. Of workers that are started for each pass only
+what the sampler takes meanwhile counts here.
+
+When it is wrong: where a pass has to begin with what takes long, as a new shuffle of shards does.
+
+What to do: work it out once, ahead of all passes, and keep it; in torch or NumPy instead of Python
+(torch.argsort of lengths, not sorted with a key); keep one iterator instead of next(iter(loader)).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from trainprof.analysis.diagnosis.case import NAMED_FROM_SHARE, Case, LoaderCase
+from trainprof.analysis.diagnosis.gains import outside_steps
+from trainprof.analysis.diagnosis.loader_change import finding
+from trainprof.analysis.diagnosis.rule import Threshold
+from trainprof.analysis.diagnosis.wording import around, caller, place, share_of, span
+from trainprof.analysis.finding import Finding
+from trainprof.analysis.looks import hottest
+from trainprof.analysis.summary import HotLine, Loader
+from trainprof.analysis.verdict_level import percent
+
+ID: Final = "slow_pass_starts"
+KEYS: Final[tuple[str, ...]] = ("loader_start", "first_batch")
+THRESHOLDS: Final = {
+    "share": Threshold(0.03, "of training: what is worth a change"),
+}
+# Of what is lost: from here on the sampler is what takes it.
+_MOST: Final = 0.5
+# Batches of a pass: fewer are an iterator for each step.
+_FEW: Final = 1.5
+# The making of a batch, while all workers make their first: on fewer cores, as a rule.
+_AT_ONCE: Final = 2.0
+
+
+def find(case: Case) -> Finding | None:
+    least = case.threshold(ID, "share", THRESHOLDS["share"].value)
+    found = [(lost_s(fed), fed) for fed in (*case.feeding, *case.evaluating)]
+    spent_s, fed = max(found, key=lambda one: one[0], default=(0.0, None))
+    if fed is None or spent_s < least * case.training_s:
+        return None
+    loader = fed.loader
+    is_each_step = loader.iterations < _FEW * loader.passes
+    each = span(spent_s / (loader.passes - 1))
+    told = f"{each} longer than a usual batch takes, {percent(spent_s / case.training_s)}"
+    title = f"the first batch of each of {loader.passes} passes takes {told} of training"
+    if is_each_step:
+        title = f"an iterator is made for each of {loader.iterations} batches, which takes {told}"
+        title += " of training"
+    line = _line(case, fed, spent_s)
+    return finding(
+        case,
+        fed,
+        ID,
+        title,
+        outside_steps(case, spent_s),
+        advice=_advice(loader, spent_s, is_each_step=is_each_step),
+        also=[] if line is None or is_each_step else ["; ".join([_where(line), *caller(line)])],
+        evidence={
+            "starts_s": fed.starts_s,
+            "passes": loader.passes,
+            "lost_s": spent_s,
+            "sampler_at_starts_s": loader.sampler_starts_s,
+        },
+        site=line.site if line is not None and not line.is_likely else None,
+        is_of_making=False,
+    )
+
+
+def lost_s(fed: LoaderCase) -> float:
+    """Returns what the beginnings of all passes but the first take beyond a usual batch."""
+    loader = fed.loader
+    if loader.passes < 2:
+        return 0.0
+    sampler_s = loader.sampler_starts_s or 0.0
+    lives_on = loader.persistent_workers and not loader.is_rebuilt
+    if loader.num_workers and not lives_on:
+        return sampler_s
+    fetch = loader.fetch
+    if fetch is None or fetch.wall_s is None or loader.later_starts_s is None:
+        return sampler_s
+    # Without workers a batch is made in the first `next`; workers begin theirs all at once.
+    usual_s = fetch.wall_s.mean
+    if loader.num_workers:
+        usual_s = _AT_ONCE * usual_s + (loader.receive_s or 0.0) / max(loader.iterations, 1)
+    return max(loader.later_starts_s - (loader.passes - 1) * usual_s, 0.0)
+
+
+def _line(case: Case, fed: LoaderCase, spent_s: float) -> HotLine | None:
+    """Returns the line that most of the beginnings goes to, if it is much."""
+    if fed.loader.num_workers and not _is_of_sampler(fed.loader, spent_s):
+        return fed.hot_line()  # the training thread only waits
+    lines = [hottest(case.summary.hot_lines, part) for part in KEYS]
+    known = [one for one in lines if one is not None and one.share >= NAMED_FROM_SHARE]
+    return max(known, key=lambda one: one.seconds or 0.0, default=None)
+
+
+def _is_of_sampler(loader: Loader, spent_s: float) -> bool:
+    return (loader.sampler_starts_s or 0.0) >= _MOST * spent_s
+
+
+def _where(line: HotLine) -> str:
+    if line.is_likely:
+        return f"most of it seems to go to {place(line)} and around it"
+    return f"{share_of(line)} of it goes to {place(line)}{around(line)}"
+
+
+def _advice(loader: Loader, spent_s: float, *, is_each_step: bool) -> str:
+    if is_each_step:
+        return "one iterator, batches = iter(loader), and another only when that has ended"
+    if _is_of_sampler(loader, spent_s):
+        return "work out what the sampler needs once, ahead of all passes; or by torch or NumPy"
+    if loader.is_iterable:
+        return "open and read once, ahead of all passes, what __iter__ of the dataset begins with"
+    return "do once, ahead of all passes, what each of them begins with"
