@@ -26,6 +26,10 @@ from trainprof.record.schema import Kind
 
 # Of the passes of an evaluation: from there on a line is where it is called.
 _MOST: Final = 0.5
+# Of a usual batch's making: those are out of a buffer.
+_QUICK_SHARE: Final = 0.5
+# Of what starts of passes took: what quick batches saved later on.
+_GIVEN_BACK_SHARE: Final = 0.5
 # Those that a loader makes for itself, of its dataset alone.
 _TORCHS_SAMPLERS: Final = ("RandomSampler", "SequentialSampler")
 
@@ -170,7 +174,7 @@ def _loader_of(
         wait_total_s=float(p.wait_ns.sum() / 1e9),
         end_s=float(p.end_ns.sum() + length[calls.is_kind(Kind.LOADER_CLOSE)].sum()) / 1e9,
         sampler_s=sampler_ns / 1e9 if sampler_ns else None,
-        later_starts_s=float((p.init_ns + np.maximum(p.first_ns, 0))[1:].sum() / 1e9),
+        later_starts_s=_later_starts_s(p, fetches),
         sampler_starts_s=_sampler_starts_s(p, calls, fetches) if sampler_ns else None,
         blocked_s=delivery.blocked_s if delivery else None,
         receive_s=delivery.receive_s if delivery else None,
@@ -199,6 +203,24 @@ def _loader_of(
         memory_growth=workers_growth(fetches, p.loader, making.samples),
         hot_lines=lines_of_making(fetches, p.loader, making.looks),
     )
+
+
+def _later_starts_s(p: Passes, fetches: FetchTable) -> float:
+    """Returns what iterators and first batches of all passes but the first took.
+
+    None of it counts where later batches were the quicker for most of it: with the first one the
+    training process fills the buffer of a stream that shuffles, and has the last ones out of that.
+    """
+    begun_ns = float((p.init_ns + np.maximum(p.first_ns, 0))[1:].sum())
+    own = (fetches.loader == p.loader) & (fetches.worker == 0)
+    took, start = fetches.wall_ns[own], fetches.start_ns[own]
+    if len(took) == 0:
+        return begun_ns / 1e9
+    usual = float(np.median(took))
+    place = np.searchsorted(p.start, start, side="right") - 1
+    is_quick = (place >= 1) & (took < _QUICK_SHARE * usual)
+    given_back_ns = float((usual - took[is_quick]).sum())
+    return 0.0 if given_back_ns >= _GIVEN_BACK_SHARE * begun_ns else begun_ns / 1e9
 
 
 def _sampler_starts_s(p: Passes, calls: Events, fetches: FetchTable) -> float:

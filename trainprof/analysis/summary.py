@@ -284,7 +284,8 @@ class Loader:
     what those took, `evaluation_wait_s` what of that was waiting, of a loader that also trains.
     `draws_all` is how many samples its dataset has, if torch's own sampler draws each of them in
     each pass, else None. `memory_growth` is that of its workers, None where it is not even.
-    `later_starts_s` is what iterators and first batches of passes after the first took,
+    `later_starts_s` is what iterators and first batches of passes after the first took (none
+    where it made later batches as much quicker),
     `sampler_starts_s` the sampler's part of it.
     """
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from support.events import ITEM_ON_CPU, LEARNS, MS, US, FakeRun
 
-from trainprof.analysis.summary import Statistics
+from trainprof.analysis.summary import Loader, Statistics
 from trainprof.record.schema import COLLATE_SHIFT, Kind, SyncFlag, TransferFlag
 
 
@@ -270,3 +272,48 @@ def test_statistics_of_steps(tmp_path):
     assert (found.n, found.min, found.max) == (100, pytest.approx(1001e-6), pytest.approx(1.1e-3))
     assert found.p50 == pytest.approx(1050.5e-6)
     assert found.mean == pytest.approx(1050.5e-6)
+
+
+def passes_that_begin(tmp_path: Path, drawing: int, making: int, last: int) -> Loader:
+    """Four passes of ten batches by the training process; the first of each draws and makes."""
+    run = FakeRun()
+    loader, optimizer = run.loader(), run.optimizer()
+    for _ in range(4):
+        run.iterate(loader)
+        for place in range(10):
+            with run.span(Kind.LOADER_NEXT, site=loader, value=place + 1):
+                run.passes_time(drawing if place == 0 else 5 * US)
+                run.fetch(making if place == 0 else last if place > 5 else 2 * MS, 8)
+            run.learn(optimizer)
+        run.stop(loader)
+    [entry] = run.summary(tmp_path).loaders
+    return entry
+
+
+def test_what_later_passes_take_to_begin(tmp_path):
+    entry = passes_that_begin(tmp_path, 90 * MS, 10 * MS, 2 * MS)
+    assert entry.later_starts_s == pytest.approx(3 * 0.10001)
+    assert entry.sampler_starts_s == pytest.approx(3 * 0.09)
+
+
+def test_a_buffer_that_is_filled_ahead_gives_its_time_back(tmp_path):
+    entry = passes_that_begin(tmp_path, 0, 8 * MS, 0)
+    assert entry.later_starts_s == 0
+
+
+def test_what_the_sampler_takes_while_workers_are_started(tmp_path):
+    run = FakeRun()
+    loader, optimizer = run.loader(num_workers=2), run.optimizer()
+    for _ in range(3):
+        with run.span(Kind.LOADER_INIT, site=loader):
+            run.leaf(Kind.SAMPLER, 50 * MS, site=loader)
+            run.passes_time(10 * MS)
+        for _ in range(5):
+            run.next(loader, 1 * MS)
+            run.leaf(Kind.SAMPLER, 1 * MS, site=loader)
+            run.learn(optimizer)
+        run.stop(loader)
+    [entry] = run.summary(tmp_path).loaders
+    assert entry.later_starts_s == pytest.approx(2 * 0.061)
+    assert entry.sampler_starts_s == pytest.approx(2 * 0.05, rel=0.05)
+    assert entry.sampler_s == pytest.approx(3 * 0.055)
