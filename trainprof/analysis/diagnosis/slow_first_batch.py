@@ -63,6 +63,7 @@ def find(case: Case) -> Finding | None:
             outside_steps(case, lost_s),
             advice=_advice(loader, first_s),
             evidence={"first_batch_s": first_s, "first_fetch_s": _began_s(loader)},
+            is_of_making=_is_of_making(loader, first_s),
         )
     return None
 
@@ -70,11 +71,9 @@ def find(case: Case) -> Finding | None:
 def _advice(loader: Loader, first_s: float) -> str:
     """Returns what to change, by which part of the time was most of it."""
     began_s = _began_s(loader)
-    made = loader.fetch.wall_s if loader.fetch is not None else None
-    if made is not None and made.max >= _MOST * first_s:
-        return (
-            f"less to open or read before the first sample: one batch was made in {span(made.max)}"
-        )
+    if _is_of_making(loader, first_s):
+        made_s = loader.fetch.wall_s.max if loader.fetch and loader.fetch.wall_s else 0.0
+        return f"less to open or read before the first sample: one batch was made in {span(made_s)}"
     if began_s is None or began_s < _MOST * first_s or loader.start_method not in _NEW_PYTHON:
         return "a smaller dataset object that opens its data lazily, in the worker"
     return (
@@ -82,6 +81,12 @@ def _advice(loader: Loader, first_s: float) -> str:
         f"repeats them and unpickles the dataset, {span(began_s)} until the first one began; fork, "
         "where that is safe, does neither"
     )
+
+
+def _is_of_making(loader: Loader, first_s: float) -> bool:
+    """Whether the making of one batch took most of it."""
+    made = loader.fetch.wall_s if loader.fetch is not None else None
+    return made is not None and made.max >= _MOST * first_s
 
 
 def _began_s(loader: Loader) -> float | None:
