@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planted.draw import Draw
-from planted.script import EVERYWHERE, SAMPLERS, Case, Parts, script, whole_batches
+from planted.script import EVERYWHERE, HERE, SAMPLERS, Case, Parts, script, whole_batches
 
 
 def anomaly_detection(draw: Draw) -> Case:
@@ -45,6 +45,37 @@ def too_many_threads(draw: Draw) -> Case:
     planted = f"{times} threads for each core"
     case = Case("too_many_threads", planted, style, script(style, parts), "torch_threads")
     return replace(case, no_line=True)
+
+
+def competing_thread(draw: Draw) -> Case:
+    """A thread that writes what training hands it, and asks all the while whether there is more."""
+    width, style = draw.one_of((256, 384, 512)), draw.one_of(EVERYWHERE)
+    definitions = f"""\
+import queue
+import threading
+
+RESULTS = queue.Queue()
+
+
+def write_results():
+    with open("results.txt", "w") as file:
+        while True:  {HERE}
+            if not RESULTS.empty():  {HERE}
+                file.write(f"{{RESULTS.get()}}\\n")
+
+
+threading.Thread(target=write_results, daemon=True).start()
+"""
+    parts = Parts(
+        loader=whole_batches(700, 64),
+        data=SAMPLERS,
+        definitions=definitions,
+        model=f"nn.Sequential(nn.Linear(64, {width}), nn.Tanh(), nn.Linear({width}, 1))",
+        each_step="RESULTS.put(loss.item())",
+        epochs=2,
+    )
+    planted = f"a thread that asks for results, layers of {width} numbers"
+    return Case("competing_thread", planted, style, script(style, parts), "competing_thread")
 
 
 def double_precision(draw: Draw) -> Case:

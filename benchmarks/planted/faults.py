@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from planted.computing import anomaly_detection, double_precision, too_many_threads
+from planted.computing import (
+    anomaly_detection,
+    competing_thread,
+    double_precision,
+    too_many_threads,
+)
 from planted.draw import Draw
 from planted.growing import growing_backward
 from planted.in_memory import needless_workers, sample_by_sample
@@ -651,6 +656,7 @@ FAULTS: dict[str, Callable[[Draw], Case]] = {
         double_precision,
         too_many_threads,
         worker_threads,
+        competing_thread,
     )
 }
 

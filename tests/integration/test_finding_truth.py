@@ -20,6 +20,7 @@ SEEDS = {
     "slow_optimizer": 9,
     "anomaly_detection": 7,
     "double_precision": 5,
+    "competing_thread": 5,
     "recompiling": 37,
     "cold_first_epoch": 7,
     "uneven_batches": 5,

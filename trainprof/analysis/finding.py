@@ -21,13 +21,22 @@ NO_MATTER_OF_NOISE: Final = (
 )
 
 # What these cost is not known, but all that is measured beside them is slowed by it.
-SLOWS_EVERYTHING: Final = ("anomaly_detection", "worker_threads")
-# What is full of waiting threads has no cores left for the making of batches.
+SLOWS_EVERYTHING: Final = (
+    "anomaly_detection",
+    "worker_threads",
+    "competing_thread",
+)
+# What is full of waiting threads has no cores left for the making of batches, by the root.
 EXPLAINED_BY: Final = {
     "saturated_cpu": ("torch_threads", "worker_threads"),
     "too_few_workers": ("worker_threads",),
     "uneven_batches": ("worker_threads",),
     "slow_samples": ("worker_threads",),
+    # What each call of torch's waits for is no matter of the calls.
+    "slow_optimizer": ("competing_thread",),
+    "python_in_model": ("competing_thread",),
+    "python_in_loop": ("competing_thread",),
+    "slow_sampler": ("competing_thread",),
 }
 
 

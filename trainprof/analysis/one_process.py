@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from trainprof.analysis.analysed import Analysed
+from trainprof.analysis.beside import competing_thread
 from trainprof.analysis.collectives import Collectives, collectives_of, python_ns
 from trainprof.analysis.compilations import compilations_of
 from trainprof.analysis.device_idle import Meanwhile
@@ -189,6 +190,14 @@ def summary_of(run: Analysed) -> Shown:
         hot_lines=hot_lines,
         python_in_model=in_model,
         beside_share=beside_share(looks, parts),
+        competing=competing_thread(
+            run.process.details,
+            timeline.thread,
+            parts,
+            names,
+            sum(evidence.training.values()),
+            has_workers=any(one.num_workers for one in loaders if one.role == TRAINING),
+        ),
         placements=placements(timeline.events, sites) if facts.device() is not None else [],
         not_observed=not_observed(run, system, training, devices) | not_found(run, found_syncs),
         out_of_memory=out_of_memory_of(facts, recording.manifest.get("cwd")),

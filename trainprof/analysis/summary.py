@@ -694,6 +694,26 @@ class Numerics:
 
 
 @dataclass(frozen=True, slots=True)
+class CompetingThread:
+    """Another thread of the process that trains, at work meanwhile.
+
+    Attributes:
+        site, function: The line of the user's where it was met most; None and "" where none is.
+        at_work_share: Of the time between the looks that met it, for which it was on a core.
+        kept_s, kept_share: For how long the thread that trains was on no core and waited neither
+            for one nor for data, a device or a file, in all and of training.
+        looks: That met it at work.
+    """
+
+    site: str | None
+    function: str
+    at_work_share: float
+    kept_s: float
+    kept_share: float
+    looks: int
+
+
+@dataclass(frozen=True, slots=True)
 class RunSummary:
     """Everything a run showed.
 
@@ -708,6 +728,7 @@ class RunSummary:
             host's time: the device may have worked meanwhile.
         beside_share: Of the looks at training, those that met another thread of the process at
             work; None of too few.
+        competing: Another thread that was busy meanwhile; None where looks met none.
         ranks: {rank, host, pid, steps, step_s, ledger: {wall_s, seconds}, exit} of each, in runs of
             several; `run`, `phases`, `ledger`, `training` and `verdict` are then of all of them.
         out_of_memory: The state in which a device ran out of it, where the run ended by that.
@@ -761,6 +782,7 @@ class RunSummary:
     unshared: list[UnsharedData] = field(default_factory=list)
     torch_threads: int | None = None
     numerics: Numerics | None = None
+    competing: CompetingThread | None = None
     trials: list[TrialSummary] = field(default_factory=list)
     recommended: Recommended | None = None
     tuning: Tuning | None = None

@@ -25,7 +25,7 @@ _OF_LOADER: Final = (
     Kind.FREE_DATA,
 )
 # Those whose site is the id of any text.
-_OF_TEXT: Final = (*_OF_LOADER, Kind.LOOK, Kind.FOUND_SYNC)
+_OF_TEXT: Final = (*_OF_LOADER, Kind.LOOK, Kind.BESIDE, Kind.FOUND_SYNC)
 
 
 @dataclass(frozen=True, slots=True)

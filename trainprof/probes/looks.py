@@ -8,13 +8,20 @@ import signal
 import sys
 from _thread import allocate_lock, get_ident, get_native_id
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from random import Random
 from time import perf_counter_ns
 from types import CodeType, FrameType, ModuleType
 from typing import Any, Final
 
-from trainprof.probes.own_thread import no_collections, run_delay, start_thread, times_waited
+from trainprof.probes.beside import AT_WORK_FROM, BUSY_FROM, BesideThreads
+from trainprof.probes.own_thread import (
+    core_times,
+    no_collections,
+    run_delay,
+    start_thread,
+    times_waited,
+)
 from trainprof.probes.patcher import Patcher
 from trainprof.probes.session import Session
 from trainprof.probes.switch_interval import SwitchInterval
@@ -36,6 +43,8 @@ _ONE_CALL: Final = 4
 _HELD_UP, _LAST_LOOKS = 2, 16
 QUICK_S: Final = 1e-4
 _AHEAD_NS: Final = 8_000_000
+# So many looks apart all threads are asked how far they are at work, also those that seem to wait.
+_ALL_EVERY: Final = 8
 # Whoever has to end it waits so long for it; it needs some 50 us.
 _PATIENCE_S: Final = 0.05
 
@@ -66,6 +75,10 @@ class LooksProbe:
         self._interval = SwitchInterval(QUICK_S)
         self._held_up: deque[bool] = deque(maxlen=_LAST_LOOKS)
         self._crowded: deque[bool] = deque(maxlen=_LAST_LOOKS)
+        self._beside = BesideThreads()
+        # When a look was last taken, and what each watched thread had had of the cores by then.
+        self._last_look_ns = 0
+        self._had: dict[int, int] = {}
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         if session.options.get("lines"):
@@ -137,12 +150,12 @@ class LooksProbe:
     def _look_until(self, stop: Any) -> None:
         now, wait, moment = perf_counter_ns, stop.acquire, Random().uniform
         late_by_itself, waits = run_delay(), times_waited()
-        others: list[Callable[[], int]] = []
+        others: list[Callable[[], tuple[int, int]]] = []
         due, delayed = now(), late_by_itself()
         while True:
             period_ns = next((ns for n, ns in PERIODS_NS if self._looks < n), LATER_PERIOD_NS)
             due = max(due + round(period_ns * moment(0.5, 1.5)), now())
-            others += [run_delay(thread) for thread in self._natives[len(others) :]]
+            others += [core_times(thread) for thread in self._natives[len(others) :]]
             is_hasty = False
             if self._needs_haste():
                 if wait(True, max(due - _AHEAD_NS - now(), 0) * 1e-9):
@@ -151,7 +164,7 @@ class LooksProbe:
                     self._interval.shorten()
                     # Not where somebody has wrapped the functions that set it.
                     is_hasty = self._interval.now_ns <= QUICK_S * 1e9
-            kept_off, asked = [told() for told in others], now()
+            kept_off, asked = [told()[1] for told in others], now()
             before = waits()
             if wait(True, max(due - now(), 0) * 1e-9):
                 return
@@ -164,19 +177,37 @@ class LooksProbe:
                 waited_ns = got - due - (delayed - last)
                 held_ns = 0 if was_free else max(waited_ns, 0)
                 # As much of it while the GIL was waited for as before, while nothing was.
-                off = [told() - then for told, then in zip(others, kept_off, strict=True)]
+                times_of = [told() for told in others]
+                off = [delay - then for (_, delay), then in zip(times_of, kept_off, strict=True)]
                 off_ns = round(max(off, default=0) * max(waited_ns, 0) / max(got - asked, 1))
                 self._interval.restore()
                 meets = _meets_in_haste if is_hasty else _was_made_to_let_go
                 is_known = was_free or meets(waited_ns, times, off_ns)
                 self._looks += 1
                 self._held_up.append(held_ns >= QUICK_S * 1e9)
-                self._record(due, got, held_ns, LookFlag.KNOWN if is_known else 0)
+                had = dict(zip(self._watched, map(sum, times_of), strict=False))
+                self._record(due, got, held_ns, LookFlag.KNOWN if is_known else 0, had)
 
-    def _record(self, due: int, got: int, held_ns: int, flags: int) -> None:
+    def _record(self, due: int, got: int, held_ns: int, flags: int, had: Mapping[int, int]) -> None:
+        """Writes down where the watched threads stand.
+
+        Args:
+            due, got, held_ns, flags: As a LOOK record has them.
+            had: For each of them, how long it had been on a core or waiting for one by now, ns.
+        """
         frames = sys._current_frames()
         frames.pop(get_ident(), None)
         works = {of for of, frame in frames.items() if not _waits(frame)}
+        # One that seems to wait may ask again and again.
+        asked = frames.keys() if self._looks % _ALL_EVERY == 1 else works | self._beside.busy
+        beside = (asked & frames.keys()) - set(self._watched)
+        if beside:
+            shares = self._beside.shares(beside, got)
+            asleep = (of for of, x in shares.items() if x is not None and x < AT_WORK_FROM)
+            works.difference_update(asleep)
+            works |= self._beside.busy
+            self._record_busiest(shares, frames, got, had)
+        self._last_look_ns, self._had = got, dict(had)
         self._crowded.append(len(works) > 1)
         for thread in self._watched:
             frame = frames.get(thread)
@@ -187,6 +218,26 @@ class LooksProbe:
                 told = flags | waits | crowded
                 self._session.log.emit_of(thread, _LOOK, due, got, stack, held_ns, told)
         del frames
+
+    def _record_busiest(
+        self,
+        shares: Mapping[int, float | None],
+        frames: Mapping[int, FrameType],
+        got: int,
+        had: Mapping[int, int],
+    ) -> None:
+        """Writes down which other thread was at work most since the last look, and how far."""
+        known = [(share, of) for of, share in shares.items() if share is not None]
+        share, busiest = max(known, default=(0.0, 0))
+        if share < BUSY_FROM:
+            return
+        stack, percent = self._stack(frames[busiest]), min(round(100 * share), 100)
+        for thread in self._watched:
+            if thread in had and thread in self._had and thread != busiest:
+                own_ns = max(had[thread] - self._had[thread], 0)
+                self._session.log.emit_of(
+                    thread, _BESIDE, self._last_look_ns, got, stack, own_ns, percent
+                )
 
     def _stack(self, frame: FrameType | None) -> int:
         """Returns the id of the user's frames at and above `frame`, innermost first; 0 if none."""
@@ -251,6 +302,7 @@ def why_not_here() -> str | None:
 
 
 _LOOK: Final = int(Kind.LOOK)
+_BESIDE: Final = int(Kind.BESIDE)
 # Their own Python code does little but wait for a lock, a pipe, a socket or a child.
 _WAITING_FILES: Final = frozenset(
     os.path.join(os.path.dirname(os.__file__), *name.split("/"))

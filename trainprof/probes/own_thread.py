@@ -51,6 +51,16 @@ def times_waited() -> Callable[[], int]:
 def run_delay(thread: int | None = None) -> Callable[[], int]:
     """Returns what tells how long a thread has been kept waiting for a core, in ns.
 
+    Args:
+        thread: Its native id; None: the thread that calls this.
+    """
+    told = core_times(thread)
+    return lambda: told()[1]
+
+
+def core_times(thread: int | None = None) -> Callable[[], tuple[int, int]]:
+    """Returns what tells how long a thread has been on a core, and waiting for one, in ns.
+
     It is read without letting go of the GIL, which Python's own functions would.
 
     Args:
@@ -65,15 +75,15 @@ def run_delay(thread: int | None = None) -> Callable[[], int]:
         libc.prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
         open_, read, close = libc.open, libc.read, libc.close
     except (ImportError, OSError, AttributeError):
-        return lambda: 0
+        return lambda: (0, 0)
 
-    def read_delay() -> int:
+    def read_times() -> tuple[int, int]:
         descriptor = open_(path, os.O_RDONLY | os.O_CLOEXEC)
         if descriptor < 0:
-            return 0
+            return 0, 0
         length = read(descriptor, buffer, _SCHEDSTAT_BYTES)
         close(descriptor)
         fields = buffer.raw[: max(length, 0)].split()
-        return int(fields[1]) if len(fields) > 1 else 0
+        return (int(fields[0]), int(fields[1])) if len(fields) > 1 else (0, 0)
 
-    return read_delay
+    return read_times

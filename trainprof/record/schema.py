@@ -103,6 +103,10 @@ class Kind(IntEnum):
     # A look at what a thread was running, wanted at `start` and taken at `end`; site = stack;
     # flags = Look; value = ns for which Python code that let nobody else run any went on
     LOOK = 75
+    # From `start` to `end`, two looks: another thread of the process was on a core for `flags` % of
+    # it, and stands at site = stack; value = ns that the looked-at thread was on a core or waited
+    # for one
+    BESIDE = 84
     # In a trial: from here on a loader's batches are copies of earlier ones; site = loader id,
     # value = how many there are
     FREE_DATA = 76

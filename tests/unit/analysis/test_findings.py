@@ -25,6 +25,7 @@ from trainprof.analysis.limit_names import BLOCKED, RECEIVE
 from trainprof.analysis.loader_builder import builder_of
 from trainprof.analysis.pipeline_scenario import Interval
 from trainprof.analysis.summary import (
+    CompetingThread,
     Compilation,
     Device,
     HotLine,
@@ -1443,6 +1444,35 @@ def test_anomaly_detection_comes_first_for_it_slows_what_else_is_measured() -> N
     assert told[0].recoverable_s is None
     off = TorchSettings(detects_anomalies=False)
     assert found(case_of(planted, torch=off)) == ["serial_loading"]
+
+
+BESIDE = CompetingThread("writer.py:29", "run", 0.7, 0.8, 0.4, 60)
+
+
+def test_a_thread_that_holds_the_interpreter_comes_first() -> None:
+    healthy = case_of(Planted(workers=2, fetch_s=0.002, compute_s=0.01))
+    finding = only(replace(healthy, summary=replace(healthy.summary, competing=BESIDE)))
+    assert (finding.id, finding.site) == ("competing_thread", "writer.py:29")
+    assert "writer.py:29 (run), runs for 70 % of the time" in finding.title
+    assert "kept from running for 800 ms, 40 % of it" in finding.title
+    assert finding.predicted_speedup is None
+    serial = case_of(Planted(fetch_s=0.03, compute_s=0.01))
+    told = diagnose(replace(serial, summary=replace(serial.summary, competing=BESIDE)))
+    assert [one.id for one in told] == ["competing_thread", "serial_loading"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"kept_share": 0.05},  # it computes where others may run, NumPy say
+        {"at_work_share": 0.1},
+        {"site": None},
+    ],
+)
+def test_a_thread_that_does_not_keep_training_from_running(changes: dict[str, Any]) -> None:
+    case = case_of(Planted(workers=2, fetch_s=0.002, compute_s=0.01))
+    beside = replace(BESIDE, **changes)
+    assert found(replace(case, summary=replace(case.summary, competing=beside))) == []
 
 
 DOUBLE = TorchSettings(numerics=Numerics("float64", "unknown"))

@@ -7,6 +7,7 @@ from typing import Final
 from trainprof.analysis.diagnosis import (
     anomaly_detection,
     blocking_copies,
+    competing_thread,
     double_precision,
     exposed_syncs,
     gc_pauses,
@@ -73,6 +74,7 @@ RULES: Final[tuple[Rule, ...]] = tuple(
         anomaly_detection,
         torch_threads,
         worker_threads,
+        competing_thread,
     )
 )
 
