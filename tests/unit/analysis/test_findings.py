@@ -125,6 +125,20 @@ def test_where_workers_may_take_what_they_give_samples_are_to_be_cheaper() -> No
     assert any("num_workers=" in told and "only a rerun" in told for told in finding.also)
 
 
+@pytest.mark.parametrize(("cores", "is_told"), [(2, True), (16, False)])
+def test_a_line_that_would_give_more_than_workers_can_is_told_with_them(
+    cores: int, is_told: bool
+) -> None:
+    # Two cores make a batch each 45 ms, sixteen each 10; without the line it takes next to none.
+    planted = Planted(fetch_s=0.09, running=1.0, compute_s=0.01, cores=cores)
+    planted.loader = replace(planted.loader, hot_lines=[hot_line("making batches", share=0.98)])
+    finding = only(case_of(planted))
+    assert finding.id == "serial_loading"
+    assert finding.change["num_workers"] > 0
+    more = "cheaper samples would give more: data.py:12 (decode)"
+    assert (more in finding.advice) is is_told
+
+
 def test_workers_cannot_share_an_open_file() -> None:
     planted = Planted(fetch_s=0.03, running=0.6, compute_s=0.01)
     assert not any("open" in told for told in only(case_of(planted)).cautions)

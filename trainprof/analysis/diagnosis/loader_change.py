@@ -36,6 +36,8 @@ _PASSES_MINDED: Final = 1.5
 _MEMORY_FOR_IT: Final = 0.25
 # While batches sleep: from here on it is likely for what they read.
 _MUCH_READ_BYTES_PER_S: Final = 50e6
+# Of what workers give at most: a line that would give so much more comes beside them.
+_MUCH_MORE: Final = 1.3
 # What all workers that live on do.
 KEEP_THE_DATASET: Final = "workers keep their copy of the dataset from epoch to epoch"
 # What all of them have in common.
@@ -77,16 +79,25 @@ def more_workers(case: Case, fed: LoaderCase, rule: str, title: str) -> Finding 
         gain = replace(
             gain, training=(1.0, gain.training[1]), run=(1.0, gain.run[1]), is_at_most=True
         )
+    cheaper = _gives_more(fed, gain)
     return finding(
         case,
         fed,
         rule,
         title,
         gain,
-        advice=call_with(fed.loader, change),
+        advice=f"{call_with(fed.loader, change)}{cheaper}",
         change=change,
         cautions=cautions_of(fed, setting.workers),
     )
+
+
+def _gives_more(fed: LoaderCase, gain: Gain) -> str:
+    """Says so where a line of the dataset, made cheap, would give much more than workers can."""
+    line, times = fed.hot_line(), without_line(fed)
+    if line is None or times is None or times < _MUCH_MORE * gain.training[1]:
+        return ""
+    return f"; cheaper samples would give more: {place(line)}"
 
 
 def shares_a_disk(fed: LoaderCase) -> bool:
@@ -221,15 +232,24 @@ def _where_it_goes(fed: LoaderCase, *, is_unsure: bool) -> list[str]:
 
 
 def _without(fed: LoaderCase, line: HotLine) -> str:
-    """Returns what steps would gain without a line, where training makes its batches itself."""
-    rates, share = fed.measured, line.share if line.line_share is None else line.line_share
-    if fed.loader.num_workers or rates is None or rates.step_s <= share * rates.wait_s:
-        return ""
-    times = rates.step_s / (rates.step_s - share * rates.wait_s)
-    if times < _TOLD_TIMES:
+    times = without_line(fed)
+    if times is None or times < _TOLD_TIMES:
         return ""
     more = ", or more" if line.is_at_least else ""
     return f": without that line, steps would be {times:.2g} x as fast{more}"
+
+
+def without_line(fed: LoaderCase) -> float | None:
+    """Returns how many times as fast steps were without the line that most of a batch goes to.
+
+    None where workers make them, and where that line is not known.
+    """
+    line, rates = fed.hot_line(), fed.measured
+    if line is None or line.is_likely or fed.loader.num_workers or rates is None:
+        return None
+    share = line.share if line.line_share is None else line.line_share
+    kept_s = rates.step_s - share * rates.wait_s
+    return rates.step_s / kept_s if kept_s > 0 else None
 
 
 def counts_for_all(loader: Loader, change: dict[str, Any] | None) -> list[str]:
