@@ -176,7 +176,8 @@ def _starts_metric(sides: Sides, *, verdict: str | None) -> list[Metric]:
     figures = [[one for one in side if one is not None] for side in drawn]
     if [len(side) for side in figures] != [len(base), len(other)]:
         return []
-    chance = max(sides.chance, _STARTS_CHANCE)
+    # That steps drifted inside a run says nothing of them.
+    chance = max(_STARTS_CHANCE, *(run.disturbance() for run in (*base, *other)))
     found = difference(figures[0], figures[1], chance=chance, is_part=True)
     means = [fmean(one.value for one in side) for side in figures]
     return [_metric(STARTS, STEP_GROUP, means, found, sides, LOWER, verdict)]

@@ -196,7 +196,9 @@ def difference(
         return Difference(change, None, None, UNKNOWN)
     below, above = spread
     if not are_repeated(len(base), len(other)):
-        by_chance = math.log1p(chance) if by_factor else chance * max(abs(mean_b), abs(mean_o))
+        # The larger of two parts may be so many times too large, as a whole may.
+        of_part = chance / (1 + chance) * max(abs(mean_b), abs(mean_o))
+        by_chance = math.log1p(chance) if by_factor else of_part
         below, above = math.hypot(below, by_chance), math.hypot(above, by_chance)
     low, high = apart - below, apart + above
     verdict = FASTER if high < 0 else SLOWER if low > 0 else NO_VISIBLE_DIFFERENCE

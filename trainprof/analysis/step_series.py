@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from trainprof.analysis.events import Bool, Int64
 from trainprof.analysis.ledger import attribute
 from trainprof.analysis.ranks import rank_recordings
 from trainprof.analysis.recording import Recording, read_recording
@@ -24,7 +25,7 @@ class StepSeries:
         steady_s: The steady ones, shape (n_steady,).
         parts_s: Ledger key to each steady step's time under it, shape (n_steady,).
         all_s: Every step, warm-up and starts of passes too, without evaluation; shape (n_steps,).
-        starts_s: What the steps at starts of later passes took beyond a steady one, shape (n,).
+        starts_s: What each later pass took at its borders, beyond steady steps, shape (n,).
     """
 
     steady_s: Floats
@@ -51,14 +52,26 @@ def read_step_series(directory: RunDirectory) -> StepSeries | None:
     steady = steps.steady.mask
     all_s = steps.wall_ns / 1e9
     steady_s = all_s[steady]
-    # Those fed from a full buffer are shorter: what a start piled up is no gain of theirs.
-    later = ~steady & (np.arange(len(steps)) >= steps.steady.warmup)
     return StepSeries(
         steady_s=steady_s,
         parts_s={key: ns[steady] / 1e9 for key, ns in steps.per_step.items()},
         all_s=all_s,
-        starts_s=all_s[later] - steady_s.mean() if len(steady_s) else all_s[:0],
+        starts_s=_starts_s(all_s, steady, steps.epoch_of),
     )
+
+
+def _starts_s(all_s: Floats, steady: Bool, epoch_of: Int64) -> Floats:
+    """Sums up, pass by pass, what the steps that are no steady ones took beyond those.
+
+    Those fed from a full buffer are shorter: what a start piled up is no gain of theirs.
+    """
+    if not steady.any():
+        return all_s[:0]
+    beyond = np.where(steady, 0.0, all_s - all_s[steady].mean())
+    passes, place = np.unique(epoch_of, return_inverse=True)
+    sums = np.zeros(len(passes))
+    np.add.at(sums, place, beyond)
+    return sums[1:]
 
 
 def read_recorded_steps(directory: RunDirectory) -> RecordedSteps | None:

@@ -108,9 +108,9 @@ def headline(comparison: Comparison) -> str:
     told, between = _longer(found.mid), _between(1 / found.high - 1, 1 / found.low - 1)
     starts = comparison.starts_alone()
     if starts is not None:
-        return (
-            f"{_of_starts(comparison, starts)}; else a step takes {told}, and {between} would fit"
-        )
+        with_them = "" if (all_steps := _with_starts(comparison)) is None else f"; {all_steps}"
+        rest = f"a step in between takes {told} ({between} would fit)"
+        return f"{_of_starts(comparison, starts)}{with_them}; {rest}"
     if found.verdict == SLOWER:
         times = _instead(comparison)
         return (
@@ -192,8 +192,8 @@ def remarks(comparison: Comparison) -> list[tuple[str, str]]:
         for one in comparison.discrepancies
         if one.kind not in UNLIKE and one.kind != SETTING
     ]
-    borders = _borders(comparison)
-    if borders is not None:
+    borders = _with_starts(comparison)
+    if borders is not None and comparison.starts_alone() is None:
         told.append(("Besides", borders))
     return told + [
         ("Noise", sentence) for sentence in basis(comparison) if not _is_said(comparison)
@@ -205,7 +205,7 @@ def _is_said(comparison: Comparison) -> bool:
     return comparison.speedup.why_unknown is not None
 
 
-def _borders(comparison: Comparison) -> str | None:
+def _with_starts(comparison: Comparison) -> str | None:
     """Steady steps leave out starts of passes: said where that hides a difference."""
     found = comparison.with_borders
     if found is None or found.mid is None or found.verdict == comparison.speedup.verdict:

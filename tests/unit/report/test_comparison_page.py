@@ -96,7 +96,7 @@ def test_what_starts_of_passes_cost_leads_where_it_alone_differs() -> None:
     told = " ".join(page(replace(found, metrics=[*found.metrics, *figures])).split())
     assert (
         "OTHER IS FASTER WHERE PASSES BEGIN: their starts add 5.00 ms to a mean step instead of "
-        "35.0 ms, which saves 20 % of BASE's training; else a step takes 3.0 % longer" in told
+        "35.0 ms, which saves 20 % of BASE's training; a step in between takes 3.0 % longer" in told
     )
     assert "later starts add 35.0 ms 5.00 ms" in told
 
