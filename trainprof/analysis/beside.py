@@ -13,6 +13,9 @@ from trainprof.analysis.looks import MIN_LOOKS, LineNames, PartsOfLoop
 from trainprof.analysis.summary import CompetingThread
 from trainprof.record.schema import Kind
 
+# Of training, and of that time: from here on it is worth a word.
+KEPT_FROM_SHARE: Final = 0.1
+AT_WORK_FROM_SHARE: Final = 0.2
 # In these the training thread may wait for something else, or for a device.
 _WAITING: Final = (
     "transfer",
@@ -21,6 +24,16 @@ _WAITING: Final = (
     "checkpoint",
     "evaluation",
 )
+
+
+def holds_the_interpreter(told: CompetingThread | None) -> bool:
+    """Whether another thread kept training from running."""
+    return (
+        told is not None
+        and told.site is not None
+        and told.kept_share >= KEPT_FROM_SHARE
+        and told.at_work_share >= AT_WORK_FROM_SHARE
+    )
 
 
 def competing_thread(

@@ -132,6 +132,15 @@ def summary_of(run: Analysed) -> Shown:
     evidence = replace(evidence, collectives=collectives.by_line)
     looks, names = looks_of(run.process.details, timeline.thread), LineNames(facts.texts, sites)
     parts = PartsOfLoop(timeline.events, timeline.nesting, attribution, window)
+    competing = competing_thread(
+        run.process.details,
+        timeline.thread,
+        parts,
+        names,
+        sum(evidence.training.values()),
+        has_workers=any(one.num_workers for one in loaders if one.role == TRAINING),
+    )
+    evidence = replace(evidence, competing=competing)
     hot_lines = lines_of_training(looks, parts, evidence.training, names, steps=len(steps))
     line = hottest(hot_lines, "other")
     if line is not None and line.share >= NAMED_FROM_SHARE and python_in_loop.is_waiting(line):
@@ -190,14 +199,7 @@ def summary_of(run: Analysed) -> Shown:
         hot_lines=hot_lines,
         python_in_model=in_model,
         beside_share=beside_share(looks, parts),
-        competing=competing_thread(
-            run.process.details,
-            timeline.thread,
-            parts,
-            names,
-            sum(evidence.training.values()),
-            has_workers=any(one.num_workers for one in loaders if one.role == TRAINING),
-        ),
+        competing=evidence.competing,
         placements=placements(timeline.events, sites) if facts.device() is not None else [],
         not_observed=not_observed(run, system, training, devices) | not_found(run, found_syncs),
         out_of_memory=out_of_memory_of(facts, recording.manifest.get("cwd")),

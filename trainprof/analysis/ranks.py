@@ -157,6 +157,7 @@ def common_evidence(each: Sequence[Evidence]) -> Evidence:
         loaders=[loader for evidence in each for loader in evidence.loaders],
         device=_common_device([evidence.device for evidence in each]),
         collectives=_mean_collectives([evidence.collectives for evidence in each]),
+        competing=each[0].competing if all(one.competing for one in each) else None,
         python_in_model=_common_python([evidence.python_in_model for evidence in each]),
     )
 

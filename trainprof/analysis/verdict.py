@@ -5,12 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from trainprof.analysis.beside import holds_the_interpreter
 from trainprof.analysis.device_verdict import DeviceEvidence, device_verdict
 from trainprof.analysis.ledger import ELSEWHERE, LOADER_KEYS
 from trainprof.analysis.loader_cost import cost_s
 from trainprof.analysis.python_in_model import TOLD_FROM_SHARE
 from trainprof.analysis.steady import MIN_STEADY_STEPS
-from trainprof.analysis.summary import Collective, Loader, PythonInModel, Training, Verdict
+from trainprof.analysis.summary import (
+    Collective,
+    CompetingThread,
+    Loader,
+    PythonInModel,
+    Training,
+    Verdict,
+)
 from trainprof.analysis.verdict_level import HIGH_SHARE, MODERATE_SHARE, pair, percent
 
 # Start-up is named only in runs that are meant to be long, and when it is most of them.
@@ -50,6 +58,7 @@ class Evidence:
         collectives: Calls of torch.distributed, most time first: part of "other".
         waits_at: The line of "other" that takes most, where it waits for a thread or process.
         python_in_model: What of the model's parts is Python code, where that is known.
+        competing: Another thread that was busy meanwhile.
     """
 
     wall_s: float
@@ -71,10 +80,22 @@ class Evidence:
     collectives: list[Collective] = field(default_factory=list)
     waits_at: str | None = None
     python_in_model: PythonInModel | None = None
+    competing: CompetingThread | None = None
 
     @property
     def communication_s(self) -> float:
         return sum(one.seconds for one in self.collectives)
+
+
+def _held_up(by: CompetingThread) -> Verdict:
+    return Verdict(
+        "host",
+        f"HOST-BOUND: another thread of the script's, at {by.site}, holds Python's interpreter: it "
+        f"kept training from running for {percent(by.kept_share)} of its time, in whatever it did",
+        "highly" if by.kept_share >= HIGH_SHARE else "moderately",
+        by.kept_share,
+        by.site,
+    )
 
 
 def verdict(evidence: Evidence) -> Verdict:
@@ -120,6 +141,16 @@ def verdict(evidence: Evidence) -> Verdict:
                 "evaluation": evidence.evaluation_call or evidence.evaluation_site,
             },
         )
+    found = _of_shares(evidence)
+    by = evidence.competing
+    # What waits for the interpreter takes long, whatever it is.
+    if by is None or not holds_the_interpreter(by):
+        return found
+    is_more = found.bottleneck in ("compute", "host", "none") or by.kept_share >= (found.share or 0)
+    return _held_up(by) if is_more else found
+
+
+def _of_shares(evidence: Evidence) -> Verdict:
     shares = _shares(evidence)
     compute = shares.pop("compute")
     name = max(shares, key=lambda key: shares[key])

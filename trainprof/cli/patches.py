@@ -38,7 +38,7 @@ def patches(directory: RunDirectory, summary: RunSummary) -> str:
         path = (finding.site or "").rpartition(":")[0]
         told.append(f"# {finding.id}: {finding.advice}\n")
         if not finding.change:
-            told.append("# no patch: none is made for that\n")
+            told.append("# no patch: it is no change of arguments\n")
             continue
         try:
             told.append(_patch(finding, path, source_of, summary))

@@ -73,3 +73,12 @@ def test_without_another_thread_or_a_line_of_it_nothing_is_known(tmp_path: Path)
     found = train(tmp_path / "b", on_core=0.3, at_work=70, of_user=False).competing
     assert found is not None
     assert found.site is None
+
+
+@pytest.mark.parametrize(("on_core", "is_told"), [(0.5, True), (0.95, False)])
+def test_the_headline_names_what_held_all_else_up(
+    tmp_path: Path, on_core: float, is_told: bool
+) -> None:
+    told = train(tmp_path, on_core=on_core, at_work=70).verdict
+    assert told.headline.startswith("HOST-BOUND: another thread") is is_told
+    assert (told.site == "writer.py:29") is is_told

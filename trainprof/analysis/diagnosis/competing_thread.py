@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from trainprof.analysis.beside import AT_WORK_FROM_SHARE, KEPT_FROM_SHARE
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.plain import unmeasured_finding
 from trainprof.analysis.diagnosis.rule import Threshold
@@ -29,8 +30,8 @@ from trainprof.analysis.verdict_level import percent
 ID: Final = "competing_thread"
 KEYS: Final[tuple[str, ...]] = ("forward", "backward", "optimizer", "other")
 THRESHOLDS: Final = {
-    "kept_share": Threshold(0.1, "of training, in which its thread was kept from running"),
-    "at_work_share": Threshold(0.2, "of that time, the other thread on a core"),
+    "kept_share": Threshold(KEPT_FROM_SHARE, "of training, kept from running"),
+    "at_work_share": Threshold(AT_WORK_FROM_SHARE, "of that time, the other thread on a core"),
 }
 
 

@@ -17,6 +17,7 @@ prefetch_factor, multiprocessing_context) have to go with them: torch refuses th
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
@@ -25,7 +26,8 @@ from trainprof.analysis.diagnosis.loader_change import WAITED_FROM, call_with, f
 from trainprof.analysis.diagnosis.waiting import NEEDLESS_WORKERS, WAIT_SHARE
 from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.finding import Finding
-from trainprof.analysis.pipeline import Prediction
+from trainprof.analysis.least_gain import LEAST_GAIN
+from trainprof.analysis.pipeline import Prediction, predict
 from trainprof.analysis.summary import Loader
 from trainprof.analysis.verdict_level import percent
 
@@ -58,16 +60,16 @@ def find(case: Case) -> Finding | None:
         fed,
         ID,
         title,
-        _gain(case, fed, fed.cause.found),
+        gain_without(case, fed, fed.cause.found),
         advice=call_with(loader, change),
         change=change,
-        cautions=_cautions(loader.persistent_workers),
+        cautions=cautions_without(loader.persistent_workers),
         also=_also(loader),
         is_of_making=False,
     )
 
 
-def _gain(case: Case, fed: LoaderCase, found: Prediction) -> Gain:
+def gain_without(case: Case, fed: LoaderCase, found: Prediction) -> Gain:
     """Returns what training gains with the starts of workers, and the steps."""
     assert fed.measured is not None
     loader, step_s = fed.loader, fed.measured.step_s
@@ -95,7 +97,7 @@ def _also(loader: Loader) -> list[str]:
     ]
 
 
-def _cautions(are_kept: bool | None) -> list[str]:
+def cautions_without(are_kept: bool | None) -> list[str]:
     of_workers = ["prefetch_factor", "multiprocessing_context"]
     if are_kept:
         of_workers.insert(0, "persistent_workers")
@@ -107,3 +109,17 @@ def _cautions(are_kept: bool | None) -> list[str]:
         "refuses them",
         numbers,
     ]
+
+
+def as_good_without(fed: LoaderCase) -> Prediction | None:
+    """Returns the loader without any workers to be started, where steps hardly take longer then."""
+    if fed.inputs is None or fed.now is None:
+        return None
+    found = predict(fed.inputs, replace(fed.inputs.setting, workers=0, is_persistent=False))
+    return found if found.step_s.mid <= (1 + LEAST_GAIN) * fed.now.step_s.mid else None
+
+
+def made_in(fed: LoaderCase) -> str:
+    """Returns how long the making of a batch takes, in words."""
+    assert fed.inputs is not None
+    return span(float(fed.inputs.fetch_s.mean()))

@@ -52,7 +52,7 @@ _OWN_TIMES: Final = 2.0
 # Of the looks at a line.
 _WAITS_FROM_SHARE: Final = 0.5
 # Of the part: a line that may take less of it than this is told by itself.
-_MUCH_OF_IT: Final = 0.8
+_MUCH_OF_IT: Final = 0.95
 _TOLD_TIMES: Final = 1.03
 # Of all of it: from here on it is a matter of steps.
 _IN_STEPS_SHARE: Final = 0.5

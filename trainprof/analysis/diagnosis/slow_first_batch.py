@@ -16,11 +16,12 @@ sample.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.gains import outside_steps
-from trainprof.analysis.diagnosis.loader_change import finding
+from trainprof.analysis.diagnosis.loader_change import call_with, finding
+from trainprof.analysis.diagnosis.needless_workers import as_good_without, made_in
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.finding import Finding
@@ -55,21 +56,36 @@ def find(case: Case) -> Finding | None:
             f"the first batch came {span(first_s)} after it was asked for{workers}: "
             f"{percent(first_s / case.wall_s)} of the run"
         )
+        change: dict[str, Any] = {"num_workers": 0} if _needs_none(fed, first_s) else {}
         return finding(
             case,
             fed,
             ID,
             title,
             outside_steps(case, lost_s),
-            advice=_advice(loader, first_s),
+            advice=_advice(fed, first_s, change),
+            change=change,
             evidence={"first_batch_s": first_s, "first_fetch_s": _began_s(loader)},
             is_of_making=_is_of_making(loader, first_s),
         )
     return None
 
 
-def _advice(loader: Loader, first_s: float) -> str:
+def _needs_none(fed: LoaderCase, first_s: float) -> bool:
+    """Whether it is the start of workers, and training does as well without them."""
+    if not fed.loader.num_workers or _is_of_making(fed.loader, first_s):
+        return False
+    return as_good_without(fed) is not None
+
+
+def _advice(fed: LoaderCase, first_s: float, change: dict[str, Any]) -> str:
     """Returns what to change, by which part of the time was most of it."""
+    loader = fed.loader
+    if change:
+        return (
+            f"{call_with(loader, change)}: without workers steps would take hardly longer, for a "
+            f"batch is made in {made_in(fed)}"
+        )
     began_s = _began_s(loader)
     if _is_of_making(loader, first_s):
         made_s = loader.fetch.wall_s.max if loader.fetch and loader.fetch.wall_s else 0.0

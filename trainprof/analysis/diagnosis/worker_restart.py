@@ -17,7 +17,7 @@ copies of the dataset: a change made to it in the training process does not reac
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.gains import outside_steps
@@ -27,11 +27,16 @@ from trainprof.analysis.diagnosis.loader_change import (
     call_with,
     finding,
 )
+from trainprof.analysis.diagnosis.needless_workers import (
+    as_good_without,
+    cautions_without,
+    gain_without,
+    made_in,
+)
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.waiting import NEEDLESS_WORKERS, SAMPLE_BY_SAMPLE
 from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.finding import Finding
-from trainprof.analysis.least_gain import LEAST_GAIN
 from trainprof.analysis.pipeline import predict
 from trainprof.analysis.verdict_level import percent
 
@@ -43,6 +48,8 @@ THRESHOLDS: Final = {
 
 # Workers that are to go are not to be kept.
 TO_GO: Final = (NEEDLESS_WORKERS, SAMPLE_BY_SAMPLE)
+# Of training, what it takes to start workers once: those that live on are started, too.
+_MUCH_ONCE: Final = 0.05
 _BUILD_ONCE: Final = (
     "build it once, ahead of all passes, with persistent_workers=True: now each pass builds another"
 )
@@ -58,8 +65,12 @@ def find(case: Case) -> Finding | None:
     spent_s, fed = max(found, key=lambda one: one[0], default=(0.0, None))
     if fed is None or spent_s < least * case.training_s:
         return None
-    loader = fed.loader
-    change = {} if loader.is_rebuilt else {"persistent_workers": True}
+    loader, without = fed.loader, as_good_without(fed)
+    is_once_much = fed.starts_s / loader.passes >= _MUCH_ONCE * case.training_s
+    # Then no first start is left either, and nothing has to be built elsewhere.
+    goes = without is not None and (loader.is_rebuilt or is_once_much)
+    change: dict[str, Any] = {} if loader.is_rebuilt else {"persistent_workers": True}
+    change = {"num_workers": 0} if goes else change
     # What the sampler takes meanwhile is no matter of workers.
     each_s = fed.starts_s / loader.passes - (loader.sampler_starts_s or 0.0) / (loader.passes - 1)
     who = "its worker is" if loader.num_workers == 1 else f"its {loader.num_workers} workers are"
@@ -68,6 +79,21 @@ def find(case: Case) -> Finding | None:
         f"{span(each_s)} until the first batch is there, "
         f"{percent(loader.passes * each_s / case.training_s)} of training"
     )
+    evidence = {"starts_s": fed.starts_s, "passes": loader.passes}
+    if goes and without is not None:
+        return finding(
+            case,
+            fed,
+            ID,
+            f"{title}; without workers steps would take hardly longer, for a batch is made in "
+            f"{made_in(fed)}",
+            gain_without(case, fed, without),
+            advice=call_with(loader, change),
+            change=change,
+            cautions=cautions_without(loader.persistent_workers),
+            evidence=evidence,
+            is_of_making=False,
+        )
     return finding(
         case,
         fed,
@@ -77,23 +103,17 @@ def find(case: Case) -> Finding | None:
         advice=_BUILD_ONCE if loader.is_rebuilt else call_with(loader, change),
         change=change,
         cautions=[KEEP_THE_DATASET, *another_order(loader)],
-        also=_does_as_well_without(fed),
-        evidence={"starts_s": fed.starts_s, "passes": loader.passes},
+        also=[] if without is None else [_hardly_longer(fed)],
+        evidence=evidence,
         is_of_making=False,
     )
 
 
-def _does_as_well_without(fed: LoaderCase) -> list[str]:
-    """Says so where steps would hardly be longer without any workers to be started."""
-    if fed.inputs is None or fed.now is None:
-        return []
-    setting = replace(fed.inputs.setting, workers=0, is_persistent=False)
-    if predict(fed.inputs, setting).step_s.mid > (1 + LEAST_GAIN) * fed.now.step_s.mid:
-        return []
-    made = span(float(fed.inputs.fetch_s.mean()))
-    return [
-        f"without workers (num_workers=0) steps would take hardly longer: a batch is made in {made}"
-    ]
+def _hardly_longer(fed: LoaderCase) -> str:
+    return (
+        "without workers (num_workers=0) steps would take hardly longer: a batch is made in "
+        f"{made_in(fed)}"
+    )
 
 
 def lost_s(fed: LoaderCase) -> float:
