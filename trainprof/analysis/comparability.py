@@ -28,6 +28,7 @@ _MANY_MORE: Final = 2.0
 _MUCH_READ_BYTES: Final = 16 << 20
 _LITTLE_READ: Final = 0.25
 _DIGEST_CHARACTERS: Final = 12
+_FILES_NAMED: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ def discrepancies(base: Sequence[ComparedRun], other: Sequence[ComparedRun]) -> 
     for side, runs in (("BASE", base), ("OTHER", other)):
         found += [told for run in runs for told in _of_one(_called(side, run, runs), run)]
     found += [*_lengths(base, other), *_caches(base, other), *_order(base, other)]
-    found += _summaries_alone(base, other)
+    found += [*_summaries_alone(base, other), *_edited_beside(base, other)]
     order = (SLOWED, SHORT, WORK, GROUND, SETTING, REMARK)
     return sorted(found, key=lambda told: order.index(told.kind))
 
@@ -270,6 +271,22 @@ def _summaries_alone(
         return []
     which = "all runs" if len(bare) == len(runs) else ", ".join(bare)
     return [_said("events", REMARK, f"of {which} only the summary is left")]
+
+
+def _edited_beside(base: Sequence[ComparedRun], other: Sequence[ComparedRun]) -> list[Discrepancy]:
+    """Python files in the script's directory that were others: it may have imported them."""
+    sides = [[run.section("sources") for run in side] for side in (base, other)]
+    texts: dict[str, set[str]] = {}
+    for sources in (*sides[0], *sides[1]):
+        for name, digest in sources.items():
+            if isinstance(digest, str):
+                texts.setdefault(name, set()).add(digest)
+    edited = sorted(name for name, digests in texts.items() if len(digests) > 1)
+    if not edited:
+        return []
+    more = f" and {len(edited) - _FILES_NAMED} more" if len(edited) > _FILES_NAMED else ""
+    told = f"{', '.join(edited[:_FILES_NAMED])}{more} beside the script"
+    return [_said("files", REMARK, f"{told} {'was' if len(edited) == 1 else 'were'} edited")]
 
 
 def _lengths(base: Sequence[ComparedRun], other: Sequence[ComparedRun]) -> list[Discrepancy]:

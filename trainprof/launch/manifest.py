@@ -9,12 +9,14 @@ import stat
 import sys
 from collections.abc import Mapping
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any, Final
 
 from trainprof import __version__
 from trainprof.launch.masking import masked_argv, masked_text
 from trainprof.launch.options import RunOptions
 from trainprof.launch.outcome import Outcome
+from trainprof.launch.sources import own_sources
 from trainprof.launch.target import Target
 from trainprof.record.run_directory import MANIFEST_SCHEMA_VERSION
 
@@ -55,6 +57,7 @@ def opening_manifest(
         "command": masked_argv(target.words),
         "script": masked_text(target.name),
         "script_sha256": script_sha256(target),
+        "sources": _sources(target),
         "cwd": _cwd(),
         "times": {
             "started_at": started.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
@@ -163,9 +166,22 @@ def script_sha256(target: Target) -> str | None:
 
     Of a command such as torchrun, that of the Python file among its words.
     """
+    script = _script(target)
+    return None if script is None else _sha256(script)
+
+
+def _script(target: Target) -> str | None:
     if target.is_ours:
-        return None if target.words[0] == "-m" else _sha256(target.words[0])
-    return next((_sha256(word) for word in target.words if word.endswith(".py")), None)
+        return None if target.words[0] == "-m" else target.words[0]
+    return next((word for word in target.words if word.endswith(".py")), None)
+
+
+def _sources(target: Target) -> dict[str, str]:
+    """Returns digests of the Python files beside the script, {} where it has no name of its own."""
+    script = _script(target)
+    if script is None or not script.endswith(".py"):
+        return {}
+    return {masked_text(name): digest for name, digest in own_sources(Path(script)).items()}
 
 
 def _sha256(path: str) -> str | None:

@@ -43,6 +43,20 @@ def versions(**changes: str) -> Change:
     return lambda s: of_run(versions=s.run.versions | changes)(s)
 
 
+def test_files_beside_the_script_that_were_edited() -> None:
+    base = run(sources={"data.py": "1", "lib/model.py": "1", "old.py": "1", "same.py": "1"})
+    other = run(sources={"data.py": "2", "lib/model.py": "2", "new.py": "1", "same.py": "1"})
+    told = only(discrepancies([base], [other]))
+    assert (told.kind, told.text) == (
+        "remark",
+        "data.py, lib/model.py beside the script were edited",
+    )
+    assert [x.what for x in discrepancies([base], [base])] == ["events"]
+    # Of an older run, and of a damaged one, nothing is known.
+    for unknown in (run(), run(sources=5), run(sources={"data.py": 7})):
+        assert [x.what for x in discrepancies([base], [unknown])] == ["events"]
+
+
 def only(found: list[Discrepancy]) -> Discrepancy:
     """The one that is there, but for the word that only the summaries are left."""
     (told,) = [one for one in found if one.what != "events"]

@@ -57,6 +57,7 @@ def test_the_scripts_text_is_told_by_its_digest(in_a_directory: Path) -> None:
         ours("t.py"), RunOptions(("t.py",)), {}, name="t", spawned_ns=1, spawned_time_ns=1
     )
     assert opening["script_sha256"] == digest
+    assert opening["sources"] == {}
 
 
 def test_what_is_no_plain_file_has_no_digest_and_is_not_read(in_a_directory: Path) -> None:

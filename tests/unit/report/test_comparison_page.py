@@ -133,8 +133,8 @@ def test_several_others_are_several_pages_and_an_array() -> None:
 
 def test_hostile_strings_are_shown_not_obeyed() -> None:
     evil = "\x1b]0;x\x07\x1b[31m<b>@team|`x`\n"
-    base = made_up(summaries.hostile(), evil, script=evil)
-    other = made_up(summaries.slow_loader(), "b", script="train.py")
+    base = made_up(summaries.hostile(), evil, script=evil, sources={evil: "a"})
+    other = made_up(summaries.slow_loader(), "b", script="train.py", sources={evil: "b"})
     found = compare([base], [other])
     for text in (page(found), page(found, verbose=True), comparison_markdown.render([found])):
         assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", text)
