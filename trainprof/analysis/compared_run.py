@@ -123,7 +123,7 @@ class ComparedRun:
         return self._pace_of(mean_s, steps_s) if mean_s > 0 else None
 
     def starts(self, seed: int) -> Sampled | None:
-        """Returns what starts of passes after the first add to the mean step, in s.
+        """Returns what starts of passes after the first add to the mean step of those, in s.
 
         None where there is none, or the events are gone.
 
@@ -132,7 +132,7 @@ class ComparedRun:
         """
         if self.series is None or len(self.series.starts_s) == 0:
             return None
-        beyond_s, a_step = self.series.starts_s, 1 / len(self.series.all_s)
+        beyond_s, a_step = self.series.starts_s, 1 / max(self.series.later_steps, 1)
         draws = None
         if len(beyond_s) > 1:
             draws = Resampling(beyond_s, seed=seed).means(beyond_s) * len(beyond_s) * a_step

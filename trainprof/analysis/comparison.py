@@ -69,8 +69,10 @@ class Comparison:
             return None
         if self.speedup.verdict != NO_VISIBLE_DIFFERENCE or starts.verdict not in (FASTER, SLOWER):
             return None
-        apart_s = abs((starts.other or 0.0) - (starts.base or 0.0))
-        return starts if apart_s >= LEAST_GAIN * loop.base else None
+        apart_s = (starts.other or 0.0) - (starts.base or 0.0)
+        # All steps together have to be the shorter, or longer, for it.
+        is_seen = ((loop.other or 0.0) - loop.base) * apart_s > 0
+        return starts if is_seen and abs(apart_s) >= LEAST_GAIN * loop.base else None
 
 
 def compare(base: Sequence[ComparedRun], other: Sequence[ComparedRun]) -> Comparison:

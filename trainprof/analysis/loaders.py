@@ -28,6 +28,8 @@ from trainprof.record.schema import Kind
 _MOST: Final = 0.5
 # Of a usual batch's making: those are out of a buffer.
 _QUICK_SHARE: Final = 0.5
+# Of all of them, quick ones among them: a usual one.
+_USUAL_QUANTILE: Final = 0.75
 # Of what starts of passes took: what quick batches saved later on.
 _GIVEN_BACK_SHARE: Final = 0.5
 # Those that a loader makes for itself, of its dataset alone.
@@ -174,6 +176,7 @@ def _loader_of(
         wait_total_s=float(p.wait_ns.sum() / 1e9),
         end_s=float(p.end_ns.sum() + length[calls.is_kind(Kind.LOADER_CLOSE)].sum()) / 1e9,
         sampler_s=sampler_ns / 1e9 if sampler_ns else None,
+        ended=int(np.count_nonzero(p.is_ended)),
         later_starts_s=_later_starts_s(p, fetches),
         sampler_starts_s=_sampler_starts_s(p, calls, fetches) if sampler_ns else None,
         blocked_s=delivery.blocked_s if delivery else None,
@@ -200,7 +203,9 @@ def _loader_of(
         open_files=_words(facts.get("open_files")),
         evaluation_s=float((p.end - p.start)[p.of_stage(EVALUATION)].sum() / 1e9),
         evaluation_wait_s=float(p.wait_ns[p.of_stage(EVALUATION)].sum() / 1e9),
-        memory_growth=workers_growth(fetches, p.loader, making.samples),
+        memory_growth=workers_growth(
+            fetches, p.loader, making.samples, is_forked=facts.get("start_method") == "fork"
+        ),
         hot_lines=lines_of_making(fetches, p.loader, making.looks),
     )
 
@@ -208,18 +213,19 @@ def _loader_of(
 def _later_starts_s(p: Passes, fetches: FetchTable) -> float:
     """Returns what iterators and first batches of all passes but the first took.
 
-    None of it counts where later batches were the quicker for most of it: with the first one the
-    training process fills the buffer of a stream that shuffles, and has the last ones out of that.
+    None of it counts where later batches were the quicker for most of it: with its first one a
+    stream that shuffles fills a buffer, and has its last ones out of that.
     """
     begun_ns = float((p.init_ns + np.maximum(p.first_ns, 0))[1:].sum())
-    own = (fetches.loader == p.loader) & (fetches.worker == 0)
+    own = fetches.loader == p.loader
     took, start = fetches.wall_ns[own], fetches.start_ns[own]
     if len(took) == 0:
         return begun_ns / 1e9
-    usual = float(np.median(took))
+    usual = float(np.quantile(took, _USUAL_QUANTILE))
     place = np.searchsorted(p.start, start, side="right") - 1
     is_quick = (place >= 1) & (took < _QUICK_SHARE * usual)
-    given_back_ns = float((usual - took[is_quick]).sum())
+    at_once = max(len(np.unique(fetches.worker[own])), 1)
+    given_back_ns = float((usual - took[is_quick]).sum()) / at_once
     return 0.0 if given_back_ns >= _GIVEN_BACK_SHARE * begun_ns else begun_ns / 1e9
 
 

@@ -26,6 +26,8 @@ _PARTS: Final = 5
 _EVENLY: Final = 0.5
 # Of its batches: a worker's first ones bring what every batch needs.
 _WARMUP_SHARE: Final = 0.1
+# Of what their parts of shared pages grew by: that much of it they keep themselves.
+_KEPT_SHARE: Final = 0.5
 # Mapped files are in memory as long as the system has room, so that reading them is no growth.
 _OWN: Final = "rss_without_files_bytes"
 _RESIDENT: Final = "rss_bytes"
@@ -86,7 +88,7 @@ def memory_growth(
 
 
 def workers_growth(
-    fetches: FetchTable, loader: int, samples: Mapping[int, Samples]
+    fetches: FetchTable, loader: int, samples: Mapping[int, Samples], *, is_forked: bool
 ) -> WorkersGrowth | None:
     """Returns by how much each batch grows the memory of a loader's workers; None: not evenly.
 
@@ -94,6 +96,7 @@ def workers_growth(
         fetches: Of all loaders.
         loader: Its id.
         samples: Of the workers, by pid.
+        is_forked: They share the memory of the process that trains until one of them writes to it.
     """
     own = fetches.rows((fetches.loader == loader) & (fetches.worker > 0))
     pids = _longest_together(own)
@@ -101,21 +104,34 @@ def workers_growth(
     ends = ends[int(_WARMUP_SHARE * len(ends)) :]
     if len(ends) < _LEAST_STEPS:
         return None
-    for name in (_OWN, _PART):
+    sizes = {}
+    for name in (_OWN, _PART) if is_forked else (_OWN,):
         t_ns, size = _together([samples.get(pid, []) for pid in pids], name)
         inside = (t_ns >= ends[0]) & (t_ns <= ends[-1])
-        made = np.searchsorted(ends, t_ns[inside], side="right")
-        grown = _even_growth(size[inside], made)
-        if grown is not None:
-            return WorkersGrowth(
-                workers=len(pids),
-                bytes_per_batch=grown.slope,
-                batches=grown.counted,
-                first_bytes=grown.first,
-                last_bytes=grown.last,
-                is_copied=name == _PART,
-            )
+        sizes[name] = np.searchsorted(ends, t_ns[inside], side="right"), size[inside]
+    for name, (made, size) in sizes.items():
+        grown = _even_growth(size, made)
+        if grown is None:
+            continue
+        # What they keep themselves is in both, and may be little beside what they were given.
+        kept = _rise(sizes[_OWN][1]) if name == _PART else grown.last - grown.first
+        return WorkersGrowth(
+            workers=len(pids),
+            bytes_per_batch=grown.slope,
+            batches=grown.counted,
+            first_bytes=grown.first,
+            last_bytes=grown.last,
+            is_copied=kept < _KEPT_SHARE * (grown.last - grown.first),
+        )
     return None
+
+
+def _rise(size: Floats) -> float:
+    """Returns by how much the last part of some samples is above the first, by medians."""
+    if len(size) < _PARTS:
+        return 0.0
+    parts = np.array_split(size, _PARTS)
+    return float(np.median(parts[-1]) - np.median(parts[0]))
 
 
 def _longest_together(own: FetchTable) -> list[int]:

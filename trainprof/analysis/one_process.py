@@ -132,15 +132,18 @@ def summary_of(run: Analysed) -> Shown:
     evidence = replace(evidence, collectives=collectives.by_line)
     looks, names = looks_of(run.process.details, timeline.thread), LineNames(facts.texts, sites)
     parts = PartsOfLoop(timeline.events, timeline.nesting, attribution, window)
-    competing = competing_thread(
-        run.process.details,
-        timeline.thread,
-        parts,
-        names,
-        sum(evidence.training.values()),
-        has_workers=any(one.num_workers for one in loaders if one.role == TRAINING),
-    )
-    evidence = replace(evidence, competing=competing)
+    if facts.device() is None and not facts.is_data_parallel():
+        # Else a backward may wait for a device's thread, or for other ranks.
+        competing = competing_thread(
+            run.process.details,
+            looks,
+            timeline.thread,
+            parts,
+            names,
+            sum(evidence.training.values()),
+            has_workers=any(one.num_workers for one in loaders if one.role == TRAINING),
+        )
+        evidence = replace(evidence, competing=competing)
     hot_lines = lines_of_training(looks, parts, evidence.training, names, steps=len(steps))
     line = hottest(hot_lines, "other")
     if line is not None and line.share >= NAMED_FROM_SHARE and python_in_loop.is_waiting(line):

@@ -26,12 +26,14 @@ class StepSeries:
         parts_s: Ledger key to each steady step's time under it, shape (n_steady,).
         all_s: Every step, warm-up and starts of passes too, without evaluation; shape (n_steps,).
         starts_s: What each later pass took at its borders, beyond steady steps, shape (n,).
+        later_steps: Of those passes.
     """
 
     steady_s: Floats
     parts_s: dict[str, Floats]
     all_s: Floats
     starts_s: Floats
+    later_steps: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,7 @@ def read_step_series(directory: RunDirectory) -> StepSeries | None:
         parts_s={key: ns[steady] / 1e9 for key, ns in steps.per_step.items()},
         all_s=all_s,
         starts_s=_starts_s(all_s, steady, steps.epoch_of),
+        later_steps=int(np.count_nonzero(steps.epoch_of > 0)),
     )
 
 
@@ -71,7 +74,7 @@ def _starts_s(all_s: Floats, steady: Bool, epoch_of: Int64) -> Floats:
     passes, place = np.unique(epoch_of, return_inverse=True)
     sums = np.zeros(len(passes))
     np.add.at(sums, place, beyond)
-    return sums[1:]
+    return sums[passes > 0]
 
 
 def read_recorded_steps(directory: RunDirectory) -> RecordedSteps | None:

@@ -284,6 +284,7 @@ class Loader:
     what those took, `evaluation_wait_s` what of that was waiting, of a loader that also trains.
     `draws_all` is how many samples its dataset has, if torch's own sampler draws each of them in
     each pass, else None. `memory_growth` is that of its workers, None where it is not even.
+    `ended` passes went on until there was no batch left.
     `later_starts_s` is what iterators and first batches of passes after the first took (none
     where it made later batches as much quicker),
     `sampler_starts_s` the sampler's part of it.
@@ -331,6 +332,7 @@ class Loader:
     evaluation_wait_s: float = 0.0
     draws_all: int | None = None
     memory_growth: WorkersGrowth | None = None
+    ended: int = 0
     later_starts_s: float | None = None
     sampler_starts_s: float | None = None
 
@@ -699,9 +701,9 @@ class CompetingThread:
 
     Attributes:
         site, function: The line of the user's where it was met most; None and "" where none is.
-        at_work_share: Of the time between the looks that met it, for which it was on a core.
+        at_work_share: Of training, for which it was on a core where looks met it at work.
         kept_s, kept_share: For how long the thread that trains was on no core and waited neither
-            for one nor for data, a device or a file, in all and of training.
+            for one nor, as far as looks tell, for anything but the interpreter; of training.
         looks: That met it at work.
     """
 

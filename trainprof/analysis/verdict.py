@@ -146,7 +146,7 @@ def verdict(evidence: Evidence) -> Verdict:
     # What waits for the interpreter takes long, whatever it is.
     if by is None or not holds_the_interpreter(by):
         return found
-    is_more = found.bottleneck in ("compute", "host", "none") or by.kept_share >= (found.share or 0)
+    is_more = found.bottleneck in ("compute", "none") or by.kept_share >= (found.share or 0)
     return _held_up(by) if is_more else found
 
 

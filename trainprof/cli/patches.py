@@ -56,12 +56,13 @@ def _patch(
     from trainprof.analysis.patching import NotMechanical, copy_and_loader, patch
 
     loader = _loader(finding, summary)
-    if loader is None:
+    of_copy, of_loader = copy_and_loader(finding.change)
+    if loader is None and of_copy and of_loader:
+        rest = f"# not in it: {', '.join(of_loader)}, for it is not known which loader it is\n"
+        return rest + patch(replace(finding, change=of_copy), path, source_of(path))
+    if loader is None or not of_loader:
         return patch(finding, path, source_of(path))
     loader_path, _, line = loader.site.rpartition(":")
-    of_copy, of_loader = copy_and_loader(finding.change)
-    if not of_loader:
-        return patch(finding, path, source_of(path))
     known: dict[str, Any] = {"loader_class": loader.kind, "built_by": loader.built_by}
     if not line.isdigit():
         raise NotMechanical("the line that builds the loader is not known")

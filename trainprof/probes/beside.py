@@ -15,7 +15,7 @@ AT_WORK_FROM: Final = 0.02
 BUSY_FROM: Final = 0.1
 # In less time than that the interpreter may not have gone round.
 _LEAST_NS: Final = 20_000_000
-# Asking takes some 10 us of the interpreter for each.
+# Asking takes some 10 us of the interpreter for each, and ten times that the first time.
 _MOST_ASKED: Final = 6
 # A script may start many, one after the other.
 _MOST_KNOWN: Final = 64
@@ -25,7 +25,7 @@ _MOST_KNOWN: Final = 64
 class _Known:
     """A thread: what tells its time on a core, what that was, when, and its share since."""
 
-    told: Callable[[], tuple[int, int]]
+    told: Callable[[], tuple[int, int] | None]
     running_ns: int
     at_ns: int
     share: float | None = None
@@ -41,26 +41,33 @@ class BesideThreads:
     def shares(self, threads: Iterable[int], now_ns: int) -> dict[int, float | None]:
         """Returns for each thread its share of a core since it was last asked for.
 
-        None where it is not known: it is new, or nobody can tell.
+        The first ones are asked, as many as may be. None where it is not known: it is new, was not
+        asked, or nobody can tell.
         """
         found: dict[int, float | None] = {}
-        known = self._known
-        for number, ident in enumerate(threads):
-            native = None if number >= _MOST_ASKED else _native_id(ident)
+        known, asked = self._known, 0
+        for ident in threads:
+            native = None if asked >= _MOST_ASKED else _native_id(ident)
+            found[ident] = None
             if native is None:
-                found[ident] = None
                 continue
-            one = self._known.get((ident, native))
+            asked += 1
+            one = known.get((ident, native))
+            if one is not None and now_ns - one.at_ns < _LEAST_NS:
+                found[ident] = one.share
+                continue
+            told = core_times(native) if one is None else one.told
+            times = told()
+            if times is None:
+                known.pop((ident, native), None)
+                continue
             if one is None:
-                told = core_times(native)
                 if len(known) >= _MOST_KNOWN:
                     known.clear()
-                one = _Known(told, told()[0], now_ns)
-            elif now_ns - one.at_ns >= _LEAST_NS:
-                running_ns, _ = one.told()
-                one.share = max(running_ns - one.running_ns, 0) / (now_ns - one.at_ns)
-                one.running_ns, one.at_ns = running_ns, now_ns
-            known[ident, native] = one
+                known[ident, native] = _Known(told, times[0], now_ns)
+                continue
+            one.share = max(times[0] - one.running_ns, 0) / (now_ns - one.at_ns)
+            one.running_ns, one.at_ns = times[0], now_ns
             found[ident] = one.share
         self.busy = {ident for ident, share in found.items() if (share or 0.0) >= BUSY_FROM}
         return found

@@ -132,6 +132,7 @@ class LooksProbe:
         """In a forked child, whose threads are others; what was seen has its names there too."""
         self._watched, self._natives, self._stop = [], [], None
         self._looks = 0
+        self._beside, self._last_look_ns, self._had = BesideThreads(), 0, {}
         self._interval.restore()
 
     def _run(self, stop: Any, has_ended: Any) -> None:
@@ -150,7 +151,7 @@ class LooksProbe:
     def _look_until(self, stop: Any) -> None:
         now, wait, moment = perf_counter_ns, stop.acquire, Random().uniform
         late_by_itself, waits = run_delay(), times_waited()
-        others: list[Callable[[], tuple[int, int]]] = []
+        others: list[Callable[[], tuple[int, int] | None]] = []
         due, delayed = now(), late_by_itself()
         while True:
             period_ns = next((ns for n, ns in PERIODS_NS if self._looks < n), LATER_PERIOD_NS)
@@ -164,7 +165,7 @@ class LooksProbe:
                     self._interval.shorten()
                     # Not where somebody has wrapped the functions that set it.
                     is_hasty = self._interval.now_ns <= QUICK_S * 1e9
-            kept_off, asked = [told()[1] for told in others], now()
+            kept_off, asked = [_delay(told()) for told in others], now()
             before = waits()
             if wait(True, max(due - now(), 0) * 1e-9):
                 return
@@ -178,14 +179,18 @@ class LooksProbe:
                 held_ns = 0 if was_free else max(waited_ns, 0)
                 # As much of it while the GIL was waited for as before, while nothing was.
                 times_of = [told() for told in others]
-                off = [delay - then for (_, delay), then in zip(times_of, kept_off, strict=True)]
+                off = [_delay(one) - then for one, then in zip(times_of, kept_off, strict=True)]
                 off_ns = round(max(off, default=0) * max(waited_ns, 0) / max(got - asked, 1))
                 self._interval.restore()
                 meets = _meets_in_haste if is_hasty else _was_made_to_let_go
                 is_known = was_free or meets(waited_ns, times, off_ns)
                 self._looks += 1
                 self._held_up.append(held_ns >= QUICK_S * 1e9)
-                had = dict(zip(self._watched, map(sum, times_of), strict=False))
+                had = {
+                    of: sum(one)
+                    for of, one in zip(self._watched, times_of, strict=False)
+                    if one is not None
+                }
                 self._record(due, got, held_ns, LookFlag.KNOWN if is_known else 0, had)
 
     def _record(self, due: int, got: int, held_ns: int, flags: int, had: Mapping[int, int]) -> None:
@@ -199,10 +204,13 @@ class LooksProbe:
         frames.pop(get_ident(), None)
         works = {of for of, frame in frames.items() if not _waits(frame)}
         # One that seems to wait may ask again and again.
-        asked = frames.keys() if self._looks % _ALL_EVERY == 1 else works | self._beside.busy
-        beside = (asked & frames.keys()) - set(self._watched)
-        if beside:
-            shares = self._beside.shares(beside, got)
+        others = [*((works | self._beside.busy) & frames.keys() - set(self._watched))]
+        if self._looks % _ALL_EVERY == 1:
+            idle = [of for of in frames if of not in others and of not in self._watched]
+            turn = self._looks // _ALL_EVERY % len(idle) if idle else 0
+            others += idle[turn:] + idle[:turn]
+        if others:
+            shares = self._beside.shares(others, got)
             asleep = (of for of, x in shares.items() if x is not None and x < AT_WORK_FROM)
             works.difference_update(asleep)
             works |= self._beside.busy
@@ -277,6 +285,10 @@ def _was_made_to_let_go(waited_ns: int, times: int, off_ns: int) -> bool:
     if waited_ns >= _ONE_CALL * interval_ns:
         return times <= waited_ns / interval_ns + 2
     return interval_ns <= waited_ns <= (1 + _LETS_GO_WITHIN) * interval_ns + off_ns
+
+
+def _delay(times: tuple[int, int] | None) -> int:
+    return 0 if times is None else times[1]
 
 
 def _waits(frame: FrameType) -> bool:

@@ -55,11 +55,18 @@ def run_delay(thread: int | None = None) -> Callable[[], int]:
         thread: Its native id; None: the thread that calls this.
     """
     told = core_times(thread)
-    return lambda: told()[1]
+
+    def read_delay() -> int:
+        times = told()
+        return 0 if times is None else times[1]
+
+    return read_delay
 
 
-def core_times(thread: int | None = None) -> Callable[[], tuple[int, int]]:
+def core_times(thread: int | None = None) -> Callable[[], tuple[int, int] | None]:
     """Returns what tells how long a thread has been on a core, and waiting for one, in ns.
+
+    It tells None where that is not known.
 
     It is read without letting go of the GIL, which Python's own functions would.
 
@@ -75,15 +82,15 @@ def core_times(thread: int | None = None) -> Callable[[], tuple[int, int]]:
         libc.prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
         open_, read, close = libc.open, libc.read, libc.close
     except (ImportError, OSError, AttributeError):
-        return lambda: (0, 0)
+        return lambda: None
 
-    def read_times() -> tuple[int, int]:
+    def read_times() -> tuple[int, int] | None:
         descriptor = open_(path, os.O_RDONLY | os.O_CLOEXEC)
         if descriptor < 0:
-            return 0, 0
+            return None
         length = read(descriptor, buffer, _SCHEDSTAT_BYTES)
         close(descriptor)
         fields = buffer.raw[: max(length, 0)].split()
-        return (int(fields[0]), int(fields[1])) if len(fields) > 1 else (0, 0)
+        return (int(fields[0]), int(fields[1])) if len(fields) > 1 else None
 
     return read_times

@@ -16,12 +16,8 @@ from trainprof.report.units import byte_count, counted, percent
 _FAR_OFF: Final = 10_000_000
 # Of the file system that workers hand their batches over in: a larger batch, and they die.
 _SHM_FULL_SHARE: Final = 0.8
-# Of a container's limit, or left of the machine's (TraceML warns from 0.92 on).
-_LIMIT_SHARE: Final = 0.92
+# Of the machine's.
 _LEAST_FREE_SHARE: Final = 0.03
-# That much more in swap at some time than at another; other programs' idle pages are no matter.
-_SWAPPED_BYTES: Final = 256 << 20
-_SWAPPED_SHARE: Final = 0.02
 
 
 def memory_section(summary: RunSummary, page: Page) -> list[Text]:
@@ -103,32 +99,15 @@ def _shared_memory(summary: RunSummary) -> list[str]:
 
 
 def _short_of_memory(summary: RunSummary) -> list[str]:
-    """Says that a container's limit, or the machine's memory, was all but taken."""
+    """Says that the machine's memory was all but taken; what files have of it can be given back."""
     memory = summary.system.memory if summary.system else {}
-    limit, used = number_at(memory, "limit_bytes"), number_at(memory, "tree_pss_bytes", "max")
-    if limit and used is not None and used >= _LIMIT_SHARE * limit:
-        return [
-            f"{byte_count(used)} of the {byte_count(limit)} that the container may take were taken",
-            "beyond that the kernel ends a process",
-        ]
     total, free = (
         number_at(memory, "host_total_bytes"),
         number_at(memory, "host_available_bytes", "min"),
     )
-    swapped = _swapped(memory)
-    if total and swapped >= max(_SWAPPED_BYTES, _SWAPPED_SHARE * total):
-        return [
-            f"the machine moved {byte_count(swapped)} of memory to the disk (swap)",
-            "what needs it waits for the disk",
-        ]
-    if total and free is not None and free < _LEAST_FREE_SHARE * total:
-        return [
-            f"{byte_count(free)} of the machine's {byte_count(total)} of memory were left",
-            "when none is, the kernel ends a process",
-        ]
-    return []
-
-
-def _swapped(memory: dict[str, object]) -> float:
-    most, least = (number_at(memory, "swap_used_bytes", name) for name in ("max", "min"))
-    return 0.0 if most is None or least is None else most - least
+    if not total or free is None or free >= _LEAST_FREE_SHARE * total:
+        return []
+    return [
+        f"{byte_count(free)} of the machine's {byte_count(total)} of memory were left",
+        "when none is, the kernel ends a process",
+    ]

@@ -82,14 +82,26 @@ def test_what_only_starts_of_passes_cost_is_told_apart(tmp_path: Path) -> None:
     assert found.speedup.verdict == NO_VISIBLE_DIFFERENCE
     starts = metric(found, "starts_per_step_s")
     assert (starts.base, starts.other) == (
-        pytest.approx(7 * 0.040 / 240, rel=0.1),
-        pytest.approx(7 * 0.002 / 240, rel=0.1),
+        pytest.approx(0.040 / 30, rel=0.1),
+        pytest.approx(0.002 / 30, rel=0.1),
     )
     assert starts.verdict == FASTER
     assert found.starts_alone() == starts
     back = compare([other], [base]).starts_alone()
     assert back is not None
     assert back.verdict == SLOWER
+
+
+def test_more_passes_of_the_same_kind_are_no_change_of_their_starts(tmp_path: Path) -> None:
+    few, many = (
+        read(
+            recorded(tmp_path, f"{n}", forwards=steps_of(n, count=30 * n), passes=n, start=40 * MS)
+        )
+        for n in (4, 20)
+    )
+    found = compare([few], [many])
+    assert metric(found, "starts_per_step_s").verdict == NO_VISIBLE_DIFFERENCE
+    assert found.starts_alone() is None
 
 
 def test_starts_that_are_alike_or_hardly_matter_do_not_lead(tmp_path: Path) -> None:

@@ -1482,12 +1482,22 @@ def test_a_thread_that_holds_the_interpreter_comes_first() -> None:
     healthy = case_of(Planted(workers=2, fetch_s=0.002, compute_s=0.01))
     finding = only(replace(healthy, summary=replace(healthy.summary, competing=BESIDE)))
     assert (finding.id, finding.site) == ("competing_thread", "writer.py:29")
-    assert "writer.py:29 (run), runs for 70 % of the time" in finding.title
-    assert "kept from running for 800 ms, 40 % of it" in finding.title
+    assert "writer.py:29 (run), runs for 70 % of training" in finding.title
+    assert "kept from running for about 800 ms, 40 % of it" in finding.title
     assert finding.predicted_speedup is None
     serial = case_of(Planted(fetch_s=0.03, compute_s=0.01))
     told = diagnose(replace(serial, summary=replace(serial.summary, competing=BESIDE)))
     assert [one.id for one in told] == ["competing_thread", "serial_loading"]
+
+
+@pytest.mark.parametrize(("kept_s", "is_why"), [(0.8, True), (0.1, False)])
+def test_a_thread_is_why_only_where_it_cost_as_much(kept_s: float, is_why: bool) -> None:
+    case = case_of(Planted(workers=2, fetch_s=0.002, compute_s=0.01), parts={"other": 1.0})
+    beside = replace(BESIDE, kept_s=kept_s)
+    summary = replace(case.summary, competing=beside, hot_lines=[hot_line("other")])
+    told = diagnose(replace(case, summary=summary))
+    assert [one.id for one in told] == ["competing_thread", "python_in_loop"][: 1 if is_why else 2]
+    assert any("it may be why Python code" in one for one in told[0].also) is is_why
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,14 @@ def test_threads_that_come_and_go_do_not_add_up(cores: dict[int, int]) -> None:
     assert len(threads._known) <= 64
 
 
+def test_what_nobody_can_tell_is_no_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(beside, "core_times", lambda native: lambda: None)
+    threads, here = BesideThreads(), threading.get_ident()
+    assert threads.shares([here], 0) == {here: None}
+    assert threads.shares([here], 90 * MS) == {here: None}
+    assert threads.busy == set()
+
+
 def test_only_a_few_threads_are_asked_for(cores: dict[int, int]) -> None:
     threads = BesideThreads()
     cores.update(dict.fromkeys(range(20), 0))

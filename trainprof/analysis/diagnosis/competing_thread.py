@@ -5,11 +5,13 @@ whether there is something to do, or that reads, decodes or logs in Python, take
 each of torch's calls then waits until the other thread lets go, as a rule 5 ms.
 
 How it is measured: at looks, 25 times a second, for which share of the time since the last one the
-other thread was on a core, and the training thread on one or waiting for one. For the rest of it
-training did not run; data, devices and files that it may have waited for are taken off.
+other thread was on a core, and the training thread on one or waiting for one. What is
+left is waiting for the interpreter at most: looks that found it free are taken off, and those that
+met the training thread waiting for data, a file, another thread. On a device, and in
+DistributedDataParallel, whose backward waits for others, it is not looked for.
 
-When it is wrong: where a forward or backward waits for something that nobody here knows: a lock,
-a server, other processes.
+When it is wrong: where a forward or backward waits for something that nobody here knows (a lock, a
+server, other processes), or the training process sleeps over its data itself, beside such a thread.
 
 What to do: let the thread wait instead of asking (queue.get() or Event.wait() with a timeout, not
 get_nowait() or `while not done`), or do its work in another process (a DataLoader's worker).
@@ -48,8 +50,8 @@ def find(case: Case) -> Finding | None:
     return unmeasured_finding(
         ID,
         f"another thread of the script's, at {told.site}{name}, runs for "
-        f"{percent(told.at_work_share)} of the time and holds Python's interpreter: training was "
-        f"kept from running for {span(told.kept_s)}, {percent(told.kept_share)} of it",
+        f"{percent(told.at_work_share)} of training and holds Python's interpreter: training was "
+        f"kept from running for about {span(told.kept_s)}, {percent(told.kept_share)} of it",
         site=told.site,
         advice="let that thread wait (queue.get(), Event.wait()) instead of asking again and "
         "again, or do its work in another process",

@@ -27,6 +27,8 @@ NOISE_TIMES: Final = 2.0
 _MOST_NOISE: Final = 0.15
 # What may as well lose has to promise more.
 _UNSURE_GAIN: Final = 0.1
+# Of what a finding costs: a root that cost so much may be why.
+_EXPLAINS_FROM: Final = 0.7
 # Of the time that the change saves, by which it is called high or worth a warning (XProf, TraceML).
 _HIGH: Final = 0.2
 _WARN: Final = 0.1
@@ -70,6 +72,9 @@ def _without_symptoms(findings: list[Finding]) -> list[Finding]:
     }
     if "torch_threads" in there:
         roots |= {one.id: "torch_threads" for one in findings if _may_be_of_threads(one)}
+    # Who kept training off for less than a finding costs is not why.
+    by_id = {one.id: one for one in findings}
+    roots = {of: why for of, why in roots.items() if _may_explain(by_id[why], by_id[of])}
     told = []
     for finding in findings:
         explained = [one.title for one in findings if roots.get(one.id) == finding.id]
@@ -77,6 +82,12 @@ def _without_symptoms(findings: list[Finding]) -> list[Finding]:
             also = [*finding.also, *(f"it may be why {title}" for title in explained)]
             told.append(replace(finding, also=also))
     return told
+
+
+def _may_explain(root: Finding, finding: Finding) -> bool:
+    """Whether what a root cost, where that is known, is not much less than the finding."""
+    kept_s = root.evidence.get("kept_s")
+    return kept_s is None or kept_s >= _EXPLAINS_FROM * (finding.recoverable_s or 0.0)
 
 
 def _may_be_of_threads(finding: Finding) -> bool:

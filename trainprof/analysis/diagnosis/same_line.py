@@ -13,7 +13,7 @@ from trainprof.analysis.diagnosis import (
     slow_pass_starts,
 )
 from trainprof.analysis.diagnosis.case import Case
-from trainprof.analysis.diagnosis.gains import outside_steps
+from trainprof.analysis.diagnosis.gains import of_python, outside_steps
 from trainprof.analysis.finding import LIKELY, Finding
 
 # Who makes the objects that are collected stands where collecting begins; what a pass begins with
@@ -43,14 +43,15 @@ def _is_at(finding: Finding, other: Finding | None) -> bool:
 
 def _with_its_symptom(root: Finding, symptom: Finding, case: Case) -> Finding:
     saved_s = (root.recoverable_s or 0.0) + (symptom.recoverable_s or 0.0)
-    gain = outside_steps(case, saved_s)
+    of_steps = of_python(case, saved_s) if root.of_steps and symptom.of_steps else None
+    gain = of_steps or outside_steps(case, saved_s)
     return replace(
         root,
         recoverable_s=gain.saved_s,
         predicted_speedup=list(gain.training),
         run_speedup=list(gain.run),
         is_at_most=True,
-        of_steps=False,
+        of_steps=gain.of_steps,
         evidence={**root.evidence, LIKELY: gain.likely},
         also=[*root.also, f"at the same line, and counted with it: {symptom.title}"],
     )

@@ -45,10 +45,11 @@ def find(case: Case) -> Finding | None:
     least = case.threshold(ID, "share", THRESHOLDS["share"].value)
     found = [(lost_s(fed), fed) for fed in (*case.feeding, *case.evaluating)]
     spent_s, fed = max(found, key=lambda one: one[0], default=(0.0, None))
-    if fed is None or spent_s < least * case.training_s:
+    if fed is None or spent_s <= 0 or spent_s < least * case.training_s:
         return None
     loader = fed.loader
-    is_each_step = loader.iterations < _FEW * loader.passes
+    # Passes of one batch that go on to their end are no iterator for each step.
+    is_each_step = loader.iterations < _FEW * loader.passes and loader.ended < loader.passes / 2
     each = span(spent_s / (loader.passes - 1))
     told = f"{each} longer than a usual batch takes, {percent(spent_s / case.training_s)}"
     title = f"the first batch of each of {loader.passes} passes takes {told} of training"

@@ -63,7 +63,7 @@ def find(case: Case) -> Finding | None:
         if fed.cause is None or fed.cause.name not in TO_GO
     ]
     spent_s, fed = max(found, key=lambda one: one[0], default=(0.0, None))
-    if fed is None or spent_s < least * case.training_s:
+    if fed is None or spent_s <= 0 or spent_s < least * case.training_s:
         return None
     loader, without = fed.loader, as_good_without(fed)
     is_once_much = fed.starts_s / loader.passes >= _MUCH_ONCE * case.training_s
