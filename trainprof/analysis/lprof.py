@@ -14,6 +14,7 @@ import os
 import pickle
 import pickletools
 import stat
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,10 +124,14 @@ def line_stats(content: bytes) -> LineStats:
     """
     machine = _Machine()
     try:
-        for number, (operation, argument, _) in enumerate(pickletools.genops(io.BytesIO(content))):
-            if number >= MAX_OPERATIONS:
-                raise Refused("it holds too much")
-            machine.do(operation.name, argument)
+        # Python warns of escapes in texts that nobody wrote on purpose.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            operations = pickletools.genops(io.BytesIO(content))
+            for number, (operation, argument, _) in enumerate(operations):
+                if number >= MAX_OPERATIONS:
+                    raise Refused("it holds too much")
+                machine.do(operation.name, argument)
         value = machine.result()
     except Refused:
         raise

@@ -16,7 +16,7 @@ from typing import Any
 
 import line_profiler
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from trainprof.analysis import lprof
@@ -328,6 +328,7 @@ def test_any_bytes_are_times_or_refused(content: bytes) -> None:
 
 @settings(deadline=None, max_examples=300)
 @given(st.lists(st.tuples(st.integers(0, len(REAL) - 1), st.integers(0, 255)), min_size=1))
+@example([(0, 99), (1, 92)])  # a text with an escape that Python warns of
 def test_a_damaged_file_is_times_or_refused(damage: list[tuple[int, int]]) -> None:
     content = bytearray(REAL)
     for at, value in damage:

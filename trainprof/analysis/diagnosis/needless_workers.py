@@ -74,6 +74,8 @@ def gain_without(case: Case, fed: LoaderCase, found: Prediction) -> Gain:
     assert fed.measured is not None
     loader, step_s = fed.loader, fed.measured.step_s
     around_s = fed.starts_s + loader.end_s - loader.passes * found.first_batch_s.mid
+    # What the sampler takes meanwhile stays, in all passes.
+    around_s -= (loader.sampler_starts_s or 0.0) * loader.passes / max(loader.passes - 1, 1)
     saved_s = [
         loader.iterations * max(step_s - one, 0.0) + max(around_s, 0.0)
         for one in (found.step_s.high, found.step_s.mid, found.step_s.low)
