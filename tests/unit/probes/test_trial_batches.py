@@ -61,9 +61,8 @@ def test_large_tensors_are_kept_off_the_heap_of_the_script(dtype: torch.dtype) -
     large = torch.arange(1 << 17).reshape(2, -1).to(dtype)
     small, nothing = torch.ones(3, dtype=dtype), torch.zeros(0, dtype=dtype)
     kept = KeptBatch([large, small, nothing], torch)
-    # A mapping of its own begins at a page; of this size, what malloc gives has a header before it.
+    # A mapping of its own begins at a page; of what malloc gives, one in 64 does by chance.
     assert kept.batch[0].data_ptr() % mmap.PAGESIZE == 0
-    assert large.data_ptr() % mmap.PAGESIZE != 0
     copies = kept.copy()
     assert all(map(torch.equal, copies, [large, small, nothing]))
     assert copies[0].data_ptr() not in (large.data_ptr(), kept.batch[0].data_ptr())
