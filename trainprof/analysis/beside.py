@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Final
+from typing import Final, TypeGuard
 
 import numpy as np
 
@@ -26,7 +26,7 @@ _FREE_MINDED: Final = 0.2
 _MOSTLY: Final = 0.5
 
 
-def holds_the_interpreter(told: CompetingThread | None) -> bool:
+def holds_the_interpreter(told: CompetingThread | None) -> TypeGuard[CompetingThread]:
     """Whether another thread kept training from running."""
     return (
         told is not None
@@ -56,7 +56,7 @@ def competing_thread(
 
     Args:
         details: Of the process.
-        looks: At the thread that trains.
+        looks: At the thread that trains, in order.
         thread: That.
         parts: What it did when.
         names: Of stacks.
@@ -113,10 +113,9 @@ def _as_looked(rows: Details, looks: Looks) -> tuple[Bool, Bool]:
     if not len(looks):
         nowhere = np.zeros(len(rows), dtype=bool)
         return nowhere, nowhere
-    order = np.argsort(looks.taken_ns, kind="stable")
-    taken = looks.taken_ns[order]
-    place = np.minimum(np.searchsorted(taken, rows["end"].astype(np.int64)), len(taken) - 1)
-    is_told = taken[place] == rows["end"].astype(np.int64)
-    free: Bool = is_told & (looks.held_ns[order][place] == 0)
-    waits: Bool = is_told & looks.waits[order][place]
+    ends = rows["end"].astype(np.int64)
+    place = np.minimum(np.searchsorted(looks.taken_ns, ends), len(looks) - 1)
+    is_told = looks.taken_ns[place] == ends
+    free: Bool = is_told & (looks.held_ns[place] == 0)
+    waits: Bool = is_told & looks.waits[place]
     return free, waits

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 
@@ -29,6 +30,7 @@ STEP_GROUP: Final = "step"
 LEDGER_GROUP: Final = "ledger"
 BY_STEP: Final = "step"
 BY_SAMPLE: Final = "sample"
+T = TypeVar("T")
 LOWER, HIGHER = "lower", "higher"
 PART_PREFIX: Final = "per_step_s."
 STARTS: Final = "starts_per_step_s"
@@ -166,13 +168,16 @@ def step_metrics(sides: Sides) -> list[Metric]:
     return [*metrics, *_starts_metric(sides, verdict=by_step)]
 
 
+def _of_each(sides: Sides, drawn: Callable[[ComparedRun, int], T]) -> list[list[T]]:
+    """Returns what each run of both sides gives, each with a seed of its own."""
+    seeds = itertools.count()
+    return [[drawn(run, next(seeds)) for run in side] for side in sides.runs()]
+
+
 def _starts_metric(sides: Sides, *, verdict: str | None) -> list[Metric]:
     """What starts of later passes add to a step: a change of the loader may show there alone."""
     base, other = sides.runs()
-    drawn = [
-        [run.starts(number) for number, run in enumerate(side, start)]
-        for side, start in ((base, 0), (other, len(base)))
-    ]
+    drawn = _of_each(sides, ComparedRun.starts)
     figures = [[one for one in side if one is not None] for side in drawn]
     if [len(side) for side in figures] != [len(base), len(other)]:
         return []
@@ -221,10 +226,7 @@ _QUANTILES: Final = {"step_p50_s": 0.5, "step_p95_s": 0.95}
 
 def _quantile_metrics(sides: Sides, *, verdict: str | None) -> list[Metric]:
     base, other = sides.runs()
-    drawn = [
-        [_quantiles_of(run, number) for number, run in enumerate(side, start)]
-        for side, start in ((base, 0), (other, len(base)))
-    ]
+    drawn = _of_each(sides, _quantiles_of)
     metrics = []
     for place, name in enumerate(_QUANTILES):
         figures = [[run[place] for run in side if run is not None] for side in drawn]
@@ -269,10 +271,7 @@ def ledger_metrics(sides: Sides) -> list[Metric]:
     told = [[run.summary.training.per_step_s for run in side] for side in (base, other)]
     if any(parts is None for side in told for parts in side):
         return []
-    resampled = [
-        [_resampling(run, number) for number, run in enumerate(side, start)]
-        for side, start in ((base, 0), (other, len(base)))
-    ]
+    resampled = _of_each(sides, _resampling)
     verdict = UNKNOWN if sides.is_other_work else None
     metrics = []
     for key in LEDGER_KEYS:

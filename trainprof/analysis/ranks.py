@@ -166,7 +166,7 @@ def common_evidence(each: Sequence[Evidence]) -> Evidence:
 
 def _common_thread(each: Sequence[CompetingThread | None]) -> CompetingThread | None:
     """None unless all ranks have one that holds the interpreter; then the first's, with means."""
-    told = [one for one in each if one is not None and holds_the_interpreter(one)]
+    told = [one for one in each if holds_the_interpreter(one)]
     if not told or len(told) < len(each):
         return None
     return replace(

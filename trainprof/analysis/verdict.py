@@ -144,10 +144,11 @@ def verdict(evidence: Evidence) -> Verdict:
     found = _of_shares(evidence)
     by = evidence.competing
     # What waits for the interpreter takes long, whatever it is.
-    if by is None or not holds_the_interpreter(by):
-        return found
-    is_more = found.bottleneck in ("compute", "none") or by.kept_share >= (found.share or 0)
-    return _held_up(by) if is_more else found
+    if holds_the_interpreter(by) and (
+        found.bottleneck in ("compute", "none") or by.kept_share >= (found.share or 0)
+    ):
+        return _held_up(by)
+    return found
 
 
 def _of_shares(evidence: Evidence) -> Verdict:

@@ -5,9 +5,9 @@ whether there is something to do, or that reads, decodes or logs in Python, take
 each of torch's calls then waits until the other thread lets go, as a rule 5 ms.
 
 How it is measured: at looks, 25 times a second, for which share of the time since the last one the
-other thread was on a core, and the training thread on one or waiting for one. What is
-left is waiting for the interpreter at most: looks that found it free are taken off, and those that
-met the training thread waiting for data, a file, another thread. On a device, and in
+other thread was on a core, and the training thread on one or waiting for one. What is left is
+waiting for the interpreter at most: looks that found it free are taken off, and those that met the
+training thread waiting for data, a file, another thread. On a device, and in
 DistributedDataParallel, whose backward waits for others, it is not looked for.
 
 When it is wrong: where a forward or backward waits for something that nobody here knows (a lock, a
@@ -33,7 +33,7 @@ ID: Final = "competing_thread"
 KEYS: Final[tuple[str, ...]] = ("forward", "backward", "optimizer", "other")
 THRESHOLDS: Final = {
     "kept_share": Threshold(KEPT_FROM_SHARE, "of training, kept from running"),
-    "at_work_share": Threshold(AT_WORK_FROM_SHARE, "of that time, the other thread on a core"),
+    "at_work_share": Threshold(AT_WORK_FROM_SHARE, "of training, the other thread on a core"),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -57,6 +58,24 @@ def of_cause(case: Case, rule: str, cause: str) -> LoaderCase | None:
         ),
         None,
     )
+
+
+def costliest(
+    case: Case, fed: Iterable[LoaderCase], lost_s: Callable[[LoaderCase], float], least: float
+) -> tuple[float, LoaderCase] | None:
+    """Returns the loader that loses most, and what; None where that is less than a share `least`.
+
+    Args:
+        case: The run.
+        fed: Its loaders.
+        lost_s: Of one of them, in seconds of training.
+        least: Of training.
+    """
+    lost = [(lost_s(one), one) for one in fed]
+    spent_s, most = max(lost, key=lambda one: one[0], default=(0.0, None))
+    if most is None or spent_s <= 0 or spent_s < least * case.training_s:
+        return None
+    return spent_s, most
 
 
 def gain_of_cause(case: Case, fed: LoaderCase) -> Gain | None:

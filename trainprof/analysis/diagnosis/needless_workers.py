@@ -121,6 +121,11 @@ def as_good_without(fed: LoaderCase) -> Prediction | None:
     return found if found.step_s.mid <= (1 + LEAST_GAIN) * fed.now.step_s.mid else None
 
 
+def hardly_longer(fed: LoaderCase) -> str:
+    """Says that of a loader which `as_good_without` has something for."""
+    return f"without workers steps would take hardly longer, for a batch is made in {made_in(fed)}"
+
+
 def made_in(fed: LoaderCase) -> str:
     """Returns how long the making of a batch takes, in words."""
     assert fed.inputs is not None

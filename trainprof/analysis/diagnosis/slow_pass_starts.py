@@ -18,13 +18,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from trainprof.analysis.diagnosis.case import NAMED_FROM_SHARE, Case, LoaderCase
+from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.gains import outside_steps
-from trainprof.analysis.diagnosis.loader_change import finding
+from trainprof.analysis.diagnosis.loader_change import costliest, finding
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.wording import around, caller, place, share_of, span
 from trainprof.analysis.finding import Finding
-from trainprof.analysis.looks import hottest
 from trainprof.analysis.summary import HotLine, Loader
 from trainprof.analysis.verdict_level import percent
 
@@ -43,25 +42,24 @@ _AT_ONCE: Final = 2.0
 
 def find(case: Case) -> Finding | None:
     least = case.threshold(ID, "share", THRESHOLDS["share"].value)
-    found = [(lost_s(fed), fed) for fed in (*case.feeding, *case.evaluating)]
-    spent_s, fed = max(found, key=lambda one: one[0], default=(0.0, None))
-    if fed is None or spent_s <= 0 or spent_s < least * case.training_s:
+    found = costliest(case, (*case.feeding, *case.evaluating), lost_s, least)
+    if found is None:
         return None
+    spent_s, fed = found
     loader = fed.loader
     # Passes of one batch that go on to their end are no iterator for each step.
     is_each_step = loader.iterations < _FEW * loader.passes and loader.ended < loader.passes / 2
     each = span(spent_s / (loader.passes - 1))
     told = f"{each} longer than a usual batch takes, {percent(spent_s / case.training_s)}"
-    title = f"the first batch of each of {loader.passes} passes takes {told} of training"
+    what = f"the first batch of each of {loader.passes} passes takes"
     if is_each_step:
-        title = f"an iterator is made for each of {loader.iterations} batches, which takes {told}"
-        title += " of training"
+        what = f"an iterator is made for each of {loader.iterations} batches, which takes"
     line = _line(case, fed, spent_s)
     return finding(
         case,
         fed,
         ID,
-        title,
+        f"{what} {told} of training",
         outside_steps(case, spent_s),
         advice=_advice(loader, spent_s, is_each_step=is_each_step),
         also=[] if line is None or is_each_step else ["; ".join([_where(line), *caller(line)])],
@@ -99,8 +97,7 @@ def _line(case: Case, fed: LoaderCase, spent_s: float) -> HotLine | None:
     """Returns the line that most of the beginnings goes to, if it is much."""
     if fed.loader.num_workers and not _is_of_sampler(fed.loader, spent_s):
         return fed.hot_line()  # the training thread only waits
-    lines = [hottest(case.summary.hot_lines, part) for part in KEYS]
-    known = [one for one in lines if one is not None and one.share >= NAMED_FROM_SHARE]
+    known = [line for part in KEYS if (line := case.hot_line(part)) is not None]
     return max(known, key=lambda one: one.seconds or 0.0, default=None)
 
 

@@ -25,12 +25,14 @@ from trainprof.analysis.diagnosis.loader_change import (
     KEEP_THE_DATASET,
     another_order,
     call_with,
+    costliest,
     finding,
 )
 from trainprof.analysis.diagnosis.needless_workers import (
     as_good_without,
     cautions_without,
     gain_without,
+    hardly_longer,
     made_in,
 )
 from trainprof.analysis.diagnosis.rule import Threshold
@@ -57,20 +59,14 @@ _BUILD_ONCE: Final = (
 
 def find(case: Case) -> Finding | None:
     least = case.threshold(ID, "share", THRESHOLDS["share"].value)
-    found = [
-        (lost_s(fed), fed)
-        for fed in (*case.feeding, *case.evaluating)
-        if fed.cause is None or fed.cause.name not in TO_GO
-    ]
-    spent_s, fed = max(found, key=lambda one: one[0], default=(0.0, None))
-    if fed is None or spent_s <= 0 or spent_s < least * case.training_s:
+    fed_by = (*case.feeding, *case.evaluating)
+    may_stay = [one for one in fed_by if one.cause is None or one.cause.name not in TO_GO]
+    found = costliest(case, may_stay, lost_s, least)
+    if found is None:
         return None
+    spent_s, fed = found
     loader, without = fed.loader, as_good_without(fed)
     is_once_much = fed.starts_s / loader.passes >= _MUCH_ONCE * case.training_s
-    # Then no first start is left either, and nothing has to be built elsewhere.
-    goes = without is not None and (loader.is_rebuilt or is_once_much)
-    change: dict[str, Any] = {} if loader.is_rebuilt else {"persistent_workers": True}
-    change = {"num_workers": 0} if goes else change
     # What the sampler takes meanwhile is no matter of workers.
     each_s = fed.starts_s / loader.passes - (loader.sampler_starts_s or 0.0) / (loader.passes - 1)
     who = "its worker is" if loader.num_workers == 1 else f"its {loader.num_workers} workers are"
@@ -80,13 +76,14 @@ def find(case: Case) -> Finding | None:
         f"{percent(loader.passes * each_s / case.training_s)} of training"
     )
     evidence = {"starts_s": fed.starts_s, "passes": loader.passes}
-    if goes and without is not None:
+    # Without any no first start is left either, and nothing has to be built elsewhere.
+    if without is not None and (loader.is_rebuilt or is_once_much):
+        change: dict[str, Any] = {"num_workers": 0}
         return finding(
             case,
             fed,
             ID,
-            f"{title}; without workers steps would take hardly longer, for a batch is made in "
-            f"{made_in(fed)}",
+            f"{title}; {hardly_longer(fed)}",
             gain_without(case, fed, without),
             advice=call_with(loader, change),
             change=change,
@@ -94,6 +91,7 @@ def find(case: Case) -> Finding | None:
             evidence=evidence,
             is_of_making=False,
         )
+    change = {} if loader.is_rebuilt else {"persistent_workers": True}
     return finding(
         case,
         fed,
@@ -103,13 +101,13 @@ def find(case: Case) -> Finding | None:
         advice=_BUILD_ONCE if loader.is_rebuilt else call_with(loader, change),
         change=change,
         cautions=[KEEP_THE_DATASET, *another_order(loader)],
-        also=[] if without is None else [_hardly_longer(fed)],
+        also=[] if without is None else [_without(fed)],
         evidence=evidence,
         is_of_making=False,
     )
 
 
-def _hardly_longer(fed: LoaderCase) -> str:
+def _without(fed: LoaderCase) -> str:
     return (
         "without workers (num_workers=0) steps would take hardly longer: a batch is made in "
         f"{made_in(fed)}"
