@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
 from support import proofs
+from support.machine import MACHINE
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -28,6 +29,12 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if session.config.getoption("--update-readme"):
         before, _, after = proofs.split_readme()
         proofs.README.write_text(before + proofs.table(session.items) + after, encoding="utf-8")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Generator[None, object, object]:
+    with MACHINE.shared():
+        return (yield)
 
 
 @pytest.fixture

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 from support import simgpu
-from support.styles import ATTEMPTS, PREAMBLE, ROOT, TRAINPROF, output
+from support.machine import attempts
+from support.styles import PREAMBLE, ROOT, TRAINPROF, output
 
 WITHIN = 0.03
 STEPS = 6
 # What the host takes to give work out is small beside an operation.
-SLOW = {"OPERATION_NS": "30000000"}
+SLOW = {"OPERATION_NS": "80000000"}
 
 SCRIPT = f"""{PREAMBLE}
 import os
@@ -90,7 +91,7 @@ def profiled(
 def test_synchronized_phases_take_what_the_device_takes(
     plain: list[str], environment: dict[str, str], tmp_path: Path
 ) -> None:
-    for attempt in range(ATTEMPTS):
+    for attempt in attempts():
         run = tmp_path / str(attempt)
         run.mkdir()
         shown, summary = profiled(run, environment | SLOW, "--cuda-sync")
@@ -216,7 +217,7 @@ def test_the_device_is_busy_and_idle_as_it_is(
     copy_ns: int,
     bottleneck: str,
 ) -> None:
-    for attempt in range(ATTEMPTS):
+    for attempt in attempts():
         run = tmp_path / str(attempt)
         run.mkdir()
         arguments = (case, str(operation_ns), str(copy_ns))

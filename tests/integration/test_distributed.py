@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.machine import attempts
 from support.processes import Ended, run
 from support.side_by_side import (
     DEADLINE_S,
@@ -26,7 +27,6 @@ from support.side_by_side import (
     run_plain,
 )
 from support.styles import (
-    ATTEMPTS,
     PREAMBLE,
     WITH_COMPILER,
     Style,
@@ -80,7 +80,7 @@ def test_children_that_train_are_reported_and_kept_apart(tmp_path: Path) -> None
     plain = run_plain(project, tmp_path)
     expected = sorted((2 * batches for batches in BATCHES.values()), reverse=True)
     style = Style("", expected[0], expected[0], 2)
-    for attempt in range(ATTEMPTS):
+    for attempt in attempts():
         pair = run_ours(project, tmp_path / str(attempt), plain)
         assert pair.ours.status == plain.status == 0, (plain.stderr, pair.ours.stderr)
         assert pair.ours.stderr == plain.stderr

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from finding_truth import cases, judged
 from planted.script import MAIN, Case
-from support.styles import ATTEMPTS, without_compiler
+from support.machine import attempts
+from support.styles import without_compiler
 
 # Those that no sample script has (test_truth.py), by seeds that make them short.
 SEEDS = {
@@ -55,7 +56,7 @@ def test_what_is_planted_is_found_and_nothing_else(
     case = made(name)
     if "import simgpu" in case.files[MAIN] and shutil.which("g++") is None:
         pytest.skip("the simulated device needs a compiler")
-    for attempt in range(ATTEMPTS):  # the machine is not ours alone
+    for attempt in attempts():  # the machine is not ours alone
         folder = tmp_path / str(attempt)
         folder.mkdir()
         # Beside all workers' directories: the simulated device is built once.

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.machine import attempts
 from support.styles import (
-    ATTEMPTS,
     TRAINPROF,
     WITH_COMPILER,
     Style,
@@ -537,7 +537,7 @@ def _check_profiled(
     """Asserts what is true of the script started by a command; `plain` is what it is to print."""
     style = framework.style
     directory.mkdir()
-    for run in (directory / f"run-{attempt}" for attempt in range(ATTEMPTS)):
+    for run in (directory / f"run-{attempt}" for attempt in attempts()):
         ours = _output([*TRAINPROF, "-o", "run", *command], run, script).splitlines()
         assert ours[:-1] == plain
         summary = json.loads((run / "run" / "summary.json").read_text())

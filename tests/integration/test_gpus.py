@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.machine import attempts
 from support.nvml import build_stub, stub_environment
 from support.processes import PYTHON, TRAINPROF, run, write_script
-from support.styles import ATTEMPTS, PREAMBLE, profile
+from support.styles import PREAMBLE, profile
 
 GPUS = "GPUs, by a stand-in for their driver"
 BUSY_W = 650.0
@@ -70,7 +71,7 @@ def energy_misses(summary: dict[str, Any], gpu: dict[str, Any]) -> list[float]:
 @pytest.mark.proves(GPUS, "nothing of NVML in the script")
 def test_a_run_on_one_of_two_gpus(tmp_path: Path, library: Path) -> None:
     environment = {**stub_environment(library, tmp_path), "CUDA_VISIBLE_DEVICES": "GPU-00000001"}
-    for attempt in range(ATTEMPTS):
+    for attempt in attempts():
         (tmp_path / "conf").write_text("gpus=2\nduty_pct=100\n")
         summary, told = profile(
             *(tmp_path, TRAINS_ON_ONE_OF_TWO),

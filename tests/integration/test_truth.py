@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.styles import ATTEMPTS, without_compiler
+from support.machine import attempts
+from support.styles import without_compiler
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "sample_scripts"
@@ -203,7 +204,7 @@ def profiled(script: str, folder: Path) -> Profiled:
     What computes is slowed by whatever else the machine does, what sleeps is not.
     """
     case = CASES[script]
-    for attempt in range(ATTEMPTS):
+    for attempt in attempts():
         (folder / str(attempt)).mkdir(parents=True)
         found = _profiled(script, folder / str(attempt))
         share = case.claim.share_in(found.truth)

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from support.styles import ATTEMPTS, profile, without_compiler
+from support.machine import attempts
+from support.styles import profile, without_compiler
 
 WITHIN: Final = 0.03
 # Workers of a loader, by start method: what has to import torch again is as dear as a script.
@@ -221,7 +222,7 @@ def measured(
 
     The scheduler may take the processor away between the script's clock and ours.
     """
-    for attempt in range(ATTEMPTS):
+    for attempt in attempts():
         run = Run(tmp_path / str(attempt), script, **more)
         missed = {name: pair for name, pair in pairs(run).items() if not is_near(*pair)}
         if not missed:
@@ -587,7 +588,7 @@ def test_what_waits_for_a_disk(tmp_path: Path, workers: int) -> None:
     accounting = Path("/proc/sys/kernel/task_delayacct")
     if accounting.exists() and accounting.read_text().strip() == "1":
         pytest.skip("the kernel keeps account")
-    for attempt in range(ATTEMPTS):
+    for attempt in attempts():
         run = Run(tmp_path / str(attempt), LARGE_READS.replace("{workers}", str(workers)))
         fetch = loader_at(run.summary, run.script, 'Notes("read")')["fetch"]
         notes = [path.read_text().split() for path in run.directory.glob("waited-*.txt")]

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from support.machine import attempts
 from support.processes import TRAINPROF, Ended
-from support.styles import ATTEMPTS, PREAMBLE, ROOT, Style, check_counts, missed_costs
+from support.styles import PREAMBLE, ROOT, Style, check_counts, missed_costs
 
 DEADLINE_S: Final = 120.0
 
@@ -124,15 +125,15 @@ def prove_both(project: Project, tmp_path: Path, plain: Ended | None = None) -> 
     style = Style(
         "", project.steps, project.iterations, project.epochs, key=project.key, roles=project.roles
     )
-    summary = pair.summary()
-    check_counts(style, summary)
-    for attempt in range(1, ATTEMPTS):
-        if not missed_costs(style, summary, truth_of(pair.ours)):
-            break
-        pair = run_ours(project, tmp_path / f"again-{attempt}", pair.plain)
+    for attempt in attempts():
+        if attempt:
+            pair = run_ours(project, tmp_path / f"again-{attempt}", pair.plain)
         summary = pair.summary()
         check_counts(style, summary)
-    assert not missed_costs(style, summary, truth_of(pair.ours))
+        missed = missed_costs(style, summary, truth_of(pair.ours))
+        if not missed:
+            break
+    assert not missed, missed
     return summary
 
 

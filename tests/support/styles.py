@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.machine import attempts
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 300.0
@@ -102,7 +103,6 @@ mse = nn.MSELoss()
 PREAMBLE = without_compiler(WITH_COMPILER)
 
 ONCE_S = 1e-3
-ATTEMPTS = 4
 
 
 @dataclass(frozen=True)
@@ -172,13 +172,13 @@ def prove(style: Style, tmp_path: Path, *, preamble: str = PREAMBLE) -> dict[str
     script's clock and ours. What is measured wrong misses every time.
     """
     script = preamble + style.script + "\ntell()\n"
-    for attempt in range(ATTEMPTS):
+    for attempt in attempts():
         summary, truth = profile(tmp_path, script, run=f"run-{attempt}" if attempt else "run")
         check_counts(style, summary)
         missed = missed_costs(style, summary, truth)
         if not missed:
             break
-    assert not missed
+    assert not missed, missed
     return summary
 
 
