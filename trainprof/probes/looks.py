@@ -203,10 +203,12 @@ class LooksProbe:
         frames = sys._current_frames()
         frames.pop(get_ident(), None)
         works = {of for of, frame in frames.items() if not _waits(frame)}
+        # Whoever holds a frame keeps alive what it refers to: none longer than need be.
+        stacks = {of: self._stack(frames.pop(of)) for of in self._watched if of in frames}
         # One that seems to wait may ask again and again.
-        others = [*((works | self._beside.busy) & frames.keys() - set(self._watched))]
+        others = [*((works | self._beside.busy) & frames.keys())]
         if self._looks % _ALL_EVERY == 1:
-            idle = [of for of in frames if of not in others and of not in self._watched]
+            idle = [of for of in frames if of not in others]
             turn = self._looks // _ALL_EVERY % len(idle) if idle else 0
             others += idle[turn:] + idle[:turn]
         if others:
@@ -215,17 +217,14 @@ class LooksProbe:
             works.difference_update(asleep)
             works |= self._beside.busy
             self._record_busiest(shares, frames, got, had)
+        del frames
         self._last_look_ns, self._had = got, dict(had)
         self._crowded.append(len(works) > 1)
-        for thread in self._watched:
-            frame = frames.get(thread)
-            if frame is not None:
-                stack = self._stack(frame)
-                waits = 0 if thread in works else LookFlag.WAITS
-                crowded = LookFlag.CROWDED if works - {thread} else 0
-                told = flags | waits | crowded
-                self._session.log.emit_of(thread, _LOOK, due, got, stack, held_ns, told)
-        del frames
+        for thread, stack in stacks.items():
+            waits = 0 if thread in works else LookFlag.WAITS
+            crowded = LookFlag.CROWDED if works - {thread} else 0
+            told = flags | waits | crowded
+            self._session.log.emit_of(thread, _LOOK, due, got, stack, held_ns, told)
 
     def _record_busiest(
         self,
@@ -241,7 +240,7 @@ class LooksProbe:
             return
         stack, percent = self._stack(frames[busiest]), min(round(100 * share), 100)
         for thread in self._watched:
-            if thread in had and thread in self._had and thread != busiest:
+            if thread in had and thread in self._had:
                 own_ns = max(had[thread] - self._had[thread], 0)
                 self._session.log.emit_of(
                     thread, _BESIDE, self._last_look_ns, got, stack, own_ns, percent
