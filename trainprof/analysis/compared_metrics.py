@@ -90,8 +90,7 @@ def _gpu_power(gpu: Gpu) -> float | None:
 
 
 def _device_busy(run: ComparedRun) -> float | None:
-    devices = run.summary.devices or []
-    return min((device.busy_share[0] for device in devices if device.busy_share), default=None)
+    return run.summary.device_busy_share
 
 
 def _energy_wh(run: ComparedRun) -> float | None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trainprof.analysis.coverage import Coverage
 from trainprof.analysis.gpu_figures import Utilization
 from trainprof.analysis.time_weighted import Floats, Spans, Times, Window, statistics
 
@@ -35,47 +35,8 @@ _LIMITS: Final = {
 _BITS: Final = 63
 
 
-@dataclass(frozen=True, slots=True)
-class Intervals:
-    """Stretches of time.
-
-    Attributes:
-        bounds_ns: Starts and ends, shape (n, 2), in ns, in order and apart from one another.
-    """
-
-    bounds_ns: NDArray[np.int64]
-
-    def covered_ns(self, times_ns: Times) -> Floats:
-        """Returns how much of the intervals lies before each moment, in ns."""
-        if len(self.bounds_ns) == 0:
-            return np.zeros(len(times_ns))
-        starts, ends = self.bounds_ns[:, 0], self.bounds_ns[:, 1]
-        before = np.concatenate(([0], np.cumsum(ends - starts)))
-        at = np.searchsorted(starts, times_ns, side="right")
-        last = np.maximum(at - 1, 0)
-        inside = np.clip(times_ns - starts[last], 0, ends[last] - starts[last])
-        covered: Floats = np.where(at > 0, before[last] + inside, 0).astype(np.float64)
-        return covered
-
-    def without(self, others: Intervals) -> Intervals:
-        """Returns what of one interval the others leave.
-
-        Raises:
-            ValueError: If this is not one interval.
-        """
-        ((start, end),) = self.bounds_ns.tolist()
-        inner = np.clip(others.bounds_ns, start, end).ravel()
-        bounds = np.concatenate(([start], inner, [end])).reshape(-1, 2)
-        return Intervals(bounds[bounds[:, 1] > bounds[:, 0]].astype(np.int64))
-
-
-def one_interval(start_ns: int, end_ns: int) -> Intervals:
-    """Returns the time from a start to an end."""
-    return Intervals(np.array([[start_ns, max(start_ns, end_ns)]], dtype=np.int64))
-
-
-def spans_in(values: Floats, times_ns: Times, intervals: Intervals, window: Window) -> Spans:
-    """Returns a gauge's values with the time inside the intervals for which each holds.
+def spans_in(values: Floats, times_ns: Times, part: Coverage, window: Window) -> Spans:
+    """Returns a gauge's values with the time inside a part of the run for which each holds.
 
     A sample after the window's end tells of another time. One at the very start has no span: it
     counts where there is no other.
@@ -83,18 +44,18 @@ def spans_in(values: Floats, times_ns: Times, intervals: Intervals, window: Wind
     Args:
         values: Shape (n,).
         times_ns: Shape (n,), in ns, not decreasing; each value holds since the one before.
-        intervals: What is looked at.
+        part: What is looked at.
         window: At its start the first sample's span begins.
     """
-    if len(times_ns) == 0 or not np.diff(intervals.bounds_ns).any():
+    if len(times_ns) == 0 or part.total_ns() == 0:
         return Spans(*(np.empty(0) for _ in range(3)))
     values = np.where(times_ns <= window.end_ns, values, np.nan)
     bounds_ns = np.concatenate(([min(window.start_ns, int(times_ns[0]))], times_ns))
-    weights = np.diff(intervals.covered_ns(bounds_ns))
+    weights = np.diff(part.until(bounds_ns)).astype(np.float64)
     is_kept = ~np.isnan(values) & (weights > 0)
     if not is_kept.any():
-        first_ns, last_ns = int(intervals.bounds_ns[0, 0]), int(intervals.bounds_ns[-1, 1])
-        told = values[~np.isnan(values) & (times_ns >= first_ns) & (times_ns <= last_ns)]
+        is_near = (times_ns >= part.starts[0]) & (times_ns <= part.ends[-1])
+        told = values[~np.isnan(values) & is_near]
         return Spans(told, np.ones_like(told), np.ones_like(told))
     spans_ns = np.diff(bounds_ns).astype(np.float64)
     return Spans(values[is_kept], weights[is_kept], spans_ns[is_kept])
@@ -151,7 +112,7 @@ def clock_reasons(spans: Spans) -> tuple[dict[str, float] | None, float | None]:
 
 def phases_of(
     window: tuple[int, int], loop: tuple[int, int], evaluation_ns: NDArray[np.int64]
-) -> Mapping[str, Intervals]:
+) -> Mapping[str, Coverage]:
     """Returns the run's phases; training is the loop without evaluation.
 
     Args:
@@ -159,10 +120,10 @@ def phases_of(
         loop: First iteration's start and last one's end, in ns.
         evaluation_ns: Starts and ends of evaluation, shape (n, 2), in ns, in order.
     """
-    evaluation = Intervals(evaluation_ns)
+    evaluation = Coverage.of(evaluation_ns, window)
     return {
-        "initialization": one_interval(window[0], loop[0]),
-        "training": one_interval(*loop).without(evaluation),
+        "initialization": Coverage.of_one(window[0], loop[0]),
+        "training": evaluation.left_of(*loop),
         "evaluation": evaluation,
-        "finalization": one_interval(loop[1], window[1]),
+        "finalization": Coverage.of_one(loop[1], window[1]),
     }

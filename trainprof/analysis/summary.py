@@ -790,6 +790,12 @@ class RunSummary:
     tuning: Tuning | None = None
     schema_version: int = SUMMARY_SCHEMA_VERSION
 
+    @property
+    def device_busy_share(self) -> float | None:
+        """The share of training in which the least busy device is at work, at least."""
+        known = (device.busy_share for device in self.devices or [])
+        return min((share[0] for share in known if share), default=None)
+
 
 def to_jsonable(summary: RunSummary) -> dict[str, Any]:
     """Returns the summary as plain JSON values, `schema_version` first; NaN becomes None."""

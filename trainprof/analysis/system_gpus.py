@@ -10,12 +10,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from trainprof.analysis.coverage import Coverage
 from trainprof.analysis.gpu_energy import energy_curve
 from trainprof.analysis.gpu_figures import ENERGY_COUNTER, ENERGY_ESTIMATED, Energy, Gpu
 from trainprof.analysis.gpu_usage import (
-    Intervals,
     clock_reasons,
-    one_interval,
     spans_in,
     utilization_of,
 )
@@ -54,7 +53,7 @@ class GpuContext:
         samples: Trained on, None where not known.
     """
 
-    phases: Mapping[str, Intervals] = field(default_factory=dict)
+    phases: Mapping[str, Coverage] = field(default_factory=dict)
     epochs_ns: NDArray[np.int64] = field(default_factory=lambda: _NO_EPOCHS)
     samples: int | None = None
 
@@ -164,10 +163,10 @@ def _gpu(
         values, times_ns = _asked(samples, name)
         return gauge_statistics(values, times_ns, window, since_ns=window.start_ns)
 
-    def spans(name: str, part: Intervals) -> Spans:
+    def spans(name: str, part: Coverage) -> Spans:
         return spans_in(*_asked(samples, name), part, window)
 
-    whole = one_interval(window.start_ns, window.end_ns)
+    whole = Coverage.of_one(window.start_ns, window.end_ns)
     busy_by_phase = {
         phase: utilization_of(spans("utilization_gpu_percent", part))
         for phase, part in context.phases.items()

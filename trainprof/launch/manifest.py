@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import signal
-import stat
 import sys
 from collections.abc import Mapping
 from datetime import datetime, timezone
@@ -16,6 +15,7 @@ from trainprof import __version__
 from trainprof.launch.masking import masked_argv, masked_text
 from trainprof.launch.options import RunOptions
 from trainprof.launch.outcome import Outcome
+from trainprof.launch.plain_file import contents_of
 from trainprof.launch.sources import own_sources
 from trainprof.launch.target import Target
 from trainprof.record.run_directory import MANIFEST_SCHEMA_VERSION
@@ -167,7 +167,8 @@ def script_sha256(target: Target) -> str | None:
     Of a command such as torchrun, that of the Python file among its words.
     """
     script = _script(target)
-    return None if script is None else _sha256(script)
+    text = None if script is None else contents_of(script, _LARGEST_SCRIPT_BYTES)
+    return None if text is None else hashlib.sha256(text).hexdigest()
 
 
 def _script(target: Target) -> str | None:
@@ -182,22 +183,6 @@ def _sources(target: Target) -> dict[str, str]:
     if script is None or not script.endswith(".py"):
         return {}
     return {masked_text(name): digest for name, digest in own_sources(Path(script)).items()}
-
-
-def _sha256(path: str) -> str | None:
-    descriptor = None
-    try:
-        # To read from a pipe would take the script away from Python, to open it might wait.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode) or found.st_size > _LARGEST_SCRIPT_BYTES:
-            return None
-        return hashlib.sha256(os.read(descriptor, _LARGEST_SCRIPT_BYTES)).hexdigest()
-    except (OSError, ValueError):
-        return None
-    finally:
-        if descriptor is not None:
-            os.close(descriptor)
 
 
 def _host() -> dict[str, Any]:

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from trainprof.launch.plain_file import contents_of
+
 # A project's own files are fewer and smaller; what lies deeper, or behind more, is left out.
 _MOST_FILES: Final = 100
 _MOST_ENTRIES: Final = 2_000
@@ -28,15 +30,12 @@ def own_sources(script: Path) -> dict[str, str]:
     for path in _files(script.parent):
         if len(found) >= _MOST_FILES:
             break
-        try:
-            size = path.stat().st_size
-            if path == script or size > left:
-                continue
-            digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        except OSError:
+        text = None if path == script else contents_of(path, left)
+        if text is None:
             continue
-        left -= size
-        found[str(path.relative_to(script.parent))] = digest[:_DIGEST_CHARACTERS]
+        left -= len(text)
+        digest = hashlib.sha256(text).hexdigest()[:_DIGEST_CHARACTERS]
+        found[str(path.relative_to(script.parent))] = digest
     return found
 
 

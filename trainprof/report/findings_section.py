@@ -209,11 +209,12 @@ def _not_judged(summary: RunSummary) -> str:
 
 def _not_judged_of_device(summary: RunSummary) -> str:
     """Returns what a device computes, where that is most of training, and in what."""
-    busy = [device.busy_share for device in summary.devices or () if device.busy_share]
-    if not busy or min(low for low, _ in busy) < _MOSTLY_AT_WORK:
+    busy = summary.device_busy_share
+    if busy is None or busy < _MOSTLY_AT_WORK:
         return ""
-    at_work = percent(min(low for low, _ in busy))
-    told = f" Not judged: what the device computes (at work in at least {at_work} of training)."
+    told = (
+        f" Not judged: what the device computes (at work in at least {percent(busy)} of training)."
+    )
     numerics = summary.numerics
     if numerics is not None and numerics.parameters == "float32":
         ways = ["torch.autocast, where the script has none"]

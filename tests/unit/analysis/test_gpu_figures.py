@@ -9,7 +9,7 @@ import random
 import numpy as np
 import pytest
 
-from trainprof.analysis.gpu_usage import Intervals, phases_of
+from trainprof.analysis.gpu_usage import phases_of
 from trainprof.analysis.system import system_summary
 from trainprof.analysis.system_gpus import GpuContext
 
@@ -176,11 +176,6 @@ class TestUtilization:
     def test_a_sample_after_the_end_is_another_times(self):
         lines = [gpus(t, device(utilization_gpu_percent=v)) for t, v in ((9, 10), (10.5, 100))]
         assert only(lines).utilization.max == 10
-
-    def test_time_covered_by_intervals(self):
-        intervals = Intervals(spans((1, 3), (5, 6)))
-        moments = np.array([0, 1, 2, 3, 4, 5, 6, 9]) * S
-        assert (intervals.covered_ns(moments) / S).tolist() == [0, 0, 1, 2, 2, 2, 3, 3]
 
 
 class TestThrottling:

@@ -66,7 +66,4 @@ def find(case: Case) -> Finding | None:
 
 def _computing(case: Case) -> float | None:
     """Returns the share of training in which the model computes; None where it is not known."""
-    if not case.is_on_device:
-        return case.share(*KEYS)
-    busy = [one.busy_share for one in case.summary.devices or () if one.busy_share]
-    return min(low for low, _ in busy) if busy else None
+    return case.summary.device_busy_share if case.is_on_device else case.share(*KEYS)
