@@ -102,10 +102,14 @@ def _step_s(run: Measured) -> float:
 
 @dataclass(slots=True)
 class Score:
-    """All trials with a forecast: how many it held, how wide it was; ceilings beside the truth."""
+    """All trials with a forecast: how many it held, how wide it was; ceilings beside the truth.
+
+    Those that were measured too roughly to tell are counted apart.
+    """
 
     held: int = 0
     forecasts: int = 0
+    too_noisy: int = 0
     widths: list[float] | None = None
     ceilings: list[float] | None = None
 
@@ -123,10 +127,13 @@ def judge(
         speed, predicted = trial["speedup"], trial["predicted"]
         held = ""
         if speed is not None and predicted is not None:
-            score.forecasts += 1
-            score.held += bool(trial["held"])
-            score.widths.append((predicted[1] - predicted[0]) / speed["mid"])
-            held = "yes" if trial["held"] else "NO"
+            held = {True: "yes", False: "NO", None: "too noisy"}[trial["held"]]
+            if trial["held"] is None:
+                score.too_noisy += 1
+            else:
+                score.forecasts += 1
+                score.held += trial["held"]
+                score.widths.append((predicted[1] - predicted[0]) / speed["mid"])
         by_hand = ""
         if trial["name"] == "ceiling" and turns and case.planted is not None and speed is not None:
             truth, found = ceiling_by_hand(case, directory / "in_turns", turns)
@@ -175,7 +182,8 @@ def main() -> None:
             print(line, flush=True)
     if score.forecasts:
         print(
-            f"\nforecasts that held: {score.held} of {score.forecasts}; "
+            f"\nforecasts that held: {score.held} of {score.forecasts}, "
+            f"besides {score.too_noisy} measured too roughly to tell; "
             f"median width {statistics.median(score.widths or [0.0]):.0%} of the speed-up"
         )
     if score.ceilings:
