@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.machine import attempts
 from support.styles import without_compiler
 
 from trainprof.analysis.saved_summary import saved_summary
@@ -88,13 +89,16 @@ def tuned(directory: Path, *words: str) -> dict[str, Any]:
 
 @pytest.mark.proves("Tuning", "a loader without workers: found, measured, the ceiling beside it")
 def test_what_would_help_is_measured_and_files_stay_as_they_are(tmp_path: Path) -> None:
-    work = tmp_path / "work"
-    work.mkdir()
-    (work / "train.py").write_text(SCRIPT)
-    (work / "model.pt").write_bytes(b"mine")
-    begun = tuned(work, "-o", "tune", "--trial-steps=40", "--budget=8s", "train.py")
-    assert begun["tuning"]["ended_by"] == BUDGET
-    summary = tuned(work, "--resume=tune", "--budget=40s")
+    for attempt in attempts():
+        work = tmp_path / str(attempt)
+        work.mkdir()
+        (work / "train.py").write_text(SCRIPT)
+        (work / "model.pt").write_bytes(b"mine")
+        begun = tuned(work, "-o", "tune", "--trial-steps=40", "--budget=8s", "train.py")
+        assert begun["tuning"]["ended_by"] == BUDGET
+        summary = tuned(work, "--resume=tune", "--budget=40s")
+        if summary["recommended"] is not None:  # else nothing was seen above the noise
+            break
     rows = {trial["name"]: trial for trial in summary["trials"]}
     assert rows[BASELINE]["speedup"]["mid"] == 1.0
     assert begun["trials"][0]["directories"] == rows[BASELINE]["directories"][:1]

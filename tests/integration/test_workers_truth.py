@@ -227,7 +227,7 @@ def measured(
         missed = {name: pair for name, pair in pairs(run).items() if not is_near(*pair)}
         if not missed:
             return run
-    raise AssertionError(missed)
+    raise AssertionError(missed, run.loader["fetch"] if len(run.summary["loaders"]) == 1 else None)
 
 
 def is_near(ours: float, truth: float) -> bool:

@@ -45,7 +45,7 @@ class Supervisor:
     def __init__(self, target: Target) -> None:
         self._target = target
         self._mask: set[int] = set()
-        self._on_child = signal.SIG_DFL
+        self._ignored_children = False
         self._witness: GroupWitness | None = None
         self._pid = 0
         self._spawned_ns = 0
@@ -55,7 +55,7 @@ class Supervisor:
         self._mask = signals.block()
         # Where SIGCHLD is ignored the kernel reaps by itself, and the script's status is lost.
         previous = signal.signal(signal.SIGCHLD, lambda number, frame: None)
-        self._on_child = signal.SIG_IGN if previous is signal.SIG_IGN else signal.SIG_DFL
+        self._ignored_children = previous is signal.SIG_IGN
         # Without a witness every signal that was not typed is passed on.
         with contextlib.suppress(OSError):
             self._witness = GroupWitness.start(self._target.argv)
@@ -122,7 +122,10 @@ class Supervisor:
         if self._witness is not None:
             self._witness.end()
         signals.take_pending(signals.WATCHED - signals.ENDING)
-        signal.signal(signal.SIGCHLD, self._on_child)
+        # Else what does nothing stays: another thread may be told of a child just now, and Python
+        # complains where the handler is gone by the time it would be called.
+        if self._ignored_children:
+            signal.signal(signal.SIGCHLD, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
 
     def _handle(self, received: signals.Received) -> None:
