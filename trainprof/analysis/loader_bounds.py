@@ -82,12 +82,13 @@ def _bound_of(model: LoaderModel | None) -> LoaderBound | None:
 
 
 def _told(bound: Bound, step_s: float, measured_step_s: float) -> LoaderBound:
+    """The model is not exact: of a limit that the run itself went below, what it came to is told."""
     return LoaderBound(
         by=bound.name,
         margin=float(bound.margin),
         wait_cause=bound.wait_cause,
         parts_s={name: float(seconds) for name, seconds in bound.parts_s.items()},
-        limits_s={name: float(seconds) for name, seconds in bound.limits_s.items()},
+        limits_s={name: float(min(s, measured_step_s)) for name, s in bound.limits_s.items()},
         step_s=float(step_s),
         measured_step_s=float(measured_step_s),
     )
