@@ -145,6 +145,7 @@ def slow_sample(index: int | None, seconds: float, *, worker: int | None = 0) ->
         "index": index,
         "place_in_batch": 4 if index is None else None,
         "seconds": seconds,
+        "kept_off_s": 0.0,
         "at_s": 31.2,
         "worker": worker,
         "pid": 4120 if worker is None else 4200 + worker,

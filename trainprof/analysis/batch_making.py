@@ -10,7 +10,7 @@ import numpy as np
 
 from trainprof.analysis.events import Bool, Int64
 from trainprof.analysis.fetch_usage import usage_of
-from trainprof.analysis.fetches import Details, FetchTable, Int32, innermost_around
+from trainprof.analysis.fetches import Details, FetchTable, Float64, Int32, innermost_around
 from trainprof.analysis.passes import Passes
 from trainprof.analysis.statistics import statistics_s
 from trainprof.analysis.summary import Fetch
@@ -29,6 +29,8 @@ class SlowSamples:
         start_ns, took_ns: When, and how long.
         value: The index asked for; its place in the batch where that is no number.
         is_index: Which of the two.
+        kept_off_ns: For how long the fetch that asked for it could have run and did not: no core
+            was free, or its quota was used up. NaN where that was not measured.
     """
 
     loader: Int64
@@ -38,6 +40,7 @@ class SlowSamples:
     took_ns: Int64
     value: Int64
     is_index: Bool
+    kept_off_ns: Float64
 
     @staticmethod
     def of_process(details: Details, table: FetchTable) -> SlowSamples:
@@ -61,6 +64,7 @@ class SlowSamples:
                     took_ns=samples["end"] - samples["start"],
                     value=samples["value"],
                     is_index=(samples["flags"] & SlowSampleFlag.IS_INDEX) > 0,
+                    kept_off_ns=table.delay_ns[rows],
                 )
             )
         return SlowSamples.joined(found)
@@ -74,7 +78,12 @@ class SlowSamples:
         return SlowSamples(**columns)
 
 
-_DTYPES: Final = {"Int32": np.int32, "Int64": np.int64, "Bool": np.bool_}
+_DTYPES: Final = {
+    "Int32": np.int32,
+    "Int64": np.int64,
+    "Float64": np.float64,
+    "Bool": np.bool_,
+}
 _SLOW_COLUMNS: Final = {field.name: _DTYPES[str(field.type)] for field in fields(SlowSamples)}
 
 
@@ -126,12 +135,14 @@ def _slowest(slow: SlowSamples, loader: int, count: int, origin_ns: int) -> list
     found = []
     for row in rows.tolist():
         number, value = int(slow.worker[row]), int(slow.value[row])
+        kept_off_s = float(min(slow.kept_off_ns[row], slow.took_ns[row]) / 1e9)
         is_index = bool(slow.is_index[row])
         found.append(
             {
                 "index": value if is_index else None,
                 "place_in_batch": None if is_index else value,
                 "seconds": float(slow.took_ns[row] / 1e9),
+                "kept_off_s": None if np.isnan(slow.kept_off_ns[row]) else kept_off_s,
                 "at_s": float((slow.start_ns[row] - origin_ns) / 1e9),
                 "worker": number - 1 if number else None,
                 "pid": int(slow.pid[row]),

@@ -82,7 +82,7 @@ def _bound_of(model: LoaderModel | None) -> LoaderBound | None:
 
 
 def _told(bound: Bound, step_s: float, measured_step_s: float) -> LoaderBound:
-    """The model is not exact: of a limit that the run itself went below, what it came to is told."""
+    """The model is not exact: where the run went below a limit, what it came to is told for it."""
     return LoaderBound(
         by=bound.name,
         margin=float(bound.margin),

@@ -46,7 +46,10 @@ def stragglers(fetch: Fetch) -> list[Straggler]:
 
 
 def unusual_samples(fetch: Fetch) -> list[Mapping[str, Any]]:
-    """Returns of the slowest samples those of UNUSUAL_FROM x the typical one, slowest first."""
+    """Returns of the slowest samples those of UNUSUAL_FROM x the typical one, slowest first.
+
+    One that the machine kept from its cores is as slow as another would have been then.
+    """
     typical = known(fetch.typical_sample_s)
     if typical is None or typical <= 0:
         return []
@@ -54,8 +57,12 @@ def unusual_samples(fetch: Fetch) -> list[Mapping[str, Any]]:
     return [
         sample
         for sample in fetch.slow_samples
-        if isinstance(sample, Mapping) and (known(sample.get("seconds")) or 0.0) >= least
+        if isinstance(sample, Mapping) and _own_s(sample) >= least
     ]
+
+
+def _own_s(sample: Mapping[str, Any]) -> float:
+    return (known(sample.get("seconds")) or 0.0) - (known(sample.get("kept_off_s")) or 0.0)
 
 
 def _steady_mean(worker: WorkerTotals) -> float | None:

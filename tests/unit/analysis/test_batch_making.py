@@ -188,6 +188,18 @@ def test_slow_samples_are_listed_slowest_first_with_their_worker(tmp_path):
     assert found[0]["at_s"] == pytest.approx(3 * MS / 1e9)
 
 
+def test_how_long_its_fetch_was_kept_from_the_cores_is_told_of_a_slow_sample(tmp_path):
+    run = FakeRun()
+    loader = run.loader(num_workers=1)
+    one = worker(run, 11, 0, loader)
+    fetch(one, 20 * MS, slow=((7, 3 * MS),), flags=1)
+    fetch(one, 20 * MS, slow=((8, 9 * MS),), flags=1, delay_us=6000)
+    fetch(one, 20 * MS, slow=((9, 5 * MS),), flags=1, delay_us=6000)
+    training(run, loader)
+    found = fetch_of(summary(tmp_path, run, one).loaders[0]).slow_samples
+    assert [(x["index"], x["kept_off_s"]) for x in found] == [(8, 0.006), (9, 0.005), (7, 0.0)]
+
+
 def test_a_sample_without_an_index_is_told_by_its_place(tmp_path):
     run = FakeRun()
     loader = run.loader(num_workers=1)

@@ -82,6 +82,13 @@ def test_samples_of_five_times_the_typical_one_are_unusual() -> None:
     assert [sample["index"] for sample in unusual_samples(made)] == [0, 1]
 
 
+def test_a_sample_that_was_kept_from_the_cores_is_not_slow_itself() -> None:
+    kept_off, slow_itself, unknown = slow(0.1, 0.1, 0.1)
+    kept_off["kept_off_s"], slow_itself["kept_off_s"], unknown["kept_off_s"] = 0.081, 0.08, None
+    made = fetch(typical_sample_s=0.004, slow_samples=[kept_off, slow_itself, unknown])
+    assert [sample["index"] for sample in unusual_samples(made)] == [1, 2]
+
+
 def test_what_takes_less_than_ten_ms_is_not_worth_a_word() -> None:
     made = fetch(typical_sample_s=0.0001, slow_samples=slow(0.01, 0.0099))
     assert [sample["index"] for sample in unusual_samples(made)] == [0]
