@@ -22,8 +22,8 @@ TRAINPROF = (sys.executable, "-m", "trainprof", "run", "-q")
 # At its first step an optimizer imports torch's compiler, and torch itself imports what only its
 # compiler asks: two seconds of processor time in each of several hundred scripts. Here they get a
 # compiler that compiles nothing, and no kernels for tensors without data, whose import would make
-# generators ready too; nor is garbage collected meanwhile, which takes a fifth of the import. In one
-# line, so that the others keep their numbers.
+# generators ready too; nor is garbage collected meanwhile, a fifth of the import. In one line, so
+# that the others keep their numbers.
 _WITHOUT_COMPILER = """
 import gc, sys
 gc.disable()
