@@ -55,6 +55,7 @@ class Looks:
         is_known: Whether the thread stood then where it had stood at the wanted moment.
         stack: Id of a STACK text, 0 where none of the frames was the user's.
         waits: Whether it waited there for another thread or process.
+        is_pooled: Whether that were threads of a library that it had called.
         held_ns: For how long after the wanted moment Python code went on that lets nobody else run
             any; 0 where none ran then.
         is_alone: Whether no other thread of the process ran Python code that could be it.
@@ -65,6 +66,7 @@ class Looks:
     is_known: Bool
     stack: Int64
     waits: Bool
+    is_pooled: Bool
     held_ns: Int64
     is_alone: Bool
 
@@ -79,6 +81,7 @@ class Looks:
             self.is_known[mask],
             self.stack[mask],
             self.waits[mask],
+            self.is_pooled[mask],
             self.held_ns[mask],
             self.is_alone[mask],
         )
@@ -95,6 +98,7 @@ def looks_of(details: Details, thread: int) -> Looks:
         is_known,
         rows["site"].astype(np.int64),
         (rows["flags"] & LookFlag.WAITS) > 0,
+        (rows["flags"] & LookFlag.POOLED) > 0,
         rows["value"].astype(np.int64),
         (rows["flags"] & LookFlag.CROWDED) == 0,
     )
@@ -237,7 +241,8 @@ def _waits_share(line: HotLine, looks: Looks, names: LineNames) -> float:
         [frames] = names.stacks(np.array([number]))
         is_there[index] = bool(frames) and function_of(*frames[0]) == asked
     here = is_there[which]
-    return float(looks.waits[here].mean()) if here.any() else 0.0
+    waits = looks.waits & ~looks.is_pooled
+    return float(waits[here].mean()) if here.any() else 0.0
 
 
 def _likely_line(

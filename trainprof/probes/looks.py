@@ -204,7 +204,14 @@ class LooksProbe:
         frames.pop(get_ident(), None)
         works = {of for of, frame in frames.items() if not _waits(frame)}
         # Whoever holds a frame keeps alive what it refers to: none longer than need be.
-        stacks = {of: self._stack(frames.pop(of)) for of in self._watched if of in frames}
+        places: dict[int, tuple[int, int]] = {}
+        for of in self._watched:
+            frame = frames.pop(of, None)
+            if frame is not None:
+                waits = LookFlag.WAITS if of not in works else 0
+                pooled = LookFlag.POOLED if waits and self._has_a_librarys_pool(frame) else 0
+                places[of] = self._stack(frame), waits | pooled
+            del frame
         # One that seems to wait may ask again and again.
         others = [*((works | self._beside.busy) & frames.keys())]
         if self._looks % _ALL_EVERY == 1:
@@ -220,8 +227,7 @@ class LooksProbe:
         del frames
         self._last_look_ns, self._had = got, dict(had)
         self._crowded.append(len(works) > 1)
-        for thread, stack in stacks.items():
-            waits = 0 if thread in works else LookFlag.WAITS
+        for thread, (stack, waits) in places.items():
             crowded = LookFlag.CROWDED if works - {thread} else 0
             told = flags | waits | crowded
             self._session.log.emit_of(thread, _LOOK, due, got, stack, held_ns, told)
@@ -245,6 +251,12 @@ class LooksProbe:
                 self._session.log.emit_of(
                     thread, _BESIDE, self._last_look_ns, got, stack, own_ns, percent
                 )
+
+    def _has_a_librarys_pool(self, frame: FrameType | None) -> bool:
+        """Whether a library waits for threads of its own, as pandas' read_csv does."""
+        while frame is not None and frame.f_code.co_filename in _POOL_FILES:
+            frame = frame.f_back
+        return frame is not None and self._session.sites.package_of(frame.f_code) is not None
 
     def _stack(self, frame: FrameType | None) -> int:
         """Returns the id of the user's frames at and above `frame`, innermost first; 0 if none."""
@@ -312,22 +324,27 @@ def why_not_here() -> str | None:
     return None
 
 
+def _of_python(*names: str) -> frozenset[str]:
+    return frozenset(os.path.join(os.path.dirname(os.__file__), *name.split("/")) for name in names)
+
+
 _LOOK: Final = int(Kind.LOOK)
 _BESIDE: Final = int(Kind.BESIDE)
+# What a pool of threads is made of, and waited for with.
+_POOL_FILES: Final = _of_python(
+    "threading.py", "concurrent/futures/_base.py", "concurrent/futures/thread.py"
+)
 # Their own Python code does little but wait for a lock, a pipe, a socket or a child.
-_WAITING_FILES: Final = frozenset(
-    os.path.join(os.path.dirname(os.__file__), *name.split("/"))
-    for name in (
-        "threading.py",
-        "queue.py",
-        "selectors.py",
-        "socket.py",
-        "ssl.py",
-        "subprocess.py",
-        "concurrent/futures/_base.py",
-        "multiprocessing/connection.py",
-        "multiprocessing/popen_fork.py",
-        "multiprocessing/queues.py",
-        "multiprocessing/synchronize.py",
-    )
+_WAITING_FILES: Final = _of_python(
+    "threading.py",
+    "queue.py",
+    "selectors.py",
+    "socket.py",
+    "ssl.py",
+    "subprocess.py",
+    "concurrent/futures/_base.py",
+    "multiprocessing/connection.py",
+    "multiprocessing/popen_fork.py",
+    "multiprocessing/queues.py",
+    "multiprocessing/synchronize.py",
 )

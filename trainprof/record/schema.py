@@ -212,6 +212,7 @@ class LookFlag(IntEnum):
     KNOWN = 1  # else the thread had gone on before it could be looked at
     WAITS = 2  # in Python's own code that waits for another thread or process
     CROWDED = 4  # others may have run Python code at that moment
+    POOLED = 8  # waits for threads of a library that it called, which do the work meanwhile
 
 
 class NextPartsFlag(IntEnum):

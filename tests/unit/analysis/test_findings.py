@@ -1259,6 +1259,7 @@ def test_a_line_that_waits_for_another_thread_is_not_told_to_do_less() -> None:
     assert (finding.id, finding.site) == ("python_in_loop", "data.py:12")
     assert finding.title.startswith("between the parts of a step the loop waits for another thread")
     assert "what it waits for has to get quicker" in finding.advice
+    assert "most of that may have to stay" in " ".join(finding.also)
 
 
 def test_what_may_be_trainprofs_own_time_is_no_finding() -> None:

@@ -16,7 +16,7 @@ torch.distributed, which are not counted. On a GPU, such code costs nothing whil
 has work queued.
 
 Where looks met the line in Python's own code for queues, locks, pipes or sockets, it is said to
-wait.
+wait; not where a library that it calls waits for threads of its own, which do that call's work.
 
 What to do: look at the named line. Do it every 100th step, on tensors at once instead of element by
 element, or on another thread. `trainprof lines` times each of its lines.
@@ -107,6 +107,7 @@ def find(case: Case) -> Finding | None:
             f"{place(line)} waits, {its_share(line)}: what it waits for has to get quicker, or "
             "more of it has to be done at once or beforehand"
         )
+        also.append("what it waits for has work of its own to do: most of that may have to stay")
     is_sure = named and line is not None and not line.is_likely
     return plain_finding(
         ID,
