@@ -9,6 +9,7 @@ from typing import Any
 from trainprof.analysis.facts import Facts, integer
 from trainprof.analysis.names import UNKNOWN_SITE, Sites
 from trainprof.analysis.summary import Numerics
+from trainprof.analysis.unused_gradients import UnusedGradients, unused_gradients
 from trainprof.record.schema import Topic
 
 
@@ -37,6 +38,7 @@ class TorchSettings:
         is_data_parallel: By DistributedDataParallel: ranks wait for one another inside the model.
         looped: In the order of their first steps.
         numerics: In what the model computes.
+        unused: Gradients that no optimizer uses, None where none were found.
     """
 
     threads: int | None = None
@@ -44,6 +46,7 @@ class TorchSettings:
     is_data_parallel: bool = False
     looped: list[LoopedOptimizer] = field(default_factory=list)
     numerics: Numerics | None = None
+    unused: UnusedGradients | None = None
 
 
 def torch_settings(facts: Facts, sites: Sites) -> TorchSettings:
@@ -57,6 +60,7 @@ def torch_settings(facts: Facts, sites: Sites) -> TorchSettings:
         is_data_parallel=facts.is_data_parallel(),
         looped=[_looped(x, sites) for x in looped],
         numerics=next((known for x in told if (known := _numerics(x)) is not None), None),
+        unused=unused_gradients(told, sites),
     )
 
 

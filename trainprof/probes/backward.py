@@ -25,15 +25,20 @@ class BackwardProbe:
         note_anomaly = session.at_anomalous_backward
 
         def make(original: Wrapped) -> Wrapped:
-            def _engine_run_backward(*args: Any, **kwargs: Any) -> Any:
+            def _engine_run_backward(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
+                watch = session.backward_watch
+                if watch is not None:
+                    watch.begins(t_outputs, args, kwargs)
                 start = now()
                 try:
-                    return original(*args, **kwargs)
+                    return original(t_outputs, *args, **kwargs)
                 except BaseException as error:
                     hide_our_frame(error)
                     raise
                 finally:
                     emit(kind, start, now())
+                    if watch is not None:
+                        watch.has_ended()
                     if is_anomaly_enabled():
                         note_anomaly()
 

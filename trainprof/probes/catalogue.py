@@ -25,6 +25,7 @@ from trainprof.probes.sync_debug import FindSyncsProbe
 from trainprof.probes.synchronize import SynchronizeProbe
 from trainprof.probes.torch_settings import TorchSettingsProbe
 from trainprof.probes.transfer import TransferProbe
+from trainprof.probes.unused_gradients import UnusedGradientsProbe
 from trainprof.probes.warning_place import WarningPlaceProbe
 
 
@@ -52,7 +53,8 @@ def default_probes(trial: Mapping[str, Any] | None = None) -> list[Probe]:
         DeliveryProbe(loader),
         TransferProbe(),
         ForwardProbe(),
-        TorchSettingsProbe(),  # ahead of the next two, which tell it
+        TorchSettingsProbe(),  # this one and the next are told by those behind them
+        UnusedGradientsProbe(),
         BackwardProbe(),
         OptimizerProbe(),
         SyncProbe(),

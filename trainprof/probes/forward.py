@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from _thread import get_ident
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from trainprof.probes.patcher import (
     let_dynamo_skip,
     uncounted,
 )
-from trainprof.probes.session import Session
+from trainprof.probes.session import ModuleWatch, Session
 from trainprof.record.schema import ForwardFlag, Kind, Topic
 
 Wrapped = Callable[..., Any]
@@ -70,8 +71,11 @@ class ForwardProbe:
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._torch = torch
         self._session = session
-        # By id: the script's classes may come and go, and an entry goes with its class.
-        self._classes: dict[int, tuple[int, int]] = {}
+        # By id: the script's classes may come and go, and an entry goes with its class. None while
+        # each call is to be told of.
+        self._classes: dict[int, tuple[int, int] | None] = {}
+        self._told: ModuleWatch | None = None
+        session.tell_modules = patcher.guarded(self._tell)
         loss = getattr(torch.nn.modules.loss, "_Loss", ())
         self._loss_class = loss
         check_limit = session.limit.before_forward
@@ -150,11 +154,23 @@ class ForwardProbe:
 
         return make
 
+    def _tell(self, told: ModuleWatch | None) -> None:
+        """Has each call go through `_record_call`, or those of new classes alone again."""
+        if told is None and self._told is not None:
+            for key in [key for key, named in self._classes.items() if named is None]:
+                self._classes.pop(key, None)
+        elif told is not None and self._told is None:
+            for key in list(self._classes):
+                self._classes[key] = None
+        self._told = told
+
     def _record_call(self, module: Any, start: int, end: int) -> None:
         """Records the first call of a class, which gets its number here."""
         if not hasattr(module, "__dict__"):
             return  # `nn.Module.__call__(1)` has failed by itself
         self._session.look_here()
+        if self._told is not None:
+            self._told(module, self._session.sites.find(sys._getframe(1)))
         kind, number = self._name(type(module))
         flags = GRAD if self._torch.is_grad_enabled() else 0
         if module.__dict__.get("training") is True:
@@ -165,8 +181,9 @@ class ForwardProbe:
         kind = Kind.LOSS if issubclass(cls, self._loss_class) else Kind.FORWARD
         named = (int(kind), self._session.log.define(Topic.CLASS, cls.__qualname__))
         key = id(cls)
-        self._classes[key] = named
-        self._session.keep_track(cls, self._classes, key)
+        if key not in self._classes:
+            self._session.keep_track(cls, self._classes, key)
+        self._classes[key] = named if self._told is None else None
         return named
 
     def _make_loss_maker(self, name: str) -> Callable[[Wrapped], Wrapped]:

@@ -183,7 +183,8 @@ class OptimizerProbe:
     def _stepped(self, optimizer: Any, start: int, end: int) -> None:
         """Records an optimizer's first step, which gets its number here."""
         self._session.emit(_STEP, start, end, self._number(optimizer))
-        self._session.at_first_step(optimizer)
+        for tell in self._session.at_first_step:
+            tell(optimizer)
 
     def _unwrap_steps(self, optimizer_class: Any) -> None:
         for cls in heirs(optimizer_class):

@@ -6,6 +6,7 @@ import contextlib
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from time import perf_counter_ns
 from types import ModuleType
@@ -22,12 +23,28 @@ from trainprof.record.schema import Topic
 KEPT_AT_FIRST = 64
 
 
+ModuleWatch = Callable[[Any, int], None]
+
+
 class Probe(Protocol):
     """One thing watched. `attach` patches a torch that the script has just imported."""
 
     name: str
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class BackwardWatch:
+    """What is to be called around each backward pass.
+
+    Attributes:
+        begins: With what it starts from, and the further arguments of the engine's Python door.
+        has_ended: However it did.
+    """
+
+    begins: Callable[[Any, tuple[Any, ...], dict[str, Any]], None]
+    has_ended: Callable[[], None]
 
 
 class Session:
@@ -46,7 +63,10 @@ class Session:
         look_here: To be called by a thread that computes or makes batches, at the first: it is
             looked at from then on.
         at_first_step: To be called with an optimizer that has made its first step.
+        backward_watch: Of each backward pass, while there is one.
         at_anomalous_backward: To be called after a backward pass under anomaly detection.
+        tell_modules: Has something called with each outermost module that is called, and with the
+            line of that call, until it is given None.
         device_was_waited_for: To be called when the script has waited for one, where that matters.
         optimizer_has_stepped: To be called after an optimizer's step, where that matters.
         at_end: Called as the process comes to its end, if it comes that far.
@@ -68,8 +88,10 @@ class Session:
         self.mark_copy_end: Callable[[int], None] | None = None
         self.accelerator: Accelerator | None = None
         self.look_here: Callable[[], None] = _nothing
-        self.at_first_step: Callable[[Any], None] = _nothing_with
+        self.at_first_step: list[Callable[[Any], None]] = []
+        self.backward_watch: BackwardWatch | None = None
         self.at_anomalous_backward: Callable[[], None] = _nothing
+        self.tell_modules: Callable[[ModuleWatch | None], None] = _nothing_with
         self.device_was_waited_for: Callable[[], None] | None = None
         self.optimizer_has_stepped: Callable[[], None] | None = None
         self.at_end: list[Callable[[], None]] = []

@@ -29,7 +29,7 @@ class TorchSettingsProbe:
         self._torch, self._session = torch, session
         self._plain_types = (getattr(torch, "Tensor", None), torch.nn.Parameter)
         self._mode_depth = getattr(torch._C, "_len_torch_function_stack", lambda: 0)
-        session.at_first_step = patcher.guarded(self._first_step)
+        session.at_first_step.append(patcher.guarded(self._first_step))
         session.at_anomalous_backward = patcher.guarded(self._anomalous_backward)
 
     def _first_step(self, optimizer: Any) -> None:

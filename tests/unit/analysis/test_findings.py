@@ -34,6 +34,7 @@ from trainprof.analysis.summary import (
     SyncPoint,
 )
 from trainprof.analysis.torch_settings import LoopedOptimizer, TorchSettings
+from trainprof.analysis.unused_gradients import UnupdatedModel, UnusedGradients
 
 
 def found(case: Case) -> list[str]:
@@ -1375,6 +1376,65 @@ def test_an_optimizer_that_could_be_fused() -> None:
 def test_an_optimizer_that_is_left_alone(settings: TorchSettings, spent_s: float) -> None:
     healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
     assert found(case_of(healthy, parts={"optimizer": spent_s}, torch=settings)) == []
+
+
+def unused(
+    share: float, mixed: float = 0.0, *models: UnupdatedModel, of_whole_run: bool = True
+) -> TorchSettings:
+    told = UnusedGradients(12, share, mixed, 62, 9_000, of_whole_run, list(models))
+    return TorchSettings(unused=told)
+
+
+TEACHER = UnupdatedModel("ResNet", "train.py:41", 62, 62, [""], 0)
+BACKBONE = UnupdatedModel("Net", "train.py:41", 64, 62, ["backbone"], 0)
+SCATTERED = UnupdatedModel("Net", "train.py:41", 64, 40, ["a", "b", "c"], 2)
+WITH_BACKWARD = {"backward": 1.0}  # a third of training
+
+
+@pytest.mark.parametrize(
+    ("model", "whose", "frozen"),
+    [
+        (TEACHER, "all 62 parameters of ResNet, called here,", "that model"),
+        (BACKBONE, "backbone in Net, called here (62 of its 64 parameters),", "its backbone"),
+        (SCATTERED, "a, b, c and 2 more in Net, called here (40 of its 64", "those parts of it"),
+    ],
+)
+def test_gradients_that_no_optimizer_uses(model: UnupdatedModel, whose: str, frozen: str) -> None:
+    healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
+    finding = only(case_of(healthy, parts=WITH_BACKWARD, torch=unused(0.8, 0.0, model, TEACHER)))
+    assert (finding.id, finding.site) == ("unused_gradients", "train.py:41")
+    assert whose in finding.title
+    assert f".requires_grad_(False) on {frozen}, once" in (finding.advice or "")
+    assert "62 of the 62 parameters of ResNet" in finding.also[0]
+    # 0.8 of a third of training, 0.9 to 1.1 of which were seen to go, and some of forward.
+    low, high = finding.predicted_speedup or (0.0, 0.0)
+    assert low == pytest.approx(1 / (1 - 0.9 * 0.8 / 3), rel=0.05)
+    assert 1 / (1 - 1.1 * 0.8 / 3) < high < 1.75
+
+
+def test_gradients_beside_those_that_are_used_save_half_at_most() -> None:
+    healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
+    finding = only(case_of(healthy, parts=WITH_BACKWARD, torch=unused(0.0, 0.9, TEACHER)))
+    low, high = finding.predicted_speedup or (0.0, 0.0)
+    assert low == pytest.approx(1 / (1 - 0.3 * 0.9 / 3), rel=0.03)
+    assert high == pytest.approx(1 / (1 - 0.55 * 0.9 / 3), rel=0.03)
+
+
+def test_unused_gradients_told_with_less_to_go_by() -> None:
+    healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
+    nameless = only(case_of(healthy, parts=WITH_BACKWARD, torch=unused(0.8)))
+    assert nameless.site is None
+    assert "the gradients of 62 parameters, which" in nameless.title
+    later = unused(0.8, 0.0, TEACHER, of_whole_run=False)
+    finding = only(case_of(healthy, parts=WITH_BACKWARD, torch=later))
+    assert finding.is_at_most
+    assert (finding.predicted_speedup or [0.0])[0] == 1
+
+
+@pytest.mark.parametrize("told", [TorchSettings(), unused(0.05, 0.02, TEACHER)])
+def test_unused_gradients_that_cost_little(told: TorchSettings) -> None:
+    healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
+    assert found(case_of(healthy, parts=WITH_BACKWARD, torch=told)) == []
 
 
 def late(rank: int, phase: str, seconds: float) -> dict[str, Any]:

@@ -59,6 +59,7 @@ POINTS: list[tuple[str, Any, str, set[Kind]]] = [
     ("sync", torch.cuda, "synchronize", set()),
     ("sync", torch.accelerator, "synchronize", set()),
     ("sync", torch.xpu, "synchronize", set()),
+    ("unused_gradients", torch.optim.Optimizer, "add_param_group", set()),
     ("checkpoint", torch, "save", {Kind.CHECKPOINT_SAVE}),
     ("checkpoint", torch, "load", {Kind.CHECKPOINT_LOAD}),
     ("warnings", warnings, "_showwarnmsg", set()),
@@ -179,7 +180,8 @@ PARTS: list[tuple[set[str], Any, str]] = [
     (set(), torch._C, "_len_torch_function_stack"),
     (set(), nn.functional, "gaussian_nll_loss"),
     ({"sync"}, torch, "cuda"),
-    ({"transfer", "sync"}, torch, "Tensor"),
+    ({"transfer", "sync", "unused_gradients"}, torch, "Tensor"),
+    ({"unused_gradients"}, torch._C, "DisableTorchFunction"),
     ({"forward", "optimizer", "transfer"}, nn, "Module"),
 ]
 
@@ -201,7 +203,7 @@ def test_a_part_of_torch_taken_away_costs_its_probes_alone(
         ({"loader", "delivery"}, "torch.utils.data.dataloader"),
         ({"fetch"}, "torch.utils.data._utils.fetch"),
         ({"fetch"}, "torch.utils.data._utils.worker"),
-        ({"optimizer"}, "torch.optim.optimizer"),
+        ({"optimizer", "unused_gradients"}, "torch.optim.optimizer"),
     ],
 )
 def test_a_module_that_is_not_loaded(

@@ -92,7 +92,8 @@ def test_tensors_of_the_scripts_own_are_not_asked(recorder: Recorder) -> None:
     marked = torch.ones(2).as_subclass(Marked)
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
     optimizer.param_groups[0]["params"] = [marked]
-    recorder.session.at_first_step(optimizer)
+    [tell] = recorder.session.at_first_step
+    tell(optimizer)
     assert told(recorder, "looped_optimizer") == []
     assert recorder.read().notes(Topic.PROBE_FAILED) == []
 

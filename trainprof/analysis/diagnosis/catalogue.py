@@ -35,6 +35,7 @@ from trainprof.analysis.diagnosis import (
     too_few_workers,
     torch_threads,
     uneven_batches,
+    unused_gradients,
     worker_restart,
     worker_threads,
 )
@@ -67,6 +68,7 @@ RULES: Final[tuple[Rule, ...]] = tuple(
         python_in_model,
         gc_pauses,
         growing_backward,
+        unused_gradients,
         slow_optimizer,
         double_precision,
         slow_rank,

@@ -1,0 +1,137 @@
+"""Backward computes gradients of parameters that no optimizer updates.
+
+What it means: whatever requires a gradient gets one, whether somebody uses it or not. A teacher
+that was not frozen, a network that a loss is computed with, a backbone of which the last layer
+alone is trained: backward goes through all of them, keeps their activations until then, and adds
+the results up in .grad.
+
+How it is measured: of a few backward passes the graph is gone through and its parts are timed. A
+parameter counts if it has a gradient, is in no optimizer, and its values do not change. What only
+such parameters need is saved whole, what they share with others (the weights of a layer that
+gradients go through) up to half. Passes of autograd.grad, or under compiled autograd, tell nothing.
+
+When it is wrong: where the script reads these gradients itself without changing the parameters
+(saliency, gradient norms of a network that is not trained).
+
+What to do: .requires_grad_(False) on these parameters, once, before training. Gradients still go
+through them to what is trained. torch.no_grad() around the call does the same where nothing that is
+trained lies before it. If they were meant to learn, give them to the optimizer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from trainprof.analysis.diagnosis.case import Case
+from trainprof.analysis.diagnosis.gains import Gain, of_python, outside_steps
+from trainprof.analysis.diagnosis.plain import plain_finding
+from trainprof.analysis.diagnosis.rule import Threshold
+from trainprof.analysis.diagnosis.wording import span
+from trainprof.analysis.finding import Finding
+from trainprof.analysis.unused_gradients import UnupdatedModel, UnusedGradients
+from trainprof.analysis.verdict_level import percent
+
+ID: Final = "unused_gradients"
+KEYS: Final[tuple[str, ...]] = ("backward",)
+THRESHOLDS: Final = {
+    "share": Threshold(0.03, "of training: what backward does for them"),
+}
+# What of those nodes' time went once the parameters were frozen, at least, likely, at most:
+# convolutions, linear layers, transformers, large and small, torch 2.13 on one core.
+_UNUSED_SAVES: Final = (0.9, 1.0, 1.1)
+_MIXED_SAVES: Final = (0.3, 0.45, 0.55)
+# Of the forward of what is no longer recorded: seen where activations are large (0.15 to 0.19).
+_FORWARD_SAVES: Final = (0.0, 0.05, 0.2)
+
+
+def find(case: Case) -> Finding | None:
+    told = case.torch.unused
+    if told is None:
+        return None
+    savings_s = _savings_s(case, told)
+    part = savings_s[1] / case.training_s if case.training_s > 0 else 0.0
+    if part < case.threshold(ID, "share", THRESHOLDS["share"].value):
+        return None
+    gain = _gain(case, told, savings_s)
+    if gain is None:
+        return None
+    model = told.models[0] if told.models else None
+    return plain_finding(
+        ID,
+        f"backward computes the gradients of {_whose(told, model)}, which no optimizer updates: "
+        f"about {span(savings_s[1])}, {percent(part)} of training",
+        gain,
+        site=model.site if model is not None else None,
+        advice=f".requires_grad_(False) on {_what(model)}, once, before training; or, if that was "
+        "meant to learn, give it to the optimizer",
+        cautions=[
+            "where these gradients are clipped together with others, or logged, that changes",
+        ],
+        also=_also(told),
+        evidence={
+            "backward_s": case.training.get("backward", 0.0),
+            "unused_share_of_backward": told.unused_share,
+            "mixed_share_of_backward": told.mixed_share,
+            "parameters": told.parameters,
+            "numbers": told.numbers,
+            "passes_looked_at": told.looks,
+        },
+    )
+
+
+def _savings_s(case: Case, told: UnusedGradients) -> tuple[float, ...]:
+    """Returns the seconds of training without them: at least, likely, at most."""
+    devices = case.summary.devices
+    spent = devices[0].seconds if case.is_on_device and devices else case.training
+    backward_s, forward_s = spent.get("backward", 0.0), spent.get("forward", 0.0)
+    return tuple(
+        (unused * told.unused_share + mixed * told.mixed_share) * backward_s
+        + forward * told.unused_share * forward_s
+        for unused, mixed, forward in zip(_UNUSED_SAVES, _MIXED_SAVES, _FORWARD_SAVES, strict=True)
+    )
+
+
+def _gain(case: Case, told: UnusedGradients, savings_s: tuple[float, ...]) -> Gain | None:
+    """Returns what is gained; at most that on a device, where the host's times stand for its own.
+
+    So too where another optimizer was at work before.
+    """
+    if case.is_on_device or not told.is_of_whole_run:
+        return outside_steps(case, savings_s[2])
+    low, likely, high = (of_python(case, seconds) for seconds in savings_s)
+    if low is None or likely is None or high is None:
+        return None
+    return replace(
+        likely,
+        training=(low.likely, high.likely),
+        run=(low.run[1], high.run[1]),
+        is_at_most=False,
+    )
+
+
+def _whose(told: UnusedGradients, model: UnupdatedModel | None) -> str:
+    if model is None:
+        return f"{told.parameters} parameters"
+    if model.unused == model.parameters:
+        return f"all {model.parameters} parameters of {model.name}, called here"
+    parts = ", ".join(model.parts) + (f" and {model.more_parts} more" if model.more_parts else "")
+    whose = f"{parts} in {model.name}" if parts else model.name
+    return f"{whose}, called here ({model.unused} of its {model.parameters} parameters)"
+
+
+def _what(model: UnupdatedModel | None) -> str:
+    """Returns what is to be frozen, as far as names are known."""
+    if model is None:
+        return "those parameters"
+    if model.unused == model.parameters:
+        return "that model"
+    return f"its {model.parts[0]}" if len(model.parts) == 1 else "those parts of it"
+
+
+def _also(told: UnusedGradients) -> list[str]:
+    return [
+        f"so it is with {one.unused} of the {one.parameters} parameters of {one.name}"
+        + (f", called at {one.site}" if one.site is not None else "")
+        for one in told.models[1:]
+    ]

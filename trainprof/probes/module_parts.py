@@ -1,0 +1,74 @@
+"""Which parts of a module some of its parameters make up."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A module inside another, or a parameter of one, that consists of chosen parameters alone.
+
+    Attributes:
+        path: Such as "backbone.layer1", empty for the whole.
+        name: Of its class.
+        tensors: How many parameters it has.
+        numbers: In all of them.
+    """
+
+    path: str
+    name: str
+    tensors: int
+    numbers: int
+
+
+def parts_of(module: Any, chosen: Collection[int]) -> list[Part]:
+    """Returns the largest parts whose parameters are all among `chosen`, by id; largest first.
+
+    No code of the script's runs: what holds modules and parameters is read as torch keeps it.
+    """
+    return sorted(_parts(module, "", chosen), key=lambda part: -part.numbers)
+
+
+def parameters_of(module: Any) -> Iterator[Any]:
+    """Goes through a module's parameters, each once."""
+    seen: set[int] = set()
+    waiting, known = [module], {id(module)}
+    while waiting:
+        holder = waiting.pop()
+        for parameter in _held(holder, "_parameters"):
+            if id(parameter) not in seen:
+                seen.add(id(parameter))
+                yield parameter
+        for child in _held(holder, "_modules"):
+            if id(child) not in known:
+                known.add(id(child))
+                waiting.append(child)
+
+
+def _held(module: Any, where: str) -> list[Any]:
+    return [held for held in _named(module, where).values() if held is not None]
+
+
+def _named(module: Any, where: str) -> dict[str, Any]:
+    found = getattr(module, "__dict__", {}).get(where)
+    return found if isinstance(found, dict) else {}
+
+
+def _parts(module: Any, path: str, chosen: Collection[int]) -> Iterator[Part]:
+    own = list(parameters_of(module))
+    among = [parameter for parameter in own if id(parameter) in chosen]
+    if not among:
+        return
+    if len(among) == len(own):
+        yield Part(path, type(module).__qualname__, len(own), sum(one.numel() for one in own))
+        return
+    prefix = f"{path}." if path else ""
+    for name, child in _named(module, "_modules").items():
+        if child is not None:
+            yield from _parts(child, f"{prefix}{name}", chosen)
+    for name, parameter in _named(module, "_parameters").items():
+        if parameter is not None and id(parameter) in chosen:
+            yield Part(f"{prefix}{name}", type(parameter).__qualname__, 1, parameter.numel())

@@ -1,0 +1,368 @@
+"""Looks at a few backward passes for gradients of parameters that no optimizer updates."""
+
+from __future__ import annotations
+
+import os
+import sys
+import weakref
+from _thread import get_ident
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from types import ModuleType
+from typing import Any, Final
+
+from trainprof.probes.graph_walk import MIXED, UNUSED, USED, GraphTooLarge, uses_of
+from trainprof.probes.module_parts import parameters_of, parts_of
+from trainprof.probes.patcher import COMPILER, HookPointMissing, Patcher
+from trainprof.probes.session import BackwardWatch, Session
+from trainprof.record.schema import Topic
+
+# Of backward passes, the first ones of an optimizer: cold.
+_NOT_THE_FIRST: Final = 3
+_ENOUGH_LOOKS: Final = 12
+# The script may end, and its model with it, before there are enough.
+_FIRST_JUDGED: Final = 4
+# A script may train one model after another, or use a gradient in a way that is told only later.
+_MOST_WINDOWS: Final = 3
+# Of the time since the first of them, for all looks but the first.
+_COST_SHARE: Final = 1 / 200
+# Of all looks; to go through one takes some 5 us.
+_MOST_NODES: Final = 20_000
+# So few that one thread sums them up, always in the same order.
+_SUMMED_NUMBERS: Final = 16_384
+_MOST_TOLD: Final = 3
+# With these, what the optimizer has are no parameters of the model's.
+_OWN_PARAMETERS: Final = ("deepspeed", "apex", "megatron")
+_COMPILED_AUTOGRAD: Final = "torch._dynamo.compiled_autograd"
+
+
+@dataclass(slots=True)
+class _Candidate:
+    """A parameter that had a gradient computed, and is in no optimizer.
+
+    Attributes:
+        parameter: Weakly.
+        before: The sum of some of its numbers as it was first met.
+    """
+
+    parameter: weakref.ref[Any]
+    before: Any
+
+
+@dataclass(slots=True)
+class _Window:
+    """What looks have told since the last optimizer that was new.
+
+    Attributes:
+        began_ns: When its first look began, 0 before that.
+        spent_ns: By looks.
+        passes: Of backward, seen.
+        next_pass: At which to look, at the earliest.
+        looks: Taken.
+        nodes: Gone through.
+        took_ns: By what a node's gradients are for, as graph_walk tells.
+        candidates: By id.
+        met: The outermost modules called meanwhile, by id: weakly, with the line of the call.
+    """
+
+    began_ns: int = 0
+    spent_ns: int = 0
+    passes: int = 0
+    next_pass: int = _NOT_THE_FIRST
+    looks: int = 0
+    nodes: int = 0
+    took_ns: list[int] = field(default_factory=lambda: [0, 0, 0])
+    candidates: dict[int, _Candidate] = field(default_factory=dict)
+    met: dict[int, tuple[weakref.ref[Any], int]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Look:
+    """A pass that is being looked at: when each node began, and what its gradients are for."""
+
+    marks: list[tuple[int, int]] = field(default_factory=list)
+    hooks: list[Any] = field(default_factory=list)
+
+
+class UnusedGradientsProbe:
+    """Goes through the graph of a few backward passes, and times its nodes by hooks on them.
+
+    A parameter is told only if it is in no optimizer that lives, and its numbers do not change:
+    scripts update some by hand.
+    """
+
+    name = "unused_gradients"
+
+    def __init__(self) -> None:
+        self._windows = 0
+        self._window = _Window()
+        self._notes = 0
+        self._is_told = False
+        self._optimizers: dict[int, weakref.ref[Any]] = {}
+        # By id: parameters whose numbers have changed without an optimizer.
+        self._changed: dict[int, weakref.ref[Any]] = {}
+        # Of the thread that trains: for each pass that it is in, the look at it, if there is one.
+        self._thread = 0
+        self._inside: list[_Look | None] = []
+
+    def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
+        self._torch, self._session = torch, session
+        self._process = os.getpid()
+        self._plain_types = (torch.Tensor, torch.nn.Parameter)
+        self._opaque = torch.autograd.function.BackwardCFunction
+        self._unseen = torch._C.DisableTorchFunction
+        self._dispatch_depth = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
+        self._watch = BackwardWatch(patcher.guarded(self._begins), patcher.guarded(self._has_ended))
+        self._meets = patcher.guarded(self._meet)
+        optimizers = sys.modules.get("torch.optim.optimizer")
+        if optimizers is None:
+            raise HookPointMissing("torch.optim.optimizer is not loaded")
+        self._notes_optimizer = patcher.guarded(self._note_optimizer)
+        patcher.around_if_there(self._around_adding, (optimizers.Optimizer, "add_param_group"))
+        session.at_first_step.append(patcher.guarded(self._first_step))
+        session.at_end.append(patcher.guarded(self._judge_at_end))
+        os.register_at_fork(after_in_child=self._stop)
+
+    def _around_adding(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        notes = self._notes_optimizer
+
+        def add_param_group(*args: Any, **kwargs: Any) -> Any:
+            notes(args)
+            return original(*args, **kwargs)
+
+        return add_param_group
+
+    def _note_optimizer(self, args: tuple[Any, ...]) -> None:
+        """Has an optimizer known that may step only later."""
+        if args and id(args[0]) not in self._optimizers:
+            optimizer, key = args[0], id(args[0])
+            self._optimizers[key] = weakref.ref(optimizer)
+            self._session.keep_track(optimizer, self._optimizers, key)
+
+    def _first_step(self, optimizer: Any) -> None:
+        self._note_optimizer((optimizer,))
+        if self._windows < _MOST_WINDOWS:
+            self._windows += 1
+            self._open_window()
+
+    def _open_window(self) -> None:
+        self._retract()
+        self._session.tell_modules(None)
+        self._window = _Window()
+        self._session.backward_watch = self._watch
+
+    def _stop(self) -> None:
+        self._session.backward_watch = None
+        self._session.tell_modules(None)
+        self._window, self._is_told = _Window(), False
+
+    def _begins(self, outputs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        thread = get_ident()
+        if not self._inside:
+            self._thread = thread
+        elif thread != self._thread:
+            return
+        window = self._window
+        window.passes += 1
+        began_ns = self._session.now()
+        is_due = self._is_due(window, began_ns)
+        look = self._look(outputs) if is_due and self._can_look(args, kwargs) else None
+        self._inside.append(look)
+        if is_due:
+            window.began_ns = window.began_ns or began_ns
+            window.spent_ns += self._session.now() - began_ns
+
+    def _is_due(self, window: _Window, now_ns: int) -> bool:
+        if any(self._inside):  # a pass inside one that is looked at: checkpointing's
+            return True
+        since_ns = now_ns - window.began_ns
+        return window.passes > window.next_pass and (
+            window.began_ns == 0 or window.spent_ns <= _COST_SHARE * since_ns
+        )
+
+    def _can_look(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether it is a `backward` that nothing of the script's would notice a look at."""
+        if len(args) != 4 or args[3] or not kwargs.get("accumulate_grad"):
+            return False  # autograd.grad, or a torch that calls it in other ways
+        if COMPILER in sys.modules and self._session.compiler.is_compiling():
+            return False
+        compiled = sys.modules.get(_COMPILED_AUTOGRAD)
+        if getattr(compiled, "compiled_autograd_enabled", False) or self._dispatch_depth():
+            return False
+        if any(name in sys.modules for name in _OWN_PARAMETERS):
+            return False
+        cuda = self._torch.cuda
+        return not (cuda.is_initialized() and cuda.is_current_stream_capturing())
+
+    def _look(self, outputs: Any) -> _Look | None:
+        """Goes through the graph of a pass, and has each node of it tell when it begins."""
+        window = self._window
+        if any(type(output) not in self._plain_types for output in outputs):
+            return None
+        owned = self._owned()
+        if any(type(parameter) not in self._plain_types for parameter in owned.values()):
+            return None  # sharded
+        look, now = _Look(), self._session.now
+        with self._unseen():
+            roots = [found for output in outputs if (found := output.grad_fn) is not None]
+            try:
+                uses = uses_of(
+                    roots,
+                    lambda leaf: self._is_used(leaf, owned),
+                    self._opaque,
+                    _MOST_NODES - window.nodes,
+                )
+            except GraphTooLarge:
+                self._stop()
+                return None
+        window.nodes += len(uses)
+        mark = look.marks.append
+
+        def hook(use: int) -> Callable[[Any], None]:
+            return lambda _: mark((now(), use))
+
+        hooks = [hook(use) for use in (UNUSED, MIXED, USED)]
+        for node, use in uses.items():
+            look.hooks.append(node.register_prehook(hooks[use]))
+        return look
+
+    def _owned(self) -> dict[int, Any]:
+        """Returns what optimizers have now, by id."""
+        alive = [found for one in list(self._optimizers.values()) if (found := one()) is not None]
+        groups = [group for one in alive for group in getattr(one, "param_groups", ())]
+        return {id(parameter): parameter for group in groups for parameter in group["params"]}
+
+    def _is_used(self, leaf: Any, owned: dict[int, Any]) -> bool:
+        """Whether something uses the gradient of a leaf, as far as is known; notes those without.
+
+        Only plain parameters can be told: of other tensors the script asks for gradients itself.
+        """
+        key = id(leaf)
+        if type(leaf) is not self._torch.nn.Parameter or key in owned:
+            return True
+        if key in self._window.candidates:
+            return False
+        changed = self._changed.get(key)
+        if changed is not None and changed() is leaf:
+            return True
+        self._window.candidates[key] = _Candidate(weakref.ref(leaf), self._sum_of(leaf))
+        return False
+
+    def _sum_of(self, parameter: Any) -> Any:
+        """Returns the sum of a parameter's first numbers, on its device."""
+        with self._torch.no_grad():
+            some = parameter.detach()
+            if some.dim():
+                some = some[: max(1, _SUMMED_NUMBERS * len(some) // max(some.numel(), 1))]
+            return some.sum(dtype=self._torch.float32)
+
+    def _has_ended(self) -> None:
+        """Takes up what the nodes of a pass have told, and lets go of them."""
+        if not self._inside or get_ident() != self._thread:
+            return
+        look = self._inside.pop()
+        if look is None:
+            return
+        window, now = self._window, self._session.now
+        end_ns = now()
+        for hook in look.hooks:
+            hook.remove()
+        for (start_ns, use), (next_ns, _) in pairwise([*look.marks, (end_ns, USED)]):
+            window.took_ns[use] += next_ns - start_ns
+        if any(self._inside) and look.marks:  # in the time of a node of the pass around it
+            window.took_ns[USED] -= end_ns - look.marks[0][0]
+            return
+        window.looks += 1
+        window.next_pass = window.passes + 1 + window.looks % 3  # in step with no loop
+        if window.looks == _ENOUGH_LOOKS:
+            self._session.backward_watch = None
+            self._session.tell_modules(None)
+            self._judge()
+        elif window.looks == _FIRST_JUDGED:
+            self._judge()
+        elif window.candidates:
+            self._session.tell_modules(self._meets)
+        window.spent_ns += now() - end_ns
+
+    def _meet(self, module: Any, site: int) -> None:
+        if id(module) not in self._window.met and self._torch.is_grad_enabled():
+            self._window.met[id(module)] = (weakref.ref(module), site)
+
+    def _judge_at_end(self) -> None:
+        if os.getpid() == self._process:
+            self._judge()
+
+    def _judge(self) -> None:
+        """Tells of the candidates, if all are what they seem; else begins anew without the rest."""
+        window = self._window
+        if window.looks < _FIRST_JUDGED or not window.candidates:
+            return
+        owned = self._owned()
+        unused, gone = {}, 0
+        with self._unseen():
+            for key, candidate in window.candidates.items():
+                parameter = candidate.parameter()
+                if parameter is None:
+                    gone += 1
+                elif bool((self._sum_of(parameter) != candidate.before).item()):
+                    self._changed[key] = candidate.parameter
+                elif key not in owned:
+                    unused[key] = parameter
+        if len(unused) == len(window.candidates):
+            self._tell(unused)
+        elif self._is_told and len(unused) + gone == len(window.candidates):
+            return  # the script has let go of a model that was told
+        elif self._windows < _MOST_WINDOWS:
+            self._windows += 1
+            self._open_window()
+        else:
+            self._retract()
+            self._stop()
+
+    def _tell(self, unused: dict[int, Any]) -> None:
+        window = self._window
+        took_ns = max(sum(window.took_ns), 1)
+        self._note(
+            {
+                "looks": window.looks,
+                "unused_share": window.took_ns[UNUSED] / took_ns,
+                "mixed_share": window.took_ns[MIXED] / took_ns,
+                "from_start": self._windows == 1,
+                "tensors": len(unused),
+                "numbers": sum(parameter.numel() for parameter in unused.values()),
+                "models": self._models(unused),
+            }
+        )
+        self._is_told = True
+
+    def _retract(self) -> None:
+        if self._is_told:
+            self._note(None)
+            self._is_told = False
+
+    def _note(self, told: dict[str, Any] | None) -> None:
+        self._notes += 1
+        facts = {"unused_gradients": told, "number": self._notes}
+        self._session.log.note(Topic.ENVIRONMENT, facts)
+
+    def _models(self, unused: dict[int, Any]) -> list[dict[str, Any]]:
+        """Returns the modules that consist of such parameters, in part or whole, largest first."""
+        models: list[dict[str, Any]] = []
+        for reference, site in self._window.met.values():
+            module = reference()
+            parts = parts_of(module, unused)
+            if parts:
+                models.append(
+                    {
+                        "class": type(module).__qualname__,
+                        "site": site,
+                        "of": sum(1 for _ in parameters_of(module)),
+                        "tensors": sum(part.tensors for part in parts),
+                        "numbers": sum(part.numbers for part in parts),
+                        "parts": [part.path for part in parts[:_MOST_TOLD]],
+                        "more_parts": max(len(parts) - _MOST_TOLD, 0),
+                    }
+                )
+        models.sort(key=lambda model: -int(model["numbers"]))
+        return models[:_MOST_TOLD]
