@@ -93,3 +93,57 @@ def double_precision(draw: Draw) -> Case:
     planted = f"layers of {width} numbers, batches of {batch}"
     case = Case("double_precision", planted, style, script(style, parts), "double_precision")
     return replace(case, no_line=True)
+
+
+TEACHER = """\
+TEACHER = nn.Sequential(
+    nn.Linear(64, {width}), nn.Tanh(), nn.Linear({width}, {width}), nn.Tanh(), nn.Linear({width}, 1)
+)
+"""
+_STUDENT = "nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1))"
+_PROBED = """\
+class Probed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.backbone = nn.Sequential(
+            nn.Linear(64, {width}), nn.Tanh(), nn.Linear({width}, {width}), nn.Tanh()
+        )
+        self.head = nn.Linear({width}, 1)
+
+    def forward(self, x):
+        return self.head(self.backbone(x))
+"""
+
+
+def taught(width: int, batch: int, asked: str) -> Parts:
+    """Returns a small model that learns from a larger one, which `asked` puts questions to."""
+    return Parts(
+        loader=whole_batches(200, batch),
+        data=SAMPLERS,
+        definitions=TEACHER.format(width=width),
+        model=_STUDENT,
+        each_batch=asked,
+        epochs=2,
+    )
+
+
+def unused_gradients(draw: Draw) -> Case:
+    """A teacher, or a backbone of which the head is trained, that is not frozen."""
+    width, batch = draw.one_of((384, 512, 256)), draw.one_of((128, 256))
+    style, is_teacher = draw.one_of(EVERYWHERE), draw.one_of((True, False))
+    if is_teacher:
+        files = script(style, taught(width, batch, f"y = TEACHER(x)  {HERE}"))
+    else:
+        parts = replace(
+            taught(width, batch, ""),
+            definitions=_PROBED.format(width=width),
+            model="Probed()",
+            optimizer="torch.optim.SGD(model.head.parameters(), lr=0.01)",
+        )
+        called = "model(x), y)"
+        files = {
+            name: text.replace(called, f"{called}  {HERE}")
+            for name, text in script(style, parts).items()
+        }
+    planted = f"a {'teacher' if is_teacher else 'backbone'} of {width} numbers, not frozen"
+    return Case("unused_gradients", planted, style, files, "unused_gradients")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from planted.computing import taught
 from planted.draw import Draw
 from planted.faults import DATASET, bursts
 from planted.on_device import device_at_work
@@ -155,6 +156,14 @@ def computing(draw: Draw) -> Case:
     return _healthy("computing", f"a perceptron {width} wide", style, parts)
 
 
+def frozen_teacher(draw: Draw) -> Case:
+    """Most of forward is that of a larger model, which nothing goes back through."""
+    width, batch = draw.one_of((384, 512, 256)), draw.one_of((128, 256))
+    parts = taught(width, batch, "with torch.no_grad():\n    y = TEACHER(x)")
+    planted = f"a teacher of {width} numbers, asked without gradients"
+    return _healthy("frozen_teacher", planted, draw.one_of(EVERYWHERE), parts)
+
+
 def many_operators(draw: Draw) -> Case:
     """A forward that gives out hundreds of small operators from a loop in Python."""
     length, width = draw.whole(30, 80), draw.one_of((64, 96))
@@ -285,6 +294,7 @@ CONTROLS: dict[str, Callable[[Draw], Case]] = {
         noisy_neighbour,
         value_each_step,
         computing,
+        frozen_teacher,
         many_operators,
         small_steps,
         accumulation,

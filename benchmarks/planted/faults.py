@@ -10,6 +10,7 @@ from planted.computing import (
     competing_thread,
     double_precision,
     too_many_threads,
+    unused_gradients,
 )
 from planted.draw import Draw
 from planted.growing import growing_backward
@@ -654,6 +655,7 @@ FAULTS: dict[str, Callable[[Draw], Case]] = {
         recompiling,
         anomaly_detection,
         double_precision,
+        unused_gradients,
         too_many_threads,
         worker_threads,
         competing_thread,

@@ -21,6 +21,7 @@ SEEDS = {
     "slow_optimizer": 9,
     "anomaly_detection": 7,
     "double_precision": 5,
+    "unused_gradients": 9,
     "competing_thread": 5,
     "recompiling": 37,
     "cold_first_epoch": 7,

@@ -25,7 +25,8 @@ _ENOUGH_LOOKS: Final = 12
 _FIRST_JUDGED: Final = 4
 # A script may train one model after another, or use a gradient in a way that is told only later.
 _MOST_WINDOWS: Final = 3
-# Of the time since the first of them, for all looks but the first.
+# Of the time since the first of them: for the first few looks, and for all.
+_FIRST_COST_SHARE: Final = 1 / 50
 _COST_SHARE: Final = 1 / 200
 # Of all looks; to go through one takes some 5 us.
 _MOST_NODES: Final = 20_000
@@ -176,9 +177,9 @@ class UnusedGradientsProbe:
     def _is_due(self, window: _Window, now_ns: int) -> bool:
         if any(self._inside):  # a pass inside one that is looked at: checkpointing's
             return True
-        since_ns = now_ns - window.began_ns
+        share = _FIRST_COST_SHARE if window.looks < _FIRST_JUDGED else _COST_SHARE
         return window.passes > window.next_pass and (
-            window.began_ns == 0 or window.spent_ns <= _COST_SHARE * since_ns
+            window.began_ns == 0 or window.spent_ns <= share * (now_ns - window.began_ns)
         )
 
     def _can_look(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
