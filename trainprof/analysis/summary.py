@@ -141,6 +141,8 @@ class Training:
         warmup_excluded: Leading steps left out of the steady statistics.
         steady_steps: Steps that remain.
         steady_s: Their wall time.
+        forward_without_grad_s: Of a mean step, forwards that keep no graph: nothing goes back
+            through them.
     """
 
     steps: int
@@ -154,6 +156,7 @@ class Training:
     warmup_excluded: int
     steady_steps: int
     steady_s: float
+    forward_without_grad_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

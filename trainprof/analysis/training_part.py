@@ -15,7 +15,7 @@ from trainprof.analysis.statistics import statistics_s
 from trainprof.analysis.step_table import StepTable
 from trainprof.analysis.summary import Training
 from trainprof.analysis.timeline import Timeline
-from trainprof.record.schema import Kind
+from trainprof.record.schema import ForwardFlag, Kind
 
 
 def training_of(timeline: Timeline, steps: StepTable, samples: int | None) -> Training:
@@ -40,7 +40,16 @@ def training_of(timeline: Timeline, steps: StepTable, samples: int | None) -> Tr
         warmup_excluded=steps.steady.warmup,
         steady_steps=len(wall),
         steady_s=float(wall.sum() / 1e9),
+        forward_without_grad_s=_without_grad_s(timeline) / max(len(steps), 1),
     )
+
+
+def _without_grad_s(timeline: Timeline) -> float:
+    """Returns the seconds of training in outermost forwards that keep no graph."""
+    events = timeline.events
+    found = events.is_kind(Kind.FORWARD) & ((events.flags & ForwardFlag.GRAD) == 0)
+    found &= (timeline.nesting.parent < 0) & ~within(timeline.segments, events.start)
+    return float((events.end[found] - events.start[found]).sum() / 1e9)
 
 
 def _feeding(timeline: Timeline) -> list[tuple[Passes, Bool]]:

@@ -242,10 +242,13 @@ def _on_few_cores(summary: RunSummary) -> str:
 def _forward_over_backward(summary: RunSummary) -> float | None:
     """Returns how many times as long forward takes, where that is odd: Python code, most likely.
 
-    None on a device, whose own times these are not, and where ranks wait in either of them.
+    None on a device, whose own times these are not, and where ranks wait in either of them. What
+    nothing goes back through does not count: a teacher's.
     """
-    step_s = summary.training.per_step_s or {}
-    forward_s, backward_s = step_s.get("forward", 0.0), step_s.get("backward", 0.0)
+    training = summary.training
+    step_s = training.per_step_s or {}
+    forward_s = step_s.get("forward", 0.0) - training.forward_without_grad_s
+    backward_s = step_s.get("backward", 0.0)
     if summary.run.is_on_device or summary.ranks or backward_s <= 0:
         return None
     is_much = forward_s >= _FORWARD_MINDED_SHARE * sum(step_s.values())

@@ -43,6 +43,18 @@ def test_a_plain_loop(tmp_path):
     assert sum(found.values()) == run.now - run.start
 
 
+def test_forwards_that_nothing_goes_back_through(tmp_path):
+    run = FakeRun()
+    loader, optimizer = run.loader(), run.optimizer()
+    run.iterate(loader)
+    for _ in range(4):
+        run.next(loader)
+        run.forward(700 * US, flags=0)  # a teacher's
+        run.learn(optimizer)
+    run.stop(loader)
+    assert run.summary(tmp_path).training.forward_without_grad_s == pytest.approx(700e-6)
+
+
 def test_what_runs_inside_another_span_is_charged_where_it_belongs(tmp_path):
     run = FakeRun()
     loader, optimizer = run.loader(), run.optimizer()
