@@ -203,6 +203,44 @@ def test_workers_that_fetch_rows_go_with_the_asking() -> None:
     assert finding.also == [f"whole batches at once may give more still: DataLoader(..., {WHOLE})"]
 
 
+def needlessly_handed_over(compute_s: float) -> Planted:
+    """Batches of 0.6 ms, 1 ms to take each over: it may be that steps are no shorter without."""
+    return in_rows(
+        workers=4,
+        fetch_s=0.0006,
+        compute_s=compute_s,
+        cores=2,
+        receive_s=Interval(0.0005, 0.001, 0.004),
+        delivery_s=0.001,
+    )
+
+
+def test_rows_for_which_workers_are_most_of_the_wait_are_fetched_without_them() -> None:
+    finding = only(case_of(needlessly_handed_over(0.004)))
+    assert (finding.id, finding.change) == ("needless_workers", {"num_workers": 0})
+    assert finding.also[0].startswith("whole batches at once may give more still")
+
+
+def test_beside_workers_that_are_to_go_others_do_not_stay() -> None:
+    needless = needlessly_handed_over(0.004)
+    evaluating = Planted(
+        workers=4,
+        fetch_s=0.006,
+        start_s=0.3,
+        compute_s=0.0005,
+        role="evaluation",
+        cores=2,
+        passes=20,
+    )
+    evaluating.loader = replace(evaluating.loader, id=1, site="train.py:44")
+    case = case_of(needless, evaluating)
+    [restart] = [one for one in diagnose(case) if one.id == "worker_restart"]
+    assert (restart.site, restart.change) == ("train.py:44", {"num_workers": 0})
+    assert "its passes would be shorter, for a batch is made in" in restart.title
+    [alone] = [one for one in diagnose(case_of(Planted(workers=2, fetch_s=0.002), evaluating))]
+    assert (alone.id, alone.change) == ("worker_restart", {"persistent_workers": True})
+
+
 @pytest.mark.parametrize(
     "changes",
     [

@@ -77,7 +77,7 @@ def gain_without(case: Case, fed: LoaderCase, found: Prediction) -> Gain:
     # What the sampler takes meanwhile stays, in all passes.
     around_s -= (loader.sampler_starts_s or 0.0) * loader.passes / max(loader.passes - 1, 1)
     saved_s = [
-        loader.iterations * max(step_s - one, 0.0) + max(around_s, 0.0)
+        max(loader.iterations * (step_s - one) + max(around_s, 0.0), 0.0)
         for one in (found.step_s.high, found.step_s.mid, found.step_s.low)
     ]
     low, mid, high = (outside_steps(case, one) for one in saved_s)
@@ -119,6 +119,16 @@ def as_good_without(fed: LoaderCase) -> Prediction | None:
         return None
     found = predict(fed.inputs, replace(fed.inputs.setting, workers=0, is_persistent=False))
     return found if found.step_s.mid <= (1 + LEAST_GAIN) * fed.now.step_s.mid else None
+
+
+def shorter_without(fed: LoaderCase) -> Prediction | None:
+    """Returns the loader without any workers to be started, where its passes are shorter then."""
+    if fed.inputs is None or fed.measured is None:
+        return None
+    loader = fed.loader
+    found = predict(fed.inputs, replace(fed.inputs.setting, workers=0, is_persistent=False))
+    longer_s = loader.iterations * (found.step_s.mid - fed.measured.step_s)
+    return found if longer_s < fed.starts_s + loader.end_s else None
 
 
 def hardly_longer(fed: LoaderCase) -> str:

@@ -135,7 +135,8 @@ def cause_of(
     if is_by_sample and without is not None:
         return Cause(NEEDLESS_WORKERS, *without)
     if is_by_sample and wait_share >= limits.sample_by_sample:
-        return Cause(SAMPLE_BY_SAMPLE)
+        mostly = _mostly_for_workers(loader, inputs) if loader.num_workers else None
+        return Cause(SAMPLE_BY_SAMPLE) if mostly is None else Cause(NEEDLESS_WORKERS, *mostly)
     parts = now.bound.parts_s
     step_s = sum(parts.values())
     wait_cause = now.bound.wait_cause
@@ -215,12 +216,10 @@ def _without_workers(
 
     With what starting and ending them takes, as a mean over all batches.
     """
-    setting = replace(inputs.setting, workers=0, is_persistent=False)
-    found, measured = predict(inputs, setting), measured_rates(inputs)
+    setting, found, around_s = _none(loader, inputs)
+    measured = measured_rates(inputs)
     now_s = min(now.step_s.mid, now.step_s.mid if measured is None else measured.step_s)
-    batches = max(loader.iterations, 1)
-    starting_s = starts_s(loader) + loader.end_s - loader.passes * found.first_batch_s.mid
-    if found.step_s.high > (1 - NEEDLESS_GAIN) * (now_s + max(starting_s, 0.0) / batches):
+    if found.step_s.high > (1 - NEEDLESS_GAIN) * (now_s + around_s):
         return None
     # Starts alone may be saved by workers that live on.
     if found.step_s.mid > (1 - NEEDLESS_GAIN) * now_s:
@@ -230,6 +229,29 @@ def _without_workers(
     if any(one.step_s.mid < found.step_s.mid for one in others):
         return None
     return setting, found
+
+
+def _mostly_for_workers(
+    loader: Loader, inputs: PipelineInputs
+) -> tuple[Setting, Prediction] | None:
+    """Returns the loader without workers; None where they are not what most of the wait is for.
+
+    For batches that should be asked for at once, by the training process: the workers go anyway.
+    """
+    setting, found, around_s = _none(loader, inputs)
+    measured = measured_rates(inputs)
+    if measured is None or found.step_s.mid > (1 - NEEDLESS_GAIN) * (measured.step_s + around_s):
+        return None
+    saved_s = measured.step_s + around_s - found.step_s.mid
+    return (setting, found) if saved_s >= (measured.wait_s + around_s) / 2 else None
+
+
+def _none(loader: Loader, inputs: PipelineInputs) -> tuple[Setting, Prediction, float]:
+    """Returns a loader without workers, and what starting and ending them takes for each batch."""
+    setting = replace(inputs.setting, workers=0, is_persistent=False)
+    found = predict(inputs, setting)
+    around_s = starts_s(loader) + loader.end_s - loader.passes * found.first_batch_s.mid
+    return setting, found, max(around_s, 0.0) / max(loader.iterations, 1)
 
 
 def _are_there(loader: Loader) -> bool:

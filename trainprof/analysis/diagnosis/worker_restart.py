@@ -34,6 +34,7 @@ from trainprof.analysis.diagnosis.needless_workers import (
     gain_without,
     hardly_longer,
     made_in,
+    shorter_without,
 )
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.waiting import NEEDLESS_WORKERS, SAMPLE_BY_SAMPLE
@@ -66,6 +67,11 @@ def find(case: Case) -> Finding | None:
         return None
     spent_s, fed = found
     loader, without = fed.loader, as_good_without(fed)
+    how = hardly_longer(fed) if without is not None else ""
+    # Where training's own workers are to go, others are not advised to stay.
+    if without is None and len(may_stay) < len(fed_by):
+        without = shorter_without(fed)
+        how = f"without workers its passes would be shorter, for a batch is made in {made_in(fed)}"
     is_once_much = fed.starts_s / loader.passes >= _MUCH_ONCE * case.training_s
     # What the sampler takes meanwhile is no matter of workers.
     each_s = fed.starts_s / loader.passes - (loader.sampler_starts_s or 0.0) / (loader.passes - 1)
@@ -77,13 +83,14 @@ def find(case: Case) -> Finding | None:
     )
     evidence = {"starts_s": fed.starts_s, "passes": loader.passes}
     # Without any no first start is left either, and nothing has to be built elsewhere.
-    if without is not None and (loader.is_rebuilt or is_once_much):
+    is_to_go = loader.is_rebuilt or is_once_much or len(may_stay) < len(fed_by)
+    if without is not None and is_to_go:
         change: dict[str, Any] = {"num_workers": 0}
         return finding(
             case,
             fed,
             ID,
-            f"{title}; {hardly_longer(fed)}",
+            f"{title}; {how}",
             gain_without(case, fed, without),
             advice=call_with(loader, change),
             change=change,
