@@ -237,7 +237,7 @@ def test_beside_workers_that_are_to_go_others_do_not_stay() -> None:
     [restart] = [one for one in diagnose(case) if one.id == "worker_restart"]
     assert (restart.site, restart.change) == ("train.py:44", {"num_workers": 0})
     assert "its passes would be shorter, for a batch is made in" in restart.title
-    [alone] = [one for one in diagnose(case_of(Planted(workers=2, fetch_s=0.002), evaluating))]
+    alone = only(case_of(Planted(workers=2, fetch_s=0.002), evaluating))
     assert (alone.id, alone.change) == ("worker_restart", {"persistent_workers": True})
 
 
