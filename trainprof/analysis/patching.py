@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import difflib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -29,29 +29,31 @@ class NotMechanical(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Edit:
+class Edit:
     """Bytes [start, end) of a text are to be `new`."""
 
     start: int
     end: int
     new: str
 
+    def clashes_with(self, other: Edit) -> bool:
+        """Whether both change the same place."""
+        return self.start == other.start or (self.start < other.end and other.start < self.end)
 
-def patch(
+
+def edits_of(
     finding: Finding,
-    path: str,
     source: str,
     *,
     loader_class: str = "DataLoader",
     built_by: str | None = None,
     loader_line: int | None = None,
-) -> str:
-    """Returns a finding's change as a unified diff.
+) -> list[Edit]:
+    """Returns a finding's change.
 
     Args:
         finding: With arguments to change at its site.
-        path: Of the file, as the diff is to name it.
-        source: Its text.
+        source: Text of the file.
         loader_class: What builds the loader.
         built_by: The package that calls it, and has to be told its arguments.
         loader_line: Where the loader is built; None: at the finding's site.
@@ -64,8 +66,19 @@ def patch(
     builder = _Builder(loader_class, built_by)
     of_loader = line if loader_line is None else loader_line
     edits = list(_edits(source, line, finding.change, builder, optimizer, of_loader))
+    ast.parse(_applied(source, edits))
+    return edits
+
+
+def diff(path: str, source: str, edits: Iterable[Edit]) -> str:
+    """Returns edits as a unified diff.
+
+    Args:
+        path: Of the file, as the diff is to name it.
+        source: Its text.
+        edits: No two of which clash.
+    """
     changed = _applied(source, edits)
-    ast.parse(changed)
     lines = difflib.unified_diff(
         source.splitlines(keepends=True),
         changed.splitlines(keepends=True),
@@ -93,7 +106,7 @@ class _Builder:
 
     def edits(
         self, source: str, tree: ast.AST, line: int, change: Mapping[str, Any]
-    ) -> Iterator[_Edit]:
+    ) -> Iterator[Edit]:
         """Yields the edits that give the loader arguments.
 
         Raises:
@@ -117,7 +130,7 @@ def _edits(
     builder: _Builder,
     optimizer_class: str,
     loader_line: int,
-) -> Iterator[_Edit]:
+) -> Iterator[Edit]:
     """Yields the edits of a change.
 
     Args:
@@ -183,7 +196,7 @@ def _name(function: ast.expr) -> str:
     return function.id if isinstance(function, ast.Name) else ""
 
 
-def _set(source: str, call: ast.Call, change: Mapping[str, Any]) -> Iterator[_Edit]:
+def _set(source: str, call: ast.Call, change: Mapping[str, Any]) -> Iterator[Edit]:
     """Yields edits that give a call arguments, others' values where it has them already."""
     if any(keyword.arg is None for keyword in call.keywords):
         raise NotMechanical(f"line {call.lineno} passes arguments on by **: set them there")
@@ -196,7 +209,7 @@ def _set(source: str, call: ast.Call, change: Mapping[str, Any]) -> Iterator[_Ed
         if held is None:
             added.append(f"{name}={_value(source, name, value, given)}")
         elif isinstance(held, ast.Constant):
-            yield _Edit(*_span(source, held), repr(value))
+            yield Edit(*_span(source, held), repr(value))
         else:
             told = ast.get_source_segment(source, held) or "an expression"
             raise NotMechanical(f"{name} is {told} on line {held.lineno}: make that {value!r}")
@@ -212,11 +225,11 @@ def _value(source: str, name: str, value: Any, given: Mapping[str | None, ast.ex
     return repr(value)
 
 
-def _insertion(source: str, call: ast.Call, added: list[str]) -> _Edit:
+def _insertion(source: str, call: ast.Call, added: list[str]) -> Edit:
     arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
     if not arguments and _name(call.func) in _COPYING:
         _, end = _span(source, call)
-        return _Edit(end - 1, end - 1, ", ".join(added))
+        return Edit(end - 1, end - 1, ", ".join(added))
     if not arguments:
         raise NotMechanical(f"line {call.lineno} gives no arguments")
     last = max(arguments, key=lambda node: (node.end_lineno or 0, node.end_col_offset or 0))
@@ -224,7 +237,7 @@ def _insertion(source: str, call: ast.Call, added: list[str]) -> _Edit:
     line = source.splitlines()[last.lineno - 1]
     stands_alone = last.lineno != call.lineno
     separator = f",\n{line[: len(line) - len(line.lstrip())]}" if stands_alone else ", "
-    return _Edit(end, end, "".join(f"{separator}{one}" for one in added))
+    return Edit(end, end, "".join(f"{separator}{one}" for one in added))
 
 
 def _span(source: str, node: ast.expr) -> tuple[int, int]:
@@ -236,7 +249,7 @@ def _span(source: str, node: ast.expr) -> tuple[int, int]:
     return starts[node.lineno - 1] + node.col_offset, starts[end_line - 1] + end_column
 
 
-def _applied(source: str, edits: list[_Edit]) -> str:
+def _applied(source: str, edits: Iterable[Edit]) -> str:
     data = source.encode()
     for edit in sorted(edits, key=lambda one: -one.start):
         data = data[: edit.start] + edit.new.encode() + data[edit.end :]

@@ -10,9 +10,14 @@ from typing import Any
 import pytest
 from support import summaries
 
-from trainprof.analysis.patching import NotMechanical, patch
+from trainprof.analysis.finding import Finding
+from trainprof.analysis.patching import Edit, NotMechanical, diff, edits_of
 
 WORKERS = {"num_workers": 4, "persistent_workers": True}
+
+
+def patch(finding: Finding, path: str, source: str, **known: Any) -> str:
+    return diff(path, source, edits_of(finding, source, **known))
 
 
 def changed(source: str, change: dict[str, Any], tmp_path: Path, line: int = 1) -> str:
@@ -51,6 +56,23 @@ def test_arguments_are_set(source: str, expected: str, tmp_path: Path) -> None:
     if source.endswith(":"):
         source, expected = f"{source}\n    pass", f"{expected}\n    pass"
     assert changed(source, WORKERS, tmp_path) == expected
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "clash"),
+    [
+        ((3, 5), (5, 7), False),
+        ((3, 5), (4, 7), True),
+        ((3, 3), (3, 3), True),  # two insertions, of which one would come twice
+        ((3, 5), (4, 4), True),
+        ((3, 3), (1, 3), False),
+    ],
+)
+def test_edits_of_the_same_place_clash(
+    one: tuple[int, int], other: tuple[int, int], clash: bool
+) -> None:
+    first, second = Edit(*one, "a"), Edit(*other, "b")
+    assert first.clashes_with(second) is second.clashes_with(first) is clash
 
 
 def test_workers_are_kept_only_where_there_are_any(tmp_path: Path) -> None:

@@ -137,3 +137,28 @@ def test_batches_are_pinned_where_they_are_made_and_copied_where_they_are_used(
     subprocess.run(["git", "apply", "-p1", "-"], input=diff, text=True, cwd=tmp_path, check=True)
     assert "shuffle=True, pin_memory=True)" in (tmp_path / "train.py").read_text()
     assert "x.to(device, non_blocking=True)" in (tmp_path / copies_in).read_text()
+
+
+def test_several_changes_of_one_file_apply_together(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = ["a = DataLoader(data, 8,", "    num_workers=4)", "b = DataLoader(other,", "    8)", ""]
+    (tmp_path / "train.py").write_text("\n".join(lines))
+    loaders = [summaries.loader(f"train.py:{line}", id=line) for line in (1, 3)]
+    changes = [(1, {"num_workers": 0}), (3, {"num_workers": 2}), (3, {"persistent_workers": True})]
+    findings = [
+        summaries.finding(site=f"train.py:{line}", change=change, evidence={LOADER_ID: line})
+        for line, change in changes
+    ]
+    summary = replace(summaries.slow_loader(), findings=findings, loaders=loaders)
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "manifest.json").write_text(json.dumps({"schema_version": 1, "cwd": str(tmp_path)}))
+    (run / "summary.json").write_text(json.dumps(to_jsonable(summary)))
+    assert report(str(run), "--suggest-patch") == 0
+    diff = capsys.readouterr().out
+    assert diff.count("--- a/train.py") == 1
+    assert "# no patch: one above changes the same call" in diff
+    subprocess.run(["git", "apply", "-p1", "-"], input=diff, text=True, cwd=tmp_path, check=True)
+    lines[1], lines[3] = "    num_workers=0)", "    8,\n    num_workers=2)"
+    assert (tmp_path / "train.py").read_text() == "\n".join(lines)
