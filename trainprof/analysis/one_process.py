@@ -267,10 +267,16 @@ def _case(
 
 
 def _with_findings(summary: RunSummary, case: Case) -> RunSummary:
-    findings = diagnose(case)
+    faults = list(summary.faults)
+
+    def failed(rule: str, error: Exception) -> None:
+        faults.append(f"the rule {rule} failed: {type(error).__name__}: {error}")
+
+    findings = diagnose(case, failed=failed)
     return replace(
         summary,
         findings=findings,
+        faults=faults,
         together=together(case, findings),
         findings_from=least_gain(case.noise),
     )

@@ -237,6 +237,9 @@ def test_beside_workers_that_are_to_go_others_do_not_stay() -> None:
     [restart] = [one for one in diagnose(case) if one.id == "worker_restart"]
     assert (restart.site, restart.change) == ("train.py:44", {"num_workers": 0})
     assert "its passes would be shorter, for a batch is made in" in restart.title
+    unknown = replace(case.evaluating[0], inputs=None, measured=None)
+    told = diagnose(replace(case, evaluating=[unknown]))
+    assert {"persistent_workers": True} in [one.change for one in told]
     alone = only(case_of(Planted(workers=2, fetch_s=0.002), evaluating))
     assert (alone.id, alone.change) == ("worker_restart", {"persistent_workers": True})
 
@@ -287,6 +290,20 @@ def test_what_starting_needless_workers_takes_goes_too() -> None:
     assert "starting" not in kept.title
     saved = (started.recoverable_s or 0.0) - (kept.recoverable_s or 0.0)
     assert saved == pytest.approx(10 * 0.1, rel=0.1)
+
+
+def test_a_rule_that_fails_ends_no_other() -> None:
+    case, failed = case_of(handed_over()), []
+
+    def find(case: Case) -> Finding | None:
+        raise ZeroDivisionError("no loader")
+
+    broken = [replace(RULES[0], find=find), *RULES[1:]]
+    told = diagnose(case, broken, failed=lambda rule, error: failed.append((rule, str(error))))
+    assert [one.id for one in told] == ["needless_workers"]
+    assert failed == [(RULES[0].id, "no loader")]
+    with pytest.raises(ZeroDivisionError):
+        diagnose(case, broken)
 
 
 def test_workers_that_are_worth_it_stay() -> None:

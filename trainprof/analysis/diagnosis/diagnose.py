@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -34,20 +34,44 @@ _HIGH: Final = 0.2
 _WARN: Final = 0.1
 
 
-def diagnose(case: Case, rules: Iterable[Rule] = RULES) -> list[Finding]:
+def diagnose(
+    case: Case,
+    rules: Iterable[Rule] = RULES,
+    *,
+    failed: Callable[[str, Exception], None] | None = None,
+) -> list[Finding]:
     """Returns what is worth changing, most recoverable seconds first.
 
     Ahead of all stands what slows everything else; last, what gains nobody knows how much.
     Nothing is found in less than 20 steady steps.
+
+    Args:
+        case: The run.
+        rules: To be asked.
+        failed: Called with a rule that cannot judge the case, and its error, which then ends the
+            others' work no more. None: it is raised.
     """
     if case.summary.training.steady_steps < MIN_STEADY_STEPS:
         return []
     by_id = {rule.id: rule for rule in rules}
-    found = [told for rule in by_id.values() if (told := rule.find(case)) is not None]
+    asked = (_asked(rule, case, failed) for rule in by_id.values())
+    found = [told for told in asked if told is not None]
     joined = joined_by_line(found, case)
     worthwhile = [one for one in joined if _is_worthwhile(one, by_id[one.id], case)]
     completed = [_completed(one, by_id[one.id], case) for one in worthwhile]
     return ranked(_without_symptoms(completed))
+
+
+def _asked(
+    rule: Rule, case: Case, failed: Callable[[str, Exception], None] | None
+) -> Finding | None:
+    try:
+        return rule.find(case)
+    except Exception as error:
+        if failed is None:
+            raise
+        failed(rule.id, error)
+        return None
 
 
 def ranked(findings: Iterable[Finding]) -> list[Finding]:

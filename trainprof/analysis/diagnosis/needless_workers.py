@@ -33,6 +33,8 @@ from trainprof.analysis.verdict_level import percent
 
 ID: Final = "needless_workers"
 KEYS: Final[tuple[str, ...]] = ("data_wait", "first_batch", "loader_start")
+# Of a loader which `as_good_without` has something for.
+HARDLY_LONGER: Final = "without workers steps would take hardly longer"
 THRESHOLDS: Final = WAITED_FROM
 
 
@@ -129,11 +131,6 @@ def shorter_without(fed: LoaderCase) -> Prediction | None:
     found = predict(fed.inputs, replace(fed.inputs.setting, workers=0, is_persistent=False))
     longer_s = loader.iterations * (found.step_s.mid - fed.measured.step_s)
     return found if longer_s < fed.starts_s + loader.end_s else None
-
-
-def hardly_longer(fed: LoaderCase) -> str:
-    """Says that of a loader which `as_good_without` has something for."""
-    return f"without workers steps would take hardly longer, for a batch is made in {made_in(fed)}"
 
 
 def made_in(fed: LoaderCase) -> str:

@@ -21,7 +21,11 @@ from typing import Any, Final
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.gains import outside_steps
 from trainprof.analysis.diagnosis.loader_change import call_with, finding
-from trainprof.analysis.diagnosis.needless_workers import as_good_without, hardly_longer
+from trainprof.analysis.diagnosis.needless_workers import (
+    HARDLY_LONGER,
+    as_good_without,
+    made_in,
+)
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.finding import Finding
@@ -82,7 +86,9 @@ def _advice(fed: LoaderCase, first_s: float, change: dict[str, Any]) -> str:
     """Returns what to change, by which part of the time was most of it."""
     loader = fed.loader
     if change:
-        return f"{call_with(loader, change)}: {hardly_longer(fed)}"
+        return (
+            f"{call_with(loader, change)}: {HARDLY_LONGER}, for a batch is made in {made_in(fed)}"
+        )
     began_s = _began_s(loader)
     if _is_of_making(loader, first_s):
         made_s = loader.fetch.wall_s.max if loader.fetch and loader.fetch.wall_s else 0.0

@@ -29,10 +29,10 @@ from trainprof.analysis.diagnosis.loader_change import (
     finding,
 )
 from trainprof.analysis.diagnosis.needless_workers import (
+    HARDLY_LONGER,
     as_good_without,
     cautions_without,
     gain_without,
-    hardly_longer,
     made_in,
     shorter_without,
 )
@@ -67,11 +67,11 @@ def find(case: Case) -> Finding | None:
         return None
     spent_s, fed = found
     loader, without = fed.loader, as_good_without(fed)
-    how = hardly_longer(fed) if without is not None else ""
+    how = HARDLY_LONGER
     # Where training's own workers are to go, others are not advised to stay.
     if without is None and len(may_stay) < len(fed_by):
         without = shorter_without(fed)
-        how = f"without workers its passes would be shorter, for a batch is made in {made_in(fed)}"
+        how = "without workers its passes would be shorter"
     is_once_much = fed.starts_s / loader.passes >= _MUCH_ONCE * case.training_s
     # What the sampler takes meanwhile is no matter of workers.
     each_s = fed.starts_s / loader.passes - (loader.sampler_starts_s or 0.0) / (loader.passes - 1)
@@ -90,7 +90,7 @@ def find(case: Case) -> Finding | None:
             case,
             fed,
             ID,
-            f"{title}; {how}",
+            f"{title}; {how}, for a batch is made in {made_in(fed)}",
             gain_without(case, fed, without),
             advice=call_with(loader, change),
             change=change,
