@@ -37,6 +37,12 @@ _SURE_SHARE: Final = 0.1
 _SURE_AGREE: Final = 0.75
 # Of the looks that were wanted in a part, those that were taken in one function.
 _ENDS_SHARE: Final = 0.6
+# Where the function that is met most has less of a part, a line above all of them may call for it:
+# so much of the part, hardly any of the others, and so many times what that function has.
+_SCATTERED_BELOW: Final = 0.5
+_CALLS_FOR_SHARE: Final = 0.6
+_CALLS_ELSEWHERE: Final = 0.05
+_MORE_THAN_LINES: Final = 1.5
 # Python before 3.12 runs them as functions, by these names.
 _COMPREHENSIONS: Final = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 MAKING: Final = "making batches"
@@ -146,9 +152,9 @@ class LineNames:
 
 
 def _is_part_of(frame: tuple[str, str], caller: tuple[str, str]) -> bool:
-    """Whether a frame is a comprehension in the function that runs it, or a lambda in its line."""
+    """Whether a frame is a comprehension or a lambda in the function that runs it."""
     if frame[1] == "<lambda>":
-        return frame[0] == caller[0]
+        return frame[0].rpartition(":")[0] == caller[0].rpartition(":")[0]
     return frame[1] in _COMPREHENSIONS and function_of(*frame)[0] == function_of(*caller)[0]
 
 
@@ -223,6 +229,10 @@ def lines_of_training(
         met = looks.stack[(taken == key) & looks.is_known]
         lines = lines_met(name, names.stacks(met), asked, seconds.get(name))
         if name == "other":
+            elsewhere = looks.stack[(taken >= 0) & (taken != key) & looks.is_known]
+            if len(met) >= max(FAIR_KNOWN_SHARE * asked, MIN_LOOKS):
+                stacks = names.stacks(met), names.stacks(elsewhere)
+                lines = _with_common_caller(lines, *stacks, seconds.get(name))
             here = looks.where(taken == key)
             lines = lines or _likely_line(name, here, names, seconds.get(name), visits=steps)
             lines = lines or _line_that_was_waited_for(name, here, names, asked)
@@ -230,6 +240,61 @@ def lines_of_training(
             lines = lines or _where_it_ends(name, looks.where(in_order[wanted == key]), names)
         found += lines
     return found
+
+
+def _with_common_caller(
+    lines: list[HotLine],
+    met: Counter[Stack],
+    elsewhere: Counter[Stack],
+    seconds: float | None,
+) -> list[HotLine]:
+    """Puts the line that calls for most of "other" first, where its lines themselves are scattered.
+
+    Args:
+        lines: Of that part.
+        met: Stacks in it: looks hardly ever came late.
+        elsewhere: In the other parts of the loop: what is above all of them calls for no one part.
+        seconds: Of the part, None where that is not known.
+    """
+    most = lines[0].share if lines else 0.0
+    if most >= _SCATTERED_BELOW:
+        return lines
+    known, others = met.total(), elsewhere.total()
+    here, there = _lines_above(met), _lines_above(elsewhere)
+    common = {
+        line
+        for line, count in here.items()
+        if count >= _CALLS_FOR_SHARE * known and there[line] <= _CALLS_ELSEWHERE * others
+    }
+    through = {frames: count for frames, count in met.items() if common.intersection(frames)}
+    if not others or not through:
+        return lines
+    stack = max(through, key=lambda frames: through[frames])
+    depth = next(depth for depth, line in enumerate(stack) if line in common)
+    (site, function), *outer = stack[depth:]
+    share = here[stack[depth]] / known
+    if share < _MORE_THAN_LINES * most:
+        return lines
+    caller = HotLine(
+        part="other",
+        site=site,
+        function=function,
+        called_from=[of for of, _ in outer],
+        looks=here[stack[depth]],
+        share=share,
+        seconds=None if seconds is None else share * seconds,
+        with_calls=True,
+    )
+    return [caller, *lines][:_SHOWN_LINES]
+
+
+def _lines_above(stacks: Counter[Stack]) -> Counter[tuple[str, str]]:
+    """Counts in how many stacks each line stands, however deep."""
+    counted = Counter[tuple[str, str]]()
+    for frames, count in stacks.items():
+        for line in set(frames):
+            counted[line] += count
+    return counted
 
 
 def _waits_share(line: HotLine, looks: Looks, names: LineNames) -> float:

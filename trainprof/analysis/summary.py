@@ -564,6 +564,7 @@ class HotLine:
             process; None in older runs, and where it was not asked for.
         is_end: Most of the part ends there, where Python lets others run: what takes long stands
             there or before it. `share` is of the looks that were wanted in the part.
+        with_calls: The line with all that it calls: no single function below takes most of it.
     """
 
     part: str
@@ -578,6 +579,7 @@ class HotLine:
     is_likely: bool = False
     waits_share: float | None = None
     is_end: bool = False
+    with_calls: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -878,6 +878,30 @@ def test_python_that_comes_now_and_then_is_no_matter_of_steps(is_in_steps: bool)
     assert finding.title.startswith(f"Python code {where} takes 9")
 
 
+@pytest.mark.parametrize(
+    ("at", "where"),
+    [
+        (slice(50, None, 50), "between epochs (333 ms each time) takes 976 ms"),
+        (slice(25, None, 50), "between steps, now and then, takes 976 ms"),
+    ],
+)
+def test_python_between_epochs_is_told_as_such(at: slice, where: str) -> None:
+    case = case_of(Planted(workers=2, fetch_s=0.002, compute_s=0.01), parts={"other": 1.0})
+    spent = np.zeros(len(case.steps), dtype=np.int64)
+    spent[at] = int(1e9) // len(range(*at.indices(len(spent))))
+    steps = replace(
+        case.steps,
+        per_step=case.steps.per_step | {"other": spent},
+        epoch_of=np.arange(len(spent)) // 50,
+    )
+    training = replace(case.summary.training, per_step_s={"other": 0.0})
+    line = replace(hot_line("other"), with_calls=True, share=0.9)
+    summary = replace(case.summary, training=training, hot_lines=[line])
+    finding = only(replace(case, summary=summary, steps=steps))
+    assert where in finding.title
+    assert "look at data.py:12 (decode), 90 % of it with what it calls: " in (finding.advice or "")
+
+
 def test_python_in_the_loop_is_named_by_line() -> None:
     line = hot_line("other")
     healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)

@@ -29,12 +29,12 @@ def look(run: FakeRun, seen: int, *, late: int = 0) -> None:
 
 
 def train(
-    run: FakeRun, tmp_path: Path, in_loop: int, *, known: float = 1.0, late: int = 4 * MS
+    run: FakeRun, tmp_path: Path, *in_loop: int, known: float = 1.0, late: int = 4 * MS
 ) -> RunSummary:
     """Steps of 30 ms: 20 in the optimizer, 10 in Python behind it, looked at once in each.
 
     Args:
-        in_loop: Where the looks at the Python meet it.
+        in_loop: Where the looks at the Python meet it, in turn.
         known: Of them so many come in time, the first ones.
         late: The others by so many ns.
     """
@@ -48,7 +48,7 @@ def train(
             look(run, of_update)
             run.passes_time(10 * MS)
         run.passes_time(5 * MS)
-        look(run, in_loop, late=0 if step < known * STEPS else late)
+        look(run, in_loop[step % len(in_loop)], late=0 if step < known * STEPS else late)
         run.passes_time(5 * MS)
     run.stop(loader)
     return run.summary(tmp_path)
@@ -65,6 +65,38 @@ def test_python_between_the_parts_is_told_by_line_and_by_what_called_it(tmp_path
     of_update = hottest(found.hot_lines, "optimizer")
     assert of_update is not None
     assert of_update.site == "train.py:52"
+
+
+def test_scattered_lines_are_told_by_the_line_that_calls_for_them(tmp_path: Path) -> None:
+    run = FakeRun()
+    # Of a function of six steps, called from the loop, which a trainer has called.
+    loop = [(57, "train"), (90, "main")]
+    seen = [stack(run, (10 + at, f"step{at}"), (40, "build"), *loop) for at in range(6)]
+    found = train(run, tmp_path, *seen)
+    first, second, *_ = [line for line in found.hot_lines if line.part == "other"]
+    assert (first.site, first.function, first.called_from) == (
+        "train.py:40",
+        "build",
+        ["train.py:57", "train.py:90"],
+    )
+    assert (first.share, first.looks, first.with_calls) == (1.0, STEPS, True)
+    assert second.share == pytest.approx(1 / 6)
+    assert not second.with_calls
+
+
+def test_what_calls_for_all_of_training_is_not_what_calls_for_a_part(tmp_path: Path) -> None:
+    run = FakeRun()
+    seen = [stack(run, (10 + at, f"step{at}"), (52, "train")) for at in range(6)]
+    lines = [line for line in train(run, tmp_path, *seen).hot_lines if line.part == "other"]
+    assert not any(line.with_calls for line in lines)
+
+
+def test_a_lambda_is_part_of_the_function_that_runs_it(tmp_path: Path) -> None:
+    run = FakeRun()
+    seen = [stack(run, (10 + at, "<lambda>"), (9, "build"), (57, "train")) for at in range(3)]
+    line = hottest(train(run, tmp_path, *seen).hot_lines, "other")
+    assert line is not None
+    assert (line.function, line.share, line.called_from) == ("build", 1.0, ["train.py:57"])
 
 
 def test_looks_that_came_too_late_say_where_it_ends(tmp_path: Path) -> None:

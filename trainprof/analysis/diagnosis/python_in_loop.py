@@ -27,6 +27,8 @@ from __future__ import annotations
 import math
 from typing import Final
 
+import numpy as np
+
 from trainprof.analysis.diagnosis.case import NAMED_FROM_SHARE, Case
 from trainprof.analysis.diagnosis.gains import Gain, of_python, outside_steps
 from trainprof.analysis.diagnosis.plain import plain_finding
@@ -56,6 +58,8 @@ _MUCH_OF_IT: Final = 0.95
 _TOLD_TIMES: Final = 1.03
 # Of all of it: from here on it is a matter of steps.
 _IN_STEPS_SHARE: Final = 0.5
+# Likewise of what stands before the first steps of epochs.
+_AT_EPOCHS_SHARE: Final = 0.7
 # Standard errors of a share of looks.
 _CERTAIN: Final = 2.0
 # A backward takes some 2 x its forward (profilers warn from 2.5 to 3.5).
@@ -97,9 +101,11 @@ def find(case: Case) -> Finding | None:
             f"backward takes {times:.1f} x as long as forward, as a rule twice: it may go through "
             "what this code computes as well, and gain with it"
         )
-    between = "between steps, now and then,"
+    between, each = "between steps, now and then,", _between_epochs(case)
     if _is_in_steps(case):
         between = "between the parts of a step"
+    elif each is not None:
+        between = f"between epochs ({span(each)} each time)"
     does = f"Python code {between} takes"
     if line is not None and named and is_waiting(line):
         does = f"{between} the loop waits for another thread or process:"
@@ -137,6 +143,20 @@ def _is_in_steps(case: Case) -> bool:
     of_step_s = (case.summary.training.per_step_s or {}).get("other", 0.0)
     in_steps_s = of_step_s * case.summary.training.steps
     return in_steps_s >= _IN_STEPS_SHARE * case.training.get("other", 0.0)
+
+
+def _between_epochs(case: Case) -> float | None:
+    """Returns what it takes each time that an epoch begins after another, where that is most of it.
+
+    In seconds, on average.
+    """
+    part, epoch = case.steps.per_step.get("other"), case.steps.epoch_of
+    first = np.flatnonzero(np.diff(epoch) > 0) + 1
+    if part is None or not len(first):
+        return None
+    spent_s = float(part[first].sum()) / 1e9
+    is_most = spent_s >= _AT_EPOCHS_SHARE * case.training.get("other", 0.0)
+    return spent_s / len(first) if is_most else None
 
 
 def _alone(case: Case, line: HotLine, spent_s: float) -> list[str]:

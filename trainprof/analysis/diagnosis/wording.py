@@ -43,6 +43,8 @@ def its_share(line: HotLine) -> str:
     """Returns what of its part a line takes, as far as that is known, and those around it."""
     if line.is_likely:
         return "to which most of it seems to go"
+    if line.with_calls:
+        return f"{share_of(line)} of it with what it calls"
     return f"{share_of(line)} of it{around(line)}"
 
 
