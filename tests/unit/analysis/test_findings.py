@@ -1342,6 +1342,30 @@ def test_a_line_that_waits_for_another_thread_is_not_told_to_do_less() -> None:
     assert "most of that may have to stay" in " ".join(finding.also)
 
 
+def test_what_other_processes_compute_meanwhile_has_to_stay() -> None:
+    line = replace(hot_line("other"), waits_share=0.9)
+    alone = case_of(Planted(compute_s=0.01, fetch_s=0.0001), parts={"other": 2.0})
+    trained_s = alone.training_s
+
+    def told(role: str, *percents: float, cores: float = 2.0) -> Finding:
+        processes = [
+            {"role": role, "cpu_percent": {"mean": one}, "first_s": 0.0, "last_s": trained_s}
+            for one in percents
+        ]
+        assert alone.summary.system is not None
+        cpu = alone.summary.system.cpu | {"cores_usable": cores}
+        system = replace(alone.summary.system, processes=processes, cpu=cpu)
+        return only(replace(alone, summary=replace(alone.summary, hot_lines=[line], system=system)))
+
+    assert "may have to stay" in " ".join(told("main", 100.0).also)
+    both = told("child", 20.0, 20.0, 1.0)  # the third helps them
+    assert "2 processes that the script started computed for" in " ".join(both.also)
+    assert both.recoverable_s == pytest.approx(2.0 - 0.2 * trained_s, abs=0.05)
+    one = told("child", 40.0)
+    assert "a process that the script started" in " ".join(one.also)
+    assert one.recoverable_s == pytest.approx(2.0 - 0.4 * trained_s, abs=0.05)
+
+
 def test_what_may_be_trainprofs_own_time_is_no_finding() -> None:
     healthy = Planted(workers=2, fetch_s=0.0001, compute_s=0.0002)
     case = case_of(healthy, parts={"other": 0.02})  # 100 us a step

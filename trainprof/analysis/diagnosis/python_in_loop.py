@@ -32,6 +32,7 @@ import numpy as np
 from trainprof.analysis.diagnosis.case import NAMED_FROM_SHARE, Case
 from trainprof.analysis.diagnosis.gains import Gain, of_python, outside_steps
 from trainprof.analysis.diagnosis.plain import plain_finding
+from trainprof.analysis.diagnosis.processes_beside import ProcessesBeside, processes_beside
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.trend import growth_of
 from trainprof.analysis.diagnosis.wording import caller, its_share, place, span
@@ -75,13 +76,15 @@ def find(case: Case) -> Finding | None:
     part = spent_s / case.training_s if case.training_s > 0 else 0.0
     if part < least or _may_be_waiting(case) or not _has_forwards(case):
         return None
-    gain = _gain(case, spent_s)
+    line = python_line(case.summary)
+    # What other processes have to compute meanwhile takes its time on as many cores as there are.
+    others = processes_beside(case) if line is not None and is_waiting(line) else None
+    gain = _gain(case, max(spent_s - (others.least_s if others is not None else 0.0), 0.0))
     if gain is None:
         return None
     places = case.summary.ledger.other_by_place
     most = max(places, key=lambda name: places[name], default=ELSEWHERE)
     where = "" if most == ELSEWHERE else f", most of it {most}"
-    line = python_line(case.summary)
     is_own = line is not None and not _is_library(case, line)
     named = line is not None and is_own and line.share >= NAMED_FROM_SHARE and not line.is_end
     is_set = least != THRESHOLDS["share"].value
@@ -91,7 +94,7 @@ def find(case: Case) -> Finding | None:
     also = []
     if line is not None and named:
         advice, also = f"look at {place(line)}, {its_share(line)}: {advice}", caller(line)
-        also += _alone(case, line, spent_s)
+        also += [] if is_waiting(line) else _alone(case, line, spent_s)
     elif line is not None and is_own and line.is_end:
         also = [f"most of it ends at {place(line)}: what takes long stands there or before it"]
     also += _growing(case)
@@ -113,7 +116,7 @@ def find(case: Case) -> Finding | None:
             f"{place(line)} waits, {its_share(line)}: what it waits for has to get quicker, or "
             "more of it has to be done at once or beforehand"
         )
-        also.append("what it waits for has work of its own to do: most of that may have to stay")
+        also.append(_what_stays(others))
     is_sure = named and line is not None and not line.is_likely
     return plain_finding(
         ID,
@@ -190,6 +193,17 @@ def python_line(summary: RunSummary) -> HotLine | None:
     """Returns the line between the parts of a step that takes most, calls to other ranks apart."""
     waiting = {one.site for one in summary.collectives}
     return hottest(summary.hot_lines, "other", waiting)
+
+
+def _what_stays(others: ProcessesBeside | None) -> str:
+    """Says what of a wait is somebody's work."""
+    if others is None:
+        return "what it waits for has work of its own to do: most of that may have to stay"
+    who = "a process" if others.count == 1 else f"{others.count} processes"
+    return (
+        f"{who} that the script started computed for {span(others.cpu_s)} meanwhile: that takes "
+        f"{span(others.least_s)} at least, with all of them at it at once"
+    )
 
 
 def is_waiting(line: HotLine) -> bool:
