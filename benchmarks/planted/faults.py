@@ -519,9 +519,8 @@ def build_deep_model():
         loader=f"DataLoader(samples({150 * 16}), batch_size=16)",
         definitions=definitions,
         model="build_deep_model()",
-        optimizer=f"torch.optim.{name}(model.parameters())",
+        optimizer=f"torch.optim.{name}(model.parameters())  {HERE}",
         epochs=1,
-        update_mark=f"  {HERE}",
     )
     planted = f"{name} on {4 * layers + 4} parameters, {as_ms(compute_s)} of a step asleep"
     return Case("slow_optimizer", planted, style, script(style, parts), "slow_optimizer")

@@ -93,7 +93,6 @@ class Parts:
         evaluating: Comment on the line that goes through it.
         accumulate: Batches for each step of the optimizer.
         setup: Statements ahead of all.
-        update_mark: Behind the optimizer's step.
         batch: Expression that makes a batch where there is no loader, `steps` of them.
     """
 
@@ -113,7 +112,6 @@ class Parts:
     validate_every: int = 1
     accumulate: int = 1
     setup: str = "torch.set_num_threads(1)"
-    update_mark: str = ""
     batch: str = ""
     steps: int = 0
 
@@ -276,8 +274,7 @@ if __name__ == "__main__":
 """
     imports = f"{parts.imports}\nfrom engine import Engine\n"
     text = _module(parts, body, imports=imports)
-    engine = _ENGINE.replace("optimizer.step()", f"optimizer.step(){parts.update_mark}")
-    engine = engine.replace("in validation:", f"in validation:  {parts.evaluating}")
+    engine = _ENGINE.replace("in validation:", f"in validation:  {parts.evaluating}")
     return {MAIN: text, "engine.py": engine}
 
 
@@ -404,7 +401,7 @@ for epoch in range({parts.epochs}):
 
 def _step(parts: Parts) -> str:
     if parts.accumulate == 1:
-        update = f"optimizer.zero_grad()\nloss.backward()\noptimizer.step(){parts.update_mark}\n"
+        update = "optimizer.zero_grad()\nloss.backward()\noptimizer.step()\n"
     else:
         update = f"""\
 (loss / {parts.accumulate}).backward()

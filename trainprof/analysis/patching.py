@@ -135,7 +135,8 @@ def _edits(
 
     Args:
         source: Of a file.
-        line: Of the call that is to change; of an optimizer's step, where the optimizer is to.
+        line: Of the call that is to change; of an optimizer's step, where it is not known where
+            that was built.
         change: Arguments.
         builder: Of the loader.
         optimizer_class: Whose `fused` is to change.
@@ -146,8 +147,7 @@ def _edits(
     except SyntaxError as error:
         raise NotMechanical(f"the file does not parse: {error.msg}") from None
     if "fused" in change:
-        calls = _calls(tree, lambda name: name == optimizer_class)
-        yield from _set(source, _only(calls, optimizer_class), change)
+        yield from _set(source, _built(tree, line, optimizer_class), change)
         return
     of_copy, of_loader = copy_and_loader(change)
     if of_copy:
@@ -172,6 +172,15 @@ def _call(tree: ast.AST, line: int, names: tuple[str, ...]) -> ast.Call:
     if not found:
         raise NotMechanical(f"line {line} holds no call of {names[0]}")
     return max(found, key=lambda node: (node.lineno, node.col_offset))
+
+
+def _built(tree: ast.AST, line: int, optimizer_class: str) -> ast.Call:
+    """Returns the call that builds an optimizer: on a line, else the only one there is."""
+    try:
+        return _call(tree, line, (optimizer_class,))
+    except NotMechanical:
+        calls = _calls(tree, lambda name: name == optimizer_class)
+        return _only(calls, optimizer_class)
 
 
 def _only(calls: Sequence[ast.Call], name: str) -> ast.Call:

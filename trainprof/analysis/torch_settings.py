@@ -20,7 +20,8 @@ class LoopedOptimizer:
     Attributes:
         name: Of its class, such as "AdamW".
         tensors: How many parameters it has.
-        site: The user's line of its first step, None where that is not known.
+        site: The user's line that built it, else that of its first step; None where neither is
+            known.
     """
 
     name: str
@@ -72,10 +73,10 @@ def _numerics(told: Mapping[str, Any]) -> Numerics | None:
 
 
 def _looped(told: Mapping[str, Any], sites: Sites) -> LoopedOptimizer:
-    number = integer(told.get("site"))
-    site = sites[number] if number is not None else UNKNOWN_SITE
+    numbers = [integer(told.get(name)) for name in ("built", "site")]
+    places = [sites[number] for number in numbers if number is not None]
     return LoopedOptimizer(
         name=str(told.get("class", "unknown")),
         tensors=integer(told.get("tensors")) or 0,
-        site=None if site == UNKNOWN_SITE else site,
+        site=next((place for place in places if place != UNKNOWN_SITE), None),
     )

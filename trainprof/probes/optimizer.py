@@ -53,6 +53,7 @@ class OptimizerProbe:
         self._record_step = patcher.guarded(self._stepped)
         self._calls_closure = patcher.guarded(self._with_closure)
         self._watch_steps(module.Optimizer, patcher)
+        patcher.around_if_there(self._around_adding, (module.Optimizer, "add_param_group"))
         self._record_scaler_step = patcher.guarded(self._scaler_stepped)
         clip = getattr(torch.nn.utils, "clip_grad", None)
         scaler = getattr(getattr(torch, "amp", None), "GradScaler", None)
@@ -89,6 +90,20 @@ class OptimizerProbe:
             if getattr(step, "hooked", False):
                 type.__setattr__(cls, "step", self._wrap_step(step))
         patcher.on_undo(lambda: self._unwrap_steps(optimizer_class))
+
+    def _around_adding(self, original: Wrapped) -> Wrapped:
+        tells = self._session.at_parameters
+
+        def add_param_group(*args: Any, **kwargs: Any) -> Any:
+            for tell in tells if args else ():
+                tell(args[0])
+            try:
+                return original(*args, **kwargs)
+            except BaseException as error:
+                hide_our_frame(error)
+                raise
+
+        return add_param_group
 
     def _wrap_step(self, hooked: Any) -> Wrapped:
         session = self._session

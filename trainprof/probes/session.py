@@ -62,6 +62,8 @@ class Session:
         accelerator: What knows the devices in use, where a probe has to.
         look_here: To be called by a thread that computes or makes batches, at the first: it is
             looked at from then on.
+        at_parameters: To be called with an optimizer that is about to be given parameters: as it is
+            built, and later.
         at_first_step: To be called with an optimizer that has made its first step.
         backward_watch: Of each backward pass, while there is one.
         at_anomalous_backward: To be called after a backward pass under anomaly detection.
@@ -88,6 +90,7 @@ class Session:
         self.mark_copy_end: Callable[[int], None] | None = None
         self.accelerator: Accelerator | None = None
         self.look_here: Callable[[], None] = _nothing
+        self.at_parameters: list[Callable[[Any], None]] = []
         self.at_first_step: list[Callable[[Any], None]] = []
         self.backward_watch: BackwardWatch | None = None
         self.at_anomalous_backward: Callable[[], None] = _nothing

@@ -24,13 +24,22 @@ class TorchSettingsProbe:
 
     def __init__(self) -> None:
         self._passes = self._optimizers = 0
+        # By id: where optimizers were built that have not stepped yet.
+        self._built: dict[int, int] = {}
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._torch, self._session = torch, session
         self._plain_types = (getattr(torch, "Tensor", None), torch.nn.Parameter)
         self._mode_depth = getattr(torch._C, "_len_torch_function_stack", lambda: 0)
+        session.at_parameters.append(patcher.guarded(self._note_place))
         session.at_first_step.append(patcher.guarded(self._first_step))
         session.at_anomalous_backward = patcher.guarded(self._anomalous_backward)
+
+    def _note_place(self, optimizer: Any) -> None:
+        key = id(optimizer)
+        if key not in self._built and len(self._built) < _MOST_OPTIMIZERS:
+            self._built[key] = self._session.sites.find(sys._getframe(1))
+            self._session.keep_track(optimizer, self._built, key)
 
     def _first_step(self, optimizer: Any) -> None:
         self._optimizers += 1
@@ -43,6 +52,7 @@ class TorchSettingsProbe:
                 "class": type(optimizer).__qualname__,
                 "tensors": sum(len(group["params"]) for group in optimizer.param_groups),
                 "site": self._session.sites.find(sys._getframe(1)),
+                "built": self._built.get(id(optimizer), 0),
             }
         numerics = self._numerics(optimizer) if is_unwatched else None
         if numerics is not None:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from trainprof.probes.graph_walk import MIXED, UNUSED, USED, GraphTooLarge, uses_of
 from trainprof.probes.module_parts import parameters_of, parts_of
-from trainprof.probes.patcher import COMPILER, HookPointMissing, Patcher
+from trainprof.probes.patcher import COMPILER, Patcher
 from trainprof.probes.session import BackwardWatch, Session
 from trainprof.record.schema import Topic
 
@@ -116,33 +116,20 @@ class UnusedGradientsProbe:
         self._dispatch_depth = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
         self._watch = BackwardWatch(patcher.guarded(self._begins), patcher.guarded(self._has_ended))
         self._meets = patcher.guarded(self._meet)
-        optimizers = sys.modules.get("torch.optim.optimizer")
-        if optimizers is None:
-            raise HookPointMissing("torch.optim.optimizer is not loaded")
-        self._notes_optimizer = patcher.guarded(self._note_optimizer)
-        patcher.around_if_there(self._around_adding, (optimizers.Optimizer, "add_param_group"))
+        session.at_parameters.append(patcher.guarded(self._note_optimizer))
         session.at_first_step.append(patcher.guarded(self._first_step))
         session.at_end.append(patcher.guarded(self._judge_at_end))
         os.register_at_fork(after_in_child=self._stop)
 
-    def _around_adding(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        notes = self._notes_optimizer
-
-        def add_param_group(*args: Any, **kwargs: Any) -> Any:
-            notes(args)
-            return original(*args, **kwargs)
-
-        return add_param_group
-
-    def _note_optimizer(self, args: tuple[Any, ...]) -> None:
+    def _note_optimizer(self, optimizer: Any) -> None:
         """Has an optimizer known that may step only later."""
-        if args and id(args[0]) not in self._optimizers:
-            optimizer, key = args[0], id(args[0])
+        key = id(optimizer)
+        if key not in self._optimizers:
             self._optimizers[key] = weakref.ref(optimizer)
             self._session.keep_track(optimizer, self._optimizers, key)
 
     def _first_step(self, optimizer: Any) -> None:
-        self._note_optimizer((optimizer,))
+        self._note_optimizer(optimizer)
         if self._windows < _MOST_WINDOWS:
             self._windows += 1
             self._open_window()

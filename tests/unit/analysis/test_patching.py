@@ -140,7 +140,10 @@ def test_an_optimizer_is_fused_where_it_is_made(tmp_path: Path) -> None:
     assert "+    model.parameters(), lr=1e-3,\n+    fused=True\n" in patch(
         finding, "train.py", source
     )
-    for unclear in ("o.step()\n" * 4, source + source.replace("o =", "p =")):
+    twice = source + source.replace("o =", "p =")
+    built = replace(finding, site="train.py:6")
+    assert patch(built, "train.py", twice).count("+    fused=True\n") == 1
+    for unclear in ("o.step()\n" * 4, twice):
         with pytest.raises(NotMechanical, match="places of this file"):
             patch(finding, "train.py", unclear)
 
