@@ -160,7 +160,7 @@ def _of_shares(evidence: Evidence) -> Verdict:
         return _named(evidence, name, share, _level(evidence, name, share))
     if compute >= 0.5:
         level = "moderately" if shares["data"] >= MODERATE_SHARE else "not"
-        headline = _compute_headline(evidence, compute, level, name, share)
+        headline = _compute_headline(evidence, compute, level, name, share, shares["data"])
         return Verdict("compute", headline, level, compute)
     return Verdict(
         "none", f"NOTHING STANDS OUT: no part takes {percent(MODERATE_SHARE)} of training"
@@ -323,12 +323,15 @@ def _in_figures(evidence: Evidence, keys: tuple[str, ...], share: float) -> str:
 
 
 def _compute_headline(
-    evidence: Evidence, compute: float, level: str, name: str, share: float
+    evidence: Evidence, compute: float, level: str, name: str, share: float, data: float
 ) -> str:
     what = "forward, backward and optimizer"
     if evidence.has_device:
         what += " with waiting for the GPU or copying"
-    text = f"COMPUTE-BOUND, {level} data-bound: {what} take {percent(compute)} of training time"
+    # Where something else comes next nothing below tells it.
+    waiting = f" ({percent(data)})" if data >= MODERATE_SHARE and name != "data" else ""
+    text = f"COMPUTE-BOUND, {level} data-bound{waiting}: {what} take {percent(compute)} of "
+    text += "training time"
     told = None if evidence.has_device else evidence.python_in_model
     in_python = told.total_s / (evidence.training_s or 1.0) if told is not None else 0.0
     if in_python >= TOLD_FROM_SHARE:

@@ -40,13 +40,13 @@ def render_why(
     if found is None:
         told = f"{rule.id} was not found in {summary.run.name}: {_why_not(summary)}."
         looked_for = {name: one.value for name, one in rule.thresholds.items()}
-        lines = [*page.paragraph(told), *_from(looked_for, page)]
+        lines = [*page.paragraph(told), *_from(rule, looked_for, page)]
         return written(lines, page, color=color)
     lines = [
         *page.paragraph(f"{found.id} at {found.site or 'an unknown line'}: {found.title}."),
         *BLANK,
         *_numbers(found, page),
-        *_from(found.thresholds, page),
+        *_from(rule, found.thresholds, page),
         *_gain(found, page),
         *_steps(found, page),
         *page.labelled("Verify", [found.verify]),
@@ -77,8 +77,14 @@ def _numbers(found: Finding, page: Page) -> list[Text]:
     return page.labelled("Measured", told)
 
 
-def _from(thresholds: Mapping[str, float], page: Page) -> list[Text]:
-    told = [f"{_name(name)} from {_figure(name, value)} on" for name, value in thresholds.items()]
+def _from(rule: Rule, thresholds: Mapping[str, float], page: Page) -> list[Text]:
+    told = []
+    for name, value in thresholds.items():
+        known, figure = rule.thresholds.get(name), _figure(name, value)
+        is_upper = known is not None and known.is_upper
+        told.append(
+            f"{_name(name)} up to {figure}" if is_upper else f"{_name(name)} from {figure} on"
+        )
     return page.labelled("Found at", told) if told else []
 
 

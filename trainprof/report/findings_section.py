@@ -117,11 +117,9 @@ def _block(number: int, finding: Finding, page: Page, whole: str) -> list[Text]:
     gives = speedup_words(finding, whole)
     if gives:
         lines += _labelled("Gives", f"{gives}.", page)
-    for sentence in (*finding.also, *(finding.cautions if page.verbose else ())):
+    for sentence in finding.also:
         lines += page.paragraph(_sentence(sentence), indent=_INDENT)
-    if not page.verbose:
-        lines += _minds(finding, page)
-    return lines
+    return [*lines, *_minds(finding, page)]
 
 
 def _shorter(number: int, finding: Finding, page: Page) -> list[Text]:

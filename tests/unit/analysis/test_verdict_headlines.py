@@ -311,3 +311,14 @@ def test_what_a_device_may_have_hidden_is_never_called_high(tmp_path, part):
     found = loop(tmp_path, **{part: 3000}, device="cuda:0").verdict
     assert found.level == "moderately"
     assert found.headline.endswith("; whether the device worked meanwhile is not known")
+
+
+@pytest.mark.parametrize(
+    ("python", "told"),
+    [
+        (0, "COMPUTE-BOUND, moderately data-bound: forward, backward and optimizer take 93 %"),
+        (150, "COMPUTE-BOUND, moderately data-bound (7 %): forward, backward and optimizer take"),
+    ],
+)
+def test_a_moderate_wait_is_told_where_something_else_comes_next(tmp_path, python, told):
+    assert loop(tmp_path, wait=80, python=python).verdict.headline.startswith(told)

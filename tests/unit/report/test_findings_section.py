@@ -209,6 +209,10 @@ def test_why_gives_the_numbers() -> None:
     told = render_why(summaries.slow_loader(), other, width=80, color=False)
     assert "gc_pauses was not found in train.py" in told
     assert "Found at   share from 3 % on" in told
+    upper = rule_named("sample_by_sample")
+    assert upper is not None
+    told = render_why(summaries.slow_loader(), upper, width=80, color=False)
+    assert "sample up to 20.0 µs" in told
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)

@@ -13,10 +13,11 @@ from trainprof.analysis.finding import Finding
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """From which value on something counts, and where that value comes from."""
+    """From which value on something counts, or up to which, and where that value comes from."""
 
     value: float
     source: str
+    is_upper: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,9 @@ ID: Final = "sample_by_sample"
 KEYS: Final[tuple[str, ...]] = ("data_wait", "first_batch")
 THRESHOLDS: Final = {
     "wait_share": Threshold(SAMPLE_BY_SAMPLE_SHARE, "of training: TraceML warns from there on"),
-    "sample_s": Threshold(CHEAP_SAMPLE_S, "what a row of a tensor takes at most, with collating"),
+    "sample_s": Threshold(
+        CHEAP_SAMPLE_S, "what a row of a tensor takes at most, with collating", is_upper=True
+    ),
 }
 
 
