@@ -28,6 +28,9 @@ _SHARED_COST: Final = 0.2
 # far longer than the share that was taken. With a third taken from sample_scripts/healthy.py its
 # mean step became four times as long.
 _STALL_POWER: Final = 3
+# A single thread waits for no other: it is off the core for what was taken, and finds cold caches
+# when it is back, so that what is left of the time counts for less as well.
+_STALL_POWER_ALONE: Final = 2
 _MOST_TAKEN: Final = 0.9
 # What a virtual machine's cores may be faster or slower from run to run: neighbours, clocks and
 # hyperthreads that it does not see. Of 20 equal runs that compute all the time some took 1.78 ms a
@@ -160,7 +163,13 @@ class ComparedRun:
         if cpu is None:
             return 0.0
         taken = min(cpu.others_share, cpu.waited_share, _MOST_TAKEN)
-        return max((1 - taken) ** -_STALL_POWER - 1, _SHARED_COST * cpu.others_share)
+        power = _STALL_POWER_ALONE if self.computes_alone() else _STALL_POWER
+        return max((1 - taken) ** -power - 1, _SHARED_COST * cpu.others_share)
+
+    def computes_alone(self) -> bool:
+        """Whether one thread trains, and waits for no other, no worker and no rank."""
+        has_workers = any(loader.num_workers for loader in self.summary.loaders)
+        return self.summary.torch_threads == 1 and not has_workers and not self.summary.ranks
 
     def wandering(self) -> float:
         """Returns by what share cores that are not the run's own may have changed its pace.

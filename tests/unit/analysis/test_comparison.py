@@ -306,6 +306,23 @@ def test_other_processes_make_an_interval_wider() -> None:
     assert made_up(unknown, "b").disturbance() == 0
 
 
+def test_a_single_thread_loses_less_to_other_processes() -> None:
+    cpu = {
+        "host_percent": {"mean": 90.0},
+        "tree_percent": {"mean": 100.0},
+        "per_core_percent": [90.0, 90.0],
+        "pressure_some_share": 0.7,
+    }
+
+    def disturbance(threads: int, workers: int) -> float:
+        loader = summaries.loader("train.py:41", num_workers=workers)
+        plain = replace(summaries.slow_loader(), loaders=[loader], torch_threads=threads)
+        return made_up(replace(plain, system=summaries.system(cpu=cpu)), "b").disturbance()
+
+    assert disturbance(1, 0) == pytest.approx(0.6**-2 - 1)
+    assert disturbance(2, 0) == disturbance(1, 2) == pytest.approx(0.6**-3 - 1)
+
+
 def test_a_virtual_machines_pace_is_not_trusted_where_the_run_computes() -> None:
     def wandering(busy_percent: float, device: str | None = None, **host: bool) -> float:
         summary = summaries.slow_loader()
