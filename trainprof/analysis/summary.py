@@ -274,23 +274,31 @@ class LoaderBound:
 class Loader:
     """A DataLoader, named by the user's line that built it.
 
-    `bound` is None where the pipeline model does not apply. Of `receive_s`, `receive_cpu_s` is what
-    the training process itself worked; the rest it waited, mostly for the worker to let go.
-    `hot_lines` are those that the making of its batches goes to. `collate_site` is where the user's
-    own collate function begins, None where it is a library's. `built_by` is the installed package
-    that builds it and has to be told its arguments, None where the call at `site` is. `built` is
-    how many DataLoaders of that line were used one after the other, each built anew as the last.
-    `whole_batches` are the arguments with which torch would ask the dataset for all of a batch at
-    once, None where it does or they are not known; `holds_tensors`: it is torch's TensorDataset;
-    `open_files`: attributes of it that hold one, with their class. `called_at` is where a function
-    that trains calls for passes of evaluation over it, None where nobody knows. `evaluation_s` is
-    what those took, `evaluation_wait_s` what of that was waiting, of a loader that also trains.
-    `draws_all` is how many samples its dataset has, if torch's own sampler draws each of them in
-    each pass, else None. `memory_growth` is that of its workers, None where it is not even.
-    `ended` passes went on until there was no batch left.
-    `later_starts_s` is what iterators and first batches of passes after the first took (none
-    where it made later batches as much quicker),
-    `sampler_starts_s` the sampler's part of it.
+    Attributes:
+        role: training|evaluation|other, as its passes are used.
+        receive_s, receive_cpu_s: Taking batches over; of that, what the training process itself
+            worked. The rest it waited, mostly for the worker to let go.
+        bound: None where the pipeline model does not apply.
+        hot_lines: Those that the making of its batches goes to.
+        collate_site: Where the user's own collate function begins, None where it is a library's.
+        built_by: The installed package that builds it and has to be told its arguments, None where
+            the call at `site` is.
+        built: How many DataLoaders of that line were used one after the other, each built anew as
+            the last.
+        whole_batches: The arguments with which torch would ask the dataset for all of a batch at
+            once, None where it does or they are not known.
+        holds_tensors: Its dataset is torch's TensorDataset.
+        open_files: Attributes of the dataset that hold one, with their class.
+        called_at: Where a function that trains calls for passes of evaluation over it, None where
+            nobody knows.
+        evaluation_s, evaluation_wait_s: What those took, and what of that was waiting, of a loader
+            that also trains.
+        draws_all: How many samples its dataset has, if torch's own sampler draws each of them in
+            each pass, else None.
+        memory_growth: Of its workers, None where it is not even.
+        ended: Passes that went on until there was no batch left.
+        later_starts_s, sampler_starts_s: What iterators and first batches of passes after the
+            first took (none where it made later batches as much quicker), and the sampler's part.
     """
 
     id: int

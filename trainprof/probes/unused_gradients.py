@@ -45,10 +45,13 @@ class _Candidate:
     Attributes:
         parameter: Weakly.
         before: The sum of some of its numbers as it was first met.
+        grad: What its gradient was as it was met again: its id, how often it had been written, and
+            the passes until then; None before that.
     """
 
     parameter: weakref.ref[Any]
     before: Any
+    grad: tuple[int, int, int] | None = None
 
 
 @dataclass(slots=True)
@@ -89,8 +92,9 @@ class _Look:
 class UnusedGradientsProbe:
     """Goes through the graph of a few backward passes, and times its nodes by hooks on them.
 
-    A parameter is told only if it is in no optimizer that lives, and its numbers do not change:
-    scripts update some by hand.
+    A parameter is told only if it is in no optimizer that lives, and its numbers do not change, for
+    scripts update some by hand; or if nobody but backward ever writes to its gradient, which then
+    only grows: a moving average of others.
     """
 
     name = "unused_gradients"
@@ -229,7 +233,10 @@ class UnusedGradientsProbe:
         key = id(leaf)
         if type(leaf) is not self._torch.nn.Parameter or key in owned:
             return True
-        if key in self._window.candidates:
+        known = self._window.candidates.get(key)
+        if known is not None:
+            if known.grad is None and (grad := leaf.grad) is not None:
+                known.grad = id(grad), grad._version, self._window.passes
             return False
         changed = self._changed.get(key)
         if changed is not None and changed() is leaf:
@@ -264,9 +271,10 @@ class UnusedGradientsProbe:
         window.looks += 1
         window.next_pass = window.passes + 1 + window.looks % 3  # in step with no loop
         if window.looks == _ENOUGH_LOOKS:
-            self._session.backward_watch = None
             self._session.tell_modules(None)
             self._judge()
+            if self._window is window:
+                self._session.backward_watch = None
         elif window.looks == _FIRST_JUDGED:
             self._judge()
         elif window.candidates:
@@ -293,10 +301,14 @@ class UnusedGradientsProbe:
                 parameter = candidate.parameter()
                 if parameter is None:
                     gone += 1
-                elif bool((self._sum_of(parameter) != candidate.before).item()):
-                    self._changed[key] = candidate.parameter
-                elif key not in owned:
+                elif key in owned:
+                    continue
+                elif self._only_grows(parameter, candidate) or not self._has_changed(
+                    parameter, candidate
+                ):
                     unused[key] = parameter
+                else:
+                    self._changed[key] = candidate.parameter
         if len(unused) == len(window.candidates):
             self._tell(unused)
         elif self._is_told and len(unused) + gone == len(window.candidates):
@@ -307,6 +319,24 @@ class UnusedGradientsProbe:
         else:
             self._retract()
             self._stop()
+
+    def _has_changed(self, parameter: Any, candidate: _Candidate) -> bool:
+        return bool((self._sum_of(parameter) != candidate.before).item())
+
+    def _only_grows(self, parameter: Any, candidate: _Candidate) -> bool:
+        """Whether each pass since it was met again has added to a gradient that nobody else wrote.
+
+        Who updates a parameter by its gradient sets that back.
+        """
+        grad = parameter.grad
+        if candidate.grad is None or grad is None:
+            return False
+        known, written, passes = candidate.grad
+        since = grad._version - written
+        # Once it was told, passes are counted no more.
+        is_counted = self._session.backward_watch is not None
+        at_most = self._window.passes - passes if is_counted else since
+        return id(grad) == known and 0 < since <= at_most
 
     def _tell(self, unused: dict[int, Any]) -> None:
         window = self._window

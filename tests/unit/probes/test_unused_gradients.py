@@ -208,9 +208,15 @@ def healthy() -> dict[str, Callable[[], None]]:
         teacher, student = network().requires_grad_(False), network()
         train(distil(teacher, student), *student.parameters())
 
-    def moving_average() -> None:
+    def moving_average_that_is_cleared() -> None:
+        """Whoever sets gradients back may use them."""
         teacher, student = network(), network()
-        after = averaged(teacher, student)
+        average = averaged(teacher, student)
+
+        def after() -> None:
+            average()
+            teacher.zero_grad(set_to_none=False)
+
         train(distil(teacher, student), *student.parameters(), after=after)
 
     def updated_by_hand() -> None:
@@ -258,8 +264,8 @@ def healthy() -> dict[str, Callable[[], None]]:
             copied, model = copy.deepcopy(network()), network()
             train(distil(copied, model), *model.parameters(), steps=1)
 
-    cases = (plain, without_gradients, frozen, moving_average, updated_by_hand, two_optimizers)
-    more = (joined_later, asked_for, of_a_library, of_copies)
+    cases = (plain, without_gradients, frozen, updated_by_hand, two_optimizers)
+    more = (moving_average_that_is_cleared, joined_later, asked_for, of_a_library, of_copies)
     return {case.__name__: case for case in (*cases, *more)}
 
 
@@ -270,14 +276,25 @@ def test_nothing_is_told_of(recorder: Recorder, case: str) -> None:
     assert told(recorder) is None
 
 
-def test_beside_a_moving_average_the_rest_is_told(recorder: Recorder) -> None:
+def test_a_moving_average_of_others_that_is_not_frozen(recorder: Recorder) -> None:
     start(recorder, CLOCK)
-    teacher, judge, student = network(), network(16), network()
+    teacher, student = network(32), network(32)
+    after = averaged(teacher, student)
+    train(distil(teacher, student), *student.parameters(), after=after, passes=2, steps=100)
+    found = told(recorder)
+    assert found is not None
+    assert (found["tensors"], found["from_start"]) == (4, True)
+
+
+def test_beside_what_is_updated_by_hand_the_rest_is_told(recorder: Recorder) -> None:
+    start(recorder, CLOCK)
+    other, judge, student = network(), network(16), network()
 
     def loss_of(x: torch.Tensor) -> torch.Tensor:
-        return mse_loss(student(x), teacher(x)) + judge(student(x)).mean()
+        return mse_loss(student(x), other(x)) + judge(student(x)).mean()
 
-    train(loss_of, *student.parameters(), steps=150, after=averaged(teacher, student))
+    after = by_hand(other, is_old=False)
+    train(loss_of, *student.parameters(), steps=150, after=after)
     found = told(recorder)
     assert found is not None
     assert found["numbers"] == sum(parameter.numel() for parameter in judge.parameters())

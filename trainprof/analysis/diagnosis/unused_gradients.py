@@ -6,9 +6,10 @@ alone is trained: backward goes through all of them, keeps their activations unt
 the results up in .grad.
 
 How it is measured: of a few backward passes the graph is gone through and its parts are timed. A
-parameter counts if it has a gradient, is in no optimizer, and its values do not change. What only
-such parameters need is saved whole, what they share with others (the weights of a layer that
-gradients go through) up to half. Passes of autograd.grad, or under compiled autograd, tell nothing.
+parameter counts if it has a gradient, is in no optimizer, and its values do not change, or if its
+gradient is never set back (a moving average of others). What only such parameters need is saved
+whole, what they share with others (the weights of a layer that gradients go through) up to half.
+Passes of autograd.grad, or under compiled autograd, tell nothing.
 
 When it is wrong: where the script reads these gradients itself without changing the parameters
 (saliency, gradient norms of a network that is not trained).
