@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from trainprof.probes.graph_walk import MIXED, UNUSED, USED, GraphTooLarge, uses_of
 from trainprof.probes.module_parts import parameters_of, parts_of
-from trainprof.probes.patcher import COMPILER, Patcher
+from trainprof.probes.patcher import COMPILER, Patcher, let_dynamo_skip
 from trainprof.probes.session import BackwardWatch, Session
 from trainprof.record.schema import Topic
 
@@ -33,6 +33,8 @@ _MOST_NODES: Final = 20_000
 # So few that one thread sums them up, always in the same order.
 _SUMMED_NUMBERS: Final = 16_384
 _MOST_TOLD: Final = 3
+# Of the passes, those that add to a gradient which nobody sets back.
+_ADDED_SHARE: Final = 0.9
 # With these, what the optimizer has are no parameters of the model's.
 _OWN_PARAMETERS: Final = ("deepspeed", "apex", "megatron")
 _COMPILED_AUTOGRAD: Final = "torch._dynamo.compiled_autograd"
@@ -45,13 +47,15 @@ class _Candidate:
     Attributes:
         parameter: Weakly.
         before: The sum of some of its numbers as it was first met.
-        grad: What its gradient was as it was met again: its id, how often it had been written, and
-            the passes until then; None before that.
+        grad: Of its gradient, as it was met again ahead of a pass: where it lay, how often it had
+            been written, and the passes until then; None before that.
+        grows: Nobody but backward writes to its gradient, as far as passes were counted.
     """
 
     parameter: weakref.ref[Any]
     before: Any
     grad: tuple[int, int, int] | None = None
+    grows: bool = False
 
 
 @dataclass(slots=True)
@@ -212,7 +216,11 @@ class UnusedGradientsProbe:
         mark = look.marks.append
 
         def hook(use: int) -> Callable[[Any], None]:
-            return lambda _: mark((now(), use))
+            def begins(_: Any) -> None:
+                mark((now(), use))
+
+            let_dynamo_skip(begins, and_all_below=True)
+            return begins
 
         hooks = [hook(use) for use in (UNUSED, MIXED, USED)]
         for node, use in uses.items():
@@ -236,7 +244,7 @@ class UnusedGradientsProbe:
         known = self._window.candidates.get(key)
         if known is not None:
             if known.grad is None and (grad := leaf.grad) is not None:
-                known.grad = id(grad), grad._version, self._window.passes
+                known.grad = grad.data_ptr(), grad._version, self._window.passes - 1
             return False
         changed = self._changed.get(key)
         if changed is not None and changed() is leaf:
@@ -331,12 +339,13 @@ class UnusedGradientsProbe:
         grad = parameter.grad
         if candidate.grad is None or grad is None:
             return False
-        known, written, passes = candidate.grad
-        since = grad._version - written
-        # Once it was told, passes are counted no more.
-        is_counted = self._session.backward_watch is not None
-        at_most = self._window.passes - passes if is_counted else since
-        return id(grad) == known and 0 < since <= at_most
+        place, written, passes = candidate.grad
+        added, counted = grad._version - written, self._window.passes - passes
+        if grad.data_ptr() != place or added <= 0:
+            candidate.grows = False
+        elif self._session.backward_watch is not None:  # later on passes are not counted
+            candidate.grows = _ADDED_SHARE * counted <= added <= counted
+        return candidate.grows
 
     def _tell(self, unused: dict[int, Any]) -> None:
         window = self._window
