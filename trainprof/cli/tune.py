@@ -152,7 +152,9 @@ def _teller(run: TuneRun, *, quiet: bool) -> Callable[[Progress], None]:
     def tell(progress: Progress) -> None:
         if quiet:
             return
-        at = f"trial {progress.done + (progress.measured is None)} of about {progress.expected}"
+        at = f"trial {progress.done + (progress.measured is None)}"
+        if progress.expected is not None:
+            at += f" of about {progress.expected}"
         if progress.measured is not None:
             line = f"{at}: {progress.trial.name}: {_result(progress)}"
             write(sys.stderr, f"{_cleared(width) if is_live else ''}{line}\n")

@@ -18,14 +18,14 @@ class Progress:
 
     Attributes:
         trial: About to run, None: `measured` has.
-        done, expected: Runs of trials.
+        done, expected: Runs of trials; how many there will be is not known before the baseline.
         left_s: Of the budget.
     """
 
     trial: Trial
     measured: Measured | None
     done: int
-    expected: int
+    expected: int | None
     left_s: float
 
 

@@ -119,7 +119,7 @@ class Search:
         self._spent_s = 0.0
         self._tell = tell
         self._keep = keep
-        self._expected = 3
+        self._expected: int | None = None
         self._usual_s = 0.0  # that a baseline takes
         self._since_baseline = 0
         self._waiting: list[str] = []
@@ -398,7 +398,8 @@ class Search:
     def _say(self, trial: Trial, measured: Measured | None) -> None:
         done = len(self.found.runs)
         left_s = max(self._budget_s - self._spent_s, 0.0)
-        self._tell(Progress(trial, measured, done, max(self._expected, done + 1), left_s))
+        expected = None if self._expected is None else max(self._expected, done + 1)
+        self._tell(Progress(trial, measured, done, expected, left_s))
 
 
 def _ceiling(plan: Plan) -> Trial:

@@ -127,7 +127,7 @@ class UnusedGradientsProbe:
         session.at_parameters.append(patcher.guarded(self._note_optimizer))
         session.at_first_step.append(patcher.guarded(self._first_step))
         session.at_end.append(patcher.guarded(self._judge_at_end))
-        os.register_at_fork(after_in_child=self._stop)
+        os.register_at_fork(after_in_child=self._begin_anew)
 
     def _note_optimizer(self, optimizer: Any) -> None:
         """Has an optimizer known that may step only later."""
@@ -152,6 +152,13 @@ class UnusedGradientsProbe:
         self._session.backward_watch = None
         self._session.tell_modules(None)
         self._window, self._is_told = _Window(), False
+
+    def _begin_anew(self) -> None:
+        """In a forked child, which may train something of its own."""
+        self._stop()
+        self._inside.clear()
+        self._windows = self._notes = 0
+        self._process = os.getpid()
 
     def _begins(self, outputs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         thread = get_ident()

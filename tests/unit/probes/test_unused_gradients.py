@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -329,6 +330,26 @@ def test_checkpointed_activations(recorder: Recorder, is_reentrant: bool) -> Non
     assert found is not None
     assert found["tensors"] == 4
     assert 0 <= found["unused_share"] + found["mixed_share"] <= 1
+
+
+def test_a_forked_child_tells_of_what_it_trains_itself(recorder: Recorder) -> None:
+    start(recorder, CLOCK)
+    teacher, student = network(), network()
+    loss_of = distil(teacher, student)
+    train(loss_of, *student.parameters(), steps=5)
+    child = os.fork()
+    if child == 0:
+        try:
+            train(loss_of, *student.parameters())
+            recorder.session.at_end[0]()
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    own, forked = recorder.read_all()
+    assert told(recorder) is None
+    notes = [x for x in forked.notes(Topic.ENVIRONMENT) if "unused_gradients" in x]
+    assert notes[-1]["unused_gradients"]["tensors"] == 4
+    assert own.header["pid"] != forked.header["pid"]
 
 
 def test_looks_are_few_where_passes_are_short(recorder: Recorder) -> None:
