@@ -12,6 +12,7 @@ from itertools import pairwise
 from types import ModuleType
 from typing import Any, Final
 
+from trainprof.probes.gradient_reads import reads_gradients
 from trainprof.probes.graph_walk import MIXED, UNUSED, USED, GraphTooLarge, uses_of
 from trainprof.probes.module_parts import parameters_of, parts_of
 from trainprof.probes.patcher import COMPILER, Patcher, let_dynamo_skip
@@ -65,7 +66,7 @@ class _Window:
     Attributes:
         began_ns: When its first look began, 0 before that.
         spent_ns: By looks.
-        passes: Of backward, seen.
+        passes: Of backward, seen, without those inside others.
         next_pass: At which to look, at the earliest.
         looks: Taken.
         nodes: Gone through.
@@ -96,9 +97,10 @@ class _Look:
 class UnusedGradientsProbe:
     """Goes through the graph of a few backward passes, and times its nodes by hooks on them.
 
-    A parameter is told only if it is in no optimizer that lives, and its numbers do not change, for
-    scripts update some by hand; or if nobody but backward ever writes to its gradient, which then
-    only grows: a moving average of others.
+    A parameter is told only if it is in no optimizer that lives, and nobody but backward ever
+    writes to its gradient, which then only grows: who uses a gradient sets it back. Where it is
+    set back (`model.zero_grad()`), its numbers must not change, for scripts update some by hand,
+    nor may the user's code read gradients.
     """
 
     name = "unused_gradients"
@@ -108,6 +110,8 @@ class UnusedGradientsProbe:
         self._window = _Window()
         self._notes = 0
         self._is_told = False
+        # Whether the user's code reads gradients; None until somebody asks.
+        self._reads: bool | None = None
         self._optimizers: dict[int, weakref.ref[Any]] = {}
         # By id: parameters whose numbers have changed without an optimizer.
         self._changed: dict[int, weakref.ref[Any]] = {}
@@ -167,7 +171,7 @@ class UnusedGradientsProbe:
         elif thread != self._thread:
             return
         window = self._window
-        window.passes += 1
+        window.passes += not self._inside
         began_ns = self._session.now()
         is_due = self._is_due(window, began_ns)
         look = self._look(outputs) if is_due and self._can_look(args, kwargs) else None
@@ -318,8 +322,8 @@ class UnusedGradientsProbe:
                     gone += 1
                 elif key in owned:
                     continue
-                elif self._only_grows(parameter, candidate) or not self._has_changed(
-                    parameter, candidate
+                elif self._only_grows(parameter, candidate) or not (
+                    self._has_changed(parameter, candidate) or self._are_read()
                 ):
                     unused[key] = parameter
                 else:
@@ -337,6 +341,11 @@ class UnusedGradientsProbe:
 
     def _has_changed(self, parameter: Any, candidate: _Candidate) -> bool:
         return bool((self._sum_of(parameter) != candidate.before).item())
+
+    def _are_read(self) -> bool:
+        if self._reads is None:
+            self._reads = reads_gradients(self._session.sites.is_user_file)
+        return self._reads
 
     def _only_grows(self, parameter: Any, candidate: _Candidate) -> bool:
         """Whether each pass since it was met again has added to a gradient that nobody else wrote.

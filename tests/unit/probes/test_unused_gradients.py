@@ -287,6 +287,21 @@ def test_a_moving_average_of_others_that_is_not_frozen(recorder: Recorder) -> No
     assert (found["tensors"], found["from_start"]) == (4, True)
 
 
+@pytest.mark.parametrize("is_read", [True, False])
+def test_gradients_that_are_set_back(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, is_read: bool
+) -> None:
+    """Something reads them before, as Fisher information does, or `model.zero_grad()` means all."""
+    monkeypatch.setattr(
+        "trainprof.probes.unused_gradients.reads_gradients", lambda is_user_file: is_read
+    )
+    start(recorder, CLOCK)
+    trunk, head = network(32), nn.Linear(8, 1)
+    train(lambda x: head(trunk(x)).mean(), *head.parameters(), after=trunk.zero_grad)
+    found = told(recorder)
+    assert (found is None) is is_read
+
+
 def test_beside_what_is_updated_by_hand_the_rest_is_told(recorder: Recorder) -> None:
     start(recorder, CLOCK)
     other, judge, student = network(), network(16), network()

@@ -6,13 +6,12 @@ alone is trained: backward goes through all of them, keeps their activations unt
 the results up in .grad.
 
 How it is measured: of a few backward passes the graph is gone through and its parts are timed. A
-parameter counts if it has a gradient, is in no optimizer, and its values do not change, or if its
-gradient is never set back (a moving average of others). What only such parameters need is saved
+parameter counts if it is in no optimizer and has a gradient that is never set back, or one that the
+script sets back, but does not read, while its values stay. What only such parameters need is saved
 whole, what they share with others (the weights of a layer that gradients go through) up to half.
 Passes of autograd.grad, or under compiled autograd, tell nothing.
 
-When it is wrong: where the script reads these gradients itself without changing the parameters
-(saliency, gradient norms of a network that is not trained).
+When it is wrong: where a library reads these gradients without changing the parameters.
 
 What to do: .requires_grad_(False) on these parameters, once, before training. Gradients still go
 through them to what is trained. torch.no_grad() around the call does the same where nothing that is
