@@ -230,9 +230,8 @@ def lines_of_training(
         lines = lines_met(name, names.stacks(met), asked, seconds.get(name))
         if name == "other":
             elsewhere = looks.stack[(taken >= 0) & (taken != key) & looks.is_known]
-            if len(met) >= max(FAIR_KNOWN_SHARE * asked, MIN_LOOKS):
-                stacks = names.stacks(met), names.stacks(elsewhere)
-                lines = _with_common_caller(lines, *stacks, seconds.get(name))
+            stacks = names.stacks(met), names.stacks(elsewhere)
+            lines = _with_common_caller(lines, *stacks, asked, seconds.get(name))
             here = looks.where(taken == key)
             lines = lines or _likely_line(name, here, names, seconds.get(name), visits=steps)
             lines = lines or _line_that_was_waited_for(name, here, names, asked)
@@ -246,20 +245,26 @@ def _with_common_caller(
     lines: list[HotLine],
     met: Counter[Stack],
     elsewhere: Counter[Stack],
+    asked: int,
     seconds: float | None,
 ) -> list[HotLine]:
     """Puts the line that calls for most of "other" first, where its lines themselves are scattered.
 
     Args:
         lines: Of that part.
-        met: Stacks in it: looks hardly ever came late.
+        met: Stacks in it.
         elsewhere: In the other parts of the loop: what is above all of them calls for no one part.
+        asked: How many looks were wanted in it; nothing is added where too few could be taken.
         seconds: Of the part, None where that is not known.
     """
-    most = lines[0].share if lines else 0.0
+    known, others = met.total(), elsewhere.total()
+    if known < max(MIN_KNOWN_SHARE * asked, MIN_LOOKS):
+        return lines
+    is_at_least = known < FAIR_KNOWN_SHARE * asked
+    counted = asked if is_at_least else known
+    most = lines[0].share * counted / known if lines else 0.0
     if most >= _SCATTERED_BELOW:
         return lines
-    known, others = met.total(), elsewhere.total()
     here, there = _lines_above(met), _lines_above(elsewhere)
     common = {
         line
@@ -272,9 +277,9 @@ def _with_common_caller(
     stack = max(through, key=lambda frames: through[frames])
     depth = next(depth for depth, line in enumerate(stack) if line in common)
     (site, function), *outer = stack[depth:]
-    share = here[stack[depth]] / known
-    if share < _MORE_THAN_LINES * most:
+    if here[stack[depth]] < _MORE_THAN_LINES * most * known:
         return lines
+    share = here[stack[depth]] / counted
     caller = HotLine(
         part="other",
         site=site,
@@ -283,6 +288,7 @@ def _with_common_caller(
         looks=here[stack[depth]],
         share=share,
         seconds=None if seconds is None else share * seconds,
+        is_at_least=is_at_least,
         with_calls=True,
     )
     return [caller, *lines][:_SHOWN_LINES]

@@ -883,6 +883,7 @@ def test_python_that_comes_now_and_then_is_no_matter_of_steps(is_in_steps: bool)
     [
         (slice(50, None, 50), "between epochs (333 ms each time) takes 976 ms"),
         (slice(25, None, 50), "between steps, now and then, takes 976 ms"),
+        (slice(50, None, 25), "between epochs (167 ms each time) and between the parts of a step"),
     ],
 )
 def test_python_between_epochs_is_told_as_such(at: slice, where: str) -> None:

@@ -61,6 +61,7 @@ _TOLD_TIMES: Final = 1.03
 _IN_STEPS_SHARE: Final = 0.5
 # Likewise of what stands before the first steps of epochs.
 _AT_EPOCHS_SHARE: Final = 0.7
+_AT_EPOCHS_TOO_SHARE: Final = 0.3
 # Standard errors of a share of looks.
 _CERTAIN: Final = 2.0
 # A backward takes some 2 x its forward (profilers warn from 2.5 to 3.5).
@@ -104,11 +105,7 @@ def find(case: Case) -> Finding | None:
             f"backward takes {times:.1f} x as long as forward, as a rule twice: it may go through "
             "what this code computes as well, and gain with it"
         )
-    between, each = "between steps, now and then,", _between_epochs(case)
-    if _is_in_steps(case):
-        between = "between the parts of a step"
-    elif each is not None:
-        between = f"between epochs ({span(each)} each time)"
+    between = "between the parts of a step" if _is_in_steps(case) else _when(case)
     does = f"Python code {between} takes"
     if line is not None and named and is_waiting(line):
         does = f"{between} the loop waits for another thread or process:"
@@ -148,18 +145,16 @@ def _is_in_steps(case: Case) -> bool:
     return in_steps_s >= _IN_STEPS_SHARE * case.training.get("other", 0.0)
 
 
-def _between_epochs(case: Case) -> float | None:
-    """Returns what it takes each time that an epoch begins after another, where that is most of it.
-
-    In seconds, on average.
-    """
+def _when(case: Case) -> str:
+    """Returns when it comes, if not in each step alike: where epochs begin after others, maybe."""
     part, epoch = case.steps.per_step.get("other"), case.steps.epoch_of
     first = np.flatnonzero(np.diff(epoch) > 0) + 1
-    if part is None or not len(first):
-        return None
-    spent_s = float(part[first].sum()) / 1e9
-    is_most = spent_s >= _AT_EPOCHS_SHARE * case.training.get("other", 0.0)
-    return spent_s / len(first) if is_most else None
+    spent_s = 0.0 if part is None else float(part[first].sum()) / 1e9
+    share = spent_s / max(case.training.get("other", 0.0), 1e-9)
+    if share < _AT_EPOCHS_TOO_SHARE:
+        return "between steps, now and then,"
+    told = f"between epochs ({span(spent_s / len(first))} each time)"
+    return told if share >= _AT_EPOCHS_SHARE else f"{told} and between the parts of a step"
 
 
 def _alone(case: Case, line: HotLine, spent_s: float) -> list[str]:
