@@ -878,6 +878,25 @@ def test_python_that_comes_now_and_then_is_no_matter_of_steps(is_in_steps: bool)
     assert finding.title.startswith(f"Python code {where} takes 9")
 
 
+def test_what_grows_makes_the_halves_of_a_run_differ_and_is_no_noise() -> None:
+    healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
+    case = case_of(healthy, parts={"other": 0.5}, halves={"other": (0.1, 1.9)})
+    summary = replace(case.summary, hot_lines=[hot_line("other")])
+    noisy = replace(case, summary=summary, noise=0.3)
+    assert "python_in_loop" not in found(noisy)
+    grows = np.linspace(0, 10e6, len(case.steps)).astype(np.int64)
+    wall = grows + int(10e6)
+    steps = replace(
+        case.steps,
+        wall_ns=wall,
+        per_step=case.steps.per_step | {"other": grows},
+        candidates=np.ones(len(wall), dtype=bool),
+    )
+    finding = next(one for one in diagnose(replace(noisy, steps=steps)))
+    assert finding.id == "python_in_loop"
+    assert any("it grows as training goes on" in told for told in finding.also)
+
+
 @pytest.mark.parametrize(
     ("at", "where"),
     [

@@ -12,6 +12,7 @@ from trainprof.analysis.diagnosis.rule import Rule
 from trainprof.analysis.diagnosis.same_line import joined_by_line
 from trainprof.analysis.finding import (
     EXPLAINED_BY,
+    GROWN_TO_S,
     LIKELY,
     NO_MATTER_OF_NOISE,
     SLOWS_EVERYTHING,
@@ -137,7 +138,7 @@ def _is_worthwhile(finding: Finding, rule: Rule, case: Case) -> bool:
         return False
     of_run = (finding.recoverable_s or 0.0) / max(case.wall_s, 1e-9)
     bar = LEAST_GAIN
-    if finding.id not in NO_MATTER_OF_NOISE:
+    if finding.id not in NO_MATTER_OF_NOISE and finding.evidence.get(GROWN_TO_S) is None:
         # What may lose has to stand out from all that makes steps differ.
         is_unsure = _is_unsure(finding)
         bar = least_gain(case.noise if is_unsure else case.noise_of(rule.keys))

@@ -34,9 +34,9 @@ from trainprof.analysis.diagnosis.gains import Gain, of_python, outside_steps
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.processes_beside import ProcessesBeside, processes_beside
 from trainprof.analysis.diagnosis.rule import Threshold
-from trainprof.analysis.diagnosis.trend import growth_of
+from trainprof.analysis.diagnosis.trend import Growth, growth_of
 from trainprof.analysis.diagnosis.wording import caller, its_share, place, span
-from trainprof.analysis.finding import Finding
+from trainprof.analysis.finding import GROWN_TO_S, Finding
 from trainprof.analysis.ledger import BEFORE_BACKWARD, ELSEWHERE
 from trainprof.analysis.looks import hottest
 from trainprof.analysis.passes import TRAINING
@@ -98,7 +98,13 @@ def find(case: Case) -> Finding | None:
         also += [] if is_waiting(line) else _alone(case, line, spent_s)
     elif line is not None and is_own and line.is_end:
         also = [f"most of it ends at {place(line)}: what takes long stands there or before it"]
-    also += _growing(case)
+    grown = _grown(case)
+    if grown is not None:
+        when = "within each epoch" if grown.is_of_epochs else "as training goes on"
+        also.append(
+            f"it grows {when}, from {span(grown.first_s)} to {span(grown.last_s)} a step: it may "
+            "go over all that has been collected so far"
+        )
     times = _backward_over_forward(case)
     if most == BEFORE_BACKWARD and times >= _LONG_BACKWARD and not case.is_on_device:
         also.append(
@@ -127,6 +133,7 @@ def find(case: Case) -> Finding | None:
             "python_share": part,
             "left_out_as_our_own_s": _own_cost_s(case),
             "by_place_s": dict(places),
+            GROWN_TO_S: grown.last_s if grown is not None else None,
             "line_share": line.line_share if is_sure and line is not None else None,
             "function_share": line.share if is_sure and line is not None else None,
         },
@@ -171,17 +178,12 @@ def _alone(case: Case, line: HotLine, spent_s: float) -> list[str]:
     return [f"without that line alone, training would be up to about {times} as fast"]
 
 
-def _growing(case: Case) -> list[str]:
-    """Says that it takes longer and longer, where it does."""
+def _grown(case: Case) -> Growth | None:
+    """Returns how it takes longer and longer; None where it does not."""
     part = case.steps.per_step.get("other")
-    grown = None if part is None or not len(case.steps) else growth_of(part, case.steps)
-    if grown is None or not _is_in_steps(case):
-        return []
-    when = "within each epoch" if grown.is_of_epochs else "as training goes on"
-    return [
-        f"it grows {when}, from {span(grown.first_s)} to {span(grown.last_s)} a step: it may go "
-        "over all that has been collected so far"
-    ]
+    if part is None or not len(case.steps) or not _is_in_steps(case):
+        return None
+    return growth_of(part, case.steps)
 
 
 def python_line(summary: RunSummary) -> HotLine | None:
