@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import copy
 import inspect
-import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from support.session import FakeClock, Recorder
+from support.session import FakeClock, Recorder, read_recordings, run_hooked
 from torch import nn
 from torch.nn.functional import mse_loss
 from torch.utils.checkpoint import checkpoint
@@ -347,24 +347,44 @@ def test_checkpointed_activations(recorder: Recorder, is_reentrant: bool) -> Non
     assert 0 <= found["unused_share"] + found["mixed_share"] <= 1
 
 
-def test_a_forked_child_tells_of_what_it_trains_itself(recorder: Recorder) -> None:
-    start(recorder, CLOCK)
-    teacher, student = network(), network()
-    loss_of = distil(teacher, student)
-    train(loss_of, *student.parameters(), steps=5)
-    child = os.fork()
-    if child == 0:
-        try:
-            train(loss_of, *student.parameters())
-            recorder.session.at_end[0]()
-        finally:
-            os._exit(0)
-    os.waitpid(child, 0)
-    own, forked = recorder.read_all()
-    assert told(recorder) is None
-    notes = [x for x in forked.notes(Topic.ENVIRONMENT) if "unused_gradients" in x]
-    assert notes[-1]["unused_gradients"]["tensors"] == 4
+FORKS = """
+import os, torch
+from torch import nn
+
+teacher, student = nn.Linear(8, 8), nn.Linear(8, 8)
+optimizer = torch.optim.SGD(student.parameters(), lr=0.01)
+
+def train(steps):
+    for _ in range(steps):
+        x = torch.randn(4, 8)
+        optimizer.zero_grad()
+        (student(x) - teacher(x)).square().mean().backward()
+        optimizer.step()
+
+train(2)
+child = os.fork()
+if child == 0:
+    optimizer = torch.optim.SGD(student.parameters(), lr=0.01)
+    train(3_000)
+    os._exit(0)
+os.waitpid(child, 0)
+"""
+
+
+def test_a_forked_child_tells_of_what_it_trains_itself(tmp_path: Path) -> None:
+    """In a process of its own: autograd's threads, where there are any, do not survive a fork."""
+    script = tmp_path / "script.py"
+    script.write_text(FORKS)
+    done = run_hooked([script], tmp_path, tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    own, forked = read_recordings(tmp_path / "run" / "events")
     assert own.header["pid"] != forked.header["pid"]
+    told = [
+        [note for note in log.notes(Topic.ENVIRONMENT) if note.get("unused_gradients")]
+        for log in (own, forked)
+    ]
+    assert told[0] == []
+    assert told[1][-1]["unused_gradients"]["tensors"] == 2
 
 
 def test_looks_are_few_where_passes_are_short(recorder: Recorder) -> None:
