@@ -168,8 +168,8 @@ class ComparedRun:
 
     def computes_alone(self) -> bool:
         """Whether one thread trains, and waits for no other, no worker and no rank."""
-        has_workers = any(loader.num_workers for loader in self.summary.loaders)
-        return self.summary.torch_threads == 1 and not has_workers and not self.summary.ranks
+        summary = self.summary
+        return summary.torch_threads == 1 and not summary.has_workers and not summary.ranks
 
     def wandering(self) -> float:
         """Returns by what share cores that are not the run's own may have changed its pace.

@@ -24,3 +24,8 @@ class Sites:
 
     def __getitem__(self, number: int) -> str:
         return site_name(self._texts.get(number), self._cwd)
+
+    def known(self, number: int | None) -> str | None:
+        """Returns the same of an id that may be missing, None where nothing is known of it."""
+        name = UNKNOWN_SITE if number is None else self[number]
+        return None if name == UNKNOWN_SITE else name

@@ -44,7 +44,7 @@ from trainprof.analysis.looks import (
 )
 from trainprof.analysis.memory_figures import MemoryGrowth
 from trainprof.analysis.memory_growth import memory_growth, room_of
-from trainprof.analysis.names import UNKNOWN_SITE, Sites
+from trainprof.analysis.names import Sites
 from trainprof.analysis.outliers import outliers
 from trainprof.analysis.passes import TRAINING
 from trainprof.analysis.python_in_model import python_in_model
@@ -392,5 +392,4 @@ def _longest_site(events: Events, sites: Sites) -> str | None:
         return None
     numbers, which = np.unique(events.site, return_inverse=True)
     totals = np.bincount(which, weights=events.end - events.start)
-    name = sites[int(numbers[totals.argmax()])]
-    return None if name == UNKNOWN_SITE else name
+    return sites.known(int(numbers[totals.argmax()]))

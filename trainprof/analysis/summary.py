@@ -804,6 +804,11 @@ class RunSummary:
     schema_version: int = SUMMARY_SCHEMA_VERSION
 
     @property
+    def has_workers(self) -> bool:
+        """Whether any of its loaders has some."""
+        return any(loader.num_workers for loader in self.loaders)
+
+    @property
     def device_busy_share(self) -> float | None:
         """The share of training in which the least busy device is at work, at least."""
         known = (device.busy_share for device in self.devices or [])

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainprof.analysis.facts import Facts, integer
-from trainprof.analysis.names import UNKNOWN_SITE, Sites
+from trainprof.analysis.names import Sites
 from trainprof.analysis.summary import Numerics
 from trainprof.analysis.unused_gradients import UnusedGradients, unused_gradients
 from trainprof.record.schema import Topic
@@ -73,10 +73,9 @@ def _numerics(told: Mapping[str, Any]) -> Numerics | None:
 
 
 def _looped(told: Mapping[str, Any], sites: Sites) -> LoopedOptimizer:
-    numbers = [integer(told.get(name)) for name in ("built", "site")]
-    places = [sites[number] for number in numbers if number is not None]
+    places = [sites.known(integer(told.get(name))) for name in ("built", "site")]
     return LoopedOptimizer(
         name=str(told.get("class", "unknown")),
         tensors=integer(told.get("tensors")) or 0,
-        site=next((place for place in places if place != UNKNOWN_SITE), None),
+        site=next((place for place in places if place is not None), None),
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainprof.analysis.facts import integer
-from trainprof.analysis.names import UNKNOWN_SITE, Sites
+from trainprof.analysis.names import Sites
 
 _KEY = "unused_gradients"
 
@@ -85,12 +85,10 @@ def _share(told: object) -> float:
 
 
 def _model(told: Mapping[str, Any], sites: Sites) -> UnupdatedModel:
-    number = integer(told.get("site"))
-    site = sites[number] if number is not None else UNKNOWN_SITE
     parts = told.get("parts")
     return UnupdatedModel(
         name=str(told.get("class", "unknown")),
-        site=None if site == UNKNOWN_SITE else site,
+        site=sites.known(integer(told.get("site"))),
         parameters=integer(told.get("of")) or 0,
         unused=integer(told.get("tensors")) or 0,
         parts=[str(part) for part in parts] if isinstance(parts, list) else [],

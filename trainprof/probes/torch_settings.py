@@ -24,7 +24,7 @@ class TorchSettingsProbe:
 
     def __init__(self) -> None:
         self._passes = self._optimizers = 0
-        # By id: where optimizers were built that have not stepped yet.
+        # By id: where optimizers that live were built.
         self._built: dict[int, int] = {}
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:

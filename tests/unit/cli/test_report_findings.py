@@ -8,12 +8,13 @@ import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import summaries
 
 from trainprof.analysis.finding import LOADER_ID
-from trainprof.analysis.summary import to_jsonable
+from trainprof.analysis.summary import RunSummary, to_jsonable
 from trainprof.cli.app import run_command
 
 LOADER = "loader = DataLoader(data, shuffle=True)\n"
@@ -29,13 +30,14 @@ def saved(tmp_path: Path) -> Path:
         findings=[summaries.finding(site="train.py:1")],
         loaders=[summaries.loader("train.py:1")],
     )
-    run = tmp_path / "run"
+    return save(summary, tmp_path, times={"spawned_time_ns": time.time_ns()})
+
+
+def save(summary: RunSummary, beside: Path, **more: Any) -> Path:
+    """Returns a run's directory beside the script that it is of."""
+    run = beside / "run"
     run.mkdir()
-    manifest = {
-        "schema_version": 1,
-        "cwd": str(tmp_path),
-        "times": {"spawned_time_ns": time.time_ns()},
-    }
+    manifest = {"schema_version": 1, "cwd": str(beside), **more}
     (run / "manifest.json").write_text(json.dumps(manifest))
     (run / "summary.json").write_text(json.dumps(to_jsonable(summary)))
     return run
@@ -128,11 +130,7 @@ def test_batches_are_pinned_where_they_are_made_and_copied_where_they_are_used(
         site=f"{copies_in}:2", change=change, evidence={LOADER_ID: loader.id}
     )
     summary = replace(summaries.slow_loader(), findings=[finding], loaders=[loader])
-    run = tmp_path / "run"
-    run.mkdir()
-    (run / "manifest.json").write_text(json.dumps({"schema_version": 1, "cwd": str(tmp_path)}))
-    (run / "summary.json").write_text(json.dumps(to_jsonable(summary)))
-    assert report(str(run), "--suggest-patch") == 0
+    assert report(str(save(summary, tmp_path)), "--suggest-patch") == 0
     diff = capsys.readouterr().out
     subprocess.run(["git", "apply", "-p1", "-"], input=diff, text=True, cwd=tmp_path, check=True)
     assert "shuffle=True, pin_memory=True)" in (tmp_path / "train.py").read_text()
@@ -151,11 +149,7 @@ def test_several_changes_of_one_file_apply_together(
         for line, change in changes
     ]
     summary = replace(summaries.slow_loader(), findings=findings, loaders=loaders)
-    run = tmp_path / "run"
-    run.mkdir()
-    (run / "manifest.json").write_text(json.dumps({"schema_version": 1, "cwd": str(tmp_path)}))
-    (run / "summary.json").write_text(json.dumps(to_jsonable(summary)))
-    assert report(str(run), "--suggest-patch") == 0
+    assert report(str(save(summary, tmp_path)), "--suggest-patch") == 0
     diff = capsys.readouterr().out
     assert diff.count("--- a/train.py") == 1
     assert "# no patch: one above changes the same call" in diff

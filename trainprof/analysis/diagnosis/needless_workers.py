@@ -17,17 +17,16 @@ prefetch_factor, multiprocessing_context) have to go with them: torch refuses th
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, Final
 
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.gains import Gain, outside_steps
 from trainprof.analysis.diagnosis.loader_change import WAITED_FROM, call_with, finding, of_cause
-from trainprof.analysis.diagnosis.waiting import NEEDLESS_WORKERS, WAIT_SHARE
+from trainprof.analysis.diagnosis.waiting import NEEDLESS_WORKERS, WAIT_SHARE, without_workers
 from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.least_gain import LEAST_GAIN
-from trainprof.analysis.pipeline import Prediction, predict
+from trainprof.analysis.pipeline import Prediction
 from trainprof.analysis.summary import Loader
 from trainprof.analysis.verdict_level import percent
 
@@ -119,7 +118,7 @@ def as_good_without(fed: LoaderCase) -> Prediction | None:
     """Returns the loader without any workers to be started, where steps hardly take longer then."""
     if fed.inputs is None or fed.now is None:
         return None
-    found = predict(fed.inputs, replace(fed.inputs.setting, workers=0, is_persistent=False))
+    found = without_workers(fed.inputs)
     return found if found.step_s.mid <= (1 + LEAST_GAIN) * fed.now.step_s.mid else None
 
 
@@ -128,7 +127,7 @@ def shorter_without(fed: LoaderCase) -> Prediction | None:
     if fed.inputs is None or fed.measured is None:
         return None
     loader = fed.loader
-    found = predict(fed.inputs, replace(fed.inputs.setting, workers=0, is_persistent=False))
+    found = without_workers(fed.inputs)
     longer_s = loader.iterations * (found.step_s.mid - fed.measured.step_s)
     return found if longer_s < fed.starts_s + loader.end_s else None
 

@@ -33,8 +33,8 @@ class ProcessesBeside:
 def processes_beside(case: Case) -> ProcessesBeside | None:
     """Returns them; None where there are none, or where they may be loaders' workers, or ranks."""
     system, cores = case.summary.system, case.cores()
-    has_workers = any(loader.num_workers for loader in case.summary.loaders)
-    if system is None or cores is None or has_workers or (case.summary.run.world_size or 1) > 1:
+    has_ranks = (case.summary.run.world_size or 1) > 1
+    if system is None or cores is None or case.summary.has_workers or has_ranks:
         return None
     children = [one for one in system.processes if one.get("role") == "child"]
     spent_s = [_cpu_s(one, case.training_s) for one in children]

@@ -246,12 +246,16 @@ def _mostly_for_workers(
     return (setting, found) if saved_s >= (measured.wait_s + around_s) / 2 else None
 
 
+def without_workers(inputs: PipelineInputs) -> Prediction:
+    """Returns what the model says of a loader that has no workers."""
+    return predict(inputs, replace(inputs.setting, workers=0, is_persistent=False))
+
+
 def _none(loader: Loader, inputs: PipelineInputs) -> tuple[Setting, Prediction, float]:
     """Returns a loader without workers, and what starting and ending them takes for each batch."""
-    setting = replace(inputs.setting, workers=0, is_persistent=False)
-    found = predict(inputs, setting)
+    found = without_workers(inputs)
     around_s = starts_s(loader) + loader.end_s - loader.passes * found.first_batch_s.mid
-    return setting, found, max(around_s, 0.0) / max(loader.iterations, 1)
+    return found.setting, found, max(around_s, 0.0) / max(loader.iterations, 1)
 
 
 def _are_there(loader: Loader) -> bool:
