@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from trainprof.analysis.compared_run import ComparedRun
 from trainprof.analysis.steady import MIN_STEADY_STEPS
-from trainprof.analysis.summary import MAX_NUMBER, Loader
+from trainprof.analysis.summary import COSTLY_RECORDING, MAX_NUMBER, Loader
 
 # Kinds of discrepancies. But for SETTING and REMARK they make a comparison one of unlike things.
 WORK: Final = "work"  # a step is another amount of work
@@ -65,6 +65,7 @@ def discrepancies(base: Sequence[ComparedRun], other: Sequence[ComparedRun]) -> 
     for side, runs in (("BASE", base), ("OTHER", other)):
         found += [told for run in runs for told in _of_one(_called(side, run, runs), run)]
     found += [*_lengths(base, other), *_caches(base, other), *_order(base, other)]
+    found += _recording(base, other)
     found += [*_summaries_alone(base, other), *_edited_beside(base, other)]
     order = (SLOWED, SHORT, WORK, GROUND, SETTING, REMARK)
     return sorted(found, key=lambda told: order.index(told.kind))
@@ -319,6 +320,19 @@ def _caches(base: Sequence[ComparedRun], other: Sequence[ComparedRun]) -> list[D
     mib = max(in_base, in_other) / (1 << 20)
     text = f"{cold} read {mib:,.0f} MiB of its data from disk, {warm} had it in memory already"
     return [_said("page cache", REMARK, text)]
+
+
+def _recording(base: Sequence[ComparedRun], other: Sequence[ComparedRun]) -> list[Discrepancy]:
+    """Steps of very many events: what recording them took is in the figures."""
+    sides = [[run.summary.overhead.share for run in side] for side in (base, other)]
+    known = [[share for share in side if share is not None] for side in sides]
+    if not all(known):
+        return []
+    in_base, in_other = (sum(side) / len(side) for side in known)
+    if max(in_base, in_other) < COSTLY_RECORDING:
+        return []
+    text = f"recording took about {in_base:.0%} of a step of BASE, {in_other:.0%} of one of OTHER"
+    return [_said("recording", REMARK, text.replace("%", " %"))]
 
 
 def _mean_read(side: Sequence[ComparedRun]) -> float | None:

@@ -56,6 +56,16 @@ class Facts:
         found = (x.get(key) for x in told if isinstance(x, dict))
         return next((text for text in found if isinstance(text, str)), None)
 
+    def reads_counted_until(self) -> dict[int, int]:
+        """Returns when reading values of host tensors was counted no longer, ns by SyncFlag."""
+        found: dict[int, int] = {}
+        for facts in self.texts[Topic.ENVIRONMENT].values():
+            if isinstance(facts, dict):
+                flag, until = integer(facts.get("flag")), integer(facts.get("reads_counted_until"))
+                if flag is not None and until is not None:
+                    found[flag] = until
+        return found
+
     def versions(self) -> dict[str, str]:
         found: dict[str, str] = {}
         for facts in self.texts[Topic.ENVIRONMENT].values():

@@ -127,7 +127,12 @@ def summary_of(run: Analysed) -> Shown:
         device = device_of(meanwhile, attribution, steps.steady.mask, facts.device())
     devices = None if device is None else [device]
     copies = transfers(timeline.events, sites, meanwhile)
-    syncs = sync_points(timeline.events, sites, meanwhile)
+    syncs = sync_points(
+        timeline.events,
+        sites,
+        meanwhile,
+        {k: (ns - run.origin_ns) / 1e9 for k, ns in facts.reads_counted_until().items()},
+    )
     evidence = _evidence(run, attribution, account, training, loaders, device, copies, syncs)
     evidence = replace(evidence, collectives=collectives.by_line)
     looks, names = looks_of(run.process.details, timeline.thread), LineNames(facts.texts, sites)

@@ -29,6 +29,9 @@ SUMMARY_SCHEMA_VERSION: Final = 1
 # below it a time and its difference to another fit an int64.
 MAX_NUMBER: Final = 1 << 62
 
+# What recording takes of a step is told above all else from here on.
+COSTLY_RECORDING: Final = 0.1
+
 LEDGER_KEYS: Final = (
     "startup",
     "loader_start",
@@ -398,7 +401,8 @@ class SyncPoint:
     """Calls from one line that need a tensor's value on the host.
 
     `on_cpu`: calls whose tensor lived on the host already: counted, never waited for. `exposed_s`:
-    what of `seconds` the device surely had nothing to do in.
+    what of `seconds` the device surely had nothing to do in. `counted_until_s`: since the run's
+    start: calls on the host were so many that later ones are not counted; None where all are.
     """
 
     site: str
@@ -407,6 +411,7 @@ class SyncPoint:
     on_cpu: int
     seconds: float | None
     exposed_s: float | None
+    counted_until_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

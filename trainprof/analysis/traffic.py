@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -87,14 +88,21 @@ def placements(events: Events, sites: Sites) -> list[Placement]:
     return sorted(found, key=lambda one: -one.host_s)
 
 
-def sync_points(events: Events, sites: Sites, meanwhile: Meanwhile | None) -> list[SyncPoint]:
+def sync_points(
+    events: Events,
+    sites: Sites,
+    meanwhile: Meanwhile | None,
+    counted_until_s: Mapping[int, float] | None = None,
+) -> list[SyncPoint]:
     """Returns the sync points of each line and kind, dearest first: in exposed time if known.
 
     Args:
         events: Of the training thread.
         sites: Names of lines.
         meanwhile: What the device did, where that is known.
+        counted_until_s: By SyncFlag, when reads of host tensors were counted no longer.
     """
+    until = counted_until_s or {}
     is_sync = events.is_kind(Kind.SYNC)
     mine = events.where(is_sync)
     exposed = None if meanwhile is None else meanwhile.exposed_ns()[is_sync]
@@ -117,6 +125,7 @@ def sync_points(events: Events, sites: Sites, meanwhile: Meanwhile | None) -> li
                 exposed_s=float(exposed[waits].sum() / 1e9)
                 if exposed is not None and is_told
                 else None,
+                counted_until_s=until.get(key & 0xFF) if (rows & on_cpu).any() else None,
             )
         )
     return sorted(

@@ -106,6 +106,7 @@ class Patcher:
         self._report_fault = report_fault
         self._report_missing = report_missing
         self._undo: list[Callable[[], None]] = []
+        self._restores: list[tuple[tuple[int, str], Callable[[], None]]] = []
         self._wrappers: list[Any] = []
         self.is_silent = False
 
@@ -201,6 +202,12 @@ class Patcher:
             self.is_silent = True
             self._report_fault(self._probe, error)
 
+    def restore(self, owner: Any, name: str) -> None:
+        """Takes one attribute back, for good; one that somebody else has wrapped is left alone."""
+        for place, action in self._restores:
+            if place == (id(owner), name):
+                action()
+
     def undo(self) -> None:
         """Takes everything back, last first; what somebody else has wrapped since is left alone."""
         while self._undo:
@@ -231,6 +238,7 @@ class Patcher:
                 setattr(owner, name, before)
 
         self._undo.append(restore)
+        self._restores.append(((id(owner), name), restore))
 
 
 def _name(owner: Any) -> str:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from trainprof.probes.accelerator import may_have_device
 from trainprof.probes.patcher import Patcher, hide_our_frame, let_dynamo_skip
 from trainprof.probes.session import Session
-from trainprof.record.schema import Kind, SyncFlag
+from trainprof.record.schema import Kind, SyncFlag, Topic
 
 Wrapped = Callable[..., Any]
 
@@ -26,6 +26,12 @@ TENSOR_CALLS: Final = {
     "__index__": SyncFlag.INDEX,
 }
 
+# Such a read is an event, of about a microsecond. Where so many follow within so long, recording
+# is some 2 % of what they are read for; a handful such bursts, and they are counted no longer.
+_BURST: Final = 10_000
+_BURST_NS: Final = 500_000_000
+_BURSTS: Final = 5
+
 
 @dataclass(slots=True)
 class _HostAlone:
@@ -37,7 +43,9 @@ class _HostAlone:
 class SyncProbe:
     """Wraps `item` and its like; on a host tensor they are counted, for they wait for nothing.
 
-    torch's own calls on host tensors (Adam's step counters, the loader's seed) are left out.
+    torch's own calls on host tensors (Adam's step counters, the loader's seed) are left out. Of
+    thousands a step no more are counted after a while: that would slow the script, and tell
+    nothing.
     """
 
     name = "sync"
@@ -56,7 +64,7 @@ class SyncProbe:
         let_dynamo_skip(self._host_site, and_all_below=True)
         for name, flag in TENSOR_CALLS.items():
             place = (torch.Tensor, name)
-            patcher.around_if_there(self._tensor_call(int(flag)), place, inherited=True)
+            patcher.around_if_there(self._tensor_call(name, int(flag)), place, inherited=True)
         for module in (
             torch.cuda,
             getattr(torch, "accelerator", None),
@@ -65,7 +73,7 @@ class SyncProbe:
             if module is not None:
                 patcher.around_if_there(self._synchronize, (module, "synchronize"))
 
-    def _tensor_call(self, flag: int) -> Callable[[Wrapped], Wrapped]:
+    def _tensor_call(self, name: str, flag: int) -> Callable[[Wrapped], Wrapped]:
         emit, now, patcher = self._session.emit, self._session.now, self._patcher
         host_alone, on_host = self._host_alone, flag | _ON_CPU
         plain, mode_depth, host_sites = self.plain_types, self._mode_depth, self._host_sites
@@ -80,8 +88,24 @@ class SyncProbe:
                 )
 
             let_dynamo_skip(is_on_device, and_all_below=True)
+            left, burst_began, bursts_left = _BURST, now(), _BURSTS
+            counts = True
+
+            def burst_ends() -> None:
+                nonlocal left, burst_began, bursts_left, counts
+                end = now()
+                bursts_left -= end - burst_began < _BURST_NS
+                left, burst_began = _BURST, end
+                if not bursts_left and counts:
+                    counts = False
+                    self._session.log.note(
+                        Topic.ENVIRONMENT, {"reads_counted_until": end, "flag": flag}
+                    )
+                    if host_alone.is_so:
+                        patcher.restore(self._torch.Tensor, name)
 
             def call(*args: Any, **kwargs: Any) -> Any:
+                nonlocal left
                 start = wait_now() if leaves_marks and is_on_device(args) else now()
                 try:
                     return original(*args, **kwargs)
@@ -90,7 +114,13 @@ class SyncProbe:
                     raise
                 finally:
                     # A mode or a subclass of the script's would see our reads as calls.
-                    if args and type(args[0]) in plain and (host_alone.is_so or not mode_depth()):
+                    if (
+                        (counts or not host_alone.is_so)
+                        and args
+                        and type(args[0]) in plain
+                        and (host_alone.is_so or not mode_depth())
+                        and (counts or not args[0].is_cpu)
+                    ):
                         try:
                             caller = frame_of_caller(1)
                             key = (id(caller.f_code), caller.f_lasti)
@@ -98,6 +128,9 @@ class SyncProbe:
                             if host_alone.is_so or args[0].is_cpu:
                                 if site[0]:
                                     emit(_SYNC, start, start, site[0], 0, on_host)
+                                    left -= 1
+                                    if left <= 0:
+                                        burst_ends()
                             else:
                                 emit(_SYNC, start, now(), find(caller), 0, flag)
                                 if was_waited_for is not None:

@@ -36,7 +36,7 @@ from trainprof.report.memory_section import memory_sentences
 from trainprof.report.safe_text import one_line, with_safe_text
 from trainprof.report.sections import (
     outlier_sentence,
-    price_of_synchronizing,
+    price_of_measuring,
     taken_by_others,
     unshared,
     why_not_measured,
@@ -67,7 +67,7 @@ def render(summary: RunSummary) -> str:
     summary = with_safe_text(summary)
     blocks = [
         f"**{escaped(summary.verdict.headline)}**",
-        price_of_synchronizing(summary) or "",
+        price_of_measuring(summary) or "",
         _ending(summary),
         _idle(summary),
         _findings(summary),

@@ -14,6 +14,7 @@ from trainprof.analysis.facts import number_at
 from trainprof.analysis.outliers import MIN_EXCESS_NS, MIN_RATIO
 from trainprof.analysis.shared_cpu import shared_cpu
 from trainprof.analysis.summary import (
+    COSTLY_RECORDING,
     Collective,
     Compilation,
     Epoch,
@@ -208,8 +209,22 @@ def closing_section(summary: RunSummary, page: Page, *, with_cost: bool = True) 
     return [*page.labelled("trainprof", cost), *_not_seen(summary, page)]
 
 
-def price_of_synchronizing(summary: RunSummary) -> str | None:
-    """Returns what --cuda-sync did to the run, None where it did nothing."""
+def price_of_measuring(summary: RunSummary) -> str | None:
+    """Returns what --cuda-sync, or very many events, did to the run, None where that is little."""
+    told = [_price_of_synchronizing(summary), _price_of_recording(summary)]
+    return " ".join(filter(None, told)) or None
+
+
+def _price_of_recording(summary: RunSummary) -> str | None:
+    share = summary.overhead.share
+    if share is None or share < COSTLY_RECORDING:
+        return None
+    return (
+        f"Recording took about {percent(share)} of a step: without trainprof, training is faster."
+    )
+
+
+def _price_of_synchronizing(summary: RunSummary) -> str | None:
     overhead, wall_s = summary.overhead, summary.run.wall_s
     if overhead.synchronized_s is None or overhead.synchronizations is None:
         return None
@@ -324,10 +339,12 @@ def _collective(one: Collective, page: Page) -> list[str]:
 def _sync(point: SyncPoint, page: Page, *, is_merged: bool) -> list[str]:
     kind = page.shortened(point.kind, 16)
     told = [f"{page.site(point.site)} {kind}: {counted(point.count, 'call')}"]
+    until = point.counted_until_s
+    more = "no wait" if until is None else f"no wait; counted until {seconds(until)}"
     if point.on_cpu >= point.count:
-        return [f"{told[0]} on CPU tensors (no wait)"]
+        return [f"{told[0]} on CPU tensors ({more})"]
     if point.on_cpu:
-        told.append(f"{count(point.on_cpu)} of them on CPU tensors (no wait)")
+        told.append(f"{count(point.on_cpu)} of them on CPU tensors ({more})")
     if not is_merged:
         told += [seconds(point.seconds), _exposed(point)]
     return told

@@ -212,7 +212,7 @@ def _headline(summary: RunSummary, page: Page) -> list[Text]:
     verdict = summary.verdict
     style = _LEVEL_STYLES.get(verdict.level or "", "bold")
     lines = page.paragraph(page.shortened(verdict.headline, _HEADLINE_CELLS), style=style)
-    price = sections.price_of_synchronizing(summary)
+    price = sections.price_of_measuring(summary)
     return lines if price is None else lines + page.paragraph(price, indent=2)
 
 

@@ -57,6 +57,18 @@ def test_files_beside_the_script_that_were_edited() -> None:
         assert [x.what for x in discrepancies([base], [unknown])] == ["events"]
 
 
+def test_what_recording_took_of_a_step() -> None:
+    def costing(share: float | None) -> ComparedRun:
+        return run(lambda s: replace(s, overhead=replace(s.overhead, share=share)))
+
+    told = only(discrepancies([costing(0.25)], [costing(0.02)]))
+    text = "recording took about 25 % of a step of BASE, 2 % of one of OTHER"
+    assert (told.kind, told.text) == ("remark", text)
+    for little in (0.02, None):
+        others = discrepancies([costing(little)], [costing(little)])
+        assert [x.what for x in others] == ["events"]
+
+
 def only(found: list[Discrepancy]) -> Discrepancy:
     """The one that is there, but for the word that only the summaries are left."""
     (told,) = [one for one in found if one.what != "events"]

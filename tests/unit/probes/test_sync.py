@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 import pickle
 import sys
@@ -80,6 +81,40 @@ def test_a_device_that_a_package_adds_later_is_asked_for(
     found = [event.flags for event in recorder.read().of(Kind.SYNC)]
     on_host = SyncFlag.ITEM | SyncFlag.ON_CPU
     assert found == [on_host, SyncFlag.ITEM, on_host]
+
+
+READS = 50_000
+
+
+@pytest.mark.parametrize("has_device", [False, True])
+def test_thousands_of_reads_a_step_are_counted_for_a_while(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, has_device: bool
+) -> None:
+    monkeypatch.setattr("trainprof.probes.sync.may_have_device", lambda torch: has_device)
+    before, flag = torch.Tensor.__float__, SyncFlag.FLOAT
+    recorder.start(SyncProbe(), now=itertools.count(step=10_000).__next__)
+    value = torch.tensor(3.0)
+    assert sum(float(value) for _ in range(READS + 100)) == 3.0 * (READS + 100)
+    value.item()
+    # On a host alone nothing of ours is left; what a device's values cost is still told.
+    assert (torch.Tensor.__float__ is before) is not has_device
+    with pytest.raises(RuntimeError):
+        float(torch.ones(1, device="meta"))
+    recording = recorder.read()
+    kept = [event.flags for event in recording.of(Kind.SYNC)]
+    assert kept.count(flag | SyncFlag.ON_CPU) == READS
+    assert kept.count(SyncFlag.ITEM | SyncFlag.ON_CPU) == 1
+    assert kept.count(flag) == has_device
+    [told] = [x for x in recording.notes(Topic.ENVIRONMENT) if "reads_counted_until" in x]
+    assert told["flag"] == flag
+
+
+def test_reads_that_are_far_between_are_all_counted(recorder: Recorder) -> None:
+    recorder.start(SyncProbe(), now=itertools.count(step=60_000).__next__)
+    value = torch.tensor(3.0)
+    for _ in range(READS + 100):
+        float(value)
+    assert len(recorder.read().of(Kind.SYNC)) == READS + 100
 
 
 def test_synchronize(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -338,6 +338,18 @@ def test_calls_on_cpu_tensors_are_counted_and_do_not_wait() -> None:
         sync_points=[SyncPoint("a.py:1", "item", 9, 4, 0.5, None)],
     )
     assert "9 calls, 4 of them on CPU tensors (no wait), 500 ms" in page(mixed, 120)
+    stopped = [SyncPoint("a.py:1", "float", 50000, 50000, None, None, counted_until_s=2.1)]
+    told = page(replace(summaries.slow_loader(), findings=[], sync_points=stopped), 120)
+    assert "50,000 calls on CPU tensors (no wait; counted until 2.10 s)" in told
+
+
+def test_what_recording_took_is_told_at_the_top_where_it_is_much() -> None:
+    healthy = summaries.healthy()
+    costly = replace(healthy, overhead=replace(healthy.overhead, share=0.25))
+    told = "Recording took about 25 % of a step: without trainprof, training is faster."
+    assert told in page(costly, 120)
+    assert told in markdown.render(costly)
+    assert "Recording took" not in page(healthy, 120)
 
 
 @pytest.mark.parametrize("source", ["backward", "batches"])
