@@ -87,6 +87,33 @@ class Finding:
     of_steps: bool = False
 
 
+# Why a finding was passed over.
+IN_NOISE: Final = "noise"
+LITTLE: Final = "little"
+MAY_LOSE: Final = "may_lose"
+SYMPTOM: Final = "symptom"
+
+
+@dataclass(frozen=True, slots=True)
+class PassedOver:
+    """What a rule found and is not told, with the reason.
+
+    Attributes:
+        finding: As the rule found it.
+        why: noise: its gain stays under what the run's own noise lets show; little: it would not
+            be worth a change; may_lose: it may as well cost something; symptom: it comes of
+            another finding.
+        least_gain: From which gain on it would be told, as a share of the pace; None where that is
+            not the reason.
+        root: Of a symptom: the finding that it comes of.
+    """
+
+    finding: Finding
+    why: str
+    least_gain: float | None = None
+    root: str | None = None
+
+
 def may_lose(finding: Finding) -> bool:
     """Whether a change may cost more than it may gain."""
     if finding.predicted_speedup is None:

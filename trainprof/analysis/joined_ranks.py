@@ -42,7 +42,7 @@ def _with_stragglers(joined: RunSummary, ranks: list[Shown]) -> RunSummary:
     if worst.case is None:
         return joined
     own = replace(worst.summary, stragglers=joined.stragglers)
-    found = diagnose(replace(worst.case, summary=own), [rule_in(slow_rank)])
+    found = diagnose(replace(worst.case, summary=own), [rule_in(slow_rank)]).findings
     told = joined.verdict
     if found and told.bottleneck in ("compute", "none"):
         share = percent(found[0].evidence["held_up_share"])

@@ -277,12 +277,13 @@ def _with_findings(summary: RunSummary, case: Case) -> RunSummary:
     def failed(rule: str, error: Exception) -> None:
         faults.append(f"the rule {rule} failed: {type(error).__name__}: {error}")
 
-    findings = diagnose(case, failed=failed)
+    diagnosis = diagnose(case, failed=failed)
     return replace(
         summary,
-        findings=findings,
+        findings=diagnosis.findings,
+        passed_over=diagnosis.passed_over,
         faults=faults,
-        together=together(case, findings),
+        together=together(case, diagnosis.findings),
         findings_from=least_gain(case.noise),
     )
 

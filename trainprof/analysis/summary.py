@@ -13,7 +13,7 @@ import typing
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from trainprof.analysis.finding import Finding
+from trainprof.analysis.finding import Finding, PassedOver
 from trainprof.analysis.gpu_figures import Energy, Gpu
 from trainprof.analysis.memory_figures import (
     DeviceMemory,
@@ -741,6 +741,7 @@ class RunSummary:
         lines: What timing lines took, None in a run that timed none.
         together: How many times as fast training would be at most with all findings mended: their
             gains do not add up. None of fewer than two.
+        passed_over: What rules found besides, and why it is not told.
         findings_from: From which gain of steps on a finding is told, by the noise of this run.
         hot_lines: Where the parts of the training loop are spent, as far as it was looked at.
         python_in_model: What of the model's time is Python code; None where too few looks tell it,
@@ -793,6 +794,7 @@ class RunSummary:
     beside_share: float | None = None
     placements: list[Placement] = field(default_factory=list)
     together: float | None = None
+    passed_over: list[PassedOver] = field(default_factory=list)
     findings_from: float | None = None
     out_of_memory: OutOfMemory | None = None
     found_syncs: FoundSyncs | None = None

@@ -8,9 +8,9 @@ from typing import Any, Final
 from rich.text import Text
 
 from trainprof.analysis.diagnosis.rule import Rule
-from trainprof.analysis.finding import LIKELY, Finding
+from trainprof.analysis.finding import LIKELY, Finding, PassedOver
 from trainprof.analysis.summary import RunSummary
-from trainprof.report.findings_section import speedup_words
+from trainprof.report.findings_section import speedup_words, why_passed_over
 from trainprof.report.layout import Page, written
 from trainprof.report.safe_text import with_safe_text
 from trainprof.report.units import byte_count, count, percent, seconds
@@ -37,6 +37,9 @@ def render_why(
     summary = with_safe_text(summary)
     page = Page(width=width, unicode=unicode, verbose=True)
     found = next((one for one in summary.findings if one.id == rule.id), None)
+    passed = next((one for one in summary.passed_over if one.finding.id == rule.id), None)
+    if found is None and passed is not None:
+        return written(_passed_over(passed, rule, page), page, color=color)
     if found is None:
         told = f"{rule.id} was not found in {summary.run.name}: {_why_not(summary)}."
         looked_for = {name: one.value for name, one in rule.thresholds.items()}
@@ -55,10 +58,25 @@ def render_why(
     return written(lines, page, color=color)
 
 
+def _passed_over(passed: PassedOver, rule: Rule, page: Page) -> list[Text]:
+    """What a rule found, and why it is not among the findings."""
+    found = passed.finding
+    looked_for = found.thresholds or {name: one.value for name, one in rule.thresholds.items()}
+    return [
+        *page.paragraph(f"{found.id} at {found.site or 'an unknown line'}: {found.title}."),
+        *page.paragraph(f"It is not told: {why_passed_over(passed)}."),
+        *BLANK,
+        *_numbers(found, page),
+        *_from(rule, looked_for, page),
+        *_gain(found, page),
+        *page.command("More", "what it means:", f"trainprof report --explain {found.id}"),
+    ]
+
+
 def _why_not(summary: RunSummary) -> str:
     if summary.verdict.bottleneck == "unknown":
         return summary.verdict.headline
-    return "what it looks for stays under its thresholds, or would gain too little"
+    return "what it looks for stays under its thresholds"
 
 
 def _paragraphs(text: str, page: Page) -> list[Text]:

@@ -10,7 +10,7 @@ from rich.text import Text
 from trainprof.analysis.diagnosis.case import NAMED_FROM_SHARE
 from trainprof.analysis.diagnosis.catalogue import RULES
 from trainprof.analysis.facts import number_at
-from trainprof.analysis.finding import Finding
+from trainprof.analysis.finding import IN_NOISE, MAY_LOSE, SYMPTOM, Finding, PassedOver
 from trainprof.analysis.least_gain import LEAST_GAIN
 from trainprof.analysis.looks import hottest
 from trainprof.analysis.steady import MIN_STEADY_STEPS
@@ -65,7 +65,39 @@ def findings_section(summary: RunSummary, page: Page, room: int | None = None) -
     if len(summary.findings) > len(shown):
         hidden = len(summary.findings) - len(shown)
         lines += page.paragraph(f"{counted(hidden, 'more finding')}: --verbose", indent=_INDENT)
+    if page.verbose:
+        lines += page.paragraph(_in_noise(summary, page).strip())
     return lines
+
+
+def why_passed_over(passed: PassedOver) -> str:
+    """Returns why a finding is not told, for a sentence."""
+    if passed.why == SYMPTOM:
+        return f"it comes of {passed.root}, which is told"
+    if passed.why == MAY_LOSE:
+        return "the change may cost more than it gains"
+    if passed.why == IN_NOISE and passed.least_gain is not None:
+        return (
+            f"in this run a gain of less than {percent(passed.least_gain)} would not show, for its "
+            "halves differ by half of that; a longer run, a quieter machine or trainprof tune tells"
+        )
+    return f"it would gain less than {percent(LEAST_GAIN)}"
+
+
+def _in_noise(summary: RunSummary, page: Page) -> str:
+    """Returns what would gain something by the figures, but too little to show in this run."""
+    told = [one.finding for one in summary.passed_over if one.why == IN_NOISE]
+    if not told:
+        return ""
+    if not page.verbose:
+        return f" {counted(len(told), 'cause')} below that: --verbose."
+    named = []
+    for finding in told:
+        at = f" at {page.site(finding.site)}" if finding.site else ""
+        steps = _known(finding.predicted_speedup)
+        times = "" if steps is None else f" (up to {_two(steps[1])} x)"
+        named.append(f"{finding.id}{at}{times}")
+    return f" Too little to show in this run, which is uneven: {', '.join(named)}."
 
 
 def speedup_words(finding: Finding, whole: str = "the run") -> str:
@@ -160,13 +192,19 @@ def _nothing(summary: RunSummary, page: Page) -> list[Text]:
     bar, is_judged = summary.findings_from, summary.verdict.bottleneck != "unknown"
     if bar is None or training.steady_steps < MIN_STEADY_STEPS or not is_judged:
         return []
-    told = f"{_TITLE}: of the causes that trainprof knows, none would gain over {percent(bar)} of "
-    told += "training"
+    told = f"{_TITLE}: "
     if bar > LEAST_GAIN:
-        told += f"; less would not show, for the halves of this run differ by {percent(bar / 2)}"
+        told += (
+            f"nothing that would show. The halves of this run differ by {percent(bar / 2)}, and "
+        )
+        told += "none of the causes that trainprof knows would gain over twice that."
+    else:
+        told += "of the causes that trainprof knows, none would gain over "
+        told += f"{percent(bar)} of training."
+    told += _in_noise(summary, page)
     if page.verbose:
-        told += f". Looked for: {checked_words()}"
-    told += f".{_not_judged(summary)}"
+        told += f" Looked for: {checked_words()}."
+    told += _not_judged(summary)
     longer = _forward_over_backward(summary)
     if longer is not None:
         told += f" But forward takes {_two(longer)} x as long as backward, as a rule half."

@@ -38,11 +38,11 @@ from trainprof.analysis.unused_gradients import UnupdatedModel, UnusedGradients
 
 
 def found(case: Case) -> list[str]:
-    return [finding.id for finding in diagnose(case)]
+    return [finding.id for finding in diagnose(case).findings]
 
 
 def only(case: Case) -> Finding:
-    [finding] = diagnose(case)
+    [finding] = diagnose(case).findings
     return finding
 
 
@@ -234,11 +234,11 @@ def test_beside_workers_that_are_to_go_others_do_not_stay() -> None:
     )
     evaluating.loader = replace(evaluating.loader, id=1, site="train.py:44")
     case = case_of(needless, evaluating)
-    [restart] = [one for one in diagnose(case) if one.id == "worker_restart"]
+    [restart] = [one for one in diagnose(case).findings if one.id == "worker_restart"]
     assert (restart.site, restart.change) == ("train.py:44", {"num_workers": 0})
     assert "its passes would be shorter, for a batch is made in" in restart.title
     unknown = replace(case.evaluating[0], inputs=None, measured=None)
-    told = diagnose(replace(case, evaluating=[unknown]))
+    told = diagnose(replace(case, evaluating=[unknown])).findings
     assert {"persistent_workers": True} in [one.change for one in told]
     alone = only(case_of(Planted(workers=2, fetch_s=0.002), evaluating))
     assert (alone.id, alone.change) == ("worker_restart", {"persistent_workers": True})
@@ -299,7 +299,9 @@ def test_a_rule_that_fails_ends_no_other() -> None:
         raise ZeroDivisionError("no loader")
 
     broken = [replace(RULES[0], find=find), *RULES[1:]]
-    told = diagnose(case, broken, failed=lambda rule, error: failed.append((rule, str(error))))
+    told = diagnose(
+        case, broken, failed=lambda rule, error: failed.append((rule, str(error)))
+    ).findings
     assert [one.id for one in told] == ["needless_workers"]
     assert failed == [(RULES[0].id, "no loader")]
     with pytest.raises(ZeroDivisionError):
@@ -368,13 +370,15 @@ def crowded(runnable: float = 0.5, threads: float = 2.0, **changes: Any) -> Case
 
 
 def test_threads_of_libraries_that_take_the_cores_from_each_other_come_first() -> None:
-    finding = diagnose(crowded())[0]
+    finding = diagnose(crowded()).findings[0]
     assert (finding.id, finding.site) == ("worker_threads", "train.py:41")
     assert "2.0 threads compute in each of 2 workers, on 2 cores" in finding.title
     assert "a batch waits for a core for 50 % of its making" in finding.title
     assert finding.recoverable_s is None
     assert found(crowded()) == ["worker_threads"]  # and what comes of it is not told beside it
-    others = diagnose(crowded(passes=5, start_s=0.1))  # what may be slowed by it comes behind it
+    others = diagnose(
+        crowded(passes=5, start_s=0.1)
+    ).findings  # what may be slowed by it comes behind it
     assert [one.id for one in others] == ["worker_threads", "worker_restart"]
     assert together(crowded(), others) is None
 
@@ -747,7 +751,7 @@ def test_an_iterator_for_each_step() -> None:
 
 def test_workers_that_are_started_again_take_what_the_sampler_does_not() -> None:
     plain = {"workers": 2, "fetch_s": 0.004, "start_s": 0.1}
-    drawn = diagnose(case_of(with_slow_starts(0.1, 0.1, **plain)))
+    drawn = diagnose(case_of(with_slow_starts(0.1, 0.1, **plain))).findings
     assert sorted(one.id for one in drawn) == ["slow_pass_starts", "worker_restart"]
     restart = next(one for one in drawn if one.id == "worker_restart")
     assert "of 10 passes: 10" in restart.title  # and not 200 ms
@@ -778,7 +782,9 @@ def test_what_is_collected_at_the_line_of_another_finding_comes_of_it() -> None:
     assert joined.recoverable_s == pytest.approx(0.9 + 0.5, rel=0.05)
     assert joined.also[-1].startswith("at the same line, and counted with it: Python's garbage")
     elsewhere = replace(there, site="model.py:7")
-    apart = diagnose(replace(case, summary=replace(case.summary, hot_lines=[line, elsewhere])))
+    apart = diagnose(
+        replace(case, summary=replace(case.summary, hot_lines=[line, elsewhere]))
+    ).findings
     assert sorted(one.id for one in apart) == ["gc_pauses", "slow_pass_starts"]
 
 
@@ -884,6 +890,8 @@ def test_what_grows_makes_the_halves_of_a_run_differ_and_is_no_noise() -> None:
     summary = replace(case.summary, hot_lines=[hot_line("other")])
     noisy = replace(case, summary=summary, noise=0.3)
     assert "python_in_loop" not in found(noisy)
+    [passed] = [x for x in diagnose(noisy).passed_over if x.finding.id == "python_in_loop"]
+    assert (passed.why, passed.least_gain) == ("noise", 0.3)
     grows = np.linspace(0, 10e6, len(case.steps)).astype(np.int64)
     wall = grows + int(10e6)
     steps = replace(
@@ -892,7 +900,7 @@ def test_what_grows_makes_the_halves_of_a_run_differ_and_is_no_noise() -> None:
         per_step=case.steps.per_step | {"other": grows},
         candidates=np.ones(len(wall), dtype=bool),
     )
-    finding = next(one for one in diagnose(replace(noisy, steps=steps)))
+    finding = next(one for one in diagnose(replace(noisy, steps=steps)).findings)
     assert finding.id == "python_in_loop"
     assert any("it grows as training goes on" in told for told in finding.also)
 
@@ -1083,7 +1091,7 @@ def test_what_may_lose_stands_out_from_all_noise_or_is_not_told() -> None:
     unsure = {"compute_cores": Interval(1.0, 1.2, 2.0)}
     planted = Planted(fetch_s=0.005, running=1.0, compute_s=0.025, cores=2, **unsure)
     halves = {"data_wait": (0.17, 0.17)}
-    [finding] = diagnose(case_of(planted, halves=halves))
+    [finding] = diagnose(case_of(planted, halves=halves)).findings
     assert finding.predicted_speedup is not None
     assert finding.predicted_speedup[0] < 1
     assert found(case_of(planted, halves=halves, drift=0.2)) == []
@@ -1131,7 +1139,7 @@ def test_each_rule_explains_itself(rule: Any) -> None:
 def test_findings_are_ranked_by_what_they_recover() -> None:
     planted = Planted(fetch_s=0.02, compute_s=0.01)
     case = case_of(planted, parts={"checkpoint": 0.4, "gc": 0.8})
-    told = diagnose(case)
+    told = diagnose(case).findings
     assert [one.id for one in told] == ["serial_loading", "gc_pauses", "slow_checkpoints"]
     recovered = [one.recoverable_s or 0.0 for one in told]
     assert recovered == sorted(recovered, reverse=True)
@@ -1196,7 +1204,7 @@ def test_what_keeps_the_host_from_giving_out_work_is_counted_once(
     case = on_device(case_of(Planted(workers=2, fetch_s=0.002, compute_s=0.01)), launch_s=1.0)
     told = PythonInModel(looks=100, held=20, seconds={"forward": python_s}, lines=[])
     summary = replace(case.summary, python_in_model=told)
-    found_now = diagnose(replace(case, summary=summary))
+    found_now = diagnose(replace(case, summary=summary)).findings
     assert [one.id for one in found_now] == expected
     # Longer than the device waited for the host it cannot have held it up.
     assert sum(one.recoverable_s or 0.0 for one in found_now) == pytest.approx(1.0)
@@ -1248,7 +1256,7 @@ def test_a_wait_that_the_device_did_not_feel_is_no_finding(
     device = idle_device({"loader_s": loader_s})
     case = case_of(planted, devices=[device], device="cuda:0")
     assert found(case) == expected
-    for finding in diagnose(case):
+    for finding in diagnose(case).findings:
         assert finding.predicted_speedup is not None
         assert finding.predicted_speedup[1] <= case.training_s / (case.training_s - loader_s) + 1e-9
 
@@ -1256,7 +1264,7 @@ def test_a_wait_that_the_device_did_not_feel_is_no_finding(
 def test_all_together_is_played_again_and_is_no_sum() -> None:
     planted = Planted(fetch_s=0.02, compute_s=0.01)
     case = case_of(planted, parts={"checkpoint": 1.0})
-    told = diagnose(case)
+    told = diagnose(case).findings
     assert [one.id for one in told] == ["serial_loading", "slow_checkpoints"]
     # Two workers give a batch each 10 ms, as training takes them: 2 of 7 seconds remain.
     assert together(case, told) == pytest.approx(7 / 2, rel=0.15)
@@ -1271,7 +1279,7 @@ def test_one_line_may_build_the_loaders_of_training_and_evaluation() -> None:
     evaluation = Planted(fetch_s=0.02, compute_s=0.002, role="evaluation")
     evaluation.loader = replace(evaluation.loader, id=1)
     case = case_of(training, evaluation, parts={"evaluation": 4.0})
-    told = diagnose(case)
+    told = diagnose(case).findings
     assert {one.id for one in told} == {"serial_loading", "slow_validation"}
     everything = together(case, told)
     assert everything is not None
@@ -1283,7 +1291,7 @@ def test_one_line_may_build_the_loaders_of_training_and_evaluation() -> None:
 def test_steps_that_get_faster_leave_checkpoints_as_they_are() -> None:
     planted = Planted(fetch_s=0.02, compute_s=0.001)
     case = case_of(planted, parts={"checkpoint": 4.0})
-    loading, saving = diagnose(case)
+    loading, saving = diagnose(case).findings
     assert (loading.of_steps, saving.of_steps) == (True, False)
     loading = replace(loading, is_at_most=True, predicted_speedup=[1.0, 20.0])
     saving = replace(saving, recoverable_s=0.0, predicted_speedup=[1.0, 1.0])
@@ -1309,7 +1317,7 @@ def test_evaluation_that_is_mostly_starting_workers_has_that_cause_alone() -> No
 
 def test_starting_workers_for_evaluation_is_part_of_what_evaluation_takes() -> None:
     case = evaluated_with_new_workers(5.0)
-    told = diagnose(case)
+    told = diagnose(case).findings
     assert {one.id for one in told} == {"slow_validation", "worker_restart"}
     everything = together(case, told)
     of_all = next(one for one in told if one.id == "slow_validation")
@@ -1322,7 +1330,7 @@ def test_less_python_beside_full_workers_gives_nothing_together_either() -> None
     # Steps of 20 ms, half of them Python; with two workers a batch comes each 10 ms, no sooner.
     planted = Planted(fetch_s=0.02, compute_s=0.02, running=1.0, cores=2)
     case = case_of(planted, parts={"checkpoint": 0.5})
-    told = diagnose(case)
+    told = diagnose(case).findings
     everything = together(case, told)
     assert everything is not None
     alone = max(one.predicted_speedup[1] for one in told if one.predicted_speedup)
@@ -1606,11 +1614,11 @@ def test_what_ranks_hardly_wait_for_is_no_finding() -> None:
 
 def test_what_is_found_of_the_late_rank_by_itself_stands_with_it() -> None:
     case = case_of(Planted(workers=0, fetch_s=0.01, compute_s=0.01))
-    (own,) = diagnose(case)
+    (own,) = diagnose(case).findings
     run = replace(case.summary.run, world_size=2, rank=1)
     rows = [late(1, "data_wait", 0.9)]
     told = replace(case.summary, run=run, findings=[own], stragglers=rows)
-    finding = next(x for x in diagnose(replace(case, summary=told)) if x.id == "slow_rank")
+    finding = next(x for x in diagnose(replace(case, summary=told)).findings if x.id == "slow_rank")
     (also,) = finding.also
     assert also == f"of rank 1 by itself: {own.title}: {own.advice}"
 
@@ -1632,7 +1640,7 @@ def test_code_that_is_compiled_again_and_again() -> None:
     assert finding.evidence["again"] == 4
     assert finding.also == []
     assert finding.evidence[LIKELY] == pytest.approx(1 / (1 - 1.5 / case.training_s))
-    [finding] = diagnose(recompiled(compiled(7, 1.5, versions=8)))
+    [finding] = diagnose(recompiled(compiled(7, 1.5, versions=8))).findings
     assert "runs it uncompiled" in finding.also[0]
 
 
@@ -1651,7 +1659,7 @@ def test_compiling_that_is_no_fault(told: list[Compilation]) -> None:
 def test_anomaly_detection_comes_first_for_it_slows_what_else_is_measured() -> None:
     planted = Planted(fetch_s=0.03, compute_s=0.01)
     on = TorchSettings(detects_anomalies=True)
-    told = diagnose(case_of(planted, torch=on))
+    told = diagnose(case_of(planted, torch=on)).findings
     assert [one.id for one in told] == ["anomaly_detection", "serial_loading"]
     assert told[0].predicted_speedup is None
     assert told[0].recoverable_s is None
@@ -1670,7 +1678,7 @@ def test_a_thread_that_holds_the_interpreter_comes_first() -> None:
     assert "kept from running for about 800 ms, 40 % of it" in finding.title
     assert finding.predicted_speedup is None
     serial = case_of(Planted(fetch_s=0.03, compute_s=0.01))
-    told = diagnose(replace(serial, summary=replace(serial.summary, competing=BESIDE)))
+    told = diagnose(replace(serial, summary=replace(serial.summary, competing=BESIDE))).findings
     assert [one.id for one in told] == ["competing_thread", "serial_loading"]
 
 
@@ -1679,7 +1687,7 @@ def test_a_thread_is_why_only_where_it_cost_as_much(kept_s: float, is_why: bool)
     case = case_of(Planted(workers=2, fetch_s=0.002, compute_s=0.01), parts={"other": 1.0})
     beside = replace(BESIDE, kept_s=kept_s)
     summary = replace(case.summary, competing=beside, hot_lines=[hot_line("other")])
-    told = diagnose(replace(case, summary=summary))
+    told = diagnose(replace(case, summary=summary)).findings
     assert [one.id for one in told] == ["competing_thread", "python_in_loop"][: 1 if is_why else 2]
     assert any("it may be why Python code" in one for one in told[0].also) is is_why
 
@@ -1762,9 +1770,9 @@ def test_cores_full_of_waiting_threads_are_no_matter_of_the_samples() -> None:
 @pytest.mark.parametrize("low", [0.6, 1.2])
 def test_workers_that_may_not_help_are_no_cure_for_too_many_threads(low: float) -> None:
     case = case_of(Planted(fetch_s=0.01, compute_s=0.01))
-    (serial,) = diagnose(case)
+    (serial,) = diagnose(case).findings
     threads = replace(serial, id="torch_threads", change={}, predicted_speedup=None)
-    told = _without_symptoms([replace(serial, predicted_speedup=[low, 1.7]), threads])
+    told, _ = _without_symptoms([replace(serial, predicted_speedup=[low, 1.7]), threads])
     assert ("serial_loading" in [one.id for one in told]) == (low > 1)
 
 

@@ -9,6 +9,7 @@ import pytest
 from support import summaries
 
 from trainprof.analysis.diagnosis.catalogue import RULES, rule_named
+from trainprof.analysis.finding import IN_NOISE, LITTLE, MAY_LOSE, SYMPTOM, PassedOver
 from trainprof.analysis.summary import Device, HotLine, Numerics
 from trainprof.report import markdown
 from trainprof.report.finding_page import render_rule, render_why
@@ -84,9 +85,10 @@ def test_nothing_found_says_from_which_gain_on_it_was_looked_for() -> None:
     )
     assert rest.startswith("Not judged: computing itself (15 % of a step): see trainprof lines.")
     noisy = words(findings=[], findings_from=0.18)
-    assert (
-        "over 18 % of training; less would not show, for the halves of this run differ by 9 %"
-    ) in " ".join(noisy.split())
+    assert " ".join(noisy.split()).startswith(
+        "What to change: nothing that would show. The halves of this run differ by 9 %, and none "
+        "of the causes that trainprof knows would gain over twice that."
+    )
     few = replace(healthy.training, steady_steps=19)
     known = {"findings": [], "verdict": healthy.verdict, "findings_from": 0.03}
     assert words(**known, training=few) == ""
@@ -213,6 +215,50 @@ def test_why_gives_the_numbers() -> None:
     assert upper is not None
     told = render_why(summaries.slow_loader(), upper, width=80, color=False)
     assert "sample up to 20.0 µs" in told
+
+
+PASSED: list[tuple[PassedOver, str]] = [
+    (
+        PassedOver(summaries.finding(id="gc_pauses"), IN_NOISE, 0.18),
+        "in this run a gain of less than 18 % would not show, for its halves differ by half",
+    ),
+    (PassedOver(summaries.finding(id="gc_pauses"), LITTLE, 0.03), "it would gain less than 3 %"),
+    (
+        PassedOver(summaries.finding(id="gc_pauses"), MAY_LOSE),
+        "the change may cost more than it gains",
+    ),
+    (
+        PassedOver(summaries.finding(id="gc_pauses"), SYMPTOM, root="torch_threads"),
+        "it comes of torch_threads, which is told",
+    ),
+]
+
+
+@pytest.mark.parametrize(("passed", "why"), PASSED)
+def test_why_says_what_was_found_and_passed_over(passed: PassedOver, why: str) -> None:
+    rule = rule_named("gc_pauses")
+    assert rule is not None
+    summary = replace(summaries.healthy(), passed_over=[passed])
+    told = " ".join(render_why(summary, rule, width=80, color=False).split())
+    assert f"{passed.finding.id} at {passed.finding.site}: {passed.finding.title}." in told
+    assert f"It is not told: {why}" in told
+    assert "Measured" in told
+    assert "wait share from 5 % on" in told
+
+
+def test_what_noise_hides_is_counted_and_on_request_named() -> None:
+    hidden = [passed for passed, _ in PASSED]
+    known = {"findings": [], "findings_from": 0.18, "passed_over": hidden}
+    assert "1 cause below that: --verbose." in " ".join(words(**known).split())
+    verbose = replace(PAGE, verbose=True)
+    named = (
+        "Too little to show in this run, which is uneven: gc_pauses at train.py:41 (up to 5.2 x)."
+    )
+    assert named in " ".join(words(verbose, **known).split())
+    beside = words(verbose, findings=[summaries.finding()], passed_over=hidden)
+    assert named in " ".join(beside.split())
+    assert "uneven" not in words(findings=[summaries.finding()], passed_over=hidden)
+    assert "uneven" not in words(verbose, findings=[summaries.finding()], passed_over=hidden[1:])
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)

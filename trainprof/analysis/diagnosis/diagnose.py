@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from trainprof.analysis.diagnosis.case import Case
@@ -13,10 +13,15 @@ from trainprof.analysis.diagnosis.same_line import joined_by_line
 from trainprof.analysis.finding import (
     EXPLAINED_BY,
     GROWN_TO_S,
+    IN_NOISE,
     LIKELY,
+    LITTLE,
+    MAY_LOSE,
     NO_MATTER_OF_NOISE,
     SLOWS_EVERYTHING,
+    SYMPTOM,
     Finding,
+    PassedOver,
     may_lose,
 )
 from trainprof.analysis.least_gain import LEAST_GAIN
@@ -35,16 +40,24 @@ _HIGH: Final = 0.2
 _WARN: Final = 0.1
 
 
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What is worth changing, most recoverable seconds first, and what else rules found.
+
+    Ahead of all stands what slows everything else; last, what gains nobody knows how much.
+    """
+
+    findings: list[Finding]
+    passed_over: list[PassedOver]
+
+
 def diagnose(
     case: Case,
     rules: Iterable[Rule] = RULES,
     *,
     failed: Callable[[str, Exception], None] | None = None,
-) -> list[Finding]:
-    """Returns what is worth changing, most recoverable seconds first.
-
-    Ahead of all stands what slows everything else; last, what gains nobody knows how much.
-    Nothing is found in less than 20 steady steps.
+) -> Diagnosis:
+    """Asks rules; nothing is found in less than 20 steady steps.
 
     Args:
         case: The run.
@@ -53,14 +66,17 @@ def diagnose(
             others' work no more. None: it is raised.
     """
     if case.summary.training.steady_steps < MIN_STEADY_STEPS:
-        return []
+        return Diagnosis([], [])
     by_id = {rule.id: rule for rule in rules}
     asked = (_asked(rule, case, failed) for rule in by_id.values())
     found = [told for told in asked if told is not None]
     joined = joined_by_line(found, case)
-    worthwhile = [one for one in joined if _is_worthwhile(one, by_id[one.id], case)]
+    judged = [(one, _passed_over(one, by_id[one.id], case)) for one in joined]
+    passed_over = [why for _, why in judged if why is not None]
+    worthwhile = [one for one, why in judged if why is None]
     completed = [_completed(one, by_id[one.id], case) for one in worthwhile]
-    return ranked(_without_symptoms(completed))
+    told, symptoms = _without_symptoms(completed)
+    return Diagnosis(ranked(told), [*symptoms, *passed_over])
 
 
 def _asked(
@@ -89,8 +105,8 @@ def least_gain(noise: float) -> float:
     return max(LEAST_GAIN, NOISE_TIMES * min(noise, _MOST_NOISE))
 
 
-def _without_symptoms(findings: list[Finding]) -> list[Finding]:
-    """Leaves out what comes of another finding, which then says so."""
+def _without_symptoms(findings: list[Finding]) -> tuple[list[Finding], list[PassedOver]]:
+    """Sets apart what comes of another finding, which then says so."""
     there = {one.id for one in findings}
     roots = {
         of: why for of, each in EXPLAINED_BY.items() for why in each if of in there and why in there
@@ -100,13 +116,15 @@ def _without_symptoms(findings: list[Finding]) -> list[Finding]:
     # Who kept training off for less than a finding costs is not why.
     by_id = {one.id: one for one in findings}
     roots = {of: why for of, why in roots.items() if _may_explain(by_id[why], by_id[of])}
-    told = []
+    told, symptoms = [], []
     for finding in findings:
         explained = [one.title for one in findings if roots.get(one.id) == finding.id]
         if finding.id not in roots:
             also = [*finding.also, *(f"it may be why {title}" for title in explained)]
             told.append(replace(finding, also=also))
-    return told
+        else:
+            symptoms.append(PassedOver(finding, SYMPTOM, root=roots[finding.id]))
+    return told, symptoms
 
 
 def _may_explain(root: Finding, finding: Finding) -> bool:
@@ -129,13 +147,13 @@ def _rank(finding: Finding) -> tuple[bool, float]:
     return finding.id not in SLOWS_EVERYTHING, -(finding.recoverable_s or 0.0)
 
 
-def _is_worthwhile(finding: Finding, rule: Rule, case: Case) -> bool:
-    """Whether it would gain enough; what nobody can know is left to the rule itself."""
+def _passed_over(finding: Finding, rule: Rule, case: Case) -> PassedOver | None:
+    """Returns why it is not told, None where it is; what nobody can know is left to its rule."""
     if finding.recoverable_s is None:
-        return True
-    likely = float(finding.evidence[LIKELY])
+        return None
+    gain = float(finding.evidence[LIKELY]) - 1
     if may_lose(finding):
-        return False
+        return PassedOver(finding, MAY_LOSE)
     of_run = (finding.recoverable_s or 0.0) / max(case.wall_s, 1e-9)
     bar = LEAST_GAIN
     if finding.id not in NO_MATTER_OF_NOISE and finding.evidence.get(GROWN_TO_S) is None:
@@ -143,7 +161,9 @@ def _is_worthwhile(finding: Finding, rule: Rule, case: Case) -> bool:
         is_unsure = _is_unsure(finding)
         bar = least_gain(case.noise if is_unsure else case.noise_of(rule.keys))
         bar = max(bar, _UNSURE_GAIN) if is_unsure else bar
-    return likely - 1 >= bar and of_run >= LEAST_GAIN / 2
+    if gain < LEAST_GAIN or of_run < LEAST_GAIN / 2:
+        return PassedOver(finding, LITTLE, LEAST_GAIN)
+    return None if gain >= bar else PassedOver(finding, IN_NOISE, bar)
 
 
 def _completed(finding: Finding, rule: Rule, case: Case) -> Finding:
