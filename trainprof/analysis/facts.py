@@ -66,6 +66,18 @@ class Facts:
                     found[flag] = until
         return found
 
+    def frozen_shares(self) -> dict[int, float]:
+        """Returns what of a module's numbers needs no gradient, by the id of its class."""
+        found: dict[int, float] = {}
+        for facts in self.texts[Topic.ENVIRONMENT].values():
+            if isinstance(facts, dict) and "frozen" in facts:
+                frozen, numbers, of = (
+                    integer(facts.get(k)) for k in ("frozen", "numbers", "class")
+                )
+                if of is not None and frozen and numbers and 0 < frozen <= numbers:
+                    found[of] = frozen / numbers
+        return found
+
     def versions(self) -> dict[str, str]:
         found: dict[str, str] = {}
         for facts in self.texts[Topic.ENVIRONMENT].values():

@@ -111,7 +111,7 @@ def summary_of(run: Analysed) -> Shown:
     paused = meanwhile.backlog.steps_of(timeline.steps.ends) if meanwhile is not None else None
     steps = step_table(timeline, attribution, facts, paused)
     collectives = collectives_of(run.process.details, timeline, attribution, sites)
-    training = training_of(timeline, steps, samples)
+    training = training_of(timeline, steps, samples, facts)
     epochs = epochs_of(
         timeline.passes,
         timeline.all_events,

@@ -146,6 +146,7 @@ class Training:
         steady_s: Their wall time.
         forward_without_grad_s: Of a mean step, forwards that keep no graph: nothing goes back
             through them.
+        frozen_share: What needs no gradient, of the parameters of models that have some.
     """
 
     steps: int
@@ -160,6 +161,7 @@ class Training:
     steady_steps: int
     steady_s: float
     forward_without_grad_s: float = 0.0
+    frozen_share: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from trainprof.analysis.events import Bool
@@ -18,7 +20,9 @@ from trainprof.analysis.timeline import Timeline
 from trainprof.record.schema import ForwardFlag, Kind
 
 
-def training_of(timeline: Timeline, steps: StepTable, samples: int | None) -> Training:
+def training_of(
+    timeline: Timeline, steps: StepTable, samples: int | None, facts: Facts
+) -> Training:
     """Returns what was trained and how fast; `samples` as `trained_samples` counts them."""
     steady = steps.steady.mask
     wall = steps.wall_ns[steady]
@@ -40,16 +44,31 @@ def training_of(timeline: Timeline, steps: StepTable, samples: int | None) -> Tr
         warmup_excluded=steps.steady.warmup,
         steady_steps=len(wall),
         steady_s=float(wall.sum() / 1e9),
-        forward_without_grad_s=_without_grad_s(timeline) / max(len(steps), 1),
+        forward_without_grad_s=_spent_s(timeline, ~_with_grad(timeline)) / max(len(steps), 1),
+        frozen_share=_frozen_share(timeline, facts.frozen_shares()),
     )
 
 
-def _without_grad_s(timeline: Timeline) -> float:
-    """Returns the seconds of training in outermost forwards that keep no graph."""
+def _with_grad(timeline: Timeline) -> Bool:
+    return (timeline.events.flags & ForwardFlag.GRAD) > 0
+
+
+def _spent_s(timeline: Timeline, chosen: Bool) -> float:
+    """Returns the seconds of training in outermost forwards among those chosen."""
     events = timeline.events
-    found = events.is_kind(Kind.FORWARD) & ((events.flags & ForwardFlag.GRAD) == 0)
+    found = chosen & events.is_kind(Kind.FORWARD)
     found &= (timeline.nesting.parent < 0) & ~within(timeline.segments, events.start)
     return float((events.end[found] - events.start[found]).sum() / 1e9)
+
+
+def _frozen_share(timeline: Timeline, frozen: Mapping[int, float]) -> float:
+    """Returns what needs no gradient, of the models that gradients go through, by their time."""
+    with_grad, site = _with_grad(timeline), timeline.events.site
+    whole_s = _spent_s(timeline, with_grad)
+    parts_s = (
+        share * _spent_s(timeline, with_grad & (site == number)) for number, share in frozen.items()
+    )
+    return sum(parts_s) / whole_s if whole_s > 0 else 0.0
 
 
 def _feeding(timeline: Timeline) -> list[tuple[Passes, Bool]]:

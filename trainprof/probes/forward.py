@@ -10,6 +10,7 @@ from sys import modules
 from types import ModuleType
 from typing import Any, Final
 
+from trainprof.probes.module_parts import parameters_of
 from trainprof.probes.patcher import (
     COMPILER,
     Patcher,
@@ -76,6 +77,7 @@ class ForwardProbe:
         self._classes: dict[int, tuple[int, int] | None] = {}
         self._told: ModuleWatch | None = None
         session.tell_modules = patcher.guarded(self._tell)
+        self._mode_depth = getattr(torch._C, "_len_torch_function_stack", lambda: 0)
         loss = getattr(torch.nn.modules.loss, "_Loss", ())
         self._loss_class = loss
         check_limit = session.limit.before_forward
@@ -171,11 +173,26 @@ class ForwardProbe:
         self._session.look_here()
         if self._told is not None:
             self._told(module, self._session.sites.find(sys._getframe(1)))
+        is_new = id(type(module)) not in self._classes
         kind, number = self._name(type(module))
+        if is_new and kind == FORWARD:
+            self._note_frozen(module, number)
         flags = GRAD if self._torch.is_grad_enabled() else 0
         if module.__dict__.get("training") is True:
             flags |= TRAINING
         self._session.emit(kind, start, end, number, 0, flags)
+
+    def _note_frozen(self, module: Any, number: int) -> None:
+        """Notes how much of a module needs no gradient, where some of it does not."""
+        if self._mode_depth():  # a mode of the script's would see what is asked for
+            return
+        sizes = {True: 0, False: 0}
+        for parameter in parameters_of(module):
+            if type(parameter) is self._torch.nn.Parameter:
+                sizes[parameter.requires_grad] += parameter.numel()
+        if sizes[False]:
+            facts = {"frozen": sizes[False], "numbers": sum(sizes.values()), "class": number}
+            self._session.log.note(Topic.ENVIRONMENT, facts)
 
     def _name(self, cls: type) -> tuple[int, int]:
         kind = Kind.LOSS if issubclass(cls, self._loss_class) else Kind.FORWARD

@@ -24,6 +24,8 @@ _TITLE: Final = "What to change"
 # Of backward, and of a step: a forward that takes so much does more than a model's does.
 _ODD_TIMES: Final = 2.0
 _FORWARD_MINDED_SHARE: Final = 0.25
+# Of a model's parameters: backward has less to do then.
+_FROZEN_FROM: Final = 0.1
 # Of the cores.
 _FEW_THREADS_SHARE: Final = 0.5
 # Of training: with so much of it at work, what a device computes is what takes the time.
@@ -279,13 +281,14 @@ def _forward_over_backward(summary: RunSummary) -> float | None:
     """Returns how many times as long forward takes, where that is odd: Python code, most likely.
 
     None on a device, whose own times these are not, and where ranks wait in either of them. What
-    nothing goes back through does not count: a teacher's.
+    nothing goes back through does not count: a teacher's, nor does what is frozen in large part.
     """
     training = summary.training
     step_s = training.per_step_s or {}
     forward_s = step_s.get("forward", 0.0) - training.forward_without_grad_s
     backward_s = step_s.get("backward", 0.0)
-    if summary.run.is_on_device or summary.ranks or backward_s <= 0:
+    is_frozen = training.frozen_share >= _FROZEN_FROM
+    if summary.run.is_on_device or summary.ranks or is_frozen or backward_s <= 0:
         return None
     is_much = forward_s >= _FORWARD_MINDED_SHARE * sum(step_s.values())
     times = forward_s / backward_s

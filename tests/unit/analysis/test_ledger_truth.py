@@ -13,7 +13,7 @@ from trainprof.analysis import ledger as ledger_module
 from trainprof.analysis.events import nest
 from trainprof.analysis.ledger import Window, attribute, ledger, loop_seconds, within
 from trainprof.analysis.summary import LEDGER_KEYS
-from trainprof.record.schema import Kind, SyncFlag, Topic
+from trainprof.record.schema import ForwardFlag, Kind, SyncFlag, Topic
 
 
 def plain_run(steps=3):
@@ -53,6 +53,24 @@ def test_forwards_that_nothing_goes_back_through(tmp_path):
         run.learn(optimizer)
     run.stop(loader)
     assert run.summary(tmp_path).training.forward_without_grad_s == pytest.approx(700e-6)
+
+
+def test_models_of_which_a_part_is_frozen(tmp_path):
+    run = FakeRun()
+    loader, optimizer = run.loader(), run.optimizer()
+    backbone, teacher = run.text(Topic.CLASS, "Net"), run.text(Topic.CLASS, "Teacher")
+    run.text(Topic.ENVIRONMENT, {"frozen": 90, "numbers": 100, "class": backbone})
+    run.text(Topic.ENVIRONMENT, {"frozen": 7, "numbers": 7, "class": teacher})
+    run.iterate(loader)
+    for _ in range(4):
+        run.next(loader)
+        run.forward(700 * US, flags=0, site=teacher)
+        run.forward(300 * US, flags=ForwardFlag.GRAD, site=backbone)
+        run.forward(100 * US, flags=ForwardFlag.GRAD)
+        run.leaf(Kind.BACKWARD, 100 * US)
+        run.update(optimizer)
+    run.stop(loader)
+    assert run.summary(tmp_path).training.frozen_share == pytest.approx(0.9 * 0.75)
 
 
 def test_what_runs_inside_another_span_is_charged_where_it_belongs(tmp_path):

@@ -237,3 +237,15 @@ def test_a_missing_hook_point_is_reported(
     assert nn.Module.__call__ is call
     [note] = recorder.read().notes(Topic.PROBE_UNAVAILABLE)
     assert note == {"probe": "forward", "reason": "Module.__call__ does not exist"}
+
+
+def test_what_of_a_model_is_frozen_is_noted_once(recorder: Recorder) -> None:
+    recorder.start(ForwardProbe())
+    frozen, trained = Net(), nn.Linear(3, 2)
+    frozen.inner.weight.requires_grad_(False)
+    for model in (frozen, trained, frozen):
+        model(torch.ones(1, 3))
+    recording = recorder.read()
+    [told] = [x for x in recording.notes(Topic.ENVIRONMENT) if "frozen" in x]
+    [number] = {event.site for event in recording.of(Kind.FORWARD) if event.text == "Net"}
+    assert told == {"frozen": 6, "numbers": 8, "class": number}

@@ -184,16 +184,22 @@ def test_a_forward_that_takes_longer_than_models_do_is_pointed_out() -> None:
     healthy = summaries.healthy()
     known = {"findings": [], "verdict": healthy.verdict, "findings_from": 0.03}
 
-    def told(forward_s: float, without_grad_s: float = 0.0, **changes: Any) -> str:
+    def told(
+        forward_s: float, without_grad_s: float = 0.0, frozen: float = 0.0, **changes: Any
+    ) -> str:
         per_step_s = {"forward": forward_s, "backward": 0.010, "other": 0.005}
         training = replace(
-            healthy.training, per_step_s=per_step_s, forward_without_grad_s=without_grad_s
+            healthy.training,
+            per_step_s=per_step_s,
+            forward_without_grad_s=without_grad_s,
+            frozen_share=frozen,
         )
         return " ".join(words(**known, **{"training": training, **changes}).split())
 
     assert "But forward takes 4.1 x as long as backward" in told(0.041)
     assert "But forward" not in told(0.015)
     assert "But forward" not in told(0.041, 0.030)
+    assert "But forward" not in told(0.041, frozen=0.9)
     assert "But forward" not in told(0.041, run=replace(healthy.run, device="cuda:0"))
     assert "But forward" not in told(0.041, ranks=[{"rank": 0}])
 
