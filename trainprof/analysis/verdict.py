@@ -90,8 +90,9 @@ class Evidence:
 def _held_up(by: CompetingThread) -> Verdict:
     return Verdict(
         "host",
-        f"HOST-BOUND: another thread of the script's, at {by.site}, holds Python's interpreter: it "
-        f"kept training from running for {percent(by.kept_share)} of its time, in whatever it did",
+        f"PYTHON-BOUND: another thread of the script's, at {by.site}, holds Python's interpreter: "
+        f"it kept training from running for {percent(by.kept_share)} of its time, in whatever it "
+        "did",
         "highly" if by.kept_share >= HIGH_SHARE else "moderately",
         by.kept_share,
         by.site,
@@ -258,19 +259,19 @@ def _checkpoint_headline(evidence: Evidence, share: float) -> tuple[str, str | N
 
 def _host_headline(evidence: Evidence, share: float) -> tuple[str, str | None]:
     text = (
-        "HOST-BOUND: Python code between loading, forward, backward and optimizer takes "
+        "PYTHON-BOUND: Python code between loading, forward, backward and optimizer takes "
         f"{percent(share)} of training time"
     )
     if evidence.waits_at is not None:
         text = (
-            "HOST-BOUND: between loading, forward, backward and optimizer the loop waits for "
+            "WAIT-BOUND: between loading, forward, backward and optimizer the loop waits for "
             f"another thread or process at {evidence.waits_at}: {percent(share)} of training time"
         )
     collecting = evidence.training.get("gc", 0.0)
     is_collecting = collecting > evidence.training.get("other", 0.0)
     if is_collecting:
         text = (
-            "HOST-BOUND: Python's garbage collection, and code between the parts of a step, take "
+            "PYTHON-BOUND: Python's garbage collection, and code between the parts of a step, take "
             f"{percent(share)} of training time"
         )
     if evidence.collectives:

@@ -117,5 +117,5 @@ def test_the_headline_names_what_held_all_else_up(
     tmp_path: Path, on_core: float, is_told: bool
 ) -> None:
     told = train(tmp_path, on_core=on_core).verdict
-    assert told.headline.startswith("HOST-BOUND: another thread") is is_told
+    assert told.headline.startswith("PYTHON-BOUND: another thread") is is_told
     assert (told.site == "writer.py:29") is is_told

@@ -187,7 +187,7 @@ def test_python_inside_a_closure_is_told_from_the_update(tmp_path):
         "after the update": pytest.approx(30 * 3e-9),
     }
     assert found.training.steps == 30
-    assert "HOST-BOUND" in found.verdict.headline
+    assert "PYTHON-BOUND" in found.verdict.headline
     assert "most of it in the closure that optimizer.step calls" in found.verdict.headline
     assert found.training.per_step_s["other"] == pytest.approx(1010e-9, rel=0.01)
 

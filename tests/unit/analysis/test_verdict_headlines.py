@@ -206,7 +206,7 @@ def test_host_time_names_its_place(tmp_path):
 
 def test_collections_are_named_where_they_are_most_of_it(tmp_path):
     found = loop(tmp_path, gc=600, python=300).verdict
-    assert found.headline.startswith("HOST-BOUND: Python's garbage collection, and code between")
+    assert found.headline.startswith("PYTHON-BOUND: Python's garbage collection, and code between")
     assert "garbage" not in loop(tmp_path / "b", gc=300, python=600).verdict.headline
 
 
