@@ -104,6 +104,8 @@ class SyncProbe:
                     if host_alone.is_so:
                         patcher.restore(self._torch.Tensor, name)
 
+            let_dynamo_skip(burst_ends, and_all_below=True)
+
             def call(*args: Any, **kwargs: Any) -> Any:
                 nonlocal left
                 start = wait_now() if leaves_marks and is_on_device(args) else now()

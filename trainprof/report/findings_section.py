@@ -67,9 +67,8 @@ def findings_section(summary: RunSummary, page: Page, room: int | None = None) -
     if len(summary.findings) > len(shown):
         hidden = len(summary.findings) - len(shown)
         lines += page.paragraph(f"{counted(hidden, 'more finding')}: --verbose", indent=_INDENT)
-    if page.verbose:
-        lines += page.paragraph(_in_noise(summary, page).strip())
-    return lines
+    hidden_by_noise = _in_noise(summary, page).strip() if page.verbose else ""
+    return lines + (page.paragraph(hidden_by_noise) if hidden_by_noise else [])
 
 
 def why_passed_over(passed: PassedOver) -> str:

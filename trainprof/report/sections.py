@@ -85,10 +85,11 @@ def epochs_section(summary: RunSummary, page: Page, at_most: int = EPOCHS_SHOWN)
     shown = epochs[:at_most] if has_mean and not page.verbose else epochs
     sentences = [_epoch(f"Epoch {epoch.index + 1} took", [epoch]) for epoch in shown]
     if has_mean:
-        first, last = epochs[1].index + 1, epochs[-1].index + 1
+        rest = epochs[1 if page.verbose else len(shown) :]
+        first, last = rest[0].index + 1, rest[-1].index + 1
         # One that was cut off says nothing of how long an epoch takes.
-        whole = [one for one in epochs[1:] if one.iterations >= epochs[0].iterations]
-        if len(whole) == len(epochs) - 1:
+        whole = [one for one in rest if one.iterations >= epochs[0].iterations]
+        if len(whole) == len(rest):
             sentences.append(_epoch(f"Mean of {first} to {last}:", whole))
         elif whole:
             sentences.append(_epoch(f"Mean of {counted(len(whole), 'whole one')} after:", whole))

@@ -313,7 +313,7 @@ def test_the_first_two_epochs_and_the_mean_of_the_others() -> None:
     assert "Epoch 1 took 14.8 s, waiting for data 427 ms (3 %), 0 of 125 batches slow" in text
     assert "Epoch 2 took 14.5 s" in text
     assert "Epoch 3" not in text
-    assert "Mean of 2 to 10: 14.5 s" in text
+    assert "Mean of 3 to 10: 14.5 s" in text
     assert "Evaluation 10 passes took 11.7 s, waiting for data 600 ms (5 %)" in text
 
 
