@@ -230,13 +230,21 @@ def measured(
     raise AssertionError(missed, run.loader["fetch"] if len(run.summary["loaders"]) == 1 else None)
 
 
-def within(ours: float, least: float, most: float) -> float:
-    """Returns the truth that ours is nearest to, where that lies between two figures.
+def of_running(run: Run) -> tuple[float, float]:
+    """Returns the seconds that fetches are said to have run, and the truth.
 
-    Threads that wait for the interpreter wake up all the time; what they take while the one that
-    fetches is off its core is running or not, by when that was.
+    That lies between two figures, of which the nearest is taken. Threads that wait for the
+    interpreter wake up all the time, and what they take while the one that fetches is off its core
+    is running, or not, by when that was.
     """
-    return min(max(ours, least), most)
+    ours = run.fetch["running_s"]
+    return ours, min(max(ours, run.truth("thread_cpu")), run.truth("running"))
+
+
+def of_waiting(run: Run, ours: float) -> tuple[float, float]:
+    """Returns the same of what is left of the fetches' time."""
+    wall = run.truth("wall")
+    return ours, min(max(ours, wall - run.truth("running")), wall - run.truth("thread_cpu"))
 
 
 def is_near(ours: float, truth: float) -> bool:
@@ -366,9 +374,7 @@ def cause(text: str) -> pytest.MarkDecorator:
 @cause("a sleep is asleep")
 def test_a_sleep_is_asleep(tmp_path: Path) -> None:
     def pairs(run: Run) -> dict[str, tuple[float, float]]:
-        ours = run.fetch["asleep_s"] + run.fetch["runnable_s"]
-        wall, least, most = (run.truth(name) for name in ("wall", "thread_cpu", "running"))
-        return {"asleep": (ours, within(ours, wall - most, wall - least))}
+        return {"asleep": of_waiting(run, run.fetch["asleep_s"] + run.fetch["runnable_s"])}
 
     run = measured(tmp_path, SLEEP + FETCHING.format(dataset="Asleep", batches=5), pairs)
     assert run.fetch["asleep_s"] > 0.5 * run.truth("wall")
@@ -380,12 +386,7 @@ def test_a_sleep_is_asleep(tmp_path: Path) -> None:
 @cause("a CPU burn is running")
 def test_a_burn_is_running(tmp_path: Path) -> None:
     def pairs(run: Run) -> dict[str, tuple[float, float]]:
-        fetch = run.fetch
-        least, most = run.truth("thread_cpu"), run.truth("running")
-        return {
-            "running": (fetch["running_s"], within(fetch["running_s"], least, most)),
-            "CPU": (fetch["cpu_s"], run.truth("cpu")),
-        }
+        return {"running": of_running(run), "CPU": (run.fetch["cpu_s"], run.truth("cpu"))}
 
     run = measured(tmp_path, BURN + FETCHING.format(dataset="Busy", batches=5), pairs)
     fetch = run.fetch
@@ -413,10 +414,9 @@ def test_threads_that_decode_are_running(tmp_path: Path) -> None:
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs CPU affinity")
 def test_busy_workers_on_one_core_are_runnable(tmp_path: Path) -> None:
     def pairs(run: Run) -> dict[str, tuple[float, float]]:
-        waited = run.truth("wall") - run.truth("thread_cpu")
         return {
-            "runnable": (run.fetch["runnable_s"], waited),
-            "running": (run.fetch["running_s"], run.truth("thread_cpu")),
+            "runnable": of_waiting(run, run.fetch["runnable_s"]),
+            "running": of_running(run),
         }
 
     run = measured(tmp_path, CROWD, pairs)
@@ -485,9 +485,7 @@ def cpu_group() -> Iterator[CpuGroup]:
 @cause("a CPU quota is throttled")
 def test_a_quota_is_throttled(tmp_path: Path, cpu_group: CpuGroup) -> None:
     def pairs(run: Run) -> dict[str, tuple[float, float]]:
-        fetch = run.fetch
-        waited = run.truth("wall") - run.truth("thread_cpu")
-        return {"waited": (fetch["throttled_s"] + fetch["runnable_s"], waited)}
+        return {"waited": of_waiting(run, run.fetch["throttled_s"] + run.fetch["runnable_s"])}
 
     run = measured(
         tmp_path,
