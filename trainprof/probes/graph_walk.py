@@ -10,52 +10,74 @@ from typing import Any, Final
 UNUSED: Final = 0
 MIXED: Final = 1
 USED: Final = 2
-_LEAF: Final = "AccumulateGrad"
+# The owner of whatever Python code in backward may be for.
+ANYONE: Final = 1
 # Of torch.compile: made of Python code, and without effects of its own.
-_COMPILED: Final = "CompiledFunctionBackward"
+COMPILED_NODE: Final = "CompiledFunctionBackward"
+_LEAF: Final = "AccumulateGrad"
+
+# Of each thing that a node computes a gradient of: those whom it is for, as bits.
+Needs = tuple[int, ...]
 
 
 class GraphTooLarge(Exception):
     """It has more nodes than may be gone through."""
 
 
-def uses_of(
-    roots: Iterable[Any], is_used: Callable[[Any], bool], opaque: type, at_most: int
-) -> dict[Any, int]:
-    """Returns for each node above the leaves what its gradients are for.
+def needs_of(
+    roots: Iterable[Any], owners_of: Callable[[Any], int], opaque: type, at_most: int
+) -> dict[Any, Needs]:
+    """Returns for each node above the leaves whom its gradients are for.
 
     Args:
         roots: Nodes that backward begins at.
-        is_used: Asked of each leaf once.
-        opaque: Base class of nodes whose backward is Python code, which may do anything: used.
+        owners_of: Asked of each leaf once: who uses its gradient, as bits.
+        opaque: Base class of nodes whose backward is Python code, which may do anything.
         at_most: So many nodes are gone through.
 
     Raises:
         GraphTooLarge: If there are more.
     """
-    used: dict[Any, bool] = {}
+    owners: dict[Any, int] = {}
     above: dict[Any, list[Any]] = {}
-    uses: dict[Any, int] = {}
+    needs: dict[Any, Needs] = {}
     stack = list(roots)
     while stack:
         node = stack[-1]
-        if node in used:
+        if node in owners:
             stack.pop()
             continue
         nexts = above.get(node)
         if nexts is None:
-            if len(above) + len(used) >= at_most:
+            if len(above) + len(owners) >= at_most:
                 raise GraphTooLarge
             if type(node).__name__ == _LEAF:
-                used[node] = is_used(node.variable)
+                owners[node] = owners_of(node.variable)
                 continue
             nexts = above[node] = [found for found, _ in node.next_functions if found is not None]
-            missing = [found for found in nexts if found not in used]
+            missing = [found for found in nexts if found not in owners]
             if missing:
                 stack.extend(missing)
                 continue
-        each = [used[found] for found in nexts]
-        is_opaque = isinstance(node, opaque) and type(node).__name__ != _COMPILED
-        used[node] = is_opaque or any(each)
-        uses[node] = UNUSED if not used[node] else USED if is_opaque or all(each) else MIXED
-    return uses
+        each = tuple(owners[found] for found in nexts)
+        if isinstance(node, opaque) and type(node).__name__ != COMPILED_NODE:
+            each = (ANYONE, *(one | ANYONE for one in each))
+        needs[node] = each
+        owners[node] = union(each)
+    return needs
+
+
+def union(needs: Needs) -> int:
+    """Returns all those whom something is for."""
+    all_of_them = 0
+    for one in needs:
+        all_of_them |= one
+    return all_of_them
+
+
+def use_of(needs: Needs, in_vain: int) -> int:
+    """Returns what a node's gradients are for, where some owners use none."""
+    is_used = [bool(one & ~in_vain) for one in needs]
+    if not any(is_used):
+        return UNUSED
+    return USED if all(is_used) else MIXED

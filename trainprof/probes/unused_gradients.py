@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-import sys
 import weakref
 from _thread import get_ident
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import pairwise
 from types import ModuleType
 from typing import Any, Final
 
 from trainprof.probes.gradient_reads import reads_gradients
-from trainprof.probes.graph_walk import MIXED, UNUSED, USED, GraphTooLarge, uses_of
+from trainprof.probes.graph_look import Autograd, GraphLook
+from trainprof.probes.graph_walk import ANYONE, MIXED, UNUSED, USED, GraphTooLarge, needs_of, use_of
+from trainprof.probes.known_optimizers import KnownOptimizers, parameters_in
 from trainprof.probes.module_parts import parameters_of, parts_of
-from trainprof.probes.patcher import COMPILER, Patcher, let_dynamo_skip
+from trainprof.probes.patcher import Patcher
 from trainprof.probes.session import BackwardWatch, Session
 from trainprof.record.schema import Topic
 
@@ -31,14 +30,11 @@ _FIRST_COST_SHARE: Final = 1 / 50
 _COST_SHARE: Final = 1 / 200
 # Of all looks; to go through one takes some 5 us.
 _MOST_NODES: Final = 20_000
-# So few that one thread sums them up, always in the same order.
-_SUMMED_NUMBERS: Final = 16_384
 _MOST_TOLD: Final = 3
 # Of the passes, those that add to a gradient which nobody sets back.
 _ADDED_SHARE: Final = 0.9
-# With these, what the optimizer has are no parameters of the model's.
-_OWN_PARAMETERS: Final = ("deepspeed", "apex", "megatron")
-_COMPILED_AUTOGRAD: Final = "torch._dynamo.compiled_autograd"
+# The owner of gradients that no optimizer uses.
+_NOBODY: Final = 2 * ANYONE
 
 
 @dataclass(slots=True)
@@ -86,14 +82,6 @@ class _Window:
     met: dict[int, tuple[weakref.ref[Any], int]] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class _Look:
-    """A pass that is being looked at: when each node began, and what its gradients are for."""
-
-    marks: list[tuple[int, int]] = field(default_factory=list)
-    hooks: list[Any] = field(default_factory=list)
-
-
 class UnusedGradientsProbe:
     """Goes through the graph of a few backward passes, and times its nodes by hooks on them.
 
@@ -112,36 +100,26 @@ class UnusedGradientsProbe:
         self._is_told = False
         # Whether the user's code reads gradients; None until somebody asks.
         self._reads: bool | None = None
-        self._optimizers: dict[int, weakref.ref[Any]] = {}
         # By id: parameters whose numbers have changed without an optimizer.
         self._changed: dict[int, weakref.ref[Any]] = {}
         # Of the thread that trains: for each pass that it is in, the look at it, if there is one.
         self._thread = 0
-        self._inside: list[_Look | None] = []
+        self._inside: list[GraphLook | None] = []
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._torch, self._session = torch, session
         self._process = os.getpid()
-        self._plain_types = (torch.Tensor, torch.nn.Parameter)
-        self._opaque = torch.autograd.function.BackwardCFunction
-        self._unseen = torch._C.DisableTorchFunction
-        self._dispatch_depth = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
+        self._autograd = Autograd(torch, session)
+        self._optimizers = KnownOptimizers(session)
         self._watch = BackwardWatch(patcher.guarded(self._begins), patcher.guarded(self._has_ended))
         self._meets = patcher.guarded(self._meet)
-        session.at_parameters.append(patcher.guarded(self._note_optimizer))
+        session.at_parameters.append(patcher.guarded(self._optimizers.note))
         session.at_first_step.append(patcher.guarded(self._first_step))
         session.at_end.append(patcher.guarded(self._judge_at_end))
         os.register_at_fork(after_in_child=self._begin_anew)
 
-    def _note_optimizer(self, optimizer: Any) -> None:
-        """Has an optimizer known that may step only later."""
-        key = id(optimizer)
-        if key not in self._optimizers:
-            self._optimizers[key] = weakref.ref(optimizer)
-            self._session.keep_track(optimizer, self._optimizers, key)
-
     def _first_step(self, optimizer: Any) -> None:
-        self._note_optimizer(optimizer)
+        self._optimizers.note(optimizer)
         if self._windows < _MOST_WINDOWS:
             self._windows += 1
             self._open_window()
@@ -174,7 +152,7 @@ class UnusedGradientsProbe:
         window.passes += not self._inside
         began_ns = self._session.now()
         is_due = self._is_due(window, began_ns)
-        look = self._look(outputs) if is_due and self._can_look(args, kwargs) else None
+        look = self._look(outputs) if is_due and self._autograd.may_look(args, kwargs) else None
         self._inside.append(look)
         if is_due:
             window.began_ns = window.began_ns or began_ns
@@ -188,61 +166,34 @@ class UnusedGradientsProbe:
             window.began_ns == 0 or window.spent_ns <= share * (now_ns - window.began_ns)
         )
 
-    def _can_look(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether it is a `backward` that nothing of the script's would notice a look at."""
-        if len(args) != 4 or args[3] or not kwargs.get("accumulate_grad"):
-            return False  # autograd.grad, or a torch that calls it in other ways
-        if COMPILER in sys.modules and self._session.compiler.is_compiling():
-            return False
-        compiled = sys.modules.get(_COMPILED_AUTOGRAD)
-        if getattr(compiled, "compiled_autograd_enabled", False) or self._dispatch_depth():
-            return False
-        if any(name in sys.modules for name in _OWN_PARAMETERS):
-            return False
-        cuda = self._torch.cuda
-        return not (cuda.is_initialized() and cuda.is_current_stream_capturing())
-
-    def _look(self, outputs: Any) -> _Look | None:
+    def _look(self, outputs: Any) -> GraphLook | None:
         """Goes through the graph of a pass, and has each node of it tell when it begins."""
-        window = self._window
-        if any(type(output) not in self._plain_types for output in outputs):
-            return None
+        window, is_plain = self._window, self._autograd.is_plain
         owned = self._owned()
-        if any(type(parameter) not in self._plain_types for parameter in owned.values()):
-            return None  # sharded
-        look, now = _Look(), self._session.now
-        with self._unseen():
+        if not all(is_plain(tensor) for tensor in (*outputs, *owned.values())):
+            return None
+        with self._autograd.unseen():
             roots = [found for output in outputs if (found := output.grad_fn) is not None]
             try:
-                uses = uses_of(
+                needs = needs_of(
                     roots,
-                    lambda leaf: self._is_used(leaf, owned),
-                    self._opaque,
+                    lambda leaf: ANYONE if self._is_used(leaf, owned) else _NOBODY,
+                    self._autograd.opaque,
                     _MOST_NODES - window.nodes,
                 )
             except GraphTooLarge:
                 self._stop()
                 return None
-        window.nodes += len(uses)
-        mark = look.marks.append
-
-        def hook(use: int) -> Callable[[Any], None]:
-            def begins(_: Any) -> None:
-                mark((now(), use))
-
-            let_dynamo_skip(begins, and_all_below=True)
-            return begins
-
-        hooks = [hook(use) for use in (UNUSED, MIXED, USED)]
-        for node, use in uses.items():
-            look.hooks.append(node.register_prehook(hooks[use]))
-        return look
+        window.nodes += len(needs)
+        uses = {node: use_of(whom, in_vain=_NOBODY) for node, whom in needs.items()}
+        return GraphLook(self._session.now, uses)
 
     def _owned(self) -> dict[int, Any]:
         """Returns what optimizers have now, by id."""
-        alive = [found for one in list(self._optimizers.values()) if (found := one()) is not None]
-        groups = [group for one in alive for group in getattr(one, "param_groups", ())]
-        return {id(parameter): parameter for group in groups for parameter in group["params"]}
+        owned: dict[int, Any] = {}
+        for optimizer in self._optimizers.alive():
+            owned.update(parameters_in(optimizer))
+        return owned
 
     def _is_used(self, leaf: Any, owned: dict[int, Any]) -> bool:
         """Whether something uses the gradient of a leaf, as far as is known; notes those without.
@@ -250,7 +201,7 @@ class UnusedGradientsProbe:
         Only plain parameters can be told: of other tensors the script asks for gradients itself.
         """
         key = id(leaf)
-        if type(leaf) is not self._torch.nn.Parameter or key in owned:
+        if not self._autograd.is_parameter(leaf) or key in owned:
             return True
         known = self._window.candidates.get(key)
         if known is not None:
@@ -260,16 +211,8 @@ class UnusedGradientsProbe:
         changed = self._changed.get(key)
         if changed is not None and changed() is leaf:
             return True
-        self._window.candidates[key] = _Candidate(weakref.ref(leaf), self._sum_of(leaf))
+        self._window.candidates[key] = _Candidate(weakref.ref(leaf), self._autograd.sum_of(leaf))
         return False
-
-    def _sum_of(self, parameter: Any) -> Any:
-        """Returns the sum of a parameter's first numbers, on its device."""
-        with self._torch.no_grad():
-            some = parameter.detach()
-            if some.dim():
-                some = some[: max(1, _SUMMED_NUMBERS * len(some) // max(some.numel(), 1))]
-            return some.sum(dtype=self._torch.float32)
 
     def _has_ended(self) -> None:
         """Takes up what the nodes of a pass have told, and lets go of them."""
@@ -280,12 +223,11 @@ class UnusedGradientsProbe:
             return
         window, now = self._window, self._session.now
         end_ns = now()
-        for hook in look.hooks:
-            hook.remove()
-        for (start_ns, use), (next_ns, _) in pairwise([*look.marks, (end_ns, USED)]):
-            window.took_ns[use] += next_ns - start_ns
-        if any(self._inside) and look.marks:  # in the time of a node of the pass around it
-            window.took_ns[USED] -= end_ns - look.marks[0][0]
+        took_ns = look.end(end_ns)
+        for use, ns in took_ns.items():
+            window.took_ns[use] += ns
+        if any(self._inside):  # in the time of a node of the pass around it
+            window.took_ns[USED] -= sum(took_ns.values())
             return
         window.looks += 1
         window.next_pass = window.passes + 1 + window.looks % 3  # in step with no loop
@@ -315,7 +257,7 @@ class UnusedGradientsProbe:
             return
         owned = self._owned()
         unused, gone = {}, 0
-        with self._unseen():
+        with self._autograd.unseen():
             for key, candidate in window.candidates.items():
                 parameter = candidate.parameter()
                 if parameter is None:
@@ -340,7 +282,7 @@ class UnusedGradientsProbe:
             self._stop()
 
     def _has_changed(self, parameter: Any, candidate: _Candidate) -> bool:
-        return bool((self._sum_of(parameter) != candidate.before).item())
+        return bool((self._autograd.sum_of(parameter) != candidate.before).item())
 
     def _are_read(self) -> bool:
         if self._reads is None:

@@ -1,0 +1,94 @@
+"""Looks at single backward passes: when one may be, and what the nodes of its graph take."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Hashable, Mapping
+from itertools import pairwise
+from types import ModuleType
+from typing import Any, Final
+
+from trainprof.probes.patcher import COMPILER, let_dynamo_skip
+from trainprof.probes.session import Session
+
+# With these, what the optimizer has are no parameters of the model's.
+_OWN_PARAMETERS: Final = ("deepspeed", "apex", "megatron")
+_COMPILED_AUTOGRAD: Final = "torch._dynamo.compiled_autograd"
+# So few that one thread sums them up, always in the same order.
+_SUMMED_NUMBERS: Final = 16_384
+
+
+class GraphLook:
+    """Times the nodes of one pass, by hooks on them that tell when each begins."""
+
+    def __init__(self, now: Callable[[], int], keys: Mapping[Any, Hashable]) -> None:
+        """Hooks each node; its time goes to its key."""
+        self._marks: list[tuple[int, Hashable]] = []
+        hooks = {key: _hook(now, self._marks, key) for key in set(keys.values())}
+        self._hooks = [node.register_prehook(hooks[key]) for node, key in keys.items()]
+
+    def end(self, end_ns: int) -> dict[Any, int]:
+        """Lets go of the nodes; returns what those of each key took, ns."""
+        for hook in self._hooks:
+            hook.remove()
+        took_ns: dict[Any, int] = {}
+        for (start_ns, key), (next_ns, _) in pairwise([*self._marks, (end_ns, None)]):
+            took_ns[key] = took_ns.get(key, 0) + next_ns - start_ns
+        return took_ns
+
+
+def _hook(
+    now: Callable[[], int], marks: list[tuple[int, Hashable]], key: Hashable
+) -> Callable[[Any], None]:
+    mark = marks.append
+
+    def begins(_: Any) -> None:
+        mark((now(), key))
+
+    let_dynamo_skip(begins, and_all_below=True)
+    return begins
+
+
+class Autograd:
+    """What looks ask of torch.
+
+    Attributes:
+        opaque: Base class of nodes whose backward is Python code.
+        unseen: Within it, no subclass of tensors of the script's notices what is asked.
+    """
+
+    def __init__(self, torch: ModuleType, session: Session) -> None:
+        self._torch, self._session = torch, session
+        self._plain_types = (torch.Tensor, torch.nn.Parameter)
+        self._dispatch_depth = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
+        self.opaque = torch.autograd.function.BackwardCFunction
+        self.unseen = torch._C.DisableTorchFunction
+
+    def may_look(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether it is a `backward` that nothing of the script's would notice a look at."""
+        if len(args) != 4 or args[3] or not kwargs.get("accumulate_grad"):
+            return False  # autograd.grad, or of some inputs, or a torch that calls it otherwise
+        if COMPILER in sys.modules and self._session.compiler.is_compiling():
+            return False
+        compiled = sys.modules.get(_COMPILED_AUTOGRAD)
+        if getattr(compiled, "compiled_autograd_enabled", False) or self._dispatch_depth():
+            return False
+        if any(name in sys.modules for name in _OWN_PARAMETERS):
+            return False
+        cuda = self._torch.cuda
+        return not (cuda.is_initialized() and cuda.is_current_stream_capturing())
+
+    def is_plain(self, tensor: Any) -> bool:
+        """Whether it is torch's own: no library keeps numbers elsewhere, such as other ranks."""
+        return type(tensor) in self._plain_types
+
+    def is_parameter(self, leaf: Any) -> bool:
+        return type(leaf) is self._torch.nn.Parameter
+
+    def sum_of(self, parameter: Any) -> Any:
+        """Returns the sum of a parameter's first numbers, on its device."""
+        with self._torch.no_grad():
+            some = parameter.detach()
+            if some.dim():
+                some = some[: max(1, _SUMMED_NUMBERS * len(some) // max(some.numel(), 1))]
+            return some.sum(dtype=self._torch.float32)
