@@ -26,8 +26,8 @@ class BackwardProbe:
 
         def make(original: Wrapped) -> Wrapped:
             def _engine_run_backward(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
-                watch = session.backward_watch
-                if watch is not None:
+                watches = session.backward_watches
+                for watch in watches:
                     watch.begins(t_outputs, args, kwargs)
                 start = now()
                 try:
@@ -37,7 +37,7 @@ class BackwardProbe:
                     raise
                 finally:
                     emit(kind, start, now())
-                    if watch is not None:
+                    for watch in watches:
                         watch.has_ended()
                     if is_anomaly_enabled():
                         note_anomaly()

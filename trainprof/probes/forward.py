@@ -75,7 +75,7 @@ class ForwardProbe:
         # By id: the script's classes may come and go, and an entry goes with its class. None while
         # each call is to be told of.
         self._classes: dict[int, tuple[int, int] | None] = {}
-        self._told: ModuleWatch | None = None
+        self._watches: tuple[ModuleWatch, ...] = ()
         session.tell_modules = patcher.guarded(self._tell)
         self._mode_depth = getattr(torch._C, "_len_torch_function_stack", lambda: 0)
         loss = getattr(torch.nn.modules.loss, "_Loss", ())
@@ -156,23 +156,27 @@ class ForwardProbe:
 
         return make
 
-    def _tell(self, told: ModuleWatch | None) -> None:
+    def _tell(self, watch: ModuleWatch, is_on: bool) -> None:
         """Has each call go through `_record_call`, or those of new classes alone again."""
-        if told is None and self._told is not None:
+        others = tuple(one for one in self._watches if one != watch)
+        watches = (*others, watch) if is_on else others
+        if self._watches and not watches:
             for key in [key for key, named in self._classes.items() if named is None]:
                 self._classes.pop(key, None)
-        elif told is not None and self._told is None:
+        elif watches and not self._watches:
             for key in list(self._classes):
                 self._classes[key] = None
-        self._told = told
+        self._watches = watches
 
     def _record_call(self, module: Any, start: int, end: int) -> None:
         """Records the first call of a class, which gets its number here."""
         if not hasattr(module, "__dict__"):
             return  # `nn.Module.__call__(1)` has failed by itself
         self._session.look_here()
-        if self._told is not None:
-            self._told(module, self._session.sites.find(sys._getframe(1)))
+        if self._watches:
+            site = self._session.sites.find(sys._getframe(1))
+            for tell in self._watches:
+                tell(module, site)
         is_new = id(type(module)) not in self._classes
         kind, number = self._name(type(module))
         if is_new and kind == FORWARD:
@@ -200,7 +204,7 @@ class ForwardProbe:
         key = id(cls)
         if key not in self._classes:
             self._session.keep_track(cls, self._classes, key)
-        self._classes[key] = named if self._told is None else None
+        self._classes[key] = None if self._watches else named
         return named
 
     def _make_loss_maker(self, name: str) -> Callable[[Wrapped], Wrapped]:

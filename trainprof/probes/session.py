@@ -65,10 +65,10 @@ class Session:
         at_parameters: To be called with an optimizer that is about to be given parameters: as it is
             built, and later.
         at_first_step: To be called with an optimizer that has made its first step.
-        backward_watch: Of each backward pass, while there is one.
+        backward_watches: Of each backward pass, while there are any.
         at_anomalous_backward: To be called after a backward pass under anomaly detection.
         tell_modules: Has something called with each outermost module that is called, and with the
-            line of that call, until it is given None.
+            line of that call: from when it is given True on until it is given False.
         device_was_waited_for: To be called when the script has waited for one, where that matters.
         optimizer_has_stepped: To be called after an optimizer's step, where that matters.
         at_end: Called as the process comes to its end, if it comes that far.
@@ -92,9 +92,9 @@ class Session:
         self.look_here: Callable[[], None] = _nothing
         self.at_parameters: list[Callable[[Any], None]] = []
         self.at_first_step: list[Callable[[Any], None]] = []
-        self.backward_watch: BackwardWatch | None = None
+        self.backward_watches: tuple[BackwardWatch, ...] = ()
         self.at_anomalous_backward: Callable[[], None] = _nothing
-        self.tell_modules: Callable[[ModuleWatch | None], None] = _nothing_with
+        self.tell_modules: Callable[[ModuleWatch, bool], None] = _nothing_with
         self.device_was_waited_for: Callable[[], None] | None = None
         self.optimizer_has_stepped: Callable[[], None] | None = None
         self.at_end: list[Callable[[], None]] = []
@@ -139,6 +139,10 @@ class Session:
             patcher.undo()
         self._patchers.clear()
 
+    def watch_backward(self, watch: BackwardWatch, *, is_on: bool) -> None:
+        others = tuple(one for one in self.backward_watches if one is not watch)
+        self.backward_watches = (*others, watch) if is_on else others
+
     def keep_track(self, thing: object, table: dict[Any, Any], key: object) -> None:
         """Takes `key` out of `table` when `thing` is gone, without hanging anything on it.
 
@@ -165,7 +169,7 @@ class Session:
         )
 
 
-def _nothing_with(_: object) -> None:
+def _nothing_with(_: object, __: object) -> None:
     return
 
 

@@ -126,13 +126,13 @@ class UnusedGradientsProbe:
 
     def _open_window(self) -> None:
         self._retract()
-        self._session.tell_modules(None)
+        self._session.tell_modules(self._meets, False)
         self._window = _Window()
-        self._session.backward_watch = self._watch
+        self._session.watch_backward(self._watch, is_on=True)
 
     def _stop(self) -> None:
-        self._session.backward_watch = None
-        self._session.tell_modules(None)
+        self._session.watch_backward(self._watch, is_on=False)
+        self._session.tell_modules(self._meets, False)
         self._window, self._is_told = _Window(), False
 
     def _begin_anew(self) -> None:
@@ -232,14 +232,14 @@ class UnusedGradientsProbe:
         window.looks += 1
         window.next_pass = window.passes + 1 + window.looks % 3  # in step with no loop
         if window.looks == _ENOUGH_LOOKS:
-            self._session.tell_modules(None)
+            self._session.tell_modules(self._meets, False)
             self._judge()
             if self._window is window:
-                self._session.backward_watch = None
+                self._session.watch_backward(self._watch, is_on=False)
         elif window.looks == _FIRST_JUDGED:
             self._judge()
         elif window.candidates:
-            self._session.tell_modules(self._meets)
+            self._session.tell_modules(self._meets, True)
         window.spent_ns += now() - end_ns
 
     def _meet(self, module: Any, site: int) -> None:
@@ -301,7 +301,7 @@ class UnusedGradientsProbe:
         added, counted = grad._version - written, self._window.passes - passes
         if grad.data_ptr() != place or added <= 0:
             candidate.grows = False
-        elif self._session.backward_watch is not None:  # later on passes are not counted
+        elif self._watch in self._session.backward_watches:  # later on passes are not counted
             candidate.grows = _ADDED_SHARE * counted <= added <= counted
         return candidate.grows
 
