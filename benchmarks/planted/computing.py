@@ -147,3 +147,56 @@ def unused_gradients(draw: Draw) -> Case:
         }
     planted = f"a {'teacher' if is_teacher else 'backbone'} of {width} numbers, not frozen"
     return Case("unused_gradients", planted, style, files, "unused_gradients")
+
+
+_ADVERSARY = """\
+MAKER = nn.Sequential(
+    nn.Linear(64, {width}),
+    nn.Tanh(),
+    nn.Linear({width}, {width}),
+    nn.Tanh(),
+    nn.Linear({width}, 64),
+)
+MAKER_OPTIMIZER = torch.optim.SGD(MAKER.parameters(), lr=1e-3)
+
+
+def train_maker(judge, noise):
+    MAKER_OPTIMIZER.zero_grad()
+    (1 - judge(MAKER(noise))).square().mean(){backward}
+    MAKER_OPTIMIZER.step()
+"""
+
+
+def adversary(width: int, batch: int, *, is_apart: bool) -> Parts:
+    """Returns a judge that learns beside what it judges, each with an optimizer of its own.
+
+    Args:
+        width: Of the maker.
+        batch: Its samples.
+        is_apart: The pass of each computes what it trains, and nothing else.
+    """
+    one_by_one = ".backward(inputs=list(MAKER.parameters()))" if is_apart else ".backward()"
+    return Parts(
+        loader=whole_batches(150, batch),
+        data=SAMPLERS,
+        definitions=_ADVERSARY.format(width=width, backward=one_by_one),
+        model=_STUDENT,
+        each_batch="x = MAKER(x).detach()" if is_apart else "x = MAKER(x)",
+        each_step="train_maker(model, x.detach())",
+        epochs=2,
+    )
+
+
+def discarded_gradients(draw: Draw) -> Case:
+    """A judge's pass of backward goes on into what it judges, for nothing."""
+    width, batch = draw.one_of((384, 512, 256)), draw.one_of((128, 256))
+    style = draw.one_of(EVERYWHERE)
+    files = {
+        name: "\n".join(
+            f"{line}  {HERE}" if line.strip() == "loss.backward()" else line
+            for line in text.split("\n")
+        )
+        for name, text in script(style, adversary(width, batch, is_apart=False)).items()
+    }
+    planted = f"a maker of {width} numbers, not detached"
+    return Case("discarded_gradients", planted, style, files, "discarded_gradients")

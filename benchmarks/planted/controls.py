@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from planted.computing import taught
+from planted.computing import adversary, taught
 from planted.draw import Draw
 from planted.faults import DATASET, bursts
 from planted.on_device import device_at_work
@@ -164,6 +164,14 @@ def frozen_teacher(draw: Draw) -> Case:
     return _healthy("frozen_teacher", planted, draw.one_of(EVERYWHERE), parts)
 
 
+def adversaries_apart(draw: Draw) -> Case:
+    """Two models with an optimizer each; a pass of backward computes what it trains alone."""
+    width, batch = draw.one_of((384, 512, 256)), draw.one_of((128, 256))
+    planted = f"a maker of {width} numbers and its judge, detached"
+    parts = adversary(width, batch, is_apart=True)
+    return _healthy("adversaries_apart", planted, draw.one_of(EVERYWHERE), parts)
+
+
 def many_operators(draw: Draw) -> Case:
     """A forward that gives out hundreds of small operators from a loop in Python."""
     length, width = draw.whole(30, 80), draw.one_of((64, 96))
@@ -295,6 +303,7 @@ CONTROLS: dict[str, Callable[[Draw], Case]] = {
         value_each_step,
         computing,
         frozen_teacher,
+        adversaries_apart,
         many_operators,
         small_steps,
         accumulation,

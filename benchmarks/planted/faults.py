@@ -8,6 +8,7 @@ from dataclasses import replace
 from planted.computing import (
     anomaly_detection,
     competing_thread,
+    discarded_gradients,
     double_precision,
     too_many_threads,
     unused_gradients,
@@ -655,6 +656,7 @@ FAULTS: dict[str, Callable[[Draw], Case]] = {
         anomaly_detection,
         double_precision,
         unused_gradients,
+        discarded_gradients,
         too_many_threads,
         worker_threads,
         competing_thread,

@@ -22,6 +22,8 @@ SEEDS = {
     "anomaly_detection": 7,
     "double_precision": 5,
     "unused_gradients": 9,
+    "discarded_gradients": 9,
+    "adversaries_apart": 9,
     "competing_thread": 5,
     "recompiling": 37,
     "cold_first_epoch": 7,

@@ -9,7 +9,12 @@ from typing import Any
 from trainprof.analysis.facts import Facts, integer
 from trainprof.analysis.names import Sites
 from trainprof.analysis.summary import Numerics
-from trainprof.analysis.unused_gradients import UnusedGradients, unused_gradients
+from trainprof.analysis.unused_gradients import (
+    DiscardedGradients,
+    UnusedGradients,
+    discarded_gradients,
+    unused_gradients,
+)
 from trainprof.record.schema import Topic
 
 
@@ -40,6 +45,8 @@ class TorchSettings:
         looped: In the order of their first steps.
         numerics: In what the model computes.
         unused: Gradients that no optimizer uses, None where none were found.
+        discarded: Gradients that are set back before their optimizer steps, by the line of the
+            pass.
     """
 
     threads: int | None = None
@@ -48,6 +55,7 @@ class TorchSettings:
     looped: list[LoopedOptimizer] = field(default_factory=list)
     numerics: Numerics | None = None
     unused: UnusedGradients | None = None
+    discarded: list[DiscardedGradients] = field(default_factory=list)
 
 
 def torch_settings(facts: Facts, sites: Sites) -> TorchSettings:
@@ -62,6 +70,7 @@ def torch_settings(facts: Facts, sites: Sites) -> TorchSettings:
         looped=[_looped(x, sites) for x in looped],
         numerics=next((known for x in told if (known := _numerics(x)) is not None), None),
         unused=unused_gradients(told, sites),
+        discarded=discarded_gradients(told, sites),
     )
 
 

@@ -1,26 +1,27 @@
-"""Gradients that no optimizer uses, as probes/unused_gradients.py told of them."""
+"""Gradients that backward computes for nothing, as the probes of that name told of them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from trainprof.analysis.facts import integer
 from trainprof.analysis.names import Sites
 
-_KEY = "unused_gradients"
+_UNUSED: Final = "unused_gradients"
+_DISCARDED: Final = "discarded_gradients"
 
 
 @dataclass(frozen=True, slots=True)
-class UnupdatedModel:
-    """A module whose parameters no optimizer updates, all or some of them.
+class PartOfModel:
+    """A module, and those of its parameters that something is told of.
 
     Attributes:
         name: Of its class.
         site: The user's line that calls it, None where that is not known.
         parameters: How many it has.
-        unused: How many of them have a gradient that nothing uses.
+        told: How many of them it is about.
         parts: The largest parts that those make up, such as "backbone"; [""] for all of it.
         more_parts: How many more there are.
     """
@@ -28,7 +29,7 @@ class UnupdatedModel:
     name: str
     site: str | None
     parameters: int
-    unused: int
+    told: int
     parts: list[str]
     more_parts: int
 
@@ -53,44 +54,112 @@ class UnusedGradients:
     parameters: int
     numbers: int
     is_of_whole_run: bool
-    models: list[UnupdatedModel]
+    models: list[PartOfModel]
+
+
+@dataclass(frozen=True, slots=True)
+class DiscardedGradients:
+    """What passes from one line compute for optimizers that do not use it.
+
+    Attributes:
+        site: The user's line that begins them, None where that is not known.
+        looks: How many were looked at.
+        unused_share: Of the time of all passes of backward, what went to nodes that such gradients
+            alone need.
+        mixed_share: What went to nodes that compute such gradients beside some that are used.
+        parameters: How many have them.
+        numbers: In all of those.
+        is_of_whole_run: It was so from the first steps on.
+        models: Those that have them, largest first.
+        kept: Those whose gradients are used, largest first; empty where these are not all.
+    """
+
+    site: str | None
+    looks: int
+    unused_share: float
+    mixed_share: float
+    parameters: int
+    numbers: int
+    is_of_whole_run: bool
+    models: list[PartOfModel]
+    kept: list[PartOfModel]
 
 
 def unused_gradients(told: Iterable[Mapping[str, Any]], sites: Sites) -> UnusedGradients | None:
     """Reads what was told last; nothing in it is trusted. None where nothing was found."""
-    notes = [note for note in told if _KEY in note]
-    last = max(notes, key=lambda note: integer(note.get("number")) or 0, default=None)
-    found = last[_KEY] if last is not None else None
+    found = _last(told, _UNUSED).get(_UNUSED)
     if not isinstance(found, dict):
         return None
-    shares = [_share(found.get(name)) for name in ("unused_share", "mixed_share")]
-    models = found.get("models")
+    unused, mixed = _shares(found)
     return UnusedGradients(
         looks=integer(found.get("looks")) or 0,
-        unused_share=shares[0],
-        mixed_share=min(shares[1], 1 - shares[0]),
+        unused_share=unused,
+        mixed_share=mixed,
         parameters=integer(found.get("tensors")) or 0,
         numbers=integer(found.get("numbers")) or 0,
         is_of_whole_run=found.get("from_start") is True,
-        models=[
-            _model(one, sites)
-            for one in (models if isinstance(models, list) else [])
-            if isinstance(one, dict)
-        ],
+        models=_models(found.get("models"), sites),
     )
+
+
+def discarded_gradients(
+    told: Iterable[Mapping[str, Any]], sites: Sites
+) -> list[DiscardedGradients]:
+    """Reads what was told last, the lines of the most time first; nothing in it is trusted."""
+    last = _last(told, _DISCARDED)
+    found = [_discarded(one, last, sites) for one in _dicts(last.get(_DISCARDED))]
+    return sorted(found, key=lambda one: -(one.unused_share + one.mixed_share))
+
+
+def _discarded(
+    told: Mapping[str, Any], note: Mapping[str, Any], sites: Sites
+) -> DiscardedGradients:
+    unused, mixed = _shares(told)
+    kept = _models(told.get("kept"), sites)
+    is_all = sum(one.told for one in kept) == integer(told.get("kept_tensors"))
+    return DiscardedGradients(
+        site=sites.known(integer(told.get("site"))),
+        looks=integer(told.get("looks")) or 0,
+        unused_share=unused,
+        mixed_share=mixed,
+        parameters=integer(told.get("tensors")) or 0,
+        numbers=integer(told.get("numbers")) or 0,
+        is_of_whole_run=note.get("from_start") is True,
+        models=_models(told.get("models"), sites),
+        kept=kept if is_all else [],
+    )
+
+
+def _last(told: Iterable[Mapping[str, Any]], key: str) -> Mapping[str, Any]:
+    """Returns the note of a key that was written last; an empty one where there is none."""
+    notes = [note for note in told if key in note]
+    return max(notes, key=lambda note: integer(note.get("number")) or 0, default={})
+
+
+def _shares(told: Mapping[str, Any]) -> tuple[float, float]:
+    unused, mixed = (_share(told.get(name)) for name in ("unused_share", "mixed_share"))
+    return unused, min(mixed, 1 - unused)
 
 
 def _share(told: object) -> float:
     return min(max(float(told), 0.0), 1.0) if isinstance(told, (int, float)) else 0.0
 
 
-def _model(told: Mapping[str, Any], sites: Sites) -> UnupdatedModel:
+def _dicts(told: object) -> list[dict[str, Any]]:
+    return [one for one in told if isinstance(one, dict)] if isinstance(told, list) else []
+
+
+def _models(told: object, sites: Sites) -> list[PartOfModel]:
+    return [_model(one, sites) for one in _dicts(told)]
+
+
+def _model(told: Mapping[str, Any], sites: Sites) -> PartOfModel:
     parts = told.get("parts")
-    return UnupdatedModel(
+    return PartOfModel(
         name=str(told.get("class", "unknown")),
         site=sites.known(integer(told.get("site"))),
         parameters=integer(told.get("of")) or 0,
-        unused=integer(told.get("tensors")) or 0,
+        told=integer(told.get("tensors")) or 0,
         parts=[str(part) for part in parts] if isinstance(parts, list) else [],
         more_parts=integer(told.get("more_parts")) or 0,
     )

@@ -12,6 +12,7 @@ from trainprof.probes.compilation import CompilationProbe
 from trainprof.probes.delivery import DeliveryProbe
 from trainprof.probes.device_marks import DeviceMarksProbe
 from trainprof.probes.device_memory import DeviceMemoryProbe
+from trainprof.probes.discarded_gradients import DiscardedGradientsProbe
 from trainprof.probes.fetch import FetchProbe
 from trainprof.probes.forward import ForwardProbe
 from trainprof.probes.garbage import GarbageProbe
@@ -53,8 +54,9 @@ def default_probes(trial: Mapping[str, Any] | None = None) -> list[Probe]:
         DeliveryProbe(loader),
         TransferProbe(),
         ForwardProbe(),
-        TorchSettingsProbe(),  # this one and the next are told by those behind them
+        TorchSettingsProbe(),  # this one and the next two are told by those behind them
         UnusedGradientsProbe(),
+        DiscardedGradientsProbe(),
         BackwardProbe(),
         OptimizerProbe(),
         SyncProbe(),

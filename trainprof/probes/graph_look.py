@@ -68,12 +68,16 @@ class Autograd:
         """Whether it is a `backward` that nothing of the script's would notice a look at."""
         if len(args) != 4 or args[3] or not kwargs.get("accumulate_grad"):
             return False  # autograd.grad, or of some inputs, or a torch that calls it otherwise
+        compiled = sys.modules.get(_COMPILED_AUTOGRAD)
+        if getattr(compiled, "compiled_autograd_enabled", False):
+            return False
+        return self.may_compute() and not any(name in sys.modules for name in _OWN_PARAMETERS)
+
+    def may_compute(self) -> bool:
+        """Whether nothing of the script's would notice a tensor that is computed here."""
         if COMPILER in sys.modules and self._session.compiler.is_compiling():
             return False
-        compiled = sys.modules.get(_COMPILED_AUTOGRAD)
-        if getattr(compiled, "compiled_autograd_enabled", False) or self._dispatch_depth():
-            return False
-        if any(name in sys.modules for name in _OWN_PARAMETERS):
+        if self._dispatch_depth():
             return False
         cuda = self._torch.cuda
         return not (cuda.is_initialized() and cuda.is_current_stream_capturing())

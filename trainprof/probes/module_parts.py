@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
+
+_MOST_TOLD: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,35 @@ def parts_of(module: Any, chosen: Collection[int]) -> list[Part]:
     No code of the script's runs: what holds modules and parameters is read as torch keeps it.
     """
     return sorted(_parts(module, "", chosen), key=lambda part: -part.numbers)
+
+
+def told_of(met: Iterable[tuple[Any, int]], chosen: Collection[int]) -> list[dict[str, Any]]:
+    """Returns what is told of modules that consist of chosen parameters, in part or whole.
+
+    Args:
+        met: Each with the line that calls it, as an id.
+        chosen: By id.
+
+    Returns:
+        Largest first, no more than a few.
+    """
+    told: list[dict[str, Any]] = []
+    for module, site in met:
+        parts = parts_of(module, chosen)
+        if parts:
+            told.append(
+                {
+                    "class": type(module).__qualname__,
+                    "site": site,
+                    "of": sum(1 for _ in parameters_of(module)),
+                    "tensors": sum(part.tensors for part in parts),
+                    "numbers": sum(part.numbers for part in parts),
+                    "parts": [part.path for part in parts[:_MOST_TOLD]],
+                    "more_parts": max(len(parts) - _MOST_TOLD, 0),
+                }
+            )
+    told.sort(key=lambda one: one["numbers"], reverse=True)
+    return told[:_MOST_TOLD]
 
 
 def parameters_of(module: Any) -> Iterator[Any]:

@@ -13,7 +13,7 @@ from trainprof.probes.gradient_reads import reads_gradients
 from trainprof.probes.graph_look import Autograd, GraphLook
 from trainprof.probes.graph_walk import ANYONE, MIXED, UNUSED, USED, GraphTooLarge, needs_of, use_of
 from trainprof.probes.known_optimizers import KnownOptimizers, parameters_in
-from trainprof.probes.module_parts import parameters_of, parts_of
+from trainprof.probes.module_parts import told_of
 from trainprof.probes.patcher import Patcher
 from trainprof.probes.session import BackwardWatch, Session
 from trainprof.record.schema import Topic
@@ -30,7 +30,6 @@ _FIRST_COST_SHARE: Final = 1 / 50
 _COST_SHARE: Final = 1 / 200
 # Of all looks; to go through one takes some 5 us.
 _MOST_NODES: Final = 20_000
-_MOST_TOLD: Final = 3
 # Of the passes, those that add to a gradient which nobody sets back.
 _ADDED_SHARE: Final = 0.9
 # The owner of gradients that no optimizer uses.
@@ -316,7 +315,9 @@ class UnusedGradientsProbe:
                 "from_start": self._windows == 1,
                 "tensors": len(unused),
                 "numbers": sum(parameter.numel() for parameter in unused.values()),
-                "models": self._models(unused),
+                "models": told_of(
+                    ((one(), site) for one, site in window.met.values()), set(unused)
+                ),
             }
         )
         self._is_told = True
@@ -330,24 +331,3 @@ class UnusedGradientsProbe:
         self._notes += 1
         facts = {"unused_gradients": told, "number": self._notes}
         self._session.log.note(Topic.ENVIRONMENT, facts)
-
-    def _models(self, unused: dict[int, Any]) -> list[dict[str, Any]]:
-        """Returns the modules that consist of such parameters, in part or whole, largest first."""
-        models: list[dict[str, Any]] = []
-        for reference, site in self._window.met.values():
-            module = reference()
-            parts = parts_of(module, unused)
-            if parts:
-                models.append(
-                    {
-                        "class": type(module).__qualname__,
-                        "site": site,
-                        "of": sum(1 for _ in parameters_of(module)),
-                        "tensors": sum(part.tensors for part in parts),
-                        "numbers": sum(part.numbers for part in parts),
-                        "parts": [part.path for part in parts[:_MOST_TOLD]],
-                        "more_parts": max(len(parts) - _MOST_TOLD, 0),
-                    }
-                )
-        models.sort(key=lambda model: -int(model["numbers"]))
-        return models[:_MOST_TOLD]

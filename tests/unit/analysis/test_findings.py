@@ -34,7 +34,11 @@ from trainprof.analysis.summary import (
     SyncPoint,
 )
 from trainprof.analysis.torch_settings import LoopedOptimizer, TorchSettings
-from trainprof.analysis.unused_gradients import UnupdatedModel, UnusedGradients
+from trainprof.analysis.unused_gradients import (
+    DiscardedGradients,
+    PartOfModel,
+    UnusedGradients,
+)
 
 
 def found(case: Case) -> list[str]:
@@ -1510,15 +1514,15 @@ def test_an_optimizer_that_is_left_alone(settings: TorchSettings, spent_s: float
 
 
 def unused(
-    share: float, mixed: float = 0.0, *models: UnupdatedModel, of_whole_run: bool = True
+    share: float, mixed: float = 0.0, *models: PartOfModel, of_whole_run: bool = True
 ) -> TorchSettings:
     told = UnusedGradients(12, share, mixed, 62, 9_000, of_whole_run, list(models))
     return TorchSettings(unused=told)
 
 
-TEACHER = UnupdatedModel("ResNet", "train.py:41", 62, 62, [""], 0)
-BACKBONE = UnupdatedModel("Net", "train.py:41", 64, 62, ["backbone"], 0)
-SCATTERED = UnupdatedModel("Net", "train.py:41", 64, 40, ["a", "b", "c"], 2)
+TEACHER = PartOfModel("ResNet", "train.py:41", 62, 62, [""], 0)
+BACKBONE = PartOfModel("Net", "train.py:41", 64, 62, ["backbone"], 0)
+SCATTERED = PartOfModel("Net", "train.py:41", 64, 40, ["a", "b", "c"], 2)
 WITH_BACKWARD = {"backward": 1.0}  # a third of training
 
 
@@ -1530,7 +1534,7 @@ WITH_BACKWARD = {"backward": 1.0}  # a third of training
         (SCATTERED, "a, b, c and 2 more in Net, called here (40 of its 64", "those parts of it"),
     ],
 )
-def test_gradients_that_no_optimizer_uses(model: UnupdatedModel, whose: str, frozen: str) -> None:
+def test_gradients_that_no_optimizer_uses(model: PartOfModel, whose: str, frozen: str) -> None:
     healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
     finding = only(case_of(healthy, parts=WITH_BACKWARD, torch=unused(0.8, 0.0, model, TEACHER)))
     assert (finding.id, finding.site) == ("unused_gradients", "train.py:41")
@@ -1566,6 +1570,80 @@ def test_unused_gradients_told_with_less_to_go_by() -> None:
 def test_unused_gradients_that_cost_little(told: TorchSettings) -> None:
     healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
     assert found(case_of(healthy, parts=WITH_BACKWARD, torch=told)) == []
+
+
+GENERATOR = PartOfModel("Generator", "train.py:30", 11, 11, [""], 0)
+DISCRIMINATOR = PartOfModel("Discriminator", "train.py:31", 6, 6, [""], 0)
+TRUNK = PartOfModel("Net", "train.py:31", 9, 6, ["trunk"], 0)
+MANY_PARTS = PartOfModel("Net", "train.py:31", 9, 6, ["a", "b", "c"], 2)
+ITS_PASS = DiscardedGradients(
+    "train.py:41", 8, 0.5, 0.1, 11, 9_000, True, [GENERATOR], [DISCRIMINATOR]
+)
+OTHER_PASS = DiscardedGradients(
+    "train.py:47", 8, 0.0, 0.2, 6, 4_000, True, [DISCRIMINATOR], [GENERATOR]
+)
+
+
+def discarded(*told: DiscardedGradients, is_data_parallel: bool = False) -> Case:
+    healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
+    settings = TorchSettings(discarded=list(told), is_data_parallel=is_data_parallel)
+    return case_of(healthy, parts=WITH_BACKWARD, torch=settings)
+
+
+def test_gradients_that_are_set_back_before_their_optimizer_steps() -> None:
+    finding = only(discarded(ITS_PASS, OTHER_PASS))
+    assert (finding.id, finding.site) == ("discarded_gradients", "train.py:41")
+    assert "the gradients of Generator (11 parameters), too, which are set back" in finding.title
+    advice = finding.advice or ""
+    assert ".backward(inputs=[...]) with the parameters of Discriminator" in advice
+    assert ".detach() what Generator gives" in advice
+    [also] = finding.also
+    assert "train.py:47" in also
+    assert "the parameters of Generator alone" in also
+    # 0.5 of a third of training whole, 0.3 of it in part.
+    low, high = finding.predicted_speedup or (0.0, 0.0)
+    assert low == pytest.approx(1 / (1 - (0.9 * 0.5 + 0.3 * 0.3) / 3), rel=0.03)
+    assert high == pytest.approx(1 / (1 - (1.1 * 0.5 + 0.55 * 0.3) / 3), rel=0.03)
+
+
+def test_a_pass_that_goes_through_another_model() -> None:
+    advice = only(discarded(replace(OTHER_PASS, mixed_share=0.6))).advice or ""
+    assert ".requires_grad_(False) on the parameters of Discriminator for this pass" in advice
+
+
+@pytest.mark.parametrize(
+    ("kept", "words"),
+    [
+        ([], "all parameters that it is to train"),
+        ([GENERATOR, TRUNK], "the parameters of Generator and trunk in Net"),
+        ([GENERATOR, MANY_PARTS], "all parameters that it is to train"),
+    ],
+)
+def test_what_a_pass_is_for_is_named_whole_or_not_at_all(
+    kept: list[PartOfModel], words: str
+) -> None:
+    """Whoever gives it less would train less."""
+    advice = only(discarded(replace(ITS_PASS, kept=kept))).advice or ""
+    assert f"(inputs=[...]) with {words}, so that" in advice
+
+
+def test_where_ranks_wait_for_one_another_in_backward_inputs_does_not_work() -> None:
+    advice = only(discarded(ITS_PASS, is_data_parallel=True)).advice or ""
+    assert "inputs=" not in advice
+    assert ".detach() what Generator gives" in advice
+
+
+def test_discarded_gradients_told_with_less_to_go_by() -> None:
+    nameless = replace(ITS_PASS, site=None, models=[], kept=[], is_of_whole_run=False)
+    finding = only(discarded(nameless))
+    assert finding.site is None
+    assert finding.is_at_most
+    assert "the gradients of 11 parameters of another optimizer" in finding.title
+
+
+@pytest.mark.parametrize("told", [[], [replace(ITS_PASS, unused_share=0.03, mixed_share=0.02)]])
+def test_discarded_gradients_that_cost_little(told: list[DiscardedGradients]) -> None:
+    assert found(discarded(*told)) == []
 
 
 def late(rank: int, phase: str, seconds: float) -> dict[str, Any]:

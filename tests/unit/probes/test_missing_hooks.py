@@ -180,8 +180,8 @@ PARTS: list[tuple[set[str], Any, str]] = [
     (set(), torch._C, "_len_torch_function_stack"),
     (set(), nn.functional, "gaussian_nll_loss"),
     ({"sync"}, torch, "cuda"),
-    ({"transfer", "sync", "unused_gradients"}, torch, "Tensor"),
-    ({"unused_gradients"}, torch._C, "DisableTorchFunction"),
+    ({"transfer", "sync", "unused_gradients", "discarded_gradients"}, torch, "Tensor"),
+    ({"unused_gradients", "discarded_gradients"}, torch._C, "DisableTorchFunction"),
     ({"forward", "optimizer", "transfer"}, nn, "Module"),
 ]
 

@@ -20,16 +20,15 @@ trained lies before it. If they were meant to learn, give them to the optimizer.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
+from trainprof.analysis.diagnosis.backward_gain import gain_of, saved_of_backward, spent_in
 from trainprof.analysis.diagnosis.case import Case
-from trainprof.analysis.diagnosis.gains import Gain, of_python, outside_steps
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.finding import Finding
-from trainprof.analysis.unused_gradients import UnupdatedModel, UnusedGradients
+from trainprof.analysis.unused_gradients import PartOfModel, UnusedGradients
 from trainprof.analysis.verdict_level import percent
 
 ID: Final = "unused_gradients"
@@ -37,10 +36,6 @@ KEYS: Final[tuple[str, ...]] = ("backward",)
 THRESHOLDS: Final = {
     "share": Threshold(0.03, "of training: what backward does for them"),
 }
-# What of those nodes' time went once the parameters were frozen, at least, likely, at most:
-# convolutions, linear layers, transformers, large and small, torch 2.13 on one core.
-_UNUSED_SAVES: Final = (0.9, 1.0, 1.1)
-_MIXED_SAVES: Final = (0.3, 0.45, 0.55)
 # Of the forward of what is no longer recorded: seen where activations are large (0.15 to 0.19).
 _FORWARD_SAVES: Final = (0.0, 0.05, 0.2)
 
@@ -53,7 +48,7 @@ def find(case: Case) -> Finding | None:
     part = savings_s[1] / case.training_s if case.training_s > 0 else 0.0
     if part < case.threshold(ID, "share", THRESHOLDS["share"].value):
         return None
-    gain = _gain(case, told, savings_s)
+    gain = gain_of(case, savings_s, is_of_whole_run=told.is_of_whole_run)
     if gain is None:
         return None
     model = told.models[0] if told.models else None
@@ -80,58 +75,35 @@ def find(case: Case) -> Finding | None:
     )
 
 
-def _savings_s(case: Case, told: UnusedGradients) -> tuple[float, ...]:
+def _savings_s(case: Case, told: UnusedGradients) -> list[float]:
     """Returns the seconds of training without them: at least, likely, at most."""
-    devices = case.summary.devices
-    spent = devices[0].seconds if case.is_on_device and devices else case.training
-    backward_s, forward_s = spent.get("backward", 0.0), spent.get("forward", 0.0)
-    return tuple(
-        (unused * told.unused_share + mixed * told.mixed_share) * backward_s
-        + forward * told.unused_share * forward_s
-        for unused, mixed, forward in zip(_UNUSED_SAVES, _MIXED_SAVES, _FORWARD_SAVES, strict=True)
-    )
+    forward_s = spent_in(case, "forward") * told.unused_share
+    saved_s = saved_of_backward(case, told.unused_share, told.mixed_share)
+    return [s + share * forward_s for s, share in zip(saved_s, _FORWARD_SAVES, strict=True)]
 
 
-def _gain(case: Case, told: UnusedGradients, savings_s: tuple[float, ...]) -> Gain | None:
-    """Returns what is gained; at most that on a device, where the host's times stand for its own.
-
-    So too where another optimizer was at work before.
-    """
-    if case.is_on_device or not told.is_of_whole_run:
-        return outside_steps(case, savings_s[2])
-    low, likely, high = (of_python(case, seconds) for seconds in savings_s)
-    if low is None or likely is None or high is None:
-        return None
-    return replace(
-        likely,
-        training=(low.likely, high.likely),
-        run=(low.run[1], high.run[1]),
-        is_at_most=False,
-    )
-
-
-def _whose(told: UnusedGradients, model: UnupdatedModel | None) -> str:
+def _whose(told: UnusedGradients, model: PartOfModel | None) -> str:
     if model is None:
         return f"{told.parameters} parameters"
-    if model.unused == model.parameters:
+    if model.told == model.parameters:
         return f"all {model.parameters} parameters of {model.name}, called here"
     parts = ", ".join(model.parts) + (f" and {model.more_parts} more" if model.more_parts else "")
     whose = f"{parts} in {model.name}" if parts else model.name
-    return f"{whose}, called here ({model.unused} of its {model.parameters} parameters)"
+    return f"{whose}, called here ({model.told} of its {model.parameters} parameters)"
 
 
-def _what(model: UnupdatedModel | None) -> str:
+def _what(model: PartOfModel | None) -> str:
     """Returns what is to be frozen, as far as names are known."""
     if model is None:
         return "those parameters"
-    if model.unused == model.parameters:
+    if model.told == model.parameters:
         return "that model"
     return f"its {model.parts[0]}" if len(model.parts) == 1 else "those parts of it"
 
 
 def _also(told: UnusedGradients) -> list[str]:
     return [
-        f"so it is with {one.unused} of the {one.parameters} parameters of {one.name}"
+        f"so it is with {one.told} of the {one.parameters} parameters of {one.name}"
         + (f", called at {one.site}" if one.site is not None else "")
         for one in told.models[1:]
     ]

@@ -1,0 +1,116 @@
+"""Backward computes gradients that are set back before their optimizer makes a step.
+
+What it means: a script with several optimizers has passes of backward that are meant for one of
+them, and go through what others train: the discriminator's pass that goes on into the generator, as
+nobody called .detach(), or the actor's that computes the gradients of the critic it goes through.
+zero_grad() throws them away before their optimizer steps.
+
+How it is measured: of a few backward passes the graph is gone through and its parts are timed;
+ahead of the passes that follow it is looked at what has become of their gradients. Those count that
+are gone while their parameters stayed as they were, if nothing ever came of such ones of the same
+line, and the pass served another optimizer. What only they need is saved whole, what they share
+with others up to half.
+
+When it is wrong: where a library reads these gradients without changing the parameters; where the
+script does, nothing is told.
+
+What to do: loss.backward(inputs=list(model.parameters())) with what that pass is to train; nothing
+else is then computed, and what is trained stays the same to the bit. Where a pass goes on into
+another model, .detach() what that one gave; where it goes through one, .requires_grad_(False) on
+that one's parameters for as long. Do so too under DistributedDataParallel, which does not work with
+inputs=.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from trainprof.analysis.diagnosis.backward_gain import gain_of, saved_of_backward
+from trainprof.analysis.diagnosis.case import Case
+from trainprof.analysis.diagnosis.plain import plain_finding
+from trainprof.analysis.diagnosis.rule import Threshold
+from trainprof.analysis.diagnosis.wording import span
+from trainprof.analysis.finding import Finding
+from trainprof.analysis.unused_gradients import DiscardedGradients
+from trainprof.analysis.verdict_level import percent
+
+ID: Final = "discarded_gradients"
+KEYS: Final[tuple[str, ...]] = ("backward",)
+THRESHOLDS: Final = {
+    "share": Threshold(0.03, "of training: what backward does for them"),
+}
+
+
+def find(case: Case) -> Finding | None:
+    told = case.torch.discarded
+    if not told:
+        return None
+    unused, mixed = (
+        sum(getattr(one, name) for one in told) for name in ("unused_share", "mixed_share")
+    )
+    savings_s = saved_of_backward(case, unused, mixed)
+    part = savings_s[1] / case.training_s if case.training_s > 0 else 0.0
+    if part < case.threshold(ID, "share", THRESHOLDS["share"].value):
+        return None
+    gain = gain_of(case, savings_s, is_of_whole_run=all(one.is_of_whole_run for one in told))
+    if gain is None:
+        return None
+    first = told[0]
+    return plain_finding(
+        ID,
+        f"this pass of backward computes {_gradients(first)}, too, which are set back before their "
+        f"optimizer steps: about {span(savings_s[1])}{_in_all(told)}, {percent(part)} of training",
+        gain,
+        site=first.site,
+        advice=_advice(case, first),
+        also=[_also(one) for one in told[1:]],
+        evidence={
+            "backward_s": case.training.get("backward", 0.0),
+            "unused_share_of_backward": unused,
+            "mixed_share_of_backward": mixed,
+            "parameters": sum(one.parameters for one in told),
+            "numbers": sum(one.numbers for one in told),
+            "lines": len(told),
+            "passes_looked_at": sum(one.looks for one in told),
+        },
+    )
+
+
+def _gradients(told: DiscardedGradients) -> str:
+    model = told.models[0] if told.models else None
+    if model is None:
+        return f"the gradients of {told.parameters} parameters of another optimizer"
+    return f"the gradients of {model.name} ({told.parameters} parameters)"
+
+
+def _in_all(told: list[DiscardedGradients]) -> str:
+    return " with those named below" if len(told) > 1 else ""
+
+
+def _advice(case: Case, told: DiscardedGradients) -> str:
+    inputs = f".backward(inputs=[...]) with {_kept(told)}, so that it computes no others"
+    model = told.models[0].name if told.models else "the other model"
+    goes_through = told.mixed_share > told.unused_share
+    other = (
+        f".requires_grad_(False) on the parameters of {model} for this pass"
+        if goes_through
+        else f".detach() what {model} gives to this loss"
+    )
+    return other if case.torch.is_data_parallel else f"{inputs}; or {other}"
+
+
+def _also(told: DiscardedGradients) -> str:
+    at = f"at {told.site}" if told.site is not None else "of another line"
+    return f"so it is {at} with {_gradients(told)}: that pass needs {_kept(told)} alone"
+
+
+def _kept(told: DiscardedGradients) -> str:
+    """Returns what the pass is for; named only where the names are all there is."""
+    names = [
+        one.name if one.told == one.parameters else f"{', '.join(one.parts)} in {one.name}"
+        for one in told.kept
+        if not one.more_parts
+    ]
+    if not names or len(names) < len(told.kept):
+        return "all parameters that it is to train"
+    return f"the parameters of {' and '.join(names)}"
