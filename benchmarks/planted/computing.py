@@ -160,9 +160,9 @@ MAKER = nn.Sequential(
 MAKER_OPTIMIZER = torch.optim.SGD(MAKER.parameters(), lr=1e-3)
 
 
-def train_maker(judge, noise):
+def train_maker(judge):
     MAKER_OPTIMIZER.zero_grad()
-    (1 - judge(MAKER(noise))).square().mean(){backward}
+    (1 - judge(MAKER(torch.randn({batch}, 64)))).square().mean(){backward}
     MAKER_OPTIMIZER.step()
 """
 
@@ -179,10 +179,10 @@ def adversary(width: int, batch: int, *, is_apart: bool) -> Parts:
     return Parts(
         loader=whole_batches(150, batch),
         data=SAMPLERS,
-        definitions=_ADVERSARY.format(width=width, backward=one_by_one),
+        definitions=_ADVERSARY.format(width=width, batch=batch, backward=one_by_one),
         model=_STUDENT,
         each_batch="x = MAKER(x).detach()" if is_apart else "x = MAKER(x)",
-        each_step="train_maker(model, x.detach())",
+        each_step="train_maker(model)",
         epochs=2,
     )
 

@@ -1593,13 +1593,13 @@ def discarded(*told: DiscardedGradients, is_data_parallel: bool = False) -> Case
 def test_gradients_that_are_set_back_before_their_optimizer_steps() -> None:
     finding = only(discarded(ITS_PASS, OTHER_PASS))
     assert (finding.id, finding.site) == ("discarded_gradients", "train.py:41")
-    assert "the gradients of Generator (11 parameters), too, which are set back" in finding.title
+    assert "of Generator (called at train.py:30), 11 parameters, too; they are" in finding.title
     advice = finding.advice or ""
-    assert ".backward(inputs=[...]) with the parameters of Discriminator" in advice
+    assert ".backward(inputs=[...]) with the parameters of Discriminator (called at" in advice
     assert ".detach() what Generator gives" in advice
     [also] = finding.also
     assert "train.py:47" in also
-    assert "the parameters of Generator alone" in also
+    assert "the parameters of Generator (called at train.py:30) alone" in also
     # 0.5 of a third of training whole, 0.3 of it in part.
     low, high = finding.predicted_speedup or (0.0, 0.0)
     assert low == pytest.approx(1 / (1 - (0.9 * 0.5 + 0.3 * 0.3) / 3), rel=0.03)
@@ -1615,7 +1615,10 @@ def test_a_pass_that_goes_through_another_model() -> None:
     ("kept", "words"),
     [
         ([], "all parameters that it is to train"),
-        ([GENERATOR, TRUNK], "the parameters of Generator and trunk in Net"),
+        (
+            [GENERATOR, TRUNK],
+            "the parameters of Generator (called at train.py:30) and trunk in Net (called at",
+        ),
         ([GENERATOR, MANY_PARTS], "all parameters that it is to train"),
     ],
 )
@@ -1624,7 +1627,7 @@ def test_what_a_pass_is_for_is_named_whole_or_not_at_all(
 ) -> None:
     """Whoever gives it less would train less."""
     advice = only(discarded(replace(ITS_PASS, kept=kept))).advice or ""
-    assert f"(inputs=[...]) with {words}, so that" in advice
+    assert f"(inputs=[...]) with {words}" in advice
 
 
 def test_where_ranks_wait_for_one_another_in_backward_inputs_does_not_work() -> None:

@@ -31,7 +31,7 @@ from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.finding import Finding
-from trainprof.analysis.unused_gradients import DiscardedGradients
+from trainprof.analysis.unused_gradients import DiscardedGradients, PartOfModel
 from trainprof.analysis.verdict_level import percent
 
 ID: Final = "discarded_gradients"
@@ -58,7 +58,7 @@ def find(case: Case) -> Finding | None:
     first = told[0]
     return plain_finding(
         ID,
-        f"this pass of backward computes {_gradients(first)}, too, which are set back before their "
+        f"this pass of backward computes {_gradients(first)}, too; they are set back before their "
         f"optimizer steps: about {span(savings_s[1])}{_in_all(told)}, {percent(part)} of training",
         gain,
         site=first.site,
@@ -80,7 +80,7 @@ def _gradients(told: DiscardedGradients) -> str:
     model = told.models[0] if told.models else None
     if model is None:
         return f"the gradients of {told.parameters} parameters of another optimizer"
-    return f"the gradients of {model.name} ({told.parameters} parameters)"
+    return f"the gradients of {_named(model)}, {told.parameters} parameters"
 
 
 def _in_all(told: list[DiscardedGradients]) -> str:
@@ -104,10 +104,15 @@ def _also(told: DiscardedGradients) -> str:
     return f"so it is {at} with {_gradients(told)}: that pass needs {_kept(told)} alone"
 
 
+def _named(model: PartOfModel) -> str:
+    """Returns a model's class and the line that calls it: many are but a Sequential."""
+    return model.name if model.site is None else f"{model.name} (called at {model.site})"
+
+
 def _kept(told: DiscardedGradients) -> str:
     """Returns what the pass is for; named only where the names are all there is."""
     names = [
-        one.name if one.told == one.parameters else f"{', '.join(one.parts)} in {one.name}"
+        _named(one) if one.told == one.parameters else f"{', '.join(one.parts)} in {_named(one)}"
         for one in told.kept
         if not one.more_parts
     ]
