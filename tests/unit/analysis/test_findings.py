@@ -1593,13 +1593,15 @@ def discarded(*told: DiscardedGradients, is_data_parallel: bool = False) -> Case
 def test_gradients_that_are_set_back_before_their_optimizer_steps() -> None:
     finding = only(discarded(ITS_PASS, OTHER_PASS))
     assert (finding.id, finding.site) == ("discarded_gradients", "train.py:41")
-    assert "of Generator (called at train.py:30), 11 parameters, too; they are" in finding.title
+    assert "also computes gradients of Generator (train.py:30), which are set back" in finding.title
     advice = finding.advice or ""
-    assert ".backward(inputs=[...]) with the parameters of Discriminator (called at" in advice
+    assert (
+        ".backward(inputs=[...]) with the parameters of Discriminator (train.py:31), so" in advice
+    )
     assert ".detach() what Generator gives" in advice
     [also] = finding.also
     assert "train.py:47" in also
-    assert "the parameters of Generator (called at train.py:30) alone" in also
+    assert "that pass needs those of Generator (train.py:30) alone" in also
     # 0.5 of a third of training whole, 0.3 of it in part.
     low, high = finding.predicted_speedup or (0.0, 0.0)
     assert low == pytest.approx(1 / (1 - (0.9 * 0.5 + 0.3 * 0.3) / 3), rel=0.03)
@@ -1614,12 +1616,12 @@ def test_a_pass_that_goes_through_another_model() -> None:
 @pytest.mark.parametrize(
     ("kept", "words"),
     [
-        ([], "all parameters that it is to train"),
+        ([], "all that it is to train"),
         (
             [GENERATOR, TRUNK],
-            "the parameters of Generator (called at train.py:30) and trunk in Net (called at",
+            "Generator (train.py:30) and trunk in Net (train.py:31)",
         ),
-        ([GENERATOR, MANY_PARTS], "all parameters that it is to train"),
+        ([GENERATOR, MANY_PARTS], "all that it is to train"),
     ],
 )
 def test_what_a_pass_is_for_is_named_whole_or_not_at_all(
@@ -1627,7 +1629,7 @@ def test_what_a_pass_is_for_is_named_whole_or_not_at_all(
 ) -> None:
     """Whoever gives it less would train less."""
     advice = only(discarded(replace(ITS_PASS, kept=kept))).advice or ""
-    assert f"(inputs=[...]) with {words}" in advice
+    assert f"(inputs=[...]) with the parameters of {words}, so that" in advice
 
 
 def test_where_ranks_wait_for_one_another_in_backward_inputs_does_not_work() -> None:
@@ -1641,7 +1643,7 @@ def test_discarded_gradients_told_with_less_to_go_by() -> None:
     finding = only(discarded(nameless))
     assert finding.site is None
     assert finding.is_at_most
-    assert "the gradients of 11 parameters of another optimizer" in finding.title
+    assert "gradients of 11 parameters of another optimizer" in finding.title
 
 
 @pytest.mark.parametrize("told", [[], [replace(ITS_PASS, unused_share=0.03, mixed_share=0.02)]])

@@ -58,8 +58,8 @@ def find(case: Case) -> Finding | None:
     first = told[0]
     return plain_finding(
         ID,
-        f"this pass of backward computes {_gradients(first)}, too; they are set back before their "
-        f"optimizer steps: about {span(savings_s[1])}{_in_all(told)}, {percent(part)} of training",
+        f"this pass also computes {_gradients(first)}, which are set back before their optimizer "
+        f"steps: about {span(savings_s[1])}{_in_all(told)}, {percent(part)} of training",
         gain,
         site=first.site,
         advice=_advice(case, first),
@@ -79,16 +79,16 @@ def find(case: Case) -> Finding | None:
 def _gradients(told: DiscardedGradients) -> str:
     model = told.models[0] if told.models else None
     if model is None:
-        return f"the gradients of {told.parameters} parameters of another optimizer"
-    return f"the gradients of {_named(model)}, {told.parameters} parameters"
+        return f"gradients of {told.parameters} parameters of another optimizer"
+    return f"gradients of {_named(model)}"
 
 
 def _in_all(told: list[DiscardedGradients]) -> str:
-    return " with those named below" if len(told) > 1 else ""
+    return " with those below" if len(told) > 1 else ""
 
 
 def _advice(case: Case, told: DiscardedGradients) -> str:
-    inputs = f".backward(inputs=[...]) with {_kept(told)}, so that it computes no others"
+    inputs = f".backward(inputs=[...]) with the parameters of {_kept(told)}, so that it computes no others"
     model = told.models[0].name if told.models else "the other model"
     goes_through = told.mixed_share > told.unused_share
     other = (
@@ -101,12 +101,12 @@ def _advice(case: Case, told: DiscardedGradients) -> str:
 
 def _also(told: DiscardedGradients) -> str:
     at = f"at {told.site}" if told.site is not None else "of another line"
-    return f"so it is {at} with {_gradients(told)}: that pass needs {_kept(told)} alone"
+    return f"so it is {at} with {_gradients(told)}: that pass needs those of {_kept(told)} alone"
 
 
 def _named(model: PartOfModel) -> str:
     """Returns a model's class and the line that calls it: many are but a Sequential."""
-    return model.name if model.site is None else f"{model.name} (called at {model.site})"
+    return model.name if model.site is None else f"{model.name} ({model.site})"
 
 
 def _kept(told: DiscardedGradients) -> str:
@@ -117,5 +117,5 @@ def _kept(told: DiscardedGradients) -> str:
         if not one.more_parts
     ]
     if not names or len(names) < len(told.kept):
-        return "all parameters that it is to train"
-    return f"the parameters of {' and '.join(names)}"
+        return "all that it is to train"
+    return " and ".join(names)
