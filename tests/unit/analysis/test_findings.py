@@ -1595,9 +1595,7 @@ def test_gradients_that_are_set_back_before_their_optimizer_steps() -> None:
     assert (finding.id, finding.site) == ("discarded_gradients", "train.py:41")
     assert "also computes gradients of Generator (train.py:30), which are set back" in finding.title
     advice = finding.advice or ""
-    assert (
-        ".backward(inputs=[...]) with the parameters of Discriminator (train.py:31), so" in advice
-    )
+    assert ".backward(inputs=[...]) with the parameters of Discriminator (train.py:31)" in advice
     assert ".detach() what Generator gives" in advice
     [also] = finding.also
     assert "train.py:47" in also

@@ -88,7 +88,10 @@ def _in_all(told: list[DiscardedGradients]) -> str:
 
 
 def _advice(case: Case, told: DiscardedGradients) -> str:
-    inputs = f".backward(inputs=[...]) with the parameters of {_kept(told)}, so that it computes no others"
+    inputs = (
+        f".backward(inputs=[...]) with the parameters of {_kept(told)}, so that it computes no "
+        "others"
+    )
     model = told.models[0].name if told.models else "the other model"
     goes_through = told.mixed_share > told.unused_share
     other = (
