@@ -130,6 +130,20 @@ def test_where_workers_may_take_what_they_give_samples_are_to_be_cheaper() -> No
     assert any("num_workers=" in told and "only a rerun" in told for told in finding.also)
 
 
+def test_beside_workers_that_may_lose_is_told_what_a_line_gives() -> None:
+    unsure = {"compute_cores": Interval(1.0, 1.1, 1.2), "receive_s": Interval(0.0, 0.001, 0.012)}
+    planted = Planted(
+        workers=1, fetch_s=0.03, running=1.0, compute_s=0.015, cores=2, is_persistent=True, **unsure
+    )
+    planted.loader = replace(planted.loader, hot_lines=[hot_line("making batches")])
+    finding = only(case_of(planted))
+    assert (finding.id, finding.change) == ("too_few_workers", {"num_workers": 2})
+    assert (finding.predicted_speedup or [1.0])[0] < 1
+    # Without nine tenths of 30 ms, the 15 ms that training computes are what is left of a step.
+    assert "90 % of making a batch goes to data.py:12 (decode); to make that" in finding.also[0]
+    assert "cannot lose, and without it steps would be up to about 2.00 x" in finding.also[0]
+
+
 @pytest.mark.parametrize(("cores", "is_told"), [(2, True), (16, False)])
 def test_a_line_that_would_give_more_than_workers_can_is_told_with_them(
     cores: int, is_told: bool

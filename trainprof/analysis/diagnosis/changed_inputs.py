@@ -22,6 +22,11 @@ def like_the_usual(inputs: PipelineInputs) -> PipelineInputs:
     return _shortened(inputs, np.where(is_slow, usual_s / np.maximum(inputs.fetch_s, 1e-12), 1.0))
 
 
+def without_part(inputs: PipelineInputs, share: float) -> PipelineInputs:
+    """Returns the inputs with so much less of each fetch."""
+    return _shortened(inputs, np.full_like(inputs.fetch_s, 1 - share))
+
+
 def without_collate(
     inputs: PipelineInputs, share: float, received_s: float | None = None
 ) -> PipelineInputs:

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
-from trainprof.analysis.diagnosis.gains import Gain, of_setting
+from trainprof.analysis.diagnosis.changed_inputs import without_part
+from trainprof.analysis.diagnosis.gains import Gain, of_inputs, of_setting
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.waiting import (
@@ -158,7 +159,7 @@ def finding(
     Where it is about the making of batches it says which line that goes to.
     """
     measured, loader = fed.measured, fed.loader
-    of_making = _where_it_goes(fed, is_unsure=gain.training[0] < 1)
+    of_making = _where_it_goes(case, fed, is_unsure=gain.training[0] < 1)
     numbers = {
         LOADER_ID: loader.id,
         "built_by": loader.built_by,
@@ -226,10 +227,11 @@ def arguments(change: dict[str, Any]) -> str:
     return ", ".join(f"{name}={value!r}" for name, value in change.items())
 
 
-def _where_it_goes(fed: LoaderCase, *, is_unsure: bool) -> list[str]:
+def _where_it_goes(case: Case, fed: LoaderCase, *, is_unsure: bool) -> list[str]:
     """Returns which line the making of batches goes to.
 
     Args:
+        case: The run.
         fed: Who is fed.
         is_unsure: What the finding advises may as well lose.
     """
@@ -238,7 +240,7 @@ def _where_it_goes(fed: LoaderCase, *, is_unsure: bool) -> list[str]:
         return [f"most of making a batch seems to go to {place(line)} and around it{surer}"]
     if line is not None:
         told = f"{share_of(line)} of making a batch goes to {place(line)}{around(line)}"
-        return [f"{told}{surer or _without(fed, line)}"]
+        return [f"{told}{surer + _at_most(case, fed, line) if surer else _without(fed, line)}"]
     fetch = fed.loader.fetch
     share = 1 - collate_share(fetch)
     if fetch is None or fetch.dataset_s is None or share < _OF_DATASET or not fetch.samples:
@@ -248,6 +250,15 @@ def _where_it_goes(fed: LoaderCase, *, is_unsure: bool) -> list[str]:
         f"{percent(share)} of making a batch is dataset[i], {each} a sample: trainprof lines shows "
         f"which of its lines take it{surer}"
     ]
+
+
+def _at_most(case: Case, fed: LoaderCase, line: HotLine) -> str:
+    """Returns what steps would gain at most without a line, as far as that is much."""
+    share = line.share if line.line_share is None else line.line_share
+    gain = None if fed.inputs is None else of_inputs(case, fed, without_part(fed.inputs, share))
+    if gain is None or gain.likely < _TOLD_TIMES:
+        return ""
+    return f", and without it steps would be up to about {gain.likely:.2f} x as fast"
 
 
 def _without(fed: LoaderCase, line: HotLine) -> str:
