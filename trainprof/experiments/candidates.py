@@ -15,7 +15,7 @@ from trainprof.analysis.pipeline import MODEL_ERROR, predict
 from trainprof.analysis.pipeline_scenario import without_sending
 from trainprof.analysis.verdict import COMPUTE_KEYS
 from trainprof.experiments.candidate import Candidate, Interval, up_to
-from trainprof.experiments.loader_candidates import left_out, of_loaders, waited_for
+from trainprof.experiments.loader_candidates import left_out, of_loaders, unseen_starts, waited_for
 from trainprof.experiments.trial import workers_of
 
 # Of a training step: from which shares on its parts are worth changing something for.
@@ -85,7 +85,7 @@ def plan(case: Case, *, allow_numerics: bool = False, free_step_s: float | None 
         pass_batches=_pass_batches(waited[0]),
         free_sites=tuple(dict.fromkeys(one.loader.site for one in waited)),
         steps_per_batch=_steps_per_batch(case),
-        notes=left_out(case),
+        notes=(*left_out(case), *unseen_starts(case)),
     )
 
 

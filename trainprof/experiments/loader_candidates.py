@@ -14,6 +14,7 @@ from trainprof.analysis.diagnosis.waiting import (
     fewest_of,
     most_workers,
 )
+from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.least_gain import LEAST_GAIN
 from trainprof.analysis.pipeline import Prediction, Setting
 from trainprof.analysis.tuning import BY_LOOP
@@ -59,6 +60,26 @@ def left_out(case: Case) -> tuple[str, ...]:
         for fed in waited_for(case)
         if not _keeps_multiplicity(fed)
     )
+
+
+def unseen_starts(case: Case) -> tuple[str, ...]:
+    """Returns what no trial shows, as each ends within the first pass: workers started again."""
+    training = case.summary.training
+    steps_per_batch = training.steps / training.iterations if training.iterations else 1.0
+    told = []
+    for fed in waited_for(case):
+        loader, batches = fed.loader, fed.loader.length or 0
+        is_within = loader.passes == 1 and loader.iterations < batches
+        starts_anew = bool(loader.num_workers) and not loader.persistent_workers
+        if not is_within or not starts_anew or fed.measured is None:
+            continue
+        if fed.starts_s >= LEAST_GAIN * batches * fed.measured.step_s:
+            told.append(
+                f"{loader.site}: trials end within the first pass, so that none shows what it "
+                f"takes to start its workers for the next one ({span(fed.starts_s)} here); over "
+                f"{round(batches * steps_per_batch):,} --trial-steps do"
+            )
+    return tuple(told)
 
 
 def _keeps_multiplicity(fed: LoaderCase) -> bool:

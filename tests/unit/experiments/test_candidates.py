@@ -189,6 +189,30 @@ def test_a_healthy_loader_is_left_as_it_is() -> None:
     assert "prefetching" not in subjects(found)
 
 
+@pytest.mark.parametrize(
+    ("length", "passes", "is_persistent", "is_told"),
+    [
+        (500, 1, False, True),
+        (50_000, 1, False, False),  # it takes nothing of so long a pass
+        (200, 1, False, False),  # trials go on to its end
+        (100, 2, False, False),
+        (500, 1, True, False),
+    ],
+)
+def test_trials_that_end_before_workers_are_started_again(
+    length: int, passes: int, is_persistent: bool, is_told: bool
+) -> None:
+    planted = Planted(
+        workers=2, fetch_s=0.03, start_s=2.0, passes=passes, is_persistent=is_persistent
+    )
+    planted.loader = replace(planted.loader, length=length)
+    notes = plan(case_of(planted)).notes
+    assert (notes != ()) is is_told
+    if is_told:
+        assert "start its workers for the next one (2." in notes[0]
+        assert f"over {length} --trial-steps" in notes[0]
+
+
 def test_no_workers_for_a_dataset_that_would_be_read_several_times() -> None:
     planted = Planted(workers=0, fetch_s=0.03)
     case = case_of(planted)
