@@ -63,6 +63,7 @@ class DiscardedGradients:
 
     Attributes:
         site: The user's line that begins them, None where that is not known.
+        called_from: The line that calls that one, where others do so for other passes.
         looks: How many were looked at.
         unused_share: Of the time of all passes of backward, what went to nodes that such gradients
             alone need.
@@ -75,6 +76,7 @@ class DiscardedGradients:
     """
 
     site: str | None
+    called_from: str | None
     looks: int
     unused_share: float
     mixed_share: float
@@ -119,6 +121,7 @@ def _discarded(
     is_all = sum(one.told for one in kept) == integer(told.get("kept_tensors"))
     return DiscardedGradients(
         site=sites.known(integer(told.get("site"))),
+        called_from=sites.known(integer(told.get("caller"))),
         looks=integer(told.get("looks")) or 0,
         unused_share=unused,
         mixed_share=mixed,

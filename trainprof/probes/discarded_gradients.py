@@ -48,6 +48,8 @@ _MOST_NODES: Final = 40_000
 _MOST_OPTIMIZERS: Final = 8
 # Between two looks, so that they keep in step with no loop.
 _LONGEST_GAP: Final = 4
+# Of a pass: the user's that begins it, and the one that calls that: a function for all of them.
+_LINES: Final = 2
 # Of the parameters of an optimizer, those that are watched.
 _WATCHED: Final = 3
 # Passes for which a gradient may lie about: some optimizers step after many.
@@ -82,7 +84,7 @@ class _Fate:
 
 @dataclass(slots=True)
 class _Place:
-    """The passes that one line of the user's begins.
+    """The passes that one line of the user's begins, called from one other.
 
     Attributes:
         passes: Seen.
@@ -117,7 +119,7 @@ class _Window:
         next_pass: At which to look, at the earliest.
         looks: Taken.
         nodes: Gone through.
-        places: By the line.
+        places: By the lines that lead to it, the innermost first.
         fates: Not known yet, each with its place.
         met: The outermost modules called meanwhile, by id: weakly, with the line of the call.
     """
@@ -129,7 +131,7 @@ class _Window:
     next_pass: int = _NOT_THE_FIRST
     looks: int = 0
     nodes: int = 0
-    places: dict[int, _Place] = field(default_factory=dict)
+    places: dict[tuple[int, ...], _Place] = field(default_factory=dict)
     fates: list[tuple[_Place, _Fate]] = field(default_factory=list)
     met: dict[int, tuple[weakref.ref[Any], int]] = field(default_factory=dict)
 
@@ -214,8 +216,8 @@ class DiscardedGradientsProbe:
             return
         window = self._window
         window.passes += 1
-        site = self._session.sites.find(sys._getframe(1))
-        place = window.places.setdefault(site, _Place())
+        lines = tuple(self._session.sites.frames(sys._getframe(1))[:_LINES])
+        place = window.places.setdefault(lines, _Place())
         place.passes += 1
         began_ns = self._session.now()
         is_due = self._is_due(window, began_ns)
@@ -350,8 +352,8 @@ class DiscardedGradientsProbe:
         """Tells of the lines whose passes serve some optimizers only; takes back what was wrong."""
         window = self._window
         found = [
-            (site, place, in_vain)
-            for site, place in window.places.items()
+            (lines, place, in_vain)
+            for lines, place in window.places.items()
             if (in_vain := self._in_vain(place))
         ]
         if found and not self._are_read():
@@ -380,7 +382,9 @@ class DiscardedGradientsProbe:
                 place.used |= owner
         return in_vain if place.used & ~in_vain else 0
 
-    def _told(self, site: int, place: _Place, in_vain: int, total_ns: float) -> dict[str, Any]:
+    def _told(
+        self, lines: tuple[int, ...], place: _Place, in_vain: int, total_ns: float
+    ) -> dict[str, Any]:
         took_ns = [0, 0, 0]
         for kind, ns in place.took_ns.items():
             took_ns[use_of(kind, in_vain)] += ns
@@ -396,7 +400,8 @@ class DiscardedGradientsProbe:
             place.models = told_of(met, set(lost)), told_of(met, kept)
         models, kept_models = place.models
         return {
-            "site": site,
+            "site": lines[0] if lines else 0,
+            "caller": lines[1] if self._is_of_several(lines) else 0,
             "looks": place.looks,
             "unused_share": took_ns[UNUSED] * weight,
             "mixed_share": took_ns[MIXED] * weight,
@@ -406,6 +411,10 @@ class DiscardedGradientsProbe:
             "kept": kept_models,
             "kept_tensors": len(kept),
         }
+
+    def _is_of_several(self, lines: tuple[int, ...]) -> bool:
+        """Whether a line begins the passes of several others that call it."""
+        return sum(other[:1] == lines[:1] for other in self._window.places) > 1 < len(lines)
 
     def _note(self, told: list[dict[str, Any]] | None) -> None:
         self._notes += 1

@@ -1591,10 +1591,10 @@ DISCRIMINATOR = PartOfModel("Discriminator", "train.py:31", 6, 6, [""], 0)
 TRUNK = PartOfModel("Net", "train.py:31", 9, 6, ["trunk"], 0)
 MANY_PARTS = PartOfModel("Net", "train.py:31", 9, 6, ["a", "b", "c"], 2)
 ITS_PASS = DiscardedGradients(
-    "train.py:41", 8, 0.5, 0.1, 11, 9_000, True, [GENERATOR], [DISCRIMINATOR]
+    "train.py:41", None, 8, 0.5, 0.1, 11, 9_000, True, [GENERATOR], [DISCRIMINATOR]
 )
 OTHER_PASS = DiscardedGradients(
-    "train.py:47", 8, 0.0, 0.2, 6, 4_000, True, [DISCRIMINATOR], [GENERATOR]
+    "train.py:47", None, 8, 0.0, 0.2, 6, 4_000, True, [DISCRIMINATOR], [GENERATOR]
 )
 
 
@@ -1618,6 +1618,17 @@ def test_gradients_that_are_set_back_before_their_optimizer_steps() -> None:
     low, high = finding.predicted_speedup or (0.0, 0.0)
     assert low == pytest.approx(1 / (1 - (0.9 * 0.5 + 0.3 * 0.3) / 3), rel=0.03)
     assert high == pytest.approx(1 / (1 - (1.1 * 0.5 + 0.55 * 0.3) / 3), rel=0.03)
+
+
+def test_passes_that_one_function_begins_are_told_apart_by_who_calls_it() -> None:
+    both = (
+        replace(one, site="train.py:12", called_from=line)
+        for one, line in ((ITS_PASS, "train.py:41"), (OTHER_PASS, "train.py:47"))
+    )
+    finding = only(discarded(*both))
+    assert finding.site == "train.py:12"
+    assert "this pass, called from train.py:41, also computes" in finding.title
+    assert "so it is at train.py:12, called from train.py:47, with" in finding.also[0]
 
 
 def test_a_pass_that_goes_through_another_model() -> None:

@@ -125,6 +125,7 @@ def test_what_is_not_detached(recorder: Recorder, options: dict[str, Any]) -> No
     assert found is not None
     by_line = {line_of(recorder, one["site"]): one for one in found}
     assert set(by_line) == {lines("# of the judge"), lines("# of the maker")}
+    assert all(one["caller"] == 0 for one in found)
     of_judge, of_maker = by_line[lines("# of the judge")], by_line[lines("# of the maker")]
     for one, lost, kept, numbers in (
         (of_judge, "Maker", "Judge", 8 * 16 * 2 + 16 + 8),
@@ -205,6 +206,25 @@ def test_a_critic_that_the_actor_learns_from(recorder: Recorder) -> None:
     assert found is not None
     [one] = found
     assert [model["class"] for model in one["models"]] == ["Judge"]
+
+
+def test_one_function_that_begins_all_passes(recorder: Recorder) -> None:
+    def update(optimizer: torch.optim.Optimizer, loss: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    start(recorder)
+    of_maker, of_judge = sgd(its_maker := maker()), sgd(its_judge := judge())
+    for _ in range(STEPS):
+        update(of_judge, its_judge(its_maker(torch.randn(4, 8))).square().mean())
+        update(of_maker, (1 - its_judge(its_maker(torch.randn(4, 8)))).square().mean())
+        CLOCK.advance(1_000_000_000)
+    found = told(recorder)
+    assert found is not None
+    assert len({one["site"] for one in found}) == 1
+    callers = sorted(line_of(recorder, one["caller"]) for one in found)
+    assert callers[1] == callers[0] + 1
 
 
 def healthy() -> dict[str, Callable[[], None]]:

@@ -58,8 +58,8 @@ def find(case: Case) -> Finding | None:
     first = told[0]
     return plain_finding(
         ID,
-        f"this pass also computes {_gradients(first)}, which are set back before their optimizer "
-        f"steps: about {span(savings_s[1])}{_in_all(told)}, {percent(part)} of training",
+        f"this pass{_called(first)} also computes {_gradients(first)}, which are set back before "
+        f"their optimizer steps: about {span(savings_s[1])}{_in_all(told)}, {percent(part)} of training",
         gain,
         site=first.site,
         advice=_advice(case, first),
@@ -103,13 +103,17 @@ def _advice(case: Case, told: DiscardedGradients) -> str:
 
 
 def _also(told: DiscardedGradients) -> str:
-    at = f"at {told.site}" if told.site is not None else "of another line"
+    at = "of another line" if told.site is None else f"at {told.site}{_called(told)}"
     return f"so it is {at} with {_gradients(told)}: that pass needs those of {_kept(told)} alone"
 
 
 def _named(model: PartOfModel) -> str:
     """Returns a model's class and the line that calls it: many are but a Sequential."""
     return model.name if model.site is None else f"{model.name} ({model.site})"
+
+
+def _called(told: DiscardedGradients) -> str:
+    return "" if told.called_from is None else f", called from {told.called_from},"
 
 
 def _kept(told: DiscardedGradients) -> str:
