@@ -144,6 +144,19 @@ def test_beside_workers_that_may_lose_is_told_what_a_line_gives() -> None:
     assert "cannot lose, and without it steps would be up to about 2.00 x" in finding.also[0]
 
 
+@pytest.mark.parametrize(("share", "is_told"), [(0.95, True), (0.5, False)])
+def test_a_line_that_would_give_more_than_more_workers_can(share: float, is_told: bool) -> None:
+    # A second worker on two cores halves the 200 ms; without nineteen twentieths 10 ms are left.
+    planted = Planted(
+        workers=1, fetch_s=0.2, running=1.0, compute_s=0.005, cores=2, is_persistent=True
+    )
+    planted.loader = replace(planted.loader, hot_lines=[hot_line("making batches", share=share)])
+    finding = only(case_of(planted))
+    assert (finding.id, finding.change) == ("too_few_workers", {"num_workers": 2})
+    more = "cheaper samples would give more: data.py:12 (decode)"
+    assert (more in finding.advice) is is_told
+
+
 @pytest.mark.parametrize(("cores", "is_told"), [(2, True), (16, False)])
 def test_a_line_that_would_give_more_than_workers_can_is_told_with_them(
     cores: int, is_told: bool

@@ -59,7 +59,8 @@ def find(case: Case) -> Finding | None:
     return plain_finding(
         ID,
         f"this pass{_called(first)} also computes {_gradients(first)}, which are set back before "
-        f"their optimizer steps: about {span(savings_s[1])}{_in_all(told)}, {percent(part)} of training",
+        f"their optimizer steps: about {span(savings_s[1])}{_in_all(told)}, {percent(part)} of "
+        "training",
         gain,
         site=first.site,
         advice=_advice(case, first),

@@ -99,7 +99,7 @@ def more_workers(case: Case, fed: LoaderCase, rule: str, title: str) -> Finding 
         gain = replace(
             gain, training=(1.0, gain.training[1]), run=(1.0, gain.run[1]), is_at_most=True
         )
-    cheaper = _gives_more(fed, gain)
+    cheaper = _gives_more(case, fed, gain)
     return finding(
         case,
         fed,
@@ -112,10 +112,13 @@ def more_workers(case: Case, fed: LoaderCase, rule: str, title: str) -> Finding 
     )
 
 
-def _gives_more(fed: LoaderCase, gain: Gain) -> str:
+def _gives_more(case: Case, fed: LoaderCase, gain: Gain) -> str:
     """Says so where a line of the dataset, made cheap, would give much more than workers can."""
-    line, times = fed.hot_line(), without_line(fed)
-    if line is None or times is None or times < _MUCH_MORE * gain.training[1]:
+    line = fed.hot_line()
+    if line is None or line.is_likely:
+        return ""
+    times = _most_without(case, fed, line) if fed.loader.num_workers else without_line(fed)
+    if times is None or times < _MUCH_MORE * gain.training[1]:
         return ""
     return f"; cheaper samples would give more: {place(line)}"
 
@@ -254,11 +257,17 @@ def _where_it_goes(case: Case, fed: LoaderCase, *, is_unsure: bool) -> list[str]
 
 def _at_most(case: Case, fed: LoaderCase, line: HotLine) -> str:
     """Returns what steps would gain at most without a line, as far as that is much."""
+    times = _most_without(case, fed, line)
+    if times is None or times < _TOLD_TIMES:
+        return ""
+    return f", and without it steps would be up to about {times:.2f} x as fast"
+
+
+def _most_without(case: Case, fed: LoaderCase, line: HotLine) -> float | None:
+    """Returns how many times as fast steps were without a line, at most; None if not known."""
     share = line.share if line.line_share is None else line.line_share
     gain = None if fed.inputs is None else of_inputs(case, fed, without_part(fed.inputs, share))
-    if gain is None or gain.likely < _TOLD_TIMES:
-        return ""
-    return f", and without it steps would be up to about {gain.likely:.2f} x as fast"
+    return None if gain is None else gain.likely
 
 
 def _without(fed: LoaderCase, line: HotLine) -> str:
