@@ -200,3 +200,50 @@ def discarded_gradients(draw: Draw) -> Case:
     }
     planted = f"a maker of {width} numbers, not detached"
     return Case("discarded_gradients", planted, style, files, "discarded_gradients")
+
+
+_HOOKED = """\
+SEEN = []
+
+
+def look_on(module, args, output):
+    {works}{here}
+    SEEN[:] = [output.detach()]{gives}
+
+
+def hooked(model):
+    for module in model:
+        if isinstance(module, Device):
+            module.register_forward_hook(look_on)
+    return model
+"""
+
+
+def hooked(compute_s: float, hook_s: float, *, is_part: bool) -> Parts:
+    """Returns a model with a hook on one of its modules.
+
+    Args:
+        compute_s: Of a step.
+        hook_s: Of the hook.
+        is_part: It gives back what the model goes on with.
+    """
+    gives = "\n    return output" if is_part else ""
+    here = "" if is_part else f"  {HERE}"
+    return Parts(
+        loader="DataLoader(samples(90 * 16), batch_size=16, shuffle=True)",
+        compute_s=compute_s,
+        definitions=_HOOKED.format(works=f"time.sleep({hook_s:.6f})", here=here, gives=gives),
+        model="hooked(build_model())",
+        epochs=2,
+    )
+
+
+def module_hooks(draw: Draw) -> Case:
+    """A hook that was left on a module takes its time in each forward."""
+    compute_s = draw.between(0.008, 0.012)
+    hook_s = compute_s * draw.between(0.3, 1.0)
+    style = draw.one_of(EVERYWHERE)
+    files = script(style, hooked(compute_s, hook_s, is_part=False))
+    gain = (compute_s + hook_s) / compute_s
+    planted = f"{hook_s * 1e3:.1f} ms in a hook beside {compute_s * 1e3:.0f} ms of computing"
+    return Case("module_hooks", planted, style, files, "module_hooks", gain)

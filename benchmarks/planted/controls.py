@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from planted.computing import adversary, taught
+from planted.computing import adversary, hooked, taught
 from planted.draw import Draw
 from planted.faults import DATASET, bursts
 from planted.on_device import device_at_work
@@ -172,6 +172,13 @@ def adversaries_apart(draw: Draw) -> Case:
     return _healthy("adversaries_apart", planted, draw.one_of(EVERYWHERE), parts)
 
 
+def hook_of_the_model(draw: Draw) -> Case:
+    """A hook that gives back what the model goes on with is a part of it."""
+    compute_s = draw.between(0.008, 0.012)
+    parts = hooked(compute_s, compute_s * draw.between(0.3, 1.0), is_part=True)
+    return _healthy("hook_of_the_model", "a hook that returns", draw.one_of(EVERYWHERE), parts)
+
+
 def many_operators(draw: Draw) -> Case:
     """A forward that gives out hundreds of small operators from a loop in Python."""
     length, width = draw.whole(30, 80), draw.one_of((64, 96))
@@ -304,6 +311,7 @@ CONTROLS: dict[str, Callable[[Draw], Case]] = {
         computing,
         frozen_teacher,
         adversaries_apart,
+        hook_of_the_model,
         many_operators,
         small_steps,
         accumulation,

@@ -10,6 +10,7 @@ from planted.computing import (
     competing_thread,
     discarded_gradients,
     double_precision,
+    module_hooks,
     too_many_threads,
     unused_gradients,
 )
@@ -647,6 +648,7 @@ FAULTS: dict[str, Callable[[Draw], Case]] = {
         python_in_loop,
         batches_by_hand,
         python_in_model,
+        module_hooks,
         collections_called,
         collections_due,
         growing_backward,

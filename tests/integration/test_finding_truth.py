@@ -24,6 +24,8 @@ SEEDS = {
     "unused_gradients": 9,
     "discarded_gradients": 9,
     "adversaries_apart": 9,
+    "module_hooks": 9,
+    "hook_of_the_model": 9,
     "competing_thread": 5,
     "recompiling": 37,
     "cold_first_epoch": 7,

@@ -50,6 +50,10 @@ class Facts:
         told = self.texts[Topic.ENVIRONMENT].values()
         return any(isinstance(x, dict) and x.get("launch_blocking") is True for x in told)
 
+    def environment(self) -> list[dict[str, Any]]:
+        """Returns all that the process said of its environment."""
+        return [x for x in self.texts[Topic.ENVIRONMENT].values() if isinstance(x, dict)]
+
     def environment_text(self, key: str) -> str | None:
         """Returns what the process said under a key of its environment, if it did."""
         told = self.texts[Topic.ENVIRONMENT].values()

@@ -29,6 +29,7 @@ from trainprof.analysis.faults import faults_of
 from trainprof.analysis.feeding import epoch_starts
 from trainprof.analysis.found_syncs import found_syncs_of
 from trainprof.analysis.gpu_usage import phases_of
+from trainprof.analysis.hooks_in_forward import hooks_in_forward, lines_of_hooks
 from trainprof.analysis.ledger import Attribution, attribute, ledger, loop_seconds
 from trainprof.analysis.line_times import line_cost
 from trainprof.analysis.loader_bounds import LoaderModel
@@ -156,11 +157,14 @@ def summary_of(run: Analysed) -> Shown:
     found_syncs = found_syncs_of(run.process.details, sites)
     compilations = compilations_of(run.process.details, timeline, sites)
     torch = torch_settings(facts, sites)
+    settled_ns = _settled_ns(timeline, steps)
+    hooks = lines_of_hooks(facts.environment(), sites)
+    in_hooks = hooks_in_forward(
+        looks, parts, evidence.training, names, hooks, settled_ns=settled_ns
+    )
     in_model = None
     if not compilations:
-        in_model = python_in_model(
-            looks, parts, evidence.training, names, settled_ns=_settled_ns(timeline, steps)
-        )
+        in_model = python_in_model(looks, parts, evidence.training, names, settled_ns=settled_ns)
         evidence = replace(evidence, python_in_model=in_model)
     summary = RunSummary(
         run=run_part(run, account),
@@ -207,6 +211,7 @@ def summary_of(run: Analysed) -> Shown:
         hot_lines=hot_lines,
         python_in_model=in_model,
         beside_share=beside_share(looks, parts),
+        hooks_in_forward=in_hooks,
         competing=evidence.competing,
         placements=placements(timeline.events, sites) if facts.device() is not None else [],
         not_observed=not_observed(run, system, training, devices) | not_found(run, found_syncs),

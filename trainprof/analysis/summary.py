@@ -716,6 +716,23 @@ class Numerics:
 
 
 @dataclass(frozen=True, slots=True)
+class HooksInForward:
+    """Hooks of the script's on modules, that only look on.
+
+    Attributes:
+        looks: At the forward, that met one.
+        share: Of the looks at the forward.
+        seconds: Of the training phase, about.
+        lines: Where they were met, most looks first; shares are of these looks.
+    """
+
+    looks: int
+    share: float
+    seconds: float
+    lines: list[HotLine]
+
+
+@dataclass(frozen=True, slots=True)
 class CompetingThread:
     """Another thread of the process that trains, at work meanwhile.
 
@@ -751,6 +768,7 @@ class RunSummary:
             host's time: the device may have worked meanwhile.
         beside_share: Of the looks at training, those that met another thread of the process at
             work; None of too few.
+        hooks_in_forward: None where looks met none.
         competing: Another thread that was busy meanwhile; None where looks met none.
         ranks: {rank, host, pid, steps, step_s, ledger: {wall_s, seconds}, exit} of each, in runs of
             several; `run`, `phases`, `ledger`, `training` and `verdict` are then of all of them.
@@ -806,6 +824,7 @@ class RunSummary:
     unshared: list[UnsharedData] = field(default_factory=list)
     torch_threads: int | None = None
     numerics: Numerics | None = None
+    hooks_in_forward: HooksInForward | None = None
     competing: CompetingThread | None = None
     trials: list[TrialSummary] = field(default_factory=list)
     recommended: Recommended | None = None

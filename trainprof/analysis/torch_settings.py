@@ -15,7 +15,6 @@ from trainprof.analysis.unused_gradients import (
     discarded_gradients,
     unused_gradients,
 )
-from trainprof.record.schema import Topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +59,7 @@ class TorchSettings:
 
 def torch_settings(facts: Facts, sites: Sites) -> TorchSettings:
     """Reads the settings; nothing in the texts is trusted."""
-    told = [x for x in facts.texts[Topic.ENVIRONMENT].values() if isinstance(x, dict)]
+    told = facts.environment()
     threads = [found for x in told if (found := integer(x.get("torch_threads"))) is not None]
     looped = [x["looped_optimizer"] for x in told if isinstance(x.get("looped_optimizer"), dict)]
     return TorchSettings(

@@ -10,6 +10,7 @@ from sys import modules
 from types import ModuleType
 from typing import Any, Final
 
+from trainprof.probes.module_hooks import hooks_of
 from trainprof.probes.module_parts import parameters_of
 from trainprof.probes.patcher import (
     COMPILER,
@@ -181,10 +182,18 @@ class ForwardProbe:
         kind, number = self._name(type(module))
         if is_new and kind == FORWARD:
             self._note_frozen(module, number)
+            self._note_hooks(module)
         flags = GRAD if self._torch.is_grad_enabled() else 0
         if module.__dict__.get("training") is True:
             flags |= TRAINING
         self._session.emit(kind, start, end, number, 0, flags)
+
+    def _note_hooks(self, module: Any) -> None:
+        """Notes the user's functions that only look on as a module is called, by their lines."""
+        sites = self._session.sites
+        for code, last in hooks_of(module, sites.is_user_code):
+            facts = {"module_hook": sites.beginning_of(code), "last_line": last}
+            self._session.log.note(Topic.ENVIRONMENT, facts)
 
     def _note_frozen(self, module: Any, number: int) -> None:
         """Notes how much of a module needs no gradient, where some of it does not."""

@@ -66,13 +66,19 @@ def told_of(met: Iterable[tuple[Any, int]], chosen: Collection[int]) -> list[dic
 def parameters_of(module: Any) -> Iterator[Any]:
     """Goes through a module's parameters, each once."""
     seen: set[int] = set()
-    waiting, known = [module], {id(module)}
-    while waiting:
-        holder = waiting.pop()
+    for holder in modules_of(module):
         for parameter in _held(holder, "_parameters"):
             if id(parameter) not in seen:
                 seen.add(id(parameter))
                 yield parameter
+
+
+def modules_of(module: Any) -> Iterator[Any]:
+    """Goes through a module and those inside it, each once."""
+    waiting, known = [module], {id(module)}
+    while waiting:
+        holder = waiting.pop()
+        yield holder
         for child in _held(holder, "_modules"):
             if id(child) not in known:
                 known.add(id(child))
