@@ -154,6 +154,8 @@ def test_a_line_that_would_give_more_than_more_workers_can(share: float, is_told
     planted.loader = replace(planted.loader, hot_lines=[hot_line("making batches", share=share)])
     finding = only(case_of(planted))
     assert (finding.id, finding.change) == ("too_few_workers", {"num_workers": 2})
+    # Twice as many give twice as much, and next to nothing of a step computes.
+    assert (finding.predicted_speedup or [0.0, 0.0])[1] == pytest.approx(2.0, rel=0.06)
     more = "cheaper samples would give more: data.py:12 (decode)"
     assert (more in finding.advice) is is_told
 

@@ -167,7 +167,17 @@ def _at_most_per_batch(case: Case, fed: LoaderCase, saved_s: float) -> Gain | No
 
 
 def _with_faster_rest(case: Case, speedup: float, share: float) -> float:
-    return speedup if case.is_on_device else speedup / (1 - FASTER_REST * min(max(share, 0.0), 1.0))
+    """Returns a speed-up with what computes made faster; what then still waits is not.
+
+    Args:
+        case: The run.
+        speedup: Of steps.
+        share: Of a step as it is, that is spent waiting.
+    """
+    if case.is_on_device or speedup <= 0:
+        return speedup
+    waits, left = min(max(share, 0.0), 1.0), 1 / speedup
+    return 1 / (left - FASTER_REST * waits * min(1 - waits, left))
 
 
 def _as_a_device_lets(case: Case, gain: Gain) -> Gain:
