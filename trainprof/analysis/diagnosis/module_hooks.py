@@ -1,4 +1,4 @@
-"""Hooks on modules, which only look on, take much of a forward.
+"""Hooks on modules take much of a forward, and give nothing back to it.
 
 What it means: a function given to register_forward_hook runs whenever its module is called, beside
 what the model computes: left from debugging, or a logger's of activations. Nothing is learned from
@@ -49,12 +49,14 @@ def find(case: Case) -> Finding | None:
     where = "" if line is None else f": look at {place(line)}, {its_share(line)}"
     return plain_finding(
         ID,
-        f"hooks on the model's modules, which only look on, take about {span(told.seconds)}, "
+        f"hooks on the model's modules, which give it nothing back, take about {span(told.seconds)}, "
         f"{percent(told.share)} of forward and {percent(share)} of training",
         gain,
         site=line.site if line is not None else None,
-        advice=f"take them off, or have them work in one step of a hundred{where}",
-        cautions=["a hook that returns something is a part of the model: keep that"],
+        advice=f"take off what only looks on, or have it work in one step of a hundred{where}",
+        cautions=[
+            "what returns something after all, or collects what a loss is made of, is needed"
+        ],
         evidence={
             "hooks_s": told.seconds,
             "hooks_share_of_forward": told.share,
