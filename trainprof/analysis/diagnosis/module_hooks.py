@@ -49,14 +49,12 @@ def find(case: Case) -> Finding | None:
     where = "" if line is None else f": look at {place(line)}, {its_share(line)}"
     return plain_finding(
         ID,
-        f"hooks on the model's modules, which give it nothing back, take about {span(told.seconds)}, "
-        f"{percent(told.share)} of forward and {percent(share)} of training",
+        "hooks on the model's modules, which give it nothing back, take about "
+        f"{span(told.seconds)}, {percent(told.share)} of forward and {percent(share)} of training",
         gain,
         site=line.site if line is not None else None,
         advice=f"take off what only looks on, or have it work in one step of a hundred{where}",
-        cautions=[
-            "what returns something after all, or collects what a loss is made of, is needed"
-        ],
+        cautions=["a hook that collects what a loss is made of, or returns something, is needed"],
         evidence={
             "hooks_s": told.seconds,
             "hooks_share_of_forward": told.share,
