@@ -145,6 +145,18 @@ def test_beside_workers_that_may_lose_is_told_what_a_line_gives() -> None:
     assert "cannot lose, and without it steps would be up to about 2.00 x" in finding.also[0]
 
 
+def test_two_functions_that_take_much_are_both_named_the_longer_line_first() -> None:
+    planted = Planted(fetch_s=0.03, running=0.6, compute_s=0.01)
+    spread = replace(hot_line("making batches", 0.5), line_share=0.3)
+    one_line = replace(hot_line("making batches", 0.4), site="data.py:27", function="find")
+    for other, words in (
+        (one_line, "40 % of making a batch goes to data.py:27 (find), 30 % to data.py:12 (decode)"),
+        (replace(one_line, share=0.2), "30 % of making a batch goes to data.py:12 (decode), 50 %"),
+    ):
+        planted.loader = replace(planted.loader, hot_lines=[spread, other])
+        assert any(told.startswith(words) for told in only(case_of(planted)).also)
+
+
 @pytest.mark.parametrize(("share", "is_told"), [(0.95, True), (0.5, False)])
 def test_a_line_that_would_give_more_than_more_workers_can(share: float, is_told: bool) -> None:
     # A second worker on two cores halves the 200 ms; without nineteen twentieths 10 ms are left.
@@ -1477,6 +1489,9 @@ def test_collections_that_the_loop_asks_for_are_told_from_pythons_own() -> None:
         summary=replace(case.summary, training=replace(case.summary.training, steps=STEPS)),
     )
     assert "gc.freeze()" in only(replace(case, full_collections=4)).advice
+    line = replace(hot_line("gc"), site="train.py:71")
+    at_one = replace(case, full_collections=4, summary=replace(case.summary, hot_lines=[line]))
+    assert "where train.py:71 calls gc.collect() itself" in only(at_one).advice
     assert only(replace(case, full_collections=STEPS)).advice.startswith("take gc.collect() out")
 
 

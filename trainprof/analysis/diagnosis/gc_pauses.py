@@ -32,6 +32,8 @@ THRESHOLDS: Final = {
 }
 # By itself Python walks all objects only once a quarter of them is new.
 _CALLED_FROM_PER_STEP: Final = 0.5
+# Of the looks that met collections: those that Python begins by itself are scattered over more.
+_ONE_LINE: Final = 0.8
 
 
 def find(case: Case) -> Finding | None:
@@ -45,6 +47,11 @@ def find(case: Case) -> Finding | None:
     steps = max(case.summary.training.steps, 1)
     is_called = case.full_collections >= _CALLED_FROM_PER_STEP * steps
     advice = "gc.freeze() once everything is loaded, or gc.disable() and gc.collect() once an epoch"
+    if line is not None and line.share >= _ONE_LINE:
+        advice = (
+            "gc.freeze() once everything is loaded, so that there is less to go over; where "
+            f"{line.site} calls gc.collect() itself, leave it out"
+        )
     if is_called:
         advice = "take gc.collect() out of the loop: nothing but a call walks everything so often"
     return plain_finding(

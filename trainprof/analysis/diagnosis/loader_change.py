@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Final
 
-from trainprof.analysis.diagnosis.case import Case, LoaderCase
+from trainprof.analysis.diagnosis.case import NAMED_FROM_SHARE, Case, LoaderCase
 from trainprof.analysis.diagnosis.changed_inputs import without_part
 from trainprof.analysis.diagnosis.gains import Gain, of_inputs, of_setting
 from trainprof.analysis.diagnosis.plain import plain_finding
@@ -242,8 +242,12 @@ def _where_it_goes(case: Case, fed: LoaderCase, *, is_unsure: bool) -> list[str]
     if line is not None and line.is_likely:
         return [f"most of making a batch seems to go to {place(line)} and around it{surer}"]
     if line is not None:
-        told = f"{share_of(line)} of making a batch goes to {place(line)}{around(line)}"
-        return [f"{told}{surer + _at_most(case, fed, line) if surer else _without(fed, line)}"]
+        lead, other = _most_of_all(fed, line)
+        told = f"{share_of(lead)} of making a batch goes to {place(lead)}"
+        told += around(lead) if other is None else f", {share_of(other)} to {place(other)}"
+        if surer:
+            return [f"{told}{surer}{_at_most(case, fed, lead)}"]
+        return [f"{told}{_without(fed, lead) if lead is line else ''}"]
     fetch = fed.loader.fetch
     share = 1 - collate_share(fetch)
     if fetch is None or fetch.dataset_s is None or share < _OF_DATASET or not fetch.samples:
@@ -253,6 +257,19 @@ def _where_it_goes(case: Case, fed: LoaderCase, *, is_unsure: bool) -> list[str]
         f"{percent(share)} of making a batch is dataset[i], {each} a sample: trainprof lines shows "
         f"which of its lines take it{surer}"
     ]
+
+
+def _most_of_all(fed: LoaderCase, line: HotLine) -> tuple[HotLine, HotLine | None]:
+    """Returns the lines of the two functions that take most, if both take much; longest first."""
+    others = [one for one in fed.loader.hot_lines if one is not line and one.part == line.part]
+    other = max(others, key=lambda one: one.share, default=None)
+    if other is None or other.is_likely or other.share < NAMED_FROM_SHARE:
+        return line, None
+    return (line, other) if _own_share(line) >= _own_share(other) else (other, line)
+
+
+def _own_share(line: HotLine) -> float:
+    return line.share if line.line_share is None else line.line_share
 
 
 def _at_most(case: Case, fed: LoaderCase, line: HotLine) -> str:
@@ -265,8 +282,9 @@ def _at_most(case: Case, fed: LoaderCase, line: HotLine) -> str:
 
 def _most_without(case: Case, fed: LoaderCase, line: HotLine) -> float | None:
     """Returns how many times as fast steps were without a line, at most; None if not known."""
-    share = line.share if line.line_share is None else line.line_share
-    gain = None if fed.inputs is None else of_inputs(case, fed, without_part(fed.inputs, share))
+    if fed.inputs is None:
+        return None
+    gain = of_inputs(case, fed, without_part(fed.inputs, _own_share(line)))
     return None if gain is None else gain.likely
 
 
@@ -286,8 +304,7 @@ def without_line(fed: LoaderCase) -> float | None:
     line, rates = fed.hot_line(), fed.measured
     if line is None or line.is_likely or fed.loader.num_workers or rates is None:
         return None
-    share = line.share if line.line_share is None else line.line_share
-    kept_s = rates.step_s - share * rates.wait_s
+    kept_s = rates.step_s - _own_share(line) * rates.wait_s
     return rates.step_s / kept_s if kept_s > 0 else None
 
 
