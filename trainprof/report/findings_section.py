@@ -10,7 +10,7 @@ from rich.text import Text
 from trainprof.analysis.diagnosis.case import NAMED_FROM_SHARE
 from trainprof.analysis.diagnosis.catalogue import RULES
 from trainprof.analysis.facts import number_at
-from trainprof.analysis.finding import IN_NOISE, MAY_LOSE, SYMPTOM, Finding, PassedOver
+from trainprof.analysis.finding import IN_NOISE, LIKELY, MAY_LOSE, SYMPTOM, Finding, PassedOver
 from trainprof.analysis.least_gain import LEAST_GAIN
 from trainprof.analysis.looks import hottest
 from trainprof.analysis.steady import MIN_STEADY_STEPS
@@ -120,6 +120,9 @@ def speedup_words(finding: Finding, whole: str = "the run") -> str:
             how = "if all of it could go; not measured"
         return f"{told} ({how})"
     told = f"{_what(finding)} {_range(steps)} as fast"
+    likely = finding.evidence.get(LIKELY)
+    if steps[0] < 1 and isinstance(likely, float) and math.isfinite(likely):
+        told += f", most likely {_two(likely)} x"
     if run is not None:
         told += f", {whole} {_range(run)}"
     note = "a model, not measured"

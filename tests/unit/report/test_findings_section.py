@@ -9,7 +9,7 @@ import pytest
 from support import summaries
 
 from trainprof.analysis.diagnosis.catalogue import RULES, rule_named
-from trainprof.analysis.finding import IN_NOISE, LITTLE, MAY_LOSE, SYMPTOM, PassedOver
+from trainprof.analysis.finding import IN_NOISE, LIKELY, LITTLE, MAY_LOSE, SYMPTOM, PassedOver
 from trainprof.analysis.summary import Device, HotLine, Numerics
 from trainprof.report import markdown
 from trainprof.report.finding_page import render_rule, render_why
@@ -52,6 +52,9 @@ def test_tune_is_offered_only_for_what_it_can_change() -> None:
 def test_a_change_that_may_lose_says_so() -> None:
     found = summaries.finding(predicted_speedup=[0.8, 2.0])
     assert "it may as well lose" in speedup_words(found)
+    assert "most likely" not in speedup_words(found)
+    known = replace(found, evidence={**found.evidence, LIKELY: 1.4})
+    assert "0.8 to 2.0 x as fast, most likely 1.40 x, the run" in speedup_words(known)
 
 
 @pytest.mark.parametrize("speedup", [None, [float("nan"), 2.0], [1.0]])
