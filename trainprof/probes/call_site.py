@@ -18,8 +18,6 @@ from trainprof.record.event_log import EventLog
 from trainprof.record.schema import FETCHED, Topic
 from trainprof.record.site_name import site_name
 
-# No instruction of a frame: `f_lasti` is -1 before the first.
-_BEFORE_ALL: Final = -2
 # Of a stack are kept so many of the user's frames at its leaf and so many at its root.
 _KEPT_FRAMES: Final = 6
 _EXECUTED: Final = "<string>"
@@ -73,7 +71,11 @@ class CallSites:
         return self._log.define(Topic.STACK, json.dumps(found)) if found else 0
 
     def frames(
-        self, frame: FrameType | None, until: CodeType | None = None, fetching: str | None = None
+        self,
+        frame: FrameType | None,
+        until: CodeType | None = None,
+        fetching: str | None = None,
+        line: int | None = None,
     ) -> list[int]:
         """Returns the site ids of a stack's user frames, innermost first; of a deep one both ends.
 
@@ -81,8 +83,12 @@ class CallSites:
             frame: The innermost.
             until: The code of the frame before which it ends.
             fetching: torch's file whose frames stand in it as FETCHED.
+            line: Of `frame`, the user's, where another than the one it is at is meant.
         """
         found = []
+        if line is not None and frame is not None:
+            found.append(self._name_line(frame.f_code, line))
+            frame = frame.f_back
         while frame is not None and frame.f_code is not until:
             if self.is_user_code(frame.f_code):
                 found.append(self.name(frame))
@@ -109,10 +115,14 @@ class CallSites:
 
     def beginning_of(self, code: CodeType) -> int:
         """Returns the site id of the line that a function's definition begins at."""
-        key = (id(code), _BEFORE_ALL)
+        return self._name_line(code, code.co_firstlineno)
+
+    def _name_line(self, code: CodeType, line: int) -> int:
+        # No instruction of a frame: `f_lasti` is -1 before the first.
+        key = (id(code), -1 - line)
         number = self._known.get(key)
         if number is None:
-            number = self._known[key] = self._define(code, code.co_firstlineno)
+            number = self._known[key] = self._define(code, line)
         return number
 
     def _define(self, code: CodeType, line: int) -> int:

@@ -15,6 +15,7 @@ from types import CodeType, FrameType, ModuleType
 from typing import Any, Final
 
 from trainprof.probes.beside import AT_WORK_FROM, BUSY_FROM, BesideThreads
+from trainprof.probes.long_operation import LongOperations
 from trainprof.probes.own_thread import (
     core_times,
     no_collections,
@@ -88,6 +89,7 @@ class LooksProbe:
             session.unavailable(self.name, reason)
             return
         self._session, self._patcher = session, patcher
+        self._long = LongOperations(session.sites.is_user_code)
         fetch = sys.modules.get("torch.utils.data._utils.fetch")
         self._fetch_file = getattr(fetch, "__file__", None)
         session.look_here = patcher.guarded(self._watch)
@@ -260,8 +262,10 @@ class LooksProbe:
 
     def _stack(self, frame: FrameType | None) -> int:
         """Returns the id of the user's frames at and above `frame`, innermost first; 0 if none."""
-        begins = _beginning_of_child()
-        found = self._session.sites.frames(frame, until=begins, fetching=self._fetch_file)
+        begins, line = _beginning_of_child(), None
+        if frame is not None:
+            frame, line = self._long.before(frame)
+        found = self._session.sites.frames(frame, begins, self._fetch_file, line)
         key = tuple(found)
         known = self._stacks.get(key, 0)
         if known == 0 and key and len(self._stacks) < _MOST_STACKS:
