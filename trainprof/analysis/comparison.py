@@ -10,6 +10,7 @@ from trainprof.analysis.comparability import REMARK, SETTING, UNLIKE, Discrepanc
 from trainprof.analysis.compared_figures import (
     BY_SAMPLE,
     BY_STEP,
+    LEDGER_GROUP,
     PART_PREFIX,
     STARTS,
     Metric,
@@ -23,6 +24,11 @@ from trainprof.analysis.compared_run import ComparedRun
 from trainprof.analysis.least_gain import LEAST_GAIN
 from trainprof.analysis.speedup import FASTER, LEAST_CHANCE, NO_VISIBLE_DIFFERENCE, SLOWER, SpeedUp
 
+# A part of a step that is halved or doubled, by so much of BASE's step, is no noise of single runs.
+_CLEARLY: Final = 2
+_CLEAR_SHARE: Final = 0.1
+# So much of its change has to be seen in the mean step.
+_SEEN_SHARE: Final = 0.5
 REPEATED: Final = "--base A1 --base A2 --base A3 --other B1 --other B2 --other B3"
 
 
@@ -73,6 +79,27 @@ class Comparison:
         # All steps together have to be the shorter, or longer, for it.
         is_seen = ((loop.other or 0.0) - loop.base) * apart_s > 0
         return starts if is_seen and abs(apart_s) >= LEAST_GAIN * loop.base else None
+
+    def clear_part(self) -> Metric | None:
+        """Returns the part of a step that clearly changed, where the step itself does not tell.
+
+        None where steps as a whole did not: what was saved is spent elsewhere.
+        """
+        step = self.metric("step_s")
+        if self.speedup.verdict != NO_VISIBLE_DIFFERENCE or step is None or not step.base:
+            return None
+        least_s = _CLEAR_SHARE * step.base
+        clear = [one for one in self.in_group(LEDGER_GROUP) if abs(_apart(one)) >= least_s]
+        found = max(clear, key=lambda one: abs(_apart(one)), default=None)
+        if found is None or found.verdict not in (FASTER, SLOWER):
+            return None
+        low, high = sorted((found.base or 0.0, found.other or 0.0))
+        is_seen = _apart(step) / _apart(found) >= _SEEN_SHARE
+        return found if is_seen and high >= _CLEARLY * low else None
+
+
+def _apart(metric: Metric) -> float:
+    return (metric.other or 0.0) - (metric.base or 0.0)
 
 
 def compare(base: Sequence[ComparedRun], other: Sequence[ComparedRun]) -> Comparison:

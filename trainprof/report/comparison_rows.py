@@ -117,6 +117,12 @@ def headline(comparison: Comparison) -> str:
             f"OTHER IS SLOWER: a {comparison.measured_by} takes {told} ({between}, 95 % sure)"
             f"{f': {times}' if times else ''}"
         )
+    part = comparison.clear_part()
+    if part is not None:
+        return (
+            f"{_of_part(part)}; a whole {comparison.measured_by} took {told}, but {between} would "
+            f"fit what was measured"
+        )
     if found.high > _NOISY * found.low:
         return (
             f"TOO NOISY TO TELL: a {comparison.measured_by} took {told}, but anything from "
@@ -125,6 +131,16 @@ def headline(comparison: Comparison) -> str:
     return (
         f"NO VISIBLE DIFFERENCE: a {comparison.measured_by} takes {told}, and "
         f"{between} would fit what was measured"
+    )
+
+
+def _of_part(part: Metric) -> str:
+    """Says how a part of a step changed that is shorter or longer for certain."""
+    label, is_shorter = label_of(part.name.removeprefix(_PART)), part.verdict == FASTER
+    return (
+        f"{label.upper()} IS {'SHORTER' if is_shorter else 'LONGER'}, the step not for certain: "
+        f"{label} takes {seconds(part.other or 0.0)} of a step instead of "
+        f"{seconds(part.base or 0.0)}"
     )
 
 

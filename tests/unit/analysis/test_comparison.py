@@ -15,6 +15,7 @@ from support.compared_runs import made_up, read, recorded, repeated, steps_of, w
 from support.events import MS, US
 
 from trainprof.analysis.compared_figures import Metric
+from trainprof.analysis.compared_run import ComparedRun
 from trainprof.analysis.comparison import Comparison, compare, notes, to_jsonable
 from trainprof.analysis.speedup import FASTER, NO_VISIBLE_DIFFERENCE, SLOWER, UNKNOWN, Chance
 
@@ -127,6 +128,33 @@ def test_steps_that_differ_lead_whatever_starts_do(tmp_path: Path) -> None:
     found = compare([base], [read(other)])
     assert found.speedup.verdict == FASTER
     assert found.starts_alone() is None
+
+
+def unsure(base: ComparedRun, other: ComparedRun) -> Comparison:
+    """Returns a comparison whose steps do not tell which side is the faster."""
+    found = compare([base], [other])
+    return replace(found, speedup=replace(found.speedup, verdict=NO_VISIBLE_DIFFERENCE))
+
+
+def test_a_part_that_clearly_changed_is_told_where_the_step_does_not_tell(tmp_path: Path) -> None:
+    base = read(recorded(tmp_path, "a", forwards=steps_of(1), wait=2 * MS))
+    other = read(recorded(tmp_path, "b", forwards=steps_of(2), wait=100 * US))
+    for sides, verdict in (((base, other), FASTER), ((other, base), SLOWER)):
+        part = unsure(*sides).clear_part()
+        assert part is not None
+        assert (part.name, part.verdict) == ("per_step_s.data_wait", verdict)
+    assert compare([base], [other]).clear_part() is None  # the step tells more
+
+
+def test_a_part_that_changed_a_little_or_made_room_for_another_is_not_told(tmp_path: Path) -> None:
+    base = read(recorded(tmp_path, "a", forwards=steps_of(1), wait=2 * MS))
+    little = read(recorded(tmp_path, "b", forwards=steps_of(2), wait=1500 * US))
+    assert unsure(base, little).clear_part() is None  # not halved
+    tiny = read(recorded(tmp_path, "c", forwards=steps_of(3, 10 * MS), wait=500 * US))
+    gone = read(recorded(tmp_path, "d", forwards=steps_of(4, 10 * MS), wait=50 * US))
+    assert unsure(tiny, gone).clear_part() is None  # a small part of a step
+    elsewhere = read(recorded(tmp_path, "e", forwards=steps_of(5, 3500 * US), wait=100 * US))
+    assert unsure(base, elsewhere).clear_part() is None  # as long, or longer, all the same
 
 
 @pytest.mark.parametrize(

@@ -115,6 +115,23 @@ def test_an_interval_so_wide_is_no_absence_of_a_difference() -> None:
     assert "NO VISIBLE DIFFERENCE" in page(single(1.01, NO_VISIBLE_DIFFERENCE))
 
 
+def test_a_part_that_clearly_changed_leads_where_the_step_does_not_tell() -> None:
+    found = single(0.8, NO_VISIBLE_DIFFERENCE, half=0.4)
+    kept = [one for one in found.metrics if one.name != "per_step_s.data_wait"]
+    step = found.metric("step_s")
+    assert step is not None
+    assert step.base is not None
+    base = 0.3 * step.base
+    wait = Metric(
+        "per_step_s.data_wait", "ledger", base, base / 10, -0.9, -0.95, -0.8, FASTER, "lower"
+    )
+    shorter = [replace(one, other=0.8 * step.base) if one is step else one for one in kept]
+    told = " ".join(page(replace(found, metrics=[*shorter, wait])).split())
+    assert "DATA WAIT IS SHORTER, the step not for certain: data wait takes" in told
+    assert "a whole step took" in told
+    assert "TOO NOISY" not in told
+
+
 def test_colour_only_where_it_is_asked_for() -> None:
     assert "\x1b" not in page(single(1.12, SLOWER))
     assert "\x1b[31mslower" in page(single(1.12, SLOWER), color=True)
