@@ -202,6 +202,32 @@ def discarded_gradients(draw: Draw) -> Case:
     return Case("discarded_gradients", planted, style, files, "discarded_gradients")
 
 
+def looked_at(compute_s: float, every: int, ending: str = "") -> Parts:
+    """Returns a model that is called once more, with gradients, for a number to look at.
+
+    Args:
+        compute_s: Of a forward.
+        every: So many steps, it is.
+        ending: Of the line that calls it.
+    """
+    call = f"seen = model(torch.randn(8, 64)).detach(){ending}"
+    return Parts(
+        loader="DataLoader(samples(90 * 16), batch_size=16, shuffle=True)",
+        compute_s=compute_s,
+        each_step=call if every == 1 else f"if step % {every} == 0:\n    {call}",
+        epochs=2,
+    )
+
+
+def unused_forward(draw: Draw) -> Case:
+    """Each step calls the model once more, and nothing is learned from what it gives."""
+    compute_s = draw.between(0.006, 0.014)
+    style = draw.one_of(EVERYWHERE)
+    files = script(style, looked_at(compute_s, 1, f"  {HERE}"))
+    planted = f"a second forward of {compute_s * 1e3:.0f} ms in each step"
+    return Case("unused_forward", planted, style, files, "unused_forward", gain=2.0)
+
+
 _HOOKED = """\
 SEEN = []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from planted.computing import adversary, hooked, taught
+from planted.computing import adversary, hooked, looked_at, taught
 from planted.draw import Draw
 from planted.faults import DATASET, bursts
 from planted.on_device import device_at_work
@@ -172,6 +172,13 @@ def adversaries_apart(draw: Draw) -> Case:
     return _healthy("adversaries_apart", planted, draw.one_of(EVERYWHERE), parts)
 
 
+def rare_look(draw: Draw) -> Case:
+    """A second forward with gradients, once in many steps."""
+    compute_s, every = draw.between(0.008, 0.014), draw.one_of((30, 45))
+    planted = f"a second forward each {every} steps"
+    return _healthy("rare_look", planted, draw.one_of(EVERYWHERE), looked_at(compute_s, every))
+
+
 def hook_of_the_model(draw: Draw) -> Case:
     """A hook that gives back what the model goes on with is a part of it."""
     compute_s = draw.between(0.008, 0.012)
@@ -311,6 +318,7 @@ CONTROLS: dict[str, Callable[[Draw], Case]] = {
         computing,
         frozen_teacher,
         adversaries_apart,
+        rare_look,
         hook_of_the_model,
         many_operators,
         small_steps,

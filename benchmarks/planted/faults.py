@@ -12,6 +12,7 @@ from planted.computing import (
     double_precision,
     module_hooks,
     too_many_threads,
+    unused_forward,
     unused_gradients,
 )
 from planted.draw import Draw
@@ -652,6 +653,7 @@ FAULTS: dict[str, Callable[[Draw], Case]] = {
         collections_called,
         collections_due,
         growing_backward,
+        unused_forward,
         slow_optimizer,
         slow_rank,
         recompiling,

@@ -23,6 +23,7 @@ SEEDS = {
     "double_precision": 5,
     "unused_gradients": 9,
     "discarded_gradients": 9,
+    "unused_forward": 9,
     "module_hooks": 9,
     "competing_thread": 5,
     "recompiling": 37,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -106,6 +106,22 @@ def integer(value: Any) -> int | None:
     """Returns `value` if it is an int that something can have measured, else None."""
     is_integer = isinstance(value, int) and not isinstance(value, bool)
     return value if is_integer and -MAX_NUMBER < value < MAX_NUMBER else None
+
+
+def share_in(value: object) -> float:
+    """Returns `value` as a share, 0 where it is no number."""
+    return min(max(float(value), 0.0), 1.0) if isinstance(value, (int, float)) else 0.0
+
+
+def dicts_in(value: object) -> list[dict[str, Any]]:
+    """Returns the dicts of a list, none where it is no list."""
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def last_note(told: Iterable[Mapping[str, Any]], key: str) -> Mapping[str, Any]:
+    """Returns the note of a key that was written last; an empty one where there is none."""
+    notes = [note for note in told if key in note]
+    return max(notes, key=lambda note: integer(note.get("number")) or 0, default={})
 
 
 def number(value: Any, default: float) -> float:

@@ -9,6 +9,7 @@ from typing import Any
 from trainprof.analysis.facts import Facts, integer
 from trainprof.analysis.names import Sites
 from trainprof.analysis.summary import Numerics
+from trainprof.analysis.unused_forwards import UnusedForwards, unused_forwards
 from trainprof.analysis.unused_gradients import (
     DiscardedGradients,
     UnusedGradients,
@@ -46,6 +47,7 @@ class TorchSettings:
         unused: Gradients that no optimizer uses, None where none were found.
         discarded: Gradients that are set back before their optimizer steps, by the line of the
             pass.
+        forwards: That no backward pass goes through, by the line that calls for them.
     """
 
     threads: int | None = None
@@ -55,6 +57,7 @@ class TorchSettings:
     numerics: Numerics | None = None
     unused: UnusedGradients | None = None
     discarded: list[DiscardedGradients] = field(default_factory=list)
+    forwards: list[UnusedForwards] = field(default_factory=list)
 
 
 def torch_settings(facts: Facts, sites: Sites) -> TorchSettings:
@@ -70,6 +73,7 @@ def torch_settings(facts: Facts, sites: Sites) -> TorchSettings:
         numerics=next((known for x in told if (known := _numerics(x)) is not None), None),
         unused=unused_gradients(told, sites),
         discarded=discarded_gradients(told, sites),
+        forwards=unused_forwards(told, sites),
     )
 
 

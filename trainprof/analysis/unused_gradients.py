@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from trainprof.analysis.facts import integer
+from trainprof.analysis.facts import dicts_in, integer, last_note, share_in
 from trainprof.analysis.names import Sites
 
 _UNUSED: Final = "unused_gradients"
@@ -89,7 +89,7 @@ class DiscardedGradients:
 
 def unused_gradients(told: Iterable[Mapping[str, Any]], sites: Sites) -> UnusedGradients | None:
     """Reads what was told last; nothing in it is trusted. None where nothing was found."""
-    found = _last(told, _UNUSED).get(_UNUSED)
+    found = last_note(told, _UNUSED).get(_UNUSED)
     if not isinstance(found, dict):
         return None
     unused, mixed = _shares(found)
@@ -108,8 +108,8 @@ def discarded_gradients(
     told: Iterable[Mapping[str, Any]], sites: Sites
 ) -> list[DiscardedGradients]:
     """Reads what was told last, the lines of the most time first; nothing in it is trusted."""
-    last = _last(told, _DISCARDED)
-    found = [_discarded(one, last, sites) for one in _dicts(last.get(_DISCARDED))]
+    last = last_note(told, _DISCARDED)
+    found = [_discarded(one, last, sites) for one in dicts_in(last.get(_DISCARDED))]
     return sorted(found, key=lambda one: -(one.unused_share + one.mixed_share))
 
 
@@ -133,27 +133,13 @@ def _discarded(
     )
 
 
-def _last(told: Iterable[Mapping[str, Any]], key: str) -> Mapping[str, Any]:
-    """Returns the note of a key that was written last; an empty one where there is none."""
-    notes = [note for note in told if key in note]
-    return max(notes, key=lambda note: integer(note.get("number")) or 0, default={})
-
-
 def _shares(told: Mapping[str, Any]) -> tuple[float, float]:
-    unused, mixed = (_share(told.get(name)) for name in ("unused_share", "mixed_share"))
+    unused, mixed = (share_in(told.get(name)) for name in ("unused_share", "mixed_share"))
     return unused, min(mixed, 1 - unused)
 
 
-def _share(told: object) -> float:
-    return min(max(float(told), 0.0), 1.0) if isinstance(told, (int, float)) else 0.0
-
-
-def _dicts(told: object) -> list[dict[str, Any]]:
-    return [one for one in told if isinstance(one, dict)] if isinstance(told, list) else []
-
-
 def _models(told: object, sites: Sites) -> list[PartOfModel]:
-    return [_model(one, sites) for one in _dicts(told)]
+    return [_model(one, sites) for one in dicts_in(told)]
 
 
 def _model(told: Mapping[str, Any], sites: Sites) -> PartOfModel:

@@ -26,6 +26,7 @@ from trainprof.probes.sync_debug import FindSyncsProbe
 from trainprof.probes.synchronize import SynchronizeProbe
 from trainprof.probes.torch_settings import TorchSettingsProbe
 from trainprof.probes.transfer import TransferProbe
+from trainprof.probes.unused_forwards import UnusedForwardsProbe
 from trainprof.probes.unused_gradients import UnusedGradientsProbe
 from trainprof.probes.warning_place import WarningPlaceProbe
 
@@ -54,7 +55,8 @@ def default_probes(trial: Mapping[str, Any] | None = None) -> list[Probe]:
         DeliveryProbe(loader),
         TransferProbe(),
         ForwardProbe(),
-        TorchSettingsProbe(),  # this one and the next two are told by those behind them
+        TorchSettingsProbe(),  # this one and the next three are told by those behind them
+        UnusedForwardsProbe(),
         UnusedGradientsProbe(),
         DiscardedGradientsProbe(),
         BackwardProbe(),

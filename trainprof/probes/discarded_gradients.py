@@ -28,7 +28,7 @@ from trainprof.probes.graph_walk import (
 from trainprof.probes.known_optimizers import KnownOptimizers, parameters_in
 from trainprof.probes.module_parts import told_of
 from trainprof.probes.patcher import Patcher
-from trainprof.probes.session import BackwardWatch, Session
+from trainprof.probes.session import BackwardWatch, ModuleCall, Session
 from trainprof.record.schema import Topic
 
 # Of backward passes, the first ones of an optimizer: cold.
@@ -340,9 +340,10 @@ class DiscardedGradientsProbe:
             self._session.watch_backward(self._watch, is_on=False)
         window.spent_ns += self._session.now() - end_ns
 
-    def _meet(self, module: Any, site: int) -> None:
-        if id(module) not in self._window.met and self._torch.is_grad_enabled():
-            self._window.met[id(module)] = (weakref.ref(module), site)
+    def _meet(self, call: ModuleCall) -> None:
+        key = id(call.module)
+        if key not in self._window.met and self._torch.is_grad_enabled():
+            self._window.met[key] = (weakref.ref(call.module), call.site)
 
     def _judge_at_end(self) -> None:
         if os.getpid() == self._process:

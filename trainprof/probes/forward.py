@@ -19,7 +19,7 @@ from trainprof.probes.patcher import (
     let_dynamo_skip,
     uncounted,
 )
-from trainprof.probes.session import ModuleWatch, Session
+from trainprof.probes.session import ModuleCall, ModuleWatch, Session
 from trainprof.record.schema import ForwardFlag, Kind, Topic
 
 Wrapped = Callable[..., Any]
@@ -114,9 +114,10 @@ class ForwardProbe:
                 others.add(thread)
             else:
                 first.thread = thread
+            output = None
             start = now()
             try:
-                return original(self, *args, **kwargs)
+                return (output := original(self, *args, **kwargs))
             except BaseException as error:
                 hide_our_frame(error)
                 raise
@@ -128,7 +129,7 @@ class ForwardProbe:
                     others.discard(thread)
                 known = classes.get(id(type(self)))
                 if known is None:
-                    record(self, start, end)
+                    record(self, start, end, output)
                 else:
                     kind, number = known
                     flags = GRAD if is_grad_enabled() else 0
@@ -169,15 +170,16 @@ class ForwardProbe:
                 self._classes[key] = None
         self._watches = watches
 
-    def _record_call(self, module: Any, start: int, end: int) -> None:
+    def _record_call(self, module: Any, start: int, end: int, output: Any) -> None:
         """Records the first call of a class, which gets its number here."""
         if not hasattr(module, "__dict__"):
             return  # `nn.Module.__call__(1)` has failed by itself
         self._session.look_here()
         if self._watches:
             site = self._session.sites.find(sys._getframe(1))
+            call = ModuleCall(module, output, site, end - start)
             for tell in self._watches:
-                tell(module, site)
+                tell(call)
         is_new = id(type(module)) not in self._classes
         kind, number = self._name(type(module))
         if is_new and kind == FORWARD:

@@ -71,7 +71,11 @@ class Autograd:
         compiled = sys.modules.get(_COMPILED_AUTOGRAD)
         if getattr(compiled, "compiled_autograd_enabled", False):
             return False
-        return self.may_compute() and not any(name in sys.modules for name in _OWN_PARAMETERS)
+        return self.may_compute() and not self.has_own_parameters()
+
+    def has_own_parameters(self) -> bool:
+        """Whether a library may be at work whose optimizers have no parameters of the model's."""
+        return any(name in sys.modules for name in _OWN_PARAMETERS)
 
     def may_compute(self) -> bool:
         """Whether nothing of the script's would notice a tensor that is computed here."""

@@ -51,7 +51,7 @@ def needs_of(
         if nexts is None:
             if len(above) + len(owners) >= at_most:
                 raise GraphTooLarge
-            if type(node).__name__ == _LEAF:
+            if is_leaf(node):
                 owners[node] = owners_of(node.variable)
                 continue
             nexts = above[node] = [found for found, _ in node.next_functions if found is not None]
@@ -65,6 +65,11 @@ def needs_of(
         needs[node] = each
         owners[node] = union(each)
     return needs
+
+
+def is_leaf(node: Any) -> bool:
+    """Whether a node only adds up the gradient of a tensor."""
+    return type(node).__name__ == _LEAF
 
 
 def union(needs: Needs) -> int:

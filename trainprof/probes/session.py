@@ -23,7 +23,23 @@ from trainprof.record.schema import Topic
 KEPT_AT_FIRST = 64
 
 
-ModuleWatch = Callable[[Any, int], None]
+@dataclass(frozen=True, slots=True)
+class ModuleCall:
+    """An outermost call of a module that has come to its end.
+
+    Attributes:
+        module, output: What was called, and what it gave; None where it failed.
+        site: The user's line that called it.
+        took_ns: How long it took the host.
+    """
+
+    module: Any
+    output: Any
+    site: int
+    took_ns: int
+
+
+ModuleWatch = Callable[[ModuleCall], None]
 
 
 class Probe(Protocol):
@@ -67,8 +83,8 @@ class Session:
         at_first_step: To be called with an optimizer that has made its first step.
         backward_watches: Of each backward pass, while there are any.
         at_anomalous_backward: To be called after a backward pass under anomaly detection.
-        tell_modules: Has something called with each outermost module that is called, and with the
-            line of that call: from when it is given True on until it is given False.
+        tell_modules: Has something called with each outermost call of a module: from when it is
+            given True on until it is given False.
         device_was_waited_for: To be called when the script has waited for one, where that matters.
         optimizer_has_stepped: To be called after an optimizer's step, where that matters.
         at_end: Called as the process comes to its end, if it comes that far.

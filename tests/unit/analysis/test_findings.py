@@ -35,6 +35,7 @@ from trainprof.analysis.summary import (
     SyncPoint,
 )
 from trainprof.analysis.torch_settings import LoopedOptimizer, TorchSettings
+from trainprof.analysis.unused_forwards import UnusedForwards
 from trainprof.analysis.unused_gradients import (
     DiscardedGradients,
     PartOfModel,
@@ -1718,6 +1719,42 @@ def test_discarded_gradients_told_with_less_to_go_by() -> None:
 @pytest.mark.parametrize("told", [[], [replace(ITS_PASS, unused_share=0.03, mixed_share=0.02)]])
 def test_discarded_gradients_that_cost_little(told: list[DiscardedGradients]) -> None:
     assert found(discarded(*told)) == []
+
+
+SAMPLED = UnusedForwards("train.py:62", "Generator", 12, 0.4)
+
+
+def called_in_vain(*told: UnusedForwards, without_gradients_s: float = 0.0) -> Case:
+    healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
+    case = case_of(healthy, parts={"forward": 1.5}, torch=TorchSettings(forwards=list(told)))
+    training = case.summary.training
+    each_s = without_gradients_s / max(training.steps, 1)
+    summary = replace(case.summary, training=replace(training, forward_without_grad_s=each_s))
+    return replace(case, summary=summary)
+
+
+def test_a_call_whose_result_nothing_is_learned_from() -> None:
+    finding = only(called_in_vain(SAMPLED))
+    assert (finding.id, finding.site) == ("unused_forward", "train.py:62")
+    assert "what this call of Generator gives, with gradients enabled: about 800 ms" in (
+        finding.title
+    )
+    assert "torch.no_grad()" in (finding.advice or "")
+    assert finding.is_at_most
+    assert finding.evidence["unused_s"] == pytest.approx(0.4 * 2)
+
+
+def test_several_such_calls_are_one_finding_and_only_forwards_with_gradients_count() -> None:
+    other = UnusedForwards(None, "Judge", 8, 0.2)
+    finding = only(called_in_vain(SAMPLED, other, without_gradients_s=0.5))
+    assert finding.evidence["unused_s"] == pytest.approx(0.6 * (2 - 0.5))
+    assert "with those below" in finding.title
+    assert finding.also == ["so it is with Judge at another line"]
+
+
+@pytest.mark.parametrize("told", [[], [replace(SAMPLED, share=0.01)]])
+def test_forwards_that_are_learned_from_or_short(told: list[UnusedForwards]) -> None:
+    assert found(called_in_vain(*told)) == []
 
 
 def late(rank: int, phase: str, seconds: float) -> dict[str, Any]:

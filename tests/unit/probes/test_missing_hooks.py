@@ -165,6 +165,7 @@ def test_one_taken_away_is_told_and_the_others_work(
 
 
 # What torch imports as a part of `import torch`, and its parts that a probe looks into.
+LOOK_AT_GRAPHS = {"unused_forwards", "unused_gradients", "discarded_gradients"}
 PARTS: list[tuple[set[str], Any, str]] = [
     ({"loader", "delivery"}, loaders, "_BaseDataLoaderIter"),
     ({"fetch"}, fetchers, "_MapDatasetFetcher"),
@@ -180,8 +181,8 @@ PARTS: list[tuple[set[str], Any, str]] = [
     (set(), torch._C, "_len_torch_function_stack"),
     (set(), nn.functional, "gaussian_nll_loss"),
     ({"sync"}, torch, "cuda"),
-    ({"transfer", "sync", "unused_gradients", "discarded_gradients"}, torch, "Tensor"),
-    ({"unused_gradients", "discarded_gradients"}, torch._C, "DisableTorchFunction"),
+    ({"transfer", "sync", *LOOK_AT_GRAPHS}, torch, "Tensor"),
+    (LOOK_AT_GRAPHS, torch._C, "DisableTorchFunction"),
     ({"forward", "optimizer", "transfer"}, nn, "Module"),
 ]
 

@@ -92,6 +92,28 @@ def test_an_original_may_call_what_its_module_imports() -> None:
     assert woven(Adder(), scale=len) == "len"
 
 
+def test_what_the_original_returns_can_have_a_name() -> None:
+    seen: list[Any] = []
+
+    def make(original: Wrapped) -> Wrapped:
+        def wrapper(self: Any, *values: Any, scale: Any = 1) -> Any:
+            result = None
+            try:
+                return (result := original(self, *values, scale=scale))
+            finally:
+                seen.append(result)
+
+        return wrapper
+
+    for original in (Adder.add, Adder.silent):
+        values = (1, 2) if original is Adder.add else ([],)
+        plain, woven = make(original), weave(make(original), original)
+        assert plain(Adder(), *values, scale=2) == woven(Adder(), *values, scale=2)
+    with pytest.raises(ValueError, match="no scale"):
+        weave(make(Adder.add), Adder.add)(Adder(), 1, scale=0)
+    assert seen == [26, 26, None, None, None]
+
+
 def test_it_returns_none_where_the_original_returns_nothing() -> None:
     seen: list[int] = []
     woven = weave(watched(Adder.silent, []), Adder.silent)

@@ -1,0 +1,287 @@
+"""Which forwards are told of that no backward pass goes through, and which are not."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import weakref
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from support.session import FakeClock, Recorder
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from trainprof.probes import unused_forwards
+from trainprof.probes.backward import BackwardProbe
+from trainprof.probes.forward import ForwardProbe
+from trainprof.probes.optimizer import OptimizerProbe
+from trainprof.probes.unused_forwards import UnusedForwardsProbe
+from trainprof.record.schema import Topic
+
+STEPS = 80
+CLOCK = FakeClock()
+
+
+class Model(nn.Sequential):
+    pass
+
+
+class Other(nn.Sequential):
+    pass
+
+
+def layers() -> tuple[nn.Module, ...]:
+    return nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 8)
+
+
+def start(recorder: Recorder) -> UnusedForwardsProbe:
+    probe = UnusedForwardsProbe()
+    recorder.start(probe, ForwardProbe(), BackwardProbe(), OptimizerProbe(), now=CLOCK)
+    return probe
+
+
+def told(recorder: Recorder) -> list[dict[str, Any]] | None:
+    """Returns what has been told by the script's end, without damage to the probes."""
+    for finish in recorder.session.at_end:
+        finish()
+    recording = recorder.read()
+    assert recording.notes(Topic.PROBE_FAILED) == []
+    notes = [x for x in recording.notes(Topic.ENVIRONMENT) if "unused_forwards" in x]
+    found: list[dict[str, Any]] | None = notes[-1]["unused_forwards"] if notes else None
+    return found
+
+
+Beside = Callable[[int, nn.Module, torch.Tensor], Any]
+
+
+def train(model: nn.Module, beside: Beside, *, steps: int = STEPS) -> list[float]:
+    """Trains, and does something beside in each step; one takes a second of the fake clock."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    losses = []
+    for step in range(steps):
+        inputs = torch.randn(4, 8)
+        loss = model(inputs).square().mean()
+        more = beside(step, model, inputs)
+        if isinstance(more, torch.Tensor):
+            loss = loss + more
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        CLOCK.advance(1_000_000_000)
+    return losses
+
+
+def looks_at(step: int, model: nn.Module, inputs: torch.Tensor) -> None:
+    model(inputs + 1)
+
+
+class Slow(nn.Linear):
+    """Takes three quarters of a second of the fake clock."""
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        CLOCK.advance(750_000_000)
+        return super().forward(inputs)
+
+
+def test_a_call_whose_result_nothing_is_learned_from_is_told(recorder: Recorder) -> None:
+    start(recorder)
+    train(Model(Slow(8, 8)), looks_at)
+    found = told(recorder)
+    assert found is not None
+    [one] = found
+    assert one["class"] == "Model"
+    assert one["looks"] >= 4
+    assert one["share"] == pytest.approx(0.5, abs=0.1)
+    file, line, _ = json.loads(recorder.read().texts[one["site"]][1])
+    assert file.endswith("test_unused_forwards.py")
+    assert line == inspect.getsourcelines(looks_at)[1] + 1
+
+
+def test_training_goes_as_without_us(recorder: Recorder) -> None:
+    def run() -> list[float]:
+        torch.manual_seed(3)
+        return train(Model(*layers()), looks_at)
+
+    plain = run()
+    start(recorder)
+    assert run() == plain
+
+
+class Balanced(nn.Module):
+    """Keeps a loss of its own, as mixtures of experts do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 16), nn.Linear(16, 8)
+        self.balance = torch.zeros(())
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        inner = self.first(inputs)
+        self.balance = inner.square().mean()
+        result: torch.Tensor = self.last(inner.tanh())
+        return result
+
+
+class Boxed(nn.Sequential):
+    """Gives something that nobody knows what is in."""
+
+    def forward(self, inputs: torch.Tensor) -> Any:
+        return SimpleNamespace(result=super().forward(inputs))
+
+
+def without_gradients(step: int, model: nn.Module, inputs: torch.Tensor) -> None:
+    with torch.no_grad():
+        model(inputs + 1)
+
+
+def adds_to_the_loss(step: int, model: nn.Module, inputs: torch.Tensor) -> Any:
+    return model(inputs + 1).sum() * 0.1
+
+
+def checkpoints(step: int, model: nn.Module, inputs: torch.Tensor) -> Any:
+    inputs = inputs.clone().requires_grad_()
+    return checkpoint(model, inputs, use_reentrant=step % 2 == 0).sum() * 0.1
+
+
+def asks_for_gradients(step: int, model: nn.Module, inputs: torch.Tensor) -> Any:
+    """A gradient penalty."""
+    inputs = inputs.clone().requires_grad_()
+    [found] = torch.autograd.grad(model(inputs).sum(), inputs, create_graph=True)
+    return found.norm() * 0.1
+
+
+def validates(step: int, model: nn.Module, inputs: torch.Tensor) -> None:
+    """As many do, with gradients: not in each step."""
+    if step % 20 == 19:
+        for _ in range(5):
+            model(inputs + 1)
+
+
+NEEDED = {
+    "without gradients": without_gradients,
+    "a further loss": adds_to_the_loss,
+    "checkpointed": checkpoints,
+    "autograd.grad": asks_for_gradients,
+    "validation": validates,
+    "nothing": lambda step, model, inputs: None,
+}
+
+
+@pytest.mark.parametrize("beside", NEEDED.values(), ids=NEEDED)
+def test_what_is_needed_or_keeps_no_graph_is_not_told(recorder: Recorder, beside: Beside) -> None:
+    start(recorder)
+    train(Model(*layers()), beside)
+    assert not told(recorder)
+
+
+def test_a_loss_that_a_module_keeps_is_learned_from(recorder: Recorder) -> None:
+    kept = Balanced()
+
+    def balances(step: int, model: nn.Module, inputs: torch.Tensor) -> Any:
+        kept(inputs)
+        return kept.balance
+
+    start(recorder)
+    train(Model(*layers()), balances)
+    assert not told(recorder)
+
+
+def test_of_what_nobody_can_look_into_nothing_is_said(recorder: Recorder) -> None:
+    boxed = Boxed(*layers())
+    start(recorder)
+    train(Model(*layers()), lambda step, model, inputs: boxed(inputs).result.sum() * 0.1)
+    assert not told(recorder)
+
+
+def test_what_later_steps_go_back_through_is_not_told(recorder: Recorder) -> None:
+    """As where a state is handed on from step to step."""
+    other, state = Other(*layers()), [torch.zeros(4, 8)]
+
+    def hands_on(step: int, model: nn.Module, inputs: torch.Tensor) -> Any:
+        before = state[0]
+        state[0] = other(inputs)
+        return before.sum() * 0.1
+
+    start(recorder)
+    train(Model(*layers()), hands_on)
+    assert not told(recorder)
+
+
+def test_what_is_learned_from_later_on_is_taken_back(recorder: Recorder) -> None:
+    other = Other(*layers())
+
+    def later(step: int, model: nn.Module, inputs: torch.Tensor) -> Any:
+        result = other(inputs)
+        return result.sum() * 0.1 if step >= STEPS else None
+
+    start(recorder)
+    train(Model(*layers()), later, steps=5 * STEPS)
+    assert told(recorder) == []
+
+
+def test_each_line_is_told_apart_and_of_dicts_and_tuples_as_well(recorder: Recorder) -> None:
+    class Output(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Other(*layers())
+
+        def forward(self, inputs: torch.Tensor) -> dict[str, Any]:
+            return {"hidden": (inputs, None), "logits": [self.inner(inputs)], "name": "x"}
+
+    output = Output()
+
+    def both(step: int, model: nn.Module, inputs: torch.Tensor) -> Any:
+        output(inputs)
+        return output(inputs)["logits"][0].sum() * 0.1
+
+    start(recorder)
+    train(Model(*layers()), both)
+    found = told(recorder)
+    assert found is not None
+    [one] = found
+    _, line, _ = json.loads(recorder.read().texts[one["site"]][1])
+    assert line == inspect.getsourcelines(both)[1] + 1
+
+
+def test_no_graph_lives_longer_for_it(recorder: Recorder) -> None:
+    made: list[weakref.ref[Any]] = []
+
+    def makes(step: int, model: nn.Module, inputs: torch.Tensor) -> None:
+        result = model(inputs)
+        made.append(weakref.ref(result))
+
+    start(recorder)
+    train(Model(*layers()), makes)
+    assert all(one() is None for one in made)
+
+
+def test_models_that_are_not_trained_beside_one_that_is_are_not_watched_for_ever(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+    probe = start(recorder)
+    tell = recorder.session.tell_modules
+    monkeypatch.setattr(
+        recorder.session,
+        "tell_modules",
+        lambda watch, is_on: (asked.append(is_on), tell(watch, is_on)),
+    )
+    train(Model(*layers()), looks_at, steps=400)
+    assert told(recorder)
+    assert 3 <= sum(asked) <= 12  # windows, more and more rarely
+    assert not probe._is_on
+
+
+def test_looks_that_take_too_long_are_put_off(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unused_forwards, "_COST_SHARE", 0.0)
+    probe = start(recorder)
+    probe._spent_ns = 1
+    train(Model(*layers()), looks_at)
+    assert told(recorder) is None

@@ -1,0 +1,82 @@
+"""A model is called in each step, with gradients, and no backward pass goes through what it gives.
+
+What it means: the call computes something that nothing is learned from: pictures to look at, the
+numbers of a log, a second pass for a metric, a network that gives targets. And as gradients are
+enabled, all that backward would need is kept until the result is gone.
+
+How it is measured: from time to time, some calls of each line are looked at: a hook on what they
+give, and where their graph begins, notes whether backward comes by before the graph is gone. Those
+lines count whose calls all went without, in most steps. How long they take is that of the host; on
+a device it is likely as large a part of its time.
+
+When it is wrong: where the result is needed in each step all the same (a target network's, a
+policy's that acts): then only the graph is for nothing. Under torch.no_grad() a small network is
+some 15 % faster, a large one some 4 %, and less memory is held.
+
+What to do: call it only where something is done with the result (every hundredth step, once an
+epoch), and under torch.no_grad(). What another call has computed already can be kept instead.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from trainprof.analysis.diagnosis.backward_gain import spent_in
+from trainprof.analysis.diagnosis.case import Case
+from trainprof.analysis.diagnosis.gains import of_python
+from trainprof.analysis.diagnosis.plain import plain_finding
+from trainprof.analysis.diagnosis.rule import Threshold
+from trainprof.analysis.diagnosis.wording import span
+from trainprof.analysis.finding import Finding
+from trainprof.analysis.unused_forwards import UnusedForwards
+from trainprof.analysis.verdict_level import percent
+
+ID: Final = "unused_forward"
+KEYS: Final[tuple[str, ...]] = ("forward",)
+THRESHOLDS: Final = {
+    "share": Threshold(0.05, "of training: what could go at most"),
+}
+
+
+def find(case: Case) -> Finding | None:
+    told = case.torch.forwards
+    if not told or case.training_s <= 0:
+        return None
+    training = case.summary.training
+    without_grad_s = training.forward_without_grad_s * training.steps
+    if case.is_on_device:  # whose part in the device's time nobody knows
+        without_grad_s = 0.0
+    forward_s = max(spent_in(case, "forward") - without_grad_s, 0.0)
+    seconds = sum(one.share for one in told) * forward_s
+    share = seconds / case.training_s
+    if share < case.threshold(ID, "share", THRESHOLDS["share"].value):
+        return None
+    gain = of_python(case, seconds)
+    if gain is None:
+        return None
+    first = told[0]
+    with_others = " with those below" if len(told) > 1 else ""
+    return plain_finding(
+        ID,
+        f"no backward goes through what this call of {first.name} gives, with gradients enabled: "
+        f"about {span(seconds)}{with_others}, {percent(share)} of training",
+        gain,
+        site=first.site,
+        advice="call it only in steps that do something with the result, and under torch.no_grad()",
+        cautions=[
+            "where each step needs the result, torch.no_grad() alone gives a small part of that, "
+            "and memory"
+        ],
+        also=[_also(one) for one in told[1:]],
+        evidence={
+            "forward_s": forward_s,
+            "unused_share_of_forward": sum(one.share for one in told),
+            "unused_s": seconds,
+            "lines": len(told),
+            "calls_looked_at": sum(one.looks for one in told),
+        },
+    )
+
+
+def _also(told: UnusedForwards) -> str:
+    return f"so it is with {told.name} at {told.site or 'another line'}"

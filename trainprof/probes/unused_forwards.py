@@ -1,0 +1,275 @@
+"""Looks at a few forwards, now and then, for those that no backward pass goes through."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from _thread import get_ident
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from types import ModuleType
+from typing import Any, Final
+
+from trainprof.probes.graph_look import Autograd
+from trainprof.probes.graph_walk import is_leaf
+from trainprof.probes.patcher import Patcher, let_dynamo_skip
+from trainprof.probes.session import BackwardWatch, ModuleCall, Session
+from trainprof.record.schema import Topic
+
+# Of backward passes: the first ones are cold, then some are watched, and again from time to time.
+_NOT_THE_FIRST: Final = 6
+_WATCHED_PASSES: Final = 8
+_LEAST_GAP: Final = 12
+# Each window comes after so much of all the passes before it.
+_GAP_SHARE: Final = 0.4
+# Of the time since the first look, that looks may take.
+_COST_SHARE: Final = 1 / 200
+# A call gives few tensors as a rule, and a model is not as deep.
+_MOST_TENSORS: Final = 16
+_MOST_NESTED: Final = 4
+_MOST_DEPTH: Final = 2_000
+_MOST_PLACES: Final = 64
+# So many calls of a line told, none of which a backward pass went through.
+_ENOUGH_LOOKS: Final = 4
+# A forward of each step has a pass of backward for each model, or some that add up; a validation
+# comes after very many.
+_EVERY_SO_MANY_PASSES: Final = 6
+_PLAIN: Final = (str, bytes, int, float, bool, type(None))
+
+
+@dataclass(slots=True)
+class _Call:
+    """A call whose graph lives, as far as is known.
+
+    Attributes:
+        hook: What its nodes hold; gone with them.
+        reached: Whether backward came by.
+    """
+
+    hook: weakref.ref[Callable[[Any], None]]
+    reached: list[bool]
+
+
+@dataclass(slots=True)
+class _Place:
+    """The calls of modules from one line, while it was watched.
+
+    Attributes:
+        name: Of the module's class.
+        calls: With gradients enabled.
+        took_ns: By them.
+        met_at: The last pass of backward before one of them; -1 at the beginning of a window.
+        rounds: How often a pass came between two of them.
+        in_vain: Calls whose graph went without a pass through it.
+        is_used: There was one, or it cannot be told.
+        waiting: Calls of which it is not known yet.
+    """
+
+    name: str
+    calls: int = 0
+    took_ns: int = 0
+    met_at: int = -1
+    rounds: int = 0
+    in_vain: int = 0
+    is_used: bool = False
+    waiting: list[_Call] = field(default_factory=list)
+
+
+class UnusedForwardsProbe:
+    """Tells of lines that call modules in each step, and whose results nothing is learned from.
+
+    A hook on what such a call gives, and on where its graph begins, tells whether a backward pass
+    comes by; it goes with the graph. Where none did until then, for all calls of a line that were
+    looked at, the graph was for nothing.
+    """
+
+    name = "unused_forwards"
+
+    def __init__(self) -> None:
+        self._reset()
+
+    def _reset(self) -> None:
+        self._places: dict[int, _Place] = {}
+        self._passes = self._watched = self._thread = 0
+        self._begin_at, self._end_at = _NOT_THE_FIRST, 0
+        self._all_ns = self._began_ns = self._spent_ns = 0
+        self._is_on = False
+        self._notes = 0
+        self._told: list[int] = []
+
+    def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
+        self._torch, self._session = torch, session
+        self._process = os.getpid()
+        self._autograd = Autograd(torch, session)
+        self._watch = BackwardWatch(patcher.guarded(self._begins), _nothing)
+        self._meets = patcher.guarded(self._meet)
+        session.at_first_step.append(patcher.guarded(self._first_step))
+        session.at_end.append(patcher.guarded(self._judge_at_end))
+        os.register_at_fork(after_in_child=self._begin_anew)
+
+    def _first_step(self, optimizer: Any) -> None:
+        if self._thread == 0 and not self._autograd.has_own_parameters():
+            self._thread = get_ident()
+            self._session.watch_backward(self._watch, is_on=True)
+
+    def _begin_anew(self) -> None:
+        """In a forked child, which may train something of its own."""
+        self._session.watch_backward(self._watch, is_on=False)
+        self._session.tell_modules(self._meets, False)
+        self._reset()
+        self._process = os.getpid()
+
+    def _begins(self, outputs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if get_ident() != self._thread:
+            return
+        self._passes += 1
+        self._watched += self._is_on
+        if self._is_on and self._passes >= self._end_at:
+            self._close()
+        elif not self._is_on and self._passes >= self._begin_at:
+            self._open()
+
+    def _open(self) -> None:
+        now = self._session.now()
+        self._began_ns = self._began_ns or now
+        self._settle()
+        if self._spent_ns > _COST_SHARE * (now - self._began_ns):
+            self._begin_at = self._passes + _LEAST_GAP
+            return
+        for place in self._places.values():
+            place.met_at = -1
+        self._end_at = self._passes + _WATCHED_PASSES
+        self._is_on = True
+        self._session.tell_modules(self._meets, True)
+
+    def _close(self) -> None:
+        self._session.tell_modules(self._meets, False)
+        self._is_on = False
+        self._begin_at = self._passes + max(_LEAST_GAP, round(_GAP_SHARE * self._passes))
+        self._settle()
+        self._judge()
+
+    def _meet(self, call: ModuleCall) -> None:
+        if get_ident() != self._thread or not self._torch.is_grad_enabled():
+            return
+        place = self._places.get(call.site)
+        if place is None:
+            if len(self._places) >= _MOST_PLACES:
+                return
+            place = self._places[call.site] = _Place(type(call.module).__qualname__)
+        place.calls += 1
+        place.took_ns += call.took_ns
+        self._all_ns += call.took_ns
+        before, place.met_at = place.met_at, self._passes
+        if before == self._passes or before < 0:
+            return
+        place.rounds += 1
+        if not place.is_used:
+            began_ns = self._session.now()
+            self._look(place, call.output)
+            self._spent_ns += self._session.now() - began_ns
+
+    def _look(self, place: _Place, output: Any) -> None:
+        """Has the graph of what a call gave tell whether backward comes by."""
+        if not self._autograd.may_compute():
+            return
+        with self._autograd.unseen():
+            tensors = list(islice(_tensors_in(output, self._torch.Tensor), _MOST_TENSORS + 1))
+            if not tensors or not all(
+                tensor is not None and self._autograd.is_plain(tensor) for tensor in tensors
+            ):
+                place.is_used = True  # there may be what was not looked at
+                return
+            ends = {tensor.grad_fn for tensor in tensors} - {None}
+            nodes = ends | {_first_of(node) for node in ends}
+            if not nodes or len(tensors) > _MOST_TENSORS:
+                place.is_used = True
+                return
+            reached: list[bool] = []
+            hook = _hook(reached)
+            for node in nodes:
+                node.register_prehook(hook)
+        place.waiting.append(_Call(weakref.ref(hook), reached))
+
+    def _settle(self) -> None:
+        """Sees what has become of the calls that were looked at."""
+        for place in self._places.values():
+            place.is_used = place.is_used or any(call.reached for call in place.waiting)
+            if place.is_used:
+                place.waiting.clear()
+                continue
+            alive = [call for call in place.waiting if call.hook() is not None]
+            place.in_vain += len(place.waiting) - len(alive)
+            place.waiting = alive
+
+    def _judge_at_end(self) -> None:
+        if os.getpid() == self._process:
+            self._session.tell_modules(self._meets, False)
+            self._settle()
+            self._judge()
+
+    def _judge(self) -> None:
+        """Tells of the lines whose calls were all in vain; takes back what was wrong."""
+        is_told_apart = any(place.is_used for place in self._places.values())
+        found = {
+            site: place
+            for site, place in self._places.items()
+            if is_told_apart and self._is_in_vain(place)
+        }
+        if not found and not self._told:
+            return
+        self._notes += 1
+        self._told = list(found)
+        told = [
+            {
+                "site": site,
+                "class": place.name,
+                "looks": place.in_vain,
+                "share": place.took_ns / max(self._all_ns, 1),
+            }
+            for site, place in found.items()
+        ]
+        facts = {"unused_forwards": told, "number": self._notes}
+        self._session.log.note(Topic.ENVIRONMENT, facts)
+
+    def _is_in_vain(self, place: _Place) -> bool:
+        if place.is_used or place.in_vain < _ENOUGH_LOOKS:
+            return False
+        is_kept = len(place.waiting) > place.in_vain
+        return not is_kept and place.rounds * _EVERY_SO_MANY_PASSES >= self._watched
+
+
+def _nothing() -> None:
+    """At the end of a pass."""
+
+
+def _hook(reached: list[bool]) -> Callable[[Any], None]:
+    def comes_by(_: Any) -> None:
+        if not reached:
+            reached.append(True)
+
+    let_dynamo_skip(comes_by, and_all_below=True)
+    return comes_by
+
+
+def _tensors_in(output: Any, tensor: type, depth: int = 0) -> Iterator[Any]:
+    """Yields what a call gave, tensor by tensor, and None for what may hold more of them."""
+    if isinstance(output, tensor):
+        yield output
+    elif isinstance(output, (tuple, list, dict)) and depth < _MOST_NESTED:
+        for one in output.values() if isinstance(output, dict) else output:
+            yield from _tensors_in(one, tensor, depth + 1)
+    elif type(output) not in _PLAIN:
+        yield None
+
+
+def _first_of(node: Any) -> Any:
+    """Returns where one path through a graph begins: something else may go back from there."""
+    for _ in range(_MOST_DEPTH):
+        above = (found for found, _ in node.next_functions)
+        inner = next((found for found in above if found is not None and not is_leaf(found)), None)
+        if inner is None:
+            break
+        node = inner
+    return node
