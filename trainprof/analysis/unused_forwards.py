@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from trainprof.analysis.facts import dicts_in, integer, last_note, share_in
+from trainprof.analysis.facts import dicts_in, integer, last_note, number, share_in
 from trainprof.analysis.names import Sites
 
 _KEY: Final = "unused_forwards"
@@ -21,12 +21,14 @@ class UnusedForwards:
         name: Of the module's class.
         looks: Calls whose graph went without a pass of backward through it: all that were seen.
         share: Of the host's time in forwards with gradients.
+        seconds: Of the host, by the calls that were looked at.
     """
 
     site: str | None
     name: str
     looks: int
     share: float
+    seconds: float
 
 
 def unused_forwards(told: Iterable[Mapping[str, Any]], sites: Sites) -> list[UnusedForwards]:
@@ -37,6 +39,7 @@ def unused_forwards(told: Iterable[Mapping[str, Any]], sites: Sites) -> list[Unu
             name=str(one.get("class", "unknown")),
             looks=integer(one.get("looks")) or 0,
             share=share_in(one.get("share")),
+            seconds=max(number(one.get("seconds"), 0.0), 0.0),
         )
         for one in dicts_in(last_note(told, _KEY).get(_KEY))
     ]

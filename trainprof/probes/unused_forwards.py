@@ -8,11 +8,14 @@ from _thread import get_ident
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
+from statistics import median
 from types import ModuleType
 from typing import Any, Final
 
 from trainprof.probes.graph_look import Autograd
 from trainprof.probes.graph_walk import is_leaf
+from trainprof.probes.known_optimizers import KnownOptimizers, parameters_in
+from trainprof.probes.module_parts import parameters_of
 from trainprof.probes.patcher import Patcher, let_dynamo_skip
 from trainprof.probes.session import BackwardWatch, ModuleCall, Session
 from trainprof.record.schema import Topic
@@ -30,6 +33,7 @@ _MOST_TENSORS: Final = 16
 _MOST_NESTED: Final = 4
 _MOST_DEPTH: Final = 2_000
 _MOST_PLACES: Final = 64
+_MOST_KEPT: Final = 1_000
 # So many calls of a line told, none of which a backward pass went through.
 _ENOUGH_LOOKS: Final = 4
 # A forward of each step has a pass of backward for each model, or some that add up; a validation
@@ -58,22 +62,26 @@ class _Place:
     Attributes:
         name: Of the module's class.
         calls: With gradients enabled.
-        took_ns: By them.
+        took_ns: By each of them, so far as they are kept.
         met_at: The last pass of backward before one of them; -1 at the beginning of a window.
         rounds: How often a pass came between two of them.
         in_vain: Calls whose graph went without a pass through it.
-        is_used: There was one, or it cannot be told.
+        is_used: There was one, or it cannot be told, or the module is none that is trained.
         waiting: Calls of which it is not known yet.
     """
 
     name: str
     calls: int = 0
-    took_ns: int = 0
+    took_ns: list[int] = field(default_factory=list)
     met_at: int = -1
     rounds: int = 0
     in_vain: int = 0
     is_used: bool = False
     waiting: list[_Call] = field(default_factory=list)
+
+    def ns_in_all(self) -> float:
+        """Returns what its calls took; those in which something was compiled as long as others."""
+        return self.calls * median(self.took_ns)
 
 
 class UnusedForwardsProbe:
@@ -93,8 +101,10 @@ class UnusedForwardsProbe:
         self._places: dict[int, _Place] = {}
         self._passes = self._watched = self._thread = 0
         self._begin_at, self._end_at = _NOT_THE_FIRST, 0
-        self._all_ns = self._began_ns = self._spent_ns = 0
+        self._began_ns = self._spent_ns = 0
         self._is_on = False
+        # Whether any backward pass has come by: else nothing can be said of those that did not.
+        self._is_told_apart = False
         self._notes = 0
         self._told: list[int] = []
 
@@ -102,6 +112,7 @@ class UnusedForwardsProbe:
         self._torch, self._session = torch, session
         self._process = os.getpid()
         self._autograd = Autograd(torch, session)
+        self._optimizers = KnownOptimizers(session)
         self._watch = BackwardWatch(patcher.guarded(self._begins), _nothing)
         self._meets = patcher.guarded(self._meet)
         session.at_first_step.append(patcher.guarded(self._first_step))
@@ -109,6 +120,7 @@ class UnusedForwardsProbe:
         os.register_at_fork(after_in_child=self._begin_anew)
 
     def _first_step(self, optimizer: Any) -> None:
+        self._optimizers.note(optimizer)
         if self._thread == 0 and not self._autograd.has_own_parameters():
             self._thread = get_ident()
             self._session.watch_backward(self._watch, is_on=True)
@@ -158,9 +170,10 @@ class UnusedForwardsProbe:
             if len(self._places) >= _MOST_PLACES:
                 return
             place = self._places[call.site] = _Place(type(call.module).__qualname__)
+            place.is_used = not self._is_trained(call.module)
         place.calls += 1
-        place.took_ns += call.took_ns
-        self._all_ns += call.took_ns
+        if len(place.took_ns) < _MOST_KEPT:
+            place.took_ns.append(call.took_ns)
         before, place.met_at = place.met_at, self._passes
         if before == self._passes or before < 0:
             return
@@ -169,6 +182,12 @@ class UnusedForwardsProbe:
             began_ns = self._session.now()
             self._look(place, call.output)
             self._spent_ns += self._session.now() - began_ns
+
+    def _is_trained(self, module: Any) -> bool:
+        """Whether an optimizer has some of it; else its results are needed, as a teacher's are."""
+        known = {key for one in self._optimizers.alive() for key in parameters_in(one)}
+        with self._autograd.unseen():
+            return any(id(parameter) in known for parameter in parameters_of(module))
 
     def _look(self, place: _Place, output: Any) -> None:
         """Has the graph of what a call gave tell whether backward comes by."""
@@ -195,7 +214,8 @@ class UnusedForwardsProbe:
     def _settle(self) -> None:
         """Sees what has become of the calls that were looked at."""
         for place in self._places.values():
-            place.is_used = place.is_used or any(call.reached for call in place.waiting)
+            if any(call.reached for call in place.waiting):
+                place.is_used = self._is_told_apart = True
             if place.is_used:
                 place.waiting.clear()
                 continue
@@ -211,22 +231,23 @@ class UnusedForwardsProbe:
 
     def _judge(self) -> None:
         """Tells of the lines whose calls were all in vain; takes back what was wrong."""
-        is_told_apart = any(place.is_used for place in self._places.values())
         found = {
             site: place
             for site, place in self._places.items()
-            if is_told_apart and self._is_in_vain(place)
+            if self._is_told_apart and self._is_in_vain(place)
         }
         if not found and not self._told:
             return
         self._notes += 1
         self._told = list(found)
+        all_ns = max(sum(place.ns_in_all() for place in self._places.values()), 1.0)
         told = [
             {
                 "site": site,
                 "class": place.name,
                 "looks": place.in_vain,
-                "share": place.took_ns / max(self._all_ns, 1),
+                "share": place.ns_in_all() / all_ns,
+                "seconds": place.ns_in_all() * self._passes / max(self._watched, 1) / 1e9,
             }
             for site, place in found.items()
         ]

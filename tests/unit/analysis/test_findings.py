@@ -1721,7 +1721,7 @@ def test_discarded_gradients_that_cost_little(told: list[DiscardedGradients]) ->
     assert found(discarded(*told)) == []
 
 
-SAMPLED = UnusedForwards("train.py:62", "Generator", 12, 0.4)
+SAMPLED = UnusedForwards("train.py:62", "Generator", 12, 0.4, 0.81)
 
 
 def called_in_vain(*told: UnusedForwards, without_gradients_s: float = 0.0) -> Case:
@@ -1745,11 +1745,16 @@ def test_a_call_whose_result_nothing_is_learned_from() -> None:
 
 
 def test_several_such_calls_are_one_finding_and_only_forwards_with_gradients_count() -> None:
-    other = UnusedForwards(None, "Judge", 8, 0.2)
+    other = UnusedForwards(None, "Judge", 8, 0.2, 0.4)
     finding = only(called_in_vain(SAMPLED, other, without_gradients_s=0.5))
     assert finding.evidence["unused_s"] == pytest.approx(0.6 * (2 - 0.5))
     assert "with those below" in finding.title
     assert finding.also == ["so it is with Judge at another line"]
+
+
+def test_of_forwards_that_were_compiled_only_what_their_calls_took_counts() -> None:
+    finding = only(called_in_vain(replace(SAMPLED, seconds=0.5)))
+    assert finding.evidence["unused_s"] == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("told", [[], [replace(SAMPLED, share=0.01)]])

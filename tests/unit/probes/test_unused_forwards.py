@@ -58,16 +58,19 @@ def told(recorder: Recorder) -> list[dict[str, Any]] | None:
 Beside = Callable[[int, nn.Module, torch.Tensor], Any]
 
 
-def train(model: nn.Module, beside: Beside, *, steps: int = STEPS) -> list[float]:
+def train(
+    model: nn.Module, beside: Beside, *, steps: int = STEPS, more: nn.Module | None = None
+) -> list[float]:
     """Trains, and does something beside in each step; one takes a second of the fake clock."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    trained = [*model.parameters(), *(more.parameters() if more is not None else ())]
+    optimizer = torch.optim.SGD(trained, lr=0.01)
     losses = []
     for step in range(steps):
         inputs = torch.randn(4, 8)
         loss = model(inputs).square().mean()
-        more = beside(step, model, inputs)
-        if isinstance(more, torch.Tensor):
-            loss = loss + more
+        further = beside(step, model, inputs)
+        if isinstance(further, torch.Tensor):
+            loss = loss + further
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -97,6 +100,7 @@ def test_a_call_whose_result_nothing_is_learned_from_is_told(recorder: Recorder)
     assert one["class"] == "Model"
     assert one["looks"] >= 4
     assert one["share"] == pytest.approx(0.5, abs=0.1)
+    assert one["seconds"] == pytest.approx(0.75 * STEPS, rel=0.1)
     file, line, _ = json.loads(recorder.read().texts[one["site"]][1])
     assert file.endswith("test_unused_forwards.py")
     assert line == inspect.getsourcelines(looks_at)[1] + 1
@@ -187,20 +191,33 @@ def test_a_loss_that_a_module_keeps_is_learned_from(recorder: Recorder) -> None:
         return kept.balance
 
     start(recorder)
-    train(Model(*layers()), balances)
+    train(Model(*layers()), balances, more=kept)
     assert not told(recorder)
 
 
 def test_of_what_nobody_can_look_into_nothing_is_said(recorder: Recorder) -> None:
     boxed = Boxed(*layers())
+
+    def opened(step: int, model: nn.Module, inputs: torch.Tensor) -> Any:
+        return boxed(inputs).result.sum() * 0.1
+
     start(recorder)
-    train(Model(*layers()), lambda step, model, inputs: boxed(inputs).result.sum() * 0.1)
+    train(Model(*layers()), opened, more=boxed)
     assert not told(recorder)
+
+
+class Shift(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.by = nn.Parameter(torch.zeros(8))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs + self.by
 
 
 def test_what_later_steps_go_back_through_is_not_told(recorder: Recorder) -> None:
     """As where a state is handed on from step to step."""
-    other, state = Other(*layers()), [torch.zeros(4, 8)]
+    other, state = Shift(), [torch.zeros(4, 8)]
 
     def hands_on(step: int, model: nn.Module, inputs: torch.Tensor) -> Any:
         before = state[0]
@@ -208,7 +225,15 @@ def test_what_later_steps_go_back_through_is_not_told(recorder: Recorder) -> Non
         return before.sum() * 0.1
 
     start(recorder)
-    train(Model(*layers()), hands_on)
+    train(Model(*layers()), hands_on, more=other)
+    assert not told(recorder)
+
+
+def test_results_of_a_model_that_is_not_trained_are_needed(recorder: Recorder) -> None:
+    """A teacher's, a target network's: they are computed for the sake of what they give."""
+    target = Other(*layers())
+    start(recorder)
+    train(Model(*layers()), lambda step, model, inputs: target(inputs).detach().sum())
     assert not told(recorder)
 
 
@@ -220,7 +245,7 @@ def test_what_is_learned_from_later_on_is_taken_back(recorder: Recorder) -> None
         return result.sum() * 0.1 if step >= STEPS else None
 
     start(recorder)
-    train(Model(*layers()), later, steps=5 * STEPS)
+    train(Model(*layers()), later, steps=5 * STEPS, more=other)
     assert told(recorder) == []
 
 
@@ -240,7 +265,7 @@ def test_each_line_is_told_apart_and_of_dicts_and_tuples_as_well(recorder: Recor
         return output(inputs)["logits"][0].sum() * 0.1
 
     start(recorder)
-    train(Model(*layers()), both)
+    train(Model(*layers()), both, more=output)
     found = told(recorder)
     assert found is not None
     [one] = found

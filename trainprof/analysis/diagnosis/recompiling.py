@@ -46,12 +46,13 @@ def find(case: Case) -> Finding | None:
         spent_s = min(spent_s, case.idle_s("host_s") or 0.0)
     if not told or spent_s < max(least_s, least_share * case.training_s):
         return None
+    often = "once" if times == 1 else f"{times} times"
     worst = max(told, key=lambda one: one.again_s)
     versions = max(one.most_versions for one in told)
     given_up = f"after {_VERSIONS_KEPT} versions of one piece of code torch runs it uncompiled"
     return plain_finding(
         ID,
-        f"torch.compile compiled again what it had compiled before, {times} times: "
+        f"torch.compile compiled again what it had compiled before, {often}: "
         f"{span(spent_s)}, {percent(spent_s / case.training_s)} of training",
         outside_steps(case, spent_s),
         site=worst.site,

@@ -1,16 +1,17 @@
 """A model is called in each step, with gradients, and no backward pass goes through what it gives.
 
 What it means: the call computes something that nothing is learned from: pictures to look at, the
-numbers of a log, a second pass for a metric, a network that gives targets. And as gradients are
-enabled, all that backward would need is kept until the result is gone.
+numbers of a log, a second pass for a metric. And as gradients are enabled, all that backward would
+need is kept until the result is gone.
 
 How it is measured: from time to time, some calls of each line are looked at: a hook on what they
 give, and where their graph begins, notes whether backward comes by before the graph is gone. Those
-lines count whose calls all went without, in most steps. How long they take is that of the host; on
-a device it is likely as large a part of its time.
+lines count whose calls all went without, in most steps, of models that an optimizer has: what a
+teacher or a target network gives is needed. How long they take is that of the host; on a device it
+is likely as large a part of its time.
 
-When it is wrong: where the result is needed in each step all the same (a target network's, a
-policy's that acts): then only the graph is for nothing. Under torch.no_grad() a small network is
+When it is wrong: where the result is needed in each step all the same (a policy's that acts): then
+only the graph is for nothing. Under torch.no_grad() a small network is
 some 15 % faster, a large one some 4 %, and less memory is held.
 
 What to do: call it only where something is done with the result (every hundredth step, once an
@@ -42,12 +43,11 @@ def find(case: Case) -> Finding | None:
     told = case.torch.forwards
     if not told or case.training_s <= 0:
         return None
-    training = case.summary.training
-    without_grad_s = training.forward_without_grad_s * training.steps
-    if case.is_on_device:  # whose part in the device's time nobody knows
-        without_grad_s = 0.0
-    forward_s = max(spent_in(case, "forward") - without_grad_s, 0.0)
-    seconds = sum(one.share for one in told) * forward_s
+    part = sum(one.share for one in told)
+    forward_s = _with_gradients_s(case)
+    seconds = part * forward_s
+    if not case.is_on_device:  # compiling is in the forwards, too
+        seconds = min(seconds, sum(one.seconds for one in told))
     share = seconds / case.training_s
     if share < case.threshold(ID, "share", THRESHOLDS["share"].value):
         return None
@@ -70,12 +70,19 @@ def find(case: Case) -> Finding | None:
         also=[_also(one) for one in told[1:]],
         evidence={
             "forward_s": forward_s,
-            "unused_share_of_forward": sum(one.share for one in told),
+            "unused_share_of_forward": part,
             "unused_s": seconds,
             "lines": len(told),
             "calls_looked_at": sum(one.looks for one in told),
         },
     )
+
+
+def _with_gradients_s(case: Case) -> float:
+    """Returns the seconds of forwards with gradients: a device's with all, nobody knows better."""
+    training = case.summary.training
+    without_s = 0.0 if case.is_on_device else training.forward_without_grad_s * training.steps
+    return max(spent_in(case, "forward") - without_s, 0.0)
 
 
 def _also(told: UnusedForwards) -> str:
