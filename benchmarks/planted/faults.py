@@ -363,6 +363,31 @@ def much_validation(draw: Draw) -> Case:
     return Case("much_validation", planted, style, script(style, parts), "slow_validation", gain)
 
 
+def validation_by_hand(draw: Draw) -> Case:
+    """Evaluation takes slices of what lies in memory, and comes often."""
+    share, compute_s, every = draw.between(0.3, 0.6), 0.006, draw.one_of((10, 15))
+    validated = max(round(every * share / (1 - share)), 3)
+    definitions = f"""\
+def evaluate(model):
+    model.eval()
+    with torch.no_grad():
+        for part in torch.randn({8 * validated}, 64).split(8):
+            model(part)
+    model.train()
+"""
+    parts = Parts(
+        loader=f"DataLoader(samples({90 * 8}), batch_size=8)",
+        definitions=definitions,
+        compute_s=compute_s,
+        epochs=2,
+        each_step=f"if step % {every} == {every - 1}:\n    evaluate(model)  {HERE}",
+    )
+    style = draw.one_of(EVERYWHERE)
+    planted = f"{validated} slices evaluated after each {every} steps"
+    gain = 1 + validated / every
+    return Case("validation_by_hand", planted, style, script(style, parts), "slow_validation", gain)
+
+
 def slow_checkpoints(draw: Draw) -> Case:
     share, compute_s = draw.between(0.06, 0.6), draw.between(0.008, 0.015)
     every, style = draw.one_of((10, 20, 5)), draw.one_of(EVERYWHERE)
@@ -645,6 +670,7 @@ FAULTS: dict[str, Callable[[Draw], Case]] = {
         python_on_device,
         slow_validation,
         much_validation,
+        validation_by_hand,
         slow_checkpoints,
         python_in_loop,
         batches_by_hand,

@@ -1037,6 +1037,24 @@ def test_less_python_gains_nothing_where_workers_do_not_keep_up() -> None:
     assert "python_in_loop" not in found(case_of(busy, parts={"other": 1.0}))
 
 
+@pytest.mark.parametrize("planted", [(), (Planted(workers=2, fetch_s=0.002, compute_s=0.01),)])
+def test_evaluation_without_a_loader_is_named_by_who_calls_for_it(
+    planted: tuple[Planted, ...],
+) -> None:
+    computing = HotLine("forward", "model.py:8", "forward", ["train.py:30", "train.py:60"], 9, 1, 1)
+    called = ["data.py:30", "train.py:41", "train.py:60"]
+    evaluating = replace(hot_line("evaluation"), called_from=called)
+    case = case_of(*planted, parts={"evaluation": 4.0, "forward": 2.0})
+    summary = replace(case.summary, hot_lines=[computing, evaluating])
+    finding = only(replace(case, summary=summary))
+    assert (finding.id, finding.site) == ("slow_validation", "train.py:41")
+    assert "evaluation takes 4.00 s" in finding.title
+    assert finding.also == ["most of it goes to data.py:12 (decode): 90 % of it"]
+    nameless = only(replace(case, summary=replace(summary, hot_lines=[computing])))
+    assert (nameless.id, nameless.site, nameless.also) == ("slow_validation", None, [])
+    assert found(case_of(*planted, parts={"evaluation": 0.1, "forward": 2.0})) == []
+
+
 def test_evaluation_wants_workers_for_its_loader() -> None:
     training = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
     evaluating = Planted(fetch_s=0.02, compute_s=0.002, role="evaluation")

@@ -4,7 +4,8 @@ What it means: passes without updates (validation, tests between epochs) hold tr
 
 How it is measured: the time of evaluation passes inside the training phase, loading included. It is
 named where the code that trains calls for it, as told when passes begin; by its loader where that
-is what it mostly waits for.
+is what it mostly waits for. Without a loader, what a model computes without gradients while it is
+in evaluation mode counts, and looks tell who calls for it.
 
 When it is wrong: where the evaluation is what the run is for.
 
@@ -15,18 +16,21 @@ fewer samples, or with larger batches: without gradients there is room for them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.gains import Gain, outside_steps
 from trainprof.analysis.diagnosis.loader_change import call_with, finding
+from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.waiting import more_workers
 from trainprof.analysis.diagnosis.wording import its_share, place, span
 from trainprof.analysis.diagnosis.worker_restart import lost_s
 from trainprof.analysis.finding import Finding
-from trainprof.analysis.looks import hottest
+from trainprof.analysis.looks import MAKING, hottest
 from trainprof.analysis.passes import TRAINING
+from trainprof.analysis.summary import HotLine
 from trainprof.analysis.verdict_level import percent
 
 ID: Final = "slow_validation"
@@ -44,11 +48,14 @@ def find(case: Case) -> Finding | None:
     fed = max(
         (*case.evaluating, *case.feeding), key=lambda one: one.loader.evaluation_s, default=None
     )
-    if fed is None or case.share("evaluation") < least:
+    if case.share("evaluation") < least:
         return None
     what = f"evaluation takes {span(spent_s)}, {percent(case.share('evaluation'))} of training"
-    if fed.loader.role == TRAINING:
-        return _of_what_trains(case, fed, spent_s, what) if fed.loader.evaluation_s > 0 else None
+    is_of_what_trains = fed is not None and fed.loader.role == TRAINING
+    if fed is None or (is_of_what_trains and fed.loader.evaluation_s <= 0):
+        return _without_loader(case, spent_s, what)
+    if is_of_what_trains:
+        return _of_what_trains(case, fed, spent_s, what)
     # Where most of it is starting workers, that is what there is to change.
     if lost_s(fed) >= of_loading * spent_s:
         return None
@@ -68,7 +75,7 @@ def find(case: Case) -> Finding | None:
             change=change,
             evidence=evidence,
         )
-    often = f"{passes} passes" if passes > 1 else "1 pass"
+    often = _often(passes)
     is_of_making = loading >= of_loading
     slow = f"; {percent(loading)} of it waiting for its loader" if is_of_making else ""
     called = fed.loader.called_at
@@ -80,13 +87,51 @@ def find(case: Case) -> Finding | None:
         ID,
         f"{what} in {often}{over}{slow}",
         outside_steps(case, spent_s),
-        advice="evaluate less often or on fewer samples: every second time saves "
-        f"{span(spent_s / 2)}",
-        also=[f"most of it goes to {place(most)}: {its_share(most)}"] if most else [],
+        advice=_less_often(spent_s),
+        also=_most_of_it(most),
         evidence=evidence,
         site=called,
         is_of_making=is_of_making,
     )
+
+
+def _without_loader(case: Case, spent_s: float, what: str) -> Finding:
+    passes = max(case.summary.evaluation.passes, 1)
+    most = hottest(case.summary.hot_lines, "evaluation")
+    called = None if most is None else _called_for_at(case.summary.hot_lines, most)
+    return plain_finding(
+        ID,
+        f"{what} in {_often(passes)}",
+        outside_steps(case, spent_s),
+        site=called,
+        advice=_less_often(spent_s),
+        also=[] if most is None or most.site == called else _most_of_it(most),
+        evidence={"evaluation_s": spent_s, "passes": passes},
+    )
+
+
+def _called_for_at(lines: Sequence[HotLine], most: HotLine) -> str:
+    """Returns the outermost line that leads to evaluation, and to no other part of training."""
+    elsewhere = {
+        site
+        for line in lines
+        if line.part not in (most.part, MAKING)
+        for site in (line.site, *line.called_from)
+    }
+    leading = [site for site in (most.site, *most.called_from) if site not in elsewhere]
+    return leading[-1] if leading else most.site
+
+
+def _often(passes: int) -> str:
+    return f"{passes} passes" if passes > 1 else "1 pass"
+
+
+def _less_often(spent_s: float) -> str:
+    return f"evaluate less often or on fewer samples: every second time saves {span(spent_s / 2)}"
+
+
+def _most_of_it(most: HotLine | None) -> list[str]:
+    return [f"most of it goes to {place(most)}: {its_share(most)}"] if most else []
 
 
 def _of_what_trains(case: Case, fed: LoaderCase, spent_s: float, what: str) -> Finding:
