@@ -13,6 +13,7 @@ from trainprof.analysis.facts import number_at
 from trainprof.analysis.finding import IN_NOISE, LIKELY, MAY_LOSE, SYMPTOM, Finding, PassedOver
 from trainprof.analysis.least_gain import LEAST_GAIN
 from trainprof.analysis.looks import hottest
+from trainprof.analysis.passes import TRAINING
 from trainprof.analysis.steady import MIN_STEADY_STEPS
 from trainprof.analysis.summary import RunSummary
 from trainprof.analysis.verdict_level import MODERATE_SHARE
@@ -26,6 +27,8 @@ _ODD_TIMES: Final = 2.0
 _FORWARD_MINDED_SHARE: Final = 0.25
 # Of a model's parameters: backward has less to do then.
 _FROZEN_FROM: Final = 0.1
+# Of a step: from here on it is said what could be kept of a frozen model.
+_FROZEN_MINDED_SHARE: Final = 0.2
 # Of the cores.
 _FEW_THREADS_SHARE: Final = 0.5
 # Of training: with so much of it at work, what a device computes is what takes the time.
@@ -244,7 +247,21 @@ def _not_judged(summary: RunSummary) -> str:
         said += (
             "causes for certain: trainprof tune measures what other settings of the loader give."
         )
-    return said
+    return said + _of_what_comes_again(summary, whole_s)
+
+
+def _of_what_comes_again(summary: RunSummary, whole_s: float) -> str:
+    """Returns that a frozen model sees the same samples in each pass, where that may be."""
+    share = summary.training.forward_without_grad_s / whole_s
+    comes_again = any(
+        one.role == TRAINING and one.passes > 1 and not one.is_iterable for one in summary.loaders
+    )
+    if share < _FROZEN_MINDED_SHARE or not comes_again:
+        return ""
+    return (
+        f" Forwards without gradients take {percent(share)} of a step: what a frozen model gives "
+        "for the same samples could be kept from the first pass on, if nothing in it is random."
+    )
 
 
 def _not_judged_of_device(summary: RunSummary) -> str:

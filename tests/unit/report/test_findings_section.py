@@ -207,6 +207,25 @@ def test_a_forward_that_takes_longer_than_models_do_is_pointed_out() -> None:
     assert "But forward" not in told(0.041, ranks=[{"rank": 0}])
 
 
+def test_what_a_frozen_model_gives_again_is_said_to_be_kept() -> None:
+    healthy = summaries.healthy()
+    per_step_s = {"forward": 0.03, "backward": 0.01}
+
+    def told(without_grad_s: float, **changes: Any) -> str:
+        training = replace(
+            healthy.training, per_step_s=per_step_s, forward_without_grad_s=without_grad_s
+        )
+        loader = replace(healthy.loaders[0], **{"passes": 3, "is_iterable": False, **changes})
+        known = {"findings": [], "verdict": healthy.verdict, "findings_from": 0.03}
+        return " ".join(words(**known, training=training, loaders=[loader]).split())
+
+    assert "without gradients take 50 % of a step: what a frozen model gives" in told(0.02)
+    assert "without gradients" not in told(0.004)
+    assert "without gradients" not in told(0.02, passes=1)
+    assert "without gradients" not in told(0.02, is_iterable=True)
+    assert "without gradients" not in told(0.02, role="evaluation")
+
+
 def test_why_gives_the_numbers() -> None:
     rule = rule_named("serial_loading")
     assert rule is not None
