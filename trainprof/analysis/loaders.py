@@ -160,6 +160,7 @@ def _loader_of(
         role=p.role,
         kind=str(facts.get("kind", "unknown")),
         is_iterable=_flag(facts.get("is_iterable")),
+        shares_samples=_flag(facts.get("shares_samples")),
         dataset=_word(facts.get("dataset")),
         length=integer(facts.get("length")),
         num_workers=integer(facts.get("num_workers")),

@@ -294,6 +294,8 @@ class Loader:
             once, None where it does or they are not known.
         holds_tensors: Its dataset is torch's TensorDataset.
         open_files: Attributes of the dataset that hold one, with their class.
+        shares_samples: Each worker gives its own part of an IterableDataset of the user's; None of
+            other datasets.
         called_at: Where a function that trains calls for passes of evaluation over it, None where
             nobody knows.
         evaluation_s, evaluation_wait_s: What those took, and what of that was waiting, of a loader
@@ -343,6 +345,7 @@ class Loader:
     whole_batches: str | None = None
     holds_tensors: bool | None = None
     open_files: list[str] = field(default_factory=list)
+    shares_samples: bool | None = None
     called_at: str | None = None
     evaluation_s: float = 0.0
     evaluation_wait_s: float = 0.0
@@ -356,6 +359,12 @@ class Loader:
     def is_rebuilt(self) -> bool:
         """Whether the user's code builds it anew for most passes: its workers cannot live on."""
         return self.passes > 1 and 4 * self.built > 3 * self.passes and self.built_by is None
+
+    @property
+    def repeats_samples(self) -> bool:
+        """Whether each of its workers gives all of its dataset."""
+        is_shared = not self.is_iterable or self.shares_samples is not False
+        return not is_shared and (self.num_workers or 0) > 1
 
     @property
     def may_keep_workers(self) -> bool:

@@ -84,7 +84,10 @@ def unseen_starts(case: Case) -> tuple[str, ...]:
 
 def _keeps_multiplicity(fed: LoaderCase) -> bool:
     """Whether other numbers of workers give each sample as often as now."""
-    return not fed.loader.is_iterable or bool(fed.loader.num_workers)
+    loader = fed.loader
+    if not loader.is_iterable or loader.shares_samples is not None:
+        return not loader.is_iterable or bool(loader.shares_samples)
+    return bool(loader.num_workers)
 
 
 def _of_workers(loaders: Sequence[Modelled], forecast: LoaderForecast) -> list[Candidate]:

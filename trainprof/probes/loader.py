@@ -9,12 +9,13 @@ import json
 import sys
 import weakref
 from collections.abc import Callable
-from types import FrameType, FunctionType, MethodType, ModuleType
+from types import CodeType, FrameType, FunctionType, MethodType, ModuleType
 from typing import Any, Final
 
 from trainprof.probes.call_site import Birthplace, LoaderBirthplaces
 from trainprof.probes.patcher import HookPointMissing, Patcher, heirs, hide_our_frame
 from trainprof.probes.session import Session
+from trainprof.probes.user_texts import any_text
 from trainprof.record.schema import Kind, Topic
 
 Wrapped = Callable[..., Any]
@@ -39,6 +40,8 @@ class LoaderProbe:
         self._site_of: dict[int, int] = {}
         self._serials: dict[int, dict[int, None]] = {}
         self._datasets: dict[int, dict[int | str, int]] = {}
+        # Whether the user's code asks which worker it is; None until somebody wants to know.
+        self._asks: bool | None = None
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         dataloader = sys.modules.get("torch.utils.data.dataloader")
@@ -252,6 +255,7 @@ class LoaderProbe:
             facts["dataset_number"] = self._dataset_number(site, getattr(loader, "dataset", None))
             facts["site"] = site
             facts["built_by"], facts["built_at"] = place.built_by, place.built_at
+            facts["shares_samples"] = self._shares_samples(loader)
             facts["collate_site"] = self._collate_site(getattr(loader, "collate_fn", None))
             number = self._session.log.define(Topic.LOADER, json.dumps(facts, default=str))
             self._site_of[number] = site
@@ -288,6 +292,23 @@ class LoaderProbe:
         sites = self._session.sites
         is_own = sites.is_user_code(function.__code__)
         return sites.beginning_of(function.__code__) if is_own else None
+
+    def _shares_samples(self, loader: Any) -> bool | None:
+        """Whether each worker gives its own part of an iterable dataset; None where that is not so.
+
+        Told of the user's datasets: of a library's nobody knows. It is shared out where any of the
+        user's code asks which worker it is, or a function is called as one starts.
+        """
+        dataset = getattr(loader, "dataset", None)
+        begins = getattr(getattr(type(dataset), "__iter__", None), "__code__", None)
+        if not _is_iterable(dataset) or not isinstance(begins, CodeType):
+            return None
+        sites = self._session.sites
+        if not sites.is_user_code(begins):
+            return None
+        if self._asks is None:
+            self._asks = any_text(sites.is_user_file, _asks_for_worker)
+        return self._asks or getattr(loader, "worker_init_fn", None) is not None
 
     def _dataset_number(self, site: int, dataset: Any) -> int | None:
         """Tells datasets apart that are loaded by one line; None where it cannot be known.
@@ -393,6 +414,10 @@ def _open_files(held: dict[str, Any]) -> list[str]:
         for name, kind in kinds
         if kind.__name__ in _OPEN.get(kind.__module__.partition(".")[0], ())
     ]
+
+
+def _asks_for_worker(text: str) -> bool:
+    return "worker_info" in text or "worker_id" in text
 
 
 def _is_iterable(dataset: Any) -> bool:

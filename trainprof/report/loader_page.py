@@ -21,7 +21,7 @@ from trainprof.report.loader_tables import (
     totals,
     worker_tables,
 )
-from trainprof.report.loader_warnings import deaths, warnings
+from trainprof.report.loader_warnings import faults, warnings
 from trainprof.report.loader_words import makers
 from trainprof.report.safe_text import with_safe_text
 
@@ -80,7 +80,7 @@ def _limits(loader: Loader, summary: RunSummary, page: Page) -> list[Text]:
     lines = page.labelled("Limit", [limit])
     lines += page.labelled("", [basis(bound)]) if bound else []
     lines += page.labelled("Next", [found.next]) if found.next else []
-    for number, told in enumerate([*deaths(loader), *warnings(loader, summary)]):
+    for number, told in enumerate([*faults(loader), *warnings(loader, summary)]):
         lines += page.labelled("" if number else "Note", [told])
     return lines
 

@@ -30,6 +30,11 @@ def deaths(loader: Loader) -> list[str]:
     return [_lost(one) for one in loader.lost_workers if isinstance(one, Mapping)]
 
 
+def faults(loader: Loader) -> list[str]:
+    """Returns a sentence for each thing that is wrong whatever it costs."""
+    return [*deaths(loader), *([_repeating(loader)] if _repeating(loader) else [])]
+
+
 def warnings(loader: Loader, summary: RunSummary) -> list[str]:
     """Returns a sentence for each other thing; what training does not feel is left out."""
     fetch = loader.fetch
@@ -69,6 +74,16 @@ def _lost(worker: Mapping[str, Any]) -> str:
     which = "" if pid is None else f" (pid {pid:.0f})"
     when = "" if at_s is None else f" {seconds(at_s)} into the run"
     return f"{who}{which} {ended_by(worker)}{when}"
+
+
+def _repeating(loader: Loader) -> str:
+    if not loader.repeats_samples:
+        return ""
+    workers = loader.num_workers
+    return (
+        f"each of its {workers} workers gives all of its IterableDataset, an epoch each sample "
+        f"{workers} times: the script nowhere asks get_worker_info() for a worker's share"
+    )
 
 
 def _starting(loader: Loader) -> str:

@@ -17,8 +17,10 @@ def needs_words(loader: Loader, summary: RunSummary) -> bool:
     """Tells whether training spends so much on a loader that it has to be explained."""
     if loader.thread == "other":
         return False
+    if loader.lost_workers or loader.repeats_samples:
+        return True
     share = share_of(cost_s(loader), summary.phases.training_s)
-    return bool(loader.lost_workers) or (share is not None and share >= MATTERS_FROM_SHARE)
+    return share is not None and share >= MATTERS_FROM_SHARE
 
 
 def makers(loader: Loader) -> str:

@@ -12,7 +12,7 @@ from trainprof.report.batch_bars import BatchGroup, batch_bars, folded
 from trainprof.report.batch_time import BatchPart, code_parts, making_parts, named, waiting_parts
 from trainprof.report.layout import Page
 from trainprof.report.loader_advice import advice
-from trainprof.report.loader_warnings import deaths, warnings
+from trainprof.report.loader_warnings import faults, warnings
 from trainprof.report.loader_words import busy_words, keeps_up, makers, needs_words, ready_words
 from trainprof.report.units import percent, seconds
 
@@ -29,7 +29,7 @@ _WAITS: Final = {
     "sampler": "to draw its indices",
 }
 # Where there is no room for all of a block, what comes first here stays.
-_BY_USE: Final = ("deaths", "limit", "next", "parts", "warnings", "waits", "code")
+_BY_USE: Final = ("faults", "limit", "next", "parts", "warnings", "waits", "code")
 
 
 def loading_section(summary: RunSummary, page: Page, room: int) -> list[Text]:
@@ -66,7 +66,7 @@ def loader_block(loader: Loader, summary: RunSummary, page: Page, room: int | No
         "waits": _waits(loader, page),
         "limit": _opened("Limit", found.limit, page),
         "next": [] if _is_found(loader, summary) else _opened("Next", found.next, page),
-        "deaths": _sentences(deaths(loader), page),
+        "faults": _sentences(faults(loader), page),
         "warnings": _sentences(warnings(loader, summary), page),
     }
     heading = _titled(f"{_TITLE} at {page.site(loader.site)}: {makers(loader)}", page)

@@ -30,7 +30,7 @@ from trainprof.report.loader_tables import (
     totals,
     worker_tables,
 )
-from trainprof.report.loader_warnings import deaths, warnings
+from trainprof.report.loader_warnings import faults, warnings
 from trainprof.report.loader_words import makers, needs_words
 from trainprof.report.memory_section import memory_sentences
 from trainprof.report.safe_text import one_line, with_safe_text
@@ -240,7 +240,7 @@ def _loading(loader: Loader, summary: RunSummary) -> str:
         f"Limit: {found.limit}." if found.limit else "",
         f"Next: {found.next}." if found.next else "",
     ]
-    remarks = [*deaths(loader), *warnings(loader, summary)]
+    remarks = [*faults(loader), *warnings(loader, summary)]
     sentences = [escaped(sentence) for sentence in told if sentence]
     return " ".join([*sentences, *(_sentence([told]) for told in remarks)])
 

@@ -717,6 +717,27 @@ def test_workers_that_take_long_to_start_and_hardly_help_are_to_go() -> None:
     assert (finding.id, finding.change) == ("slow_first_batch", {"num_workers": 0})
 
 
+@pytest.mark.parametrize("shares", [True, False, None])
+def test_workers_of_a_stream_have_to_share_it(shares: bool | None) -> None:
+    planted = Planted(fetch_s=0.03, running=0.6, compute_s=0.01)
+    planted.loader = replace(planted.loader, is_iterable=True, shares_samples=shares)
+    finding = only(case_of(planted))
+    assert finding.id == "serial_loading"
+    advice, minded = finding.advice or "", " ".join(finding.cautions)
+    assert ("get_worker_info()), then DataLoader(" in advice) is (shares is False)
+    assert (finding.change == {}) is (shares is False)
+    assert ("nowhere asks" in minded) is (shares is False)
+    assert ("unless it asks" in minded) is (shares is None)
+
+
+def test_one_worker_has_a_stream_to_itself() -> None:
+    planted = Planted(fetch_s=0.008, running=0.6, compute_s=0.01)
+    planted.loader = replace(planted.loader, is_iterable=True, shares_samples=False)
+    finding = only(case_of(planted))
+    assert finding.change["num_workers"] == 1
+    assert not any("get_worker_info" in one for one in (finding.advice, *finding.cautions))
+
+
 def test_only_what_is_shuffled_comes_in_another_order() -> None:
     planted = Planted(workers=2, fetch_s=0.004, compute_s=0.01, passes=10, start_s=0.3)
     assert any("shuffling" in one for one in only(case_of(planted)).cautions)

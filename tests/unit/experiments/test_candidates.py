@@ -222,6 +222,12 @@ def test_no_workers_for_a_dataset_that_would_be_read_several_times() -> None:
     assert "workers" not in subjects(found)
     assert any("get_worker_info" in note for note in found.notes)
     assert plan(case).notes == ()
+    shared = replace(iterable, loader=replace(iterable.loader, shares_samples=True))
+    assert "workers" in subjects(plan(replace(case, feeding=[shared])))
+    busy = case_of(Planted(workers=2, fetch_s=0.03)).feeding[0]
+    repeated = replace(busy.loader, is_iterable=True, shares_samples=False)
+    found = plan(replace(case, feeding=[replace(busy, loader=repeated)]))
+    assert "workers" not in subjects(found)
 
 
 def test_workers_that_start_again_in_each_pass_are_tried_without() -> None:

@@ -19,6 +19,7 @@ import pytest
 import torch
 from support.session import Event, FakeClock, Recorder
 from torch.utils.data import (
+    ChainDataset,
     DataLoader,
     Dataset,
     IterableDataset,
@@ -409,6 +410,34 @@ def test_an_iterable_dataset(same_with_us: Compare, recorder: Recorder) -> None:
     recording = recorder.read()
     assert len(recording.of(Kind.LOADER_NEXT)) == 3
     assert recording.notes(Topic.LOADER)[0]["is_iterable"] is True
+
+
+@pytest.mark.parametrize(
+    ("make", "asks", "expected"),
+    [
+        (lambda: DataLoader(Stream()), False, False),
+        (lambda: DataLoader(Stream()), True, True),
+        (lambda: DataLoader(Stream(), worker_init_fn=lambda worker: None), False, True),
+        (lambda: DataLoader(Numbers()), False, None),
+        (lambda: DataLoader(ChainDataset([Stream()])), False, None),  # torch's own
+    ],
+)
+def test_whether_workers_share_a_stream(
+    recorder: Recorder,
+    monkeypatch: pytest.MonkeyPatch,
+    make: Callable[[], Any],
+    asks: bool,
+    expected: bool | None,
+) -> None:
+    def any_text(is_user_file: Callable[[str], bool], is_it: Callable[[str], bool]) -> bool:
+        assert is_it("info = get_worker_info()")
+        assert not is_it("for line in file:")
+        return asks
+
+    monkeypatch.setattr("trainprof.probes.loader.any_text", any_text)
+    recorder.start(LoaderProbe())
+    next(iter(make()))
+    assert recorder.read().notes(Topic.LOADER)[0]["shares_samples"] is expected
 
 
 def test_an_error_is_no_end(recorder: Recorder) -> None:

@@ -14,7 +14,7 @@ from trainprof.analysis.limit_names import CPU, LATENCY, MAIN_PROCESS
 from trainprof.analysis.summary import Fetch, Loader, RunSummary
 from trainprof.report import loader_advice
 from trainprof.report.loader_advice import advice
-from trainprof.report.loader_warnings import deaths, ended_by, sample_name, warnings
+from trainprof.report.loader_warnings import deaths, ended_by, faults, sample_name, warnings
 from trainprof.report.loader_words import busy_words, keeps_up, makers, needs_words, ready_words
 
 STORAGE_WORDS = re.compile(r"disk|storage", re.IGNORECASE)
@@ -239,6 +239,15 @@ def test_begun_passes_that_cost_most_are_named() -> None:
     assert warnings(replace(many, persistent_workers=True), run()) == [told]
     assert warnings(replace(many, num_workers=0), run()) == []
     assert warnings(replace(many, wait_total_s=9.0), run()) == []
+
+
+def test_workers_that_each_give_all_of_a_stream_are_named() -> None:
+    streamed = {"is_iterable": True, "shares_samples": False}
+    [sentence] = faults(loader(2, **streamed))
+    assert "each of its 2 workers gives all of its IterableDataset" in sentence
+    assert faults(loader(1, **streamed)) == []
+    assert faults(loader(2, **{**streamed, "shares_samples": True})) == []
+    assert faults(loader(2, **{**streamed, "shares_samples": None})) == []
 
 
 def test_a_quota_that_stops_the_workers_is_named() -> None:

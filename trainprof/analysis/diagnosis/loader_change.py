@@ -100,13 +100,18 @@ def more_workers(case: Case, fed: LoaderCase, rule: str, title: str) -> Finding 
             gain, training=(1.0, gain.training[1]), run=(1.0, gain.run[1]), is_at_most=True
         )
     cheaper = _gives_more(case, fed, gain)
+    call, first = call_with(fed.loader, change), ""
+    if repeats_samples(fed.loader, setting.workers):
+        # Workers alone would give each sample several times.
+        change = {}
+        first = "have the dataset give each worker its share (get_worker_info()), then "
     return finding(
         case,
         fed,
         rule,
         title,
         gain,
-        advice=f"{call_with(fed.loader, change)}{cheaper}",
+        advice=f"{first}{call}{cheaper}",
         change=change,
         cautions=cautions_of(fed, setting.workers),
     )
@@ -121,6 +126,11 @@ def _gives_more(case: Case, fed: LoaderCase, gain: Gain) -> str:
     if times is None or times < _MUCH_MORE * gain.training[1]:
         return ""
     return f"; cheaper samples would give more: {place(line)}"
+
+
+def repeats_samples(loader: Loader, workers: int) -> bool:
+    """Whether each of so many workers would give all samples of an iterable dataset."""
+    return replace(loader, num_workers=workers).repeats_samples
 
 
 def shares_a_disk(fed: LoaderCase) -> bool:
@@ -326,7 +336,12 @@ def another_order(loader: Loader) -> list[str]:
 def cautions_of(fed: LoaderCase, workers: int) -> list[str]:
     """Returns what other workers of a loader alter, or need."""
     told = []
-    if fed.loader.is_iterable:
+    if repeats_samples(fed.loader, workers):
+        told.append(
+            "the dataset is an IterableDataset, and the script nowhere asks get_worker_info(): as "
+            "it is, each worker gives all of it, and an epoch has each sample several times"
+        )
+    elif fed.loader.is_iterable and fed.loader.shares_samples is None:
         told.append(
             "the dataset is an IterableDataset: each worker yields all of it unless it asks "
             "get_worker_info() for its share"
