@@ -68,10 +68,13 @@ class Autograd:
         """Whether it is a `backward` that nothing of the script's would notice a look at."""
         if len(args) != 4 or args[3] or not kwargs.get("accumulate_grad"):
             return False  # autograd.grad, or of some inputs, or a torch that calls it otherwise
+        return self.may_hook() and not self.has_own_parameters()
+
+    def may_hook(self) -> bool:
+        """Whether nothing of the script's would notice a hook on a node: no compiler reads it."""
         compiled = sys.modules.get(_COMPILED_AUTOGRAD)
-        if getattr(compiled, "compiled_autograd_enabled", False):
-            return False
-        return self.may_compute() and not self.has_own_parameters()
+        is_compiled = getattr(compiled, "compiled_autograd_enabled", False)
+        return not is_compiled and self.may_compute()
 
     def has_own_parameters(self) -> bool:
         """Whether a library may be at work whose optimizers have no parameters of the model's."""

@@ -191,7 +191,7 @@ class UnusedForwardsProbe:
 
     def _look(self, place: _Place, output: Any) -> None:
         """Has the graph of what a call gave tell whether backward comes by."""
-        if not self._autograd.may_compute():
+        if not self._autograd.may_hook():
             return
         with self._autograd.unseen():
             tensors = list(islice(_tensors_in(output, self._torch.Tensor), _MOST_TENSORS + 1))
