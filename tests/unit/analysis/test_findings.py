@@ -1052,6 +1052,21 @@ def test_python_that_is_only_known_to_end_somewhere_has_no_line() -> None:
     ]
 
 
+def test_where_no_line_is_known_another_thread_at_work_is_named() -> None:
+    case = case_of(Planted(workers=2, fetch_s=0.002), parts={"other": 2.0})
+
+    def told(at_work: float, lines: list[HotLine]) -> str:
+        beside = CompetingThread("feed.py:10", "produce", at_work, 0.1, 0.02, 100)
+        summary = replace(case.summary, competing=beside, hot_lines=lines)
+        return " ".join(only(replace(case, summary=summary)).also)
+
+    ends = replace(hot_line("other"), is_likely=True, is_end=True)
+    for lines in ([], [ends]):
+        assert "at feed.py:10 (produce), was at work for 50 % of training" in told(0.5, lines)
+    assert "feed.py" not in told(0.1, [])
+    assert "feed.py" not in told(0.5, [hot_line("other")])
+
+
 def test_less_python_gains_nothing_where_workers_do_not_keep_up() -> None:
     # The step is as long as the workers need for a batch; its Python would only become waiting.
     busy = Planted(workers=2, fetch_s=0.04, running=1.0, compute_s=0.019, cores=3)

@@ -29,6 +29,7 @@ from typing import Final
 
 import numpy as np
 
+from trainprof.analysis.beside import AT_WORK_FROM_SHARE
 from trainprof.analysis.diagnosis.case import NAMED_FROM_SHARE, Case
 from trainprof.analysis.diagnosis.gains import Gain, of_python, outside_steps
 from trainprof.analysis.diagnosis.plain import plain_finding
@@ -98,6 +99,8 @@ def find(case: Case) -> Finding | None:
         also += [] if is_waiting(line) else _alone(case, line, spent_s)
     elif line is not None and is_own and line.is_end:
         also = [f"most of it ends at {place(line)}: what takes long stands there or before it"]
+    if not named:
+        also += _beside(case)
     grown = _grown(case)
     if grown is not None:
         when = "within each epoch" if grown.is_of_epochs else "as training goes on"
@@ -201,6 +204,19 @@ def _what_stays(others: ProcessesBeside | None) -> str:
         f"{who} that the script started computed for {span(others.cpu_s)} meanwhile: that takes "
         f"{span(others.least_s)} at least, with all of them at it at once"
     )
+
+
+def _beside(case: Case) -> list[str]:
+    """Says which other thread worked meanwhile: where no line is known, it may be waited for."""
+    told = case.summary.competing
+    if told is None or told.site is None or told.at_work_share < AT_WORK_FROM_SHARE:
+        return []
+    name = f" ({told.function})" if told.function else ""
+    return [
+        f"another thread of the script's, at {told.site}{name}, was at work for "
+        f"{percent(told.at_work_share)} of training: the loop may wait for what it makes, or for "
+        "Python's interpreter while it runs"
+    ]
 
 
 def is_waiting(line: HotLine) -> bool:
