@@ -112,6 +112,7 @@ class OptimizerProbe:
         calling, calls_closure = self._calling, self._calls_closure
         limit = session.limit
         before_step, has_stepped = limit.before_step, session.optimizer_has_stepped
+        countdown = session.countdown
 
         def step(*args: Any, **kwargs: Any) -> Any:
             if COMPILER in modules and compiler.is_compiling():
@@ -134,6 +135,9 @@ class OptimizerProbe:
                 record(args[0], start, end)
             else:
                 emit(_STEP, start, end, number)
+            countdown[0] -= 1
+            if not countdown[0]:
+                session.at_countdown()
             if has_stepped is not None:
                 has_stepped()
             return result

@@ -81,6 +81,7 @@ class Session:
         at_parameters: To be called with an optimizer that is about to be given parameters: as it is
             built, and later.
         at_first_step: To be called with an optimizer that has made its first step.
+        countdown: Of updates, in its only place; at 0, `at_countdown` is called.
         backward_watches: Of each backward pass, while there are any.
         at_anomalous_backward: To be called after a backward pass under anomaly detection.
         tell_modules: Has something called with each outermost call of a module: from when it is
@@ -108,6 +109,8 @@ class Session:
         self.look_here: Callable[[], None] = _nothing
         self.at_parameters: list[Callable[[Any], None]] = []
         self.at_first_step: list[Callable[[Any], None]] = []
+        self.countdown = [0]
+        self.at_countdown: Callable[[], None] = _nothing
         self.backward_watches: tuple[BackwardWatch, ...] = ()
         self.at_anomalous_backward: Callable[[], None] = _nothing
         self.tell_modules: Callable[[ModuleWatch, bool], None] = _nothing_with

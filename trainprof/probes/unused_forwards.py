@@ -20,11 +20,12 @@ from trainprof.probes.patcher import Patcher, let_dynamo_skip
 from trainprof.probes.session import BackwardWatch, ModuleCall, Session
 from trainprof.record.schema import Topic
 
-# Of backward passes: the first ones are cold, then some are watched, and again from time to time.
-_NOT_THE_FIRST: Final = 6
-_WATCHED_PASSES: Final = 8
+# Of updates: the first ones are cold, then some are watched, and again from time to time.
+_NOT_THE_FIRST: Final = 4
+_FIRST_WATCHED: Final = 16
+_WATCHED: Final = 8
 _LEAST_GAP: Final = 12
-# Each window comes after so much of all the passes before it.
+# Each window comes after so much of all the updates before it.
 _GAP_SHARE: Final = 0.4
 # Of the time since the first look, that looks may take.
 _COST_SHARE: Final = 1 / 200
@@ -99,8 +100,10 @@ class UnusedForwardsProbe:
 
     def _reset(self) -> None:
         self._places: dict[int, _Place] = {}
-        self._passes = self._watched = self._thread = 0
-        self._begin_at, self._end_at = _NOT_THE_FIRST, 0
+        self._thread = 0
+        # Of backward while it was watched; of updates: all before the countdown, what it began at,
+        # and those that were watched.
+        self._passes = self._updates = self._counted = self._watched = 0
         self._began_ns = self._spent_ns = 0
         self._is_on = False
         # Whether any backward pass has come by: else nothing can be said of those that did not.
@@ -114,6 +117,7 @@ class UnusedForwardsProbe:
         self._autograd = Autograd(torch, session)
         self._optimizers = KnownOptimizers(session)
         self._watch = BackwardWatch(patcher.guarded(self._begins), _nothing)
+        self._is_due = patcher.guarded(self._open_or_close)
         self._meets = patcher.guarded(self._meet)
         session.at_first_step.append(patcher.guarded(self._first_step))
         session.at_end.append(patcher.guarded(self._judge_at_end))
@@ -123,44 +127,47 @@ class UnusedForwardsProbe:
         self._optimizers.note(optimizer)
         if self._thread == 0 and not self._autograd.has_own_parameters():
             self._thread = get_ident()
-            self._session.watch_backward(self._watch, is_on=True)
+            self._session.at_countdown = self._is_due
+            self._count(_NOT_THE_FIRST)
 
     def _begin_anew(self) -> None:
         """In a forked child, which may train something of its own."""
-        self._session.watch_backward(self._watch, is_on=False)
-        self._session.tell_modules(self._meets, False)
+        self._set_watching(is_on=False)
+        self._session.countdown[0] = 0
         self._reset()
         self._process = os.getpid()
 
     def _begins(self, outputs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._passes += get_ident() == self._thread
+
+    def _count(self, updates: int) -> None:
+        """Has us called after so many updates."""
+        self._counted = self._session.countdown[0] = updates
+
+    def _open_or_close(self) -> None:
         if get_ident() != self._thread:
+            self._session.countdown[0] = 1
             return
-        self._passes += 1
-        self._watched += self._is_on
-        if self._is_on and self._passes >= self._end_at:
-            self._close()
-        elif not self._is_on and self._passes >= self._begin_at:
-            self._open()
-
-    def _open(self) -> None:
-        now = self._session.now()
-        self._began_ns = self._began_ns or now
+        self._updates += self._counted
         self._settle()
-        if self._spent_ns > _COST_SHARE * (now - self._began_ns):
-            self._begin_at = self._passes + _LEAST_GAP
-            return
-        for place in self._places.values():
-            place.met_at = -1
-        self._end_at = self._passes + _WATCHED_PASSES
-        self._is_on = True
-        self._session.tell_modules(self._meets, True)
+        if self._is_on:
+            self._watched += self._counted
+            self._set_watching(is_on=False)
+            self._count(max(_LEAST_GAP, round(_GAP_SHARE * self._updates)))
+            self._judge()
+        elif self._spent_ns > _COST_SHARE * (self._session.now() - self._began_ns):
+            self._count(_LEAST_GAP)
+        else:
+            self._began_ns = self._began_ns or self._session.now()
+            for place in self._places.values():
+                place.met_at = -1
+            self._count(_WATCHED if self._watched else _FIRST_WATCHED)
+            self._set_watching(is_on=True)
 
-    def _close(self) -> None:
-        self._session.tell_modules(self._meets, False)
-        self._is_on = False
-        self._begin_at = self._passes + max(_LEAST_GAP, round(_GAP_SHARE * self._passes))
-        self._settle()
-        self._judge()
+    def _set_watching(self, *, is_on: bool) -> None:
+        self._is_on = is_on
+        self._session.watch_backward(self._watch, is_on=is_on)
+        self._session.tell_modules(self._meets, is_on)
 
     def _meet(self, call: ModuleCall) -> None:
         if get_ident() != self._thread or not self._torch.is_grad_enabled():
@@ -225,9 +232,17 @@ class UnusedForwardsProbe:
 
     def _judge_at_end(self) -> None:
         if os.getpid() == self._process:
-            self._session.tell_modules(self._meets, False)
+            done = self._done()
+            self._updates += done
+            self._watched += done * self._is_on
+            self._count(0)
+            self._set_watching(is_on=False)
             self._settle()
             self._judge()
+
+    def _done(self) -> int:
+        """Returns how many updates there were since the countdown began."""
+        return self._counted - max(self._session.countdown[0], 0)
 
     def _judge(self) -> None:
         """Tells of the lines whose calls were all in vain; takes back what was wrong."""
@@ -240,6 +255,7 @@ class UnusedForwardsProbe:
             return
         self._notes += 1
         self._told = list(found)
+        each = (self._updates + self._done()) / max(self._watched, 1)
         all_ns = max(sum(place.ns_in_all() for place in self._places.values()), 1.0)
         told = [
             {
@@ -247,7 +263,7 @@ class UnusedForwardsProbe:
                 "class": place.name,
                 "looks": place.in_vain,
                 "share": place.ns_in_all() / all_ns,
-                "seconds": place.ns_in_all() * self._passes / max(self._watched, 1) / 1e9,
+                "seconds": place.ns_in_all() * each / 1e9,
             }
             for site, place in found.items()
         ]
@@ -258,7 +274,7 @@ class UnusedForwardsProbe:
         if place.is_used or place.in_vain < _ENOUGH_LOOKS:
             return False
         is_kept = len(place.waiting) > place.in_vain
-        return not is_kept and place.rounds * _EVERY_SO_MANY_PASSES >= self._watched
+        return not is_kept and place.rounds * _EVERY_SO_MANY_PASSES >= self._passes
 
 
 def _nothing() -> None:
