@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import re
 import signal
 import sys
 import traceback
@@ -164,10 +163,10 @@ def test_a_worker_that_is_killed_looks_the_same(same_with_us: Compare, recorder:
         try:
             list(DataLoader(Deadly(), num_workers=1))
         except RuntimeError as error:
-            return re.sub(r"\d+", "N", str(error))
+            # Which of them torch says is a race of its own: between its signal and its next look.
+            return "killed by signal" in str(error) or "exited unexpectedly" in str(error)
 
-    kind, text = same_with_us(epoch)
-    assert (kind, "killed by signal" in text or "exited unexpectedly" in text) == ("returned", True)
+    assert same_with_us(epoch) == ("returned", True)
     lost = recorder.read().of(Kind.WORKER_LOST)
     assert {(e.flags, e.value >> 32) for e in lost} == {(1, 0x10000 - signal.SIGKILL)}
 
