@@ -1052,6 +1052,20 @@ def test_python_that_is_only_known_to_end_somewhere_has_no_line() -> None:
     ]
 
 
+def test_statements_of_the_loop_itself_count_where_one_of_them_is_worth_a_look() -> None:
+    case = case_of(Planted(workers=2, fetch_s=0.002, compute_s=0.02), parts={"other": 0.7})
+    backward = replace(hot_line("backward"), site="data.py:30")
+
+    def ids(line: HotLine, *others: HotLine) -> list[str]:
+        return found(replace(case, summary=replace(case.summary, hot_lines=[line, *others])))
+
+    scattered = replace(hot_line("other"), line_share=0.3)
+    assert ids(scattered, backward) == []
+    assert ids(replace(scattered, line_share=0.8), backward) == ["python_in_loop"]
+    assert ids(scattered, replace(backward, function="train")) == ["python_in_loop"]
+    assert ids(scattered) == ["python_in_loop"]
+
+
 def test_where_no_line_is_known_another_thread_at_work_is_named() -> None:
     case = case_of(Planted(workers=2, fetch_s=0.002), parts={"other": 2.0})
 

@@ -39,7 +39,7 @@ from trainprof.analysis.diagnosis.trend import Growth, growth_of
 from trainprof.analysis.diagnosis.wording import caller, its_share, place, span
 from trainprof.analysis.finding import GROWN_TO_S, Finding
 from trainprof.analysis.ledger import BEFORE_BACKWARD, ELSEWHERE
-from trainprof.analysis.looks import hottest
+from trainprof.analysis.looks import function_of, hottest
 from trainprof.analysis.passes import TRAINING
 from trainprof.analysis.summary import HotLine, RunSummary
 from trainprof.analysis.verdict_level import percent
@@ -51,6 +51,8 @@ THRESHOLDS: Final = {
 }
 # Without a line there is little to do about it: only what is plain is told.
 _UNNAMED_FROM_SHARE: Final = 0.15
+# Of training: one statement of the loop's own is worth a look from here on.
+_LINE_FROM_SHARE: Final = 0.05
 # Of trainprof's own cost in a step, how much may stand in this part.
 _OWN_TIMES: Final = 2.0
 # Of the looks at a line.
@@ -89,6 +91,8 @@ def find(case: Case) -> Finding | None:
     where = "" if most == ELSEWHERE else f", most of it {most}"
     is_own = line is not None and not _is_library(case, line)
     named = line is not None and is_own and line.share >= NAMED_FROM_SHARE and not line.is_end
+    if named and line is not None and _is_scattered(case, line, part):
+        named = False  # no one line is to be looked at: loss and metrics, statement by statement
     is_set = least != THRESHOLDS["share"].value
     if not named and part < (least if is_set else _UNNAMED_FROM_SHARE):
         return None
@@ -204,6 +208,19 @@ def _what_stays(others: ProcessesBeside | None) -> str:
         f"{who} that the script started computed for {span(others.cpu_s)} meanwhile: that takes "
         f"{span(others.least_s)} at least, with all of them at it at once"
     )
+
+
+def _is_scattered(case: Case, line: HotLine, part: float) -> bool:
+    """Whether it is the loop's own statements that take it, none of them much of training."""
+    if line.with_calls or line.line_share is None or part >= _UNNAMED_FROM_SHARE:
+        return False
+    loops = {
+        function_of(one.site, one.function)
+        for one in case.summary.hot_lines
+        if one.part in ("backward", "optimizer")
+    }
+    is_of_loop = function_of(line.site, line.function) in loops
+    return is_of_loop and line.line_share * part < _LINE_FROM_SHARE
 
 
 def _beside(case: Case) -> list[str]:
