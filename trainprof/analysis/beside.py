@@ -50,9 +50,9 @@ def competing_thread(
 
     None where there was none, or too few looks met one. On a core the training thread is at work,
     and while it waits for one the cores are too few. What is left is waiting for the interpreter at
-    most. It is not where a look found the interpreter free, nor where the training thread waited
-    for a device, a file, another thread, or for data that workers make: as much time as such looks
-    stand for is taken off.
+    most. It is not where a look found the interpreter free and that thread asleep all the same, nor
+    where it waited for a device, a file, another thread, or for data that workers make: as much
+    time as such looks stand for is taken off.
 
     Args:
         details: Of the process.
@@ -76,7 +76,8 @@ def competing_thread(
     if has_workers or took_ns[is_free].sum() >= _FREE_MINDED * took_ns.sum():
         keys += LOADER_KEYS
     no_matter = is_free | waits | np.isin(at, [KEY[name] for name in keys]) | ~is_of_it
-    kept_ns = float((took_ns - own_ns).sum() - took_ns[no_matter].sum())
+    asleep_ns = took_ns - own_ns
+    kept_ns = float(asleep_ns.sum() - took_ns[no_matter].sum())
     at_work_ns = float((took_ns * rows["flags"] / 100)[is_of_it].sum())
     return CompetingThread(
         site=site,
@@ -85,6 +86,7 @@ def competing_thread(
         kept_s=max(kept_ns, 0.0) / 1e9,
         kept_share=min(max(kept_ns / 1e9 / training_s, 0.0), 1.0),
         looks=len(rows),
+        asleep_s=float(asleep_ns[is_of_it].sum()) / 1e9,
     )
 
 
@@ -109,13 +111,13 @@ def _most_met(rows: Details, names: LineNames) -> tuple[str | None, str, Bool]:
 
 
 def _as_looked(rows: Details, looks: Looks) -> tuple[Bool, Bool]:
-    """Returns which rows found the interpreter free, and which the training thread waiting."""
+    """Returns which rows found it asleep though the interpreter was free, and which waiting."""
     if not len(looks):
         nowhere = np.zeros(len(rows), dtype=bool)
         return nowhere, nowhere
     ends = rows["end"].astype(np.int64)
     place = np.minimum(np.searchsorted(looks.taken_ns, ends), len(looks) - 1)
     is_told = looks.taken_ns[place] == ends
-    free: Bool = is_told & (looks.held_ns[place] == 0)
+    free: Bool = is_told & (looks.held_ns[place] == 0) & ~looks.runs[place]
     waits: Bool = is_told & looks.waits[place]
     return free, waits

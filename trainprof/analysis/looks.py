@@ -65,6 +65,8 @@ class Looks:
         held_ns: For how long after the wanted moment Python code went on that lets nobody else run
             any; 0 where none ran then.
         is_alone: Whether no other thread of the process ran Python code that could be it.
+        runs: Whether it had a core, or waited for one, beside another thread at work that had let
+            go of the interpreter.
     """
 
     wanted_ns: Int64
@@ -75,6 +77,7 @@ class Looks:
     is_pooled: Bool
     held_ns: Int64
     is_alone: Bool
+    runs: Bool
 
     def __len__(self) -> int:
         return len(self.taken_ns)
@@ -90,6 +93,7 @@ class Looks:
             self.is_pooled[mask],
             self.held_ns[mask],
             self.is_alone[mask],
+            self.runs[mask],
         )
 
 
@@ -107,6 +111,7 @@ def looks_of(details: Details, thread: int) -> Looks:
         (rows["flags"] & LookFlag.POOLED) > 0,
         rows["value"].astype(np.int64),
         (rows["flags"] & LookFlag.CROWDED) == 0,
+        (rows["flags"] & LookFlag.RUNS) > 0,
     )
 
 
@@ -235,8 +240,10 @@ def lines_of_training(
             here = looks.where(taken == key)
             lines = lines or _likely_line(name, here, names, seconds.get(name), visits=steps)
             lines = lines or _line_that_was_waited_for(name, here, names, asked)
+            if not lines:
+                here = looks.where(in_order[wanted == key])
+                lines = _where_it_ends(name, here, names)
             lines = [replace(line, waits_share=_waits_share(line, here, names)) for line in lines]
-            lines = lines or _where_it_ends(name, looks.where(in_order[wanted == key]), names)
         found += lines
     return found
 

@@ -751,6 +751,8 @@ class CompetingThread:
         kept_s, kept_share: For how long the thread that trains was on no core and waited neither
             for one nor, as far as looks tell, for anything but the interpreter; of training.
         looks: That met it at work.
+        asleep_s: For how long the thread that trains was on no core and waited for none, whatever
+            for, where looks met the other one; None in older runs.
     """
 
     site: str | None
@@ -759,6 +761,7 @@ class CompetingThread:
     kept_s: float
     kept_share: float
     looks: int
+    asleep_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import signal
 import sys
 from _thread import allocate_lock, get_ident, get_native_id
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from random import Random
 from time import perf_counter_ns
 from types import CodeType, FrameType, ModuleType
@@ -18,6 +18,7 @@ from trainprof.probes.beside import AT_WORK_FROM, BUSY_FROM, BesideThreads
 from trainprof.probes.long_operation import LongOperations
 from trainprof.probes.own_thread import (
     core_times,
+    has_a_core,
     no_collections,
     run_delay,
     start_thread,
@@ -154,11 +155,14 @@ class LooksProbe:
         now, wait, moment = perf_counter_ns, stop.acquire, Random().uniform
         late_by_itself, waits = run_delay(), times_waited()
         others: list[Callable[[], tuple[int, int] | None]] = []
+        on_core: list[Callable[[], bool]] = []
         due, delayed = now(), late_by_itself()
         while True:
             period_ns = next((ns for n, ns in PERIODS_NS if self._looks < n), LATER_PERIOD_NS)
             due = max(due + round(period_ns * moment(0.5, 1.5)), now())
-            others += [core_times(thread) for thread in self._natives[len(others) :]]
+            new = self._natives[len(others) :]
+            others += [core_times(thread) for thread in new]
+            on_core += [has_a_core(thread) for thread in new]
             is_hasty = False
             if self._needs_haste():
                 if wait(True, max(due - _AHEAD_NS - now(), 0) * 1e-9):
@@ -176,6 +180,9 @@ class LooksProbe:
             times = waits() - before - 1
             with no_collections():
                 was_free = times <= 0
+                # At once: whoever wants the interpreter now sleeps because of us.
+                is_asked = was_free and self._beside.busy
+                runs = [is_on_core() for is_on_core in on_core] if is_asked else []
                 last, delayed = delayed, late_by_itself()
                 waited_ns = got - due - (delayed - last)
                 held_ns = 0 if was_free else max(waited_ns, 0)
@@ -193,14 +200,24 @@ class LooksProbe:
                     for of, one in zip(self._watched, times_of, strict=False)
                     if one is not None
                 }
-                self._record(due, got, held_ns, LookFlag.KNOWN if is_known else 0, had)
+                running = {of for of, one in zip(self._watched, runs, strict=False) if one}
+                self._record(due, got, held_ns, LookFlag.KNOWN if is_known else 0, had, running)
 
-    def _record(self, due: int, got: int, held_ns: int, flags: int, had: Mapping[int, int]) -> None:
+    def _record(
+        self,
+        due: int,
+        got: int,
+        held_ns: int,
+        flags: int,
+        had: Mapping[int, int],
+        running: Set[int],
+    ) -> None:
         """Writes down where the watched threads stand.
 
         Args:
             due, got, held_ns, flags: As a LOOK record has them.
             had: For each of them, how long it had been on a core or waiting for one by now, ns.
+            running: Those that had a core, or waited for one, while the interpreter was free.
         """
         frames = sys._current_frames()
         frames.pop(get_ident(), None)
@@ -231,7 +248,7 @@ class LooksProbe:
         self._crowded.append(len(works) > 1)
         for thread, (stack, waits) in places.items():
             crowded = LookFlag.CROWDED if works - {thread} else 0
-            told = flags | waits | crowded
+            told = flags | waits | crowded | (LookFlag.RUNS if thread in running else 0)
             self._session.log.emit_of(thread, _LOOK, due, got, stack, held_ns, told)
 
     def _record_busiest(

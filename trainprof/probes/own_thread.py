@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 _PR_SET_TIMERSLACK: Final = 29
-_SCHEDSTAT_BYTES: Final = 96
+_FILE_BYTES: Final = 96
 
 
 def start_thread(run: Callable[..., None], *arguments: Any) -> None:
@@ -68,29 +68,51 @@ def core_times(thread: int | None = None) -> Callable[[], tuple[int, int] | None
 
     It tells None where that is not known.
 
-    It is read without letting go of the GIL, which Python's own functions would.
-
     Args:
         thread: Its native id; None: the thread that calls this.
     """
-    path = f"/proc/self/task/{thread or get_native_id()}/schedstat".encode()
+    read = _reader(f"/proc/self/task/{thread or get_native_id()}/schedstat")
+
+    def read_times() -> tuple[int, int] | None:
+        fields = read().split()
+        return (int(fields[0]), int(fields[1])) if len(fields) > 1 else None
+
+    return read_times
+
+
+def has_a_core(thread: int) -> Callable[[], bool]:
+    """Returns what tells whether a thread runs at this moment, or would if it had a core.
+
+    Args:
+        thread: Its native id.
+    """
+    read = _reader(f"/proc/self/task/{thread}/stat")
+    # The state stands behind the name in brackets, which may have brackets of its own.
+    return lambda: read().rpartition(b") ")[2].startswith(b"R")
+
+
+def _reader(path: str) -> Callable[[], bytes]:
+    """Returns what reads how a file begins, nothing where that cannot be done.
+
+    It is read without letting go of the GIL, which Python's own functions would.
+    """
+    name = path.encode()
     try:
         import ctypes
 
         libc = ctypes.PyDLL(None)
-        buffer = ctypes.create_string_buffer(_SCHEDSTAT_BYTES)
+        buffer = ctypes.create_string_buffer(_FILE_BYTES)
         libc.prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
         open_, read, close = libc.open, libc.read, libc.close
     except (ImportError, OSError, AttributeError):
-        return lambda: None
+        return lambda: b""
 
-    def read_times() -> tuple[int, int] | None:
-        descriptor = open_(path, os.O_RDONLY | os.O_CLOEXEC)
+    def read_file() -> bytes:
+        descriptor = open_(name, os.O_RDONLY | os.O_CLOEXEC)
         if descriptor < 0:
-            return None
-        length = read(descriptor, buffer, _SCHEDSTAT_BYTES)
+            return b""
+        length = read(descriptor, buffer, _FILE_BYTES)
         close(descriptor)
-        fields = buffer.raw[: max(length, 0)].split()
-        return (int(fields[0]), int(fields[1])) if len(fields) > 1 else None
+        return buffer.raw[: max(length, 0)]
 
-    return read_times
+    return read_file

@@ -51,6 +51,18 @@ _SHARE: Final = (
     "with sampler=DistributedSampler(dataset) they would share them out, unless each has a part of "
     "its own as its dataset, or they compute one model together"
 )
+# What the fields of `not_observed` are called on a page.
+_FIELDS: Final = {
+    "training": "training",
+    "training.step_s": "steps",
+    "training.samples": "samples",
+    "system": "CPU and memory",
+    "system.gpus": "GPUs",
+    "devices": "device time",
+    "devices.busy_share": "device time",
+    "devices.memory": "device memory",
+    "found_syncs": "syncs",
+}
 # A sync in which the device idled for less than this share of the wait cost nothing.
 _FREE_SHARE: Final = 0.01
 # Of the run, or of an epoch: less of it stands on the verbose page alone.
@@ -388,7 +400,9 @@ def _own_cost(per_step_us: float | None, share: float | None) -> str:
 
 
 def _not_seen(summary: RunSummary, page: Page) -> list[Text]:
-    missing = [f"{field}: {reason}" for field, reason in summary.not_observed.items()]
+    missing = [
+        f"{_FIELDS.get(field, field)}: {reason}" for field, reason in summary.not_observed.items()
+    ]
     told = [*summary.faults, *missing]
     if not told:
         return []

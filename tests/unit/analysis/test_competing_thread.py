@@ -21,6 +21,7 @@ def train(
     on_core: float,
     at_work: int = 70,
     is_free: bool = False,
+    runs: bool = False,
     waits: bool = False,
     met_in: int = STEPS,
     of_user: int = STEPS,
@@ -32,6 +33,7 @@ def train(
         on_core: Share of them that the training thread is on a core, or waits for one.
         at_work: Percent of the time that the other thread is on a core.
         is_free: The looks find the interpreter free.
+        runs: They find the training thread on a core, or waiting for one.
         waits: They meet the training thread waiting for a thread or a process.
         met_in: In so many steps looks meet the other thread.
         of_user: In so many of them it stands at the user's line, else in a library.
@@ -44,6 +46,7 @@ def train(
     site = run.text(Topic.SITE, ["writer.py", 29, "run"])
     stack = run.text(Topic.STACK, [site])
     flags = LookFlag.KNOWN | (LookFlag.WAITS if waits else 0)
+    flags |= LookFlag.RUNS if runs else 0
     run.iterate(loader)
     for step in range(STEPS):
         run.next(loader, 0)
@@ -84,6 +87,14 @@ def test_who_waits_for_something_else_does_not_wait_for_the_interpreter(
     assert told.competing is not None
     assert told.competing.kept_share == 0
     assert "interpreter" not in told.verdict.headline
+
+
+def test_who_runs_while_the_interpreter_is_free_may_have_waited_for_it_before(
+    tmp_path: Path,
+) -> None:
+    found = train(tmp_path, on_core=0.3, is_free=True, runs=True).competing
+    assert found is not None
+    assert found.kept_share == pytest.approx(0.7, abs=0.02)
 
 
 def test_a_thread_that_is_there_for_a_while_runs_for_that(tmp_path: Path) -> None:

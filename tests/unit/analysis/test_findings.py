@@ -1081,6 +1081,29 @@ def test_where_no_line_is_known_another_thread_at_work_is_named() -> None:
     assert "feed.py" not in told(0.5, [hot_line("other")])
 
 
+def test_where_a_wait_ends_beside_a_thread_at_work_the_loop_waits_for_that_thread() -> None:
+    case = case_of(Planted(workers=2, fetch_s=0.002), parts={"other": 2.0})
+    ends = replace(hot_line("other"), is_likely=True, is_end=True, waits_share=0.9)
+    beside = CompetingThread("feed.py:10", "produce", 0.7, 0.1, 0.02, 100, asleep_s=1.5)
+
+    def of(line: HotLine, told: CompetingThread) -> Finding:
+        summary = replace(case.summary, competing=told, hot_lines=[line])
+        return only(replace(case, summary=summary))
+
+    finding = of(ends, beside)
+    assert (finding.id, finding.site) == ("python_in_loop", "data.py:12")
+    assert "the loop waits for another thread, at feed.py:10:" in finding.title
+    assert finding.advice.startswith("data.py:12 (decode) waits for it: let other processes")
+    # It computed before it came there, the line may be where that ends; or the other one slept.
+    for line, told in (
+        (replace(ends, waits_share=0.2), beside),
+        (ends, replace(beside, asleep_s=0.4)),
+        (ends, replace(beside, asleep_s=None)),
+        (ends, replace(beside, at_work_share=0.1)),
+    ):
+        assert of(line, told).site is None
+
+
 def test_less_python_gains_nothing_where_workers_do_not_keep_up() -> None:
     # The step is as long as the workers need for a batch; its Python would only become waiting.
     busy = Planted(workers=2, fetch_s=0.04, running=1.0, compute_s=0.019, cores=3)

@@ -105,6 +105,7 @@ def test_looks_that_came_too_late_say_where_it_ends(tmp_path: Path) -> None:
     line = hottest(found.hot_lines, "other")
     assert line is not None
     assert (line.site, line.is_end, line.share, line.seconds) == ("train.py:57", True, 1.0, None)
+    assert line.waits_share == 0.0
     assert hottest(found.hot_lines, "optimizer") is not None
 
 

@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import time
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import Empty, Queue
@@ -112,6 +113,34 @@ def test_a_library_that_waits_for_threads_of_its_own_is_told_from_the_users_wait
 
 
 @pytest.mark.usefixtures("often")
+@pytest.mark.usefixtures("often", "alone")
+@pytest.mark.parametrize("is_asleep", [False, True])
+def test_who_runs_while_the_interpreter_is_free_is_told_from_who_sleeps(
+    recorder: Recorder, is_asleep: bool
+) -> None:
+    probe, is_over, data = LooksProbe(), threading.Event(), bytes(2_000_000)
+
+    def other() -> None:
+        while not is_over.is_set():
+            zlib.crc32(data)
+
+    recorder.start(probe, ForwardProbe())
+    compute()
+    thread = threading.Thread(target=other)
+    thread.start()
+    while probe._looks < 80:
+        if is_asleep:
+            time.sleep(0.02)
+        else:
+            zlib.crc32(data)
+    is_over.set()
+    thread.join()
+    free = [one for one in recorder.read().of(Kind.LOOK) if one.value == 0][16:]
+    runs = sum(one.flags & LookFlag.RUNS > 0 for one in free)
+    assert free
+    assert runs < len(free) / 4 if is_asleep else runs > len(free) / 2
+
+
 def test_what_lets_nobody_else_run_is_told_from_what_does(recorder: Recorder) -> None:
     probe, released = LooksProbe(), threading.Lock()
     recorder.start(probe, ForwardProbe())

@@ -6,9 +6,9 @@ each of torch's calls then waits until the other thread lets go, as a rule 5 ms.
 
 How it is measured: at looks, 25 times a second, for which share of the time since the last one the
 other thread was on a core, and the training thread on one or waiting for one. What is left is
-waiting for the interpreter at most: looks that found it free are taken off, and those that met the
-training thread waiting for data, a file, another thread. On a device, and in
-DistributedDataParallel, whose backward waits for others, it is not looked for.
+waiting for the interpreter at most: looks that found it free and the training thread asleep all
+the same are taken off, and those that met it waiting for data, a file, another thread. On a device,
+and in DistributedDataParallel, whose backward waits for others, it is not looked for.
 
 When it is wrong: where a forward or backward waits for something that nobody here knows (a lock, a
 server, other processes), or the training process sleeps over its data itself, beside such a thread.

@@ -17,6 +17,9 @@ has work queued.
 
 Where looks met the line in Python's own code for queues, locks, pipes or sockets, it is said to
 wait; not where a library that it calls waits for threads of its own, which do that call's work.
+Where such a wait ends beside another thread of the script's at work, while the training thread
+slept for about as long, that thread is named as what it waits for: for what it makes, or for
+Python's interpreter, which lets one thread at a time run.
 
 What to do: look at the named line. Do it every 100th step, on tensors at once instead of element by
 element, or on another thread. `trainprof lines` times each of its lines.
@@ -41,7 +44,7 @@ from trainprof.analysis.finding import GROWN_TO_S, Finding
 from trainprof.analysis.ledger import BEFORE_BACKWARD, ELSEWHERE
 from trainprof.analysis.looks import function_of, hottest
 from trainprof.analysis.passes import TRAINING
-from trainprof.analysis.summary import HotLine, RunSummary
+from trainprof.analysis.summary import CompetingThread, HotLine, RunSummary
 from trainprof.analysis.verdict_level import percent
 
 ID: Final = "python_in_loop"
@@ -57,6 +60,8 @@ _LINE_FROM_SHARE: Final = 0.05
 _OWN_TIMES: Final = 2.0
 # Of the looks at a line.
 _WAITS_FROM_SHARE: Final = 0.5
+# Of the part, for which the training thread slept beside another one: then it waited for that.
+_ASLEEP_FROM_SHARE: Final = 0.5
 # Of the part: a line that may take less of it than this is told by itself.
 _MUCH_OF_IT: Final = 0.95
 _TOLD_TIMES: Final = 1.03
@@ -127,12 +132,20 @@ def find(case: Case) -> Finding | None:
             "more of it has to be done at once or beforehand"
         )
         also.append(_what_stays(others))
+    maker = None if named else _waited_for(case, line, spent_s)
+    if maker is not None and line is not None:
+        does = f"{between} the loop waits for another thread, at {maker.site}:"
+        advice = (
+            f"{place(line)} waits for it: let other processes do its work (a DataLoader's workers, "
+            "multiprocessing), of which each has an interpreter of its own, or make that work less"
+        )
+        also = _thread_at_work(maker)
     is_sure = named and line is not None and not line.is_likely
     return plain_finding(
         ID,
         f"{does} {span(spent_s)}, {percent(part)} of training{where}",
         gain,
-        site=line.site if line is not None and named else None,
+        site=line.site if line is not None and (named or maker is not None) else None,
         advice=advice,
         also=also,
         evidence={
@@ -225,15 +238,37 @@ def _is_scattered(case: Case, line: HotLine, part: float) -> bool:
 
 def _beside(case: Case) -> list[str]:
     """Says which other thread worked meanwhile: where no line is known, it may be waited for."""
+    told = _thread_beside(case)
+    return [] if told is None else _thread_at_work(told)
+
+
+def _thread_beside(case: Case) -> CompetingThread | None:
+    """Returns another thread of the script's that worked meanwhile, None where none is known."""
     told = case.summary.competing
     if told is None or told.site is None or told.at_work_share < AT_WORK_FROM_SHARE:
-        return []
+        return None
+    return told
+
+
+def _thread_at_work(told: CompetingThread) -> list[str]:
     name = f" ({told.function})" if told.function else ""
     return [
         f"another thread of the script's, at {told.site}{name}, was at work for "
         f"{percent(told.at_work_share)} of training: the loop may wait for what it makes, or for "
         "Python's interpreter while it runs"
     ]
+
+
+def _waited_for(case: Case, line: HotLine | None, spent_s: float) -> CompetingThread | None:
+    """Returns the thread that a line waits for, None where that is not known.
+
+    Where Python lets others run the training thread stood there in code that waits, and it slept
+    for as long: had it computed before it came there, it had been on a core.
+    """
+    told = _thread_beside(case)
+    if told is None or line is None or not line.is_end or not is_waiting(line):
+        return None
+    return told if (told.asleep_s or 0.0) >= _ASLEEP_FROM_SHARE * spent_s else None
 
 
 def is_waiting(line: HotLine) -> bool:
