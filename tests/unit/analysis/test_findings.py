@@ -1243,6 +1243,14 @@ def test_the_noise_of_steps_hides_nothing_that_lies_outside_of_them() -> None:
     assert found(uneven) == ["slow_checkpoints"]
 
 
+def test_a_run_of_which_training_is_little_is_judged_by_its_training() -> None:
+    """A short one, to see how it goes, whose imports take longer than its steps."""
+    healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
+    case = case_of(healthy, parts={"checkpoint": 0.15})
+    run = replace(case.summary.run, wall_s=20 * case.training_s)
+    assert found(replace(case, summary=replace(case.summary, run=run))) == ["slow_checkpoints"]
+
+
 def test_thresholds_can_be_set_both_ways() -> None:
     planted = Planted(fetch_s=0.03, compute_s=0.01)
     assert found(case_of(planted, settings={"serial_loading.wait_share": 0.9})) == []

@@ -154,14 +154,15 @@ def _passed_over(finding: Finding, rule: Rule, case: Case) -> PassedOver | None:
     gain = float(finding.evidence[LIKELY]) - 1
     if may_lose(finding):
         return PassedOver(finding, MAY_LOSE)
-    of_run = (finding.recoverable_s or 0.0) / max(case.wall_s, 1e-9)
+    # Of a short run imports are most: one that is meant to go on is not.
+    of_training = (finding.recoverable_s or 0.0) / max(case.training_s, 1e-9)
     bar = LEAST_GAIN
     if finding.id not in NO_MATTER_OF_NOISE and finding.evidence.get(GROWN_TO_S) is None:
         # What may lose has to stand out from all that makes steps differ.
         is_unsure = _is_unsure(finding)
         bar = least_gain(case.noise if is_unsure else case.noise_of(rule.keys))
         bar = max(bar, _UNSURE_GAIN) if is_unsure else bar
-    if gain < LEAST_GAIN or of_run < LEAST_GAIN / 2:
+    if gain < LEAST_GAIN or of_training < LEAST_GAIN / 2:
         return PassedOver(finding, LITTLE, LEAST_GAIN)
     return None if gain >= bar else PassedOver(finding, IN_NOISE, bar)
 
