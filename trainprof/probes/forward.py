@@ -129,7 +129,7 @@ class ForwardProbe:
                     others.discard(thread)
                 known = classes.get(id(type(self)))
                 if known is None:
-                    record(self, start, end, output)
+                    record(self, start, end, output, (args, kwargs))
                 else:
                     kind, number = known
                     flags = GRAD if is_grad_enabled() else 0
@@ -170,14 +170,21 @@ class ForwardProbe:
                 self._classes[key] = None
         self._watches = watches
 
-    def _record_call(self, module: Any, start: int, end: int, output: Any) -> None:
+    def _record_call(
+        self,
+        module: Any,
+        start: int,
+        end: int,
+        output: Any,
+        inputs: tuple[tuple[Any, ...], dict[str, Any]],
+    ) -> None:
         """Records the first call of a class, which gets its number here."""
         if not hasattr(module, "__dict__"):
             return  # `nn.Module.__call__(1)` has failed by itself
         self._session.look_here()
         if self._watches:
             site = self._session.sites.find(sys._getframe(1))
-            call = ModuleCall(module, output, site, end - start)
+            call = ModuleCall(module, output, inputs, site, end - start)
             for tell in self._watches:
                 tell(call)
         is_new = id(type(module)) not in self._classes

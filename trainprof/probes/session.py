@@ -29,12 +29,14 @@ class ModuleCall:
 
     Attributes:
         module, output: What was called, and what it gave; None where it failed.
+        inputs: What it was given, by position and by name.
         site: The user's line that called it.
         took_ns: How long it took the host.
     """
 
     module: Any
     output: Any
+    inputs: tuple[tuple[Any, ...], dict[str, Any]]
     site: int
     took_ns: int
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from _thread import get_ident
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from statistics import median
@@ -50,10 +50,12 @@ class _Call:
     Attributes:
         hook: What its nodes hold; gone with them.
         reached: Whether backward came by.
+        storages: Of the tensors that it gave and was not given, weakly.
     """
 
     hook: weakref.ref[Callable[[Any], None]]
     reached: list[bool]
+    storages: list[Any]
 
 
 @dataclass(slots=True)
@@ -67,7 +69,11 @@ class _Place:
         met_at: The last pass of backward before one of them; -1 at the beginning of a window.
         rounds: How often a pass came between two of them.
         in_vain: Calls whose graph went without a pass through it.
-        is_used: There was one, or it cannot be told, or the module is none that is trained.
+        is_trained: An optimizer has some of the module; else its results are needed, as a
+            teacher's are.
+        is_used: A pass went through one of them, or that cannot be told.
+        has_no_graph: Nor may it have had one.
+        goes_into: Lines whose calls were given what one of these gave, be it detached.
         waiting: Calls of which it is not known yet.
     """
 
@@ -77,7 +83,10 @@ class _Place:
     met_at: int = -1
     rounds: int = 0
     in_vain: int = 0
+    is_trained: bool = True
     is_used: bool = False
+    has_no_graph: bool = False
+    goes_into: set[int] = field(default_factory=set)
     waiting: list[_Call] = field(default_factory=list)
 
     def ns_in_all(self) -> float:
@@ -177,52 +186,84 @@ class UnusedForwardsProbe:
             if len(self._places) >= _MOST_PLACES:
                 return
             place = self._places[call.site] = _Place(type(call.module).__qualname__)
-            place.is_used = not self._is_trained(call.module)
+            place.is_trained = self._is_trained(call.module)
         place.calls += 1
         if len(place.took_ns) < _MOST_KEPT:
             place.took_ns.append(call.took_ns)
+        began_ns = self._session.now()
+        self._follow(call)
         before, place.met_at = place.met_at, self._passes
-        if before == self._passes or before < 0:
+        if before not in (-1, self._passes):
+            place.rounds += 1
+            if not place.is_used:
+                self._look(place, call)
+        self._spent_ns += self._session.now() - began_ns
+
+    def _follow(self, call: ModuleCall) -> None:
+        """Notes whose results a call was given: of a maker's its judge learns, though detached."""
+        waiting = [
+            (place, one)
+            for site, place in self._places.items()
+            if site != call.site and not place.is_used and call.site not in place.goes_into
+            for one in place.waiting
+        ]
+        if not waiting:
             return
-        place.rounds += 1
-        if not place.is_used:
-            began_ns = self._session.now()
-            self._look(place, call.output)
-            self._spent_ns += self._session.now() - began_ns
+        with self._autograd.unseen():
+            given = {storage.cdata for storage in self._given(call)}
+        for place, one in waiting:
+            if any(storage.cdata in given for storage in one.storages):
+                place.goes_into.add(call.site)
+
+    def _given(self, call: ModuleCall) -> list[Any]:
+        tensors = _tensors_in(call.inputs, self._torch.Tensor)
+        return self._storages(islice(tensors, _MOST_TENSORS))
+
+    def _storages(self, tensors: Iterable[Any]) -> list[Any]:
+        """Returns where tensors keep their numbers, weakly, of those that say so."""
+        weak = self._torch.multiprocessing.reductions.StorageWeakRef
+        found = []
+        for tensor in tensors:
+            if self._autograd.is_plain(tensor):
+                try:
+                    found.append(weak(tensor.untyped_storage()))
+                except RuntimeError:  # sparse, or of torch.func
+                    continue
+        return found
 
     def _is_trained(self, module: Any) -> bool:
-        """Whether an optimizer has some of it; else its results are needed, as a teacher's are."""
         known = {key for one in self._optimizers.alive() for key in parameters_in(one)}
         with self._autograd.unseen():
             return any(id(parameter) in known for parameter in parameters_of(module))
 
-    def _look(self, place: _Place, output: Any) -> None:
+    def _look(self, place: _Place, call: ModuleCall) -> None:
         """Has the graph of what a call gave tell whether backward comes by."""
         if not self._autograd.may_hook():
             return
         with self._autograd.unseen():
-            tensors = list(islice(_tensors_in(output, self._torch.Tensor), _MOST_TENSORS + 1))
-            if not tensors or not all(
-                tensor is not None and self._autograd.is_plain(tensor) for tensor in tensors
-            ):
+            tensors = list(islice(_tensors_in(call.output, self._torch.Tensor), _MOST_TENSORS + 1))
+            if len(tensors) > _MOST_TENSORS or not all(map(self._autograd.is_plain, tensors)):
                 place.is_used = True  # there may be what was not looked at
                 return
             ends = {tensor.grad_fn for tensor in tensors} - {None}
             nodes = ends | {_first_of(node) for node in ends}
-            if not nodes or len(tensors) > _MOST_TENSORS:
-                place.is_used = True
+            if not nodes:
+                place.has_no_graph = True
                 return
             reached: list[bool] = []
             hook = _hook(reached)
             for node in nodes:
                 node.register_prehook(hook)
-        place.waiting.append(_Call(weakref.ref(hook), reached))
+            given = {storage.cdata for storage in self._given(call)}
+            storages = [one for one in self._storages(tensors) if one.cdata not in given]
+        place.waiting.append(_Call(weakref.ref(hook), reached, storages))
 
     def _settle(self) -> None:
         """Sees what has become of the calls that were looked at."""
         for place in self._places.values():
             if any(call.reached for call in place.waiting):
-                place.is_used = self._is_told_apart = True
+                place.is_used = True
+                self._is_told_apart |= place.is_trained
             if place.is_used:
                 place.waiting.clear()
                 continue
@@ -249,7 +290,7 @@ class UnusedForwardsProbe:
         found = {
             site: place
             for site, place in self._places.items()
-            if self._is_told_apart and self._is_in_vain(place)
+            if self._is_told_apart and self._is_in_vain(place) and not self._is_learned_from(site)
         }
         if not found and not self._told:
             return
@@ -270,11 +311,21 @@ class UnusedForwardsProbe:
         facts = {"unused_forwards": told, "number": self._notes}
         self._session.log.note(Topic.ENVIRONMENT, facts)
 
+    def _is_learned_from(self, site: int) -> bool:
+        """Whether what a line's calls give goes, by way of others, into one that is."""
+        known, ahead = {site}, [site]
+        while ahead:
+            for into in self._places[ahead.pop()].goes_into - known:
+                known.add(into)
+                ahead.append(into)
+        return any(self._places[one].is_used for one in known)
+
     def _is_in_vain(self, place: _Place) -> bool:
-        if place.is_used or place.in_vain < _ENOUGH_LOOKS:
+        if place.is_used or not place.is_trained or place.has_no_graph:
             return False
         is_kept = len(place.waiting) > place.in_vain
-        return not is_kept and place.rounds * _EVERY_SO_MANY_PASSES >= self._passes
+        is_often = place.rounds * _EVERY_SO_MANY_PASSES >= self._passes
+        return place.in_vain >= _ENOUGH_LOOKS and is_often and not is_kept
 
 
 def _nothing() -> None:

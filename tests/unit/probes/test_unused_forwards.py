@@ -6,6 +6,7 @@ import inspect
 import json
 import weakref
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -247,6 +248,67 @@ def test_what_is_learned_from_later_on_is_taken_back(recorder: Recorder) -> None
     start(recorder)
     train(Model(*layers()), later, steps=5 * STEPS, more=other)
     assert told(recorder) == []
+
+
+def judged_by(judge: nn.Module, step: int, maker: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
+    made = maker(inputs + 1).detach()
+    return judge(made).sum() * 0.1
+
+
+def test_what_another_model_learns_from_is_needed_though_detached(recorder: Recorder) -> None:
+    """As a judge does of what a maker gives it."""
+    judge = Other(*layers())
+    start(recorder)
+    train(Model(*layers()), partial(judged_by, judge), more=judge)
+    assert not told(recorder)
+
+
+def test_the_target_of_a_loss_is_needed(recorder: Recorder) -> None:
+    other, criterion = Other(*layers()), nn.MSELoss()
+
+    def follows(step: int, model: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
+        target = model(inputs + 1).detach()
+        loss: torch.Tensor = criterion(input=other(inputs), target=target)
+        return loss
+
+    start(recorder)
+    train(Model(*layers()), follows, more=other)
+    assert not told(recorder)
+
+
+class Counts(nn.Module):
+    """A metric."""
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs.argmax(1)
+
+
+@pytest.mark.parametrize("after", [Counts(), Other(*layers())], ids=["a metric", "a model"])
+def test_what_goes_into_a_call_that_nothing_is_learned_from_is_told(
+    recorder: Recorder, after: nn.Module
+) -> None:
+    def looks_on(step: int, model: nn.Module, inputs: torch.Tensor) -> None:
+        after(model(inputs + 1))
+
+    start(recorder)
+    train(Model(*layers()), looks_on, more=after)
+    found = told(recorder)
+    assert found is not None
+    assert {one["class"] for one in found} >= {"Model"}
+
+
+def test_storages_live_no_longer_for_it(recorder: Recorder) -> None:
+    """What was given is known by its place, which is free to be taken again."""
+    alive: list[bool] = []
+    reference = torch.multiprocessing.reductions.StorageWeakRef
+
+    def makes(step: int, model: nn.Module, inputs: torch.Tensor) -> None:
+        weak = reference(model(inputs).untyped_storage())
+        alive.append(not weak.expired())
+
+    start(recorder)
+    train(Model(*layers()), makes)
+    assert not any(alive)
 
 
 def test_each_line_is_told_apart_and_of_dicts_and_tuples_as_well(recorder: Recorder) -> None:
