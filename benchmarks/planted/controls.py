@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from planted.computing import adversary, hooked, looked_at, taught
+from planted.crowding import computing_beside
 from planted.draw import Draw
 from planted.faults import DATASET, bursts
 from planted.on_device import device_at_work
@@ -17,6 +18,7 @@ from planted.script import (
     WITH_GUARD,
     Case,
     Parts,
+    as_ms,
     script,
     whole_batches,
 )
@@ -287,6 +289,15 @@ def workers_to_spare(draw: Draw) -> Case:
     return _healthy("workers_to_spare", planted, draw.one_of(WITH_GUARD), parts)
 
 
+def cores_to_spare(draw: Draw) -> Case:
+    """A worker that computes all the time, on a core that nobody else wants."""
+    compute_s = draw.between(0.016, 0.026)
+    making_s = compute_s * draw.between(0.6, 0.8)
+    planted = f"{as_ms(making_s)} of CPU a batch beside {as_ms(compute_s)}, one worker"
+    parts = computing_beside(compute_s, making_s, "1")
+    return _healthy("cores_to_spare", planted, draw.one_of(WITH_GUARD), parts)
+
+
 def bridged_bursts(draw: Draw) -> Case:
     """Batches of uneven cost, enough of them ahead."""
     parts, planted = bursts(draw, ", prefetch_factor=16")
@@ -327,6 +338,7 @@ CONTROLS: dict[str, Callable[[Draw], Case]] = {
         quick_checkpoints,
         compiled_model,
         workers_to_spare,
+        cores_to_spare,
         equal_ranks,
         bridged_bursts,
         device_at_work,

@@ -15,6 +15,7 @@ from planted.computing import (
     unused_forward,
     unused_gradients,
 )
+from planted.crowding import crowded_cores
 from planted.draw import Draw
 from planted.growing import growing_backward
 from planted.in_memory import needless_workers, sample_by_sample
@@ -653,6 +654,7 @@ FAULTS: dict[str, Callable[[Draw], Case]] = {
         sample_by_sample,
         needless_workers,
         saturated_cpu,
+        crowded_cores,
         storage_bound,
         slow_samples,
         uneven_batches,

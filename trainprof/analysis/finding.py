@@ -32,6 +32,7 @@ SLOWS_EVERYTHING: Final = (
 # What is full of waiting threads has no cores left for the making of batches, by the root.
 EXPLAINED_BY: Final = {
     "saturated_cpu": ("torch_threads", "worker_threads"),
+    "crowded_cores": ("torch_threads", "worker_threads"),
     "too_few_workers": ("worker_threads",),
     "uneven_batches": ("worker_threads",),
     "slow_samples": ("worker_threads",),

@@ -110,12 +110,48 @@ def pipeline_inputs(
         batch_bytes=_mean(table.batch_bytes),
     )
     if workers:
-        inputs = _with_workers(inputs, whole, p)
+        busy = workers_busy(fetches, whole)
+        inputs = _with_workers(replace(inputs, workers_busy=busy), whole, p)
     else:
         inputs = _without_workers(inputs, whole, told.get("start_method"))
     inputs = with_received(inputs, whole, details, loader)
     used = _compute_cores(inputs, timeline, ticks, pid)
     return with_contention(replace(inputs, compute_cores=used))
+
+
+def workers_busy(fetches: FetchTable, passes: Sequence[RecordedPass]) -> Float64:
+    """Returns how many workers made batches while each batch was computed with, as a mean.
+
+    Args:
+        fetches: Of all loaders.
+        passes: Of one of them, in order of time.
+    """
+    by_worker = fetches.rows(fetches.worker > 0)
+    starts = np.sort(by_worker.start_ns)
+    ends = np.sort(by_worker.start_ns + by_worker.wall_ns)
+    began = np.concatenate([one.ends for one in passes])
+    compute_ns = np.maximum(np.concatenate([one.compute_ns for one in passes]), 1)
+    worked = _worked_ns(starts, ends, began + compute_ns) - _worked_ns(starts, ends, began)
+    busy: Float64 = worked / compute_ns
+    return busy
+
+
+def _worked_ns(starts: Int64, ends: Int64, until: Int64) -> Float64:
+    """Returns for how long all workers together had worked at some moments.
+
+    Args:
+        starts, ends: Of all that they did, each in order of time.
+        until: The moments.
+    """
+
+    def since(moments: Int64) -> Float64:
+        passed = np.concatenate([[0.0], np.cumsum(moments - first, dtype=np.float64)])
+        before = np.searchsorted(moments, until)
+        since_then: Float64 = before * (until - first) - passed[before]
+        return since_then
+
+    first = int(starts[0]) if len(starts) else 0
+    return since(starts) - since(ends)
 
 
 def _rows(fetches: FetchTable, rows: Int64) -> FetchTable:

@@ -73,6 +73,8 @@ class PipelineInputs:
         reading_s: Part of it spent waiting for storage; likewise.
         compute_s: From being handed the k-th batch to asking for the next.
         wait_s: Inside the `next` that gave the k-th batch; None where not recorded.
+        workers_busy: How many workers made batches while the k-th was computed with, as a mean;
+            None where not recorded, and without any.
         compute_cores: Cores that the main process keeps busy while it computes.
         receive_s: Taking a batch over in the main process.
         handover_s: What that takes longer where its worker is busy with another batch. Not in order
@@ -105,6 +107,7 @@ class PipelineInputs:
     cpu_s: Float64 | None = None
     reading_s: Float64 | None = None
     wait_s: Float64 | None = None
+    workers_busy: Float64 | None = None
     compute_cores: Interval = Interval(1.0, 1.0, 1.0)
     receive_s: Interval = Interval(0.0, 0.0, 0.0)
     handover_s: Interval = Interval(0.0, 0.0, 0.0)

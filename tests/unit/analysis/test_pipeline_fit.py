@@ -249,6 +249,25 @@ def test_a_batch_that_is_ready_tells_receiving_from_delivering(tmp_path):
     assert "receive_s" not in inputs.guessed
 
 
+def test_how_many_workers_are_at_work_beside_each_batch(tmp_path: Path) -> None:
+    passes = [planted(40, workers=3, seed=seed) for seed in (1, 2)]
+    inputs = recorded(tmp_path, passes, persistent_workers=True)
+    assert inputs.workers_busy is not None
+    expected = []
+    for one in passes:
+        truth = PlayedIterator(one)
+        truth.play()
+        asks = [*truth.called[1:], truth.now]
+        for number, (handed, asked) in enumerate(zip(truth.handed, asks, strict=True)):
+            worked_s = sum(
+                max(min(end, asked) - max(start, handed), 0.0)
+                for _, start, end in truth.fetches.values()
+            )
+            expected.append(worked_s / (asked - handed))
+            assert number < 39 or expected[-1] == 0.0  # all are made by then
+    assert inputs.workers_busy == pytest.approx(np.array(expected), abs=0.02)
+
+
 def test_persistent_workers_start_once(tmp_path):
     first = planted(40, workers=2)
     later = [planted(40, workers=2, spawn_s=0.001, boot_s=0.0, seed=k) for k in (2, 3)]

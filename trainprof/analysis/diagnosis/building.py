@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
-from trainprof.analysis.diagnosis.waiting import Limits, cause_of
+from trainprof.analysis.diagnosis.waiting import Limits, cause_of, runnable_share
 from trainprof.analysis.ledger import LOADER_KEYS
 from trainprof.analysis.loader_bounds import MAX_LOADERS, LoaderModel
 from trainprof.analysis.loader_cost import total_s
@@ -19,8 +19,10 @@ from trainprof.analysis.step_table import StepTable
 from trainprof.analysis.summary import Loader, RunSummary
 from trainprof.analysis.torch_settings import TorchSettings
 
-# A loader that costs less of training is not played through the model.
+# A loader that costs less of training is not played through the model, unless its workers are at
+# work for so much of it, each waiting for a free core for so much of that.
 _LOOKED_AT_FROM_SHARE: Final = 0.03
+_CROWDED_FROM_SHARE: Final = 0.1
 
 
 def build_case(
@@ -110,7 +112,7 @@ def _loader_case(
     exposed: float,
 ) -> LoaderCase:
     unknown = LoaderCase(loader, None, None, None, None, training_s, exposed)
-    if unknown.cost_s < _LOOKED_AT_FROM_SHARE * training_s:
+    if unknown.cost_s < _LOOKED_AT_FROM_SHARE * training_s and not _may_crowd(loader, training_s):
         return unknown
     model = known_of(loader.id)
     if model is None:
@@ -119,3 +121,11 @@ def _loader_case(
     return replace(
         unknown, inputs=model.inputs, measured=model.measured, now=model.now, cause=cause
     )
+
+
+def _may_crowd(loader: Loader, training_s: float) -> bool:
+    """Whether workers may take cores that training computes on."""
+    fetch, least = loader.fetch, _CROWDED_FROM_SHARE
+    if not loader.num_workers or fetch is None:
+        return False
+    return (fetch.running_s or 0.0) >= least * training_s and runnable_share(fetch) >= least

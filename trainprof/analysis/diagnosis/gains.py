@@ -108,7 +108,22 @@ def of_inputs(case: Case, fed: LoaderCase, changed: PipelineInputs) -> Gain | No
     pairs = zip(_of(fed.now.step_s), _of(predict(changed).step_s), strict=True)
     # Of the same scenario both, so that what is not known about the run is in both.
     kept = min((then / now for now, then in pairs if now > 0), default=1.0)
-    return _at_most_per_batch(case, fed, (1 - kept) * fed.measured.step_s)
+    return of_batches(case, fed, (1 - kept) * fed.measured.step_s)
+
+
+def of_batches(case: Case, fed: LoaderCase, saved_s: float) -> Gain | None:
+    """Returns what a loader would give at most if each of its batches took so much less."""
+    assert fed.measured is not None
+    step_s = fed.measured.step_s
+    if not np.isfinite(saved_s) or step_s <= 0:
+        return None
+    kept_s = max(step_s - max(saved_s, 0.0), (1 - _MOST_REMOVED) * step_s)
+    all_s = fed.loader.iterations * (step_s - kept_s)
+    run = case.wall_s / max(case.wall_s - all_s, (1 - _MOST_REMOVED) * case.wall_s)
+    likely = step_s / kept_s
+    most = _with_faster_rest(case, likely, 1 - kept_s / step_s)
+    gain = Gain((1.0, most), (1.0, run), likely, all_s, is_at_most=True, of_steps=True)
+    return _as_a_device_lets(case, gain)
 
 
 def of_python(case: Case, seconds: float) -> Gain | None:
@@ -130,7 +145,7 @@ def of_python(case: Case, seconds: float) -> Gain | None:
     kept = max(1 - seconds / batches / mean_s, 1 - _MOST_REMOVED) if mean_s > 0 else 1.0
     shorter = replace(fed.inputs, compute_s=fed.inputs.compute_s * kept)
     best = predict(shorter)
-    return _at_most_per_batch(case, fed, fed.now.step_s.mid - best.step_s.mid)
+    return of_batches(case, fed, fed.now.step_s.mid - best.step_s.mid)
 
 
 def times_without(share: float) -> float:
@@ -150,20 +165,6 @@ def outside_steps(case: Case, seconds: float) -> Gain:
 def larger(one: Gain, other: Gain) -> Gain:
     """Returns the larger of two gains that cannot be exceeded."""
     return one if one.likely >= other.likely else other
-
-
-def _at_most_per_batch(case: Case, fed: LoaderCase, saved_s: float) -> Gain | None:
-    assert fed.measured is not None
-    step_s = fed.measured.step_s
-    if not np.isfinite(saved_s) or step_s <= 0:
-        return None
-    kept_s = max(step_s - max(saved_s, 0.0), (1 - _MOST_REMOVED) * step_s)
-    all_s = fed.loader.iterations * (step_s - kept_s)
-    run = case.wall_s / max(case.wall_s - all_s, (1 - _MOST_REMOVED) * case.wall_s)
-    likely = step_s / kept_s
-    most = _with_faster_rest(case, likely, 1 - kept_s / step_s)
-    gain = Gain((1.0, most), (1.0, run), likely, all_s, is_at_most=True, of_steps=True)
-    return _as_a_device_lets(case, gain)
 
 
 def _with_faster_rest(case: Case, speedup: float, share: float) -> float:

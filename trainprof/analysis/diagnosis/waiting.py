@@ -191,7 +191,7 @@ def cause_of(
     is_busy = busy_s >= (1 - ASLEEP_SHARE) * made_s
     # Cores that have less to do than that are not what is short.
     is_full = now.bound.limits_s[CPU_LIMIT] >= FULL_SHARE * step_s
-    is_full |= (fetch.runnable_s or 0.0) >= RUNNABLE_SHARE * made_s
+    is_full |= runnable_share(fetch) >= RUNNABLE_SHARE
     if is_crowded and is_busy and is_full:
         return Cause(CPU)
     return Cause(STORAGE if reading >= MUCH_READING_SHARE else UNKNOWN)
@@ -300,6 +300,11 @@ def reading_share(fetch: Fetch | None) -> float:
 def asleep_share(fetch: Fetch | None) -> float:
     """Returns for which share of the making of batches it sleeps: for a lock, a server, a disk."""
     return 0.0 if fetch is None else _share_of_making(fetch, fetch.asleep_s)
+
+
+def runnable_share(fetch: Fetch | None) -> float:
+    """Returns for which share of the making of batches it waits for a free core."""
+    return 0.0 if fetch is None else _share_of_making(fetch, fetch.runnable_s)
 
 
 def _share_of_making(fetch: Fetch, seconds: float | None) -> float:

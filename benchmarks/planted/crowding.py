@@ -1,0 +1,64 @@
+"""Workers and training that want the cores: more than there are, and no more."""
+
+from __future__ import annotations
+
+from planted.draw import Draw
+from planted.script import HERE, WITH_GUARD, Case, Parts, as_ms, script
+
+BATCH = 4
+
+
+def crowded_cores(draw: Draw) -> Case:
+    """A worker for each core, whose batches are there in time, and training wants a core, too."""
+    compute_s, times = draw.between(0.016, 0.026), draw.between(1.3, 1.7)
+    # The workers and training take turns on the cores: a batch may take twice as long as a step.
+    making_s = compute_s * times
+    style = draw.one_of(WITH_GUARD)
+    parts = computing_beside(compute_s, making_s, "os.cpu_count()", HERE)
+    planted = f"{as_ms(making_s)} of CPU a batch beside {as_ms(compute_s)}, a worker each core"
+    return Case("crowded_cores", planted, style, script(style, parts), "crowded_cores")
+
+
+def computing_beside(compute_s: float, making_s: float, workers: str, comment: str = "") -> Parts:
+    """Returns a model that takes so much of the CPU beside workers that do, too.
+
+    Args:
+        compute_s, making_s: Of one core, by a step and by a batch.
+        workers: Expression of how many.
+        comment: On the lines of what a batch takes.
+    """
+    data = f"""\
+class Pictures(Dataset):
+    def __len__(self):
+        return {60 * BATCH}
+
+    def decode(self, index):
+        until = time.thread_time() + {making_s / BATCH:.6f}  {comment}
+        while time.thread_time() < until:  {comment}
+            total = sum(range(200))  {comment}
+        return torch.full((64,), float(total))  {comment}
+
+    def __getitem__(self, index):
+        return self.decode(index), torch.randn(1)
+"""
+    definitions = f"""\
+class Computing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.out, self.field = nn.Linear(64, 1), torch.randn(384, 384)
+
+    def forward(self, x):
+        until = time.thread_time() + {compute_s:.6f}
+        while time.thread_time() < until:
+            self.field @ self.field
+        return self.out(x)
+"""
+    return Parts(
+        loader=f"DataLoader(Pictures(), batch_size={BATCH}, num_workers={workers}, "
+        "persistent_workers=True)",
+        data=data,
+        definitions=definitions,
+        model="Computing()",
+        epochs=4,
+        imports="import os\n",
+    )
