@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from trainprof.probes.gradient_reads import reads_gradients
-from trainprof.probes.graph_look import Autograd, GraphLook
+from trainprof.probes.graph_look import Autograd, GraphLook, Numbers
 from trainprof.probes.graph_walk import (
     ANYONE,
     COMPILED_NODE,
@@ -62,15 +62,14 @@ _ENOUGH_FATES: Final = 3
 
 @dataclass(slots=True)
 class _Watched:
-    """A parameter ahead of a pass: weakly, how often it had been written, and a sum of its own."""
+    """A parameter ahead of a pass, weakly, and its numbers."""
 
     parameter: weakref.ref[Any]
-    version: int
-    before: Any
+    before: Numbers
 
     def is_unwritten(self) -> bool:
         known = self.parameter()
-        return known is not None and known._version == self.version
+        return known is not None and known._version == self.before.version
 
 
 @dataclass(slots=True)
@@ -92,8 +91,7 @@ class _Place:
         took_ns: By what its nodes are for.
         reached: Parameters, by id: who has them, and how large each is.
         used: Owners of whose gradients something became.
-        in_vain: By owner: sums of watched parameters, before a pass and when its gradients were
-            gone, which may yet turn out to differ.
+        in_vain: By owner: how often its gradients were gone, and the parameters watched as before.
         models: Those whose gradients are lost, and those whose are kept, as they were last told:
             the script may let go of them before its end.
     """
@@ -103,7 +101,7 @@ class _Place:
     took_ns: dict[Needs, int] = field(default_factory=dict)
     reached: dict[int, tuple[int, int]] = field(default_factory=dict)
     used: int = 0
-    in_vain: dict[int, list[list[tuple[Any, Any]]]] = field(default_factory=dict)
+    in_vain: dict[int, int] = field(default_factory=dict)
     models: tuple[list[dict[str, Any]], list[dict[str, Any]]] = ([], [])
 
 
@@ -284,7 +282,7 @@ class DiscardedGradientsProbe:
         """Keeps in mind some parameters of an owner as they are ahead of a pass."""
         some = {id(leaves[at]): leaves[at] for at in (0, len(leaves) // 2, -1)}
         watched = [
-            _Watched(weakref.ref(leaf), leaf._version, self._autograd.sum_of(leaf))
+            _Watched(weakref.ref(leaf), self._autograd.numbers_of(leaf))
             for leaf in list(some.values())[:_WATCHED]
         ]
         self._window.fates.append((place, _Fate(owner, watched)))
@@ -300,8 +298,10 @@ class DiscardedGradientsProbe:
         ]
         if not all(self._is_set_back(parameter.grad) for parameter, _ in alive):
             return False
-        sums = [(before, self._autograd.sum_of(parameter)) for parameter, before in alive]
-        place.in_vain.setdefault(fate.owner, []).append(sums)
+        if any(self._autograd.numbers_of(known).differ_from(before) for known, before in alive):
+            place.used |= fate.owner
+        else:
+            place.in_vain[fate.owner] = place.in_vain.get(fate.owner, 0) + 1
         return True
 
     def _is_set_back(self, grad: Any) -> bool:
@@ -311,7 +311,7 @@ class DiscardedGradientsProbe:
         if grad.device.type != "cpu" or not self._autograd.is_plain(grad) or grad.is_sparse:
             return False
         with self._torch.no_grad():
-            return not bool(grad.any())
+            return not self._autograd.value_of(grad.any())
 
     def _has_ended(self) -> None:
         if not self._depth or get_ident() != self._thread:
@@ -375,12 +375,8 @@ class DiscardedGradientsProbe:
         """Returns the owners of whose gradients from here nothing ever became; 0 if none."""
         in_vain = 0
         for owner, fates in place.in_vain.items():
-            if place.used & owner or len(fates) < _ENOUGH_FATES:
-                continue
-            if all(bool((was == now).item()) for sums in fates for was, now in sums):
+            if fates >= _ENOUGH_FATES and not place.used & owner:
                 in_vain |= owner
-            else:
-                place.used |= owner
         return in_vain if place.used & ~in_vain else 0
 
     def _told(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Hashable, Mapping
-from itertools import pairwise
+from dataclasses import dataclass
+from itertools import count, pairwise
 from types import ModuleType
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ from trainprof.probes.session import Session
 # With these, what the optimizer has are no parameters of the model's.
 _OWN_PARAMETERS: Final = ("deepspeed", "apex", "megatron")
 _COMPILED_AUTOGRAD: Final = "torch._dynamo.compiled_autograd"
+_NONE_COMPILED: Final = count()
 # So few that one thread sums them up, always in the same order.
 _SUMMED_NUMBERS: Final = 16_384
 
@@ -72,9 +74,7 @@ class Autograd:
 
     def may_hook(self) -> bool:
         """Whether nothing of the script's would notice a hook on a node: no compiler reads it."""
-        compiled = sys.modules.get(_COMPILED_AUTOGRAD)
-        is_compiled = getattr(compiled, "compiled_autograd_enabled", False)
-        return not is_compiled and self.may_compute()
+        return not _is_backward_compiled() and self.may_compute()
 
     def has_own_parameters(self) -> bool:
         """Whether a library may be at work whose optimizers have no parameters of the model's."""
@@ -96,10 +96,46 @@ class Autograd:
     def is_parameter(self, leaf: Any) -> bool:
         return type(leaf) is self._torch.nn.Parameter
 
-    def sum_of(self, parameter: Any) -> Any:
-        """Returns the sum of a parameter's first numbers, on its device."""
+    def numbers_of(self, parameter: Any) -> Numbers:
+        """Returns what tells whether a parameter is written in between, without waiting for it."""
+        return Numbers(parameter._version, self._sum_of(parameter))
+
+    def _sum_of(self, parameter: Any) -> float | None:
+        if parameter.device.type != "cpu":
+            return None
         with self._torch.no_grad():
             some = parameter.detach()
             if some.dim():
                 some = some[: max(1, _SUMMED_NUMBERS * len(some) // max(some.numel(), 1))]
-            return some.sum(dtype=self._torch.float32)
+            if some.is_complex():
+                some = self._torch.view_as_real(some)
+            try:
+                return float(self.value_of(some.sum(dtype=self._torch.float32)))
+            except RuntimeError:  # of a kind that nobody sums up
+                return None
+
+    def value_of(self, tensor: Any) -> Any:
+        """Returns the number in a tensor of the host's; the script's `item` is watched."""
+        return self._torch._C.TensorBase.item(tensor)
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """A parameter at a moment: how often it had been written, and a sum, None on a device."""
+
+    version: int
+    total: float | None
+
+    def differ_from(self, others: Numbers) -> bool:
+        """Whether it has been written in between: by its numbers, where they are known."""
+        if self.total is None or others.total is None:
+            return self.version != others.version
+        return self.total != others.total
+
+
+def _is_backward_compiled() -> bool:
+    """Whether compiled autograd is on, or has been: it may be about to be once more."""
+    compiled = sys.modules.get(_COMPILED_AUTOGRAD)
+    if getattr(compiled, "compiled_autograd_enabled", False):
+        return True
+    return repr(getattr(compiled, "COMPILE_COUNTER", _NONE_COMPILED)) != repr(_NONE_COMPILED)

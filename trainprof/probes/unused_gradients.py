@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Final
 
-from trainprof.probes.gradient_reads import reads_gradients
-from trainprof.probes.graph_look import Autograd, GraphLook
+from trainprof.probes.gradient_reads import accumulates_by_hand, reads_gradients
+from trainprof.probes.graph_look import Autograd, GraphLook, Numbers
 from trainprof.probes.graph_walk import ANYONE, MIXED, UNUSED, USED, GraphTooLarge, needs_of, use_of
 from trainprof.probes.known_optimizers import KnownOptimizers, parameters_in
 from trainprof.probes.module_parts import told_of
@@ -42,14 +42,14 @@ class _Candidate:
 
     Attributes:
         parameter: Weakly.
-        before: The sum of some of its numbers as it was first met.
+        before: Its numbers as it was first met.
         grad: Of its gradient, as it was met again ahead of a pass: where it lay, how often it had
             been written, and the passes until then; None before that.
         grows: Nobody but backward writes to its gradient, as far as passes were counted.
     """
 
     parameter: weakref.ref[Any]
-    before: Any
+    before: Numbers
     grad: tuple[int, int, int] | None = None
     grows: bool = False
 
@@ -85,9 +85,9 @@ class UnusedGradientsProbe:
     """Goes through the graph of a few backward passes, and times its nodes by hooks on them.
 
     A parameter is told only if it is in no optimizer that lives, and nobody but backward ever
-    writes to its gradient, which then only grows: who uses a gradient sets it back. Where it is
-    set back (`model.zero_grad()`), its numbers must not change, for scripts update some by hand,
-    nor may the user's code read gradients.
+    writes to its gradient, which then only grows: who uses a gradient sets it back, now and then
+    where the user's code does that itself. Where it is set back (`model.zero_grad()`), its numbers
+    must not change, for scripts update some by hand, nor may the user's code read gradients.
     """
 
     name = "unused_gradients"
@@ -99,6 +99,7 @@ class UnusedGradientsProbe:
         self._is_told = False
         # Whether the user's code reads gradients; None until somebody asks.
         self._reads: bool | None = None
+        self._accumulates: bool | None = None
         # By id: parameters whose numbers have changed without an optimizer.
         self._changed: dict[int, weakref.ref[Any]] = {}
         # Of the thread that trains: for each pass that it is in, the look at it, if there is one.
@@ -210,7 +211,9 @@ class UnusedGradientsProbe:
         changed = self._changed.get(key)
         if changed is not None and changed() is leaf:
             return True
-        self._window.candidates[key] = _Candidate(weakref.ref(leaf), self._autograd.sum_of(leaf))
+        self._window.candidates[key] = _Candidate(
+            weakref.ref(leaf), self._autograd.numbers_of(leaf)
+        )
         return False
 
     def _has_ended(self) -> None:
@@ -264,9 +267,7 @@ class UnusedGradientsProbe:
                     gone += 1
                 elif key in owned:
                     continue
-                elif self._only_grows(parameter, candidate) or not (
-                    self._has_changed(parameter, candidate) or self._are_read()
-                ):
+                elif self._is_for_nothing(parameter, candidate):
                     unused[key] = parameter
                 else:
                     self._changed[key] = candidate.parameter
@@ -281,13 +282,25 @@ class UnusedGradientsProbe:
             self._retract()
             self._stop()
 
+    def _is_for_nothing(self, parameter: Any, candidate: _Candidate) -> bool:
+        """Whether nobody uses a gradient, as far as is known."""
+        if self._only_grows(parameter, candidate):
+            return not self._is_by_hand()
+        return not (self._has_changed(parameter, candidate) or self._are_read())
+
     def _has_changed(self, parameter: Any, candidate: _Candidate) -> bool:
-        return bool((self._autograd.sum_of(parameter) != candidate.before).item())
+        return self._autograd.numbers_of(parameter).differ_from(candidate.before)
 
     def _are_read(self) -> bool:
         if self._reads is None:
             self._reads = reads_gradients(self._session.sites.is_user_file)
         return self._reads
+
+    def _is_by_hand(self) -> bool:
+        """Whether the script may let gradients add up, read them, and then begin anew."""
+        if self._accumulates is None:
+            self._accumulates = accumulates_by_hand(self._session.sites.is_user_file)
+        return self._accumulates
 
     def _only_grows(self, parameter: Any, candidate: _Candidate) -> bool:
         """Whether each pass since it was met again has added to a gradient that nobody else wrote.

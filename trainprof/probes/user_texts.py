@@ -17,8 +17,9 @@ def any_text(is_user_file: Callable[[str], bool], is_it: Callable[[str], bool]) 
         is_user_file: Of a path.
         is_it: Of a text.
     """
-    paths = {vars(module).get("__file__") for module in list(sys.modules.values())}
-    own = [path for path in paths if isinstance(path, str) and is_user_file(path)]
+    # A script may put there what is no module, such as None to keep one out.
+    told = [getattr(module, "__dict__", {}).get("__file__") for module in [*sys.modules.values()]]
+    own = {path for path in told if isinstance(path, str) and is_user_file(path)}
     return len(own) > _MOST_FILES or any(_is_in(path, is_it) for path in own)
 
 

@@ -41,6 +41,14 @@ class Costly(torch.autograd.Function):
         return grad, grad.sum(), None
 
 
+@pytest.fixture(autouse=True)
+def by_hand_is_told_by_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The texts of these tests are the user's here."""
+    monkeypatch.setattr(
+        "trainprof.probes.unused_gradients.accumulates_by_hand", lambda is_user_file: False
+    )
+
+
 def network(width: int = 8) -> nn.Sequential:
     return nn.Sequential(nn.Linear(8, width), nn.Tanh(), nn.Linear(width, 8))
 
@@ -300,6 +308,19 @@ def test_gradients_that_are_set_back(
     train(lambda x: head(trunk(x)).mean(), *head.parameters(), after=trunk.zero_grad)
     found = told(recorder)
     assert (found is None) is is_read
+
+
+def test_gradients_that_add_up_until_the_script_reads_them(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As pruning does, by how important a parameter was since the last time."""
+    monkeypatch.setattr(
+        "trainprof.probes.unused_gradients.accumulates_by_hand", lambda is_user_file: True
+    )
+    start(recorder, CLOCK)
+    trunk, head = network(32), nn.Linear(8, 1)
+    train(lambda x: head(trunk(x)).mean(), *head.parameters())
+    assert told(recorder) is None
 
 
 def test_beside_what_is_updated_by_hand_the_rest_is_told(recorder: Recorder) -> None:
