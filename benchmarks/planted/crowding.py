@@ -10,8 +10,8 @@ BATCH = 4
 
 def crowded_cores(draw: Draw) -> Case:
     """A worker for each core, whose batches are there in time, and training wants a core, too."""
-    compute_s, times = draw.between(0.016, 0.026), draw.between(1.3, 1.7)
-    # The workers and training take turns on the cores: a batch may take twice as long as a step.
+    compute_s, times = draw.between(0.016, 0.026), draw.between(1.0, 1.2)
+    # As much as a step, so that batches are there in time: else training waits for them as well.
     making_s = compute_s * times
     style = draw.one_of(WITH_GUARD)
     parts = computing_beside(compute_s, making_s, "os.cpu_count()", HERE)

@@ -68,6 +68,7 @@ class DiscardedGradients:
         unused_share: Of the time of all passes of backward, what went to nodes that such gradients
             alone need.
         mixed_share: What went to nodes that compute such gradients beside some that are used.
+        goes_through: Other gradients, that are used, go through the same models.
         parameters: How many have them.
         numbers: In all of those.
         is_of_whole_run: It was so from the first steps on.
@@ -80,6 +81,7 @@ class DiscardedGradients:
     looks: int
     unused_share: float
     mixed_share: float
+    goes_through: bool
     parameters: int
     numbers: int
     is_of_whole_run: bool
@@ -125,6 +127,8 @@ def _discarded(
         looks=integer(told.get("looks")) or 0,
         unused_share=unused,
         mixed_share=mixed,
+        # Not told by older runs: what cuts the graph is not advised unless it is known to be safe.
+        goes_through=told.get("goes_through") is not False,
         parameters=integer(told.get("tensors")) or 0,
         numbers=integer(told.get("numbers")) or 0,
         is_of_whole_run=note.get("from_start") is True,

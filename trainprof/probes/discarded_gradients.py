@@ -21,6 +21,7 @@ from trainprof.probes.graph_walk import (
     UNUSED,
     GraphTooLarge,
     Needs,
+    leaf_near,
     needs_of,
     union,
     use_of,
@@ -89,6 +90,8 @@ class _Place:
         passes: Seen.
         looks: Taken.
         took_ns: By what its nodes are for.
+        through: Of operators that a parameter takes part in, and something that others' lead to: the
+            owners of both.
         reached: Parameters, by id: who has them, and how large each is.
         used: Owners of whose gradients something became.
         in_vain: By owner: how often its gradients were gone, and the parameters watched as before.
@@ -99,6 +102,7 @@ class _Place:
     passes: int = 0
     looks: int = 0
     took_ns: dict[Needs, int] = field(default_factory=dict)
+    through: set[tuple[int, int]] = field(default_factory=set)
     reached: dict[int, tuple[int, int]] = field(default_factory=dict)
     used: int = 0
     in_vain: dict[int, int] = field(default_factory=dict)
@@ -264,6 +268,7 @@ class DiscardedGradientsProbe:
             for owner in bits:
                 its = [leaf for leaf, whose in reached.values() if whose & owner]
                 self._await(place, owner, its)
+            place.through.update(_through(needs, self._autograd.opaque))
             sizes = ((key, (owner, leaf.numel())) for key, (leaf, owner) in reached.items())
             place.reached.update(sizes)
         kinds = {node: _kind(node, whom) for node, whom in needs.items()}
@@ -402,6 +407,9 @@ class DiscardedGradientsProbe:
             "looks": place.looks,
             "unused_share": took_ns[UNUSED] * weight,
             "mixed_share": took_ns[MIXED] * weight,
+            "goes_through": any(
+                not weight & ~in_vain and further & ~in_vain for weight, further in place.through
+            ),
             "tensors": len(lost),
             "numbers": sum(lost.values()),
             "models": models,
@@ -428,6 +436,21 @@ class DiscardedGradientsProbe:
 def _kind(node: Any, needs: Needs) -> Needs:
     """Returns what a node is for; one of torch.compile's computes all it has, or nothing."""
     return (union(needs),) if type(node).__name__ == COMPILED_NODE else tuple(sorted(set(needs)))
+
+
+def _through(needs: dict[Any, Needs], opaque: type) -> Iterator[tuple[int, int]]:
+    """Yields the owners of an operator's weight, and of what lies behind its other inputs."""
+    for node, each in needs.items():
+        nexts = [found for found, _ in node.next_functions if found is not None]
+        if len(each) < 2 or len(nexts) != len(each) or isinstance(node, opaque):
+            continue
+        near = [leaf_near(found) for found in nexts]
+        weight = union(tuple(whom for whom, is_near in zip(each, near, strict=True) if is_near))
+        further = union(
+            tuple(whom for whom, is_near in zip(each, near, strict=True) if not is_near)
+        )
+        if weight and further:
+            yield weight, further
 
 
 def _bits(owners: int) -> Iterator[int]:

@@ -15,6 +15,8 @@ ANYONE: Final = 1
 # Of torch.compile: made of Python code, and without effects of its own.
 COMPILED_NODE: Final = "CompiledFunctionBackward"
 _LEAF: Final = "AccumulateGrad"
+# Nodes between an operator and its weight.
+_NEAR: Final = 2
 
 # Of each thing that a node computes a gradient of: those whom it is for, as bits.
 Needs = tuple[int, ...]
@@ -65,6 +67,18 @@ def needs_of(
         needs[node] = each
         owners[node] = union(each)
     return needs
+
+
+def leaf_near(node: Any) -> bool:
+    """Whether a node is, or but turns round, the gradient of one leaf: a weight, transposed."""
+    for _ in range(_NEAR):
+        if is_leaf(node):
+            return True
+        nexts = [found for found, _ in node.next_functions if found is not None]
+        if len(nexts) != 1:
+            return False
+        node = nexts[0]
+    return is_leaf(node)
 
 
 def is_leaf(node: Any) -> bool:

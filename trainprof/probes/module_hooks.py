@@ -18,6 +18,7 @@ _TABLES: Final = (
     ("_forward_hooks", "_global_forward_hooks"),
     ("_forward_pre_hooks", "_global_forward_pre_hooks"),
 )
+_AHEAD: Final = "_forward_pre_hooks"
 _LAMBDA: Final = "<lambda>"
 _RETURNS: Final = ("RETURN_VALUE", "RETURN_CONST")
 
@@ -25,12 +26,13 @@ _RETURNS: Final = ("RETURN_VALUE", "RETURN_CONST")
 def hooks_of(module: Any, is_user_code: Callable[[CodeType], bool]) -> list[tuple[CodeType, int]]:
     """Returns the functions that only look on as a module and those inside it are called.
 
-    What gives a result back is a part of the model, and is left out; of a lambda nobody knows.
+    What gives a result back is a part of the model, and is left out, as is what changes tensors in
+    place, or sets what the module will compute with; of a lambda nobody knows.
 
     Returns:
         Each with the last of its lines.
     """
-    codes = {id(code): code for hook in _hooks(module) if (code := _code_of(hook)) is not None}
+    codes = {id(code): code for code in _codes(module)}
     return [
         (code, _last_line(code))
         for code in codes.values()
@@ -38,12 +40,16 @@ def hooks_of(module: Any, is_user_code: Callable[[CodeType], bool]) -> list[tupl
     ]
 
 
-def _hooks(module: Any) -> Iterator[Any]:
+def _codes(module: Any) -> Iterator[CodeType]:
     for here, anywhere in _TABLES:
         tables = [vars(one).get(here) for one in modules_of(module)]
         tables.append(getattr(sys.modules.get(_GLOBAL), anywhere, None))
+        is_ahead = here == _AHEAD
         for table in tables:
-            yield from list(table.values()) if isinstance(table, dict) else ()
+            for hook in list(table.values()) if isinstance(table, dict) else ():
+                code = _code_of(hook)
+                if code is not None and not _has_effects(code, is_ahead=is_ahead):
+                    yield code
 
 
 def _code_of(hook: Any) -> CodeType | None:
@@ -61,6 +67,18 @@ def _last_line(code: CodeType) -> int:
     lines = [line for _, _, line in code.co_lines() if line is not None]
     inner = (_last_line(const) for const in code.co_consts if isinstance(const, CodeType))
     return max(itertools.chain((code.co_firstlineno,), lines, inner))
+
+
+def _has_effects(code: CodeType, *, is_ahead: bool) -> bool:
+    """Whether a hook seems to change what is computed: in place, or ahead of a call by attributes.
+
+    After a call attributes are where statistics are kept.
+    """
+    names = code.co_names
+    if any(name.endswith("_") and not name.startswith("_") for name in names):
+        return True
+    sets = any(one.opname == "STORE_ATTR" for one in dis.get_instructions(code))
+    return is_ahead and (sets or "setattr" in names)
 
 
 def _returns_nothing(code: CodeType) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from statistics import median
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from trainprof.probes.graph_look import Autograd
 from trainprof.probes.graph_walk import is_leaf
@@ -32,14 +32,17 @@ _COST_SHARE: Final = 1 / 200
 # A call gives few tensors as a rule, and a model is not as deep.
 _MOST_TENSORS: Final = 16
 _MOST_NESTED: Final = 4
+_MOST_ELEMENTS: Final = 64
 _MOST_DEPTH: Final = 2_000
 _MOST_PLACES: Final = 64
 _MOST_KEPT: Final = 1_000
-# So many calls of a line told, none of which a backward pass went through.
+# So many calls of a line told, none of which a backward pass went through; of so many it is known.
 _ENOUGH_LOOKS: Final = 4
+_MOST_LOOKS: Final = 256
 # A forward of each step has a pass of backward for each model, or some that add up; a validation
 # comes after very many.
 _EVERY_SO_MANY_PASSES: Final = 6
+_Key: TypeAlias = tuple[int, str]
 _PLAIN: Final = (str, bytes, int, float, bool, type(None))
 
 
@@ -60,10 +63,9 @@ class _Call:
 
 @dataclass(slots=True)
 class _Place:
-    """The calls of modules from one line, while it was watched.
+    """The calls of modules of one class from one line, while it was watched.
 
     Attributes:
-        name: Of the module's class.
         calls: With gradients enabled.
         took_ns: By each of them, so far as they are kept.
         met_at: The last pass of backward before one of them; -1 at the beginning of a window.
@@ -73,11 +75,10 @@ class _Place:
             teacher's are.
         is_used: A pass went through one of them, or that cannot be told.
         has_no_graph: Nor may it have had one.
-        goes_into: Lines whose calls were given what one of these gave, be it detached.
+        goes_into: Places whose calls were given what one of these gave, be it detached.
         waiting: Calls of which it is not known yet.
     """
 
-    name: str
     calls: int = 0
     took_ns: list[int] = field(default_factory=list)
     met_at: int = -1
@@ -86,7 +87,7 @@ class _Place:
     is_trained: bool = True
     is_used: bool = False
     has_no_graph: bool = False
-    goes_into: set[int] = field(default_factory=set)
+    goes_into: set[_Key] = field(default_factory=set)
     waiting: list[_Call] = field(default_factory=list)
 
     def ns_in_all(self) -> float:
@@ -108,24 +109,27 @@ class UnusedForwardsProbe:
         self._reset()
 
     def _reset(self) -> None:
-        self._places: dict[int, _Place] = {}
+        # By the line and the class's name.
+        self._places: dict[_Key, _Place] = {}
         self._thread = 0
         # Of backward while it was watched; of updates: all before the countdown, what it began at,
         # and those that were watched.
         self._passes = self._updates = self._counted = self._watched = 0
+        # Backward passes that the thread is in: what is called there was called before.
+        self._depth = 0
         self._began_ns = self._spent_ns = 0
         self._is_on = False
         # Whether any backward pass has come by: else nothing can be said of those that did not.
         self._is_told_apart = False
         self._notes = 0
-        self._told: list[int] = []
+        self._told: list[_Key] = []
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._torch, self._session = torch, session
         self._process = os.getpid()
         self._autograd = Autograd(torch, session)
         self._optimizers = KnownOptimizers(session)
-        self._watch = BackwardWatch(patcher.guarded(self._begins), _nothing)
+        self._watch = BackwardWatch(patcher.guarded(self._begins), patcher.guarded(self._has_ended))
         self._is_due = patcher.guarded(self._open_or_close)
         self._meets = patcher.guarded(self._meet)
         session.at_first_step.append(patcher.guarded(self._first_step))
@@ -147,7 +151,12 @@ class UnusedForwardsProbe:
         self._process = os.getpid()
 
     def _begins(self, outputs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._passes += get_ident() == self._thread
+        is_here = get_ident() == self._thread
+        self._passes += is_here
+        self._depth += is_here
+
+    def _has_ended(self) -> None:
+        self._depth = max(self._depth - (get_ident() == self._thread), 0)
 
     def _count(self, updates: int) -> None:
         """Has us called after so many updates."""
@@ -174,37 +183,37 @@ class UnusedForwardsProbe:
             self._set_watching(is_on=True)
 
     def _set_watching(self, *, is_on: bool) -> None:
-        self._is_on = is_on
+        self._is_on, self._depth = is_on, 0
         self._session.watch_backward(self._watch, is_on=is_on)
         self._session.tell_modules(self._meets, is_on)
 
     def _meet(self, call: ModuleCall) -> None:
-        if get_ident() != self._thread or not self._torch.is_grad_enabled():
+        if get_ident() != self._thread or self._depth or not self._torch.is_grad_enabled():
             return
-        place = self._places.get(call.site)
+        key = call.site, type(call.module).__qualname__
+        place = self._places.get(key)
         if place is None:
             if len(self._places) >= _MOST_PLACES:
                 return
-            place = self._places[call.site] = _Place(type(call.module).__qualname__)
+            place = self._places[key] = _Place()
             place.is_trained = self._is_trained(call.module)
         place.calls += 1
         if len(place.took_ns) < _MOST_KEPT:
             place.took_ns.append(call.took_ns)
         began_ns = self._session.now()
-        self._follow(call)
+        self._follow(call, key)
         before, place.met_at = place.met_at, self._passes
-        if before not in (-1, self._passes):
-            place.rounds += 1
-            if not place.is_used:
-                self._look(place, call)
+        place.rounds += before not in (-1, self._passes)
+        if not place.is_used and place.in_vain + len(place.waiting) < _MOST_LOOKS:
+            self._look(place, call)
         self._spent_ns += self._session.now() - began_ns
 
-    def _follow(self, call: ModuleCall) -> None:
+    def _follow(self, call: ModuleCall, key: _Key) -> None:
         """Notes whose results a call was given: of a maker's its judge learns, though detached."""
         waiting = [
             (place, one)
-            for site, place in self._places.items()
-            if site != call.site and not place.is_used and call.site not in place.goes_into
+            for other, place in self._places.items()
+            if other != key and not place.is_used and key not in place.goes_into
             for one in place.waiting
         ]
         if not waiting:
@@ -213,7 +222,7 @@ class UnusedForwardsProbe:
             given = {storage.cdata for storage in self._given(call)}
         for place, one in waiting:
             if any(storage.cdata in given for storage in one.storages):
-                place.goes_into.add(call.site)
+                place.goes_into.add(key)
 
     def _given(self, call: ModuleCall) -> list[Any]:
         tensors = _tensors_in(call.inputs, self._torch.Tensor)
@@ -288,9 +297,9 @@ class UnusedForwardsProbe:
     def _judge(self) -> None:
         """Tells of the lines whose calls were all in vain; takes back what was wrong."""
         found = {
-            site: place
-            for site, place in self._places.items()
-            if self._is_told_apart and self._is_in_vain(place) and not self._is_learned_from(site)
+            key: place
+            for key, place in self._places.items()
+            if self._is_told_apart and self._is_in_vain(place) and not self._is_learned_from(key)
         }
         if not found and not self._told:
             return
@@ -301,19 +310,19 @@ class UnusedForwardsProbe:
         told = [
             {
                 "site": site,
-                "class": place.name,
+                "class": name,
                 "looks": place.in_vain,
                 "share": place.ns_in_all() / all_ns,
                 "seconds": place.ns_in_all() * each / 1e9,
             }
-            for site, place in found.items()
+            for (site, name), place in found.items()
         ]
         facts = {"unused_forwards": told, "number": self._notes}
         self._session.log.note(Topic.ENVIRONMENT, facts)
 
-    def _is_learned_from(self, site: int) -> bool:
+    def _is_learned_from(self, key: _Key) -> bool:
         """Whether what a line's calls give goes, by way of others, into one that is."""
-        known, ahead = {site}, [site]
+        known, ahead = {key}, [key]
         while ahead:
             for into in self._places[ahead.pop()].goes_into - known:
                 known.add(into)
@@ -326,10 +335,6 @@ class UnusedForwardsProbe:
         is_kept = len(place.waiting) > place.in_vain
         is_often = place.rounds * _EVERY_SO_MANY_PASSES >= self._passes
         return place.in_vain >= _ENOUGH_LOOKS and is_often and not is_kept
-
-
-def _nothing() -> None:
-    """At the end of a pass."""
 
 
 def _hook(reached: list[bool]) -> Callable[[Any], None]:
@@ -346,7 +351,10 @@ def _tensors_in(output: Any, tensor: type, depth: int = 0) -> Iterator[Any]:
     if isinstance(output, tensor):
         yield output
     elif isinstance(output, (tuple, list, dict)) and depth < _MOST_NESTED:
-        for one in output.values() if isinstance(output, dict) else output:
+        if len(output) > _MOST_ELEMENTS:
+            yield None
+        elements = output.values() if isinstance(output, dict) else output
+        for one in islice(elements, _MOST_ELEMENTS):
             yield from _tensors_in(one, tensor, depth + 1)
     elif type(output) not in _PLAIN:
         yield None

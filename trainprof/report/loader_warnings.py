@@ -82,7 +82,8 @@ def _repeating(loader: Loader) -> str:
     workers = loader.num_workers
     return (
         f"each of its {workers} workers gives all of its IterableDataset, an epoch each sample "
-        f"{workers} times: the script nowhere asks get_worker_info() for a worker's share"
+        f"{workers} times, unless samples are random or what they are read from shares them out: "
+        "the script nowhere asks get_worker_info() for a worker's share"
     )
 
 

@@ -1737,10 +1737,10 @@ DISCRIMINATOR = PartOfModel("Discriminator", "train.py:31", 6, 6, [""], 0)
 TRUNK = PartOfModel("Net", "train.py:31", 9, 6, ["trunk"], 0)
 MANY_PARTS = PartOfModel("Net", "train.py:31", 9, 6, ["a", "b", "c"], 2)
 ITS_PASS = DiscardedGradients(
-    "train.py:41", None, 8, 0.5, 0.1, 11, 9_000, True, [GENERATOR], [DISCRIMINATOR]
+    "train.py:41", None, 8, 0.5, 0.1, False, 11, 9_000, True, [GENERATOR], [DISCRIMINATOR]
 )
 OTHER_PASS = DiscardedGradients(
-    "train.py:47", None, 8, 0.0, 0.2, 6, 4_000, True, [DISCRIMINATOR], [GENERATOR]
+    "train.py:47", None, 8, 0.0, 0.2, True, 6, 4_000, True, [DISCRIMINATOR], [GENERATOR]
 )
 
 

@@ -22,6 +22,7 @@ from trainprof.record.schema import Topic
 
 STEPS = 60
 CLOCK = FakeClock()
+DISCARDED = "discarded_gradients"
 
 
 @pytest.fixture(autouse=True)
@@ -67,12 +68,12 @@ def notes(recorder: Recorder) -> list[dict[str, Any]]:
         finish()
     recording = recorder.read()
     assert recording.notes(Topic.PROBE_FAILED) == []
-    return [x for x in recording.notes(Topic.ENVIRONMENT) if "discarded_gradients" in x]
+    return [x for x in recording.notes(Topic.ENVIRONMENT) if DISCARDED in x]
 
 
 def told(recorder: Recorder) -> list[dict[str, Any]] | None:
     last = notes(recorder)
-    found: list[dict[str, Any]] | None = last[-1]["discarded_gradients"] if last else None
+    found: list[dict[str, Any]] | None = last[-1][DISCARDED] if last else None
     return found
 
 
@@ -351,7 +352,48 @@ def test_models_that_end_with_their_function_stay_named(recorder: Recorder) -> N
     adversaries(maker(), judge(), steps=30)
     *_, last = notes(recorder)
     assert last["from_start"] is True
-    assert {one["models"][0]["class"] for one in last["discarded_gradients"]} == {"Maker", "Judge"}
+    assert {one["models"][0]["class"] for one in last[DISCARDED]} == {"Maker", "Judge"}
+
+
+def test_whether_what_is_kept_goes_through_the_models_of_what_is_lost(recorder: Recorder) -> None:
+    """Their output may be detached only where it does not."""
+    start(recorder)
+    adversaries(maker(), judge(), steps=30)
+    *_, last = notes(recorder)
+    through = {one["models"][0]["class"]: one["goes_through"] for one in last[DISCARDED]}
+    assert through == {"Maker": False, "Judge": True}
+
+
+class Critic(nn.Module):
+    """Looks at more than what it is given by the actor, with most of its layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.beside = nn.Sequential(*(nn.Linear(8, 8) for _ in range(6)))
+        self.head = nn.Linear(16, 1, bias=False)
+
+    def forward(self, action: torch.Tensor) -> torch.Tensor:
+        seen = self.beside(torch.ones(4, 8))
+        result: torch.Tensor = self.head(torch.cat([seen, action], 1))
+        return result
+
+
+def test_an_actor_learns_through_a_critic_of_which_most_lies_beside(recorder: Recorder) -> None:
+    start(recorder)
+    actor, critic = maker(), Critic()
+    of_actor, of_critic = sgd(actor), sgd(critic)
+    for _ in range(STEPS):
+        of_critic.zero_grad()
+        critic(actor(torch.randn(4, 8)).detach()).square().mean().backward()
+        of_critic.step()
+        of_actor.zero_grad()
+        (-critic(actor(torch.randn(4, 8))).mean()).backward()
+        of_actor.step()
+        CLOCK.advance(1_000_000_000)
+    *_, last = notes(recorder)
+    [one] = last[DISCARDED]
+    assert one["models"][0]["class"] == "Critic"
+    assert one["goes_through"] is True
 
 
 def test_it_is_taken_back_where_something_comes_of_them_later(recorder: Recorder) -> None:
@@ -367,7 +409,7 @@ def test_it_is_taken_back_where_something_comes_of_them_later(recorder: Recorder
         of_judge.zero_grad()
         of_maker.zero_grad()
         CLOCK.advance(1_000_000_000)
-    found = [one["discarded_gradients"] for one in notes(recorder)]
+    found = [one[DISCARDED] for one in notes(recorder)]
     assert found[0] is not None
     assert found[-1] is None
 

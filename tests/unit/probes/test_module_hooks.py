@@ -37,6 +37,18 @@ def changes_some(module: Any, args: Any, output: Any) -> Any:
     return output
 
 
+def masks(module: Any, args: Any, output: torch.Tensor) -> None:
+    output.mul_(0.5)
+
+
+def keeps(module: Any, args: Any, output: torch.Tensor) -> None:
+    module.last = output.detach()
+
+
+def sets_weight(module: Any, args: Any) -> None:
+    setattr(module, "weight", module.weight_orig * 2)  # noqa: B010
+
+
 def named(name: str, module: Any, args: Any, output: Any) -> None:
     SEEN.append(name)
 
@@ -62,8 +74,10 @@ def lines_of(module: nn.Module) -> list[tuple[str, int]]:
         (Watcher().look, [("look", 1)]),
         (Watcher(), [("__call__", 1)]),
         (lambda *args: SEEN.append(args), [("<lambda>", 0)]),
+        (keeps, [("keeps", 1)]),
         (changes, []),
         (changes_some, []),
+        (masks, []),
         (print, []),
     ],
 )
@@ -75,6 +89,13 @@ def test_functions_that_only_look_on(
     model[1][0].register_forward_hook(hook)
     model[0].register_forward_hook(hook)
     assert lines_of(model) == expected
+
+
+def test_a_hook_that_sets_what_a_module_computes_with_is_a_part_of_it() -> None:
+    """As of an equalized learning rate, or a normalized weight."""
+    module = nn.Linear(2, 2)
+    module.register_forward_pre_hook(sets_weight)
+    assert lines_of(module) == []
 
 
 def test_hooks_ahead_of_a_module_and_those_on_all_modules() -> None:

@@ -276,6 +276,62 @@ def test_the_target_of_a_loss_is_needed(recorder: Recorder) -> None:
     assert not told(recorder)
 
 
+def test_one_call_of_a_line_that_is_learned_from_speaks_for_all(recorder: Recorder) -> None:
+    """Pseudo labels from one view, and a loss of the other, by one line."""
+
+    def views(step: int, model: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
+        weak, strong = [model(view) for view in (inputs + 1, inputs + 2)]
+        return (strong - weak.detach()).square().mean()
+
+    start(recorder)
+    train(Model(*layers()), views)
+    assert not told(recorder)
+
+
+class Front(nn.Module):
+    """Several modules in a function that is computed again in backward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def features(self, inputs: torch.Tensor) -> torch.Tensor:
+        inner = self.first(inputs).tanh()
+        result: torch.Tensor = self.second(inner).tanh()
+        return result
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.last(checkpoint(self.features, inputs, use_reentrant=False))
+        return result
+
+
+def test_what_is_computed_again_in_backward_is_not_told(recorder: Recorder) -> None:
+    start(recorder)
+    train(Model(Front()), lambda step, model, inputs: None)
+    assert not told(recorder)
+
+
+def test_of_a_long_list_no_more_than_some_is_looked_at(recorder: Recorder) -> None:
+    class Long(list[float]):
+        def __iter__(self) -> Any:
+            for number, one in enumerate(super().__iter__()):
+                assert number < 1000
+                yield one
+
+    class Takes(nn.Linear):
+        def forward(self, inputs: Any) -> torch.Tensor:
+            return super().forward(torch.ones(4, self.in_features))
+
+    other = Takes(8, 8)
+    start(recorder)
+    train(
+        Model(*layers()),
+        lambda step, model, inputs: (model(inputs), other(Long([0.0] * 5000)).sum())[1],
+        more=other,
+    )
+    assert told(recorder)
+
+
 class Counts(nn.Module):
     """A metric."""
 

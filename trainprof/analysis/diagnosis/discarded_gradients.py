@@ -94,10 +94,9 @@ def _advice(case: Case, told: DiscardedGradients) -> str:
         "others"
     )
     model = told.models[0].name if told.models else "the other model"
-    goes_through = told.mixed_share > told.unused_share
     other = (
         f".requires_grad_(False) on the parameters of {model} for this pass"
-        if goes_through
+        if told.goes_through
         else f".detach() what {model} gives to this loss"
     )
     return other if case.torch.is_data_parallel else f"{inputs}; or {other}"

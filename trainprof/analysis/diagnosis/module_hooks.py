@@ -1,16 +1,18 @@
 """Hooks on modules take much of a forward, and give nothing back to it.
 
-What it means: a function given to register_forward_hook runs whenever its module is called, beside
-what the model computes: left from debugging, or a logger's of activations. Nothing is learned from
-it.
+What it means: a function given to register_forward_hook, or register_forward_pre_hook, runs
+whenever its module is called, beside what the model computes: left from debugging, or a logger's of
+activations. Nothing is learned from it.
 
 How it is measured: of the looks at where training stands, those in a forward that met a line of
 such a function, once warm-up was over. Hooks that the model had when it was first called count, if
-they are the user's own and return nothing: what returns something is a part of the model.
+they are the user's own, return nothing, change no tensor in place (x.mul_()) and, ahead of a call,
+set no attribute: what does is a part of the model.
 
-When it is wrong: of a lambda nobody knows whether it returns something, and changes the output by
-that. Hooks that collect what a loss is computed from are needed; what they compute may not be. On a
-device nothing is said: there it is not the host's time that counts.
+When it is wrong: where a function that a hook calls does so. Of a lambda nobody knows whether it
+returns something, and changes the output by that. Hooks that collect what a loss is computed from
+are needed; what they compute may not be. On a device nothing is said: there it is not the host's
+time that counts.
 
 What to do: take them off (the handle that register_forward_hook returned has .remove()), or return
 at once but for one step in a hundred.

@@ -40,6 +40,12 @@ THRESHOLDS: Final = {
     "loading_share": Threshold(0.5, "of the evaluation: from here on its loader is the cause"),
 }
 
+# Of a loop without any loader: a policy's forwards look the same.
+_MAY_BE_ROLLOUTS: Final = (
+    "if training learns from what these forwards give (a policy that collects experience), they "
+    "are needed"
+)
+
 
 def find(case: Case) -> Finding | None:
     least = case.threshold(ID, "share", THRESHOLDS["share"].value)
@@ -105,6 +111,7 @@ def _without_loader(case: Case, spent_s: float, what: str) -> Finding:
         outside_steps(case, spent_s),
         site=called,
         advice=_less_often(spent_s),
+        cautions=[] if case.summary.loaders else [_MAY_BE_ROLLOUTS],
         also=[] if most is None or most.site == called else _most_of_it(most),
         evidence={"evaluation_s": spent_s, "passes": passes},
     )
