@@ -13,8 +13,8 @@ When it is wrong: where other programs held the cores; where what is computed wi
 passes is less than elsewhere.
 
 What to do: make samples cheaper: the named function first. Store what is computed again and again
-(smaller pictures, tokens). Fewer workers, or fewer of torch's threads, may help as well: trainprof
-tune measures it.
+(smaller pictures, tokens). Fewer of torch's threads may help as well, for then none waits for
+another: trainprof tune measures it.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _of_loader(case: Case, fed: LoaderCase) -> Finding | None:
         ID,
         title,
         gain,
-        advice=f"cheaper samples{where}; fewer workers or torch threads may help, too",
+        advice=f"cheaper samples{where}{_fewer_threads(case)}",
         also=made_anew(case, fed),
         evidence={
             "runnable_share": waits,
@@ -89,6 +89,11 @@ def _of_loader(case: Case, fed: LoaderCase) -> Finding | None:
         },
         site=line.site if line and not line.is_likely else None,
     )
+
+
+def _fewer_threads(case: Case) -> str:
+    threads = case.summary.torch_threads or 1
+    return "" if threads < 2 else f"; fewer of torch's {threads} threads may help, too"
 
 
 def _gain(case: Case, fed: LoaderCase, crowding: Crowding | None, waits: float) -> Gain | None:

@@ -14,7 +14,8 @@ a device it is likely as large a part of its time.
 When it is wrong: where the result is needed in each step all the same: a policy's that acts,
 samples that are put together with others or changed before a judge learns from them. Then only the
 graph is for nothing. Under torch.no_grad() a small network is some 15 % faster, a large one some
-4 %, and less memory is held. As nobody knows, half of the call is taken for what can most likely go.
+4 %, and less memory is held. As nobody knows, half of the call is taken for what can most likely
+go.
 
 What to do: call it only where something is done with the result (every hundredth step, once an
 epoch), and under torch.no_grad(). What another call has computed already can be kept instead.
