@@ -90,8 +90,8 @@ class _Place:
         passes: Seen.
         looks: Taken.
         took_ns: By what its nodes are for.
-        through: Of operators that a parameter takes part in, and something that others' lead to: the
-            owners of both.
+        through: Of operators that a parameter takes part in, and something that leads on to others:
+            the owners of both.
         reached: Parameters, by id: who has them, and how large each is.
         used: Owners of whose gradients something became.
         in_vain: By owner: how often its gradients were gone, and the parameters watched as before.
