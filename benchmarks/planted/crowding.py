@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from planted.draw import Draw
 from planted.script import HERE, WITH_GUARD, Case, Parts, as_ms, script
 
@@ -9,13 +11,13 @@ BATCH = 4
 
 
 def crowded_cores(draw: Draw) -> Case:
-    """A worker for each core, whose batches are there in time, and training wants a core, too."""
-    compute_s, times = draw.between(0.016, 0.026), draw.between(1.0, 1.2)
-    # As much as a step, so that batches are there in time: else training waits for them as well.
+    """A worker for each core, whose batches are there in time, and torch wants all cores, too."""
+    compute_s, times = draw.between(0.016, 0.026), draw.between(0.9, 1.3)
     making_s = compute_s * times
     style = draw.one_of(WITH_GUARD)
     parts = computing_beside(compute_s, making_s, "os.cpu_count()", HERE)
-    planted = f"{as_ms(making_s)} of CPU a batch beside {as_ms(compute_s)}, a worker each core"
+    parts = replace(parts, setup="torch.set_num_threads(os.cpu_count())")
+    planted = f"{as_ms(making_s)} of CPU a batch beside {as_ms(compute_s)} on all cores"
     return Case("crowded_cores", planted, style, script(style, parts), "crowded_cores")
 
 
@@ -23,7 +25,8 @@ def computing_beside(compute_s: float, making_s: float, workers: str, comment: s
     """Returns a model that takes so much of the CPU beside workers that do, too.
 
     Args:
-        compute_s, making_s: Of one core, by a step and by a batch.
+        compute_s: Of torch's threads, by a step.
+        making_s: Of one core, by a batch.
         workers: Expression of how many.
         comment: On the lines of what a batch takes.
     """
@@ -45,11 +48,16 @@ class Pictures(Dataset):
 class Computing(nn.Module):
     def __init__(self):
         super().__init__()
-        self.out, self.field = nn.Linear(64, 1), torch.randn(384, 384)
+        self.out, self.field = nn.Linear(64, 1), torch.randn(512, 512)
+        for _ in range(2):
+            began = time.perf_counter()
+            for _ in range(20):
+                self.field @ self.field
+            each = (time.perf_counter() - began) / 20
+        self.times = max(round({compute_s:.6f} / each), 1)
 
     def forward(self, x):
-        until = time.thread_time() + {compute_s:.6f}
-        while time.thread_time() < until:
+        for _ in range(self.times):
             self.field @ self.field
         return self.out(x)
 """

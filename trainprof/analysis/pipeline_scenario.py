@@ -24,6 +24,9 @@ _MAPPING_S_PER_BYTE: Final = {"low": 0.0, "mid": 0.1e-9, "high": 0.35e-9}
 # the interpreter: by so much a batch, or this share of it, both were seen to get shorter.
 _SENDING_S: Final = {"low": 0.3e-3, "mid": 0.15e-3, "high": 0.0}
 _SENDING_SHARE: Final = 0.6
+# Cores that computing keeps busy, from which on it is the work of threads that wait for one
+# another. Beside two busy workers on two cores such computing was seen to take 3.6 times as long.
+_SEVERAL_THREADS: Final = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +151,9 @@ def pipelines_of(
     if setting.workers == 0 < inputs.setting.workers:
         running = without_sending(running, scenario)
         computes = [without_sending(one, scenario) for one in computes]
+    if scenario == "high" and inputs.setting.workers == 0 < setting.workers:
+        times = _waiting_for_one_another(inputs, setting)
+        computes = [one * times for one in computes]
     whole = zip(passes_of(inputs, asleep), passes_of(inputs, running), computes, strict=True)
     for asleep_s, running_s, compute_s in whole:
         yield Pipeline(
@@ -168,6 +174,18 @@ def pipelines_of(
             spawn_s=inputs.spawn_s.at(scenario) if starts else 0.0,
             boot_s=inputs.boot_s.at(scenario) if starts else 0.0,
         )
+
+
+def _waiting_for_one_another(inputs: PipelineInputs, setting: Setting) -> float:
+    """Returns how many times as long computing may take for threads that wait for one another.
+
+    Beyond what sharing cores makes it: one that has lost its core to a worker holds up the rest.
+    """
+    threads, made_s = inputs.compute_cores.mid, float(inputs.fetch_s.sum())
+    if threads < _SEVERAL_THREADS or made_s <= 0:
+        return 1.0
+    running = float(running_of(inputs, "mid").sum()) / made_s
+    return max((threads + setting.workers * running) / inputs.cores, 1.0)
 
 
 def without_sending(series: Float64, scenario: Scenario) -> Float64:

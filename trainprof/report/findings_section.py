@@ -204,10 +204,9 @@ def _nothing(summary: RunSummary, page: Page) -> list[Text]:
         told += (
             f"nothing that would show. The halves of this run differ by {percent(bar / 2)}, and "
         )
-        told += "none of the causes that trainprof knows would gain over twice that."
+        told += "no cause was found that would gain over twice that."
     else:
-        told += "of the causes that trainprof knows, none would gain over "
-        told += f"{percent(bar)} of training."
+        told += f"no cause was found that would gain over {percent(bar)} of training."
     told += _in_noise(summary, page)
     if page.verbose:
         told += f" Looked for: {checked_words()}."

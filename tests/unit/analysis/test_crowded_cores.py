@@ -79,8 +79,8 @@ def test_computing_that_takes_twice_as_long_beside_workers() -> None:
         {"alone_s": 0.03},
         {"alone_s": 0.0195},
         {"runnable": 0.05},
-        {"alone": AT_ENDS[-11:]},
-        {"alone": AT_ENDS[9:11] + AT_ENDS[-2:]},
+        {"alone": AT_ENDS[-11:], "runnable": 0.2},
+        {"alone": AT_ENDS[9:11] + AT_ENDS[-2:], "runnable": 0.2},
         {"alone_s": 0.02, "each_tenth_s": 0.2},
         {"alone": [], "runnable": 0.2},
     ],
@@ -140,6 +140,15 @@ def test_workers_that_are_never_idle_are_told_by_the_model(
         assert finding.is_at_most
 
 
+def test_a_few_batches_alone_at_the_end_say_how_much_it_may_be() -> None:
+    few = crowding_of(planted(alone=AT_ENDS[-4:]).inputs)
+    assert few is not None
+    assert not few.is_sure
+    many = crowding_of(planted().inputs)
+    assert many is not None
+    assert many.is_sure
+
+
 def test_batches_at_the_borders_of_passes_tell_nothing() -> None:
-    one = planted(alone=[0, IN_PASS - 1, IN_PASS, STEPS - 1, 50, 150])
+    one = planted(alone=[0, IN_PASS - 1, IN_PASS, STEPS - 1, 50])
     assert crowding_of(one.inputs) is None

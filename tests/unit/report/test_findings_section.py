@@ -83,14 +83,12 @@ def test_nothing_found_says_from_which_gain_on_it_was_looked_for() -> None:
     healthy = summaries.healthy()
     told = words(findings=[], verdict=healthy.verdict, findings_from=0.03)
     first, rest = " ".join(told.split()).split(". ", 1)
-    assert first == (
-        "What to change: of the causes that trainprof knows, none would gain over 3 % of training"
-    )
+    assert first == ("What to change: no cause was found that would gain over 3 % of training")
     assert rest.startswith("Not judged: computing itself (15 % of a step): see trainprof lines.")
     noisy = words(findings=[], findings_from=0.18)
     assert " ".join(noisy.split()).startswith(
-        "What to change: nothing that would show. The halves of this run differ by 9 %, and none "
-        "of the causes that trainprof knows would gain over twice that."
+        "What to change: nothing that would show. The halves of this run differ by 9 %, and no "
+        "cause was found that would gain over twice that."
     )
     few = replace(healthy.training, steady_steps=19)
     known = {"findings": [], "verdict": healthy.verdict, "findings_from": 0.03}

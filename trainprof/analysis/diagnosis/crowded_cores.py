@@ -24,7 +24,7 @@ from typing import Final
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.changed_inputs import without_running
 from trainprof.analysis.diagnosis.crowding import Crowding, crowding_of
-from trainprof.analysis.diagnosis.gains import Gain, of_batches, of_inputs
+from trainprof.analysis.diagnosis.gains import Gain, larger, of_batches, of_inputs
 from trainprof.analysis.diagnosis.loader_change import finding, made_anew
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.waiting import RUNNABLE_SHARE, runnable_share
@@ -67,7 +67,7 @@ def _of_loader(case: Case, fed: LoaderCase) -> Finding | None:
         f"{who} {core}core{'' if cores == 1 else 's'} that training computes on, and wait"
         f"{'s' if workers == 1 else ''} for one {percent(waits)} of the time"
     )
-    if crowding is not None:
+    if crowding is not None and crowding.is_sure:
         title += (
             f": a batch takes {span(crowding.beside_s)} to compute with beside them, "
             f"{span(crowding.alone_s)} while they have nothing to do"
@@ -98,9 +98,11 @@ def _fewer_threads(case: Case) -> str:
 
 def _gain(case: Case, fed: LoaderCase, crowding: Crowding | None, waits: float) -> Gain | None:
     assert fed.inputs is not None
-    if crowding is not None:
-        return of_batches(case, fed, crowding.saved_s)
+    seen = None if crowding is None else of_batches(case, fed, crowding.saved_s)
+    if crowding is not None and crowding.is_sure:
+        return seen
     cpu = shared_cpu(case.summary.system.cpu) if case.summary.system else None
     if waits < RUNNABLE_SHARE or cpu is None or cpu.others_share > _OTHERS_SHARE:
         return None
-    return of_inputs(case, fed, without_running(fed.inputs))
+    modelled = of_inputs(case, fed, without_running(fed.inputs))
+    return larger(modelled, seen) if modelled is not None and seen is not None else modelled

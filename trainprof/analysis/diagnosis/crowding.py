@@ -13,9 +13,11 @@ from trainprof.analysis.pipeline import PipelineInputs
 # shares them.
 _ALONE: Final = 0.05
 _BESIDE: Final = 0.5
-# Of batches computed with alone: so many tell, from so large a part of the run.
+# Of batches computed with alone: so many tell, from so large a part of the run; of fewer, from the
+# end of the run, it may be the run that changed.
 _ENOUGH: Final = 5
 _SPREAD: Final = 0.5
+_SOME: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,7 @@ class Crowding:
         alone_s, beside_s: What it takes: the median.
         alone, beside: Of so many batches.
         saved_s: Of a mean batch, were none computed with beside workers.
+        is_sure: There were enough of both, all over the run.
     """
 
     alone_s: float
@@ -33,6 +36,7 @@ class Crowding:
     alone: int
     beside: int
     saved_s: float
+    is_sure: bool
 
 
 def crowding_of(inputs: PipelineInputs) -> Crowding | None:
@@ -49,12 +53,14 @@ def crowding_of(inputs: PipelineInputs) -> Crowding | None:
     is_inner = (place > 0) & (place < inputs.batches - 1)
     alone = np.flatnonzero(is_inner & (busy < _ALONE))
     beside = np.flatnonzero(is_inner & (busy >= _BESIDE))
-    if min(len(alone), len(beside)) < _ENOUGH or np.ptp(alone) < _SPREAD * len(busy):
+    if len(alone) < _SOME or len(beside) < _ENOUGH:
         return None
+    is_sure = len(alone) >= _ENOUGH and int(np.ptp(alone)) >= _SPREAD * len(busy)
     # What comes every so many steps is in neither median.
     _, alone_s, slowest_alone_s = np.quantile(compute_s[alone], (0.25, 0.5, 0.75)).tolist()
     fastest_s, beside_s, _ = np.quantile(compute_s[beside], (0.25, 0.5, 0.75)).tolist()
     if slowest_alone_s >= fastest_s:
         return None
     share = float((busy[is_inner] >= _ALONE).mean())
-    return Crowding(alone_s, beside_s, len(alone), len(beside), share * (beside_s - alone_s))
+    saved_s = share * (beside_s - alone_s)
+    return Crowding(alone_s, beside_s, len(alone), len(beside), saved_s, is_sure)

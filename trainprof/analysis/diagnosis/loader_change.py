@@ -99,12 +99,14 @@ def more_workers(case: Case, fed: LoaderCase, rule: str, title: str) -> Finding 
         gain = replace(
             gain, training=(1.0, gain.training[1]), run=(1.0, gain.run[1]), is_at_most=True
         )
-    cheaper = _gives_more(case, fed, gain)
-    call, first = call_with(fed.loader, change), ""
+    call, first, cheaper = call_with(fed.loader, change), "", _gives_more(case, fed, gain)
+    surer = _surer_line(fed, gain)
+    if surer is not None:
+        first, cheaper = f"cheaper samples first: {place(surer)}; then perhaps ", ""
     if repeats_samples(fed.loader, setting.workers):
         # Workers alone would give each sample several times.
         change = {}
-        first = "have the dataset give each worker its share (get_worker_info()), then "
+        first += "have the dataset give each worker its share (get_worker_info()), then "
     return finding(
         case,
         fed,
@@ -115,6 +117,14 @@ def more_workers(case: Case, fed: LoaderCase, rule: str, title: str) -> Finding 
         change=change,
         cautions=cautions_of(fed, setting.workers),
     )
+
+
+def _surer_line(fed: LoaderCase, gain: Gain) -> HotLine | None:
+    """Returns the line of the dataset that would give as much as workers which may as well lose."""
+    line, times = fed.hot_line(), without_line(fed)
+    if line is None or times is None or gain.training[0] >= 1:
+        return None
+    return line if times >= gain.likely else None
 
 
 def _gives_more(case: Case, fed: LoaderCase, gain: Gain) -> str:
@@ -257,7 +267,8 @@ def _where_it_goes(case: Case, fed: LoaderCase, *, is_unsure: bool) -> list[str]
         told += around(lead) if other is None else f", {share_of(other)} to {place(other)}"
         if surer:
             return [f"{told}{surer}{_at_most(case, fed, lead)}"]
-        return [f"{told}{_without(fed, lead) if lead is line else ''}"]
+        which = "that line" if other is None else "the first"
+        return [f"{told}{_without(fed, lead, which) if lead is line else ''}"]
     fetch = fed.loader.fetch
     share = 1 - collate_share(fetch)
     if fetch is None or fetch.dataset_s is None or share < _OF_DATASET or not fetch.samples:
@@ -298,12 +309,12 @@ def _most_without(case: Case, fed: LoaderCase, line: HotLine) -> float | None:
     return None if gain is None else gain.likely
 
 
-def _without(fed: LoaderCase, line: HotLine) -> str:
+def _without(fed: LoaderCase, line: HotLine, which: str) -> str:
     times = without_line(fed)
     if times is None or times < _TOLD_TIMES:
         return ""
     more = ", or more" if line.is_at_least else ""
-    return f": without that line, steps would be {times:.2g} x as fast{more}"
+    return f": without {which}, steps would be {times:.2g} x as fast{more}"
 
 
 def without_line(fed: LoaderCase) -> float | None:

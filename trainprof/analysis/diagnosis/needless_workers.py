@@ -64,7 +64,7 @@ def find(case: Case) -> Finding | None:
         gain_without(case, fed, fed.cause.found),
         advice=call_with(loader, change),
         change=change,
-        cautions=cautions_without(loader.persistent_workers),
+        cautions=cautions_without(loader),
         also=_also(loader),
         is_of_making=False,
     )
@@ -100,13 +100,16 @@ def _also(loader: Loader) -> list[str]:
     ]
 
 
-def cautions_without(are_kept: bool | None) -> list[str]:
+def cautions_without(loader: Loader) -> list[str]:
+    are_kept = loader.persistent_workers
     of_workers = ["prefetch_factor", "multiprocessing_context"]
     if are_kept:
         of_workers.insert(0, "persistent_workers")
     numbers = "random augmentation, if there is any, draws other numbers without workers"
     if are_kept:
         numbers += ", and shuffling from the second pass on"
+    if loader.is_iterable and (loader.num_workers or 0) > 1:
+        numbers += "; an IterableDataset that workers share puts other samples together"
     return [
         f"{', '.join(of_workers[:-1])} and {of_workers[-1]} are for workers: without any, torch "
         "refuses them",

@@ -94,7 +94,7 @@ def find(case: Case) -> Finding | None:
             gain_without(case, fed, without),
             advice=call_with(loader, change),
             change=change,
-            cautions=cautions_without(loader.persistent_workers),
+            cautions=cautions_without(loader),
             evidence=evidence,
             is_of_making=False,
         )
