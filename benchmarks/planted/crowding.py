@@ -12,7 +12,7 @@ BATCH = 4
 
 def crowded_cores(draw: Draw) -> Case:
     """A worker for each core, whose batches are there in time, and torch wants all cores, too."""
-    compute_s, times = draw.between(0.016, 0.026), draw.between(0.9, 1.3)
+    compute_s, times = draw.between(0.016, 0.026), draw.between(0.7, 1.1)
     making_s = compute_s * times
     style = draw.one_of(WITH_GUARD)
     parts = computing_beside(compute_s, making_s, "os.cpu_count()", HERE)

@@ -31,6 +31,7 @@ SEEDS = {
     "cold_first_epoch": 7,
     "uneven_batches": 5,
     "idle_workers": 5,
+    "crowded_cores": 52,
     "slow_rank": 5,
     "python_in_model": 14,
     "sample_by_sample": 13,

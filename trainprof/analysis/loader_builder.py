@@ -16,12 +16,14 @@ class BuilderSettings:
         prefix: Of each argument's name there.
         arguments: Of a DataLoader, which it has.
         counts_for_all: Evaluation's loaders are built by the same ones.
+        evaluates: The argument of how often it evaluates, None where it has none.
     """
 
     call: str
     prefix: str
     arguments: tuple[str, ...]
     counts_for_all: bool = False
+    evaluates: str | None = None
 
     def name_of(self, argument: str) -> str:
         """Returns what an argument of a DataLoader is called there."""
@@ -35,11 +37,18 @@ class BuilderSettings:
 
 
 _ALL: Final = ("num_workers", "persistent_workers", "prefetch_factor", "pin_memory")
+_HF_EVALUATES: Final = "eval_steps"
 # By top-level package. Of others only that they build the loader is said.
 _KNOWN: Final = {
-    "transformers": BuilderSettings("TrainingArguments", "dataloader_", _ALL, counts_for_all=True),
+    "transformers": BuilderSettings(
+        "TrainingArguments", "dataloader_", _ALL, counts_for_all=True, evaluates=_HF_EVALUATES
+    ),
     "sentence_transformers": BuilderSettings(
-        "SentenceTransformerTrainingArguments", "dataloader_", _ALL, counts_for_all=True
+        "SentenceTransformerTrainingArguments",
+        "dataloader_",
+        _ALL,
+        counts_for_all=True,
+        evaluates=_HF_EVALUATES,
     ),
     "timm": BuilderSettings(
         "create_loader", "", ("num_workers", "persistent_workers", "pin_memory")

@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
+from trainprof.analysis.diagnosis.crowding import crowding_of
 from trainprof.analysis.diagnosis.gains import FASTER_REST, times_without
 from trainprof.analysis.least_gain import LEAST_GAIN
 from trainprof.analysis.pipeline import MODEL_ERROR, predict
@@ -138,7 +139,7 @@ def _ceiling(case: Case, fed: LoaderCase, others: Sequence[LoaderCase] = ()) -> 
     """Returns what training makes of batches that cost nothing.
 
     The rest of a step may be what it was, or faster by what waiting between had made it slower:
-    by more where the thread slept meanwhile.
+    by more where the thread slept meanwhile. Workers that computed beside it have nothing to do.
     """
     if fed.measured is None or fed.measured.step_s <= 0:
         return None
@@ -146,14 +147,18 @@ def _ceiling(case: Case, fed: LoaderCase, others: Sequence[LoaderCase] = ()) -> 
     share = min(max(waited, 0.0), 0.99)
     if case.is_on_device:
         share = min(share, fed.exposed * share)
-    likely = times_without(share)
+    crowding = None if case.is_on_device or fed.inputs is None else crowding_of(fed.inputs)
+    crowded = 0.0 if crowding is None else crowding.saved_s / fed.measured.step_s
+    # What computing takes longer beside workers goes with their work, where that was seen.
+    likely = times_without(share + (crowded if crowding is not None and crowding.is_sure else 0.0))
+    most = times_without(share + crowded)
     asleep = _asleep_share(fed)
     faster = FASTER_REST + (_FASTER_AFTER_SLEEP - FASTER_REST) * asleep
     rest = 1.0 if case.is_on_device else 1 - faster * share
     if fed.loader.num_workers and not case.is_on_device:
         rest_s = np.array([(1 - share) * fed.measured.step_s])
         rest = min(rest, float((without_sending(rest_s, "low") / rest_s)[0]))
-    return likely * (1 - 2 * MODEL_ERROR), likely * (1 + MODEL_ERROR) / rest
+    return likely * (1 - 2 * MODEL_ERROR), most * (1 + MODEL_ERROR) / rest
 
 
 def _asleep_share(fed: LoaderCase) -> float:

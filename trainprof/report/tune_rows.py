@@ -42,6 +42,8 @@ VERDICT_WORDS: Final = {
 _NUMERICS: Final = frozenset({"float32_matmul_precision", "cudnn_benchmark"})
 _NAMES: Final = {LOADER_ALONE: "loader alone"}
 # A ceiling below this says that loading is not what holds training back.
+# By cheaper samples, where no setting helps.
+_MUCH_TO_GAIN: Final = 1.3
 _HARDLY: Final = 1.03
 # Above it an interval does not tell that there is nothing to gain.
 _MAY_BE_MORE: Final = 1.2
@@ -150,7 +152,14 @@ def remarks(summary: RunSummary) -> list[tuple[str, str]]:
         found += _losses(rows[summary.recommended.name])
     ceiling = rows.get(CEILING)
     if ceiling is not None and ceiling.speedup is not None:
-        found.append(("Ceiling", _ceiling_words(ceiling, ceiling.speedup)))
+        words = _ceiling_words(ceiling, ceiling.speedup)
+        is_left = summary.recommended is None and ceiling.verdict == FASTER
+        if is_left and ceiling.speedup.mid >= _MUCH_TO_GAIN:
+            words += (
+                "; no setting gave it, cheaper samples may: the report of the baseline names "
+                "their line"
+            )
+        found.append(("Ceiling", words))
     alone = rows.get(LOADER_ALONE)
     if alone is not None and alone.speedup is not None and alone.speedup.is_telling:
         found.append(("Loader", _alone_words(alone.speedup)))

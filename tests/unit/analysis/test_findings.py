@@ -187,6 +187,25 @@ def test_a_line_that_would_give_more_than_workers_can_is_told_with_them(
     assert (more in finding.advice) is is_told
 
 
+@pytest.mark.parametrize("threads", [2.0, 1.0])
+def test_workers_may_lose_where_threads_that_compute_wait_for_one_another(threads: float) -> None:
+    # Making a batch and computing with it want both cores: what is lost once is lost for all.
+    planted = Planted(
+        fetch_s=0.15,
+        running=1.0,
+        compute_s=0.04,
+        cores=2,
+        compute_cores=Interval.exactly(threads),
+    )
+    planted.loader = replace(planted.loader, hot_lines=[hot_line("making batches", share=0.7)])
+    finding = only(case_of(planted))
+    assert finding.id == "serial_loading"
+    assert finding.predicted_speedup is not None
+    assert (finding.predicted_speedup[0] < 1) is (threads > 1)
+    first = "cheaper samples first: data.py:12 (decode); then perhaps DataLoader("
+    assert finding.advice.startswith(first) is (threads > 1)
+
+
 def test_workers_cannot_share_an_open_file() -> None:
     planted = Planted(fetch_s=0.03, running=0.6, compute_s=0.01)
     assert not any("open" in told for told in only(case_of(planted)).cautions)
@@ -1469,6 +1488,31 @@ def evaluated_with_new_workers(evaluation_s: float) -> Case:
     )
     evaluation.loader = replace(evaluation.loader, id=1)
     return case_of(training, evaluation, parts={"evaluation": evaluation_s})
+
+
+@pytest.mark.parametrize(
+    ("line", "share", "is_joined"),
+    [
+        ("train.py:71", 0.9, True),
+        ("train.py:80", 0.9, False),
+        ("train.py:69", 0.9, False),
+        ("save.py:71", 0.9, False),
+        ("train.py:71", 0.5, False),
+    ],
+)
+def test_what_follows_a_checkpoint_belongs_to_it(line: str, share: float, is_joined: bool) -> None:
+    """Such as a rename, for which the disk is waited for."""
+    case = case_of(
+        Planted(workers=2, fetch_s=0.002, compute_s=0.01), parts={"checkpoint": 0.5, "other": 0.5}
+    )
+    after = replace(hot_line("other", 0.95), site=line, function="save", line_share=share)
+    told = diagnose(replace(case, summary=replace(case.summary, hot_lines=[after]))).findings
+    by_id = {one.id: one for one in told}
+    assert (set(by_id) == {"slow_checkpoints"}) is is_joined
+    if is_joined:
+        joined = by_id["slow_checkpoints"]
+        assert joined.recoverable_s == pytest.approx(1.0, rel=0.05)
+        assert joined.also[-1].startswith(f"at {line}, and counted with it: Python code between")
 
 
 def test_evaluation_that_is_mostly_starting_workers_has_that_cause_alone() -> None:

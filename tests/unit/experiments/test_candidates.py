@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
-from support.cases import Planted, case_of
+from support.cases import STEPS, Planted, case_of
 
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.pipeline_scenario import Interval
@@ -59,6 +60,26 @@ def test_free_data_is_forecast_by_the_wait() -> None:
     found = plan(case_of(Planted(workers=0, fetch_s=0.03)))
     assert found.ceiling is not None
     assert found.ceiling[0] < 4.0 < found.ceiling[1]
+
+
+def test_free_data_gives_back_what_workers_take_from_computing() -> None:
+    # 20 ms beside workers at work, 10 in those batches for which they have nothing to do.
+    planted = Planted(workers=2, fetch_s=0.04, running=1.0, compute_s=0.02, is_persistent=True)
+    alone = np.zeros(STEPS, dtype=bool)
+    alone[[*range(80, 99), *range(180, 199)]] = True
+    planted.inputs = replace(
+        planted.inputs,
+        compute_s=np.where(alone, 0.01, 0.02),
+        workers_busy=np.where(alone, 0.0, 1.5),
+    )
+    fetch = planted.loader.fetch
+    assert fetch is not None
+    fetch = replace(fetch, runnable_s=0.4 * (fetch.running_s or 0.0))
+    planted.loader = replace(planted.loader, fetch=fetch)
+    found = plan(case_of(planted))
+    assert found.ceiling is not None
+    assert found.ceiling[0] < 1.8 < found.ceiling[1]
+    assert found.ceiling[0] > 1.4
 
 
 def test_all_loaders_that_are_waited_for_become_free() -> None:

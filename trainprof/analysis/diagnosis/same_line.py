@@ -10,6 +10,7 @@ from trainprof.analysis.diagnosis import (
     gc_pauses,
     python_in_loop,
     python_in_model,
+    slow_checkpoints,
     slow_pass_starts,
 )
 from trainprof.analysis.diagnosis.case import Case
@@ -17,11 +18,15 @@ from trainprof.analysis.diagnosis.gains import of_python, outside_steps
 from trainprof.analysis.finding import LIKELY, Finding
 
 # Who makes the objects that are collected stands where collecting begins; what a pass begins with
-# goes on, as objects that are given up again, when its first batch is there.
+# goes on, as objects that are given up again, when its first batch is there; a checkpoint that is
+# written is renamed, or brought to disk, by the lines that follow.
 _COMES_OF: Final = {
     gc_pauses.ID: (slow_pass_starts.ID, python_in_loop.ID, python_in_model.ID),
-    python_in_loop.ID: (slow_pass_starts.ID,),
+    python_in_loop.ID: (slow_pass_starts.ID, slow_checkpoints.ID),
 }
+# Lines from a checkpoint to what belongs to it; and what those have to be of the Python code.
+_NEAR: Final = 4
+_MOST_OF_IT: Final = 0.75
 
 
 def joined_by_line(findings: Iterable[Finding], case: Case) -> list[Finding]:
@@ -38,13 +43,29 @@ def joined_by_line(findings: Iterable[Finding], case: Case) -> list[Finding]:
 
 
 def _is_at(finding: Finding, other: Finding | None) -> bool:
-    return other is not None and finding is not other and finding.site == other.site
+    if other is None or finding is other:
+        return False
+    is_beside = finding.id == slow_checkpoints.ID and _is_near(finding, other)
+    return finding.site == other.site or is_beside
+
+
+def _is_near(checkpoint: Finding, python: Finding) -> bool:
+    """Whether most of some Python code is at a line that follows where a checkpoint is written."""
+    if (python.evidence.get("line_share") or 0.0) < _MOST_OF_IT:
+        return False
+    (file, _, line), (other, _, following) = (
+        (one.site or "").rpartition(":") for one in (checkpoint, python)
+    )
+    if file != other or not (line.isdigit() and following.isdigit()):
+        return False
+    return 0 <= int(following) - int(line) <= _NEAR
 
 
 def _with_its_symptom(root: Finding, symptom: Finding, case: Case) -> Finding:
     saved_s = (root.recoverable_s or 0.0) + (symptom.recoverable_s or 0.0)
     of_steps = of_python(case, saved_s) if root.of_steps and symptom.of_steps else None
     gain = of_steps or outside_steps(case, saved_s)
+    where = "at the same line" if root.site == symptom.site else f"at {symptom.site}"
     return replace(
         root,
         recoverable_s=gain.saved_s,
@@ -53,5 +74,5 @@ def _with_its_symptom(root: Finding, symptom: Finding, case: Case) -> Finding:
         is_at_most=True,
         of_steps=gain.of_steps,
         evidence={**root.evidence, LIKELY: gain.likely},
-        also=[*root.also, f"at the same line, and counted with it: {symptom.title}"],
+        also=[*root.also, f"{where}, and counted with it: {symptom.title}"],
     )

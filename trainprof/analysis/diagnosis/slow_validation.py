@@ -28,6 +28,7 @@ from trainprof.analysis.diagnosis.waiting import more_workers
 from trainprof.analysis.diagnosis.wording import its_share, place, span
 from trainprof.analysis.diagnosis.worker_restart import lost_s
 from trainprof.analysis.finding import Finding
+from trainprof.analysis.loader_builder import settings_of
 from trainprof.analysis.looks import MAKING, hottest
 from trainprof.analysis.passes import TRAINING
 from trainprof.analysis.summary import HotLine
@@ -87,13 +88,14 @@ def find(case: Case) -> Finding | None:
     called = fed.loader.called_at
     over = f" over the loader of {fed.loader.site}" if called else ""
     most = None if is_of_making else hottest(case.summary.hot_lines, "evaluation")
+    most = None if most is not None and most.site == called else most
     return finding(
         case,
         fed,
         ID,
         f"{what} in {often}{over}{slow}",
         outside_steps(case, spent_s),
-        advice=_less_often(spent_s),
+        advice=_less_often(spent_s, fed.loader.built_by),
         also=_most_of_it(most),
         evidence=evidence,
         site=called,
@@ -133,8 +135,12 @@ def _often(passes: int) -> str:
     return f"{passes} passes" if passes > 1 else "1 pass"
 
 
-def _less_often(spent_s: float) -> str:
-    return f"evaluate less often or on fewer samples: every second time saves {span(spent_s / 2)}"
+def _less_often(spent_s: float, package: str | None = None) -> str:
+    settings = settings_of(package)
+    by = f" ({settings.evaluates} of {settings.call})" if settings and settings.evaluates else ""
+    return (
+        f"evaluate less often{by} or on fewer samples: every second time saves {span(spent_s / 2)}"
+    )
 
 
 def _most_of_it(most: HotLine | None) -> list[str]:
