@@ -14,6 +14,7 @@ from trainprof.analysis.diagnosis import crowded_cores
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.crowding import crowding_of
 from trainprof.analysis.diagnosis.diagnose import diagnose
+from trainprof.analysis.diagnosis.waiting import SAMPLING, UNKNOWN, Cause
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.pipeline_scenario import Interval
 
@@ -103,10 +104,11 @@ def test_a_device_computes_on_no_core() -> None:
     assert found(case_of(planted(), device="cuda")) is None
 
 
-def test_a_wait_for_data_has_its_own_cause() -> None:
-    waits = planted()
-    waits.loader = replace(waits.loader, num_workers=0)
-    assert found(case_of(waits)) is None
+@pytest.mark.parametrize(("cause", "is_told"), [(SAMPLING, False), (UNKNOWN, True), (None, True)])
+def test_a_wait_for_data_that_has_a_cause_of_its_own(cause: str | None, is_told: bool) -> None:
+    case = case_of(planted())
+    fed = replace(case.feeding[0], cause=None if cause is None else Cause(cause))
+    assert (found(replace(case, feeding=[fed])) is not None) is is_told
 
 
 @pytest.mark.parametrize(("host_percent", "is_told"), [(95.0, True), (99.9, False)])

@@ -27,7 +27,7 @@ from trainprof.analysis.diagnosis.crowding import Crowding, crowding_of
 from trainprof.analysis.diagnosis.gains import Gain, larger, of_batches, of_inputs
 from trainprof.analysis.diagnosis.loader_change import finding, made_anew
 from trainprof.analysis.diagnosis.rule import Threshold
-from trainprof.analysis.diagnosis.waiting import RUNNABLE_SHARE, runnable_share
+from trainprof.analysis.diagnosis.waiting import RUNNABLE_SHARE, UNKNOWN, runnable_share
 from trainprof.analysis.diagnosis.wording import place, span
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.shared_cpu import shared_cpu
@@ -51,7 +51,8 @@ def find(case: Case) -> Finding | None:
 
 def _of_loader(case: Case, fed: LoaderCase) -> Finding | None:
     workers, waits = fed.loader.num_workers or 0, runnable_share(fed.loader.fetch)
-    if not workers or fed.cause is not None or fed.inputs is None or fed.measured is None:
+    is_explained = fed.cause is not None and fed.cause.name != UNKNOWN
+    if not workers or is_explained or fed.inputs is None or fed.measured is None:
         return None
     if waits < case.threshold(ID, "runnable_share", THRESHOLDS["runnable_share"].value):
         return None
