@@ -152,5 +152,5 @@ def test_a_few_batches_alone_at_the_end_say_how_much_it_may_be() -> None:
 
 
 def test_batches_at_the_borders_of_passes_tell_nothing() -> None:
-    one = planted(alone=[0, IN_PASS - 1, IN_PASS, STEPS - 1, 50])
+    one = planted(alone=[0, IN_PASS - 1, IN_PASS, STEPS - 1])
     assert crowding_of(one.inputs) is None

@@ -13,11 +13,11 @@ from trainprof.analysis.pipeline import PipelineInputs
 # shares them.
 _ALONE: Final = 0.05
 _BESIDE: Final = 0.5
-# Of batches computed with alone: so many tell, from so large a part of the run; of fewer, from the
-# end of the run, it may be the run that changed.
+# Of batches computed with alone: so many tell, from so large a part of the run. Fewer, from the end
+# of the run, say how much it may be at most: it may be the run that changed.
 _ENOUGH: Final = 5
 _SPREAD: Final = 0.5
-_SOME: Final = 2
+_SOME: Final = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,8 @@ from typing import Final
 
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.changed_inputs import without_running
-from trainprof.analysis.diagnosis.gains import larger, of_inputs, outside_steps
+from trainprof.analysis.diagnosis.crowding import crowding_of
+from trainprof.analysis.diagnosis.gains import larger, of_batches, of_inputs, outside_steps
 from trainprof.analysis.diagnosis.loader_change import WAITED_FROM, finding, made_anew, of_cause
 from trainprof.analysis.diagnosis.waiting import CPU
 from trainprof.analysis.diagnosis.wording import place, span
@@ -41,8 +42,13 @@ def find(case: Case) -> Finding | None:
     gain = of_inputs(case, fed, without_running(fed.inputs))
     if gain is None:
         return None
-    # Receiving and computing are slow for the same reason: the whole wait may go.
+    # Receiving and computing are slow for the same reason: the whole wait may go, and what
+    # computing takes longer beside workers.
     gain = larger(gain, outside_steps(case, fed.wait_share * case.training_s))
+    crowding = None if case.is_on_device else crowding_of(fed.inputs)
+    beside_s = 0.0 if crowding is None else crowding.saved_s
+    quicker = of_batches(case, fed, fed.measured.wait_s + beside_s)
+    gain = gain if quicker is None else larger(gain, quicker)
     line, cores = fed.hot_line(), case.cores()
     have = "" if cores is None else f" on {cores:.3g} core{'' if cores == 1 else 's'}"
     title = (

@@ -23,7 +23,8 @@ def span(seconds: float) -> str:
 
 def size(count: float) -> str:
     """Returns a number of bytes with its unit, to three digits."""
-    unit, scale = ("GiB", 1 << 30) if count >= 1 << 30 else ("MiB", 1 << 20)
+    units = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
+    unit, scale = next((one for one in units if count >= one[1]), units[-1])
     return f"{count / scale:.3g} {unit}"
 
 
