@@ -126,9 +126,9 @@ def workers_busy(fetches: FetchTable, passes: Sequence[RecordedPass]) -> Float64
         fetches: Of all loaders.
         passes: Of one of them, in order of time.
     """
-    by_worker = fetches.rows(fetches.worker > 0)
-    starts = np.sort(by_worker.start_ns)
-    ends = np.sort(by_worker.start_ns + by_worker.wall_ns)
+    is_of_worker = fetches.worker > 0
+    begun = fetches.start_ns[is_of_worker]
+    starts, ends = np.sort(begun), np.sort(begun + fetches.wall_ns[is_of_worker])
     began = np.concatenate([one.ends for one in passes])
     compute_ns = np.maximum(np.concatenate([one.compute_ns for one in passes]), 1)
     worked = _worked_ns(starts, ends, began + compute_ns) - _worked_ns(starts, ends, began)
