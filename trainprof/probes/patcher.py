@@ -6,6 +6,7 @@ the script's.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 from collections.abc import Callable
@@ -108,6 +109,7 @@ class Patcher:
         self._undo: list[Callable[[], None]] = []
         self._restores: list[tuple[tuple[int, str], Callable[[], None]]] = []
         self._wrappers: list[Any] = []
+        self._at_fault: list[Callable[[], None]] = []
         self.is_silent = False
 
     def around(
@@ -201,6 +203,13 @@ class Patcher:
         if not self.is_silent:
             self.is_silent = True
             self._report_fault(self._probe, error)
+            for action in self._at_fault:
+                with contextlib.suppress(Exception):
+                    action()
+
+    def at_fault(self, action: Callable[[], None]) -> None:
+        """Has something called should the probe fail: what it asked of others costs time."""
+        self._at_fault.append(action)
 
     def restore(self, owner: Any, name: str) -> None:
         """Takes one attribute back, for good; one that somebody else has wrapped is left alone."""

@@ -7,6 +7,7 @@ import weakref
 from _thread import get_ident
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from statistics import median
 from types import ModuleType
@@ -134,6 +135,7 @@ class UnusedForwardsProbe:
         self._meets = patcher.guarded(self._meet)
         session.at_first_step.append(patcher.guarded(self._first_step))
         session.at_end.append(patcher.guarded(self._judge_at_end))
+        patcher.at_fault(partial(self._set_watching, is_on=False))
         os.register_at_fork(after_in_child=self._begin_anew)
 
     def _first_step(self, optimizer: Any) -> None:

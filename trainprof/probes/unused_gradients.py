@@ -116,6 +116,7 @@ class UnusedGradientsProbe:
         session.at_parameters.append(patcher.guarded(self._optimizers.note))
         session.at_first_step.append(patcher.guarded(self._first_step))
         session.at_end.append(patcher.guarded(self._judge_at_end))
+        patcher.at_fault(self._stop)
         os.register_at_fork(after_in_child=self._begin_anew)
 
     def _first_step(self, optimizer: Any) -> None:

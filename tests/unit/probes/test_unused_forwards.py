@@ -428,3 +428,26 @@ def test_looks_that_take_too_long_are_put_off(
     probe._spent_ns = 1
     train(Model(*layers()), looks_at)
     assert told(recorder) is None
+
+
+def test_a_fault_of_ours_ends_the_watching(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each call of a module would pay for it for the rest of the run."""
+
+    def fails(*_: object) -> None:
+        raise ValueError("ours")
+
+    probe = start(recorder)
+    monkeypatch.setattr(probe, "_look", fails)
+    asked: list[bool] = []
+    tell = recorder.session.tell_modules
+    monkeypatch.setattr(
+        recorder.session,
+        "tell_modules",
+        lambda watch, is_on: (asked.append(is_on), tell(watch, is_on)),
+    )
+    train(Model(*layers()), looks_at)
+    assert len(recorder.read().notes(Topic.PROBE_FAILED)) == 1
+    assert asked[-1] is False
+    assert recorder.session.backward_watches == ()
