@@ -42,7 +42,7 @@ _FIRST_LOOKS: Final = 16
 # A script may train one set of models after another.
 _MOST_WINDOWS: Final = 3
 # Of the time since the first of them: for the first few looks, and for all.
-_FIRST_COST_SHARE: Final = 1 / 50
+_FIRST_COST_SHARE: Final = 1 / 100
 _COST_SHARE: Final = 1 / 200
 # Of all looks; to go through one takes some 5 us.
 _MOST_NODES: Final = 40_000

@@ -206,6 +206,7 @@ class UnusedForwardsProbe:
         self._follow(call, key)
         before, place.met_at = place.met_at, self._passes
         place.rounds += before not in (-1, self._passes)
+        self._see_whether_used(place)
         if not place.is_used and place.in_vain + len(place.waiting) < _MOST_LOOKS:
             self._look(place, call)
         self._spent_ns += self._session.now() - began_ns
@@ -269,12 +270,16 @@ class UnusedForwardsProbe:
             storages = [one for one in self._storages(tensors) if one.cdata not in given]
         place.waiting.append(_Call(weakref.ref(hook), reached, storages))
 
+    def _see_whether_used(self, place: _Place) -> None:
+        """Notes that backward came by one of its calls: no other need be looked at."""
+        if not place.is_used and any(call.reached for call in place.waiting):
+            place.is_used = True
+            self._is_told_apart |= place.is_trained
+
     def _settle(self) -> None:
         """Sees what has become of the calls that were looked at."""
         for place in self._places.values():
-            if any(call.reached for call in place.waiting):
-                place.is_used = True
-                self._is_told_apart |= place.is_trained
+            self._see_whether_used(place)
             if place.is_used:
                 place.waiting.clear()
                 continue
