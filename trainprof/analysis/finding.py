@@ -121,3 +121,8 @@ def may_lose(finding: Finding) -> bool:
         return False
     low, high = finding.predicted_speedup
     return low * high < 1
+
+
+def is_unsure(finding: Finding) -> bool:
+    """Whether a change may as well lose."""
+    return finding.predicted_speedup is not None and finding.predicted_speedup[0] < 1

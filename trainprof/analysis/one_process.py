@@ -19,9 +19,10 @@ from trainprof.analysis.devices import device_of, meanwhile_of
 from trainprof.analysis.diagnosis import python_in_loop, slow_validation
 from trainprof.analysis.diagnosis.building import build_case
 from trainprof.analysis.diagnosis.case import NAMED_FROM_SHARE, Case
-from trainprof.analysis.diagnosis.diagnose import diagnose, least_gain
+from trainprof.analysis.diagnosis.diagnose import diagnose
 from trainprof.analysis.diagnosis.settings import rule_settings
 from trainprof.analysis.diagnosis.together import together
+from trainprof.analysis.diagnosis.worth import least_gain
 from trainprof.analysis.epochs import epochs_of, evaluation_of
 from trainprof.analysis.events import Events
 from trainprof.analysis.facts import integer, number

@@ -154,3 +154,26 @@ def test_a_few_batches_alone_at_the_end_say_how_much_it_may_be() -> None:
 def test_batches_at_the_borders_of_passes_tell_nothing() -> None:
     one = planted(alone=[0, IN_PASS - 1, IN_PASS, STEPS - 1])
     assert crowding_of(one.inputs) is None
+
+
+@pytest.mark.parametrize(
+    ("turn", "saved_ms"),
+    [(None, 30.0), (3, 10.0)],
+    ids=["now and then a batch is held up", "each third batch has more to do"],
+)
+def test_what_workers_hold_up_is_counted_by_means_where_it_is_they(
+    turn: int | None, saved_ms: float
+) -> None:
+    one = planted(beside_s=0.02, alone_s=0.01)
+    compute_s, busy = one.inputs.compute_s.copy(), one.inputs.workers_busy
+    assert busy is not None
+    is_beside = busy > 0
+    chosen = np.random.default_rng(7).random(STEPS) < 1 / 3
+    if turn is not None:
+        chosen = np.arange(STEPS) % turn == 0
+        chosen[~is_beside] = False
+    compute_s[chosen & is_beside] += 0.06
+    crowding = crowding_of(replace(one.inputs, compute_s=compute_s))
+    assert crowding is not None
+    share = (IN_PASS - 12) / (IN_PASS - 2)  # of batches beside workers
+    assert crowding.saved_s * 1e3 == pytest.approx(saved_ms * share, rel=0.15)

@@ -12,7 +12,7 @@ from support.cases import STEPS, Planted, case_of
 
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.catalogue import RULES
-from trainprof.analysis.diagnosis.diagnose import _without_symptoms, diagnose, least_gain
+from trainprof.analysis.diagnosis.diagnose import _without_symptoms, diagnose
 from trainprof.analysis.diagnosis.settings import (
     UnknownThreshold,
     parsed_settings,
@@ -20,6 +20,7 @@ from trainprof.analysis.diagnosis.settings import (
     threshold_names,
 )
 from trainprof.analysis.diagnosis.together import together
+from trainprof.analysis.diagnosis.worth import least_gain
 from trainprof.analysis.finding import LIKELY, Finding
 from trainprof.analysis.limit_names import BLOCKED, RECEIVE
 from trainprof.analysis.loader_builder import builder_of
@@ -127,8 +128,8 @@ def test_where_workers_may_take_what_they_give_samples_are_to_be_cheaper() -> No
     assert (finding.id, finding.site, finding.change) == ("serial_loading", "train.py:41", {})
     assert finding.advice == "cheaper samples: data.py:12 (decode) first"
     assert finding.is_at_most
-    # Without them a step takes 15.5 ms instead of 22; what remains may get faster besides.
-    assert finding.evidence[LIKELY] == pytest.approx(22 / 15.5, rel=0.02)
+    # Without nine tenths of 6.5 ms of 22; what remains may get faster besides.
+    assert finding.evidence[LIKELY] == pytest.approx(22 / (22 - 0.9 * 6.5), rel=0.02)
     assert any("num_workers=" in told and "only a rerun" in told for told in finding.also)
 
 
@@ -137,13 +138,36 @@ def test_beside_workers_that_may_lose_is_told_what_a_line_gives() -> None:
     planted = Planted(
         workers=1, fetch_s=0.03, running=1.0, compute_s=0.015, cores=2, is_persistent=True, **unsure
     )
-    planted.loader = replace(planted.loader, hot_lines=[hot_line("making batches")])
+    planted.loader = replace(planted.loader, hot_lines=[hot_line("making batches", 0.3)])
     finding = only(case_of(planted))
     assert (finding.id, finding.change) == ("too_few_workers", {"num_workers": 2})
     assert (finding.predicted_speedup or [1.0])[0] < 1
-    # Without nine tenths of 30 ms, the 15 ms that training computes are what is left of a step.
-    assert "90 % of making a batch goes to data.py:12 (decode); to make that" in finding.also[0]
-    assert "cannot lose, and without it steps would be up to about 2.00 x" in finding.also[0]
+    # Without three tenths of 30 ms, a batch is made in 21.
+    assert "30 % of making a batch goes to data.py:12 (decode); to make that" in finding.also[0]
+    assert "cannot lose, and without it steps would be up to about 1.43 x" in finding.also[0]
+    # Nine tenths give so much more than workers can that only a rerun is left of them.
+    planted.loader = replace(planted.loader, hot_lines=[hot_line("making batches")])
+    finding = only(case_of(planted))
+    assert (finding.id, finding.change) == ("too_few_workers", {})
+    assert finding.evidence[LIKELY] == pytest.approx(2.0, rel=0.02)
+
+
+def test_more_workers_that_may_lose_and_promise_little_leave_the_line() -> None:
+    """The wait is there all the same, and its line is known: that is what is told then."""
+    unsure = {"compute_cores": Interval(1.0, 1.3, 1.6), "receive_s": Interval(0.0, 0.001, 0.02)}
+    planted = Planted(
+        workers=1, fetch_s=0.03, running=1.0, compute_s=0.021, cores=2, is_persistent=True, **unsure
+    )
+    assert "too_few_workers" not in found(case_of(planted))
+    planted.loader = replace(planted.loader, hot_lines=[hot_line("making batches")])
+    finding = only(case_of(planted))
+    assert (finding.id, finding.site, finding.change) == ("too_few_workers", "train.py:41", {})
+    assert "more workers may take as much from training as they give" in finding.title
+    assert finding.advice == "cheaper samples: data.py:12 (decode) first"
+    assert finding.is_at_most
+    # Without nine tenths of 30 ms, what is computed is what is left of a step.
+    assert finding.evidence[LIKELY] == pytest.approx(30 / 21, rel=0.1)
+    assert any("num_workers=2) helps only a rerun" in told for told in finding.also)
 
 
 def test_two_functions_that_take_much_are_both_named_the_longer_line_first() -> None:

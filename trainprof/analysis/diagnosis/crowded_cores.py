@@ -23,12 +23,13 @@ from typing import Final
 
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.changed_inputs import without_running
+from trainprof.analysis.diagnosis.cheaper_samples import cheaper_samples
 from trainprof.analysis.diagnosis.crowding import Crowding, crowding_of
 from trainprof.analysis.diagnosis.gains import Gain, larger, of_batches, of_inputs
 from trainprof.analysis.diagnosis.loader_change import finding, made_anew
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.waiting import RUNNABLE_SHARE, UNKNOWN, runnable_share
-from trainprof.analysis.diagnosis.wording import place, span
+from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.shared_cpu import shared_cpu
 from trainprof.analysis.verdict_level import percent
@@ -73,14 +74,13 @@ def _of_loader(case: Case, fed: LoaderCase) -> Finding | None:
             f": a batch takes {span(crowding.beside_s)} to compute with beside them, "
             f"{span(crowding.alone_s)} while they have nothing to do"
         )
-    where = f": look at {place(line)}{' and around it' if line.is_likely else ''}" if line else ""
     return finding(
         case,
         fed,
         ID,
         title,
         gain,
-        advice=f"cheaper samples{where}{_fewer_threads(case)}",
+        advice=f"{cheaper_samples(line)}{_fewer_threads(case)}",
         also=made_anew(case, fed),
         evidence={
             "runnable_share": waits,

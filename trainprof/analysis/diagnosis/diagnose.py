@@ -10,29 +10,17 @@ from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.catalogue import RULES
 from trainprof.analysis.diagnosis.rule import Rule
 from trainprof.analysis.diagnosis.same_line import joined_by_line
+from trainprof.analysis.diagnosis.worth import passed_over_for
 from trainprof.analysis.finding import (
     EXPLAINED_BY,
-    GROWN_TO_S,
-    IN_NOISE,
-    LIKELY,
-    LITTLE,
-    MAY_LOSE,
-    NO_MATTER_OF_NOISE,
     SLOWS_EVERYTHING,
     SYMPTOM,
     Finding,
     PassedOver,
-    may_lose,
+    is_unsure,
 )
-from trainprof.analysis.least_gain import LEAST_GAIN
 from trainprof.analysis.steady import MIN_STEADY_STEPS
 
-# The halves of a run may differ so much by chance: a gain has to be so many times that.
-NOISE_TIMES: Final = 2.0
-# More than that is no measure of noise: the run changed in the midst.
-_MOST_NOISE: Final = 0.15
-# What may as well lose has to promise more.
-_UNSURE_GAIN: Final = 0.1
 # Of what a finding costs: a root that cost so much may be why.
 _EXPLAINS_FROM: Final = 0.7
 # Of the time that the change saves, by which it is called high or worth a warning (XProf, TraceML).
@@ -71,7 +59,7 @@ def diagnose(
     asked = (_asked(rule, case, failed) for rule in by_id.values())
     found = [told for told in asked if told is not None]
     joined = joined_by_line(found, case)
-    judged = [(one, _passed_over(one, by_id[one.id], case)) for one in joined]
+    judged = [(one, passed_over_for(one, by_id[one.id].keys, case)) for one in joined]
     passed_over = [why for _, why in judged if why is not None]
     worthwhile = [one for one, why in judged if why is None]
     completed = [_completed(one, by_id[one.id], case) for one in worthwhile]
@@ -94,15 +82,6 @@ def _asked(
 def ranked(findings: Iterable[Finding]) -> list[Finding]:
     """Returns findings in the order in which they are told."""
     return sorted(findings, key=_rank)
-
-
-def least_gain(noise: float) -> float:
-    """Returns from which gain of training on a finding in steady steps is reported.
-
-    Args:
-        noise: By how much the halves of the run differ, as a share of the pace.
-    """
-    return max(LEAST_GAIN, NOISE_TIMES * min(noise, _MOST_NOISE))
 
 
 def _without_symptoms(findings: list[Finding]) -> tuple[list[Finding], list[PassedOver]]:
@@ -135,36 +114,11 @@ def _may_explain(root: Finding, finding: Finding) -> bool:
 
 def _may_be_of_threads(finding: Finding) -> bool:
     """Whether more workers may as well cost something: threads without a core make any wait."""
-    return bool(finding.change.get("num_workers")) and _is_unsure(finding)
-
-
-def _is_unsure(finding: Finding) -> bool:
-    """Whether a change may as well lose."""
-    return finding.predicted_speedup is not None and finding.predicted_speedup[0] < 1
+    return bool(finding.change.get("num_workers")) and is_unsure(finding)
 
 
 def _rank(finding: Finding) -> tuple[bool, float]:
     return finding.id not in SLOWS_EVERYTHING, -(finding.recoverable_s or 0.0)
-
-
-def _passed_over(finding: Finding, rule: Rule, case: Case) -> PassedOver | None:
-    """Returns why it is not told, None where it is; what nobody can know is left to its rule."""
-    if finding.recoverable_s is None:
-        return None
-    gain = float(finding.evidence[LIKELY]) - 1
-    if may_lose(finding):
-        return PassedOver(finding, MAY_LOSE)
-    # Of a short run imports are most: one that is meant to go on is not.
-    of_training = (finding.recoverable_s or 0.0) / max(case.training_s, 1e-9)
-    bar = LEAST_GAIN
-    if finding.id not in NO_MATTER_OF_NOISE and finding.evidence.get(GROWN_TO_S) is None:
-        # What may lose has to stand out from all that makes steps differ.
-        is_unsure = _is_unsure(finding)
-        bar = least_gain(case.noise if is_unsure else case.noise_of(rule.keys))
-        bar = max(bar, _UNSURE_GAIN) if is_unsure else bar
-    if gain < LEAST_GAIN or of_training < LEAST_GAIN / 2:
-        return PassedOver(finding, LITTLE, LEAST_GAIN)
-    return None if gain >= bar else PassedOver(finding, IN_NOISE, bar)
 
 
 def _completed(finding: Finding, rule: Rule, case: Case) -> Finding:

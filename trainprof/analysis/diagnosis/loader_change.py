@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from trainprof.analysis.diagnosis.case import NAMED_FROM_SHARE, Case, LoaderCase
-from trainprof.analysis.diagnosis.changed_inputs import without_part
-from trainprof.analysis.diagnosis.gains import Gain, of_inputs, of_setting
+from trainprof.analysis.diagnosis.cheaper_samples import gain_of_line, own_share, without_line
+from trainprof.analysis.diagnosis.gains import Gain, of_setting
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.waiting import (
@@ -38,8 +38,6 @@ _PASSES_MINDED: Final = 1.5
 _MEMORY_FOR_IT: Final = 0.25
 # While batches sleep: from here on it is likely for what they read.
 _MUCH_READ_BYTES_PER_S: Final = 50e6
-# Of what workers give at most: a line that would give so much more comes beside them.
-_MUCH_MORE: Final = 1.3
 # What all workers that live on do.
 KEEP_THE_DATASET: Final = "workers keep their copy of the dataset from epoch to epoch"
 # What all of them have in common.
@@ -85,57 +83,6 @@ def gain_of_cause(case: Case, fed: LoaderCase) -> Gain | None:
     if cause is None or cause.setting is None or cause.found is None:
         return None
     return of_setting(case, fed, cause.setting, cause.found)
-
-
-def more_workers(case: Case, fed: LoaderCase, rule: str, title: str) -> Finding | None:
-    """Returns the finding that a loader should have the workers that its cause names."""
-    assert fed.cause is not None
-    setting, gain = fed.cause.setting, gain_of_cause(case, fed)
-    if setting is None or gain is None:
-        return None
-    change = with_workers(fed, setting)
-    if shares_a_disk(fed) or asleep_share(fed.loader.fetch) >= ASLEEP_SHARE:
-        # Nobody knows what it gives to more of them at once: it may be one lock, or a rate limit.
-        gain = replace(
-            gain, training=(1.0, gain.training[1]), run=(1.0, gain.run[1]), is_at_most=True
-        )
-    call, first, cheaper = call_with(fed.loader, change), "", _gives_more(case, fed, gain)
-    surer = _surer_line(fed, gain)
-    if surer is not None:
-        first, cheaper = f"cheaper samples first: {place(surer)}; then perhaps ", ""
-    if repeats_samples(fed.loader, setting.workers):
-        # Workers alone would give each sample several times.
-        change = {}
-        first += "have the dataset give each worker its share (get_worker_info()), then "
-    return finding(
-        case,
-        fed,
-        rule,
-        title,
-        gain,
-        advice=f"{first}{call}{cheaper}",
-        change=change,
-        cautions=cautions_of(fed, setting.workers),
-    )
-
-
-def _surer_line(fed: LoaderCase, gain: Gain) -> HotLine | None:
-    """Returns the line of the dataset that would give as much as workers which may as well lose."""
-    line, times = fed.hot_line(), without_line(fed)
-    if line is None or times is None or gain.training[0] >= 1:
-        return None
-    return line if times >= gain.likely else None
-
-
-def _gives_more(case: Case, fed: LoaderCase, gain: Gain) -> str:
-    """Says so where a line of the dataset, made cheap, would give much more than workers can."""
-    line = fed.hot_line()
-    if line is None or line.is_likely:
-        return ""
-    times = _most_without(case, fed, line) if fed.loader.num_workers else without_line(fed)
-    if times is None or times < _MUCH_MORE * gain.training[1]:
-        return ""
-    return f"; cheaper samples would give more: {place(line)}"
 
 
 def repeats_samples(loader: Loader, workers: int) -> bool:
@@ -286,27 +233,15 @@ def _most_of_all(fed: LoaderCase, line: HotLine) -> tuple[HotLine, HotLine | Non
     other = max(others, key=lambda one: one.share, default=None)
     if other is None or other.is_likely or other.share < NAMED_FROM_SHARE:
         return line, None
-    return (line, other) if _own_share(line) >= _own_share(other) else (other, line)
-
-
-def _own_share(line: HotLine) -> float:
-    return line.share if line.line_share is None else line.line_share
+    return (line, other) if own_share(line) >= own_share(other) else (other, line)
 
 
 def _at_most(case: Case, fed: LoaderCase, line: HotLine) -> str:
     """Returns what steps would gain at most without a line, as far as that is much."""
-    times = _most_without(case, fed, line)
-    if times is None or times < _TOLD_TIMES:
+    gain = gain_of_line(case, fed, line)
+    if gain is None or gain.likely < _TOLD_TIMES:
         return ""
-    return f", and without it steps would be up to about {times:.2f} x as fast"
-
-
-def _most_without(case: Case, fed: LoaderCase, line: HotLine) -> float | None:
-    """Returns how many times as fast steps were without a line, at most; None if not known."""
-    if fed.inputs is None:
-        return None
-    gain = of_inputs(case, fed, without_part(fed.inputs, _own_share(line)))
-    return None if gain is None else gain.likely
+    return f", and without it steps would be up to about {gain.likely:.2f} x as fast"
 
 
 def _without(fed: LoaderCase, line: HotLine, which: str) -> str:
@@ -315,18 +250,6 @@ def _without(fed: LoaderCase, line: HotLine, which: str) -> str:
         return ""
     more = ", or more" if line.is_at_least else ""
     return f": without {which}, steps would be {times:.2g} x as fast{more}"
-
-
-def without_line(fed: LoaderCase) -> float | None:
-    """Returns how many times as fast steps were without the line that most of a batch goes to.
-
-    None where workers make them, and where that line is not known.
-    """
-    line, rates = fed.hot_line(), fed.measured
-    if line is None or line.is_likely or fed.loader.num_workers or rates is None:
-        return None
-    kept_s = rates.step_s - _own_share(line) * rates.wait_s
-    return rates.step_s / kept_s if kept_s > 0 else None
 
 
 def counts_for_all(loader: Loader, change: dict[str, Any] | None) -> list[str]:

@@ -20,11 +20,12 @@ from typing import Final
 
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.changed_inputs import without_running
+from trainprof.analysis.diagnosis.cheaper_samples import cheaper_samples
 from trainprof.analysis.diagnosis.crowding import crowding_of
 from trainprof.analysis.diagnosis.gains import larger, of_batches, of_inputs, outside_steps
 from trainprof.analysis.diagnosis.loader_change import WAITED_FROM, finding, made_anew, of_cause
 from trainprof.analysis.diagnosis.waiting import CPU
-from trainprof.analysis.diagnosis.wording import place, span
+from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.verdict_level import percent
 
@@ -56,16 +57,13 @@ def find(case: Case) -> Finding | None:
         f"{span(fed.measured.wait_s)} of {span(fed.measured.step_s)} a batch, "
         f"{percent(fed.wait_share)} of training; more workers would not help"
     )
-    where = f": {place(line)} first" if line else ""
-    if line and line.is_likely:
-        where = f": look at {place(line)} and around it first"
     return finding(
         case,
         fed,
         ID,
         title,
         gain,
-        advice=f"cheaper samples{where}",
+        advice=cheaper_samples(line),
         cautions=_cautions(case),
         also=made_anew(case, fed),
         site=line.site if line and not line.is_likely else None,

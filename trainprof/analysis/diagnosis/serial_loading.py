@@ -20,19 +20,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from trainprof.analysis.diagnosis.case import Case, LoaderCase
-from trainprof.analysis.diagnosis.gains import outside_steps
-from trainprof.analysis.diagnosis.loader_change import (
-    WAITED_FROM,
-    call_with,
-    finding,
-    more_workers,
-    of_cause,
-    with_workers,
-)
+from trainprof.analysis.diagnosis.case import Case
+from trainprof.analysis.diagnosis.loader_change import WAITED_FROM, of_cause
+from trainprof.analysis.diagnosis.more_workers import more_workers
 from trainprof.analysis.diagnosis.waiting import SERIAL
-from trainprof.analysis.diagnosis.wording import place, span
-from trainprof.analysis.finding import Finding, may_lose
+from trainprof.analysis.diagnosis.wording import span
+from trainprof.analysis.finding import Finding
 from trainprof.analysis.verdict_level import percent
 
 ID: Final = "serial_loading"
@@ -49,27 +42,4 @@ def find(case: Case) -> Finding | None:
         f"{span(fed.measured.wait_s)} of {span(fed.measured.step_s)} a batch for it, "
         f"{percent(fed.wait_share)} of training"
     )
-    found = more_workers(case, fed, ID, title)
-    if found is None or not may_lose(found):
-        return found
-    return _cheaper_samples(case, fed, title)
-
-
-def _cheaper_samples(case: Case, fed: LoaderCase, title: str) -> Finding | None:
-    """Returns what is left where workers take from training what they give, by the line to change.
-
-    None where the making of batches is none of the user's code.
-    """
-    line = fed.hot_line()
-    if line is None or fed.cause is None or fed.cause.setting is None:
-        return None
-    workers = call_with(fed.loader, with_workers(fed, fed.cause.setting))
-    return finding(
-        case,
-        fed,
-        ID,
-        f"{title}; workers may take as much from training as they give",
-        outside_steps(case, fed.wait_share * case.training_s),
-        advice=f"cheaper samples: {place(line)} first",
-        also=[f"whether {workers} helps only a rerun tells: trainprof tune"],
-    )
+    return more_workers(case, fed, ID, KEYS, title)

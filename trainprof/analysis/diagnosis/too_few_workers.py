@@ -10,7 +10,9 @@ the cores that the run may use.
 When it is wrong: where all workers share what they wait for (one disk, one server, one lock): more
 of them then wait longer. Each worker takes memory of its own.
 
-What to do: give the loader the named number of workers.
+What to do: give the loader the named number of workers. Where training keeps the cores busy itself,
+more of them may take as much from it as they give: then make samples cheaper, the named function
+first.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from __future__ import annotations
 from typing import Final
 
 from trainprof.analysis.diagnosis.case import Case
-from trainprof.analysis.diagnosis.loader_change import WAITED_FROM, more_workers, of_cause
+from trainprof.analysis.diagnosis.loader_change import WAITED_FROM, of_cause
+from trainprof.analysis.diagnosis.more_workers import more_workers
 from trainprof.analysis.diagnosis.waiting import TOO_FEW_WORKERS
 from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.finding import Finding
@@ -40,4 +43,4 @@ def find(case: Case) -> Finding | None:
         f"{span(fed.measured.wait_s)} of {span(fed.measured.step_s)} a batch, "
         f"{percent(fed.wait_share)} of training"
     )
-    return more_workers(case, fed, ID, title)
+    return more_workers(case, fed, ID, KEYS, title)

@@ -1,0 +1,78 @@
+"""The making of a batch without the line of the user's that takes most of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from trainprof.analysis.diagnosis.case import Case, LoaderCase
+from trainprof.analysis.diagnosis.changed_inputs import without_part
+from trainprof.analysis.diagnosis.crowding import crowding_of
+from trainprof.analysis.diagnosis.gains import Gain, of_inputs, outside_steps
+from trainprof.analysis.diagnosis.wording import place
+from trainprof.analysis.looks import MAKING
+from trainprof.analysis.summary import HotLine
+
+
+def cheaper_samples(line: HotLine | None) -> str:
+    """Returns the advice to make samples cheaper, with the line to begin at."""
+    if line is None:
+        return "cheaper samples"
+    if line.is_likely:
+        return f"cheaper samples: look at {place(line)} and around it first"
+    return f"cheaper samples: {place(line)} first"
+
+
+def own_share(line: HotLine) -> float:
+    """Returns what of its part a line takes by itself, as far as anybody could look."""
+    return line.share if line.line_share is None else line.line_share
+
+
+def gain_of_cheaper_samples(case: Case, fed: LoaderCase) -> Gain | None:
+    """Returns what cheaper samples would give at most: without their line, where it is known.
+
+    None where the making of batches is none of the user's code.
+    """
+    line = fed.hot_line()
+    if line is None:
+        return None
+    if line.is_likely:
+        return outside_steps(case, fed.wait_share * case.training_s)
+    return gain_of_line(case, fed, line)
+
+
+def gain_of_line(case: Case, fed: LoaderCase, line: HotLine) -> Gain | None:
+    """Returns what training would gain without a line of the dataset, at most; None if not known.
+
+    With what computing takes longer beside workers, which then have less to do.
+    """
+    if fed.inputs is None:
+        return None
+    inputs, crowding = fed.inputs, None if case.is_on_device else crowding_of(fed.inputs)
+    if crowding is not None and crowding.is_sure:
+        mean_s = float(inputs.compute_s.mean())
+        kept = max(1 - crowding.saved_s / mean_s, 0.0) if mean_s > 0 else 1.0
+        inputs = replace(inputs, compute_s=inputs.compute_s * kept)
+    return of_inputs(case, fed, without_part(inputs, _most_share(fed, line)))
+
+
+def without_line(fed: LoaderCase) -> float | None:
+    """Returns how many times as fast steps were without the line that most of a batch goes to.
+
+    None where workers make them, and where that line is not known.
+    """
+    line, rates = fed.hot_line(), fed.measured
+    if line is None or line.is_likely or fed.loader.num_workers or rates is None:
+        return None
+    kept_s = rates.step_s - own_share(line) * rates.wait_s
+    return rates.step_s / kept_s if kept_s > 0 else None
+
+
+def _most_share(fed: LoaderCase, line: HotLine) -> float:
+    """Returns what of the making of batches a line takes at most.
+
+    Where at many moments nobody could look: all that is not known to go to others.
+    """
+    if not line.is_at_least:
+        return own_share(line)
+    others = sum(x.share for x in fed.loader.hot_lines if x.part == MAKING and x is not line)
+    return max(own_share(line), 1 - others - (line.share - own_share(line)))

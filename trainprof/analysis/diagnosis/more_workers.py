@@ -1,0 +1,142 @@
+"""More workers for a loader, or what is left where they may as well lose."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from trainprof.analysis.diagnosis.case import Case, LoaderCase
+from trainprof.analysis.diagnosis.cheaper_samples import (
+    cheaper_samples,
+    gain_of_cheaper_samples,
+    gain_of_line,
+    without_line,
+)
+from trainprof.analysis.diagnosis.gains import Gain
+from trainprof.analysis.diagnosis.loader_change import (
+    call_with,
+    cautions_of,
+    finding,
+    gain_of_cause,
+    made_anew,
+    repeats_samples,
+    shares_a_disk,
+    with_workers,
+)
+from trainprof.analysis.diagnosis.waiting import ASLEEP_SHARE, asleep_share
+from trainprof.analysis.diagnosis.wording import place
+from trainprof.analysis.diagnosis.worth import passed_over_for
+from trainprof.analysis.finding import Finding, is_unsure
+from trainprof.analysis.pipeline import Setting
+from trainprof.analysis.summary import HotLine
+
+# Of what workers give at most: a line that would give so much more comes beside them.
+_MUCH_MORE: Final = 1.3
+
+
+def more_workers(
+    case: Case, fed: LoaderCase, rule: str, keys: Sequence[str], title: str
+) -> Finding | None:
+    """Returns the finding that a loader should have the workers that its cause names.
+
+    Where they may as well lose, and do not promise enough to be told, or much less than the line of
+    the dataset that takes most of a batch: that samples should be cheaper, by that line.
+
+    Args:
+        case: The run.
+        fed: The loader.
+        rule: Who finds it.
+        keys: Of the ledger, that the rule is about.
+        title: What was measured.
+    """
+    assert fed.cause is not None
+    setting, gain = fed.cause.setting, gain_of_cause(case, fed)
+    if setting is None or gain is None:
+        return None
+    if shares_a_disk(fed) or asleep_share(fed.loader.fetch) >= ASLEEP_SHARE:
+        # Nobody knows what it gives to more of them at once: it may be one lock, or a rate limit.
+        gain = replace(
+            gain, training=(1.0, gain.training[1]), run=(1.0, gain.run[1]), is_at_most=True
+        )
+    found = _by_workers(case, fed, rule, title, setting, gain)
+    if not is_unsure(found):
+        return found
+    is_little = passed_over_for(found, keys, case) is not None or _gives_more(case, fed, gain)
+    return (_by_cheaper_samples(case, fed, rule, title, setting) if is_little else None) or found
+
+
+def _by_workers(
+    case: Case, fed: LoaderCase, rule: str, title: str, setting: Setting, gain: Gain
+) -> Finding:
+    change = with_workers(fed, setting)
+    call, first, cheaper = call_with(fed.loader, change), "", ""
+    surer, better = _surer_line(case, fed, gain), _gives_more(case, fed, gain)
+    if surer is not None:
+        first = f"cheaper samples first: {place(surer)}; then perhaps "
+    elif better is not None:
+        cheaper = f"; cheaper samples would give more: {place(better)}"
+    if repeats_samples(fed.loader, setting.workers):
+        # Workers alone would give each sample several times.
+        change = {}
+        first += "have the dataset give each worker its share (get_worker_info()), then "
+    return finding(
+        case,
+        fed,
+        rule,
+        title,
+        gain,
+        advice=f"{first}{call}{cheaper}",
+        change=change,
+        cautions=cautions_of(fed, setting.workers),
+    )
+
+
+def _by_cheaper_samples(
+    case: Case, fed: LoaderCase, rule: str, title: str, setting: Setting
+) -> Finding | None:
+    gain = gain_of_cheaper_samples(case, fed)
+    if gain is None:
+        return None
+    workers = call_with(fed.loader, with_workers(fed, setting))
+    more = "more workers" if fed.loader.num_workers else "workers"
+    return finding(
+        case,
+        fed,
+        rule,
+        f"{title}; {more} may take as much from training as they give",
+        gain,
+        advice=cheaper_samples(fed.hot_line()),
+        also=[
+            f"whether {workers} helps only a rerun tells: trainprof tune",
+            *made_anew(case, fed),
+        ],
+    )
+
+
+def _surer_line(case: Case, fed: LoaderCase, gain: Gain) -> HotLine | None:
+    """Returns the line of the dataset that would give as much as workers which may as well lose."""
+    line = fed.hot_line()
+    if line is None or gain.training[0] >= 1:
+        return None
+    times = _times_without(case, fed, line)
+    return line if times is not None and times >= gain.likely else None
+
+
+def _gives_more(case: Case, fed: LoaderCase, gain: Gain) -> HotLine | None:
+    """Returns the line of the dataset that, made cheap, would give much more than workers can."""
+    line = fed.hot_line()
+    if line is None:
+        return None
+    times = _times_without(case, fed, line)
+    return line if times is not None and times >= _MUCH_MORE * gain.training[1] else None
+
+
+def _times_without(case: Case, fed: LoaderCase, line: HotLine) -> float | None:
+    """Returns how many times as fast steps were without a line; None where that is not known."""
+    if line.is_likely:
+        return None
+    if not fed.loader.num_workers:
+        return without_line(fed)
+    gain = gain_of_line(case, fed, line)
+    return None if gain is None else gain.likely
