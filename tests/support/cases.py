@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from support import summaries
 
+from trainprof.analysis.checkpoints import Checkpoints
 from trainprof.analysis.diagnosis.building import build_case
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.loader_bounds import model_of
@@ -164,7 +165,7 @@ def case_of(
         training=training,
         known_of=lambda number: model_of(inputs.get(number)),
         steps=_steps(training_s / STEPS, drift, halves or {}),
-        checkpoint_site="train.py:70",
+        checkpoints=Checkpoints(saves=4, save_s=training["checkpoint"], site="train.py:70"),
         settings=settings or {},
         torch=torch,
     )

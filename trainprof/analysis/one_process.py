@@ -10,6 +10,7 @@ import numpy as np
 
 from trainprof.analysis.analysed import Analysed
 from trainprof.analysis.beside import competing_thread
+from trainprof.analysis.checkpoints import checkpoints_of
 from trainprof.analysis.collectives import Collectives, collectives_of, python_ns
 from trainprof.analysis.compilations import compilations_of
 from trainprof.analysis.device_idle import Meanwhile
@@ -24,7 +25,6 @@ from trainprof.analysis.diagnosis.settings import rule_settings
 from trainprof.analysis.diagnosis.together import together
 from trainprof.analysis.diagnosis.worth import least_gain
 from trainprof.analysis.epochs import epochs_of, evaluation_of
-from trainprof.analysis.events import Events
 from trainprof.analysis.facts import integer, number
 from trainprof.analysis.faults import faults_of
 from trainprof.analysis.feeding import epoch_starts
@@ -46,7 +46,6 @@ from trainprof.analysis.looks import (
 )
 from trainprof.analysis.memory_figures import MemoryGrowth
 from trainprof.analysis.memory_growth import memory_growth, room_of
-from trainprof.analysis.names import Sites
 from trainprof.analysis.outliers import outliers
 from trainprof.analysis.passes import TRAINING
 from trainprof.analysis.python_in_model import python_in_model
@@ -269,7 +268,7 @@ def _case(
         training_s=evidence.training_s,
         training=evidence.training,
         known_of=known_of,
-        checkpoint_site=evidence.checkpoint_site,
+        checkpoints=evidence.checkpoints,
         steps=steps,
         settings=_rule_settings(run),
         full_collections=_full_collections(run.timeline),
@@ -378,7 +377,6 @@ def _evidence(
     training_s = (window.loop_end - window.loop_start) / 1e9
     evaluating = [x for x in loaders if x.evaluation_s > 0]
     longest = max(evaluating, key=lambda x: x.evaluation_s, default=None)
-    saves = timeline.events.is_kind(Kind.CHECKPOINT_SAVE, Kind.CHECKPOINT_LOAD)
     return Evidence(
         wall_s=account.wall_s,
         startup_s=account.seconds["startup"],
@@ -387,7 +385,7 @@ def _evidence(
         has_device=run.facts.device() is not None,
         steps=training,
         loaders=loaders,
-        checkpoint_site=_longest_site(timeline.events.where(saves), run.sites()),
+        checkpoints=checkpoints_of(timeline.events, run.sites(), window.loop_start),
         evaluation_site=longest.site if longest is not None else None,
         evaluation_call=_evaluation_call(run, longest) if longest is not None else None,
         other_place=max(places, key=lambda name: places[name]) if places else None,
@@ -397,11 +395,3 @@ def _evidence(
         transfer_site=next((one.site for one in copies if one.exposed_s), None),
         sync_site=next((one.site for one in syncs if one.exposed_s), None),
     )
-
-
-def _longest_site(events: Events, sites: Sites) -> str | None:
-    if len(events) == 0:
-        return None
-    numbers, which = np.unique(events.site, return_inverse=True)
-    totals = np.bincount(which, weights=events.end - events.start)
-    return sites.known(int(numbers[totals.argmax()]))

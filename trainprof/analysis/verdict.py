@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from trainprof.analysis.beside import holds_the_interpreter
+from trainprof.analysis.checkpoints import Checkpoints
 from trainprof.analysis.device_verdict import DeviceEvidence, device_verdict
 from trainprof.analysis.ledger import ELSEWHERE, LOADER_KEYS
 from trainprof.analysis.loader_cost import cost_s
@@ -68,7 +69,7 @@ class Evidence:
     has_device: bool
     steps: Training
     loaders: list[Loader]
-    checkpoint_site: str | None
+    checkpoints: Checkpoints
     evaluation_site: str | None
     evaluation_call: str | None
     other_place: str | None
@@ -138,7 +139,7 @@ def verdict(evidence: Evidence) -> Verdict:
                 "data": _feeding_site(evidence),
                 "transfer": evidence.transfer_site,
                 "sync": evidence.sync_site,
-                "checkpoint": evidence.checkpoint_site,
+                "checkpoint": evidence.checkpoints.site,
                 "evaluation": evidence.evaluation_call or evidence.evaluation_site,
             },
         )
@@ -250,10 +251,12 @@ def _evaluation_headline(evidence: Evidence, share: float) -> tuple[str, str | N
 
 
 def _checkpoint_headline(evidence: Evidence, share: float) -> tuple[str, str | None]:
-    site = evidence.checkpoint_site
+    site = evidence.checkpoints.site
     seconds = evidence.training.get("checkpoint", 0.0)
     at = f" at {site}" if site else ""
-    text = f"CHECKPOINTS: torch.save and load{at} take {percent(share)} of training time"
+    both = "torch.save and load" if evidence.checkpoints.loads else "torch.save"
+    take = "take" if evidence.checkpoints.loads else "takes"
+    text = f"CHECKPOINTS: {both}{at} {take} {percent(share)} of training time"
     return f"{text}, {seconds:.1f} s", site
 
 

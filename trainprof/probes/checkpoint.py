@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from types import FrameType, ModuleType
@@ -12,6 +13,7 @@ from trainprof.probes.session import Session
 from trainprof.record.schema import Kind
 
 Wrapped = Callable[..., Any]
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class CheckpointProbe:
@@ -22,8 +24,9 @@ class CheckpointProbe:
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         now = session.phase_now
 
-        def record(kind: int, start: int, end: int, caller: FrameType) -> None:
-            session.emit(kind, start, end, session.sites.find(caller))
+        def record(kind: int, start: int, end: int, caller: FrameType, given: Arguments) -> None:
+            size = _written(*given) if kind == Kind.CHECKPOINT_SAVE else 0
+            session.emit(kind, start, end, session.sites.find(caller), size)
 
         guarded = patcher.guarded(record)
 
@@ -37,7 +40,7 @@ class CheckpointProbe:
                         hide_our_frame(error)
                         raise
                     finally:
-                        guarded(kind, start, now(), sys._getframe(1))
+                        guarded(kind, start, now(), sys._getframe(1), (args, kwargs))
 
                 return checkpoint
 
@@ -45,3 +48,14 @@ class CheckpointProbe:
 
         for name, kind in (("save", Kind.CHECKPOINT_SAVE), ("load", Kind.CHECKPOINT_LOAD)):
             patcher.around(maker(int(kind)), (torch, name), (torch.serialization, name))
+
+
+def _written(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """Returns how large the file is that a save wrote; 0 where it is none with a name."""
+    file = kwargs["f"] if "f" in kwargs else args[1] if len(args) > 1 else None
+    if not isinstance(file, (str, os.PathLike)):
+        return 0
+    try:
+        return os.stat(file).st_size
+    except (OSError, ValueError):
+        return 0

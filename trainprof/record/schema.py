@@ -77,7 +77,7 @@ class Kind(IntEnum):
     SCHEDULER_STEP = 29
     ZERO_GRAD = 30
     SYNC = 31  # site; flags = Sync
-    CHECKPOINT_SAVE = 32  # site
+    CHECKPOINT_SAVE = 32  # site; value = bytes, 0 where that is not known
     CHECKPOINT_LOAD = 33  # site
     GC = 34  # value = generation
     CLOSURE = 35  # never written: the analysis puts it where an optimizer's step calls one

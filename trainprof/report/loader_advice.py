@@ -94,8 +94,8 @@ def basis(bound: LoaderBound) -> str:
     """Returns what the limit rests on, so that one can judge it."""
     each = (f"{NAMES.get(name, name)} {seconds(s)}" for name, s in bound.limits_s.items())
     return (
-        f"a batch would take at least: {', '.join(each)}; all together {seconds(bound.step_s)}, "
-        f"measured {seconds(bound.measured_step_s)}"
+        f"were one thing alone the limit, a batch would take: {', '.join(each)}; with all of them "
+        f"{seconds(bound.step_s)}, measured {seconds(bound.measured_step_s)}"
     )
 
 

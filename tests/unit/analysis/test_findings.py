@@ -10,6 +10,7 @@ import pytest
 from support import summaries
 from support.cases import STEPS, Planted, case_of
 
+from trainprof.analysis.checkpoints import Checkpoints
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.catalogue import RULES
 from trainprof.analysis.diagnosis.diagnose import _without_symptoms, diagnose
@@ -930,6 +931,31 @@ def test_what_a_late_first_batch_waits_for(
     finding = only(case_of(planted))
     assert finding.advice.startswith(advice)
     assert finding.evidence["first_fetch_s"] == began_s
+
+
+SAVED = Checkpoints(saves=4, save_s=0.8, saved_bytes=3 << 20, site="train.py:70")
+
+
+@pytest.mark.parametrize(
+    ("calls", "title"),
+    [
+        (
+            SAVED,
+            "torch.save, 4 times, takes 800 ms, 29 % of training: a checkpoint of 3 MiB takes "
+            "200 ms",
+        ),
+        (
+            replace(SAVED, saves=1, loads=2, load_s=0.4, saved_bytes=None),
+            "torch.save, once, and torch.load, 2 times, take 800 ms, 29 % of training: a "
+            "checkpoint takes 800 ms",
+        ),
+        (Checkpoints(loads=2, load_s=0.8), "torch.load, 2 times, takes 800 ms, 29 % of training"),
+    ],
+)
+def test_checkpoints_are_told_by_what_was_called(calls: Checkpoints, title: str) -> None:
+    case = case_of(steady_steps=100, parts={"checkpoint": 0.8})
+    finding = only(replace(case, checkpoints=calls))
+    assert (finding.title, finding.site) == (title, calls.site)
 
 
 @pytest.mark.parametrize(

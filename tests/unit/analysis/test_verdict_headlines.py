@@ -109,7 +109,7 @@ def test_evaluation_and_checkpoints_name_their_lines(tmp_path):
     saves = loop(tmp_path / "saves", save=500).verdict
     assert saves.site == "train.py:77"
     assert saves.headline == (
-        "CHECKPOINTS: torch.save and load at train.py:77 take 33 % of training time, 0.1 s"
+        "CHECKPOINTS: torch.save at train.py:77 takes 33 % of training time, 0.1 s"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 import sys
 from collections.abc import Callable
@@ -43,6 +44,17 @@ def test_both_are_recorded_with_their_line(recorder: Recorder, tmp_path: Path) -
     assert (save.kind, load.kind) == (Kind.CHECKPOINT_SAVE, Kind.CHECKPOINT_LOAD)
     assert save.line == f"test_checkpoint.py:{line}"
     assert load.line == f"test_checkpoint.py:{line + 2}"
+    assert save.value == (tmp_path / "x").stat().st_size
+
+
+def test_how_large_a_file_is_where_that_can_be_known(recorder: Recorder, tmp_path: Path) -> None:
+    recorder.start(CheckpointProbe())
+    torch.save(obj=torch.ones(2), f=str(tmp_path / "x"))
+    torch.save(torch.ones(2), io.BytesIO())
+    with pytest.raises(RuntimeError, match="does not exist"):
+        torch.save(torch.ones(2), tmp_path / "none" / "x")
+    sizes = [event.value for event in recorder.read().events]
+    assert sizes == [(tmp_path / "x").stat().st_size, 0, 0]
 
 
 def test_a_function_made_by_exec_is_not_the_users_line(recorder: Recorder, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 
+from trainprof.analysis.checkpoints import Checkpoints
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.waiting import Limits, cause_of, runnable_share
 from trainprof.analysis.ledger import LOADER_KEYS
@@ -32,7 +33,7 @@ def build_case(
     training: Mapping[str, float],
     known_of: Callable[[int], LoaderModel | None],
     steps: StepTable,
-    checkpoint_site: str | None,
+    checkpoints: Checkpoints,
     settings: Mapping[str, float],
     full_collections: int = 0,
     torch: TorchSettings | None = None,
@@ -45,7 +46,7 @@ def build_case(
         training: Seconds per ledger key inside it.
         known_of: Returns the pipeline model of a loader, by its id.
         steps: Of the training phase.
-        checkpoint_site: The line whose checkpoints took longest.
+        checkpoints: What was saved and loaded in the training phase.
         settings: Thresholds that the user has set, by "rule.name".
         full_collections: How often the garbage collector walked all objects in training.
         torch: How it was set, None where nothing is known.
@@ -65,7 +66,7 @@ def build_case(
         training=training,
         feeding=cases[TRAINING],
         evaluating=cases[EVALUATION],
-        checkpoint_site=checkpoint_site,
+        checkpoints=checkpoints,
         noise=half_split_noise(steps.wall_ns[steps.steady.mask].astype(np.float64)),
         steps=steps,
         settings=settings,

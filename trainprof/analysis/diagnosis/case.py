@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 
+from trainprof.analysis.checkpoints import Checkpoints
 from trainprof.analysis.device_verdict import DeviceEvidence
 from trainprof.analysis.diagnosis.waiting import Cause
 from trainprof.analysis.events import Int64
@@ -80,7 +81,7 @@ class Case:
         training: Seconds per ledger key inside it.
         feeding: The loaders that training consumes, costliest first.
         evaluating: Those of evaluation.
-        checkpoint_site: The line whose checkpoints took longest.
+        checkpoints: What was saved and loaded in the training phase.
         full_collections: How often the garbage collector walked all objects in training.
         noise: Of the mean steady step, as a share: by how much the halves of the run differ.
         steps: Of the training phase.
@@ -93,7 +94,7 @@ class Case:
     training: Mapping[str, float]
     feeding: list[LoaderCase]
     evaluating: list[LoaderCase]
-    checkpoint_site: str | None
+    checkpoints: Checkpoints
     noise: float
     steps: StepTable
     settings: Mapping[str, float] = field(default_factory=dict)

@@ -16,11 +16,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from trainprof.analysis.checkpoints import Checkpoints
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.gains import outside_steps
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
-from trainprof.analysis.diagnosis.wording import span
+from trainprof.analysis.diagnosis.wording import size, span
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.verdict_level import percent
 
@@ -36,12 +37,39 @@ def find(case: Case) -> Finding | None:
     spent_s, part = case.training.get("checkpoint", 0.0), case.share("checkpoint")
     if part < least:
         return None
+    calls = case.checkpoints
     return plain_finding(
         ID,
-        f"saving and loading checkpoints takes {span(spent_s)}, {percent(part)} of training",
+        f"{_calls(calls)} {span(spent_s)}, {percent(part)} of training{_each(calls)}",
         outside_steps(case, spent_s),
-        site=case.checkpoint_site,
+        site=calls.site,
         advice=f"save less often or less: half as often saves {span(spent_s / 2)}; or write in the "
         "background",
-        evidence={"checkpoint_s": spent_s, "checkpoint_share": part},
+        evidence={
+            "checkpoint_s": spent_s,
+            "checkpoint_share": part,
+            "saves": calls.saves,
+            "save_s": calls.save_s,
+            "saved_bytes": calls.saved_bytes,
+            "loads": calls.loads,
+            "load_s": calls.load_s,
+        },
     )
+
+
+def _calls(calls: Checkpoints) -> str:
+    """Returns what was called how often, with its verb."""
+    saves, loads = (
+        f"{name}, {'once' if count == 1 else f'{count} times'}," if count else ""
+        for name, count in (("torch.save", calls.saves), ("torch.load", calls.loads))
+    )
+    if saves and loads:
+        return f"{saves} and {loads} take"
+    return f"{saves or loads or 'saving and loading'} takes"
+
+
+def _each(calls: Checkpoints) -> str:
+    if not calls.saves:
+        return ""
+    of = "" if calls.saved_bytes is None else f" of {size(calls.saved_bytes)}"
+    return f": a checkpoint{of} takes {span(calls.save_s / calls.saves)}"

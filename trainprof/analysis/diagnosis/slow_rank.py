@@ -115,7 +115,7 @@ def _place(case: Case, cause: str) -> tuple[str | None, str]:
     if cause == "evaluation" and case.evaluating:
         return case.evaluating[0].loader.site, ""
     if cause == "checkpoint":
-        return case.checkpoint_site, ""
+        return case.checkpoints.site, ""
     line = python_line(case.summary) if cause == "other" else None
     if line is None or line.is_end:
         return None, ""
