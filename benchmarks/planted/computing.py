@@ -202,6 +202,41 @@ def discarded_gradients(draw: Draw) -> Case:
     return Case("discarded_gradients", planted, style, files, "discarded_gradients")
 
 
+_RECOMMENDER = """\
+class Recommender(nn.Module):
+    def __init__(self, rows):
+        super().__init__()
+        self.rows = rows
+        self.table = nn.Embedding(rows, 64){here}
+        self.out = nn.Linear(64, 1)
+
+    def forward(self, x):
+        asked = (x[:, :{asked}].abs() * 1e6).long() % self.rows
+        return self.out(self.table(asked).mean(1))
+"""
+
+
+def recommender(rows: int, batch: int, asked: int, optimizer: str, here: str = "") -> Parts:
+    """Returns a model of a table, of which each sample looks up some rows."""
+    return Parts(
+        loader=whole_batches(120, batch),
+        data=SAMPLERS,
+        definitions=_RECOMMENDER.format(asked=asked, here=here),
+        model=f"Recommender({rows})",
+        optimizer=f"torch.optim.{optimizer}(model.parameters(), lr=0.01)",
+        epochs=2,
+    )
+
+
+def dense_embeddings(draw: Draw) -> Case:
+    """A table that is changed as a whole in each step, for the rows of a batch."""
+    rows, batch = draw.whole(80_000, 200_000), draw.one_of((64, 256))
+    optimizer, style = draw.one_of(("Adam", "SGD", "AdamW")), draw.one_of(EVERYWHERE)
+    files = script(style, recommender(rows, batch, 2, optimizer, f"  {HERE}"))
+    planted = f"{rows:,} rows changed by {optimizer}, {2 * batch} looked up"
+    return Case("dense_embeddings", planted, style, files, "dense_embeddings")
+
+
 def looked_at(compute_s: float, every: int, ending: str = "") -> Parts:
     """Returns a model that is called once more, with gradients, for a number to look at.
 

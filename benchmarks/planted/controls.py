@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from planted.computing import adversary, hooked, looked_at, taught
+from planted.computing import adversary, hooked, looked_at, recommender, taught
 from planted.crowding import computing_beside
 from planted.draw import Draw
 from planted.faults import DATASET, bursts
@@ -188,6 +188,14 @@ def hook_of_the_model(draw: Draw) -> Case:
     return _healthy("hook_of_the_model", "a hook that returns", draw.one_of(EVERYWHERE), parts)
 
 
+def small_vocabulary(draw: Draw) -> Case:
+    """A table of embeddings of which a batch looks up a good part."""
+    rows, batch = draw.whole(2_000, 4_000), draw.one_of((256, 512))
+    parts = replace(recommender(rows, batch, 16, "SGD"), compute_s=0.0)
+    planted = f"{rows:,} rows, {16 * batch:,} looked up"
+    return _healthy("small_vocabulary", planted, draw.one_of(EVERYWHERE), parts)
+
+
 def many_operators(draw: Draw) -> Case:
     """A forward that gives out hundreds of small operators from a loop in Python."""
     length, width = draw.whole(30, 80), draw.one_of((64, 96))
@@ -331,6 +339,7 @@ CONTROLS: dict[str, Callable[[Draw], Case]] = {
         adversaries_apart,
         rare_look,
         hook_of_the_model,
+        small_vocabulary,
         many_operators,
         small_steps,
         accumulation,

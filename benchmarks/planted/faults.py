@@ -8,6 +8,7 @@ from dataclasses import replace
 from planted.computing import (
     anomaly_detection,
     competing_thread,
+    dense_embeddings,
     discarded_gradients,
     double_precision,
     module_hooks,
@@ -682,6 +683,7 @@ FAULTS: dict[str, Callable[[Draw], Case]] = {
         collections_due,
         growing_backward,
         unused_forward,
+        dense_embeddings,
         slow_optimizer,
         slow_rank,
         recompiling,

@@ -24,6 +24,8 @@ SEEDS = {
     "unused_gradients": 9,
     "discarded_gradients": 9,
     "unused_forward": 9,
+    "dense_embeddings": 9,
+    "small_vocabulary": 9,
     "validation_by_hand": 9,
     "module_hooks": 9,
     "competing_thread": 5,

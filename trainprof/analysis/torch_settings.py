@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from trainprof.analysis.embedding_tables import EmbeddingTables, embedding_tables
 from trainprof.analysis.facts import Facts, integer
 from trainprof.analysis.names import Sites
 from trainprof.analysis.summary import Numerics
@@ -48,6 +49,7 @@ class TorchSettings:
         discarded: Gradients that are set back before their optimizer steps, by the line of the
             pass.
         forwards: That no backward pass goes through, by the line that calls for them.
+        tables: Of embeddings, that get whole gradients; None where none were met.
     """
 
     threads: int | None = None
@@ -58,6 +60,7 @@ class TorchSettings:
     unused: UnusedGradients | None = None
     discarded: list[DiscardedGradients] = field(default_factory=list)
     forwards: list[UnusedForwards] = field(default_factory=list)
+    tables: EmbeddingTables | None = None
 
 
 def torch_settings(facts: Facts, sites: Sites) -> TorchSettings:
@@ -74,6 +77,7 @@ def torch_settings(facts: Facts, sites: Sites) -> TorchSettings:
         unused=unused_gradients(told, sites),
         discarded=discarded_gradients(told, sites),
         forwards=unused_forwards(told, sites),
+        tables=embedding_tables(told, sites),
     )
 
 

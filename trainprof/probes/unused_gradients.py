@@ -1,4 +1,4 @@
-"""Looks at a few backward passes for gradients of parameters that no optimizer updates."""
+"""Looks at a few backward passes: for gradients that no optimizer uses, and for those of tables."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Final
 
+from trainprof.probes.embedding_tables import BuiltEmbeddings, MetTables, numbers_in
 from trainprof.probes.gradient_reads import accumulates_by_hand, reads_gradients
 from trainprof.probes.graph_look import Autograd, GraphLook, Numbers
 from trainprof.probes.graph_walk import ANYONE, MIXED, UNUSED, USED, GraphTooLarge, needs_of, use_of
@@ -67,6 +68,7 @@ class _Window:
         nodes: Gone through.
         took_ns: By what a node's gradients are for, as graph_walk tells.
         candidates: By id.
+        tables: Of embeddings, that got a whole gradient.
         met: The outermost modules called meanwhile, by id: weakly, with the line of the call.
     """
 
@@ -78,6 +80,7 @@ class _Window:
     nodes: int = 0
     took_ns: list[int] = field(default_factory=lambda: [0, 0, 0])
     candidates: dict[int, _Candidate] = field(default_factory=dict)
+    tables: MetTables = field(default_factory=MetTables)
     met: dict[int, tuple[weakref.ref[Any], int]] = field(default_factory=dict)
 
 
@@ -111,6 +114,8 @@ class UnusedGradientsProbe:
         self._process = os.getpid()
         self._autograd = Autograd(torch, session)
         self._optimizers = KnownOptimizers(session)
+        self._embeddings = BuiltEmbeddings(session)
+        self._embeddings.attach(torch, patcher)
         self._watch = BackwardWatch(patcher.guarded(self._begins), patcher.guarded(self._has_ended))
         self._meets = patcher.guarded(self._meet)
         session.at_parameters.append(patcher.guarded(self._optimizers.note))
@@ -185,9 +190,12 @@ class UnusedGradientsProbe:
             except GraphTooLarge:
                 self._stop()
                 return None
+            of_tables = window.tables.nodes_in(needs)
         window.nodes += len(needs)
-        uses = {node: use_of(whom, in_vain=_NOBODY) for node, whom in needs.items()}
-        return GraphLook(self._session.now, uses)
+        keys = {
+            node: (use_of(whom, in_vain=_NOBODY), node in of_tables) for node, whom in needs.items()
+        }
+        return GraphLook(self._session.now, keys)
 
     def _owned(self) -> dict[int, Any]:
         """Returns what optimizers have now, by id."""
@@ -227,13 +235,20 @@ class UnusedGradientsProbe:
         window, now = self._window, self._session.now
         end_ns = now()
         took_ns = look.end(end_ns)
-        for use, ns in took_ns.items():
+        for (use, is_of_table), ns in took_ns.items():
             window.took_ns[use] += ns
+            if is_of_table:
+                window.tables.took_ns += ns
+            else:
+                window.tables.others_ns += ns
         if any(self._inside):  # in the time of a node of the pass around it
             window.took_ns[USED] -= sum(took_ns.values())
+            window.tables.others_ns -= sum(took_ns.values())
             return
         window.looks += 1
         window.next_pass = window.passes + 1 + window.looks % 3  # in step with no loop
+        if window.looks in (_FIRST_JUDGED, _ENOUGH_LOOKS):
+            self._tell_tables()
         if window.looks == _ENOUGH_LOOKS:
             self._session.tell_modules(self._meets, False)
             self._judge()
@@ -241,7 +256,7 @@ class UnusedGradientsProbe:
                 self._session.watch_backward(self._watch, is_on=False)
         elif window.looks == _FIRST_JUDGED:
             self._judge()
-        elif window.candidates:
+        elif window.candidates or window.tables.tables:
             self._session.tell_modules(self._meets, True)
         window.spent_ns += now() - end_ns
 
@@ -252,7 +267,28 @@ class UnusedGradientsProbe:
 
     def _judge_at_end(self) -> None:
         if os.getpid() == self._process:
+            self._tell_tables()
             self._judge()
+
+    def _tell_tables(self) -> None:
+        """Tells of the tables of embeddings that looks have met, as far as they are known."""
+        window, optimizers = self._window, self._optimizers.alive()
+        if window.looks < _FIRST_JUDGED or not window.tables.tables:
+            return
+        models = [(one(), site) for one, site in window.met.values()]
+        tables = self._embeddings.told_of(window.tables, models, optimizers)
+        if tables:
+            self._notes += 1
+            met = window.tables
+            told = {
+                "looks": window.looks,
+                "backward_share": met.took_ns / max(met.took_ns + met.others_ns, 1),
+                "tables": tables,
+                "numbers": numbers_in(optimizers),
+                "from_start": self._windows == 1,
+            }
+            facts = {"embedding_tables": told, "number": self._notes}
+            self._session.log.note(Topic.ENVIRONMENT, facts)
 
     def _judge(self) -> None:
         """Tells of the candidates, if all are what they seem; else begins anew without the rest."""

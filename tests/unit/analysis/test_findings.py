@@ -22,6 +22,7 @@ from trainprof.analysis.diagnosis.settings import (
 )
 from trainprof.analysis.diagnosis.together import together
 from trainprof.analysis.diagnosis.worth import least_gain
+from trainprof.analysis.embedding_tables import EmbeddingTable, EmbeddingTables
 from trainprof.analysis.finding import LIKELY, Finding
 from trainprof.analysis.limit_names import BLOCKED, RECEIVE
 from trainprof.analysis.loader_builder import builder_of
@@ -1953,6 +1954,92 @@ def test_of_forwards_that_were_compiled_only_what_their_calls_took_counts() -> N
 @pytest.mark.parametrize("told", [[], [replace(SAMPLED, share=0.01)]])
 def test_forwards_that_are_learned_from_or_short(told: list[UnusedForwards]) -> None:
     assert found(called_in_vain(*told)) == []
+
+
+TABLE = EmbeddingTable("train.py:16", 100_000, 6_400_000, 512, "Adam", is_plain=False)
+
+
+def with_tables(*tables: EmbeddingTable, iterations: int = STEPS, **settings: Any) -> Case:
+    """A second of training each in backward and the optimizer, one of 7.1 million numbers."""
+    healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
+    told = EmbeddingTables(12, 0.6, 7_100_000, is_of_whole_run=True, tables=list(tables))
+    torch = TorchSettings(tables=told, **settings)
+    case = case_of(healthy, parts={"backward": 1.0, "optimizer": 1.0}, torch=torch)
+    training = replace(case.summary.training, steps=STEPS, iterations=iterations)
+    return replace(case, summary=replace(case.summary, training=training))
+
+
+def test_a_table_that_is_changed_as_a_whole() -> None:
+    finding = only(with_tables(TABLE))
+    assert (finding.id, finding.site) == ("dense_embeddings", "train.py:16")
+    spent_s = 0.6 + 6.4 / 7.1
+    assert "all 100,000 rows of an nn.Embedding, of which a batch looks up at most 512" in (
+        finding.title
+    )
+    assert finding.evidence["backward_s"] + finding.evidence["optimizer_s"] == pytest.approx(
+        spent_s
+    )
+    # The rows of a batch take some of it still: 0.1 ms a step, and 2 ns a number.
+    left_s = STEPS * (100e-6 + 512 * 64 * 2e-9)
+    assert finding.recoverable_s == pytest.approx(spent_s - left_s, rel=0.01)
+    assert finding.is_at_most
+    assert "sparse=True), with torch.optim.SparseAdam" in finding.advice
+    assert "training goes another way" in finding.cautions[0]
+
+
+def test_of_several_tables_those_that_are_looked_up_wholly_are_left_out() -> None:
+    other = replace(TABLE, site="train.py:17", rows=50_000, numbers=3_200_000)
+    small = replace(TABLE, rows=1_000, numbers=100_000)
+    finding = only(with_tables(TABLE, other, small))
+    assert "all 100,000 and 50,000 rows of 2 nn.Embedding" in finding.title
+    assert finding.also == ["so it is with what train.py:17 builds"]
+    # Of what backward does for tables, those have 9.6 of 9.7 parts.
+    assert finding.evidence["backward_s"] == pytest.approx(0.6 * 9.6 / 9.7)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_plain", "words", "cautions"),
+    [
+        ("SGD", True, "SGD then changes the rows of the batch alone", 1),
+        ("RMSprop", False, "SparseAdam, Adagrad, or SGD without momentum", 2),
+    ],
+)
+def test_what_is_advised_goes_by_the_optimizer(
+    name: str, is_plain: bool, words: str, cautions: int
+) -> None:
+    finding = only(with_tables(replace(TABLE, optimizer=name, is_plain=is_plain)))
+    assert words in finding.advice
+    assert len(finding.cautions) == cautions
+
+
+@pytest.mark.parametrize(
+    "healthy",
+    [
+        with_tables(),
+        with_tables(replace(TABLE, indices=20_000)),
+        with_tables(replace(TABLE, indices=3_000), iterations=4 * STEPS),
+        with_tables(TABLE, is_data_parallel=True),
+        case_of(
+            Planted(workers=2, fetch_s=0.002, compute_s=0.01),
+            torch=TorchSettings(
+                tables=EmbeddingTables(12, 0.01, 7_100_000, is_of_whole_run=True, tables=[TABLE])
+            ),
+        ),
+    ],
+    ids=["none", "most rows", "most rows over four batches", "ranks", "that takes no time"],
+)
+def test_tables_that_are_no_fault(healthy: Case) -> None:
+    assert found(healthy) == []
+
+
+def test_a_table_and_its_optimizer_are_not_saved_twice() -> None:
+    looped = [LoopedOptimizer("Adam", 6, "train.py:33")]
+    case = with_tables(TABLE, looped=looped)
+    findings = diagnose(case).findings
+    assert [one.id for one in findings] == ["dense_embeddings", "slow_optimizer"]
+    alone = findings[0].predicted_speedup
+    assert alone is not None
+    assert together(case, findings) == pytest.approx(alone[1], rel=0.05)
 
 
 def late(rank: int, phase: str, seconds: float) -> dict[str, Any]:

@@ -7,10 +7,12 @@ from dataclasses import replace
 from typing import Final
 
 from trainprof.analysis.diagnosis import (
+    dense_embeddings,
     double_precision,
     gc_pauses,
     python_in_loop,
     python_in_model,
+    slow_optimizer,
     slow_validation,
 )
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
@@ -20,6 +22,8 @@ from trainprof.analysis.pipeline import predict
 
 # What the training thread does in steps: without it they are shorter, and loaders have to keep up.
 _IN_STEPS: Final = (python_in_loop.ID, python_in_model.ID, gc_pauses.ID, double_precision.ID)
+# What the second saves is among what the first does.
+_WITHIN: Final = {dense_embeddings.ID: slow_optimizer.ID}
 _BESIDE_STEPS: Final = ("evaluation", "checkpoint")
 _MOST_REMOVED: Final = 0.99
 
@@ -32,6 +36,8 @@ def together(case: Case, findings: Sequence[Finding]) -> float | None:
     """
     if len(findings) < 2 or any(one.recoverable_s is None for one in findings):
         return None
+    counted_within = {_WITHIN[one.id] for one in findings if one.id in _WITHIN}
+    findings = [one for one in findings if one.id not in counted_within]
     in_steps_s = sum(one.recoverable_s or 0.0 for one in findings if one.id in _IN_STEPS)
     fed = case.feeding[0] if case.feeding else None
     of_loader = [one for one in findings if fed is not None and _is_about_steps_of(one, fed)]
