@@ -526,7 +526,10 @@ def test_much_reading_is_named_where_neither_workers_nor_cores_are_short() -> No
 
 def test_one_core_wants_cheaper_samples_without_workers_too() -> None:
     planted = Planted(fetch_s=0.03, running=1.0, compute_s=0.03, cores=1)
-    assert found(case_of(planted)) == ["saturated_cpu"]
+    finding = only(case_of(planted))
+    assert finding.id == "saturated_cpu"
+    assert "itself (num_workers=0) and waits 30.0 ms of 60.0 ms a batch, 50 %" in finding.title
+    assert "workers would want the core that training computes on" in finding.title
 
 
 def test_reading_is_named_where_bytes_were_read() -> None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from trainprof.analysis.diagnosis.case import Case
+from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.changed_inputs import without_running
 from trainprof.analysis.diagnosis.cheaper_samples import cheaper_samples
 from trainprof.analysis.diagnosis.crowding import crowding_of
@@ -27,6 +27,7 @@ from trainprof.analysis.diagnosis.loader_change import WAITED_FROM, finding, mad
 from trainprof.analysis.diagnosis.waiting import CPU
 from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.finding import Finding
+from trainprof.analysis.pipeline import Rates
 from trainprof.analysis.verdict_level import percent
 
 ID: Final = "saturated_cpu"
@@ -50,23 +51,36 @@ def find(case: Case) -> Finding | None:
     beside_s = 0.0 if crowding is None else crowding.saved_s
     quicker = of_batches(case, fed, fed.measured.wait_s + beside_s)
     gain = gain if quicker is None else larger(gain, quicker)
-    line, cores = fed.hot_line(), case.cores()
-    have = "" if cores is None else f" on {cores:.3g} core{'' if cores == 1 else 's'}"
-    title = (
-        f"making batches needs more of the CPU than there is{have}: training waits "
-        f"{span(fed.measured.wait_s)} of {span(fed.measured.step_s)} a batch, "
-        f"{percent(fed.wait_share)} of training; more workers would not help"
-    )
+    line = fed.hot_line()
     return finding(
         case,
         fed,
         ID,
-        title,
+        _title(case, fed, fed.measured),
         gain,
         advice=cheaper_samples(line),
         cautions=_cautions(case),
         also=made_anew(case, fed),
         site=line.site if line and not line.is_likely else None,
+    )
+
+
+def _title(case: Case, fed: LoaderCase, rates: Rates) -> str:
+    cores = case.cores()
+    waits = (
+        f"waits {span(rates.wait_s)} of {span(rates.step_s)} a batch, "
+        f"{percent(fed.wait_share)} of training"
+    )
+    if not fed.loader.num_workers:
+        which = "cores" if cores is None else "core" if cores == 1 else f"{cores:.3g} cores"
+        return (
+            f"the training process makes its batches itself (num_workers=0) and {waits}; workers "
+            f"would want the {which} that training computes on, and not help"
+        )
+    have = "" if cores is None else f" on {cores:.3g} core{'' if cores == 1 else 's'}"
+    return (
+        f"making batches needs more of the CPU than there is{have}: training {waits}; more workers "
+        "would not help"
     )
 
 
