@@ -529,7 +529,7 @@ def test_one_core_wants_cheaper_samples_without_workers_too() -> None:
     finding = only(case_of(planted))
     assert finding.id == "saturated_cpu"
     assert "itself (num_workers=0) and waits 30.0 ms of 60.0 ms a batch, 50 %" in finding.title
-    assert "workers would want the core that training computes on" in finding.title
+    assert "that training computes on, and not help" in finding.title
 
 
 def test_reading_is_named_where_bytes_were_read() -> None:
