@@ -28,11 +28,14 @@ class LoopedOptimizer:
         tensors: How many parameters it has.
         site: The user's line that built it, else that of its first step; None where neither is
             known.
+        is_plain: Without momentum and weight decay, as far as it has such settings; not told by
+            older runs.
     """
 
     name: str
     tensors: int
     site: str | None
+    is_plain: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,4 +97,5 @@ def _looped(told: Mapping[str, Any], sites: Sites) -> LoopedOptimizer:
         name=str(told.get("class", "unknown")),
         tensors=integer(told.get("tensors")) or 0,
         site=next((place for place in places if place is not None), None),
+        is_plain=told.get("is_plain") is True,
     )

@@ -53,6 +53,11 @@ class TorchSettingsProbe:
                 "tensors": sum(len(group["params"]) for group in optimizer.param_groups),
                 "site": self._session.sites.find(sys._getframe(1)),
                 "built": self._built.get(id(optimizer), 0),
+                "is_plain": not any(
+                    group.get(name)
+                    for group in optimizer.param_groups
+                    for name in ("momentum", "weight_decay")
+                ),
             }
         numerics = self._numerics(optimizer) if is_unwatched else None
         if numerics is not None:

@@ -1139,6 +1139,25 @@ def test_statements_of_the_loop_itself_count_where_one_of_them_is_worth_a_look()
     assert ids(scattered) == ["python_in_loop"]
 
 
+@pytest.mark.parametrize(
+    ("line", "is_told"),
+    [
+        ({"line_share": 0.9}, True),
+        ({"line_share": 0.5}, False),
+        ({"line_share": None}, False),
+        ({"line_share": 0.9, "is_likely": True}, False),
+        ({"line_share": 0.9, "is_end": True}, False),
+    ],
+)
+def test_a_line_that_takes_a_twentieth_is_told_where_it_is_certain(
+    line: dict[str, Any], is_told: bool
+) -> None:
+    case = case_of(Planted(workers=2, fetch_s=0.002, compute_s=0.02), parts={"other": 0.35})
+    assert case.share("other") == pytest.approx(0.08, abs=0.005)
+    summary = replace(case.summary, hot_lines=[replace(hot_line("other"), **line)])
+    assert ("python_in_loop" in found(replace(case, summary=summary))) is is_told
+
+
 def test_where_no_line_is_known_another_thread_at_work_is_named() -> None:
     case = case_of(Planted(workers=2, fetch_s=0.002), parts={"other": 2.0})
 
@@ -1695,6 +1714,23 @@ def test_collections_that_the_loop_asks_for_are_told_from_pythons_own() -> None:
 
 def looped(name: str = "AdamW") -> TorchSettings:
     return TorchSettings(threads=1, looped=[LoopedOptimizer(name, 120, "train.py:60")])
+
+
+@pytest.mark.parametrize(
+    ("tensors", "is_plain", "at_least"),
+    [(4, True, None), (120, True, 1.0), (4, False, 1.05)],
+)
+def test_plain_sgd_of_few_parameters_has_nothing_to_fuse(
+    tensors: int, is_plain: bool, at_least: float | None
+) -> None:
+    changed = LoopedOptimizer("SGD", tensors, "train.py:60", is_plain)
+    healthy = Planted(workers=2, fetch_s=0.002)
+    case = case_of(healthy, parts={"optimizer": 1.5}, torch=TorchSettings(looped=[changed]))
+    told = [one for one in diagnose(case).findings if one.id == "slow_optimizer"]
+    assert bool(told) is (at_least is not None)
+    if at_least is not None:
+        assert told[0].predicted_speedup is not None
+        assert told[0].predicted_speedup[0] == pytest.approx(at_least, abs=0.05)
 
 
 def with_steps(case: Case, backward_s: Any, forward_s: Any = 0.001) -> Case:

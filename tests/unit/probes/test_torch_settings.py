@@ -53,6 +53,19 @@ def test_an_optimizer_that_goes_through_its_parameters_one_by_one(recorder: Reco
 
 
 @pytest.mark.parametrize(
+    ("options", "is_plain"),
+    [({}, True), ({"momentum": 0.9}, False), ({"weight_decay": 0.1}, False)],
+)
+def test_whether_an_optimizer_has_more_than_one_operation_to_fuse(
+    recorder: Recorder, options: dict[str, float], is_plain: bool
+) -> None:
+    recorder.start(TorchSettingsProbe(), OptimizerProbe())
+    update(torch.optim.SGD, **options)
+    [facts] = told(recorder, "looped_optimizer")
+    assert facts["is_plain"] is is_plain
+
+
+@pytest.mark.parametrize(
     ("make", "options"),
     [
         (torch.optim.AdamW, {"fused": True}),

@@ -50,7 +50,7 @@ from trainprof.analysis.verdict_level import percent
 ID: Final = "python_in_loop"
 KEYS: Final[tuple[str, ...]] = ("other",)
 THRESHOLDS: Final = {
-    "share": Threshold(0.1, "of training (TraceML, gpuprof)"),
+    "share": Threshold(0.1, "of training (TraceML, gpuprof); 0.05 that one line takes by itself"),
 }
 # Without a line there is little to do about it: only what is plain is told.
 _UNNAMED_FROM_SHARE: Final = 0.15
@@ -83,9 +83,12 @@ def find(case: Case) -> Finding | None:
     spent_s = case.held_up_s("other", "host_s") - _own_cost_s(case)
     spent_s = max(spent_s - sum(one.seconds for one in case.summary.collectives), 0.0)
     part = spent_s / case.training_s if case.training_s > 0 else 0.0
+    line = python_line(case.summary)
+    is_set = least != THRESHOLDS["share"].value
+    if not is_set and line is not None and _is_plainly_one_line(case, line, part):
+        least = _LINE_FROM_SHARE
     if part < least or _may_be_waiting(case) or not _has_forwards(case):
         return None
-    line = python_line(case.summary)
     # What other processes have to compute meanwhile takes its time on as many cores as there are.
     others = processes_beside(case) if line is not None and is_waiting(line) else None
     gain = _gain(case, max(spent_s - (others.least_s if others is not None else 0.0), 0.0))
@@ -98,7 +101,6 @@ def find(case: Case) -> Finding | None:
     named = line is not None and is_own and line.share >= NAMED_FROM_SHARE and not line.is_end
     if named and line is not None and _is_scattered(case, line, part):
         named = False  # no one line is to be looked at: loss and metrics, statement by statement
-    is_set = least != THRESHOLDS["share"].value
     if not named and part < (least if is_set else _UNNAMED_FROM_SHARE):
         return None
     advice = "do it less often, or on whole tensors: trainprof lines times each line"
@@ -221,6 +223,13 @@ def _what_stays(others: ProcessesBeside | None) -> str:
         f"{who} that the script started computed for {span(others.cpu_s)} meanwhile: that takes "
         f"{span(others.least_s)} at least, with all of them at it at once"
     )
+
+
+def _is_plainly_one_line(case: Case, line: HotLine, part: float) -> bool:
+    """Whether one line, known for certain, takes that much of training by itself."""
+    if line.line_share is None or line.is_likely or line.is_end or line.with_calls:
+        return False
+    return line.line_share * part >= _LINE_FROM_SHARE and not _is_library(case, line)
 
 
 def _is_scattered(case: Case, line: HotLine, part: float) -> bool:

@@ -30,14 +30,17 @@ THRESHOLDS: Final = {
     "share": Threshold(0.1, "of training: half of it gone would be worth a change"),
 }
 # What of the step's time went once it was fused, at least, likely, at most: 200 parameters of 64
-# numbers, 60 of 16,000 and 4 of a million, torch 2.13 on one core (Adam: 0.7 to 0.9), and two
-# scripts of some ten parameters, embeddings among them (0.35 to 0.75). Plain SGD: 0.1 to 0.6.
+# numbers, 60 of 16,000, 4 of a million, and 2 to 80 of 32 to 260,000, torch 2.13 on one core, and
+# two scripts of some ten parameters, embeddings among them.
 _FUSED_SAVES: Final = {
     "Adam": (0.4, 0.7, 0.9),
     "AdamW": (0.4, 0.7, 0.9),
-    "Adagrad": (0.4, 0.6, 0.85),
-    "SGD": (0.1, 0.4, 0.9),
+    "Adagrad": (0.3, 0.6, 0.85),
+    "SGD": (0.2, 0.5, 0.75),
 }
+# SGD without momentum has one operation for each parameter; with few of them fused takes longer.
+_PLAIN_SGD_SAVES: Final = (0.0, 0.25, 0.5)
+_FEW: Final = 10
 
 
 def find(case: Case) -> Finding | None:
@@ -46,7 +49,11 @@ def find(case: Case) -> Finding | None:
     looped = max(case.torch.looped, key=lambda one: one.tensors, default=None)
     if case.is_on_device or looped is None or looped.name not in _FUSED_SAVES or part < least:
         return None
-    gains = [of_python(case, saved * spent_s) for saved in _FUSED_SAVES[looped.name]]
+    is_plain = looped.name == "SGD" and looped.is_plain
+    if is_plain and looped.tensors < _FEW:
+        return None
+    saves = _PLAIN_SGD_SAVES if is_plain else _FUSED_SAVES[looped.name]
+    gains = [of_python(case, saved * spent_s) for saved in saves]
     low, likely, high = gains
     if low is None or likely is None or high is None:
         return None
