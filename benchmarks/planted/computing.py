@@ -202,6 +202,31 @@ def discarded_gradients(draw: Draw) -> Case:
     return Case("discarded_gradients", planted, style, files, "discarded_gradients")
 
 
+def looked_at_again(compute_s: float, given: str, ending: str = "") -> Parts:
+    """Returns a model that is called without gradients after each update.
+
+    Args:
+        compute_s: Of a forward.
+        given: What it is called for.
+        ending: Of the line that calls it.
+    """
+    return Parts(
+        loader="DataLoader(samples(90 * 16), batch_size=16, shuffle=True)",
+        compute_s=compute_s,
+        each_step=f"with torch.no_grad():\n    seen = model({given}){ending}",
+        epochs=2,
+    )
+
+
+def repeated_forward(draw: Draw) -> Case:
+    """Each step calls the model once more for its batch, for a metric."""
+    compute_s = draw.between(0.004, 0.012)
+    style = draw.one_of(("plain loop", "function", "class Trainer", "several files"))
+    files = script(style, looked_at_again(compute_s, "x", f"  {HERE}"))
+    planted = f"a forward of {compute_s * 1e3:.0f} ms, again for the batch"
+    return Case("repeated_forward", planted, style, files, "repeated_forward", gain=2.0)
+
+
 _RECOMMENDER = """\
 class Recommender(nn.Module):
     def __init__(self, rows):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from planted.computing import adversary, hooked, looked_at, recommender, taught
+from planted.computing import adversary, hooked, looked_at, looked_at_again, recommender, taught
 from planted.crowding import computing_beside
 from planted.draw import Draw
 from planted.faults import DATASET, bursts
@@ -188,6 +188,14 @@ def hook_of_the_model(draw: Draw) -> Case:
     return _healthy("hook_of_the_model", "a hook that returns", draw.one_of(EVERYWHERE), parts)
 
 
+def asked_elsewhere(draw: Draw) -> Case:
+    """A model that is asked for something else, without gradients, in each step."""
+    compute_s = draw.between(0.006, 0.012)
+    parts = looked_at_again(compute_s, "torch.randn(16, 64)")
+    planted = f"a forward of {compute_s * 1e3:.0f} ms without gradients, for other data"
+    return _healthy("asked_elsewhere", planted, draw.one_of(EVERYWHERE), parts)
+
+
 def small_vocabulary(draw: Draw) -> Case:
     """A table of embeddings of which a batch looks up a good part."""
     rows, batch = draw.whole(2_000, 4_000), draw.one_of((256, 512))
@@ -339,6 +347,7 @@ CONTROLS: dict[str, Callable[[Draw], Case]] = {
         adversaries_apart,
         rare_look,
         hook_of_the_model,
+        asked_elsewhere,
         small_vocabulary,
         many_operators,
         small_steps,

@@ -25,6 +25,8 @@ SEEDS = {
     "discarded_gradients": 9,
     "unused_forward": 9,
     "dense_embeddings": 9,
+    "repeated_forward": 9,
+    "asked_elsewhere": 9,
     "small_vocabulary": 9,
     "validation_by_hand": 9,
     "module_hooks": 9,

@@ -9,6 +9,7 @@ from typing import Any
 from trainprof.analysis.embedding_tables import EmbeddingTables, embedding_tables
 from trainprof.analysis.facts import Facts, integer
 from trainprof.analysis.names import Sites
+from trainprof.analysis.repeated_forwards import RepeatedForwards, repeated_forwards
 from trainprof.analysis.summary import Numerics
 from trainprof.analysis.unused_forwards import UnusedForwards, unused_forwards
 from trainprof.analysis.unused_gradients import (
@@ -52,6 +53,7 @@ class TorchSettings:
         discarded: Gradients that are set back before their optimizer steps, by the line of the
             pass.
         forwards: That no backward pass goes through, by the line that calls for them.
+        repeats: Forwards without gradients of what was trained on, by the line that calls for them.
         tables: Of embeddings, that get whole gradients; None where none were met.
     """
 
@@ -63,6 +65,7 @@ class TorchSettings:
     unused: UnusedGradients | None = None
     discarded: list[DiscardedGradients] = field(default_factory=list)
     forwards: list[UnusedForwards] = field(default_factory=list)
+    repeats: list[RepeatedForwards] = field(default_factory=list)
     tables: EmbeddingTables | None = None
 
 
@@ -80,6 +83,7 @@ def torch_settings(facts: Facts, sites: Sites) -> TorchSettings:
         unused=unused_gradients(told, sites),
         discarded=discarded_gradients(told, sites),
         forwards=unused_forwards(told, sites),
+        repeats=repeated_forwards(told, sites),
         tables=embedding_tables(told, sites),
     )
 

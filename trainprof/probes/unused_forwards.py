@@ -18,6 +18,7 @@ from trainprof.probes.graph_walk import is_leaf
 from trainprof.probes.known_optimizers import KnownOptimizers, parameters_in
 from trainprof.probes.module_parts import parameters_of
 from trainprof.probes.patcher import Patcher, let_dynamo_skip
+from trainprof.probes.repeated_forwards import Given, RepeatedForwards
 from trainprof.probes.session import BackwardWatch, ModuleCall, Session
 from trainprof.record.schema import Topic
 
@@ -124,6 +125,8 @@ class UnusedForwardsProbe:
         self._is_told_apart = False
         self._notes = 0
         self._told: list[_Key] = []
+        self._repeats = RepeatedForwards(self._identified)
+        self._are_repeats_told = False
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._torch, self._session = torch, session
@@ -181,6 +184,7 @@ class UnusedForwardsProbe:
             self._began_ns = self._began_ns or self._session.now()
             for place in self._places.values():
                 place.met_at = -1
+            self._repeats.open()
             self._count(_WATCHED if self._watched else _FIRST_WATCHED)
             self._set_watching(is_on=True)
 
@@ -190,8 +194,17 @@ class UnusedForwardsProbe:
         self._session.tell_modules(self._meets, is_on)
 
     def _meet(self, call: ModuleCall) -> None:
-        if get_ident() != self._thread or self._depth or not self._torch.is_grad_enabled():
+        if get_ident() != self._thread or self._depth:
             return
+        began_ns = self._session.now()
+        if self._torch.is_grad_enabled():
+            self._repeats.learns(call)
+            self._meet_with_gradients(call)
+        else:
+            self._repeats.meet(call, self._passes)
+        self._spent_ns += self._session.now() - began_ns
+
+    def _meet_with_gradients(self, call: ModuleCall) -> None:
         key = call.site, type(call.module).__qualname__
         place = self._places.get(key)
         if place is None:
@@ -202,14 +215,12 @@ class UnusedForwardsProbe:
         place.calls += 1
         if len(place.took_ns) < _MOST_KEPT:
             place.took_ns.append(call.took_ns)
-        began_ns = self._session.now()
         self._follow(call, key)
         before, place.met_at = place.met_at, self._passes
         place.rounds += before not in (-1, self._passes)
         self._see_whether_used(place)
         if not place.is_used and place.in_vain + len(place.waiting) < _MOST_LOOKS:
             self._look(place, call)
-        self._spent_ns += self._session.now() - began_ns
 
     def _follow(self, call: ModuleCall, key: _Key) -> None:
         """Notes whose results a call was given: of a maker's its judge learns, though detached."""
@@ -242,6 +253,21 @@ class UnusedForwardsProbe:
                 except RuntimeError:  # sparse, or of torch.func
                     continue
         return found
+
+    def _identified(self, call: ModuleCall) -> Given | None:
+        """Returns which tensors a call was given; None where there may be others, or are many."""
+        with self._autograd.unseen():
+            tensors = list(islice(_tensors_in(call.inputs, self._torch.Tensor), _MOST_TENSORS + 1))
+            if len(tensors) > _MOST_TENSORS or not all(map(self._autograd.is_plain, tensors)):
+                return None
+            storages = self._storages(tensors)
+            if len(storages) < len(tensors):
+                return None
+            identities = [
+                (storage.cdata, tensor.storage_offset(), tuple(tensor.shape), tensor._version)
+                for storage, tensor in zip(storages, tensors, strict=True)
+            ]
+        return Given(storages, identities)
 
     def _is_trained(self, module: Any) -> bool:
         known = {key for one in self._optimizers.alive() for key in parameters_in(one)}
@@ -308,11 +334,12 @@ class UnusedForwardsProbe:
             for key, place in self._places.items()
             if self._is_told_apart and self._is_in_vain(place) and not self._is_learned_from(key)
         }
+        each = (self._updates + self._done()) / max(self._watched, 1)
+        self._tell_repeats(each)
         if not found and not self._told:
             return
         self._notes += 1
         self._told = list(found)
-        each = (self._updates + self._done()) / max(self._watched, 1)
         all_ns = max(sum(place.ns_in_all() for place in self._places.values()), 1.0)
         told = [
             {
@@ -326,6 +353,14 @@ class UnusedForwardsProbe:
         ]
         facts = {"unused_forwards": told, "number": self._notes}
         self._session.log.note(Topic.ENVIRONMENT, facts)
+
+    def _tell_repeats(self, each: float) -> None:
+        told = self._repeats.told(self._passes, each)
+        if told or self._are_repeats_told:
+            self._notes += 1
+            self._are_repeats_told = bool(told)
+            facts = {"repeated_forwards": told, "number": self._notes}
+            self._session.log.note(Topic.ENVIRONMENT, facts)
 
     def _is_learned_from(self, key: _Key) -> bool:
         """Whether what a line's calls give goes, by way of others, into one that is."""

@@ -27,6 +27,7 @@ from trainprof.analysis.finding import LIKELY, Finding
 from trainprof.analysis.limit_names import BLOCKED, RECEIVE
 from trainprof.analysis.loader_builder import builder_of
 from trainprof.analysis.pipeline_scenario import Interval
+from trainprof.analysis.repeated_forwards import RepeatedForwards
 from trainprof.analysis.summary import (
     CompetingThread,
     Compilation,
@@ -1993,6 +1994,26 @@ def test_of_forwards_that_were_compiled_only_what_their_calls_took_counts() -> N
 @pytest.mark.parametrize("told", [[], [replace(SAMPLED, share=0.01)]])
 def test_forwards_that_are_learned_from_or_short(told: list[UnusedForwards]) -> None:
     assert found(called_in_vain(*told)) == []
+
+
+def called_again(*told: RepeatedForwards) -> Case:
+    healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
+    return case_of(healthy, parts={"forward": 1.5}, torch=TorchSettings(repeats=list(told)))
+
+
+def test_a_call_for_the_batch_that_was_trained_on() -> None:
+    accuracy = RepeatedForwards("train.py:22", "Net", 24, 0.5)
+    finding = only(called_again(accuracy, RepeatedForwards(None, "Net", 8, 0.1)))
+    assert (finding.id, finding.site) == ("repeated_forward", "train.py:22")
+    assert "about 600 ms with those below" in finding.title
+    assert finding.recoverable_s == pytest.approx(0.6)
+    assert finding.is_at_most
+    assert finding.also == ["so it is with Net at another line"]
+
+
+@pytest.mark.parametrize("told", [[], [RepeatedForwards("train.py:22", "Net", 24, 0.05)]])
+def test_calls_again_that_take_little(told: list[RepeatedForwards]) -> None:
+    assert found(called_again(*told)) == []
 
 
 TABLE = EmbeddingTable("train.py:16", 100_000, 6_400_000, 512, "Adam", is_plain=False)

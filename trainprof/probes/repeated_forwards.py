@@ -1,0 +1,120 @@
+"""Calls of a model without gradients, for a batch that it has been called for with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any, Final, TypeAlias
+
+from trainprof.probes.session import ModuleCall
+
+_MOST_PLACES: Final = 64
+_MOST_MODELS: Final = 8
+_MOST_KEPT: Final = 1_000
+# So many calls of a line told, nearly all of which were for such a batch.
+_ENOUGH_CALLS: Final = 4
+_NEARLY_ALL: Final = 0.9
+# Once in so many passes of backward at least: a check that comes rarely costs little.
+_EVERY_SO_MANY_PASSES: Final = 6
+# Of a tensor: where it keeps its numbers, which of them, and how often it has been written.
+_Identity: TypeAlias = tuple[int, int, tuple[int, ...], int]
+
+
+@dataclass(slots=True)
+class Given:
+    """What a call was given.
+
+    Attributes:
+        storages: Weakly, so that no other gets their place.
+        identities: Of its tensors.
+    """
+
+    storages: list[Any]
+    identities: list[_Identity]
+
+
+@dataclass(slots=True)
+class _Place:
+    """The calls of modules of one class from one line, without gradients, while it was watched.
+
+    Attributes:
+        calls: In all.
+        repeats: Of them, for a batch that the module had been called for with gradients.
+        took_ns: By each of them, so far as they are kept.
+        met_at: The last pass of backward before one of them; -1 at the beginning of a window.
+        rounds: How often a pass came between two of them.
+    """
+
+    calls: int = 0
+    repeats: int = 0
+    took_ns: list[int] = field(default_factory=list)
+    met_at: int = -1
+    rounds: int = 0
+
+
+class RepeatedForwards:
+    """Is told of calls, and counts by their lines those that repeat what was computed already."""
+
+    def __init__(self, given: Callable[[ModuleCall], Given | None]) -> None:
+        """Begins with none.
+
+        Args:
+            given: Returns what a call was given; None where that is not known.
+        """
+        self._given = given
+        self._places: dict[tuple[int, str], _Place] = {}
+        # By id of the module: what its last call with gradients was given.
+        self._learned: dict[int, Given] = {}
+
+    def open(self) -> None:
+        """Begins a window: what came before it is not known."""
+        self._learned.clear()
+        for place in self._places.values():
+            place.met_at = -1
+
+    def learns(self, call: ModuleCall) -> None:
+        """Takes note of a call with gradients."""
+        given = self._given(call)
+        key = id(call.module)
+        if given is not None and (key in self._learned or len(self._learned) < _MOST_MODELS):
+            self._learned[key] = given
+
+    def meet(self, call: ModuleCall, passes: int) -> None:
+        """Takes note of a call without gradients, after so many passes of backward."""
+        key = call.site, type(call.module).__qualname__
+        place = self._places.get(key)
+        if place is None:
+            if len(self._places) >= _MOST_PLACES or id(call.module) not in self._learned:
+                return
+            place = self._places[key] = _Place()
+        place.calls += 1
+        if len(place.took_ns) < _MOST_KEPT:
+            place.took_ns.append(call.took_ns)
+        before, place.met_at = place.met_at, passes
+        place.rounds += before not in (-1, passes)
+        learned = self._learned.get(id(call.module))
+        given = None if learned is None else self._given(call)
+        if learned is not None and given is not None and given.identities:
+            place.repeats += given.identities == learned.identities and not any(
+                storage.expired() for storage in learned.storages
+            )
+
+    def told(self, passes: int, each: float) -> list[dict[str, Any]]:
+        """Returns the lines whose calls repeat what was computed.
+
+        Args:
+            passes: Of backward, while they were watched.
+            each: So many steps stand for one that was watched.
+        """
+        return [
+            {
+                "site": site,
+                "class": name,
+                "calls": place.repeats,
+                "seconds": place.calls * median(place.took_ns) * each / 1e9,
+            }
+            for (site, name), place in self._places.items()
+            if place.repeats >= max(_ENOUGH_CALLS, _NEARLY_ALL * place.calls)
+            and place.rounds * _EVERY_SO_MANY_PASSES >= passes
+        ]
