@@ -14,6 +14,7 @@ from trainprof.analysis.checkpoints import Checkpoints
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.catalogue import RULES
 from trainprof.analysis.diagnosis.diagnose import _without_symptoms, diagnose
+from trainprof.analysis.diagnosis.loader_change import fewer_workers
 from trainprof.analysis.diagnosis.settings import (
     UnknownThreshold,
     parsed_settings,
@@ -26,6 +27,7 @@ from trainprof.analysis.embedding_tables import EmbeddingTable, EmbeddingTables
 from trainprof.analysis.finding import LIKELY, Finding
 from trainprof.analysis.limit_names import BLOCKED, RECEIVE
 from trainprof.analysis.loader_builder import builder_of
+from trainprof.analysis.pipeline import predict
 from trainprof.analysis.pipeline_scenario import Interval
 from trainprof.analysis.repeated_forwards import RepeatedForwards
 from trainprof.analysis.summary import (
@@ -680,6 +682,32 @@ def test_a_collate_function_that_takes_most_of_a_batch() -> None:
     assert named == {0.7: "data.py:33", 0.15: "data.py:30"}
 
 
+def test_beside_a_collate_function_workers_are_told_as_the_model_sees_them() -> None:
+    plain = Planted(fetch_s=0.03, running=1.0, compute_s=0.02, collate=0.8)
+    assert "would help too: steps 2.38 to 3.09 x as fast" in only(case_of(plain)).also[0]
+    # Where they may as well take what they give, they are not recommended.
+    unsure = {"compute_cores": Interval(1.0, 1.2, 2.0), "receive_s": Interval(0.0, 0.001, 0.012)}
+    crowded = Planted(fetch_s=0.009, running=1.0, compute_s=0.012, collate=0.99, cores=2, **unsure)
+    finding = only(case_of(crowded))
+    assert finding.id == "slow_collate"
+    assert not any("would help too" in told for told in finding.also)
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_no_more_workers_than_cores_where_they_only_compute(waits: bool) -> None:
+    """Eight on two cores: each batch takes 80 ms of one, and waits for it thrice as long."""
+    planted = Planted(workers=8, fetch_s=0.32, running=0.25, compute_s=0.01, cores=2)
+    [fed] = case_of(planted).feeding
+    assert fed.loader.fetch is not None
+    assert fed.inputs is not None
+    asleep_s = 0.0 if waits else 0.75 * 0.32 * STEPS
+    inputs = replace(fed.inputs, fetch_slowdown=3.0 if waits else 0.0)
+    loader = replace(fed.loader, fetch=replace(fed.loader.fetch, asleep_s=asleep_s))
+    told = fewer_workers(replace(fed, loader=loader, inputs=inputs, now=predict(inputs)))
+    more = "2 workers would make batches about as fast on the 2 cores as 8 do"
+    assert [one.startswith(more) for one in told] == ([True] if waits else [])
+
+
 def test_a_collate_function_that_keeps_its_worker_from_handing_batches_over() -> None:
     # Each is made in time, and handed over late: its worker is at the next one.
     late = {"receive_s": Interval.exactly(0.001), "handover_s": Interval.exactly(0.008)}
@@ -852,6 +880,25 @@ def test_what_a_stream_opens_for_each_pass() -> None:
     kept.loader = replace(kept.loader, hot_lines=[hot_line("making batches")])
     finding = only(case_of(kept))
     assert (finding.id, finding.site) == ("slow_pass_starts", "data.py:12")
+
+
+def test_many_workers_that_begin_at_once_on_few_cores_are_no_slow_start() -> None:
+    """Eight first batches of 10 ms on two cores are there after 40 ms."""
+    planted = Planted(
+        workers=8,
+        fetch_s=0.01,
+        running=1.0,
+        compute_s=0.006,
+        passes=10,
+        cores=2,
+        is_persistent=True,
+    )
+    first = summaries.statistics(0.035, n=10)
+    planted.loader = replace(planted.loader, first_batch_s=first, later_starts_s=9 * 0.035)
+    assert "slow_pass_starts" not in found(case_of(planted))
+    slow = replace(planted.loader, later_starts_s=9 * 0.2)
+    planted.loader = replace(slow, first_batch_s=summaries.statistics(0.2, n=10))
+    assert "slow_pass_starts" in found(case_of(planted))
 
 
 def test_an_iterator_for_each_step() -> None:
@@ -1711,6 +1758,8 @@ def test_collections_that_the_loop_asks_for_are_told_from_pythons_own() -> None:
     at_one = replace(case, full_collections=4, summary=replace(case.summary, hot_lines=[line]))
     assert "where train.py:71 calls gc.collect() itself" in only(at_one).advice
     assert only(replace(case, full_collections=STEPS)).advice.startswith("take gc.collect() out")
+    # Two walks are no habit: a longer run may have no more.
+    assert found(replace(case, full_collections=2)) == []
 
 
 def looped(name: str = "AdamW") -> TorchSettings:

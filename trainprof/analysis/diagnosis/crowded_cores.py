@@ -26,7 +26,7 @@ from trainprof.analysis.diagnosis.changed_inputs import without_running
 from trainprof.analysis.diagnosis.cheaper_samples import cheaper_samples
 from trainprof.analysis.diagnosis.crowding import Crowding, crowding_of
 from trainprof.analysis.diagnosis.gains import Gain, larger, of_batches, of_inputs
-from trainprof.analysis.diagnosis.loader_change import finding, made_anew
+from trainprof.analysis.diagnosis.loader_change import fewer_workers, finding, made_anew
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.waiting import RUNNABLE_SHARE, UNKNOWN, runnable_share
 from trainprof.analysis.diagnosis.wording import span
@@ -81,7 +81,7 @@ def _of_loader(case: Case, fed: LoaderCase) -> Finding | None:
         title,
         gain,
         advice=f"{cheaper_samples(line)}{_fewer_threads(case)}",
-        also=made_anew(case, fed),
+        also=[*fewer_workers(fed), *made_anew(case, fed)],
         evidence={
             "runnable_share": waits,
             "alone_s": None if crowding is None else crowding.alone_s,

@@ -30,6 +30,8 @@ KEYS: Final[tuple[str, ...]] = ("gc",)
 THRESHOLDS: Final = {
     "share": Threshold(0.03, "of training; msprof and xpu_timer warn from 1 %"),
 }
+# Walks over all objects: fewer are no habit yet.
+_ENOUGH_FULL: Final = 3
 # By itself Python walks all objects only once a quarter of them is new.
 _CALLED_FROM_PER_STEP: Final = 0.5
 # Of the looks that met collections: those that Python begins by itself are scattered over more.
@@ -40,7 +42,8 @@ def find(case: Case) -> Finding | None:
     least = case.threshold(ID, "share", THRESHOLDS["share"].value)
     spent_s = case.held_up_s("gc", "host_s")
     part = spent_s / case.training_s if case.training_s > 0 else 0.0
-    gain = of_python(case, spent_s) if part >= least else None
+    is_rare = 0 < case.full_collections < _ENOUGH_FULL
+    gain = of_python(case, spent_s) if part >= least and not is_rare else None
     if gain is None:
         return None
     line = hottest(case.summary.hot_lines, "gc")

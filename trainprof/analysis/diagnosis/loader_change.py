@@ -22,7 +22,7 @@ from trainprof.analysis.diagnosis.wording import around, place, share_of, size, 
 from trainprof.analysis.facts import number_at
 from trainprof.analysis.finding import LOADER_ID, Finding
 from trainprof.analysis.loader_builder import settings_of
-from trainprof.analysis.pipeline import Setting
+from trainprof.analysis.pipeline import Setting, predict
 from trainprof.analysis.summary import HotLine, Loader
 from trainprof.analysis.verdict_level import percent
 
@@ -36,6 +36,9 @@ _TOLD_TIMES: Final = 1.1
 # may take.
 _PASSES_MINDED: Final = 1.5
 _MEMORY_FOR_IT: Final = 0.25
+# Of the making of batches, and of a step, up to which more workers than cores are for nothing.
+_ASLEEP_MINDED: Final = 0.25
+_AS_FAST: Final = 0.1
 # While batches sleep: from here on it is likely for what they read.
 _MUCH_READ_BYTES_PER_S: Final = 50e6
 # What all workers that live on do.
@@ -155,6 +158,24 @@ def finding(
         cautions=[*(cautions or []), *counts_for_all(loader, change)],
         also=[*(also or []), *(of_making if is_of_making else [])],
     )
+
+
+def fewer_workers(fed: LoaderCase) -> list[str]:
+    """Says so where as many workers as there are cores make batches as fast as more of them do."""
+    now, workers = fed.loader.num_workers or 0, 0 if fed.inputs is None else int(fed.inputs.cores)
+    if fed.inputs is None or fed.now is None or not 0 < workers < now:
+        return []
+    if asleep_share(fed.loader.fetch) >= _ASLEEP_MINDED:
+        return []
+    fewer = predict(fed.inputs, replace(fed.inputs.setting, workers=workers))
+    if fewer.step_s.mid > (1 + _AS_FAST) * fed.now.step_s.mid:
+        return []
+    who = f"{workers} workers" if workers > 1 else "1 worker"
+    cores = f"the {workers} cores" if workers > 1 else "the core"
+    return [
+        f"{who} would make batches about as fast on {cores} as {now} do: more of them only wait "
+        "for one another, take longer to start, and each takes memory"
+    ]
 
 
 def made_anew(case: Case, fed: LoaderCase) -> list[str]:

@@ -23,7 +23,13 @@ from trainprof.analysis.diagnosis.changed_inputs import without_running
 from trainprof.analysis.diagnosis.cheaper_samples import cheaper_samples
 from trainprof.analysis.diagnosis.crowding import crowding_of
 from trainprof.analysis.diagnosis.gains import larger, of_batches, of_inputs, outside_steps
-from trainprof.analysis.diagnosis.loader_change import WAITED_FROM, finding, made_anew, of_cause
+from trainprof.analysis.diagnosis.loader_change import (
+    WAITED_FROM,
+    fewer_workers,
+    finding,
+    made_anew,
+    of_cause,
+)
 from trainprof.analysis.diagnosis.waiting import CPU
 from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.finding import Finding
@@ -60,7 +66,7 @@ def find(case: Case) -> Finding | None:
         gain,
         advice=cheaper_samples(line),
         cautions=_cautions(case),
-        also=made_anew(case, fed),
+        also=[*fewer_workers(fed), *made_anew(case, fed)],
         site=line.site if line and not line.is_likely else None,
     )
 

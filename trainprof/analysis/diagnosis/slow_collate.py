@@ -26,6 +26,7 @@ from trainprof.analysis.diagnosis.loader_change import (
     WAITED_FROM,
     call_with,
     finding,
+    gain_of_cause,
     of_cause,
     with_workers,
 )
@@ -72,18 +73,24 @@ def find(case: Case) -> Finding | None:
         title,
         gain,
         advice=_ADVICE,
-        also=_also(fed),
+        also=_also(case, fed),
         evidence={"collate_share": part, "collate_per_batch_s": part * made.mean},
         site=_site(fed),
     )
 
 
-def _also(fed: LoaderCase) -> list[str]:
-    assert fed.cause is not None
-    if fed.cause.setting is None:
+def _also(case: Case, fed: LoaderCase) -> list[str]:
+    """Returns what workers would give; nothing where they would hardly give more than they take."""
+    gain = gain_of_cause(case, fed)
+    if fed.cause is None or fed.cause.setting is None or gain is None:
         return []
-    change = with_workers(fed, fed.cause.setting)
-    return [f"as it is, {call_with(fed.loader, change)} would help too"]
+    low, high = gain.training
+    if low * high < 1:
+        return []
+    workers = call_with(fed.loader, with_workers(fed, fed.cause.setting))
+    if low < 1:
+        return [f"whether {workers} helps as well only a rerun tells: trainprof tune"]
+    return [f"as it is, {workers} would help too: steps {low:.2f} to {high:.2f} x as fast"]
 
 
 def _site(fed: LoaderCase) -> str | None:

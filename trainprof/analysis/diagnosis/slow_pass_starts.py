@@ -19,11 +19,13 @@ from __future__ import annotations
 from typing import Final
 
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
+from trainprof.analysis.diagnosis.changed_inputs import like_the_usual
 from trainprof.analysis.diagnosis.gains import outside_steps
 from trainprof.analysis.diagnosis.loader_change import costliest, finding
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.wording import around, caller, place, share_of, span
 from trainprof.analysis.finding import Finding
+from trainprof.analysis.pipeline import predict
 from trainprof.analysis.summary import HotLine, Loader
 from trainprof.analysis.verdict_level import percent
 
@@ -90,6 +92,10 @@ def lost_s(fed: LoaderCase) -> float:
     usual_s = fetch.wall_s.mean
     if loader.num_workers:
         usual_s = _AT_ONCE * usual_s + (loader.receive_s or 0.0) / max(loader.iterations, 1)
+        if fed.inputs is not None:
+            # Many on few cores take longer for their first, all at once, than twice a usual one.
+            first = predict(like_the_usual(fed.inputs)).first_batch_s
+            usual_s = max(usual_s, first.high + fed.inputs.reset_s)
     return max(loader.later_starts_s - (loader.passes - 1) * usual_s, 0.0)
 
 

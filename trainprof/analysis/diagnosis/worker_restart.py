@@ -26,6 +26,7 @@ from trainprof.analysis.diagnosis.loader_change import (
     another_order,
     call_with,
     costliest,
+    fewer_workers,
     finding,
 )
 from trainprof.analysis.diagnosis.needless_workers import (
@@ -53,6 +54,8 @@ THRESHOLDS: Final = {
 TO_GO: Final = (NEEDLESS_WORKERS, SAMPLE_BY_SAMPLE)
 # Of training, what it takes to start workers once: those that live on are started, too.
 _MUCH_ONCE: Final = 0.05
+# Of what it takes to start workers: from here on it is told what it takes to end them.
+_MUCH_OF_IT: Final = 0.1
 _BUILD_ONCE: Final = (
     "build it once, ahead of all passes, with persistent_workers=True: now each pass builds another"
 )
@@ -76,10 +79,13 @@ def find(case: Case) -> Finding | None:
     # What the sampler takes meanwhile is no matter of workers.
     each_s = fed.starts_s / loader.passes - (loader.sampler_starts_s or 0.0) / (loader.passes - 1)
     who = "its worker is" if loader.num_workers == 1 else f"its {loader.num_workers} workers are"
+    end_s = loader.end_s / loader.passes
+    ending = f" and {span(end_s)} to end them" if end_s >= _MUCH_OF_IT * each_s else ""
+    around_s = each_s + (end_s if ending else 0.0)
     title = (
         f"{who} started again for each of {loader.passes} passes: "
-        f"{span(each_s)} until the first batch is there, "
-        f"{percent(loader.passes * each_s / case.training_s)} of training"
+        f"{span(each_s)} until the first batch is there{ending}, "
+        f"{percent(loader.passes * around_s / case.training_s)} of training"
     )
     evidence = {"starts_s": fed.starts_s, "passes": loader.passes}
     # Without any no first start is left either, and nothing has to be built elsewhere.
@@ -108,7 +114,7 @@ def find(case: Case) -> Finding | None:
         advice=_BUILD_ONCE if loader.is_rebuilt else call_with(loader, change),
         change=change,
         cautions=[KEEP_THE_DATASET, *another_order(loader)],
-        also=[] if without is None else [_without(fed)],
+        also=fewer_workers(fed) if without is None else [_without(fed)],
         evidence=evidence,
         is_of_making=False,
     )
