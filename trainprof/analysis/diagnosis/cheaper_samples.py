@@ -7,7 +7,7 @@ from dataclasses import replace
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.changed_inputs import without_part
 from trainprof.analysis.diagnosis.crowding import crowding_of
-from trainprof.analysis.diagnosis.gains import Gain, of_inputs, outside_steps
+from trainprof.analysis.diagnosis.gains import Gain, of_inputs
 from trainprof.analysis.diagnosis.wording import place
 from trainprof.analysis.looks import MAKING
 from trainprof.analysis.summary import HotLine
@@ -28,20 +28,20 @@ def own_share(line: HotLine) -> float:
 
 
 def gain_of_cheaper_samples(case: Case, fed: LoaderCase) -> Gain | None:
-    """Returns what cheaper samples would give at most: without their line, where it is known.
+    """Returns what it would give at most if batches cost nothing to make.
 
-    None where the making of batches is none of the user's code.
+    None where that is none of the user's code, and where it is not known.
     """
-    line = fed.hot_line()
-    if line is None:
-        return None
-    if line.is_likely:
-        return outside_steps(case, fed.wait_share * case.training_s)
-    return gain_of_line(case, fed, line)
+    return None if fed.hot_line() is None else _without_share(case, fed, 1.0)
 
 
 def gain_of_line(case: Case, fed: LoaderCase, line: HotLine) -> Gain | None:
-    """Returns what training would gain without a line of the dataset, at most; None if not known.
+    """Returns what training would gain at most without a line of the dataset; None: not known."""
+    return _without_share(case, fed, _most_share(fed, line))
+
+
+def _without_share(case: Case, fed: LoaderCase, share: float) -> Gain | None:
+    """Returns what a share of making batches costs.
 
     With what computing takes longer beside workers, which then have less to do.
     """
@@ -52,7 +52,7 @@ def gain_of_line(case: Case, fed: LoaderCase, line: HotLine) -> Gain | None:
         mean_s = float(inputs.compute_s.mean())
         kept = max(1 - crowding.saved_s / mean_s, 0.0) if mean_s > 0 else 1.0
         inputs = replace(inputs, compute_s=inputs.compute_s * kept)
-    return of_inputs(case, fed, without_part(inputs, _most_share(fed, line)))
+    return of_inputs(case, fed, without_part(inputs, share))
 
 
 def without_line(fed: LoaderCase) -> float | None:

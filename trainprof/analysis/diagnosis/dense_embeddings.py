@@ -106,8 +106,8 @@ def _what(tables: list[EmbeddingTable]) -> str:
     if len(tables) == 1:
         return f"all {tables[0].rows:,} rows of an nn.Embedding"
     rows = " and ".join(f"{one.rows:,}" for one in tables[:2])
-    more = "" if len(tables) == 2 else " and more"
-    return f"all {rows}{more} rows of {len(tables)} nn.Embedding"
+    more = "" if len(tables) == 2 else " and so on"
+    return f"all rows of {len(tables)} nn.Embedding ({rows}{more})"
 
 
 def _advice(tables: list[EmbeddingTable]) -> str:
@@ -136,4 +136,4 @@ def _cautions(tables: list[EmbeddingTable]) -> list[str]:
 def _also(tables: list[EmbeddingTable]) -> list[str]:
     places = list(dict.fromkeys(one.site for one in tables[1:] if one.site is not None))
     others = [place for place in places if place != tables[0].site]
-    return [f"so it is with what {' and '.join(others)} builds"] if others else []
+    return [f"the same holds for the one that {' and '.join(others)} builds"] if others else []

@@ -103,7 +103,7 @@ def find(case: Case) -> Finding | None:
         named = False  # no one line is to be looked at: loss and metrics, statement by statement
     if not named and part < (least if is_set else _UNNAMED_FROM_SHARE):
         return None
-    advice = "do it less often, or on whole tensors: trainprof lines times each line"
+    advice = "do it less often, or make it cheaper: trainprof lines times each line"
     also = []
     if line is not None and named:
         advice, also = f"look at {place(line)}, {its_share(line)}: {advice}", caller(line)

@@ -57,7 +57,7 @@ def find(case: Case) -> Finding | None:
         site=first.site,
         advice="take what the first call gave (.detach()), or do this in every hundredth step",
         cautions=["numbers of a log are then those ahead of the update, or in training mode"],
-        also=[f"so it is with {one.name} at {one.site or 'another line'}" for one in told[1:]],
+        also=[f"the same holds for {one.name} at {one.site or 'another line'}" for one in told[1:]],
         evidence={
             "repeated_s": seconds,
             "share": share,

@@ -93,4 +93,4 @@ def _with_gradients_s(case: Case) -> float:
 
 
 def _also(told: UnusedForwards) -> str:
-    return f"so it is with {told.name} at {told.site or 'another line'}"
+    return f"the same holds for {told.name} at {told.site or 'another line'}"

@@ -103,7 +103,7 @@ def _what(model: PartOfModel | None) -> str:
 
 def _also(told: UnusedGradients) -> list[str]:
     return [
-        f"so it is with {one.told} of the {one.parameters} parameters of {one.name}"
+        f"the same holds for {one.told} of the {one.parameters} parameters of {one.name}"
         + (f", called at {one.site}" if one.site is not None else "")
         for one in told.models[1:]
     ]
