@@ -87,12 +87,11 @@ def double_precision(draw: Draw) -> Case:
         model=f"nn.Sequential(nn.Linear(64, {width}), nn.Tanh(), nn.Linear({width}, {width}), "
         f"nn.Tanh(), nn.Linear({width}, 1))",
         epochs=2,
-        setup="torch.set_default_dtype(torch.float64)",
+        setup=f"torch.set_default_dtype(torch.float64)  {HERE}",
     )
     style = draw.one_of(EVERYWHERE)
     planted = f"layers of {width} numbers, batches of {batch}"
-    case = Case("double_precision", planted, style, script(style, parts), "double_precision")
-    return replace(case, no_line=True)
+    return Case("double_precision", planted, style, script(style, parts), "double_precision")
 
 
 TEACHER = """\

@@ -718,10 +718,12 @@ class Numerics:
         parameters: The type of most of them: "float32".
         products: On a device, torch's float32 matmul precision: "highest" is without TF32; else,
             and where it is not known, "unknown".
+        sites: Lines of the user's that seem to make it float64, where it is that.
     """
 
     parameters: str
     products: str
+    sites: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,7 +79,7 @@ def torch_settings(facts: Facts, sites: Sites) -> TorchSettings:
         detects_anomalies=any(x.get("detects_anomalies") is True for x in told),
         is_data_parallel=facts.is_data_parallel(),
         looped=[_looped(x, sites) for x in looped],
-        numerics=next((known for x in told if (known := _numerics(x)) is not None), None),
+        numerics=next((known for x in told if (known := _numerics(x, sites)) is not None), None),
         unused=unused_gradients(told, sites),
         discarded=discarded_gradients(told, sites),
         forwards=unused_forwards(told, sites),
@@ -88,11 +88,17 @@ def torch_settings(facts: Facts, sites: Sites) -> TorchSettings:
     )
 
 
-def _numerics(told: Mapping[str, Any]) -> Numerics | None:
+def _numerics(told: Mapping[str, Any], sites: Sites) -> Numerics | None:
     found = told.get("numerics")
     if not isinstance(found, dict):
         return None
-    return Numerics(str(found.get("parameters", "unknown")), str(found.get("products", "unknown")))
+    numbers = found.get("sites")
+    places = [sites.known(integer(one)) for one in (numbers if isinstance(numbers, list) else [])]
+    return Numerics(
+        str(found.get("parameters", "unknown")),
+        str(found.get("products", "unknown")),
+        [place for place in places if place is not None],
+    )
 
 
 def _looped(told: Mapping[str, Any], sites: Sites) -> LoopedOptimizer:

@@ -117,6 +117,11 @@ class CallSites:
         """Returns the site id of the line that a function's definition begins at."""
         return self._name_line(code, code.co_firstlineno)
 
+    def of_line(self, path: str, line: int) -> int:
+        """Returns the site id of a line of a file, whatever function it is in."""
+        text = json.dumps([os.path.join(self._cwd, path), line, ""], ensure_ascii=True)
+        return self._log.define(Topic.SITE, text)
+
     def _name_line(self, code: CodeType, line: int) -> int:
         # No instruction of a frame: `f_lasti` is -1 before the first.
         key = (id(code), -1 - line)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter
 from types import ModuleType
@@ -9,12 +10,19 @@ from typing import Any, Final
 
 from trainprof.probes.patcher import Patcher
 from trainprof.probes.session import Session
+from trainprof.probes.user_texts import lines_with
 from trainprof.record.schema import Topic
 
 # Who looks for a NaN turns it on for a few passes; so many are a habit.
 _ANOMALOUS_PASSES: Final = 20
 # A script may make a new one for each task.
 _MOST_OPTIMIZERS: Final = 8
+# What makes a model double, where it stands in the script: for all that is built, or for one.
+_DOUBLE: Final = (
+    re.compile(r"\bset_default_(?:dtype|tensor_type)\("),
+    re.compile(r"\.double\(\)|\.to\([^)]*torch\.(?:float64|double)\b"),
+)
+_MOST_LINES: Final = 3
 
 
 class TorchSettingsProbe:
@@ -64,7 +72,7 @@ class TorchSettingsProbe:
             facts["numerics"] = numerics
         self._session.log.note(Topic.ENVIRONMENT, facts)
 
-    def _numerics(self, optimizer: Any) -> dict[str, str] | None:
+    def _numerics(self, optimizer: Any) -> dict[str, Any] | None:
         """Returns in what the model computes, as far as settings tell; None without parameters.
 
         Tensors of the script's own classes are not asked for anything.
@@ -78,7 +86,13 @@ class TorchSettingsProbe:
                     device = parameter.device.type
         if not numbers:
             return None
-        told = {"parameters": str(numbers.most_common(1)[0][0]).removeprefix("torch.")}
+        told: dict[str, Any] = {
+            "parameters": str(numbers.most_common(1)[0][0]).removeprefix("torch.")
+        }
+        if told["parameters"] == "float64":
+            sites = self._session.sites
+            found = [one for how in _DOUBLE for one in lines_with(sites.is_user_file, how)]
+            told["sites"] = [sites.of_line(*one) for one in found[:_MOST_LINES]]
         if device == "cpu":
             return told
         try:

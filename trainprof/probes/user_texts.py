@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from typing import Final
@@ -17,16 +18,42 @@ def any_text(is_user_file: Callable[[str], bool], is_it: Callable[[str], bool]) 
         is_user_file: Of a path.
         is_it: Of a text.
     """
-    # A script may put there what is no module, such as None to keep one out.
-    told = [getattr(module, "__dict__", {}).get("__file__") for module in [*sys.modules.values()]]
-    own = {path for path in told if isinstance(path, str) and is_user_file(path)}
+    own = _paths(is_user_file)
     return len(own) > _MOST_FILES or any(_is_in(path, is_it) for path in own)
 
 
+def lines_with(
+    is_user_file: Callable[[str], bool], pattern: re.Pattern[str]
+) -> list[tuple[str, int]]:
+    """Returns the lines that a pattern is in, comments apart: path and number, from 1."""
+    own = _paths(is_user_file)
+    if len(own) > _MOST_FILES:
+        return []
+    return [
+        (path, number)
+        for path in own
+        for number, line in enumerate((_text_of(path) or "").splitlines(), start=1)
+        if pattern.search(line.partition("#")[0])
+    ]
+
+
+def _paths(is_user_file: Callable[[str], bool]) -> list[str]:
+    """Returns the user's files, in the order in which they were imported."""
+    # A script may put there what is no module, such as None to keep one out.
+    told = [getattr(module, "__dict__", {}).get("__file__") for module in [*sys.modules.values()]]
+    return list(dict.fromkeys(x for x in told if isinstance(x, str) and is_user_file(x)))
+
+
 def _is_in(path: str, is_it: Callable[[str], bool]) -> bool:
+    text = _text_of(path)
+    return text is None or is_it(text)
+
+
+def _text_of(path: str) -> str | None:
+    """Returns what a file says; None where it cannot be read, or is very long."""
     try:
         with open(path, "rb") as file:
             data = file.read(_LARGEST_BYTES + 1)
     except OSError:
-        return True
-    return len(data) > _LARGEST_BYTES or is_it(data.decode(errors="replace"))
+        return None
+    return None if len(data) > _LARGEST_BYTES else data.decode(errors="replace")

@@ -2301,6 +2301,14 @@ def test_a_model_in_double_precision() -> None:
     assert low == 1
     assert 1.5 < high < 2.5
     assert finding.cautions[0].startswith("the numbers change")
+    assert finding.site is None
+    places = ["train.py:9", "data.py:4"]
+    known = TorchSettings(numerics=Numerics("float64", "unknown", places))
+    finding = only(case_of(Planted(workers=2, fetch_s=0.002, compute_s=0.01), torch=known))
+    assert (finding.site, finding.also) == (
+        "train.py:9",
+        ["it may be made so by train.py:9 and data.py:4"],
+    )
     single = TorchSettings(numerics=Numerics("float32", "unknown"))
     assert found(case_of(Planted(workers=2, fetch_s=0.002, compute_s=0.01), torch=single)) == []
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import json
+import sys
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -89,7 +93,26 @@ def test_in_what_the_model_computes(recorder: Recorder) -> None:
     assert told(recorder, "numerics") == [{"parameters": "float32"}]
     few, many = torch.ones(2, dtype=torch.float32), torch.ones(30, dtype=torch.float64)
     torch.optim.SGD([torch.nn.Parameter(few), torch.nn.Parameter(many)], lr=0.1).step()
-    assert told(recorder, "numerics")[1:] == [{"parameters": "float64"}]
+    assert [one["parameters"] for one in told(recorder, "numerics")[1:]] == ["float64"]
+
+
+def test_lines_that_make_a_model_double_are_told(
+    recorder: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "x = torch.ones(3)  # .double() is slow\n"
+        "model = model.double()\n"
+        "torch.set_default_dtype(torch.float64)\n"
+        "y = y.to(device, torch.float64)\n"
+    )
+    monkeypatch.setitem(sys.modules, "script", SimpleNamespace(__file__=str(script)))
+    recorder.start(TorchSettingsProbe(), OptimizerProbe())
+    monkeypatch.setattr(recorder.session.sites, "is_user_file", lambda path: path == str(script))
+    torch.optim.SGD([torch.nn.Parameter(torch.ones(3, dtype=torch.float64))], lr=0.1).step()
+    [facts] = told(recorder, "numerics")
+    lines = [json.loads(recorder.read().texts[site][1])[1] for site in facts["sites"]]
+    assert lines == [3, 2, 4]
 
 
 def test_in_what_a_device_computes(recorder: Recorder) -> None:

@@ -52,15 +52,24 @@ def find(case: Case) -> Finding | None:
         return None
     title = f"the model computes in float64: {percent(part)} of training"
     evidence = {"computing_share": part}
+    site = numerics.sites[0] if numerics.sites else None
+    also = [f"it may be made so by {' and '.join(numerics.sites)}"] if numerics.sites else []
     if case.is_on_device:
         return unmeasured_finding(
-            ID, title, site=None, advice=_ADVICE, evidence=evidence, also=[_CAUTION]
+            ID, title, site=site, advice=_ADVICE, evidence=evidence, also=[*also, _CAUTION]
         )
     gain = of_python(case, _SAVED_AT_MOST * part * case.training_s)
     if gain is None:
         return None
     return plain_finding(
-        ID, title, gain, site=None, advice=_ADVICE, cautions=[_CAUTION], evidence=evidence
+        ID,
+        title,
+        gain,
+        site=site,
+        advice=_ADVICE,
+        cautions=[_CAUTION],
+        also=also,
+        evidence=evidence,
     )
 
 
