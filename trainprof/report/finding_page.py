@@ -12,8 +12,9 @@ from trainprof.analysis.finding import LIKELY, Finding, PassedOver
 from trainprof.analysis.summary import RunSummary
 from trainprof.report.findings_section import speedup_words, why_passed_over
 from trainprof.report.layout import Page, written
+from trainprof.report.ledger_table import parts_of
 from trainprof.report.safe_text import with_safe_text
-from trainprof.report.units import byte_count, count, percent, seconds
+from trainprof.report.units import byte_count, count, percent, seconds, share_of
 
 BLANK: Final = (Text(),)
 
@@ -41,10 +42,7 @@ def render_why(
     if found is None and passed is not None:
         return written(_passed_over(passed, rule, page), page, color=color)
     if found is None:
-        told = f"{rule.id} was not found in {summary.run.name}: {_why_not(summary)}."
-        looked_for = {name: one.value for name, one in rule.thresholds.items()}
-        lines = [*page.paragraph(told), *_from(rule, looked_for, page)]
-        return written(lines, page, color=color)
+        return written(_not_found(summary, rule, page), page, color=color)
     lines = [
         *page.paragraph(f"{found.id} at {found.site or 'an unknown line'}: {found.title}."),
         *BLANK,
@@ -73,10 +71,33 @@ def _passed_over(passed: PassedOver, rule: Rule, page: Page) -> list[Text]:
     ]
 
 
-def _why_not(summary: RunSummary) -> str:
-    if summary.verdict.bottleneck == "unknown":
-        return summary.verdict.headline
-    return "what it looks for stays under its thresholds"
+def _not_found(summary: RunSummary, rule: Rule, page: Page) -> list[Text]:
+    """That a rule found nothing, beside what the run spent where it looks."""
+    is_judged = summary.verdict.bottleneck != "unknown"
+    why = summary.verdict.headline
+    if is_judged:
+        why = "what it looks for is not there, or stays under its thresholds"
+    looked_for = {name: one.value for name, one in rule.thresholds.items()}
+    return [
+        *page.paragraph(f"{rule.id} was not found in {summary.run.name}: {why}."),
+        *(_spent(summary, rule, page) if is_judged else []),
+        *_from(rule, looked_for, page),
+    ]
+
+
+def _spent(summary: RunSummary, rule: Rule, page: Page) -> list[Text]:
+    """What the ledger has of a rule's keys: of the wall time, and of a mean steady step."""
+    step_s = sum((summary.training.per_step_s or {}).values())
+    told = []
+    for part in parts_of(summary, rule.keys):
+        shares = [(share_of(part.seconds, summary.ledger.wall_s), "wall")]
+        if part.per_step_s:
+            shares.append((share_of(part.per_step_s, step_s), "a step"))
+        known = [f"{percent(share)} of {whole}" for share, whole in shares if share]
+        # What stands in brackets explains a label; here that would meet the shares.
+        named = f"{part.label.partition(' (')[0]} {seconds(part.seconds)}"
+        told.append(f"{named} ({', '.join(known)})" if known else named)
+    return page.labelled("Measured", told) if told else []
 
 
 def _paragraphs(text: str, page: Page) -> list[Text]:

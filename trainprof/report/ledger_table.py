@@ -89,7 +89,17 @@ class LedgerTable:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class LedgerPart:
+    """What of a run went to keys of the ledger, in seconds.
+
+    Attributes:
+        keys: Several where they cannot be told apart; none of what no key accounts for.
+        label: In words.
+        seconds: Of the run.
+        per_step_s: Of a mean steady step, 0 where steps were not measured.
+        device_s: What the device took.
+    """
+
     keys: tuple[str, ...]
     label: str
     seconds: float
@@ -138,7 +148,13 @@ def rows_that_matter(summary: RunSummary) -> int:
     return max(named + (named < len(parts)), 2)
 
 
-def _parts(summary: RunSummary) -> list[_Part]:
+def parts_of(summary: RunSummary, keys: Iterable[str]) -> list[LedgerPart]:
+    """Returns the parts of the ledger that hold any of these keys, longest first."""
+    wanted = set(keys)
+    return [part for part in _parts(summary) if wanted.intersection(part.keys)]
+
+
+def _parts(summary: RunSummary) -> list[LedgerPart]:
     run_s = _known(summary.ledger.seconds)
     step_s = _known(summary.training.per_step_s or {})
     merged = DEVICE_KEYS if waits_are_merged(summary) else ()
@@ -156,12 +172,12 @@ def _parts(summary: RunSummary) -> list[_Part]:
         groups.append((DEVICE_LABEL, merged))
     device_s = _device_seconds(summary)
     parts = [
-        _Part(keys, label, *(_sum_of(each, keys) for each in (run_s, step_s, device_s)))
+        LedgerPart(keys, label, *(_sum_of(each, keys) for each in (run_s, step_s, device_s)))
         for label, keys in groups
     ]
     missing_s = summary.ledger.wall_s - sum(run_s.values())
     if is_known(missing_s) and run_s and missing_s > FOLD_BELOW_SHARE * summary.ledger.wall_s:
-        parts.append(_Part((), "not accounted for", missing_s, 0.0))
+        parts.append(LedgerPart((), "not accounted for", missing_s, 0.0))
     return sorted(parts, key=lambda part: -part.seconds)
 
 
@@ -172,7 +188,7 @@ def _device_seconds(summary: RunSummary) -> dict[str, float]:
     return {key: sum(one.get(key, 0.0) for one in devices) / len(devices) for key in keys}
 
 
-def _folded(parts: list[_Part], whole: float, max_rows: int | None) -> list[_Part]:
+def _folded(parts: list[LedgerPart], whole: float, max_rows: int | None) -> list[LedgerPart]:
     some = [part for part in parts if part.seconds or part.per_step_s]
     kept = [part for part in some if part.seconds >= FOLD_BELOW_SHARE * whole]
     if max_rows is not None and len(kept) > max_rows - (len(kept) < len(some)):
@@ -180,7 +196,7 @@ def _folded(parts: list[_Part], whole: float, max_rows: int | None) -> list[_Par
     rest = some[len(kept) :]
     if len(rest) < 2:
         return some
-    folded = _Part(
+    folded = LedgerPart(
         tuple(key for part in rest for key in part.keys),
         f"rest ({len(rest)} smaller)",
         sum(part.seconds for part in rest),
@@ -190,7 +206,7 @@ def _folded(parts: list[_Part], whole: float, max_rows: int | None) -> list[_Par
     return [*kept, folded]
 
 
-def _written(parts: list[_Part], whole: float, *, has_steps: bool) -> LedgerTable:
+def _written(parts: list[LedgerPart], whole: float, *, has_steps: bool) -> LedgerTable:
     step_whole = sum(part.per_step_s for part in parts)
     run, step = run_scale(whole), step_scale(step_whole)
     seconds = rounded_parts([part.seconds / run.factor for part in parts], run.decimals)

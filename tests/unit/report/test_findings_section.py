@@ -235,12 +235,44 @@ def test_why_gives_the_numbers() -> None:
     other = rule_named("gc_pauses")
     assert other is not None
     told = render_why(summaries.slow_loader(), other, width=80, color=False)
-    assert "gc_pauses was not found in train.py" in told
+    assert "gc_pauses was not found in train.py: what it looks for is not there, or" in told
     assert "Found at   share from 3 % on" in told
     upper = rule_named("sample_by_sample")
     assert upper is not None
     told = render_why(summaries.slow_loader(), upper, width=80, color=False)
     assert "sample up to 20.0 µs" in told
+
+
+def why(name: str, **changes: Any) -> str:
+    rule = rule_named(name)
+    assert rule is not None
+    summary = replace(summaries.slow_loader(), **changes)
+    return render_why(summary, rule, width=80, color=False)
+
+
+def test_why_of_what_was_not_found_says_what_the_run_spent_there() -> None:
+    told = why("slow_first_batch")
+    assert (
+        "Measured   first batch of a pass 430 ms (1 % of wall),\n           loader start 3" in told
+    )
+    assert "Measured   data wait 46.4 s (79 % of wall, 83 % of a step)," in why("slow_collate")
+    assert "Measured   checkpoints 0 s\n" in why("slow_checkpoints")
+    # As in the ledger: a wait that may be the device's work is called by no other name.
+    base = summaries.accelerator()
+    told = why("exposed_syncs", run=base.run, ledger=base.ledger, training=base.training)
+    assert "Measured   waiting for the GPU or copying " in told
+
+
+def test_why_says_no_more_where_a_rule_has_no_keys_or_the_run_no_verdict() -> None:
+    assert "Measured" not in why("slow_validation")
+    base = summaries.slow_loader()
+    empty = replace(base.ledger, seconds={}, wall_s=0.0)
+    unmeasured = {"ledger": empty, "training": replace(base.training, per_step_s=None)}
+    assert "Measured" not in why("gc_pauses", **unmeasured)
+    timed = replace(base.verdict, bottleneck="unknown", headline="NO VERDICT: lines were timed")
+    told = why("gc_pauses", verdict=timed)
+    assert told.startswith("gc_pauses was not found in train.py: NO VERDICT: lines were timed.")
+    assert "Measured" not in told
 
 
 PASSED: list[tuple[PassedOver, str]] = [
