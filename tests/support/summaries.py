@@ -438,6 +438,38 @@ def slow_loader() -> RunSummary:
     )
 
 
+def several_findings() -> RunSummary:
+    """The same with two more: one worth a warning, and one of little gain that has no room."""
+    optimizer = finding(
+        id="slow_optimizer",
+        severity="warn",
+        title="Adam changes 6 parameters one by one: 3.49 s, 62 % of training",
+        site="train.py:33",
+        advice="torch.optim.Adam(..., fused=True)",
+        change={"fused": True},
+        predicted_speedup=[1.3, 2.2],
+        run_speedup=[1.25, 2.0],
+        cautions=[
+            "fused updates differ in the last digits, and so do later losses by more and more"
+        ],
+        also=["it takes longer in the first steps"],
+        of_steps=False,
+    )
+    collector = finding(
+        id="gc_pauses",
+        severity="note",
+        title="Python's garbage collector stops training for 166 ms, 5 % of it",
+        site=None,
+        advice="gc.freeze() once everything is set up",
+        change={},
+        predicted_speedup=[1.0, 1.05],
+        cautions=[],
+        also=[],
+        of_steps=False,
+    )
+    return replace(slow_loader(), findings=[finding(), optimizer, collector], together=5.4)
+
+
 def healthy() -> RunSummary:
     """Two workers keep up, validation after each of ten epochs, checkpoints now and then."""
     base = replace(slow_loader(), findings=[], findings_from=0.03)

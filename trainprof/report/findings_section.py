@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Final
 
 from rich.text import Text
@@ -22,6 +23,8 @@ from trainprof.report.units import counted, percent
 
 FINDINGS_SHOWN: Final = 5
 _TITLE: Final = "What to change"
+# Times as fast: what may give so much is told however long the page gets, as a warning is.
+_TOLD_FROM: Final = 1.1
 # Of backward, and of a step: a forward that takes so much does more than a model's does.
 _ODD_TIMES: Final = 2.0
 _FORWARD_MINDED_SHARE: Final = 0.25
@@ -46,32 +49,53 @@ def findings_section(summary: RunSummary, page: Page, room: int | None = None) -
     Args:
         summary: The run.
         page: Where it is written.
-        room: Lines that should do: the first finding stands in any case.
+        room: Lines that should do. The first finding stands whole in any case, and those worth a
+            warning with their change and what it gives.
     """
     if not summary.findings:
         return _nothing(summary, page)
     shown = summary.findings if page.verbose else summary.findings[:FINDINGS_SHOWN]
-    lines: list[Text] = []
     whole = "the run" if summary.run.part is None else "this part of it"
-    for number, finding in enumerate(shown, 1):
-        forms = [_block(number, finding, page, whole)]
-        if number > 1 and room is not None:
-            forms += [_shorter(number, finding, page), _opening(number, finding, page)]
-            forms = [form for form in forms if len(lines) + len(form) <= room]
-        if forms:
-            lines += forms[0]
-        else:
-            hidden = len(summary.findings) - number + 1
-            lines += page.paragraph(f"{counted(hidden, 'more finding')}: --verbose", indent=_INDENT)
-            return lines
+    blocks = _blocks(shown, page, whole, room)
+    lines = [line for block in blocks for line in block]
+    hidden = [finding.id for finding in summary.findings[len(blocks) :]]
+    if hidden:
+        named = page.shortened(", ".join(hidden), page.width)
+        told = f"{counted(len(hidden), 'more finding')} ({named}): --verbose"
+        lines += page.paragraph(told, indent=_INDENT)
     if summary.together is not None and math.isfinite(summary.together):
         told = f"All of these together: training up to about {_two(summary.together)} x as fast."
         lines += page.paragraph(told)
-    if len(summary.findings) > len(shown):
-        hidden = len(summary.findings) - len(shown)
-        lines += page.paragraph(f"{counted(hidden, 'more finding')}: --verbose", indent=_INDENT)
     hidden_by_noise = _in_noise(summary, page).strip() if page.verbose else ""
     return lines + (page.paragraph(hidden_by_noise) if hidden_by_noise else [])
+
+
+def _blocks(shown: Sequence[Finding], page: Page, whole: str, room: int | None) -> list[list[Text]]:
+    """Returns the lines of each finding that is told: whole, or in fewer words to save room."""
+    blocks = [_block(number, finding, page, whole) for number, finding in enumerate(shown, 1)]
+    if room is None:
+        return blocks
+    brief = [_shorter(number, finding, page) for number, finding in enumerate(shown, 1)]
+    told = [blocks[0], *brief[1:]]
+    kept = max([1, *(number for number, one in enumerate(shown, 1) if _is_worth_lines(one))])
+    used = sum(map(len, told[:kept]))
+    while kept < len(told) and used + len(told[kept]) <= room:
+        used += len(told[kept])
+        kept += 1
+    # All that are told come before all of one.
+    for index in range(1, kept):
+        more = len(blocks[index]) - len(told[index])
+        if used + more <= room:
+            told[index] = blocks[index]
+            used += more
+    return told[:kept]
+
+
+def _is_worth_lines(finding: Finding) -> bool:
+    """Whether a finding is told however long the page gets."""
+    speedup = _known(finding.predicted_speedup)
+    is_much = speedup is not None and speedup[1] >= _TOLD_FROM
+    return is_much or finding.severity != "note"
 
 
 def why_passed_over(passed: PassedOver) -> str:
@@ -162,7 +186,7 @@ def _block(number: int, finding: Finding, page: Page, whole: str) -> list[Text]:
 
 
 def _shorter(number: int, finding: Finding, page: Page) -> list[Text]:
-    """Returns a finding with its change and what that would give, without all that goes with it."""
+    """Returns a finding with its change, what that would give and what may break by it."""
     told = finding.advice
     steps = _known(finding.predicted_speedup)
     if steps is not None:

@@ -78,7 +78,8 @@ def render(
 
     Returns:
         Lines, each ended by a newline; unless `verbose`, about 30 of them at 80 cells, and on an
-        accelerator its table. The command to copy is not broken where it is wider than a line.
+        accelerator its table; more where findings worth a change take them. The command to copy is
+        not broken where it is wider than a line.
     """
     if summary.tuning is not None:
         return tune_page.render(summary, width=width, color=color, unicode=unicode, verbose=verbose)

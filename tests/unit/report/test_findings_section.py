@@ -9,7 +9,15 @@ import pytest
 from support import summaries
 
 from trainprof.analysis.diagnosis.catalogue import RULES, rule_named
-from trainprof.analysis.finding import IN_NOISE, LIKELY, LITTLE, MAY_LOSE, SYMPTOM, PassedOver
+from trainprof.analysis.finding import (
+    IN_NOISE,
+    LIKELY,
+    LITTLE,
+    MAY_LOSE,
+    SYMPTOM,
+    Finding,
+    PassedOver,
+)
 from trainprof.analysis.summary import Device, HotLine, Numerics
 from trainprof.report import markdown
 from trainprof.report.finding_page import render_rule, render_why
@@ -62,21 +70,62 @@ def test_a_gain_that_is_not_known_is_not_told(speedup: list[float] | None) -> No
     assert speedup_words(summaries.finding(predicted_speedup=speedup)) == ""
 
 
-def test_the_first_stands_and_others_give_way() -> None:
-    many = [summaries.finding(id=f"rule_{number}") for number in range(7)]
-    brief = words(room=6, findings=many)
+def of_little(name: str, **changes: Any) -> Finding:
+    """A finding that may give way to others."""
+    little: dict[str, Any] = {"severity": "note", "predicted_speedup": [1.0, 1.05]}
+    return summaries.finding(id=name, **little | changes)
+
+
+def test_the_first_stands_and_those_of_little_gain_give_way() -> None:
+    many = [of_little(f"rule_{number}") for number in range(7)]
+    brief = words(room=6, findings=many, together=1.4)
     assert brief.startswith("1 rule_0")
-    assert "7 more" not in brief
-    assert brief.endswith("6 more findings: --verbose")
-    assert words(findings=many).endswith("2 more findings: --verbose")
-    # A change is not told without what may break by it.
-    two = [summaries.finding(), summaries.finding(id="second", cautions=["rows come as a list"])]
-    shorter = words(room=12, findings=two).split("2 second")[1]
-    assert "Gives:" not in shorter
-    assert "Change:" in shorter
-    assert "Mind: rows come as a list." in shorter
-    assert "Change:" not in words(room=11, findings=two).split("2 second")[1]
+    first, rest = brief.split("6 more findings ")
+    assert "rule_1" not in first
+    named = ", ".join(f"rule_{number}" for number in range(1, 7))
+    told = f"({named}): --verbose All of these together: training up to about 1.40 x as fast."
+    assert " ".join(rest.split()) == told
+    assert words(findings=many).endswith("  2 more findings (rule_5, rule_6): --verbose")
     assert "7 rule_6" in words(replace(PAGE, verbose=True), findings=many)
+
+
+@pytest.mark.parametrize(
+    "worth",
+    [{"severity": "warn", "predicted_speedup": None}, {"predicted_speedup": [1.0, 1.1]}],
+    ids=["a warning", "a gain"],
+)
+def test_what_is_worth_a_change_is_told_with_it_whatever_room_there_is(
+    worth: dict[str, Any],
+) -> None:
+    three = [summaries.finding(), of_little("second"), of_little("third", **worth)]
+    told = words(room=1, findings=three)
+    for number, name in ((2, "second"), (3, "third")):
+        assert f"{number} {name} at train.py:41" in told
+    assert told.count("Change: DataLoader(") == 3
+    assert told.count("Gives:") == 1
+    assert "more finding" not in told
+
+
+def test_no_finding_is_told_without_its_change_and_what_may_break_by_it() -> None:
+    two = [summaries.finding(), of_little("second", cautions=["rows come as a list"])]
+    heights = set()
+    for room in range(40):
+        told = words(room=room, findings=two)
+        _, _, second = told.partition("2 second")
+        assert ("Change: " in second) == ("Mind: rows come as a list." in second) == bool(second)
+        assert bool(second) != ("1 more finding (second): --verbose" in told)
+        assert ("steps 1.00 to 1.05 x as fast" in " ".join(second.split())) == bool(second)
+        heights.add(told.count("\n"))
+    assert len(heights) == 3  # without it, in fewer words, whole
+
+
+def test_each_is_told_before_one_is_told_whole() -> None:
+    three = [summaries.finding(), of_little("second"), of_little("third")]
+    whole = len(words(room=99, findings=three).splitlines())
+    told = words(room=whole - 1, findings=three)
+    assert told.count("Gives:") == 2
+    assert "Gives:" not in told.split("3 third")[1]
+    assert "Change:" in told.split("3 third")[1]
 
 
 def test_nothing_found_says_from_which_gain_on_it_was_looked_for() -> None:

@@ -62,6 +62,10 @@ def test_screen_is_the_golden_one(name: str, golden: Golden) -> None:
     golden(f"{name}_80.txt", page(SCREENS[name]()))
 
 
+def test_later_findings_have_their_change_on_the_golden_screen(golden: Golden) -> None:
+    golden("several_findings_80.txt", page(summaries.several_findings()))
+
+
 def test_wide_screen_is_the_golden_one(golden: Golden) -> None:
     golden("slow_loader_120.txt", page(summaries.slow_loader(), 120))
 
