@@ -266,10 +266,8 @@ def _not_judged(summary: RunSummary) -> str:
     said = f" Not judged: {', '.join(told)}: see trainprof lines." if told else ""
     waiting = sum(step_s.get(name, 0.0) for name in _LOADING) / whole_s
     if waiting >= MODERATE_SHARE:
-        said += f" That steps wait for data for {percent(waiting)} of their time has none of these "
-        said += (
-            "causes for certain: trainprof tune measures what other settings of the loader give."
-        )
+        said += f" Steps wait for data for {percent(waiting)} of their time, and no change of the "
+        said += "loader is sure to help: trainprof tune measures what other settings give."
     return said + _of_what_comes_again(summary, whole_s)
 
 

@@ -189,9 +189,11 @@ def test_what_no_rule_looks_into_is_said() -> None:
     both = told(forward=0.01, loss=0.01, backward=0.02, other=0.01, data_wait=0.05)
     assert "itself (40 % of a step), python between (10 % of a step): see trainprof" in both
     waits = told(forward=0.001, data_wait=0.9)
-    assert "for data for 100 % of their time has none of these causes for certain" in waits
-    assert waits.endswith("trainprof tune measures what other settings of the loader give.")
-    assert "causes for certain" not in told(forward=0.01, data_wait=0.0004)
+    assert waits.endswith(
+        " Steps wait for data for 100 % of their time, and no change of the loader is sure to "
+        "help: trainprof tune measures what other settings give."
+    )
+    assert "wait for data" not in told(forward=0.01, data_wait=0.0004)
     assert "Not judged: python between (50 % of a step): see" in told(other=0.1, data_wait=0.1)
     assert told("cuda:0", forward=0.05, backward=0.05).endswith("of training.")
     line = HotLine("other", "loss.py:9", "contrastive", [], 40, 0.3, 1.0)
