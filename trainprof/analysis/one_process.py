@@ -272,6 +272,7 @@ def _case(
         steps=steps,
         settings=_rule_settings(run),
         full_collections=_full_collections(run.timeline),
+        clips_gradients=bool(run.timeline.events.is_kind(Kind.CLIP_GRADIENTS).any()),
         torch=torch,
     )
 

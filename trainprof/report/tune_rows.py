@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from trainprof.analysis.diagnosis.case import NAMED_FROM_SHARE
+from trainprof.analysis.diagnosis.wording import place
+from trainprof.analysis.looks import MAKING, hottest
+from trainprof.analysis.passes import TRAINING
 from trainprof.analysis.speedup import FASTER, NO_VISIBLE_DIFFERENCE, SLOWER, UNKNOWN
 from trainprof.analysis.summary import RunSummary
 from trainprof.analysis.tuning import (
@@ -41,9 +45,9 @@ VERDICT_WORDS: Final = {
 # What changes precision: where losses differ that is to be known of each trial.
 _NUMERICS: Final = frozenset({"float32_matmul_precision", "cudnn_benchmark"})
 _NAMES: Final = {LOADER_ALONE: "loader alone"}
-# A ceiling below this says that loading is not what holds training back.
 # By cheaper samples, where no setting helps.
 _MUCH_TO_GAIN: Final = 1.3
+# A ceiling below this says that loading is not what holds training back.
 _HARDLY: Final = 1.03
 # Above it an interval does not tell that there is nothing to gain.
 _MAY_BE_MORE: Final = 1.2
@@ -143,6 +147,16 @@ def headline(summary: RunSummary) -> str:
     return f"NOTHING WAS VISIBLY FASTER than the script as it is, of {len(tried)} tried"
 
 
+def _dearest_line(summary: RunSummary) -> str:
+    """Returns where most of making a batch goes, as the run without changes tells it."""
+    of_training = [one for one in summary.loaders if one.role == TRAINING]
+    dearest = max(of_training, key=lambda one: one.wait_total_s, default=None)
+    line = hottest(dearest.hot_lines, MAKING) if dearest is not None else None
+    if line is None or line.share < NAMED_FROM_SHARE:
+        return "trainprof lines SCRIPT shows which of their lines cost"
+    return f"look at {place(line)} first"
+
+
 def remarks(summary: RunSummary) -> list[tuple[str, str]]:
     """Returns what the rows mean, as labelled sentences."""
     found: list[tuple[str, str]] = []
@@ -155,10 +169,7 @@ def remarks(summary: RunSummary) -> list[tuple[str, str]]:
         words = _ceiling_words(ceiling, ceiling.speedup)
         is_left = summary.recommended is None and ceiling.verdict == FASTER
         if is_left and ceiling.speedup.mid >= _MUCH_TO_GAIN:
-            words += (
-                "; no setting gave it, cheaper samples may: the report of the baseline names "
-                "their line"
-            )
+            words += f"; no setting gave it, cheaper samples may: {_dearest_line(summary)}"
         found.append(("Ceiling", words))
     alone = rows.get(LOADER_ALONE)
     if alone is not None and alone.speedup is not None and alone.speedup.is_telling:

@@ -2128,6 +2128,7 @@ def test_what_is_advised_goes_by_the_optimizer(
         with_tables(replace(TABLE, indices=20_000)),
         with_tables(replace(TABLE, indices=3_000), iterations=4 * STEPS),
         with_tables(TABLE, is_data_parallel=True),
+        replace(with_tables(TABLE), clips_gradients=True),
         case_of(
             Planted(workers=2, fetch_s=0.002, compute_s=0.01),
             torch=TorchSettings(
@@ -2135,7 +2136,14 @@ def test_what_is_advised_goes_by_the_optimizer(
             ),
         ),
     ],
-    ids=["none", "most rows", "most rows over four batches", "ranks", "that takes no time"],
+    ids=[
+        "none",
+        "most rows",
+        "most rows over four batches",
+        "ranks",
+        "clipped",
+        "that takes no time",
+    ],
 )
 def test_tables_that_are_no_fault(healthy: Case) -> None:
     assert found(healthy) == []

@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import pytest
 from rich.cells import cell_len
+from support import summaries
 from support.planted_trials import FakeRunner, Planted, base_summary, plan_of, threads, workers
 
 from trainprof.analysis.speedup import NO_VISIBLE_DIFFERENCE
-from trainprof.analysis.summary import RunSummary
+from trainprof.analysis.summary import HotLine, RunSummary
 from trainprof.analysis.tuning import CEILING, FAILED, Times
 from trainprof.experiments.results import summary_of_tune
 from trainprof.experiments.search import Search
@@ -52,6 +53,16 @@ def test_where_free_data_is_no_faster_loading_is_cleared() -> None:
     assert "NOTHING WAS VISIBLY FASTER" in told
     assert "loading does not hold it back" in told
     assert "AS FAST" not in told
+
+
+def test_where_no_setting_gives_what_free_batches_do_their_line_is_told() -> None:
+    summary = replace(tuned(Planted(lambda _: 0.01, free_s=0.005)), recommended=None)
+    line = HotLine("making batches", "data.py:12", "decode", [], 90, 0.9, 1.0)
+    loader = summaries.loader("train.py:9", role="training", hot_lines=[line])
+    told = " ".join(page(replace(summary, loaders=[loader])).split())
+    assert "no setting gave it, cheaper samples may: look at data.py:12 (decode) first" in told
+    told = " ".join(page(replace(summary, loaders=[replace(loader, hot_lines=[])])).split())
+    assert "cheaper samples may: trainprof lines SCRIPT shows which" in told
 
 
 def noisy_ceiling(low: float, mid: float, high: float, verdict: str) -> RunSummary:

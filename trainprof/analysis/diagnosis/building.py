@@ -36,6 +36,7 @@ def build_case(
     checkpoints: Checkpoints,
     settings: Mapping[str, float],
     full_collections: int = 0,
+    clips_gradients: bool = False,
     torch: TorchSettings | None = None,
 ) -> Case:
     """Returns what the rules look at.
@@ -49,6 +50,7 @@ def build_case(
         checkpoints: What was saved and loaded in the training phase.
         settings: Thresholds that the user has set, by "rule.name".
         full_collections: How often the garbage collector walked all objects in training.
+        clips_gradients: By torch.nn.utils.
         torch: How it was set, None where nothing is known.
     """
     here = [one for one in summary.loaders if one.thread == "training"]
@@ -71,6 +73,7 @@ def build_case(
         steps=steps,
         settings=settings,
         full_collections=full_collections,
+        clips_gradients=clips_gradients,
         torch=torch or TorchSettings(),
     )
 

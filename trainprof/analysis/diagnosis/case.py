@@ -83,6 +83,7 @@ class Case:
         evaluating: Those of evaluation.
         checkpoints: What was saved and loaded in the training phase.
         full_collections: How often the garbage collector walked all objects in training.
+        clips_gradients: By torch.nn.utils, which takes no sparse ones.
         noise: Of the mean steady step, as a share: by how much the halves of the run differ.
         steps: Of the training phase.
         settings: Thresholds that the user has set, by "rule.name".
@@ -99,6 +100,7 @@ class Case:
     steps: StepTable
     settings: Mapping[str, float] = field(default_factory=dict)
     full_collections: int = 0
+    clips_gradients: bool = False
     torch: TorchSettings = field(default_factory=TorchSettings)
 
     @property

@@ -8,7 +8,9 @@ How it is measured: of a few backward passes the graph is gone through, and its 
 what the gradients of tables take of backward. Of the optimizer's time, tables have the share of
 their numbers. How many rows are looked up is taken from the number of indices, each counted. Tables
 that something else multiplies with (a decoder's tied weights) get all of their gradient by that,
-and are not told. EmbeddingBag is not judged: it does not tell how many indices it had.
+and are not told. EmbeddingBag is not judged: it does not tell how many indices it had; nor a run
+that clips gradients, for torch.nn.utils.clip_grad_norm_ does not take sparse ones, nor one of
+DistributedDataParallel.
 
 When it is wrong: where the table has to change as a whole (weight decay on all rows).
 
@@ -48,7 +50,10 @@ _ADAMS: Final = ("Adam", "AdamW", "NAdam", "RAdam", "Adamax")
 
 def find(case: Case) -> Finding | None:
     told = case.torch.tables
-    if told is None or case.torch.is_data_parallel or told.numbers <= 0:
+    if told is None or told.numbers <= 0:
+        return None
+    # What is advised would end such a run with an error, or is added up in another way.
+    if case.clips_gradients or case.torch.is_data_parallel:
         return None
     most = case.threshold(ID, "looked_up", THRESHOLDS["looked_up"].value)
     passes = _passes_per_step(case)
@@ -123,7 +128,7 @@ def _advice(tables: list[EmbeddingTable]) -> str:
 
 
 def _cautions(tables: list[EmbeddingTable]) -> list[str]:
-    told = ["torch.nn.utils.clip_grad_norm_ does not take sparse gradients, nor does fused=True"]
+    told = ["optimizers with fused=True do not take sparse gradients"]
     if not all(one.is_plain for one in tables):
         told.insert(
             0,
