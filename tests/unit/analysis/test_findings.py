@@ -1134,8 +1134,8 @@ def test_python_in_the_loop_is_named_by_line() -> None:
     [
         (None, False, "data.py:12 (decode), 90 % of it: "),  # an older run
         (0.85, False, "data.py:12 (decode), 85 % of it: "),
-        (0.3, False, "data.py:12 (decode), 30 % of it, 90 % with the lines around it: "),
-        (0.3, True, "at least 30 % of it, at least 90 % with the lines around it: "),
+        (0.3, False, "data.py:12 (decode), 30 % of it, 90 % with the rest of that function: "),
+        (0.3, True, "at least 30 % of it, at least 90 % with the rest of that function: "),
     ],
 )
 def test_a_line_is_not_said_to_take_what_its_whole_function_takes(
@@ -1156,11 +1156,13 @@ def test_a_line_is_not_said_to_take_what_its_whole_function_takes(
     planted = Planted(fetch_s=0.03, compute_s=0.01)
     planted.loader = replace(planted.loader, hot_lines=[making])
     sentence = only(case_of(planted)).also[-1]
-    assert ("with the lines around it" in sentence) is (of_line == 0.3)
+    assert ("with the rest of that function" in sentence) is (of_line == 0.3)
     # Of a batch of 40 ms, 30 in the making.
     times = {0.3: "1.3", 0.85: "2.8", 0.9: "3.1"}[of_line or line.share]
     or_more = ", or more" if is_at_least else ""
-    assert sentence.endswith(f": without that line, steps would be {times} x as fast{or_more}")
+    assert sentence.endswith(
+        f": without that line, steps would be about {times} x as fast{or_more}"
+    )
 
 
 def test_python_that_is_only_known_to_end_somewhere_has_no_line() -> None:

@@ -270,7 +270,7 @@ def _without(fed: LoaderCase, line: HotLine, which: str) -> str:
     if times is None or times < _TOLD_TIMES:
         return ""
     more = ", or more" if line.is_at_least else ""
-    return f": without {which}, steps would be {times:.2g} x as fast{more}"
+    return f": without {which}, steps would be about {times:.2g} x as fast{more}"
 
 
 def counts_for_all(loader: Loader, change: dict[str, Any] | None) -> list[str]:

@@ -37,7 +37,8 @@ def around(line: HotLine) -> str:
     """Returns what goes behind a line's share: that of its function, where it is much more."""
     if line.line_share is None or line.line_share >= _NEARLY_ALL * line.share:
         return ""
-    return f", {_share(line, line.share)} with the lines around it"
+    rest = "with the lines around it" if is_nameless(line) else "with the rest of that function"
+    return f", {_share(line, line.share)} {rest}"
 
 
 def its_share(line: HotLine) -> str:
@@ -60,5 +61,9 @@ def _share(line: HotLine, share: float) -> str:
 
 def place(line: HotLine) -> str:
     """Returns a line with its function, and the line that calls it."""
-    name = f" ({line.function})" if line.function and not line.function.startswith("<") else ""
-    return f"{line.site}{name}"
+    return line.site if is_nameless(line) else f"{line.site} ({line.function})"
+
+
+def is_nameless(line: HotLine) -> bool:
+    """Whether a line stands in no function that has a name."""
+    return not line.function or line.function.startswith("<")
