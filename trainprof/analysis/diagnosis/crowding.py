@@ -23,8 +23,9 @@ _SOME: Final = 1
 # So many tell a mean of them, of all but so large a part, which is what comes now and then.
 _MANY: Final = 20
 _USUAL: Final = 0.95
-# Looked for is what comes every so many batches, or more often.
+# Looked for is what comes every so many batches, or more often, among the first so many of a run.
 _TURNS: Final = 12
+_LOOKED_AT: Final = 4_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,11 @@ def crowding_of(inputs: PipelineInputs) -> Crowding | None:
     if slowest_alone_s >= fastest_s:
         return None
     longer_s = beside_s - alone_s
-    if is_sure and len(alone) >= _MANY and not _takes_turns(compute_s, place):
+    if (
+        is_sure
+        and len(alone) >= _MANY
+        and not _takes_turns(compute_s[:_LOOKED_AT], place[:_LOOKED_AT])
+    ):
         # A worker holds up some batches many times as long as others: the mean counts them all.
         means = _mean_of_usual(compute_s[beside]) - _mean_of_usual(compute_s[alone])
         longer_s = max(longer_s, means)
