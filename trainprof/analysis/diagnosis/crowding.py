@@ -89,6 +89,7 @@ def _mean_of_usual(times_s: Float64) -> float:
 
 def _takes_turns(compute_s: Float64, place: Int64) -> bool:
     """Whether each so-manieth batch takes longer: those computed with alone may be none of them."""
+    compute_s, place = compute_s[:_LOOKED_AT], place[:_LOOKED_AT]
     for turns in range(2, _TURNS + 1):
         for counted in (place, np.arange(len(place))):
             for turn in range(turns):
