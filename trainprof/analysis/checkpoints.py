@@ -30,17 +30,16 @@ class Checkpoints:
     site: str | None = None
 
 
-def checkpoints_of(events: Events, sites: Sites, begun: int) -> Checkpoints:
+def checkpoints_of(events: Events, sites: Sites, begun: int, ended: int) -> Checkpoints:
     """Counts what was saved and loaded.
 
     Args:
         events: Of the training process.
         sites: Its lines.
-        begun: When training began, ns.
+        begun, ended: When training was, ns.
     """
-    here = events.where(
-        events.is_kind(Kind.CHECKPOINT_SAVE, Kind.CHECKPOINT_LOAD) & (events.start >= begun)
-    )
+    is_here = (events.start >= begun) & (events.start < ended)
+    here = events.where(events.is_kind(Kind.CHECKPOINT_SAVE, Kind.CHECKPOINT_LOAD) & is_here)
     if len(here) == 0:
         return Checkpoints()
     is_save, took = here.is_kind(Kind.CHECKPOINT_SAVE), here.end - here.start

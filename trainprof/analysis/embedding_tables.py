@@ -47,14 +47,12 @@ class EmbeddingTables:
         looks: How many passes were looked at.
         backward_share: Of their time, what went to the gradients of tables.
         numbers: That all optimizers change in a step.
-        is_of_whole_run: It was so from the first steps on.
         tables: Largest first.
     """
 
     looks: int
     backward_share: float
     numbers: int
-    is_of_whole_run: bool
     tables: list[EmbeddingTable]
 
 
@@ -68,7 +66,6 @@ def embedding_tables(told: Iterable[Mapping[str, Any]], sites: Sites) -> Embeddi
         looks=integer(found.get("looks")) or 0,
         backward_share=share_in(found.get("backward_share")),
         numbers=integer(found.get("numbers")) or 0,
-        is_of_whole_run=found.get("from_start") is True,
         tables=sorted(tables, key=lambda one: -one.numbers),
     )
 

@@ -386,7 +386,9 @@ def _evidence(
         has_device=run.facts.device() is not None,
         steps=training,
         loaders=loaders,
-        checkpoints=checkpoints_of(timeline.events, run.sites(), window.loop_start),
+        checkpoints=checkpoints_of(
+            timeline.events, run.sites(), window.loop_start, window.loop_end
+        ),
         evaluation_site=longest.site if longest is not None else None,
         evaluation_call=_evaluation_call(run, longest) if longest is not None else None,
         other_place=max(places, key=lambda name: places[name]) if places else None,

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from pathlib import PosixPath, WindowsPath
 from types import FrameType, ModuleType
-from typing import Any
+from typing import Any, Final
 
 from trainprof.probes.patcher import Patcher, hide_our_frame
 from trainprof.probes.session import Session
 from trainprof.record.schema import Kind
 
 Wrapped = Callable[..., Any]
+# Whose path is asked for without a call of the script's.
+_PATHS: Final = (str, PosixPath, WindowsPath)
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
@@ -51,9 +54,9 @@ class CheckpointProbe:
 
 
 def _written(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    """Returns how large the file is that a save wrote; 0 where it is none with a name."""
-    file = kwargs["f"] if "f" in kwargs else args[1] if len(args) > 1 else None
-    if not isinstance(file, (str, os.PathLike)):
+    """Returns how large the file is that a save wrote; 0 where its path is not known."""
+    file: Any = kwargs["f"] if "f" in kwargs else args[1] if len(args) > 1 else None
+    if type(file) not in _PATHS:  # one of the script's own would notice
         return 0
     try:
         return os.stat(file).st_size

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import sys
+import re
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
-from types import ModuleType
 from typing import Any, Final
 
 from trainprof.probes.graph_walk import is_leaf
 from trainprof.probes.known_optimizers import parameters_in
-from trainprof.probes.module_parts import modules_of
-from trainprof.probes.patcher import Patcher, hide_our_frame
-from trainprof.probes.session import Session
+from trainprof.probes.module_parts import named_modules_of
+from trainprof.probes.user_texts import lines_with
 
 # A smaller table costs nothing to speak of.
 _LARGE_NUMBERS: Final = 100_000
@@ -22,6 +20,7 @@ _LOOKED_UP: Final = "EmbeddingBackward0"
 # Without these, an optimizer changes only rows that have a gradient.
 _CHANGES_ALL: Final = ("momentum", "weight_decay")
 _CHANGES_SOME: Final = ("SGD", "Adagrad")
+_BUILT: Final = r"\bEmbedding(?:\.from_pretrained)?\("
 
 
 @dataclass(slots=True)
@@ -38,11 +37,14 @@ class MetTables:
 
     Attributes:
         tables: By id of the parameter.
+        shared: Ids of parameters that something else goes back to as well: tied weights, a penalty
+            on all of a table.
         took_ns: By their gradients.
         others_ns: By the rest of these passes.
     """
 
     tables: dict[int, _Table] = field(default_factory=dict)
+    shared: set[int] = field(default_factory=set)
     took_ns: int = 0
     others_ns: int = 0
 
@@ -50,22 +52,21 @@ class MetTables:
         """Returns the nodes of a graph that give a table its gradient, and notes their tables."""
         nodes = list(nodes)
         looked_up = [node for node in nodes if type(node).__name__ == _LOOKED_UP]
-        if not looked_up:
+        if not looked_up and not self.tables:
             return frozenset()
         weights = {node: weight for node in looked_up if (weight := _table_of(node)) is not None}
-        # What is multiplied with besides gets all of its gradient from there: tied weights.
-        shared = {
+        self.shared.update(
             id(found.variable)
             for node in nodes
             if node not in weights
             for found, _ in node.next_functions
             if found is not None and is_leaf(found)
-        }
+        )
         indices: dict[int, int] = {}
         met: dict[Any, Any] = {}
         for node, weight in weights.items():
             rows = _indices_of(node)
-            if id(weight) not in shared and rows is not None:
+            if id(weight) not in self.shared and rows is not None:
                 met[node] = weight
                 indices[id(weight)] = indices.get(id(weight), 0) + rows
         for weight in met.values():
@@ -73,11 +74,79 @@ class MetTables:
             table.indices = max(table.indices, indices[id(weight)])
         return frozenset(met)
 
+    def told(
+        self,
+        optimizers: Iterable[Any],
+        sites: dict[int, int],
+    ) -> list[dict[str, Any]]:
+        """Returns what is told of the tables that an optimizer changes, largest first.
+
+        Args:
+            optimizers: Those that live.
+            sites: By id of the parameter: where it was built, or its model is called.
+        """
+        told = []
+        for optimizer in optimizers:
+            owned = parameters_in(optimizer)
+            for key, table in self.tables.items():
+                weight = table.weight()
+                if weight is None or key in self.shared or key not in owned:
+                    continue
+                if owned[key] is weight:
+                    told.append(
+                        {
+                            "rows": int(weight.shape[0]),
+                            "numbers": weight.numel(),
+                            "indices": table.indices,
+                            "site": sites.get(key, 0),
+                            "optimizer": type(optimizer).__qualname__,
+                            "is_plain": _changes_some(optimizer, weight),
+                        }
+                    )
+        told.sort(key=lambda one: -one["numbers"])
+        return told[:_MOST_TOLD]
+
+
+def places_of(
+    tables: Collection[int],
+    models: Iterable[tuple[Any, int]],
+    is_user_file: Callable[[str], bool],
+    of_line: Callable[[str, int], int],
+) -> dict[int, int]:
+    """Returns where tables are built, by the text of the user's files, else their models' calls.
+
+    By the name that a model has for it, or as the only line that builds any: as one that builds it
+    is called, nobody looks.
+
+    Args:
+        tables: Ids of their parameters.
+        models: That may hold them, each with the line that calls it, as an id.
+        is_user_file: Of a path.
+        of_line: Returns the id of a line of a file.
+    """
+    found: dict[int, int] = {}
+    any_of_them = lines_with(is_user_file, re.compile(_BUILT))
+    for model, called_at in models:
+        for name, holder in named_modules_of(model):
+            key = id(getattr(holder, "__dict__", {}).get("_parameters", {}).get("weight"))
+            if key not in tables:
+                continue
+            assigned = re.compile(rf"\b{re.escape(name)}\b[\"']?\]?\s*[:=].*{_BUILT}")
+            named = lines_with(is_user_file, assigned) if name else []
+            lines = named if len(named) == 1 else any_of_them
+            found[key] = of_line(*lines[0]) if len(lines) == 1 else called_at
+    return found
+
 
 def _table_of(node: Any) -> Any:
-    """Returns the large parameter that a node gives a whole gradient; None if it is none."""
+    """Returns the large parameter that a node gives a whole gradient; None if it is none.
+
+    Nor where torch cannot do so for rows alone.
+    """
     [(leaf, _), *_] = node.next_functions or [(None, 0)]
     if leaf is None or not is_leaf(leaf) or getattr(node, "_saved_sparse", True):
+        return None
+    if getattr(node, "_saved_scale_grad_by_freq", True):
         return None
     return leaf.variable if leaf.variable.numel() >= _LARGE_NUMBERS else None
 
@@ -95,79 +164,10 @@ def _indices_of(node: Any) -> int | None:
     return rows if shape else None
 
 
-class BuiltEmbeddings:
-    """Knows the user's line that built each nn.Embedding."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._sites: dict[int, int] = {}
-
-    def attach(self, torch: ModuleType, patcher: Patcher) -> None:
-        note = patcher.guarded(self._note)
-
-        def make(original: Callable[..., None]) -> Callable[..., None]:
-            def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-                try:
-                    original(self, *args, **kwargs)
-                except BaseException as error:
-                    hide_our_frame(error)
-                    raise
-                note(self, sys._getframe(1))
-
-            return __init__
-
-        patcher.around_if_there(make, (torch.nn.Embedding, "__init__"))
-
-    def _note(self, module: Any, caller: Any) -> None:
-        weight = module._parameters.get("weight")
-        if weight is not None and weight.numel() >= _LARGE_NUMBERS:
-            self._sites[id(module)] = self._session.sites.find(caller)
-            self._session.keep_track(module, self._sites, id(module))
-
-    def told_of(
-        self, met: MetTables, models: Iterable[tuple[Any, int]], optimizers: Iterable[Any]
-    ) -> list[dict[str, Any]]:
-        """Returns what is told of the tables that an optimizer changes, largest first.
-
-        Args:
-            met: By looks.
-            models: That may hold them, each with the line that calls it, as an id.
-            optimizers: Those that live.
-        """
-        sites = self._sites_in(models, met)
-        told = []
-        for optimizer in optimizers:
-            owned = parameters_in(optimizer)
-            for key, table in met.tables.items():
-                weight = table.weight()
-                if weight is not None and key in owned and owned[key] is weight:
-                    told.append(
-                        {
-                            "rows": int(weight.shape[0]),
-                            "numbers": weight.numel(),
-                            "indices": table.indices,
-                            "site": sites.get(key, 0),
-                            "optimizer": type(optimizer).__qualname__,
-                            "is_plain": _changes_some(optimizer, weight),
-                        }
-                    )
-        told.sort(key=lambda one: -one["numbers"])
-        return told[:_MOST_TOLD]
-
-    def _sites_in(self, models: Iterable[tuple[Any, int]], met: MetTables) -> dict[int, int]:
-        """Returns for tables, by id, where they were built, else where their model is called."""
-        sites: dict[int, int] = {}
-        for model, called_at in models:
-            for holder in modules_of(model):
-                key = id(getattr(holder, "__dict__", {}).get("_parameters", {}).get("weight"))
-                if key in met.tables:
-                    sites[key] = self._sites.get(id(holder), called_at)
-        return sites
-
-
 def _changes_some(optimizer: Any, weight: Any) -> bool:
     """Whether an optimizer leaves rows without a gradient as they are, by its settings."""
-    if type(optimizer).__qualname__ not in _CHANGES_SOME:
+    cls = type(optimizer)
+    if cls.__qualname__ not in _CHANGES_SOME or not cls.__module__.startswith("torch.optim."):
         return False
     own = [one for one in optimizer.param_groups if any(weight is x for x in one["params"])]
     return not any(group.get(name) for group in own for name in _CHANGES_ALL)

@@ -75,14 +75,19 @@ def parameters_of(module: Any) -> Iterator[Any]:
 
 def modules_of(module: Any) -> Iterator[Any]:
     """Goes through a module and those inside it, each once."""
-    waiting, known = [module], {id(module)}
+    return (holder for _, holder in named_modules_of(module))
+
+
+def named_modules_of(module: Any) -> Iterator[tuple[str, Any]]:
+    """Goes through them, each with the name that what holds it has for it; the first has none."""
+    waiting, known = [("", module)], {id(module)}
     while waiting:
-        holder = waiting.pop()
-        yield holder
-        for child in _held(holder, "_modules"):
-            if id(child) not in known:
+        name, holder = waiting.pop()
+        yield name, holder
+        for inner, child in _named(holder, "_modules").items():
+            if child is not None and id(child) not in known:
                 known.add(id(child))
-                waiting.append(child)
+                waiting.append((inner, child))
 
 
 def _held(module: Any, where: str) -> list[Any]:

@@ -28,10 +28,32 @@ class Given:
     Attributes:
         storages: Weakly, so that no other gets their place.
         identities: Of its tensors.
+        others: The rest of it, with its names: numbers, words, switches.
     """
 
     storages: list[Any]
     identities: list[_Identity]
+    others: tuple[Any, ...] = ()
+
+    def is_same_as(self, other: Given) -> bool:
+        """Whether another call was given the very same, which still is there."""
+        is_alike = self.identities == other.identities and self.others == other.others
+        return is_alike and not any(storage.expired() for storage in other.storages)
+
+
+@dataclass(slots=True)
+class _Learned:
+    """The last call of a module with gradients.
+
+    Attributes:
+        given: What it was given.
+        passes: Of backward, before it.
+        is_all: As the call before it: all data comes at once, so that no other is evaluated.
+    """
+
+    given: Given
+    passes: int
+    is_all: bool
 
 
 @dataclass(slots=True)
@@ -65,7 +87,7 @@ class RepeatedForwards:
         self._given = given
         self._places: dict[tuple[int, str], _Place] = {}
         # By id of the module: what its last call with gradients was given.
-        self._learned: dict[int, Given] = {}
+        self._learned: dict[int, _Learned] = {}
 
     def open(self) -> None:
         """Begins a window: what came before it is not known."""
@@ -73,12 +95,14 @@ class RepeatedForwards:
         for place in self._places.values():
             place.met_at = -1
 
-    def learns(self, call: ModuleCall) -> None:
-        """Takes note of a call with gradients."""
+    def learns(self, call: ModuleCall, passes: int) -> None:
+        """Takes note of a call with gradients, after so many passes of backward."""
         given = self._given(call)
         key = id(call.module)
-        if given is not None and (key in self._learned or len(self._learned) < _MOST_MODELS):
-            self._learned[key] = given
+        before = self._learned.get(key)
+        if given is not None and (before is not None or len(self._learned) < _MOST_MODELS):
+            is_all = before is not None and given.is_same_as(before.given)
+            self._learned[key] = _Learned(given, passes, is_all)
 
     def meet(self, call: ModuleCall, passes: int) -> None:
         """Takes note of a call without gradients, after so many passes of backward."""
@@ -94,25 +118,26 @@ class RepeatedForwards:
         before, place.met_at = place.met_at, passes
         place.rounds += before not in (-1, passes)
         learned = self._learned.get(id(call.module))
-        given = None if learned is None else self._given(call)
-        if learned is not None and given is not None and given.identities:
-            place.repeats += given.identities == learned.identities and not any(
-                storage.expired() for storage in learned.storages
-            )
+        # What is called ahead of backward may be what the loss is made of.
+        if learned is None or learned.is_all or passes <= learned.passes:
+            return
+        given = self._given(call)
+        if given is not None and given.identities:
+            place.repeats += given.is_same_as(learned.given)
 
-    def told(self, passes: int, each: float) -> list[dict[str, Any]]:
+    def told(self, passes: int, per_watched: float) -> list[dict[str, Any]]:
         """Returns the lines whose calls repeat what was computed.
 
         Args:
             passes: Of backward, while they were watched.
-            each: So many steps stand for one that was watched.
+            per_watched: So many steps stand for one that was watched.
         """
         return [
             {
                 "site": site,
                 "class": name,
                 "calls": place.repeats,
-                "seconds": place.calls * median(place.took_ns) * each / 1e9,
+                "seconds": place.calls * median(place.took_ns) * per_watched / 1e9,
             }
             for (site, name), place in self._places.items()
             if place.repeats >= max(_ENOUGH_CALLS, _NEARLY_ALL * place.calls)

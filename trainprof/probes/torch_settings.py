@@ -19,8 +19,11 @@ _ANOMALOUS_PASSES: Final = 20
 _MOST_OPTIMIZERS: Final = 8
 # What makes a model double, where it stands in the script: for all that is built, or for one.
 _DOUBLE: Final = (
-    re.compile(r"\bset_default_(?:dtype|tensor_type)\("),
-    re.compile(r"\.double\(\)|\.to\([^)]*torch\.(?:float64|double)\b"),
+    re.compile(r"\bset_default_(?:dtype|tensor_type)\(.*(?:float64|[dD]ouble)"),
+    re.compile(
+        r"^\s*[\w.]*(?:model|net)\w*(?:\s*=\s*.+)?\.(?:double\(\)|to\(.*(?:float64|double))",
+        re.I,
+    ),
 )
 _MOST_LINES: Final = 3
 

@@ -198,7 +198,7 @@ class UnusedForwardsProbe:
             return
         began_ns = self._session.now()
         if self._torch.is_grad_enabled():
-            self._repeats.learns(call)
+            self._repeats.learns(call, self._passes)
             self._meet_with_gradients(call)
         else:
             self._repeats.meet(call, self._passes)
@@ -260,6 +260,8 @@ class UnusedForwardsProbe:
             tensors = list(islice(_tensors_in(call.inputs, self._torch.Tensor), _MOST_TENSORS + 1))
             if len(tensors) > _MOST_TENSORS or not all(map(self._autograd.is_plain, tensors)):
                 return None
+            if any(tensor.is_inference() for tensor in tensors):  # nobody counts writes to them
+                return None
             storages = self._storages(tensors)
             if len(storages) < len(tensors):
                 return None
@@ -267,7 +269,13 @@ class UnusedForwardsProbe:
                 (storage.cdata, tensor.storage_offset(), tuple(tensor.shape), tensor._version)
                 for storage, tensor in zip(storages, tensors, strict=True)
             ]
-        return Given(storages, identities)
+        positional, named = call.inputs
+        others = tuple(
+            (name, one)
+            for name, one in (*enumerate(positional), *named.items())
+            if type(one) in _PLAIN
+        )
+        return Given(storages, identities, (*others, *named))
 
     def _is_trained(self, module: Any) -> bool:
         known = {key for one in self._optimizers.alive() for key in parameters_in(one)}

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Final
 
-from trainprof.probes.embedding_tables import BuiltEmbeddings, MetTables, numbers_in
+from trainprof.probes.embedding_tables import MetTables, numbers_in, places_of
 from trainprof.probes.gradient_reads import accumulates_by_hand, reads_gradients
 from trainprof.probes.graph_look import Autograd, GraphLook, Numbers
 from trainprof.probes.graph_walk import ANYONE, MIXED, UNUSED, USED, GraphTooLarge, needs_of, use_of
@@ -99,7 +99,7 @@ class UnusedGradientsProbe:
         self._windows = 0
         self._window = _Window()
         self._notes = 0
-        self._is_told = False
+        self._is_told = self._are_tables_told = False
         # Whether the user's code reads gradients; None until somebody asks.
         self._reads: bool | None = None
         self._accumulates: bool | None = None
@@ -114,8 +114,6 @@ class UnusedGradientsProbe:
         self._process = os.getpid()
         self._autograd = Autograd(torch, session)
         self._optimizers = KnownOptimizers(session)
-        self._embeddings = BuiltEmbeddings(session)
-        self._embeddings.attach(torch, patcher)
         self._watch = BackwardWatch(patcher.guarded(self._begins), patcher.guarded(self._has_ended))
         self._meets = patcher.guarded(self._meet)
         session.at_parameters.append(patcher.guarded(self._optimizers.note))
@@ -132,6 +130,8 @@ class UnusedGradientsProbe:
 
     def _open_window(self) -> None:
         self._retract()
+        if self._are_tables_told:  # of a model that may be gone
+            self._note_tables(None)
         self._session.tell_modules(self._meets, False)
         self._window = _Window()
         self._session.watch_backward(self._watch, is_on=True)
@@ -275,20 +275,28 @@ class UnusedGradientsProbe:
         window, optimizers = self._window, self._optimizers.alive()
         if window.looks < _FIRST_JUDGED or not window.tables.tables:
             return
+        met, sites = window.tables, self._session.sites
         models = [(one(), site) for one, site in window.met.values()]
-        tables = self._embeddings.told_of(window.tables, models, optimizers)
-        if tables:
-            self._notes += 1
-            met = window.tables
-            told = {
-                "looks": window.looks,
-                "backward_share": met.took_ns / max(met.took_ns + met.others_ns, 1),
-                "tables": tables,
-                "numbers": numbers_in(optimizers),
-                "from_start": self._windows == 1,
-            }
-            facts = {"embedding_tables": told, "number": self._notes}
-            self._session.log.note(Topic.ENVIRONMENT, facts)
+        with self._autograd.unseen():
+            places = places_of(met.tables, models, sites.is_user_file, sites.of_line)
+            tables = met.told(optimizers, places)
+            numbers = numbers_in(optimizers)
+        told = {
+            "looks": window.looks,
+            "backward_share": met.took_ns / max(met.took_ns + met.others_ns, 1),
+            "tables": tables,
+            "numbers": numbers,
+        }
+        # At the end the script may have let go of the optimizers that it told of.
+        is_wrong = self._are_tables_told and met.shared.issuperset(met.tables)
+        if tables or is_wrong:
+            self._note_tables(told if tables else None)
+
+    def _note_tables(self, told: dict[str, Any] | None) -> None:
+        self._notes += 1
+        self._are_tables_told = told is not None
+        facts = {"embedding_tables": told, "number": self._notes}
+        self._session.log.note(Topic.ENVIRONMENT, facts)
 
     def _judge(self) -> None:
         """Tells of the candidates, if all are what they seem; else begins anew without the rest."""

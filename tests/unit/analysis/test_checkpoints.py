@@ -26,6 +26,8 @@ def test_calls_in_training_are_counted_apart_with_what_they_wrote(tmp_path: Path
     run.leaf(Kind.CHECKPOINT_LOAD, 10 * MS, site=before)
     run.next(loader)
     run.stop(loader)
+    run.passes_time(MS)
+    run.leaf(Kind.CHECKPOINT_SAVE, 900 * MS, site=before, value=90 << 20)  # what is kept of it all
     [finding] = run.summary(tmp_path).findings
     assert (finding.id, finding.site) == ("slow_checkpoints", "train.py:77")
     assert finding.title.startswith("torch.save, 4 times, and torch.load, once, take 90.0 ms")

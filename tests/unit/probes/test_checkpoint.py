@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import pickle
 import sys
 from collections.abc import Callable
@@ -16,6 +17,19 @@ from support.session import Recorder
 from trainprof.probes.catalogue import default_probes
 from trainprof.probes.checkpoint import CheckpointProbe
 from trainprof.record.schema import Kind, Topic
+
+COUNTS: list[None] = []
+
+
+class Counted(os.PathLike[str]):
+    """A path of the script's own, which notices that it is asked for."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __fspath__(self) -> str:
+        COUNTS.append(None)
+        return str(self._path)
 
 
 def test_the_same_with_and_without(same_with_us: Callable[..., Any], tmp_path: Path) -> None:
@@ -53,8 +67,13 @@ def test_how_large_a_file_is_where_that_can_be_known(recorder: Recorder, tmp_pat
     torch.save(torch.ones(2), io.BytesIO())
     with pytest.raises(RuntimeError, match="does not exist"):
         torch.save(torch.ones(2), tmp_path / "none" / "x")
+    torch.save(torch.ones(2), Counted(tmp_path / "x"))
+    with_us = len(COUNTS)
     sizes = [event.value for event in recorder.read().events]
-    assert sizes == [(tmp_path / "x").stat().st_size, 0, 0]
+    assert sizes == [(tmp_path / "x").stat().st_size, 0, 0, 0]
+    recorder.stop()
+    torch.save(torch.ones(2), Counted(tmp_path / "x"))
+    assert len(COUNTS) == 2 * with_us
 
 
 def test_a_function_made_by_exec_is_not_the_users_line(recorder: Recorder, tmp_path: Path) -> None:

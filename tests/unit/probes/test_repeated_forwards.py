@@ -129,12 +129,76 @@ def another_model(step: int, model: nn.Module, inputs: torch.Tensor) -> None:
 OTHER = nn.Linear(8, 8)
 
 
+def whole() -> Iterator[torch.Tensor]:
+    """All data, in each step."""
+    while True:
+        yield ALL
+
+
 @pytest.mark.parametrize(
     "beside", [other_batch, other_slice, changed_in_place, rarely, another_model]
 )
 def test_what_is_none(recorder: Recorder, beside: Beside) -> None:
     start(recorder)
     train(beside, slices() if beside is other_slice else fresh())
+    assert told(recorder) == []
+
+
+def test_where_each_step_is_for_all_data_none_is_told(recorder: Recorder) -> None:
+    """Another part of a graph is evaluated, say, or a divergence from what was."""
+    start(recorder)
+    train(accuracy, whole())
+    assert told(recorder) == []
+
+
+class Headed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads = nn.ModuleList([nn.Linear(8, 8), nn.Linear(8, 8)])
+
+    def forward(self, inputs: torch.Tensor, head: int = 0) -> torch.Tensor:
+        found: torch.Tensor = self.heads[head](inputs)
+        return found
+
+
+@pytest.mark.parametrize(("head", "is_told"), [(0, True), (1, False)])
+def test_what_else_a_call_was_given_counts(recorder: Recorder, head: int, is_told: bool) -> None:
+    start(recorder)
+    model = Headed()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(STEPS):
+        inputs = torch.randn(4, 8)
+        model(inputs, 0).square().mean().backward()
+        optimizer.step()
+        with torch.no_grad():
+            model(inputs, head)
+        CLOCK.advance(1_000_000_000)
+    assert bool(told(recorder)) is is_told
+
+
+def test_what_is_called_ahead_of_backward_is_none(recorder: Recorder) -> None:
+    """A reference that the loss is held against."""
+    start(recorder)
+    model = nn.Sequential(Slow(8, 8))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(STEPS):
+        inputs = torch.randn(4, 8)
+        outputs = model(inputs)
+        with torch.no_grad():
+            reference = model(inputs)
+        (outputs - 2 * reference).square().mean().backward()
+        optimizer.step()
+        CLOCK.advance(1_000_000_000)
+    assert told(recorder) == []
+
+
+def test_inference_mode_is_no_trouble(recorder: Recorder) -> None:
+    def validate(step: int, model: nn.Module, inputs: torch.Tensor) -> None:
+        with torch.inference_mode():
+            model(model(torch.ones(4, 8)))
+
+    start(recorder)
+    train(validate, fresh())
     assert told(recorder) == []
 
 

@@ -10,7 +10,7 @@ their numbers. How many rows are looked up is taken from the number of indices, 
 that something else multiplies with (a decoder's tied weights) get all of their gradient by that,
 and are not told. EmbeddingBag is not judged: it does not tell how many indices it had; nor a run
 that clips gradients, for torch.nn.utils.clip_grad_norm_ does not take sparse ones, nor one of
-DistributedDataParallel.
+DistributedDataParallel or on a GPU.
 
 When it is wrong: where the table has to change as a whole (weight decay on all rows).
 
@@ -24,7 +24,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from trainprof.analysis.diagnosis.backward_gain import spent_in
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.gains import of_python
 from trainprof.analysis.diagnosis.plain import plain_finding
@@ -37,7 +36,7 @@ from trainprof.analysis.verdict_level import percent
 ID: Final = "dense_embeddings"
 KEYS: Final[tuple[str, ...]] = ("backward", "optimizer")
 THRESHOLDS: Final = {
-    "looked_up": Threshold(0.1, "of a table's rows, by a batch", is_upper=True),
+    "looked_up_share": Threshold(0.1, "of a table's rows, by a batch", is_upper=True),
     "share": Threshold(0.05, "of training: what its gradient and its update take"),
 }
 # What is left for the rows themselves, at least: for a table in each step, and for each number of
@@ -52,10 +51,11 @@ def find(case: Case) -> Finding | None:
     told = case.torch.tables
     if told is None or told.numbers <= 0:
         return None
-    # What is advised would end such a run with an error, or is added up in another way.
-    if case.clips_gradients or case.torch.is_data_parallel:
+    # What is advised would end such a run with an error, is added up in another way, or has not
+    # been measured there.
+    if case.clips_gradients or case.torch.is_data_parallel or case.is_on_device:
         return None
-    most = case.threshold(ID, "looked_up", THRESHOLDS["looked_up"].value)
+    most = case.threshold(ID, "looked_up_share", THRESHOLDS["looked_up_share"].value)
     passes = _passes_per_step(case)
     tables = [one for one in told.tables if passes * one.looked_up <= most]
     if not tables:
@@ -63,8 +63,8 @@ def find(case: Case) -> Finding | None:
     numbers = sum(one.numbers for one in tables)
     # Those that are told are the large ones: of backward they take what all tables do.
     of_tables = numbers / max(sum(one.numbers for one in told.tables), 1)
-    backward_s = of_tables * told.backward_share * spent_in(case, "backward")
-    optimizer_s = min(numbers / told.numbers, 1.0) * spent_in(case, "optimizer")
+    backward_s = of_tables * told.backward_share * case.training.get("backward", 0.0)
+    optimizer_s = min(numbers / told.numbers, 1.0) * case.training.get("optimizer", 0.0)
     spent_s = backward_s + optimizer_s
     part = spent_s / case.training_s if case.training_s > 0 else 0.0
     left_s = case.summary.training.steps * sum(_left_s(one) for one in tables)
@@ -85,7 +85,7 @@ def find(case: Case) -> Finding | None:
             "backward_s": backward_s,
             "optimizer_s": optimizer_s,
             "share": part,
-            "looked_up": max(passes * one.looked_up for one in tables),
+            "looked_up_share": max(passes * one.looked_up for one in tables),
             "numbers_of_tables": numbers,
             "numbers_of_optimizers": told.numbers,
             "passes_looked_at": told.looks,

@@ -52,8 +52,8 @@ def find(case: Case) -> Finding | None:
         return None
     title = f"the model computes in float64: {percent(part)} of training"
     evidence = {"computing_share": part}
-    site = numerics.sites[0] if numerics.sites else None
-    also = [f"it may be made so by {' and '.join(numerics.sites)}"] if numerics.sites else []
+    site = numerics.sites[0] if len(numerics.sites) == 1 else None
+    also = [f"it may be made so by {' or '.join(numerics.sites)}"] if numerics.sites[1:] else []
     if case.is_on_device:
         return unmeasured_finding(
             ID, title, site=site, advice=_ADVICE, evidence=evidence, also=[*also, _CAUTION]

@@ -5,9 +5,11 @@ second forward of the model, though the first one gave the same, but for what th
 eval() make of it.
 
 How it is measured: from time to time, the calls of each line are looked at for some steps: those
-count whose tensors are the very ones that the same module was called with before with gradients,
-not written to since, where nearly all calls of the line are such, in at least every sixth step. How
-long they take is that of the host; on a device it is taken as the same share of its forwards.
+count that come after backward, and were given the very tensors that the same module was called with
+before with gradients, not written to since, with the same other arguments, where nearly all calls
+of the line are such, in at least every sixth step. Where all steps are for the same tensors (a
+whole graph), none do. How long they take is that of the host; on a device it is taken as the same
+share of its forwards.
 
 When it is wrong: where the step needs what the model gives after its update (a line search, the
 divergence at which PPO ends its epochs).
@@ -56,7 +58,10 @@ def find(case: Case) -> Finding | None:
         gain,
         site=first.site,
         advice="take what the first call gave (.detach()), or do this in every hundredth step",
-        cautions=["numbers of a log are then those ahead of the update, or in training mode"],
+        cautions=[
+            "what the first call gave is from before the update, and in training mode if it was; "
+            "a step that needs more than that (a line search, PPO's divergence) has to keep it"
+        ],
         also=[f"the same holds for {one.name} at {one.site or 'another line'}" for one in told[1:]],
         evidence={
             "repeated_s": seconds,
