@@ -39,12 +39,14 @@ class MetTables:
         tables: By id of the parameter.
         shared: Ids of parameters that something else goes back to as well: tied weights, a penalty
             on all of a table.
+        sites: By id of the parameter: where it was built, or its model is called.
         took_ns: By their gradients.
         others_ns: By the rest of these passes.
     """
 
     tables: dict[int, _Table] = field(default_factory=dict)
     shared: set[int] = field(default_factory=set)
+    sites: dict[int, int] = field(default_factory=dict)
     took_ns: int = 0
     others_ns: int = 0
 
@@ -74,17 +76,8 @@ class MetTables:
             table.indices = max(table.indices, indices[id(weight)])
         return frozenset(met)
 
-    def told(
-        self,
-        optimizers: Iterable[Any],
-        sites: dict[int, int],
-    ) -> list[dict[str, Any]]:
-        """Returns what is told of the tables that an optimizer changes, largest first.
-
-        Args:
-            optimizers: Those that live.
-            sites: By id of the parameter: where it was built, or its model is called.
-        """
+    def told(self, optimizers: Iterable[Any]) -> list[dict[str, Any]]:
+        """Returns what is told of tables that one of these optimizers changes, largest first."""
         told = []
         for optimizer in optimizers:
             owned = parameters_in(optimizer)
@@ -98,7 +91,7 @@ class MetTables:
                             "rows": int(weight.shape[0]),
                             "numbers": weight.numel(),
                             "indices": table.indices,
-                            "site": sites.get(key, 0),
+                            "site": self.sites.get(key, 0),
                             "optimizer": type(optimizer).__qualname__,
                             "is_plain": _changes_some(optimizer, weight),
                         }

@@ -33,6 +33,8 @@ _COST_SHARE: Final = 1 / 200
 _MOST_NODES: Final = 20_000
 # Of the passes, those that add to a gradient which nobody sets back.
 _ADDED_SHARE: Final = 0.9
+# Passes right behind one that met tables of embeddings, to see what else goes back to those.
+_FOLLOWED: Final = 3
 # The owner of gradients that no optimizer uses.
 _NOBODY: Final = 2 * ANYONE
 
@@ -69,6 +71,7 @@ class _Window:
         took_ns: By what a node's gradients are for, as graph_walk tells.
         candidates: By id.
         tables: Of embeddings, that got a whole gradient.
+        followed: Looks right behind one that met some.
         met: The outermost modules called meanwhile, by id: weakly, with the line of the call.
     """
 
@@ -81,6 +84,7 @@ class _Window:
     took_ns: list[int] = field(default_factory=lambda: [0, 0, 0])
     candidates: dict[int, _Candidate] = field(default_factory=dict)
     tables: MetTables = field(default_factory=MetTables)
+    followed: int = 0
     met: dict[int, tuple[weakref.ref[Any], int]] = field(default_factory=dict)
 
 
@@ -167,6 +171,8 @@ class UnusedGradientsProbe:
     def _is_due(self, window: _Window, now_ns: int) -> bool:
         if any(self._inside):  # a pass inside one that is looked at: checkpointing's
             return True
+        if 0 < window.followed <= _FOLLOWED:
+            return True
         share = _FIRST_COST_SHARE if window.looks < _FIRST_JUDGED else _COST_SHARE
         return window.passes > window.next_pass and (
             window.began_ns == 0 or window.spent_ns <= share * (now_ns - window.began_ns)
@@ -247,6 +253,7 @@ class UnusedGradientsProbe:
             return
         window.looks += 1
         window.next_pass = window.passes + 1 + window.looks % 3  # in step with no loop
+        window.followed += bool(window.tables.tables) and window.followed <= _FOLLOWED
         if window.looks in (_FIRST_JUDGED, _ENOUGH_LOOKS):
             self._tell_tables()
         if window.looks == _ENOUGH_LOOKS:
@@ -278,8 +285,9 @@ class UnusedGradientsProbe:
         met, sites = window.tables, self._session.sites
         models = [(one(), site) for one, site in window.met.values()]
         with self._autograd.unseen():
-            places = places_of(met.tables, models, sites.is_user_file, sites.of_line)
-            tables = met.told(optimizers, places)
+            # At the end the script's text is no longer known as that of a module.
+            met.sites = places_of(met.tables, models, sites.is_user_file, sites.of_line) | met.sites
+            tables = met.told(optimizers)
             numbers = numbers_in(optimizers)
         told = {
             "looks": window.looks,
