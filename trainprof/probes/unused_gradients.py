@@ -286,7 +286,9 @@ class UnusedGradientsProbe:
         models = [(one(), site) for one, site in window.met.values()]
         with self._autograd.unseen():
             # At the end the script's text is no longer known as that of a module.
-            met.sites = places_of(met.tables, models, sites.is_user_file, sites.of_line) | met.sites
+            unplaced = met.tables.keys() - met.sites.keys()
+            if unplaced:
+                met.sites |= places_of(unplaced, models, sites.is_user_file, sites.of_line)
             tables = met.told(optimizers)
             numbers = numbers_in(optimizers)
         told = {

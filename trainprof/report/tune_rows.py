@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from trainprof.analysis.diagnosis.case import NAMED_FROM_SHARE
+from trainprof.analysis.diagnosis.case import named_line
 from trainprof.analysis.diagnosis.wording import place
-from trainprof.analysis.looks import MAKING, hottest
+from trainprof.analysis.looks import MAKING
 from trainprof.analysis.passes import TRAINING
 from trainprof.analysis.speedup import FASTER, NO_VISIBLE_DIFFERENCE, SLOWER, UNKNOWN
 from trainprof.analysis.summary import RunSummary
@@ -151,8 +151,8 @@ def _dearest_line(summary: RunSummary) -> str:
     """Returns where most of making a batch goes, as the run without changes tells it."""
     of_training = [one for one in summary.loaders if one.role == TRAINING]
     dearest = max(of_training, key=lambda one: one.wait_total_s, default=None)
-    line = hottest(dearest.hot_lines, MAKING) if dearest is not None else None
-    if line is None or line.share < NAMED_FROM_SHARE:
+    line = named_line(dearest.hot_lines, MAKING) if dearest is not None else None
+    if line is None:
         return "trainprof lines SCRIPT shows which of their lines cost"
     return f"look at {place(line)} first"
 

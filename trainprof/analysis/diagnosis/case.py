@@ -68,7 +68,7 @@ class LoaderCase:
 
     def hot_line(self) -> HotLine | None:
         """Returns the function that most of the making of its batches goes to, if it is much."""
-        return _named(self.loader.hot_lines, MAKING)
+        return named_line(self.loader.hot_lines, MAKING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ class Case:
 
     def hot_line(self, part: str) -> HotLine | None:
         """Returns the function that most of a part of training goes to, if it is much."""
-        return _named(self.summary.hot_lines, part)
+        return named_line(self.summary.hot_lines, part)
 
     def launching_s(self) -> float | None:
         """Returns for how long a device waited for the host to give out work, at most.
@@ -198,6 +198,7 @@ class Case:
         return float(told) if isinstance(told, (int, float)) else None
 
 
-def _named(lines: Sequence[HotLine], part: str) -> HotLine | None:
+def named_line(lines: Sequence[HotLine], part: str) -> HotLine | None:
+    """Returns the line that most of a part goes to, if it is much."""
     line = hottest(lines, part)
     return line if line is not None and line.share >= NAMED_FROM_SHARE else None

@@ -29,7 +29,6 @@ from trainprof.analysis.diagnosis.wording import place
 from trainprof.analysis.diagnosis.worth import passed_over_for
 from trainprof.analysis.finding import Finding, is_unsure
 from trainprof.analysis.pipeline import Setting
-from trainprof.analysis.summary import HotLine
 
 # Of what workers give at most: a line that would give so much more comes beside them.
 _MUCH_MORE: Final = 1.3
@@ -59,23 +58,29 @@ def more_workers(
         gain = replace(
             gain, training=(1.0, gain.training[1]), run=(1.0, gain.run[1]), is_at_most=True
         )
-    found = _by_workers(case, fed, rule, title, setting, gain)
+    times = _times_without_line(case, fed)
+    found = _by_workers(case, fed, rule, title, setting, gain, times)
     if not is_unsure(found):
         return found
-    is_little = passed_over_for(found, keys, case) is not None or _gives_more(case, fed, gain)
+    is_little = passed_over_for(found, keys, case) is not None or _gives_more(times, gain)
     return (_by_cheaper_samples(case, fed, rule, title, setting) if is_little else None) or found
 
 
 def _by_workers(
-    case: Case, fed: LoaderCase, rule: str, title: str, setting: Setting, gain: Gain
+    case: Case,
+    fed: LoaderCase,
+    rule: str,
+    title: str,
+    setting: Setting,
+    gain: Gain,
+    times: float | None,
 ) -> Finding:
-    change = with_workers(fed, setting)
+    change, line = with_workers(fed, setting), fed.hot_line()
     call, first, cheaper = call_with(fed.loader, change), "", ""
-    surer, better = _surer_line(case, fed, gain), _gives_more(case, fed, gain)
-    if surer is not None:
-        first = f"cheaper samples first: {place(surer)}; then perhaps "
-    elif better is not None:
-        cheaper = f"; cheaper samples would give more: {place(better)}"
+    if line is not None and _is_surer(times, gain):
+        first = f"cheaper samples first: {place(line)}; then perhaps "
+    elif line is not None and _gives_more(times, gain):
+        cheaper = f"; cheaper samples would give more: {place(line)}"
     if repeats_samples(fed.loader, setting.workers):
         # Workers alone would give each sample several times.
         change = {}
@@ -114,29 +119,25 @@ def _by_cheaper_samples(
     )
 
 
-def _surer_line(case: Case, fed: LoaderCase, gain: Gain) -> HotLine | None:
-    """Returns the line of the dataset that would give as much as workers which may as well lose."""
+def _times_without_line(case: Case, fed: LoaderCase) -> float | None:
+    """Returns how many times as fast steps were without the line that most of a batch goes to.
+
+    None where that is not known.
+    """
     line = fed.hot_line()
-    if line is None or gain.training[0] >= 1:
-        return None
-    times = _times_without(case, fed, line)
-    return line if times is not None and times >= gain.likely else None
-
-
-def _gives_more(case: Case, fed: LoaderCase, gain: Gain) -> HotLine | None:
-    """Returns the line of the dataset that, made cheap, would give much more than workers can."""
-    line = fed.hot_line()
-    if line is None:
-        return None
-    times = _times_without(case, fed, line)
-    return line if times is not None and times >= _MUCH_MORE * gain.training[1] else None
-
-
-def _times_without(case: Case, fed: LoaderCase, line: HotLine) -> float | None:
-    """Returns how many times as fast steps were without a line; None where that is not known."""
-    if line.is_likely:
+    if line is None or line.is_likely:
         return None
     if not fed.loader.num_workers:
         return without_line(fed)
     gain = gain_of_line(case, fed, line)
     return None if gain is None else gain.likely
+
+
+def _is_surer(times: float | None, gain: Gain) -> bool:
+    """Whether the line would give as much as workers, which may as well lose."""
+    return times is not None and gain.training[0] < 1 and times >= gain.likely
+
+
+def _gives_more(times: float | None, gain: Gain) -> bool:
+    """Whether the line, made cheap, would give much more than workers can."""
+    return times is not None and times >= _MUCH_MORE * gain.training[1]
