@@ -5,7 +5,7 @@
 What a profiler should find: nothing to change, and the right counts. Gradients of two batches are
 added up before the discriminator and the generator take one step each, so two iterations and two
 optimizer calls make one step (an epoch of 28 batches has 14). Forward, backward and optimizer are
-timed; a span of `optimizer` is both calls.
+timed, and making noise and targets; a span of `optimizer` is both calls.
 """
 
 import sys
@@ -59,22 +59,25 @@ def build_discriminator(width):
 def train_epoch(generator, discriminator, optimizer_g, optimizer_d, loader, settings):
     criterion = nn.BCEWithLogitsLoss()
     for batch, (images,) in enumerate(truth.batches(loader), start=1):
-        noise = torch.randn(len(images), settings.noise)
-        real, drawn = torch.ones(len(images), 1), torch.zeros(len(images), 1)
+        with truth("targets"):
+            noise = torch.randn(len(images), settings.noise)
+            real, drawn = torch.ones(len(images), 1), torch.zeros(len(images), 1)
 
         with truth("forward"):
             drawings = generator(noise)
             score_real, score_drawn = discriminator(images), discriminator(drawings.detach())
         loss_d = criterion(score_real, real) + criterion(score_drawn, drawn)
+        share_d = loss_d / settings.accumulate
         with truth("backward"):
-            (loss_d / settings.accumulate).backward()
+            share_d.backward()
 
         discriminator.requires_grad_(False)
         with truth("forward"):
             score = discriminator(drawings)
         loss_g = criterion(score, real)
+        share_g = loss_g / settings.accumulate
         with truth("backward"):
-            (loss_g / settings.accumulate).backward()
+            share_g.backward()
         discriminator.requires_grad_(True)
 
         if batch % settings.accumulate == 0:

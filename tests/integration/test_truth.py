@@ -177,17 +177,18 @@ CASES = {
         finding=("python_in_loop", "get_batch"),
     ),
     "gan.py": Case(
-        ("epochs=4", "samples=1024"),
+        ("epochs=4",),
         "compute",
         None,
         same(*LOADER, "forward", "backward", "optimizer"),
-        {"steps": 32, "iterations": 64, "epochs": 4, "samples": 4096, "evaluated": 0},
+        {"steps": 56, "iterations": 112, "epochs": 4, "samples": 7168, "evaluated": 0},
         Claim(
             ("forward", "backward"),
             ("training",),
             0.8,
-            {"epochs": 4, "iterations": 64, "steps": 32, "optimizer": 32, "forward": 128},
+            {"epochs": 4, "iterations": 112, "steps": 56, "optimizer": 56, "forward": 224},
         ),
+        other=("targets",),
         calls={"optimizer": 2},
     ),
 }

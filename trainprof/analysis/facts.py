@@ -60,6 +60,11 @@ class Facts:
         found = (x.get(key) for x in told if isinstance(x, dict))
         return next((text for text in found if isinstance(text, str)), None)
 
+    def looked_s(self) -> float | None:
+        """Returns what probes took for closer looks at passes and calls; None where untold."""
+        told = (integer(x.get("looked_ns")) for x in self.environment())
+        return next((ns / 1e9 for ns in told if ns is not None), None)
+
     def reads_counted_until(self) -> dict[int, int]:
         """Returns when reading values of host tensors was counted no longer, ns by SyncFlag."""
         found: dict[int, int] = {}

@@ -53,7 +53,9 @@ def run_part(run: Analysed, account: Ledger) -> Run:
 def overhead_part(run: Analysed, steps: StepTable) -> Overhead:
     records = sum(log.records for log in run.recording.logs)
     waits, waited_s = run.synchronized() or (None, None)
-    known = Overhead(records, records * RECORD_BYTES, None, None, waits, waited_s)
+    known = Overhead(
+        records, records * RECORD_BYTES, None, None, waits, waited_s, run.facts.looked_s()
+    )
     if len(steps) == 0:
         return known
     window, events = run.timeline.window, run.timeline.events

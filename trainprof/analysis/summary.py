@@ -559,6 +559,8 @@ class Overhead:
     Attributes:
         synchronizations: How often --cuda-sync waited for devices that were in use, else None.
         synchronized_s: How long in all: so much was added at most.
+        looks_s: What closer looks at some passes and calls took in all; None where there were
+            none, or nobody told, as in a run that was killed.
     """
 
     events: int
@@ -567,6 +569,7 @@ class Overhead:
     share: float | None
     synchronizations: int | None = None
     synchronized_s: float | None = None
+    looks_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

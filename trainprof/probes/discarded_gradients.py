@@ -233,7 +233,7 @@ class DiscardedGradientsProbe:
             if self._window is window:
                 self._look = _Look(place, self._session.now(), graph)
         if window.began_ns:
-            window.spent_ns += self._session.now() - began_ns
+            self._spend(window, began_ns)
 
     def _is_due(self, window: _Window, now_ns: int) -> bool:
         share = _FIRST_COST_SHARE if window.looks < _FIRST_LOOKS else _COST_SHARE
@@ -344,7 +344,12 @@ class DiscardedGradientsProbe:
         is_of_several = any(place.reached for place in window.places.values())
         if window.looks == (_ENOUGH_LOOKS if is_of_several else _FIRST_LOOKS):
             self._session.watch_backward(self._watch, is_on=False)
-        window.spent_ns += self._session.now() - end_ns
+        self._spend(window, end_ns)
+
+    def _spend(self, window: _Window, since_ns: int) -> None:
+        spent_ns = self._session.now() - since_ns
+        window.spent_ns += spent_ns
+        self._session.looked_ns += spent_ns
 
     def _meet(self, call: ModuleCall) -> None:
         key = id(call.module)

@@ -24,10 +24,15 @@ class GraphLook:
     """Times the nodes of one pass, by hooks on them that tell when each begins."""
 
     def __init__(self, now: Callable[[], int], keys: Mapping[Any, Hashable]) -> None:
-        """Hooks each node; its time goes to its key."""
+        """Hooks each node, unless all have one key; its time goes to its key."""
         self._marks: list[tuple[int, Hashable]] = []
-        hooks = {key: _hook(now, self._marks, key) for key in set(keys.values())}
-        self._hooks = [node.register_prehook(hooks[key]) for node, key in keys.items()]
+        self._hooks: list[Any] = []
+        different = set(keys.values())
+        if len(different) > 1:
+            hooks = {key: _hook(now, self._marks, key) for key in different}
+            self._hooks = [node.register_prehook(hooks[key]) for node, key in keys.items()]
+        else:
+            self._marks = [(now(), key) for key in different]
 
     def end(self, end_ns: int) -> dict[Any, int]:
         """Lets go of the nodes; returns what those of each key took, ns."""

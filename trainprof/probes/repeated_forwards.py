@@ -11,6 +11,7 @@ from trainprof.probes.session import ModuleCall
 
 _MOST_PLACES: Final = 64
 _MOST_MODELS: Final = 8
+_MOST_ASKED: Final = 256
 _MOST_KEPT: Final = 1_000
 # So many calls of a line told, nearly all of which were for such a batch.
 _ENOUGH_CALLS: Final = 4
@@ -86,6 +87,8 @@ class RepeatedForwards:
         """
         self._given = given
         self._places: dict[tuple[int, str], _Place] = {}
+        # By id: modules that have been called without gradients. Of others nothing need be known.
+        self._asked: set[int] = set()
         # By id of the module: what its last call with gradients was given.
         self._learned: dict[int, _Learned] = {}
 
@@ -97,8 +100,10 @@ class RepeatedForwards:
 
     def learns(self, call: ModuleCall, passes: int) -> None:
         """Takes note of a call with gradients, after so many passes of backward."""
-        given = self._given(call)
         key = id(call.module)
+        if key not in self._asked:
+            return
+        given = self._given(call)
         before = self._learned.get(key)
         if given is not None and (before is not None or len(self._learned) < _MOST_MODELS):
             is_all = before is not None and given.is_same_as(before.given)
@@ -106,6 +111,8 @@ class RepeatedForwards:
 
     def meet(self, call: ModuleCall, passes: int) -> None:
         """Takes note of a call without gradients, after so many passes of backward."""
+        if len(self._asked) < _MOST_ASKED:
+            self._asked.add(id(call.module))
         key = call.site, type(call.module).__qualname__
         place = self._places.get(key)
         if place is None:

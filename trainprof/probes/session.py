@@ -90,6 +90,7 @@ class Session:
             given True on until it is given False.
         device_was_waited_for: To be called when the script has waited for one, where that matters.
         optimizer_has_stepped: To be called after an optimizer's step, where that matters.
+        looked_ns: What probes took to look closer at some passes and calls, besides their records.
         at_end: Called as the process comes to its end, if it comes that far.
         options: What the command line orders, as launch/options.py tells the tracee.
         compiler: To be asked by wrappers that torch.compile traces through.
@@ -118,7 +119,8 @@ class Session:
         self.tell_modules: Callable[[ModuleWatch, bool], None] = _nothing_with
         self.device_was_waited_for: Callable[[], None] | None = None
         self.optimizer_has_stepped: Callable[[], None] | None = None
-        self.at_end: list[Callable[[], None]] = []
+        self.looked_ns = 0
+        self.at_end: list[Callable[[], None]] = [self._note_looks]
         self.emit = log.emit
         self.sites = CallSites(log, cwd)
         self.compiler = CompilerState()
@@ -183,6 +185,10 @@ class Session:
             if reference() is not None:
                 self._kept.append(reference)
         self._kept_limit = max(KEPT_AT_FIRST, 2 * len(self._kept))
+
+    def _note_looks(self) -> None:
+        if self.looked_ns:
+            self.log.note(Topic.ENVIRONMENT, {"looked_ns": self.looked_ns})
 
     def _probe_failed(self, probe: str, error: BaseException) -> None:
         self.log.note(

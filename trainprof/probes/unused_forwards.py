@@ -202,7 +202,9 @@ class UnusedForwardsProbe:
             self._meet_with_gradients(call)
         else:
             self._repeats.meet(call, self._passes)
-        self._spent_ns += self._session.now() - began_ns
+        spent_ns = self._session.now() - began_ns
+        self._spent_ns += spent_ns
+        self._session.looked_ns += spent_ns
 
     def _meet_with_gradients(self, call: ModuleCall) -> None:
         key = call.site, type(call.module).__qualname__

@@ -166,7 +166,7 @@ class UnusedGradientsProbe:
         self._inside.append(look)
         if is_due:
             window.began_ns = window.began_ns or began_ns
-            window.spent_ns += self._session.now() - began_ns
+            self._spend(window, began_ns)
 
     def _is_due(self, window: _Window, now_ns: int) -> bool:
         if any(self._inside):  # a pass inside one that is looked at: checkpointing's
@@ -265,7 +265,12 @@ class UnusedGradientsProbe:
             self._judge()
         elif window.candidates or window.tables.tables:
             self._session.tell_modules(self._meets, True)
-        window.spent_ns += now() - end_ns
+        self._spend(window, end_ns)
+
+    def _spend(self, window: _Window, since_ns: int) -> None:
+        spent_ns = self._session.now() - since_ns
+        window.spent_ns += spent_ns
+        self._session.looked_ns += spent_ns
 
     def _meet(self, call: ModuleCall) -> None:
         key = id(call.module)

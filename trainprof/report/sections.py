@@ -67,6 +67,8 @@ _FIELDS: Final = {
 _FREE_SHARE: Final = 0.01
 # Of the run, or of an epoch: less of it stands on the verbose page alone.
 SHOWN_FROM_SHARE: Final = 0.05
+# What looks took in all; less is not worth a word.
+_LOOKS_TOLD_S: Final = 1e-3
 
 
 def steps_section(summary: RunSummary, page: Page, *, with_worst: bool = True) -> list[Text]:
@@ -219,6 +221,8 @@ def closing_section(summary: RunSummary, page: Page, *, with_cost: bool = True) 
         f"{counted(overhead.events, 'event')} ({byte_count(overhead.bytes)})",
         _own_cost(overhead.per_step_us, overhead.share),
     ]
+    if overhead.looks_s is not None and overhead.looks_s >= _LOOKS_TOLD_S:
+        cost.append(f"{seconds(overhead.looks_s)} in all to look closer at some steps")
     return [*page.labelled("trainprof", cost), *_not_seen(summary, page)]
 
 

@@ -13,7 +13,7 @@ from trainprof.analysis.device_idle import IDLE_CAUSES
 from trainprof.analysis.run_part import EVENT_COST_US, MARK_COST_US, REPEATED_READ_COST_US
 from trainprof.analysis.summarize import summarize
 from trainprof.analysis.summary import Device, Overhead, RunSummary
-from trainprof.record.schema import Kind
+from trainprof.record.schema import Kind, Topic
 from trainprof.report import markdown, terminal
 
 STEPS = 60
@@ -362,6 +362,13 @@ def test_reading_value_after_value_costs_less(tmp_path: Path) -> None:
     costs = [page(reads).per_step_us for reads in (0, 1, 101)]
     assert costs[1] - costs[0] == pytest.approx(EVENT_COST_US, rel=0.1)
     assert costs[2] - costs[1] == pytest.approx(100 * REPEATED_READ_COST_US, rel=0.1)
+
+
+def test_closer_looks_are_told_where_there_were_any(tmp_path: Path) -> None:
+    run = FakeRun()
+    assert run.summary(tmp_path / "none").overhead.looks_s is None
+    run.text(Topic.ENVIRONMENT, {"looked_ns": 12_000_000})
+    assert run.summary(tmp_path / "some").overhead.looks_s == 0.012
 
 
 @pytest.mark.filterwarnings("ignore:overflow")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,18 @@ def train(
 
 def distil(teacher: nn.Module, student: nn.Module) -> Loss:
     return lambda x: mse_loss(student(x), teacher(x))
+
+
+def test_what_looks_take_is_told_in_all(recorder: Recorder) -> None:
+    ticks = itertools.count(step=1_000)
+    start(recorder, lambda: next(ticks) + CLOCK())
+    model = network()
+    train(lambda x: model(x).mean(), *model.parameters())
+    told(recorder)
+    notes = recorder.read().notes(Topic.ENVIRONMENT)
+    [looked_ns] = [note["looked_ns"] for note in notes if "looked_ns" in note]
+    # Twelve looks read the clock a few times each, ahead of a pass and behind it.
+    assert 12 * 2 * 1_000 <= looked_ns <= 12 * 20 * 1_000
 
 
 def test_a_teacher_that_is_not_frozen(recorder: Recorder) -> None:
