@@ -168,7 +168,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def burn_briefly() -> int:
     """Python code of a good millisecond, which lets go behind itself."""
-    return sum(number for number in range(20_000))
+    return sum(number for number in range(60_000))
 
 
 def train_until(probe: LooksProbe, wanted: int) -> None:
