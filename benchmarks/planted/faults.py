@@ -256,8 +256,7 @@ def pad_samples(samples):  {HERE}
     )
     planted = f"{as_ms(padding_s)} ({way}) to put a batch together, {workers} workers, waits "
     planted += _percent(share)
-    # What a worker's batch takes to be handed over is a bound: the step may be shorter than that.
-    gain = None if workers else 1 / (1 - share)
+    gain = 1 / (1 - share)
     return Case("slow_collate", planted, style, script(style, parts), "slow_collate", gain)
 
 
