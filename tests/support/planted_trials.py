@@ -87,7 +87,7 @@ class FakeRunner:
             detail="ValueError" if outcome == FAILED else None,
             seconds=seconds,
             pace=pace,
-            loop_pace=pace if trial.data == "real" else None,
+            training_pace=None if trial.data == "alone" else pace,
             run_s=None,
             steps=len(steps_s),
             training_s=float(steps_s.sum()),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
+
+import numpy as np
 
 from trainprof.analysis.facts import integer, number_at
 from trainprof.analysis.passes import EVALUATION, TRAINING
@@ -124,6 +126,43 @@ class ComparedRun:
         steps_s: Floats = self.series.all_s
         mean_s = float(steps_s.mean())
         return self._pace_of(mean_s, steps_s) if mean_s > 0 else None
+
+    def training_pace(self) -> Pace | None:
+        """Returns how fast it trains, with starts of passes spread over their steps.
+
+        Where it went to its end all of them count; else those after the first, which stand for what
+        would have followed; of a run that was ended inside its first pass that one.
+        """
+        pace, starts_s = self.pace(), self._starts_per_step()
+        if pace is None or len(starts_s) == 0:
+            return pace
+        return replace(pace, mean_s=pace.mean_s + float(starts_s.mean()), starts_s=starts_s)
+
+    def _starts_per_step(self) -> Floats:
+        """Returns what each start of a pass adds to a step; none where no pass is known whole."""
+        series = self.series
+        if series is None:
+            return np.zeros(0)
+        steps = series.steps_of_passes.astype(np.float64)
+        is_whole = self.summary.run.exit.reason == "completed"
+        if len(steps) and not is_whole:
+            steps[-1] = max(steps.max(), self._steps_of_a_pass() or 0.0)
+        if len(steps) == 0 or (
+            len(steps) == 1 and not is_whole and self._steps_of_a_pass() is None
+        ):
+            return series.starts_s[:0]
+        starts_s = series.pass_starts_s
+        if not is_whole and len(steps) > 1:
+            starts_s, steps = starts_s[1:], steps[1:]
+        per_step: Floats = starts_s / steps.mean()
+        return per_step
+
+    def _steps_of_a_pass(self) -> float | None:
+        """Returns it by the length of the loader that feeds training, None where it has none."""
+        feeder, training = self.feeder(), self.summary.training
+        if feeder is None or not feeder.length or not training.iterations:
+            return None
+        return feeder.length * training.steps / training.iterations
 
     def starts(self, seed: int) -> Sampled | None:
         """Returns what starts of passes after the first add to the mean step of those, in s.

@@ -39,8 +39,9 @@ class Pace:
     """How fast one run trained.
 
     Attributes:
-        mean_s: Of its steady steps.
+        mean_s: Of its steady steps, with what starts of passes add.
         steps_s: Each of them in order of time, shape (n,); None where only the mean is left.
+        starts_s: What starts of passes add to a step, by each of them, shape (n,).
         cycle: Steps after which waits repeat: workers of the loader that feeds training.
         disturbance: Share by which other processes may have made the run longer.
         wandering: Share by which its cores may have changed their pace, out of its sight.
@@ -51,6 +52,7 @@ class Pace:
     cycle: int = 1
     disturbance: float = 0.0
     wandering: float = 0.0
+    starts_s: Floats | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +172,8 @@ def sampled_mean(pace: Pace, seed: int) -> Sampled:
     if pace.steps_s is None or len(pace.steps_s) == 0:
         return Sampled(pace.mean_s)
     draws = Resampling(pace.steps_s, cycle=pace.cycle, seed=seed).means(pace.steps_s)
+    if pace.starts_s is not None and len(pace.starts_s):
+        draws = draws + Resampling(pace.starts_s, seed=seed).means(pace.starts_s)
     return Sampled(pace.mean_s, draws)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainprof.analysis.events import Bool, Int64
-from trainprof.analysis.ledger import attribute
+from trainprof.analysis.ledger import LOADER_KEYS, attribute
 from trainprof.analysis.ranks import rank_recordings
 from trainprof.analysis.recording import Recording, read_recording
 from trainprof.analysis.step_noise import Floats
@@ -27,6 +27,9 @@ class StepSeries:
         all_s: Every step, warm-up and starts of passes too, without evaluation; shape (n_steps,).
         starts_s: What each later pass took at its borders, beyond steady steps, shape (n,).
         later_steps: Of those passes.
+        steps_of_passes: Steps of each pass, the last one maybe cut short, shape (n_passes,).
+        pass_starts_s: As `starts_s`, of all passes; of the first one as far as its loaders took it,
+            shape (n_passes,).
     """
 
     steady_s: Floats
@@ -34,6 +37,8 @@ class StepSeries:
     all_s: Floats
     starts_s: Floats
     later_steps: int
+    steps_of_passes: Int64
+    pass_starts_s: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +59,16 @@ def read_step_series(directory: RunDirectory) -> StepSeries | None:
     steady = steps.steady.mask
     all_s = steps.wall_ns / 1e9
     steady_s = all_s[steady]
+    starts_s = _starts_s(all_s, steady, steps.epoch_of)
+    seen = steps.epoch_of[steps.epoch_of >= 0]
     return StepSeries(
         steady_s=steady_s,
         parts_s={key: ns[steady] / 1e9 for key, ns in steps.per_step.items()},
         all_s=all_s,
-        starts_s=_starts_s(all_s, steady, steps.epoch_of),
+        starts_s=starts_s,
         later_steps=int(np.count_nonzero(steps.epoch_of > 0)),
+        steps_of_passes=np.unique(seen, return_counts=True)[1],
+        pass_starts_s=np.concatenate([_first_start_s(steps), starts_s]),
     )
 
 
@@ -75,6 +84,22 @@ def _starts_s(all_s: Floats, steady: Bool, epoch_of: Int64) -> Floats:
     sums = np.zeros(len(passes))
     np.add.at(sums, place, beyond)
     return sums[passes > 0]
+
+
+def _first_start_s(steps: StepTable) -> Floats:
+    """Returns what loaders took in the first pass beyond steady steps: one number, or none.
+
+    What else takes longer in first steps (code that is met for the first time) comes once in a
+    run, and not with each pass.
+    """
+    is_first = steps.epoch_of == 0
+    if not is_first.any() or not steps.steady.mask.any():
+        return np.zeros(int(is_first.any()))
+    told = [steps.per_step[key] for key in LOADER_KEYS if key in steps.per_step]
+    steady = steps.steady.mask
+    waits_s = np.sum(told, axis=0) / 1e9 if told else np.zeros(len(steps))
+    beyond = waits_s[is_first & ~steady] - waits_s[steady].mean()
+    return np.array([beyond.sum()])
 
 
 def read_recorded_steps(directory: RunDirectory) -> RecordedSteps | None:

@@ -26,8 +26,7 @@ BUDGET: Final = "budget"
 RUNNING: Final = "running"
 
 # What the times of a trial are compared by.
-BY_STEPS: Final = "steps"
-BY_LOOP: Final = "steps and starts of passes"
+BY_TRAINING: Final = "steps and starts of passes"
 BY_BATCHES: Final = "batches"
 
 # An interval whose ends are that many times apart says nothing.
@@ -61,7 +60,8 @@ class TrialSummary:
         predicted: Its interval as the model gave it before the trial, None where none applies.
         held: Whether `speedup` came out inside of it; None where that is too noisy to tell.
         measured_by: What is compared: one of those above.
-        training_speedup: With starts of passes: workers, first batches.
+        steps_speedup: Of steady steps alone: without the starts of passes, which `speedup` counts
+            as often as training has them.
         run_speedup: Of the whole run, where the trials went to its end.
         runs: How many there were; `directories` of each, inside the run directory.
         outcome: One of those above; of several runs the worst.
@@ -84,7 +84,7 @@ class TrialSummary:
     predicted: list[float] | None
     held: bool | None
     measured_by: str
-    training_speedup: Times | None
+    steps_speedup: Times | None
     run_speedup: Times | None
     runs: int
     directories: list[str]

@@ -10,7 +10,6 @@ from typing import Any
 
 from trainprof.analysis.diagnosis.gains import times_without
 from trainprof.analysis.speedup import LEAST_CHANCE
-from trainprof.analysis.tuning import BY_LOOP, BY_STEPS
 from trainprof.experiments.trial import Trial, name_of
 
 Interval = tuple[float, float]
@@ -24,14 +23,12 @@ class Candidate:
         subject: What it is about: of several candidates about one thing one can be taken.
         overrides, sites: As the trial has them.
         predicted: How many times as fast it will be, by the model; None where none applies.
-        measured_by: As TrialSummary has it.
         cautions: What it alters, or needs.
     """
 
     subject: str
     overrides: Mapping[str, Any]
     predicted: Interval | None
-    measured_by: str = BY_STEPS
     cautions: tuple[str, ...] = ()
     sites: tuple[str, ...] = ()
 
@@ -44,7 +41,7 @@ class Candidate:
         return self.predicted[1] if self.predicted is not None else 1.0
 
     def trial(self) -> Trial:
-        return Trial(self.name, self.overrides, sites=self.sites, measured_by=self.measured_by)
+        return Trial(self.name, self.overrides, sites=self.sites)
 
 
 def up_to(share: float) -> Interval:
@@ -65,7 +62,6 @@ def together(candidates: Sequence[Candidate]) -> Candidate:
         return candidates[0]
     overrides = dict(itertools.chain.from_iterable(x.overrides.items() for x in candidates))
     known = [one.predicted for one in candidates if one.predicted is not None]
-    by_loop = any(one.measured_by == BY_LOOP for one in candidates)
     return Candidate(
         subject="+".join(one.subject for one in candidates),
         overrides=overrides,
@@ -76,7 +72,6 @@ def together(candidates: Sequence[Candidate]) -> Candidate:
         )
         if len(known) == len(candidates)
         else None,
-        measured_by=BY_LOOP if by_loop else BY_STEPS,
         cautions=tuple(dict.fromkeys(c for one in candidates for c in one.cautions)),
         sites=tuple(dict.fromkeys(site for one in candidates for site in one.sites)),
     )

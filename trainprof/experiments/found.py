@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from trainprof.analysis.speedup import Pace, SpeedUp, speed_up
-from trainprof.analysis.tuning import BASELINE, BY_LOOP, RUNNING
+from trainprof.analysis.tuning import BASELINE, RUNNING
 from trainprof.experiments.candidates import Plan
 from trainprof.experiments.not_compared import cold_runs, held_up_runs
 from trainprof.experiments.trial import Measured, Trial
@@ -64,9 +64,20 @@ class Found:
         return [one for one in self.of(name) if one.is_ok and one.directory not in left_out]
 
     def speedup(self, trial: Trial) -> SpeedUp | None:
-        """Returns how many times as fast a trial's runs were as the baseline's."""
+        """Returns how many times as fast a trial's runs trained as the baseline's.
+
+        Of a loader alone: how many times as many batches it gave as the baseline's steady steps
+        took.
+        """
+        return self._of(trial, lambda run: run.pace if trial.data == "alone" else run.training_pace)
+
+    def steps_speedup(self, trial: Trial) -> SpeedUp | None:
+        """The same of steady steps alone, without what starts of passes take."""
+        return self._of(trial, lambda run: run.pace)
+
+    def _of(self, trial: Trial, pace_of: Callable[[Measured], Pace | None]) -> SpeedUp | None:
         base, other = (
-            [pace for one in self.comparable(name) if (pace := _pace(one, trial)) is not None]
+            [pace for one in self.comparable(name) if (pace := pace_of(one)) is not None]
             for name in (BASELINE, trial.name)
         )
         return self.compared(base, other) if base and other else None
@@ -82,7 +93,3 @@ class Found:
 
     def spent_s(self) -> float:
         return sum(one.seconds for one in self.runs)
-
-
-def _pace(run: Measured, compared: Trial) -> Pace | None:
-    return run.loop_pace if compared.measured_by == BY_LOOP else run.pace

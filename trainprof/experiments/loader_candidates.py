@@ -11,13 +11,11 @@ from trainprof.analysis.diagnosis.loader_change import KEEP_THE_DATASET, caution
 from trainprof.analysis.diagnosis.waiting import (
     TRIED_PREFETCH,
     TRIED_WORKERS,
-    fewest_of,
     most_workers,
 )
 from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.least_gain import LEAST_GAIN
-from trainprof.analysis.pipeline import Prediction, Setting
-from trainprof.analysis.tuning import BY_LOOP
+from trainprof.analysis.pipeline import Setting
 from trainprof.experiments.candidate import Candidate, up_to
 from trainprof.experiments.loader_forecast import LoaderForecast, Modelled, modelled
 
@@ -134,15 +132,15 @@ def _fewest_workers(
     if not tried:
         return []
 
-    def played(setting: Setting) -> Prediction:
-        return forecast.played(index, [*beside[:index], setting, *beside[index + 1 :]])
+    def batch_s(setting: Setting) -> float:
+        return forecast.batch_s(index, [*beside[:index], setting, *beside[index + 1 :]])
 
-    found = [played(setting) for setting in tried]
-    first = fewest_of(found)
-    if len(loaders) > 1:
-        now_s = played(loaders[index].inputs.setting).step_s.mid
-        if found[first].step_s.mid > (1 - LEAST_GAIN) * now_s:
-            return []
+    found = [batch_s(setting) for setting in tried]
+    first = next(k for k, x in enumerate(found) if x <= (1 + LEAST_GAIN) * min(found))
+    if len(loaders) > 1 and found[first] > (1 - LEAST_GAIN) * batch_s(
+        loaders[index].inputs.setting
+    ):
+        return []
     return tried[first:]
 
 
@@ -245,16 +243,14 @@ def _of_persistence(case: Case) -> list[Candidate]:
         predicted, lines = up_to(sum(_restart_share(case, fed) for fed in kept)), _lines(kept)
         persistent = {"persistent_workers": True}
         cautions = (KEEP_THE_DATASET,)
-        found.append(Candidate("restarts", persistent, predicted, BY_LOOP, cautions, lines))
+        found.append(Candidate("restarts", persistent, predicted, cautions, lines))
     spawned = [x for x in restarting if x.loader.start_method in ("spawn", "forkserver")]
     if spawned and not case.is_on_device:
         overrides = {"multiprocessing_context": "fork"}
         predicted = up_to(sum(_restart_share(case, fed) for fed in spawned))
         caution = "workers are forked: a lock that a thread of yours holds then stays locked there"
         lines = _lines(spawned)
-        found.append(
-            Candidate("start of workers", overrides, predicted, BY_LOOP, (caution,), lines)
-        )
+        found.append(Candidate("start of workers", overrides, predicted, (caution,), lines))
     return found
 
 

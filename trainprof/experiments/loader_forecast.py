@@ -2,7 +2,8 @@
 
 Each is played through the pipeline model by itself, with what a step computes; then they are put
 together. Loaders that are asked one after the other in every step make batches at the same time:
-the slowest sets the pace. Those that take turns, pass by pass, are each as fast as they are.
+the slowest sets the pace. Those that take turns, pass by pass, are each as fast as they are. What
+starts of passes add is played as well: with short passes it decides.
 """
 
 from __future__ import annotations
@@ -74,17 +75,73 @@ class LoaderForecast:
             self._inputs(index, settings, self._faster or 1.0, others=0.0), settings[index]
         )
 
+    def batch_s(self, index: int, settings: Sequence[Setting]) -> float:
+        """Returns what a batch of one loader takes most likely, with its part of a pass's start."""
+        found = self.played(index, settings)
+        return found.step_s.mid + self._starts(index, found).mid
+
     def speedup(self, settings: Sequence[Setting]) -> Interval | None:
-        """Returns how many times as fast training's steps will be; None where it cannot be told."""
+        """Returns how many times as fast training will be; None where it cannot be told."""
         kept = self._kept(settings, [0.0] * len(settings))
         if not 0 < kept.low <= kept.high < np.inf:
             return None
         if len(settings) > 1 and not self._take_turns:
             kept = self._kept(settings, self._loads(settings, kept.mid))
         found = Interval(1 / kept.high, 1 / kept.mid, 1 / kept.low)
-        if self._faster is not None:
-            return found
-        return of_faster_steps(self._case, found, sum(x.fed.wait_share for x in self._loaders))
+        if self._faster is None:
+            waits = sum(x.fed.wait_share for x in self._loaders)
+            found = of_faster_steps(self._case, found, waits)
+        return self._with_starts(found, settings)
+
+    def _with_starts(self, steps: Interval, settings: Sequence[Setting]) -> Interval:
+        """Returns how many times as fast training will be whose steps are so many times as fast."""
+        count = range(len(settings))
+        before = self._of_all([self._starts_now(k) for k in count]).mid
+        after = self._of_all([self._starts(k, self.played(k, settings)) for k in count])
+        return Interval(
+            (1 + before) / (1 / steps.low + after.high),
+            (1 + before) / (1 / steps.mid + after.mid),
+            (1 + before) / (1 / steps.high + after.low),
+        )
+
+    def _of_all(self, starts: Sequence[Interval]) -> Interval:
+        """Returns what starts of all loaders' passes add, as a share of steps as recorded.
+
+        Loaders side by side start at the same time, or at worst one after the other.
+
+        Args:
+            starts: What they add to each batch of a loader, s.
+        """
+        pairs = list(zip(self._loaders, starts, strict=True))
+        if self._take_turns:
+            all_s = sum(one.batches * one.measured.step_s for one in self._loaders)
+            low, mid, high = (
+                sum(one.batches * start_s.at(end) for one, start_s in pairs) / all_s
+                for end in ("low", "mid", "high")
+            )
+            return Interval(low, mid, high)
+        return Interval(
+            max(start_s.low / one.measured.step_s for one, start_s in pairs),
+            max(start_s.mid / one.measured.step_s for one, start_s in pairs),
+            sum(start_s.high / one.measured.step_s for one, start_s in pairs),
+        )
+
+    def _starts_now(self, index: int) -> Interval:
+        now = self._loaders[index].fed.now
+        return Interval(0.0, 0.0, 0.0) if now is None else self._starts(index, now)
+
+    def _starts(self, index: int, found: Prediction) -> Interval:
+        """Returns what starts of passes add to each batch of a loader, s.
+
+        Batches that workers had made ahead take less than others: that is taken off.
+        """
+        one = self._loaders[index]
+        played, batches = one.inputs.batches, one.fed.loader.length or one.inputs.batches
+        low, mid, high = (
+            (found.epoch_s.at(end) - played * found.step_s.at(end)) / max(batches, played)
+            for end in ("low", "mid", "high")
+        )
+        return Interval(min(low, mid, high), mid, max(low, mid, high))
 
     def _compute_left(self, free_step_s: float) -> float | None:
         """Returns what is left of the time that steps compute when they wait for nothing."""

@@ -77,7 +77,7 @@ def read(
     """Returns what a saved run of a trial showed."""
     run = read_compared_run(directory, summary)
     notes = read_trial_notes(directory)
-    pace, loop_pace = _paces(trial, run, directory, summary) if outcome == OK else (None, None)
+    pace, training_pace = _paces(trial, run, directory, summary) if outcome == OK else (None, None)
     if outcome == OK and notes.refused and not notes.applied and trial.overrides:
         outcome, detail = NOT_APPLIED, "; ".join(notes.refused.values())
     elif outcome == OK and pace is None:
@@ -92,7 +92,7 @@ def read(
         detail=detail,
         seconds=0.0,
         pace=pace,
-        loop_pace=loop_pace,
+        training_pace=training_pace,
         run_s=summary.run.wall_s if is_whole and trial.data == "real" else None,
         steps=summary.training.steps,
         training_s=summary.phases.training_s,
@@ -108,12 +108,13 @@ def read(
 def _paces(
     trial: Trial, run: ComparedRun, directory: RunDirectory, summary: RunSummary
 ) -> tuple[Pace | None, Pace | None]:
-    """Returns that of steady steps, or of a loader's batches, and that of all steps."""
+    """Returns that of steady steps, or of a loader's batches, and that of training."""
     if trial.data == "alone":
         return _telling(alone_pace(directory, trial.sites), _FEWEST_BATCHES), None
     if trial.data == "free":
-        return _telling(free_pace(directory), MIN_STEADY_STEPS), None
-    return (run.pace() if run.is_telling() else None), run.loop_pace()
+        pace = _telling(free_pace(directory), MIN_STEADY_STEPS)
+        return pace, pace
+    return (run.pace(), run.training_pace()) if run.is_telling() else (None, None)
 
 
 def _too_few(trial: Trial, steady_steps: int) -> str:

@@ -15,6 +15,7 @@ from trainprof.analysis.summary import Loader, RunSummary
 from trainprof.analysis.tuning import (
     BASELINE,
     BY_BATCHES,
+    BY_TRAINING,
     CUT_SHORT,
     INTERRUPTED,
     OK,
@@ -90,8 +91,8 @@ def _row(found: Found, trial: Trial) -> TrialSummary:
         verdict=speed.verdict if speed is not None else UNKNOWN,
         predicted=list(predicted) if predicted is not None else None,
         held=None if times is None or predicted is None else _held(times, predicted),
-        measured_by=BY_BATCHES if trial.data == "alone" else trial.measured_by,
-        training_speedup=None if is_base else _times(_of_all_steps(found, trial)),
+        measured_by=BY_BATCHES if trial.data == "alone" else BY_TRAINING,
+        steps_speedup=_of_steps(found, trial),
         run_speedup=None if is_base else _of_whole_runs(found, trial),
         runs=len(runs),
         directories=[one.directory for one in runs],
@@ -134,17 +135,15 @@ def _times(speed: SpeedUp | None) -> Times | None:
 
 
 def _steps_per_s(runs: Sequence[Measured]) -> float | None:
-    means = [one.pace.mean_s for one in runs if one.pace is not None and one.pace.mean_s > 0]
+    paces = [one.training_pace or one.pace for one in runs]
+    means = [pace.mean_s for pace in paces if pace is not None and pace.mean_s > 0]
     return 1 / statistics.fmean(means) if means else None
 
 
-def _of_all_steps(found: Found, trial: Trial) -> SpeedUp | None:
-    """With starts of passes; with free data there are none."""
-    base = [one.loop_pace for one in found.comparable(BASELINE) if one.loop_pace is not None]
-    runs = found.comparable(trial.name)
-    other: list[Pace | None] = [one.pace if trial.data == "free" else one.loop_pace for one in runs]
-    known = [pace for pace in other if pace is not None]
-    return found.compared(base, known) if base and known and trial.data != "alone" else None
+def _of_steps(found: Found, trial: Trial) -> Times | None:
+    if trial.name == BASELINE or trial.data == "alone":
+        return None
+    return _times(found.steps_speedup(trial))
 
 
 def _of_whole_runs(found: Found, trial: Trial) -> Times | None:
@@ -166,15 +165,15 @@ def _of_a_free_run(found: Found, trial: Trial) -> Times | None:
 
     Measured are the steps of both; that all else stays as it is, is taken for granted.
     """
-    whole = [one for one in found.comparable(BASELINE) if one.run_s and one.loop_pace is not None]
+    whole = [x for x in found.comparable(BASELINE) if x.run_s and x.training_pace is not None]
     free = [one.pace.mean_s for one in found.comparable(trial.name) if one.pace is not None]
     if not whole or not free:
         return None
     ratios = []
     for one in whole:
         assert one.run_s is not None
-        assert one.loop_pace is not None
-        saved_s = one.steps * (one.loop_pace.mean_s - statistics.fmean(free))
+        assert one.training_pace is not None
+        saved_s = one.steps * (one.training_pace.mean_s - statistics.fmean(free))
         ratios.append(one.run_s / max(one.run_s - saved_s, one.run_s / _MOST_TIMES))
     return Times(None, statistics.fmean(ratios), None)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
 
 from trainprof.analysis.speedup import Pace
-from trainprof.analysis.tuning import BASELINE, BY_STEPS, CEILING, LOADER_ALONE, OK
+from trainprof.analysis.tuning import BASELINE, CEILING, LOADER_ALONE, OK
 
 # Comes first and counts for nothing: it fills caches, and tells how long trials are to be.
 WARM_UP: Final = "warm_up"
@@ -33,7 +33,6 @@ class Trial:
         data: As TrialOptions has it.
         sites: The lines that build the loaders that overrides and data are for.
         pass_batches: As TrialOptions has it.
-        measured_by: What of its steps is compared with the baseline's.
     """
 
     name: str
@@ -41,7 +40,6 @@ class Trial:
     data: Literal["real", "free", "alone"] = "real"
     sites: tuple[str, ...] = ()
     pass_batches: int | None = None
-    measured_by: str = BY_STEPS
 
     def loader_arguments(self) -> dict[str, Any]:
         return {name: self.overrides[name] for name in LOADER_ARGUMENTS if name in self.overrides}
@@ -120,7 +118,8 @@ class Measured:
         outcome, detail: As TrialSummary has them.
         seconds: All that it took, from start to results.
         pace: Of its steady steps, or of the batches of a loader alone; None where there is none.
-        loop_pace: Of all steps, with starts of passes.
+        training_pace: With starts of passes, spread over their steps; of free data, which has none,
+            as `pace`.
         run_s: From the script's start to its end, where it came to its own end.
         steps: That it made.
         training_s: Of the training phase.
@@ -140,7 +139,7 @@ class Measured:
     detail: str | None
     seconds: float
     pace: Pace | None = None
-    loop_pace: Pace | None = None
+    training_pace: Pace | None = None
     run_s: float | None = None
     steps: int = 0
     training_s: float = 0.0

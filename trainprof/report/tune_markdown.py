@@ -8,11 +8,9 @@ from trainprof.analysis.summary import RunSummary
 from trainprof.report.markdown import escaped
 from trainprof.report.safe_text import with_safe_text
 from trainprof.report.tune_rows import (
-    FOOTNOTE,
     TITLES,
     cells,
     headline,
-    marks,
     name_of,
     remarks,
     result_word,
@@ -41,12 +39,11 @@ def _table(summary: RunSummary) -> str:
         _row(("Trial", *TITLES, "")),
         _row(("---", *("---:" for _ in TITLES), "---")),
         *(
-            _row(escaped(one) for one in (name_of(row) + marks(row), *cells(row), result_word(row)))
+            _row(escaped(one) for one in (name_of(row), *cells(row), result_word(row)))
             for row in summary.trials
         ),
     ]
-    note = f"\n\n{escaped(FOOTNOTE)}" if any(marks(row) for row in summary.trials) else ""
-    return "\n".join(lines) + note
+    return "\n".join(lines)
 
 
 def _row(columns: Iterable[str]) -> str:

@@ -13,11 +13,9 @@ from trainprof.analysis.tuning import BASELINE, BUDGET, INTERRUPTED, OK, RUNNING
 from trainprof.report.layout import Column, Page, written
 from trainprof.report.safe_text import with_safe_text
 from trainprof.report.tune_rows import (
-    FOOTNOTE,
     TITLES,
     cells,
     headline,
-    marks,
     name_of,
     remarks,
     result_word,
@@ -72,7 +70,7 @@ def _change(change: str, page: Page) -> list[Text]:
 
 def _table(rows: list[TrialSummary], page: Page) -> list[Text]:
     by_row = [cells(row) for row in rows]
-    names = [name_of(row) + marks(row) for row in rows]
+    names = [name_of(row) for row in rows]
     words = [result_word(row) for row in rows]
     columns = [Column("Trial", names, is_number=False, gives_way=True)]
     columns += [
@@ -85,8 +83,6 @@ def _table(rows: list[TrialSummary], page: Page) -> list[Text]:
         style = _STYLES.get(row.verdict) if row.outcome == OK else "red"
         if style is not None and word and row.name != BASELINE and line.plain.endswith(word):
             line.stylize(style, len(line.plain) - len(word))
-    if any(marks(row) for row in rows):
-        lines += page.paragraph(FOOTNOTE)
     return lines
 
 

@@ -14,7 +14,6 @@ from trainprof.analysis.summary import RunSummary
 from trainprof.analysis.tuning import (
     BASELINE,
     BUDGET,
-    BY_LOOP,
     CEILING,
     INTERRUPTED,
     LOADER_ALONE,
@@ -54,6 +53,8 @@ _MAY_BE_MORE: Final = 1.2
 _SLOWED_SHARE: Final = 0.02
 _DISTURBED: Final = 0.05
 _CLOCKS_APART: Final = 0.05
+# Steps alone and training as a whole tell speeds that many times apart.
+_STARTS_TELL: Final = 1.1
 
 
 def times(value: float | None) -> str:
@@ -174,6 +175,7 @@ def remarks(summary: RunSummary) -> list[tuple[str, str]]:
     alone = rows.get(LOADER_ALONE)
     if alone is not None and alone.speedup is not None and alone.speedup.is_telling:
         found.append(("Loader", _alone_words(alone.speedup)))
+    found += [("Starts", sentence) for row in summary.trials for sentence in _starts_words(row)]
     found += [("Loaders", sentence) for sentence in _loader_words(summary.trials)]
     tuning = summary.tuning
     if tuning is None:
@@ -240,12 +242,22 @@ def _ceiling_words(row: TrialSummary, speedup: Times) -> str:
             "differ too much to tell that from chance: what loading costs is not known"
         )
     words = f"with batches that cost nothing it is {times(speedup.mid)} as fast"
-    training = row.training_speedup
-    if training is not None and training.mid > speedup.mid * _HARDLY:
-        words += f", {times(training.mid)} with the starts of passes"
     if row.run_speedup is not None:
         words += f", {times(row.run_speedup.mid)} over the whole run"
     return f"{words}: no change of loading can give more"
+
+
+def _starts_words(row: TrialSummary) -> list[str]:
+    """Says what starts of passes take or save, where steps alone tell another speed."""
+    all_of_it, steps = row.speedup, row.steps_speedup
+    if all_of_it is None or steps is None or not row.overrides:
+        return []
+    name, of_steps = name_of(row), f"steps alone are {times(steps.mid)} as fast"
+    if steps.mid > _STARTS_TELL * all_of_it.mid:
+        return [f"{name}: its {of_steps}; starting each pass over the data takes the rest"]
+    if all_of_it.mid > _STARTS_TELL * steps.mid:
+        return [f"{name}: its {of_steps}; the rest is saved at the start of each pass"]
+    return []
 
 
 def _alone_words(speedup: Times) -> str:
@@ -279,11 +291,3 @@ def _machine(rows: Sequence[TrialSummary]) -> list[str]:
     if clocks and max(clocks) > (1 + _CLOCKS_APART) * min(clocks):
         found.append(f"clock rates were not alike: {min(clocks):,.0f} to {max(clocks):,.0f} MHz")
     return found
-
-
-def marks(row: TrialSummary) -> str:
-    """Returns what stands behind a trial's name: it was compared by more than steps."""
-    return " *" if row.measured_by == BY_LOOP else ""
-
-
-FOOTNOTE: Final = "* with the starts of passes, which it is about"

@@ -11,7 +11,6 @@ from support.cases import STEPS, Planted, case_of
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.pipeline_scenario import Interval
 from trainprof.analysis.torch_settings import LoopedOptimizer, TorchSettings
-from trainprof.analysis.tuning import BY_LOOP
 from trainprof.experiments.candidate import together
 from trainprof.experiments.candidates import Plan, plan
 from trainprof.experiments.loader_candidates import WORKERS
@@ -256,7 +255,6 @@ def test_workers_that_start_again_in_each_pass_are_tried_without() -> None:
     found = next(one for one in plan(case).candidates if one.subject == "restarts")
     assert found.overrides == {"persistent_workers": True}
     assert found.cautions == ("workers keep their copy of the dataset from epoch to epoch",)
-    assert found.measured_by == BY_LOOP
     assert found.predicted is not None
     assert found.predicted[1] > 1.5
 

@@ -103,7 +103,7 @@ def test_a_forecast_of_what_is_too_noisy_is_neither_right_nor_wrong() -> None:
     assert pace.steps_s is not None
     slower = replace(pace, mean_s=pace.mean_s * 9, steps_s=pace.steps_s * 9)
     found.runs = [run for run in found.runs if run.trial.name != BASELINE]
-    found.runs = [slow, replace(slow, number=2, pace=slower), *found.runs]
+    found.runs = [slow, replace(slow, number=2, pace=slower, training_pace=slower), *found.runs]
     row = next(row for row in trials_of(found) if row.name == CEILING)
     assert row.speedup is not None
     assert not row.speedup.is_telling

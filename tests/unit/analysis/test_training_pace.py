@@ -1,0 +1,106 @@
+"""How fast a run trains, starts of passes included: against recordings that have them planted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.compared_runs import read, recorded
+from support.events import MS, US
+
+from trainprof.analysis.compared_run import ComparedRun
+from trainprof.analysis.speedup import Pace, sampled_mean, speed_up
+
+# Of a step as `recorded` makes it: wait, forward, and the rest of learning.
+STEP_S = (2 * MS + 1 * MS + 300 * US + 50 * US) / 1e9
+START_S = 0.060
+
+
+def run_of(tmp_path: Path, *, steps: int, passes: int, start: int = 60 * MS) -> ComparedRun:
+    return read(
+        recorded(
+            tmp_path, "run", forwards=[1 * MS] * steps, wait=2 * MS, passes=passes, start=start
+        )
+    )
+
+
+def ended_early(run: ComparedRun, *, length: int | None) -> ComparedRun:
+    """The same run as a limit ended it; its loader would give so many batches in a pass."""
+    summary = run.summary
+    (loader,) = summary.loaders
+    exit_ = replace(summary.run.exit, reason="limit")
+    return replace(
+        run,
+        summary=replace(
+            summary,
+            run=replace(summary.run, exit=exit_),
+            loaders=[replace(loader, length=length)],
+        ),
+    )
+
+
+def pace_of(run: ComparedRun) -> Pace:
+    found = run.training_pace()
+    assert found is not None
+    return found
+
+
+def test_starts_of_passes_are_spread_over_their_steps(tmp_path: Path) -> None:
+    run = run_of(tmp_path, steps=120, passes=10)
+    assert pace_of(run).mean_s == pytest.approx(STEP_S + START_S / 12, rel=0.02)
+    steady = run.pace()
+    assert steady is not None
+    assert steady.mean_s == pytest.approx(STEP_S)
+
+
+def test_of_a_run_that_was_ended_later_passes_stand_for_all(tmp_path: Path) -> None:
+    """Its last pass was cut off after 2 of 12 steps, its start is no start of 2 steps."""
+    whole = run_of(tmp_path, steps=120, passes=10)
+    assert whole.series is not None
+    cut = replace(
+        whole.series,
+        steps_of_passes=np.array([12] * 9 + [2]),
+    )
+    found = pace_of(ended_early(replace(whole, series=cut), length=12))
+    assert found.mean_s == pytest.approx(STEP_S + START_S / 12, rel=0.02)
+
+
+def test_a_run_that_was_ended_in_its_first_pass_starts_as_often_as_passes_would(
+    tmp_path: Path,
+) -> None:
+    run = ended_early(run_of(tmp_path, steps=60, passes=1), length=300)
+    assert pace_of(run).mean_s == pytest.approx(STEP_S + START_S / 300, rel=0.02)
+
+
+def test_of_a_pass_without_a_known_end_no_start_is_told(tmp_path: Path) -> None:
+    run = ended_early(run_of(tmp_path, steps=60, passes=1), length=None)
+    assert pace_of(run).mean_s == pytest.approx(STEP_S)
+
+
+def test_what_only_steady_steps_gain_is_not_gained(tmp_path: Path) -> None:
+    """Steps from a full buffer: a pass of 12 takes as long as before, for its start takes more."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    base = run_of(tmp_path / "a", steps=240, passes=20, start=0)
+    forwards = [1 * MS] * 240
+    other = read(
+        recorded(tmp_path / "b", "run", forwards=forwards, wait=0, passes=20, start=24 * MS)
+    )
+    steady = speed_up(*([one.pace()] for one in (base, other)))  # type: ignore[list-item]
+    assert steady.mid == pytest.approx(STEP_S / (STEP_S - 0.002))
+    whole = speed_up([pace_of(base)], [pace_of(other)])
+    assert whole.mid == pytest.approx(1.0, rel=0.02)
+    assert whole.verdict == "no_visible_difference"
+
+
+def test_starts_that_differ_make_the_mean_less_sure() -> None:
+    steps_s = np.full(100, 0.002)
+    even = sampled_mean(Pace(0.003, steps_s, starts_s=np.full(8, 0.001)), 1)
+    uneven = sampled_mean(Pace(0.003, steps_s, starts_s=np.tile([0.0, 0.002], 4)), 1)
+    assert even.draws is not None
+    assert uneven.draws is not None
+    assert even.draws == pytest.approx(0.003)
+    assert uneven.draws.mean() == pytest.approx(0.003, rel=0.05)
+    assert uneven.draws.std() > 1e-5
