@@ -187,10 +187,7 @@ def _losses(found: Found, runs: Sequence[Measured]) -> str | None:
     if len(base) < 2:
         # Equal ones tell something even so; others may come of the script's own randomness.
         return "same" if all(_are_same(base[0], one) for one in other) else None
-    if all(_are_same(base[0], one) for one in other):
-        return "same"
-    # torch draws fewer seeds for workers that stay: other batches, but no other arithmetic.
-    return None if runs[0].trial.overrides.get("persistent_workers") else "other"
+    return "same" if all(_are_same(base[0], one) for one in other) else "other"
 
 
 def _are_same(one: Sequence[float], other: Sequence[float]) -> bool:

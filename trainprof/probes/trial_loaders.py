@@ -2,11 +2,16 @@
 
 DataLoader refuses such changes once it is built, and Lightning replaces its `__init__`: so the
 attributes are set on the complete object, and torch's checks of them together are made here.
+
+An iterator whose workers live on draws no seed for them in later passes. Where a trial has made
+them live on it is drawn all the same: shuffling goes on as in the script as it is, and losses that
+differ tell of something else.
 """
 
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Callable, Mapping
 from types import FrameType, ModuleType
 from typing import Any, Final
@@ -41,6 +46,7 @@ class LoaderOverridesProbe:
         """
         self._sites, self._asked, self._notes = sites, asked, notes
         self._done: dict[int, None] = {}
+        self._made_to_stay: dict[int, None] = {}
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._torch, self._session = torch, session
@@ -50,6 +56,7 @@ class LoaderOverridesProbe:
         if base is None:
             raise HookPointMissing("torch.utils.data.dataloader has no DataLoader")
         override, done = patcher.guarded(self._override), self._done
+        keep_drawing, stay = patcher.guarded(self._keep_drawing), self._made_to_stay
         frame_of_caller = sys._getframe
 
         def make(original: Wrapped) -> Wrapped:
@@ -57,10 +64,13 @@ class LoaderOverridesProbe:
                 if args and id(args[0]) not in done:
                     override(args[0], frame_of_caller(1))
                 try:
-                    return original(*args, **kwargs)
+                    iterator = original(*args, **kwargs)
                 except BaseException as error:
                     hide_our_frame(error)
                     raise
+                if args and id(args[0]) in stay:
+                    keep_drawing(args[0])
+                return iterator
 
             return iterate
 
@@ -89,6 +99,7 @@ class LoaderOverridesProbe:
         if site is None:
             return
         asked = arguments_at(site, self._asked)
+        lived_on = bool(loader.persistent_workers)
         values, refused = together(asked, loader)
         if values.get("pin_memory") and not _has_accelerator(self._torch):
             del values["pin_memory"]
@@ -98,11 +109,29 @@ class LoaderOverridesProbe:
             why_not = _set_all(loader, values)
         if why_not is not None:
             refused = dict.fromkeys(asked, why_not)
+        elif values.get("persistent_workers") and not lived_on:
+            self._made_to_stay[key] = None
+            self._session.keep_track(loader, self._made_to_stay, key)
         for name, why in refused.items():
             self._notes.refuse(name, f"{site}: {why}")
         for name in asked:
             if name not in refused:
                 self._notes.apply(name, self._asked[name])
+
+    def _keep_drawing(self, loader: Any) -> None:
+        """Has the iterator of a loader, once it is there, draw a seed whenever it is reset."""
+        iterator = vars(loader).get("_iterator")
+        if iterator is None:
+            return
+        self._made_to_stay.pop(id(loader), None)
+        torch, own, original = self._torch, weakref.ref(iterator), type(iterator)._reset
+
+        def reset(loader: Any, *args: Any, **kwargs: Any) -> Any:
+            seed = torch.empty((), dtype=torch.int64)
+            seed.random_(generator=loader.generator)
+            return original(own(), loader, *args, **kwargs)
+
+        iterator._reset = reset
 
     def _tell_the_rest(self) -> None:
         """Refuses what was asked for lines that the run never came to."""

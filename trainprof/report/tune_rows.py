@@ -53,6 +53,10 @@ _MAY_BE_MORE: Final = 1.2
 _SLOWED_SHARE: Final = 0.02
 _DISTURBED: Final = 0.05
 _CLOCKS_APART: Final = 0.05
+_OTHER_LOSSES: Final = (
+    "they differ from those of the script as it is, as they may where samples are drawn or changed "
+    "at random; where nothing is, samples come out wrong: look before you take it"
+)
 # Steps alone and training as a whole tell speeds that many times apart.
 _STARTS_TELL: Final = 1.1
 
@@ -163,8 +167,8 @@ def remarks(summary: RunSummary) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     rows = {row.name: row for row in summary.trials}
     if summary.recommended is not None:
-        found += [("Note", caution) for caution in summary.recommended.cautions]
         found += _losses(rows[summary.recommended.name])
+        found += [("Note", caution) for caution in summary.recommended.cautions]
     ceiling = rows.get(CEILING)
     if ceiling is not None and ceiling.speedup is not None:
         words = _ceiling_words(ceiling, ceiling.speedup)
@@ -224,7 +228,7 @@ def _losses(row: TrialSummary) -> list[tuple[str, str]]:
     if row.losses == "same":
         return [("Losses", "the first ones are those of the script as it is")]
     if row.losses == "other":
-        return [("Losses", "they differ from those of the script as it is, from the start on")]
+        return [("Losses", _OTHER_LOSSES)]
     return []
 
 

@@ -126,6 +126,19 @@ def test_losses_tell_whether_a_change_alters_the_numbers() -> None:
     assert rows[BASELINE] is None
 
 
+def test_losses_that_differ_with_workers_that_live_on_are_told() -> None:
+    """The trial has drawn what others draw: nothing but the samples can differ."""
+    staying = Candidate(
+        "workers", {"num_workers": 2, "persistent_workers": True}, (1.5, 2.5), sites=("train.py:9",)
+    )
+    found = found_with(Planted(twice), staying, losses=(1.0, 0.5, 0.25))
+    found.runs = [
+        replace(run, losses=(1.0, 0.5, 0.3)) if run.trial.overrides else run for run in found.runs
+    ]
+    row = next(row for row in trials_of(found) if row.overrides)
+    assert row.losses == "other"
+
+
 def test_of_a_script_whose_losses_differ_by_themselves_nothing_is_said() -> None:
     found = found_with(Planted(twice))
     found.runs = [replace(run, losses=(1.0, 0.5 + k, 0.25)) for k, run in enumerate(found.runs)]

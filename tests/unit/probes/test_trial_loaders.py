@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import gc
 import sys
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -342,3 +344,47 @@ def test_only_copies_of_pinned_tensors_to_a_device_stop_waiting(seen: list[Any])
     pinned.to(torch.float64)
     waits = [not call[-1].get("non_blocking") for call in seen]
     assert waits == [True, False, False, False, False, True, True]
+
+
+def orders(loader: DataLoader[torch.Tensor], passes: int = 3) -> list[list[int]]:
+    """Returns the samples of each pass, in order, and draws besides as a model would."""
+    torch.manual_seed(7)
+    found = []
+    for _ in range(passes):
+        found.append([int(one) for batch in loader for one in batch])
+        torch.rand(3)
+    return found
+
+
+def test_workers_that_are_made_to_live_on_leave_shuffling_as_it_is(recorder: Recorder) -> None:
+    start_trial(recorder, loaders=MATCHING, sites=(HERE,))
+    plain = orders(made_elsewhere(shuffle=True))
+    loader = made(shuffle=True)
+    assert orders(loader) == plain
+    assert loader.persistent_workers
+    # Of a generator of its own it draws there.
+    own = [torch.Generator().manual_seed(3) for _ in range(2)]
+    plain = orders(made_elsewhere(shuffle=True, generator=own[0]))
+    assert orders(made(shuffle=True, generator=own[1])) == plain
+    assert faults(recorder) == []
+
+
+def test_workers_that_live_on_by_the_script_draw_as_they_did(recorder: Recorder) -> None:
+    options: dict[str, Any] = {"shuffle": True, "num_workers": 1, "persistent_workers": True}
+    start_trial(recorder, loaders=MATCHING, sites=(HERE,))
+    assert orders(made(**options)) == orders(made_elsewhere(**options))
+    assert faults(recorder) == []
+
+
+def test_an_iterator_of_workers_that_live_on_is_not_kept(recorder: Recorder) -> None:
+    start_trial(recorder, loaders=MATCHING, sites=(HERE,))
+    loader = made(shuffle=True)
+    list(loader)
+    iterator = weakref.ref(vars(loader)["_iterator"])
+    assert iterator() is not None
+    gc.disable()
+    try:
+        del loader
+        assert iterator() is None
+    finally:
+        gc.enable()
