@@ -229,6 +229,31 @@ class Recurrent(nn.Module):
     return _healthy("many_operators", planted, draw.one_of(EVERYWHERE), parts)
 
 
+def deciding_layers(draw: Draw) -> Case:
+    """Each layer looks at a number of what it is given: a few reads in a forward, not a loop."""
+    layers = draw.whole(4, 12)
+    definitions = f"""\
+class Deciding(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(64, 64) for _ in range({layers}))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = torch.tanh(layer(x)) if x.mean() > 0 else torch.relu(layer(x))
+        return x
+"""
+    parts = Parts(
+        loader=f"DataLoader(samples({16 * 150}), batch_size=16)",
+        definitions=definitions,
+        model="nn.Sequential(Deciding(), build_model())",
+        compute_s=draw.between(0.002, 0.006),
+        epochs=1,
+    )
+    planted = f"{layers} layers that ask for a number each"
+    return _healthy("deciding_layers", planted, draw.one_of(EVERYWHERE), parts)
+
+
 def small_steps(draw: Draw) -> Case:
     """Steps of a millisecond, most of it torch's and Python's own."""
     width, batch = draw.one_of((32, 64, 128)), draw.one_of((16, 32))
@@ -350,6 +375,7 @@ CONTROLS: dict[str, Callable[[Draw], Case]] = {
         asked_elsewhere,
         small_vocabulary,
         many_operators,
+        deciding_layers,
         small_steps,
         accumulation,
         progress_bar,

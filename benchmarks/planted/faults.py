@@ -500,6 +500,29 @@ class Matching(nn.Module):
     return Case("python_in_model", planted, style, script(style, parts), "python_in_model", gain)
 
 
+def elements_in_model(draw: Draw) -> Case:
+    """A mask is filled in the forward, an element at a time, by what each of them is."""
+    columns, compute_s = draw.one_of((64, 32, 48)), draw.between(0.002, 0.006)
+    definitions = f"""\
+class Masked(nn.Module):
+    def forward(self, x):
+        mask = torch.zeros_like(x)
+        for row in range(x.shape[0]):
+            for column in range({columns}):  {HERE}
+                mask[row, column] = 1.0 if x[row, column] > 0 else 0.5  {HERE}
+        return x * mask
+"""
+    parts = Parts(
+        loader=f"DataLoader(samples({16 * 100}), batch_size=16)",
+        definitions=definitions,
+        model="nn.Sequential(Masked(), build_model())",
+        compute_s=compute_s,
+        epochs=1,
+    )
+    planted, style = f"{16 * columns} elements in each forward", draw.one_of(EVERYWHERE)
+    return Case("elements_in_model", planted, style, script(style, parts), "python_in_model")
+
+
 def collections_called(draw: Draw) -> Case:
     """gc.collect() in each step, over many objects."""
     thousands, compute_s = draw.whole(100, 400), draw.between(0.008, 0.02)
@@ -679,6 +702,7 @@ FAULTS: dict[str, Callable[[Draw], Case]] = {
         python_in_loop,
         batches_by_hand,
         python_in_model,
+        elements_in_model,
         module_hooks,
         collections_called,
         collections_due,
