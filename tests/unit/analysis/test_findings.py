@@ -175,6 +175,23 @@ def test_more_workers_that_may_lose_and_promise_little_leave_the_line() -> None:
     assert any("num_workers=2) helps only a rerun" in told for told in finding.also)
 
 
+@pytest.mark.parametrize(("share", "comes_first"), [(0.95, True), (0.5, False)])
+def test_one_function_that_takes_nearly_all_comes_ahead_of_workers_that_give_little(
+    share: float, comes_first: bool
+) -> None:
+    unsure = {"compute_cores": Interval(1.0, 1.8, 2.0), "receive_s": Interval(0.0, 0.008, 0.012)}
+    planted = Planted(fetch_s=0.024, running=1.0, compute_s=0.02, cores=2, **unsure)
+    spread = replace(hot_line("making batches", share), line_share=share / 2)
+    planted.loader = replace(planted.loader, hot_lines=[spread])
+    finding = only(case_of(planted))
+    assert finding.id == "serial_loading"
+    assert (finding.change == {}) is comes_first
+    if comes_first:
+        assert finding.advice == "cheaper samples: data.py:12 (decode) first"
+        # As with data that costs nothing, and not without that line alone.
+        assert finding.evidence[LIKELY] == pytest.approx(44 / 20, rel=0.05)
+
+
 def test_two_functions_that_take_much_are_both_named_the_longer_line_first() -> None:
     planted = Planted(fetch_s=0.03, running=0.6, compute_s=0.01)
     spread = replace(hot_line("making batches", 0.5), line_share=0.3)

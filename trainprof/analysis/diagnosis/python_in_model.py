@@ -28,7 +28,7 @@ from __future__ import annotations
 from typing import Final
 
 from trainprof.analysis.diagnosis.case import NAMED_FROM_SHARE, Case
-from trainprof.analysis.diagnosis.gains import of_python
+from trainprof.analysis.diagnosis.gains import of_looks, of_python
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.wording import caller, its_share, place, span
@@ -88,7 +88,7 @@ def _by_looks(case: Case) -> Finding | None:
     share = spent_s / case.training_s if case.training_s > 0 else 0.0
     if share < case.threshold(ID, "share", THRESHOLDS["share"].value):
         return None
-    gain = of_python(case, spent_s)
+    gain = of_looks(case, spent_s, told.held, told.looks)
     if gain is None:
         return None
     parts = [name for name in told.seconds if told.seconds[name] >= _NAMED_PART * spent_s]
