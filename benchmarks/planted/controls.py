@@ -254,6 +254,31 @@ class Deciding(nn.Module):
     return _healthy("deciding_layers", planted, draw.one_of(EVERYWHERE), parts)
 
 
+def quick_optimizer(draw: Draw) -> Case:
+    """The script's own optimizer, that has next to nothing to do."""
+    definitions = """\
+class Signs(torch.optim.Optimizer):
+    def __init__(self, parameters):
+        super().__init__(parameters, {"lr": 0.001})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.sub_(p.grad.sign(), alpha=group["lr"])
+"""
+    compute_s = draw.between(0.008, 0.012)
+    parts = Parts(
+        loader=f"DataLoader(samples({16 * 120}), batch_size=16)",
+        definitions=definitions,
+        optimizer="Signs(model.parameters())",
+        compute_s=compute_s,
+        epochs=1,
+    )
+    planted = f"an optimizer of two operations beside {as_ms(compute_s)}"
+    return _healthy("quick_optimizer", planted, draw.one_of(EVERYWHERE), parts)
+
+
 def small_steps(draw: Draw) -> Case:
     """Steps of a millisecond, most of it torch's and Python's own."""
     width, batch = draw.one_of((32, 64, 128)), draw.one_of((16, 32))
@@ -376,6 +401,7 @@ CONTROLS: dict[str, Callable[[Draw], Case]] = {
         small_vocabulary,
         many_operators,
         deciding_layers,
+        quick_optimizer,
         small_steps,
         accumulation,
         progress_bar,

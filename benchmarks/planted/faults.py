@@ -580,6 +580,46 @@ def build_deep_model():
     return Case("slow_optimizer", planted, style, script(style, parts), "slow_optimizer")
 
 
+def optimizer_by_hand(draw: Draw) -> Case:
+    """An optimizer that the script's author wrote, with many small operations for each tensor."""
+    layers, compute_s = draw.whole(15, 30), draw.between(0.001, 0.003)
+    definitions = f"""\
+class Centered(torch.optim.Optimizer):
+    def __init__(self, parameters):
+        super().__init__(parameters, {{"lr": 0.001}})
+
+    @torch.no_grad()  {HERE}
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                state = self.state[p]
+                if not state:
+                    state["mean"], state["square"] = torch.zeros_like(p), torch.zeros_like(p)
+                grad = p.grad + 0.0001 * p
+                state["mean"].mul_(0.9).add_(grad, alpha=0.1)
+                state["square"].mul_(0.99).addcmul_(grad, grad, value=0.01)
+                p.add_(-group["lr"] * state["mean"] / (state["square"].sqrt() + 1e-8))
+
+
+def build_deep_model():
+    layers = [build_model()[0], Device({compute_s:.6f})]
+    for _ in range({layers}):
+        layers += [nn.Linear(32, 32), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(32, 1))
+"""
+    parts = Parts(
+        loader=f"DataLoader(samples({150 * 16}), batch_size=16)",
+        definitions=definitions,
+        model="build_deep_model()",
+        optimizer="Centered(model.parameters())",
+        epochs=1,
+    )
+    planted, style = f"{2 * layers + 4} parameters, ten operations each", draw.one_of(EVERYWHERE)
+    return Case("optimizer_by_hand", planted, style, script(style, parts), "slow_optimizer")
+
+
 def recompiling(draw: Draw) -> Case:
     """A number that Python holds changes, and with it what torch has compiled."""
     versions, style = draw.whole(3, 7), draw.one_of(EVERYWHERE)
@@ -711,6 +751,7 @@ FAULTS: dict[str, Callable[[Draw], Case]] = {
         repeated_forward,
         dense_embeddings,
         slow_optimizer,
+        optimizer_by_hand,
         slow_rank,
         recompiling,
         anomaly_detection,

@@ -40,7 +40,7 @@ from trainprof.analysis.summary import (
     PythonInModel,
     SyncPoint,
 )
-from trainprof.analysis.torch_settings import LoopedOptimizer, TorchSettings
+from trainprof.analysis.torch_settings import LoopedOptimizer, OwnOptimizer, TorchSettings
 from trainprof.analysis.unused_forwards import UnusedForwards
 from trainprof.analysis.unused_gradients import (
     DiscardedGradients,
@@ -1872,6 +1872,38 @@ def test_an_optimizer_that_could_be_fused() -> None:
     ],
 )
 def test_an_optimizer_that_is_left_alone(settings: TorchSettings, spent_s: float) -> None:
+    healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
+    assert found(case_of(healthy, parts={"optimizer": spent_s}, torch=settings)) == []
+
+
+def own(tensors: int = 60, optimizers: int = 1) -> TorchSettings:
+    return TorchSettings(own=[OwnOptimizer("Lion", tensors, "lion.py:9")], optimizers=optimizers)
+
+
+def test_an_optimizer_that_the_script_wrote_with_a_loop() -> None:
+    healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
+    case = case_of(healthy, parts={"optimizer": 1.0}, torch=own())
+    met = replace(hot_line("optimizer"), site="lion.py:14", function="step")
+    finding = only(replace(case, summary=replace(case.summary, hot_lines=[met])))
+    assert finding.also == ["its line that was met most is lion.py:14 (step)"]
+    assert (finding.id, finding.site, finding.change) == ("slow_optimizer", "lion.py:9", {})
+    assert finding.title.startswith("Lion, written in the script, changes 60 parameters one by one")
+    assert finding.is_at_most
+    assert finding.evidence[LIKELY] == pytest.approx(1 / (1 - 0.9 / 3), rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("settings", "spent_s"),
+    [
+        pytest.param(own(), 0.1, id="a small part"),
+        pytest.param(own(4), 1.0, id="few parameters"),
+        pytest.param(own(12), 3.0, id="large ones: it is the numbers that take the time"),
+        pytest.param(own(optimizers=2), 1.0, id="another one, that may take it"),
+    ],
+)
+def test_an_optimizer_of_the_scripts_that_is_left_alone(
+    settings: TorchSettings, spent_s: float
+) -> None:
     healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
     assert found(case_of(healthy, parts={"optimizer": spent_s}, torch=settings)) == []
 

@@ -87,6 +87,51 @@ def test_an_optimizer_that_does_not_or_must(
     assert len(told(recorder, "torch_threads")) == 1
 
 
+class ByHand(torch.optim.Optimizer):
+    """As scripts write them: a few operations for each parameter."""
+
+    def __init__(self, parameters: Any, lr: float) -> None:
+        super().__init__(parameters, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.add_(parameter.grad, alpha=-group["lr"])
+
+
+class Together(ByHand):
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            grads = [parameter.grad for parameter in group["params"]]
+            torch._foreach_add_(group["params"], grads, alpha=-group["lr"])
+
+
+class Watched(ByHand):
+    def step(self, closure: Any = None) -> None:
+        super().step(closure)
+
+
+def test_an_optimizer_that_the_script_wrote(recorder: Recorder) -> None:
+    recorder.start(TorchSettingsProbe(), OptimizerProbe())
+    update(ByHand)
+    [facts] = told(recorder, "own_optimizer")
+    assert (facts["class"], facts["tensors"]) == ("ByHand", 3)
+    begins = inspect.getsourcelines(ByHand.step)[1]
+    assert f'test_torch_settings.py", {begins}' in recorder.read().texts[facts["site"]][1]
+    assert told(recorder, "looped_optimizer") == []
+
+
+@pytest.mark.parametrize("make", [torch.optim.Adam, Own, Together, Watched])
+def test_an_optimizer_whose_step_is_not_the_scripts_loop(
+    recorder: Recorder, make: Callable[..., Any]
+) -> None:
+    recorder.start(TorchSettingsProbe(), OptimizerProbe())
+    update(make)
+    assert told(recorder, "own_optimizer") == []
+
+
 def test_in_what_the_model_computes(recorder: Recorder) -> None:
     recorder.start(TorchSettingsProbe(), OptimizerProbe())
     update(torch.optim.SGD)
