@@ -153,6 +153,7 @@ def computing(draw: Draw) -> Case:
         model=model,
         optimizer="torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)",
         epochs=2,
+        setup="",
     )
     style = draw.one_of(EVERYWHERE)
     return _healthy("computing", f"a perceptron {width} wide", style, parts)

@@ -11,6 +11,7 @@ from planted.computing import (
     dense_embeddings,
     discarded_gradients,
     double_precision,
+    few_threads,
     module_hooks,
     repeated_forward,
     too_many_threads,
@@ -759,6 +760,7 @@ FAULTS: dict[str, Callable[[Draw], Case]] = {
         unused_gradients,
         discarded_gradients,
         too_many_threads,
+        few_threads,
         worker_threads,
         competing_thread,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,6 +60,9 @@ class TorchSettings:
 
     Attributes:
         threads: That torch computes with on the CPU, None where that is not known.
+        cores_allotted: To the process, by a batch system; None where none says so.
+        backward_nodes: Of the first backward pass whose graph was gone through: about as many as
+            there are operators. None where that is not known.
         detects_anomalies: Backward passes looked for NaN, again and again.
         is_data_parallel: By DistributedDataParallel: ranks wait for one another inside the model.
         looped: In the order of their first steps.
@@ -75,6 +78,8 @@ class TorchSettings:
     """
 
     threads: int | None = None
+    cores_allotted: int | None = None
+    backward_nodes: int | None = None
     detects_anomalies: bool = False
     is_data_parallel: bool = False
     looped: list[LoopedOptimizer] = field(default_factory=list)
@@ -95,6 +100,8 @@ def torch_settings(facts: Facts, sites: Sites) -> TorchSettings:
     looped = [x["looped_optimizer"] for x in told if isinstance(x.get("looped_optimizer"), dict)]
     return TorchSettings(
         threads=threads[-1] if threads else None,
+        cores_allotted=_first(told, "cores_allotted"),
+        backward_nodes=_first(told, "backward_nodes"),
         detects_anomalies=any(x.get("detects_anomalies") is True for x in told),
         is_data_parallel=facts.is_data_parallel(),
         looped=[_looped(x, sites) for x in looped],
@@ -120,6 +127,10 @@ def _numerics(told: Mapping[str, Any], sites: Sites) -> Numerics | None:
         str(found.get("products", "unknown")),
         [place for place in places if place is not None],
     )
+
+
+def _first(told: Sequence[Mapping[str, Any]], name: str) -> int | None:
+    return next((found for x in told if (found := integer(x.get(name))) is not None), None)
 
 
 def _own(told: Mapping[str, Any], sites: Sites) -> OwnOptimizer | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
 import sys
 from collections import Counter
@@ -27,6 +28,8 @@ _DOUBLE: Final = (
     ),
 )
 _MOST_LINES: Final = 3
+# What batch systems say a job may use; where nothing keeps it to that, the kernel does not tell.
+_ALLOTTED: Final = ("SLURM_CPUS_PER_TASK", "NSLOTS", "LSB_DJOB_NUMPROC", "PBS_NCPUS", "NCPUS")
 # A step with these in it leaves the update, or a part of it, to another's.
 _HANDS_ON: Final = frozenset(("super", "step"))
 
@@ -59,7 +62,10 @@ class TorchSettingsProbe:
         self._optimizers += 1
         if self._optimizers > _MOST_OPTIMIZERS:
             return
-        facts: dict[str, object] = {"torch_threads": self._torch.get_num_threads()}
+        facts: dict[str, object] = {
+            "torch_threads": self._torch.get_num_threads(),
+            "cores_allotted": _cores_allotted(),
+        }
         is_unwatched = not self._mode_depth()  # a mode of the script's would see what is asked for
         if is_unwatched and self._is_looped(optimizer):
             facts["looped_optimizer"] = {
@@ -161,3 +167,9 @@ class TorchSettingsProbe:
         self._passes += 1
         if self._passes == _ANOMALOUS_PASSES:
             self._session.log.note(Topic.ENVIRONMENT, {"detects_anomalies": True})
+
+
+def _cores_allotted() -> int | None:
+    """Returns how many cores a batch system has given this process, None where none says so."""
+    told = (os.environ.get(name, "") for name in _ALLOTTED)
+    return next((int(count) for count in told if count.isdecimal()), None)

@@ -2395,6 +2395,77 @@ def test_more_threads_than_cores(
     assert found(replace(case, summary=replace(case.summary, system=system))) == expected
 
 
+def on_cores(case: Case, cores: float, own: float = 1.0, all_busy: float = 1.0) -> Case:
+    """Returns a case of a machine of eight cores.
+
+    Args:
+        case: Of the run.
+        cores: That it may use.
+        own: Cores that it keeps busy.
+        all_busy: That all programs do.
+    """
+    assert case.summary.system is not None
+    cpu = {
+        "cores_usable": cores,
+        "per_core_percent": [0.0] * 8,
+        "host_percent": {"mean": 100 * all_busy / 8},
+        "tree_percent": {"mean": 100 * own},
+    }
+    system = replace(case.summary.system, cpu=cpu)
+    return replace(case, summary=replace(case.summary, system=system))
+
+
+# An operator of the backward takes 1 ms of the 10.
+ONE_THREAD = TorchSettings(threads=1, optimizers=1, backward_nodes=10)
+COMPUTES: dict[str, Any] = {"parts": {"backward": 10e-3 * STEPS}}
+
+
+def test_one_thread_beside_cores_that_have_nothing_to_do() -> None:
+    planted = Planted(fetch_s=0.0001, compute_s=0.005)
+    finding = only(on_cores(case_of(planted, torch=ONE_THREAD, **COMPUTES), 4.0))
+    assert (finding.id, finding.site, finding.change) == ("few_threads", None, {})
+    assert "torch.set_num_threads(4)" in finding.advice
+    assert finding.is_at_most
+    # 15 of the 15.1 ms of a step at a quarter.
+    assert finding.evidence[LIKELY] == pytest.approx(15.1 / 3.85, rel=0.05)
+    assert finding.evidence["operator_s"] == pytest.approx(0.001)
+
+
+@pytest.mark.parametrize(
+    ("settings", "where"),
+    [
+        pytest.param({"threads": 4}, {}, id="as many as cores"),
+        pytest.param({"threads": 3}, {}, id="one less"),
+        pytest.param({"threads": None}, {}, id="not known"),
+        pytest.param({"backward_nodes": 1_000}, {}, id="small operators"),
+        pytest.param({"backward_nodes": None}, {}, id="operators that nobody has counted"),
+        pytest.param({"optimizers": 2}, {}, id="passes of several graphs"),
+        pytest.param({"cores_allotted": 1}, {}, id="a batch system gave it one core"),
+        pytest.param({"is_data_parallel": True}, {}, id="ranks share the cores"),
+        pytest.param({}, {"cores": 1.0}, id="one core"),
+        pytest.param({}, {"all_busy": 4.0}, id="others have them"),
+    ],
+)
+def test_threads_that_are_as_many_as_they_should_be(
+    settings: dict[str, Any], where: dict[str, float]
+) -> None:
+    torch = replace(ONE_THREAD, **settings)
+    case = case_of(Planted(fetch_s=0.0001, compute_s=0.005), torch=torch, **COMPUTES)
+    assert found(on_cores(case, **{"cores": 4.0, **where})) == []
+
+
+def test_cores_that_workers_keep_busy_are_not_free() -> None:
+    planted = Planted(workers=3, fetch_s=0.03, running=1.0, compute_s=0.005, cores=4)
+    case = on_cores(case_of(planted, torch=ONE_THREAD, **COMPUTES), 4.0, own=4.0, all_busy=4.0)
+    assert "few_threads" not in found(case)
+
+
+def test_where_a_device_computes_the_hosts_threads_are_no_matter() -> None:
+    planted = Planted(fetch_s=0.0001, compute_s=0.005)
+    case = on_cores(case_of(planted, torch=ONE_THREAD, device="cuda:0", **COMPUTES), 4.0)
+    assert "few_threads" not in found(case)
+
+
 def test_cores_full_of_waiting_threads_are_no_matter_of_the_samples() -> None:
     planted = Planted(workers=2, fetch_s=0.05, running=1.0, compute_s=0.02, cores=2)
     alone = case_of(planted)

@@ -16,7 +16,7 @@ from support.session import Recorder
 
 from trainprof.probes.backward import BackwardProbe
 from trainprof.probes.optimizer import OptimizerProbe
-from trainprof.probes.torch_settings import TorchSettingsProbe
+from trainprof.probes.torch_settings import _ALLOTTED, TorchSettingsProbe
 from trainprof.record.schema import Topic
 
 
@@ -111,6 +111,22 @@ class Together(ByHand):
 class Watched(ByHand):
     def step(self, closure: Any = None) -> None:
         super().step(closure)
+
+
+@pytest.mark.parametrize(("told_by", "cores"), [({}, None), ({"SLURM_CPUS_PER_TASK": "3"}, 3)])
+def test_how_many_cores_a_batch_system_has_given(
+    recorder: Recorder,
+    monkeypatch: pytest.MonkeyPatch,
+    told_by: dict[str, str],
+    cores: int | None,
+) -> None:
+    for name in _ALLOTTED:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in told_by.items():
+        monkeypatch.setenv(name, value)
+    recorder.start(TorchSettingsProbe(), OptimizerProbe())
+    update(torch.optim.SGD)
+    assert told(recorder, "cores_allotted") == [cores]
 
 
 def test_an_optimizer_that_the_script_wrote(recorder: Recorder) -> None:
