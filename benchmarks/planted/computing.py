@@ -47,6 +47,22 @@ def too_many_threads(draw: Draw) -> Case:
     return replace(case, no_line=True)
 
 
+def few_threads(draw: Draw) -> Case:
+    """One thread, left from another machine, for a model of large layers."""
+    width, batch = draw.one_of((1024, 768, 1280)), draw.one_of((256, 512))
+    layers = draw.whole(1, 3)
+    deep = "".join(f"nn.Linear({width}, {width}), nn.ReLU(), " for _ in range(layers))
+    parts = Parts(
+        loader=whole_batches(50, batch),
+        data=SAMPLERS,
+        model=f"nn.Sequential(nn.Linear(64, {width}), nn.ReLU(), {deep}nn.Linear({width}, 1))",
+        epochs=2,
+    )
+    planted, style = f"one thread, layers of {width} numbers", draw.one_of(EVERYWHERE)
+    case = Case("few_threads", planted, style, script(style, parts), "few_threads")
+    return replace(case, no_line=True)
+
+
 def competing_thread(draw: Draw) -> Case:
     """A thread that writes what training hands it, and asks all the while whether there is more."""
     width, style = draw.one_of((256, 384, 512)), draw.one_of(EVERYWHERE)

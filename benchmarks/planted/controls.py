@@ -153,6 +153,7 @@ def computing(draw: Draw) -> Case:
         model=model,
         optimizer="torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)",
         epochs=2,
+        setup="",
     )
     style = draw.one_of(EVERYWHERE)
     return _healthy("computing", f"a perceptron {width} wide", style, parts)
@@ -227,6 +228,56 @@ class Recurrent(nn.Module):
     )
     planted = f"an LSTM's cell {length} times in each forward"
     return _healthy("many_operators", planted, draw.one_of(EVERYWHERE), parts)
+
+
+def deciding_layers(draw: Draw) -> Case:
+    """Each layer looks at a number of what it is given: a few reads in a forward, not a loop."""
+    layers = draw.whole(4, 12)
+    definitions = f"""\
+class Deciding(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(64, 64) for _ in range({layers}))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = torch.tanh(layer(x)) if x.mean() > 0 else torch.relu(layer(x))
+        return x
+"""
+    parts = Parts(
+        loader=f"DataLoader(samples({16 * 150}), batch_size=16)",
+        definitions=definitions,
+        model="nn.Sequential(Deciding(), build_model())",
+        compute_s=draw.between(0.002, 0.006),
+        epochs=1,
+    )
+    planted = f"{layers} layers that ask for a number each"
+    return _healthy("deciding_layers", planted, draw.one_of(EVERYWHERE), parts)
+
+
+def quick_optimizer(draw: Draw) -> Case:
+    """The script's own optimizer, that has next to nothing to do."""
+    definitions = """\
+class Signs(torch.optim.Optimizer):
+    def __init__(self, parameters):
+        super().__init__(parameters, {"lr": 0.001})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.sub_(p.grad.sign(), alpha=group["lr"])
+"""
+    compute_s = draw.between(0.008, 0.012)
+    parts = Parts(
+        loader=f"DataLoader(samples({16 * 120}), batch_size=16)",
+        definitions=definitions,
+        optimizer="Signs(model.parameters())",
+        compute_s=compute_s,
+        epochs=1,
+    )
+    planted = f"an optimizer of two operations beside {as_ms(compute_s)}"
+    return _healthy("quick_optimizer", planted, draw.one_of(EVERYWHERE), parts)
 
 
 def small_steps(draw: Draw) -> Case:
@@ -350,6 +401,8 @@ CONTROLS: dict[str, Callable[[Draw], Case]] = {
         asked_elsewhere,
         small_vocabulary,
         many_operators,
+        deciding_layers,
+        quick_optimizer,
         small_steps,
         accumulation,
         progress_bar,

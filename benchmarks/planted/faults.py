@@ -11,6 +11,7 @@ from planted.computing import (
     dense_embeddings,
     discarded_gradients,
     double_precision,
+    few_threads,
     module_hooks,
     repeated_forward,
     too_many_threads,
@@ -500,6 +501,29 @@ class Matching(nn.Module):
     return Case("python_in_model", planted, style, script(style, parts), "python_in_model", gain)
 
 
+def elements_in_model(draw: Draw) -> Case:
+    """A mask is filled in the forward, an element at a time, by what each of them is."""
+    columns, compute_s = draw.one_of((64, 32, 48)), draw.between(0.002, 0.006)
+    definitions = f"""\
+class Masked(nn.Module):
+    def forward(self, x):
+        mask = torch.zeros_like(x)
+        for row in range(x.shape[0]):
+            for column in range({columns}):  {HERE}
+                mask[row, column] = 1.0 if x[row, column] > 0 else 0.5  {HERE}
+        return x * mask
+"""
+    parts = Parts(
+        loader=f"DataLoader(samples({16 * 100}), batch_size=16)",
+        definitions=definitions,
+        model="nn.Sequential(Masked(), build_model())",
+        compute_s=compute_s,
+        epochs=1,
+    )
+    planted, style = f"{16 * columns} elements in each forward", draw.one_of(EVERYWHERE)
+    return Case("elements_in_model", planted, style, script(style, parts), "python_in_model")
+
+
 def collections_called(draw: Draw) -> Case:
     """gc.collect() in each step, over many objects."""
     thousands, compute_s = draw.whole(100, 400), draw.between(0.008, 0.02)
@@ -555,6 +579,46 @@ def build_deep_model():
     )
     planted = f"{name} on {4 * layers + 4} parameters, {as_ms(compute_s)} of a step asleep"
     return Case("slow_optimizer", planted, style, script(style, parts), "slow_optimizer")
+
+
+def optimizer_by_hand(draw: Draw) -> Case:
+    """An optimizer that the script's author wrote, with many small operations for each tensor."""
+    layers, compute_s = draw.whole(15, 30), draw.between(0.001, 0.003)
+    definitions = f"""\
+class Centered(torch.optim.Optimizer):
+    def __init__(self, parameters):
+        super().__init__(parameters, {{"lr": 0.001}})
+
+    @torch.no_grad()  {HERE}
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                state = self.state[p]
+                if not state:
+                    state["mean"], state["square"] = torch.zeros_like(p), torch.zeros_like(p)
+                grad = p.grad + 0.0001 * p
+                state["mean"].mul_(0.9).add_(grad, alpha=0.1)
+                state["square"].mul_(0.99).addcmul_(grad, grad, value=0.01)
+                p.add_(-group["lr"] * state["mean"] / (state["square"].sqrt() + 1e-8))
+
+
+def build_deep_model():
+    layers = [build_model()[0], Device({compute_s:.6f})]
+    for _ in range({layers}):
+        layers += [nn.Linear(32, 32), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(32, 1))
+"""
+    parts = Parts(
+        loader=f"DataLoader(samples({150 * 16}), batch_size=16)",
+        definitions=definitions,
+        model="build_deep_model()",
+        optimizer="Centered(model.parameters())",
+        epochs=1,
+    )
+    planted, style = f"{2 * layers + 4} parameters, ten operations each", draw.one_of(EVERYWHERE)
+    return Case("optimizer_by_hand", planted, style, script(style, parts), "slow_optimizer")
 
 
 def recompiling(draw: Draw) -> Case:
@@ -679,6 +743,7 @@ FAULTS: dict[str, Callable[[Draw], Case]] = {
         python_in_loop,
         batches_by_hand,
         python_in_model,
+        elements_in_model,
         module_hooks,
         collections_called,
         collections_due,
@@ -687,6 +752,7 @@ FAULTS: dict[str, Callable[[Draw], Case]] = {
         repeated_forward,
         dense_embeddings,
         slow_optimizer,
+        optimizer_by_hand,
         slow_rank,
         recompiling,
         anomaly_detection,
@@ -694,6 +760,7 @@ FAULTS: dict[str, Callable[[Draw], Case]] = {
         unused_gradients,
         discarded_gradients,
         too_many_threads,
+        few_threads,
         worker_threads,
         competing_thread,
     )

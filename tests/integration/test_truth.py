@@ -257,7 +257,8 @@ def _run(
     done = subprocess.run(
         [sys.executable, *words, str(script), *arguments],
         cwd=cwd,
-        env=inherited | {"OMP_NUM_THREADS": "1"} | environment,
+        # One thread is no fault where one core is allotted.
+        env=inherited | {"OMP_NUM_THREADS": "1", "SLURM_CPUS_PER_TASK": "1"} | environment,
         capture_output=True,
         text=True,
         check=False,

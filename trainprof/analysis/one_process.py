@@ -24,6 +24,7 @@ from trainprof.analysis.diagnosis.diagnose import diagnose
 from trainprof.analysis.diagnosis.settings import rule_settings
 from trainprof.analysis.diagnosis.together import together
 from trainprof.analysis.diagnosis.worth import least_gain
+from trainprof.analysis.element_reads import element_reads
 from trainprof.analysis.epochs import epochs_of, evaluation_of
 from trainprof.analysis.facts import integer, number
 from trainprof.analysis.faults import faults_of
@@ -162,10 +163,12 @@ def summary_of(run: Analysed) -> Shown:
     in_hooks = hooks_in_forward(
         looks, parts, evidence.training, names, hooks, settled_ns=settled_ns
     )
-    in_model = None
+    in_model = reads = None
     if not compilations:
         in_model = python_in_model(looks, parts, evidence.training, names, settled_ns=settled_ns)
         evidence = replace(evidence, python_in_model=in_model)
+        until = facts.reads_counted_until()
+        reads = element_reads(parts, evidence.training, sites, until, settled_ns=settled_ns)
     summary = RunSummary(
         run=run_part(run, account),
         phases=Phases(
@@ -210,6 +213,7 @@ def summary_of(run: Analysed) -> Shown:
         lines=line_cost(run.recording.logs),
         hot_lines=hot_lines,
         python_in_model=in_model,
+        element_reads=reads,
         beside_share=beside_share(looks, parts),
         hooks_in_forward=in_hooks,
         competing=evidence.competing,

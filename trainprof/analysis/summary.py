@@ -639,6 +639,25 @@ class PythonInModel:
 
 
 @dataclass(frozen=True, slots=True)
+class ElementReads:
+    """Values of host tensors that Python code inside the model reads one by one.
+
+    Attributes:
+        part: Ledger key: forward or loss.
+        site: The line that reads most of them.
+        per_pass: How many, in a pass that reads many.
+        share: Of the part: the time from one read to the next, where that is short.
+        seconds: Of the training phase, about.
+    """
+
+    part: str
+    site: str
+    per_pass: float
+    share: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class LineCost:
     """What timing lines took: such a run is slower than the script alone, and gives no verdict.
 
@@ -783,6 +802,7 @@ class RunSummary:
         python_in_model: What of the model's time is Python code; None where too few looks tell it,
             with torch.compile, whose code looks like it, and in older runs. On a device it is the
             host's time: the device may have worked meanwhile.
+        element_reads: Of tensors inside the model, one by one, where they are many.
         beside_share: Of the looks at training, those that met another thread of the process at
             work; None of too few.
         hooks_in_forward: None where looks met none.
@@ -828,6 +848,7 @@ class RunSummary:
     lines: LineCost | None = None
     hot_lines: list[HotLine] = field(default_factory=list)
     python_in_model: PythonInModel | None = None
+    element_reads: ElementReads | None = None
     beside_share: float | None = None
     placements: list[Placement] = field(default_factory=list)
     together: float | None = None

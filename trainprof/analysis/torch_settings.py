@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,14 +40,34 @@ class LoopedOptimizer:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnOptimizer:
+    """An optimizer whose step the script's author wrote.
+
+    Attributes:
+        name: Of its class.
+        tensors: How many parameters it has.
+        site: Where its step begins.
+    """
+
+    name: str
+    tensors: int
+    site: str
+
+
+@dataclass(frozen=True, slots=True)
 class TorchSettings:
     """What the training process told.
 
     Attributes:
         threads: That torch computes with on the CPU, None where that is not known.
+        cores_allotted: To the process, by a batch system; None where none says so.
+        backward_nodes: Of the first backward pass whose graph was gone through: about as many as
+            there are operators. None where that is not known.
         detects_anomalies: Backward passes looked for NaN, again and again.
         is_data_parallel: By DistributedDataParallel: ranks wait for one another inside the model.
         looped: In the order of their first steps.
+        own: Optimizers of the script's own, likewise.
+        optimizers: How many made a step, as far as they were told of.
         numerics: In what the model computes.
         unused: Gradients that no optimizer uses, None where none were found.
         discarded: Gradients that are set back before their optimizer steps, by the line of the
@@ -58,9 +78,13 @@ class TorchSettings:
     """
 
     threads: int | None = None
+    cores_allotted: int | None = None
+    backward_nodes: int | None = None
     detects_anomalies: bool = False
     is_data_parallel: bool = False
     looped: list[LoopedOptimizer] = field(default_factory=list)
+    own: list[OwnOptimizer] = field(default_factory=list)
+    optimizers: int = 0
     numerics: Numerics | None = None
     unused: UnusedGradients | None = None
     discarded: list[DiscardedGradients] = field(default_factory=list)
@@ -76,9 +100,13 @@ def torch_settings(facts: Facts, sites: Sites) -> TorchSettings:
     looped = [x["looped_optimizer"] for x in told if isinstance(x.get("looped_optimizer"), dict)]
     return TorchSettings(
         threads=threads[-1] if threads else None,
+        cores_allotted=_first(told, "cores_allotted"),
+        backward_nodes=_first(told, "backward_nodes"),
         detects_anomalies=any(x.get("detects_anomalies") is True for x in told),
         is_data_parallel=facts.is_data_parallel(),
         looped=[_looped(x, sites) for x in looped],
+        own=[one for x in told if (one := _own(x, sites)) is not None],
+        optimizers=len(threads),
         numerics=next((known for x in told if (known := _numerics(x, sites)) is not None), None),
         unused=unused_gradients(told, sites),
         discarded=discarded_gradients(told, sites),
@@ -98,6 +126,22 @@ def _numerics(told: Mapping[str, Any], sites: Sites) -> Numerics | None:
         str(found.get("parameters", "unknown")),
         str(found.get("products", "unknown")),
         [place for place in places if place is not None],
+    )
+
+
+def _first(told: Sequence[Mapping[str, Any]], name: str) -> int | None:
+    return next((found for x in told if (found := integer(x.get(name))) is not None), None)
+
+
+def _own(told: Mapping[str, Any], sites: Sites) -> OwnOptimizer | None:
+    found = told.get("own_optimizer")
+    if not isinstance(found, dict):
+        return None
+    site = sites.known(integer(found.get("site")))
+    if site is None:
+        return None
+    return OwnOptimizer(
+        str(found.get("class", "unknown")), integer(found.get("tensors")) or 0, site
     )
 
 

@@ -110,7 +110,7 @@ def report(
     if suggest_patch:
         write(sys.stdout, patches(directory, summary))
     elif asked is not None:
-        write(sys.stdout, _reasons(summary, asked))
+        write(sys.stdout, _reasons(summary, asked, rules or _rules_of(directory)))
     elif loader is None:
         write(sys.stdout, rendered(summary, format, verbose=verbose))
     else:
@@ -267,13 +267,27 @@ def _explained(rule: Rule) -> str:
     )
 
 
-def _reasons(summary: RunSummary, rule: Rule) -> str:
+def _reasons(summary: RunSummary, rule: Rule, settings: dict[str, float]) -> str:
     from trainprof.report import finding_page
 
     style = style_of(sys.stdout)
     return finding_page.render_why(
-        summary, rule, width=style.width, color=style.color, unicode=style.unicode
+        summary,
+        rule,
+        width=style.width,
+        color=style.color,
+        unicode=style.unicode,
+        settings=settings,
     )
+
+
+def _rules_of(directory: RunDirectory) -> dict[str, float]:
+    """Returns the thresholds that a run was started with."""
+    from trainprof.analysis.diagnosis.settings import rule_settings
+
+    manifest = read_run_json(directory.manifest)
+    options = manifest.get("options") if isinstance(manifest, dict) else None
+    return rule_settings(options.get("rules") if isinstance(options, dict) else None)
 
 
 def _step_range(text: str | None) -> tuple[int, int] | None:

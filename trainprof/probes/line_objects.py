@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, Final
 
+from trainprof.probes.collate_code import own_function
 from trainprof.probes.line_choice import DATASET, MAX_CALLED, MAX_DEPTH
 
 COLLATE: Final = "collate"
@@ -53,6 +54,9 @@ class LoaderFunctions:
 
     def of_collate(self, collate: Any) -> None:
         self._called(collate, COLLATE)
+        own = own_function(collate, self._is_user_code)
+        if own is not None:
+            self._add(own[0], COLLATE, own[1])
 
     @property
     def has_samplers(self) -> bool:

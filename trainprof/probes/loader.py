@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import itertools
 import json
 import sys
 import weakref
 from collections.abc import Callable
-from types import CodeType, FrameType, FunctionType, MethodType, ModuleType
+from types import CodeType, FrameType, ModuleType
 from typing import Any, Final
 
 from trainprof.probes.call_site import Birthplace, LoaderBirthplaces
+from trainprof.probes.collate_code import own_function
 from trainprof.probes.patcher import HookPointMissing, Patcher, heirs, hide_our_frame
 from trainprof.probes.session import Session
 from trainprof.probes.user_texts import any_text
@@ -281,17 +281,9 @@ class LoaderProbe:
 
         The script's objects are not asked for anything: they might notice, or raise.
         """
-        while type(function) is functools.partial:
-            function = function.func
-        if type(function) is MethodType:
-            function = function.__func__
-        if type(function) is not FunctionType:
-            function = inspect.getattr_static(type(function), "__call__", None)
-        if type(function) is not FunctionType:
-            return None
         sites = self._session.sites
-        is_own = sites.is_user_code(function.__code__)
-        return sites.beginning_of(function.__code__) if is_own else None
+        own = own_function(function, sites.is_user_code)
+        return None if own is None else sites.beginning_of(own[0].__code__)
 
     def _shares_samples(self, loader: Any) -> bool | None:
         """Whether each worker gives its own part of an iterable dataset; None where that is not so.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
+import os
 import re
 import sys
 from collections import Counter
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, Final
 
 from trainprof.probes.patcher import Patcher
@@ -26,6 +28,10 @@ _DOUBLE: Final = (
     ),
 )
 _MOST_LINES: Final = 3
+# What batch systems say a job may use; where nothing keeps it to that, the kernel does not tell.
+_ALLOTTED: Final = ("SLURM_CPUS_PER_TASK", "NSLOTS", "LSB_DJOB_NUMPROC", "PBS_NCPUS", "NCPUS")
+# A step with these in it leaves the update, or a part of it, to another's.
+_HANDS_ON: Final = frozenset(("super", "step"))
 
 
 class TorchSettingsProbe:
@@ -56,7 +62,10 @@ class TorchSettingsProbe:
         self._optimizers += 1
         if self._optimizers > _MOST_OPTIMIZERS:
             return
-        facts: dict[str, object] = {"torch_threads": self._torch.get_num_threads()}
+        facts: dict[str, object] = {
+            "torch_threads": self._torch.get_num_threads(),
+            "cores_allotted": _cores_allotted(),
+        }
         is_unwatched = not self._mode_depth()  # a mode of the script's would see what is asked for
         if is_unwatched and self._is_looped(optimizer):
             facts["looped_optimizer"] = {
@@ -69,6 +78,13 @@ class TorchSettingsProbe:
                     for group in optimizer.param_groups
                     for name in ("momentum", "weight_decay")
                 ),
+            }
+        begins = self._own_loop(optimizer) if is_unwatched else None
+        if begins is not None:
+            facts["own_optimizer"] = {
+                "class": type(optimizer).__qualname__,
+                "tensors": sum(len(group["params"]) for group in optimizer.param_groups),
+                "site": begins,
             }
         numerics = self._numerics(optimizer) if is_unwatched else None
         if numerics is not None:
@@ -117,11 +133,33 @@ class TorchSettingsProbe:
             return False
         if any(group.get("differentiable") for group in groups):
             return False
-        return all("fused" in group for group in groups) and all(
+        return all("fused" in group for group in groups) and self._has_plain_tensors(optimizer)
+
+    def _own_loop(self, optimizer: Any) -> int | None:
+        """Returns where the step of an optimizer that the script's author wrote begins, else None.
+
+        None as well where it leaves the update to another class, or takes tensors together by
+        itself.
+        """
+        step = inspect.getattr_static(type(optimizer), "step", None)
+        step = inspect.unwrap(step) if type(step) is FunctionType else None
+        sites = self._session.sites
+        if type(step) is not FunctionType or not sites.is_user_code(step.__code__):
+            return None
+        names = step.__code__.co_names
+        if _HANDS_ON.intersection(names) or any("_foreach_" in name for name in names):
+            return None
+        if not self._has_plain_tensors(optimizer):
+            return None
+        return sites.beginning_of(step.__code__)
+
+    def _has_plain_tensors(self, optimizer: Any) -> bool:
+        """Whether all of its parameters are numbers on the host, in torch's own classes."""
+        return all(
             type(parameter) in self._plain_types
             and parameter.device.type == "cpu"
             and parameter.is_floating_point()
-            for group in groups
+            for group in optimizer.param_groups
             for parameter in group["params"]
         )
 
@@ -129,3 +167,9 @@ class TorchSettingsProbe:
         self._passes += 1
         if self._passes == _ANOMALOUS_PASSES:
             self._session.log.note(Topic.ENVIRONMENT, {"detects_anomalies": True})
+
+
+def _cores_allotted() -> int | None:
+    """Returns how many cores a batch system has given this process, None where none says so."""
+    told = (os.environ.get(name, "") for name in _ALLOTTED)
+    return next((int(count) for count in told if count.isdecimal()), None)

@@ -252,6 +252,8 @@ class UnusedGradientsProbe:
             window.tables.others_ns -= sum(took_ns.values())
             return
         window.looks += 1
+        if window.looks == 1:
+            self._session.log.note(Topic.ENVIRONMENT, {"backward_nodes": window.nodes})
         window.next_pass = window.passes + 1 + window.looks % 3  # in step with no loop
         window.followed += bool(window.tables.tables) and window.followed <= _FOLLOWED
         if window.looks in (_FIRST_JUDGED, _ENOUGH_LOOKS):

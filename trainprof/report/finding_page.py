@@ -32,17 +32,36 @@ def render_rule(rule: Rule, *, width: int, color: bool, unicode: bool = True) ->
 
 
 def render_why(
-    summary: RunSummary, rule: Rule, *, width: int, color: bool, unicode: bool = True
+    summary: RunSummary,
+    rule: Rule,
+    *,
+    width: int,
+    color: bool,
+    unicode: bool = True,
+    settings: Mapping[str, float] | None = None,
 ) -> str:
-    """Returns what a run's finding rests on, or that the rule found nothing there."""
+    """Returns what a run's finding rests on, or that the rule found nothing there.
+
+    Args:
+        summary: The run.
+        rule: That is asked about.
+        width: In columns.
+        color: With colours.
+        unicode: With characters beyond ASCII.
+        settings: Thresholds by which the run was judged in place of the usual ones, by "rule.name".
+    """
     summary = with_safe_text(summary)
     page = Page(width=width, unicode=unicode, verbose=True)
+    looked_for = {
+        name: (settings or {}).get(f"{rule.id}.{name}", one.value)
+        for name, one in rule.thresholds.items()
+    }
     found = next((one for one in summary.findings if one.id == rule.id), None)
     passed = next((one for one in summary.passed_over if one.finding.id == rule.id), None)
     if found is None and passed is not None:
-        return written(_passed_over(passed, rule, page), page, color=color)
+        return written(_passed_over(passed, rule, looked_for, page), page, color=color)
     if found is None:
-        return written(_not_found(summary, rule, page), page, color=color)
+        return written(_not_found(summary, rule, looked_for, page), page, color=color)
     lines = [
         *page.paragraph(f"{found.id} at {found.site or 'an unknown line'}: {found.title}."),
         *BLANK,
@@ -56,28 +75,30 @@ def render_why(
     return written(lines, page, color=color)
 
 
-def _passed_over(passed: PassedOver, rule: Rule, page: Page) -> list[Text]:
+def _passed_over(
+    passed: PassedOver, rule: Rule, looked_for: Mapping[str, float], page: Page
+) -> list[Text]:
     """What a rule found, and why it is not among the findings."""
     found = passed.finding
-    looked_for = found.thresholds or {name: one.value for name, one in rule.thresholds.items()}
     return [
         *page.paragraph(f"{found.id} at {found.site or 'an unknown line'}: {found.title}."),
         *page.paragraph(f"It is not told: {why_passed_over(passed)}."),
         *BLANK,
         *_numbers(found, page),
-        *_from(rule, looked_for, page),
+        *_from(rule, found.thresholds or looked_for, page),
         *_gain(found, page),
         *page.command("More", "what it means:", f"trainprof report --explain {found.id}"),
     ]
 
 
-def _not_found(summary: RunSummary, rule: Rule, page: Page) -> list[Text]:
+def _not_found(
+    summary: RunSummary, rule: Rule, looked_for: Mapping[str, float], page: Page
+) -> list[Text]:
     """That a rule found nothing, beside what the run spent where it looks."""
     is_judged = summary.verdict.bottleneck != "unknown"
     why = summary.verdict.headline
     if is_judged:
         why = "what it looks for is not there, or stays under its thresholds"
-    looked_for = {name: one.value for name, one in rule.thresholds.items()}
     return [
         *page.paragraph(f"{rule.id} was not found in {summary.run.name}: {why}."),
         *(_spent(summary, rule, page) if is_judged else []),

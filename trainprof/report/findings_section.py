@@ -8,6 +8,7 @@ from typing import Final
 
 from rich.text import Text
 
+from trainprof.analysis.diagnosis import few_threads
 from trainprof.analysis.diagnosis.case import NAMED_FROM_SHARE
 from trainprof.analysis.diagnosis.catalogue import RULES
 from trainprof.analysis.facts import number_at
@@ -39,6 +40,8 @@ _MOSTLY_AT_WORK: Final = 0.5
 _COMPUTING: Final = ("forward", "loss", "backward", "recompute")
 _BETWEEN: Final = ("other",)
 _LOADING: Final = ("data_wait", "first_batch", "loader_start")
+# What has to be so for a gain that is told as the most, where that is not that all of a cost goes.
+_AT_BEST: Final = {few_threads.ID: "the cores could share all of it evenly"}
 _INDENT: Final = 2
 _STYLES: Final = {"high": "bold red", "warn": "bold yellow", "note": "bold"}
 
@@ -144,7 +147,7 @@ def speedup_words(finding: Finding, whole: str = "the run") -> str:
             told += f", {whole} {_two(run[1])} x"
         how = "a model, not measured: trainprof tune does"
         if "num_workers" not in finding.change:
-            how = "if all of it could go; not measured"
+            how = f"if {_AT_BEST.get(finding.id, 'all of it could go')}; not measured"
         return f"{told} ({how})"
     told = f"{_what(finding)} {_range(steps)} as fast"
     likely = finding.evidence.get(LIKELY)

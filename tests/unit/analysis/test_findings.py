@@ -40,7 +40,7 @@ from trainprof.analysis.summary import (
     PythonInModel,
     SyncPoint,
 )
-from trainprof.analysis.torch_settings import LoopedOptimizer, TorchSettings
+from trainprof.analysis.torch_settings import LoopedOptimizer, OwnOptimizer, TorchSettings
 from trainprof.analysis.unused_forwards import UnusedForwards
 from trainprof.analysis.unused_gradients import (
     DiscardedGradients,
@@ -173,6 +173,23 @@ def test_more_workers_that_may_lose_and_promise_little_leave_the_line() -> None:
     # Without nine tenths of 30 ms, what is computed is what is left of a step.
     assert finding.evidence[LIKELY] == pytest.approx(30 / 21, rel=0.1)
     assert any("num_workers=2) helps only a rerun" in told for told in finding.also)
+
+
+@pytest.mark.parametrize(("share", "comes_first"), [(0.95, True), (0.5, False)])
+def test_one_function_that_takes_nearly_all_comes_ahead_of_workers_that_give_little(
+    share: float, comes_first: bool
+) -> None:
+    unsure = {"compute_cores": Interval(1.0, 1.8, 2.0), "receive_s": Interval(0.0, 0.008, 0.012)}
+    planted = Planted(fetch_s=0.024, running=1.0, compute_s=0.02, cores=2, **unsure)
+    spread = replace(hot_line("making batches", share), line_share=share / 2)
+    planted.loader = replace(planted.loader, hot_lines=[spread])
+    finding = only(case_of(planted))
+    assert finding.id == "serial_loading"
+    assert (finding.change == {}) is comes_first
+    if comes_first:
+        assert finding.advice == "cheaper samples: data.py:12 (decode) first"
+        # As with data that costs nothing, and not without that line alone.
+        assert finding.evidence[LIKELY] == pytest.approx(44 / 20, rel=0.05)
 
 
 def test_two_functions_that_take_much_are_both_named_the_longer_line_first() -> None:
@@ -1859,6 +1876,38 @@ def test_an_optimizer_that_is_left_alone(settings: TorchSettings, spent_s: float
     assert found(case_of(healthy, parts={"optimizer": spent_s}, torch=settings)) == []
 
 
+def own(tensors: int = 60, optimizers: int = 1) -> TorchSettings:
+    return TorchSettings(own=[OwnOptimizer("Lion", tensors, "lion.py:9")], optimizers=optimizers)
+
+
+def test_an_optimizer_that_the_script_wrote_with_a_loop() -> None:
+    healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
+    case = case_of(healthy, parts={"optimizer": 1.0}, torch=own())
+    met = replace(hot_line("optimizer"), site="lion.py:14", function="step")
+    finding = only(replace(case, summary=replace(case.summary, hot_lines=[met])))
+    assert finding.also == ["its line that was met most is lion.py:14 (step)"]
+    assert (finding.id, finding.site, finding.change) == ("slow_optimizer", "lion.py:9", {})
+    assert finding.title.startswith("Lion, written in the script, changes 60 parameters one by one")
+    assert finding.is_at_most
+    assert finding.evidence[LIKELY] == pytest.approx(1 / (1 - 0.9 / 3), rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("settings", "spent_s"),
+    [
+        pytest.param(own(), 0.1, id="a small part"),
+        pytest.param(own(4), 1.0, id="few parameters"),
+        pytest.param(own(12), 3.0, id="large ones: it is the numbers that take the time"),
+        pytest.param(own(optimizers=2), 1.0, id="another one, that may take it"),
+    ],
+)
+def test_an_optimizer_of_the_scripts_that_is_left_alone(
+    settings: TorchSettings, spent_s: float
+) -> None:
+    healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
+    assert found(case_of(healthy, parts={"optimizer": spent_s}, torch=settings)) == []
+
+
 def unused(
     share: float, mixed: float = 0.0, *models: PartOfModel, of_whole_run: bool = True
 ) -> TorchSettings:
@@ -2344,6 +2393,77 @@ def test_more_threads_than_cores(
         processes=[{"role": "main", "threads": there}],
     )
     assert found(replace(case, summary=replace(case.summary, system=system))) == expected
+
+
+def on_cores(case: Case, cores: float, own: float = 1.0, all_busy: float = 1.0) -> Case:
+    """Returns a case of a machine of eight cores.
+
+    Args:
+        case: Of the run.
+        cores: That it may use.
+        own: Cores that it keeps busy.
+        all_busy: That all programs do.
+    """
+    assert case.summary.system is not None
+    cpu = {
+        "cores_usable": cores,
+        "per_core_percent": [0.0] * 8,
+        "host_percent": {"mean": 100 * all_busy / 8},
+        "tree_percent": {"mean": 100 * own},
+    }
+    system = replace(case.summary.system, cpu=cpu)
+    return replace(case, summary=replace(case.summary, system=system))
+
+
+# An operator of the backward takes 1 ms of the 10.
+ONE_THREAD = TorchSettings(threads=1, optimizers=1, backward_nodes=10)
+COMPUTES: dict[str, Any] = {"parts": {"backward": 10e-3 * STEPS}}
+
+
+def test_one_thread_beside_cores_that_have_nothing_to_do() -> None:
+    planted = Planted(fetch_s=0.0001, compute_s=0.005)
+    finding = only(on_cores(case_of(planted, torch=ONE_THREAD, **COMPUTES), 4.0))
+    assert (finding.id, finding.site, finding.change) == ("few_threads", None, {})
+    assert "torch.set_num_threads(4)" in finding.advice
+    assert finding.is_at_most
+    # 15 of the 15.1 ms of a step at a quarter.
+    assert finding.evidence[LIKELY] == pytest.approx(15.1 / 3.85, rel=0.05)
+    assert finding.evidence["operator_s"] == pytest.approx(0.001)
+
+
+@pytest.mark.parametrize(
+    ("settings", "where"),
+    [
+        pytest.param({"threads": 4}, {}, id="as many as cores"),
+        pytest.param({"threads": 3}, {}, id="one less"),
+        pytest.param({"threads": None}, {}, id="not known"),
+        pytest.param({"backward_nodes": 1_000}, {}, id="small operators"),
+        pytest.param({"backward_nodes": None}, {}, id="operators that nobody has counted"),
+        pytest.param({"optimizers": 2}, {}, id="passes of several graphs"),
+        pytest.param({"cores_allotted": 1}, {}, id="a batch system gave it one core"),
+        pytest.param({"is_data_parallel": True}, {}, id="ranks share the cores"),
+        pytest.param({}, {"cores": 1.0}, id="one core"),
+        pytest.param({}, {"all_busy": 4.0}, id="others have them"),
+    ],
+)
+def test_threads_that_are_as_many_as_they_should_be(
+    settings: dict[str, Any], where: dict[str, float]
+) -> None:
+    torch = replace(ONE_THREAD, **settings)
+    case = case_of(Planted(fetch_s=0.0001, compute_s=0.005), torch=torch, **COMPUTES)
+    assert found(on_cores(case, **{"cores": 4.0, **where})) == []
+
+
+def test_cores_that_workers_keep_busy_are_not_free() -> None:
+    planted = Planted(workers=3, fetch_s=0.03, running=1.0, compute_s=0.005, cores=4)
+    case = on_cores(case_of(planted, torch=ONE_THREAD, **COMPUTES), 4.0, own=4.0, all_busy=4.0)
+    assert "few_threads" not in found(case)
+
+
+def test_where_a_device_computes_the_hosts_threads_are_no_matter() -> None:
+    planted = Planted(fetch_s=0.0001, compute_s=0.005)
+    case = on_cores(case_of(planted, torch=ONE_THREAD, device="cuda:0", **COMPUTES), 4.0)
+    assert "few_threads" not in found(case)
 
 
 def test_cores_full_of_waiting_threads_are_no_matter_of_the_samples() -> None:

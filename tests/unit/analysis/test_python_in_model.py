@@ -87,6 +87,9 @@ def test_python_in_the_forward_is_told_by_share_and_line(tmp_path: Path, is_know
     assert (finding.id, finding.site) == ("python_in_model", "model.py:31")
     assert "about 590 ms, 32 % of training and 49 % of forward" in finding.title
     assert finding.is_at_most
+    # 30 of the 60 looks at forward and as many at backward met it: one standard error more.
+    assert finding.predicted_speedup is not None
+    assert finding.predicted_speedup[1] > 1.1 * finding.evidence["likely_speedup"]
     assert "Python code inside them about 32 % of it" in told.verdict.headline
     assert told.verdict.bottleneck == "compute"
 

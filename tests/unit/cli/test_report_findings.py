@@ -71,6 +71,14 @@ def test_one_gain_is_not_called_the_most_beside_a_larger_one(
     assert "at most 4.60" not in out
 
 
+def test_why_counts_the_thresholds_that_the_run_was_started_with(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = save(summaries.healthy(), tmp_path, options={"rules": {"gc_pauses.share": 0.25}})
+    assert report(str(run), "--why", "gc_pauses") == 0
+    assert "share from 25 % on" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("option", ["--why", "--explain"])
 def test_an_unknown_finding_names_those_there_are(
     saved: Path, option: str, capsys: pytest.CaptureFixture[str]

@@ -119,6 +119,24 @@ def test_collate_in_every_shape() -> None:
     assert found(collate=lambda samples: crop(samples)).popitem()[1].startswith("called by")
 
 
+def test_a_collate_function_that_a_library_holds() -> None:
+    class Pad:
+        def __call__(self, samples: Any) -> Any:
+            return self.padded(samples)
+
+        def padded(self, samples: Any) -> Any:
+            return samples
+
+    # As Hugging Face's Trainer does, whose own collator is no code of the user's.
+    library: dict[str, Any] = {}
+    source = "class Around:\n    def __call__(self, x):\n        return self.collate(x)\n"
+    exec(compile(source, "library.py", "exec"), library)
+    around = library["Around"]()
+    around.collate = Pad()
+    assert found(collate=around)["Pad.__call__"] == "collate"
+    assert found(collate=around).keys() == {"Pad.__call__", "Pad.padded"}
+
+
 def test_samplers_and_those_in_them() -> None:
     class Order:
         def __iter__(self) -> Iterator[int]:

@@ -280,6 +280,28 @@ def pad(samples: list[Any], width: int = 8) -> list[Any]:
     return samples
 
 
+# Hugging Face's Trainer puts such an object around the script's collate function.
+LIBRARY = installed(
+    "trainer/collate.py",
+    """
+class Around:
+    def __init__(self, collate):
+        self.name, self.collate = "collate", collate
+
+    def __call__(self, samples):
+        return self.collate(samples)
+
+def closed_over(collate):
+    def call(samples):
+        return collate(samples)
+    return call
+
+def stack(samples):
+    return samples
+""",
+)
+
+
 @pytest.mark.parametrize(
     ("collate", "begins"),
     [
@@ -288,9 +310,26 @@ def pad(samples: list[Any], width: int = 8) -> list[Any]:
         (Padding(), "__call__"),
         (Padding().pad, "pad"),
         (lambda samples: samples, "<lambda>"),
+        (LIBRARY["Around"](pad), "pad"),
+        (LIBRARY["Around"](Padding()), "__call__"),
+        (LIBRARY["closed_over"](LIBRARY["Around"](pad)), "pad"),
+        (LIBRARY["Around"](LIBRARY["stack"]), None),
+        (LIBRARY["Around"](LIBRARY["Around"](None)), None),
         (None, None),
     ],
-    ids=["function", "partial", "object", "method", "lambda", "torch's own"],
+    ids=[
+        "function",
+        "partial",
+        "object",
+        "method",
+        "lambda",
+        "held by a library's",
+        "an object held by a library's",
+        "held by two of them",
+        "a library's held by another",
+        "nothing held",
+        "torch's own",
+    ],
 )
 def test_where_the_scripts_collate_function_begins(
     recorder: Recorder, collate: Any, begins: str | None

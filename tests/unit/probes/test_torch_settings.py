@@ -16,7 +16,7 @@ from support.session import Recorder
 
 from trainprof.probes.backward import BackwardProbe
 from trainprof.probes.optimizer import OptimizerProbe
-from trainprof.probes.torch_settings import TorchSettingsProbe
+from trainprof.probes.torch_settings import _ALLOTTED, TorchSettingsProbe
 from trainprof.record.schema import Topic
 
 
@@ -85,6 +85,67 @@ def test_an_optimizer_that_does_not_or_must(
     update(make, **options)
     assert told(recorder, "looped_optimizer") == []
     assert len(told(recorder, "torch_threads")) == 1
+
+
+class ByHand(torch.optim.Optimizer):
+    """As scripts write them: a few operations for each parameter."""
+
+    def __init__(self, parameters: Any, lr: float) -> None:
+        super().__init__(parameters, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.add_(parameter.grad, alpha=-group["lr"])
+
+
+class Together(ByHand):
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            grads = [parameter.grad for parameter in group["params"]]
+            torch._foreach_add_(group["params"], grads, alpha=-group["lr"])
+
+
+class Watched(ByHand):
+    def step(self, closure: Any = None) -> None:
+        super().step(closure)
+
+
+@pytest.mark.parametrize(("told_by", "cores"), [({}, None), ({"SLURM_CPUS_PER_TASK": "3"}, 3)])
+def test_how_many_cores_a_batch_system_has_given(
+    recorder: Recorder,
+    monkeypatch: pytest.MonkeyPatch,
+    told_by: dict[str, str],
+    cores: int | None,
+) -> None:
+    for name in _ALLOTTED:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in told_by.items():
+        monkeypatch.setenv(name, value)
+    recorder.start(TorchSettingsProbe(), OptimizerProbe())
+    update(torch.optim.SGD)
+    assert told(recorder, "cores_allotted") == [cores]
+
+
+def test_an_optimizer_that_the_script_wrote(recorder: Recorder) -> None:
+    recorder.start(TorchSettingsProbe(), OptimizerProbe())
+    update(ByHand)
+    [facts] = told(recorder, "own_optimizer")
+    assert (facts["class"], facts["tensors"]) == ("ByHand", 3)
+    begins = inspect.getsourcelines(ByHand.step)[1]
+    assert f'test_torch_settings.py", {begins}' in recorder.read().texts[facts["site"]][1]
+    assert told(recorder, "looped_optimizer") == []
+
+
+@pytest.mark.parametrize("make", [torch.optim.Adam, Own, Together, Watched])
+def test_an_optimizer_whose_step_is_not_the_scripts_loop(
+    recorder: Recorder, make: Callable[..., Any]
+) -> None:
+    recorder.start(TorchSettingsProbe(), OptimizerProbe())
+    update(make)
+    assert told(recorder, "own_optimizer") == []
 
 
 def test_in_what_the_model_computes(recorder: Recorder) -> None:

@@ -464,3 +464,15 @@ def test_the_same_losses_and_nothing_left_on_the_graph(recorder: Recorder) -> No
         CLOCK.advance(1_000_000_000)
         loss.backward()
         assert loss.item() == before
+
+
+def test_how_many_operators_a_backward_has_is_told_once(recorder: Recorder) -> None:
+    start(recorder)
+    model = network()
+    train(lambda x: mse_loss(model(x), x), *model.parameters())
+    nodes = [
+        x["backward_nodes"]
+        for x in recorder.read().notes(Topic.ENVIRONMENT)
+        if "backward_nodes" in x
+    ]
+    assert nodes == [6]  # two layers, their weights turned round, what lies between, and the loss

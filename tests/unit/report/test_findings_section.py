@@ -294,6 +294,19 @@ def test_why_gives_the_numbers() -> None:
     assert "sample up to 20.0 µs" in told
 
 
+def test_why_tells_the_thresholds_that_were_set() -> None:
+    summary = summaries.slow_loader()
+    rule = rule_named("gc_pauses")
+    assert rule is not None
+    settings = {"gc_pauses.share": 0.2, "serial_loading.share": 0.4}
+    told = render_why(summary, rule, width=80, color=False, settings=settings)
+    assert "Found at   share from 20 % on" in told
+    passed = PassedOver(replace(summary.findings[0], id=rule.id, thresholds={}), LITTLE)
+    summary = replace(summary, findings=[], passed_over=[passed])
+    told = render_why(summary, rule, width=80, color=False, settings=settings)
+    assert "Found at   share from 20 % on" in told
+
+
 def why(name: str, **changes: Any) -> str:
     rule = rule_named(name)
     assert rule is not None

@@ -13,6 +13,7 @@ from trainprof.analysis.diagnosis import (
     discarded_gradients,
     double_precision,
     exposed_syncs,
+    few_threads,
     gc_pauses,
     growing_backward,
     idle_workers,
@@ -87,6 +88,7 @@ RULES: Final[tuple[Rule, ...]] = tuple(
         recompiling,
         anomaly_detection,
         torch_threads,
+        few_threads,
         worker_threads,
         competing_thread,
     )

@@ -36,7 +36,10 @@ def gain_of_cheaper_samples(case: Case, fed: LoaderCase) -> Gain | None:
 
 
 def gain_of_line(case: Case, fed: LoaderCase, line: HotLine) -> Gain | None:
-    """Returns what training would gain at most without a line of the dataset; None: not known."""
+    """Returns what training would gain at most without a line's function; None: not known.
+
+    Who mends the line may do without the others around it.
+    """
     return _without_share(case, fed, _most_share(fed, line))
 
 
@@ -68,11 +71,11 @@ def without_line(fed: LoaderCase) -> float | None:
 
 
 def _most_share(fed: LoaderCase, line: HotLine) -> float:
-    """Returns what of the making of batches a line takes at most.
+    """Returns what of the making of batches a line's function takes at most.
 
     Where at many moments nobody could look: all that is not known to go to others.
     """
     if not line.is_at_least:
-        return own_share(line)
+        return line.share
     others = sum(x.share for x in fed.loader.hot_lines if x.part == MAKING and x is not line)
-    return max(own_share(line), 1 - others - (line.share - own_share(line)))
+    return max(line.share, 1 - others)

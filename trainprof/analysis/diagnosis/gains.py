@@ -148,6 +148,25 @@ def of_python(case: Case, seconds: float) -> Gain | None:
     return of_batches(case, fed, fed.now.step_s.mid - best.step_s.mid)
 
 
+def of_looks(case: Case, seconds: float, met: int, looks: int) -> Gain | None:
+    """Returns `of_python` of what looks tell: what is at most gained has a standard error more.
+
+    Args:
+        case: The run.
+        seconds: Of the training phase, by the share of the looks that met it.
+        met: How many did.
+        looks: Of how many.
+    """
+    gain = of_python(case, seconds)
+    if gain is None or met <= 0:
+        return gain
+    error = float(np.sqrt(max(1 - met / max(looks, 1), 0.0) / met))
+    most = of_python(case, seconds * (1 + error))
+    if most is None:
+        return gain
+    return replace(gain, training=(gain.training[0], most.training[1]), run=(1.0, most.run[1]))
+
+
 def times_without(share: float) -> float:
     """Returns how many times as fast something is without a share of its time."""
     return 1 / max(1 - share, 1 - _MOST_REMOVED)

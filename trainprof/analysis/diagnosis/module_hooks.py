@@ -23,7 +23,7 @@ from __future__ import annotations
 from typing import Final
 
 from trainprof.analysis.diagnosis.case import NAMED_FROM_SHARE, Case
-from trainprof.analysis.diagnosis.gains import of_python
+from trainprof.analysis.diagnosis.gains import of_looks
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.wording import its_share, place, span
@@ -44,7 +44,7 @@ def find(case: Case) -> Finding | None:
     share = told.seconds / case.training_s
     if share < case.threshold(ID, "share", THRESHOLDS["share"].value):
         return None
-    gain = of_python(case, told.seconds)
+    gain = of_looks(case, told.seconds, told.looks, round(told.looks / told.share))
     if gain is None:
         return None
     line = next((one for one in told.lines if one.share >= NAMED_FROM_SHARE), None)

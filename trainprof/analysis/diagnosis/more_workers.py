@@ -32,6 +32,11 @@ from trainprof.analysis.pipeline import Setting
 
 # Of what workers give at most: a line that would give so much more comes beside them.
 _MUCH_MORE: Final = 1.3
+# Of steps: workers that may lose, and most likely give no more than that, come behind a function
+# that takes so much of making a batch, and hardly sleeps over it.
+_LITTLE_TIMES: Final = 1.3
+_NEARLY_ALL: Final = 0.8
+_HARDLY_ASLEEP: Final = 0.2
 
 
 def more_workers(
@@ -40,7 +45,8 @@ def more_workers(
     """Returns the finding that a loader should have the workers that its cause names.
 
     Where they may as well lose, and do not promise enough to be told, or much less than the line of
-    the dataset that takes most of a batch: that samples should be cheaper, by that line.
+    the dataset that takes most of a batch, or little where one function takes nearly all of it:
+    that samples should be cheaper, by that line.
 
     Args:
         case: The run.
@@ -63,6 +69,7 @@ def more_workers(
     if not is_unsure(found):
         return found
     is_little = passed_over_for(found, keys, case) is not None or _gives_more(times, gain)
+    is_little |= gain.likely <= _LITTLE_TIMES and _is_one_function(fed)
     return (_by_cheaper_samples(case, fed, rule, title, setting) if is_little else None) or found
 
 
@@ -131,6 +138,14 @@ def _times_without_line(case: Case, fed: LoaderCase) -> float | None:
         return without_line(fed)
     gain = gain_of_line(case, fed, line)
     return None if gain is None else gain.likely
+
+
+def _is_one_function(fed: LoaderCase) -> bool:
+    """Whether nearly all of making batches is the computing of one function."""
+    line = fed.hot_line()
+    if line is None or line.is_likely or line.share < _NEARLY_ALL:
+        return False
+    return asleep_share(fed.loader.fetch) <= _HARDLY_ASLEEP
 
 
 def _is_surer(times: float | None, gain: Gain) -> bool:

@@ -6,7 +6,10 @@ from that while it goes on.
 
 How it is measured: 25 times a second another thread asks to run. While torch's operators compute it
 may do so at once, while other code runs it has to wait: where it waits for 0.1 ms or longer, such
-code was running. Time between operators that is shorter than that is not counted.
+code was running. Time between operators that is shorter than that is not counted. And where Python
+reads many values of tensors one by one (an element as a condition, .item()) each read is noted: all
+the time from one read to the next counts, with the small operators in it, for one operator on whole
+tensors would do the same.
 
 When it is wrong: what is compiled (torch.compile) and C++ extensions that keep the interpreter to
 themselves look like Python code. A run with torch.compile is not judged. On a GPU such code costs
@@ -25,12 +28,13 @@ from __future__ import annotations
 from typing import Final
 
 from trainprof.analysis.diagnosis.case import NAMED_FROM_SHARE, Case
-from trainprof.analysis.diagnosis.gains import of_python
+from trainprof.analysis.diagnosis.gains import of_looks, of_python
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.wording import caller, its_share, place, span
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.python_in_model import PARTS, TOLD_FROM_SHARE
+from trainprof.analysis.summary import ElementReads
 from trainprof.analysis.verdict_level import percent
 
 ID: Final = "python_in_model"
@@ -43,6 +47,38 @@ _NAMED_PART: Final = 0.2
 
 
 def find(case: Case) -> Finding | None:
+    told, reads = case.summary.python_in_model, case.summary.element_reads
+    if reads is not None and (told is None or reads.seconds > told.total_s):
+        return _by_elements(case, reads)
+    return _by_looks(case)
+
+
+def _by_elements(case: Case, reads: ElementReads) -> Finding | None:
+    share = reads.seconds / case.training_s if case.training_s > 0 else 0.0
+    if case.is_on_device or share < case.threshold(ID, "share", THRESHOLDS["share"].value):
+        return None
+    gain = of_python(case, reads.seconds)
+    if gain is None:
+        return None
+    return plain_finding(
+        ID,
+        f"{reads.part} goes through tensors element by element: Python reads {reads.per_pass:,.0f} "
+        f"values one by one in each, which takes about {span(reads.seconds)}, {percent(share)} of "
+        f"training and {percent(reads.share)} of {reads.part}",
+        gain,
+        site=reads.site,
+        advice="compare, index and fill whole tensors at once (masks, torch.where); what has to be "
+        "a loop goes through x.tolist(), or a NumPy array, much faster; trainprof lines times each "
+        "line",
+        evidence={
+            "python_s": reads.seconds,
+            "python_share": share,
+            "reads_each_pass": round(reads.per_pass),
+        },
+    )
+
+
+def _by_looks(case: Case) -> Finding | None:
     told = case.summary.python_in_model
     if told is None:
         return None
@@ -52,7 +88,7 @@ def find(case: Case) -> Finding | None:
     share = spent_s / case.training_s if case.training_s > 0 else 0.0
     if share < case.threshold(ID, "share", THRESHOLDS["share"].value):
         return None
-    gain = of_python(case, spent_s)
+    gain = of_looks(case, spent_s, told.held, told.looks)
     if gain is None:
         return None
     parts = [name for name in told.seconds if told.seconds[name] >= _NAMED_PART * spent_s]

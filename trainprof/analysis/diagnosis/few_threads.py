@@ -1,0 +1,108 @@
+"""torch computes with fewer threads than there are cores, and the others have nothing to do.
+
+What it means: torch splits a large operation among its threads. With one of them, on a machine with
+more cores, the others stand still while the model computes. It comes of OMP_NUM_THREADS=1 or
+torch.set_num_threads(1), left from another machine, or meant for loader workers alone.
+
+How it is measured: torch.get_num_threads() at the first step, against the cores that the run may
+use, less what workers and other programs keep busy. And by how long an operator of the backward
+pass takes in the mean (its time by the number of nodes in its graph): small ones are not split.
+
+When it is wrong: where the cores are hyper-threads of the same core, where memory is what an
+operation waits for, or where a neighbour is meant to have the cores: then more threads give little.
+What is said is what they would give if all that is computed could be shared out; the finding is
+ranked by half of it. In distributed
+training, whose launcher shares the cores out itself, nothing is said; nor where a batch system has
+allotted no more cores than that.
+
+What to do: take the setting out, or give it the number of cores; trainprof tune tries it. Sums are
+then added up in another order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from trainprof.analysis.diagnosis.case import Case
+from trainprof.analysis.diagnosis.gains import of_python
+from trainprof.analysis.diagnosis.plain import plain_finding
+from trainprof.analysis.diagnosis.rule import Threshold
+from trainprof.analysis.diagnosis.wording import span
+from trainprof.analysis.finding import Finding
+from trainprof.analysis.shared_cpu import shared_cpu
+from trainprof.analysis.verdict import COMPUTE_KEYS
+from trainprof.analysis.verdict_level import percent
+
+ID: Final = "few_threads"
+KEYS: Final[tuple[str, ...]] = COMPUTE_KEYS
+THRESHOLDS: Final = {
+    "share": Threshold(0.5, "of training, computing on the CPU"),
+    "operator_s": Threshold(200e-6, "an operator of the backward pass: smaller ones hardly gain"),
+}
+# Of the cores that torch has threads for: with fewer than that free, nothing is sure.
+_FREE_TIMES: Final = 1.5
+
+
+def find(case: Case) -> Finding | None:
+    threads, part = case.torch.threads, case.share(*KEYS)
+    if case.is_on_device or threads is None or (case.summary.run.world_size or 1) > 1:
+        return None
+    if case.summary.ranks or case.torch.is_data_parallel:
+        return None
+    operator_s, free = _operator_s(case), _free_cores(case)
+    if operator_s is None or free is None or free < _FREE_TIMES * threads:
+        return None
+    if part < case.threshold(ID, "share", THRESHOLDS["share"].value):
+        return None
+    if operator_s < case.threshold(ID, "operator_s", THRESHOLDS["operator_s"].value):
+        return None
+    gain = of_python(case, (1 - threads / free) * part * case.training_s)
+    if gain is None:
+        return None
+    cores, number = case.cores() or free, max(round(free), threads + 1)
+    one = "1 thread" if threads == 1 else f"{threads} threads"
+    return plain_finding(
+        ID,
+        f"torch computes with {one}, and {cores:.3g} cores are there: forward, backward and "
+        f"optimizer are {percent(part)} of training, operators take {span(operator_s)} in the mean",
+        # How much of it can be shared out nobody knows: it stands behind what is better known.
+        replace(gain, saved_s=gain.saved_s / 2),
+        site=None,
+        advice=f"torch.set_num_threads({number}) or OMP_NUM_THREADS={number}, or take out what "
+        "sets fewer; trainprof tune tries it",
+        cautions=["sums are added up in another order: losses may differ in the last digits"],
+        evidence={
+            "threads": threads,
+            "cores": cores,
+            "free_cores": free,
+            "computing_share": part,
+            "operator_s": operator_s,
+        },
+    )
+
+
+def _operator_s(case: Case) -> float | None:
+    """Returns what an operator of the backward pass takes in the mean; None: not known."""
+    nodes, backward_s = case.torch.backward_nodes, case.training.get("backward", 0.0)
+    # Of several optimizers each may have passes of its own, and one graph alone was gone through.
+    if not nodes or case.torch.optimizers != 1:
+        return None
+    passes = sum(fed.loader.iterations for fed in case.feeding) or len(case.steps)
+    return backward_s / max(passes, 1) / nodes
+
+
+def _free_cores(case: Case) -> float | None:
+    """Returns the cores that training may compute on: neither workers' nor other programs'."""
+    cores, system = case.cores(), case.summary.system
+    shared = None if system is None else shared_cpu(system.cpu)
+    if cores is None or shared is None:
+        return None
+    cores = min(cores, float(case.torch.cores_allotted or cores))
+    working_s = sum(
+        fed.loader.fetch.running_s or 0.0
+        for fed in (*case.feeding, *case.evaluating)
+        if fed.loader.num_workers and fed.loader.fetch is not None
+    )
+    workers = working_s / case.training_s if case.training_s > 0 else 0.0
+    return max(cores - workers - shared.others_share * shared.cores, 0.0)
