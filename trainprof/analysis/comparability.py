@@ -9,13 +9,14 @@ from typing import Any, Final
 
 from trainprof.analysis.compared_run import ComparedRun
 from trainprof.analysis.steady import MIN_STEADY_STEPS
-from trainprof.analysis.summary import COSTLY_RECORDING, MAX_NUMBER, Loader
+from trainprof.analysis.summary import COSTLY_RECORDING, MAX_NUMBER, Exit, Loader
 
-# Kinds of discrepancies. But for SETTING and REMARK they make a comparison one of unlike things.
+# Kinds of discrepancies. But for UNFINISHED, SETTING and REMARK the sides are unlike by them.
 WORK: Final = "work"  # a step is another amount of work
 GROUND: Final = "ground"  # another script, machine or library
 SLOWED: Final = "slowed"  # recording slowed a run, and not all of it alike
 SHORT: Final = "short"  # too few steps to tell
+UNFINISHED: Final = "unfinished"  # a run failed, was ended from outside, or still runs
 SETTING: Final = "setting"  # what the user may have meant to change
 REMARK: Final = "remark"  # worth knowing when reading the numbers
 
@@ -37,7 +38,7 @@ class Discrepancy:
 
     Attributes:
         what: Such as "batch size".
-        kind: WORK, GROUND, SLOWED, SHORT, SETTING or REMARK.
+        kind: WORK, GROUND, SLOWED, SHORT, UNFINISHED, SETTING or REMARK.
         base, other: As they had it, in words; "" where `text` says all.
         text: One sentence without its full stop.
     """
@@ -67,7 +68,7 @@ def discrepancies(base: Sequence[ComparedRun], other: Sequence[ComparedRun]) -> 
     found += [*_lengths(base, other), *_caches(base, other), *_order(base, other)]
     found += _recording(base, other)
     found += [*_summaries_alone(base, other), *_edited_beside(base, other)]
-    order = (SLOWED, SHORT, WORK, GROUND, SETTING, REMARK)
+    order = (SLOWED, SHORT, WORK, GROUND, UNFINISHED, SETTING, REMARK)
     return sorted(found, key=lambda told: order.index(told.kind))
 
 
@@ -248,15 +249,37 @@ def _of_one(called: str, run: ComparedRun) -> list[Discrepancy]:
         found.append(_said("slowed", SLOWED, f"{called} was slowed: {slowed}"))
     steps = run.steady_steps()
     if steps < MIN_STEADY_STEPS:
-        why = f"{called} has {steps} steady steps; it takes {MIN_STEADY_STEPS}"
+        why = f"{called} has {steps} steady steps; a verdict takes {MIN_STEADY_STEPS}"
         found.append(_said("steady steps", SHORT, why))
     end = run.summary.run.exit
-    if end.reason == "running":
-        found.append(_said("end", REMARK, f"{called} is still running"))
-    elif end.reason not in ("completed", "limit"):
-        detail = f" ({end.detail})" if end.detail else ""
-        found.append(_said("end", REMARK, f"{called} did not end by itself: {end.reason}{detail}"))
+    ended = _ended_early(end)
+    if ended is not None:
+        kind = REMARK if end.reason == "interrupted" else UNFINISHED
+        found.append(_said("end", kind, f"{called} {ended}"))
     return found
+
+
+def _ended_early(end: Exit) -> str | None:
+    """Says how a run ended that did not end as it should, None where it did."""
+    detail = f" ({end.detail})" if end.detail else ""
+    match end.reason:
+        case "completed" if not end.status:
+            return None
+        case "limit":
+            return None
+        case "completed":
+            return f"ended with exit status {end.status}"
+        case "exception":
+            return f"ended by an exception{detail}"
+        case "interrupted":
+            return "was stopped by Ctrl-C"
+        case "signal" | "killed":
+            number = "" if end.signal is None else f" by signal {end.signal}"
+            return f"was {'killed' if end.reason == 'killed' else 'ended'}{number}{detail}"
+        case "running":
+            return "is still running"
+        case _:
+            return f"ended in a way that is not known{detail}"
 
 
 def _said(what: str, kind: str, text: str) -> Discrepancy:

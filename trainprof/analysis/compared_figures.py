@@ -14,11 +14,14 @@ from trainprof.analysis.comparability import SLOWED, WORK, Discrepancy
 from trainprof.analysis.compared_metrics import RUN_METRICS, RunMetric, loader_metrics
 from trainprof.analysis.compared_run import ComparedRun
 from trainprof.analysis.speedup import (
+    BOUNDLESS_CHANCE,
     UNKNOWN,
+    Chance,
     Difference,
     Pace,
     Sampled,
     SpeedUp,
+    are_repeated,
     chance_of,
     difference,
     speed_up,
@@ -70,7 +73,7 @@ class Sides:
     base: list[ComparedRun]
     other: list[ComparedRun]
     found: list[Discrepancy]
-    chance: float
+    chance: Chance
 
     @property
     def is_other_work(self) -> bool:
@@ -88,6 +91,9 @@ class Sides:
         for name, side in (("BASE", self.base), ("OTHER", self.other)):
             if not any(run.is_telling() for run in side):
                 return f"too few steady steps in {name}"
+        sides = self.runs()
+        if self.chance.share >= BOUNDLESS_CHANCE and not are_repeated(*map(len, sides)):
+            return f"{self.chance.why}, too much for one run each to tell"
         return None
 
     def speedup(self, measured_by: str) -> SpeedUp:
@@ -115,14 +121,14 @@ class Sides:
                 other = [_per_sample(pace, samples[1]) for pace in other]
         found = speed_up(base, other)
         if why is None:
-            return found
+            return found.unless_too_noisy()
         return SpeedUp(None, found.mid, None, UNKNOWN, None, why)
 
 
-def chance_between(base: Sequence[ComparedRun], other: Sequence[ComparedRun]) -> float:
+def chance_between(base: Sequence[ComparedRun], other: Sequence[ComparedRun]) -> Chance:
     """Returns what one run each may differ by; 1 where no step tells it."""
     paces = [[pace for run in side if (pace := run.pace()) is not None] for side in (base, other)]
-    return chance_of(*paces).share if all(paces) else 1.0
+    return chance_of(*paces) if all(paces) else Chance(1.0, "no steady step was seen")
 
 
 def _paces(
@@ -233,7 +239,7 @@ def _quantile_metrics(sides: Sides, *, verdict: str | None) -> list[Metric]:
         is_known = [len(side) for side in figures] == [len(base), len(other)]
         if not is_known:
             continue
-        found = difference(figures[0], figures[1], chance=sides.chance)
+        found = difference(figures[0], figures[1], chance=sides.chance.share).unless_too_noisy()
         means = [_mean([one.value for one in side]) for side in figures]
         metrics.append(_metric(name, STEP_GROUP, means, found, sides, LOWER, verdict))
     return metrics
@@ -285,7 +291,7 @@ def ledger_metrics(sides: Sides) -> list[Metric]:
         means = [fmean(one.value for one in side) for side in figures]
         if not any(means):
             continue
-        found = difference(figures[0], figures[1], chance=sides.chance, is_part=True)
+        found = difference(figures[0], figures[1], chance=sides.chance.share, is_part=True)
         name = f"{PART_PREFIX}{key}"
         metrics.append(_metric(name, LEDGER_GROUP, means, found, sides, LOWER, verdict))
     return metrics

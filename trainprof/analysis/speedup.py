@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -29,6 +29,10 @@ UNKNOWN: Final = "unknown"
 LEAST_CHANCE: Final = 0.035
 # Twice what the halves of a run differ by: one run against another is further away than they are.
 _DRIFT_COUNTS: Final = 2.0
+# From here on (a factor of 4) nobody measured what two equal runs differ by.
+BOUNDLESS_CHANCE: Final = 3.0
+# An interval so wide says that nothing is known, not that nothing was changed.
+_TOO_WIDE: Final = 1.25
 # From so many runs on, a side alone tells how much runs vary.
 _TELLING_REPEATS: Final = 3
 _TAILS: Final = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
@@ -79,6 +83,13 @@ class Difference:
     high: float | None
     verdict: str
 
+    def unless_too_noisy(self) -> Difference:
+        """Returns the same, its verdict `unknown` where a difference that matters may hide."""
+        if self.verdict != NO_VISIBLE_DIFFERENCE or self.low is None or self.high is None:
+            return self
+        is_wide = 1 + self.high > _TOO_WIDE * (1 + self.low)
+        return replace(self, verdict=UNKNOWN) if is_wide else self
+
 
 @dataclass(frozen=True, slots=True)
 class Chance:
@@ -106,6 +117,24 @@ class SpeedUp:
     chance: Chance | None = None
     why_unknown: str | None = None
 
+    @property
+    def is_undecided(self) -> bool:
+        """Whether there is an interval, and neither side is the faster for certain."""
+        return self.low is not None and self.verdict in (NO_VISIBLE_DIFFERENCE, UNKNOWN)
+
+    def unless_too_noisy(self) -> SpeedUp:
+        """Returns the same, its verdict `unknown` where a difference that matters may hide."""
+        if self.verdict != NO_VISIBLE_DIFFERENCE or self.low is None or self.high is None:
+            return self
+        if self.high <= _TOO_WIDE * self.low:
+            return self
+        why = "the runs of a side differ too much among themselves"
+        if self.chance is not None:
+            why = f"{self.chance.why}, or steps vary too much"
+            if self.chance.share <= LEAST_CHANCE:
+                why = "step times vary too much"
+        return replace(self, verdict=UNKNOWN, why_unknown=f"too noisy to tell: {why}")
+
 
 def speed_up(base: Sequence[Pace], other: Sequence[Pace]) -> SpeedUp:
     """Returns how many times as fast OTHER's runs train.
@@ -118,7 +147,7 @@ def speed_up(base: Sequence[Pace], other: Sequence[Pace]) -> SpeedUp:
     short = [p for p in (*base, *other) if p.steps_s is not None]
     fewest = min((len(p.steps_s) for p in short if p.steps_s is not None), default=None)
     if fewest is not None and fewest < MIN_STEADY_STEPS:
-        why = f"{fewest} steady steps are not enough, it takes {MIN_STEADY_STEPS}"
+        why = f"{fewest} steady steps are not enough, a verdict takes {MIN_STEADY_STEPS}"
         return SpeedUp(None, middle, None, UNKNOWN, None, why)
     chance = chance_of(base, other)
     found = difference(

@@ -88,15 +88,37 @@ def only(found: list[Discrepancy]) -> Discrepancy:
         (run(script_sha256="1" * 64), "ground", "the script's text differs"),
         (run(host={"usable_cores": 4}), "ground", "CPU cores 8 -> 4"),
         (run(of_run(device_timing="synchronized")), "slowed", "OTHER was slowed: --cuda-sync"),
-        (run(of_training(steady_steps=19)), "short", "OTHER has 19 steady steps; it takes 20"),
+        (run(of_training(steady_steps=19)), "short", "OTHER has 19 steady steps; a verdict"),
         (run(of_feeder(num_workers=4)), "setting", "num_workers 2 -> 4"),
         (run(of_feeder(pin_memory=True)), "setting", "pin_memory False -> True"),
         (run(versions(python="3.12.1")), "setting", "Python 3.11.7 -> 3.12.1"),
         (run(versions(trainprof="0.2.0")), "remark", "trainprof 0.1.0 -> 0.2.0"),
         (
             run(of_run(exit=Exit(None, 9, "killed", "out of memory"))),
+            "unfinished",
+            "OTHER was killed by signal 9 (out of memory)",
+        ),
+        (
+            run(of_run(exit=Exit(1, None, "exception", "ValueError"))),
+            "unfinished",
+            "OTHER ended by an exception (ValueError)",
+        ),
+        (
+            run(of_run(exit=Exit(3, None, "completed"))),
+            "unfinished",
+            "OTHER ended with exit status 3",
+        ),
+        (run(of_run(exit=Exit(None, None, "running"))), "unfinished", "OTHER is still running"),
+        (run(of_run(exit=Exit(None, None, "unknown"))), "unfinished", "OTHER ended in a way that"),
+        (
+            run(of_run(exit=Exit(None, 15, "signal"))),
+            "unfinished",
+            "OTHER was ended by signal 15",
+        ),
+        (
+            run(of_run(exit=Exit(130, None, "interrupted"))),
             "remark",
-            "OTHER did not end by itself: killed (out of memory)",
+            "OTHER was stopped by Ctrl-C",
         ),
     ],
 )
@@ -110,6 +132,11 @@ def test_equal_runs_have_none() -> None:
     found = discrepancies([run()], [run(name="b")])
     assert {one.what for one in found} == {"events"}
     assert not any(one.kind in UNLIKE for one in found)
+
+
+def test_a_run_ended_by_a_limit_that_was_asked_for_ended_as_it_should() -> None:
+    limited = run(of_run(exit=Exit(0, None, "limit", "--max-steps")))
+    assert [one.what for one in discrepancies([run()], [limited])] == ["events"]
 
 
 def test_timed_lines_slow_a_run() -> None:

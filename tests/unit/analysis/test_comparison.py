@@ -240,7 +240,7 @@ def test_a_short_run_among_repeated_ones_is_left_out(tmp_path: Path) -> None:
     assert with_cut.speedup == whole.speedup
     assert not with_cut.comparable
     assert notes(with_cut)[-1].startswith("3 and 3 runs")
-    assert "Run b3 of OTHER has 11 steady steps; it takes 20" in notes(with_cut)
+    assert "Run b3 of OTHER has 11 steady steps; a verdict takes 20" in notes(with_cut)
 
 
 def test_a_slowed_run_gives_no_verdict(tmp_path: Path) -> None:

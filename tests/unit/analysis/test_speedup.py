@@ -130,7 +130,7 @@ def test_one_run_against_many_takes_their_spread() -> None:
 def test_too_few_steps_give_no_verdict() -> None:
     found = speed_up([even(0.1)], [even(0.2, count=19)])
     assert found.verdict == UNKNOWN
-    assert found.why_unknown == "19 steady steps are not enough, it takes 20"
+    assert found.why_unknown == "19 steady steps are not enough, a verdict takes 20"
     assert (found.low, found.high) == (None, None)
     assert found.mid == pytest.approx(0.5)
     assert speed_up([even(0.1)], [even(0.2, count=20)]).verdict == SLOWER
