@@ -5,20 +5,24 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import Any, Final
 
 from trainprof.analysis.compared_run import ComparedRun
+from trainprof.analysis.shared_cpu import shared_cpu
 from trainprof.analysis.steady import MIN_STEADY_STEPS
-from trainprof.analysis.summary import COSTLY_RECORDING, MAX_NUMBER, Loader
+from trainprof.analysis.summary import COSTLY_RECORDING, MAX_NUMBER, Exit, Loader
 
-# Kinds of discrepancies. But for SETTING and REMARK they make a comparison one of unlike things.
+# Kinds of discrepancies. But for UNFINISHED, SETTING and REMARK the sides are unlike by them.
 WORK: Final = "work"  # a step is another amount of work
 GROUND: Final = "ground"  # another script, machine or library
 SLOWED: Final = "slowed"  # recording slowed a run, and not all of it alike
 SHORT: Final = "short"  # too few steps to tell
+UNFINISHED: Final = "unfinished"  # a run failed, was ended from outside, or still runs
 SETTING: Final = "setting"  # what the user may have meant to change
 REMARK: Final = "remark"  # worth knowing when reading the numbers
 
+SCRIPT: Final = "script"
 SCRIPT_TEXT: Final = "the script's text"
 UNLIKE: Final = frozenset({WORK, GROUND, SLOWED, SHORT})
 # A last batch that is not full makes so much of a difference at most.
@@ -29,6 +33,10 @@ _MUCH_READ_BYTES: Final = 16 << 20
 _LITTLE_READ: Final = 0.25
 _DIGEST_CHARACTERS: Final = 12
 _FILES_NAMED: Final = 3
+_OTHERS_TO_STAND_OUT: Final = 2
+_STANDS_OUT: Final = 0.25
+# From here on it is named where other programs explain it.
+_IS_FELT: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +45,7 @@ class Discrepancy:
 
     Attributes:
         what: Such as "batch size".
-        kind: WORK, GROUND, SLOWED, SHORT, SETTING or REMARK.
+        kind: WORK, GROUND, SLOWED, SHORT, UNFINISHED, SETTING or REMARK.
         base, other: As they had it, in words; "" where `text` says all.
         text: One sentence without its full stop.
     """
@@ -59,15 +67,18 @@ def discrepancies(base: Sequence[ComparedRun], other: Sequence[ComparedRun]) -> 
         for what, kind, fact in _FACTS
         if (told := _compared(what, kind, fact, base, other)) is not None
     ]
+    if any(told.what == SCRIPT for told in found):
+        found = [told for told in found if told.what != SCRIPT_TEXT]  # that of another script
     if not any(told.kind == WORK for told in found):
         found += _samples_per_step(base, other)
     found += _loader_settings(base, other)
     for side, runs in (("BASE", base), ("OTHER", other)):
         found += [told for run in runs for told in _of_one(_called(side, run, runs), run)]
+        found += _held_up(side, runs)
     found += [*_lengths(base, other), *_caches(base, other), *_order(base, other)]
     found += _recording(base, other)
     found += [*_summaries_alone(base, other), *_edited_beside(base, other)]
-    order = (SLOWED, SHORT, WORK, GROUND, SETTING, REMARK)
+    order = (SLOWED, SHORT, WORK, GROUND, UNFINISHED, SETTING, REMARK)
     return sorted(found, key=lambda told: order.index(told.kind))
 
 
@@ -83,7 +94,7 @@ def _compared(
         return None
     for name, values in zip(("BASE", "OTHER"), sides, strict=True):
         if len(values) > 1:
-            told = ", ".join(map(str, values))
+            told = "differs" if fact is _script_text else ", ".join(map(str, values))
             text = f"the runs of {name} are not alike: {what} {told}"
             return Discrepancy(what, GROUND if kind == SETTING else kind, "", "", text)
     (in_base,), (in_other,) = sides
@@ -169,7 +180,7 @@ def _step_source(run: ComparedRun) -> str | None:
 
 
 _FACTS: Final[tuple[tuple[str, str, Fact], ...]] = (
-    ("script", GROUND, _script),
+    (SCRIPT, GROUND, _script),
     (SCRIPT_TEXT, GROUND, _script_text),
     ("batch size", WORK, _batch_size),
     ("world size", WORK, _world_size),
@@ -210,6 +221,13 @@ _LOADER_FIELDS: Final = (
 )
 
 
+# What says nothing without workers: torch's defaults, None where it depends on Python.
+_WITHOUT_WORKERS: Final[dict[str, Hashable]] = {
+    "prefetch_factor": 2,
+    "start_method": None,
+}
+
+
 def _loader_settings(
     base: Sequence[ComparedRun], other: Sequence[ComparedRun]
 ) -> list[Discrepancy]:
@@ -235,9 +253,10 @@ def _is_the_same(told: Discrepancy, known: Discrepancy) -> bool:
 
 def _setting(loader: Loader, name: str) -> Hashable:
     value: Hashable = getattr(loader, name)
-    # Without workers these say nothing: a default appears or goes with the first worker.
-    of_workers = name in ("prefetch_factor", "persistent_workers", "start_method")
-    return None if of_workers and not loader.num_workers else value
+    if name not in _WITHOUT_WORKERS or loader.num_workers:
+        return value
+    # A default comes and goes with the first worker and is no change; what was set besides is one.
+    return None if loader.num_workers is None else _WITHOUT_WORKERS[name]
 
 
 def _of_one(called: str, run: ComparedRun) -> list[Discrepancy]:
@@ -248,15 +267,65 @@ def _of_one(called: str, run: ComparedRun) -> list[Discrepancy]:
         found.append(_said("slowed", SLOWED, f"{called} was slowed: {slowed}"))
     steps = run.steady_steps()
     if steps < MIN_STEADY_STEPS:
-        why = f"{called} has {steps} steady steps; it takes {MIN_STEADY_STEPS}"
+        why = f"{called} has {steps} steady steps; a verdict takes {MIN_STEADY_STEPS}"
         found.append(_said("steady steps", SHORT, why))
     end = run.summary.run.exit
-    if end.reason == "running":
-        found.append(_said("end", REMARK, f"{called} is still running"))
-    elif end.reason not in ("completed", "limit"):
-        detail = f" ({end.detail})" if end.detail else ""
-        found.append(_said("end", REMARK, f"{called} did not end by itself: {end.reason}{detail}"))
+    ended = _ended_early(end)
+    if ended is not None:
+        kind = REMARK if end.reason == "interrupted" else UNFINISHED
+        found.append(_said("end", kind, f"{called} {ended}"))
     return found
+
+
+def _held_up(side: str, runs: Sequence[ComparedRun]) -> list[Discrepancy]:
+    """Runs that something held up while it left others of their side alone."""
+    found = []
+    for run in runs:
+        others = [mean for one in runs if one is not run and (mean := one.mean_step_s())]
+        own = run.mean_step_s()
+        if own is None or len(others) < _OTHERS_TO_STAND_OUT:
+            continue
+        longer, busy = own / median(others) - 1, _others_busy(run)
+        if longer < (_STANDS_OUT if busy is None else _IS_FELT):
+            continue
+        told = f"{longer * 100:.0f} % longer a step than"
+        if longer >= 1:
+            told = f"{1 + longer:.2g} times as long a step as"
+        text = f"run {run.name} of {side} took {told} its other runs"
+        found.append(_said("held up", REMARK, f"{text}; {busy} meanwhile" if busy else text))
+    return found
+
+
+def _others_busy(run: ComparedRun) -> str | None:
+    """Says how busy other programs kept the cores, None where a run hardly felt it."""
+    system = run.summary.system
+    cpu = None if system is None else shared_cpu(system.cpu)
+    if cpu is None or not cpu.is_disturbed:
+        return None
+    return f"other programs kept {cpu.others_share * cpu.cores:.1f} of {cpu.cores} cores busy"
+
+
+def _ended_early(end: Exit) -> str | None:
+    """Says how a run ended that did not end as it should, None where it did."""
+    detail = f" ({end.detail})" if end.detail else ""
+    match end.reason:
+        case "completed" if not end.status:
+            return None
+        case "limit":
+            return None
+        case "completed":
+            return f"ended with exit status {end.status}"
+        case "exception":
+            return f"ended by an exception{detail}"
+        case "interrupted":
+            return "was stopped by Ctrl-C"
+        case "signal" | "killed":
+            number = "" if end.signal is None else f" by signal {end.signal}"
+            return f"was {'killed' if end.reason == 'killed' else 'ended'}{number}{detail}"
+        case "running":
+            return "is still running"
+        case _:
+            return f"ended in a way that is not known{detail}"
 
 
 def _said(what: str, kind: str, text: str) -> Discrepancy:

@@ -35,9 +35,12 @@ _STALL_POWER: Final = 3
 _STALL_POWER_ALONE: Final = 2
 _MOST_TAKEN: Final = 0.9
 # What a virtual machine's cores may be faster or slower from run to run: neighbours, clocks and
-# hyperthreads that it does not see. Of 20 equal runs that compute all the time some took 1.78 ms a
-# step and some 2.20 (benchmarks/compare_false_alarms.py).
-_VIRTUAL_WANDERS: Final = 0.2
+# hyperthreads that it does not see. Ten equal runs of benchmarks/scripts/two_ms.py took 2.03 to
+# 2.71 ms a step, a standard deviation of 11 %: two of them differ by less than 35 % in 95 of 100
+# cases. Threads that wait for one another are as slow as the slowest: of 9 and 8 equal runs of two
+# threads, without and with two workers, it was 12 and 16 %.
+_VIRTUAL_WANDERS: Final = 0.5
+_VIRTUAL_WANDERS_ALONE: Final = 0.35
 _ONE_CORE_PERCENT: Final = 100.0
 
 
@@ -221,7 +224,8 @@ class ComparedRun:
         if system is None or self.summary.run.is_on_device or not is_virtual:
             return 0.0
         used = number_at(system.cpu, "tree_percent", "mean")
-        return 0.0 if used is None else _VIRTUAL_WANDERS * min(used / _ONE_CORE_PERCENT, 1.0)
+        most = _VIRTUAL_WANDERS_ALONE if self.computes_alone() else _VIRTUAL_WANDERS
+        return 0.0 if used is None else most * min(used / _ONE_CORE_PERCENT, 1.0)
 
 
 def read_compared_run(directory: RunDirectory, summary: RunSummary) -> ComparedRun:

@@ -6,7 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from trainprof.analysis.comparability import REMARK, SETTING, UNLIKE, Discrepancy, discrepancies
+from trainprof.analysis.comparability import (
+    REMARK,
+    SETTING,
+    UNFINISHED,
+    UNLIKE,
+    Discrepancy,
+    discrepancies,
+)
 from trainprof.analysis.compared_figures import (
     BY_SAMPLE,
     BY_STEP,
@@ -21,15 +28,15 @@ from trainprof.analysis.compared_figures import (
     step_metrics,
 )
 from trainprof.analysis.compared_run import ComparedRun
+from trainprof.analysis.gate import REPEATED, Gate, judged
 from trainprof.analysis.least_gain import LEAST_GAIN
-from trainprof.analysis.speedup import FASTER, LEAST_CHANCE, NO_VISIBLE_DIFFERENCE, SLOWER, SpeedUp
+from trainprof.analysis.speedup import FASTER, LEAST_CHANCE, SLOWER, SpeedUp
 
 # A part of a step that is halved or doubled, by so much of BASE's step, is no noise of single runs.
 _CLEARLY: Final = 2
 _CLEAR_SHARE: Final = 0.1
 # So much of its change has to be seen in the mean step.
 _SEEN_SHARE: Final = 0.5
-REPEATED: Final = "--base A1 --base A2 --base A3 --other B1 --other B2 --other B3"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +51,7 @@ class Comparison:
         with_borders: The same of all steps, starts of passes and warm-up included; None where it
             is not known.
         not_observed: Why a figure is missing, by its name or its group's.
+        gate: What --fail-if-slower says, None where it is not asked for.
     """
 
     base: list[ComparedRun]
@@ -55,6 +63,7 @@ class Comparison:
     with_borders: SpeedUp | None
     metrics: list[Metric]
     not_observed: dict[str, str] = field(default_factory=dict)
+    gate: Gate | None = None
 
     def of_kind(self, *kinds: str) -> list[Discrepancy]:
         return [one for one in self.discrepancies if one.kind in kinds]
@@ -73,7 +82,7 @@ class Comparison:
         starts, loop = self.metric(STARTS), self.metric("loop_step_s")
         if starts is None or loop is None or not loop.base:
             return None
-        if self.speedup.verdict != NO_VISIBLE_DIFFERENCE or starts.verdict not in (FASTER, SLOWER):
+        if not self.speedup.is_undecided or starts.verdict not in (FASTER, SLOWER):
             return None
         apart_s = (starts.other or 0.0) - (starts.base or 0.0)
         # All steps together have to be the shorter, or longer, for it.
@@ -86,7 +95,7 @@ class Comparison:
         None where steps as a whole did not: what was saved is spent elsewhere.
         """
         step = self.metric("step_s")
-        if self.speedup.verdict != NO_VISIBLE_DIFFERENCE or step is None or not step.base:
+        if not self.speedup.is_undecided or step is None or not step.base:
             return None
         least_s = _CLEAR_SHARE * step.base
         clear = [one for one in self.in_group(LEDGER_GROUP) if abs(_apart(one)) >= least_s]
@@ -102,12 +111,15 @@ def _apart(metric: Metric) -> float:
     return (metric.other or 0.0) - (metric.base or 0.0)
 
 
-def compare(base: Sequence[ComparedRun], other: Sequence[ComparedRun]) -> Comparison:
+def compare(
+    base: Sequence[ComparedRun], other: Sequence[ComparedRun], *, limit: float | None = None
+) -> Comparison:
     """Compares one or more runs with one or more others.
 
     Args:
         base: Runs of one setting.
         other: Runs of the other.
+        limit: How much longer a step may take, as a share; None without a gate.
     """
     found = discrepancies(base, other)
     sides = Sides(list(base), list(other), found, chance_between(base, other))
@@ -124,29 +136,33 @@ def compare(base: Sequence[ComparedRun], other: Sequence[ComparedRun]) -> Compar
         with_borders=sides.with_borders(measured_by),
         metrics=metrics,
         not_observed=_not_observed(metrics, sides),
+        gate=None if limit is None else judged(limit, speedup, found, measured_by),
     )
 
 
 def notes(comparison: Comparison) -> list[str]:
     """Returns what to know before reading the figures, one sentence each, in order of weight."""
     told = [_sentence(one.text) for one in comparison.of_kind(*UNLIKE)]
+    told += [_sentence(one.text) for one in comparison.of_kind(UNFINISHED)]
     told += [_sentence(f"changed: {one.text}") for one in comparison.of_kind(SETTING)]
     told += [_sentence(one.text) for one in comparison.of_kind(REMARK)]
-    return [*told, *map(_sentence, basis(comparison))]
+    why, rests_on = comparison.speedup.why_unknown, basis(comparison)
+    told += [] if why is None else [f"No verdict: {why}"]
+    return [*told, *([] if rests_on is None else [_sentence(rests_on)])]
 
 
-def basis(comparison: Comparison) -> list[str]:
-    """Returns what the interval rests on."""
+def basis(comparison: Comparison) -> str | None:
+    """Returns what the interval rests on, None where there is none."""
     speedup = comparison.speedup
-    if speedup.why_unknown is not None:
-        return [f"no verdict: {speedup.why_unknown}"]
+    if speedup.low is None:
+        return None
     if speedup.chance is None:
         counted = [sum(run.is_telling() for run in s) for s in (comparison.base, comparison.other)]
-        return [f"{counted[0]} and {counted[1]} runs: the interval is that of their spread"]
+        return f"{counted[0]} and {counted[1]} runs: the interval is that of their spread"
     told = f"one run each: differences under {_difference(speedup.chance.share)} can be chance"
     if speedup.chance.share > LEAST_CHANCE:
         told += f" ({speedup.chance.why})"
-    return [f"{told}; three runs each tell smaller ones: {REPEATED}"]
+    return f"{told}; three runs each tell smaller ones: {REPEATED}"
 
 
 def _difference(share: float) -> str:
@@ -193,6 +209,7 @@ def to_jsonable(comparison: Comparison) -> dict[str, Any]:
         "speedup": _speedup(speedup),
         "speedup_with_borders": None if borders is None else _speedup(borders),
         "why_unknown": speedup.why_unknown,
+        "gate": None if comparison.gate is None else _gate(comparison.gate),
         "chance": None if speedup.chance is None else speedup.chance.share,
         "discrepancies": [
             {"what": x.what, "kind": x.kind, "base": x.base, "other": x.other, "text": x.text}
@@ -214,6 +231,10 @@ def to_jsonable(comparison: Comparison) -> dict[str, Any]:
         ],
         "not_observed": comparison.not_observed,
     }
+
+
+def _gate(gate: Gate) -> dict[str, float | str]:
+    return {"limit": gate.limit, "outcome": gate.outcome, "why": gate.why}
 
 
 def _speedup(found: SpeedUp) -> dict[str, float | None]:

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from trainprof.analysis.compared_run import ComparedRun
     from trainprof.analysis.comparison import Comparison
 
-TRIPPED: Final = 1
+# By the outcome of a gate that did not pass.
+_STATUSES: Final = {"tripped": 1, "not_judged": 2}
 _PERCENT: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+) ?%?")
 
 
@@ -30,11 +31,6 @@ class NothingToCompare(TrainprofError):
 
 class RunGivenTwice(TrainprofError):
     slug: ClassVar[str] = "run-given-twice"
-    exit_code: ClassVar[int] = 2
-
-
-class CannotJudge(TrainprofError):
-    slug: ClassVar[str] = "cannot-judge"
     exit_code: ClassVar[int] = 2
 
 
@@ -68,7 +64,8 @@ def compare(
         typer.Option(
             parser=_percent,
             metavar="PCT",
-            help="End with 1 when a step certainly takes over PCT percent longer.",
+            help="End with 1 when a step certainly takes over PCT percent longer, "
+            "with 2 when that cannot be told.",
         ),
     ] = None,
     format: FormatOption = Format.TERMINAL,
@@ -78,11 +75,11 @@ def compare(
     """Compare runs: what changed, with the noise of step times taken into account."""
     sides = _sides(runs or [], base or [], other or [])
     read: dict[str, ComparedRun] = {}
-    comparisons = [_comparison(one, another, read) for one, another in sides]
+    comparisons = [_comparison(one, another, read, fail_if_slower) for one, another in sides]
     write(sys.stdout, _rendered(comparisons, format, verbose=verbose))
-    if fail_if_slower is None:
-        return 0
-    return max(_judged(comparison, fail_if_slower) for comparison in comparisons)
+    statuses = {_judged(comparison, fail_if_slower) for comparison in comparisons}
+    # One that is slower is worth knowing before those of which nothing is known.
+    return 1 if 1 in statuses else max(statuses)
 
 
 def _sides(
@@ -108,14 +105,17 @@ def _sides(
 
 
 def _comparison(
-    base: Sequence[str], other: Sequence[str], read: dict[str, ComparedRun]
+    base: Sequence[str],
+    other: Sequence[str],
+    read: dict[str, ComparedRun],
+    percent: float | None,
 ) -> Comparison:
     from trainprof.analysis import comparison
 
     sides = [[_run(name, read) for name in side] for side in (base, other)]
     if len(base) > 1 or len(other) > 1:
         _refuse_twice([run for side in sides for run in side])
-    return comparison.compare(*sides)
+    return comparison.compare(*sides, limit=None if percent is None else percent / 100)
 
 
 def _run(name: str, read: dict[str, ComparedRun]) -> ComparedRun:
@@ -167,26 +167,14 @@ def _rendered(comparisons: Sequence[Comparison], format: Format, *, verbose: boo
     )
 
 
-def _judged(comparison: Comparison, percent: float) -> int:
-    """Returns TRIPPED when the time a step takes grew by more than so many percent for certain.
-
-    The bound that decides is the interval's near one: a gate that trips by chance is switched off.
-
-    Raises:
-        CannotJudge: If there is no interval: a gate must not pass because nothing was measured.
-    """
-    speedup = comparison.speedup
-    if speedup.high is None:
-        raise CannotJudge(
-            f"--fail-if-slower cannot be judged: {speedup.why_unknown}",
-            hint="record runs with more steps, without lines and --cuda-sync",
-        )
-    least = 1 / speedup.high - 1
-    if least * 100 <= percent:
+def _judged(comparison: Comparison, percent: float | None) -> int:
+    """Says on stderr what the gate says, unless it passed, and returns its exit status."""
+    gate = comparison.gate
+    if gate is None or gate.outcome not in _STATUSES:
         return 0
     names = ", ".join(run.name for run in comparison.other)
-    complain(
-        f"{names}: a {comparison.measured_by} takes {least:.1%} longer at least, "
-        f"more than --fail-if-slower {percent:g}"
-    )
-    return TRIPPED
+    if gate.outcome == "tripped":
+        complain(f"{names}: {gate.why}, more than --fail-if-slower {percent:g}")
+    else:
+        complain(f"{names}: --fail-if-slower cannot be judged: {gate.why}", gate.hint)
+    return _STATUSES[gate.outcome]

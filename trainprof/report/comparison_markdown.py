@@ -10,10 +10,12 @@ from trainprof.analysis.speedup import NO_VISIBLE_DIFFERENCE
 from trainprof.report.comparison_rows import (
     REMARK_CELLS,
     VERDICT_WORDS,
+    gate_line,
     headline,
     remarks,
     side,
     tables,
+    unfinished,
     unlike,
 )
 from trainprof.report.markdown import escaped
@@ -30,10 +32,11 @@ def render(comparisons: Sequence[Comparison], *, verbose: bool = False) -> str:
 
 
 def _comment(comparison: Comparison, *, verbose: bool) -> str:
-    found = unlike(comparison)
+    warnings = (unlike(comparison), unfinished(comparison))
     blocks = [
-        f"**{escaped(found)}**" if found else "",
+        *(f"**{escaped(found)}**" for found in warnings if found),
         f"**{escaped(headline(comparison))}**",
+        "" if comparison.gate is None else f"**{escaped(gate_line(comparison.gate))}**",
         f"BASE {escaped(side(comparison.base))}, OTHER {escaped(side(comparison.other))}",
         "\n".join(
             f"- {escaped(clip_end(f'{label}: {sentence}', REMARK_CELLS))}"

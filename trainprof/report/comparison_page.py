@@ -9,21 +9,25 @@ from typing import Final
 from rich.text import Text
 
 from trainprof.analysis.comparison import Comparison
+from trainprof.analysis.gate import NOT_JUDGED, PASSED, TRIPPED
 from trainprof.analysis.speedup import FASTER, SLOWER
 from trainprof.report.comparison_rows import (
     REMARK_CELLS,
     VERDICT_WORDS,
     Table,
+    gate_line,
     headline,
     remarks,
     side,
     tables,
+    unfinished,
     unlike,
 )
 from trainprof.report.layout import Column, Page, written
 from trainprof.report.safe_text import clip_start, one_line, with_safe_text
 
 _STYLES: Final = {FASTER: "bold green", SLOWER: "bold red"}
+_GATE_STYLES: Final = {PASSED: "bold", TRIPPED: "bold red", NOT_JUDGED: "bold yellow"}
 _BLANK: Final = (Text(),)
 _NARROW: Final = 56
 _LABEL_CELLS: Final = 25
@@ -71,11 +75,14 @@ def _page(comparison: Comparison, page: Page) -> list[Text]:
     lines = page.labelled("BASE", [side(comparison.base)])
     lines += page.labelled("OTHER", [side(comparison.other)])
     lines += _BLANK
-    found = unlike(comparison)
-    if found is not None:
-        lines += page.paragraph(found, style="bold yellow")
+    for found in (unlike(comparison), unfinished(comparison)):
+        if found is not None:
+            lines += page.paragraph(found, style="bold yellow")
     style = _STYLES.get(comparison.speedup.verdict, "bold")
     lines += page.paragraph(headline(comparison), style=style)
+    if comparison.gate is not None:
+        style = _GATE_STYLES[comparison.gate.outcome]
+        lines += page.paragraph(gate_line(comparison.gate), style=style)
     lines += _BLANK
     for label, sentence in remarks(comparison):
         lines += page.labelled(label, page.shortened(sentence, REMARK_CELLS).split(", "))

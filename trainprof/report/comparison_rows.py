@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-from trainprof.analysis.comparability import SCRIPT_TEXT, SETTING, UNLIKE
+from trainprof.analysis.comparability import SCRIPT_TEXT, SETTING, UNFINISHED, UNLIKE
 from trainprof.analysis.compared_figures import BY_SAMPLE, Metric
 from trainprof.analysis.compared_run import ComparedRun
 from trainprof.analysis.comparison import Comparison, basis
+from trainprof.analysis.gate import NOT_JUDGED, PASSED, TRIPPED, Gate
 from trainprof.analysis.speedup import FASTER, NO_VISIBLE_DIFFERENCE, SLOWER, UNKNOWN
 from trainprof.report.ledger_table import label_of
 from trainprof.report.units import (
@@ -25,18 +26,19 @@ from trainprof.report.units import (
     three_digits,
 )
 
+# An unknown verdict of a figure with an interval, which is too wide for one.
+_UNSURE: Final = "unsure"
 VERDICT_WORDS: Final = {
     FASTER: "faster",
     SLOWER: "slower",
     NO_VISIBLE_DIFFERENCE: "chance",
     UNKNOWN: "",
+    _UNSURE: "unsure",
 }
 NONE_GIVEN: Final = "-"
 # Somebody's arguments may be long; the JSON has them whole.
 REMARK_CELLS: Final = 300
 _FOLD_BELOW_SHARE: Final = 0.02
-# An interval so wide says that nothing is known, not that nothing was changed.
-_NOISY: Final = 1.25
 _FACTORS_FROM: Final = 1.2
 _PART: Final = "per_step_s."
 
@@ -72,13 +74,15 @@ _LOADER_LABELS: Final = {
     "making_a_batch_s": "making a batch",
 }
 _ALWAYS: Final = ("wall_s", "training_s", "cpu_cores_busy", "memory_peak_bytes")
+_OF_SAMPLES: Final = ("sample_s", "samples_per_s")
+_OUTCOMES: Final = {PASSED: "PASSED", TRIPPED: "TRIPPED", NOT_JUDGED: "NOT JUDGED"}
 # Shown on the short page only where they tell something of the difference.
 _ONLY_VERBOSE: Final = ("host_cpu_share", "sample_s", "steps", "gpu_power_w")
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of a table; `verdict` is faster|slower|no_visible_difference|unknown."""
+    """One line of a table; `verdict` is a key of VERDICT_WORDS."""
 
     label: str
     base: str
@@ -123,15 +127,21 @@ def headline(comparison: Comparison) -> str:
             f"{_of_part(part)}; a whole {comparison.measured_by} took {told}, but {between} would "
             f"fit what was measured"
         )
-    if found.high > _NOISY * found.low:
+    if found.verdict == UNKNOWN:
+        anything = _anything(1 / found.high - 1, 1 / found.low - 1)
         return (
-            f"TOO NOISY TO TELL: a {comparison.measured_by} took {told}, but anything from "
-            f"{between} would fit what was measured"
+            f"TOO NOISY TO TELL: a {comparison.measured_by} took {told}, but {anything} would fit "
+            f"what was measured"
         )
     return (
         f"NO VISIBLE DIFFERENCE: a {comparison.measured_by} takes {told}, and "
         f"{between} would fit what was measured"
     )
+
+
+def gate_line(gate: Gate) -> str:
+    """Returns what a gate says: "GATE PASSED (at most 5 % longer): why"."""
+    return f"GATE {_OUTCOMES[gate.outcome]} (at most {gate.limit * 100:g} % longer): {gate.why}"
 
 
 def _of_part(part: Metric) -> str:
@@ -175,7 +185,15 @@ def _longer(speedup: float) -> str:
     change = 1 / speedup - 1
     if change >= _FACTORS_FROM:
         return f"{_times(1 + change)} times as long"
-    return f"{_share(abs(change)).lstrip('+')} % {'longer' if change >= 0 else 'less time'}"
+    share = _share(abs(change)).lstrip("+")
+    return "as long" if share == "0" else f"{share} % {'longer' if change >= 0 else 'less time'}"
+
+
+def _anything(low: float, high: float) -> str:
+    """What a wide interval holds, in words: its signs alone are easily read over."""
+    if high >= _FACTORS_FROM:
+        return f"anything from {_between(low, high)} as long"
+    return f"anything from {_longer(1 / (1 + low))} to {_longer(1 / (1 + high))}"
 
 
 def _between(low: float, high: float) -> str:
@@ -199,6 +217,14 @@ def unlike(comparison: Comparison) -> str | None:
     return f"NOT LIKE FOR LIKE: {'; '.join(one.text for one in found)}" if found else None
 
 
+def unfinished(comparison: Comparison) -> str | None:
+    """Returns which runs did not end as they should, in a sentence; None where all did."""
+    found = comparison.of_kind(UNFINISHED)
+    if not found:
+        return None
+    return f"NOT A WHOLE RUN: {'; '.join(one.text for one in found)}; steps until then are compared"
+
+
 def remarks(comparison: Comparison) -> list[tuple[str, str]]:
     """Returns label and sentence of what to know: what was changed, what the interval rests on."""
     changed = comparison.of_kind(SETTING)
@@ -206,27 +232,22 @@ def remarks(comparison: Comparison) -> list[tuple[str, str]]:
     told += [
         ("Careful", one.text)
         for one in comparison.discrepancies
-        if one.kind not in UNLIKE and one.kind != SETTING
+        if one.kind not in UNLIKE | {SETTING, UNFINISHED}
     ]
     borders = _with_starts(comparison)
     if borders is not None and comparison.starts_alone() is None:
         told.append(("Besides", borders))
-    return told + [
-        ("Noise", sentence) for sentence in basis(comparison) if not _is_said(comparison)
-    ]
-
-
-def _is_said(comparison: Comparison) -> bool:
-    """A verdict that is unknown says why in the headline."""
-    return comparison.speedup.why_unknown is not None
+    rests_on = basis(comparison)
+    return told if rests_on is None else [*told, ("Noise", rests_on)]
 
 
 def _with_starts(comparison: Comparison) -> str | None:
     """Steady steps leave out starts of passes: said where that hides a difference."""
     found = comparison.with_borders
-    if found is None or found.mid is None or found.verdict == comparison.speedup.verdict:
+    if found is None or found.mid is None or found.low is None or found.high is None:
         return None
-    if found.verdict == UNKNOWN or found.low is None or found.high is None:
+    is_alike = found.is_undecided and comparison.speedup.is_undecided
+    if is_alike or found.verdict in (UNKNOWN, comparison.speedup.verdict):
         return None
     per = "samples" if comparison.measured_by == BY_SAMPLE else "steps"
     between = f"{_times(found.low)} to {_times(found.high)}"
@@ -264,12 +285,23 @@ def tables(comparison: Comparison, *, verbose: bool) -> list[Table]:
 def _step_rows(comparison: Comparison, *, verbose: bool) -> list[Row]:
     by_sample = comparison.measured_by == BY_SAMPLE
     return [
-        _row(
-            _STEP_LABELS.get(one.name, one.name), one, _rate if one.better == "higher" else seconds
+        _with_doubt(
+            _row(
+                _STEP_LABELS.get(one.name, one.name),
+                one,
+                _rate if one.better == "higher" else seconds,
+            ),
+            is_judged=not by_sample or one.name in _OF_SAMPLES,
         )
         for one in comparison.in_group("step")
         if verbose or one.name not in _ONLY_VERBOSE or (by_sample and one.name == "sample_s")
     ]
+
+
+def _with_doubt(row: Row, *, is_judged: bool) -> Row:
+    """Says of a figure with an interval but no verdict that it is unsure."""
+    is_unsure = is_judged and row.interval and row.verdict == UNKNOWN
+    return replace(row, verdict=_UNSURE) if is_unsure else row
 
 
 def _rate(value: float | None) -> str:

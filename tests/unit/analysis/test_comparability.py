@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from support import summaries
-from support.compared_runs import made_up
+from support.compared_runs import made_up, with_steps_longer
 
 from trainprof.analysis.comparability import UNLIKE, Discrepancy, discrepancies
 from trainprof.analysis.compared_run import ComparedRun
@@ -88,15 +88,37 @@ def only(found: list[Discrepancy]) -> Discrepancy:
         (run(script_sha256="1" * 64), "ground", "the script's text differs"),
         (run(host={"usable_cores": 4}), "ground", "CPU cores 8 -> 4"),
         (run(of_run(device_timing="synchronized")), "slowed", "OTHER was slowed: --cuda-sync"),
-        (run(of_training(steady_steps=19)), "short", "OTHER has 19 steady steps; it takes 20"),
+        (run(of_training(steady_steps=19)), "short", "OTHER has 19 steady steps; a verdict"),
         (run(of_feeder(num_workers=4)), "setting", "num_workers 2 -> 4"),
         (run(of_feeder(pin_memory=True)), "setting", "pin_memory False -> True"),
         (run(versions(python="3.12.1")), "setting", "Python 3.11.7 -> 3.12.1"),
         (run(versions(trainprof="0.2.0")), "remark", "trainprof 0.1.0 -> 0.2.0"),
         (
             run(of_run(exit=Exit(None, 9, "killed", "out of memory"))),
+            "unfinished",
+            "OTHER was killed by signal 9 (out of memory)",
+        ),
+        (
+            run(of_run(exit=Exit(1, None, "exception", "ValueError"))),
+            "unfinished",
+            "OTHER ended by an exception (ValueError)",
+        ),
+        (
+            run(of_run(exit=Exit(3, None, "completed"))),
+            "unfinished",
+            "OTHER ended with exit status 3",
+        ),
+        (run(of_run(exit=Exit(None, None, "running"))), "unfinished", "OTHER is still running"),
+        (run(of_run(exit=Exit(None, None, "unknown"))), "unfinished", "OTHER ended in a way that"),
+        (
+            run(of_run(exit=Exit(None, 15, "signal"))),
+            "unfinished",
+            "OTHER was ended by signal 15",
+        ),
+        (
+            run(of_run(exit=Exit(130, None, "interrupted"))),
             "remark",
-            "OTHER did not end by itself: killed (out of memory)",
+            "OTHER was stopped by Ctrl-C",
         ),
     ],
 )
@@ -110,6 +132,11 @@ def test_equal_runs_have_none() -> None:
     found = discrepancies([run()], [run(name="b")])
     assert {one.what for one in found} == {"events"}
     assert not any(one.kind in UNLIKE for one in found)
+
+
+def test_a_run_ended_by_a_limit_that_was_asked_for_ended_as_it_should() -> None:
+    limited = run(of_run(exit=Exit(0, None, "limit", "--max-steps")))
+    assert [one.what for one in discrepancies([run()], [limited])] == ["events"]
 
 
 def test_timed_lines_slow_a_run() -> None:
@@ -147,6 +174,61 @@ def test_prefetching_without_workers_is_no_setting() -> None:
     base = run(of_feeder(num_workers=0, prefetch_factor=None, start_method=None))
     other = run(of_feeder(num_workers=2, prefetch_factor=2, start_method="fork"))
     assert only(discrepancies([base], [other])).text == "num_workers 0 -> 2"
+
+
+def test_what_is_set_with_the_first_worker_is_named() -> None:
+    base = run(of_feeder(num_workers=0, prefetch_factor=None, persistent_workers=False))
+    other = run(of_feeder(num_workers=2, prefetch_factor=4, persistent_workers=True))
+    expected = [
+        "num_workers 0 -> 2",
+        "prefetch_factor 2 -> 4",
+        "persistent_workers False -> True",
+    ]
+    told = [one.text for one in discrepancies([base], [other]) if one.kind == "setting"]
+    assert told == expected
+    back = [one.text for one in discrepancies([other], [base]) if one.kind == "setting"]
+    assert "persistent_workers True -> False" in back
+
+
+def test_a_run_that_was_held_up_is_named_among_repeated_ones() -> None:
+    def lasting(factor: float, name: str, others_percent: float = 0.0) -> ComparedRun:
+        cpu = {
+            "host_percent": {"mean": 50.0 + others_percent},
+            "tree_percent": {"mean": 100.0},
+            "per_core_percent": [50.0, 50.0],
+            "cores_usable": 2,
+            "pressure_some_share": others_percent / 100,
+        }
+
+        def change(summary: RunSummary) -> RunSummary:
+            longer = with_steps_longer(summary, factor)
+            return replace(longer, system=summaries.system(cpu=cpu))
+
+        return run(change, name)
+
+    base = [lasting(1.0, f"a{n}") for n in range(3)]
+    other = [lasting(1.0, "b0"), lasting(1.4, "b1", 40.0), lasting(1.02, "b2", 40.0)]
+    found = [one for one in discrepancies(base, other) if one.what == "held up"]
+    (told,) = found
+    assert (told.kind, told.text) == (
+        "remark",
+        "run b1 of OTHER took 39 % longer a step than its other runs; other programs kept "
+        "0.8 of 2 cores busy meanwhile",
+    )
+    without_cause = [*other[:1], lasting(1.4, "b3"), lasting(1.15, "b4")]
+    texts = [one.text for one in discrepancies(base, without_cause) if one.what == "held up"]
+    assert texts == ["run b3 of OTHER took 30 % longer a step than its other runs"]
+    # Of two nobody knows which one it was.
+    assert not [one for one in discrepancies(base, other[:2]) if one.what == "held up"]
+
+
+def test_the_text_of_a_script_is_said_to_differ_without_its_digests() -> None:
+    base = [run(), run(name="a2", script_sha256="1" * 64)]
+    told = only(discrepancies(base, [run(name="b")]))
+    assert told.text == "the runs of BASE are not alike: the script's text differs"
+    # Of another script it goes without saying.
+    other = run(script="evaluate.py", script_sha256="1" * 64)
+    assert only(discrepancies([run()], [other])).text == "script train.py -> evaluate.py"
 
 
 def test_a_few_samples_more_in_a_step_are_a_last_batch_that_is_not_full() -> None:

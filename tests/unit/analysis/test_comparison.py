@@ -240,7 +240,7 @@ def test_a_short_run_among_repeated_ones_is_left_out(tmp_path: Path) -> None:
     assert with_cut.speedup == whole.speedup
     assert not with_cut.comparable
     assert notes(with_cut)[-1].startswith("3 and 3 runs")
-    assert "Run b3 of OTHER has 11 steady steps; it takes 20" in notes(with_cut)
+    assert "Run b3 of OTHER has 11 steady steps; a verdict takes 20" in notes(with_cut)
 
 
 def test_a_slowed_run_gives_no_verdict(tmp_path: Path) -> None:
@@ -352,14 +352,18 @@ def test_a_single_thread_loses_less_to_other_processes() -> None:
 
 
 def test_a_virtual_machines_pace_is_not_trusted_where_the_run_computes() -> None:
-    def wandering(busy_percent: float, device: str | None = None, **host: bool) -> float:
-        summary = summaries.slow_loader()
+    def wandering(
+        busy_percent: float, device: str | None = None, threads: int | None = None, **host: bool
+    ) -> float:
+        summary = replace(summaries.slow_loader(), torch_threads=threads)
         system = summaries.system(cpu={"tree_percent": {"mean": busy_percent}})
         run = replace(summary.run, device=device)
         return made_up(replace(summary, run=run, system=system), "b", host=host).wandering()
 
-    assert wandering(100.0, is_virtual=True) == wandering(350.0, "cpu", is_virtual=True) == 0.2
-    assert wandering(25.0, is_virtual=True) == pytest.approx(0.05)  # else it sleeps
+    assert wandering(100.0, is_virtual=True) == wandering(350.0, "cpu", is_virtual=True) == 0.5
+    assert wandering(25.0, is_virtual=True) == pytest.approx(0.125)  # else it sleeps
+    # No other thread to wait for.
+    assert wandering(100.0, threads=1, is_virtual=True) == 0.35
     assert wandering(100.0, is_virtual=False) == wandering(100.0) == 0
     assert wandering(100.0, "cuda:0", is_virtual=True) == 0
     unknown = replace(summaries.slow_loader(), system=None)

@@ -109,6 +109,59 @@ def test_a_gate_that_cannot_be_judged_does_not_pass(capsys: Captured) -> None:
     assert run_command(["compare", "a1", "cut"]) == 0
 
 
+def ended(runs: Path, name: str, **end: object) -> None:
+    """Writes how a run ended into its manifest."""
+    manifest = runs / name / "manifest.json"
+    told = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps(told | {"exit": told["exit"] | end}))
+
+
+def test_the_gate_does_not_pass_for_a_run_that_was_killed(runs: Path, capsys: Captured) -> None:
+    ended(runs, "a2", status=None, signal=9, reason="killed")
+    found = told(capsys, "a1", "a2", "--fail-if-slower", "5", status=2)
+    assert found["gate"] == {
+        "limit": 0.05,
+        "outcome": "not_judged",
+        "why": "OTHER was killed by signal 9",
+    }
+    assert found["verdict"] == "no_visible_difference"  # of the steps until then
+    assert run_command(["compare", "a1", "a2", "--fail-if-slower", "5"]) == 2
+    out, err = capsys.readouterr()
+    assert "GATE NOT JUDGED (at most 5 % longer): OTHER was killed by signal 9" in out
+    message, hint = err.splitlines()
+    assert message == (
+        "trainprof: a2: --fail-if-slower cannot be judged: OTHER was killed by signal 9"
+    )
+    assert hint.startswith("hint: ")
+    assert run_command(["compare", "a1", "a2"]) == 0
+
+
+def test_the_gate_does_not_pass_for_another_script(runs: Path, capsys: Captured) -> None:
+    manifest = runs / "a2" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace("train.py", "evaluate.py"))
+    assert run_command(["compare", "a1", "a2", "--fail-if-slower", "5"]) == 2
+    assert "not like for like: script train.py -> evaluate.py" in capsys.readouterr().err
+
+
+def test_a_gate_that_trips_for_one_of_several_ends_with_1(runs: Path, capsys: Captured) -> None:
+    ended(runs, "a2", status=None, signal=9, reason="killed")
+    assert run_command(["compare", "a1", "a2", "b1", "a3", "--fail-if-slower", "5"]) == 1
+    first, hint, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("trainprof: a2: --fail-if-slower cannot be judged")
+    assert hint.startswith("hint: ")
+    assert second.startswith("trainprof: b1: a step takes")
+
+
+def test_the_json_says_what_the_gate_says(capsys: Captured) -> None:
+    tripped = told(capsys, "a1", "b1", "--fail-if-slower", "50", status=1)["gate"]
+    assert isinstance(tripped, dict)
+    assert (tripped["limit"], tripped["outcome"]) == (0.5, "tripped")
+    passed = told(capsys, "a1", "a2", "--fail-if-slower", "5")["gate"]
+    assert isinstance(passed, dict)
+    assert passed["outcome"] == "passed"
+    assert told(capsys, "a1", "b1")["gate"] is None
+
+
 @pytest.mark.parametrize(
     ("words", "part"),
     [

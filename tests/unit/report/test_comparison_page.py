@@ -14,7 +14,9 @@ from support.compared_runs import made_up, repeated, single
 
 from trainprof.analysis.compared_figures import Metric
 from trainprof.analysis.comparison import Comparison, compare
+from trainprof.analysis.gate import judged
 from trainprof.analysis.speedup import FASTER, NO_VISIBLE_DIFFERENCE, SLOWER
+from trainprof.analysis.summary import Exit
 from trainprof.report import comparison_json, comparison_markdown, comparison_page
 
 Golden = Callable[[str, str], None]
@@ -24,6 +26,16 @@ SCREENS = {
     "slower": lambda: single(1.12, SLOWER),
     "alike": lambda: single(1.006, NO_VISIBLE_DIFFERENCE),
 }
+
+
+def too_noisy(found: Comparison) -> Comparison:
+    """Returns it as `compare` does where the interval is too wide for a verdict."""
+    speedup = found.speedup.unless_too_noisy()
+    metrics = [
+        replace(one, verdict=speedup.verdict) if one.name == "step_s" else one
+        for one in found.metrics
+    ]
+    return replace(found, speedup=speedup, metrics=metrics)
 
 
 def unlike() -> Comparison:
@@ -69,9 +81,22 @@ def test_no_line_is_wider_than_the_page(name: str, width: int) -> None:
 def test_the_answer_comes_first_and_what_is_not_comparable_before_it() -> None:
     lines = page(unlike()).split("\n\n")[1].split("\n")
     told = " ".join(lines)
-    assert told.startswith("NOT LIKE FOR LIKE: OTHER has 12 steady steps; it takes 20;")
+    assert told.startswith("NOT LIKE FOR LIKE: OTHER has 12 steady steps; a verdict takes 20;")
     assert "batch size 32 -> 64; torch 2.13.0 -> 2.9.1" in told
     assert told.index("NOT LIKE") < told.index("NO VERDICT: too few steady steps in OTHER")
+
+
+def test_a_run_that_did_not_end_as_it_should_is_said_before_the_answer() -> None:
+    base = made_up(summaries.healthy(), "a")
+    crashed = replace(summaries.healthy().run, exit=Exit(1, None, "exception", "ValueError"))
+    found = compare([base], [made_up(replace(summaries.healthy(), run=crashed), "b")])
+    told = (
+        "NOT A WHOLE RUN: OTHER ended by an exception (ValueError); steps until then are compared"
+    )
+    for text in (page(found, 120), comparison_markdown.render([found])):
+        assert text.count("ValueError") == 1
+        assert text.index(told) < text.index("NO VERDICT")
+    assert "NOT A WHOLE RUN" not in page(compare([base], [base]))
 
 
 def test_an_edited_script_is_said_to_be_one() -> None:
@@ -110,9 +135,71 @@ def test_what_is_shown_of_a_step_adds_up() -> None:
 
 
 def test_an_interval_so_wide_is_no_absence_of_a_difference() -> None:
-    wide = single(1.1, NO_VISIBLE_DIFFERENCE, half=0.4)
-    assert "TOO NOISY TO TELL: a step took 10 % longer, but" in page(wide)
+    wide = too_noisy(single(1.1, NO_VISIBLE_DIFFERENCE, half=0.4))
+    told = " ".join(page(wide).split())
+    assert (
+        "TOO NOISY TO TELL: a step took 10 % longer, but anything from 21 % less time to 83 % "
+        "longer would fit what was measured" in told
+    )
     assert "NO VISIBLE DIFFERENCE" in page(single(1.01, NO_VISIBLE_DIFFERENCE))
+
+
+def test_what_is_too_noisy_is_unsure_on_the_page_and_unknown_in_the_json() -> None:
+    wide = too_noisy(single(1.0, NO_VISIBLE_DIFFERENCE, half=0.14))
+    told = " ".join(page(wide).split())
+    assert (
+        "TOO NOISY TO TELL: a step took as long, but anything from 12 % less time to 16 % longer "
+        "would fit what was measured" in told
+    )
+    assert re.search(r"\n  mean .* unsure\n", page(wide))
+    assert "differences under 3 % can be chance" in told
+    plain = json.loads(comparison_json.render([wide]))
+    assert plain["verdict"] == "unknown"
+    why = "too noisy to tell: step times vary too much"
+    assert plain["why_unknown"] == why
+    assert f"No verdict: {why}" in plain["notes"]
+    assert plain["speedup"]["low"] < 1 < plain["speedup"]["high"]
+
+
+def gated(found: Comparison, limit: float) -> Comparison:
+    gate = judged(limit, found.speedup, found.discrepancies, found.measured_by)
+    return replace(found, gate=gate)
+
+
+@pytest.mark.parametrize(
+    ("found", "limit", "told"),
+    [
+        (
+            lambda: single(1.12, SLOWER),
+            0.05,
+            "GATE TRIPPED (at most 5 % longer): a step takes 8.6 % longer at least",
+        ),
+        (
+            lambda: single(1.006, NO_VISIBLE_DIFFERENCE),
+            0.05,
+            "GATE PASSED (at most 5 % longer): a step takes 3.8 % longer at most",
+        ),
+        (
+            lambda: single(1.006, NO_VISIBLE_DIFFERENCE),
+            0.025,
+            "GATE PASSED (at most 2.5 % longer): a step took 0.6 % longer, not over the limit for "
+            "certain: 2.4 % less time to 3.8 % longer would fit",
+        ),
+        (
+            unlike,
+            0.05,
+            # A new torch is what a gate may be there for, another batch size is not.
+            "GATE NOT JUDGED (at most 5 % longer): not like for like: batch size 32 -> 64",
+        ),
+    ],
+)
+def test_what_the_gate_says_follows_the_answer(
+    found: Callable[[], Comparison], limit: float, told: str
+) -> None:
+    shown = gated(found(), limit)
+    assert told in " ".join(page(shown).split())
+    assert told.replace("->", "-&gt;") in comparison_markdown.render([shown])
+    assert "GATE" not in page(found())
 
 
 def test_a_part_that_clearly_changed_leads_where_the_step_does_not_tell() -> None:

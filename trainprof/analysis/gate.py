@@ -1,0 +1,100 @@
+"""The gate of `compare --fail-if-slower`: whether OTHER is too slow, and whether that can be told.
+
+A gate has three outcomes. It trips where the interval's near bound is over the limit: one that
+trips by chance is switched off. It passes where the runs tell that OTHER is not, or not visibly,
+that slow. Where they cannot tell, because a run broke, the sides are not alike, or noise hides
+more than the limit, it is not judged: that must not look as if all were well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from trainprof.analysis.comparability import SCRIPT_TEXT, SHORT, UNFINISHED, UNLIKE, Discrepancy
+from trainprof.analysis.speedup import LEAST_CHANCE, UNKNOWN, SpeedUp
+
+PASSED: Final = "passed"
+TRIPPED: Final = "tripped"
+NOT_JUDGED: Final = "not_judged"
+REPEATED: Final = "--base A1 --base A2 --base A3 --other B1 --other B2 --other B3"
+# What a gate is there to judge: an edit of the script, and new libraries under it.
+_TESTED: Final = (SCRIPT_TEXT, "torch", "CUDA")
+_REPEAT: Final = f"record three runs a side, in turns: trainprof compare {REPEATED}"
+_REPEAT_MORE: Final = "record more runs a side, in turns, where nothing else runs"
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """What a gate says of one comparison.
+
+    Attributes:
+        limit: How much longer a step may take, as a share.
+        outcome: passed|tripped|not_judged.
+        why: Without a full stop.
+        hint: What makes it judge, None where it did.
+    """
+
+    limit: float
+    outcome: str
+    why: str
+    hint: str | None = None
+
+
+def judged(limit: float, speedup: SpeedUp, found: Sequence[Discrepancy], measured_by: str) -> Gate:
+    """Returns whether OTHER takes longer than BASE by more than a limit.
+
+    Args:
+        limit: As a share of BASE's step.
+        speedup: Of OTHER over BASE.
+        found: What the sides do not have in common.
+        measured_by: step|sample.
+    """
+    hindrance = _hindrance(limit, speedup, found)
+    if hindrance is not None:
+        return hindrance
+    assert speedup.low is not None
+    assert speedup.mid is not None
+    assert speedup.high is not None
+    least, middle, most = (1 / one - 1 for one in (speedup.high, speedup.mid, speedup.low))
+    if least > limit:
+        return Gate(limit, TRIPPED, f"a {measured_by} takes {_longer(least)} at least")
+    if most <= limit:
+        return Gate(limit, PASSED, f"a {measured_by} takes {_longer(most)} at most")
+    # What is finer than a single run can tell is no reason to call a result too noisy.
+    tells = max(limit, LEAST_CHANCE)
+    is_hidden = middle > tells and middle - least > tells
+    between = f"{_longer(least)} to {_longer(most)} would fit"
+    if is_hidden or speedup.verdict == UNKNOWN:
+        why = f"too noisy to tell: a {measured_by} took {_longer(middle)}, but {between}"
+        return Gate(limit, NOT_JUDGED, why, _REPEAT_MORE if speedup.chance is None else _REPEAT)
+    why = f"a {measured_by} took {_longer(middle)}, not over the limit for certain: {between}"
+    return Gate(limit, PASSED, why)
+
+
+def _hindrance(limit: float, speedup: SpeedUp, found: Sequence[Discrepancy]) -> Gate | None:
+    """Returns the outcome where the runs themselves leave nothing to judge."""
+    broken = [one.text for one in found if one.kind == UNFINISHED]
+    if broken:
+        hint = "a gate judges runs that ended as they should: record them again"
+        return Gate(limit, NOT_JUDGED, "; ".join(broken), hint)
+    unlike = [one.text for one in found if one.kind in UNLIKE - {SHORT} and not _is_tested(one)]
+    if unlike:
+        hint = "record both sides with the same script, work and machine, at full speed"
+        return Gate(limit, NOT_JUDGED, f"not like for like: {'; '.join(unlike)}", hint)
+    if speedup.low is None:
+        why = speedup.why_unknown or "the noise is not known"
+        return Gate(limit, NOT_JUDGED, why, "record runs with more steps, or three a side")
+    return None
+
+
+def _is_tested(one: Discrepancy) -> bool:
+    """Runs of one side that differ in it have no value a side."""
+    return one.what in _TESTED and bool(one.base)
+
+
+def _longer(share: float) -> str:
+    if share >= 1:
+        return f"{1 + share:.3g} times as long"
+    return f"{abs(share) * 100:.1f} % {'longer' if share >= 0 else 'less time'}"
