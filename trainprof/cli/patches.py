@@ -63,6 +63,7 @@ def patches(directory: RunDirectory, summary: RunSummary) -> str:
     """
     from trainprof.analysis.patching import NotMechanical
     from trainprof.analysis.recording import manifest_of
+    from trainprof.report.safe_text import one_line
 
     manifest = manifest_of(directory)
     cwd = manifest.get("cwd")
@@ -70,7 +71,8 @@ def patches(directory: RunDirectory, summary: RunSummary) -> str:
     told: list[str] = []
     for finding in summary.findings:
         path = (finding.site or "").rpartition(":")[0]
-        told.append(f"# {finding.id}: {finding.advice}\n")
+        told.append(f"# {finding.id}: {one_line(finding.advice)}\n")
+        told += [f"# mind: {one_line(caution)}\n" for caution in finding.cautions]
         if not finding.change:
             told.append("# no patch: it is no change of arguments\n")
             continue

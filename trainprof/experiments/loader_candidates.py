@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
-from trainprof.analysis.diagnosis.loader_change import KEEP_THE_DATASET, cautions_of, with_workers
+from trainprof.analysis.diagnosis.loader_cautions import NEW_PYTHON, cautions_of
+from trainprof.analysis.diagnosis.loader_change import with_workers
 from trainprof.analysis.diagnosis.waiting import (
     TRIED_PREFETCH,
     TRIED_WORKERS,
@@ -109,7 +110,9 @@ def _of_workers(loaders: Sequence[Modelled], forecast: LoaderForecast) -> list[C
         if speed is None or not changed:
             continue
         changes = {one.fed.loader.site: with_workers(one.fed, x) for one, x in changed}
-        cautions = [said for one, x in changed for said in cautions_of(one.fed, x.workers)]
+        cautions = [
+            said for one, x in changed for said in cautions_of(one.fed, with_workers(one.fed, x))
+        ]
         candidate = Candidate(
             WORKERS,
             _by_line(changes),
@@ -229,11 +232,16 @@ def _of_prefetch(loaders: Sequence[Modelled], forecast: LoaderForecast) -> list[
                     PREFETCHING,
                     {"prefetch_factor": factor},
                     (speed.low, speed.high),
-                    cautions=(f"{factor} batches of each worker wait in memory",),
+                    cautions=_of_more_ahead([one.fed for one in changed], factor),
                     sites=_lines([one.fed for one in changed]),
                 )
             ]
     return []
+
+
+def _of_more_ahead(fed: Sequence[LoaderCase], factor: int) -> tuple[str, ...]:
+    change = {"prefetch_factor": factor}
+    return tuple(dict.fromkeys(said for one in fed for said in cautions_of(one, change)))
 
 
 def _of_persistence(case: Case) -> list[Candidate]:
@@ -244,9 +252,11 @@ def _of_persistence(case: Case) -> list[Candidate]:
     if kept:
         predicted, lines = up_to(sum(_restart_share(case, fed) for fed in kept)), _lines(kept)
         persistent = {"persistent_workers": True}
-        cautions = (KEEP_THE_DATASET,)
+        cautions = tuple(
+            dict.fromkeys(said for fed in kept for said in cautions_of(fed, persistent))
+        )
         found.append(Candidate("restarts", persistent, predicted, BY_LOOP, cautions, lines))
-    spawned = [x for x in restarting if x.loader.start_method in ("spawn", "forkserver")]
+    spawned = [x for x in restarting if x.loader.start_method in NEW_PYTHON]
     if spawned and not case.is_on_device:
         overrides = {"multiprocessing_context": "fork"}
         predicted = up_to(sum(_restart_share(case, fed) for fed in spawned))

@@ -13,9 +13,11 @@ from types import CodeType, FrameType, FunctionType, MethodType, ModuleType
 from typing import Any, Final
 
 from trainprof.probes.call_site import Birthplace, LoaderBirthplaces
+from trainprof.probes.loader_call import constructor_sites, taken_by
 from trainprof.probes.patcher import HookPointMissing, Patcher, heirs, hide_our_frame
 from trainprof.probes.session import Session
 from trainprof.probes.user_texts import any_text
+from trainprof.probes.worker_needs import open_files, start_method, unpicklable
 from trainprof.record.schema import Kind, Topic
 
 Wrapped = Callable[..., Any]
@@ -255,6 +257,11 @@ class LoaderProbe:
             facts["dataset_number"] = self._dataset_number(site, getattr(loader, "dataset", None))
             facts["site"] = site
             facts["built_by"], facts["built_at"] = place.built_by, place.built_at
+            facts["call_ends_at"] = place.call_ends_at
+            facts["takes"] = taken_by(type(loader))
+            facts["constructors"] = constructor_sites(type(loader), self._session.sites)
+            if facts["workers_started_by"] != "fork":
+                facts["guards_main"] = self._guards_main()
             facts["shares_samples"] = self._shares_samples(loader)
             facts["collate_site"] = self._collate_site(getattr(loader, "collate_fn", None))
             number = self._session.log.define(Topic.LOADER, json.dumps(facts, default=str))
@@ -310,6 +317,16 @@ class LoaderProbe:
             self._asks = any_text(sites.is_user_file, _asks_for_worker)
         return self._asks or getattr(loader, "worker_init_fn", None) is not None
 
+    def _guards_main(self) -> bool | None:
+        """Whether a worker that is no fork can import the script: it asks for its name.
+
+        None where the script is not the user's.
+        """
+        script = getattr(sys.modules.get("__main__"), "__file__", None)
+        if not isinstance(script, str) or not self._session.sites.is_user_file(script):
+            return None
+        return any_text(lambda path: path == script, lambda text: "__name__" in text)
+
     def _dataset_number(self, site: int, dataset: Any) -> int | None:
         """Tells datasets apart that are loaded by one line; None where it cannot be known.
 
@@ -334,17 +351,6 @@ _NEXT, _SAMPLER = int(Kind.LOADER_NEXT), int(Kind.SAMPLER)
 _CLOSE: Final = int(Kind.LOADER_CLOSE)
 # Of each other.
 _MAX_SUBSETS: Final = 8
-_MAX_ATTRIBUTES: Final = 64
-# What has a place in a file, or a connection, that forked processes would share.
-_OPEN: Final = {
-    "_io": ("BufferedReader", "BufferedRandom", "FileIO", "TextIOWrapper"),
-    "zipfile": ("ZipFile",),
-    "tarfile": ("TarFile",),
-    "numpy": ("NpzFile",),
-    "h5py": ("File", "Group", "Dataset"),
-    "sqlite3": ("Connection", "Cursor"),
-    "lmdb": ("Environment",),
-}
 _BUILT: Final = int(Kind.LOADER_BUILT)
 _PASS: Final = int(Kind.LOADER_PASS)
 
@@ -352,8 +358,8 @@ _PASS: Final = int(Kind.LOADER_PASS)
 def describe(loader: Any) -> dict[str, Any]:
     """Returns a loader's facts; what it does not have is None."""
     dataset = getattr(loader, "dataset", None)
-    context = getattr(loader, "multiprocessing_context", None)
     workers = getattr(loader, "num_workers", None)
+    started_by = start_method(getattr(loader, "multiprocessing_context", None))
     return {
         "kind": _class_name(loader),
         "dataset": _class_name(dataset),
@@ -369,7 +375,9 @@ def describe(loader: Any) -> dict[str, Any]:
         "persistent_workers": getattr(loader, "persistent_workers", None),
         "pin_memory": getattr(loader, "pin_memory", None),
         "in_order": getattr(loader, "in_order", None),
-        "start_method": _start_method(context) if workers else None,
+        "start_method": started_by if workers else None,
+        "workers_started_by": started_by,
+        "unpicklable": [] if started_by == "fork" else unpicklable(loader),
         **_asking(loader, dataset),
     }
 
@@ -389,7 +397,6 @@ def _asking(loader: Any, dataset: Any) -> dict[str, Any]:
         if type(dataset) is not subset:
             break
         dataset = getattr(dataset, "dataset", None)
-    held = getattr(dataset, "__dict__", None)
     takes_lists = inspect.getattr_static(dataset, "__getitems__", None) is not None
     has_items = inspect.getattr_static(dataset, "__getitem__", None) is not None
     is_mapped = has_items and not takes_lists and not _is_iterable(dataset)
@@ -399,21 +406,8 @@ def _asking(loader: Any, dataset: Any) -> dict[str, Any]:
         "is_asked_one_by_one": is_mapped and getattr(loader, "collate_fn", 0) is plain_collate,
         "samples_plainly": is_plain and of_sampler.get("replacement") is not True,
         "holds_tensors": type(dataset) is tensors,
-        "open_files": _open_files(held) if type(held) is dict else [],
+        "open_files": open_files(dataset),
     }
-
-
-def _open_files(held: dict[str, Any]) -> list[str]:
-    """Returns which attributes are open files or archives, with what they are.
-
-    They are told by their classes: nothing of theirs is called.
-    """
-    kinds = ((name, type(value)) for name, value in itertools.islice(held.items(), _MAX_ATTRIBUTES))
-    return [
-        f"{name} ({kind.__name__})"
-        for name, kind in kinds
-        if kind.__name__ in _OPEN.get(kind.__module__.partition(".")[0], ())
-    ]
 
 
 def _asks_for_worker(text: str) -> bool:
@@ -438,13 +432,3 @@ def _length(thing: Any) -> int | None:
         return len(thing)
     except Exception:
         return None
-
-
-def _start_method(context: Any) -> str | None:
-    if context is not None and hasattr(context, "get_start_method"):
-        return str(context.get_start_method())
-    multiprocessing = sys.modules.get("multiprocessing")
-    method = multiprocessing.get_start_method(allow_none=True) if multiprocessing else None
-    if method is not None:
-        return str(method)
-    return "forkserver" if sys.version_info >= (3, 14) and sys.platform == "linux" else "fork"

@@ -255,7 +255,10 @@ def test_workers_that_start_again_in_each_pass_are_tried_without() -> None:
     case = case_of(Planted(workers=2, fetch_s=0.005, passes=10, start_s=0.3))
     found = next(one for one in plan(case).candidates if one.subject == "restarts")
     assert found.overrides == {"persistent_workers": True}
-    assert found.cautions == ("workers keep their copy of the dataset from epoch to epoch",)
+    assert found.cautions[0].startswith(
+        "workers keep their copy of the dataset from epoch to epoch"
+    )
+    assert "shuffling draws other numbers" in found.cautions[1]
     assert found.measured_by == BY_LOOP
     assert found.predicted is not None
     assert found.predicted[1] > 1.5
