@@ -107,6 +107,11 @@ class Facts:
         return Sites(self.texts[Topic.SITE], cwd if isinstance(cwd, str) else None)
 
 
+def words(value: Any) -> list[str]:
+    """Returns those of a list that are words."""
+    return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
+
+
 def integer(value: Any) -> int | None:
     """Returns `value` if it is an int that something can have measured, else None."""
     is_integer = isinstance(value, int) and not isinstance(value, bool)

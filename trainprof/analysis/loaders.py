@@ -12,15 +12,15 @@ import numpy as np
 from trainprof.analysis.batch_making import SlowSamples, fetch_of
 from trainprof.analysis.delivery import delivery_of, lost_workers
 from trainprof.analysis.events import Bool, Events
-from trainprof.analysis.facts import Facts, integer
+from trainprof.analysis.facts import Facts, integer, words
 from trainprof.analysis.fetches import Details, FetchTable
-from trainprof.analysis.loader_builder import builder_of
+from trainprof.analysis.loader_builder import builder_of, call_of
 from trainprof.analysis.looks import LineNames, Looks, Stack, function_of, lines_of_making
 from trainprof.analysis.memory_growth import workers_growth
 from trainprof.analysis.names import Sites
 from trainprof.analysis.passes import EVALUATION, TRAINING, Passes
 from trainprof.analysis.statistics import statistics_s
-from trainprof.analysis.summary import Loader, LoaderCall
+from trainprof.analysis.summary import Loader
 from trainprof.analysis.system_processes import Samples, Tick
 from trainprof.record.schema import Kind
 
@@ -201,11 +201,11 @@ def _loader_of(
         whole_batches=_whole_batches(facts),
         draws_all=_draws_all(facts),
         holds_tensors=_flag(facts.get("holds_tensors")),
-        open_files=_words(facts.get("open_files")),
+        open_files=words(facts.get("open_files")),
         workers_started_by=_word(facts.get("workers_started_by")),
-        unpicklable=_words(facts.get("unpicklable")),
+        unpicklable=words(facts.get("unpicklable")),
         guards_main=_flag(facts.get("guards_main")),
-        call=_call_of(facts, sites),
+        call=call_of(facts, sites),
         evaluation_s=float((p.end - p.start)[p.of_stage(EVALUATION)].sum() / 1e9),
         evaluation_wait_s=float(p.wait_ns[p.of_stage(EVALUATION)].sum() / 1e9),
         memory_growth=workers_growth(
@@ -213,26 +213,6 @@ def _loader_of(
         ),
         hot_lines=lines_of_making(fetches, p.loader, making.looks),
     )
-
-
-def _call_of(facts: Mapping[str, Any], sites: Sites) -> LoaderCall | None:
-    """Returns how a loader is built; None of a recording that does not tell."""
-    takes, told = _words(facts.get("takes")), facts.get("constructors")
-    if not takes:
-        return None
-    ends_at, own = facts.get("call_ends_at"), facts.get("built_by") is None
-    constructors = [one for one in told if isinstance(one, int)] if isinstance(told, list) else []
-    return LoaderCall(
-        ends_at=_place(ends_at) if own else None,
-        takes=takes,
-        constructors=[sites[one] for one in constructors],
-    )
-
-
-def _place(told: Any) -> list[int] | None:
-    numbers = [integer(one) for one in told] if isinstance(told, list) else []
-    known = [one for one in numbers if one is not None]
-    return known if len(known) == len(numbers) == 2 else None
 
 
 def _later_starts_s(p: Passes, fetches: FetchTable) -> float:
@@ -304,10 +284,6 @@ def _draws_all(facts: Mapping[str, Any]) -> int | None:
 
 def _flag(value: Any) -> bool | None:
     return value if isinstance(value, bool) else None
-
-
-def _words(value: Any) -> list[str]:
-    return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
 
 
 def _word(value: Any) -> str | None:

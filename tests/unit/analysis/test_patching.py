@@ -11,13 +11,14 @@ import pytest
 from support import summaries
 
 from trainprof.analysis.finding import Finding
-from trainprof.analysis.patching import Edit, NotMechanical, diff, edits_of
+from trainprof.analysis.patching import edits_of
+from trainprof.analysis.source_text import Edit, NotMechanical, SourceText, diff
 
 WORKERS = {"num_workers": 4, "persistent_workers": True}
 
 
 def patch(finding: Finding, path: str, source: str, **known: Any) -> str:
-    return diff(path, source, edits_of(finding, source, **known))
+    return diff(path, SourceText(source), edits_of(finding, source, **known)).decode()
 
 
 def changed(source: str, change: dict[str, Any], tmp_path: Path, line: int = 1) -> str:
@@ -113,8 +114,12 @@ def test_a_package_is_told_in_its_own_arguments() -> None:
 @pytest.mark.parametrize(
     ("source", "package", "why"),
     [
-        ("Trainer(model, parsed).train()\n", "transformers", "no places of this file"),
-        (HF_SCRIPT * 2, "transformers", "2 places of this file"),
+        (
+            "Trainer(model, parsed).train()\n",
+            "transformers",
+            "this file does not call TrainingArguments by its name",
+        ),
+        (HF_SCRIPT * 2, "transformers", "called on lines 1 and 7"),
         ("trainer.train(DataLoader(data))\n", "planted", "planted builds this loader"),
     ],
 )
@@ -143,8 +148,11 @@ def test_an_optimizer_is_fused_where_it_is_made(tmp_path: Path) -> None:
     twice = source + source.replace("o =", "p =")
     built = replace(finding, site="train.py:6")
     assert patch(built, "train.py", twice).count("+    fused=True\n") == 1
-    for unclear in ("o.step()\n" * 4, twice):
-        with pytest.raises(NotMechanical, match="places of this file"):
+    for unclear, why in (
+        ("o.step()\n" * 4, "this file does not call AdamW by its name: set fused=True where"),
+        (twice, "AdamW is called on lines 1 and 5"),
+    ):
+        with pytest.raises(NotMechanical, match=why):
             patch(finding, "train.py", unclear)
 
 
