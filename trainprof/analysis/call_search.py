@@ -29,7 +29,7 @@ def call_at(
         called = name_of(found[0].func) if found else ""
         if called not in known:
             by = f"by {called}(...)" if called else "in another way"
-            raise NotMechanical(f"line {line} calls {name} {by}: what that hands on is not known")
+            raise NotMechanical(f"line {line} builds {name} {by}: what that hands on is not known")
         return found[0]
     spanning = [node for node in calls_of(tree, known) if _spans(node, line)]
     if not spanning:

@@ -329,8 +329,9 @@ def _built(tree: ast.AST, line: int, optimizer_class: str, change: Mapping[str, 
         return call_at(tree, line, (optimizer_class,))
     except NotMechanical:
         steps = [node for node in calls_of(tree, ("step",)) if node.lineno == line]
-        if not steps:  # it is the line that builds it, by another name
-            raise
+        if not steps:
+            told = f"line {line} builds {optimizer_class} in another way than by its name alone"
+            raise NotMechanical(f"{told}: give it {_told(change)} there") from None
     return _only(tree, names_given(tree, optimizer_class), optimizer_class, change)
 
 

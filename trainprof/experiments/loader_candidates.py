@@ -7,7 +7,11 @@ from dataclasses import replace
 from typing import Any, Final
 
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
-from trainprof.analysis.diagnosis.loader_cautions import NEW_PYTHON, cautions_of
+from trainprof.analysis.diagnosis.loader_cautions import (
+    NEW_PYTHON,
+    cautions_of,
+    needed_first,
+)
 from trainprof.analysis.diagnosis.loader_change import with_workers
 from trainprof.analysis.diagnosis.waiting import (
     TRIED_PREFETCH,
@@ -27,6 +31,8 @@ PREFETCHING: Final = "prefetching"
 # Of a training step: from which share on copies are worth changing something for.
 _TRANSFER_SHARE: Final = 0.03
 _WORKERS_TRIED_AT_MOST: Final = 2
+# As many workers share a file.
+_MORE_THAN_ONE: Final = 2
 
 
 def waited_for(case: Case) -> list[LoaderCase]:
@@ -56,11 +62,14 @@ def of_loaders(case: Case, free_step_s: float | None) -> list[Candidate]:
 def left_out(case: Case) -> tuple[str, ...]:
     """Returns why no workers are tried where they would change what is trained on."""
     why = "workers are not tried: its IterableDataset has none now, and each would give all of it"
-    return tuple(
-        f"{fed.loader.site}: {why}, unless it asks get_worker_info()"
-        for fed in waited_for(case)
-        if not _keeps_multiplicity(fed)
-    )
+    told = []
+    for fed in waited_for(case):
+        first = needed_first(fed.loader, {"num_workers": _MORE_THAN_ONE})
+        if not _keeps_multiplicity(fed):
+            told.append(f"{fed.loader.site}: {why}, unless it asks get_worker_info()")
+        elif first:
+            told.append(f"{fed.loader.site}: more workers are not tried: first {first[0]}")
+    return tuple(told)
 
 
 def unseen_starts(case: Case) -> tuple[str, ...]:
@@ -159,7 +168,9 @@ def _settings(one: Modelled) -> list[Setting]:
     return [
         replace(one.inputs.setting, workers=workers, is_persistent=stays and workers > 0)
         for workers in (0, *TRIED_WORKERS)
-        if workers != now and workers <= max(most_workers(one.inputs), 1)
+        if workers != now
+        and workers <= max(most_workers(one.inputs), 1)
+        and not needed_first(loader, {"num_workers": workers})
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copyreg
 import functools
+import io
 import itertools
 import sys
 from collections import deque
@@ -42,7 +43,11 @@ def open_files(dataset: Any) -> list[str]:
     They are told by their classes: nothing of theirs is called.
     """
     held = _walk("", dataset, _FILE_DEPTH, lambda thing: not _is_open(type(thing)))
-    found = (f"{name} ({type(thing).__name__})" for name, thing in held if _is_open(type(thing)))
+    found = (
+        f"{name} ({type(thing).__name__})"
+        for name, thing in held
+        if _is_open(type(thing)) and not _is_written(thing)
+    )
     return list(itertools.islice(found, _MOST_NAMED))
 
 
@@ -146,6 +151,11 @@ def _items(thing: Any) -> list[Any]:
     if type(thing) is dict:
         return list(itertools.islice(thing.values(), _MAX_ITEMS))
     return list(thing[:_MAX_ITEMS]) if type(thing) in (list, tuple) else []
+
+
+def _is_written(thing: Any) -> bool:
+    """Whether it is a text file that is not read: a log, say."""
+    return type(thing) is io.TextIOWrapper and type(thing.buffer) is io.BufferedWriter
 
 
 def _is_open(kind: type) -> bool:

@@ -114,5 +114,8 @@ def test_open_files_are_found_where_a_dataset_keeps_them(tmp_path: Path) -> None
         assert open_files(Reader({"shard": file})) == ["held[0] (BufferedReader)"]
         assert open_files(Reader(Reader(file))) == ["held.held (BufferedReader)"]
         assert open_files(Reader(file.name)) == []
+    with (tmp_path / "log").open("w") as log, (tmp_path / "a").open() as text:
+        assert open_files(Reader(log)) == []
+        assert open_files(Reader(text)) == ["held (TextIOWrapper)"]
     assert open_files(Reader(at_the_top)) == []
     assert open_files([1, 2]) == []

@@ -77,7 +77,7 @@ def needed_first(loader: Loader, change: Mapping[str, Any]) -> list[str]:
             "a file)"
         )
     if loader.guards_main is False:
-        first.append('put what the script runs under if __name__ == "__main__":')
+        first.append('put what the script runs under if __name__ == "__main__"')
     return first
 
 
@@ -188,10 +188,10 @@ def _of_new_python(loader: Loader) -> list[str]:
     if how not in NEW_PYTHON:
         return []
     what = f" ({' and '.join(loader.unpicklable)} cannot)" if loader.unpicklable else ""
+    runs = ', and what the script runs must stand under if __name__ == "__main__"'
     return [
         f"workers started by {how} import the script again and are sent the dataset and the "
-        f"functions: all of it must be picklable{what}, and what the script runs must stand under "
-        'if __name__ == "__main__":'
+        f"functions: all of it must be picklable{what}{'' if loader.guards_main else runs}"
     ]
 
 
