@@ -90,6 +90,7 @@ def loaders_of(
         )
         for p, is_here in zip(passes, on_thread.tolist(), strict=True)
     ]
+    found = [replace(x, changed_between_passes=facts.changed_attributes(x.id)) for x in found]
     names = LineNames(facts.texts, sites)
     found = _with_callers(found, passes, making.details, names)
     return sorted(found, key=lambda x: (x.role != TRAINING, x.id))

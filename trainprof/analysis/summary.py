@@ -313,6 +313,7 @@ class Loader:
         open_files: Attributes of the dataset that hold one, with their class.
         workers_started_by: fork|spawn|forkserver, if it had any.
         unpicklable: What workers that are no forks could not be given, with what it is.
+        changed_between_passes: Attributes of the dataset that training changes then.
         guards_main: Whether the script may be imported by such workers; None where it need not be.
         call: Of its constructor, None where nothing is known of it.
         shares_samples: Each worker gives its own part of an IterableDataset of the user's; None of
@@ -368,6 +369,7 @@ class Loader:
     open_files: list[str] = field(default_factory=list)
     workers_started_by: str | None = None
     unpicklable: list[str] = field(default_factory=list)
+    changed_between_passes: list[str] = field(default_factory=list)
     guards_main: bool | None = None
     call: LoaderCall | None = None
     shares_samples: bool | None = None
@@ -393,8 +395,8 @@ class Loader:
 
     @property
     def may_keep_workers(self) -> bool:
-        """Whether persistent_workers=True has a later pass to keep them for."""
-        return self.passes > 1 and not self.is_rebuilt
+        """Whether persistent_workers=True has a later pass to keep them for, with the same data."""
+        return self.passes > 1 and not self.is_rebuilt and not self.changed_between_passes
 
 
 @dataclass(frozen=True, slots=True)

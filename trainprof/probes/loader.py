@@ -13,6 +13,7 @@ from types import CodeType, FrameType, FunctionType, MethodType, ModuleType
 from typing import Any, Final
 
 from trainprof.probes.call_site import Birthplace, LoaderBirthplaces
+from trainprof.probes.changed_datasets import ChangedDatasets, whole_of
 from trainprof.probes.loader_call import constructor_sites, taken_by
 from trainprof.probes.patcher import HookPointMissing, Patcher, heirs, hide_our_frame
 from trainprof.probes.session import Session
@@ -50,11 +51,12 @@ class LoaderProbe:
         if dataloader is None:
             raise HookPointMissing("torch.utils.data.dataloader is not loaded")
         self._session = session
+        self._datasets_between = ChangedDatasets(session.log)
         self._births = LoaderBirthplaces(session.sites, session.keep_track)
         base = getattr(dataloader, "_BaseDataLoaderIter", None)
         if base is None:
             raise HookPointMissing("_BaseDataLoaderIter does not exist")
-        patcher.around(self._make_next, (base, "__next__"))
+        patcher.around(self._make_next(patcher), (base, "__next__"))
         patcher.around_if_there(self._make_setattr(patcher), (dataloader.DataLoader, "__setattr__"))
         self._watch_iterators(patcher, base)
 
@@ -101,32 +103,38 @@ class LoaderProbe:
         """Calls `wrap`, which may not fail, with each class of iterators that is made later on."""
         self._watchers.append(wrap)
 
-    def _make_next(self, original: Wrapped) -> Wrapped:
+    def _make_next(self, patcher: Patcher) -> Callable[[Wrapped], Wrapped]:
         emit, now = self._session.emit, self._session.wait_now
         loader_of = self._loader_of
         check_limit = self._session.limit.before_batch
+        ended = patcher.guarded(self._ended)
 
-        def __next__(self: Any) -> Any:
-            if check_limit is not None:
-                check_limit()
-            start = now()
-            try:
-                batch = original(self)
-            except BaseException as error:
-                kind = Kind.LOADER_END if type(error) is StopIteration else Kind.LOADER_ERROR
-                emit(kind, start, now(), loader_of.get(id(self), 0))
-                hide_our_frame(error)
-                raise
-            emit(
-                _NEXT,
-                start,
-                now(),
-                loader_of.get(id(self), 0),
-                getattr(self, "_num_yielded", 0),
-            )
-            return batch
+        def make(original: Wrapped) -> Wrapped:
+            def __next__(self: Any) -> Any:
+                if check_limit is not None:
+                    check_limit()
+                start = now()
+                try:
+                    batch = original(self)
+                except BaseException as error:
+                    kind = Kind.LOADER_END if type(error) is StopIteration else Kind.LOADER_ERROR
+                    emit(kind, start, now(), loader_of.get(id(self), 0))
+                    if kind is Kind.LOADER_END:
+                        ended(self)
+                    hide_our_frame(error)
+                    raise
+                emit(
+                    _NEXT,
+                    start,
+                    now(),
+                    loader_of.get(id(self), 0),
+                    getattr(self, "_num_yielded", 0),
+                )
+                return batch
 
-        return __next__
+            return __next__
+
+        return make
 
     def _make_next_index(self, original: Wrapped) -> Wrapped:
         emit, now = self._session.emit, self._session.now
@@ -221,10 +229,11 @@ class LoaderProbe:
 
         def make(original: Wrapped) -> Wrapped:
             def create(iterator: Any, *args: Any, **kwargs: Any) -> Any:
-                enter(iterator, args[0] if args else kwargs.get("loader"))
+                loader = args[0] if args else kwargs.get("loader")
+                enter(iterator, loader)
                 before, self.creating = self.creating, loader_of.get(id(iterator), 0)
                 if before != self.creating:  # a reset inside the creation
-                    begins(frame_of_caller(1))
+                    begins(frame_of_caller(1), loader)
                 start = now()
                 try:
                     return original(iterator, *args, **kwargs)
@@ -239,8 +248,14 @@ class LoaderProbe:
 
         return make
 
-    def _begins(self, frame: FrameType) -> None:
+    def _ended(self, iterator: Any) -> None:
+        number = self._loader_of.get(id(iterator))
+        if number is not None:
+            self._datasets_between.pass_ended(number, getattr(iterator, "_dataset", None))
+
+    def _begins(self, frame: FrameType, loader: Any) -> None:
         """Records that a pass begins, and who goes through it."""
+        self._datasets_between.pass_begins(self.creating, getattr(loader, "dataset", None))
         now, stack = self._session.now(), self._session.sites.stack(frame)
         self._session.emit(_PASS, now, now, self.creating, stack)
 
@@ -349,8 +364,6 @@ class LoaderProbe:
 
 _NEXT, _SAMPLER = int(Kind.LOADER_NEXT), int(Kind.SAMPLER)
 _CLOSE: Final = int(Kind.LOADER_CLOSE)
-# Of each other.
-_MAX_SUBSETS: Final = 8
 _BUILT: Final = int(Kind.LOADER_BUILT)
 _PASS: Final = int(Kind.LOADER_PASS)
 
@@ -390,13 +403,10 @@ def _asking(loader: Any, dataset: Any) -> dict[str, Any]:
     `open_files`: what it holds that processes cannot share.
     """
     known = sys.modules.get("torch.utils.data")
-    subset, tensors, plain_collate = (
-        getattr(known, name, None) for name in ("Subset", "TensorDataset", "default_collate")
+    tensors, plain_collate = (
+        getattr(known, name, None) for name in ("TensorDataset", "default_collate")
     )
-    for _ in range(_MAX_SUBSETS):
-        if type(dataset) is not subset:
-            break
-        dataset = getattr(dataset, "dataset", None)
+    dataset = whole_of(dataset)
     takes_lists = inspect.getattr_static(dataset, "__getitems__", None) is not None
     has_items = inspect.getattr_static(dataset, "__getitem__", None) is not None
     is_mapped = has_items and not takes_lists and not _is_iterable(dataset)

@@ -285,6 +285,21 @@ def test_workers_that_are_no_forks_need_more(
     assert (minded in told) is (started_by == "spawn" or not minded)
 
 
+def test_workers_start_anew_where_training_changes_the_dataset() -> None:
+    planted = Planted(fetch_s=0.03, compute_s=0.01)
+    planted.loader = replace(planted.loader, changed_between_passes=["level"])
+    finding = only(case_of(planted))
+    assert finding.change.keys() == {"num_workers"}
+    assert "training changes the dataset's level between passes" in minded(finding)
+    planted = Planted(workers=2, fetch_s=0.02, passes=10, start_s=0.3)
+    assert only(case_of(planted)).change == {"persistent_workers": True}
+    planted.loader = replace(planted.loader, changed_between_passes=["level"])
+    finding = only(case_of(planted))
+    assert (finding.id, finding.change) == ("worker_restart", {})
+    assert finding.advice.startswith("keep the dataset's level, which training changes")
+    assert "workers keep their copy" in minded(finding)
+
+
 def minded(finding: Finding) -> str:
     return " ".join(finding.cautions)
 

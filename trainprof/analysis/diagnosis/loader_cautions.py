@@ -45,6 +45,11 @@ def cautions_of(fed: LoaderCase, change: Mapping[str, Any]) -> list[str]:
         told += _of_no_workers(loader)
     if change.get("persistent_workers"):
         told += [KEEP_THE_DATASET, *_another_order(loader)]
+    elif loader.changed_between_passes and workers > now:
+        told.append(
+            f"training changes {_changed(loader)} between passes: workers see that as long as each "
+            "pass starts them anew, so persistent_workers=True has to stay away"
+        )
     if change.get("prefetch_factor"):
         told += _of_prefetch(fed, int(change["prefetch_factor"]))
     return [*told, *counts_for_all(loader, change)]
@@ -59,9 +64,14 @@ def needed_first(loader: Loader, change: Mapping[str, Any]) -> list[str]:
     """
     now = loader.num_workers or 0
     workers = change.get("num_workers", now)
-    if workers <= now:
-        return []
     first = []
+    if change.get("persistent_workers") and loader.changed_between_passes:
+        first.append(
+            f"keep {_changed(loader)}, which training changes between passes, where workers that "
+            "live on see it (a tensor in shared memory)"
+        )
+    if workers <= now:
+        return first
     if repeats_samples(loader, workers):
         first.append("have the dataset give each worker its share (get_worker_info())")
     if _is_shared(loader):
@@ -103,6 +113,10 @@ def counts_for_all(loader: Loader, change: Mapping[str, Any] | None) -> list[str
     if not change or settings is None or not settings.counts_for_all:
         return []
     return ["it counts for the loaders of training and of evaluation"]
+
+
+def _changed(loader: Loader) -> str:
+    return f"the dataset's {' and '.join(loader.changed_between_passes)}"
 
 
 def _of_more_workers(fed: LoaderCase, workers: int, *, is_kept: bool) -> list[str]:

@@ -22,6 +22,7 @@ from typing import Any, Final
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.gains import outside_steps
 from trainprof.analysis.diagnosis.loader_change import (
+    advised,
     call_with,
     costliest,
     fewer_workers,
@@ -100,16 +101,17 @@ def find(case: Case) -> Finding | None:
             evidence=evidence,
             is_of_making=False,
         )
-    change = {} if loader.is_rebuilt else {"persistent_workers": True}
+    wanted: dict[str, Any] = {"persistent_workers": True}
+    advice, change = (_BUILD_ONCE, {}) if loader.is_rebuilt else advised(loader, wanted)
     return finding(
         case,
         fed,
         ID,
         title,
         outside_steps(case, spent_s),
-        advice=_BUILD_ONCE if loader.is_rebuilt else call_with(loader, change),
+        advice=advice,
         change=change,
-        alters={"persistent_workers": True},
+        alters=wanted,
         also=fewer_workers(fed) if without is None else [_without(fed)],
         evidence=evidence,
         is_of_making=False,
