@@ -394,6 +394,12 @@ class Loader:
         return not is_shared and (self.num_workers or 0) > 1
 
     @property
+    def shares_files(self) -> bool:
+        """Whether its workers read from files that were opened before they were forked."""
+        are_several = (self.num_workers or 0) > 1 and self.start_method == "fork"
+        return are_several and bool(self.open_files)
+
+    @property
     def may_keep_workers(self) -> bool:
         """Whether persistent_workers=True has a later pass to keep them for, with the same data."""
         return self.passes > 1 and not self.is_rebuilt and not self.changed_between_passes
