@@ -54,6 +54,11 @@ def calls_at(tree: ast.AST, line: int, names: Collection[str]) -> list[ast.Call]
     return found
 
 
+def has_call_at(tree: ast.AST, line: int, names: Collection[str]) -> bool:
+    """Whether a line is part of a call of what has one of some names."""
+    return any(_spans(node, line) for node in calls_of(tree, names))
+
+
 def calls_of(tree: ast.AST, names: Collection[str]) -> list[ast.Call]:
     """Returns the calls of what has one of some names."""
     return [node for node in _all_calls(tree) if name_of(node.func) in names]

@@ -13,6 +13,7 @@ from trainprof.analysis.call_search import (
     calls_at,
     calls_of,
     constructor_call,
+    has_call_at,
     name_of,
     names_given,
 )
@@ -157,7 +158,7 @@ def _checked(source: str, edits: Iterator[Edit]) -> list[Edit]:
     found = list(edits)
     if not found:
         raise NotMechanical("it is written so already: what the run was given came from elsewhere")
-    parsed(applied(source, found))
+    parsed(applied(source, found), "with that the file would not parse")
     return found
 
 
@@ -303,17 +304,19 @@ def _of_copy(source: str, tree: ast.AST, line: int) -> Iterator[Edit]:
             f"line {line} holds {len(calls)} copies, and it is not known which it is"
         )
     for call in calls:
-        yield _unblocked(source, call)
+        yield from _unblocked(source, call)
 
 
-def _unblocked(source: str, call: ast.Call) -> Edit:
-    name, places = name_of(call.func), call.args
-    by_place = [one for one in places[1:] if not _is_type(one)]
+def _unblocked(source: str, call: ast.Call) -> Iterator[Edit]:
+    name = name_of(call.func)
+    by_place = [one for one in call.args[1:] if not _is_type(one)]
+    by_place += [one for one in call.args[:1] if isinstance(one, ast.Starred)]
     if by_place or any(keyword.arg is None for keyword in call.keywords):
         raise NotMechanical(f"line {call.lineno} may say by position how .{name}() is to copy")
     if any(keyword.arg == _NON_BLOCKING for keyword in call.keywords):
-        return next(set_arguments(source, call, {_NON_BLOCKING: True}))
-    return with_argument_last(source, call, f"{_NON_BLOCKING}=True")
+        yield from set_arguments(source, call, {_NON_BLOCKING: True})
+    else:
+        yield with_argument_last(source, call, f"{_NON_BLOCKING}=True")
 
 
 def _is_type(node: ast.expr) -> bool:
@@ -325,14 +328,13 @@ def _is_type(node: ast.expr) -> bool:
 
 def _built(tree: ast.AST, line: int, optimizer_class: str, change: Mapping[str, Any]) -> ast.Call:
     """Returns the call that builds an optimizer: on a line, else the only one there is."""
-    try:
+    names = names_given(tree, optimizer_class)
+    if has_call_at(tree, line, names):
         return call_at(tree, line, (optimizer_class,))
-    except NotMechanical:
-        steps = [node for node in calls_of(tree, ("step",)) if node.lineno == line]
-        if not steps:
-            told = f"line {line} builds {optimizer_class} in another way than by its name alone"
-            raise NotMechanical(f"{told}: give it {_told(change)} there") from None
-    return _only(tree, names_given(tree, optimizer_class), optimizer_class, change)
+    if not has_call_at(tree, line, ("step",)):
+        told = f"line {line} builds {optimizer_class} in another way than by its name alone"
+        raise NotMechanical(f"{told}: give it {_told(change)} there")
+    return _only(tree, names, optimizer_class, change)
 
 
 def _only(tree: ast.AST, names: set[str], name: str, change: Mapping[str, Any]) -> ast.Call:

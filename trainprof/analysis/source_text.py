@@ -71,8 +71,12 @@ class SourceText:
             raise NotMechanical(f"its encoding lacks a character: {error}") from None
 
 
-def parsed(text: str) -> ast.Module:
+def parsed(text: str, what: str = "the file does not parse") -> ast.Module:
     """Returns what a text says to Python.
+
+    Args:
+        text: Of a file.
+        what: It means where Python would refuse it.
 
     Raises:
         NotMechanical: If Python would refuse it.
@@ -84,7 +88,7 @@ def parsed(text: str) -> ast.Module:
             return ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         why = error.msg if isinstance(error, SyntaxError) else str(error)
-        raise NotMechanical(f"the file does not parse: {why}") from None
+        raise NotMechanical(f"{what}: {why}") from None
 
 
 def span(text: str, node: ast.expr) -> tuple[int, int]:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from trainprof.analysis.summary import Loader, RunSummary
 
 LARGEST_SOURCE_BYTES: Final = 1 << 22
+_OF_WORKERS: Final = ("num_workers", "persistent_workers", "prefetch_factor")
+_TAKEN: Final = "no patch: one above changes the same call; run it again with that"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,7 @@ class _Files:
     root: Path
     began_ns: int | None
     known: dict[Path, _File] = field(default_factory=dict)
+    other_workers: list[Loader] = field(default_factory=list)
 
     def source_of(self, path: str) -> str:
         """Returns a file's text.
@@ -123,26 +126,32 @@ def _taken_up(finding: Finding, files: _Files, summary: RunSummary) -> list[str]
     if not finding.change:
         return ["no patch: it takes more than other arguments of a call"]
     loader = _loader(finding, summary)
+    is_of_workers = loader is not None and any(name in finding.change for name in _OF_WORKERS)
+    # Each may be right by itself, and both together be refused by torch.
+    if is_of_workers and any(_same_call(loader, other) for other in files.other_workers):
+        return [_TAKEN]
     try:
         changes = changes_of(finding, loader, files.source_of)
         if not files.add(changes):
-            return ["no patch: one above changes the same call; run it again with that"]
+            return [_TAKEN]
     except NotMechanical as error:
         return [f"no patch: {error}"]
+    if is_of_workers and loader is not None:
+        files.other_workers.append(loader)
     return [f"mind: {one}" for one in (*changes.minds, *_built_there(loader, summary))]
 
 
 def _built_there(loader: Loader | None, summary: RunSummary) -> list[str]:
     """Says so where one call builds several loaders."""
-    alike = [
-        one
-        for one in summary.loaders
-        if loader is not None and (one.site, one.call) == (loader.site, loader.call)
-    ]
+    alike = [one for one in summary.loaders if _same_call(loader, one)]
     if len(alike) < 2:
         return []
     roles = ", ".join(dict.fromkeys(one.role for one in alike))
     return [f"its line builds {len(alike)} loaders ({roles}): it counts for all of them"]
+
+
+def _same_call(loader: Loader | None, other: Loader) -> bool:
+    return loader is not None and (loader.site, loader.call) == (other.site, other.call)
 
 
 def _loader(finding: Finding, summary: RunSummary) -> Loader | None:

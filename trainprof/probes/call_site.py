@@ -215,9 +215,12 @@ class LoaderBirthplaces:
             self._sites.is_ours_or_torch(frame) or id(frame.f_code) in builders
         ):
             frame = frame.f_back
-        place = Birthplace(self._sites.find(frame), call_ends_at=call_end(frame))
+        is_own = frame is not None and self._sites.is_user_code(frame.f_code)
+        place = Birthplace(
+            self._sites.find(frame), call_ends_at=call_end(frame) if is_own else None
+        )
         birth = _Birth(weakref.ref(loader), place)
-        if frame is not None and not self._sites.is_user_code(frame.f_code):
+        if frame is not None and not is_own:
             package, line = self._sites.package_of(frame.f_code), self._sites.name(frame)
             birth.place = replace(birth.place, built_by=package, built_at=line)
             datasets = _with_inner(vars(loader).get("dataset"), "dataset")

@@ -196,6 +196,23 @@ def test_one_line_that_builds_several_loaders_says_so(
     assert b"# mind: its line builds 2 loaders (training, evaluation): it counts for all" in out
 
 
+def test_two_changes_of_one_loaders_workers_are_not_made_together(
+    tmp_path: Path, capsysbinary: Captured
+) -> None:
+    (tmp_path / "train.py").write_text("a = DataLoader(d, 8, num_workers=2)\n")
+    suggested(tmp_path, capsysbinary)
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    [first] = summary["findings"]
+    changes = ({"num_workers": 0}, {"persistent_workers": True}, {"pin_memory": True})
+    summary["findings"] = [{**first, "change": change} for change in changes]
+    (tmp_path / "run" / "summary.json").write_text(json.dumps(summary))
+    assert run_command(["report", str(tmp_path / "run"), "--suggest-patch"]) == 0
+    out = capsysbinary.readouterr().out
+    assert out.count(b"# no patch: one above changes the same call") == 1
+    apply("git", out, tmp_path)
+    assert "(d, 8, num_workers=0, pin_memory=True)" in (tmp_path / "train.py").read_text()
+
+
 def test_a_change_that_takes_more_has_no_patch(tmp_path: Path, capsysbinary: Captured) -> None:
     (tmp_path / "train.py").write_text("a = DataLoader(d, 8)\n")
     out, _ = suggested(tmp_path, capsysbinary, change={}, cautions=["the dataset holds x open"])

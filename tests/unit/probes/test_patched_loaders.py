@@ -185,13 +185,15 @@ def apply(how: str, found: bytes, folder: Path) -> None:
     subprocess.run(command[how], input=found, cwd=folder, check=True, capture_output=True)
 
 
-def patched(loader: Loader, folder: Path, how: str = "git") -> None:
+def patched(
+    loader: Loader, folder: Path, how: str = "git", change: dict[str, Any] = WORKERS
+) -> None:
     """Changes the script on the disk.
 
     Raises:
         NotMechanical: If there is no patch.
     """
-    finding = summaries.finding(site=loader.site, change=WORKERS, evidence={LOADER_ID: loader.id})
+    finding = summaries.finding(site=loader.site, change=change, evidence={LOADER_ID: loader.id})
     changes = changes_of(finding, loader, lambda path: (folder / path).read_text(encoding="utf-8"))
     for path, edits in changes.edits.items():
         source = SourceText.of((folder / path).read_bytes())
@@ -265,3 +267,49 @@ def test_what_takes_a_decision_is_left_alone(text: str, recorder: Recorder, tmp_
     assert path.read_text() == before
     assert len(str(told.value)) > 20
     assert "<" not in str(told.value)
+
+
+WITH_WORKERS = {
+    "by name": "loader = DataLoader(DS, num_workers=1)",
+    "by position": "loader = DataLoader(DS, 2, True, None, None, 1)",
+    "all that is for workers": (
+        "loader = DataLoader(\n    DS,\n    num_workers=1,\n    persistent_workers=True,\n"
+        '    prefetch_factor=4,\n    timeout=5,\n    multiprocessing_context="fork",\n)'
+    ),
+    "context by position": (
+        "loader = DataLoader(\n    DS, 2, True, None, None, 1, None, False, False, 5, None,\n"
+        "    'fork',\n    prefetch_factor=4\n)"
+    ),
+    "literal": 'loader = DataLoader(DS, **{"num_workers": 1, "prefetch_factor": 4})',
+}
+
+
+@pytest.mark.parametrize("text", WITH_WORKERS.values(), ids=WITH_WORKERS)
+def test_a_patched_script_has_its_loader_do_without_workers(
+    text: str, recorder: Recorder, tmp_path: Path
+) -> None:
+    path = script(tmp_path, text)
+    loader, _ = recorded(recorder, path)
+    patched(loader, tmp_path, change={"num_workers": 0})
+    assert settings(ran(path)) == {"loader": (0, False)}
+
+
+def test_a_class_of_its_own_is_not_left_without_workers(recorder: Recorder, tmp_path: Path) -> None:
+    text = (
+        "class Own(DataLoader):\n    def __init__(self, num_workers):\n        super().__init__(\n"
+        "            DS, num_workers=num_workers, prefetch_factor=4\n        )\nloader = Own(1)"
+    )
+    loader, _ = recorded(recorder, script(tmp_path, text))
+    with pytest.raises(NotMechanical, match="Own has a constructor of its own"):
+        patched(loader, tmp_path, change={"num_workers": 0})
+
+
+def test_of_a_loader_that_the_standard_library_makes_no_place_is_told(
+    recorder: Recorder, tmp_path: Path
+) -> None:
+    text = "make = functools.singledispatch(DataLoader)\nloader = make(DS)"
+    loader, _ = recorded(recorder, script(tmp_path, text))
+    assert loader.call is not None
+    assert loader.call.ends_at is None
+    with pytest.raises(NotMechanical, match="holds no call of DataLoader"):
+        patched(loader, tmp_path)
