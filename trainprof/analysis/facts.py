@@ -38,6 +38,12 @@ class Facts:
         ahead = workers * (integer(facts.get("prefetch_factor")) or 2)
         return min(max(ahead, 0), MAX_BATCHES_AHEAD)
 
+    def changed_attributes(self, loader: int) -> list[str]:
+        """Returns what training changes in a loader's dataset between passes."""
+        told = [x.get("changed_dataset") for x in self.environment()]
+        own = [x for x in told if isinstance(x, dict) and x.get("loader") == loader]
+        return words([x.get("attribute") for x in own])
+
     def device(self) -> str | None:
         """Returns the first accelerator that was seen in use, or None."""
         for facts in self.texts[Topic.ENVIRONMENT].values():
@@ -105,6 +111,11 @@ class Facts:
 
     def sites(self, cwd: Any) -> Sites:
         return Sites(self.texts[Topic.SITE], cwd if isinstance(cwd, str) else None)
+
+
+def words(value: Any) -> list[str]:
+    """Returns those of a list that are words."""
+    return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
 
 
 def integer(value: Any) -> int | None:

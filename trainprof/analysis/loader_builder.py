@@ -6,6 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from trainprof.analysis.facts import integer, words
+from trainprof.analysis.names import Sites
+from trainprof.analysis.summary import LoaderCall
+
 
 @dataclass(frozen=True, slots=True)
 class BuilderSettings:
@@ -73,3 +77,23 @@ def builder_of(facts: Mapping[str, Any]) -> str | None:
         return None
     is_named = facts.get("built_at") == facts.get("site")
     return None if is_named and package not in _KNOWN else package
+
+
+def call_of(facts: Mapping[str, Any], sites: Sites) -> LoaderCall | None:
+    """Returns how a loader is built; None of a recording that does not tell."""
+    takes, told = words(facts.get("takes")), facts.get("constructors")
+    if not takes:
+        return None
+    ends_at, own = facts.get("call_ends_at"), facts.get("built_by") is None
+    constructors = [one for one in told if isinstance(one, int)] if isinstance(told, list) else []
+    return LoaderCall(
+        ends_at=_place(ends_at) if own else None,
+        takes=takes,
+        constructors=[sites[one] for one in constructors],
+    )
+
+
+def _place(told: Any) -> list[int] | None:
+    numbers = [integer(one) for one in told] if isinstance(told, list) else []
+    known = [one for one in numbers if one is not None]
+    return known if len(known) == len(numbers) == 2 else None

@@ -12,9 +12,9 @@ import numpy as np
 from trainprof.analysis.batch_making import SlowSamples, fetch_of
 from trainprof.analysis.delivery import delivery_of, lost_workers
 from trainprof.analysis.events import Bool, Events
-from trainprof.analysis.facts import Facts, integer
+from trainprof.analysis.facts import Facts, integer, words
 from trainprof.analysis.fetches import Details, FetchTable
-from trainprof.analysis.loader_builder import builder_of
+from trainprof.analysis.loader_builder import builder_of, call_of
 from trainprof.analysis.looks import LineNames, Looks, Stack, function_of, lines_of_making
 from trainprof.analysis.memory_growth import workers_growth
 from trainprof.analysis.names import Sites
@@ -90,6 +90,7 @@ def loaders_of(
         )
         for p, is_here in zip(passes, on_thread.tolist(), strict=True)
     ]
+    found = [replace(x, changed_between_passes=facts.changed_attributes(x.id)) for x in found]
     names = LineNames(facts.texts, sites)
     found = _with_callers(found, passes, making.details, names)
     return sorted(found, key=lambda x: (x.role != TRAINING, x.id))
@@ -201,7 +202,11 @@ def _loader_of(
         whole_batches=_whole_batches(facts),
         draws_all=_draws_all(facts),
         holds_tensors=_flag(facts.get("holds_tensors")),
-        open_files=_words(facts.get("open_files")),
+        open_files=words(facts.get("open_files")),
+        workers_started_by=_word(facts.get("workers_started_by")),
+        unpicklable=words(facts.get("unpicklable")),
+        guards_main=_flag(facts.get("guards_main")),
+        call=call_of(facts, sites),
         evaluation_s=float((p.end - p.start)[p.of_stage(EVALUATION)].sum() / 1e9),
         evaluation_wait_s=float(p.wait_ns[p.of_stage(EVALUATION)].sum() / 1e9),
         memory_growth=workers_growth(
@@ -280,10 +285,6 @@ def _draws_all(facts: Mapping[str, Any]) -> int | None:
 
 def _flag(value: Any) -> bool | None:
     return value if isinstance(value, bool) else None
-
-
-def _words(value: Any) -> list[str]:
-    return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
 
 
 def _word(value: Any) -> str | None:

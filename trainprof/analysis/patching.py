@@ -1,55 +1,115 @@
-"""Changes of arguments written into source text, where that is mechanical."""
+"""A finding's change of arguments as edits of the user's files, where that is mechanical."""
 
 from __future__ import annotations
 
 import ast
-import difflib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from trainprof.analysis.call_arguments import set_arguments, with_argument_last
+from trainprof.analysis.call_search import (
+    call_at,
+    calls_at,
+    calls_of,
+    constructor_call,
+    has_call_at,
+    name_of,
+    names_given,
+)
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.loader_builder import settings_of
+from trainprof.analysis.source_text import Edit, NotMechanical, applied, parsed
+from trainprof.analysis.summary import Loader, LoaderCall
 
 # Arguments of a loader; `non_blocking` is one of the copying call instead.
 LOADER_ARGUMENTS: Final = ("num_workers", "persistent_workers", "prefetch_factor", "pin_memory")
+_DATA_LOADER: Final = "DataLoader"
+# Of torch's own, in order.
+_TAKEN: Final = (
+    "dataset",
+    "batch_size",
+    "shuffle",
+    "sampler",
+    "batch_sampler",
+    "num_workers",
+    "collate_fn",
+    "pin_memory",
+    "drop_last",
+    "timeout",
+    "worker_init_fn",
+    "multiprocessing_context",
+    "*",
+    "**",
+)
 _COPYING: Final = ("to", "cuda")
-_KEPT: Final = "persistent_workers"
-# What torch refuses where there are no workers, and what it takes instead.
-_WITHOUT_WORKERS: Final = {
-    _KEPT: False,
-    "prefetch_factor": None,
-    "multiprocessing_context": None,
-    "timeout": 0,
-}
+_NON_BLOCKING: Final = "non_blocking"
 
 
-class NotMechanical(Exception):
-    """The change cannot be written into the text without a decision; says why."""
+@dataclass(slots=True)
+class Changes:
+    """What is to be edited for a finding.
+
+    Attributes:
+        edits: By file.
+        minds: What else to say of them.
+    """
+
+    edits: dict[str, list[Edit]] = field(default_factory=dict)
+    minds: list[str] = field(default_factory=list)
+
+    def add(self, path: str, edits: list[Edit]) -> None:
+        self.edits[path] = [*self.edits.get(path, []), *edits]
 
 
-@dataclass(frozen=True, slots=True)
-class Edit:
-    """Bytes [start, end) of a text are to be `new`."""
+def changes_of(finding: Finding, loader: Loader | None, source_of: Callable[[str], str]) -> Changes:
+    """Returns a finding's change, written into the user's files.
 
-    start: int
-    end: int
-    new: str
+    Those are two where the loader is built in another file than the one that copies.
 
-    def clashes_with(self, other: Edit) -> bool:
-        """Whether both change the same place."""
-        return self.start == other.start or (self.start < other.end and other.start < self.end)
+    Args:
+        finding: With arguments to change.
+        loader: That it is about, None where that is not known.
+        source_of: Returns the text of a file.
+
+    Raises:
+        NotMechanical: If the change is more than setting arguments, or its place is not known.
+    """
+    found = Changes()
+    of_call, of_loader = copy_and_loader(finding.change)
+    if loader is None and of_call and of_loader:
+        found.minds.append(f"not in it: {_told(of_loader)}, for it is not known which loader it is")
+        of_loader = {}
+    at_site = of_call if loader is not None or of_call else of_loader
+    if at_site:
+        path, _ = _place_of(finding.site)
+        found.add(path, edits_of(replace(finding, change=at_site), source_of(path)))
+    if loader is None or not of_loader:
+        return found
+    path, _ = _place_of(loader.site)
+    at_call, at_constructor = _by_place(loader, of_loader, source_of)
+    if at_call:
+        wanted = replace(finding, change=at_call, site=loader.site)
+        known: dict[str, Any] = {"loader_class": loader.kind, "built_by": loader.built_by}
+        found.add(path, edits_of(wanted, source_of(path), call=loader.call, **known))
+    if at_constructor and loader.call is not None:
+        path, line = _place_of(loader.call.constructors[0])
+        source = source_of(path)
+        found.add(path, _checked(source, _in_constructor(source, line, at_constructor)))
+        found.minds.append(f"it counts for every {_last_name(loader.kind)} that is made")
+    return found
 
 
 def edits_of(
     finding: Finding,
     source: str,
     *,
-    loader_class: str = "DataLoader",
+    loader_class: str = _DATA_LOADER,
     built_by: str | None = None,
     loader_line: int | None = None,
+    call: LoaderCall | None = None,
 ) -> list[Edit]:
-    """Returns a finding's change.
+    """Returns a finding's change, as far as it is of one file.
 
     Args:
         finding: With arguments to change at its site.
@@ -57,44 +117,49 @@ def edits_of(
         loader_class: What builds the loader.
         built_by: The package that calls it, and has to be told its arguments.
         loader_line: Where the loader is built; None: at the finding's site.
+        call: How it is built, as far as that is known.
 
     Raises:
         NotMechanical: If the change is more than setting arguments, or the call is not found.
     """
-    line = _line_of(finding)
+    _, line = _place_of(finding.site if finding.change else None, finding)
     optimizer = str(finding.evidence.get("optimizer", ""))
-    builder = _Builder(loader_class, built_by)
+    builder = _Builder(loader_class, built_by, call)
     of_loader = line if loader_line is None else loader_line
-    edits = list(_edits(source, line, finding.change, builder, optimizer, of_loader))
-    ast.parse(_applied(source, edits))
-    return edits
+    return _checked(source, _edits(source, line, finding.change, builder, optimizer, of_loader))
 
 
-def diff(path: str, source: str, edits: Iterable[Edit]) -> str:
-    """Returns edits as a unified diff.
+def copy_and_loader(change: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns the arguments of the call that copies, and those of the loader."""
+    of_loader = {name: value for name, value in change.items() if name in LOADER_ARGUMENTS}
+    return {name: value for name, value in change.items() if name not in of_loader}, of_loader
 
-    Args:
-        path: Of the file, as the diff is to name it.
-        source: Its text.
-        edits: No two of which clash.
+
+def _place_of(site: str | None, finding: Finding | None = None) -> tuple[str, int]:
+    """Returns the file and the line of a place.
+
+    Raises:
+        NotMechanical: If it is not known, or a finding has nothing to change there.
     """
-    changed = _applied(source, edits)
-    lines = difflib.unified_diff(
-        source.splitlines(keepends=True),
-        changed.splitlines(keepends=True),
-        f"a/{path}",
-        f"b/{path}",
-    )
-    return "".join(
-        line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines
-    )
-
-
-def _line_of(finding: Finding) -> int:
-    _, _, line = (finding.site or "").rpartition(":")
-    if not finding.change or not line.isdigit():
+    path, _, line = (site or "").rpartition(":")
+    if finding is not None and not line.isdigit():
         raise NotMechanical(f"{finding.id} is no matter of arguments: {finding.advice}")
-    return int(line)
+    if not line.isdigit():
+        raise NotMechanical("the line that is to change is not known")
+    return path, int(line)
+
+
+def _checked(source: str, edits: Iterator[Edit]) -> list[Edit]:
+    """Returns edits of a file that leave it one that Python takes.
+
+    Raises:
+        NotMechanical: If they do not, or change nothing.
+    """
+    found = list(edits)
+    if not found:
+        raise NotMechanical("it is written so already: what the run was given came from elsewhere")
+    parsed(applied(source, found), "with that the file would not parse")
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +168,7 @@ class _Builder:
 
     loader_class: str
     package: str | None
+    call: LoaderCall | None
 
     def edits(
         self, source: str, tree: ast.AST, line: int, change: Mapping[str, Any]
@@ -113,14 +179,19 @@ class _Builder:
             NotMechanical: If it is not known where the package is told them.
         """
         if self.package is None:
-            yield from _set(source, _call(tree, line, (self.loader_class, "DataLoader")), change)
+            ends_at = None if self.call is None else self.call.ends_at
+            names = dict.fromkeys((_last_name(self.loader_class), _DATA_LOADER))
+            call = call_at(tree, line, names, ends_at)
+            yield from set_arguments(source, call, change, _taken_by(self.call))
             return
         settings = settings_of(self.package)
         named = None if settings is None else settings.named(change)
         if settings is None or named is None:
             raise NotMechanical(f"{self.package} builds this loader, by settings of its own")
-        calls = _calls(tree, lambda name: name.endswith(settings.call))
-        yield from _set(source, _only(calls, settings.call), named)
+        endings = {
+            name for node in ast.walk(tree) if (name := _called(node)).endswith(settings.call)
+        }
+        yield from set_arguments(source, _only(tree, endings, settings.call, named), named)
 
 
 def _edits(
@@ -142,124 +213,142 @@ def _edits(
         optimizer_class: Whose `fused` is to change.
         loader_line: Of the call that builds the loader.
     """
-    try:
-        tree = ast.parse(source)
-    except SyntaxError as error:
-        raise NotMechanical(f"the file does not parse: {error.msg}") from None
+    tree = parsed(source)
     if "fused" in change:
-        yield from _set(source, _built(tree, line, optimizer_class), change)
+        call = _built(tree, line, optimizer_class, change)
+        yield from set_arguments(source, call, change)
         return
     of_copy, of_loader = copy_and_loader(change)
     if of_copy:
-        yield from _set(source, _call(tree, line, _COPYING), of_copy)
+        yield from _of_copy(source, tree, line)
     if of_loader:
         yield from builder.edits(source, tree, loader_line, of_loader)
 
 
-def copy_and_loader(change: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns the arguments of the call that copies, and those of the loader."""
-    of_loader = {name: value for name, value in change.items() if name in LOADER_ARGUMENTS}
-    return {name: value for name, value in change.items() if name not in of_loader}, of_loader
+def _by_place(
+    loader: Loader, change: Mapping[str, Any], source_of: Callable[[str], str]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns which arguments go into the call that builds a loader, and which into its base's.
+
+    A class of the user's own may not take all that torch's loader does: what it calls torch's
+    constructor with then stands in its own.
+
+    Raises:
+        NotMechanical: If neither takes one.
+    """
+    call, kind = loader.call, _last_name(loader.kind)
+    if loader.built_by is not None or (call is None and kind == _DATA_LOADER):
+        return dict(change), {}
+    if call is None:
+        raise NotMechanical(f"what {kind} takes is not known of this run")
+    if call.constructors and change.get("num_workers") == 0:
+        raise NotMechanical(
+            f"{kind} has a constructor of its own, which may set what torch refuses without workers"
+        )
+    if all(name in call.takes for name in change):
+        return dict(change), {}
+    takes_others = "**" in call.takes
+    handed_on: list[str | None] = [None] if takes_others else []
+    if len(call.constructors) == 1:
+        path, line = _place_of(call.constructors[0])
+        base = constructor_call(parsed(source_of(path)), line)
+        handed_on = [] if base is None else [keyword.arg for keyword in base[0].keywords]
+    may_pass = takes_others and None in handed_on
+    at_call = {
+        name: value
+        for name, value in change.items()
+        if name in call.takes or (may_pass and name not in handed_on)
+    }
+    rest = {name: value for name, value in change.items() if name not in at_call}
+    if rest and len(call.constructors) != 1:
+        how = f", built through {len(call.constructors)} constructors" if call.constructors else ""
+        raise NotMechanical(f"{kind}{how}, takes no {' and no '.join(rest)}")
+    return at_call, rest
 
 
-def _call(tree: ast.AST, line: int, names: tuple[str, ...]) -> ast.Call:
-    """Returns the call of one of `names` that a line is part of, the innermost first."""
-    found = [
-        node
-        for node in _calls(tree, lambda name: name in names)
-        if node.lineno <= line <= (node.end_lineno or node.lineno)
-    ]
-    if not found:
-        raise NotMechanical(f"line {line} holds no call of {names[0]}")
-    return max(found, key=lambda node: (node.lineno, node.col_offset))
+def _in_constructor(source: str, line: int, change: Mapping[str, Any]) -> Iterator[Edit]:
+    """Yields the edits that have a constructor give its base arguments.
+
+    Raises:
+        NotMechanical: If it is not known where it calls its base's.
+    """
+    found = constructor_call(parsed(source), line)
+    if found is None:
+        raise NotMechanical(f"the constructor on line {line} does not call its base's in one place")
+    call, hands_self = found
+    yield from set_arguments(source, call, change, ("self", *_TAKEN) if hands_self else _TAKEN)
 
 
-def _built(tree: ast.AST, line: int, optimizer_class: str) -> ast.Call:
+def _taken_by(call: LoaderCall | None) -> tuple[str, ...]:
+    return _TAKEN if call is None else tuple(call.takes)
+
+
+def _last_name(kind: str) -> str:
+    return kind.rpartition(".")[2]
+
+
+def _called(node: ast.AST) -> str:
+    return name_of(node.func) if isinstance(node, ast.Call) else ""
+
+
+def _of_copy(source: str, tree: ast.AST, line: int) -> Iterator[Edit]:
+    """Yields the edits that have a line's copies not block.
+
+    Raises:
+        NotMechanical: If it holds none, or several that differ.
+    """
+    calls = calls_at(tree, line, _COPYING)
+    told = {tuple(map(ast.dump, (*call.args, *call.keywords))) for call in calls}
+    if len(told) > 1:
+        raise NotMechanical(
+            f"line {line} holds {len(calls)} copies, and it is not known which it is"
+        )
+    for call in calls:
+        yield from _unblocked(source, call)
+
+
+def _unblocked(source: str, call: ast.Call) -> Iterator[Edit]:
+    name = name_of(call.func)
+    by_place = [one for one in call.args[1:] if not _is_type(one)]
+    by_place += [one for one in call.args[:1] if isinstance(one, ast.Starred)]
+    if by_place or any(keyword.arg is None for keyword in call.keywords):
+        raise NotMechanical(f"line {call.lineno} may say by position how .{name}() is to copy")
+    if any(keyword.arg == _NON_BLOCKING for keyword in call.keywords):
+        yield from set_arguments(source, call, {_NON_BLOCKING: True})
+    else:
+        yield with_argument_last(source, call, f"{_NON_BLOCKING}=True")
+
+
+def _is_type(node: ast.expr) -> bool:
+    """Whether an argument is a type of numbers, as torch.float16 is."""
+    return isinstance(node, ast.Attribute) and (
+        node.attr == "dtype" or name_of(node.value) == "torch"
+    )
+
+
+def _built(tree: ast.AST, line: int, optimizer_class: str, change: Mapping[str, Any]) -> ast.Call:
     """Returns the call that builds an optimizer: on a line, else the only one there is."""
-    try:
-        return _call(tree, line, (optimizer_class,))
-    except NotMechanical:
-        calls = _calls(tree, lambda name: name == optimizer_class)
-        return _only(calls, optimizer_class)
+    names = names_given(tree, optimizer_class)
+    if has_call_at(tree, line, names):
+        return call_at(tree, line, (optimizer_class,))
+    if not has_call_at(tree, line, ("step",)):
+        told = f"line {line} builds {optimizer_class} in another way than by its name alone"
+        raise NotMechanical(f"{told}: give it {_told(change)} there")
+    return _only(tree, names, optimizer_class, change)
 
 
-def _only(calls: Sequence[ast.Call], name: str) -> ast.Call:
-    """Returns the call of `name`, which is made in one place."""
-    if len(calls) != 1:
-        raise NotMechanical(f"{name} is made in {len(calls) or 'no'} places of this file")
-    return calls[0]
+def _only(tree: ast.AST, names: set[str], name: str, change: Mapping[str, Any]) -> ast.Call:
+    """Returns the call of one of some names, which is made in one place."""
+    calls = calls_of(tree, names)
+    if len(calls) == 1:
+        return calls[0]
+    if calls:
+        lines = " and ".join(str(call.lineno) for call in calls)
+        raise NotMechanical(f"{name} is called on lines {lines}, and it is not known which it is")
+    raise NotMechanical(
+        f"this file does not call {name} by its name: set {_told(change)} where that is done"
+    )
 
 
-def _calls(tree: ast.AST, is_wanted: Callable[[str], bool]) -> list[ast.Call]:
-    """Returns the calls of what has a wanted name."""
-    return [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and is_wanted(_name(node.func))
-    ]
-
-
-def _name(function: ast.expr) -> str:
-    if isinstance(function, ast.Attribute):
-        return function.attr
-    return function.id if isinstance(function, ast.Name) else ""
-
-
-def _set(source: str, call: ast.Call, change: Mapping[str, Any]) -> Iterator[Edit]:
-    """Yields edits that give a call arguments, others' values where it has them already."""
-    if any(keyword.arg is None for keyword in call.keywords):
-        raise NotMechanical(f"line {call.lineno} passes arguments on by **: set them there")
-    given = {keyword.arg: keyword.value for keyword in call.keywords}
-    if change.get("num_workers") == 0:
-        change = {**change, **{k: v for k, v in _WITHOUT_WORKERS.items() if k in given}}
-    added = []
-    for name, value in change.items():
-        held = given.get(name)
-        if held is None:
-            added.append(f"{name}={_value(source, name, value, given)}")
-        elif isinstance(held, ast.Constant):
-            yield Edit(*_span(source, held), repr(value))
-        else:
-            told = ast.get_source_segment(source, held) or "an expression"
-            raise NotMechanical(f"{name} is {told} on line {held.lineno}: make that {value!r}")
-    if added:
-        yield _insertion(source, call, added)
-
-
-def _value(source: str, name: str, value: Any, given: Mapping[str | None, ast.expr]) -> str:
-    """Returns an argument's text; workers can only be kept where there are any."""
-    workers = given.get(name.replace(_KEPT, "num_workers"))
-    if name.endswith(_KEPT) and workers and not isinstance(workers, ast.Constant):
-        return f"{ast.get_source_segment(source, workers)} > 0"
-    return repr(value)
-
-
-def _insertion(source: str, call: ast.Call, added: list[str]) -> Edit:
-    arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
-    if not arguments and _name(call.func) in _COPYING:
-        _, end = _span(source, call)
-        return Edit(end - 1, end - 1, ", ".join(added))
-    if not arguments:
-        raise NotMechanical(f"line {call.lineno} gives no arguments")
-    last = max(arguments, key=lambda node: (node.end_lineno or 0, node.end_col_offset or 0))
-    _, end = _span(source, last)
-    line = source.splitlines()[last.lineno - 1]
-    stands_alone = last.lineno != call.lineno
-    separator = f",\n{line[: len(line) - len(line.lstrip())]}" if stands_alone else ", "
-    return Edit(end, end, "".join(f"{separator}{one}" for one in added))
-
-
-def _span(source: str, node: ast.expr) -> tuple[int, int]:
-    """Returns where a node's text begins and ends, in UTF-8 bytes."""
-    starts = [0]
-    for line in source.splitlines(keepends=True):
-        starts.append(starts[-1] + len(line.encode()))
-    end_line, end_column = node.end_lineno or node.lineno, node.end_col_offset or 0
-    return starts[node.lineno - 1] + node.col_offset, starts[end_line - 1] + end_column
-
-
-def _applied(source: str, edits: Iterable[Edit]) -> str:
-    data = source.encode()
-    for edit in sorted(edits, key=lambda one: -one.start):
-        data = data[: edit.start] + edit.new.encode() + data[edit.end :]
-    return data.decode()
+def _told(change: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in change.items())

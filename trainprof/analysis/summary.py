@@ -276,6 +276,23 @@ class LoaderBound:
 
 
 @dataclass(frozen=True, slots=True)
+class LoaderCall:
+    """How a loader is built.
+
+    Attributes:
+        ends_at: The call's last line and the column behind it, in UTF-8 bytes; None where it is not
+            known, or no call of the user's.
+        takes: The names of its parameters, in order: those behind "*" by keyword alone, "**" where
+            it takes any others.
+        constructors: Where those that the user wrote begin, the outermost first.
+    """
+
+    ends_at: list[int] | None
+    takes: list[str]
+    constructors: list[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Loader:
     """A DataLoader, named by the user's line that built it.
 
@@ -294,6 +311,11 @@ class Loader:
             once, None where it does or they are not known.
         holds_tensors: Its dataset is torch's TensorDataset.
         open_files: Attributes of the dataset that hold one, with their class.
+        workers_started_by: fork|spawn|forkserver, if it had any.
+        unpicklable: What workers that are no forks could not be given, with what it is.
+        changed_between_passes: Attributes of the dataset that training changes then.
+        guards_main: Whether the script may be imported by such workers; None where it need not be.
+        call: Of its constructor, None where nothing is known of it.
         shares_samples: Each worker gives its own part of an IterableDataset of the user's; None of
             other datasets.
         called_at: Where a function that trains calls for passes of evaluation over it, None where
@@ -345,6 +367,11 @@ class Loader:
     whole_batches: str | None = None
     holds_tensors: bool | None = None
     open_files: list[str] = field(default_factory=list)
+    workers_started_by: str | None = None
+    unpicklable: list[str] = field(default_factory=list)
+    changed_between_passes: list[str] = field(default_factory=list)
+    guards_main: bool | None = None
+    call: LoaderCall | None = None
     shares_samples: bool | None = None
     called_at: str | None = None
     evaluation_s: float = 0.0
@@ -367,9 +394,15 @@ class Loader:
         return not is_shared and (self.num_workers or 0) > 1
 
     @property
+    def shares_files(self) -> bool:
+        """Whether its workers read from files that were opened before they were forked."""
+        are_several = (self.num_workers or 0) > 1 and self.start_method == "fork"
+        return are_several and bool(self.open_files)
+
+    @property
     def may_keep_workers(self) -> bool:
-        """Whether persistent_workers=True has a later pass to keep them for."""
-        return self.passes > 1 and not self.is_rebuilt
+        """Whether persistent_workers=True has a later pass to keep them for, with the same data."""
+        return self.passes > 1 and not self.is_rebuilt and not self.changed_between_passes
 
 
 @dataclass(frozen=True, slots=True)

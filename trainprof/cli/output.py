@@ -37,6 +37,15 @@ def write(stream: TextIO | None, text: str) -> None:
     stream.flush()
 
 
+def write_bytes(stream: TextIO | None, data: bytes) -> None:
+    """Writes all of `data` as it is, if there is a stream."""
+    if stream is None:
+        return
+    stream.flush()
+    stream.buffer.write(data)
+    stream.buffer.flush()
+
+
 def complain(message: str, hint: str | None = None) -> None:
     """Writes one line, and one for the hint, to stderr, if it is still there."""
     head = f"trainprof: {_one_line(message)}"

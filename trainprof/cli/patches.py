@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,17 +12,41 @@ from trainprof.record.run_file import read_run_file
 
 if TYPE_CHECKING:
     from trainprof.analysis.finding import Finding
-    from trainprof.analysis.patching import Edit
+    from trainprof.analysis.patching import Changes
+    from trainprof.analysis.source_text import Edit, SourceText
     from trainprof.analysis.summary import Loader, RunSummary
 
 LARGEST_SOURCE_BYTES: Final = 1 << 22
+_OF_WORKERS: Final = ("num_workers", "persistent_workers", "prefetch_factor")
+_TAKEN: Final = "no patch: one above changes the same call; run it again with that"
+
+
+@dataclass(frozen=True, slots=True)
+class Patches:
+    """What is told of findings, and their changes.
+
+    Attributes:
+        remarks: Lines, without their ends.
+        diffs: One for each file.
+    """
+
+    remarks: list[str]
+    diffs: bytes
+
+    def written(self) -> bytes:
+        """Returns both; `git apply` and `patch -p1` pass over the lines ahead of the diffs."""
+        told = "".join(
+            f"# {remark}\n" for remark in self.remarks or ["nothing to change was found"]
+        )
+        return told.encode() + self.diffs
 
 
 @dataclass(slots=True)
 class _File:
     """A file of the user's, and what is to be changed in it."""
 
-    source: str
+    name: str
+    source: SourceText
     edits: list[Edit] = field(default_factory=list)
 
 
@@ -32,90 +56,102 @@ class _Files:
 
     root: Path
     began_ns: int | None
-    known: dict[str, _File] = field(default_factory=dict)
+    known: dict[Path, _File] = field(default_factory=dict)
+    other_workers: list[Loader] = field(default_factory=list)
 
     def source_of(self, path: str) -> str:
-        if path not in self.known:
-            self.known[path] = _File(_source(self.root / path, self.began_ns))
-        return self.known[path].source
+        """Returns a file's text.
 
-    def add(self, changes: list[tuple[str, list[Edit]]]) -> bool:
+        Raises:
+            NotMechanical: If it cannot be read, or is not the one that ran, or no diff can name it.
+        """
+        return self._file(path).source.text
+
+    def add(self, changes: Changes) -> bool:
         """Takes up all of a finding's changes; False, and none, where one is another's place."""
-        for path, edits in changes:
-            taken = self.known[path].edits
+        for path, edits in changes.edits.items():
+            taken = self._file(path).edits
             if any(one.clashes_with(other) for one in edits for other in taken):
                 return False
-        for path, edits in changes:
-            self.known[path].edits += edits
+        for path, edits in changes.edits.items():
+            self._file(path).edits += edits
         return True
 
-    def diffs(self) -> Iterator[str]:
-        from trainprof.analysis.patching import diff
+    def diffs(self) -> Iterator[bytes]:
+        from trainprof.analysis.source_text import diff
 
-        return (diff(path, one.source, one.edits) for path, one in self.known.items() if one.edits)
+        return (diff(one.name, one.source, one.edits) for one in self.known.values() if one.edits)
+
+    def _file(self, path: str) -> _File:
+        from trainprof.analysis.source_text import NotMechanical, SourceText
+
+        try:
+            # A diff changes no file through a link: it names the one that the link leads to.
+            real, root = (self.root / path).resolve(), self.root.resolve()
+            if real not in self.known:
+                data = _unchanged(real, self.began_ns)
+                self.known[real] = _File(_name_below(root, real), SourceText.of(data))
+            return self.known[real]
+        except (OSError, ValueError, RuntimeError) as error:
+            why = getattr(error, "strerror", None) or str(error)
+            raise NotMechanical(f"{path or 'its file'} cannot be read: {why}") from None
 
 
-def patches(directory: RunDirectory, summary: RunSummary) -> str:
-    """Returns a diff of each file that findings change, behind a "#" line of each finding.
+def patches(directory: RunDirectory, summary: RunSummary) -> Patches:
+    """Returns what findings change, with what is to be minded of each.
 
-    Of findings without a change of their own it says why. `git apply` and `patch -p1` pass over
-    such lines. Paths are as seen from where the run began.
+    Of findings without a change of their own it says why. Paths are as seen from where the run
+    began.
     """
-    from trainprof.analysis.patching import NotMechanical
     from trainprof.analysis.recording import manifest_of
+    from trainprof.report.safe_text import one_line
 
     manifest = manifest_of(directory)
     cwd = manifest.get("cwd")
     files = _Files(Path(cwd) if isinstance(cwd, str) else Path(), _began_ns(manifest))
     told: list[str] = []
     for finding in summary.findings:
-        path = (finding.site or "").rpartition(":")[0]
-        told.append(f"# {finding.id}: {finding.advice}\n")
-        if not finding.change:
-            told.append("# no patch: it is no change of arguments\n")
-            continue
-        try:
-            left_out, changes = _changes(finding, path, files.source_of, summary)
-        except NotMechanical as error:
-            told.append(f"# no patch: {error}\n")
-        except (OSError, ValueError) as error:
-            told.append(f"# no patch: {path or 'no file'} cannot be read: {error}\n")
-        else:
-            told += left_out
-            if not files.add(changes):
-                told.append("# no patch: one above changes the same call; run it again with that\n")
-    return "".join([*told, *files.diffs()]) or "# nothing to change was found\n"
+        at = f" at {finding.site}" if finding.site else ""
+        told.append(f"{finding.id}{at}: {finding.advice}")
+        told += [f"mind: {caution}" for caution in finding.cautions]
+        told += _taken_up(finding, files, summary)
+    return Patches([one_line(remark) for remark in told], b"".join(files.diffs()))
 
 
-def _changes(
-    finding: Finding, path: str, source_of: Callable[[str], str], summary: RunSummary
-) -> tuple[list[str], list[tuple[str, list[Edit]]]]:
-    """Returns what has to be said of a finding's change, and its edits.
+def _taken_up(finding: Finding, files: _Files, summary: RunSummary) -> list[str]:
+    """Adds a finding's change to those of its files; returns what has to be said of it."""
+    from trainprof.analysis.patching import changes_of
+    from trainprof.analysis.source_text import NotMechanical
 
-    Those are of two files where the loader is built in another than the one that copies.
-    """
-    from trainprof.analysis.patching import NotMechanical, copy_and_loader, edits_of
-
+    if not finding.change:
+        return ["no patch: it takes more than other arguments of a call"]
     loader = _loader(finding, summary)
-    of_copy, of_loader = copy_and_loader(finding.change)
-    if loader is None and of_copy and of_loader:
-        rest = f"# not in it: {', '.join(of_loader)}, for it is not known which loader it is\n"
-        return [rest], [(path, edits_of(replace(finding, change=of_copy), source_of(path)))]
-    if loader is None or not of_loader:
-        return [], [(path, edits_of(finding, source_of(path)))]
-    loader_path, _, line = loader.site.rpartition(":")
-    known: dict[str, Any] = {"loader_class": loader.kind, "built_by": loader.built_by}
-    if not line.isdigit():
-        raise NotMechanical("the line that builds the loader is not known")
-    if loader_path == path:
-        source = source_of(path)
-        return [], [(path, edits_of(finding, source, loader_line=int(line), **known))]
-    at_loader = replace(finding, change=of_loader, site=loader.site)
-    changes = [(loader_path, edits_of(at_loader, source_of(loader_path), **known))]
-    if of_copy:
-        copied = replace(finding, change=of_copy)
-        changes.append((path, edits_of(copied, source_of(path))))
-    return [], changes
+    is_of_workers = loader is not None and any(name in finding.change for name in _OF_WORKERS)
+    # Each may be right by itself, and both together be refused by torch.
+    if is_of_workers and any(_same_call(loader, other) for other in files.other_workers):
+        return [_TAKEN]
+    try:
+        changes = changes_of(finding, loader, files.source_of)
+        if not files.add(changes):
+            return [_TAKEN]
+    except NotMechanical as error:
+        return [f"no patch: {error}"]
+    if is_of_workers and loader is not None:
+        files.other_workers.append(loader)
+    return [f"mind: {one}" for one in (*changes.minds, *_built_there(loader, summary))]
+
+
+def _built_there(loader: Loader | None, summary: RunSummary) -> list[str]:
+    """Says so where one call builds several loaders."""
+    alike = [one for one in summary.loaders if _same_call(loader, one)]
+    if len(alike) < 2:
+        return []
+    roles = ", ".join(dict.fromkeys(one.role for one in alike))
+    return [f"its line builds {len(alike)} loaders ({roles}): it counts for all of them"]
+
+
+def _same_call(loader: Loader | None, other: Loader) -> bool:
+    return loader is not None and (loader.site, loader.call) == (other.site, other.call)
 
 
 def _loader(finding: Finding, summary: RunSummary) -> Loader | None:
@@ -128,19 +164,32 @@ def _loader(finding: Finding, summary: RunSummary) -> Loader | None:
     return next(by_number, at_site[0] if at_site else None)
 
 
-def _source(path: Path, began_ns: int | None) -> str:
-    """Returns the file's text.
+def _unchanged(path: Path, began_ns: int | None) -> bytes:
+    """Returns what a file holds.
 
     Raises:
         NotMechanical: If it has changed since the run, so that its lines are others.
         OSError, ValueError: If it cannot be read.
     """
-    from trainprof.analysis.patching import NotMechanical
+    from trainprof.analysis.source_text import NotMechanical
 
     data = read_run_file(path, LARGEST_SOURCE_BYTES)
     if began_ns is not None and path.stat().st_mtime_ns > began_ns:
         raise NotMechanical(f"{path.name} has changed since the run")
-    return data.decode()
+    return data
+
+
+def _name_below(root: Path, path: Path) -> str:
+    """Returns how a diff names a file.
+
+    Raises:
+        NotMechanical: If it lies elsewhere: neither `git apply` nor `patch` would change it.
+    """
+    from trainprof.analysis.source_text import NotMechanical
+
+    if not path.is_relative_to(root):
+        raise NotMechanical(f"{path} is not below {root}, where the run began: change it by hand")
+    return path.relative_to(root).as_posix()
 
 
 def _began_ns(manifest: dict[str, Any]) -> int | None:

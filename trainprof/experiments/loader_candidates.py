@@ -7,7 +7,12 @@ from dataclasses import replace
 from typing import Any, Final
 
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
-from trainprof.analysis.diagnosis.loader_change import KEEP_THE_DATASET, cautions_of, with_workers
+from trainprof.analysis.diagnosis.loader_cautions import (
+    NEW_PYTHON,
+    cautions_of,
+    needed_first,
+)
+from trainprof.analysis.diagnosis.loader_change import with_workers
 from trainprof.analysis.diagnosis.waiting import (
     TRIED_PREFETCH,
     TRIED_WORKERS,
@@ -24,6 +29,8 @@ PREFETCHING: Final = "prefetching"
 # Of a training step: from which share on copies are worth changing something for.
 _TRANSFER_SHARE: Final = 0.03
 _WORKERS_TRIED_AT_MOST: Final = 2
+# As many workers share a file.
+_MORE_THAN_ONE: Final = 2
 
 
 def waited_for(case: Case) -> list[LoaderCase]:
@@ -53,11 +60,14 @@ def of_loaders(case: Case, free_step_s: float | None) -> list[Candidate]:
 def left_out(case: Case) -> tuple[str, ...]:
     """Returns why no workers are tried where they would change what is trained on."""
     why = "workers are not tried: its IterableDataset has none now, and each would give all of it"
-    return tuple(
-        f"{fed.loader.site}: {why}, unless it asks get_worker_info()"
-        for fed in waited_for(case)
-        if not _keeps_multiplicity(fed)
-    )
+    told = []
+    for fed in waited_for(case):
+        first = needed_first(fed.loader, {"num_workers": _MORE_THAN_ONE})
+        if not _keeps_multiplicity(fed):
+            told.append(f"{fed.loader.site}: {why}, unless it asks get_worker_info()")
+        elif first:
+            told.append(f"{fed.loader.site}: more workers are not tried: first {first[0]}")
+    return tuple(told)
 
 
 def unseen_starts(case: Case) -> tuple[str, ...]:
@@ -107,7 +117,9 @@ def _of_workers(loaders: Sequence[Modelled], forecast: LoaderForecast) -> list[C
         if speed is None or not changed:
             continue
         changes = {one.fed.loader.site: with_workers(one.fed, x) for one, x in changed}
-        cautions = [said for one, x in changed for said in cautions_of(one.fed, x.workers)]
+        cautions = [
+            said for one, x in changed for said in cautions_of(one.fed, with_workers(one.fed, x))
+        ]
         candidate = Candidate(
             WORKERS,
             _by_line(changes),
@@ -154,7 +166,9 @@ def _settings(one: Modelled) -> list[Setting]:
     return [
         replace(one.inputs.setting, workers=workers, is_persistent=stays and workers > 0)
         for workers in (0, *TRIED_WORKERS)
-        if workers != now and workers <= max(most_workers(one.inputs), 1)
+        if workers != now
+        and workers <= max(most_workers(one.inputs), 1)
+        and not needed_first(loader, {"num_workers": workers})
     ]
 
 
@@ -227,11 +241,16 @@ def _of_prefetch(loaders: Sequence[Modelled], forecast: LoaderForecast) -> list[
                     PREFETCHING,
                     {"prefetch_factor": factor},
                     (speed.low, speed.high),
-                    cautions=(f"{factor} batches of each worker wait in memory",),
+                    cautions=_of_more_ahead([one.fed for one in changed], factor),
                     sites=_lines([one.fed for one in changed]),
                 )
             ]
     return []
+
+
+def _of_more_ahead(fed: Sequence[LoaderCase], factor: int) -> tuple[str, ...]:
+    change = {"prefetch_factor": factor}
+    return tuple(dict.fromkeys(said for one in fed for said in cautions_of(one, change)))
 
 
 def _of_persistence(case: Case) -> list[Candidate]:
@@ -242,9 +261,11 @@ def _of_persistence(case: Case) -> list[Candidate]:
     if kept:
         predicted, lines = up_to(sum(_restart_share(case, fed) for fed in kept)), _lines(kept)
         persistent = {"persistent_workers": True}
-        cautions = (KEEP_THE_DATASET,)
+        cautions = tuple(
+            dict.fromkeys(said for fed in kept for said in cautions_of(fed, persistent))
+        )
         found.append(Candidate("restarts", persistent, predicted, cautions, lines))
-    spawned = [x for x in restarting if x.loader.start_method in ("spawn", "forkserver")]
+    spawned = [x for x in restarting if x.loader.start_method in NEW_PYTHON]
     if spawned and not case.is_on_device:
         overrides = {"multiprocessing_context": "fork"}
         predicted = up_to(sum(_restart_share(case, fed) for fed in spawned))

@@ -9,7 +9,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from trainprof.analysis.diagnosis.loader_change import call_with, counts_for_all
+from trainprof.analysis.diagnosis.loader_cautions import counts_for_all
+from trainprof.analysis.diagnosis.loader_change import call_with
 from trainprof.analysis.speedup import UNKNOWN, Pace, SpeedUp, speed_up
 from trainprof.analysis.summary import Loader, RunSummary
 from trainprof.analysis.tuning import (
@@ -216,7 +217,7 @@ def recommended_of(
             *(f"{loader.site}: {call_with(loader, change)}" for loader, change in changed),
             *_other_changes(found.best),
         ],
-        cautions=[*row.cautions, *dict.fromkeys(for_all)],
+        cautions=list(dict.fromkeys((*row.cautions, *for_all))),
     )
 
 

@@ -181,6 +181,18 @@ def _line_of(frame: FrameType) -> int:
     return before
 
 
+def call_end(frame: FrameType | None) -> tuple[int, int] | None:
+    """Returns where the call that a frame is in ends: its last line, and the column behind it.
+
+    No two calls of a file end at the same place. Before Python 3.11 it is not known.
+    """
+    positions = getattr(frame.f_code, "co_positions", None) if frame is not None else None
+    if frame is None or positions is None or frame.f_lasti < 0:
+        return None
+    _, line, _, column = next(itertools.islice(positions(), frame.f_lasti // 2, None))
+    return None if line is None or column is None else (line, column)
+
+
 class LoaderBirthplaces:
     """Remembers which line built each DataLoader, by the object's identity.
 
@@ -203,8 +215,12 @@ class LoaderBirthplaces:
             self._sites.is_ours_or_torch(frame) or id(frame.f_code) in builders
         ):
             frame = frame.f_back
-        birth = _Birth(weakref.ref(loader), Birthplace(self._sites.find(frame)))
-        if frame is not None and not self._sites.is_user_code(frame.f_code):
+        is_own = frame is not None and self._sites.is_user_code(frame.f_code)
+        place = Birthplace(
+            self._sites.find(frame), call_ends_at=call_end(frame) if is_own else None
+        )
+        birth = _Birth(weakref.ref(loader), place)
+        if frame is not None and not is_own:
             package, line = self._sites.package_of(frame.f_code), self._sites.name(frame)
             birth.place = replace(birth.place, built_by=package, built_at=line)
             datasets = _with_inner(vars(loader).get("dataset"), "dataset")
@@ -237,11 +253,14 @@ class Birthplace:
         site: The user's line, as an id.
         built_by: The installed package that calls the constructor, None where the user does.
         built_at: The line of that call, as an id; 0 where it is the user's.
+        call_ends_at: The call's last line and the column behind it, in UTF-8 bytes; None where
+            Python does not tell.
     """
 
     site: int
     built_by: str | None = None
     built_at: int = 0
+    call_ends_at: tuple[int, int] | None = None
 
 
 @dataclass(slots=True)

@@ -12,10 +12,13 @@ from types import CodeType, FrameType, ModuleType
 from typing import Any, Final
 
 from trainprof.probes.call_site import Birthplace, LoaderBirthplaces
+from trainprof.probes.changed_datasets import ChangedDatasets, whole_of
 from trainprof.probes.collate_code import own_function
+from trainprof.probes.loader_call import constructor_sites, taken_by
 from trainprof.probes.patcher import HookPointMissing, Patcher, heirs, hide_our_frame
 from trainprof.probes.session import Session
 from trainprof.probes.user_texts import any_text
+from trainprof.probes.worker_needs import open_files, start_method, unpicklable
 from trainprof.record.schema import Kind, Topic
 
 Wrapped = Callable[..., Any]
@@ -48,11 +51,12 @@ class LoaderProbe:
         if dataloader is None:
             raise HookPointMissing("torch.utils.data.dataloader is not loaded")
         self._session = session
+        self._datasets_between = ChangedDatasets(session.log)
         self._births = LoaderBirthplaces(session.sites, session.keep_track)
         base = getattr(dataloader, "_BaseDataLoaderIter", None)
         if base is None:
             raise HookPointMissing("_BaseDataLoaderIter does not exist")
-        patcher.around(self._make_next, (base, "__next__"))
+        patcher.around(self._make_next(patcher), (base, "__next__"))
         patcher.around_if_there(self._make_setattr(patcher), (dataloader.DataLoader, "__setattr__"))
         self._watch_iterators(patcher, base)
 
@@ -99,32 +103,38 @@ class LoaderProbe:
         """Calls `wrap`, which may not fail, with each class of iterators that is made later on."""
         self._watchers.append(wrap)
 
-    def _make_next(self, original: Wrapped) -> Wrapped:
+    def _make_next(self, patcher: Patcher) -> Callable[[Wrapped], Wrapped]:
         emit, now = self._session.emit, self._session.wait_now
         loader_of = self._loader_of
         check_limit = self._session.limit.before_batch
+        ended = patcher.guarded(self._ended)
 
-        def __next__(self: Any) -> Any:
-            if check_limit is not None:
-                check_limit()
-            start = now()
-            try:
-                batch = original(self)
-            except BaseException as error:
-                kind = Kind.LOADER_END if type(error) is StopIteration else Kind.LOADER_ERROR
-                emit(kind, start, now(), loader_of.get(id(self), 0))
-                hide_our_frame(error)
-                raise
-            emit(
-                _NEXT,
-                start,
-                now(),
-                loader_of.get(id(self), 0),
-                getattr(self, "_num_yielded", 0),
-            )
-            return batch
+        def make(original: Wrapped) -> Wrapped:
+            def __next__(self: Any) -> Any:
+                if check_limit is not None:
+                    check_limit()
+                start = now()
+                try:
+                    batch = original(self)
+                except BaseException as error:
+                    kind = Kind.LOADER_END if type(error) is StopIteration else Kind.LOADER_ERROR
+                    emit(kind, start, now(), loader_of.get(id(self), 0))
+                    if kind is Kind.LOADER_END:
+                        ended(self)
+                    hide_our_frame(error)
+                    raise
+                emit(
+                    _NEXT,
+                    start,
+                    now(),
+                    loader_of.get(id(self), 0),
+                    getattr(self, "_num_yielded", 0),
+                )
+                return batch
 
-        return __next__
+            return __next__
+
+        return make
 
     def _make_next_index(self, original: Wrapped) -> Wrapped:
         emit, now = self._session.emit, self._session.now
@@ -219,10 +229,11 @@ class LoaderProbe:
 
         def make(original: Wrapped) -> Wrapped:
             def create(iterator: Any, *args: Any, **kwargs: Any) -> Any:
-                enter(iterator, args[0] if args else kwargs.get("loader"))
+                loader = args[0] if args else kwargs.get("loader")
+                enter(iterator, loader)
                 before, self.creating = self.creating, loader_of.get(id(iterator), 0)
                 if before != self.creating:  # a reset inside the creation
-                    begins(frame_of_caller(1))
+                    begins(frame_of_caller(1), loader)
                 start = now()
                 try:
                     return original(iterator, *args, **kwargs)
@@ -237,8 +248,14 @@ class LoaderProbe:
 
         return make
 
-    def _begins(self, frame: FrameType) -> None:
+    def _ended(self, iterator: Any) -> None:
+        number = self._loader_of.get(id(iterator))
+        if number is not None:
+            self._datasets_between.pass_ended(number, getattr(iterator, "_dataset", None))
+
+    def _begins(self, frame: FrameType, loader: Any) -> None:
         """Records that a pass begins, and who goes through it."""
+        self._datasets_between.pass_begins(self.creating, getattr(loader, "dataset", None))
         now, stack = self._session.now(), self._session.sites.stack(frame)
         self._session.emit(_PASS, now, now, self.creating, stack)
 
@@ -255,6 +272,11 @@ class LoaderProbe:
             facts["dataset_number"] = self._dataset_number(site, getattr(loader, "dataset", None))
             facts["site"] = site
             facts["built_by"], facts["built_at"] = place.built_by, place.built_at
+            facts["call_ends_at"] = place.call_ends_at
+            facts["takes"] = taken_by(type(loader))
+            facts["constructors"] = constructor_sites(type(loader), self._session.sites)
+            if facts["workers_started_by"] != "fork":
+                facts["guards_main"] = self._guards_main()
             facts["shares_samples"] = self._shares_samples(loader)
             facts["collate_site"] = self._collate_site(getattr(loader, "collate_fn", None))
             number = self._session.log.define(Topic.LOADER, json.dumps(facts, default=str))
@@ -302,6 +324,16 @@ class LoaderProbe:
             self._asks = any_text(sites.is_user_file, _asks_for_worker)
         return self._asks or getattr(loader, "worker_init_fn", None) is not None
 
+    def _guards_main(self) -> bool | None:
+        """Whether a worker that is no fork can import the script: it asks for its name.
+
+        None where the script is not the user's.
+        """
+        script = getattr(sys.modules.get("__main__"), "__file__", None)
+        if not isinstance(script, str) or not self._session.sites.is_user_file(script):
+            return None
+        return any_text(lambda path: path == script, lambda text: "__name__" in text)
+
     def _dataset_number(self, site: int, dataset: Any) -> int | None:
         """Tells datasets apart that are loaded by one line; None where it cannot be known.
 
@@ -324,19 +356,6 @@ class LoaderProbe:
 
 _NEXT, _SAMPLER = int(Kind.LOADER_NEXT), int(Kind.SAMPLER)
 _CLOSE: Final = int(Kind.LOADER_CLOSE)
-# Of each other.
-_MAX_SUBSETS: Final = 8
-_MAX_ATTRIBUTES: Final = 64
-# What has a place in a file, or a connection, that forked processes would share.
-_OPEN: Final = {
-    "_io": ("BufferedReader", "BufferedRandom", "FileIO", "TextIOWrapper"),
-    "zipfile": ("ZipFile",),
-    "tarfile": ("TarFile",),
-    "numpy": ("NpzFile",),
-    "h5py": ("File", "Group", "Dataset"),
-    "sqlite3": ("Connection", "Cursor"),
-    "lmdb": ("Environment",),
-}
 _BUILT: Final = int(Kind.LOADER_BUILT)
 _PASS: Final = int(Kind.LOADER_PASS)
 
@@ -344,8 +363,8 @@ _PASS: Final = int(Kind.LOADER_PASS)
 def describe(loader: Any) -> dict[str, Any]:
     """Returns a loader's facts; what it does not have is None."""
     dataset = getattr(loader, "dataset", None)
-    context = getattr(loader, "multiprocessing_context", None)
     workers = getattr(loader, "num_workers", None)
+    started_by = start_method(getattr(loader, "multiprocessing_context", None))
     return {
         "kind": _class_name(loader),
         "dataset": _class_name(dataset),
@@ -361,7 +380,9 @@ def describe(loader: Any) -> dict[str, Any]:
         "persistent_workers": getattr(loader, "persistent_workers", None),
         "pin_memory": getattr(loader, "pin_memory", None),
         "in_order": getattr(loader, "in_order", None),
-        "start_method": _start_method(context) if workers else None,
+        "start_method": started_by if workers else None,
+        "workers_started_by": started_by,
+        "unpicklable": [] if started_by == "fork" else unpicklable(loader),
         **_asking(loader, dataset),
     }
 
@@ -374,14 +395,10 @@ def _asking(loader: Any, dataset: Any) -> dict[str, Any]:
     `open_files`: what it holds that processes cannot share.
     """
     known = sys.modules.get("torch.utils.data")
-    subset, tensors, plain_collate = (
-        getattr(known, name, None) for name in ("Subset", "TensorDataset", "default_collate")
+    tensors, plain_collate = (
+        getattr(known, name, None) for name in ("TensorDataset", "default_collate")
     )
-    for _ in range(_MAX_SUBSETS):
-        if type(dataset) is not subset:
-            break
-        dataset = getattr(dataset, "dataset", None)
-    held = getattr(dataset, "__dict__", None)
+    dataset = whole_of(dataset)
     takes_lists = inspect.getattr_static(dataset, "__getitems__", None) is not None
     has_items = inspect.getattr_static(dataset, "__getitem__", None) is not None
     is_mapped = has_items and not takes_lists and not _is_iterable(dataset)
@@ -391,21 +408,8 @@ def _asking(loader: Any, dataset: Any) -> dict[str, Any]:
         "is_asked_one_by_one": is_mapped and getattr(loader, "collate_fn", 0) is plain_collate,
         "samples_plainly": is_plain and of_sampler.get("replacement") is not True,
         "holds_tensors": type(dataset) is tensors,
-        "open_files": _open_files(held) if type(held) is dict else [],
+        "open_files": open_files(dataset),
     }
-
-
-def _open_files(held: dict[str, Any]) -> list[str]:
-    """Returns which attributes are open files or archives, with what they are.
-
-    They are told by their classes: nothing of theirs is called.
-    """
-    kinds = ((name, type(value)) for name, value in itertools.islice(held.items(), _MAX_ATTRIBUTES))
-    return [
-        f"{name} ({kind.__name__})"
-        for name, kind in kinds
-        if kind.__name__ in _OPEN.get(kind.__module__.partition(".")[0], ())
-    ]
 
 
 def _asks_for_worker(text: str) -> bool:
@@ -430,13 +434,3 @@ def _length(thing: Any) -> int | None:
         return len(thing)
     except Exception:
         return None
-
-
-def _start_method(context: Any) -> str | None:
-    if context is not None and hasattr(context, "get_start_method"):
-        return str(context.get_start_method())
-    multiprocessing = sys.modules.get("multiprocessing")
-    method = multiprocessing.get_start_method(allow_none=True) if multiprocessing else None
-    if method is not None:
-        return str(method)
-    return "forkserver" if sys.version_info >= (3, 14) and sys.platform == "linux" else "fork"

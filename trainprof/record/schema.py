@@ -191,7 +191,8 @@ class Topic(IntEnum):
     # {backward_nodes} of the first pass whose graph was gone through;
     # {detects_anomalies} once it was on for many backward passes;
     # {device} when it is first seen in use; {no_backlog}: why that one is not made to wait;
-    # {rank, world_size, backend} on joining a process group
+    # {rank, world_size, backend} on joining a process group;
+    # {changed_dataset: {loader, attribute}}: it was another when the loader's next pass began
     ENVIRONMENT = 9
     # {file, line, name, why, source}: a function whose lines are timed; `source` names the file in
     # sources/ that holds its text as run, or is null

@@ -32,7 +32,8 @@ def deaths(loader: Loader) -> list[str]:
 
 def faults(loader: Loader) -> list[str]:
     """Returns a sentence for each thing that is wrong whatever it costs."""
-    return [*deaths(loader), *([_repeating(loader)] if _repeating(loader) else [])]
+    told = [_repeating(loader), _sharing_files(loader)]
+    return [*deaths(loader), *(sentence for sentence in told if sentence)]
 
 
 def warnings(loader: Loader, summary: RunSummary) -> list[str]:
@@ -87,6 +88,16 @@ def _repeating(loader: Loader) -> str:
     )
 
 
+def _sharing_files(loader: Loader) -> str:
+    if not loader.shares_files:
+        return ""
+    return (
+        f"the dataset holds {' and '.join(loader.open_files)} open, and its {loader.num_workers} "
+        "forked workers share its place in the file: samples may be wrong, without any error, "
+        "unless each worker opens it anew"
+    )
+
+
 def _starting(loader: Loader) -> str:
     starts = starts_s(loader)
     share = share_of(starts, cost_s(loader))
@@ -96,7 +107,7 @@ def _starting(loader: Loader) -> str:
         return ""
     passes = counted(loader.passes, "pass", "passes")
     told = f"beginning {passes} (workers, first batches) took {seconds(starts)}, most of its cost"
-    if loader.persistent_workers:
+    if loader.persistent_workers or loader.changed_between_passes:
         return told
     settings = settings_of(loader.built_by)
     name = settings.name_of("persistent_workers") if settings else "persistent_workers"

@@ -17,7 +17,7 @@ def needs_words(loader: Loader, summary: RunSummary) -> bool:
     """Tells whether training spends so much on a loader that it has to be explained."""
     if loader.thread == "other":
         return False
-    if loader.lost_workers or loader.repeats_samples:
+    if loader.lost_workers or loader.repeats_samples or loader.shares_files:
         return True
     share = share_of(cost_s(loader), summary.phases.training_s)
     return share is not None and share >= MATTERS_FROM_SHARE

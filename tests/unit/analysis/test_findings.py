@@ -254,9 +254,90 @@ def test_workers_may_lose_where_threads_that_compute_wait_for_one_another(thread
 
 def test_workers_cannot_share_an_open_file() -> None:
     planted = Planted(fetch_s=0.03, running=0.6, compute_s=0.01)
-    assert not any("open" in told for told in only(case_of(planted)).cautions)
+    plain = only(case_of(planted))
+    assert not any("open" in told for told in plain.cautions)
+    assert plain.change["num_workers"] > 0
     planted.loader = replace(planted.loader, open_files=["archive (NpzFile)"])
-    assert any("archive (NpzFile) open" in told for told in only(case_of(planted)).cautions)
+    finding = only(case_of(planted))
+    assert any("archive (NpzFile) open" in told for told in finding.cautions)
+    assert any("wrong samples without any error" in told for told in finding.cautions)
+    assert finding.advice.startswith("open what the dataset holds open, archive (NpzFile), in")
+    assert finding.advice.endswith(plain.advice)
+    assert finding.change == {}  # no matter of arguments alone
+
+
+@pytest.mark.parametrize("started_by", ["fork", "spawn"])
+@pytest.mark.parametrize(
+    ("facts", "first", "minded"),
+    [
+        ({}, "", ""),
+        ({"guards_main": True}, "", ""),
+        ({"guards_main": False}, "put what the script runs under if __name__", ""),
+        (
+            {"unpicklable": ["collate_fn (a lambda)"]},
+            "make collate_fn (a lambda) picklable",
+            "(collate_fn (a lambda) cannot)",
+        ),
+        (
+            {"open_files": ["data (BufferedReader)"]},
+            "open what the dataset holds open",
+            "cannot be given to workers that are started by spawn",
+        ),
+    ],
+)
+def test_workers_that_are_no_forks_need_more(
+    facts: dict[str, Any], first: str, minded: str, started_by: str
+) -> None:
+    planted = Planted(fetch_s=0.03, compute_s=0.01)
+    plain = only(case_of(planted))
+    planted.loader = replace(planted.loader, workers_started_by=started_by, **facts)
+    finding = only(case_of(planted))
+    if started_by == "fork" and "open_files" not in facts:
+        assert finding == plain
+        return
+    assert finding.advice.startswith(first)
+    assert finding.change == ({} if first else plain.change)
+    told = " ".join(finding.cautions)
+    assert ("must be picklable" in told) is (started_by == "spawn")
+    assert (minded in told) is (started_by == "spawn" or not minded)
+
+
+def test_workers_start_anew_where_training_changes_the_dataset() -> None:
+    planted = Planted(fetch_s=0.03, compute_s=0.01)
+    planted.loader = replace(planted.loader, changed_between_passes=["level"])
+    finding = only(case_of(planted))
+    assert finding.change.keys() == {"num_workers"}
+    assert "training changes the dataset's level between passes" in minded(finding)
+    planted = Planted(workers=2, fetch_s=0.02, passes=10, start_s=0.3)
+    assert only(case_of(planted)).change == {"persistent_workers": True}
+    planted.loader = replace(planted.loader, changed_between_passes=["level"])
+    finding = only(case_of(planted))
+    assert (finding.id, finding.change) == ("worker_restart", {})
+    assert finding.advice.startswith("keep the dataset's level, which training changes")
+    assert "workers keep their copy" in minded(finding)
+
+
+def minded(finding: Finding) -> str:
+    return " ".join(finding.cautions)
+
+
+def test_the_same_change_is_minded_alike_whoever_advises_it() -> None:
+    kept, own = "workers keep their copy of the dataset", "workers have their own copy"
+    serial = only(case_of(Planted(fetch_s=0.03, compute_s=0.01)))
+    assert serial.change["persistent_workers"] is True
+    assert kept in minded(serial)
+    assert own not in minded(serial)
+    once = only(case_of(Planted(fetch_s=0.03, compute_s=0.01, passes=1)))
+    assert "persistent_workers" not in once.change
+    assert own in minded(once)
+    assert kept not in minded(once)
+    restarted = only(case_of(Planted(workers=2, fetch_s=0.02, passes=10, start_s=0.3)))
+    assert restarted.change == {"persistent_workers": True}
+    assert [one for one in serial.cautions if "persistent" in one or kept in one] == (
+        restarted.cautions
+    )
+    few = only(case_of(Planted(workers=1, fetch_s=0.06, compute_s=0.02)))
+    assert own not in minded(few)  # there are workers already
 
 
 def test_workers_are_added_where_they_sleep() -> None:
@@ -1545,6 +1626,14 @@ def test_a_device_that_waits_for_copies() -> None:
     assert finding.id == "blocking_copies"
     assert finding.change == {"pin_memory": True, "non_blocking": True}
     assert found(on_device(case, copy_s=0.1)) == []
+
+
+def test_what_comes_back_from_a_device_is_not_to_be_read_too_early() -> None:
+    case = on_device(case_of(Planted(workers=2, fetch_s=0.002)), copy_s=0.6)
+    back = [replace(row, direction="d2h") for row in case.summary.transfers]
+    finding = only(replace(case, summary=replace(case.summary, transfers=back)))
+    assert (finding.id, finding.change) == ("blocking_copies", {})
+    assert "non_blocking" not in finding.advice
 
 
 @pytest.mark.parametrize(

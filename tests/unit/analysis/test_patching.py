@@ -11,13 +11,14 @@ import pytest
 from support import summaries
 
 from trainprof.analysis.finding import Finding
-from trainprof.analysis.patching import Edit, NotMechanical, diff, edits_of
+from trainprof.analysis.patching import edits_of
+from trainprof.analysis.source_text import Edit, NotMechanical, SourceText, diff
 
 WORKERS = {"num_workers": 4, "persistent_workers": True}
 
 
 def patch(finding: Finding, path: str, source: str, **known: Any) -> str:
-    return diff(path, source, edits_of(finding, source, **known))
+    return diff(path, SourceText(source), edits_of(finding, source, **known)).decode()
 
 
 def changed(source: str, change: dict[str, Any], tmp_path: Path, line: int = 1) -> str:
@@ -113,8 +114,12 @@ def test_a_package_is_told_in_its_own_arguments() -> None:
 @pytest.mark.parametrize(
     ("source", "package", "why"),
     [
-        ("Trainer(model, parsed).train()\n", "transformers", "no places of this file"),
-        (HF_SCRIPT * 2, "transformers", "2 places of this file"),
+        (
+            "Trainer(model, parsed).train()\n",
+            "transformers",
+            "this file does not call TrainingArguments by its name",
+        ),
+        (HF_SCRIPT * 2, "transformers", "called on lines 1 and 7"),
         ("trainer.train(DataLoader(data))\n", "planted", "planted builds this loader"),
     ],
 )
@@ -133,6 +138,35 @@ def test_workers_of_a_package_are_kept_only_where_there_are_any() -> None:
     assert "num_workers=n, dataloader_persistent_workers=n > 0)" in diff
 
 
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("o = A(p, 0.1)\n", "o = A(p, 0.1, fused=True)\n"),
+        ("o = AdamW(p, fused=False)\n", "o = AdamW(p, fused=True)\n"),
+        ("o = torch.optim.AdamW([{'params': p}])\n", None),
+    ],
+)
+def test_an_optimizer_by_any_name(source: str, expected: str | None) -> None:
+    text = f"from torch.optim import AdamW as A\n{source}"
+    finding = summaries.finding(site="train.py:2", change={"fused": True})
+    found = patch(replace(finding, evidence={"optimizer": "AdamW"}), "train.py", text)
+    assert f"+{expected or source.replace('])', '], fused=True)')}" in found
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ("o = getattr(optim, name)(p)\nother = AdamW(q)\n", "in another way than by its name"),
+        ("o, q = AdamW(p), AdamW(q)\n", "line 1 holds 2 calls of AdamW"),
+        ("o = AdamW(p, **options)\n", "passes arguments on"),
+    ],
+)
+def test_no_other_optimizer_is_fused(source: str, why: str) -> None:
+    finding = summaries.finding(site="train.py:1", change={"fused": True})
+    with pytest.raises(NotMechanical, match=why):
+        patch(replace(finding, evidence={"optimizer": "AdamW"}), "train.py", source)
+
+
 def test_an_optimizer_is_fused_where_it_is_made(tmp_path: Path) -> None:
     source = "o = optim.AdamW(\n    model.parameters(), lr=1e-3\n)\no.step()\n"
     finding = summaries.finding(site="train.py:4", change={"fused": True})
@@ -143,14 +177,49 @@ def test_an_optimizer_is_fused_where_it_is_made(tmp_path: Path) -> None:
     twice = source + source.replace("o =", "p =")
     built = replace(finding, site="train.py:6")
     assert patch(built, "train.py", twice).count("+    fused=True\n") == 1
-    for unclear in ("o.step()\n" * 4, twice):
-        with pytest.raises(NotMechanical, match="places of this file"):
+    for unclear, why in (
+        ("o.step()\n" * 4, "this file does not call AdamW by its name: set fused=True where"),
+        (twice, "AdamW is called on lines 1 and 5"),
+    ):
+        with pytest.raises(NotMechanical, match=why):
             patch(finding, "train.py", unclear)
 
 
-def test_a_copy_need_not_block(tmp_path: Path) -> None:
-    found = changed("x = x.to(device)\n", {"non_blocking": True}, tmp_path)
-    assert found == "x = x.to(device, non_blocking=True)\n"
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("x = x.to(device)\n", "x = x.to(device, non_blocking=True)\n"),
+        ("x = x.cuda( )\n", "x = x.cuda( non_blocking=True)\n"),
+        ("x = x.to((device),)\n", "x = x.to((device), non_blocking=True,)\n"),
+        ("x = x.to(d, torch.half)\n", "x = x.to(d, torch.half, non_blocking=True)\n"),
+        ("x = x.to(d, y.dtype)\n", "x = x.to(d, y.dtype, non_blocking=True)\n"),
+        ("x = x.to(d, non_blocking=False)\n", "x = x.to(d, non_blocking=True)\n"),
+        (
+            "x, y = x.to(d), y.to(d)\n",
+            "x, y = x.to(d, non_blocking=True), y.to(d, non_blocking=True)\n",
+        ),
+    ],
+)
+def test_a_copy_need_not_block(source: str, expected: str, tmp_path: Path) -> None:
+    assert changed(source, {"non_blocking": True}, tmp_path) == expected
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ("x = x.to(d, torch.half, False)\n", "by position"),
+        ("x = x.to(d, kind)\n", "by position"),
+        ("x = x.cuda(0, False)\n", "by position"),
+        ("x = x.to(*where)\n", "by position"),
+        ("x = x.to(**where)\n", "by position"),
+        ("x, y = x.to(d), loss.to('cpu')\n", "holds 2 copies"),
+        ("x = x.to(d, non_blocking=True)\n", "written so already"),
+        ("x = move(x)\n", "holds no call of to or cuda"),
+    ],
+)
+def test_a_copy_that_may_be_another_is_left_alone(source: str, why: str, tmp_path: Path) -> None:
+    with pytest.raises(NotMechanical, match=why):
+        changed(source, {"non_blocking": True}, tmp_path)
 
 
 def test_memory_is_pinned_where_the_loader_is_built() -> None:

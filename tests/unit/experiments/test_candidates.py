@@ -250,11 +250,24 @@ def test_no_workers_for_a_dataset_that_would_be_read_several_times() -> None:
     assert "workers" not in subjects(found)
 
 
+def test_workers_that_would_read_out_of_turn_are_not_tried() -> None:
+    planted = Planted(workers=0, fetch_s=0.03)
+    assert "workers" in subjects(plan(case_of(planted)))
+    planted.loader = replace(planted.loader, open_files=["raw (BufferedReader)"])
+    found = plan(case_of(planted))
+    assert "workers" not in subjects(found)
+    [note] = found.notes
+    assert "more workers are not tried: first open what the dataset holds open, raw" in note
+
+
 def test_workers_that_start_again_in_each_pass_are_tried_without() -> None:
     case = case_of(Planted(workers=2, fetch_s=0.005, passes=10, start_s=0.3))
     found = next(one for one in plan(case).candidates if one.subject == "restarts")
     assert found.overrides == {"persistent_workers": True}
-    assert found.cautions == ("workers keep their copy of the dataset from epoch to epoch",)
+    assert found.cautions[0].startswith(
+        "workers keep their copy of the dataset from epoch to epoch"
+    )
+    assert "shuffling draws other numbers" in found.cautions[1]
     assert found.predicted is not None
     assert found.predicted[1] > 1.5
 

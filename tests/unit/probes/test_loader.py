@@ -364,8 +364,37 @@ def test_a_loaders_facts(recorder: Recorder) -> None:
             "persistent_workers": True,
             "pin_memory": False,
             "start_method": "fork",
+            "workers_started_by": "fork",
+            "unpicklable": [],
         }.items()
     )
+
+
+@pytest.mark.parametrize(
+    ("script", "guards"),
+    [("train()\n", False), ('if __name__ == "__main__":\n    train()\n', True)],
+)
+def test_how_workers_would_be_started_is_known_before_there_are_any(
+    script: str,
+    guards: bool,
+    recorder: Recorder,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "train.py").write_text(script)
+    monkeypatch.setattr("__main__.__file__", str(tmp_path / "train.py"), raising=False)
+    recorder.start(LoaderProbe())
+    held = Numbers()
+    held.how = lambda x: x  # type: ignore[attr-defined]
+    next(iter(DataLoader(held)))
+    monkeypatch.setattr("multiprocessing.get_start_method", lambda allow_none: "spawn")
+    next(iter(DataLoader(held)))
+    forked, spawned = recorder.read().notes(Topic.LOADER)
+    assert forked["start_method"] is spawned["start_method"] is None
+    assert (forked["workers_started_by"], spawned["workers_started_by"]) == ("fork", "spawn")
+    assert (forked["unpicklable"], spawned["unpicklable"]) == ([], ["dataset.how (a lambda)"])
+    assert "guards_main" not in forked
+    assert spawned["guards_main"] is guards
 
 
 class Rows(Numbers):

@@ -237,6 +237,7 @@ def test_begun_passes_that_cost_most_are_named() -> None:
     by_trainer = f"{told}; dataloader_persistent_workers=True keeps them"
     assert warnings(replace(many, built_by="transformers"), run()) == [by_trainer]
     assert warnings(replace(many, persistent_workers=True), run()) == [told]
+    assert warnings(replace(many, changed_between_passes=["level"]), run()) == [told]
     assert warnings(replace(many, num_workers=0), run()) == []
     assert warnings(replace(many, wait_total_s=9.0), run()) == []
 
@@ -248,6 +249,15 @@ def test_workers_that_each_give_all_of_a_stream_are_named() -> None:
     assert faults(loader(1, **streamed)) == []
     assert faults(loader(2, **{**streamed, "shares_samples": True})) == []
     assert faults(loader(2, **{**streamed, "shares_samples": None})) == []
+
+
+def test_workers_that_share_an_open_file_are_a_fault() -> None:
+    held = {"open_files": ["data (BufferedReader)"], "start_method": "fork"}
+    [sentence] = faults(loader(2, **held))
+    assert "data (BufferedReader) open, and its 2 forked workers share its place" in sentence
+    assert faults(loader(1, **held)) == []  # it has the file to itself
+    assert faults(loader(2, **{**held, "start_method": "spawn"})) == []
+    assert faults(loader(2, start_method="fork")) == []
 
 
 def test_a_quota_that_stops_the_workers_is_named() -> None:

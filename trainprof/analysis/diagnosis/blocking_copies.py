@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.gains import outside_steps
+from trainprof.analysis.diagnosis.loader_cautions import counts_for_all
 from trainprof.analysis.diagnosis.loader_change import call_with
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
@@ -45,7 +46,9 @@ def find(case: Case) -> Finding | None:
     if worst is None:
         return None
     pageable = worst.direction == "h2d" and worst.pinned_share < _MOSTLY
-    blocking = worst.non_blocking_share < _MOSTLY
+    # What comes back to the host is read there: it would be read too early.
+    comes_back = worst.direction == "d2h"
+    blocking = not comes_back and worst.non_blocking_share < _MOSTLY
     how = [word for word, holds in (("pageable", pageable), ("blocking", blocking)) if holds]
     change: dict[str, Any] = {}
     if pageable:
@@ -53,6 +56,8 @@ def find(case: Case) -> Finding | None:
     if blocking:
         change["non_blocking"] = True
     advice = "send fewer bytes: uint8 instead of float32, converted on the device"
+    if comes_back:
+        advice = "bring fewer values back, and more rarely: add them up on the device meanwhile"
     if change:
         told = [_pinned(case)] if pageable else []
         told += [".to(device, non_blocking=True)"] if blocking or pageable else []
@@ -65,6 +70,7 @@ def find(case: Case) -> Finding | None:
         site=worst.site,
         advice=advice,
         change=change,
+        cautions=_cautions(case, change),
         evidence={
             "copy_idle_s": spent_s,
             "copy_idle_share": spent_s / case.training_s,
@@ -74,6 +80,13 @@ def find(case: Case) -> Finding | None:
             **({LOADER_ID: case.feeding[0].loader.id} if len(case.feeding) == 1 else {}),
         },
     )
+
+
+def _cautions(case: Case, change: dict[str, Any]) -> list[str]:
+    if "pin_memory" not in change:
+        return []
+    for_all = [said for fed in case.feeding for said in counts_for_all(fed.loader, change)]
+    return ["pinned batches take memory that cannot be swapped out", *dict.fromkeys(for_all)]
 
 
 def _pinned(case: Case) -> str:

@@ -9,14 +9,13 @@ from typing import Any, Final
 from trainprof.analysis.diagnosis.case import NAMED_FROM_SHARE, Case, LoaderCase
 from trainprof.analysis.diagnosis.cheaper_samples import gain_of_line, own_share, without_line
 from trainprof.analysis.diagnosis.gains import Gain, of_setting
+from trainprof.analysis.diagnosis.loader_cautions import cautions_of, needed_first
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.waiting import (
-    ASLEEP_SHARE,
     WAIT_SHARE,
     asleep_share,
     collate_share,
-    reading_share,
 )
 from trainprof.analysis.diagnosis.wording import around, place, share_of, size, span
 from trainprof.analysis.facts import number_at
@@ -26,8 +25,6 @@ from trainprof.analysis.pipeline import Setting, predict
 from trainprof.analysis.summary import HotLine, Loader
 from trainprof.analysis.verdict_level import percent
 
-# Of the making of batches: a disk that gives so much of it may have no more to give.
-_READING_MINDED: Final = 0.2
 # Of the making of batches: from here on it is the dataset that takes it.
 _OF_DATASET: Final = 0.5
 # What steps would gain without a line is told from here on.
@@ -39,10 +36,6 @@ _MEMORY_FOR_IT: Final = 0.25
 # Of the making of batches, and of a step, up to which more workers than cores are for nothing.
 _ASLEEP_MINDED: Final = 0.25
 _AS_FAST: Final = 0.1
-# While batches sleep: from here on it is likely for what they read.
-_MUCH_READ_BYTES_PER_S: Final = 50e6
-# What all workers that live on do.
-KEEP_THE_DATASET: Final = "workers keep their copy of the dataset from epoch to epoch"
 # What all of them have in common.
 WAITED_FROM: Final = {
     "wait_share": Threshold(WAIT_SHARE, "XProf: below it a program is not input-bound"),
@@ -88,22 +81,6 @@ def gain_of_cause(case: Case, fed: LoaderCase) -> Gain | None:
     return of_setting(case, fed, cause.setting, cause.found)
 
 
-def repeats_samples(loader: Loader, workers: int) -> bool:
-    """Whether each of so many workers would give all samples of an iterable dataset."""
-    return replace(loader, num_workers=workers).repeats_samples
-
-
-def shares_a_disk(fed: LoaderCase) -> bool:
-    """Whether what batches wait for is a disk, or is likely to be one: much is read meanwhile."""
-    fetch = fed.loader.fetch
-    if fetch is None or fetch.wall_s is None:
-        return False
-    if reading_share(fetch) >= _READING_MINDED:
-        return True
-    much = _MUCH_READ_BYTES_PER_S * (fetch.asleep_s or 0.0)
-    return asleep_share(fetch) >= ASLEEP_SHARE and (fetch.read_bytes or 0) >= much
-
-
 def with_workers(fed: LoaderCase, setting: Setting) -> dict[str, Any]:
     """Returns the arguments that make a loader's workers those of a setting."""
     change: dict[str, Any] = {"num_workers": setting.workers}
@@ -121,6 +98,7 @@ def finding(
     *,
     advice: str,
     change: dict[str, Any] | None = None,
+    alters: dict[str, Any] | None = None,
     cautions: list[str] | None = None,
     also: list[str] | None = None,
     evidence: dict[str, Any] | None = None,
@@ -130,6 +108,21 @@ def finding(
     """Returns a finding about a loader, with the numbers that all of them rest on.
 
     Where it is about the making of batches it says which line that goes to.
+
+    Args:
+        case: The run.
+        fed: The loader.
+        rule: Who finds it.
+        title: What was measured.
+        gain: What the change would give.
+        advice: The change in words.
+        change: Its arguments, where it is a matter of them alone.
+        alters: Those that the advice names, where it takes more than them.
+        cautions: What else than those arguments is to be minded.
+        also: What else there is to say.
+        evidence: More numbers.
+        site: Where it is, if not at the loader.
+        is_of_making: It is about the making of batches.
     """
     measured, loader = fed.measured, fed.loader
     of_making = _where_it_goes(case, fed, is_unsure=gain.training[0] < 1)
@@ -155,7 +148,7 @@ def finding(
         advice=advice,
         evidence=numbers,
         change=change,
-        cautions=[*(cautions or []), *counts_for_all(loader, change)],
+        cautions=[*(cautions or []), *cautions_of(fed, alters or change or {})],
         also=[*(also or []), *(of_making if is_of_making else [])],
     )
 
@@ -197,6 +190,13 @@ def made_anew(case: Case, fed: LoaderCase) -> list[str]:
         f"{size(free)} of memory are free: what is not random in them could be kept from the "
         "first pass on"
     ]
+
+
+def advised(loader: Loader, change: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Returns a change in words, and its arguments; none where something is to be done first."""
+    first = needed_first(loader, change)
+    told = "".join(f"{one}, then " for one in first)
+    return f"{told}{call_with(loader, change)}", {} if first else change
 
 
 def call_with(loader: Loader, change: dict[str, Any]) -> str:
@@ -271,68 +271,3 @@ def _without(fed: LoaderCase, line: HotLine, which: str) -> str:
         return ""
     more = ", or more" if line.is_at_least else ""
     return f": without {which}, steps would be about {times:.2g} x as fast{more}"
-
-
-def counts_for_all(loader: Loader, change: dict[str, Any] | None) -> list[str]:
-    """Returns what is to be minded where a package gives all of its loaders the same arguments."""
-    settings = settings_of(loader.built_by)
-    if not change or settings is None or not settings.counts_for_all:
-        return []
-    return ["it counts for the loaders of training and of evaluation"]
-
-
-def another_order(loader: Loader) -> list[str]:
-    """Returns what workers that live on alter: each iterator draws a seed for its workers."""
-    if loader.is_iterable:  # has no sampler that would shuffle
-        return []
-    return ["with persistent_workers=True shuffling draws other numbers from the second pass on"]
-
-
-def cautions_of(fed: LoaderCase, workers: int) -> list[str]:
-    """Returns what other workers of a loader alter, or need."""
-    told = []
-    if repeats_samples(fed.loader, workers):
-        told.append(
-            "the dataset is an IterableDataset, and the script nowhere asks get_worker_info(): as "
-            "it is, each worker gives all of it, and an epoch has each sample several times"
-        )
-    elif fed.loader.is_iterable and fed.loader.shares_samples is None:
-        told.append(
-            "the dataset is an IterableDataset: each worker yields all of it unless it asks "
-            "get_worker_info() for its share"
-        )
-    # One alone has it to itself, but for what the training process reads of it.
-    if fed.loader.open_files and (fed.loader.num_workers or 0) <= 1:
-        told.append(
-            f"the dataset holds {' and '.join(fed.loader.open_files)} open, and workers that are "
-            "forked would share its place in the file: open it in __getitem__, when it is first "
-            "used"
-        )
-    if not fed.loader.num_workers:
-        told.append("random augmentation, if there is any, draws other numbers in workers")
-        if fed.loader.may_keep_workers:
-            told += another_order(fed.loader)
-        if fed.loader.start_method in ("spawn", "forkserver"):
-            told.append("dataset and collate function must be picklable")
-    reading, asleep = reading_share(fed.loader.fetch), asleep_share(fed.loader.fetch)
-    if reading >= _READING_MINDED:
-        shared = "of making a batch is reading from disk, which more workers share"
-        told.insert(0, f"{percent(reading)} {shared}")
-    elif shares_a_disk(fed):
-        assert fed.loader.fetch is not None
-        read = size(float(fed.loader.fetch.read_bytes or 0))
-        told.insert(0, f"{read} were read from disk meanwhile, which more workers share")
-    elif asleep >= ASLEEP_SHARE:
-        told.insert(
-            0,
-            f"making a batch is {percent(asleep)} sleep: what it waits for (a server, a "
-            "lock, a rate limit) may give no more to more workers",
-        )
-    if fed.loader.is_rebuilt:
-        told.append(
-            "it is built anew for each pass, and its workers with it: built once, with "
-            "persistent_workers=True, they would be started once"
-        )
-    if fed.inputs is not None and workers > fed.inputs.cores:
-        told.insert(0, "more workers than cores: they mostly sleep, but each takes memory")
-    return told

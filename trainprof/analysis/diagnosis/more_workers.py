@@ -14,14 +14,13 @@ from trainprof.analysis.diagnosis.cheaper_samples import (
     without_line,
 )
 from trainprof.analysis.diagnosis.gains import Gain
+from trainprof.analysis.diagnosis.loader_cautions import shares_a_disk
 from trainprof.analysis.diagnosis.loader_change import (
+    advised,
     call_with,
-    cautions_of,
     finding,
     gain_of_cause,
     made_anew,
-    repeats_samples,
-    shares_a_disk,
     with_workers,
 )
 from trainprof.analysis.diagnosis.waiting import ASLEEP_SHARE, asleep_share
@@ -82,25 +81,22 @@ def _by_workers(
     gain: Gain,
     times: float | None,
 ) -> Finding:
-    change, line = with_workers(fed, setting), fed.hot_line()
-    call, first, cheaper = call_with(fed.loader, change), "", ""
+    wanted, line = with_workers(fed, setting), fed.hot_line()
+    workers, change = advised(fed.loader, wanted)
+    first, cheaper = "", ""
     if line is not None and _is_surer(times, gain):
         first = f"cheaper samples first: {place(line)}; then perhaps "
     elif line is not None and _gives_more(times, gain):
         cheaper = f"; cheaper samples would give more: {place(line)}"
-    if repeats_samples(fed.loader, setting.workers):
-        # Workers alone would give each sample several times.
-        change = {}
-        first += "have the dataset give each worker its share (get_worker_info()), then "
     return finding(
         case,
         fed,
         rule,
         title,
         gain,
-        advice=f"{first}{call}{cheaper}",
+        advice=f"{first}{workers}{cheaper}",
         change=change,
-        cautions=cautions_of(fed, setting.workers),
+        alters=wanted,
     )
 
 

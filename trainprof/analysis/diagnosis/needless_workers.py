@@ -64,7 +64,6 @@ def find(case: Case) -> Finding | None:
         gain_without(case, fed, fed.cause.found),
         advice=call_with(loader, change),
         change=change,
-        cautions=cautions_without(loader),
         also=_also(loader),
         is_of_making=False,
     )
@@ -97,23 +96,6 @@ def _also(loader: Loader) -> list[str]:
         return []
     return [
         f"whole batches at once may give more still: {loader.kind}(..., {loader.whole_batches})"
-    ]
-
-
-def cautions_without(loader: Loader) -> list[str]:
-    are_kept = loader.persistent_workers
-    of_workers = ["prefetch_factor", "multiprocessing_context"]
-    if are_kept:
-        of_workers.insert(0, "persistent_workers")
-    numbers = "random augmentation, if there is any, draws other numbers without workers"
-    if are_kept:
-        numbers += ", and shuffling from the second pass on"
-    if loader.is_iterable and (loader.num_workers or 0) > 1:
-        numbers += "; an IterableDataset that workers share puts other samples together"
-    return [
-        f"{', '.join(of_workers[:-1])} and {of_workers[-1]} are for workers: without any, torch "
-        "refuses them",
-        numbers,
     ]
 
 

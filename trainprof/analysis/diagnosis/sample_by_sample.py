@@ -66,6 +66,7 @@ def find(case: Case) -> Finding | None:
         title,
         outside_steps(case, waited_s + started_s),
         advice=f"{loader.kind}(..., {loader.whole_batches}{workers})",
+        alters={"num_workers": 0} if loader.num_workers else None,
         cautions=_cautions(fed),
         evidence={"sample_s": each_s, "samples_a_batch": fetch.samples / fetch.n},
         is_of_making=False,

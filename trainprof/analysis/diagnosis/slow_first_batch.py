@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.gains import outside_steps
+from trainprof.analysis.diagnosis.loader_cautions import NEW_PYTHON
 from trainprof.analysis.diagnosis.loader_change import call_with, finding
 from trainprof.analysis.diagnosis.needless_workers import (
     HARDLY_LONGER,
@@ -40,8 +41,6 @@ THRESHOLDS: Final = {
 }
 # Of the first batch's time: a part that is most of it is the one to change.
 _MOST: Final = 0.5
-# Workers that are new interpreters.
-_NEW_PYTHON: Final = ("spawn", "forkserver")
 
 
 def find(case: Case) -> Finding | None:
@@ -93,7 +92,7 @@ def _advice(fed: LoaderCase, first_s: float, change: dict[str, Any]) -> str:
     if _is_of_making(loader, first_s):
         made_s = loader.fetch.wall_s.max if loader.fetch and loader.fetch.wall_s else 0.0
         return f"less to open or read before the first sample: one batch was made in {span(made_s)}"
-    if began_s is None or began_s < _MOST * first_s or loader.start_method not in _NEW_PYTHON:
+    if began_s is None or began_s < _MOST * first_s or loader.start_method not in NEW_PYTHON:
         return "a smaller dataset object that opens its data lazily, in the worker"
     return (
         f"fewer imports at the top of the script: a worker started by {loader.start_method} "

@@ -17,11 +17,11 @@ fewer samples, or with larger batches: without gradients there is room for them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.gains import Gain, outside_steps
-from trainprof.analysis.diagnosis.loader_change import call_with, finding
+from trainprof.analysis.diagnosis.loader_change import advised, finding, with_workers
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.waiting import more_workers
@@ -71,15 +71,17 @@ def find(case: Case) -> Finding | None:
     evidence = {"evaluation_s": spent_s, "passes": passes, "loading_share": loading}
     changed = _with_workers(case, fed, spent_s) if loading >= of_loading else None
     if changed is not None:
-        gain, change = changed
+        gain, wanted = changed
+        advice, change = advised(fed.loader, wanted)
         return finding(
             case,
             fed,
             ID,
             f"{what}; {percent(loading)} of it waiting for its loader",
             gain,
-            advice=call_with(fed.loader, change),
+            advice=advice,
             change=change,
+            alters=wanted,
             evidence=evidence,
         )
     often = _often(passes)
@@ -167,7 +169,7 @@ def _of_what_trains(case: Case, fed: LoaderCase, spent_s: float, what: str) -> F
 
 def _with_workers(
     case: Case, fed: LoaderCase, spent_s: float
-) -> tuple[Gain, dict[str, object]] | None:
+) -> tuple[Gain, dict[str, Any]] | None:
     """Returns what workers for the loader of evaluation would give; None where they do not help."""
     if fed.inputs is None or fed.now is None or fed.measured is None:
         return None
@@ -182,8 +184,6 @@ def _with_workers(
     ]
     low, likely, high = (case.training_s / (case.training_s - s) for s in saved_s)
     run = [case.wall_s / (case.wall_s - s) for s in saved_s]
-    change: dict[str, object] = {"num_workers": setting.workers}
-    if setting.is_persistent:
-        change["persistent_workers"] = True
     of_run = (run[0], run[2])
-    return Gain((low, high), of_run, likely, saved_s[1], is_at_most=False, of_steps=False), change
+    gain = Gain((low, high), of_run, likely, saved_s[1], is_at_most=False, of_steps=False)
+    return gain, with_workers(fed, setting)

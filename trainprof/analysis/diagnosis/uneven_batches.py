@@ -21,7 +21,7 @@ from typing import Final
 
 import numpy as np
 
-from trainprof.analysis.diagnosis.case import Case, LoaderCase
+from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.loader_change import (
     WAITED_FROM,
     call_with,
@@ -30,7 +30,7 @@ from trainprof.analysis.diagnosis.loader_change import (
     of_cause,
 )
 from trainprof.analysis.diagnosis.waiting import UNEVEN
-from trainprof.analysis.diagnosis.wording import size, span
+from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.verdict_level import percent
 
@@ -62,14 +62,5 @@ def find(case: Case) -> Finding | None:
         gain,
         advice=call_with(fed.loader, change),
         change=change,
-        cautions=_cautions(fed, setting.prefetch),
         evidence={"usual_batch_s": usual_s, "long_batch_s": long_s},
     )
-
-
-def _cautions(fed: LoaderCase, prefetch: int) -> list[str]:
-    """Returns what the batches that wait may take."""
-    workers = fed.loader.num_workers or 0
-    each = fed.inputs.batch_bytes if fed.inputs is not None else None
-    batches = f"up to {prefetch * workers} batches wait in memory"
-    return [batches if not each else f"{batches}, {size(prefetch * workers * each)}"]

@@ -22,8 +22,7 @@ from typing import Any, Final
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.gains import outside_steps
 from trainprof.analysis.diagnosis.loader_change import (
-    KEEP_THE_DATASET,
-    another_order,
+    advised,
     call_with,
     costliest,
     fewer_workers,
@@ -32,7 +31,6 @@ from trainprof.analysis.diagnosis.loader_change import (
 from trainprof.analysis.diagnosis.needless_workers import (
     HARDLY_LONGER,
     as_good_without,
-    cautions_without,
     gain_without,
     made_in,
     shorter_without,
@@ -100,20 +98,20 @@ def find(case: Case) -> Finding | None:
             gain_without(case, fed, without),
             advice=call_with(loader, change),
             change=change,
-            cautions=cautions_without(loader),
             evidence=evidence,
             is_of_making=False,
         )
-    change = {} if loader.is_rebuilt else {"persistent_workers": True}
+    wanted: dict[str, Any] = {"persistent_workers": True}
+    advice, change = (_BUILD_ONCE, {}) if loader.is_rebuilt else advised(loader, wanted)
     return finding(
         case,
         fed,
         ID,
         title,
         outside_steps(case, spent_s),
-        advice=_BUILD_ONCE if loader.is_rebuilt else call_with(loader, change),
+        advice=advice,
         change=change,
-        cautions=[KEEP_THE_DATASET, *another_order(loader)],
+        alters=wanted,
         also=fewer_workers(fed) if without is None else [_without(fed)],
         evidence=evidence,
         is_of_making=False,

@@ -1,0 +1,235 @@
+"""`report --suggest-patch` on files of all kinds, and what `git apply` and `patch` make of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import summaries
+
+from trainprof.analysis.finding import LOADER_ID, Finding
+from trainprof.analysis.summary import Loader, to_jsonable
+from trainprof.cli.app import run_command
+
+CHANGE = {"num_workers": 4}
+TOOLS = {
+    "git": ["git", "apply", "-p1", "-"],
+    "patch": ["patch", "-p1", "--no-backup-if-mismatch"],
+}
+Captured = pytest.CaptureFixture[bytes]
+
+
+def suggested(
+    root: Path,
+    capture: Captured,
+    *,
+    site: str = "train.py:1",
+    loader: Loader | None = None,
+    more_loaders: tuple[Loader, ...] = (),
+    **of_finding: Any,
+) -> tuple[bytes, str]:
+    """Returns what stdout and stderr say of a run that began in `root`."""
+    run = root / "run"
+    run.mkdir()
+    changes = {"site": site, "change": CHANGE, "evidence": {LOADER_ID: 0}, **of_finding}
+    finding: Finding = summaries.finding(**changes)
+    summary = replace(
+        summaries.slow_loader(),
+        findings=[finding],
+        loaders=[loader or summaries.loader(site), *more_loaders],
+    )
+    (run / "manifest.json").write_text(json.dumps({"schema_version": 1, "cwd": str(root)}))
+    (run / "summary.json").write_text(json.dumps(to_jsonable(summary)))
+    assert run_command(["report", str(run), "--suggest-patch"]) == 0
+    out, err = capture.readouterr()
+    return out, err.decode()
+
+
+def apply(how: str, found: bytes, folder: Path) -> None:
+    if shutil.which(how) is None:
+        pytest.skip(f"there is no {how}")
+    subprocess.run(TOOLS[how], input=found, cwd=folder, check=True, capture_output=True)
+
+
+KINDS = {
+    "LF": b"a = DataLoader(d, 64)\nb = 2\n",
+    "no end": b"x = 1\nb = 2\na = DataLoader(d, 64)",
+    "CRLF": b"x = 1\r\na = DataLoader(d, 64)\r\nb = 2\r\n",
+    "CRLF, lines": b"x = 1\r\na = DataLoader(\r\n    d,\r\n    64,\r\n)\r\nb = 2\r\n",
+    "mixed": b"x = 1\r\na = DataLoader(\n    d,\r\n    64,\n)\r\nb = 2\n",
+    "CR within": b"x = 1\ry = 2\na = DataLoader(d, 64)\n",
+    "form feed": b"x = 1\n\x0c\na = DataLoader(d, 64)\n\x0c\nb = 2\n",
+    "form feed ahead": b"x = 1\n\x0ca = DataLoader(d, 64)\nb = 2\n",
+    "separators": b'x = "\x0b\x1c\x1d\x1e"  # \x0b \x0c\na = DataLoader(d, 64)  # \x1c\nb = 2\n',
+    "wide separators": 'x = "\x85\u2028\u2029"\na = DataLoader(d, 64)  # \u2028\n'.encode(),
+    "BOM": b"\xef\xbb\xbfa = DataLoader(d, 64)\nb = 2\n",
+    "latin-1": b'# -*- coding: latin-1 -*-\nx = "\xe4\xdf"\nx; a = DataLoader(d, 64)  # \xfc\n',
+    "cp1252": b'#!python\n# coding: cp1252\nx = "\x80\xe4"; a = DataLoader(d, 64)\n',
+    "euc-jp": '# coding: euc-jp\nx = "漢字"; a = DataLoader(d, 64)  # 漢\n'.encode("euc-jp"),
+}
+# Where arguments have lines of their own.
+INSERTED = {
+    KINDS["CRLF, lines"]: b",\r\n    num_workers=4",
+    KINDS["mixed"]: b",\n    num_workers=4",
+}
+
+
+@pytest.mark.parametrize("how", TOOLS)
+@pytest.mark.parametrize("before", KINDS.values(), ids=KINDS)
+def test_a_file_keeps_all_but_what_is_changed(
+    before: bytes, how: str, tmp_path: Path, capsysbinary: Captured
+) -> None:
+    (tmp_path / "train.py").write_bytes(before)
+    # Python counts lines as a stream with universal newlines does.
+    ahead = before[: before.index(b"DataLoader")].replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    site = f"train.py:{ahead.count(chr(10).encode()) + 1}"
+    out, _ = suggested(tmp_path, capsysbinary, site=site)
+    apply(how, out, tmp_path)
+    own_line = INSERTED.get(before, b", num_workers=4")
+    assert (tmp_path / "train.py").read_bytes() == before.replace(b" 64", b" 64" + own_line)
+
+
+@pytest.mark.parametrize("how", TOOLS)
+@pytest.mark.parametrize(
+    "name", ["my train.py", "größe.py", "it's.py", 'a"b.py', "a\\b.py", "a\tb.py", "sub dir/x.py"]
+)
+def test_a_file_of_any_name(name: str, how: str, tmp_path: Path, capsysbinary: Captured) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("a = DataLoader(d, 8)\n")
+    out, _ = suggested(tmp_path, capsysbinary, site=f"{name}:1")
+    apply(how, out, tmp_path)
+    assert (tmp_path / name).read_text() == "a = DataLoader(d, 8, num_workers=4)\n"
+
+
+@pytest.mark.parametrize("how", TOOLS)
+@pytest.mark.parametrize("link_to", ["file", "folder"])
+def test_what_a_link_leads_to_is_changed(
+    link_to: str, how: str, tmp_path: Path, capsysbinary: Captured
+) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "main.py").write_text("a = DataLoader(d, 8)\n")
+    if link_to == "file":
+        (tmp_path / "train.py").symlink_to("real/main.py")
+        site = "train.py:1"
+    else:
+        (tmp_path / "linked").symlink_to("real")
+        site = "linked/main.py:1"
+    out, _ = suggested(tmp_path, capsysbinary, site=site)
+    apply(how, out, tmp_path)
+    assert "num_workers=4" in (tmp_path / "real" / "main.py").read_text()
+
+
+@pytest.mark.parametrize("how", ["link", "path"])
+def test_what_lies_elsewhere_is_left_alone(
+    how: str, tmp_path: Path, capsysbinary: Captured
+) -> None:
+    root, other = tmp_path / "root", tmp_path / "other.py"
+    root.mkdir()
+    other.write_text("a = DataLoader(d, 8)\n")
+    if how == "link":
+        (root / "train.py").symlink_to(other)
+    out, _ = suggested(root, capsysbinary, site="train.py:1" if how == "link" else f"{other}:1")
+    assert b"where the run began: change it by hand\n" in out
+    assert b"---" not in out
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        (b"# coding: none-such\na = DataLoader(d, 8)\n", "its encoding is not understood"),
+        (b"x = '\xff'; a = DataLoader(d, 8)\n", "its encoding is not understood"),
+        (b"a = DataLoader(d, 8", "does not parse"),
+        (b"a = DataLoader(d, 8)\0", "does not parse"),
+        (None, "cannot be read: No such file"),
+        (b"train(d)\n", "line 1 holds no call of DataLoader"),
+    ],
+)
+def test_a_file_that_cannot_be_changed(
+    source: bytes | None, why: str, tmp_path: Path, capsysbinary: Captured
+) -> None:
+    if source is not None:
+        (tmp_path / "train.py").write_bytes(source)
+    out, err = suggested(tmp_path, capsysbinary)
+    told = next(line for line in out.decode().splitlines() if "no patch: " in line)
+    assert why in told
+    assert told.removeprefix("# ") in err
+    assert b"---" not in out
+
+
+def test_what_is_to_be_minded_stands_by_the_diff_and_on_stderr(
+    tmp_path: Path, capsysbinary: Captured
+) -> None:
+    (tmp_path / "train.py").write_text("a = DataLoader(d, 8)\n")
+    minded = ["workers keep their copy", "one\n--- a/other.py\n+++ b/other.py\nline"]
+    out, err = suggested(tmp_path, capsysbinary, cautions=minded)
+    lines = out.decode().splitlines()
+    head = lines[: lines.index("--- a/train.py")]
+    assert all(line.startswith("# ") for line in head)
+    assert "# mind: workers keep their copy" in head
+    assert "trainprof: mind: workers keep their copy\n" in err
+    assert len(err.splitlines()) == len(head)
+    apply("git", out, tmp_path)
+
+
+def test_a_terminal_is_told_once(
+    tmp_path: Path, capsysbinary: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.py").write_text("a = DataLoader(d, 8)\n")
+    monkeypatch.setattr("trainprof.cli.report.is_terminal", lambda stream: True)
+    out, err = suggested(tmp_path, capsysbinary, cautions=["workers keep their copy"])
+    assert b"# mind: workers keep their copy\n" in out
+    assert err == ""
+
+
+def test_one_line_that_builds_several_loaders_says_so(
+    tmp_path: Path, capsysbinary: Captured
+) -> None:
+    (tmp_path / "train.py").write_text("a = DataLoader(d, 8)\n")
+    other = summaries.loader("train.py:1", id=1, role="evaluation")
+    out, _ = suggested(tmp_path, capsysbinary, more_loaders=(other,))
+    assert b"# mind: its line builds 2 loaders (training, evaluation): it counts for all" in out
+
+
+def test_two_changes_of_one_loaders_workers_are_not_made_together(
+    tmp_path: Path, capsysbinary: Captured
+) -> None:
+    (tmp_path / "train.py").write_text("a = DataLoader(d, 8, num_workers=2)\n")
+    suggested(tmp_path, capsysbinary)
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    [first] = summary["findings"]
+    changes = ({"num_workers": 0}, {"persistent_workers": True}, {"pin_memory": True})
+    summary["findings"] = [{**first, "change": change} for change in changes]
+    (tmp_path / "run" / "summary.json").write_text(json.dumps(summary))
+    assert run_command(["report", str(tmp_path / "run"), "--suggest-patch"]) == 0
+    out = capsysbinary.readouterr().out
+    assert out.count(b"# no patch: one above changes the same call") == 1
+    apply("git", out, tmp_path)
+    assert "(d, 8, num_workers=0, pin_memory=True)" in (tmp_path / "train.py").read_text()
+
+
+def test_a_change_that_takes_more_has_no_patch(tmp_path: Path, capsysbinary: Captured) -> None:
+    (tmp_path / "train.py").write_text("a = DataLoader(d, 8)\n")
+    out, _ = suggested(tmp_path, capsysbinary, change={}, cautions=["the dataset holds x open"])
+    assert b"# mind: the dataset holds x open\n# no patch: it takes more than" in out
+    assert b"---" not in out
+
+
+def test_an_optimizer_made_in_another_file(tmp_path: Path, capsysbinary: Captured) -> None:
+    (tmp_path / "optimizers.py").write_text("def make(p):\n    return Adam(p, lr=0.1)\n")
+    known = {"evidence": {"optimizer": "Adam"}, "change": {"fused": True}}
+    out, _ = suggested(tmp_path, capsysbinary, site="optimizers.py:2", **known)
+    apply("git", out, tmp_path)
+    assert "Adam(p, lr=0.1, fused=True)" in (tmp_path / "optimizers.py").read_text()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no fifos")
+def test_a_pipe_is_not_waited_for(tmp_path: Path, capsysbinary: Captured) -> None:
+    os.mkfifo(tmp_path / "train.py")
+    out, _ = suggested(tmp_path, capsysbinary)
+    assert b"no patch: train.py cannot be read: not a plain file" in out

@@ -1,0 +1,241 @@
+"""What a change of a loader's arguments alters, and what it needs first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from trainprof.analysis.diagnosis.case import LoaderCase
+from trainprof.analysis.diagnosis.waiting import ASLEEP_SHARE, asleep_share, reading_share
+from trainprof.analysis.diagnosis.wording import size
+from trainprof.analysis.loader_builder import settings_of
+from trainprof.analysis.summary import Loader
+from trainprof.analysis.verdict_level import percent
+
+# Of the making of batches: a disk that gives so much of it may have no more to give.
+_READING_MINDED: Final = 0.2
+# While batches sleep: from here on it is likely for what they read.
+_MUCH_READ_BYTES_PER_S: Final = 50e6
+# What all workers that live on do.
+KEEP_THE_DATASET: Final = (
+    "workers keep their copy of the dataset from epoch to epoch: what training changes in it "
+    "meanwhile (a level, the epoch's number) does not reach them"
+)
+_COPY_THE_DATASET: Final = (
+    "workers have their own copy of the dataset: what training changes in it during a pass does "
+    "not reach them, and what they change in it does not come back"
+)
+# Workers that are new interpreters.
+NEW_PYTHON: Final = ("spawn", "forkserver")
+
+
+def cautions_of(fed: LoaderCase, change: Mapping[str, Any]) -> list[str]:
+    """Returns what a change of a loader's arguments alters, or needs.
+
+    Args:
+        fed: The loader.
+        change: Its arguments, by name.
+    """
+    loader, now = fed.loader, fed.loader.num_workers or 0
+    workers, told = change.get("num_workers", now), []
+    if workers > now:
+        told += _of_more_workers(fed, workers, is_kept=bool(change.get("persistent_workers")))
+    elif not workers and now:
+        told += _of_no_workers(loader)
+    if change.get("persistent_workers"):
+        told += [KEEP_THE_DATASET, *_another_order(loader)]
+    elif loader.changed_between_passes and workers > now:
+        told.append(
+            f"training changes {_changed(loader)} between passes: workers see that as long as each "
+            "pass starts them anew, so persistent_workers=True has to stay away"
+        )
+    if change.get("prefetch_factor"):
+        told += _of_prefetch(fed, int(change["prefetch_factor"]))
+    return [*told, *counts_for_all(loader, change)]
+
+
+def needed_first(loader: Loader, change: Mapping[str, Any]) -> list[str]:
+    """Returns what has to be done ahead of a change, without which batches would be wrong or fail.
+
+    Args:
+        loader: To be changed.
+        change: Its arguments, by name.
+    """
+    now = loader.num_workers or 0
+    workers = change.get("num_workers", now)
+    first = []
+    if change.get("persistent_workers") and loader.changed_between_passes:
+        first.append(
+            f"keep {_changed(loader)}, which training changes between passes, where workers that "
+            "live on see it (a tensor in shared memory)"
+        )
+    if workers <= now:
+        return first
+    if repeats_samples(loader, workers):
+        first.append("have the dataset give each worker its share (get_worker_info())")
+    if _is_shared(loader):
+        first.append(
+            f"open what the dataset holds open, {' and '.join(loader.open_files)}, in __getitem__, "
+            "when it is first used"
+        )
+    if now or loader.workers_started_by not in NEW_PYTHON:
+        return first
+    if loader.unpicklable:
+        first.append(
+            f"make {' and '.join(loader.unpicklable)} picklable (a function or class at the top of "
+            "a file)"
+        )
+    if loader.guards_main is False:
+        first.append('put what the script runs under if __name__ == "__main__"')
+    return first
+
+
+def repeats_samples(loader: Loader, workers: int) -> bool:
+    """Whether each of so many workers would give all samples of an iterable dataset."""
+    return replace(loader, num_workers=workers).repeats_samples
+
+
+def shares_a_disk(fed: LoaderCase) -> bool:
+    """Whether what batches wait for is a disk, or is likely to be one: much is read meanwhile."""
+    fetch = fed.loader.fetch
+    if fetch is None or fetch.wall_s is None:
+        return False
+    if reading_share(fetch) >= _READING_MINDED:
+        return True
+    much = _MUCH_READ_BYTES_PER_S * (fetch.asleep_s or 0.0)
+    return asleep_share(fetch) >= ASLEEP_SHARE and (fetch.read_bytes or 0) >= much
+
+
+def counts_for_all(loader: Loader, change: Mapping[str, Any] | None) -> list[str]:
+    """Returns what is to be minded where a package gives all of its loaders the same arguments."""
+    settings = settings_of(loader.built_by)
+    if not change or settings is None or not settings.counts_for_all:
+        return []
+    return ["it counts for the loaders of training and of evaluation"]
+
+
+def _changed(loader: Loader) -> str:
+    return f"the dataset's {' and '.join(loader.changed_between_passes)}"
+
+
+def _of_more_workers(fed: LoaderCase, workers: int, *, is_kept: bool) -> list[str]:
+    # What makes batches wrong goes first.
+    told = _of_iterable(fed.loader, workers)
+    if _is_shared(fed.loader):
+        told.append(_sharing_files(fed.loader))
+    told += [*_more_than_cores(fed, workers), *_shared_source(fed)]
+    if not fed.loader.num_workers:
+        told.append("random augmentation, if there is any, draws other numbers in workers")
+        if not is_kept:
+            told.append(_COPY_THE_DATASET)
+        told += _of_new_python(fed.loader)
+    if fed.loader.is_rebuilt:
+        told.append(
+            "it is built anew for each pass, and its workers with it: built once, with "
+            "persistent_workers=True, they would be started once"
+        )
+    return told
+
+
+def _more_than_cores(fed: LoaderCase, workers: int) -> list[str]:
+    if fed.inputs is None or workers <= fed.inputs.cores:
+        return []
+    return ["more workers than cores: they mostly sleep, but each takes memory"]
+
+
+def _shared_source(fed: LoaderCase) -> list[str]:
+    """Returns what more workers share that batches are made of, where they wait for it."""
+    fetch = fed.loader.fetch
+    reading, asleep = reading_share(fetch), asleep_share(fetch)
+    if reading >= _READING_MINDED:
+        return [
+            f"{percent(reading)} of making a batch is reading from disk, which more workers share"
+        ]
+    if shares_a_disk(fed):
+        assert fetch is not None
+        read = size(float(fetch.read_bytes or 0))
+        return [f"{read} were read from disk meanwhile, which more workers share"]
+    if asleep < ASLEEP_SHARE:
+        return []
+    return [
+        f"making a batch is {percent(asleep)} sleep: what it waits for (a server, a lock, a rate "
+        "limit) may give no more to more workers"
+    ]
+
+
+def _of_iterable(loader: Loader, workers: int) -> list[str]:
+    if repeats_samples(loader, workers):
+        return [
+            "the dataset is an IterableDataset, and the script nowhere asks get_worker_info(): as "
+            "it is, each worker gives all of it, and an epoch has each sample several times"
+        ]
+    if not loader.is_iterable or loader.shares_samples is not None:
+        return []
+    return [
+        "the dataset is an IterableDataset: each worker yields all of it unless it asks "
+        "get_worker_info() for its share"
+    ]
+
+
+def _is_shared(loader: Loader) -> bool:
+    """Whether more workers would read from one open file; one alone has it to itself."""
+    return bool(loader.open_files) and (loader.num_workers or 0) <= 1
+
+
+def _sharing_files(loader: Loader) -> str:
+    held = " and ".join(loader.open_files)
+    if loader.workers_started_by in NEW_PYTHON:
+        return (
+            f"the dataset holds {held} open, which cannot be given to workers that are started by "
+            f"{loader.workers_started_by}: they would fail"
+        )
+    return (
+        f"the dataset holds {held} open, and workers that are forked would share its place in the "
+        "file: each would read what another one moved it to, wrong samples without any error"
+    )
+
+
+def _of_new_python(loader: Loader) -> list[str]:
+    """Returns what workers need that do not begin with all that the script has."""
+    how = loader.workers_started_by
+    if how not in NEW_PYTHON:
+        return []
+    what = f" ({' and '.join(loader.unpicklable)} cannot)" if loader.unpicklable else ""
+    runs = ', and what the script runs must stand under if __name__ == "__main__"'
+    return [
+        f"workers started by {how} import the script again and are sent the dataset and the "
+        f"functions: all of it must be picklable{what}{'' if loader.guards_main else runs}"
+    ]
+
+
+def _of_no_workers(loader: Loader) -> list[str]:
+    are_kept = loader.persistent_workers
+    of_workers = ["prefetch_factor", "multiprocessing_context"]
+    if are_kept:
+        of_workers.insert(0, "persistent_workers")
+    numbers = "random augmentation, if there is any, draws other numbers without workers"
+    if are_kept:
+        numbers += ", and shuffling from the second pass on"
+    if loader.is_iterable and (loader.num_workers or 0) > 1:
+        numbers += "; an IterableDataset that workers share puts other samples together"
+    return [
+        f"{', '.join(of_workers[:-1])} and {of_workers[-1]} are for workers: without any, torch "
+        "refuses them",
+        numbers,
+    ]
+
+
+def _another_order(loader: Loader) -> list[str]:
+    """Returns what workers that live on alter: each iterator draws a seed for its workers."""
+    if loader.is_iterable:  # has no sampler that would shuffle
+        return []
+    return ["with persistent_workers=True shuffling draws other numbers from the second pass on"]
+
+
+def _of_prefetch(fed: LoaderCase, prefetch: int) -> list[str]:
+    """Returns what the batches that wait may take."""
+    waiting = prefetch * (fed.loader.num_workers or 0)
+    each = fed.inputs.batch_bytes if fed.inputs is not None else None
+    batches = f"up to {waiting} batches wait in memory"
+    return [batches if not each else f"{batches}, {size(waiting * each)}"]

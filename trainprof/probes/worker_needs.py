@@ -1,0 +1,178 @@
+"""What a loader's workers could not share, or could not be given."""
+
+from __future__ import annotations
+
+import copyreg
+import functools
+import io
+import itertools
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from types import FunctionType, GeneratorType, MethodType, ModuleType
+from typing import Any, Final
+
+# Of an object's attributes, and of what is in a list or dict, so many are looked at.
+_MAX_ATTRIBUTES: Final = 64
+_MAX_ITEMS: Final = 8
+# Of objects within objects, as far as what a dataset is made of: a transform in a list of them.
+_MAX_DEPTH: Final = 4
+# As far as a reader, or a dataset that another one wraps, holds one.
+_FILE_DEPTH: Final = 2
+_MAX_LOOKED_AT: Final = 512
+_MOST_NAMED: Final = 4
+# What has a place in a file, or a connection, that forked processes would share.
+_OPEN: Final = {
+    "_io": ("BufferedReader", "BufferedRandom", "FileIO", "TextIOWrapper"),
+    "zipfile": ("ZipFile",),
+    "tarfile": ("TarFile",),
+    "numpy": ("NpzFile",),
+    "h5py": ("File", "Group", "Dataset"),
+    "sqlite3": ("Connection", "Cursor"),
+    "lmdb": ("Environment",),
+}
+# Of a loader's, what its workers are given.
+_SENT: Final = ("dataset", "collate_fn", "worker_init_fn")
+_LOCKS: Final = ("lock", "RLock")
+_PICKLED_ITS_WAY: Final = ("__reduce__", "__reduce_ex__", "__getstate__")
+
+
+def open_files(dataset: Any) -> list[str]:
+    """Returns what a dataset holds that is an open file or archive, with what it is.
+
+    They are told by their classes: nothing of theirs is called.
+    """
+    held = _walk("", dataset, _FILE_DEPTH, lambda thing: not _is_open(type(thing)))
+    found = (
+        f"{name} ({type(thing).__name__})"
+        for name, thing in held
+        if _is_open(type(thing)) and not _is_written(thing)
+    )
+    return list(itertools.islice(found, _MOST_NAMED))
+
+
+def unpicklable(loader: Any) -> list[str]:
+    """Returns what of a loader a worker that is no fork could not be given, with what it is.
+
+    Things are told by their classes, and nothing of theirs is called: one that says how it is
+    pickled is taken to know how.
+    """
+    found = (
+        f"{name} ({why})"
+        for root in _SENT
+        for name, thing in _walk(root, getattr(loader, root, None), _MAX_DEPTH, _is_gone_into)
+        if (why := _why_not(thing)) is not None
+    )
+    return list(itertools.islice(found, _MOST_NAMED))
+
+
+def _walk(
+    name: str, thing: Any, depth: int, goes_into: Callable[[Any], bool]
+) -> Iterator[tuple[str, Any]]:
+    """Yields a thing and what is in it, each once and by its name, the outermost first."""
+    seen: set[int] = set()
+    waiting = deque([(name, thing, depth)])
+    while waiting and len(seen) < _MAX_LOOKED_AT:
+        name, thing, depth = waiting.popleft()
+        if id(thing) in seen:
+            continue
+        seen.add(id(thing))
+        yield name, thing
+        if depth > 0 and goes_into(thing):
+            waiting += [(part, inner, depth - 1) for part, inner in _parts(name, thing)]
+
+
+def _is_gone_into(thing: Any) -> bool:
+    return _why_not(thing) is None and not _says_how(type(thing))
+
+
+def _why_not(thing: Any) -> str | None:
+    """Returns what a thing is that cannot be pickled, None where it can."""
+    kind = type(thing)
+    if kind is FunctionType:
+        return _why_not_by_name(thing.__qualname__, "function")
+    if _is_open(kind):
+        return f"an open {kind.__name__}"
+    if kind is GeneratorType or kind is ModuleType:
+        return f"a {kind.__name__}"
+    if kind.__module__ == "_thread" and kind.__name__ in _LOCKS:
+        return "a lock"
+    if issubclass(kind, type):
+        return _why_not_by_name(thing.__qualname__, "class")
+    return None if _says_how(kind) else _why_not_by_name(kind.__qualname__, "class")
+
+
+def _why_not_by_name(name: str, what: str) -> str | None:
+    if name.rpartition(".")[2] == "<lambda>":
+        return "a lambda"
+    return f"a {what} made in a function" if "<locals>" in name else None
+
+
+def _parts(name: str, thing: Any) -> list[tuple[str, Any]]:
+    """Returns what a thing is made of, each by its name; of a class or function nothing."""
+    kind = type(thing)
+    if kind is MethodType:
+        return [(f"{name}.__self__", thing.__self__)]
+    if kind is functools.partial:
+        inner = (thing.func, *thing.args, *thing.keywords.values())
+        return [(name, one) for one in inner]
+    items = _items(thing)
+    if items:
+        return [(f"{name}[{place}]", one) for place, one in enumerate(items)]
+    return [(f"{name}.{held}".lstrip("."), value) for held, value in _attributes(thing)]
+
+
+def _says_how(kind: type) -> bool:
+    """Whether objects of a class are pickled in a way of their own."""
+    if kind is functools.partial:  # with what it is made of
+        return False
+    if kind in copyreg.dispatch_table:
+        return True
+    return any(
+        name in vars(base)
+        for base in kind.__mro__
+        if base is not object
+        for name in _PICKLED_ITS_WAY
+    )
+
+
+def _attributes(thing: Any) -> list[tuple[str, Any]]:
+    if isinstance(thing, (type, FunctionType, ModuleType)):
+        return []
+    try:
+        held = object.__getattribute__(thing, "__dict__")
+    except AttributeError:
+        return []
+    return list(itertools.islice(held.items(), _MAX_ATTRIBUTES)) if type(held) is dict else []
+
+
+def _items(thing: Any) -> list[Any]:
+    """Returns the first of what is in a list, tuple or dict; none of other things."""
+    if type(thing) is dict:
+        return list(itertools.islice(thing.values(), _MAX_ITEMS))
+    return list(thing[:_MAX_ITEMS]) if type(thing) in (list, tuple) else []
+
+
+def _is_written(thing: Any) -> bool:
+    """Whether it is a text file that is not read: a log, say."""
+    return type(thing) is io.TextIOWrapper and type(thing.buffer) is io.BufferedWriter
+
+
+def _is_open(kind: type) -> bool:
+    return kind.__name__ in _OPEN.get(kind.__module__.partition(".")[0], ())
+
+
+def start_method(context: Any) -> str:
+    """Returns how a loader's workers are started, or would be.
+
+    Args:
+        context: The loader's own, None without any.
+    """
+    if context is not None and hasattr(context, "get_start_method"):
+        return str(context.get_start_method())
+    multiprocessing = sys.modules.get("multiprocessing")
+    if multiprocessing is None:
+        return "fork"
+    method = multiprocessing.get_start_method(allow_none=True)
+    # Of those there are, the first is taken where none was chosen.
+    return str(method or multiprocessing.get_all_start_methods()[0])
