@@ -26,7 +26,7 @@ from trainprof.analysis.tuning import (
 )
 from trainprof.experiments.search import CannotTune, Search
 from trainprof.experiments.trial import WARM_UP, Measured, Trial
-from trainprof.experiments.trial_limits import steps_of_trials
+from trainprof.experiments.trial_limits import limits_of_warm_up, steps_of_trials
 
 PLANS = (workers(2), workers(4), threads(1))
 
@@ -269,6 +269,15 @@ def warm_up(*, steps, step_s, start_up_s=3.0, is_whole=False):
         steps=steps,
         training_s=training_s,
     )
+
+
+@pytest.mark.parametrize(
+    ("budget_s", "longest_s"),
+    [(5.0, 2.0), (30.0, 5.0), (60.0, 10.0), (300.0, 30.0), (3600.0, 60.0)],
+)
+def test_the_run_that_does_not_count_leaves_the_budget_to_the_others(budget_s, longest_s):
+    assert limits_of_warm_up(budget_s, budget_s, None).seconds == longest_s
+    assert limits_of_warm_up(budget_s, budget_s, 60).seconds is None
 
 
 def test_trials_are_as_long_as_the_budget_lets_them():
