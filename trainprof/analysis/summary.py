@@ -293,6 +293,8 @@ class Loader:
         whole_batches: The arguments with which torch would ask the dataset for all of a batch at
             once, None where it does or they are not known.
         holds_tensors: Its dataset is torch's TensorDataset.
+        draws_in_order: Each pass has the dataset's samples in their order; None where nothing tells
+            how its sampler draws.
         open_files: Attributes of the dataset that hold one, with their class.
         shares_samples: Each worker gives its own part of an IterableDataset of the user's; None of
             other datasets.
@@ -344,6 +346,7 @@ class Loader:
     built: int = 1
     whole_batches: str | None = None
     holds_tensors: bool | None = None
+    draws_in_order: bool | None = None
     open_files: list[str] = field(default_factory=list)
     shares_samples: bool | None = None
     called_at: str | None = None
@@ -365,6 +368,16 @@ class Loader:
         """Whether each of its workers gives all of its dataset."""
         is_shared = not self.is_iterable or self.shares_samples is not False
         return not is_shared and (self.num_workers or 0) > 1
+
+    @property
+    def may_augment(self) -> bool:
+        """Whether making its batches may draw random numbers: tensors that are there do not."""
+        return not self.holds_tensors or self.collate_site is not None
+
+    @property
+    def may_shuffle(self) -> bool:
+        """Whether a sampler may draw its samples by random numbers."""
+        return not self.is_iterable and not self.draws_in_order
 
     @property
     def may_keep_workers(self) -> bool:

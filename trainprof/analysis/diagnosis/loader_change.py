@@ -283,7 +283,7 @@ def counts_for_all(loader: Loader, change: dict[str, Any] | None) -> list[str]:
 
 def another_order(loader: Loader) -> list[str]:
     """Returns what workers that live on alter: each iterator draws a seed for its workers."""
-    if loader.is_iterable:  # has no sampler that would shuffle
+    if not loader.may_shuffle:
         return []
     return ["with persistent_workers=True shuffling draws other numbers from the second pass on"]
 
@@ -309,7 +309,8 @@ def cautions_of(fed: LoaderCase, workers: int) -> list[str]:
             "used"
         )
     if not fed.loader.num_workers:
-        told.append("random augmentation, if there is any, draws other numbers in workers")
+        if fed.loader.may_augment:
+            told.append("random augmentation, if there is any, draws other numbers in workers")
         if fed.loader.may_keep_workers:
             told += another_order(fed.loader)
         if fed.loader.start_method in ("spawn", "forkserver"):

@@ -105,16 +105,17 @@ def cautions_without(loader: Loader) -> list[str]:
     of_workers = ["prefetch_factor", "multiprocessing_context"]
     if are_kept:
         of_workers.insert(0, "persistent_workers")
-    numbers = "random augmentation, if there is any, draws other numbers without workers"
-    if are_kept:
-        numbers += ", and shuffling from the second pass on"
-    if loader.is_iterable and (loader.num_workers or 0) > 1:
-        numbers += "; an IterableDataset that workers share puts other samples together"
-    return [
+    told = [
         f"{', '.join(of_workers[:-1])} and {of_workers[-1]} are for workers: without any, torch "
-        "refuses them",
-        numbers,
+        "refuses them"
     ]
+    if loader.may_augment:
+        told.append("random augmentation, if there is any, draws other numbers without workers")
+    if are_kept and loader.may_shuffle:
+        told.append("shuffling draws other numbers from the second pass on")
+    if loader.is_iterable and (loader.num_workers or 0) > 1:
+        told.append("an IterableDataset that workers share puts other samples together")
+    return told
 
 
 def as_good_without(fed: LoaderCase) -> Prediction | None:
