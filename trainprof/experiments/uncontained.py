@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,6 +110,11 @@ METHODS: Final[Mapping[str, str]] = {
     "write_metadata_file": WRITES,
     "write_videofile": WRITES,
 }
+# Statements by which a database opens a file besides its own.
+EXECUTING: Final = frozenset(("execute", "executescript"))
+OPENING_DATABASES: Final = re.compile(
+    r"\s*(?:(attach)\b(?!.*:memory:)|(?=vacuum\b.*\binto\b)(vacuum)\b)", re.IGNORECASE | re.DOTALL
+)
 # Programs that only look, and what is contained itself.
 LOOKING: Final = frozenset(
     (
@@ -338,7 +344,12 @@ class _Calls:
                 yield last, METHODS[last]
 
     def _told_by_arguments(self, call: ast.Call) -> Iterator[tuple[str, str]]:
-        """Yields what a framework is told to do by arguments, as HF's TrainingArguments is."""
+        """Yields what is told to do by arguments, as HF's TrainingArguments is, or SQLite."""
+        command = _constant(call.args[0]) if call.args else None
+        if _last_name(call.func) in EXECUTING and isinstance(command, str):
+            opened = OPENING_DATABASES.match(command)
+            if opened is not None:
+                yield f"SQLite's {opened[opened.lastindex or 0].upper()}", WRITES
         for word in call.keywords:
             if word.arg == "push_to_hub" and _constant(word.value) is True:
                 yield "push_to_hub", UPLOADS
