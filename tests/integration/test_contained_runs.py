@@ -12,7 +12,9 @@ from support.session import run_plain
 from support.styles import without_compiler
 
 TRAINS = without_compiler("""
-import csv, glob, logging, os, shutil, sqlite3, sys
+import csv, glob, logging, os, shutil, sqlite3, sys, warnings
+warnings.simplefilter("ignore")
+os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # what it logs has the time in it
 import numpy as np
 import torch
 from torch import nn
@@ -82,6 +84,17 @@ def main():
     raw = torch.from_file("raw.bin", shared=True, size=4, dtype=torch.uint8)
     raw.fill_(9)
     print(open("raw.bin", "rb").read())
+    script._save_for_lite_interpreter("s.ptl")
+    observer = torch.profiler.ExecutionTraceObserver()
+    observer.register_callback("observed.json")
+    observer.start()
+    observer.stop()
+    observer.unregister_callback()
+    print([os.path.getsize(name) > 0 for name in ("s.ptl", "observed.json")])
+    if torch.distributed.is_available():
+        store = torch.distributed.FileStore("meeting", 1)
+        store.set("name", "value")
+        print(store.get("name"), os.path.exists("meeting"))
     shutil.rmtree(sorted(glob.glob("checkpoint-*"))[0])
     os.symlink("last.pt", "latest")
     print(list(torch.load("latest")), sorted(os.listdir()))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import select
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -70,6 +73,10 @@ def main():
 if __name__ == "__main__":
     main()
 """)
+
+
+# Nothing takes as long; a process that stays fails the test then.
+PATIENCE_S = 60.0
 
 
 def tuned(directory: Path, *words: str) -> dict[str, Any]:
@@ -144,6 +151,37 @@ for one, other in zip(labelled, unlabelled):
     optimizer.step()
     time.sleep(0.006)
 """)
+
+
+ENDLESS = without_compiler("""
+import os, time
+import torch
+
+with open(os.environ["TELLING"], "w") as pipe:
+    pipe.write(f"{os.getpid()}\\n")
+while True:
+    time.sleep(0.01)
+""")
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="waits for a process that is no child")
+def test_a_trial_ends_with_a_tune_that_was_killed(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(ENDLESS)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    command = [sys.executable, "-m", "trainprof", "tune", "-q", "--budget=1h", "train.py"]
+    environment = {**os.environ, "TELLING": str(pipe)}
+    tune = subprocess.Popen(command, cwd=tmp_path, env=environment, stdin=subprocess.DEVNULL)
+    script = int(pipe.read_text())
+    descriptor = os.pidfd_open(script)
+    try:
+        tune.kill()
+        tune.wait()
+        assert select.select([descriptor], [], [], PATIENCE_S)[0]
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+        os.close(descriptor)
 
 
 def test_two_loaders_that_are_both_waited_for_are_both_changed(

@@ -202,6 +202,7 @@ def _loader_of(
         whole_batches=_whole_batches(facts),
         draws_all=_draws_all(facts),
         holds_tensors=_flag(facts.get("holds_tensors")),
+        draws_in_order=_draws_in_order(facts),
         open_files=words(facts.get("open_files")),
         workers_started_by=_word(facts.get("workers_started_by")),
         unpicklable=words(facts.get("unpicklable")),
@@ -281,6 +282,14 @@ def _draws_all(facts: Mapping[str, Any]) -> int | None:
     if not is_torchs or facts.get("samples_plainly") is not True:
         return None
     return integer(facts.get("dataset_length"))
+
+
+def _draws_in_order(facts: Mapping[str, Any]) -> bool | None:
+    """Whether torch's own sampler goes through a dataset from its first sample to its last."""
+    sampler = facts.get("sampler")
+    if sampler not in _TORCHS_SAMPLERS or facts.get("batch_sampler") not in ("BatchSampler", None):
+        return None
+    return bool(sampler == "SequentialSampler")
 
 
 def _flag(value: Any) -> bool | None:

@@ -240,9 +240,12 @@ def difference(
         base: The figure in each run of BASE.
         other: The same of OTHER.
         chance: The share that `chance_of` gives; counts where runs are not repeated.
-        is_part: A part of something, which may be nothing; else all are above 0 and differ by a
-            factor.
+        is_part: A part of something, which may be nothing or less; else all are above 0 and differ
+            by a factor.
         of: The step that it is a part of, if it is one.
+
+    Returns:
+        Its change and interval, as shares of BASE's; None where one of the means is below 0.
 
     Source:
         Of several parts judged together: Bonferroni's correction.
@@ -272,6 +275,9 @@ def difference(
         verdict = NO_VISIBLE_DIFFERENCE
     if by_factor:
         return Difference(math.expm1(apart), math.expm1(low), math.expm1(high), verdict)
+    if mean_o < 0:
+        # What may be less than nothing (a start of a pass that saves time) has no share of itself.
+        return Difference(None, None, None, verdict)
     # A part cannot become less than nothing.
     least = max(low, -mean_b)
     return Difference(

@@ -310,6 +310,8 @@ class Loader:
         whole_batches: The arguments with which torch would ask the dataset for all of a batch at
             once, None where it does or they are not known.
         holds_tensors: Its dataset is torch's TensorDataset.
+        draws_in_order: Each pass has the dataset's samples in their order; None where nothing tells
+            how its sampler draws.
         open_files: Attributes of the dataset that hold one, with their class.
         workers_started_by: fork|spawn|forkserver, if it had any.
         unpicklable: What workers that are no forks could not be given, with what it is.
@@ -366,6 +368,7 @@ class Loader:
     built: int = 1
     whole_batches: str | None = None
     holds_tensors: bool | None = None
+    draws_in_order: bool | None = None
     open_files: list[str] = field(default_factory=list)
     workers_started_by: str | None = None
     unpicklable: list[str] = field(default_factory=list)
@@ -398,6 +401,16 @@ class Loader:
         """Whether its workers read from files that were opened before they were forked."""
         are_several = (self.num_workers or 0) > 1 and self.start_method == "fork"
         return are_several and bool(self.open_files)
+
+    @property
+    def may_augment(self) -> bool:
+        """Whether making its batches may draw random numbers: tensors that are there do not."""
+        return not self.holds_tensors or self.collate_site is not None
+
+    @property
+    def may_shuffle(self) -> bool:
+        """Whether a sampler may draw its samples by random numbers."""
+        return not self.is_iterable and not self.draws_in_order
 
     @property
     def may_keep_workers(self) -> bool:

@@ -43,6 +43,7 @@ class Plan:
         ceiling, alone: The intervals for the two bounds, None where no model applies.
         pass_batches: Of a pass of the feeding loader, None where it tells its length itself.
         steps_per_batch: Updates for each batch of the feeding loader.
+        optimizers: Where those are built that go through parameters one by one: line and class.
         notes: What is left out and why.
     """
 
@@ -53,6 +54,7 @@ class Plan:
     pass_batches: int | None = None
     free_sites: tuple[str, ...] = ()
     steps_per_batch: float = 1.0
+    optimizers: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -75,9 +77,9 @@ def plan(case: Case, *, allow_numerics: bool = False, free_step_s: float | None 
         one for one in candidates if one.predicted is None or one.promise() >= 1 + LEAST_GAIN
     ]
     worthwhile.sort(key=lambda one: (-round(one.promise(), 1), workers_of(one.overrides)))
-    waited = waited_for(case)
+    waited, optimizers = waited_for(case), _optimizers(case)
     if not waited:
-        return Plan((), tuple(worthwhile))
+        return Plan((), tuple(worthwhile), optimizers=optimizers)
     return Plan(
         (waited[0].loader.site,),
         tuple(worthwhile),
@@ -86,6 +88,7 @@ def plan(case: Case, *, allow_numerics: bool = False, free_step_s: float | None 
         pass_batches=_pass_batches(waited[0]),
         free_sites=tuple(dict.fromkeys(one.loader.site for one in waited)),
         steps_per_batch=_steps_per_batch(case),
+        optimizers=optimizers,
         notes=(*left_out(case), *unseen_starts(case)),
     )
 
@@ -116,6 +119,11 @@ def _of_optimizer(case: Case) -> list[Candidate]:
     caution = "updates are added up in another order: losses may differ in the last digits"
     ways = ("fused",) if case.is_on_device else ("fused", "foreach")
     return [Candidate("optimizer", {way: True}, predicted, cautions=(caution,)) for way in ways]
+
+
+def _optimizers(case: Case) -> tuple[tuple[str, str], ...]:
+    told = ((one.site, one.name) for one in case.torch.looped)
+    return tuple(dict.fromkeys((site, name) for site, name in told if site is not None))
 
 
 def _of_numerics(case: Case) -> list[Candidate]:

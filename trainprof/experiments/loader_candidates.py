@@ -59,15 +59,26 @@ def of_loaders(case: Case, free_step_s: float | None) -> list[Candidate]:
 
 def left_out(case: Case) -> tuple[str, ...]:
     """Returns why no workers are tried where they would change what is trained on."""
-    why = "workers are not tried: its IterableDataset has none now, and each would give all of it"
     told = []
     for fed in waited_for(case):
         first = needed_first(fed.loader, {"num_workers": _MORE_THAN_ONE})
         if not _keeps_multiplicity(fed):
-            told.append(f"{fed.loader.site}: {why}, unless it asks get_worker_info()")
+            told.append(
+                f"{fed.loader.site}: {_of_repeated_samples(fed)}, unless it asks get_worker_info()"
+            )
         elif first:
             told.append(f"{fed.loader.site}: more workers are not tried: first {first[0]}")
     return tuple(told)
+
+
+def _of_repeated_samples(fed: LoaderCase) -> str:
+    now = fed.loader.num_workers or 0
+    if not now:
+        return (
+            "workers are not tried: its IterableDataset has none now, and each would give all of it"
+        )
+    has = "has one now, and each more would give" if now == 1 else f"has {now} now, and each gives"
+    return f"other numbers of workers are not tried: its IterableDataset {has} all of it"
 
 
 def unseen_starts(case: Case) -> tuple[str, ...]:

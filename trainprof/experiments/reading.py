@@ -26,6 +26,7 @@ from trainprof.analysis.tuning import (
     TIMED_OUT,
     TOO_FEW_STEPS,
 )
+from trainprof.experiments.last_words import last_words
 from trainprof.experiments.trial import Measured, Trial
 from trainprof.launch.outcome import Outcome
 from trainprof.record.run_directory import RunDirectory, write_json
@@ -58,7 +59,7 @@ def measured(
     """
     summary = summarize(directory)
     write_json(directory.summary, to_jsonable(summary))
-    outcome, detail = _outcome(summary, ended)
+    outcome, detail = _outcome(summary, ended, directory.console)
     return read(
         trial, number, directory, summary, outcome=outcome, detail=detail, relative_to=relative_to
     )
@@ -131,7 +132,7 @@ def _telling(pace: Pace | None, fewest: int) -> Pace | None:
     return pace
 
 
-def _outcome(summary: RunSummary, ended: Ended) -> tuple[str, str | None]:
+def _outcome(summary: RunSummary, ended: Ended, console: Path) -> tuple[str, str | None]:
     outcome, end = ended.outcome, summary.run.exit
     if ended.is_overdue:
         return TIMED_OUT, None
@@ -140,12 +141,21 @@ def _outcome(summary: RunSummary, ended: Ended) -> tuple[str, str | None]:
     detail = end.detail
     is_out = summary.out_of_memory is not None or (detail or "").startswith("out of memory")
     if is_out or any(name in (detail or "") for name in _OUT_OF_MEMORY_NAMES):
-        return OUT_OF_MEMORY, detail
+        return OUT_OF_MEMORY, _reason(summary, detail or "", console)
     if outcome.signal is not None:
         return FAILED, detail or f"ended by {signal.Signals(outcome.signal).name}"
     if outcome.status:
-        return FAILED, detail or f"exit status {outcome.status}"
+        return FAILED, _reason(summary, detail or f"exit status {outcome.status}", console)
     return OK, None
+
+
+def _reason(summary: RunSummary, known: str, console: Path) -> str | None:
+    """Returns how a script failed, with what it wrote of that itself."""
+    is_exception = summary.run.exit.reason == "exception"
+    told = last_words(console, known if is_exception else None)
+    if told is None:
+        return known or None
+    return told if is_exception or not known else f"{known}: {told}"
 
 
 def _figures(summary: RunSummary) -> dict[str, float]:

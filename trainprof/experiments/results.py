@@ -25,6 +25,7 @@ from trainprof.analysis.tuning import (
     TrialSummary,
     Tuning,
 )
+from trainprof.experiments.candidates import Plan
 from trainprof.experiments.found import Found
 from trainprof.experiments.not_compared import cold_runs, held_up_runs
 from trainprof.experiments.trial import WARM_UP, Measured, Trial
@@ -215,7 +216,7 @@ def recommended_of(
         sites=list(found.best.sites) if found.best.loader_arguments() else [],
         change=[
             *(f"{loader.site}: {call_with(loader, change)}" for loader, change in changed),
-            *_other_changes(found.best),
+            *_other_changes(found.best, found.plan),
         ],
         cautions=list(dict.fromkeys((*row.cautions, *for_all))),
     )
@@ -228,13 +229,19 @@ def _changed_loaders(trial: Trial, base: RunSummary) -> list[tuple[Loader, dict[
     return [(loaders[site], change) for site, change in changes if change and site in loaders]
 
 
-def _other_changes(trial: Trial) -> list[str]:
+def _other_changes(trial: Trial, plan: Plan | None) -> list[str]:
     lines = []
+    optimizers = plan.optimizers if plan is not None else ()
     if trial.overrides.get("pin_memory"):
         lines.append("copies of its batches: .to(device, non_blocking=True)")
     for name, code in _SETTINGS.items():
-        if name in trial.overrides:
-            lines.append(code.format(repr(trial.overrides[name])))
+        if name not in trial.overrides:
+            continue
+        value = repr(trial.overrides[name])
+        if name in _OF_OPTIMIZERS and optimizers:
+            lines += [f"{site}: {kind}(..., {name}={value})" for site, kind in optimizers]
+        else:
+            lines.append(code.format(value))
     return lines
 
 
@@ -245,6 +252,9 @@ _SETTINGS: Final = {
     "float32_matmul_precision": "torch.set_float32_matmul_precision({})",
     "cudnn_benchmark": "torch.backends.cudnn.benchmark = {}",
 }
+
+
+_OF_OPTIMIZERS: Final = frozenset({"fused", "foreach"})
 
 
 def _left_out(found: Found) -> list[str]:

@@ -140,16 +140,21 @@ class Search:
             self._singles(plan)
             self._put_together(plan)
             self._decide()
+            if self._untried_together():
+                # What one run could not tell from chance, more of them could.
+                self._put_together(plan)
+                self._decide()
             found.ended_by = FINISHED
         except _Ended as end:
             found.ended_by = end.why
         except KeyboardInterrupt:
             # Between trials: inside of one it is the script's, and its outcome tells.
             found.ended_by = INTERRUPTED
-        if found.ended_by != FINISHED:
-            found.unfinished = [name for name in self._waiting if not found.of(name)]
+        waiting = self._waiting if found.ended_by != FINISHED else []
         if found.ended_by != INTERRUPTED and len(found.runs) > 2:
             self._last_baseline()
+        waiting = list(dict.fromkeys((*waiting, *self._untried_together())))
+        found.unfinished = [name for name in waiting if not found.of(name)]
         found.best = self._best()
         self._keep(found)
         return found
@@ -228,13 +233,21 @@ class Search:
             tried = self._variants(taken, plan)
             self._expect([together([*variant, candidate]).name for variant in tried])
             for variant in tried:
-                self._try(together([*variant, candidate]))
+                if not self.found.of(together([*variant, candidate]).name):
+                    self._try(together([*variant, candidate]))
             before = self._speed(together(taken)) or 1.0
             speeds = [self._speed(together([*one, candidate])) or 0.0 for one in tried]
             if max(speeds) > before * (1 + LEAST_GAIN):
                 near = [k for k, x in enumerate(speeds) if x * (1 + LEAST_GAIN) >= max(speeds)]
                 taken = [*tried[near[0]], candidate]
         self._expect([])
+
+    def _untried_together(self) -> list[str]:
+        """Returns the changes that were visibly faster, as one; [] if each was tried beside one."""
+        winners = self._winners(self.found.plan) if self.found.plan is not None else []
+        tried = [set(run.trial.overrides) for run in self.found.runs if run.trial.overrides]
+        is_tried = all(any(set(one.overrides) < names for names in tried) for one in winners)
+        return [] if len(winners) < 2 or is_tried else [together(winners).name]
 
     def _variants(self, taken: list[Candidate], plan: Plan) -> list[list[Candidate]]:
         """Returns the changes, and those with one of them replaced by more of the same.

@@ -15,6 +15,9 @@ _MOST_STEPS: Final = 1000
 _WARM_UP_SHARE: Final = 0.1
 _LONGEST_WARM_UP_S: Final = 60.0
 _LEAST_WARM_UP_S: Final = 10.0
+# Of a small budget it takes no more than this part, as long as it makes some steps.
+_MOST_OF_BUDGET: Final = 1 / 6
+_SOME_STEPS_S: Final = 2.0
 # A trial is ended, at a step, when it takes so many times what the script as it is takes.
 _SLOW_TIMES: Final = 5.0
 _SLOW_FROM_S: Final = 60.0
@@ -36,7 +39,8 @@ def limits_of_warm_up(budget_s: float, steps_budget_s: float, asked_steps: int |
         asked_steps: After which trials are to be stopped, None: as many as the budget suggests.
     """
     share_s = max(steps_budget_s * _WARM_UP_SHARE, _LEAST_WARM_UP_S)
-    seconds = None if asked_steps else min(share_s, _LONGEST_WARM_UP_S)
+    most_s = max(steps_budget_s * _MOST_OF_BUDGET, _SOME_STEPS_S)
+    seconds = None if asked_steps else min(share_s, _LONGEST_WARM_UP_S, most_s)
     return Limits(asked_steps, max(budget_s, _FIRST_MAY_TAKE_S), seconds=seconds)
 
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from trainprof.launch.target import Target
+from trainprof.record.c_functions import CHANGING_FILES, is_c_library
 
 MAX_FILES: Final = 300
 MAX_BYTES: Final = 2_000_000
@@ -23,6 +25,7 @@ UPLOADS: Final = "sends data to another machine, in every trial again"
 STORES: Final = "writes to a database, in every trial again"
 STARTS: Final = "starts a program; what that writes is not kept from your files"
 WRITES: Final = "writes by native code; that is not kept from your files"
+OPENS: Final = "opens or changes files past Python; that is not kept from your files"
 
 # Any call of these packages' functions.
 TRACKERS: Final = frozenset(
@@ -73,7 +76,7 @@ CALLS: Final[Mapping[str, str]] = {
     **dict.fromkeys(
         (
             *("cv2.imwrite", "cv2.imwritemulti", "cv2.VideoWriter", "faiss.write_index"),
-            *("pyarrow.csv.write_csv", "pyarrow.orc.write_table"),
+            *("SimpleITK.WriteImage", "tensorstore.open", "readline.write_history_file"),
             *("soundfile.write", "torchaudio.save", "torchvision.io.write_video"),
             *("torchvision.io.write_png", "torchvision.io.write_jpeg", "torchvision.io.write_file"),
             *("sentencepiece.SentencePieceTrainer", "rocksdb.DB", "plyvel.DB"),
@@ -90,6 +93,7 @@ MODES: Final[Mapping[str, tuple[int, str, object, frozenset[object]]]] = {
     "lmdb.open": (-1, "readonly", False, frozenset((True,))),
     "lmdb.Environment": (-1, "readonly", False, frozenset((True,))),
     "av.open": (1, "mode", "r", frozenset(("r",))),
+    "soundfile.SoundFile": (1, "mode", "r", frozenset(("r", None))),
 }
 METHODS: Final[Mapping[str, str]] = {
     "push_to_hub": UPLOADS,
@@ -103,8 +107,14 @@ METHODS: Final[Mapping[str, str]] = {
     "write_parquet": WRITES,
     "sink_parquet": WRITES,
     "write_ipc": WRITES,
+    "write_metadata_file": WRITES,
     "write_videofile": WRITES,
 }
+# Statements by which a database opens a file besides its own.
+EXECUTING: Final = frozenset(("execute", "executescript"))
+OPENING_DATABASES: Final = re.compile(
+    r"\s*(?:(attach)\b(?!.*:memory:)|(?=vacuum\b.*\binto\b)(vacuum)\b)", re.IGNORECASE | re.DOTALL
+)
 # Programs that only look, and what is contained itself.
 LOOKING: Final = frozenset(
     (
@@ -118,6 +128,12 @@ LOOKING_GIT: Final = frozenset(
         *("rev-parse", "log", "diff", "status", "describe", "show", "ls-files", "rev-list"),
         *("branch", "config", "remote", "symbolic-ref", "--version"),
     )
+)
+
+
+# What opens a library for ctypes; cffi's `dlopen` is a method.
+OPENING_LIBRARIES: Final = frozenset(
+    ("ctypes.CDLL", "ctypes.PyDLL", "ctypes.cdll.LoadLibrary", "ctypes.pydll.LoadLibrary")
 )
 
 
@@ -246,12 +262,54 @@ class _Calls:
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 for alias in node.names:
                     self._names[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+        self._libraries = {
+            name
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Assign) and self._opens_c_library(node.value)
+            for name in map(_last_name, node.targets)
+            if name is not None
+        }
 
     def found(self) -> Iterator[tuple[str, int, str]]:
         """Yields what cannot be contained: its name, its line, what it does."""
         for node in ast.walk(self._tree):
             if isinstance(node, ast.Call):
                 yield from ((name, node.lineno, does) for name, does in self._judged(node))
+            function = self._of_c_library(node)
+            if function in CHANGING_FILES:
+                yield f"the C library's {function}", node.lineno, OPENS  # type: ignore[attr-defined]
+
+    def _opens_c_library(self, node: ast.expr) -> bool:
+        """Whether it opens a library that may be the C library."""
+        if not isinstance(node, ast.Call):
+            return False
+        is_cffi = _last_name(node.func) == "dlopen" and "cffi" in self._packages()
+        if not is_cffi and self._dotted(node.func) not in OPENING_LIBRARIES:
+            return False
+        name = node.args[0] if node.args else None
+        if isinstance(name, ast.Call) and self._dotted(name.func) == "ctypes.util.find_library":
+            wanted = _constant(name.args[0]) if name.args else None
+            return wanted is None or is_c_library(f"lib{wanted}.")
+        return not isinstance(name, ast.Constant) or is_c_library(name.value)
+
+    def _of_c_library(self, node: ast.AST) -> object:
+        """Returns which function of the C library is asked for there, None: none."""
+        name: object
+        if isinstance(node, ast.Attribute):
+            library, name = node.value, node.attr
+        elif isinstance(node, ast.Subscript):
+            library, name = node.value, _constant(node.slice)
+        elif isinstance(node, ast.Call) and _last_name(node.func) == "getattr":
+            if len(node.args) < 2:
+                return None
+            library, name = node.args[0], _constant(node.args[1])
+        else:
+            return None
+        is_one = _last_name(library) in self._libraries or self._opens_c_library(library)
+        return name if is_one else None
+
+    def _packages(self) -> set[str]:
+        return {name.partition(".")[0] for name in self._names.values()}
 
     def _judged(self, call: ast.Call) -> Iterator[tuple[str, str]]:
         yield from self._told_by_arguments(call)
@@ -286,7 +344,12 @@ class _Calls:
                 yield last, METHODS[last]
 
     def _told_by_arguments(self, call: ast.Call) -> Iterator[tuple[str, str]]:
-        """Yields what a framework is told to do by arguments, as HF's TrainingArguments is."""
+        """Yields what is told to do by arguments, as HF's TrainingArguments is, or SQLite."""
+        command = _constant(call.args[0]) if call.args else None
+        if _last_name(call.func) in EXECUTING and isinstance(command, str):
+            opened = OPENING_DATABASES.match(command)
+            if opened is not None:
+                yield f"SQLite's {opened[opened.lastindex or 0].upper()}", WRITES
         for word in call.keywords:
             if word.arg == "push_to_hub" and _constant(word.value) is True:
                 yield "push_to_hub", UPLOADS
@@ -335,6 +398,13 @@ def _reads(
     if not values and 0 <= place < len(call.args):
         values = [call.args[place]]
     return (_constant(values[0]) if values else default) in reading
+
+
+def _last_name(node: ast.expr) -> str | None:
+    """Returns `c` of `c` and of `a.b.c`."""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else None
 
 
 def _constant(node: ast.expr) -> object:

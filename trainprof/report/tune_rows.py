@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -15,10 +16,13 @@ from trainprof.analysis.tuning import (
     BASELINE,
     BUDGET,
     CEILING,
+    FAILED,
     INTERRUPTED,
     LOADER_ALONE,
     OK,
+    OUT_OF_MEMORY,
     RUNNING,
+    TIMED_OUT,
     TOO_NOISY,
     Times,
     TrialSummary,
@@ -43,6 +47,10 @@ VERDICT_WORDS: Final = {
 }
 # What changes precision: where losses differ that is to be known of each trial.
 _NUMERICS: Final = frozenset({"float32_matmul_precision", "cudnn_benchmark"})
+# Ends of a trial of which the script itself may have said something.
+_OF_THE_SCRIPT: Final = frozenset({FAILED, OUT_OF_MEMORY, TIMED_OUT})
+# Of the time of the script as it is: both bounds, a few changes, each again in turns with it.
+_TRIALS_TO_TELL: Final = 8
 _NAMES: Final = {LOADER_ALONE: "loader alone"}
 # By cheaper samples, where no setting helps.
 _MUCH_TO_GAIN: Final = 1.3
@@ -189,6 +197,8 @@ def remarks(summary: RunSummary) -> list[tuple[str, str]]:
         for row in summary.trials
         if row.losses == "other" and _NUMERICS & set(row.overrides)
     ]
+    if tuning.ended_by == BUDGET and all(row.name == BASELINE for row in summary.trials):
+        found.append(("Budget", _too_small(tuning)))
     if tuning.predictions:
         found.append(
             ("Forecasts", f"the model was right in {tuning.held} of {tuning.predictions} trials")
@@ -198,7 +208,8 @@ def remarks(summary: RunSummary) -> list[tuple[str, str]]:
         for row in summary.trials
         if row.was_cut and row.outcome == OK
     ]
-    found += [("Failed", _failed_words(row)) for row in summary.trials if row.outcome != OK]
+    place = summary.run.directory
+    found += [("Failed", _failed_words(row, place)) for row in summary.trials if row.outcome != OK]
     found += [
         ("Refused", f"{name_of(row)}: {what}: {why}")
         for row in summary.trials
@@ -270,9 +281,22 @@ def _alone_words(speedup: Times) -> str:
     return f"without any training it makes batches {times(speedup.mid)} as fast as they are used"
 
 
-def _failed_words(row: TrialSummary) -> str:
+def _too_small(tuning: Tuning) -> str:
+    """Says what it takes at the least: the script as it is, measured behind a run that is not."""
+    wanted = math.ceil(tuning.spent_s * _TRIALS_TO_TELL / 60)
+    return (
+        f"the least that tells anything, the script as it is after a run that does not count, took "
+        f"{seconds(tuning.spent_s)}; a change takes about half of that: --budget {wanted}m gives "
+        "time for some"
+    )
+
+
+def _failed_words(row: TrialSummary, directory: str | None) -> str:
     detail = f": {row.detail}" if row.detail else ""
-    return f"{name_of(row)}: {row.outcome}{detail}"
+    words = f"{name_of(row)}: {row.outcome}{detail}"
+    if row.outcome not in _OF_THE_SCRIPT or directory is None or len(row.directories) != 1:
+        return words
+    return f"{words}; what it wrote is in {directory}/{row.directories[0]}/console"
 
 
 def _machine(rows: Sequence[TrialSummary]) -> list[str]:

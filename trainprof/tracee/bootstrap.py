@@ -97,6 +97,7 @@ class Tracee:
             from trainprof.probes.call_site import CallSites
             from trainprof.record.schema import Topic
             from trainprof.tracee.containment.container import Container
+            from trainprof.tracee.containment.lifetime import end_with_parent
 
             container = Container(
                 scratch,
@@ -108,6 +109,8 @@ class Tracee:
                 ),
             )
             container.install()
+            if self._is_script:
+                end_with_parent()
         except Exception as error:
             os.write(2, f"{CANNOT_CONTAIN}{type(error).__name__}: {error}\n".encode())
             os._exit(STATUS_NOT_STARTED)

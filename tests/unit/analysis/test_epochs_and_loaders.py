@@ -174,6 +174,25 @@ def test_how_a_loader_would_ask_for_whole_batches(tmp_path, facts, expected):
     assert loader.whole_batches == expected
 
 
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ({"sampler": "SequentialSampler", "batch_sampler": "BatchSampler"}, True),
+        ({"sampler": "SequentialSampler", "batch_sampler": None}, True),
+        ({"sampler": "RandomSampler", "batch_sampler": "BatchSampler"}, False),
+        # The sampler that torch then has is asked by nobody.
+        ({"sampler": "SequentialSampler", "batch_sampler": "Buckets"}, None),
+        ({"sampler": "Balanced", "batch_sampler": "BatchSampler"}, None),
+        ({}, None),
+    ],
+)
+def test_whether_samples_come_in_their_order(tmp_path, facts, expected):
+    run = FakeRun()
+    run.train_pass(run.loader(**facts), run.optimizer(), 2)
+    [loader] = run.summary(tmp_path).loaders
+    assert loader.draws_in_order is expected
+
+
 def test_the_package_that_builds_a_loader(tmp_path):
     run = FakeRun()
     optimizer = run.optimizer()

@@ -14,6 +14,7 @@ from trainprof.analysis.checkpoints import Checkpoints
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.catalogue import RULES
 from trainprof.analysis.diagnosis.diagnose import _without_symptoms, diagnose
+from trainprof.analysis.diagnosis.loader_cautions import cautions_of
 from trainprof.analysis.diagnosis.loader_change import fewer_workers
 from trainprof.analysis.diagnosis.settings import (
     UnknownThreshold,
@@ -36,6 +37,7 @@ from trainprof.analysis.summary import (
     Device,
     HooksInForward,
     HotLine,
+    Loader,
     Numerics,
     PythonInModel,
     SyncPoint,
@@ -913,11 +915,42 @@ def test_one_worker_has_a_stream_to_itself() -> None:
     assert not any("get_worker_info" in one for one in (finding.advice, *finding.cautions))
 
 
+def without_workers(case: Case, loader: Loader) -> list[str]:
+    """Returns what is to be minded where a loader's workers are taken away."""
+    fed = replace(case.feeding[0], loader=replace(loader, num_workers=loader.num_workers or 2))
+    return cautions_of(fed, {"num_workers": 0})
+
+
 def test_only_what_is_shuffled_comes_in_another_order() -> None:
     planted = Planted(workers=2, fetch_s=0.004, compute_s=0.01, passes=10, start_s=0.3)
     assert any("shuffling" in one for one in only(case_of(planted)).cautions)
-    planted.loader = replace(planted.loader, is_iterable=True)
-    assert not any("shuffling" in one for one in only(case_of(planted)).cautions)
+    for changes in ({"is_iterable": True}, {"draws_in_order": True}):
+        other = Planted(workers=2, fetch_s=0.004, compute_s=0.01, passes=10, start_s=0.3)
+        other.loader = replace(other.loader, **changes)
+        assert not any("shuffling" in one for one in only(case_of(other)).cautions)
+        kept = replace(other.loader, persistent_workers=True)
+        assert not any("shuffling" in one for one in without_workers(case_of(other), kept))
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_told"),
+    [
+        ({}, True),
+        ({"holds_tensors": True}, False),
+        ({"holds_tensors": True, "collate_site": "train.py:3"}, True),
+    ],
+)
+def test_augmentation_is_minded_where_there_may_be_any(
+    changes: dict[str, Any], is_told: bool
+) -> None:
+    planted = Planted(fetch_s=0.03, running=0.6, compute_s=0.01)
+    planted.loader = replace(planted.loader, **changes)
+    found_in = [one for one in only(case_of(planted)).cautions if "augmentation" in one]
+    assert bool(found_in) is is_told
+    assert (
+        bool([x for x in without_workers(case_of(planted), planted.loader) if "augment" in x])
+        is is_told
+    )
 
 
 def test_a_loader_that_is_built_anew_for_each_pass_is_to_be_built_once() -> None:

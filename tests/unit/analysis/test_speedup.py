@@ -220,3 +220,22 @@ def test_a_part_may_be_nothing() -> None:
     assert (came.change, came.low, came.verdict) == (None, None, SLOWER)
     neither = difference([nothing], [nothing], chance=0.03, is_part=True)
     assert neither.verdict == NO_VISIBLE_DIFFERENCE
+
+
+@pytest.mark.parametrize("other_s", [0.0, 1e-5, 0.001, 0.5])
+def test_the_bounds_of_a_part_stand_in_order_about_it(other_s: float) -> None:
+    base, other = (Sampled(v, np.linspace(v * 0.9, v * 1.2, 100)) for v in (0.001, other_s))
+    found = difference([base], [other], chance=0.03, is_part=True)
+    assert found.change is not None
+    assert found.low is not None
+    assert found.high is not None
+    assert -1.0 <= found.low <= found.change <= found.high
+
+
+@pytest.mark.parametrize("base_s", [0.001, -0.001, 0.0])
+def test_what_is_less_than_nothing_has_no_share(base_s: float) -> None:
+    """A start of a pass may save time; -1 to -2.9 of it once stood on the page, in that order."""
+    base, other = (Sampled(v, np.linspace(v - 1e-5, v + 1e-5, 100)) for v in (base_s, -0.002))
+    found = difference([base], [other], chance=0.03, is_part=True)
+    assert (found.change, found.low, found.high) == (None, None, None)
+    assert found.verdict == FASTER

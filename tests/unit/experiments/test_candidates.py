@@ -260,6 +260,24 @@ def test_workers_that_would_read_out_of_turn_are_not_tried() -> None:
     assert "more workers are not tried: first open what the dataset holds open, raw" in note
 
 
+@pytest.mark.parametrize(
+    ("workers", "told"),
+    [
+        (0, ": workers are not tried: its IterableDataset has none now, and each would give all"),
+        (1, ": other numbers of workers are not tried: its IterableDataset has one now, and each"),
+        (2, ": other numbers of workers are not tried: its IterableDataset has 2 now, and each"),
+    ],
+)
+def test_why_no_other_workers_are_tried_begins_with_those_that_there_are(
+    workers: int, told: str
+) -> None:
+    case = case_of(Planted(workers=workers, fetch_s=0.03))
+    feeding = case.feeding[0]
+    repeated = replace(feeding.loader, is_iterable=True, shares_samples=False)
+    [note] = plan(replace(case, feeding=[replace(feeding, loader=repeated)])).notes
+    assert told in note
+
+
 def test_workers_that_start_again_in_each_pass_are_tried_without() -> None:
     case = case_of(Planted(workers=2, fetch_s=0.005, passes=10, start_s=0.3))
     found = next(one for one in plan(case).candidates if one.subject == "restarts")
@@ -283,6 +301,8 @@ def test_an_optimizer_that_takes_long_is_tried_fused() -> None:
     found = next(one for one in plan(case).candidates if one.subject == "optimizer")
     assert found.overrides == {"fused": True}
     assert found.predicted == pytest.approx((1 / 1.035, 2.0), rel=0.05)
+    assert plan(case).optimizers == (("train.py:5", "Adam"),)
+    assert plan(case_of(HEALTHY)).optimizers == ()
 
 
 def test_several_changes_together_promise_no_more_than_each_in_turn() -> None:

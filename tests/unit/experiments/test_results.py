@@ -172,6 +172,20 @@ def test_a_run_that_something_else_held_up_is_not_compared() -> None:
     assert seen.mid == pytest.approx(before.mid, rel=0.1)
 
 
+def test_a_setting_of_the_optimizer_is_told_at_its_line() -> None:
+    fused = Candidate("optimizer", {"fused": True}, None)
+    planted = Planted(lambda o: 0.005 if o else 0.010)
+    for optimizers, told in (
+        ((("train.py:5", "Adam"),), ["train.py:5: Adam(..., fused=True)"]),
+        ((), ["the optimizer: fused=True"]),
+    ):
+        plan = replace(plan_of(fused), optimizers=optimizers)
+        found = Search(FakeRunner(planted), lambda *_, plan=plan: plan, budget_s=600.0).run()
+        recommended = recommended_of(found, trials_of(found), base_summary())
+        assert recommended is not None
+        assert recommended.change == told
+
+
 def test_a_failed_trial_has_no_speed() -> None:
     planted = Planted(twice, failing={"num_workers=4": OUT_OF_MEMORY})
     row = next(row for row in trials_of(found_with(planted)) if row.name == "num_workers=4")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.planted_trials import FakeRunner, Planted, plan_of, threads, workers
 
-from trainprof.analysis.speedup import SLOWER
+from trainprof.analysis.speedup import FASTER, SLOWER
 from trainprof.analysis.tuning import (
     BASELINE,
     BUDGET,
@@ -24,9 +24,10 @@ from trainprof.analysis.tuning import (
     OUT_OF_MEMORY,
     TIMED_OUT,
 )
+from trainprof.experiments.candidate import Candidate
 from trainprof.experiments.search import CannotTune, Search
 from trainprof.experiments.trial import WARM_UP, Measured, Trial
-from trainprof.experiments.trial_limits import steps_of_trials
+from trainprof.experiments.trial_limits import limits_of_warm_up, steps_of_trials
 
 PLANS = (workers(2), workers(4), threads(1))
 
@@ -59,6 +60,43 @@ def test_changes_that_help_together_are_recommended_together():
     assert runner.ran[0] == WARM_UP
     assert runner.ran[1] == runner.ran[-1] == BASELINE
     assert {CEILING, LOADER_ALONE} < set(runner.ran)
+
+
+FUSED = Candidate("optimizer", {"fused": True}, (0.97, 1.2))
+
+
+def by_workers_and_optimizer(overrides):
+    loading_s = 0.0006 if overrides.get("num_workers") else 0.006
+    return 0.006 + loading_s + (0.0012 if overrides.get("fused") else 0.002)
+
+
+@pytest.mark.parametrize("budget_s", [36.0, 60.0, 600.0])
+def test_changes_that_help_alone_are_tried_together_or_named_as_not_tried(budget_s):
+    plan = plan_of(workers(4), FUSED, threads(1))
+    found, runner = searched(Planted(by_workers_and_optimizer), plan, budget_s=budget_s)
+    both = "num_workers=4,fused=True"
+    assert {"num_workers=4", "fused=True"} < set(runner.ran)
+    assert (both in runner.ran) != (both in found.unfinished)
+    assert (both in runner.ran) is (budget_s > 36.0)
+    if budget_s == 600.0:
+        assert found.best.name == both
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_was_found_faster_only_when_repeated_is_tried_together_or_named(seed):
+    planted = Planted(by_workers_and_optimizer, spread=0.02, seed=seed)
+    found, runner = searched(planted, plan_of(workers(4), FUSED))
+    speed = found.speedup(FUSED.trial())
+    if speed.verdict == FASTER and speed.mid >= 1.03:
+        # The last baseline may tell what no run before it could.
+        assert "num_workers=4,fused=True" in (*runner.ran, *found.unfinished)
+
+
+def test_no_combination_is_named_where_one_change_alone_helps():
+    planted = Planted(lambda o: 0.004 if o.get("num_workers") else 0.010)
+    found, _ = searched(planted, plan_of(workers(2), FUSED, threads(1)), budget_s=30.0)
+    assert found.ended_by == BUDGET
+    assert not any("," in name for name in found.unfinished)
 
 
 def test_a_baseline_that_no_model_meets_is_not_planned_from():
@@ -269,6 +307,15 @@ def warm_up(*, steps, step_s, start_up_s=3.0, is_whole=False):
         steps=steps,
         training_s=training_s,
     )
+
+
+@pytest.mark.parametrize(
+    ("budget_s", "longest_s"),
+    [(5.0, 2.0), (30.0, 5.0), (60.0, 10.0), (300.0, 30.0), (3600.0, 60.0)],
+)
+def test_the_run_that_does_not_count_leaves_the_budget_to_the_others(budget_s, longest_s):
+    assert limits_of_warm_up(budget_s, budget_s, None).seconds == longest_s
+    assert limits_of_warm_up(budget_s, budget_s, 60).seconds is None
 
 
 def test_trials_are_as_long_as_the_budget_lets_them():

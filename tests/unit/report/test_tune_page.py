@@ -95,7 +95,16 @@ def test_of_noisy_trials_no_more_is_said_than_they_tell(
 def test_a_failed_trial_is_told_with_its_reason() -> None:
     planted = replace(FASTER, failing={"torch_threads=1": FAILED})
     told = " ".join(page(tuned(planted)).split())
-    assert "torch_threads=1: failed: ValueError" in told
+    assert "torch_threads=1: failed: ValueError; what it wrote is in runs/tune-x/trials/" in told
+    assert "torch_threads=1.1/console" in told
+
+
+def test_a_budget_in_which_no_change_fits_is_told_with_one_that_does() -> None:
+    told = " ".join(page(tuned(FASTER, budget_s=5.0)).split())
+    assert "NO CHANGE WAS TRIED before the time was over" in told
+    assert re.search(r"the least that tells anything, .* took [\d.]+ s; .*--budget [1-9]m", told)
+    assert "Budget" not in page(tuned(FASTER, budget_s=120.0))
+    assert "Budget" not in page(tuned(FASTER))
 
 
 def test_a_trial_that_was_ended_by_time_says_so_in_its_row() -> None:

@@ -283,6 +283,27 @@ def test_what_leaves_is_told_with_its_line(trees: tuple[Path, Path]) -> None:
     assert len(told) == 20
 
 
+PAST_PYTHON = """
+import ctypes
+libc = ctypes.CDLL(None)
+libc.malloc_trim(0)
+libc.getpid()
+print(libc.rename(b"nowhere", b"nor here"), libc["unlink"](b"nowhere"))
+print(ctypes.CDLL("libc.so.6").fopen(b"nowhere", b"r"))
+"""
+
+
+def test_functions_of_the_c_library_that_change_files_are_told(trees: tuple[Path, Path]) -> None:
+    """Those that code of ours asks for are not (it opens what the kernel tells of threads)."""
+    ours = "from trainprof.probes import own_thread\nown_thread.run_delay()"
+    assert_alike(both(trees, f"{PAST_PYTHON}{ours}\n"))
+    assert escaped(trees[1].parent / "run") == [
+        "C library: rename (s.py:6)",
+        "C library: unlink (s.py:6)",
+        "C library: fopen (s.py:7)",
+    ]
+
+
 FAULTY = """
 import os, sys
 beside = sys.modules["trainprof.tracee.containment.tree"].__file__

@@ -126,7 +126,8 @@ def _of_more_workers(fed: LoaderCase, workers: int, *, is_kept: bool) -> list[st
         told.append(_sharing_files(fed.loader))
     told += [*_more_than_cores(fed, workers), *_shared_source(fed)]
     if not fed.loader.num_workers:
-        told.append("random augmentation, if there is any, draws other numbers in workers")
+        if fed.loader.may_augment:
+            told.append("random augmentation, if there is any, draws other numbers in workers")
         if not is_kept:
             told.append(_COPY_THE_DATASET)
         told += _of_new_python(fed.loader)
@@ -214,21 +215,22 @@ def _of_no_workers(loader: Loader) -> list[str]:
     of_workers = ["prefetch_factor", "multiprocessing_context"]
     if are_kept:
         of_workers.insert(0, "persistent_workers")
-    numbers = "random augmentation, if there is any, draws other numbers without workers"
-    if are_kept:
-        numbers += ", and shuffling from the second pass on"
-    if loader.is_iterable and (loader.num_workers or 0) > 1:
-        numbers += "; an IterableDataset that workers share puts other samples together"
-    return [
+    told = [
         f"{', '.join(of_workers[:-1])} and {of_workers[-1]} are for workers: without any, torch "
-        "refuses them",
-        numbers,
+        "refuses them"
     ]
+    if loader.may_augment:
+        told.append("random augmentation, if there is any, draws other numbers without workers")
+    if are_kept and loader.may_shuffle:
+        told.append("shuffling draws other numbers from the second pass on")
+    if loader.is_iterable and (loader.num_workers or 0) > 1:
+        told.append("an IterableDataset that workers share puts other samples together")
+    return told
 
 
 def _another_order(loader: Loader) -> list[str]:
     """Returns what workers that live on alter: each iterator draws a seed for its workers."""
-    if loader.is_iterable:  # has no sampler that would shuffle
+    if not loader.may_shuffle:
         return []
     return ["with persistent_workers=True shuffling draws other numbers from the second pass on"]
 

@@ -15,6 +15,7 @@ from trainprof.tracee.containment.functions import FileFunctions, Functions
 from trainprof.tracee.containment.index import SharedIndex
 from trainprof.tracee.containment.installation import install
 from trainprof.tracee.containment.packages import Packages
+from trainprof.tracee.containment.paths import Paths
 from trainprof.tracee.containment.tree import MergedTree
 from trainprof.tracee.containment.zones import real, roots, scripts_among
 
@@ -58,7 +59,7 @@ class Container:
         self._functions = Functions(tree, changes, report)
         self._files = FileFunctions(tree, changes, self._functions.report)
         self._files.passing = self._functions.passing
-        self._packages = Packages(tree, changes)
+        self._packages = Packages(Paths(tree, changes))
         self._escapes = Escapes(
             tree,
             self._files,

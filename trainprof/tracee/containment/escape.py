@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any, Final
 
+from trainprof.record.c_functions import CHANGING_FILES, is_c_library
 from trainprof.record.names import ENV_DIRECTORY
 from trainprof.tracee.containment.functions import FileFunctions
 from trainprof.tracee.containment.guard import path_text
@@ -119,6 +120,7 @@ class Escapes:
             "socket.sendto": self._connected,
             "socket.bind": self._bound,
             "sqlite3.connect": self._database,
+            "ctypes.dlsym": self._looked_up,
         }
         for event, paths in CHANGING.items():
             self._handlers[event] = self._changing(event, paths)
@@ -238,6 +240,16 @@ class Escapes:
             return
         self._check("sqlite3.connect", text, None, opens=True)
 
+    def _looked_up(self, args: Sequence[Any]) -> None:
+        """Tells of a function that ctypes was asked for: what it is called with nobody hears."""
+        library, name = args[0], args[1]
+        if isinstance(name, bytes):
+            name = os.fsdecode(name)
+        if name not in CHANGING_FILES or not is_c_library(getattr(library, "_name", "")):
+            return
+        if not _is_asked_by_us():
+            self._note(f"C library: {name}")
+
     def _note(self, what: str) -> None:
         text = f"{what[:MAX_TEXT]}{self._place()}"
         if text not in self.seen and len(self.seen) < MAX_ENTRIES:
@@ -253,6 +265,17 @@ class Escapes:
                 return f" ({os.path.basename(file)}:{frame.f_lineno})"
             frame = frame.f_back
         return ""
+
+
+def _is_asked_by_us() -> bool:
+    """Whether code of ours asks ctypes: our threads read what the kernel tells of others."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__"))
+        if module not in (__name__, "ctypes"):
+            return module.partition(".")[0] == __name__.partition(".")[0]
+        frame = frame.f_back
+    return False
 
 
 def _writes(args: Sequence[Any]) -> bool:

@@ -1,0 +1,51 @@
+"""The one line that tells why a script failed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trainprof.experiments.last_words import last_words
+
+TRACEBACK = """Traceback (most recent call last):
+  File "train.py", line 3, in <module>
+    raise ValueError("ValueError: no")
+"""
+
+
+@pytest.mark.parametrize(
+    ("written", "exception", "told"),
+    [
+        (f"{TRACEBACK}ValueError: 3 is odd\n", "ValueError", "ValueError: 3 is odd"),
+        (f"{TRACEBACK}ValueError: first\nsecond line\n\n", "ValueError", "ValueError: first"),
+        (f"{TRACEBACK}ValueError\nbye\n", "ValueError", "ValueError"),
+        (f"{TRACEBACK}torch.cuda.OutOfMemoryError: 2 GiB\n", "OutOfMemoryError", "2 GiB"),
+        (f"{TRACEBACK}_pickle.PicklingError: <lambda>\n", "PicklingError", "<lambda>"),
+        (
+            f"{TRACEBACK}KeyError: Caught KeyError in DataLoader worker process 0.\n"
+            f"Original {TRACEBACK}KeyError: 'x'\n",
+            "KeyError",
+            "KeyError: 'x'",
+        ),
+        (f"{TRACEBACK}RuntimeError: of another\n", "ValueError", None),
+        (f"{TRACEBACK}RuntimeError: caught by it\nbye\n", None, "RuntimeError: caught by it"),
+        ("usage: s.py [-h]\ns.py: error: no such option\n", None, "s.py: error: no such option"),
+        ("  \n\n", None, None),
+        ("", "ValueError", None),
+        (f"ValueError: {'x' * 300}\n", "ValueError", f"ValueError: {'x' * 145}..."),
+        ("x" * (1 << 17) + "\nValueError: late\n", "ValueError", "ValueError: late"),
+    ],
+)
+def test_the_line_that_tells(
+    tmp_path: Path, written: str, exception: str | None, told: str | None
+) -> None:
+    (tmp_path / "stderr").write_text(written)
+    found = last_words(tmp_path, exception)
+    assert found == told if told is None else (found or "").endswith(told)
+
+
+def test_what_is_not_text_or_not_there_does_no_harm(tmp_path: Path) -> None:
+    assert last_words(tmp_path, None) is None
+    (tmp_path / "stderr").write_bytes(b"\xff\xfe\nValueError: \xff\n")
+    assert last_words(tmp_path, "ValueError") == "ValueError: \ufffd"

@@ -1,0 +1,47 @@
+"""What a script that failed wrote last: its reason, in one line."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Final
+
+_READ_BYTES: Final = 1 << 16
+_MOST_CELLS: Final = 160
+# A traceback's last line: the exception's name begins it, maybe with its module's before.
+_EXCEPTION: Final = r"(?:\w+\.)*{}(?:: .*)?"
+_ANY_EXCEPTION: Final = re.compile(_EXCEPTION.format(r"\w*(?:Error|Exception|Interrupt|Exit)"))
+
+
+def last_words(console: Path, exception: str | None) -> str | None:
+    """Returns the line that tells why a script ended, from the end of what it wrote.
+
+    Args:
+        console: The directory of its output.
+        exception: The name of the exception that ended it, None: not known. A worker's own comes
+            behind the one that passes it on, and tells more.
+
+    Returns:
+        `ValueError: no such file`; None where nothing was written that tells it.
+    """
+    lines = [line for line in _end_of(console / "stderr") if line.strip()]
+    if exception is not None:
+        wanted = re.compile(_EXCEPTION.format(re.escape(exception.rpartition(".")[2])))
+        return next((_short(line) for line in reversed(lines) if wanted.fullmatch(line)), None)
+    told = [line for line in lines if _ANY_EXCEPTION.fullmatch(line)] or lines
+    return _short(told[-1]) if told else None
+
+
+def _end_of(path: Path) -> list[str]:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(os.fstat(file.fileno()).st_size - _READ_BYTES, 0))
+            return file.read().decode("utf-8", "replace").splitlines()
+    except OSError:
+        return []
+
+
+def _short(line: str) -> str:
+    line = line.strip()
+    return line if len(line) <= _MOST_CELLS else f"{line[: _MOST_CELLS - 3]}..."
