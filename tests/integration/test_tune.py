@@ -218,7 +218,7 @@ def test_two_loaders_that_are_both_waited_for_are_both_changed(
 @pytest.mark.parametrize(
     ("in_a_worker", "outcome", "detail"),
     [
-        ("raise KeyError(7)", FAILED, "KeyError"),
+        ("raise KeyError(7)", FAILED, "KeyError: 7"),
         ("raise MemoryError", OUT_OF_MEMORY, "MemoryError"),
         ("time.sleep(600)", TIMED_OUT, None),
     ],
