@@ -257,7 +257,8 @@ def pad_samples(samples):  {HERE}
     )
     planted = f"{as_ms(padding_s)} ({way}) to put a batch together, {workers} workers, waits "
     planted += _percent(share)
-    gain = 1 / (1 - share)
+    # What a worker's batch takes to be handed over is a bound: the step may be shorter than that.
+    gain = None if workers else 1 / (1 - share)
     return Case("slow_collate", planted, style, script(style, parts), "slow_collate", gain)
 
 

@@ -22,15 +22,14 @@ from trainprof.probes.graph_walk import (
     GraphTooLarge,
     Needs,
     leaf_near,
-    needs_of,
     union,
     use_of,
 )
 from trainprof.probes.known_optimizers import KnownOptimizers, parameters_in
+from trainprof.probes.look_window import LookWindow
 from trainprof.probes.module_parts import told_of
 from trainprof.probes.patcher import Patcher
 from trainprof.probes.session import BackwardWatch, ModuleCall, Session
-from trainprof.record.schema import Topic
 
 # Of backward passes, the first ones of an optimizer: cold.
 _NOT_THE_FIRST: Final = 4
@@ -110,32 +109,19 @@ class _Place:
 
 
 @dataclass(slots=True)
-class _Window:
+class _Window(LookWindow):
     """What has been told since the last optimizer that was new.
 
     Attributes:
         opened_ns: With that optimizer's first step.
-        began_ns: When its first look began, 0 before that.
-        spent_ns: By looks.
-        passes: Of backward, seen, without those inside others.
-        next_pass: At which to look, at the earliest.
-        looks: Taken.
-        nodes: Gone through.
         places: By the lines that lead to it, the innermost first.
         fates: Not known yet, each with its place.
-        met: The outermost modules called meanwhile, by id: weakly, with the line of the call.
     """
 
-    opened_ns: int = 0
-    began_ns: int = 0
-    spent_ns: int = 0
-    passes: int = 0
     next_pass: int = _NOT_THE_FIRST
-    looks: int = 0
-    nodes: int = 0
+    opened_ns: int = 0
     places: dict[tuple[int, ...], _Place] = field(default_factory=dict)
     fates: list[tuple[_Place, _Fate]] = field(default_factory=list)
-    met: dict[int, tuple[weakref.ref[Any], int]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -161,7 +147,6 @@ class DiscardedGradientsProbe:
     def __init__(self) -> None:
         self._first_step_ns = self._windows = 0
         self._window = _Window()
-        self._notes = 0
         self._is_told = False
         # Whether the user's code reads gradients; None until somebody asks.
         self._reads: bool | None = None
@@ -204,7 +189,7 @@ class DiscardedGradientsProbe:
         """In a forked child, which may train something of its own."""
         self._stop()
         self._look = None
-        self._depth = self._windows = self._notes = self._first_step_ns = 0
+        self._depth = self._windows = self._first_step_ns = 0
         self._is_told = False
         self._process = os.getpid()
 
@@ -233,13 +218,11 @@ class DiscardedGradientsProbe:
             if self._window is window:
                 self._look = _Look(place, self._session.now(), graph)
         if window.began_ns:
-            self._spend(window, began_ns)
+            window.spend(self._session, began_ns)
 
     def _is_due(self, window: _Window, now_ns: int) -> bool:
         share = _FIRST_COST_SHARE if window.looks < _FIRST_LOOKS else _COST_SHARE
-        return window.passes > window.next_pass and (
-            window.began_ns == 0 or window.spent_ns <= share * (now_ns - window.began_ns)
-        )
+        return window.may_spend(share, now_ns)
 
     def _graph(self, outputs: Any, place: _Place) -> GraphLook | None:
         """Goes through the graph of a pass; has its nodes timed if it reaches more than one."""
@@ -255,10 +238,9 @@ class DiscardedGradientsProbe:
             return owner
 
         with self._autograd.unseen():
-            roots = [found for output in outputs if (found := output.grad_fn) is not None]
             try:
                 left = _MOST_NODES - window.nodes
-                needs = needs_of(roots, owners_of, self._autograd.opaque, left)
+                needs = self._autograd.needs_in(outputs, owners_of, left)
             except GraphTooLarge:
                 self._stop()
                 return None
@@ -344,17 +326,11 @@ class DiscardedGradientsProbe:
         is_of_several = any(place.reached for place in window.places.values())
         if window.looks == (_ENOUGH_LOOKS if is_of_several else _FIRST_LOOKS):
             self._session.watch_backward(self._watch, is_on=False)
-        self._spend(window, end_ns)
-
-    def _spend(self, window: _Window, since_ns: int) -> None:
-        spent_ns = self._session.now() - since_ns
-        window.spent_ns += spent_ns
-        self._session.looked_ns += spent_ns
+        window.spend(self._session, end_ns)
 
     def _meet(self, call: ModuleCall) -> None:
-        key = id(call.module)
-        if key not in self._window.met and self._torch.is_grad_enabled():
-            self._window.met[key] = (weakref.ref(call.module), call.site)
+        if self._torch.is_grad_enabled():
+            self._window.meet(call)
 
     def _judge_at_end(self) -> None:
         if os.getpid() == self._process:
@@ -399,11 +375,7 @@ class DiscardedGradientsProbe:
         weight = place.passes / place.looks / total_ns
         kept = {key for key, (owner, _) in place.reached.items() if owner & ~in_vain}
         lost = {key: size for key, (owner, size) in place.reached.items() if not owner & ~in_vain}
-        met = [
-            (module, line)
-            for one, line in self._window.met.values()
-            if (module := one()) is not None
-        ]
+        met = self._window.models()
         if met:
             place.models = told_of(met, set(lost)), told_of(met, kept)
         models, kept_models = place.models
@@ -428,15 +400,13 @@ class DiscardedGradientsProbe:
         return sum(other[:1] == lines[:1] for other in self._window.places) > 1 < len(lines)
 
     def _note(self, told: list[dict[str, Any]] | None) -> None:
-        self._notes += 1
         until_ns = self._window.opened_ns - self._first_step_ns
         all_ns = self._session.now() - self._first_step_ns
         facts = {
             "discarded_gradients": told,
             "from_start": until_ns <= _START_SHARE * all_ns,
-            "number": self._notes,
         }
-        self._session.log.note(Topic.ENVIRONMENT, facts)
+        self._session.note_state(facts)
 
 
 def _kind(node: Any, needs: Needs) -> Needs:

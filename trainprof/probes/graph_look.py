@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import count, pairwise
 from types import ModuleType
 from typing import Any, Final
 
+from trainprof.probes.graph_walk import Needs, needs_of
 from trainprof.probes.patcher import COMPILER, let_dynamo_skip
 from trainprof.probes.session import Session
 
@@ -70,6 +71,13 @@ class Autograd:
         self._dispatch_depth = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
         self.opaque = torch.autograd.function.BackwardCFunction
         self.unseen = torch._C.DisableTorchFunction
+
+    def needs_in(
+        self, outputs: Iterable[Any], owners_of: Callable[[Any], int], at_most: int
+    ) -> dict[Any, Needs]:
+        """Goes through the graph of a pass; see graph_walk's `needs_of`."""
+        roots = [found for output in outputs if (found := output.grad_fn) is not None]
+        return needs_of(roots, owners_of, self.opaque, at_most)
 
     def may_look(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether it is a `backward` that nothing of the script's would notice a look at."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter_ns
@@ -127,6 +127,7 @@ class Session:
         self.options = options or {}
         self.limit = Limit(log, self.options, now)
         self._patchers: list[Patcher] = []
+        self._states = 0
         self._kept: deque[weakref.ref[Any]] = deque()
         self._kept_limit = KEPT_AT_FIRST
 
@@ -155,6 +156,11 @@ class Session:
 
     def unavailable(self, probe: str, reason: str) -> None:
         self.log.note(Topic.PROBE_UNAVAILABLE, {"probe": probe, "reason": reason})
+
+    def note_state(self, told: Mapping[str, object]) -> None:
+        """Notes what holds from now on: of each key the last note counts."""
+        self._states += 1
+        self.log.note(Topic.ENVIRONMENT, {**told, "number": self._states})
 
     def detach(self) -> None:
         """Undoes every patch, last first."""

@@ -20,7 +20,6 @@ from trainprof.probes.module_parts import parameters_of
 from trainprof.probes.patcher import Patcher, let_dynamo_skip
 from trainprof.probes.repeated_forwards import Given, RepeatedForwards
 from trainprof.probes.session import BackwardWatch, ModuleCall, Session
-from trainprof.record.schema import Topic
 
 # Of updates: the first ones are cold, then some are watched, and again from time to time.
 _NOT_THE_FIRST: Final = 4
@@ -123,7 +122,6 @@ class UnusedForwardsProbe:
         self._is_on = False
         # Whether any backward pass has come by: else nothing can be said of those that did not.
         self._is_told_apart = False
-        self._notes = 0
         self._told: list[_Key] = []
         self._repeats = RepeatedForwards(self._identified)
         self._are_repeats_told = False
@@ -348,7 +346,6 @@ class UnusedForwardsProbe:
         self._tell_repeats(each)
         if not found and not self._told:
             return
-        self._notes += 1
         self._told = list(found)
         all_ns = max(sum(place.ns_in_all() for place in self._places.values()), 1.0)
         told = [
@@ -361,16 +358,13 @@ class UnusedForwardsProbe:
             }
             for (site, name), place in found.items()
         ]
-        facts = {"unused_forwards": told, "number": self._notes}
-        self._session.log.note(Topic.ENVIRONMENT, facts)
+        self._session.note_state({"unused_forwards": told})
 
     def _tell_repeats(self, each: float) -> None:
         told = self._repeats.told(self._passes, each)
         if told or self._are_repeats_told:
-            self._notes += 1
             self._are_repeats_told = bool(told)
-            facts = {"repeated_forwards": told, "number": self._notes}
-            self._session.log.note(Topic.ENVIRONMENT, facts)
+            self._session.note_state({"repeated_forwards": told})
 
     def _is_learned_from(self, key: _Key) -> bool:
         """Whether what a line's calls give goes, by way of others, into one that is."""

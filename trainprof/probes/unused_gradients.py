@@ -12,12 +12,12 @@ from typing import Any, Final
 from trainprof.probes.embedding_tables import MetTables, numbers_in, places_of
 from trainprof.probes.gradient_reads import accumulates_by_hand, reads_gradients
 from trainprof.probes.graph_look import Autograd, GraphLook, Numbers
-from trainprof.probes.graph_walk import ANYONE, MIXED, UNUSED, USED, GraphTooLarge, needs_of, use_of
+from trainprof.probes.graph_walk import ANYONE, MIXED, UNUSED, USED, GraphTooLarge, use_of
 from trainprof.probes.known_optimizers import KnownOptimizers, parameters_in
+from trainprof.probes.look_window import LookWindow
 from trainprof.probes.module_parts import told_of
 from trainprof.probes.patcher import Patcher
 from trainprof.probes.session import BackwardWatch, ModuleCall, Session
-from trainprof.record.schema import Topic
 
 # Of backward passes, the first ones of an optimizer: cold.
 _NOT_THE_FIRST: Final = 3
@@ -58,34 +58,21 @@ class _Candidate:
 
 
 @dataclass(slots=True)
-class _Window:
+class _Window(LookWindow):
     """What looks have told since the last optimizer that was new.
 
     Attributes:
-        began_ns: When its first look began, 0 before that.
-        spent_ns: By looks.
-        passes: Of backward, seen, without those inside others.
-        next_pass: At which to look, at the earliest.
-        looks: Taken.
-        nodes: Gone through.
         took_ns: By what a node's gradients are for, as graph_walk tells.
         candidates: By id.
         tables: Of embeddings, that got a whole gradient.
         followed: Looks right behind one that met some.
-        met: The outermost modules called meanwhile, by id: weakly, with the line of the call.
     """
 
-    began_ns: int = 0
-    spent_ns: int = 0
-    passes: int = 0
     next_pass: int = _NOT_THE_FIRST
-    looks: int = 0
-    nodes: int = 0
     took_ns: list[int] = field(default_factory=lambda: [0, 0, 0])
     candidates: dict[int, _Candidate] = field(default_factory=dict)
     tables: MetTables = field(default_factory=MetTables)
     followed: int = 0
-    met: dict[int, tuple[weakref.ref[Any], int]] = field(default_factory=dict)
 
 
 class UnusedGradientsProbe:
@@ -102,7 +89,6 @@ class UnusedGradientsProbe:
     def __init__(self) -> None:
         self._windows = 0
         self._window = _Window()
-        self._notes = 0
         self._is_told = self._are_tables_told = False
         # Whether the user's code reads gradients; None until somebody asks.
         self._reads: bool | None = None
@@ -149,7 +135,7 @@ class UnusedGradientsProbe:
         """In a forked child, which may train something of its own."""
         self._stop()
         self._inside.clear()
-        self._windows = self._notes = 0
+        self._windows = 0
         self._process = os.getpid()
 
     def _begins(self, outputs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -166,7 +152,7 @@ class UnusedGradientsProbe:
         self._inside.append(look)
         if is_due:
             window.began_ns = window.began_ns or began_ns
-            self._spend(window, began_ns)
+            window.spend(self._session, began_ns)
 
     def _is_due(self, window: _Window, now_ns: int) -> bool:
         if any(self._inside):  # a pass inside one that is looked at: checkpointing's
@@ -174,9 +160,7 @@ class UnusedGradientsProbe:
         if 0 < window.followed <= _FOLLOWED:
             return True
         share = _FIRST_COST_SHARE if window.looks < _FIRST_JUDGED else _COST_SHARE
-        return window.passes > window.next_pass and (
-            window.began_ns == 0 or window.spent_ns <= share * (now_ns - window.began_ns)
-        )
+        return window.may_spend(share, now_ns)
 
     def _look(self, outputs: Any) -> GraphLook | None:
         """Goes through the graph of a pass, and has each node of it tell when it begins."""
@@ -185,12 +169,10 @@ class UnusedGradientsProbe:
         if not all(is_plain(tensor) for tensor in (*outputs, *owned.values())):
             return None
         with self._autograd.unseen():
-            roots = [found for output in outputs if (found := output.grad_fn) is not None]
             try:
-                needs = needs_of(
-                    roots,
+                needs = self._autograd.needs_in(
+                    outputs,
                     lambda leaf: ANYONE if self._is_used(leaf, owned) else _NOBODY,
-                    self._autograd.opaque,
                     _MOST_NODES - window.nodes,
                 )
             except GraphTooLarge:
@@ -238,8 +220,7 @@ class UnusedGradientsProbe:
         look = self._inside.pop()
         if look is None:
             return
-        window, now = self._window, self._session.now
-        end_ns = now()
+        window, end_ns = self._window, self._session.now()
         took_ns = look.end(end_ns)
         for (use, is_of_table), ns in took_ns.items():
             window.took_ns[use] += ns
@@ -267,17 +248,11 @@ class UnusedGradientsProbe:
             self._judge()
         elif window.candidates or window.tables.tables:
             self._session.tell_modules(self._meets, True)
-        self._spend(window, end_ns)
-
-    def _spend(self, window: _Window, since_ns: int) -> None:
-        spent_ns = self._session.now() - since_ns
-        window.spent_ns += spent_ns
-        self._session.looked_ns += spent_ns
+        window.spend(self._session, end_ns)
 
     def _meet(self, call: ModuleCall) -> None:
-        key = id(call.module)
-        if key not in self._window.met and self._torch.is_grad_enabled():
-            self._window.met[key] = (weakref.ref(call.module), call.site)
+        if self._torch.is_grad_enabled():
+            self._window.meet(call)
 
     def _judge_at_end(self) -> None:
         if os.getpid() == self._process:
@@ -290,12 +265,11 @@ class UnusedGradientsProbe:
         if window.looks < _FIRST_JUDGED or not window.tables.tables:
             return
         met, sites = window.tables, self._session.sites
-        models = [(one(), site) for one, site in window.met.values()]
         with self._autograd.unseen():
             # At the end the script's text is no longer known as that of a module.
             unplaced = met.tables.keys() - met.sites.keys()
             if unplaced:
-                met.sites |= places_of(unplaced, models, sites.is_user_file, sites.of_line)
+                met.sites |= places_of(unplaced, window.models(), sites.is_user_file, sites.of_line)
             tables = met.told(optimizers)
             numbers = numbers_in(optimizers)
         told = {
@@ -310,10 +284,8 @@ class UnusedGradientsProbe:
             self._note_tables(told if tables else None)
 
     def _note_tables(self, told: dict[str, Any] | None) -> None:
-        self._notes += 1
         self._are_tables_told = told is not None
-        facts = {"embedding_tables": told, "number": self._notes}
-        self._session.log.note(Topic.ENVIRONMENT, facts)
+        self._session.note_state({"embedding_tables": told})
 
     def _judge(self) -> None:
         """Tells of the candidates, if all are what they seem; else begins anew without the rest."""
@@ -383,27 +355,22 @@ class UnusedGradientsProbe:
     def _tell(self, unused: dict[int, Any]) -> None:
         window = self._window
         took_ns = max(sum(window.took_ns), 1)
-        self._note(
+        self._session.note_state(
             {
-                "looks": window.looks,
-                "unused_share": window.took_ns[UNUSED] / took_ns,
-                "mixed_share": window.took_ns[MIXED] / took_ns,
-                "from_start": self._windows == 1,
-                "tensors": len(unused),
-                "numbers": sum(parameter.numel() for parameter in unused.values()),
-                "models": told_of(
-                    ((one(), site) for one, site in window.met.values()), set(unused)
-                ),
+                "unused_gradients": {
+                    "looks": window.looks,
+                    "unused_share": window.took_ns[UNUSED] / took_ns,
+                    "mixed_share": window.took_ns[MIXED] / took_ns,
+                    "from_start": self._windows == 1,
+                    "tensors": len(unused),
+                    "numbers": sum(parameter.numel() for parameter in unused.values()),
+                    "models": told_of(window.models(), set(unused)),
+                }
             }
         )
         self._is_told = True
 
     def _retract(self) -> None:
         if self._is_told:
-            self._note(None)
+            self._session.note_state({"unused_gradients": None})
             self._is_told = False
-
-    def _note(self, told: dict[str, Any] | None) -> None:
-        self._notes += 1
-        facts = {"unused_gradients": told, "number": self._notes}
-        self._session.log.note(Topic.ENVIRONMENT, facts)
