@@ -18,6 +18,7 @@ from trainprof.probes.look_window import LookWindow
 from trainprof.probes.module_parts import told_of
 from trainprof.probes.patcher import Patcher
 from trainprof.probes.session import BackwardWatch, ModuleCall, Session
+from trainprof.record.schema import Topic
 
 # Of backward passes, the first ones of an optimizer: cold.
 _NOT_THE_FIRST: Final = 3
