@@ -15,6 +15,9 @@ from trainprof.sampling.clock import NS_PER_S, Clock
 # A tick may take this share of its interval; above it the interval is doubled.
 MAX_TICK_SHARE: Final = 0.05
 MAX_INTERVAL_S: Final = 10.0
+# Slow ticks in a row from which on the interval grows: the first one loads code and opens files,
+# and any is easily late on a busy machine.
+SLOW_TICKS: Final = 2
 # Quick ticks in a row after which half the interval is tried again.
 CALM_TICKS: Final = 8
 # Samples at full rate; later the interval grows with the run's length, so files stay small.
@@ -41,7 +44,7 @@ class Pace:
         self._limit_ns = max(self._base_ns, int(MAX_INTERVAL_S * NS_PER_S))
         self._interval_ns = self._base_ns
         self._first_ns: int | None = None
-        self._calm = 0
+        self._calm = self._slow = 0
 
     @property
     def interval_s(self) -> float:
@@ -59,8 +62,11 @@ class Pace:
         return self._interval_ns
 
     def _adapt(self, took_ns: int, floor_ns: int) -> None:
-        if took_ns > self._max_tick_share * self._interval_ns:
-            self._interval_ns = min(2 * self._interval_ns, self._limit_ns)
+        is_slow = took_ns > self._max_tick_share * self._interval_ns
+        self._slow = self._slow + 1 if is_slow else 0
+        if is_slow:
+            if self._slow >= SLOW_TICKS:
+                self._interval_ns = min(2 * self._interval_ns, self._limit_ns)
             self._calm = 0
         elif took_ns > self._max_tick_share * self._interval_ns / 2:
             self._calm = 0

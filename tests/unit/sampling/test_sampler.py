@@ -20,6 +20,7 @@ from trainprof.sampling.loop import (
     CALM_TICKS,
     FULL_RATE_SAMPLES,
     MAX_FAILURES,
+    SLOW_TICKS,
     NothingToSample,
     Pace,
     SampleFile,
@@ -54,20 +55,27 @@ class TestPace:
         for i in range(100):
             assert pace.next_interval_ns(i * S, i * S + 25 * MS) == 500 * MS
 
-    def test_a_slow_tick_doubles_it_up_to_a_limit(self):
+    def test_slow_ticks_in_a_row_double_it_up_to_a_limit(self):
         pace = Pace(0.5)
-        intervals = [pace.next_interval_ns(0, 3600 * S) for _ in range(7)]
-        assert intervals == [1 * S, 2 * S, 4 * S, 8 * S, 10 * S, 10 * S, 10 * S]
+        intervals = [pace.next_interval_ns(0, 3600 * S) for _ in range(8)]
+        assert intervals == [500 * MS, 1 * S, 2 * S, 4 * S, 8 * S, 10 * S, 10 * S, 10 * S]
         assert pace.interval_s == 10.0
 
     def test_calm_brings_it_back(self):
         pace = Pace(0.5)
-        pace.next_interval_ns(0, 26 * MS)
+        for _ in range(SLOW_TICKS):
+            pace.next_interval_ns(0, 26 * MS)
         assert pace.interval_s == 1.0
         for _ in range(CALM_TICKS):
             assert pace.interval_s == 1.0
             pace.next_interval_ns(0, 25 * MS)
         assert pace.interval_s == 0.5
+
+    def test_one_late_tick_costs_nothing(self):
+        pace = Pace(0.5)
+        for _ in range(10):
+            assert pace.next_interval_ns(0, 90 * MS) == 500 * MS
+            assert pace.next_interval_ns(0, 2 * MS) == 500 * MS
 
     def test_what_would_be_slow_at_half_the_interval_is_not_calm(self):
         pace = Pace(0.5)
@@ -210,6 +218,7 @@ class TestSampleLoop:
 
         stream = SampleStream(tmp_path / "a.jsonl", take, fake_time.clock)
         loop = SampleLoop([stream], 0.5, fake_time.clock)
+        assert loop.tick() == 500 * MS - 40 * MS
         assert loop.tick() == 1 * S - 40 * MS
         assert loop.tick() == 1 * S - 40 * MS
         stream.close()
