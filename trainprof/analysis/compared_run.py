@@ -146,17 +146,16 @@ class ComparedRun:
         series = self.series
         if series is None:
             return np.zeros(0)
-        steps = series.steps_of_passes.astype(np.float64)
-        is_whole = self.summary.run.exit.reason == "completed"
-        if len(steps) and not is_whole:
-            steps[-1] = max(steps.max(), self._steps_of_a_pass() or 0.0)
-        if len(steps) == 0 or (
-            len(steps) == 1 and not is_whole and self._steps_of_a_pass() is None
-        ):
-            return series.starts_s[:0]
-        starts_s = series.pass_starts_s
-        if not is_whole and len(steps) > 1:
-            starts_s, steps = starts_s[1:], steps[1:]
+        steps, starts_s = series.steps_of_passes.astype(np.float64), series.pass_starts_s
+        if len(steps) == 0:
+            return starts_s
+        if self.summary.run.exit.reason != "completed":
+            length = self._steps_of_a_pass()
+            if length is None and len(steps) == 1:
+                return starts_s[:0]
+            steps[-1] = max(steps.max(), length or 0.0)
+            if len(steps) > 1:
+                starts_s, steps = starts_s[1:], steps[1:]
         per_step: Floats = starts_s / steps.mean()
         return per_step
 

@@ -16,6 +16,7 @@ from trainprof.analysis.diagnosis.loader_change import with_workers
 from trainprof.analysis.diagnosis.waiting import (
     TRIED_PREFETCH,
     TRIED_WORKERS,
+    fewest_of,
     most_workers,
 )
 from trainprof.analysis.diagnosis.wording import span
@@ -159,7 +160,7 @@ def _fewest_workers(
         return forecast.batch_s(index, [*beside[:index], setting, *beside[index + 1 :]])
 
     found = [batch_s(setting) for setting in tried]
-    first = next(k for k, x in enumerate(found) if x <= (1 + LEAST_GAIN) * min(found))
+    first = fewest_of(found)
     if len(loaders) > 1 and found[first] > (1 - LEAST_GAIN) * batch_s(
         loaders[index].inputs.setting
     ):

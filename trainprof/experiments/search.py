@@ -233,8 +233,9 @@ class Search:
             tried = self._variants(taken, plan)
             self._expect([together([*variant, candidate]).name for variant in tried])
             for variant in tried:
-                if not self.found.of(together([*variant, candidate]).name):
-                    self._try(together([*variant, candidate]))
+                both = together([*variant, candidate])
+                if not self.found.of(both.name):
+                    self._try(both)
             before = self._speed(together(taken)) or 1.0
             speeds = [self._speed(together([*one, candidate])) or 0.0 for one in tried]
             if max(speeds) > before * (1 + LEAST_GAIN):

@@ -346,7 +346,7 @@ def more_workers(
     best_s = min(found.step_s.mid for _, found in tried)
     if best_s > (1 - LEAST_GAIN) * now.step_s.mid:
         return None
-    return tried[fewest_of([found for _, found in tried])]
+    return tried[fewest_of([found.step_s.mid for _, found in tried])]
 
 
 def more_ahead(inputs: PipelineInputs, now: Prediction) -> tuple[Setting, Prediction] | None:
@@ -361,7 +361,7 @@ def more_ahead(inputs: PipelineInputs, now: Prediction) -> tuple[Setting, Predic
             tried.append((setting, predict(inputs, setting)))
     if not tried:
         return None
-    best = tried[fewest_of([found for _, found in tried])]
+    best = tried[fewest_of([found.step_s.mid for _, found in tried])]
     late_s, left_s = (one.bound.parts_s.get(BLOCKED, 0.0) for one in (now, best[1]))
     helps = best[1].step_s.mid <= (1 - LEAST_GAIN) * now.step_s.mid
     return best if helps and left_s <= late_s / 2 else None
@@ -371,13 +371,14 @@ def _is_as_good(one: Prediction, other: Prediction) -> bool:
     return one.step_s.mid <= (1 + LEAST_GAIN) * other.step_s.mid
 
 
-def fewest_of(tried: Sequence[Prediction]) -> int:
+def fewest_of(seconds: Sequence[float]) -> int:
     """Returns which of some numbers of workers, in rising order, is the first that will do.
 
-    That is: steps are nearly as short as with any of them.
+    Args:
+        seconds: What a step, or a batch, takes with each of them: nearly as short as any will do.
     """
-    best_s = min(found.step_s.mid for found in tried)
-    return next(k for k, x in enumerate(tried) if x.step_s.mid <= (1 + LEAST_GAIN) * best_s)
+    best_s = min(seconds)
+    return next(k for k, x in enumerate(seconds) if x <= (1 + LEAST_GAIN) * best_s)
 
 
 def most_workers(inputs: PipelineInputs) -> int:
