@@ -100,9 +100,9 @@ def _meaning(found: tuple[Topic, str]) -> Any:
 
 def read_recording(path: Path) -> Recording:
     log = read_log(path)
-    records = [
-        bytes(log.body[at : at + RECORD_BYTES]) for at in range(0, len(log.body), RECORD_BYTES)
-    ]
+    # At once: between two records another thread may write a text and, behind it, what names it.
+    body = bytes(log.body)
+    records = [body[at : at + RECORD_BYTES] for at in range(0, len(body), RECORD_BYTES)]
     texts = join_texts(record for record in records if record[0] == Kind.TEXT)
     events, marks = [], []
     for record in records:
