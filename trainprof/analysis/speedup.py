@@ -3,7 +3,8 @@
 With several runs on a side the runs are the units, and their spread is the noise. With one run
 each the steps tell only the noise inside a run; that a run as a whole came out fast or slow
 (clocks, memory layout, page cache, neighbours) they cannot tell, so the interval is widened by
-`chance`: what two runs of the same script may differ by.
+`chance`: what two runs of the same script may differ by. Two runs a side tell a little of it:
+their spread and `chance` are weighed against each other.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ BOUNDLESS_CHANCE: Final = 3.0
 _TOO_WIDE: Final = 1.25
 # From so many runs on, a side alone tells how much runs vary.
 _TELLING_REPEATS: Final = 3
+# What is known of machines of a kind counts as much as a spread of so many runs and one more.
+_CHANCE_DEGREES: Final = 3.0
 _TAILS: Final = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
 # A part that changed by less of a step makes nobody's training faster or slower.
 LEAST_SHARE: Final = 0.01
@@ -239,7 +242,7 @@ def difference(
     Args:
         base: The figure in each run of BASE.
         other: The same of OTHER.
-        chance: The share that `chance_of` gives; counts where runs are not repeated.
+        chance: The share that `chance_of` gives; counts where runs are repeated once at most.
         is_part: A part of something, which may be nothing or less; else all are above 0 and differ
             by a factor.
         of: The step that it is a part of, if it is one.
@@ -256,19 +259,18 @@ def difference(
     by_factor = not is_part and of is None and min(values_b.min(), values_o.min()) > 0
     judged = 1 if of is None else of.judged
     apart = math.log(mean_o / mean_b) if by_factor else mean_o - mean_b
-    spread = _spread(base, other, by_factor, judged)
+    by_chance = math.log1p(chance)
+    if not by_factor:
+        # The larger of two parts may be so many times too large, as a whole may.
+        share = chance / (1 + chance)
+        by_chance = share * max(abs(mean_b), abs(mean_o))
+        if of is not None:
+            by_chance = math.hypot(by_chance, share * _PARTS_WANDER * of.step_s)
+    spread = _spread(base, other, by_factor, by_chance, judged)
     if spread is None:
         change = math.expm1(apart) if by_factor else _relative(apart, mean_b)
         return Difference(change, None, None, UNKNOWN)
     below, above = spread
-    if not are_repeated(len(base), len(other)):
-        # The larger of two parts may be so many times too large, as a whole may.
-        share = chance / (1 + chance) * _widening(judged)
-        of_part = share * max(abs(mean_b), abs(mean_o))
-        if of is not None:
-            of_part = math.hypot(of_part, share * _PARTS_WANDER * of.step_s)
-        by_chance = math.log1p(chance) if by_factor else of_part
-        below, above = math.hypot(below, by_chance), math.hypot(above, by_chance)
     low, high = apart - below, apart + above
     verdict = FASTER if high < 0 else SLOWER if low > 0 else NO_VISIBLE_DIFFERENCE
     if of is not None and abs(apart) < LEAST_SHARE * of.step_s:
@@ -296,16 +298,27 @@ def _tail(judged: int) -> float:
 
 def _widening(judged: int) -> float:
     """Returns how much wider an interval is that is one of so many."""
-    of_normal = NormalDist().inv_cdf
-    return of_normal(_tail(judged)) / of_normal(_TAILS[1])
+    return _normal_quantile(_tail(judged)) / _normal_quantile(_TAILS[1])
+
+
+def _normal_quantile(share: float) -> float:
+    return NormalDist().inv_cdf(share)
 
 
 def _spread(
-    base: Sequence[Sampled], other: Sequence[Sampled], by_factor: bool, judged: int
+    base: Sequence[Sampled],
+    other: Sequence[Sampled],
+    by_factor: bool,
+    by_chance: float,
+    judged: int,
 ) -> tuple[float, float] | None:
-    """Returns how far the interval reaches to both sides, None where that is not known."""
+    """Returns how far the interval reaches to both sides, None where that is not known.
+
+    Args:
+        by_chance: What one run each may differ by for no reason, as the interval is measured.
+    """
     if are_repeated(len(base), len(other)):
-        half = _half_between_runs(base, other, by_factor, judged)
+        half = _half_between_runs(base, other, by_factor, by_chance, judged)
         return half, half
     sides = []
     for side in (base, other):
@@ -319,38 +332,61 @@ def _spread(
     middle = float(drawn.mean())
     low, high = np.quantile(drawn, _TAILS).tolist()
     wider = _widening(judged)  # the tails of the draws themselves hold too few of them
-    return (middle - low) * wider, (high - middle) * wider
+    below, above = math.hypot(middle - low, by_chance), math.hypot(high - middle, by_chance)
+    return below * wider, above * wider
 
 
 def _half_between_runs(
-    base: Sequence[Sampled], other: Sequence[Sampled], by_factor: bool, judged: int
+    base: Sequence[Sampled],
+    other: Sequence[Sampled],
+    by_factor: bool,
+    by_chance: float,
+    judged: int,
 ) -> float:
     """Welch's interval of the means of two groups of runs.
 
     A group of one takes its spread from the other. No spread is smaller than the noise inside runs
-    makes it: two runs may agree by luck.
+    makes it: two runs may agree by luck. Where no side has three, the spreads are weighed with what
+    is known of such machines: the interval would be many times too wide otherwise.
+
+    Source:
+        Smyth 2004 (limma), moderated t: a variance known beforehand, by its degrees of freedom.
     """
-    variances = [_variance(side, by_factor) for side in (base, other)]
-    counts = (len(base), len(other))
-    if min(counts) < 2:
-        widest = max(variances)
-        error = widest * (1 / counts[0] + 1 / counts[1])
-        degrees = float(max(counts) - 1)
-    else:
-        parts = [variance / count for variance, count in zip(variances, counts, strict=True)]
-        error = sum(parts)
-        weights = [p * p / (count - 1) for p, count in zip(parts, counts, strict=True)]
-        degrees = error * error / sum(weights) if sum(weights) > 0 else 1.0
-    return t_quantile(_tail(judged), max(degrees, 1.0)) * math.sqrt(error)
+    sides, most = (base, other), max(len(base), len(other))
+    variances = [_variance(side, by_factor) for side in sides]
+    degrees = [len(side) - 1.0 for side in sides]
+    if most < _TELLING_REPEATS:
+        # Two runs differ by as much in 95 of 100 cases.
+        by_machine = (by_chance / _normal_quantile(_TAILS[1])) ** 2 / 2
+        known = [by_machine + _variance_inside(side, by_factor) for side in sides]
+        variances = [
+            (_CHANCE_DEGREES * before + own * seen) / (_CHANCE_DEGREES + own)
+            for before, own, seen in zip(known, degrees, variances, strict=True)
+        ]
+        degrees = [_CHANCE_DEGREES + own for own in degrees]
+    elif min(degrees) < 1:
+        error = max(variances) * (1 / len(base) + 1 / len(other))
+        return t_quantile(_tail(judged), most - 1.0) * math.sqrt(error)
+    parts = [variance / len(side) for variance, side in zip(variances, sides, strict=True)]
+    weights = sum(part * part / own for part, own in zip(parts, degrees, strict=True))
+    together = sum(parts) ** 2 / weights if weights > 0 else 1.0
+    return t_quantile(_tail(judged), max(together, 1.0)) * math.sqrt(sum(parts))
 
 
 def _variance(side: Sequence[Sampled], by_factor: bool) -> float:
     """Returns that of a run's figure, or of its logarithm, to first order."""
     values = np.array([one.value for one in side])
     between = float(np.var(values, ddof=1)) if len(side) > 1 else 0.0
-    inside = [np.var(one.draws) for one in side if one.draws is not None]
-    largest = max(between, float(np.mean(inside)) if inside else 0.0)
-    return largest / float(values.mean()) ** 2 if by_factor else largest
+    if by_factor:
+        between /= float(values.mean()) ** 2
+    return max(between, _variance_inside(side, by_factor))
+
+
+def _variance_inside(side: Sequence[Sampled], by_factor: bool) -> float:
+    """Returns that by the noise inside runs, of the figure or of its logarithm."""
+    draws = [np.var(one.draws) for one in side if one.draws is not None]
+    inside = float(np.mean(draws)) if draws else 0.0
+    return inside / float(np.mean([one.value for one in side])) ** 2 if by_factor else inside
 
 
 def _scaled(draws: Floats, by_factor: bool) -> Floats:

@@ -150,16 +150,19 @@ def _of_steps(found: Found, trial: Trial) -> Times | None:
 
 def _of_whole_runs(found: Found, trial: Trial) -> Times | None:
     """Of runs that went to the script's own end; one each tells no interval."""
-    base, other = (
-        [one.run_s for one in found.comparable(name) if one.run_s is not None]
-        for name in (BASELINE, trial.name)
-    )
     if trial.data == "free":
         return _of_a_free_run(found, trial)
-    if not base or not other:
-        return None
-    speed = speed_up([Pace(s, None) for s in base], [Pace(s, None) for s in other])
-    return _times(speed)
+    base, other = (_whole_runs(found.comparable(name)) for name in (BASELINE, trial.name))
+    return _times(speed_up(base, other)) if base and other else None
+
+
+def _whole_runs(runs: Sequence[Measured]) -> list[Pace]:
+    """Returns how long runs took that went to the end, as uncertain as their steps."""
+    return [
+        replace(one.pace, mean_s=one.run_s, steps_s=None, starts_s=None)
+        for one in runs
+        if one.run_s is not None and one.pace is not None
+    ]
 
 
 def _of_a_free_run(found: Found, trial: Trial) -> Times | None:

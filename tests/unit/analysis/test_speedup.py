@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -72,6 +73,35 @@ def test_equal_pairs_give_false_alarms_in_one_of_twenty_at_most() -> None:
 def test_equal_groups_give_false_alarms_in_one_of_twenty_at_most() -> None:
     told = rates(3, 0.0, run_noise=0.03, count=100)
     assert told[FASTER] + told[SLOWER] <= 0.05
+
+
+def test_two_equal_runs_each_give_false_alarms_in_one_of_twenty_at_most() -> None:
+    told = rates(side=2, planted=0)
+    assert told[FASTER] + told[SLOWER] <= 0.05
+
+
+def test_two_runs_each_are_never_less_sure_than_one() -> None:
+    alone, twice = (rates(side=side, planted=0.05)[SLOWER] for side in (1, 2))
+    assert twice > alone > 0.5
+    # Where those of one side agree by luck, and those of the other do not.
+    found = speed_up([even(0.100), even(0.104)], [even(0.060), even(0.060)])
+    single = speed_up([even(0.102)], [even(0.060)])
+    assert found.low is not None
+    assert found.high is not None
+    assert single.low is not None
+    assert single.high is not None
+    assert found.high / found.low < 1.2
+    assert found.high / found.low > single.high / single.low
+
+
+def test_of_two_runs_each_the_machine_tells_how_far_they_may_be_apart() -> None:
+    """By hand: 0.2 is known as if by four runs; the two that were measured agree to the digit."""
+    base = [replace(even(0.100), wandering=0.2) for _ in range(2)]
+    found = speed_up(base, [even(0.050), even(0.050)])
+    known = (math.log(1.2) / 1.959964) ** 2 / 2
+    half = 2.306004 * math.sqrt(3 / 4 * known)  # Student's t of eight degrees of freedom
+    assert found.low == pytest.approx(2 * math.exp(-half), rel=1e-4)
+    assert found.high == pytest.approx(2 * math.exp(half), rel=1e-4)
 
 
 def test_a_planted_slow_down_by_five_percent_is_found_by_three_runs_each() -> None:
