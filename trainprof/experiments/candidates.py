@@ -25,6 +25,11 @@ _COMPUTE_SHARE: Final = 0.2
 # As FASTER_REST, where the thread sleeps in between: with 12 ms of sleep in steps of 21 ms the rest
 # took 9 ms, without them 5.4 (benchmarks/scripts/planted_loading.py real and free).
 _FASTER_AFTER_SLEEP: Final = 0.6
+# What waking up may take by itself after a sleep, mostly that of torch's other threads: a step of
+# 0.3 ms took 2 to 12 ms on a virtual machine of two cores, 1 ms with one thread. Where no more than
+# that is left of a step whose wait is mostly sleep, nobody can say what computing takes.
+_WAKING_S: Final = (0.002, 0.01)
+_MOSTLY: Final = 2 / 3
 # Batches as quick as these are made up to so many times as fast one after the other, by code and
 # from data that no step has driven out of the caches meanwhile (sample_scripts/python_heavy.py: 3).
 _QUICK_S: Final = 0.001
@@ -41,6 +46,7 @@ class Plan:
         free_sites: The lines of all that feed training and are waited for: `sites` first.
         candidates: To be tried, the most promising first.
         ceiling, alone: The intervals for the two bounds, None where no model applies.
+        foretells_ceiling: The first of them is narrow enough to be a forecast.
         pass_batches: Of a pass of the feeding loader, None where it tells its length itself.
         steps_per_batch: Updates for each batch of the feeding loader.
         optimizers: Where those are built that go through parameters one by one: line and class.
@@ -51,6 +57,7 @@ class Plan:
     candidates: tuple[Candidate, ...]
     ceiling: Interval | None = None
     alone: Interval | None = None
+    foretells_ceiling: bool = True
     pass_batches: int | None = None
     free_sites: tuple[str, ...] = ()
     steps_per_batch: float = 1.0
@@ -58,7 +65,13 @@ class Plan:
     notes: tuple[str, ...] = ()
 
 
-def plan(case: Case, *, allow_numerics: bool = False, free_step_s: float | None = None) -> Plan:
+def plan(
+    case: Case,
+    *,
+    allow_numerics: bool = False,
+    free_step_s: float | None = None,
+    starts: float = 0.0,
+) -> Plan:
     """Returns what is worth trying on a script, by a run of it.
 
     Args:
@@ -66,6 +79,7 @@ def plan(case: Case, *, allow_numerics: bool = False, free_step_s: float | None 
         allow_numerics: What changes the numbers may be tried.
         free_step_s: What a step takes with batches that cost nothing, once that is measured: a
             thread that never waits computes faster, and no recording tells by how much.
+        starts: What starts of passes add to steady steps, as a share of them.
     """
     candidates = [
         *of_loaders(case, free_step_s),
@@ -83,7 +97,8 @@ def plan(case: Case, *, allow_numerics: bool = False, free_step_s: float | None 
     return Plan(
         (waited[0].loader.site,),
         tuple(worthwhile),
-        ceiling=_ceiling(case, waited[0], others=waited[1:]),
+        ceiling=_with_starts(_ceiling(case, waited[0], others=waited[1:]), starts),
+        foretells_ceiling=not _may_be_waking(case, waited[0]),
         alone=_alone(waited[0]),
         pass_batches=_pass_batches(waited[0]),
         free_sites=tuple(dict.fromkeys(one.loader.site for one in waited)),
@@ -167,6 +182,22 @@ def _ceiling(case: Case, fed: LoaderCase, others: Sequence[LoaderCase] = ()) -> 
         rest_s = np.array([(1 - share) * fed.measured.step_s])
         rest = min(rest, float((without_sending(rest_s, "low") / rest_s)[0]))
     return likely * (1 - 2 * MODEL_ERROR), most * (1 + MODEL_ERROR) / rest
+
+
+def _with_starts(steps: Interval | None, starts: float) -> Interval | None:
+    """Returns how many times as fast training is that starts no pass, by its steady steps."""
+    if steps is None:
+        return None
+    return steps[0] * (1 + max(starts, 0.0)), steps[1] * (1 + max(starts, 0.0))
+
+
+def _may_be_waking(case: Case, fed: LoaderCase) -> bool:
+    """Whether what is left of a step without the wait may mostly be waking up from it."""
+    if fed.measured is None or case.is_on_device or _asleep_share(fed) < _MOSTLY:
+        return False
+    alone, threads = _WAKING_S
+    rest_s = fed.measured.step_s - fed.measured.wait_s
+    return rest_s < min(alone if case.torch.threads == 1 else threads, fed.measured.wait_s)
 
 
 def _asleep_share(fed: LoaderCase) -> float:

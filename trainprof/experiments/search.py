@@ -198,7 +198,8 @@ class Search:
     def _bounds(self, plan: Plan) -> None:
         if not plan.sites:
             return
-        self.found.predicted |= {CEILING: plan.ceiling, LOADER_ALONE: plan.alone}
+        foretold = plan.ceiling if plan.foretells_ceiling else None
+        self.found.predicted |= {CEILING: foretold, LOADER_ALONE: plan.alone}
         self._expect([one.name for one in plan.candidates])
         self._measure(_ceiling(plan))
         self._measure(loader_alone(plan.sites))

@@ -154,6 +154,12 @@ class Measured:
     def is_ok(self) -> bool:
         return self.outcome == OK and self.pace is not None
 
+    def starts_share(self) -> float:
+        """Returns what starts of passes add to its steady steps, as a share of them."""
+        if self.pace is None or self.training_pace is None:
+            return 0.0
+        return self.training_pace.mean_s / self.pace.mean_s - 1
+
 
 def was_in_vain(run: Measured, limits: Limits) -> bool:
     """Whether the budget was over before a run had told anything: more time would make it tell."""

@@ -251,7 +251,12 @@ def _planned(
     case = case_of(RunDirectory(directory.path / base.directory))
     if case is None:
         return Plan((), ())
-    return plan(case, allow_numerics=options.allow_numerics, free_step_s=free_s)
+    return plan(
+        case,
+        allow_numerics=options.allow_numerics,
+        free_step_s=free_s,
+        starts=base.starts_share(),
+    )
 
 
 class _Result:

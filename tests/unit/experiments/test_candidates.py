@@ -61,6 +61,32 @@ def test_free_data_is_forecast_by_the_wait() -> None:
     assert found.ceiling[0] < 4.0 < found.ceiling[1]
 
 
+def test_free_data_saves_the_starts_of_passes_as_well() -> None:
+    case = case_of(Planted(workers=0, fetch_s=0.03))
+    without, found = plan(case).ceiling, plan(case, starts=0.5).ceiling
+    assert without is not None
+    assert found == pytest.approx((1.5 * without[0], 1.5 * without[1]))
+
+
+@pytest.mark.parametrize(
+    ("compute_s", "threads", "running", "is_told"),
+    [
+        (0.008, 2, 0.0, False),  # mostly waking up from the wait, it may be
+        (0.008, 1, 0.0, True),
+        (0.001, 1, 0.0, False),
+        (0.012, 2, 0.0, True),
+        (0.008, 2, 1.0, True),  # loading computes: nobody slept
+    ],
+)
+def test_no_forecast_is_made_of_steps_that_may_be_nothing_but_waking_up(
+    compute_s: float, threads: int, running: float, is_told: bool
+) -> None:
+    case = case_of(Planted(workers=0, fetch_s=0.1, compute_s=compute_s, running=running))
+    found = plan(replace(case, torch=TorchSettings(threads=threads)))
+    assert found.ceiling is not None
+    assert found.foretells_ceiling is is_told
+
+
 def test_free_data_gives_back_what_workers_take_from_computing() -> None:
     # 20 ms beside workers at work, 10 in those batches for which they have nothing to do.
     planted = Planted(workers=2, fetch_s=0.04, running=1.0, compute_s=0.02, is_persistent=True)

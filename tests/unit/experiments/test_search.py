@@ -116,6 +116,13 @@ def test_a_baseline_that_no_model_meets_is_not_planned_from():
     assert found.predicted[CEILING] == plan_of().ceiling
 
 
+def test_a_ceiling_that_cannot_be_foretold_is_measured_without_a_forecast():
+    plan = replace(plan_of(*PLANS), foretells_ceiling=False)
+    found, runner = searched(Planted(by_workers_and_threads), plan)
+    assert CEILING in runner.ran
+    assert found.predicted[CEILING] is None
+
+
 def test_where_no_model_meets_any_baseline_the_rest_is_tried():
     plan = replace(plan_of(threads(1)), ceiling=None, alone=None)
     found, runner = searched(Planted(by_workers_and_threads), plan)
