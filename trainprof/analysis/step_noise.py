@@ -42,17 +42,19 @@ def block_length(steps: Floats, *, cycle: int = 1) -> int:
     """Returns how many steps in a row are drawn together.
 
     Three times as many as it takes until two steps are unlike, at least the square root of their
-    number, in whole cycles; and never so many that fewer than six blocks remain.
+    number; and never so many that fewer than six blocks remain. All that in whole cycles, of which
+    there are two blocks at least: parts of them are as unlike as one step and another.
 
     Args:
         steps: Durations in order of time, shape (n,).
         cycle: Steps after which waits repeat, as loader workers take turns.
     """
     count = len(steps)
+    cycle = cycle if 2 * cycle <= count else 1
     longest = max(count // _FEWEST_BLOCKS, 1)
     length = max(3 * _alike_for(steps, longest), math.ceil(math.sqrt(count)))
-    length = math.ceil(length / cycle) * cycle
-    return max(min(length, longest), 1)
+    cycles = min(math.ceil(length / cycle), longest // cycle)
+    return max(cycles, 1) * cycle
 
 
 def _alike_for(steps: Floats, longest: int) -> int:

@@ -395,14 +395,18 @@ class Search:
 
     def _limits(self, trial: Trial, left_s: float) -> Limits:
         plan = self.found.plan
-        expected = None if plan is None else plan.ceiling
+        expected = self.found.predicted.get(trial.name)
+        if trial.name == CEILING and plan is not None:
+            expected = plan.ceiling
+        elif self._asked_steps is not None:
+            expected = None
         return limits_of(
             trial,
             self.found.trial_steps,
             usual_s=self._usual_s,
             left_s=left_s,
             steps_per_batch=plan.steps_per_batch if plan is not None else 1.0,
-            free_times=1.0 if expected is None else math.sqrt(expected[0] * expected[1]),
+            times=1.0 if expected is None else math.sqrt(expected[0] * expected[1]),
         )
 
     def _expect(self, names: Sequence[str]) -> None:

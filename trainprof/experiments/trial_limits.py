@@ -27,7 +27,8 @@ _LEAST_GRACE_S: Final = 15.0
 _FIRST_MAY_TAKE_S: Final = 600.0
 # Batches that are kept before data is free, and some until buffers are as they stay.
 _BEFORE_FREE_BATCHES: Final = 80
-_MOST_FREE_TIMES: Final = 10.0
+# Quicker trials make so many times as many steps at most.
+_MOST_TIMES: Final = 10.0
 
 
 def limits_of_warm_up(budget_s: float, steps_budget_s: float, asked_steps: int | None) -> Limits:
@@ -60,7 +61,7 @@ def limits_of(
     usual_s: float,
     left_s: float,
     steps_per_batch: float,
-    free_times: float,
+    times: float,
 ) -> Limits:
     """Returns how long a later trial goes on.
 
@@ -70,11 +71,12 @@ def limits_of(
         usual_s: What the script as it is takes.
         left_s: What the budget leaves this trial.
         steps_per_batch: Updates for each batch of the feeding loader.
-        free_times: How many times as fast steps on free data are expected to be: they are as many
-            more, since a core that has just slept computes faster for a moment.
+        times: How many times as fast its steps are expected to be: they are as many more. The same
+            steps would take a moment, and a core that has just slept computes faster for one.
     """
+    if trial.data != "alone" and steps is not None:
+        steps = math.ceil(steps * min(max(times, 1.0), _MOST_TIMES))
     if trial.data == "free" and steps is not None:
-        steps = math.ceil(steps * min(max(free_times, 1.0), _MOST_FREE_TIMES))
         steps += math.ceil(_BEFORE_FREE_BATCHES * max(steps_per_batch, 1.0))
     if trial.data == "alone":
         steps = max(steps or 0, _FEWEST_STEPS) + _BEFORE_FREE_BATCHES

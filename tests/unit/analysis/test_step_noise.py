@@ -41,6 +41,10 @@ def test_blocks_are_whole_cycles_of_workers() -> None:
     assert block_length(steps, cycle=3) % 3 == 0
     means = Resampling(steps, cycle=3).means(steps)
     assert np.ptp(means) < 1e-9  # each whole cycle has the same mean
+    # Also where so few steps are left that six blocks of a cycle are more than there are.
+    assert block_length(np.tile([1.0] * 7 + [40.0], 5), cycle=8) == 8
+    assert block_length(np.tile([1.0, 1.0, 7.0], 8), cycle=3) == 3
+    assert block_length(np.ones(12), cycle=8) == 2  # not even two cycles
 
 
 @pytest.mark.parametrize("alike", [0.0, 0.5, 0.8])

@@ -165,6 +165,17 @@ def test_less_than_is_worth_a_change_is_not_recommended():
     assert found.best is None
 
 
+def test_quicker_trials_make_more_steps_unless_their_number_was_asked_for():
+    found, runner = searched(Planted(by_workers_and_threads, steps=10_000))
+    at = runner.ran.index("num_workers=4")
+    low, high = found.predicted["num_workers=4"]
+    assert runner.limits[at].steps == math.ceil(found.trial_steps * math.sqrt(low * high))
+    assert runner.limits[runner.ran.index("torch_threads=1")].steps == found.trial_steps
+
+    _, runner = searched(Planted(by_workers_and_threads, steps=10_000), trial_steps=60)
+    assert runner.limits[runner.ran.index("num_workers=4")].steps == 60
+
+
 def test_free_data_has_enough_steps_after_the_batches_that_are_kept():
     plan = replace(plan_of(*PLANS), steps_per_batch=2.0, free_sites=("train.py:9", "train.py:12"))
     found, runner = searched(Planted(by_workers_and_threads), plan, trial_steps=60)
