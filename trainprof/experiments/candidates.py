@@ -28,7 +28,7 @@ _FASTER_AFTER_SLEEP: Final = 0.6
 # What waking up may take by itself after a sleep, mostly that of torch's other threads: a step of
 # 0.3 ms took 2 to 12 ms on a virtual machine of two cores, 1 ms with one thread. Where no more than
 # that is left of a step whose wait is mostly sleep, nobody can say what computing takes.
-_WAKING_S: Final = (0.002, 0.01)
+_WAKING_S: Final = (0.002, 0.012)
 _MOSTLY: Final = 2 / 3
 # Batches as quick as these are made up to so many times as fast one after the other, by code and
 # from data that no step has driven out of the caches meanwhile (sample_scripts/python_heavy.py: 3).

@@ -130,16 +130,18 @@ def result_word(row: TrialSummary) -> str:
 def what_was_done(summary: RunSummary, tuning: Tuning) -> list[str]:
     """Returns how many trials there were, and what they took."""
     runs = sum(row.runs for row in summary.trials)
-    length = "to the script's end" if tuning.trial_steps is None else _steps(tuning.trial_steps)
     return [
         f"{counted(runs, 'run')} of {counted(len(summary.trials), 'trial')}",
         f"{seconds(tuning.spent_s)} of {seconds(tuning.budget_s)}",
-        f"each {length}",
+        f"each {_length(summary.trials, tuning.trial_steps)}",
     ]
 
 
-def _steps(steps: int) -> str:
-    return f"up to {count(steps)} steps"
+def _length(rows: Sequence[TrialSummary], steps: int | None) -> str:
+    if steps is None:
+        return "to the script's end"
+    quick = [row for row in rows if row.overrides and (row.steps or 0) > steps]
+    return f"up to {count(steps)} steps{', quick ones more' if quick else ''}"
 
 
 def headline(summary: RunSummary) -> str:

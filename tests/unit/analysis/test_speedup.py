@@ -100,6 +100,11 @@ def test_of_two_runs_each_the_machine_tells_how_far_they_may_be_apart() -> None:
     found = speed_up(base, [even(0.050), even(0.050)])
     known = (math.log(1.2) / 1.959964) ** 2 / 2
     half = 2.306004 * math.sqrt(3 / 4 * known)  # Student's t of eight degrees of freedom
+    # A side of more runs tells its own spread; that of two is as uncertain as before.
+    more = speed_up([*base, *base], [even(0.050), even(0.050)])
+    assert more.low is not None
+    assert found.low is not None
+    assert found.low < more.low < 2 < 1.2 * more.low
     assert found.low == pytest.approx(2 * math.exp(-half), rel=1e-4)
     assert found.high == pytest.approx(2 * math.exp(half), rel=1e-4)
 

@@ -97,10 +97,15 @@ def test_what_only_steady_steps_gain_is_not_gained(tmp_path: Path) -> None:
 
 def test_starts_that_differ_make_the_mean_less_sure() -> None:
     steps_s = np.full(100, 0.002)
-    even = sampled_mean(Pace(0.003, steps_s, starts_s=np.full(8, 0.001)), 1)
-    uneven = sampled_mean(Pace(0.003, steps_s, starts_s=np.tile([0.0, 0.002], 4)), 1)
-    assert even.draws is not None
-    assert uneven.draws is not None
-    assert even.draws == pytest.approx(0.003)
-    assert uneven.draws.mean() == pytest.approx(0.003, rel=0.05)
-    assert uneven.draws.std() > 1e-5
+
+    def spread_s(*starts_s: float) -> float:
+        found = sampled_mean(Pace(0.003, steps_s, starts_s=np.array(starts_s)), 1)
+        assert found.draws is not None
+        assert found.draws.mean() == pytest.approx(0.003, rel=0.05)
+        return float(found.draws.std())
+
+    assert spread_s(*[0.0, 0.002] * 4) > 1.5 * spread_s(*[0.001] * 8) > 0
+    # Two tell hardly more than one, and no single one is certain.
+    assert spread_s(*[0.001] * 8) < spread_s(0.0009, 0.0011) < spread_s(0.001)
+    # By hand: 0.3 of it, known as if by four; Student's t of three degrees of freedom is 3.18.
+    assert spread_s(0.001) == pytest.approx(0.0003 * 3.182446 / 1.959964, rel=0.05)

@@ -74,7 +74,7 @@ def test_free_data_saves_the_starts_of_passes_as_well() -> None:
         (0.008, 2, 0.0, False),  # mostly waking up from the wait, it may be
         (0.008, 1, 0.0, True),
         (0.001, 1, 0.0, False),
-        (0.012, 2, 0.0, True),
+        (0.013, 2, 0.0, True),
         (0.008, 2, 1.0, True),  # loading computes: nobody slept
     ],
 )
