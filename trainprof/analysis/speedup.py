@@ -229,7 +229,8 @@ def sampled_mean(pace: Pace, seed: int) -> Sampled:
     draws = Resampling(pace.steps_s, cycle=pace.cycle, seed=seed).means(pace.steps_s)
     if pace.starts_s is not None and len(pace.starts_s):
         random = np.random.default_rng([seed, len(draws)])
-        draws = draws + _error_of_starts(pace.starts_s) * random.standard_normal(len(draws))
+        error_s = _error_of_starts(pace.starts_s) * random.standard_normal(len(draws))
+        draws = draws + pace.starts_s.mean() + error_s
     return Sampled(pace.mean_s, draws)
 
 
