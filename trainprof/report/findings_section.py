@@ -8,7 +8,7 @@ from typing import Final
 
 from rich.text import Text
 
-from trainprof.analysis.diagnosis import few_threads
+from trainprof.analysis.diagnosis import few_threads, slow_first_batch
 from trainprof.analysis.diagnosis.case import NAMED_FROM_SHARE
 from trainprof.analysis.diagnosis.catalogue import RULES
 from trainprof.analysis.facts import number_at
@@ -42,6 +42,8 @@ _BETWEEN: Final = ("other",)
 _LOADING: Final = ("data_wait", "first_batch", "loader_start")
 # What has to be so for a gain that is told as the most, where that is not that all of a cost goes.
 _AT_BEST: Final = {few_threads.ID: "the cores could share all of it evenly"}
+# What comes once makes training no faster that goes on for longer than this run.
+_COMES_ONCE: Final = frozenset({slow_first_batch.ID})
 _INDENT: Final = 2
 _STYLES: Final = {"high": "bold red", "warn": "bold yellow", "note": "bold"}
 
@@ -141,6 +143,9 @@ def speedup_words(finding: Finding, whole: str = "the run") -> str:
     steps, run = _known(finding.predicted_speedup), _known(finding.run_speedup)
     if steps is None:
         return ""
+    if finding.id in _COMES_ONCE:
+        times = "" if run is None else f"{whole} up to about {_two(run[1])} x as fast, "
+        return f"{times}once, however long it goes on (if all of it could go; not measured)"
     if finding.is_at_most:
         told = f"{_what(finding)} up to about {_two(steps[1])} x as fast"
         if run is not None:
@@ -192,7 +197,7 @@ def _shorter(number: int, finding: Finding, page: Page) -> list[Text]:
     """Returns a finding with its change, what that would give and what may break by it."""
     told = finding.advice
     steps = _known(finding.predicted_speedup)
-    if steps is not None:
+    if steps is not None and finding.id not in _COMES_ONCE:
         times = f"up to about {_two(steps[1])} x" if finding.is_at_most else _range(steps)
         told += f"; {_what(finding)} {times} as fast"
     change = _labelled("Change", f"{told}.", page)

@@ -49,6 +49,8 @@ def test_what_cannot_be_exceeded_is_said_to_be_at_most() -> None:
     assert speedup_words(of_other) == f"{told} (if all of it could go; not measured)"
     of_all = replace(of_other, of_steps=False)
     assert speedup_words(of_all).startswith("training up to about 1.30 x as fast, the run")
+    told = speedup_words(replace(of_all, id="slow_first_batch", run_speedup=[1.0, 1.2]))
+    assert told.startswith("the run up to about 1.20 x as fast, once, however long it goes on (if")
 
 
 def test_tune_is_offered_only_for_what_it_can_change() -> None:

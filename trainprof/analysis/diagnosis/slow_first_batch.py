@@ -53,8 +53,11 @@ def find(case: Case) -> Finding | None:
         if lost_s < max(least_s, least_share * case.wall_s):
             continue
         loader = fed.loader
-        how = f" by {loader.start_method}" if loader.num_workers and loader.start_method else ""
-        workers = f", {loader.num_workers} workers started{how}" if loader.num_workers else ""
+        workers = ""
+        if loader.num_workers:
+            who = "1 worker" if loader.num_workers == 1 else f"{loader.num_workers} workers"
+            how = f" by {loader.start_method}" if loader.start_method else ""
+            workers = f", {who} started{how}"
         title = (
             f"the first batch came {span(first_s)} after it was asked for{workers}: "
             f"{percent(first_s / case.wall_s)} of the run"
