@@ -156,10 +156,13 @@ def basis(comparison: Comparison) -> str | None:
     speedup = comparison.speedup
     if speedup.low is None:
         return None
+    counted = [sum(run.is_telling() for run in s) for s in (comparison.base, comparison.other)]
     if speedup.chance is None:
-        counted = [sum(run.is_telling() for run in s) for s in (comparison.base, comparison.other)]
         return f"{counted[0]} and {counted[1]} runs: the interval is that of their spread"
-    told = f"one run each: differences under {_difference(speedup.chance.share)} can be chance"
+    chance = _difference(speedup.chance.share)
+    told = f"one run each: differences under {chance} can be chance"
+    if min(counted) > 1:
+        told = f"{counted[0]} and {counted[1]} runs, weighed with what two may differ by, {chance}"
     if speedup.chance.share > LEAST_CHANCE:
         told += f" ({speedup.chance.why})"
     return f"{told}; three runs each tell smaller ones: {REPEATED}"

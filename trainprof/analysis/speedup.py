@@ -134,7 +134,7 @@ class SpeedUp:
     Attributes:
         low, mid, high: 1.25 is a quarter more steps; None where it cannot be said.
         verdict: faster|slower|no_visible_difference|unknown.
-        chance: What one run each may differ by for no reason; None with repeated runs.
+        chance: What one run each may differ by for no reason; None where more runs tell it.
         why_unknown: Why the verdict is unknown.
     """
 
@@ -191,13 +191,18 @@ def speed_up(base: Sequence[Pace], other: Sequence[Pace]) -> SpeedUp:
         middle,
         1 / (1 + found.low),
         found.verdict,
-        None if are_repeated(len(base), len(other)) else chance,
+        chance if rests_on_chance(len(base), len(other)) else None,
     )
 
 
 def are_repeated(base: int, other: int) -> bool:
     """Tells whether so many runs a side tell how much runs of the same script vary."""
     return min(base, other) >= 2 or max(base, other) >= _TELLING_REPEATS
+
+
+def rests_on_chance(base: int, other: int) -> bool:
+    """Tells whether so many runs a side tell too little without what they may differ by."""
+    return not are_repeated(base, other) or min(base, other) == 2
 
 
 def chance_of(base: Sequence[Pace], other: Sequence[Pace]) -> Chance:
@@ -258,7 +263,8 @@ def difference(
     Args:
         base: The figure in each run of BASE.
         other: The same of OTHER.
-        chance: The share that `chance_of` gives; counts where runs are repeated once at most.
+        chance: The share that `chance_of` gives, for where runs are repeated once at most; 0 where
+            it is not known.
         is_part: A part of something, which may be nothing or less; else all are above 0 and differ
             by a factor.
         of: The step that it is a part of, if it is one.
@@ -378,7 +384,7 @@ def _half_between_runs(
     error = weights = 0.0
     for side, variance in zip((base, other), variances, strict=True):
         degrees = len(side) - 1.0
-        if len(side) < _TELLING_REPEATS:
+        if len(side) < _TELLING_REPEATS and by_chance > 0:
             known = by_machine + _variance_inside(side, by_factor)
             told, degrees = degrees, degrees + _CHANCE_DEGREES
             variance = (_CHANCE_DEGREES * known + told * variance) / degrees

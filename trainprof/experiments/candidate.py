@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from typing import Any
 
 from trainprof.analysis.diagnosis.gains import times_without
 from trainprof.analysis.speedup import LEAST_CHANCE
-from trainprof.experiments.trial import Trial, name_of
+from trainprof.experiments.trial import LOADER_ARGUMENTS, Trial, name_of
 
 Interval = tuple[float, float]
 
@@ -60,11 +59,10 @@ def together(candidates: Sequence[Candidate]) -> Candidate:
     """
     if len(candidates) == 1:
         return candidates[0]
-    overrides = dict(itertools.chain.from_iterable(x.overrides.items() for x in candidates))
     known = [one.predicted for one in candidates if one.predicted is not None]
     return Candidate(
         subject="+".join(one.subject for one in candidates),
-        overrides=overrides,
+        overrides=_overrides_of([one.trial() for one in candidates]),
         predicted=(
             # One change may take away what another would have given.
             max(low for low, _ in known),
@@ -75,3 +73,27 @@ def together(candidates: Sequence[Candidate]) -> Candidate:
         cautions=tuple(dict.fromkeys(c for one in candidates for c in one.cautions)),
         sites=tuple(dict.fromkeys(site for one in candidates for site in one.sites)),
     )
+
+
+def _overrides_of(trials: Sequence[Trial]) -> dict[str, Any]:
+    """Returns what trials change together: each argument of loaders where its trial changes it."""
+    sites = tuple(dict.fromkeys(site for one in trials for site in one.sites))
+    overrides: dict[str, Any] = {}
+    for one in trials:
+        for name, value in one.overrides.items():
+            if name not in LOADER_ARGUMENTS or not sites:
+                overrides[name] = value
+                continue
+            by_site = overrides.setdefault(name, {})
+            by_site |= {s: at[name] for s in one.sites if name in (at := one.arguments_at(s))}
+    return {
+        name: _for_all(value, sites) if isinstance(value, dict) else value
+        for name, value in overrides.items()
+    }
+
+
+def _for_all(by_site: Mapping[str, Any], sites: Sequence[str]) -> Any:
+    """Returns the one value that is the same for all lines, or what each of them gets."""
+    values = list(by_site.values())
+    is_alike = len(by_site) == len(sites) and all(one == values[0] for one in values)
+    return values[0] if is_alike else dict(by_site)

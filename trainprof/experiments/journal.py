@@ -10,10 +10,18 @@ from typing import Any, ClassVar, Final
 
 from trainprof.analysis.saved_summary import saved_summary
 from trainprof.analysis.summarize import summarize
-from trainprof.analysis.tuning import INTERRUPTED
+from trainprof.analysis.tuning import BASELINE, INTERRUPTED
 from trainprof.experiments.reading import read
 from trainprof.experiments.runner import label_of
-from trainprof.experiments.trial import Limits, Measured, Trial, TrialRunner, was_in_vain
+from trainprof.experiments.trial import (
+    BROKEN,
+    WARM_UP,
+    Limits,
+    Measured,
+    Trial,
+    TrialRunner,
+    was_in_vain,
+)
 from trainprof.launch.options import DEFAULT_INTERVAL_S
 from trainprof.record.errors import TrainprofError
 from trainprof.record.run_directory import RunDirectory, write_json
@@ -143,7 +151,10 @@ class RememberingRunner:
         if known is not None:
             return known
         measured = self._runner.run(trial, number, limits)
-        if measured.outcome != INTERRUPTED and not was_in_vain(measured, limits):
+        is_lost = measured.outcome == INTERRUPTED or was_in_vain(measured, limits)
+        # What all the rest stands on is tried again: a full disk or a device in use may pass.
+        is_lost |= measured.outcome in BROKEN and trial.name in (WARM_UP, BASELINE)
+        if not is_lost:
             self._journal.add(measured)
         return measured
 

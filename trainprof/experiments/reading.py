@@ -29,6 +29,7 @@ from trainprof.analysis.tuning import (
 from trainprof.experiments.last_words import last_words
 from trainprof.experiments.trial import Measured, Trial
 from trainprof.launch.outcome import Outcome
+from trainprof.launch.signals import ENDING
 from trainprof.record.run_directory import RunDirectory, write_json
 
 # Of a pass's batches that are drawn alone; fewer tell nothing.
@@ -145,7 +146,7 @@ def _outcome(summary: RunSummary, ended: Ended, console: Path) -> tuple[str, str
     outcome, end = ended.outcome, summary.run.exit
     if ended.is_overdue:
         return TIMED_OUT, None
-    if outcome.interrupted or signal.SIGTERM in outcome.signals_received:
+    if outcome.interrupted or ENDING & set(outcome.signals_received):
         return INTERRUPTED, None
     detail = end.detail
     is_out = summary.out_of_memory is not None or (detail or "").startswith("out of memory")

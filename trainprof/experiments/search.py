@@ -8,6 +8,7 @@ the baseline until it is decided or the time is spent.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,18 +21,16 @@ from trainprof.analysis.tuning import (
     BUDGET,
     CEILING,
     CUT_SHORT,
-    FAILED,
     FINISHED,
     INTERRUPTED,
     LOADER_ALONE,
-    OUT_OF_MEMORY,
-    TIMED_OUT,
 )
 from trainprof.experiments.candidate import Candidate, together
 from trainprof.experiments.candidates import Plan
 from trainprof.experiments.found import Found, Progress
 from trainprof.experiments.loader_candidates import PREFETCHING, WORKERS
 from trainprof.experiments.trial import (
+    BROKEN,
     WARM_UP,
     Limits,
     Measured,
@@ -60,7 +59,6 @@ _REPEATED_AT_MOST: Final = 3
 _OF_LOADING: Final = frozenset({WORKERS, PREFETCHING})
 # Where the interval of free data reaches beyond, noise may hide what loading costs.
 _MAY_BE_CHANCE: Final = 0.1
-_BROKEN: Final = frozenset({FAILED, TIMED_OUT, OUT_OF_MEMORY})
 
 
 class CannotTune(TrainprofError):
@@ -164,7 +162,7 @@ class Search:
         asked = self._asked_steps
         first = limits_of_warm_up(self._budget_s, self._steps_budget_s, asked)
         warm_up = self._measure(Trial(WARM_UP), first)
-        if warm_up.outcome in _BROKEN:
+        if warm_up.outcome in BROKEN:
             raise self._cannot(warm_up)
         steps = asked or steps_of_trials(warm_up, self._steps_budget_s)
         self.found.trial_steps = steps
@@ -319,7 +317,10 @@ class Search:
             self._measure(baseline())
         self.found.predicted[candidate.name] = candidate.predicted
         self.found.cautions[candidate.name] = candidate.cautions
-        self._measure(candidate.trial())
+        measured = self._measure(candidate.trial())
+        if measured.is_ok and not self.found.comparable(candidate.name):
+            # It read from disk what other trials had in memory, and has it in memory by now.
+            self._measure(candidate.trial())
 
     def _data_is_free_enough(self, plan: Plan) -> bool:
         """Whether even batches that cost nothing are no faster: then no loader setting can be."""
@@ -341,6 +342,8 @@ class Search:
         for trial in self._ok_trials():
             speed = self.found.speedup(trial) if trial.overrides else None
             if speed is None or speed.verdict != FASTER or speed.mid is None:
+                continue
+            if any(one.outcome in BROKEN for one in self.found.of(trial.name)):
                 continue
             if speed.mid >= 1 + LEAST_GAIN:
                 faster.append((speed.mid, trial))
@@ -380,12 +383,16 @@ class Search:
         if not is_known and was_in_vain(measured, limits):
             told = f"the budget was over after {measured.steps} of its steps"
             measured = replace(measured, outcome=CUT_SHORT, detail=told)
+        if trial.data == "alone" and self.found.plan is not None:
+            measured = measured.by_updates(self.found.plan.steps_per_batch)
         self.found.runs.append(measured)
         self._spent_s += 0.0 if is_known else measured.seconds
         self._since_baseline = 0 if trial.name == BASELINE else self._since_baseline + 1
         if trial.name == BASELINE and measured.is_ok:
-            self._usual_s = max(self._usual_s, measured.seconds)
+            took_s = [one.seconds for one in self.found.of(BASELINE) if one.is_ok]
+            self._usual_s = statistics.median(took_s)
         self._say(trial, measured)
+        self.found.best = self._best()
         self._keep(self.found)
         if measured.outcome == INTERRUPTED:
             raise _Ended(INTERRUPTED)

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, Protocol
 
 from trainprof.analysis.speedup import Pace
-from trainprof.analysis.tuning import BASELINE, CEILING, LOADER_ALONE, OK
+from trainprof.analysis.tuning import (
+    BASELINE,
+    CEILING,
+    FAILED,
+    LOADER_ALONE,
+    OK,
+    OUT_OF_MEMORY,
+    TIMED_OUT,
+)
 
 # Comes first and counts for nothing: it fills caches, and tells how long trials are to be.
 WARM_UP: Final = "warm_up"
+
+# Outcomes of a trial that did not come through.
+BROKEN: Final = frozenset({FAILED, TIMED_OUT, OUT_OF_MEMORY})
 
 # Arguments of DataLoader; what else is changed are settings of torch's.
 LOADER_ARGUMENTS: Final = (
@@ -117,7 +128,8 @@ class Measured:
         directory: Its run directory, relative to the `tune` run's.
         outcome, detail: As TrialSummary has them.
         seconds: All that it took, from start to results.
-        pace: Of its steady steps, or of the batches of a loader alone; None where there is none.
+        pace: Of its steady steps, or of the batches of a loader alone, each time as many as an
+            update takes; None where there is none.
         training_pace: With starts of passes, spread over their steps; of free data, which has none,
             as `pace`.
         run_s: From the script's start to its end, where it came to its own end.
@@ -153,6 +165,18 @@ class Measured:
     @property
     def is_ok(self) -> bool:
         return self.outcome == OK and self.pace is not None
+
+    def by_updates(self, steps_per_batch: float) -> Measured:
+        """Returns the same of a loader alone, its pace that of the batches of one update.
+
+        Args:
+            steps_per_batch: Updates for each of its batches.
+        """
+        if self.pace is None or self.pace.steps_s is None:
+            return self
+        steps_s = self.pace.steps_s / steps_per_batch
+        pace = replace(self.pace, mean_s=self.pace.mean_s / steps_per_batch, steps_s=steps_s)
+        return replace(self, pace=pace)
 
     def starts_share(self) -> float:
         """Returns what starts of passes add to its steady steps, as a share of them."""

@@ -16,6 +16,7 @@ from trainprof.analysis.summary import RunSummary, to_jsonable
 from trainprof.analysis.tuning import BASELINE
 from trainprof.experiments.candidates import Plan, plan
 from trainprof.experiments.found import Found, Progress
+from trainprof.experiments.in_use import alone_in
 from trainprof.experiments.journal import Asked, Journal, RememberingRunner, read_journal
 from trainprof.experiments.results import summary_of_tune
 from trainprof.experiments.runner import Script, ScriptRunner
@@ -219,6 +220,7 @@ def tune(
     Raises:
         CannotTune: If the script as it is cannot be measured.
         StoppedTooEarly: If Ctrl-C came before it was.
+        AlreadyTuning: If another process is at work in the same directory.
         TrainprofError: If nothing could be started.
     """
     options, directory = run.options, run.directory
@@ -235,7 +237,8 @@ def tune(
         tell=tell,
         keep=result.save,
     )
-    search.run()
+    with alone_in(directory):
+        search.run()
     if result.summary is None:
         again = f"trainprof tune --resume {shlex.quote(_as_typed(directory.path))}"
         raise StoppedTooEarly(

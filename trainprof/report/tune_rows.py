@@ -47,6 +47,8 @@ VERDICT_WORDS: Final = {
 }
 # What changes precision: where losses differ that is to be known of each trial.
 _NUMERICS: Final = frozenset({"float32_matmul_precision", "cudnn_benchmark"})
+# What changes how numbers are added up, and no sample.
+_OF_SUMS: Final = _NUMERICS | {"torch_threads", "fused", "foreach"}
 # Ends of a trial of which the script itself may have said something.
 _OF_THE_SCRIPT: Final = frozenset({FAILED, OUT_OF_MEMORY, TIMED_OUT})
 # Of the time of the script as it is: both bounds, a few changes, each again in turns with it.
@@ -65,6 +67,15 @@ _OTHER_LOSSES: Final = (
     "they differ from those of the script as it is, as they may where samples are drawn or changed "
     "at random; where nothing is, samples come out wrong: look before you take it"
 )
+_OTHER_SUMS: Final = (
+    "they differ from those of the script as it is, as sums in another order or precision make "
+    "them: compare where a whole training ends"
+)
+_UNTIL: Final = {
+    BUDGET: "before the time was over",
+    INTERRUPTED: "before it was stopped",
+    RUNNING: "so far: it is not over, or was killed",
+}
 # Steps alone and training as a whole tell speeds that many times apart.
 _STARTS_TELL: Final = 1.1
 
@@ -154,9 +165,8 @@ def headline(summary: RunSummary) -> str:
         )
     tried = [row for row in summary.trials if row.overrides]
     if summary.tuning is not None and summary.tuning.ended_by in (BUDGET, INTERRUPTED, RUNNING):
-        why = "the time was over" if summary.tuning.ended_by == BUDGET else "it was stopped"
         found = "NOTHING FASTER WAS FOUND" if tried else "NO CHANGE WAS TRIED"
-        return f"{found} before {why}"
+        return f"{found} {_UNTIL[summary.tuning.ended_by]}"
     if not tried:
         return "NOTHING TO TRY: no setting from outside promises 3 % or more"
     return f"NOTHING WAS VISIBLY FASTER than the script as it is, of {len(tried)} tried"
@@ -176,6 +186,7 @@ def remarks(summary: RunSummary) -> list[tuple[str, str]]:
     """Returns what the rows mean, as labelled sentences."""
     found: list[tuple[str, str]] = []
     rows = {row.name: row for row in summary.trials}
+    best = None if summary.recommended is None else summary.recommended.name
     if summary.recommended is not None:
         found += _losses(rows[summary.recommended.name])
         found += [("Note", caution) for caution in summary.recommended.cautions]
@@ -197,7 +208,7 @@ def remarks(summary: RunSummary) -> list[tuple[str, str]]:
     found += [
         ("Losses", f"{name_of(row)}: they differ from those of the script as it is")
         for row in summary.trials
-        if row.losses == "other" and _NUMERICS & set(row.overrides)
+        if row.losses == "other" and _NUMERICS & set(row.overrides) and row.name != best
     ]
     if tuning.ended_by == BUDGET and all(row.name == BASELINE for row in summary.trials):
         found.append(("Budget", _too_small(tuning)))
@@ -241,7 +252,8 @@ def _losses(row: TrialSummary) -> list[tuple[str, str]]:
     if row.losses == "same":
         return [("Losses", "the first ones are those of the script as it is")]
     if row.losses == "other":
-        return [("Losses", _OTHER_LOSSES)]
+        is_of_sums = set(row.overrides) <= _OF_SUMS
+        return [("Losses", _OTHER_SUMS if is_of_sums else _OTHER_LOSSES)]
     return []
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from support.cases import STEPS, Planted, case_of
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.pipeline_scenario import Interval
 from trainprof.analysis.torch_settings import LoopedOptimizer, TorchSettings
-from trainprof.experiments.candidate import together
+from trainprof.experiments.candidate import Candidate, together
 from trainprof.experiments.candidates import Plan, plan
 from trainprof.experiments.loader_candidates import WORKERS
 
@@ -343,6 +344,27 @@ def test_several_changes_together_promise_no_more_than_each_in_turn() -> None:
     assert both.name == f"{one.name},fused=True"
     assert both.trial().settings() == {"fused": True}
     assert "fused" not in both.trial().loader_arguments()
+
+
+def test_changes_together_reach_no_loader_that_they_were_not_meant_for() -> None:
+    """A stream at data.py:5 gives each sample once without workers, and with them several times."""
+    kept: dict[str, Any] = {"num_workers": 4, "persistent_workers": True}
+    mapped = Candidate("workers", kept, (1.5, 2.0), sites=("train.py:41",))
+    both_lines = ("train.py:41", "data.py:5")
+    pinned = Candidate("pinned memory", {"pin_memory": True}, (1.0, 1.2), sites=both_lines)
+    fused = Candidate("optimizer", {"fused": True}, (1.0, 1.1))
+    trial = together([mapped, pinned, fused]).trial()
+    assert trial.arguments_at("train.py:41") == {**kept, "pin_memory": True}
+    assert trial.arguments_at("data.py:5") == {"pin_memory": True}
+    assert trial.overrides["pin_memory"] is True
+    assert trial.settings() == {"fused": True}
+    # Of one line it is as short as before.
+    alone = replace(pinned, sites=("train.py:41",))
+    assert together([mapped, alone]).overrides == {**kept, "pin_memory": True}
+    # What each line has by itself stays with it.
+    by_line = {"num_workers": {"train.py:41": 3, "data.py:5": 2}, "persistent_workers": True}
+    several = Candidate("workers", by_line, (1.5, 2.0), sites=both_lines)
+    assert together([several, pinned]).overrides == {**by_line, "pin_memory": True}
 
 
 def test_an_optimizer_that_takes_all_at_once_is_left_as_it_is() -> None:

@@ -1,0 +1,146 @@
+"""Runs that failed, that were cold, or that something interrupted: none of them decides."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support import summaries
+from support.planted_trials import FakeRunner, Planted, plan_of, workers
+
+from trainprof.analysis.tuning import (
+    BASELINE,
+    FAILED,
+    FINISHED,
+    INTERRUPTED,
+    LOADER_ALONE,
+    OK,
+)
+from trainprof.experiments.found import Found
+from trainprof.experiments.in_use import AlreadyTuning, alone_in
+from trainprof.experiments.journal import Asked, Journal, RememberingRunner
+from trainprof.experiments.reading import Ended, _outcome
+from trainprof.experiments.search import Search
+from trainprof.experiments.trial import WARM_UP, Limits, Measured, Trial, baseline
+from trainprof.launch.outcome import Outcome
+from trainprof.record.run_directory import RunDirectory
+
+
+def by_workers(overrides: object) -> float:
+    return 0.005 if overrides else 0.010
+
+
+class Changed(FakeRunner):
+    """As FakeRunner, but of one trial's runs one is another."""
+
+    def __init__(self, name: str, number: int, **changes: object) -> None:
+        super().__init__(Planted(by_workers))
+        self._at, self._changes = (name, number), changes
+
+    def run(self, trial: Trial, number: int, limits: Limits) -> Measured:
+        found = super().run(trial, number, limits)
+        found = replace(found, figures={"read_bytes": 0.0})
+        if (trial.name, number) == self._at:
+            return replace(found, **self._changes)  # type: ignore[arg-type]
+        return found
+
+
+def searched(runner: FakeRunner, *, keep: list[Found] | None = None) -> Found:
+    def kept(found: Found) -> None:
+        if keep is not None:
+            keep.append(replace(found, runs=list(found.runs)))
+
+    plan = plan_of(workers(2))
+    return Search(runner, lambda base, free_s: plan, budget_s=600.0, keep=kept).run()
+
+
+def killed_by(number: int, *received: int) -> Outcome:
+    return Outcome(
+        pid=1,
+        status=None,
+        signal=number,
+        spawned_ns=0,
+        ended_ns=1,
+        max_rss_bytes=0,
+        user_s=0.0,
+        system_s=0.0,
+        interrupted=False,
+        signals_received=received,
+    )
+
+
+def test_a_setting_that_failed_once_is_not_recommended() -> None:
+    assert searched(Changed("none", 1)).best is not None
+    found = searched(Changed("num_workers=2", 2, outcome=FAILED, pace=None, training_pace=None))
+    assert [one.outcome for one in found.of("num_workers=2")][:2] == [OK, FAILED]
+    assert found.best is None
+
+
+def test_a_trial_that_read_from_disk_what_others_had_in_memory_is_made_again() -> None:
+    cold = {"read_bytes": 200 * 8.0 * 2**20}
+    found = searched(Changed("num_workers=2", 1, figures=cold))
+    assert [one.number for one in found.comparable("num_workers=2")][:1] == [2]
+    assert found.best is not None
+
+
+def test_what_is_saved_meanwhile_says_what_is_known_by_then() -> None:
+    told: list[Found] = []
+    found = searched(FakeRunner(Planted(by_workers)), keep=told)
+    first = next(one for one in told if one.of("num_workers=2"))
+    assert first.best == found.best is not None
+
+
+def test_one_slow_baseline_does_not_make_the_others_expected_so() -> None:
+    found = searched(Changed(BASELINE, 2, seconds=250.0))
+    assert found.spent_s() > 250
+    assert found.ended_by == FINISHED
+
+
+@pytest.mark.parametrize("updates", [1.0, 0.25])
+def test_a_loader_alone_is_measured_by_the_batches_of_an_update(updates: float) -> None:
+    """A batch takes 6 ms; an update of 10 ms, or of four batches."""
+    plan = replace(plan_of(workers(2)), steps_per_batch=updates)
+    runner = FakeRunner(Planted(by_workers, alone_s=0.006))
+    found = Search(runner, lambda base, free_s: plan, budget_s=600.0).run()
+    [alone] = found.of(LOADER_ALONE)
+    assert alone.pace is not None
+    assert alone.pace.mean_s == pytest.approx(0.006 / updates, rel=0.05)
+    speed = found.speedup(alone.trial)
+    assert speed is not None
+    assert speed.mid == pytest.approx(0.010 * updates / 0.006, rel=0.05)
+
+
+@pytest.mark.parametrize("name", ["SIGHUP", "SIGQUIT", "SIGTERM", "SIGINT"])
+def test_what_ends_the_session_is_no_failure_of_the_script(name: str, tmp_path: Path) -> None:
+    number = getattr(signal, name)
+    console = tmp_path / "console"
+    told, _ = _outcome(summaries.slow_loader(), Ended(killed_by(number, number), False), console)
+    assert told == INTERRUPTED
+    # One that the script was sent by another, or by itself, is.
+    told, _ = _outcome(summaries.slow_loader(), Ended(killed_by(number), False), console)
+    assert told == FAILED
+
+
+@pytest.mark.parametrize(
+    ("trial", "is_kept"),
+    [(Trial(WARM_UP), False), (baseline(), False), (workers(2).trial(), True)],
+)
+def test_what_all_stands_on_is_tried_again_when_it_failed(
+    trial: Trial, is_kept: bool, tmp_path: Path
+) -> None:
+    asked = Asked(("train.py",), None, None, 600.0, None, False, 0.5)
+    journal = Journal(RunDirectory(tmp_path), asked)
+    planted = Planted(by_workers, failing={trial.name: FAILED})
+    RememberingRunner(FakeRunner(planted), journal).run(trial, 1, Limits(60, 60.0))
+    (RunDirectory(tmp_path).trials / trial.name).mkdir(parents=True)
+    assert journal.knows(trial, 1) is is_kept
+
+
+def test_one_tune_at_a_time_is_at_work_in_a_directory(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path)
+    with alone_in(directory), pytest.raises(AlreadyTuning), alone_in(directory):
+        raise AssertionError("two at work")
+    with alone_in(directory):
+        pass
