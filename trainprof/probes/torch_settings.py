@@ -133,7 +133,9 @@ class TorchSettingsProbe:
             return False
         if any(group.get("differentiable") for group in groups):
             return False
-        return all("fused" in group for group in groups) and self._has_plain_tensors(optimizer)
+        if not all("fused" in group for group in groups):
+            return False
+        return self._has_plain_tensors(optimizer) and not self._has_sparse_gradients(optimizer)
 
     def _own_loop(self, optimizer: Any) -> int | None:
         """Returns where the step of an optimizer that the script's author wrote begins, else None.
@@ -162,6 +164,11 @@ class TorchSettingsProbe:
             for group in optimizer.param_groups
             for parameter in group["params"]
         )
+
+    def _has_sparse_gradients(self, optimizer: Any) -> bool:
+        """Whether a gradient is sparse, as with nn.Embedding(sparse=True): torch fuses none."""
+        gradients = (one.grad for group in optimizer.param_groups for one in group["params"])
+        return any(type(one) in self._plain_types and one.is_sparse for one in gradients)
 
     def _anomalous_backward(self) -> None:
         self._passes += 1

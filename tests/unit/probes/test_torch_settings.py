@@ -87,6 +87,19 @@ def test_an_optimizer_that_does_not_or_must(
     assert len(told(recorder, "torch_threads")) == 1
 
 
+@pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.Adagrad])
+@pytest.mark.parametrize("is_sparse", [True, False])
+def test_sparse_gradients_cannot_be_fused(
+    recorder: Recorder, make: Callable[..., Any], is_sparse: bool
+) -> None:
+    recorder.start(TorchSettingsProbe(), OptimizerProbe())
+    table, dense = torch.nn.Embedding(10, 2, sparse=is_sparse), torch.nn.Linear(2, 1)
+    dense(table(torch.tensor([1, 3]))).sum().backward()
+    make([*dense.parameters(), *table.parameters()], lr=0.1).step()
+    assert bool(told(recorder, "looped_optimizer")) is not is_sparse
+    assert recorder.read().notes(Topic.PROBE_FAILED) == []
+
+
 class ByHand(torch.optim.Optimizer):
     """As scripts write them: a few operations for each parameter."""
 
