@@ -327,6 +327,7 @@ def _system(run: Analysed, epochs: list[Epoch], samples: int | None) -> System |
         main_pid=integer(recording.manifest.get("script_pid")),
         interval_s=number(interval, DEFAULT_INTERVAL_S),
         usable_cores=number(host.get("usable_cores"), 0.0) or None,
+        physical_cores=number(host.get("physical_cores"), 0.0) or None,
         memory_limit_bytes=integer(host.get("memory_limit_bytes")),
         gpu_context=GpuContext(
             phases=phases_of(

@@ -2517,18 +2517,41 @@ def test_more_threads_than_cores(
     assert found(replace(case, summary=replace(case.summary, system=system))) == expected
 
 
-def on_cores(case: Case, cores: float, own: float = 1.0, all_busy: float = 1.0) -> Case:
-    """Returns a case of a machine of eight cores.
+def test_how_many_threads_are_advised_goes_by_cores_not_hyper_threads() -> None:
+    case = case_of(
+        Planted(workers=2, fetch_s=0.002, compute_s=0.01), torch=TorchSettings(threads=16)
+    )
+    assert case.summary.system is not None
+    cpu = case.summary.system.cpu | {"cores_usable": 8.0, "cores_physical": 4.0}
+    system = replace(case.summary.system, cpu=cpu, processes=[{"role": "main", "threads": 20}])
+    known = replace(case, summary=replace(case.summary, system=system))
+    finding = only(known)
+    assert finding.title.startswith("torch computes with 16 threads on 4 cores (8 hyper-threads):")
+    assert finding.advice == "torch.set_num_threads(4), or OMP_NUM_THREADS=4"
+    # Each hyper-thread runs one: what that costs is not known.
+    assert found(replace(known, torch=TorchSettings(threads=8))) == []
+
+
+def on_cores(
+    case: Case,
+    cores: float,
+    own: float = 1.0,
+    all_busy: float = 1.0,
+    physical: float | None = None,
+) -> Case:
+    """Returns a case of a machine of eight cores, or hyper-threads.
 
     Args:
         case: Of the run.
         cores: That it may use.
         own: Cores that it keeps busy.
         all_busy: That all programs do.
+        physical: Of `cores`, hyper-threads of one counted once; None: not told, as of old runs.
     """
     assert case.summary.system is not None
     cpu = {
         "cores_usable": cores,
+        "cores_physical": physical,
         "per_core_percent": [0.0] * 8,
         "host_percent": {"mean": 100 * all_busy / 8},
         "tree_percent": {"mean": 100 * own},
@@ -2574,6 +2597,24 @@ def test_threads_that_are_as_many_as_they_should_be(
     torch = replace(ONE_THREAD, **settings)
     case = case_of(Planted(fetch_s=0.0001, compute_s=0.005), torch=torch, **COMPUTES)
     assert found(on_cores(case, **{"cores": 4.0, **where})) == []
+
+
+def test_hyper_threads_are_no_cores_that_have_nothing_to_do() -> None:
+    planted = Planted(fetch_s=0.0001, compute_s=0.005)
+    case = on_cores(case_of(planted, torch=ONE_THREAD, **COMPUTES), 8.0, physical=4.0)
+    finding = only(case)
+    assert finding.id == "few_threads"
+    assert "with 1 thread, and 4 cores are there" in finding.title
+    assert "torch.set_num_threads(4)" in finding.advice
+    assert finding.evidence[LIKELY] == pytest.approx(15.1 / 3.85, rel=0.05)
+
+
+@pytest.mark.parametrize("physical", [4.0, None])
+def test_as_many_threads_as_torch_takes_by_itself_are_not_few(physical: float | None) -> None:
+    torch = replace(ONE_THREAD, threads=4)
+    case = case_of(Planted(fetch_s=0.0001, compute_s=0.005), torch=torch, **COMPUTES)
+    assert found(on_cores(case, 8.0, physical=physical)) == []
+    assert found(on_cores(case, 8.0, physical=8.0)) == ["few_threads"]
 
 
 def test_cores_that_workers_keep_busy_are_not_free() -> None:
