@@ -65,6 +65,7 @@ class TorchSettingsProbe:
         facts: dict[str, object] = {
             "torch_threads": self._torch.get_num_threads(),
             "cores_allotted": _cores_allotted(),
+            "optimizer": self._session.optimizer_numbers.get(id(optimizer)),
         }
         is_unwatched = not self._mode_depth()  # a mode of the script's would see what is asked for
         if is_unwatched and self._is_looped(optimizer):

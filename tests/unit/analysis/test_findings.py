@@ -25,7 +25,7 @@ from trainprof.analysis.diagnosis.settings import (
 from trainprof.analysis.diagnosis.together import together
 from trainprof.analysis.diagnosis.worth import least_gain
 from trainprof.analysis.embedding_tables import EmbeddingTable, EmbeddingTables
-from trainprof.analysis.finding import LIKELY, Finding
+from trainprof.analysis.finding import LIKELY, OTHER_OPTIMIZERS, Finding
 from trainprof.analysis.limit_names import BLOCKED, RECEIVE
 from trainprof.analysis.loader_builder import builder_of
 from trainprof.analysis.pipeline import predict
@@ -1903,8 +1903,9 @@ def test_collections_that_the_loop_asks_for_are_told_from_pythons_own() -> None:
     assert found(replace(case, full_collections=2)) == []
 
 
-def looped(name: str = "AdamW") -> TorchSettings:
-    return TorchSettings(threads=1, looped=[LoopedOptimizer(name, 120, "train.py:60")])
+def looped(name: str = "AdamW", spent_s: float = 1.0) -> TorchSettings:
+    one = LoopedOptimizer(name, 120, "train.py:60", spent_s=spent_s)
+    return TorchSettings(threads=1, looped=[one])
 
 
 @pytest.mark.parametrize(
@@ -1914,7 +1915,7 @@ def looped(name: str = "AdamW") -> TorchSettings:
 def test_plain_sgd_of_few_parameters_has_nothing_to_fuse(
     tensors: int, is_plain: bool, at_least: float | None
 ) -> None:
-    changed = LoopedOptimizer("SGD", tensors, "train.py:60", is_plain)
+    changed = LoopedOptimizer("SGD", tensors, "train.py:60", is_plain, spent_s=1.5)
     healthy = Planted(workers=2, fetch_s=0.002)
     case = case_of(healthy, parts={"optimizer": 1.5}, torch=TorchSettings(looped=[changed]))
     told = [one for one in diagnose(case).findings if one.id == "slow_optimizer"]
@@ -1990,7 +1991,8 @@ def test_an_optimizer_that_could_be_fused() -> None:
     [
         pytest.param(TorchSettings(), 1.0, id="fused, foreach, or no optimizer of torch's"),
         pytest.param(looped("Muon"), 1.0, id="nobody knows what fusing it gives"),
-        pytest.param(looped(), 0.2, id="a small part"),
+        pytest.param(looped(spent_s=0.2), 0.2, id="a small part"),
+        pytest.param(looped(spent_s=0.2), 1.0, id="others, or clipping, take the time"),
     ],
 )
 def test_an_optimizer_that_is_left_alone(settings: TorchSettings, spent_s: float) -> None:
@@ -1998,8 +2000,58 @@ def test_an_optimizer_that_is_left_alone(settings: TorchSettings, spent_s: float
     assert found(case_of(healthy, parts={"optimizer": spent_s}, torch=settings)) == []
 
 
-def own(tensors: int = 60, optimizers: int = 1) -> TorchSettings:
-    return TorchSettings(own=[OwnOptimizer("Lion", tensors, "lion.py:9")], optimizers=optimizers)
+def several(*optimizers: LoopedOptimizer) -> Case:
+    healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
+    settings = TorchSettings(looped=list(optimizers), optimizers=len(optimizers))
+    return case_of(healthy, parts={"optimizer": 1.0}, torch=settings)
+
+
+def test_optimizers_that_could_be_fused_are_named_with_all_their_lines() -> None:
+    finding = only(
+        several(
+            LoopedOptimizer("Adam", 30, "gan.py:60", spent_s=0.4),
+            LoopedOptimizer("Adam", 50, "gan.py:61", spent_s=0.6),
+        )
+    )
+    assert finding.title.startswith("2 optimizers (Adam) change 80 parameters one by one: 1.00 s,")
+    assert finding.site == "gan.py:61"
+    assert finding.advice == "torch.optim.Adam(..., fused=True), and so at gan.py:60 (Adam)"
+    assert finding.evidence[OTHER_OPTIMIZERS] == ["Adam gan.py:60"]
+    alone = only(several(LoopedOptimizer("Adam", 80, "gan.py:61", spent_s=1.0)))
+    assert finding.predicted_speedup == pytest.approx(alone.predicted_speedup)
+
+
+def test_each_optimizer_saves_what_its_class_does() -> None:
+    finding = only(
+        several(
+            LoopedOptimizer("AdamW", 30, "train.py:60", spent_s=0.5),
+            LoopedOptimizer("SGD", 30, "train.py:60", spent_s=0.5),
+            LoopedOptimizer("Muon", 90, "train.py:62", spent_s=0.9),
+        )
+    )
+    assert finding.title.startswith("AdamW and SGD change 60 parameters one by one: 1.00 s,")
+    low, high = finding.predicted_speedup or (0.0, 0.0)
+    assert low == pytest.approx(1 / (1 - 0.3 / 3), rel=0.05)
+    assert high == pytest.approx(1 / (1 - 0.825 / 3), rel=0.05)
+
+
+def test_one_that_is_built_for_each_task_is_named_once() -> None:
+    tasks = [LoopedOptimizer("Adam", 30, "tasks.py:6", spent_s=0.125) for _ in range(8)]
+    finding = only(several(*tasks))
+    assert finding.title.startswith("Adam changes 30 parameters one by one: 1.00 s,")
+    assert finding.evidence[OTHER_OPTIMIZERS] is None
+
+
+def test_time_that_is_anothers_is_not_blamed_on_an_optimizer_that_could_be_fused() -> None:
+    finding = only(several(LoopedOptimizer("AdamW", 40, "train.py:60", spent_s=0.4)))
+    assert finding.evidence["optimizer_s"] == 0.4
+    low, high = finding.predicted_speedup or (0.0, 0.0)
+    assert high == pytest.approx(1 / (1 - 0.4 * 0.9 / 3), rel=0.05)
+
+
+def own(tensors: int = 60, optimizers: int = 1, spent_s: float = 1.0) -> TorchSettings:
+    one = OwnOptimizer("Lion", tensors, "lion.py:9", spent_s)
+    return TorchSettings(own=[one], optimizers=optimizers)
 
 
 def test_an_optimizer_that_the_script_wrote_with_a_loop() -> None:
@@ -2017,9 +2069,10 @@ def test_an_optimizer_that_the_script_wrote_with_a_loop() -> None:
 @pytest.mark.parametrize(
     ("settings", "spent_s"),
     [
-        pytest.param(own(), 0.1, id="a small part"),
+        pytest.param(own(spent_s=0.1), 0.1, id="a small part"),
+        pytest.param(own(spent_s=0.1), 1.0, id="clipping takes the time"),
         pytest.param(own(4), 1.0, id="few parameters"),
-        pytest.param(own(12), 3.0, id="large ones: it is the numbers that take the time"),
+        pytest.param(own(12, spent_s=3.0), 3.0, id="large: it is the numbers that take the time"),
         pytest.param(own(optimizers=2), 1.0, id="another one, that may take it"),
     ],
 )
@@ -2321,7 +2374,7 @@ def test_tables_that_are_no_fault(healthy: Case) -> None:
 
 
 def test_a_table_and_its_optimizer_are_not_saved_twice() -> None:
-    looped = [LoopedOptimizer("Adam", 6, "train.py:33")]
+    looped = [LoopedOptimizer("Adam", 6, "train.py:33", spent_s=1.0)]
     case = with_tables(TABLE, looped=looped)
     findings = diagnose(case).findings
     assert [one.id for one in findings] == ["dense_embeddings", "slow_optimizer"]

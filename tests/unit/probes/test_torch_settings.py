@@ -17,7 +17,7 @@ from support.session import Recorder
 from trainprof.probes.backward import BackwardProbe
 from trainprof.probes.optimizer import OptimizerProbe
 from trainprof.probes.torch_settings import _ALLOTTED, TorchSettingsProbe
-from trainprof.record.schema import Topic
+from trainprof.record.schema import Kind, Topic
 
 
 def told(recorder: Recorder, key: str) -> list[Any]:
@@ -85,6 +85,16 @@ def test_an_optimizer_that_does_not_or_must(
     update(make, **options)
     assert told(recorder, "looped_optimizer") == []
     assert len(told(recorder, "torch_threads")) == 1
+
+
+def test_optimizers_that_are_alike_are_told_each_with_its_number(recorder: Recorder) -> None:
+    recorder.start(TorchSettingsProbe(), OptimizerProbe())
+    for _ in range(2):
+        update(torch.optim.Adam)
+    numbers = [event.site for event in recorder.read().of(Kind.OPTIMIZER_STEP)]
+    assert len(set(numbers)) == 2
+    assert told(recorder, "optimizer") == numbers
+    assert len(told(recorder, "looped_optimizer")) == 2
 
 
 @pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.Adagrad])
