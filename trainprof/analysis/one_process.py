@@ -73,6 +73,7 @@ from trainprof.analysis.torch_settings import TorchSettings, torch_settings
 from trainprof.analysis.traffic import placements, sync_points, transfers
 from trainprof.analysis.training_part import training_of
 from trainprof.analysis.unobserved import not_found, not_observed
+from trainprof.analysis.update_times import update_seconds
 from trainprof.analysis.verdict import Evidence, verdict
 from trainprof.record.schema import Kind
 
@@ -157,7 +158,8 @@ def summary_of(run: Analysed) -> Shown:
         evidence = replace(evidence, waits_at=line.site)
     found_syncs = found_syncs_of(run.process.details, sites)
     compilations = compilations_of(run.process.details, timeline, sites)
-    torch = torch_settings(facts, sites)
+    updates_s = update_seconds(timeline.events, timeline.nesting, attribution, window)
+    torch = torch_settings(facts, sites, updates_s)
     settled_ns = _settled_ns(timeline, steps)
     hooks = lines_of_hooks(facts.environment(), sites)
     in_hooks = hooks_in_forward(
@@ -327,6 +329,7 @@ def _system(run: Analysed, epochs: list[Epoch], samples: int | None) -> System |
         main_pid=integer(recording.manifest.get("script_pid")),
         interval_s=number(interval, DEFAULT_INTERVAL_S),
         usable_cores=number(host.get("usable_cores"), 0.0) or None,
+        physical_cores=number(host.get("physical_cores"), 0.0) or None,
         memory_limit_bytes=integer(host.get("memory_limit_bytes")),
         gpu_context=GpuContext(
             phases=phases_of(

@@ -17,7 +17,7 @@ from trainprof.analysis.call_search import (
     name_of,
     names_given,
 )
-from trainprof.analysis.finding import Finding
+from trainprof.analysis.finding import OTHER_OPTIMIZERS, Finding
 from trainprof.analysis.loader_builder import settings_of
 from trainprof.analysis.source_text import Edit, NotMechanical, applied, parsed
 from trainprof.analysis.summary import Loader, LoaderCall
@@ -75,6 +75,8 @@ def changes_of(finding: Finding, loader: Loader | None, source_of: Callable[[str
     Raises:
         NotMechanical: If the change is more than setting arguments, or its place is not known.
     """
+    if "fused" in finding.change:
+        return _of_optimizers(finding, source_of)
     found = Changes()
     of_call, of_loader = copy_and_loader(finding.change)
     if loader is None and of_call and of_loader:
@@ -97,6 +99,31 @@ def changes_of(finding: Finding, loader: Loader | None, source_of: Callable[[str
         source = source_of(path)
         found.add(path, _checked(source, _in_constructor(source, line, at_constructor)))
         found.minds.append(f"it counts for every {_last_name(loader.kind)} that is made")
+    return found
+
+
+def _of_optimizers(finding: Finding, source_of: Callable[[str], str]) -> Changes:
+    """Returns the change of every optimizer that a finding names; what cannot be is to be minded.
+
+    Raises:
+        NotMechanical: If none can be changed so.
+    """
+    told = finding.evidence.get(OTHER_OPTIMIZERS)
+    others = [str(one).partition(" ") for one in told] if isinstance(told, list) else []
+    first = (str(finding.evidence.get("optimizer", "")), finding.site)
+    found = Changes()
+    failed: list[NotMechanical] = []
+    for name, site in [first, *((name, site) for name, _, site in others)]:
+        one = replace(finding, site=site, evidence={"optimizer": name})
+        try:
+            path, _ = _place_of(site)
+            known = found.edits.get(path, [])
+            found.add(path, [edit for edit in edits_of(one, source_of(path)) if edit not in known])
+        except NotMechanical as error:
+            failed.append(error)
+            found.minds.append(f"not in it: {name} at {site}: {error}")
+    if not found.edits:
+        raise failed[0]
     return found
 
 

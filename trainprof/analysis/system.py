@@ -58,6 +58,7 @@ def system_summary(
     memory_limit_bytes: int | None,
     gpu_context: GpuContext | None = None,
     gpus_not_observed: str | None = None,
+    physical_cores: float | None = None,
 ) -> System | None:
     """Returns the machine over the run, or None when nothing was sampled.
 
@@ -73,6 +74,7 @@ def system_summary(
         memory_limit_bytes: The cgroup's limit.
         gpu_context: What of the run the GPUs' samples are looked at by.
         gpus_not_observed: Why no (more) samples of GPUs came.
+        physical_cores: `usable_cores` with the hyper-threads of a core counted as one.
 
     Returns:
         Each {stat} is {mean, min, max, p5, p50, p95, p99}, or None where nothing was observed.
@@ -86,7 +88,7 @@ def system_summary(
     return System(
         interval_s=interval_s,
         samples=len(host_lines),
-        cpu=_cpu(host_lines, ticks, window, usable_cores),
+        cpu=_cpu(host_lines, ticks, window, usable_cores) | {"cores_physical": physical_cores},
         memory=_memory(host_lines, ticks, window, memory_limit_bytes),
         disk={
             **_byte_rates(host_lines, "disk", ("read", "write"), window),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 from trainprof.analysis.embedding_tables import EmbeddingTables, embedding_tables
 from trainprof.analysis.facts import Facts, integer
@@ -18,6 +19,7 @@ from trainprof.analysis.unused_gradients import (
     discarded_gradients,
     unused_gradients,
 )
+from trainprof.record.schema import Topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +33,14 @@ class LoopedOptimizer:
             known.
         is_plain: Without momentum and weight decay, as far as it has such settings; not told by
             older runs.
+        spent_s: In its steps, of the training phase.
     """
 
     name: str
     tensors: int
     site: str | None
     is_plain: bool = False
+    spent_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +51,13 @@ class OwnOptimizer:
         name: Of its class.
         tensors: How many parameters it has.
         site: Where its step begins.
+        spent_s: In its steps, of the training phase.
     """
 
     name: str
     tensors: int
     site: str
+    spent_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,19 +99,26 @@ class TorchSettings:
     tables: EmbeddingTables | None = None
 
 
-def torch_settings(facts: Facts, sites: Sites) -> TorchSettings:
-    """Reads the settings; nothing in the texts is trusted."""
+def torch_settings(facts: Facts, sites: Sites, updates_s: Mapping[int, float]) -> TorchSettings:
+    """Reads the settings; nothing in the texts is trusted.
+
+    Args:
+        facts: Of the training process.
+        sites: Its places.
+        updates_s: What optimizers' steps took of the training phase, by the number of each.
+    """
     told = facts.environment()
+    spent = _Updates(updates_s, facts.texts[Topic.OPTIMIZER], told)
     threads = [found for x in told if (found := integer(x.get("torch_threads"))) is not None]
-    looped = [x["looped_optimizer"] for x in told if isinstance(x.get("looped_optimizer"), dict)]
+    looped = [x for x in told if isinstance(x.get("looped_optimizer"), dict)]
     return TorchSettings(
         threads=threads[-1] if threads else None,
         cores_allotted=_first(told, "cores_allotted"),
         backward_nodes=_first(told, "backward_nodes"),
         detects_anomalies=any(x.get("detects_anomalies") is True for x in told),
         is_data_parallel=facts.is_data_parallel(),
-        looped=[_looped(x, sites) for x in looped],
-        own=[one for x in told if (one := _own(x, sites)) is not None],
+        looped=spent.with_others([_looped(x, sites, spent) for x in looped]),
+        own=spent.with_others([one for x in told if (one := _own(x, sites, spent)) is not None]),
         optimizers=len(threads),
         numerics=next((known for x in told if (known := _numerics(x, sites)) is not None), None),
         unused=unused_gradients(told, sites),
@@ -114,6 +127,48 @@ def torch_settings(facts: Facts, sites: Sites) -> TorchSettings:
         repeats=repeated_forwards(told, sites),
         tables=embedding_tables(told, sites),
     )
+
+
+_Known = TypeVar("_Known", LoopedOptimizer, OwnOptimizer)
+
+
+class _Updates:
+    """What optimizers' steps took, by what was told of the optimizers: of the first few alone."""
+
+    def __init__(
+        self, spent_s: Mapping[int, float], names: Mapping[int, Any], told: list[dict[str, Any]]
+    ) -> None:
+        """
+        Args:
+            spent_s: By the number of each.
+            names: Of their classes, with a "#" and a serial number.
+            told: Of the process's environment.
+        """
+        self._spent_s = spent_s
+        classes = {number: str(names.get(number)).rpartition("#")[0] for number in spent_s}
+        numbers = {integer(x.get("optimizer")) for x in told}
+        self._told = Counter(name for number, name in classes.items() if number in numbers)
+        self._untold_s: dict[str, float] = {}
+        for number, name in classes.items():
+            if number not in numbers:
+                self._untold_s[name] = self._untold_s.get(name, 0.0) + spent_s[number]
+
+    def by(self, told: Mapping[str, Any]) -> float:
+        number = integer(told.get("optimizer"))
+        return 0.0 if number is None else self._spent_s.get(number, 0.0)
+
+    def with_others(self, known: list[_Known]) -> list[_Known]:
+        """Adds the time of those of which nothing was told, where they are sure to be alike.
+
+        A script may build one for each task, at one line; and older runs do not tell numbers.
+        """
+        found = list(known)
+        for name, spent_s in self._untold_s.items():
+            alike = [place for place, one in enumerate(found) if one.name == name]
+            if len({found[place].site for place in alike}) == 1 and len(alike) >= self._told[name]:
+                last = found[alike[-1]]
+                found[alike[-1]] = replace(last, spent_s=last.spent_s + spent_s)
+        return found
 
 
 def _numerics(told: Mapping[str, Any], sites: Sites) -> Numerics | None:
@@ -133,7 +188,7 @@ def _first(told: Sequence[Mapping[str, Any]], name: str) -> int | None:
     return next((found for x in told if (found := integer(x.get(name))) is not None), None)
 
 
-def _own(told: Mapping[str, Any], sites: Sites) -> OwnOptimizer | None:
+def _own(told: Mapping[str, Any], sites: Sites, spent: _Updates) -> OwnOptimizer | None:
     found = told.get("own_optimizer")
     if not isinstance(found, dict):
         return None
@@ -141,15 +196,20 @@ def _own(told: Mapping[str, Any], sites: Sites) -> OwnOptimizer | None:
     if site is None:
         return None
     return OwnOptimizer(
-        str(found.get("class", "unknown")), integer(found.get("tensors")) or 0, site
+        str(found.get("class", "unknown")),
+        integer(found.get("tensors")) or 0,
+        site,
+        spent.by(told),
     )
 
 
-def _looped(told: Mapping[str, Any], sites: Sites) -> LoopedOptimizer:
-    places = [sites.known(integer(told.get(name))) for name in ("built", "site")]
+def _looped(told: Mapping[str, Any], sites: Sites, spent: _Updates) -> LoopedOptimizer:
+    found = told["looped_optimizer"]
+    places = [sites.known(integer(found.get(name))) for name in ("built", "site")]
     return LoopedOptimizer(
-        name=str(told.get("class", "unknown")),
-        tensors=integer(told.get("tensors")) or 0,
+        name=str(found.get("class", "unknown")),
+        tensors=integer(found.get("tensors")) or 0,
         site=next((place for place in places if place is not None), None),
-        is_plain=told.get("is_plain") is True,
+        is_plain=found.get("is_plain") is True,
+        spent_s=spent.by(told),
     )

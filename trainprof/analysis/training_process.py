@@ -147,6 +147,8 @@ def _joined(logs: list[ProcessLog], workers: list[ProcessLog]) -> TrainingProces
                 if topic is Topic.LOADER and ids and isinstance(told, dict):
                     site = told.get("site")
                     told = {**told, "site": site + ids if isinstance(site, int) else None}
+                if topic is Topic.ENVIRONMENT and ids and isinstance(told, dict):
+                    told = _with_shifted_optimizer(told, ids)
                 if topic is Topic.STACK and ids and isinstance(told, list):
                     told = [site + ids if site else 0 for site in told if isinstance(site, int)]
                 texts[topic][number + ids] = told
@@ -158,6 +160,12 @@ def _joined(logs: list[ProcessLog], workers: list[ProcessLog]) -> TrainingProces
     return TrainingProcess(
         logs, events, np.concatenate(details), facts, main_thread, workers, rank, world_size
     )
+
+
+def _with_shifted_optimizer(told: dict[str, Any], ids: int) -> dict[str, Any]:
+    """Returns what a later log tells of an optimizer, with its number as its records have it."""
+    number = told.get("optimizer")
+    return {**told, "optimizer": number + ids} if isinstance(number, int) else told
 
 
 def _renumbered(log: ProcessLog, ids: int, threads: int, main_thread: int | None) -> Events:

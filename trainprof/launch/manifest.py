@@ -192,6 +192,7 @@ def _host() -> dict[str, Any]:
         "platform": f"{sys.platform} {os.uname().release} {os.uname().machine}",
         "cores": os.cpu_count(),
         "usable_cores": None,
+        "physical_cores": None,
         "memory_bytes": page_bytes * pages if pages > 0 else None,
         "memory_limit_bytes": None,
         "is_virtual": None,

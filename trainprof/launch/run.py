@@ -188,6 +188,7 @@ class Recording:
             self._manifest["host"] = {
                 **manifest["host"],
                 "usable_cores": cores.usable_cores(),
+                "physical_cores": cores.physical_cores(),
                 "memory_limit_bytes": cores.memory_limit_bytes(),
                 "is_virtual": cores.is_virtual(),
             }

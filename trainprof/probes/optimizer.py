@@ -41,11 +41,11 @@ class OptimizerProbe:
         # that were asked whether they tell when it does.
         self._calling: set[int] = set()
         self._asked: dict[int, type] = {}
-        self._numbers: dict[int, int] = {}
         self._serial = itertools.count(1)
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._session, self._patcher = session, patcher
+        self._numbers = session.optimizer_numbers
         module = sys.modules.get("torch.optim.optimizer")
         if module is None:
             raise HookPointMissing("torch.optim.optimizer is not loaded")

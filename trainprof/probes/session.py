@@ -83,6 +83,7 @@ class Session:
         at_parameters: To be called with an optimizer that is about to be given parameters: as it is
             built, and later.
         at_first_step: To be called with an optimizer that has made its first step.
+        optimizer_numbers: By id, of those that have stepped: the number that records have of each.
         countdown: Of updates, in its only place; at 0, `at_countdown` is called.
         backward_watches: Of each backward pass, while there are any.
         at_anomalous_backward: To be called after a backward pass under anomaly detection.
@@ -112,6 +113,7 @@ class Session:
         self.look_here: Callable[[], None] = _nothing
         self.at_parameters: list[Callable[[Any], None]] = []
         self.at_first_step: list[Callable[[Any], None]] = []
+        self.optimizer_numbers: dict[int, int] = {}
         self.countdown = [0]
         self.at_countdown: Callable[[], None] = _nothing
         self.backward_watches: tuple[BackwardWatch, ...] = ()

@@ -65,6 +65,7 @@ class TorchSettingsProbe:
         facts: dict[str, object] = {
             "torch_threads": self._torch.get_num_threads(),
             "cores_allotted": _cores_allotted(),
+            "optimizer": self._session.optimizer_numbers.get(id(optimizer)),
         }
         is_unwatched = not self._mode_depth()  # a mode of the script's would see what is asked for
         if is_unwatched and self._is_looped(optimizer):
@@ -133,7 +134,9 @@ class TorchSettingsProbe:
             return False
         if any(group.get("differentiable") for group in groups):
             return False
-        return all("fused" in group for group in groups) and self._has_plain_tensors(optimizer)
+        if not all("fused" in group for group in groups):
+            return False
+        return self._has_plain_tensors(optimizer) and not self._has_sparse_gradients(optimizer)
 
     def _own_loop(self, optimizer: Any) -> int | None:
         """Returns where the step of an optimizer that the script's author wrote begins, else None.
@@ -162,6 +165,11 @@ class TorchSettingsProbe:
             for group in optimizer.param_groups
             for parameter in group["params"]
         )
+
+    def _has_sparse_gradients(self, optimizer: Any) -> bool:
+        """Whether a gradient is sparse, as with nn.Embedding(sparse=True): torch fuses none."""
+        gradients = (one.grad for group in optimizer.param_groups for one in group["params"])
+        return any(type(one) in self._plain_types and one.is_sparse for one in gradients)
 
     def _anomalous_backward(self) -> None:
         self._passes += 1

@@ -187,7 +187,8 @@ class Topic(IntEnum):
     RECORDING_STOPPED = 8  # {reason, at_ns}
     # {torch, cuda, hip} at torch's import; {launch_blocking} where CUDA_LAUNCH_BLOCKING was set;
     # {torch_threads, looped_optimizer: {class, tensors, site}, numerics: {parameters, products}}
-    # {own_optimizer: {class, tensors, site}, cores_allotted} at an optimizer's first step;
+    # {own_optimizer: {class, tensors, site}, cores_allotted, optimizer: its number} at an
+    # optimizer's first step;
     # {backward_nodes} of the first pass whose graph was gone through;
     # {detects_anomalies} once it was on for many backward passes;
     # {device} when it is first seen in use; {no_backlog}: why that one is not made to wait;

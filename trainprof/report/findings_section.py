@@ -11,13 +11,13 @@ from rich.text import Text
 from trainprof.analysis.diagnosis import few_threads, slow_first_batch
 from trainprof.analysis.diagnosis.case import NAMED_FROM_SHARE
 from trainprof.analysis.diagnosis.catalogue import RULES
-from trainprof.analysis.facts import number_at
 from trainprof.analysis.finding import IN_NOISE, LIKELY, MAY_LOSE, SYMPTOM, Finding, PassedOver
 from trainprof.analysis.least_gain import LEAST_GAIN
 from trainprof.analysis.looks import hottest
 from trainprof.analysis.passes import TRAINING
 from trainprof.analysis.steady import MIN_STEADY_STEPS
 from trainprof.analysis.summary import RunSummary
+from trainprof.analysis.torch_cores import cores_for_threads
 from trainprof.analysis.verdict_level import MODERATE_SHARE
 from trainprof.report.layout import Page
 from trainprof.report.units import counted, percent
@@ -316,9 +316,11 @@ def _not_judged_of_device(summary: RunSummary) -> str:
 
 def _on_few_cores(summary: RunSummary) -> str:
     """Says that torch computes with far fewer threads than cores are there, for each rank."""
-    cores = number_at(summary.system.cpu if summary.system else None, "cores_usable")
     threads, ranks = summary.torch_threads, max(len(summary.ranks), 1)
-    if threads is None or cores is None or threads * ranks > _FEW_THREADS_SHARE * cores:
+    if threads is None:
+        return ""
+    cores = cores_for_threads(summary.system.cpu if summary.system else None, threads * ranks)
+    if cores is None or threads * ranks > _FEW_THREADS_SHARE * cores:
         return ""
     each = " in each rank" if ranks > 1 else ""
     more = "OMP_NUM_THREADS or torch.set_num_threads gives it more"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -17,6 +18,8 @@ FILESYSTEM_ROOT: Final = Path("/")
 
 # cgroup v1 writes "no limit" as the largest page-aligned int64; nothing real comes near.
 UNLIMITED_BYTES: Final = 1 << 60
+# Where a kernel does not list the hyper-threads of a core.
+_PLACE_OF_CORE: Final = ("physical_package_id", "core_id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,27 @@ def usable_cores(root: Path = FILESYSTEM_ROOT, affinity: int | None = None) -> f
     """
     cores = float(_affinity() if affinity is None else affinity)
     return min([cores, *(quota for quota, _ in _quotas(root))])
+
+
+def physical_cores(
+    root: Path = FILESYSTEM_ROOT, affinity: Collection[int] | None = None
+) -> float | None:
+    """Returns `usable_cores` with the hyper-threads of a core counted as one.
+
+    Args:
+        root: Where `/sys`, `/proc` and the cgroup mounts are looked up.
+        affinity: The processors in the affinity mask, by number; None asks the system.
+
+    Returns:
+        In cores, over 0; None where the kernel does not tell which processors share a core.
+    """
+    if affinity is None and not hasattr(os, "sched_getaffinity"):
+        return None
+    processors = os.sched_getaffinity(0) if affinity is None else affinity
+    found = {_core_of(root, processor) for processor in processors}
+    if not found or None in found:
+        return None
+    return min([float(len(found)), *(quota for quota, _ in _quotas(root))])
 
 
 def is_virtual(root: Path = FILESYSTEM_ROOT) -> bool:
@@ -93,6 +117,18 @@ def _affinity() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def _core_of(root: Path, processor: int) -> str | None:
+    """Returns what all hyper-threads of a processor's core have in common, and no others."""
+    topology = f"{root}/sys/devices/system/cpu/cpu{processor}/topology"
+    siblings = (read_text(f"{topology}/thread_siblings_list") or "").strip()
+    if siblings:
+        return siblings
+    # -1: the kernel does not know.
+    numbers = [first_int(read_text(f"{topology}/{name}")) for name in _PLACE_OF_CORE]
+    is_known = all(number is not None and number >= 0 for number in numbers)
+    return " ".join(map(str, numbers)) if is_known else None
 
 
 def _quotas(root: Path) -> list[tuple[float, str]]:

@@ -25,7 +25,7 @@ from trainprof.analysis.diagnosis.settings import (
 from trainprof.analysis.diagnosis.together import together
 from trainprof.analysis.diagnosis.worth import least_gain
 from trainprof.analysis.embedding_tables import EmbeddingTable, EmbeddingTables
-from trainprof.analysis.finding import LIKELY, Finding
+from trainprof.analysis.finding import LIKELY, OTHER_OPTIMIZERS, Finding
 from trainprof.analysis.limit_names import BLOCKED, RECEIVE
 from trainprof.analysis.loader_builder import builder_of
 from trainprof.analysis.pipeline import predict
@@ -1903,8 +1903,9 @@ def test_collections_that_the_loop_asks_for_are_told_from_pythons_own() -> None:
     assert found(replace(case, full_collections=2)) == []
 
 
-def looped(name: str = "AdamW") -> TorchSettings:
-    return TorchSettings(threads=1, looped=[LoopedOptimizer(name, 120, "train.py:60")])
+def looped(name: str = "AdamW", spent_s: float = 1.0) -> TorchSettings:
+    one = LoopedOptimizer(name, 120, "train.py:60", spent_s=spent_s)
+    return TorchSettings(threads=1, looped=[one])
 
 
 @pytest.mark.parametrize(
@@ -1914,7 +1915,7 @@ def looped(name: str = "AdamW") -> TorchSettings:
 def test_plain_sgd_of_few_parameters_has_nothing_to_fuse(
     tensors: int, is_plain: bool, at_least: float | None
 ) -> None:
-    changed = LoopedOptimizer("SGD", tensors, "train.py:60", is_plain)
+    changed = LoopedOptimizer("SGD", tensors, "train.py:60", is_plain, spent_s=1.5)
     healthy = Planted(workers=2, fetch_s=0.002)
     case = case_of(healthy, parts={"optimizer": 1.5}, torch=TorchSettings(looped=[changed]))
     told = [one for one in diagnose(case).findings if one.id == "slow_optimizer"]
@@ -1990,7 +1991,8 @@ def test_an_optimizer_that_could_be_fused() -> None:
     [
         pytest.param(TorchSettings(), 1.0, id="fused, foreach, or no optimizer of torch's"),
         pytest.param(looped("Muon"), 1.0, id="nobody knows what fusing it gives"),
-        pytest.param(looped(), 0.2, id="a small part"),
+        pytest.param(looped(spent_s=0.2), 0.2, id="a small part"),
+        pytest.param(looped(spent_s=0.2), 1.0, id="others, or clipping, take the time"),
     ],
 )
 def test_an_optimizer_that_is_left_alone(settings: TorchSettings, spent_s: float) -> None:
@@ -1998,8 +2000,58 @@ def test_an_optimizer_that_is_left_alone(settings: TorchSettings, spent_s: float
     assert found(case_of(healthy, parts={"optimizer": spent_s}, torch=settings)) == []
 
 
-def own(tensors: int = 60, optimizers: int = 1) -> TorchSettings:
-    return TorchSettings(own=[OwnOptimizer("Lion", tensors, "lion.py:9")], optimizers=optimizers)
+def several(*optimizers: LoopedOptimizer) -> Case:
+    healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
+    settings = TorchSettings(looped=list(optimizers), optimizers=len(optimizers))
+    return case_of(healthy, parts={"optimizer": 1.0}, torch=settings)
+
+
+def test_optimizers_that_could_be_fused_are_named_with_all_their_lines() -> None:
+    finding = only(
+        several(
+            LoopedOptimizer("Adam", 30, "gan.py:60", spent_s=0.4),
+            LoopedOptimizer("Adam", 50, "gan.py:61", spent_s=0.6),
+        )
+    )
+    assert finding.title.startswith("2 optimizers (Adam) change 80 parameters one by one: 1.00 s,")
+    assert finding.site == "gan.py:61"
+    assert finding.advice == "torch.optim.Adam(..., fused=True), and so at gan.py:60 (Adam)"
+    assert finding.evidence[OTHER_OPTIMIZERS] == ["Adam gan.py:60"]
+    alone = only(several(LoopedOptimizer("Adam", 80, "gan.py:61", spent_s=1.0)))
+    assert finding.predicted_speedup == pytest.approx(alone.predicted_speedup)
+
+
+def test_each_optimizer_saves_what_its_class_does() -> None:
+    finding = only(
+        several(
+            LoopedOptimizer("AdamW", 30, "train.py:60", spent_s=0.5),
+            LoopedOptimizer("SGD", 30, "train.py:60", spent_s=0.5),
+            LoopedOptimizer("Muon", 90, "train.py:62", spent_s=0.9),
+        )
+    )
+    assert finding.title.startswith("AdamW and SGD change 60 parameters one by one: 1.00 s,")
+    low, high = finding.predicted_speedup or (0.0, 0.0)
+    assert low == pytest.approx(1 / (1 - 0.3 / 3), rel=0.05)
+    assert high == pytest.approx(1 / (1 - 0.825 / 3), rel=0.05)
+
+
+def test_one_that_is_built_for_each_task_is_named_once() -> None:
+    tasks = [LoopedOptimizer("Adam", 30, "tasks.py:6", spent_s=0.125) for _ in range(8)]
+    finding = only(several(*tasks))
+    assert finding.title.startswith("Adam changes 30 parameters one by one: 1.00 s,")
+    assert finding.evidence[OTHER_OPTIMIZERS] is None
+
+
+def test_time_that_is_anothers_is_not_blamed_on_an_optimizer_that_could_be_fused() -> None:
+    finding = only(several(LoopedOptimizer("AdamW", 40, "train.py:60", spent_s=0.4)))
+    assert finding.evidence["optimizer_s"] == 0.4
+    low, high = finding.predicted_speedup or (0.0, 0.0)
+    assert high == pytest.approx(1 / (1 - 0.4 * 0.9 / 3), rel=0.05)
+
+
+def own(tensors: int = 60, optimizers: int = 1, spent_s: float = 1.0) -> TorchSettings:
+    one = OwnOptimizer("Lion", tensors, "lion.py:9", spent_s)
+    return TorchSettings(own=[one], optimizers=optimizers)
 
 
 def test_an_optimizer_that_the_script_wrote_with_a_loop() -> None:
@@ -2017,9 +2069,10 @@ def test_an_optimizer_that_the_script_wrote_with_a_loop() -> None:
 @pytest.mark.parametrize(
     ("settings", "spent_s"),
     [
-        pytest.param(own(), 0.1, id="a small part"),
+        pytest.param(own(spent_s=0.1), 0.1, id="a small part"),
+        pytest.param(own(spent_s=0.1), 1.0, id="clipping takes the time"),
         pytest.param(own(4), 1.0, id="few parameters"),
-        pytest.param(own(12), 3.0, id="large ones: it is the numbers that take the time"),
+        pytest.param(own(12, spent_s=3.0), 3.0, id="large: it is the numbers that take the time"),
         pytest.param(own(optimizers=2), 1.0, id="another one, that may take it"),
     ],
 )
@@ -2321,7 +2374,7 @@ def test_tables_that_are_no_fault(healthy: Case) -> None:
 
 
 def test_a_table_and_its_optimizer_are_not_saved_twice() -> None:
-    looped = [LoopedOptimizer("Adam", 6, "train.py:33")]
+    looped = [LoopedOptimizer("Adam", 6, "train.py:33", spent_s=1.0)]
     case = with_tables(TABLE, looped=looped)
     findings = diagnose(case).findings
     assert [one.id for one in findings] == ["dense_embeddings", "slow_optimizer"]
@@ -2517,18 +2570,41 @@ def test_more_threads_than_cores(
     assert found(replace(case, summary=replace(case.summary, system=system))) == expected
 
 
-def on_cores(case: Case, cores: float, own: float = 1.0, all_busy: float = 1.0) -> Case:
-    """Returns a case of a machine of eight cores.
+def test_how_many_threads_are_advised_goes_by_cores_not_hyper_threads() -> None:
+    case = case_of(
+        Planted(workers=2, fetch_s=0.002, compute_s=0.01), torch=TorchSettings(threads=16)
+    )
+    assert case.summary.system is not None
+    cpu = case.summary.system.cpu | {"cores_usable": 8.0, "cores_physical": 4.0}
+    system = replace(case.summary.system, cpu=cpu, processes=[{"role": "main", "threads": 20}])
+    known = replace(case, summary=replace(case.summary, system=system))
+    finding = only(known)
+    assert finding.title.startswith("torch computes with 16 threads on 4 cores (8 hyper-threads):")
+    assert finding.advice == "torch.set_num_threads(4), or OMP_NUM_THREADS=4"
+    # Each hyper-thread runs one: what that costs is not known.
+    assert found(replace(known, torch=TorchSettings(threads=8))) == []
+
+
+def on_cores(
+    case: Case,
+    cores: float,
+    own: float = 1.0,
+    all_busy: float = 1.0,
+    physical: float | None = None,
+) -> Case:
+    """Returns a case of a machine of eight cores, or hyper-threads.
 
     Args:
         case: Of the run.
         cores: That it may use.
         own: Cores that it keeps busy.
         all_busy: That all programs do.
+        physical: Of `cores`, hyper-threads of one counted once; None: not told, as of old runs.
     """
     assert case.summary.system is not None
     cpu = {
         "cores_usable": cores,
+        "cores_physical": physical,
         "per_core_percent": [0.0] * 8,
         "host_percent": {"mean": 100 * all_busy / 8},
         "tree_percent": {"mean": 100 * own},
@@ -2574,6 +2650,24 @@ def test_threads_that_are_as_many_as_they_should_be(
     torch = replace(ONE_THREAD, **settings)
     case = case_of(Planted(fetch_s=0.0001, compute_s=0.005), torch=torch, **COMPUTES)
     assert found(on_cores(case, **{"cores": 4.0, **where})) == []
+
+
+def test_hyper_threads_are_no_cores_that_have_nothing_to_do() -> None:
+    planted = Planted(fetch_s=0.0001, compute_s=0.005)
+    case = on_cores(case_of(planted, torch=ONE_THREAD, **COMPUTES), 8.0, physical=4.0)
+    finding = only(case)
+    assert finding.id == "few_threads"
+    assert "with 1 thread, and 4 cores are there" in finding.title
+    assert "torch.set_num_threads(4)" in finding.advice
+    assert finding.evidence[LIKELY] == pytest.approx(15.1 / 3.85, rel=0.05)
+
+
+@pytest.mark.parametrize("physical", [4.0, None])
+def test_as_many_threads_as_torch_takes_by_itself_are_not_few(physical: float | None) -> None:
+    torch = replace(ONE_THREAD, threads=4)
+    case = case_of(Planted(fetch_s=0.0001, compute_s=0.005), torch=torch, **COMPUTES)
+    assert found(on_cores(case, 8.0, physical=physical)) == []
+    assert found(on_cores(case, 8.0, physical=8.0)) == ["few_threads"]
 
 
 def test_cores_that_workers_keep_busy_are_not_free() -> None:

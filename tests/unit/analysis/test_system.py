@@ -62,6 +62,7 @@ def summary(host_lines=(), process_lines=(), gpu_lines=(), start_s=0.0, end_s=10
         main_pid=100,
         interval_s=0.5,
         usable_cores=1.5,
+        physical_cores=1.0,
         memory_limit_bytes=None,
     )
 
@@ -124,6 +125,7 @@ class TestHost:
         assert system.cpu["host_percent"]["mean"] == (1 * 50 + 3 * 100) / 4
         assert system.cpu["iowait_share"] == 0
         assert system.cpu["cores_usable"] == 1.5
+        assert system.cpu["cores_physical"] == 1.0
 
     def test_iowait_is_not_busy(self):
         system = summary([host(0, cpu=cpu(0, 0, 0)), host(1, cpu=cpu(0.25, 1, 0.75))])

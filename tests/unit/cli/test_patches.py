@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from support import summaries
 
-from trainprof.analysis.finding import LOADER_ID, Finding
+from trainprof.analysis.finding import LOADER_ID, OTHER_OPTIMIZERS, Finding
 from trainprof.analysis.summary import Loader, to_jsonable
 from trainprof.cli.app import run_command
 
@@ -226,6 +226,32 @@ def test_an_optimizer_made_in_another_file(tmp_path: Path, capsysbinary: Capture
     out, _ = suggested(tmp_path, capsysbinary, site="optimizers.py:2", **known)
     apply("git", out, tmp_path)
     assert "Adam(p, lr=0.1, fused=True)" in (tmp_path / "optimizers.py").read_text()
+
+
+def test_all_optimizers_of_a_finding_are_changed(
+    tmp_path: Path, capsysbinary: Captured
+) -> None:
+    (tmp_path / "gan.py").write_text("d = Adam(p)\ng = Adam(q, lr=0.1)\n")
+    (tmp_path / "more.py").write_text("s = SGD(p)\nbuilt = make(q)\n")
+    others = ["Adam gan.py:1", "SGD more.py:1", "Adam more.py:2"]
+    known = {"evidence": {"optimizer": "Adam", OTHER_OPTIMIZERS: others}, "change": {"fused": True}}
+    out, _ = suggested(tmp_path, capsysbinary, site="gan.py:2", **known)
+    assert b"# mind: not in it: Adam at more.py:2: line 2 builds Adam in another way" in out
+    apply("git", out, tmp_path)
+    changed = "d = Adam(p, fused=True)\ng = Adam(q, lr=0.1, fused=True)\n"
+    assert (tmp_path / "gan.py").read_text() == changed
+    assert (tmp_path / "more.py").read_text() == "s = SGD(p, fused=True)\nbuilt = make(q)\n"
+
+
+def test_one_call_that_builds_several_optimizers_is_changed_once(
+    tmp_path: Path, capsysbinary: Captured
+) -> None:
+    (tmp_path / "gan.py").write_text("def make(p):\n    return Adam(p)\nd.step()\ng.step()\n")
+    evidence = {"optimizer": "Adam", OTHER_OPTIMIZERS: ["Adam gan.py:4"]}
+    known = {"evidence": evidence, "change": {"fused": True}}
+    out, _ = suggested(tmp_path, capsysbinary, site="gan.py:3", **known)
+    apply("git", out, tmp_path)
+    assert (tmp_path / "gan.py").read_text().count("fused=True") == 1
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no fifos")

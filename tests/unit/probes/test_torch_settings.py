@@ -17,7 +17,7 @@ from support.session import Recorder
 from trainprof.probes.backward import BackwardProbe
 from trainprof.probes.optimizer import OptimizerProbe
 from trainprof.probes.torch_settings import _ALLOTTED, TorchSettingsProbe
-from trainprof.record.schema import Topic
+from trainprof.record.schema import Kind, Topic
 
 
 def told(recorder: Recorder, key: str) -> list[Any]:
@@ -85,6 +85,29 @@ def test_an_optimizer_that_does_not_or_must(
     update(make, **options)
     assert told(recorder, "looped_optimizer") == []
     assert len(told(recorder, "torch_threads")) == 1
+
+
+def test_optimizers_that_are_alike_are_told_each_with_its_number(recorder: Recorder) -> None:
+    recorder.start(TorchSettingsProbe(), OptimizerProbe())
+    for _ in range(2):
+        update(torch.optim.Adam)
+    numbers = [event.site for event in recorder.read().of(Kind.OPTIMIZER_STEP)]
+    assert len(set(numbers)) == 2
+    assert told(recorder, "optimizer") == numbers
+    assert len(told(recorder, "looped_optimizer")) == 2
+
+
+@pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.Adagrad])
+@pytest.mark.parametrize("is_sparse", [True, False])
+def test_sparse_gradients_cannot_be_fused(
+    recorder: Recorder, make: Callable[..., Any], is_sparse: bool
+) -> None:
+    recorder.start(TorchSettingsProbe(), OptimizerProbe())
+    table, dense = torch.nn.Embedding(10, 2, sparse=is_sparse), torch.nn.Linear(2, 1)
+    dense(table(torch.tensor([1, 3]))).sum().backward()
+    make([*dense.parameters(), *table.parameters()], lr=0.1).step()
+    assert bool(told(recorder, "looped_optimizer")) is not is_sparse
+    assert recorder.read().notes(Topic.PROBE_FAILED) == []
 
 
 class ByHand(torch.optim.Optimizer):

@@ -160,20 +160,29 @@ def test_nothing_found_says_from_which_gain_on_it_was_looked_for() -> None:
         (8, 8.0, 0, None),
         (None, 8.0, 0, None),
         (1, None, 0, None),
+        (4, (8.0, 4.0), 0, None),  # one for each core, with two hyper-threads
+        (1, (8.0, 4.0), 0, "with 1 thread on 4 cores: "),
+        (2, (8.0, 4.0), 2, None),
+        (4, 8.0, 0, None),  # of an older run: they may be hyper-threads
     ],
 )
 def test_cores_that_computing_leaves_idle_are_told(
-    threads: int | None, cores: float | None, ranks: int, told: str | None
+    threads: int | None,
+    cores: float | tuple[float, float] | None,
+    ranks: int,
+    told: str | None,
 ) -> None:
     healthy = summaries.healthy()
     assert healthy.system is not None
+    usable, physical = cores if isinstance(cores, tuple) else (cores, None)
+    known = {"cores_usable": usable, "cores_physical": physical}
     said = words(
         findings=[],
         verdict=healthy.verdict,
         findings_from=0.03,
         torch_threads=threads,
         ranks=[{"rank": rank} for rank in range(ranks)],
-        system=replace(healthy.system, cpu={**healthy.system.cpu, "cores_usable": cores}),
+        system=replace(healthy.system, cpu={**healthy.system.cpu, **known}),
     )
     said = " ".join(said.split())
     assert (told in said) if told else ("torch computes" not in said)

@@ -10,6 +10,7 @@ from trainprof.sampling.cores import (
     is_virtual,
     memory_limit_bytes,
     out_of_memory_kills,
+    physical_cores,
     throttle_file,
     usable_cores,
 )
@@ -133,3 +134,51 @@ def test_throttling_is_told_in_v1_too(fake_proc):
     fake_proc.write("cg/cpu/job/cpu.cfs_quota_us", "250000\n")
     fake_proc.write("cg/cpu/job/cpu.cfs_period_us", "100000\n")
     assert throttle_file(fake_proc.root) == f"{fake_proc.root}/cg/cpu/job/cpu.stat"
+
+
+def plant_siblings(fake_proc, *cores):
+    """Plants a machine's topology: of each core, its hyper-threads."""
+    for core in cores:
+        for processor in core:
+            path = f"sys/devices/system/cpu/cpu{processor}/topology/thread_siblings_list"
+            fake_proc.write(path, ",".join(map(str, core)) + "\n")
+
+
+def test_hyper_threads_of_a_core_count_once(fake_proc):
+    plant_siblings(fake_proc, (0, 4), (1, 5), (2, 6), (3, 7))
+    assert usable_cores(fake_proc.root, affinity=8) == 8.0
+    assert physical_cores(fake_proc.root, affinity=range(8)) == 4.0
+    assert physical_cores(fake_proc.root, affinity=(0, 1, 4, 5)) == 2.0
+    assert physical_cores(fake_proc.root, affinity=(0, 1, 2, 3)) == 4.0
+    assert physical_cores(fake_proc.root, affinity=(3, 7)) == 1.0
+
+
+def test_a_quota_caps_cores_too(fake_proc):
+    plant_siblings(fake_proc, (0, 4), (1, 5), (2, 6), (3, 7))
+    fake_proc.write("proc/self/cgroup", "0::/job\n")
+    fake_proc.write("proc/self/mountinfo", V2_MOUNT)
+    fake_proc.write("sys/fs/cgroup/job/cpu.max", "150000 100000\n")
+    assert physical_cores(fake_proc.root, affinity=range(8)) == 1.5
+
+
+def test_cores_by_their_place_where_siblings_are_not_listed(fake_proc):
+    for processor, (package, core) in enumerate([(0, 0), (0, 1), (1, 0), (1, 0)]):
+        topology = f"sys/devices/system/cpu/cpu{processor}/topology"
+        fake_proc.write(f"{topology}/physical_package_id", f"{package}\n")
+        fake_proc.write(f"{topology}/core_id", f"{core}\n")
+    assert physical_cores(fake_proc.root, affinity=range(4)) == 3.0
+
+
+def test_cores_that_the_kernel_does_not_tell_are_not_known(fake_proc):
+    assert physical_cores(fake_proc.root, affinity=range(4)) is None
+    plant_siblings(fake_proc, (0, 2))
+    assert physical_cores(fake_proc.root, affinity=(0, 1, 2)) is None
+    topology = "sys/devices/system/cpu/cpu1/topology"
+    fake_proc.write(f"{topology}/physical_package_id", "-1\n")
+    fake_proc.write(f"{topology}/core_id", "0\n")
+    assert physical_cores(fake_proc.root, affinity=(0, 1, 2)) is None
+
+
+def test_this_machine_has_no_more_cores_than_hyper_threads():
+    found = physical_cores()
+    assert found is None or 0 < found <= usable_cores()

@@ -193,8 +193,15 @@ class Case:
         return None
 
     def cores(self) -> float | None:
-        """Returns how many cores the run could use."""
-        told = self.summary.system.cpu.get("cores_usable") if self.summary.system else None
+        """Returns how many cores the run could use, hyper-threads counted each."""
+        return self._of_cpu("cores_usable")
+
+    def physical_cores(self) -> float | None:
+        """Returns the same with the hyper-threads of a core counted as one."""
+        return self._of_cpu("cores_physical")
+
+    def _of_cpu(self, name: str) -> float | None:
+        told = self.summary.system.cpu.get(name) if self.summary.system else None
         return float(told) if isinstance(told, (int, float)) else None
 
 

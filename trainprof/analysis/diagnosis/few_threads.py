@@ -5,15 +5,16 @@ more cores, the others stand still while the model computes. It comes of OMP_NUM
 torch.set_num_threads(1), left from another machine, or meant for loader workers alone.
 
 How it is measured: torch.get_num_threads() at the first step, against the cores that the run may
-use, less what workers and other programs keep busy. And by how long an operator of the backward
-pass takes in the mean (its time by the number of nodes in its graph): small ones are not split.
+use (the hyper-threads of one count once: torch itself has a thread for each core), less what
+workers and other programs keep busy. And by how long an operator of the backward pass takes in the
+mean (its time by the number of nodes in its graph): small ones are not split.
 
-When it is wrong: where the cores are hyper-threads of the same core, where memory is what an
-operation waits for, or where a neighbour is meant to have the cores: then more threads give little.
-What is said is what they would give if all that is computed could be shared out; the finding is
-ranked by half of it. In distributed
-training, whose launcher shares the cores out itself, nothing is said; nor where a batch system has
-allotted no more cores than that.
+When it is wrong: where memory is what an operation waits for, or where a neighbour is meant to have
+the cores: then more threads give little. What is said is what they would give if all that is
+computed could be shared out; the finding is ranked by half of it. In distributed training, whose
+launcher shares the cores out itself, nothing is said; nor where a batch system has allotted no more
+cores than that. Older runs do not tell cores from hyper-threads: where there are twice as many of
+those as threads, nothing is said either.
 
 What to do: take the setting out, or give it the number of cores; trainprof tune tries it. Sums are
 then added up in another order.
@@ -31,6 +32,7 @@ from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.shared_cpu import shared_cpu
+from trainprof.analysis.torch_cores import cores_for_threads
 from trainprof.analysis.verdict import COMPUTE_KEYS
 from trainprof.analysis.verdict_level import percent
 
@@ -50,7 +52,10 @@ def find(case: Case) -> Finding | None:
         return None
     if case.summary.ranks or case.torch.is_data_parallel:
         return None
-    operator_s, free = _operator_s(case), _free_cores(case)
+    cores = cores_for_threads(case.summary.system.cpu if case.summary.system else None, threads)
+    if cores is None:
+        return None
+    operator_s, free = _operator_s(case), _free_of(cores, case)
     if operator_s is None or free is None or free < _FREE_TIMES * threads:
         return None
     if part < case.threshold(ID, "share", THRESHOLDS["share"].value):
@@ -60,7 +65,7 @@ def find(case: Case) -> Finding | None:
     gain = of_python(case, (1 - threads / free) * part * case.training_s)
     if gain is None:
         return None
-    cores, number = case.cores() or free, max(round(free), threads + 1)
+    number = max(round(free), threads + 1)
     one = "1 thread" if threads == 1 else f"{threads} threads"
     return plain_finding(
         ID,
@@ -92,11 +97,11 @@ def _operator_s(case: Case) -> float | None:
     return backward_s / max(passes, 1) / nodes
 
 
-def _free_cores(case: Case) -> float | None:
+def _free_of(cores: float, case: Case) -> float | None:
     """Returns the cores that training may compute on: neither workers' nor other programs'."""
-    cores, system = case.cores(), case.summary.system
+    system = case.summary.system
     shared = None if system is None else shared_cpu(system.cpu)
-    if cores is None or shared is None:
+    if shared is None:
         return None
     cores = min(cores, float(case.torch.cores_allotted or cores))
     working_s = sum(

@@ -4,12 +4,15 @@ What it means: on the CPU torch's optimizers make a dozen small operations for e
 a pass over its memory. Fused, they are one. An optimizer that the script's author wrote does the
 same, and Python calls each of them.
 
-How it is measured: the time inside the optimizer's step, and its settings at the first one. Of a
-class of the script's own that is told where it is the only one, has ten parameters or more, and
-takes less than 0.2 ms over each: it is then the calls that take the time, and not the numbers.
+How it is measured: the time inside the optimizer's own steps, and its settings at the first one.
+What other optimizers, the clipping of gradients, the scaler and the schedule take is not counted;
+several optimizers that could be fused are told together, the costliest first. Of a class of the
+script's own that is told where it is the only one, has ten parameters or more, and takes less than
+0.2 ms over each: it is then the calls that take the time, and not the numbers.
 
 When it is wrong: where parameters are few and the update is plain (SGD without momentum), there is
-little to fuse. Results differ in the last digits.
+little to fuse. Sparse gradients cannot be fused: where the first step has one, nothing is said.
+Results differ in the last digits.
 
 What to do: fused=True, which torch has for SGD, Adam, AdamW and Adagrad. foreach=True, meant for
 GPUs, was seen to be slower than the loop on a CPU. For a class of the script's own, the one of
@@ -26,7 +29,7 @@ from trainprof.analysis.diagnosis.gains import Gain, of_python
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.wording import place, span
-from trainprof.analysis.finding import Finding
+from trainprof.analysis.finding import OTHER_OPTIMIZERS, Finding
 from trainprof.analysis.torch_settings import LoopedOptimizer
 from trainprof.analysis.verdict_level import percent
 
@@ -54,23 +57,27 @@ _MOST_EACH_S: Final = 200e-6
 
 
 def find(case: Case) -> Finding | None:
-    least = case.threshold(ID, "share", THRESHOLDS["share"].value)
-    if case.is_on_device or case.share("optimizer") < least:
+    if case.is_on_device:
         return None
-    looped = max(case.torch.looped, key=lambda one: one.tensors, default=None)
-    return _of_the_scripts_own(case) if looped is None else _of_torchs(case, looped)
+    return _of_torchs(case) if case.torch.looped else _of_the_scripts_own(case)
+
+
+def _is_enough(case: Case, spent_s: float) -> bool:
+    least = case.threshold(ID, "share", THRESHOLDS["share"].value)
+    return spent_s > 0 and spent_s >= least * case.training_s
 
 
 def _of_the_scripts_own(case: Case) -> Finding | None:
-    spent_s, part = case.training.get("optimizer", 0.0), case.share("optimizer")
     steps = max(len(case.steps), 1)
-    if len(case.torch.own) != 1 or case.torch.optimizers != 1:
+    owns = case.torch.own
+    # A script may build its one again and again.
+    if len(owns) != case.torch.optimizers or len({one.site for one in owns}) != 1:
         return None
-    [own] = case.torch.own
+    own, spent_s = max(owns, key=lambda one: one.tensors), sum(one.spent_s for one in owns)
     if own.tensors < _FEW or spent_s > _MOST_EACH_S * own.tensors * steps:
         return None
     gain = of_python(case, _OWN_SAVES * spent_s)
-    if gain is None:
+    if gain is None or not _is_enough(case, spent_s):
         return None
     line = case.hot_line("optimizer")
     also = []
@@ -79,7 +86,7 @@ def _of_the_scripts_own(case: Case) -> Finding | None:
     return plain_finding(
         ID,
         f"{own.name}, written in the script, changes {own.tensors} parameters one by one: "
-        f"{span(spent_s)}, {percent(part)} of training",
+        f"{span(spent_s)}, {percent(spent_s / case.training_s)} of training",
         gain,
         site=own.site,
         advice="the class of torch.optim that does the same, with fused=True; else torch._foreach_ "
@@ -89,7 +96,7 @@ def _of_the_scripts_own(case: Case) -> Finding | None:
         also=also,
         evidence={
             "optimizer_s": spent_s,
-            "optimizer_share": part,
+            "optimizer_share": spent_s / case.training_s,
             "tensors": own.tensors,
             "optimizer": own.name,
         },
@@ -100,15 +107,17 @@ def _file(site: str) -> str:
     return site.rpartition(":")[0]
 
 
-def _of_torchs(case: Case, looped: LoopedOptimizer) -> Finding | None:
-    if looped.name not in _FUSED_SAVES:
+def _of_torchs(case: Case) -> Finding | None:
+    """Returns the finding of those that can be fused, each with its own part of the time."""
+    fusable = [(one, saves) for one in case.torch.looped if (saves := _saves(one)) is not None]
+    fusable = sorted(fusable, key=lambda each: -each[0].spent_s)
+    spent_s = sum(one.spent_s for one, _ in fusable)
+    if not _is_enough(case, spent_s):
         return None
-    spent_s, part = case.training.get("optimizer", 0.0), case.share("optimizer")
-    is_plain = looped.name == "SGD" and looped.is_plain
-    if is_plain and looped.tensors < _FEW:
-        return None
-    saves = _PLAIN_SGD_SAVES if is_plain else _FUSED_SAVES[looped.name]
-    gains = [of_python(case, saved * spent_s) for saved in saves]
+    gains = [
+        of_python(case, sum(saves[bound] * one.spent_s for one, saves in fusable))
+        for bound in range(3)
+    ]
     low, likely, high = gains
     if low is None or likely is None or high is None:
         return None
@@ -120,13 +129,26 @@ def _of_torchs(case: Case, looped: LoopedOptimizer) -> Finding | None:
         is_at_most=False,
         of_steps=likely.of_steps,
     )
+    costliest = fusable[0][0]
+    tensors: dict[tuple[str, str | None], int] = {}  # of one of those that a line builds
+    for one, _ in fusable:
+        call = (one.name, one.site)
+        tensors[call] = max(tensors.get(call, 0), one.tensors)
+    names = list(dict.fromkeys(name for name, _ in tensors))
+    others = [(name, site) for name, site in [*tensors][1:] if site is not None]
+    who = " and ".join(names)
+    if len(tensors) > len(names):
+        who = f"{len(tensors)} optimizers ({who})"
+    part = spent_s / case.training_s
+    change = " and ".join(f"torch.optim.{name}(..., fused=True)" for name in names)
+    also_at = " and ".join(f"{site} ({name})" for name, site in others)
     return plain_finding(
         ID,
-        f"{looped.name} changes {looped.tensors} parameters one by one: {span(spent_s)}, "
-        f"{percent(part)} of training",
+        f"{who} change{'s' if len(tensors) == 1 else ''} {sum(tensors.values())} parameters one "
+        f"by one: {span(spent_s)}, {percent(part)} of training",
         gain,
-        site=looped.site,
-        advice=f"torch.optim.{looped.name}(..., fused=True)",
+        site=costliest.site,
+        advice=f"{change}, and so at {also_at}" if others else change,
         change={"fused": True},
         cautions=[
             "fused updates differ in the last digits, and so do later losses by more and more"
@@ -134,7 +156,16 @@ def _of_torchs(case: Case, looped: LoopedOptimizer) -> Finding | None:
         evidence={
             "optimizer_s": spent_s,
             "optimizer_share": part,
-            "tensors": looped.tensors,
-            "optimizer": looped.name,
+            "tensors": sum(tensors.values()),
+            "optimizer": costliest.name,
+            OTHER_OPTIMIZERS: [f"{name} {site}" for name, site in others] or None,
         },
     )
+
+
+def _saves(looped: LoopedOptimizer) -> tuple[float, float, float] | None:
+    """Returns what of its time goes once it is fused, None where that is not known, or nothing."""
+    is_plain = looped.name == "SGD" and looped.is_plain
+    if looped.spent_s <= 0 or (is_plain and looped.tensors < _FEW):
+        return None
+    return _PLAIN_SGD_SAVES if is_plain else _FUSED_SAVES.get(looped.name)

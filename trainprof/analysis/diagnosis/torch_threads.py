@@ -3,10 +3,12 @@
 What it means: torch splits an operation among its threads, and each waits for the others. With more
 of them than cores some cannot run, and all wait for those. It happens where the number is set by
 hand (OMP_NUM_THREADS, torch.set_num_threads), or by the cores of a machine of which a container may
-use a few.
+use a few. A core with hyper-threads runs one on each of them, so only more than those are told;
+torch itself has one thread for each core.
 
-How it is measured: torch.get_num_threads() at the first step, against the cores that the run may
-use, and the process's threads that the system counts: so many are there only once they were needed.
+How it is measured: torch.get_num_threads() at the first step, against the cores, or hyper-threads,
+that the run may use, and the process's threads that the system counts: so many are there only once
+they were needed.
 
 When it is wrong: where operations are so large that it makes no difference. How much it makes
 cannot be told from one run: `trainprof compare` of two runs does.
@@ -45,15 +47,22 @@ def find(case: Case) -> Finding | None:
     usable = max(-(-cores // 1), 1.0)
     if threads <= most * usable or there is None or there < threads:
         return None
+    # More than hyper-threads is too many for certain; how many are best goes by the cores.
+    physical = case.physical_cores() or cores
+    best = max(-(-physical // 1), 1.0)
+    on = f"{physical:.3g} core{'' if physical == 1 else 's'}"
+    if physical < cores:
+        on += f" ({cores:.3g} hyper-threads)"
     return unmeasured_finding(
         ID,
-        f"torch computes with {threads} threads on {cores:.3g} core{'' if cores == 1 else 's'}: "
+        f"torch computes with {threads} threads on {on}: "
         f"they wait for each other in forward, backward and optimizer, {percent(part)} of training",
         site=None,
-        advice=f"torch.set_num_threads({usable:.0f}), or OMP_NUM_THREADS={usable:.0f}",
+        advice=f"torch.set_num_threads({best:.0f}), or OMP_NUM_THREADS={best:.0f}",
         evidence={
             "threads": threads,
-            "cores": cores,
+            "cores": physical,
+            "hyper_threads": cores if physical < cores else None,
             "threads_of_process": there,
             "computing_share": part,
         },
