@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import json
+import re
 import sys
 import weakref
 from collections.abc import Callable
@@ -325,14 +326,16 @@ class LoaderProbe:
         return self._asks or getattr(loader, "worker_init_fn", None) is not None
 
     def _guards_main(self) -> bool | None:
-        """Whether a worker that is no fork can import the script: it asks for its name.
+        """Whether a worker that is no fork can import the script: it compares its name.
 
         None where the script is not the user's.
         """
         script = getattr(sys.modules.get("__main__"), "__file__", None)
         if not isinstance(script, str) or not self._session.sites.is_user_file(script):
             return None
-        return any_text(lambda path: path == script, lambda text: "__name__" in text)
+        return any_text(
+            lambda path: path == script, lambda text: _ASKS_FOR_NAME.search(text) is not None
+        )
 
     def _dataset_number(self, site: int, dataset: Any) -> int | None:
         """Tells datasets apart that are loaded by one line; None where it cannot be known.
@@ -358,6 +361,7 @@ _NEXT, _SAMPLER = int(Kind.LOADER_NEXT), int(Kind.SAMPLER)
 _CLOSE: Final = int(Kind.LOADER_CLOSE)
 _BUILT: Final = int(Kind.LOADER_BUILT)
 _PASS: Final = int(Kind.LOADER_PASS)
+_ASKS_FOR_NAME: Final = re.compile(r"__name__\s*==|==\s*__name__")
 
 
 def describe(loader: Any) -> dict[str, Any]:

@@ -372,7 +372,12 @@ def test_a_loaders_facts(recorder: Recorder) -> None:
 
 @pytest.mark.parametrize(
     ("script", "guards"),
-    [("train()\n", False), ('if __name__ == "__main__":\n    train()\n', True)],
+    [
+        ("train()\n", False),
+        ('if __name__ == "__main__":\n    train()\n', True),
+        ("if '__main__'== __name__:\n    train()\n", True),
+        ("log = logging.getLogger(__name__)\ntrain()\n", False),
+    ],
 )
 def test_how_workers_would_be_started_is_known_before_there_are_any(
     script: str,
