@@ -319,7 +319,7 @@ class Loader:
         guards_main: Whether the script may be imported by such workers; None where it need not be.
         call: Of its constructor, None where nothing is known of it.
         shares_samples: Each worker gives its own part of an IterableDataset of the user's; None of
-            other datasets.
+            other datasets, and where nobody knows.
         called_at: Where a function that trains calls for passes of evaluation over it, None where
             nobody knows.
         evaluation_s, evaluation_wait_s: What those took, and what of that was waiting, of a loader

@@ -20,6 +20,7 @@ from trainprof.probes.patcher import HookPointMissing, Patcher, heirs, hide_our_
 from trainprof.probes.session import Session
 from trainprof.probes.user_texts import any_text
 from trainprof.probes.worker_needs import open_files, start_method, unpicklable
+from trainprof.probes.worker_start import reaches_dataset
 from trainprof.record.schema import Kind, Topic
 
 Wrapped = Callable[..., Any]
@@ -312,7 +313,8 @@ class LoaderProbe:
         """Whether each worker gives its own part of an iterable dataset; None where that is not so.
 
         Told of the user's datasets: of a library's nobody knows. It is shared out where any of the
-        user's code asks which worker it is, or a function is called as one starts.
+        user's code asks for its worker, or a function of the user's that is called as one starts
+        does; where that function may do so by something else of the user's, nobody knows.
         """
         dataset = getattr(loader, "dataset", None)
         begins = getattr(getattr(type(dataset), "__iter__", None), "__code__", None)
@@ -323,7 +325,11 @@ class LoaderProbe:
             return None
         if self._asks is None:
             self._asks = any_text(sites.is_user_file, _asks_for_worker)
-        return self._asks or getattr(loader, "worker_init_fn", None) is not None
+        if self._asks:
+            return True
+        called = own_function(getattr(loader, "worker_init_fn", None), sites.is_user_code)
+        # A library's, or one that only seeds generators, is there for reproducible numbers.
+        return False if called is None else reaches_dataset(called[0], sites)
 
     def _guards_main(self) -> bool | None:
         """Whether a worker that is no fork can import the script: it compares its name.
@@ -417,7 +423,7 @@ def _asking(loader: Any, dataset: Any) -> dict[str, Any]:
 
 
 def _asks_for_worker(text: str) -> bool:
-    return "worker_info" in text or "worker_id" in text
+    return "worker_info" in text
 
 
 def _is_iterable(dataset: Any) -> bool:

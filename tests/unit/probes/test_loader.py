@@ -485,12 +485,42 @@ def test_an_iterable_dataset(same_with_us: Compare, recorder: Recorder) -> None:
     assert recording.notes(Topic.LOADER)[0]["is_iterable"] is True
 
 
+SEED = 3
+
+
+def seed_worker(worker_id: int) -> None:
+    """PyTorch's recipe."""
+    np.random.seed(SEED + torch.initial_seed() % 2**32)
+
+
+def give_share(worker_id: int) -> None:
+    torch.utils.data.get_worker_info().dataset.first = worker_id  # type: ignore[union-attr]
+
+
+def give_share_elsewhere(worker_id: int) -> None:
+    give_share(worker_id)
+
+
+def closing_over(stream: Stream) -> Callable[[int], None]:
+    def give(worker_id: int) -> None:
+        stream.first = worker_id  # type: ignore[attr-defined]
+
+    return give
+
+
 @pytest.mark.parametrize(
     ("make", "asks", "expected"),
     [
         (lambda: DataLoader(Stream()), False, False),
         (lambda: DataLoader(Stream()), True, True),
-        (lambda: DataLoader(Stream(), worker_init_fn=lambda worker: None), False, True),
+        (lambda: DataLoader(Stream(), worker_init_fn=seed_worker), False, False),
+        (lambda: DataLoader(Stream(), worker_init_fn=seed_worker), True, True),
+        # A library's, as Lightning's seed_everything(1, workers=True) gives to every loader.
+        (lambda: DataLoader(Stream(), worker_init_fn=partial(torch.save, 1)), False, False),
+        (lambda: DataLoader(Stream(), worker_init_fn=give_share), False, True),
+        (lambda: DataLoader(Stream(), worker_init_fn=partial(give_share)), False, True),
+        (lambda: DataLoader(Stream(), worker_init_fn=give_share_elsewhere), False, None),
+        (lambda: DataLoader(Stream(), worker_init_fn=closing_over(Stream())), False, None),
         (lambda: DataLoader(Numbers()), False, None),
         (lambda: DataLoader(ChainDataset([Stream()])), False, None),  # torch's own
     ],
@@ -505,6 +535,7 @@ def test_whether_workers_share_a_stream(
     def any_text(is_user_file: Callable[[str], bool], is_it: Callable[[str], bool]) -> bool:
         assert is_it("info = get_worker_info()")
         assert not is_it("for line in file:")
+        assert not is_it("def seed_worker(worker_id):")
         return asks
 
     monkeypatch.setattr("trainprof.probes.loader.any_text", any_text)
