@@ -206,6 +206,7 @@ def _loader_of(
         open_files=words(facts.get("open_files")),
         workers_started_by=_word(facts.get("workers_started_by")),
         unpicklable=words(facts.get("unpicklable")),
+        generators=words(facts.get("generators")),
         guards_main=_flag(facts.get("guards_main")),
         call=call_of(facts, sites),
         evaluation_s=float((p.end - p.start)[p.of_stage(EVALUATION)].sum() / 1e9),

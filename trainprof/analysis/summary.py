@@ -316,6 +316,8 @@ class Loader:
         workers_started_by: fork|spawn|forkserver, if it had any.
         unpicklable: What workers that are no forks could not be given, with what it is.
         changed_between_passes: Attributes of the dataset that training changes then.
+        generators: Attributes of the user's dataset that are random generators, of which workers
+            would have equal copies.
         guards_main: Whether the script may be imported by such workers; None where it need not be.
         call: Of its constructor, None where nothing is known of it.
         shares_samples: Each worker gives its own part of an IterableDataset of the user's; None of
@@ -373,6 +375,7 @@ class Loader:
     workers_started_by: str | None = None
     unpicklable: list[str] = field(default_factory=list)
     changed_between_passes: list[str] = field(default_factory=list)
+    generators: list[str] = field(default_factory=list)
     guards_main: bool | None = None
     call: LoaderCall | None = None
     shares_samples: bool | None = None

@@ -9,7 +9,7 @@ import re
 import sys
 import weakref
 from collections.abc import Callable
-from types import CodeType, FrameType, ModuleType
+from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any, Final
 
 from trainprof.probes.call_site import Birthplace, LoaderBirthplaces
@@ -19,7 +19,7 @@ from trainprof.probes.loader_call import constructor_sites, taken_by
 from trainprof.probes.patcher import HookPointMissing, Patcher, heirs, hide_our_frame
 from trainprof.probes.session import Session
 from trainprof.probes.user_texts import any_text
-from trainprof.probes.worker_needs import open_files, start_method, unpicklable
+from trainprof.probes.worker_needs import generators, open_files, start_method, unpicklable
 from trainprof.probes.worker_start import reaches_dataset
 from trainprof.record.schema import Kind, Topic
 
@@ -280,6 +280,7 @@ class LoaderProbe:
             if facts["workers_started_by"] != "fork":
                 facts["guards_main"] = self._guards_main()
             facts["shares_samples"] = self._shares_samples(loader)
+            facts["generators"] = self._generators(loader)
             facts["collate_site"] = self._collate_site(getattr(loader, "collate_fn", None))
             number = self._session.log.define(Topic.LOADER, json.dumps(facts, default=str))
             self._site_of[number] = site
@@ -327,9 +328,25 @@ class LoaderProbe:
             self._asks = any_text(sites.is_user_file, _asks_for_worker)
         if self._asks:
             return True
+        return self._reached_as_workers_start(loader)
+
+    def _reached_as_workers_start(self, loader: Any) -> bool | None:
+        """Whether a function of the user's then changes each worker's dataset; None: it may."""
+        sites = self._session.sites
         called = own_function(getattr(loader, "worker_init_fn", None), sites.is_user_code)
         # A library's, or one that only seeds generators, is there for reproducible numbers.
         return False if called is None else reaches_dataset(called[0], sites)
+
+    def _generators(self, loader: Any) -> list[str]:
+        """Returns the random generators of a dataset that workers would have alike."""
+        if self._reached_as_workers_start(loader) is not False:
+            return []
+        return generators(whole_of(getattr(loader, "dataset", None)), self._is_own_class)
+
+    def _is_own_class(self, kind: type) -> bool:
+        methods = (one for one in vars(kind).values() if type(one) is FunctionType)
+        first = next(methods, None)
+        return first is not None and self._session.sites.is_user_code(first.__code__)
 
     def _guards_main(self) -> bool | None:
         """Whether a worker that is no fork can import the script: it compares its name.

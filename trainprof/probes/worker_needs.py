@@ -31,6 +31,12 @@ _OPEN: Final = {
     "sqlite3": ("Connection", "Cursor"),
     "lmdb": ("Environment",),
 }
+# What keeps the state of random numbers, which each worker gets a copy of.
+_GENERATORS: Final = {
+    "numpy": ("Generator", "RandomState"),
+    "random": ("Random",),
+    "torch": ("Generator",),
+}
 # Of a loader's, what its workers are given.
 _SENT: Final = ("dataset", "collate_fn", "worker_init_fn")
 _LOCKS: Final = ("lock", "RLock")
@@ -47,6 +53,24 @@ def open_files(dataset: Any) -> list[str]:
         f"{name} ({type(thing).__name__})"
         for name, thing in held
         if _is_open(type(thing)) and not _is_written(thing)
+    )
+    return list(itertools.islice(found, _MOST_NAMED))
+
+
+def generators(dataset: Any, is_own: Callable[[type], bool]) -> list[str]:
+    """Returns the attributes of a dataset's own objects that are random generators.
+
+    Args:
+        dataset: Of which nothing is called.
+        is_own: Tells the classes of the user's: a library's know about workers.
+    """
+    held = _walk("", dataset, _MAX_DEPTH, lambda thing: not _is_open(type(thing)))
+    found = (
+        f"{name}.{attribute}".lstrip(".")
+        for name, thing in held
+        if is_own(type(thing))
+        for attribute, value in _attributes(thing)
+        if type(value).__name__ in _GENERATORS.get(type(value).__module__.partition(".")[0], ())
     )
     return list(itertools.islice(found, _MOST_NAMED))
 

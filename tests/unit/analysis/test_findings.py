@@ -953,6 +953,29 @@ def test_augmentation_is_minded_where_there_may_be_any(
     )
 
 
+@pytest.mark.parametrize(
+    ("planted", "said", "not_said"),
+    [
+        ({"fetch_s": 0.03}, "each worker would draw the same numbers from its copy;", "again"),
+        ({"fetch_s": 0.03, "passes": 1}, "from its copy, the same again in each pass", "other"),
+        ({"fetch_s": 0.06, "compute_s": 0.02, "workers": 1}, "each worker would draw", "other"),
+        ({"fetch_s": 0.06, "compute_s": 0.015, "workers": 2}, "", "self.rng"),  # they do so now
+    ],
+)
+def test_workers_have_equal_copies_of_a_generator(
+    planted: dict[str, Any], said: str, not_said: str
+) -> None:
+    plain = Planted(**planted)
+    change = only(case_of(plain)).change
+    plain.loader = replace(plain.loader, generators=["rng"])
+    finding = only(case_of(plain))
+    assert finding.change == change
+    assert finding.change["num_workers"] > 1
+    assert said in minded(finding)
+    assert not_said not in minded(finding).replace("other numbers from the second pass", "")
+    assert "augmentation, if there is any, draws other" not in minded(finding)
+
+
 def test_a_loader_that_is_built_anew_for_each_pass_is_to_be_built_once() -> None:
     planted = Planted(workers=2, fetch_s=0.004, compute_s=0.01, passes=10, start_s=0.1)
     planted.loader = replace(planted.loader, built=10)

@@ -286,6 +286,15 @@ def test_workers_that_would_read_out_of_turn_are_not_tried() -> None:
     assert "more workers are not tried: first open what the dataset holds open, raw" in note
 
 
+def test_workers_are_tried_whatever_generators_a_dataset_has() -> None:
+    planted = Planted(workers=0, fetch_s=0.03)
+    planted.loader = replace(planted.loader, generators=["rng"])
+    found = plan(case_of(planted))
+    assert "workers" in subjects(found)
+    assert any("self.rng" in told for told in found.candidates[0].cautions)
+    assert found.notes == ()
+
+
 @pytest.mark.parametrize(
     ("workers", "told"),
     [

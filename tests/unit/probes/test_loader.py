@@ -544,6 +544,30 @@ def test_whether_workers_share_a_stream(
     assert recorder.read().notes(Topic.LOADER)[0]["shares_samples"] is expected
 
 
+class Augmented(Numbers):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rng = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda: DataLoader(Augmented()), ["rng"]),
+        (lambda: DataLoader(Subset(Augmented(), range(3))), ["rng"]),
+        (lambda: DataLoader(Augmented(), worker_init_fn=seed_worker), ["rng"]),
+        (lambda: DataLoader(Augmented(), worker_init_fn=give_share), []),  # it may seed that
+        (lambda: DataLoader(Numbers()), []),
+    ],
+)
+def test_random_generators_that_workers_would_have_alike(
+    recorder: Recorder, make: Callable[[], Any], expected: list[str]
+) -> None:
+    recorder.start(LoaderProbe())
+    next(iter(make()))
+    assert recorder.read().notes(Topic.LOADER)[0]["generators"] == expected
+
+
 def test_an_error_is_no_end(recorder: Recorder) -> None:
     recorder.start(LoaderProbe())
     with pytest.raises(KeyError):

@@ -124,9 +124,10 @@ def _of_more_workers(fed: LoaderCase, workers: int, *, is_kept: bool) -> list[st
     told = _of_iterable(fed.loader, workers)
     if _is_shared(fed.loader):
         told.append(_sharing_files(fed.loader))
-    told += [*_more_than_cores(fed, workers), *_shared_source(fed)]
+    alike = _of_generators(fed.loader, workers, is_kept=is_kept)
+    told += [*alike, *_more_than_cores(fed, workers), *_shared_source(fed)]
     if not fed.loader.num_workers:
-        if fed.loader.may_augment:
+        if fed.loader.may_augment and not alike:
             told.append("random augmentation, if there is any, draws other numbers in workers")
         if not is_kept:
             told.append(_COPY_THE_DATASET)
@@ -176,6 +177,21 @@ def _of_iterable(loader: Loader, workers: int) -> list[str]:
     return [
         "the dataset is an IterableDataset: each worker yields all of it unless it asks "
         "get_worker_info() for its share"
+    ]
+
+
+def _of_generators(loader: Loader, workers: int, *, is_kept: bool) -> list[str]:
+    """Returns that workers have equal copies of a generator: torch seeds only the global ones."""
+    is_kept |= bool(loader.persistent_workers)
+    if not loader.generators or (loader.num_workers or 0) > 1 or (workers == 1 and is_kept):
+        return []
+    held = " and ".join(f"self.{name}" for name in loader.generators)
+    again = "" if is_kept else ", the same again in each pass"
+    draw = "each worker would draw" if workers > 1 else "a worker would draw"
+    same = "the same numbers from its copy" if workers > 1 else "from its copy"
+    return [
+        f"random numbers that the dataset draws from {held}: {draw} {same}{again}; seed it anew in "
+        "worker_init_fn, with torch.initial_seed()"
     ]
 
 
