@@ -322,6 +322,7 @@ class Loader:
         call: Of its constructor, None where nothing is known of it.
         shares_samples: Each worker gives its own part of an IterableDataset of the user's; None of
             other datasets, and where nobody knows.
+        touches_device: Making its batches copies to a device or from it, or makes them there.
         called_at: Where a function that trains calls for passes of evaluation over it, None where
             nobody knows.
         evaluation_s, evaluation_wait_s: What those took, and what of that was waiting, of a loader
@@ -379,6 +380,7 @@ class Loader:
     guards_main: bool | None = None
     call: LoaderCall | None = None
     shares_samples: bool | None = None
+    touches_device: bool = False
     called_at: str | None = None
     evaluation_s: float = 0.0
     evaluation_wait_s: float = 0.0

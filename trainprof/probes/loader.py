@@ -19,7 +19,13 @@ from trainprof.probes.loader_call import constructor_sites, taken_by
 from trainprof.probes.patcher import HookPointMissing, Patcher, heirs, hide_our_frame
 from trainprof.probes.session import Session
 from trainprof.probes.user_texts import any_text
-from trainprof.probes.worker_needs import generators, open_files, start_method, unpicklable
+from trainprof.probes.worker_needs import (
+    generators,
+    is_on_device,
+    open_files,
+    start_method,
+    unpicklable,
+)
 from trainprof.probes.worker_start import reaches_dataset
 from trainprof.record.schema import Kind, Topic
 
@@ -47,12 +53,16 @@ class LoaderProbe:
         self._datasets: dict[int, dict[int | str, int]] = {}
         # Whether the user's code asks which worker it is; None until somebody wants to know.
         self._asks: bool | None = None
+        # Those whose first batch was looked at.
+        self._looked_at: set[int] = set()
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         dataloader = sys.modules.get("torch.utils.data.dataloader")
         if dataloader is None:
             raise HookPointMissing("torch.utils.data.dataloader is not loaded")
         self._session = session
+        self._tensor = getattr(torch, "Tensor", None)
+        self._mode_depth = getattr(torch._C, "_len_torch_function_stack", lambda: 0)
         self._datasets_between = ChangedDatasets(session.log)
         self._births = LoaderBirthplaces(session.sites, session.keep_track)
         base = getattr(dataloader, "_BaseDataLoaderIter", None)
@@ -109,7 +119,7 @@ class LoaderProbe:
         emit, now = self._session.emit, self._session.wait_now
         loader_of = self._loader_of
         check_limit = self._session.limit.before_batch
-        ended = patcher.guarded(self._ended)
+        ended, began = patcher.guarded(self._ended), patcher.guarded(self._began)
 
         def make(original: Wrapped) -> Wrapped:
             def __next__(self: Any) -> Any:
@@ -125,13 +135,10 @@ class LoaderProbe:
                         ended(self)
                     hide_our_frame(error)
                     raise
-                emit(
-                    _NEXT,
-                    start,
-                    now(),
-                    loader_of.get(id(self), 0),
-                    getattr(self, "_num_yielded", 0),
-                )
+                number = getattr(self, "_num_yielded", 0)
+                emit(_NEXT, start, now(), loader_of.get(id(self), 0), number)
+                if number == 1:
+                    began(self, batch)
                 return batch
 
             return __next__
@@ -254,6 +261,16 @@ class LoaderProbe:
         number = self._loader_of.get(id(iterator))
         if number is not None:
             self._datasets_between.pass_ended(number, getattr(iterator, "_dataset", None))
+
+    def _began(self, iterator: Any, batch: Any) -> None:
+        """Notes, once for each loader, that its batches are on a device when it gives them."""
+        number = self._loader_of.get(id(iterator))
+        # A mode of the script's would see us ask.
+        if number is None or number in self._looked_at or self._mode_depth():
+            return
+        self._looked_at.add(number)
+        if is_on_device(batch, self._tensor):
+            self._session.log.note(Topic.ENVIRONMENT, {"batch_on_device": number})
 
     def _begins(self, frame: FrameType, loader: Any) -> None:
         """Records that a pass begins, and who goes through it."""

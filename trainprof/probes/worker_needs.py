@@ -75,6 +75,17 @@ def generators(dataset: Any, is_own: Callable[[type], bool]) -> list[str]:
     return list(itertools.islice(found, _MOST_NAMED))
 
 
+def is_on_device(batch: Any, tensor: Any) -> bool:
+    """Whether one of the first tensors of a batch is not in the host's memory.
+
+    Args:
+        batch: As a loader gives it.
+        tensor: torch's class of them: one of another is not asked, for it may be the script's.
+    """
+    held = _walk("", batch, _MAX_DEPTH, lambda thing: type(thing) is not tensor)
+    return any(type(thing) is tensor and not thing.is_cpu for _, thing in held)
+
+
 def unpicklable(loader: Any) -> list[str]:
     """Returns what of a loader a worker that is no fork could not be given, with what it is.
 

@@ -268,6 +268,25 @@ def test_workers_cannot_share_an_open_file() -> None:
     assert finding.change == {}  # no matter of arguments alone
 
 
+def test_workers_cannot_make_batches_on_a_device() -> None:
+    planted = Planted(fetch_s=0.03, compute_s=0.01)
+    plain = only(case_of(planted))
+    planted.loader = replace(planted.loader, touches_device=True)
+    finding = only(case_of(planted))
+    assert finding.advice == (
+        "move .to(device) out of the dataset or collate function into the loop, then "
+        f"{plain.advice}"
+    )
+    assert finding.change == {}
+    assert "which a forked worker cannot" in minded(finding)
+    assert "forked worker" not in minded(plain)
+    # Those that there are can: the run shows it.
+    planted = Planted(workers=1, fetch_s=0.06, compute_s=0.02)
+    plain = only(case_of(planted))
+    planted.loader = replace(planted.loader, touches_device=True)
+    assert only(case_of(planted)) == plain
+
+
 @pytest.mark.parametrize("started_by", ["fork", "spawn"])
 @pytest.mark.parametrize(
     ("facts", "first", "minded"),
@@ -1682,6 +1701,15 @@ def test_a_device_that_waits_for_copies() -> None:
     assert finding.id == "blocking_copies"
     assert finding.change == {"pin_memory": True, "non_blocking": True}
     assert found(on_device(case, copy_s=0.1)) == []
+
+
+def test_what_is_made_on_a_device_cannot_be_pinned() -> None:
+    planted = Planted(workers=2, fetch_s=0.002)
+    planted.loader = replace(planted.loader, touches_device=True)
+    finding = only(on_device(case_of(planted), copy_s=0.6))
+    assert (finding.id, finding.change, finding.cautions) == ("blocking_copies", {}, [])
+    assert finding.advice.startswith("move .to(device) out of the dataset or collate function")
+    assert "pin_memory" not in finding.advice
 
 
 def test_what_comes_back_from_a_device_is_not_to_be_read_too_early() -> None:

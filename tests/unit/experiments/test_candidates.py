@@ -286,6 +286,15 @@ def test_workers_that_would_read_out_of_turn_are_not_tried() -> None:
     assert "more workers are not tried: first open what the dataset holds open, raw" in note
 
 
+def test_neither_workers_nor_pinned_memory_for_batches_that_are_made_on_a_device() -> None:
+    planted = Planted(workers=0, fetch_s=0.03)
+    planted.loader = replace(planted.loader, touches_device=True)
+    found = plan(case_of(planted))
+    assert not {"workers", "pinned memory"} & set(subjects(found))
+    [note] = found.notes
+    assert "more workers are not tried: first move .to(device) out of the dataset" in note
+
+
 def test_workers_are_tried_whatever_generators_a_dataset_has() -> None:
     planted = Planted(workers=0, fetch_s=0.03)
     planted.loader = replace(planted.loader, generators=["rng"])

@@ -440,6 +440,17 @@ def test_how_a_dataset_is_asked_for_a_batch(
     assert tuple(facts[name] for name in names) == expected
 
 
+def test_batches_that_are_made_on_a_device(recorder: Recorder) -> None:
+    recorder.start(LoaderProbe())
+    there = DataLoader(TensorDataset(torch.zeros(8, 2, device="meta")), 2)
+    for loader in (DataLoader(TENSORS, 2), there, there):
+        assert len(list(loader)) == 4
+    recording = recorder.read()
+    told = [x for x in recording.notes(Topic.ENVIRONMENT) if "batch_on_device" in x]
+    [last] = {event.site for event in recording.of(Kind.LOADER_NEXT)[4:]}
+    assert told == [{"batch_on_device": last}]
+
+
 class Archive(Numbers):
     def __init__(self, folder: Path) -> None:
         super().__init__()

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from trainprof.probes.worker_needs import generators, open_files, unpicklable
+from trainprof.probes.worker_needs import generators, is_on_device, open_files, unpicklable
 
 
 def at_the_top(batch: Any) -> Any:
@@ -149,3 +149,11 @@ def test_what_draws_from_no_generator_of_its_own() -> None:
     assert generators(Reader(np.zeros(3)), is_own) == []
     assert generators(Reader(Touchy()), is_own) == []
     assert generators([1, 2], is_own) == []
+
+
+def test_batches_that_are_on_a_device() -> None:
+    here, there = torch.zeros(2), torch.zeros(2, device="meta")
+    for batch in (there, [here, there], {"x": (here, {"y": there})}, Reader(there)):
+        assert is_on_device(batch, torch.Tensor)
+    for batch in (here, [here, 3, "x", None], {"x": Reader(here)}, Touchy(), np.zeros(2)):
+        assert not is_on_device(batch, torch.Tensor)

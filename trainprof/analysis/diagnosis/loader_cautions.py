@@ -26,6 +26,8 @@ _COPY_THE_DATASET: Final = (
     "workers have their own copy of the dataset: what training changes in it during a pass does "
     "not reach them, and what they change in it does not come back"
 )
+# Ahead of workers, and of pinned memory, where making a batch uses a device.
+OFF_DEVICE: Final = "move .to(device) out of the dataset or collate function into the loop"
 # Workers that are new interpreters.
 NEW_PYTHON: Final = ("spawn", "forkserver")
 
@@ -74,6 +76,8 @@ def needed_first(loader: Loader, change: Mapping[str, Any]) -> list[str]:
         return first
     if repeats_samples(loader, workers):
         first.append("have the dataset give each worker its share (get_worker_info())")
+    if loader.touches_device and not now:
+        first.append(OFF_DEVICE)
     if _is_shared(loader):
         first.append(
             f"open what the dataset holds open, {' and '.join(loader.open_files)}, in __getitem__, "
@@ -124,6 +128,11 @@ def _of_more_workers(fed: LoaderCase, workers: int, *, is_kept: bool) -> list[st
     told = _of_iterable(fed.loader, workers)
     if _is_shared(fed.loader):
         told.append(_sharing_files(fed.loader))
+    if fed.loader.touches_device and not fed.loader.num_workers:
+        told.append(
+            "making a batch uses the device, which a forked worker cannot (CUDA ends it with an "
+            "error), and each started otherwise takes memory of the device"
+        )
     alike = _of_generators(fed.loader, workers, is_kept=is_kept)
     told += [*alike, *_more_than_cores(fed, workers), *_shared_source(fed)]
     if not fed.loader.num_workers:
