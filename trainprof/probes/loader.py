@@ -401,6 +401,7 @@ _NEXT, _SAMPLER = int(Kind.LOADER_NEXT), int(Kind.SAMPLER)
 _CLOSE: Final = int(Kind.LOADER_CLOSE)
 _BUILT: Final = int(Kind.LOADER_BUILT)
 _PASS: Final = int(Kind.LOADER_PASS)
+_HUGGING_FACE: Final = "datasets.iterable_dataset"
 _ASKS_FOR_NAME: Final = re.compile(r"__name__\s*==|==\s*__name__")
 
 
@@ -437,6 +438,7 @@ def _asking(loader: Any, dataset: Any) -> dict[str, Any]:
     `is_asked_one_by_one`: for each sample by itself, to put them together as it does by default.
     `samples_plainly`: by a sampler that is made of the dataset alone.
     `open_files`: what it holds that processes cannot share.
+    `shards`: of a stream, which are given to workers as a whole.
     """
     known = sys.modules.get("torch.utils.data")
     tensors, plain_collate = (
@@ -453,7 +455,22 @@ def _asking(loader: Any, dataset: Any) -> dict[str, Any]:
         "samples_plainly": is_plain and of_sampler.get("replacement") is not True,
         "holds_tensors": type(dataset) is tensors,
         "open_files": open_files(dataset),
+        "shards": _shards(dataset),
     }
+
+
+def _shards(dataset: Any) -> int | None:
+    """Returns how many parts a stream of Hugging Face's has: a worker beyond them gets nothing.
+
+    Elsewhere a name like that may mean anything: the ranks, say.
+    """
+    if type(dataset).__module__ != _HUGGING_FACE or not _is_iterable(dataset):
+        return None
+    try:
+        found = getattr(dataset, "num_shards", None) or getattr(dataset, "n_shards", None)
+    except Exception:
+        return None
+    return found if type(found) is int and found > 0 else None
 
 
 def _asks_for_worker(text: str) -> bool:

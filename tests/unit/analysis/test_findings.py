@@ -926,6 +926,24 @@ def test_workers_of_a_stream_have_to_share_it(shares: bool | None) -> None:
     assert ("unless it asks" in minded) is (shares is None)
 
 
+@pytest.mark.parametrize(
+    ("shards", "workers", "said"),
+    [
+        (1, 1, "the stream is one shard: a second worker would get nothing of it"),
+        (2, 2, "the stream is 2 shards: more workers than that would get nothing of it"),
+        (8, 3, ""),
+    ],
+)
+def test_no_more_workers_than_a_stream_has_shards(shards: int, workers: int, said: str) -> None:
+    planted = Planted(fetch_s=0.03, running=0.6, compute_s=0.01, shards=shards)
+    planted.loader = replace(planted.loader, is_iterable=True)
+    finding = only(case_of(planted))
+    assert (finding.id, finding.change["num_workers"]) == ("serial_loading", workers)
+    assert said in minded(finding)
+    assert ("shard" in minded(finding)) is bool(said)
+    assert "get_worker_info" not in minded(finding)  # it shares itself out
+
+
 def test_one_worker_has_a_stream_to_itself() -> None:
     planted = Planted(fetch_s=0.008, running=0.6, compute_s=0.01)
     planted.loader = replace(planted.loader, is_iterable=True, shares_samples=False)

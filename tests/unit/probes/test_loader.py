@@ -451,6 +451,35 @@ def test_batches_that_are_made_on_a_device(recorder: Recorder) -> None:
     assert told == [{"batch_on_device": last}]
 
 
+class HuggingFaces(Stream):
+    """A stand-in for their stream, by its class's module."""
+
+    num_shards: Any = 1
+
+
+class Unsharded(HuggingFaces):
+    @property
+    def num_shards(self) -> int:  # type: ignore[override]
+        raise RuntimeError("not known")
+
+
+class OfRanks(Stream):
+    num_shards = 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"), [(HuggingFaces, 1), (Unsharded, None), (OfRanks, None), (Numbers, None)]
+)
+def test_shards_of_a_stream(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, kind: Any, expected: int | None
+) -> None:
+    if issubclass(kind, HuggingFaces):
+        monkeypatch.setattr(kind, "__module__", "datasets.iterable_dataset")
+    recorder.start(LoaderProbe())
+    next(iter(DataLoader(kind())))
+    assert recorder.read().notes(Topic.LOADER)[0]["shards"] == expected
+
+
 class Archive(Numbers):
     def __init__(self, folder: Path) -> None:
         super().__init__()

@@ -125,7 +125,7 @@ def _changed(loader: Loader) -> str:
 
 def _of_more_workers(fed: LoaderCase, workers: int, *, is_kept: bool) -> list[str]:
     # What makes batches wrong goes first.
-    told = _of_iterable(fed.loader, workers)
+    told = _of_iterable(fed, workers)
     if _is_shared(fed.loader):
         told.append(_sharing_files(fed.loader))
     if fed.loader.touches_device and not fed.loader.num_workers:
@@ -175,7 +175,15 @@ def _shared_source(fed: LoaderCase) -> list[str]:
     ]
 
 
-def _of_iterable(loader: Loader, workers: int) -> list[str]:
+def shards_of(fed: LoaderCase) -> int | None:
+    """Returns how many workers get any of a loader's data; None where all of them do."""
+    return None if fed.inputs is None else fed.inputs.shards
+
+
+def _of_iterable(fed: LoaderCase, workers: int) -> list[str]:
+    loader, shards = fed.loader, shards_of(fed)
+    if shards is not None:
+        return [too_few_shards(shards)] if workers >= shards else []
     if repeats_samples(loader, workers):
         return [
             "the dataset is an IterableDataset, and the script nowhere asks get_worker_info(): as "
@@ -202,6 +210,13 @@ def _of_generators(loader: Loader, workers: int, *, is_kept: bool) -> list[str]:
         f"random numbers that the dataset draws from {held}: {draw} {same}{again}; seed it anew in "
         "worker_init_fn, with torch.initial_seed()"
     ]
+
+
+def too_few_shards(shards: int) -> str:
+    """Says that there is nothing to do for more workers."""
+    if shards == 1:
+        return "the stream is one shard: a second worker would get nothing of it"
+    return f"the stream is {shards} shards: more workers than that would get nothing of it"
 
 
 def _is_shared(loader: Loader) -> bool:
