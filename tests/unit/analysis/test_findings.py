@@ -287,6 +287,56 @@ def test_workers_cannot_make_batches_on_a_device() -> None:
     assert only(case_of(planted)) == plain
 
 
+def with_shared_memory(total: float | None, used: float | None = 0.0) -> dict[str, Any]:
+    """Returns the changes of a summary whose machine has so many MiB of shared memory."""
+    plain = summaries.system()
+    told = {
+        "shm_total_bytes": None if total is None else total * summaries.MIB,
+        "shm_used_bytes": None if used is None else {"min": used * summaries.MIB},
+    }
+    return {"system": replace(plain, memory={**plain.memory, **told})}
+
+
+def test_batches_that_shared_memory_does_not_hold() -> None:
+    """Docker's default of 64 MiB; three workers with two batches of 38 MiB ahead of each."""
+    large = Planted(fetch_s=0.03, running=0.6, compute_s=0.01, batch_bytes=38 * summaries.MIB)
+    finding = only(case_of(large, **with_shared_memory(64.0, used=4.0)))
+    assert finding.change["num_workers"] == 3
+    said = "up to 6 batches, 228 MiB, wait in shared memory (/dev/shm), where 60 MiB are free"
+    assert said in minded(finding)
+    assert "docker run --shm-size" in minded(finding)
+    enough, unknown = with_shared_memory(230.0), with_shared_memory(None, None)
+    for changes in (enough, unknown, with_shared_memory(64.0, None), {}):
+        assert "/dev/shm" not in minded(only(case_of(large, **changes)))
+    small = Planted(fetch_s=0.03, running=0.6, compute_s=0.01, batch_bytes=1 * summaries.MIB)
+    unsized = Planted(fetch_s=0.03, running=0.6, compute_s=0.01)
+    for planted in (small, unsized):
+        told = only(case_of(planted, **with_shared_memory(64.0)))
+        assert "/dev/shm" not in minded(told)
+
+
+@pytest.mark.parametrize(
+    ("change", "is_said"),
+    [
+        ({"prefetch_factor": 8}, True),
+        ({"prefetch_factor": 4}, False),
+        ({"num_workers": 6}, True),
+        ({"num_workers": 1}, False),
+        ({"persistent_workers": True}, False),
+    ],
+)
+def test_more_batches_ahead_may_not_fit_into_shared_memory(
+    change: dict[str, Any], is_said: bool
+) -> None:
+    """Ten batches fit; of two workers there are four ahead now."""
+    planted = Planted(workers=2, fetch_s=0.03, batch_bytes=10 * summaries.MIB)
+    planted.loader = replace(planted.loader, prefetch_factor=2)
+    case = case_of(planted, **with_shared_memory(100.0))
+    told = " ".join(cautions_of(case.feeding[0], change))
+    assert ("/dev/shm" in told) is is_said
+    assert ("batches wait in memory" in told) is (change == {"prefetch_factor": 4})
+
+
 @pytest.mark.parametrize("started_by", ["fork", "spawn"])
 @pytest.mark.parametrize(
     ("facts", "first", "minded"),

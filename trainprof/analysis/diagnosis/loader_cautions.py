@@ -28,6 +28,8 @@ _COPY_THE_DATASET: Final = (
 )
 # Ahead of workers, and of pinned memory, where making a batch uses a device.
 OFF_DEVICE: Final = "move .to(device) out of the dataset or collate function into the loop"
+# torch's own number of batches ahead of each worker.
+_USUAL_PREFETCH: Final = 2
 # Workers that are new interpreters.
 NEW_PYTHON: Final = ("spawn", "forkserver")
 
@@ -40,7 +42,9 @@ def cautions_of(fed: LoaderCase, change: Mapping[str, Any]) -> list[str]:
         change: Its arguments, by name.
     """
     loader, now = fed.loader, fed.loader.num_workers or 0
-    workers, told = change.get("num_workers", now), []
+    workers = change.get("num_workers", now)
+    crowded = _of_shared_memory(fed, change)
+    told = [*crowded]
     if workers > now:
         told += _of_more_workers(fed, workers, is_kept=bool(change.get("persistent_workers")))
     elif not workers and now:
@@ -52,7 +56,7 @@ def cautions_of(fed: LoaderCase, change: Mapping[str, Any]) -> list[str]:
             f"training changes {_changed(loader)} between passes: workers see that as long as each "
             "pass starts them anew, so persistent_workers=True has to stay away"
         )
-    if change.get("prefetch_factor"):
+    if change.get("prefetch_factor") and not crowded:
         told += _of_prefetch(fed, int(change["prefetch_factor"]))
     return [*told, *counts_for_all(loader, change)]
 
@@ -273,6 +277,22 @@ def _another_order(loader: Loader) -> list[str]:
     if not loader.may_shuffle:
         return []
     return ["with persistent_workers=True shuffling draws other numbers from the second pass on"]
+
+
+def _of_shared_memory(fed: LoaderCase, change: Mapping[str, Any]) -> list[str]:
+    """Returns that shared memory may not hold the batches that wait, where there are to be more."""
+    loader, free = fed.loader, fed.shared_memory_bytes
+    each = fed.inputs.batch_bytes if fed.inputs is not None else None
+    now = loader.num_workers or 0
+    ahead = loader.prefetch_factor or _USUAL_PREFETCH
+    waiting = change.get("num_workers", now) * (change.get("prefetch_factor") or ahead)
+    if free is None or not each or waiting <= now * ahead or waiting * each <= free:
+        return []
+    return [
+        f"up to {waiting} batches, {size(waiting * each)}, wait in shared memory (/dev/shm), where "
+        f'{size(free)} are free: a worker that finds it full dies ("Bus error"); give it more '
+        "(docker run --shm-size), or have fewer batches ahead (prefetch_factor)"
+    ]
 
 
 def _of_prefetch(fed: LoaderCase, prefetch: int) -> list[str]:
