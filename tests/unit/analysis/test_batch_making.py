@@ -378,6 +378,7 @@ def test_a_loader_that_copies_to_a_device_as_it_makes_batches(tmp_path, is_insid
                     run.passes_time(MS)
                     if loader == copying and is_inside:
                         run.leaf(Kind.TRANSFER, MS, flags=1, value=8)
+                run.passes_time(MS)
             if not is_inside:
                 run.leaf(Kind.TRANSFER, MS, flags=1, value=8)
             run.learn(optimizer)
