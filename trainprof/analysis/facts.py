@@ -44,6 +44,11 @@ class Facts:
         own = [x for x in told if isinstance(x, dict) and x.get("loader") == loader]
         return words([x.get("attribute") for x in own])
 
+    def loaders_of_device_batches(self) -> set[int]:
+        """Returns the loaders that give batches which are on a device."""
+        told = (integer(x.get("batch_on_device")) for x in self.environment())
+        return {number for number in told if number is not None}
+
     def device(self) -> str | None:
         """Returns the first accelerator that was seen in use, or None."""
         for facts in self.texts[Topic.ENVIRONMENT].values():

@@ -161,6 +161,24 @@ def _measured(details: Details, start: Int64) -> dict[str, Any]:
     }
 
 
+def copying_loaders(events: Events, fetches: FetchTable) -> set[int]:
+    """Returns the loaders in whose fetches something was copied to a device, or from one.
+
+    Args:
+        events: Of one process.
+        fetches: Of the same.
+    """
+    copies = events.where(events.is_kind(Kind.TRANSFER))
+    found: set[int] = set()
+    for thread in np.unique(copies.thread).tolist():
+        begun = np.sort(copies.start[copies.thread == thread])
+        start, own = fetches.start_ns, fetches.thread == thread
+        before = np.searchsorted(begun, start)
+        copied = np.searchsorted(begun, start + fetches.wall_ns) > before
+        found.update(fetches.loader[own & copied].tolist())
+    return found
+
+
 def innermost_around(end: Int64, outer_end: Int64, begun: Int64) -> Int64:
     """Returns for each stretch of time the place of the innermost outer one around it, or -1.
 

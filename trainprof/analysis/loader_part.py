@@ -13,7 +13,7 @@ from trainprof.analysis.analysed import Analysed
 from trainprof.analysis.batch_making import DEFAULT_SLOW_SAMPLES, SlowSamples
 from trainprof.analysis.delivery import worker_table
 from trainprof.analysis.facts import integer, number
-from trainprof.analysis.fetches import Details, FetchTable, fetch_table
+from trainprof.analysis.fetches import Details, FetchTable, copying_loaders, fetch_table
 from trainprof.analysis.loader_bounds import LoaderModel, model_of, shortened, with_bounds
 from trainprof.analysis.loaders import BatchMaking, loaders_of
 from trainprof.analysis.looks import LineNames, line_names, looked_at, looks_of
@@ -57,9 +57,11 @@ def _batch_making(run: Analysed) -> BatchMaking:
         own["site"][of_loader] = renumbered(own["site"][of_loader], first_of)
     workers = worker_table(own)
     tables, slow = [], []
+    copying: set[int] = set()
     if process.logs:
         table = fetch_table(run.timeline.all_events, own, process.pid, 0)
         tables.append(replace(table, loader=renumbered(table.loader, first_of)))
+        copying |= copying_loaders(run.timeline.all_events, tables[-1])
         slow.append(SlowSamples.of_process(own, tables[-1]))
     looks = {
         (process.pid or 0, thread): (looks_of(own, thread), LineNames(run.facts.texts, run.sites()))
@@ -78,6 +80,7 @@ def _batch_making(run: Analysed) -> BatchMaking:
         told = workers.loader_of(pid, table.start_ns)
         loader = np.where(told > 0, told, np.where(known > 0, known, only))
         tables.append(replace(table, loader=loader))
+        copying |= copying_loaders(events, tables[-1])
         slow.append(SlowSamples.of_process(of_worker, tables[-1]))
         for thread in looked_at(of_worker):
             names = line_names(log, run.recording.manifest.get("cwd"))
@@ -100,6 +103,7 @@ def _batch_making(run: Analysed) -> BatchMaking:
         origin_ns=run.origin_ns,
         slow_samples=DEFAULT_SLOW_SAMPLES if asked is None else max(asked, 0),
         looks=looks,
+        copying=frozenset(copying),
     )
 
 

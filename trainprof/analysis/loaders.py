@@ -49,6 +49,7 @@ class BatchMaking:
         origin_ns: The run's start.
         slow_samples: How many of them to list.
         looks: At threads that make batches, and the names of what was seen, by pid and thread.
+        copying: Loaders in whose fetches something was copied between devices.
     """
 
     fetches: FetchTable
@@ -59,6 +60,7 @@ class BatchMaking:
     origin_ns: int
     slow_samples: int
     looks: Mapping[tuple[int, int], tuple[Looks, LineNames]] = field(default_factory=dict)
+    copying: frozenset[int] = frozenset()
 
 
 def loaders_of(
@@ -90,7 +92,15 @@ def loaders_of(
         )
         for p, is_here in zip(passes, on_thread.tolist(), strict=True)
     ]
-    found = [replace(x, changed_between_passes=facts.changed_attributes(x.id)) for x in found]
+    given = facts.loaders_of_device_batches()
+    found = [
+        replace(
+            x,
+            changed_between_passes=facts.changed_attributes(x.id),
+            touches_device=x.id in making.copying or x.id in given,
+        )
+        for x in found
+    ]
     names = LineNames(facts.texts, sites)
     found = _with_callers(found, passes, making.details, names)
     return sorted(found, key=lambda x: (x.role != TRAINING, x.id))
@@ -206,6 +216,7 @@ def _loader_of(
         open_files=words(facts.get("open_files")),
         workers_started_by=_word(facts.get("workers_started_by")),
         unpicklable=words(facts.get("unpicklable")),
+        generators=words(facts.get("generators")),
         guards_main=_flag(facts.get("guards_main")),
         call=call_of(facts, sites),
         evaluation_s=float((p.end - p.start)[p.of_stage(EVALUATION)].sum() / 1e9),

@@ -108,6 +108,7 @@ def pipeline_inputs(
         reading_s=_told(table.reading_ns, fetch_ns, table.stands_for),
         read_bytes=_total(table.read_bytes),
         batch_bytes=_mean(table.batch_bytes),
+        shards=max(integer(told.get("shards")) or 0, 0) or None,
     )
     if workers:
         busy = workers_busy(fetches, whole)

@@ -97,6 +97,7 @@ class PipelineInputs:
         fetch_slowdown: What the recorded fetches took longer because cores were shared, as a share
             of their running parts.
         main_slowdown: The same of what the main process does, as a share of what it would take.
+        shards: Of a stream that gives them to workers as a whole; None of other data.
         guessed: Names of intervals above that stand for what the recording does not tell.
     """
 
@@ -126,6 +127,7 @@ class PipelineInputs:
     others: Interval = Interval(0.0, 0.0, 0.0)
     fetch_slowdown: float = 0.0
     main_slowdown: float = 0.0
+    shards: int | None = None
     guessed: tuple[str, ...] = ()
 
 

@@ -316,10 +316,13 @@ class Loader:
         workers_started_by: fork|spawn|forkserver, if it had any.
         unpicklable: What workers that are no forks could not be given, with what it is.
         changed_between_passes: Attributes of the dataset that training changes then.
+        generators: Attributes of the user's dataset that are random generators, of which workers
+            would have equal copies.
         guards_main: Whether the script may be imported by such workers; None where it need not be.
         call: Of its constructor, None where nothing is known of it.
         shares_samples: Each worker gives its own part of an IterableDataset of the user's; None of
-            other datasets.
+            other datasets, and where nobody knows.
+        touches_device: Making its batches copies to a device or from it, or makes them there.
         called_at: Where a function that trains calls for passes of evaluation over it, None where
             nobody knows.
         evaluation_s, evaluation_wait_s: What those took, and what of that was waiting, of a loader
@@ -373,9 +376,11 @@ class Loader:
     workers_started_by: str | None = None
     unpicklable: list[str] = field(default_factory=list)
     changed_between_passes: list[str] = field(default_factory=list)
+    generators: list[str] = field(default_factory=list)
     guards_main: bool | None = None
     call: LoaderCall | None = None
     shares_samples: bool | None = None
+    touches_device: bool = False
     called_at: str | None = None
     evaluation_s: float = 0.0
     evaluation_wait_s: float = 0.0

@@ -11,6 +11,8 @@ from trainprof.analysis.diagnosis.loader_cautions import (
     NEW_PYTHON,
     cautions_of,
     needed_first,
+    shards_of,
+    too_few_shards,
 )
 from trainprof.analysis.diagnosis.loader_change import with_workers
 from trainprof.analysis.diagnosis.waiting import (
@@ -63,12 +65,15 @@ def left_out(case: Case) -> tuple[str, ...]:
     told = []
     for fed in waited_for(case):
         first = needed_first(fed.loader, {"num_workers": _MORE_THAN_ONE})
+        shards = shards_of(fed)
         if not _keeps_multiplicity(fed):
             told.append(
                 f"{fed.loader.site}: {_of_repeated_samples(fed)}, unless it asks get_worker_info()"
             )
         elif first:
             told.append(f"{fed.loader.site}: more workers are not tried: first {first[0]}")
+        elif shards is not None and (fed.loader.num_workers or 0) >= shards:
+            told.append(f"{fed.loader.site}: more workers are not tried: {too_few_shards(shards)}")
     return tuple(told)
 
 
@@ -105,6 +110,8 @@ def unseen_starts(case: Case) -> tuple[str, ...]:
 def _keeps_multiplicity(fed: LoaderCase) -> bool:
     """Whether other numbers of workers give each sample as often as now."""
     loader = fed.loader
+    if shards_of(fed) is not None:
+        return True
     if not loader.is_iterable or loader.shares_samples is not None:
         return not loader.is_iterable or bool(loader.shares_samples)
     return bool(loader.num_workers)
@@ -298,7 +305,11 @@ def _restart_share(case: Case, fed: LoaderCase) -> float:
 
 def _of_pinning(case: Case) -> list[Candidate]:
     """Pinned memory for what is copied to a device."""
-    pageable = [fed for fed in case.feeding if not fed.loader.pin_memory]
+    pageable = [
+        fed
+        for fed in case.feeding
+        if not fed.loader.pin_memory and not fed.loader.touches_device
+    ]
     copied_s = case.idle_s("copy_s") or 0.0
     share = copied_s / case.training_s if case.training_s > 0 else 0.0
     if not case.is_on_device or not pageable or share < _TRANSFER_SHARE:

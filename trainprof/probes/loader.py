@@ -5,10 +5,11 @@ from __future__ import annotations
 import inspect
 import itertools
 import json
+import re
 import sys
 import weakref
 from collections.abc import Callable
-from types import CodeType, FrameType, ModuleType
+from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any, Final
 
 from trainprof.probes.call_site import Birthplace, LoaderBirthplaces
@@ -18,7 +19,14 @@ from trainprof.probes.loader_call import constructor_sites, taken_by
 from trainprof.probes.patcher import HookPointMissing, Patcher, heirs, hide_our_frame
 from trainprof.probes.session import Session
 from trainprof.probes.user_texts import any_text
-from trainprof.probes.worker_needs import open_files, start_method, unpicklable
+from trainprof.probes.worker_needs import (
+    generators,
+    is_on_device,
+    open_files,
+    start_method,
+    unpicklable,
+)
+from trainprof.probes.worker_start import reaches_dataset
 from trainprof.record.schema import Kind, Topic
 
 Wrapped = Callable[..., Any]
@@ -45,12 +53,16 @@ class LoaderProbe:
         self._datasets: dict[int, dict[int | str, int]] = {}
         # Whether the user's code asks which worker it is; None until somebody wants to know.
         self._asks: bool | None = None
+        # Those whose first batch was looked at.
+        self._looked_at: set[int] = set()
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         dataloader = sys.modules.get("torch.utils.data.dataloader")
         if dataloader is None:
             raise HookPointMissing("torch.utils.data.dataloader is not loaded")
         self._session = session
+        self._tensor = getattr(torch, "Tensor", None)
+        self._mode_depth = getattr(torch._C, "_len_torch_function_stack", lambda: 0)
         self._datasets_between = ChangedDatasets(session.log)
         self._births = LoaderBirthplaces(session.sites, session.keep_track)
         base = getattr(dataloader, "_BaseDataLoaderIter", None)
@@ -107,7 +119,7 @@ class LoaderProbe:
         emit, now = self._session.emit, self._session.wait_now
         loader_of = self._loader_of
         check_limit = self._session.limit.before_batch
-        ended = patcher.guarded(self._ended)
+        ended, began = patcher.guarded(self._ended), patcher.guarded(self._began)
 
         def make(original: Wrapped) -> Wrapped:
             def __next__(self: Any) -> Any:
@@ -123,13 +135,10 @@ class LoaderProbe:
                         ended(self)
                     hide_our_frame(error)
                     raise
-                emit(
-                    _NEXT,
-                    start,
-                    now(),
-                    loader_of.get(id(self), 0),
-                    getattr(self, "_num_yielded", 0),
-                )
+                number = getattr(self, "_num_yielded", 0)
+                emit(_NEXT, start, now(), loader_of.get(id(self), 0), number)
+                if number == 1:
+                    began(self, batch)
                 return batch
 
             return __next__
@@ -253,6 +262,16 @@ class LoaderProbe:
         if number is not None:
             self._datasets_between.pass_ended(number, getattr(iterator, "_dataset", None))
 
+    def _began(self, iterator: Any, batch: Any) -> None:
+        """Notes, once for each loader, that its batches are on a device when it gives them."""
+        number = self._loader_of.get(id(iterator))
+        # A mode of the script's would see us ask.
+        if number is None or number in self._looked_at or self._mode_depth():
+            return
+        self._looked_at.add(number)
+        if is_on_device(batch, self._tensor):
+            self._session.log.note(Topic.ENVIRONMENT, {"batch_on_device": number})
+
     def _begins(self, frame: FrameType, loader: Any) -> None:
         """Records that a pass begins, and who goes through it."""
         self._datasets_between.pass_begins(self.creating, getattr(loader, "dataset", None))
@@ -278,6 +297,7 @@ class LoaderProbe:
             if facts["workers_started_by"] != "fork":
                 facts["guards_main"] = self._guards_main()
             facts["shares_samples"] = self._shares_samples(loader)
+            facts["generators"] = self._generators(loader)
             facts["collate_site"] = self._collate_site(getattr(loader, "collate_fn", None))
             number = self._session.log.define(Topic.LOADER, json.dumps(facts, default=str))
             self._site_of[number] = site
@@ -311,7 +331,8 @@ class LoaderProbe:
         """Whether each worker gives its own part of an iterable dataset; None where that is not so.
 
         Told of the user's datasets: of a library's nobody knows. It is shared out where any of the
-        user's code asks which worker it is, or a function is called as one starts.
+        user's code asks for its worker, or a function of the user's that is called as one starts
+        does; where that function may do so by something else of the user's, nobody knows.
         """
         dataset = getattr(loader, "dataset", None)
         begins = getattr(getattr(type(dataset), "__iter__", None), "__code__", None)
@@ -322,17 +343,39 @@ class LoaderProbe:
             return None
         if self._asks is None:
             self._asks = any_text(sites.is_user_file, _asks_for_worker)
-        return self._asks or getattr(loader, "worker_init_fn", None) is not None
+        if self._asks:
+            return True
+        return self._reached_as_workers_start(loader)
+
+    def _reached_as_workers_start(self, loader: Any) -> bool | None:
+        """Whether a function of the user's then changes each worker's dataset; None: it may."""
+        sites = self._session.sites
+        called = own_function(getattr(loader, "worker_init_fn", None), sites.is_user_code)
+        # A library's, or one that only seeds generators, is there for reproducible numbers.
+        return False if called is None else reaches_dataset(called[0], sites)
+
+    def _generators(self, loader: Any) -> list[str]:
+        """Returns the random generators of a dataset that workers would have alike."""
+        if self._reached_as_workers_start(loader) is not False:
+            return []
+        return generators(whole_of(getattr(loader, "dataset", None)), self._is_own_class)
+
+    def _is_own_class(self, kind: type) -> bool:
+        methods = (one for one in vars(kind).values() if type(one) is FunctionType)
+        first = next(methods, None)
+        return first is not None and self._session.sites.is_user_code(first.__code__)
 
     def _guards_main(self) -> bool | None:
-        """Whether a worker that is no fork can import the script: it asks for its name.
+        """Whether a worker that is no fork can import the script: it compares its name.
 
         None where the script is not the user's.
         """
         script = getattr(sys.modules.get("__main__"), "__file__", None)
         if not isinstance(script, str) or not self._session.sites.is_user_file(script):
             return None
-        return any_text(lambda path: path == script, lambda text: "__name__" in text)
+        return any_text(
+            lambda path: path == script, lambda text: _ASKS_FOR_NAME.search(text) is not None
+        )
 
     def _dataset_number(self, site: int, dataset: Any) -> int | None:
         """Tells datasets apart that are loaded by one line; None where it cannot be known.
@@ -358,6 +401,8 @@ _NEXT, _SAMPLER = int(Kind.LOADER_NEXT), int(Kind.SAMPLER)
 _CLOSE: Final = int(Kind.LOADER_CLOSE)
 _BUILT: Final = int(Kind.LOADER_BUILT)
 _PASS: Final = int(Kind.LOADER_PASS)
+_HUGGING_FACE: Final = "datasets.iterable_dataset"
+_ASKS_FOR_NAME: Final = re.compile(r"__name__\s*==|==\s*__name__")
 
 
 def describe(loader: Any) -> dict[str, Any]:
@@ -393,6 +438,7 @@ def _asking(loader: Any, dataset: Any) -> dict[str, Any]:
     `is_asked_one_by_one`: for each sample by itself, to put them together as it does by default.
     `samples_plainly`: by a sampler that is made of the dataset alone.
     `open_files`: what it holds that processes cannot share.
+    `shards`: of a stream, which are given to workers as a whole.
     """
     known = sys.modules.get("torch.utils.data")
     tensors, plain_collate = (
@@ -409,11 +455,26 @@ def _asking(loader: Any, dataset: Any) -> dict[str, Any]:
         "samples_plainly": is_plain and of_sampler.get("replacement") is not True,
         "holds_tensors": type(dataset) is tensors,
         "open_files": open_files(dataset),
+        "shards": _shards(dataset),
     }
 
 
+def _shards(dataset: Any) -> int | None:
+    """Returns how many parts a stream of Hugging Face's has: a worker beyond them gets nothing.
+
+    Elsewhere a name like that may mean anything: the ranks, say.
+    """
+    if type(dataset).__module__ != _HUGGING_FACE or not _is_iterable(dataset):
+        return None
+    try:
+        found = getattr(dataset, "num_shards", None) or getattr(dataset, "n_shards", None)
+    except Exception:
+        return None
+    return found if type(found) is int and found > 0 else None
+
+
 def _asks_for_worker(text: str) -> bool:
-    return "worker_info" in text or "worker_id" in text
+    return "worker_info" in text
 
 
 def _is_iterable(dataset: Any) -> bool:

@@ -31,6 +31,12 @@ _OPEN: Final = {
     "sqlite3": ("Connection", "Cursor"),
     "lmdb": ("Environment",),
 }
+# What keeps the state of random numbers, which each worker gets a copy of.
+_GENERATORS: Final = {
+    "numpy": ("Generator", "RandomState"),
+    "random": ("Random",),
+    "torch": ("Generator",),
+}
 # Of a loader's, what its workers are given.
 _SENT: Final = ("dataset", "collate_fn", "worker_init_fn")
 _LOCKS: Final = ("lock", "RLock")
@@ -49,6 +55,35 @@ def open_files(dataset: Any) -> list[str]:
         if _is_open(type(thing)) and not _is_written(thing)
     )
     return list(itertools.islice(found, _MOST_NAMED))
+
+
+def generators(dataset: Any, is_own: Callable[[type], bool]) -> list[str]:
+    """Returns the attributes of a dataset's own objects that are random generators.
+
+    Args:
+        dataset: Of which nothing is called.
+        is_own: Tells the classes of the user's: a library's know about workers.
+    """
+    held = _walk("", dataset, _MAX_DEPTH, lambda thing: not _is_open(type(thing)))
+    found = (
+        f"{name}.{attribute}".lstrip(".")
+        for name, thing in held
+        if is_own(type(thing))
+        for attribute, value in _attributes(thing)
+        if type(value).__name__ in _GENERATORS.get(type(value).__module__.partition(".")[0], ())
+    )
+    return list(itertools.islice(found, _MOST_NAMED))
+
+
+def is_on_device(batch: Any, tensor: Any) -> bool:
+    """Whether one of the first tensors of a batch is not in the host's memory.
+
+    Args:
+        batch: As a loader gives it.
+        tensor: torch's class of them: one of another is not asked, for it may be the script's.
+    """
+    held = _walk("", batch, _MAX_DEPTH, lambda thing: type(thing) is not tensor)
+    return any(type(thing) is tensor and not thing.is_cpu for _, thing in held)
 
 
 def unpicklable(loader: Any) -> list[str]:

@@ -17,7 +17,7 @@ from trainprof.analysis.fetches import FetchTable
 from trainprof.analysis.summarize import summarize
 from trainprof.analysis.summary import Fetch, Loader, RunSummary
 from trainprof.analysis.system_processes import Tick, resources_of, samples_by_pid, ticks_of
-from trainprof.record.schema import FAULTS_SHIFT, RECORD, Kind, SlowSampleFlag
+from trainprof.record.schema import FAULTS_SHIFT, RECORD, Kind, SlowSampleFlag, Topic
 
 S = 1_000_000_000
 
@@ -362,3 +362,36 @@ def test_a_processs_fetches_are_looked_at_by_themselves():
     groups = list(_by_process(FetchTable(**columns)))
     assert [len(group) for group in groups] == [50] * (rows // 50)
     assert all((np.diff(group.start_ns) > 0).all() for group in groups)
+
+
+@pytest.mark.parametrize("is_inside", [True, False])
+def test_a_loader_that_copies_to_a_device_as_it_makes_batches(tmp_path, is_inside):
+    run = FakeRun()
+    copying, other = run.loader(1), run.loader(2)
+    optimizer = run.optimizer()
+    for loader in (copying, other):
+        run.iterate(loader)
+        for _ in range(4):
+            run.yielded[loader] = run.yielded.get(loader, 0) + 1
+            with run.span(Kind.LOADER_NEXT, site=loader, value=run.yielded[loader]):
+                with run.span(Kind.FETCH, value=4):
+                    run.passes_time(MS)
+                    if loader == copying and is_inside:
+                        run.leaf(Kind.TRANSFER, MS, flags=1, value=8)
+                run.passes_time(MS)
+            if not is_inside:
+                run.leaf(Kind.TRANSFER, MS, flags=1, value=8)
+            run.learn(optimizer)
+        run.stop(loader)
+    found = {one.id: one.touches_device for one in summary(tmp_path, run).loaders}
+    assert found == {copying: is_inside, other: False}
+
+
+def test_a_loader_that_gives_batches_which_are_on_a_device(tmp_path):
+    run = FakeRun()
+    there, here = run.loader(1), run.loader(2)
+    run.text(Topic.ENVIRONMENT, {"batch_on_device": there})
+    for loader in (there, here):
+        training(run, loader)
+    found = {one.id: one.touches_device for one in summary(tmp_path, run).loaders}
+    assert found == {there: True, here: False}

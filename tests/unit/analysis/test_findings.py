@@ -268,6 +268,73 @@ def test_workers_cannot_share_an_open_file() -> None:
     assert finding.change == {}  # no matter of arguments alone
 
 
+def test_workers_cannot_make_batches_on_a_device() -> None:
+    planted = Planted(fetch_s=0.03, compute_s=0.01)
+    plain = only(case_of(planted))
+    planted.loader = replace(planted.loader, touches_device=True)
+    finding = only(case_of(planted))
+    assert finding.advice == (
+        "move .to(device) out of the dataset or collate function into the loop, then "
+        f"{plain.advice}"
+    )
+    assert finding.change == {}
+    assert "which a forked worker cannot" in minded(finding)
+    assert "forked worker" not in minded(plain)
+    # Those that there are can: the run shows it.
+    planted = Planted(workers=1, fetch_s=0.06, compute_s=0.02)
+    plain = only(case_of(planted))
+    planted.loader = replace(planted.loader, touches_device=True)
+    assert only(case_of(planted)) == plain
+
+
+def with_shared_memory(total: float | None, used: float | None = 0.0) -> dict[str, Any]:
+    """Returns the changes of a summary whose machine has so many MiB of shared memory."""
+    plain = summaries.system()
+    told = {
+        "shm_total_bytes": None if total is None else total * summaries.MIB,
+        "shm_used_bytes": None if used is None else {"min": used * summaries.MIB},
+    }
+    return {"system": replace(plain, memory={**plain.memory, **told})}
+
+
+def test_batches_that_shared_memory_does_not_hold() -> None:
+    """Workers with two batches of a MiB ahead of each."""
+    large = Planted(fetch_s=0.03, running=0.6, compute_s=0.01, batch_bytes=1 * summaries.MIB)
+    finding = only(case_of(large, **with_shared_memory(8.0, used=4.0)))
+    ahead = 2 * finding.change["num_workers"]
+    assert ahead > 4
+    said = f"up to {ahead} batches, {ahead} MiB, wait in shared memory (/dev/shm), where 4 MiB are"
+    assert said in minded(finding)
+    assert "docker run --shm-size" in minded(finding)
+    enough, unknown = with_shared_memory(64.0), with_shared_memory(None, None)
+    for changes in (enough, unknown, with_shared_memory(4.0, None), {}):
+        assert "/dev/shm" not in minded(only(case_of(large, **changes)))
+    unsized = Planted(fetch_s=0.03, running=0.6, compute_s=0.01)
+    assert "/dev/shm" not in minded(only(case_of(unsized, **with_shared_memory(4.0))))
+
+
+@pytest.mark.parametrize(
+    ("change", "is_said"),
+    [
+        ({"prefetch_factor": 8}, True),
+        ({"prefetch_factor": 4}, False),
+        ({"num_workers": 6}, True),
+        ({"num_workers": 1}, False),
+        ({"persistent_workers": True}, False),
+    ],
+)
+def test_more_batches_ahead_may_not_fit_into_shared_memory(
+    change: dict[str, Any], is_said: bool
+) -> None:
+    """Ten batches fit; of two workers there are four ahead now."""
+    planted = Planted(workers=2, fetch_s=0.03, batch_bytes=10 * summaries.MIB)
+    planted.loader = replace(planted.loader, prefetch_factor=2)
+    case = case_of(planted, **with_shared_memory(100.0))
+    told = " ".join(cautions_of(case.feeding[0], change))
+    assert ("/dev/shm" in told) is is_said
+    assert ("batches wait in memory" in told) is (change == {"prefetch_factor": 4})
+
+
 @pytest.mark.parametrize("started_by", ["fork", "spawn"])
 @pytest.mark.parametrize(
     ("facts", "first", "minded"),
@@ -907,6 +974,24 @@ def test_workers_of_a_stream_have_to_share_it(shares: bool | None) -> None:
     assert ("unless it asks" in minded) is (shares is None)
 
 
+@pytest.mark.parametrize(
+    ("shards", "workers", "said"),
+    [
+        (1, 1, "the stream is one shard: a second worker would get nothing of it"),
+        (2, 2, "the stream is 2 shards: more workers than that would get nothing of it"),
+        (8, 3, ""),
+    ],
+)
+def test_no_more_workers_than_a_stream_has_shards(shards: int, workers: int, said: str) -> None:
+    planted = Planted(fetch_s=0.03, running=0.6, compute_s=0.01, shards=shards)
+    planted.loader = replace(planted.loader, is_iterable=True)
+    finding = only(case_of(planted))
+    assert (finding.id, finding.change["num_workers"]) == ("serial_loading", workers)
+    assert said in minded(finding)
+    assert ("shard" in minded(finding)) is bool(said)
+    assert "get_worker_info" not in minded(finding)  # it shares itself out
+
+
 def test_one_worker_has_a_stream_to_itself() -> None:
     planted = Planted(fetch_s=0.008, running=0.6, compute_s=0.01)
     planted.loader = replace(planted.loader, is_iterable=True, shares_samples=False)
@@ -951,6 +1036,29 @@ def test_augmentation_is_minded_where_there_may_be_any(
         bool([x for x in without_workers(case_of(planted), planted.loader) if "augment" in x])
         is is_told
     )
+
+
+@pytest.mark.parametrize(
+    ("planted", "said", "not_said"),
+    [
+        ({"fetch_s": 0.03}, "each worker would draw the same numbers from its copy;", "again"),
+        ({"fetch_s": 0.03, "passes": 1}, "from its copy, the same again in each pass", "other"),
+        ({"fetch_s": 0.06, "compute_s": 0.02, "workers": 1}, "each worker would draw", "other"),
+        ({"fetch_s": 0.06, "compute_s": 0.015, "workers": 2}, "", "self.rng"),  # they do so now
+    ],
+)
+def test_workers_have_equal_copies_of_a_generator(
+    planted: dict[str, Any], said: str, not_said: str
+) -> None:
+    plain = Planted(**planted)
+    change = only(case_of(plain)).change
+    plain.loader = replace(plain.loader, generators=["rng"])
+    finding = only(case_of(plain))
+    assert finding.change == change
+    assert finding.change["num_workers"] > 1
+    assert said in minded(finding)
+    assert not_said not in minded(finding).replace("other numbers from the second pass", "")
+    assert "augmentation, if there is any, draws other" not in minded(finding)
 
 
 def test_a_loader_that_is_built_anew_for_each_pass_is_to_be_built_once() -> None:
@@ -1659,6 +1767,15 @@ def test_a_device_that_waits_for_copies() -> None:
     assert finding.id == "blocking_copies"
     assert finding.change == {"pin_memory": True, "non_blocking": True}
     assert found(on_device(case, copy_s=0.1)) == []
+
+
+def test_what_is_made_on_a_device_cannot_be_pinned() -> None:
+    planted = Planted(workers=2, fetch_s=0.002)
+    planted.loader = replace(planted.loader, touches_device=True)
+    finding = only(on_device(case_of(planted), copy_s=0.6))
+    assert (finding.id, finding.change, finding.cautions) == ("blocking_copies", {}, [])
+    assert finding.advice.startswith("move .to(device) out of the dataset or collate function")
+    assert "pin_memory" not in finding.advice
 
 
 def test_what_comes_back_from_a_device_is_not_to_be_read_too_early() -> None:

@@ -287,6 +287,38 @@ def test_workers_that_would_read_out_of_turn_are_not_tried() -> None:
     assert "more workers are not tried: first open what the dataset holds open, raw" in note
 
 
+def test_neither_workers_nor_pinned_memory_for_batches_that_are_made_on_a_device() -> None:
+    planted = Planted(workers=0, fetch_s=0.03)
+    planted.loader = replace(planted.loader, touches_device=True)
+    found = plan(case_of(planted))
+    assert not {"workers", "pinned memory"} & set(subjects(found))
+    [note] = found.notes
+    assert "more workers are not tried: first move .to(device) out of the dataset" in note
+
+
+def test_no_more_workers_are_tried_than_a_stream_has_shards() -> None:
+    planted = Planted(workers=0, fetch_s=0.03, shards=2)
+    planted.loader = replace(planted.loader, is_iterable=True)
+    found = plan(case_of(planted))
+    tried = [one.overrides["num_workers"] for one in found.candidates if one.subject == WORKERS]
+    assert tried == [2]
+    assert any("2 shards" in told for told in found.candidates[0].cautions)
+    planted = Planted(workers=1, fetch_s=0.03, shards=1)
+    planted.loader = replace(planted.loader, is_iterable=True)
+    found = plan(case_of(planted))
+    assert all(one.overrides.get("num_workers", 0) < 1 for one in found.candidates)
+    assert any("not tried: the stream is one shard" in note for note in found.notes)
+
+
+def test_workers_are_tried_whatever_generators_a_dataset_has() -> None:
+    planted = Planted(workers=0, fetch_s=0.03)
+    planted.loader = replace(planted.loader, generators=["rng"])
+    found = plan(case_of(planted))
+    assert "workers" in subjects(found)
+    assert any("self.rng" in told for told in found.candidates[0].cautions)
+    assert found.notes == ()
+
+
 @pytest.mark.parametrize(
     ("workers", "told"),
     [

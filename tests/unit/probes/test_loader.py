@@ -372,7 +372,12 @@ def test_a_loaders_facts(recorder: Recorder) -> None:
 
 @pytest.mark.parametrize(
     ("script", "guards"),
-    [("train()\n", False), ('if __name__ == "__main__":\n    train()\n', True)],
+    [
+        ("train()\n", False),
+        ('if __name__ == "__main__":\n    train()\n', True),
+        ("if '__main__'== __name__:\n    train()\n", True),
+        ("log = logging.getLogger(__name__)\ntrain()\n", False),
+    ],
 )
 def test_how_workers_would_be_started_is_known_before_there_are_any(
     script: str,
@@ -435,6 +440,46 @@ def test_how_a_dataset_is_asked_for_a_batch(
     assert tuple(facts[name] for name in names) == expected
 
 
+def test_batches_that_are_made_on_a_device(recorder: Recorder) -> None:
+    recorder.start(LoaderProbe())
+    there = DataLoader(TensorDataset(torch.zeros(8, 2, device="meta")), 2)
+    for loader in (DataLoader(TENSORS, 2), there, there):
+        assert len(list(loader)) == 4
+    recording = recorder.read()
+    told = [x for x in recording.notes(Topic.ENVIRONMENT) if "batch_on_device" in x]
+    [last] = {event.site for event in recording.of(Kind.LOADER_NEXT)[4:]}
+    assert told == [{"batch_on_device": last}]
+
+
+class HuggingFaces(Stream):
+    """A stand-in for their stream, by its class's module."""
+
+    num_shards = 1
+
+
+class Unsharded(Stream):
+    @property
+    def num_shards(self) -> int:
+        raise RuntimeError("not known")
+
+
+class OfRanks(Stream):
+    num_shards = 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"), [(HuggingFaces, 1), (Unsharded, None), (OfRanks, None), (Numbers, None)]
+)
+def test_shards_of_a_stream(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, kind: Any, expected: int | None
+) -> None:
+    if kind in (HuggingFaces, Unsharded):
+        monkeypatch.setattr(kind, "__module__", "datasets.iterable_dataset")
+    recorder.start(LoaderProbe())
+    next(iter(DataLoader(kind())))
+    assert recorder.read().notes(Topic.LOADER)[0]["shards"] == expected
+
+
 class Archive(Numbers):
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -480,12 +525,43 @@ def test_an_iterable_dataset(same_with_us: Compare, recorder: Recorder) -> None:
     assert recording.notes(Topic.LOADER)[0]["is_iterable"] is True
 
 
+SEED = 3
+
+
+def seed_worker(worker_id: int) -> None:
+    """PyTorch's recipe."""
+    np.random.seed(SEED + torch.initial_seed() % 2**32)
+
+
+def give_share(worker_id: int) -> None:
+    info: Any = torch.utils.data.get_worker_info()
+    info.dataset.first = worker_id
+
+
+def give_share_elsewhere(worker_id: int) -> None:
+    give_share(worker_id)
+
+
+def closing_over(stream: Any) -> Callable[[int], None]:
+    def give(worker_id: int) -> None:
+        stream.first = worker_id
+
+    return give
+
+
 @pytest.mark.parametrize(
     ("make", "asks", "expected"),
     [
         (lambda: DataLoader(Stream()), False, False),
         (lambda: DataLoader(Stream()), True, True),
-        (lambda: DataLoader(Stream(), worker_init_fn=lambda worker: None), False, True),
+        (lambda: DataLoader(Stream(), worker_init_fn=seed_worker), False, False),
+        (lambda: DataLoader(Stream(), worker_init_fn=seed_worker), True, True),
+        # A library's, as Lightning's seed_everything(1, workers=True) gives to every loader.
+        (lambda: DataLoader(Stream(), worker_init_fn=partial(torch.save, 1)), False, False),
+        (lambda: DataLoader(Stream(), worker_init_fn=give_share), False, True),
+        (lambda: DataLoader(Stream(), worker_init_fn=partial(give_share)), False, True),
+        (lambda: DataLoader(Stream(), worker_init_fn=give_share_elsewhere), False, None),
+        (lambda: DataLoader(Stream(), worker_init_fn=closing_over(Stream())), False, None),
         (lambda: DataLoader(Numbers()), False, None),
         (lambda: DataLoader(ChainDataset([Stream()])), False, None),  # torch's own
     ],
@@ -500,12 +576,37 @@ def test_whether_workers_share_a_stream(
     def any_text(is_user_file: Callable[[str], bool], is_it: Callable[[str], bool]) -> bool:
         assert is_it("info = get_worker_info()")
         assert not is_it("for line in file:")
+        assert not is_it("def seed_worker(worker_id):")
         return asks
 
     monkeypatch.setattr("trainprof.probes.loader.any_text", any_text)
     recorder.start(LoaderProbe())
     next(iter(make()))
     assert recorder.read().notes(Topic.LOADER)[0]["shares_samples"] is expected
+
+
+class Augmented(Numbers):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rng = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda: DataLoader(Augmented()), ["rng"]),
+        (lambda: DataLoader(Subset(Augmented(), range(3))), ["rng"]),
+        (lambda: DataLoader(Augmented(), worker_init_fn=seed_worker), ["rng"]),
+        (lambda: DataLoader(Augmented(), worker_init_fn=give_share), []),  # it may seed that
+        (lambda: DataLoader(Numbers()), []),
+    ],
+)
+def test_random_generators_that_workers_would_have_alike(
+    recorder: Recorder, make: Callable[[], Any], expected: list[str]
+) -> None:
+    recorder.start(LoaderProbe())
+    next(iter(make()))
+    assert recorder.read().notes(Topic.LOADER)[0]["generators"] == expected
 
 
 def test_an_error_is_no_end(recorder: Recorder) -> None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import functools
 import pickle
+import random
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
-from trainprof.probes.worker_needs import open_files, unpicklable
+from trainprof.probes.worker_needs import generators, is_on_device, open_files, unpicklable
 
 
 def at_the_top(batch: Any) -> Any:
@@ -119,3 +122,38 @@ def test_open_files_are_found_where_a_dataset_keeps_them(tmp_path: Path) -> None
         assert open_files(Reader(text)) == ["held (TextIOWrapper)"]
     assert open_files(Reader(at_the_top)) == []
     assert open_files([1, 2]) == []
+
+
+def is_own(kind: type) -> bool:
+    return kind.__module__ == __name__
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: np.random.default_rng(0),
+        lambda: np.random.RandomState(0),
+        lambda: random.Random(0),
+        torch.Generator,
+    ],
+)
+def test_random_generators_are_found_in_objects_of_the_users(make: Callable[[], Any]) -> None:
+    assert generators(Reader(make()), is_own) == ["held"]
+    assert generators(Reader([3, Transform(make())]), is_own) == ["held[1].how"]
+    # Those of a library's own objects: it knows about workers.
+    assert generators(SimpleNamespace(held=make()), is_own) == []
+    assert generators(Reader(SimpleNamespace(rng=make())), is_own) == []
+
+
+def test_what_draws_from_no_generator_of_its_own() -> None:
+    assert generators(Reader(np.zeros(3)), is_own) == []
+    assert generators(Reader(Touchy()), is_own) == []
+    assert generators([1, 2], is_own) == []
+
+
+def test_batches_that_are_on_a_device() -> None:
+    here, there = torch.zeros(2), torch.zeros(2, device="meta")
+    for batch in (there, [here, there], {"x": (here, {"y": there})}, Reader(there)):
+        assert is_on_device(batch, torch.Tensor)
+    for batch in (here, [here, 3, "x", None], {"x": Reader(here)}, Touchy(), np.zeros(2)):
+        assert not is_on_device(batch, torch.Tensor)

@@ -11,7 +11,8 @@ When it is wrong: where the bytes themselves are too many for the link, overlapp
 computing is long enough to hide. Nothing of it is known for work on side streams.
 
 What to do: DataLoader(..., pin_memory=True) and .to(device, non_blocking=True); copy a batch once,
-as one tensor; send bytes (uint8) and convert them on the device.
+as one tensor; send bytes (uint8) and convert them on the device. Where the dataset or the collate
+function makes the copies, the loop is to make them: torch pins nothing that is on a device.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any, Final
 
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.gains import outside_steps
-from trainprof.analysis.diagnosis.loader_cautions import counts_for_all
+from trainprof.analysis.diagnosis.loader_cautions import OFF_DEVICE, counts_for_all
 from trainprof.analysis.diagnosis.loader_change import call_with
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
@@ -49,16 +50,19 @@ def find(case: Case) -> Finding | None:
     # What comes back to the host is read there: it would be read too early.
     comes_back = worst.direction == "d2h"
     blocking = not comes_back and worst.non_blocking_share < _MOSTLY
+    is_made_there = pageable and any(fed.loader.touches_device for fed in case.feeding)
     how = [word for word, holds in (("pageable", pageable), ("blocking", blocking)) if holds]
     change: dict[str, Any] = {}
-    if pageable:
+    if pageable and not is_made_there:
         change["pin_memory"] = True
-    if blocking:
+    if blocking and not is_made_there:
         change["non_blocking"] = True
     advice = "send fewer bytes: uint8 instead of float32, converted on the device"
     if comes_back:
         advice = "bring fewer values back, and more rarely: add them up on the device meanwhile"
-    if change:
+    if is_made_there:
+        advice = f"{OFF_DEVICE}: what comes out of a loader on the CPU can be pinned"
+    elif change:
         told = [_pinned(case)] if pageable else []
         told += [".to(device, non_blocking=True)"] if blocking or pageable else []
         advice = " with ".join(told)

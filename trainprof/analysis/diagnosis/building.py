@@ -11,6 +11,7 @@ import numpy as np
 from trainprof.analysis.checkpoints import Checkpoints
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.waiting import Limits, cause_of, runnable_share
+from trainprof.analysis.facts import number_at
 from trainprof.analysis.ledger import LOADER_KEYS
 from trainprof.analysis.loader_bounds import MAX_LOADERS, LoaderModel
 from trainprof.analysis.loader_cost import total_s
@@ -57,7 +58,10 @@ def build_case(
     exposed = _exposed_share(summary, training)
     cases = {
         role: [
-            _loader_case(one, known_of, training_s, _limits(settings), exposed)
+            replace(
+                _loader_case(one, known_of, training_s, _limits(settings), exposed),
+                shared_memory_bytes=_free_shared_memory(summary),
+            )
             for one in _costliest([one for one in here if one.role == role])
         ]
         for role in (TRAINING, EVALUATION)
@@ -87,6 +91,14 @@ def _exposed_share(summary: RunSummary, training: Mapping[str, float]) -> float:
     if not told or told[0] is None or waited_s <= 0:
         return 0.0
     return min(told[0].get("loader_s", 0.0) / waited_s, 1.0)
+
+
+def _free_shared_memory(summary: RunSummary) -> float | None:
+    """Returns what is free of it, as far as that is known, while no batches of the run's wait."""
+    memory = summary.system.memory if summary.system else {}
+    total = number_at(memory, "shm_total_bytes")
+    used = number_at(memory, "shm_used_bytes", "min")
+    return None if total is None or used is None else max(total - used, 0.0)
 
 
 def _limits(settings: Mapping[str, float]) -> Limits:

@@ -37,6 +37,7 @@ class LoaderCase:
             run dry.
         cause: Why training waits for it, None where it hardly does or that is not known.
         training_s: Of the run's training phase.
+        shared_memory_bytes: What the run found free of it, None where nobody knows.
     """
 
     loader: Loader
@@ -46,6 +47,7 @@ class LoaderCase:
     cause: Cause | None
     training_s: float
     exposed: float = 1.0
+    shared_memory_bytes: float | None = None
 
     @property
     def wait_share(self) -> float:

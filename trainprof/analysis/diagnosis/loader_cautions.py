@@ -26,6 +26,10 @@ _COPY_THE_DATASET: Final = (
     "workers have their own copy of the dataset: what training changes in it during a pass does "
     "not reach them, and what they change in it does not come back"
 )
+# Ahead of workers, and of pinned memory, where making a batch uses a device.
+OFF_DEVICE: Final = "move .to(device) out of the dataset or collate function into the loop"
+# torch's own number of batches ahead of each worker.
+_USUAL_PREFETCH: Final = 2
 # Workers that are new interpreters.
 NEW_PYTHON: Final = ("spawn", "forkserver")
 
@@ -38,7 +42,9 @@ def cautions_of(fed: LoaderCase, change: Mapping[str, Any]) -> list[str]:
         change: Its arguments, by name.
     """
     loader, now = fed.loader, fed.loader.num_workers or 0
-    workers, told = change.get("num_workers", now), []
+    workers = change.get("num_workers", now)
+    crowded = _of_shared_memory(fed, change)
+    told = [*crowded]
     if workers > now:
         told += _of_more_workers(fed, workers, is_kept=bool(change.get("persistent_workers")))
     elif not workers and now:
@@ -50,7 +56,7 @@ def cautions_of(fed: LoaderCase, change: Mapping[str, Any]) -> list[str]:
             f"training changes {_changed(loader)} between passes: workers see that as long as each "
             "pass starts them anew, so persistent_workers=True has to stay away"
         )
-    if change.get("prefetch_factor"):
+    if change.get("prefetch_factor") and not crowded:
         told += _of_prefetch(fed, int(change["prefetch_factor"]))
     return [*told, *counts_for_all(loader, change)]
 
@@ -74,6 +80,8 @@ def needed_first(loader: Loader, change: Mapping[str, Any]) -> list[str]:
         return first
     if repeats_samples(loader, workers):
         first.append("have the dataset give each worker its share (get_worker_info())")
+    if loader.touches_device and not now:
+        first.append(OFF_DEVICE)
     if _is_shared(loader):
         first.append(
             f"open what the dataset holds open, {' and '.join(loader.open_files)}, in __getitem__, "
@@ -121,12 +129,18 @@ def _changed(loader: Loader) -> str:
 
 def _of_more_workers(fed: LoaderCase, workers: int, *, is_kept: bool) -> list[str]:
     # What makes batches wrong goes first.
-    told = _of_iterable(fed.loader, workers)
+    told = _of_iterable(fed, workers)
     if _is_shared(fed.loader):
         told.append(_sharing_files(fed.loader))
-    told += [*_more_than_cores(fed, workers), *_shared_source(fed)]
+    if fed.loader.touches_device and not fed.loader.num_workers:
+        told.append(
+            "making a batch uses the device, which a forked worker cannot (CUDA ends it with an "
+            "error), and each started otherwise takes memory of the device"
+        )
+    alike = _of_generators(fed.loader, workers, is_kept=is_kept)
+    told += [*alike, *_more_than_cores(fed, workers), *_shared_source(fed)]
     if not fed.loader.num_workers:
-        if fed.loader.may_augment:
+        if fed.loader.may_augment and not alike:
             told.append("random augmentation, if there is any, draws other numbers in workers")
         if not is_kept:
             told.append(_COPY_THE_DATASET)
@@ -165,7 +179,15 @@ def _shared_source(fed: LoaderCase) -> list[str]:
     ]
 
 
-def _of_iterable(loader: Loader, workers: int) -> list[str]:
+def shards_of(fed: LoaderCase) -> int | None:
+    """Returns how many workers get any of a loader's data; None where all of them do."""
+    return None if fed.inputs is None else fed.inputs.shards
+
+
+def _of_iterable(fed: LoaderCase, workers: int) -> list[str]:
+    loader, shards = fed.loader, shards_of(fed)
+    if shards is not None:
+        return [too_few_shards(shards)] if workers >= shards else []
     if repeats_samples(loader, workers):
         return [
             "the dataset is an IterableDataset, and the script nowhere asks get_worker_info(): as "
@@ -177,6 +199,28 @@ def _of_iterable(loader: Loader, workers: int) -> list[str]:
         "the dataset is an IterableDataset: each worker yields all of it unless it asks "
         "get_worker_info() for its share"
     ]
+
+
+def _of_generators(loader: Loader, workers: int, *, is_kept: bool) -> list[str]:
+    """Returns that workers have equal copies of a generator: torch seeds only the global ones."""
+    is_kept |= bool(loader.persistent_workers)
+    if not loader.generators or (loader.num_workers or 0) > 1 or (workers == 1 and is_kept):
+        return []
+    held = " and ".join(f"self.{name}" for name in loader.generators)
+    again = "" if is_kept else ", the same again in each pass"
+    draw = "each worker would draw" if workers > 1 else "a worker would draw"
+    same = "the same numbers from its copy" if workers > 1 else "from its copy"
+    return [
+        f"random numbers that the dataset draws from {held}: {draw} {same}{again}; seed it anew in "
+        "worker_init_fn, with torch.initial_seed()"
+    ]
+
+
+def too_few_shards(shards: int) -> str:
+    """Says that there is nothing to do for more workers."""
+    if shards == 1:
+        return "the stream is one shard: a second worker would get nothing of it"
+    return f"the stream is {shards} shards: more workers than that would get nothing of it"
 
 
 def _is_shared(loader: Loader) -> bool:
@@ -233,6 +277,22 @@ def _another_order(loader: Loader) -> list[str]:
     if not loader.may_shuffle:
         return []
     return ["with persistent_workers=True shuffling draws other numbers from the second pass on"]
+
+
+def _of_shared_memory(fed: LoaderCase, change: Mapping[str, Any]) -> list[str]:
+    """Returns that shared memory may not hold the batches that wait, where there are to be more."""
+    loader, free = fed.loader, fed.shared_memory_bytes
+    each = fed.inputs.batch_bytes if fed.inputs is not None else None
+    now = loader.num_workers or 0
+    ahead = loader.prefetch_factor or _USUAL_PREFETCH
+    waiting = change.get("num_workers", now) * (change.get("prefetch_factor") or ahead)
+    if free is None or not each or waiting <= now * ahead or waiting * each <= free:
+        return []
+    return [
+        f"up to {waiting} batches, {size(waiting * each)}, wait in shared memory (/dev/shm), where "
+        f'{size(free)} are free: a worker that finds it full dies ("Bus error"); give it more '
+        "(docker run --shm-size), or have fewer batches ahead (prefetch_factor)"
+    ]
 
 
 def _of_prefetch(fed: LoaderCase, prefetch: int) -> list[str]:

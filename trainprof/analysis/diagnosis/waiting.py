@@ -382,7 +382,10 @@ def fewest_of(seconds: Sequence[float]) -> int:
 
 
 def most_workers(inputs: PipelineInputs) -> int:
-    """Returns how many workers are worth trying: cores, or more where batches are slept for."""
+    """Returns how many workers are worth trying: cores, or more where batches are slept for.
+
+    No more than there are shards of a stream.
+    """
     cores = max(int(inputs.cores), 1)
     running = inputs.running_s
     if running is not None:
@@ -396,7 +399,7 @@ def most_workers(inputs: PipelineInputs) -> int:
         elif runs + waits > 0:
             # As many as keep the cores busy, together.
             cores = max(cores, round(inputs.cores * made_s / (runs + waits)))
-    return min(cores, _MOST_WORKERS)
+    return min(cores, inputs.shards or _MOST_WORKERS, _MOST_WORKERS)
 
 
 def _slow_share(fetch: Fetch | None, inputs: PipelineInputs) -> float:
