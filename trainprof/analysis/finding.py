@@ -12,6 +12,8 @@ GROWN_TO_S: Final = "grown_to_s"
 LIKELY: Final = "likely_speedup"
 # Likewise: the loader that a finding is about.
 LOADER_ID: Final = "loader_id"
+# Likewise: how many workers the model gave it, where the gain is the model's.
+MODELLED_WORKERS: Final = "modelled_workers"
 # What lies outside of steady steps, or is the change itself that halves of a run differ by.
 NO_MATTER_OF_NOISE: Final = (
     "worker_restart",

@@ -25,7 +25,7 @@ from trainprof.analysis.diagnosis.settings import (
 from trainprof.analysis.diagnosis.together import together
 from trainprof.analysis.diagnosis.worth import least_gain
 from trainprof.analysis.embedding_tables import EmbeddingTable, EmbeddingTables
-from trainprof.analysis.finding import LIKELY, Finding
+from trainprof.analysis.finding import LIKELY, MODELLED_WORKERS, Finding
 from trainprof.analysis.limit_names import BLOCKED, RECEIVE
 from trainprof.analysis.loader_builder import builder_of
 from trainprof.analysis.pipeline import predict
@@ -49,6 +49,7 @@ from trainprof.analysis.unused_gradients import (
     PartOfModel,
     UnusedGradients,
 )
+from trainprof.report.findings_section import speedup_words
 
 
 def found(case: Case) -> list[str]:
@@ -266,6 +267,20 @@ def test_workers_cannot_share_an_open_file() -> None:
     assert finding.advice.startswith("open what the dataset holds open, archive (NpzFile), in")
     assert finding.advice.endswith(plain.advice)
     assert finding.change == {}  # no matter of arguments alone
+    assert finding.evidence[MODELLED_WORKERS] == plain.change["num_workers"]
+
+
+def test_the_gain_of_workers_that_need_something_first_is_the_models() -> None:
+    planted = Planted(fetch_s=0.03, compute_s=0.01)  # asleep
+    planted.loader = replace(planted.loader, open_files=["archive (NpzFile)"])
+    finding = only(case_of(planted))
+    assert (finding.is_at_most, finding.change) == (True, {})
+    assert speedup_words(finding).endswith("(a model, not measured)")
+    # What cheaper samples give is all that they take.
+    unsure = {"compute_cores": Interval(1.0, 1.4, 2.0), "receive_s": Interval(0.0, 0.001, 0.012)}
+    planted = Planted(fetch_s=0.0065, running=1.0, compute_s=0.0155, cores=2, **unsure)
+    planted.loader = replace(planted.loader, hot_lines=[hot_line("making batches")])
+    assert speedup_words(only(case_of(planted))).endswith("(if all of it could go; not measured)")
 
 
 @pytest.mark.parametrize("started_by", ["fork", "spawn"])
