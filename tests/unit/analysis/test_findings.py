@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from support import summaries
 from support.cases import STEPS, Planted, case_of
 
@@ -15,7 +16,7 @@ from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.catalogue import RULES
 from trainprof.analysis.diagnosis.diagnose import _without_symptoms, diagnose
 from trainprof.analysis.diagnosis.loader_cautions import cautions_of
-from trainprof.analysis.diagnosis.loader_change import fewer_workers
+from trainprof.analysis.diagnosis.loader_change import call_for_whole_batches, fewer_workers
 from trainprof.analysis.diagnosis.settings import (
     UnknownThreshold,
     parsed_settings,
@@ -367,6 +368,7 @@ def test_workers_are_added_where_they_sleep() -> None:
 
 
 WHOLE = "sampler=BatchSampler(RandomSampler(dataset), 32, drop_last=False), batch_size=None"
+BESIDE_WHOLE = ", without shuffle (from torch.utils.data import BatchSampler, RandomSampler)"
 
 
 def in_rows(**changes: Any) -> Planted:
@@ -379,7 +381,7 @@ def in_rows(**changes: Any) -> Planted:
 def test_rows_that_are_asked_for_one_by_one_are_to_be_asked_for_at_once() -> None:
     finding = only(case_of(in_rows()))
     assert (finding.id, finding.site, finding.change) == ("sample_by_sample", "train.py:41", {})
-    assert finding.advice == f"DataLoader(..., {WHOLE})"
+    assert finding.advice == f"DataLoader(..., {WHOLE}){BESIDE_WHOLE}"
     assert (finding.is_at_most, finding.cautions) == (True, [])
     assert finding.evidence["sample_s"] == pytest.approx(10e-6)
     assert finding.evidence[LIKELY] == pytest.approx(0.82 / 0.5, rel=0.05)
@@ -410,7 +412,37 @@ def test_workers_that_fetch_rows_go_with_the_asking() -> None:
     )
     finding = only(case_of(planted))  # and not that they are started again for each pass
     assert (finding.id, finding.change) == ("needless_workers", {"num_workers": 0})
-    assert finding.also == [f"whole batches at once may give more still: DataLoader(..., {WHOLE})"]
+    more = f"DataLoader(..., {WHOLE}){BESIDE_WHOLE}"
+    assert finding.also == [f"whole batches at once may give more still: {more}"]
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize(
+    ("arguments", "drawn", "named"),
+    [
+        ({"shuffle": True}, "RandomSampler(dataset)", "BatchSampler, RandomSampler"),
+        ({}, "SequentialSampler(dataset)", "BatchSampler, SequentialSampler"),
+        ({"sampler": range(8)}, "sampler", "BatchSampler"),
+    ],
+)
+def test_torch_takes_the_call_for_whole_batches(
+    arguments: dict[str, Any], drawn: str, named: str, drop_last: bool
+) -> None:
+    asked = f"sampler=BatchSampler({drawn}, 4, drop_last={drop_last}), batch_size=None"
+    told = call_for_whole_batches(summaries.loader("train.py:41", whole_batches=asked))
+    call, _, beside = told.rpartition(" (from torch.utils.data import ")
+    assert beside == f"{named})"
+    _, _, refused = call.partition("), without ")
+    gone = refused.split(" and ") if refused else []
+    assert gone == ["shuffle"] * ("shuffle" in arguments) + ["drop_last"] * drop_last
+    dataset = torch.utils.data.TensorDataset(torch.arange(10))
+    given = {**arguments, "drop_last": drop_last}
+    left = {name: value for name, value in given.items() if name not in ("sampler", *gone)}
+    scope = {**vars(torch.utils.data), "dataset": dataset, "sampler": range(8)}
+    changed = eval(f"dict({asked})", scope)
+    batches = list(torch.utils.data.DataLoader(dataset, **left, **changed))
+    as_before = list(torch.utils.data.DataLoader(dataset, batch_size=4, **given))
+    assert [len(one) for [one] in batches] == [len(one) for [one] in as_before]
 
 
 def needlessly_handed_over(compute_s: float) -> Planted:
