@@ -1091,6 +1091,37 @@ def test_an_iterator_for_each_step() -> None:
     assert finding.advice.startswith("one iterator")
 
 
+@pytest.mark.parametrize("sampler_s", [0.0, 0.02])
+def test_workers_for_each_step_want_one_iterator(sampler_s: float) -> None:
+    planted = with_slow_starts(0.0, 0.0, workers=2, fetch_s=0.004)
+    count = planted.loader.iterations
+    planted.loader = replace(
+        planted.loader,
+        passes=count,
+        init_s=summaries.statistics(0.05, n=count),
+        first_batch_s=summaries.statistics(0.01, n=count),
+        wait_s=None,
+        wait_total_s=0.0,
+        end_s=count * 0.02,
+        later_starts_s=(count - 1) * 0.06,
+        sampler_starts_s=(count - 1) * sampler_s,
+    )
+    case = case_of(planted)
+    finding = only(replace(case, training_s=case.training_s + count * 0.08))
+    assert (finding.id, finding.change) == ("worker_restart", {})
+    assert finding.title.startswith(f"an iterator is made for each of {count} batches")
+    assert "80.0 ms each time" in finding.title
+    assert finding.advice.startswith("one iterator")
+    assert "up to 4 batches" in finding.also[0]
+    assert minded(finding) == ""
+    # A batch of one iterator is there 2 ms later at most.
+    assert finding.recoverable_s == pytest.approx((count - 1) * 0.078)
+    # Passes of one batch, each to its end.
+    planted.loader = replace(planted.loader, ended=count)
+    told = diagnose(replace(case_of(planted), training_s=case.training_s + count * 0.08)).findings
+    assert "one iterator" not in " ".join(one.advice for one in told)
+
+
 def test_workers_that_are_started_again_take_what_the_sampler_does_not() -> None:
     plain = {"workers": 2, "fetch_s": 0.004, "start_s": 0.1}
     drawn = diagnose(case_of(with_slow_starts(0.1, 0.1, **plain))).findings
