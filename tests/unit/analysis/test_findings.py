@@ -1194,6 +1194,24 @@ def test_what_a_late_first_batch_waits_for(
     assert finding.evidence["first_fetch_s"] == began_s
 
 
+@pytest.mark.parametrize(
+    ("facts", "is_told"),
+    [
+        ({"is_iterable": True, "first_given_back_s": 7.5}, False),
+        ({"is_iterable": True, "first_given_back_s": 0.0}, True),
+        ({"is_iterable": False, "first_given_back_s": 7.5}, True),  # nothing is read ahead
+        ({"is_iterable": True}, True),  # an older run
+    ],
+)
+def test_a_buffer_that_is_filled_first_makes_no_late_first_batch(
+    facts: dict[str, Any], is_told: bool
+) -> None:
+    planted = Planted(fetch_s=0.004, compute_s=0.1, passes=1)
+    first = summaries.statistics(8.0, n=1, max=8.0)
+    planted.loader = replace(planted.loader, first_batch_s=first, **facts)
+    assert ("slow_first_batch" in found(case_of(planted))) is is_told
+
+
 SAVED = Checkpoints(saves=4, save_s=0.8, saved_bytes=3 << 20, site="train.py:70")
 
 
