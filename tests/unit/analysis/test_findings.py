@@ -1779,6 +1779,29 @@ def test_batches_are_pinned_by_who_builds_the_loader(package: str | None, advice
     assert told == f"{advice} with .to(device, non_blocking=True)"
 
 
+def test_what_no_loader_gives_is_pinned_by_itself() -> None:
+    case = on_device(case_of(Planted(workers=2, fetch_s=0.002)), copy_s=0.6)
+    case = replace(case, feeding=[], summary=replace(case.summary, loaders=[]))
+    finding = only(case)
+    assert (finding.id, finding.change) == ("blocking_copies", {"non_blocking": True})
+    assert finding.advice == ".pin_memory() on the tensor with .to(device, non_blocking=True)"
+    assert "cannot be swapped out" in minded(finding)
+
+
+def test_what_a_loader_that_pins_cannot_pin_needs_a_method() -> None:
+    planted = Planted(workers=2, fetch_s=0.002)
+    planted.loader = replace(planted.loader, pin_memory=True)
+    case = on_device(case_of(planted), copy_s=0.6)
+    finding = only(case)
+    assert (finding.id, finding.change) == ("blocking_copies", {"non_blocking": True})
+    assert "DataLoader" not in finding.advice
+    assert finding.advice.startswith("a pin_memory() method for the batch's own class")
+    pinned = [replace(row, pinned_share=1.0) for row in case.summary.transfers]
+    told = only(replace(case, summary=replace(case.summary, transfers=pinned)))
+    assert told.advice == ".to(device, non_blocking=True)"
+    assert told.cautions == []
+
+
 def test_a_sync_that_the_device_felt_and_one_that_it_did_not() -> None:
     case = case_of(Planted(workers=2, fetch_s=0.002))
     finding = only(on_device(case, sync_s=0.6))
