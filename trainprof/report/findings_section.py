@@ -11,7 +11,15 @@ from rich.text import Text
 from trainprof.analysis.diagnosis import few_threads, slow_first_batch
 from trainprof.analysis.diagnosis.case import NAMED_FROM_SHARE
 from trainprof.analysis.diagnosis.catalogue import RULES
-from trainprof.analysis.finding import IN_NOISE, LIKELY, MAY_LOSE, SYMPTOM, Finding, PassedOver
+from trainprof.analysis.finding import (
+    IN_NOISE,
+    LIKELY,
+    MAY_LOSE,
+    MODELLED_WORKERS,
+    SYMPTOM,
+    Finding,
+    PassedOver,
+)
 from trainprof.analysis.least_gain import LEAST_GAIN
 from trainprof.analysis.looks import hottest
 from trainprof.analysis.passes import TRAINING
@@ -150,8 +158,10 @@ def speedup_words(finding: Finding, whole: str = "the run") -> str:
         told = f"{_what(finding)} up to about {_two(steps[1])} x as fast"
         if run is not None:
             told += f", {whole} {_two(run[1])} x"
-        how = "a model, not measured: trainprof tune does"
-        if "num_workers" not in finding.change:
+        how = "a model, not measured"
+        if "num_workers" in finding.change:
+            how += ": trainprof tune does"
+        elif MODELLED_WORKERS not in finding.evidence:
             how = f"if {_AT_BEST.get(finding.id, 'all of it could go')}; not measured"
         return f"{told} ({how})"
     told = f"{_what(finding)} {_range(steps)} as fast"

@@ -318,6 +318,9 @@ def test_what_later_passes_take_to_begin(tmp_path):
 def test_a_buffer_that_is_filled_ahead_gives_its_time_back(tmp_path):
     entry = passes_that_begin(tmp_path, 0, 8 * MS, 0)
     assert entry.later_starts_s == 0
+    assert entry.first_given_back_s == pytest.approx(4 * 0.002)
+    assert passes_that_begin(tmp_path, 0, 80 * MS, 0).first_given_back_s == 0
+    assert passes_that_begin(tmp_path, 0, 8 * MS, 2 * MS).first_given_back_s == 0
 
 
 def test_what_the_sampler_takes_while_workers_are_started(tmp_path):

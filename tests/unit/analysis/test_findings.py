@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from support import summaries
 from support.cases import STEPS, Planted, case_of
 
@@ -15,7 +16,7 @@ from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.catalogue import RULES
 from trainprof.analysis.diagnosis.diagnose import _without_symptoms, diagnose
 from trainprof.analysis.diagnosis.loader_cautions import cautions_of
-from trainprof.analysis.diagnosis.loader_change import fewer_workers
+from trainprof.analysis.diagnosis.loader_change import call_for_whole_batches, fewer_workers
 from trainprof.analysis.diagnosis.settings import (
     UnknownThreshold,
     parsed_settings,
@@ -25,7 +26,7 @@ from trainprof.analysis.diagnosis.settings import (
 from trainprof.analysis.diagnosis.together import together
 from trainprof.analysis.diagnosis.worth import least_gain
 from trainprof.analysis.embedding_tables import EmbeddingTable, EmbeddingTables
-from trainprof.analysis.finding import LIKELY, OTHER_OPTIMIZERS, Finding
+from trainprof.analysis.finding import LIKELY, MODELLED_WORKERS, OTHER_OPTIMIZERS, Finding
 from trainprof.analysis.limit_names import BLOCKED, RECEIVE
 from trainprof.analysis.loader_builder import builder_of
 from trainprof.analysis.pipeline import predict
@@ -49,6 +50,7 @@ from trainprof.analysis.unused_gradients import (
     PartOfModel,
     UnusedGradients,
 )
+from trainprof.report.findings_section import speedup_words
 
 
 def found(case: Case) -> list[str]:
@@ -266,6 +268,20 @@ def test_workers_cannot_share_an_open_file() -> None:
     assert finding.advice.startswith("open what the dataset holds open, archive (NpzFile), in")
     assert finding.advice.endswith(plain.advice)
     assert finding.change == {}  # no matter of arguments alone
+    assert finding.evidence[MODELLED_WORKERS] == plain.change["num_workers"]
+
+
+def test_the_gain_of_workers_that_need_something_first_is_the_models() -> None:
+    planted = Planted(fetch_s=0.03, compute_s=0.01)  # asleep
+    planted.loader = replace(planted.loader, open_files=["archive (NpzFile)"])
+    finding = only(case_of(planted))
+    assert (finding.is_at_most, finding.change) == (True, {})
+    assert speedup_words(finding).endswith("(a model, not measured)")
+    # What cheaper samples give is all that they take.
+    unsure = {"compute_cores": Interval(1.0, 1.4, 2.0), "receive_s": Interval(0.0, 0.001, 0.012)}
+    planted = Planted(fetch_s=0.0065, running=1.0, compute_s=0.0155, cores=2, **unsure)
+    planted.loader = replace(planted.loader, hot_lines=[hot_line("making batches")])
+    assert speedup_words(only(case_of(planted))).endswith("(if all of it could go; not measured)")
 
 
 def test_workers_cannot_make_batches_on_a_device() -> None:
@@ -419,6 +435,7 @@ def test_workers_are_added_where_they_sleep() -> None:
 
 
 WHOLE = "sampler=BatchSampler(RandomSampler(dataset), 32, drop_last=False), batch_size=None"
+BESIDE_WHOLE = ", without shuffle (from torch.utils.data import BatchSampler, RandomSampler)"
 
 
 def in_rows(**changes: Any) -> Planted:
@@ -431,7 +448,7 @@ def in_rows(**changes: Any) -> Planted:
 def test_rows_that_are_asked_for_one_by_one_are_to_be_asked_for_at_once() -> None:
     finding = only(case_of(in_rows()))
     assert (finding.id, finding.site, finding.change) == ("sample_by_sample", "train.py:41", {})
-    assert finding.advice == f"DataLoader(..., {WHOLE})"
+    assert finding.advice == f"DataLoader(..., {WHOLE}){BESIDE_WHOLE}"
     assert (finding.is_at_most, finding.cautions) == (True, [])
     assert finding.evidence["sample_s"] == pytest.approx(10e-6)
     assert finding.evidence[LIKELY] == pytest.approx(0.82 / 0.5, rel=0.05)
@@ -462,7 +479,37 @@ def test_workers_that_fetch_rows_go_with_the_asking() -> None:
     )
     finding = only(case_of(planted))  # and not that they are started again for each pass
     assert (finding.id, finding.change) == ("needless_workers", {"num_workers": 0})
-    assert finding.also == [f"whole batches at once may give more still: DataLoader(..., {WHOLE})"]
+    more = f"DataLoader(..., {WHOLE}){BESIDE_WHOLE}"
+    assert finding.also == [f"whole batches at once may give more still: {more}"]
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize(
+    ("arguments", "drawn", "named"),
+    [
+        ({"shuffle": True}, "RandomSampler(dataset)", "BatchSampler, RandomSampler"),
+        ({}, "SequentialSampler(dataset)", "BatchSampler, SequentialSampler"),
+        ({"sampler": range(8)}, "sampler", "BatchSampler"),
+    ],
+)
+def test_torch_takes_the_call_for_whole_batches(
+    arguments: dict[str, Any], drawn: str, named: str, drop_last: bool
+) -> None:
+    asked = f"sampler=BatchSampler({drawn}, 4, drop_last={drop_last}), batch_size=None"
+    told = call_for_whole_batches(summaries.loader("train.py:41", whole_batches=asked))
+    call, _, beside = told.rpartition(" (from torch.utils.data import ")
+    assert beside == f"{named})"
+    _, _, refused = call.partition("), without ")
+    gone = refused.split(" and ") if refused else []
+    assert gone == ["shuffle"] * ("shuffle" in arguments) + ["drop_last"] * drop_last
+    dataset = torch.utils.data.TensorDataset(torch.arange(10))
+    given = {**arguments, "drop_last": drop_last}
+    left = {name: value for name, value in given.items() if name not in ("sampler", *gone)}
+    scope = {**vars(torch.utils.data), "dataset": dataset, "sampler": range(8)}
+    changed = eval(f"dict({asked})", scope)
+    batches = list(torch.utils.data.DataLoader(dataset, **left, **changed))
+    as_before = list(torch.utils.data.DataLoader(dataset, batch_size=4, **given))
+    assert [len(one) for [one] in batches] == [len(one) for [one] in as_before]
 
 
 def needlessly_handed_over(compute_s: float) -> Planted:
@@ -1152,6 +1199,37 @@ def test_an_iterator_for_each_step() -> None:
     assert finding.advice.startswith("one iterator")
 
 
+@pytest.mark.parametrize("sampler_s", [0.0, 0.02])
+def test_workers_for_each_step_want_one_iterator(sampler_s: float) -> None:
+    planted = with_slow_starts(0.0, 0.0, workers=2, fetch_s=0.004)
+    count = planted.loader.iterations
+    planted.loader = replace(
+        planted.loader,
+        passes=count,
+        init_s=summaries.statistics(0.05, n=count),
+        first_batch_s=summaries.statistics(0.01, n=count),
+        wait_s=None,
+        wait_total_s=0.0,
+        end_s=count * 0.02,
+        later_starts_s=(count - 1) * 0.06,
+        sampler_starts_s=(count - 1) * sampler_s,
+    )
+    case = case_of(planted)
+    finding = only(replace(case, training_s=case.training_s + count * 0.08))
+    assert (finding.id, finding.change) == ("worker_restart", {})
+    assert finding.title.startswith(f"an iterator is made for each of {count} batches")
+    assert "80.0 ms each time" in finding.title
+    assert finding.advice.startswith("one iterator")
+    assert "up to 4 batches" in finding.also[0]
+    assert minded(finding) == ""
+    # A batch of one iterator is there 2 ms later at most.
+    assert finding.recoverable_s == pytest.approx((count - 1) * 0.078)
+    # Passes of one batch, each to its end.
+    planted.loader = replace(planted.loader, ended=count)
+    told = diagnose(replace(case_of(planted), training_s=case.training_s + count * 0.08)).findings
+    assert "one iterator" not in " ".join(one.advice for one in told)
+
+
 def test_workers_that_are_started_again_take_what_the_sampler_does_not() -> None:
     plain = {"workers": 2, "fetch_s": 0.004, "start_s": 0.1}
     drawn = diagnose(case_of(with_slow_starts(0.1, 0.1, **plain))).findings
@@ -1222,6 +1300,24 @@ def test_what_a_late_first_batch_waits_for(
     finding = only(case_of(planted))
     assert finding.advice.startswith(advice)
     assert finding.evidence["first_fetch_s"] == began_s
+
+
+@pytest.mark.parametrize(
+    ("facts", "is_told"),
+    [
+        ({"is_iterable": True, "first_given_back_s": 7.5}, False),
+        ({"is_iterable": True, "first_given_back_s": 0.0}, True),
+        ({"is_iterable": False, "first_given_back_s": 7.5}, True),  # nothing is read ahead
+        ({"is_iterable": True}, True),  # an older run
+    ],
+)
+def test_a_buffer_that_is_filled_first_makes_no_late_first_batch(
+    facts: dict[str, Any], is_told: bool
+) -> None:
+    planted = Planted(fetch_s=0.004, compute_s=0.1, passes=1)
+    first = summaries.statistics(8.0, n=1, max=8.0)
+    planted.loader = replace(planted.loader, first_batch_s=first, **facts)
+    assert ("slow_first_batch" in found(case_of(planted))) is is_told
 
 
 SAVED = Checkpoints(saves=4, save_s=0.8, saved_bytes=3 << 20, site="train.py:70")
@@ -1798,6 +1894,29 @@ def test_batches_are_pinned_by_who_builds_the_loader(package: str | None, advice
     planted.loader = replace(planted.loader, built_by=package)
     told = only(on_device(case_of(planted), copy_s=0.6)).advice
     assert told == f"{advice} with .to(device, non_blocking=True)"
+
+
+def test_what_no_loader_gives_is_pinned_by_itself() -> None:
+    case = on_device(case_of(Planted(workers=2, fetch_s=0.002)), copy_s=0.6)
+    case = replace(case, feeding=[], summary=replace(case.summary, loaders=[]))
+    finding = only(case)
+    assert (finding.id, finding.change) == ("blocking_copies", {"non_blocking": True})
+    assert finding.advice == ".pin_memory() on the tensor with .to(device, non_blocking=True)"
+    assert "cannot be swapped out" in minded(finding)
+
+
+def test_what_a_loader_that_pins_cannot_pin_needs_a_method() -> None:
+    planted = Planted(workers=2, fetch_s=0.002)
+    planted.loader = replace(planted.loader, pin_memory=True)
+    case = on_device(case_of(planted), copy_s=0.6)
+    finding = only(case)
+    assert (finding.id, finding.change) == ("blocking_copies", {"non_blocking": True})
+    assert "DataLoader" not in finding.advice
+    assert finding.advice.startswith("a pin_memory() method for the batch's own class")
+    pinned = [replace(row, pinned_share=1.0) for row in case.summary.transfers]
+    told = only(replace(case, summary=replace(case.summary, transfers=pinned)))
+    assert told.advice == ".to(device, non_blocking=True)"
+    assert told.cautions == []
 
 
 def test_a_sync_that_the_device_felt_and_one_that_it_did_not() -> None:

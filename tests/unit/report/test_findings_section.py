@@ -14,6 +14,7 @@ from trainprof.analysis.finding import (
     LIKELY,
     LITTLE,
     MAY_LOSE,
+    MODELLED_WORKERS,
     SYMPTOM,
     Finding,
     PassedOver,
@@ -47,6 +48,9 @@ def test_what_cannot_be_exceeded_is_said_to_be_at_most() -> None:
     assert speedup_words(found) == f"{told} (a model, not measured: trainprof tune does)"
     of_other = replace(found, change={})
     assert speedup_words(of_other) == f"{told} (if all of it could go; not measured)"
+    # The model's all the same where something is to be done ahead of the workers.
+    of_workers = replace(of_other, evidence={MODELLED_WORKERS: 4})
+    assert speedup_words(of_workers) == f"{told} (a model, not measured)"
     of_all = replace(of_other, of_steps=False)
     assert speedup_words(of_all).startswith("training up to about 1.30 x as fast, the run")
     told = speedup_words(replace(of_all, id="slow_first_batch", run_speedup=[1.0, 1.2]))

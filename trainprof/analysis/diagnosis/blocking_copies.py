@@ -12,7 +12,9 @@ computing is long enough to hide. Nothing of it is known for work on side stream
 
 What to do: DataLoader(..., pin_memory=True) and .to(device, non_blocking=True); copy a batch once,
 as one tensor; send bytes (uint8) and convert them on the device. Where the dataset or the collate
-function makes the copies, the loop is to make them: torch pins nothing that is on a device.
+function makes the copies, the loop is to make them: torch pins nothing that is on a device. Of a
+batch that is of a class of the script's own, the loader pins what its pin_memory() method returns,
+and else nothing; a tensor that no loader gives has .pin_memory().
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.finding import LOADER_ID, Finding
+from trainprof.analysis.passes import TRAINING
+from trainprof.analysis.summary import Loader
 from trainprof.analysis.verdict_level import percent
 
 ID: Final = "blocking_copies"
@@ -53,7 +57,8 @@ def find(case: Case) -> Finding | None:
     is_made_there = pageable and any(fed.loader.touches_device for fed in case.feeding)
     how = [word for word, holds in (("pageable", pageable), ("blocking", blocking)) if holds]
     change: dict[str, Any] = {}
-    if pageable and not is_made_there:
+    loaders = _training_loaders(case)
+    if pageable and not is_made_there and not all(one.pin_memory for one in loaders):
         change["pin_memory"] = True
     if blocking and not is_made_there:
         change["non_blocking"] = True
@@ -62,7 +67,7 @@ def find(case: Case) -> Finding | None:
         advice = "bring fewer values back, and more rarely: add them up on the device meanwhile"
     if is_made_there:
         advice = f"{OFF_DEVICE}: what comes out of a loader on the CPU can be pinned"
-    elif change:
+    elif pageable or blocking:
         told = [_pinned(case)] if pageable else []
         told += [".to(device, non_blocking=True)"] if blocking or pageable else []
         advice = " with ".join(told)
@@ -74,7 +79,7 @@ def find(case: Case) -> Finding | None:
         site=worst.site,
         advice=advice,
         change=change,
-        cautions=_cautions(case, change),
+        cautions=_cautions(case, change) if pageable else [],
         evidence={
             "copy_idle_s": spent_s,
             "copy_idle_share": spent_s / case.training_s,
@@ -86,15 +91,26 @@ def find(case: Case) -> Finding | None:
     )
 
 
+def _training_loaders(case: Case) -> list[Loader]:
+    return [one for one in case.summary.loaders if one.role == TRAINING]
+
+
 def _cautions(case: Case, change: dict[str, Any]) -> list[str]:
-    if "pin_memory" not in change:
-        return []
-    for_all = [said for fed in case.feeding for said in counts_for_all(fed.loader, change)]
+    pinning = {name: value for name, value in change.items() if name == "pin_memory"}
+    for_all = [said for fed in case.feeding for said in counts_for_all(fed.loader, pinning)]
     return ["pinned batches take memory that cannot be swapped out", *dict.fromkeys(for_all)]
 
 
 def _pinned(case: Case) -> str:
     """Returns how batches come to be pinned, as far as it is known whose they are."""
+    loaders = _training_loaders(case)
+    if not loaders:
+        return ".pin_memory() on the tensor"
+    if all(one.pin_memory for one in loaders):
+        return (
+            "a pin_memory() method for the batch's own class, which returns it pinned (the loader "
+            "pins tensors, and what has one), or .pin_memory() on a tensor that no loader gives,"
+        )
     builders = {fed.loader.built_by for fed in case.feeding}
     if len(builders) != 1 or None in builders:
         return "DataLoader(..., pin_memory=True)"

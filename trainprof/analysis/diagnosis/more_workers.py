@@ -26,7 +26,7 @@ from trainprof.analysis.diagnosis.loader_change import (
 from trainprof.analysis.diagnosis.waiting import ASLEEP_SHARE, asleep_share
 from trainprof.analysis.diagnosis.wording import place
 from trainprof.analysis.diagnosis.worth import passed_over_for
-from trainprof.analysis.finding import Finding, is_unsure
+from trainprof.analysis.finding import MODELLED_WORKERS, Finding, is_unsure
 from trainprof.analysis.pipeline import Setting
 
 # Of what workers give at most: a line that would give so much more comes beside them.
@@ -97,6 +97,7 @@ def _by_workers(
         advice=f"{first}{workers}{cheaper}",
         change=change,
         alters=wanted,
+        evidence={MODELLED_WORKERS: setting.workers},
     )
 
 

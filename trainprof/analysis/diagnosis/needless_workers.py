@@ -21,7 +21,13 @@ from typing import Any, Final
 
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.gains import Gain, outside_steps
-from trainprof.analysis.diagnosis.loader_change import WAITED_FROM, call_with, finding, of_cause
+from trainprof.analysis.diagnosis.loader_change import (
+    WAITED_FROM,
+    call_for_whole_batches,
+    call_with,
+    finding,
+    of_cause,
+)
 from trainprof.analysis.diagnosis.waiting import NEEDLESS_WORKERS, WAIT_SHARE, without_workers
 from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.finding import Finding
@@ -94,9 +100,7 @@ def gain_without(case: Case, fed: LoaderCase, found: Prediction) -> Gain:
 def _also(loader: Loader) -> list[str]:
     if not loader.whole_batches:
         return []
-    return [
-        f"whole batches at once may give more still: {loader.kind}(..., {loader.whole_batches})"
-    ]
+    return [f"whole batches at once may give more still: {call_for_whole_batches(loader)}"]
 
 
 def as_good_without(fed: LoaderCase) -> Prediction | None:

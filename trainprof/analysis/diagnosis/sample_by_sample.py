@@ -13,7 +13,8 @@ dict), which a list of indices does not spare it.
 
 What to do: let torch ask for whole batches, by the named arguments. The dataset's __getitem__ then
 gets a list of indices; torch's TensorDataset takes one as it is, and the batches stay the same, in
-the same order.
+the same order. shuffle and drop_last have to go from the call, for torch refuses them beside a
+sampler: the named ones do that.
 """
 
 from __future__ import annotations
@@ -22,7 +23,11 @@ from typing import Final
 
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.gains import outside_steps
-from trainprof.analysis.diagnosis.loader_change import finding, of_cause
+from trainprof.analysis.diagnosis.loader_change import (
+    call_for_whole_batches,
+    finding,
+    of_cause,
+)
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.waiting import (
     CHEAP_SAMPLE_S,
@@ -65,7 +70,7 @@ def find(case: Case) -> Finding | None:
         ID,
         title,
         outside_steps(case, waited_s + started_s),
-        advice=f"{loader.kind}(..., {loader.whole_batches}{workers})",
+        advice=call_for_whole_batches(loader, workers),
         alters={"num_workers": 0} if loader.num_workers else None,
         cautions=_cautions(fed),
         evidence={"sample_s": each_s, "samples_a_batch": fetch.samples / fetch.n},

@@ -6,7 +6,9 @@ What it means: before the first step, workers are started, import their modules,
 How it is measured: making the first iterator, and waiting for its first batch, against the run;
 when the first worker began to fetch, and how long the slowest batch was made.
 
-When it is wrong: it comes once; in a run of hours it does not matter, however long it is.
+When it is wrong: it comes once; in a run of hours it does not matter, however long it is. Where a
+stream fills a buffer to shuffle, and later batches come out of that, what those save is taken off;
+a run that ends before shows none of it.
 
 What to do: a smaller dataset object (paths and indices, not the data), opened lazily in the worker.
 Where spawned workers begin late: fewer imports at the top of the script, which they repeat, or fork
@@ -49,7 +51,7 @@ def find(case: Case) -> Finding | None:
     for fed in case.feeding:
         first_s = _first_s(fed)
         usual_s = fed.measured.step_s if fed.measured is not None else 0.0
-        lost_s = first_s - max(usual_s, _later_s(fed, first_s))
+        lost_s = first_s - max(usual_s, _later_s(fed, first_s)) - _given_back_s(fed.loader)
         if lost_s < max(least_s, least_share * case.wall_s):
             continue
         loader = fed.loader
@@ -115,6 +117,11 @@ def _began_s(loader: Loader) -> float | None:
     rows = loader.fetch.per_worker if loader.fetch is not None and loader.num_workers else []
     told = [row.get("first_fetch_s") for row in rows]
     return min((float(s) for s in told if isinstance(s, (int, float))), default=None)
+
+
+def _given_back_s(loader: Loader) -> float:
+    """Returns what a stream saved later on for what it read ahead, as one that shuffles does."""
+    return (loader.first_given_back_s or 0.0) if loader.is_iterable else 0.0
 
 
 def _later_s(fed: LoaderCase, first_s: float) -> float:

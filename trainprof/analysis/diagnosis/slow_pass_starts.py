@@ -6,7 +6,7 @@ very many samples. Where `iter(loader)` is called for each step, all of that is 
 
 How it is measured: what creating (or resetting) the iterator and its first `next` take beyond the
 making of a usual batch, in all passes but the first. Of workers that are started for each pass only
-what the sampler takes meanwhile counts here.
+what the sampler takes meanwhile counts here, and nothing where they are started for each step.
 
 When it is wrong: where a pass has to begin with what takes long, as a new shuffle of shards does.
 
@@ -34,6 +34,7 @@ KEYS: Final[tuple[str, ...]] = ("loader_start", "first_batch")
 THRESHOLDS: Final = {
     "share": Threshold(0.03, "of training: what is worth a change"),
 }
+ONE_ITERATOR: Final = "one iterator, batches = iter(loader), and another only when that has ended"
 # Of what is lost: from here on the sampler is what takes it.
 _MOST: Final = 0.5
 # Batches of a pass: fewer are an iterator for each step.
@@ -49,12 +50,11 @@ def find(case: Case) -> Finding | None:
         return None
     spent_s, fed = found
     loader = fed.loader
-    # Passes of one batch that go on to their end are no iterator for each step.
-    is_each_step = loader.iterations < _FEW * loader.passes and loader.ended < loader.passes / 2
+    is_each = is_each_step(loader)
     each = span(spent_s / (loader.passes - 1))
     told = f"{each} longer than a usual batch takes, {percent(spent_s / case.training_s)}"
     what = f"the first batch of each of {loader.passes} passes takes"
-    if is_each_step:
+    if is_each:
         what = f"an iterator is made for each of {loader.iterations} batches, which takes"
     line = _line(case, fed, spent_s)
     return finding(
@@ -63,8 +63,8 @@ def find(case: Case) -> Finding | None:
         ID,
         f"{what} {told} of training",
         outside_steps(case, spent_s),
-        advice=_advice(loader, spent_s, is_each_step=is_each_step),
-        also=[] if line is None or is_each_step else ["; ".join([_where(line), *caller(line)])],
+        advice=_advice(loader, spent_s, is_each_step=is_each),
+        also=[] if line is None or is_each else ["; ".join([_where(line), *caller(line)])],
         evidence={
             "starts_s": fed.starts_s,
             "passes": loader.passes,
@@ -76,6 +76,12 @@ def find(case: Case) -> Finding | None:
     )
 
 
+def is_each_step(loader: Loader) -> bool:
+    """Whether an iterator is made for each step."""
+    # Passes of one batch that go on to their end are none.
+    return loader.iterations < _FEW * loader.passes and loader.ended < loader.passes / 2
+
+
 def lost_s(fed: LoaderCase) -> float:
     """Returns what the beginnings of all passes but the first take beyond a usual batch."""
     loader = fed.loader
@@ -84,7 +90,7 @@ def lost_s(fed: LoaderCase) -> float:
     sampler_s = loader.sampler_starts_s or 0.0
     lives_on = loader.persistent_workers and not loader.is_rebuilt
     if loader.num_workers and not lives_on:
-        return sampler_s
+        return 0.0 if is_each_step(loader) else sampler_s
     fetch = loader.fetch
     if fetch is None or fetch.wall_s is None or loader.later_starts_s is None:
         return sampler_s
@@ -119,7 +125,7 @@ def _where(line: HotLine) -> str:
 
 def _advice(loader: Loader, spent_s: float, *, is_each_step: bool) -> str:
     if is_each_step:
-        return "one iterator, batches = iter(loader), and another only when that has ended"
+        return ONE_ITERATOR
     if _is_of_sampler(loader, spent_s):
         return "work out what the sampler needs once, ahead of all passes; or by torch or NumPy"
     if loader.is_iterable:

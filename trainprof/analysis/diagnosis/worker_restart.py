@@ -10,8 +10,10 @@ model).
 When it is wrong: where the dataset must be opened anew in each epoch, which a fresh worker does.
 
 What to do: persistent_workers=True, for a loader that is built once: one that each pass builds anew
-takes its workers with it. The workers then keep their memory between epochs, and their
-copies of the dataset: a change made to it in the training process does not reach them.
+takes its workers with it. The workers then keep their memory between epochs, and their copies of
+the dataset: a change made to it in the training process does not reach them. Where an iterator is
+made for each step, as next(iter(loader)) does, one iterator, kept, instead: workers that live on
+would make batches that are thrown away.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ from trainprof.analysis.diagnosis.needless_workers import (
     shorter_without,
 )
 from trainprof.analysis.diagnosis.rule import Threshold
+from trainprof.analysis.diagnosis.slow_pass_starts import ONE_ITERATOR, is_each_step
 from trainprof.analysis.diagnosis.waiting import NEEDLESS_WORKERS, SAMPLE_BY_SAMPLE
 from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.finding import Finding
@@ -54,6 +57,8 @@ TO_GO: Final = (NEEDLESS_WORKERS, SAMPLE_BY_SAMPLE)
 _MUCH_ONCE: Final = 0.05
 # Of what it takes to start workers: from here on it is told what it takes to end them.
 _MUCH_OF_IT: Final = 0.1
+# Batches ahead of each worker, where nothing is said (torch).
+_USUALLY_AHEAD: Final = 2
 _BUILD_ONCE: Final = (
     "build it once, ahead of all passes, with persistent_workers=True: now each pass builds another"
 )
@@ -67,6 +72,8 @@ def find(case: Case) -> Finding | None:
     if found is None:
         return None
     spent_s, fed = found
+    if is_each_step(fed.loader):
+        return _for_each_step(case, fed, spent_s)
     loader, without = fed.loader, as_good_without(fed)
     how = HARDLY_LONGER
     # Where training's own workers are to go, others are not advised to stay.
@@ -118,6 +125,30 @@ def find(case: Case) -> Finding | None:
     )
 
 
+def _for_each_step(case: Case, fed: LoaderCase, spent_s: float) -> Finding:
+    """Workers that live on would go on making batches that nobody takes."""
+    loader, workers = fed.loader, fed.loader.num_workers or 0
+    each_s = (fed.starts_s + loader.end_s) / loader.passes
+    ahead = workers * (loader.prefetch_factor or _USUALLY_AHEAD)
+    who = "its worker is" if workers == 1 else f"its {workers} workers are"
+    return finding(
+        case,
+        fed,
+        ID,
+        f"an iterator is made for each of {loader.iterations} batches, and {who} started again for "
+        f"it: {span(each_s)} each time, {percent(loader.passes * each_s / case.training_s)} of "
+        "training",
+        outside_steps(case, spent_s),
+        advice=ONE_ITERATOR,
+        also=[
+            f"up to {ahead} batches are asked of the workers each time, and one is taken: with "
+            "persistent_workers=True the others would be waited for, and thrown away"
+        ],
+        evidence={"starts_s": fed.starts_s, "passes": loader.passes},
+        is_of_making=False,
+    )
+
+
 def _without(fed: LoaderCase) -> str:
     return (
         "without workers (num_workers=0) steps would take hardly longer: a batch is made in "
@@ -133,6 +164,10 @@ def lost_s(fed: LoaderCase) -> float:
         return 0.0
     # Ending them, too: workers that live on are ended once.
     later_s = (fed.starts_s + loader.end_s) * (loader.passes - 1) / loader.passes
+    if is_each_step(loader):
+        # Of one iterator, whose workers make batches meanwhile, each is waited for at most so long.
+        usual_s = loader.fetch.wall_s.mean if loader.fetch and loader.fetch.wall_s else 0.0
+        return max(later_s - (loader.passes - 1) * usual_s / loader.num_workers, 0.0)
     if fed.inputs is None:
         each_s = loader.fetch.wall_s.mean if loader.fetch and loader.fetch.wall_s else 0.0
     else:
