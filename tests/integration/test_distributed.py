@@ -419,6 +419,42 @@ def test_a_rank_that_fails_is_named(tmp_path: Path) -> None:
     assert summary["run"]["exit"]["status"] == 1
 
 
+ONE_IS_LATE = """
+if __name__ == "__main__":
+    import time
+    dist.init_process_group("gloo")
+    torch.set_num_threads(1)
+    rank = dist.get_rank()
+    model = data_parallel(nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    try:
+        while True:
+            for x, y in DataLoader(Items(), batch_size=4):
+                if rank == 1:
+                    time.sleep(0.1)
+                optimizer.zero_grad(); mse(model(x), y).backward(); optimizer.step()
+    finally:
+        del model, optimizer
+        gc.collect()
+        dist.destroy_process_group()
+"""
+
+
+def test_ranks_end_at_the_same_step_when_the_time_is_over(tmp_path: Path) -> None:
+    """Nearly all of a step one rank is ahead of its forward, the other waits in its backward."""
+    (tmp_path / "train.py").write_text(DDP_SCRIPT + ONE_IS_LATE)
+    ours = (sys.executable, "-m", "trainprof", "run", "-q", "-o", "run", "--max-time", "9s")
+    ended = run((*ours, *TORCHRUN), "train.py", cwd=tmp_path, env=environment())
+    assert ended.status == 0, ended.stderr
+    told = run(REPORT, "--format", "json", "run", cwd=tmp_path, env=environment())
+    summary = json.loads(told.stdout)
+    assert summary["faults"] == []
+    first, second = summary["ranks"]
+    assert first["steps"] == second["steps"] > 0
+    for row in (first, second):
+        assert (row["exit"]["reason"], row["exit"]["detail"]) == ("limit", "--max-time")
+
+
 FAILS_AT_FIRST = """
 if __name__ == "__main__" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
     model = make_model()

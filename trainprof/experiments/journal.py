@@ -44,6 +44,8 @@ class Asked:
     Attributes:
         words, module: The command, with what looks like a secret masked.
         script_sha256: Of the script's text, None where there is none.
+        cwd: Where; None: not known, as of the next.
+        sources: Digests of its own files, as own_files tells them.
         budget_s, trial_steps, allow_numerics, interval_s: As TuneOptions has them.
     """
 
@@ -54,6 +56,8 @@ class Asked:
     trial_steps: int | None
     allow_numerics: bool
     interval_s: float = DEFAULT_INTERVAL_S
+    cwd: str | None = None
+    sources: Mapping[str, str] | None = None
 
 
 class Journal:
@@ -86,6 +90,8 @@ class Journal:
             "trial_steps": self.asked.trial_steps,
             "allow_numerics": self.asked.allow_numerics,
             "interval_s": self.asked.interval_s,
+            "cwd": self.asked.cwd,
+            "sources": None if self.asked.sources is None else dict(self.asked.sources),
             "done": self._done,
         }
         write_json(self._directory.path / FILE, told)
@@ -184,6 +190,7 @@ def read_journal(directory: RunDirectory) -> Journal:
 def _asked(told: Mapping[str, Any]) -> Asked:
     if told["schema_version"] != SCHEMA_VERSION:
         raise ValueError("another version")
+    cwd, sources = told.get("cwd"), told.get("sources")
     steps, module, text = told["trial_steps"], told["module"], told["script_sha256"]
     return Asked(
         words=tuple(str(word) for word in told["words"]),
@@ -193,6 +200,8 @@ def _asked(told: Mapping[str, Any]) -> Asked:
         trial_steps=None if steps is None else int(steps),
         allow_numerics=bool(told["allow_numerics"]),
         interval_s=float(told.get("interval_s", DEFAULT_INTERVAL_S)),
+        cwd=None if cwd is None else str(cwd),
+        sources=None if sources is None else {str(k): str(v) for k, v in dict(sources).items()},
     )
 
 

@@ -9,7 +9,7 @@ from typing import Final
 from trainprof.experiments.trial import WARM_UP, Measured
 
 # Less a step is no matter of the page cache.
-_COLD_BYTES_PER_STEP: Final = 1 << 20
+COLD_BYTES_PER_STEP: Final = 1 << 20
 _COLD_TIMES: Final = 2.0
 # A run that took so many times as long as another of the same trial did not do so by chance.
 _HELD_UP_TIMES: Final = 2.0
@@ -25,7 +25,7 @@ def cold_runs(runs: Sequence[Measured]) -> list[str]:
     if not per_step:
         return []
     usual = statistics.median(per_step.values())
-    limit = max(_COLD_BYTES_PER_STEP, _COLD_TIMES * usual)
+    limit = max(COLD_BYTES_PER_STEP, _COLD_TIMES * usual)
     return [directory for directory, size in per_step.items() if size > limit]
 
 

@@ -28,6 +28,7 @@ from trainprof.analysis.tuning import (
 from trainprof.experiments.candidates import Plan
 from trainprof.experiments.found import Found
 from trainprof.experiments.not_compared import cold_runs, held_up_runs
+from trainprof.experiments.page_cache import kept_in_memory
 from trainprof.experiments.trial import WARM_UP, Measured, Trial
 
 # Losses that differ by less are the same: sums are not always added up in one order.
@@ -65,7 +66,11 @@ def summary_of_tune(
             predictions=len(judged),
             held=sum(judged),
             uncontained=list(dict.fromkeys(u for run in found.runs for u in run.uncontained)),
-            notes=[*(found.plan.notes if found.plan is not None else ()), *_left_out(found)],
+            notes=[
+                *(found.plan.notes if found.plan is not None else ()),
+                *_left_out(found),
+                *kept_in_memory(found, base),
+            ],
         ),
     )
 

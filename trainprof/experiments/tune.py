@@ -18,6 +18,7 @@ from trainprof.experiments.candidates import Plan, plan
 from trainprof.experiments.found import Found, Progress
 from trainprof.experiments.in_use import alone_in
 from trainprof.experiments.journal import Asked, Journal, RememberingRunner, read_journal
+from trainprof.experiments.own_files import digests_of, edited
 from trainprof.experiments.results import summary_of_tune
 from trainprof.experiments.runner import Script, ScriptRunner
 from trainprof.experiments.search import Search
@@ -31,6 +32,7 @@ from trainprof.record.errors import TrainprofError
 from trainprof.record.run_directory import RunDirectory, write_json
 
 DEFAULT_BUDGET_S: Final = 600.0
+_FILES_NAMED: Final = 3
 
 
 class CannotResume(TrainprofError):
@@ -118,6 +120,7 @@ def begin(options: TuneOptions) -> TuneRun:
         spawned_time_ns=now_ns,
     )
     write_json(directory.manifest, {**manifest, "kind": "tune"})
+    cwd = _here()
     asked = Asked(
         words=tuple(masked_argv(options.script.words)),
         module=options.script.module,
@@ -126,6 +129,8 @@ def begin(options: TuneOptions) -> TuneRun:
         trial_steps=options.trial_steps,
         allow_numerics=options.allow_numerics,
         interval_s=options.interval_s,
+        cwd=None if cwd is None else str(cwd),
+        sources=None if cwd is None else digests_of(target, cwd),
     )
     journal = Journal(directory, asked)
     journal.save()
@@ -147,6 +152,12 @@ def resumed(directory: RunDirectory, again: AskedAgain) -> TuneRun:
     journal = read_journal(directory)
     asked = journal.asked
     _check_alike(directory, asked, again)
+    cwd = _here()
+    if asked.cwd is not None and cwd != Path(asked.cwd):
+        raise CannotResume(
+            f"it was begun in {asked.cwd}, and this is {cwd or 'a directory that is gone'}",
+            hint=f"go there first, or start anew: cd {shlex.quote(asked.cwd)}",
+        )
     given = again.script
     script = given if given is not None else Script(asked.words, asked.module)
     if tuple(masked_argv(script.words)) != asked.words or script.module != asked.module:
@@ -164,6 +175,7 @@ def resumed(directory: RunDirectory, again: AskedAgain) -> TuneRun:
             f"{target.name} was changed since: its trials would not be alike",
             hint="start anew: trainprof tune SCRIPT",
         )
+    _check_unedited(asked, cwd)
     if again.allow_numerics and not asked.allow_numerics:
         journal.asked = asked = replace(asked, allow_numerics=True)
         journal.save()
@@ -175,6 +187,26 @@ def resumed(directory: RunDirectory, again: AskedAgain) -> TuneRun:
         interval_s=asked.interval_s,
     )
     return TuneRun(directory, options, journal)
+
+
+def _check_unedited(asked: Asked, cwd: Path | None) -> None:
+    """Refuses where the script's own files are not what they were.
+
+    Raises:
+        CannotResume: With their names.
+    """
+    if asked.sources is None or cwd is None:
+        return
+    changed = edited(asked.sources, cwd)
+    if not changed:
+        return
+    more = f" and {len(changed) - _FILES_NAMED} more" if len(changed) > _FILES_NAMED else ""
+    were = "was" if len(changed) == 1 else "were"
+    raise CannotResume(
+        f"{', '.join(changed[:_FILES_NAMED])}{more} {were} changed since: its trials would not be "
+        "alike",
+        hint="start anew: trainprof tune SCRIPT",
+    )
 
 
 def _check_alike(directory: RunDirectory, asked: Asked, again: AskedAgain) -> None:
@@ -293,6 +325,13 @@ class _Result:
             run = RunDirectory(self._directory.path / first.directory)
             self._base = saved_summary(run) or summarize(run)
         return self._base
+
+
+def _here() -> Path | None:
+    try:
+        return Path.cwd()
+    except OSError:  # somebody removed it
+        return None
 
 
 def _as_typed(path: Path) -> str:

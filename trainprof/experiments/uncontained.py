@@ -14,23 +14,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from trainprof.experiments.own_modules import modules_of
+from trainprof.experiments.syntax import constant as _constant
+from trainprof.experiments.syntax import last_name as _last_name
+from trainprof.experiments.trackers import SENDS, TRACKERS, logged_to
 from trainprof.launch.target import Target
 from trainprof.record.c_functions import CHANGING_FILES, is_c_library
 
-MAX_FILES: Final = 300
-MAX_BYTES: Final = 2_000_000
-
-SENDS: Final = "sends what it logs to a service or a directory of its own, in every trial again"
 UPLOADS: Final = "sends data to another machine, in every trial again"
 STORES: Final = "writes to a database, in every trial again"
 STARTS: Final = "starts a program; what that writes is not kept from your files"
 WRITES: Final = "writes by native code; that is not kept from your files"
 OPENS: Final = "opens or changes files past Python; that is not kept from your files"
 
-# Any call of these packages' functions.
-TRACKERS: Final = frozenset(
-    ("wandb", "mlflow", "comet_ml", "neptune", "clearml", "dvclive", "aim", "swanlab", "trackio")
-)
 # Calls by the end of their name, wherever it comes from.
 LOGGERS: Final = {
     "WandbLogger": "wandb",
@@ -165,87 +161,15 @@ def find_uncontained(target: Target, cwd: Path) -> list[Uncontained]:
     """
     found: list[Uncontained] = []
     known: set[tuple[str, str]] = set()
-    for path, tree in _modules(_scripts(target, cwd), cwd):
+    for path, tree in modules_of(target, cwd):
         shown = os.path.relpath(path, cwd)
         shown = str(path) if shown.startswith(os.pardir) else shown
-        for name, line, sentence in sorted(_Calls(tree).found(), key=lambda one: one[1]):
+        told = [*_Calls(tree).found(), *logged_to(tree, target.words)]
+        for name, line, sentence in sorted(told, key=lambda one: one[1]):
             if (name, shown) not in known:
                 known.add((name, shown))
                 found.append(Uncontained(name, f"{shown}:{line}", sentence))
     return found
-
-
-def _scripts(target: Target, cwd: Path) -> list[tuple[Path, Path]]:
-    """Returns the files that run first, each with the directory that it imports from."""
-    words = list(target.words)
-    if words[:1] == ["-m"] and len(words) > 1:
-        return [(path, cwd) for path in _files_of(cwd, words[1].split("."), runs=True)]
-    paths = [cwd / word for word in (words[:1] if target.is_ours else words)]
-    files = []
-    for path in paths:
-        if path.is_dir():
-            path = path / "__main__.py"
-        if path.is_file() and (target.is_ours or path.suffix == ".py"):
-            files.append((path.resolve(), path.resolve().parent))
-    return files
-
-
-def _files_of(root: Path, names: list[str], *, runs: bool = False) -> list[Path]:
-    """Returns the files that importing a dotted name reads beneath `root`."""
-    files, place = [], root
-    for name in names:
-        place = place / name
-        if (place / "__init__.py").is_file():
-            files.append(place / "__init__.py")
-        elif place.with_name(f"{name}.py").is_file():
-            return [*files, place.with_name(f"{name}.py")]
-        elif not place.is_dir():
-            return files
-    if runs and (place / "__main__.py").is_file():
-        files.append(place / "__main__.py")
-    return files
-
-
-def _modules(first: list[tuple[Path, Path]], cwd: Path) -> Iterator[tuple[Path, ast.Module]]:
-    """Yields the first files and what they import from beneath their directories, parsed."""
-    waiting, known = list(first), {path for path, _ in first}
-    count = 0
-    while waiting and count < MAX_FILES:
-        path, root = waiting.pop(0)
-        tree = _parsed(path)
-        if tree is None:
-            continue
-        count += 1
-        yield path, tree
-        for names, base in _imports(tree, path, root):
-            for file in _files_of(base, names):
-                if file not in known:
-                    known.add(file)
-                    waiting.append((file, root))
-
-
-def _parsed(path: Path) -> ast.Module | None:
-    try:
-        if path.stat().st_size > MAX_BYTES:
-            return None
-        return ast.parse(path.read_bytes())
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-
-
-def _imports(tree: ast.Module, path: Path, root: Path) -> Iterator[tuple[list[str], Path]]:
-    """Yields dotted names that are imported, and the directory that each starts from."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield alias.name.split("."), root
-        elif isinstance(node, ast.ImportFrom):
-            base = root
-            if node.level:
-                base = path.parents[min(node.level - 1, len(path.parents) - 1)]
-            names = node.module.split(".") if node.module else []
-            for alias in node.names:
-                yield [*names, alias.name], base
 
 
 class _Calls:
@@ -344,7 +268,7 @@ class _Calls:
                 yield last, METHODS[last]
 
     def _told_by_arguments(self, call: ast.Call) -> Iterator[tuple[str, str]]:
-        """Yields what is told to do by arguments, as HF's TrainingArguments is, or SQLite."""
+        """Yields what is told to do by arguments, as a push to the Hub is, or SQLite."""
         command = _constant(call.args[0]) if call.args else None
         if _last_name(call.func) in EXECUTING and isinstance(command, str):
             opened = OPENING_DATABASES.match(command)
@@ -353,12 +277,6 @@ class _Calls:
         for word in call.keywords:
             if word.arg == "push_to_hub" and _constant(word.value) is True:
                 yield "push_to_hub", UPLOADS
-            elif word.arg == "report_to":
-                values = word.value.elts if isinstance(word.value, ast.List) else [word.value]
-                for value in values:
-                    name = _constant(value)
-                    if name in TRACKERS:
-                        yield str(name), SENDS
 
     def _dotted(self, node: ast.expr) -> str | None:
         """Returns the full name of what is called, None where it is not an imported one's."""
@@ -398,14 +316,3 @@ def _reads(
     if not values and 0 <= place < len(call.args):
         values = [call.args[place]]
     return (_constant(values[0]) if values else default) in reading
-
-
-def _last_name(node: ast.expr) -> str | None:
-    """Returns `c` of `c` and of `a.b.c`."""
-    if isinstance(node, ast.Attribute):
-        return node.attr
-    return node.id if isinstance(node, ast.Name) else None
-
-
-def _constant(node: ast.expr) -> object:
-    return node.value if isinstance(node, ast.Constant) else None

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
+from trainprof.probes.last_step import LastStep
 from trainprof.record.event_log import EventLog
 from trainprof.record.schema import Kind
 
@@ -50,6 +51,8 @@ class Limit:
         seconds: float | None = options.get("max_time_s")
         started = options.get("spawned_ns") or now()
         self._deadline_ns = None if seconds is None else started + int(seconds * 1e9)
+        self._allowed_ns = 0 if self._deadline_ns is None else self._deadline_ns - started
+        self._last_step: LastStep | None = None
         self._steps: Counter[int] = Counter()
         self._most = 0
         armed = self._max_steps is not None or self._deadline_ns is not None
@@ -61,9 +64,14 @@ class Limit:
 
     def stepped(self, optimizer: int) -> None:
         """Counts an outermost update of one optimizer."""
-        if self._max_steps is not None:
+        if self._max_steps is not None or self._last_step is not None:
             self._steps[optimizer] += 1
             self._most = max(self._most, self._steps[optimizer])
+
+    def join(self, world_size: int) -> None:
+        """Has this process, one of so many ranks, end at the same step as the others."""
+        if world_size > 1 and self._deadline_ns is not None and self._last_step is None:
+            self._last_step = LastStep(self._log.run_directory, self._allowed_ns)
 
     def end_trial(self) -> None:
         """Ends the run as --max-steps would; does nothing off the main thread."""
@@ -73,19 +81,34 @@ class Limit:
         if self._max_steps is not None and self._most >= self._max_steps:
             self._end(MAX_STEPS)
         self._check_time()
+        # Behind the last step: an optimizer may step on a thread that cannot end the run.
+        if self._last_step is not None and self._last_step.is_reached(self._most - 1):
+            self._end(MAX_TIME)
 
     def _before_step(self, optimizer: int) -> None:
         if self._max_steps is not None and self._steps[optimizer] >= self._max_steps:
             self._end(MAX_STEPS)
         self._check_time()
+        # Not ahead of a batch or a forward: one rank alone may have some, as it evaluates.
+        if self._last_step is not None and self._last_step.is_reached(self._steps[optimizer]):
+            self._end(MAX_TIME)
 
     def _check_time(self) -> None:
-        if self._deadline_ns is not None and self._now() >= self._deadline_ns:
+        if self._deadline_ns is None:
+            return
+        now = self._now()
+        if now < self._deadline_ns or not _can_end():
+            return
+        if self._last_step is None or self._last_step.is_out_of_reach(self._most, now):
             self._end(MAX_TIME)
 
     def _end(self, limit: str) -> None:
-        if threading.current_thread() is not threading.main_thread() or is_loader_worker():
+        if not _can_end():
             return
         now = self._now()
         self._log.emit(Kind.LIMIT, now, now, 0, _VALUES[limit])
         raise RunLimitReached(limit)
+
+
+def _can_end() -> bool:
+    return threading.current_thread() is threading.main_thread() and not is_loader_worker()

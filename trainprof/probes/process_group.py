@@ -1,4 +1,4 @@
-"""Notes which rank this process is, once it has joined a process group.
+"""Notes which rank this process is, once it has joined a process group: ranks end together.
 
 torchrun tells it in the environment as well; `torch.multiprocessing.spawn` and others do not.
 """
@@ -32,6 +32,7 @@ class ProcessGroupProbe:
             rank, world_size = members.get_rank(), members.get_world_size()
             facts = {"rank": rank, "world_size": world_size, "backend": members.get_backend()}
             session.log.note(Topic.ENVIRONMENT, facts)
+            session.limit.join(world_size)
 
         guarded = patcher.guarded(note)
 

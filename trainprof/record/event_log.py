@@ -76,6 +76,10 @@ class EventLog:
         self.is_open = False
         self.emit, self.emit_of, self._write_bytes, self._start_over = _writer(self)
 
+    @property
+    def run_directory(self) -> str:
+        return os.path.dirname(self._directory)
+
     def define(self, topic: Topic, text: str) -> int:
         """Returns the id under which later records name `text`; the same text, the same id."""
         known = self._ids.get((topic, text))

@@ -60,6 +60,7 @@ _MUCH_TO_GAIN: Final = 1.3
 _HARDLY: Final = 1.03
 # Above it an interval does not tell that there is nothing to gain.
 _MAY_BE_MORE: Final = 1.2
+_NO_COPIES: Final = "copies to the device are not counted in it"
 _SLOWED_SHARE: Final = 0.02
 _DISTURBED: Final = 0.05
 _CLOCKS_APART: Final = 0.05
@@ -192,7 +193,7 @@ def remarks(summary: RunSummary) -> list[tuple[str, str]]:
         found += [("Note", caution) for caution in summary.recommended.cautions]
     ceiling = rows.get(CEILING)
     if ceiling is not None and ceiling.speedup is not None:
-        words = _ceiling_words(ceiling, ceiling.speedup)
+        words = _ceiling_words(ceiling, ceiling.speedup, is_on_device=bool(summary.devices))
         is_left = summary.recommended is None and ceiling.verdict == FASTER
         if is_left and ceiling.speedup.mid >= _MUCH_TO_GAIN:
             words += f"; no setting gave it, cheaper samples may: {_dearest_line(summary)}"
@@ -257,14 +258,17 @@ def _losses(row: TrialSummary) -> list[tuple[str, str]]:
     return []
 
 
-def _ceiling_words(row: TrialSummary, speedup: Times) -> str:
+def _ceiling_words(row: TrialSummary, speedup: Times, *, is_on_device: bool) -> str:
     if speedup.mid < _HARDLY:
         if speedup.high is not None and speedup.high > _MAY_BE_MORE:
             return (
                 "batches that cost nothing made it no faster, but trials differ too much to be "
                 f"sure: up to {times(speedup.high)}"
             )
-        return "batches that cost nothing make it no faster: loading does not hold it back"
+        words = "batches that cost nothing make it no faster"
+        if is_on_device:
+            return f"{words}: making them does not hold it back; {_NO_COPIES}"
+        return f"{words}: loading does not hold it back"
     if row.verdict != FASTER:
         return (
             f"with batches that cost nothing it was {times(speedup.mid)} as fast, but trials "
@@ -273,6 +277,8 @@ def _ceiling_words(row: TrialSummary, speedup: Times) -> str:
     words = f"with batches that cost nothing it is {times(speedup.mid)} as fast"
     if row.run_speedup is not None:
         words += f", {times(row.run_speedup.mid)} over the whole run"
+    if is_on_device:
+        return f"{words}: no change of how batches are made can give more; {_NO_COPIES}"
     return f"{words}: no change of loading can give more"
 
 

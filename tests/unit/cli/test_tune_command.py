@@ -171,6 +171,56 @@ def test_what_cannot_be_gone_on_with_is_said(
     assert said in complaint(capsys, "--resume", "t")
 
 
+def test_edits_beside_the_script_are_not_gone_on_with(
+    planted: list[str], capsys: Captured
+) -> None:
+    Path("train.py").write_text("import dataset\n")
+    Path("dataset.py").write_text("size = 1\n")
+    told(capsys, "-o", "t", "--budget", "15s", "train.py")
+    before = list(planted)
+    Path("plots.py").write_text("print(1)\n")  # nobody imports it
+    Path("dataset.py").write_text("size = 2\n")
+    shown = complaint(capsys, "--resume", "t")
+    assert "dataset.py was changed since" in shown
+    assert "start anew" in shown
+    assert planted == before
+    Path("dataset.py").write_text("size = 1\n")
+    assert told(capsys, "--resume", "t", "--budget", "10m")["tuning"]["ended_by"] == "finished"
+
+
+def test_edits_of_a_module_are_not_gone_on_with(planted: list[str], capsys: Captured) -> None:
+    Path("package").mkdir()
+    Path("package/__init__.py").write_text("")
+    Path("package/train.py").write_text("from . import data\n")
+    Path("package/data.py").write_text("size = 1\n")
+    told(capsys, "-o", "t", "-m", "package.train")
+    Path("package/data.py").write_text("size = 2\n")
+    assert "package/data.py was changed since" in complaint(capsys, "--resume", "t")
+
+
+def test_another_checkout_is_not_gone_on_with(
+    planted: list[str], capsys: Captured, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    told(capsys, "-o", "t", "train.py")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "train.py").write_text(Path("train.py").read_text())
+    monkeypatch.chdir(tmp_path / "other")
+    shown = complaint(capsys, "--resume", str(tmp_path / "t"))
+    assert "it was begun in " in shown
+    monkeypatch.chdir(tmp_path)
+    assert told(capsys, "--resume", "t")["tuning"]["ended_by"] == "finished"
+
+
+def test_one_that_an_earlier_version_began_is_gone_on_with(
+    planted: list[str], capsys: Captured
+) -> None:
+    told(capsys, "-o", "t", "train.py")
+    begun = json.loads(Path("t/tune.json").read_text())
+    del begun["cwd"], begun["sources"]
+    Path("t/tune.json").write_text(json.dumps(begun))
+    assert told(capsys, "--resume", "t")["tuning"]["ended_by"] == "finished"
+
+
 def test_what_the_budget_cut_short_is_made_again(
     planted: list[str], capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:

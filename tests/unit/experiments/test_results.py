@@ -21,6 +21,7 @@ from trainprof.experiments.candidate import Candidate
 from trainprof.experiments.found import Found
 from trainprof.experiments.results import recommended_of, summary_of_tune, trials_of
 from trainprof.experiments.search import Search
+from trainprof.experiments.trial import WARM_UP
 
 
 def found_with(planted: Planted, *candidates: object, **changes: object) -> Found:
@@ -152,6 +153,49 @@ def test_a_run_with_a_cold_page_cache_is_not_compared() -> None:
     found.runs = [cold if run is slow else run for run in found.runs]
     summary = summary_of(found)
     assert any(cold.directory in note and "not compared" in note for note in summary.tuning.notes)
+
+
+MIB = 1 << 20
+
+
+def read_from_disk(
+    warm_up: float | None, baseline: float, *, trial_steps: int | None = 100, **base: object
+) -> list[str]:
+    """What is noted where steps read so many MiB from disk."""
+    found = found_with(Planted(twice))
+    found.trial_steps = trial_steps
+    sizes = {WARM_UP: warm_up, BASELINE: baseline}
+    found.runs = [
+        replace(run, figures={"read_bytes": run.steps * size * MIB})
+        if (size := sizes.get(run.trial.name, 0.0)) is not None
+        else run
+        for run in found.runs
+    ]
+    plain = base_summary()
+    changes = {"epochs": plain.epochs[:1], **base}
+    summary = replace(plain, **changes)  # type: ignore[arg-type]
+    told = summary_of_tune(summary, found, name="t", directory="t", budget_s=600.0)
+    assert told.tuning is not None
+    return [note for note in told.tuning.notes if "from disk" in note]
+
+
+def test_what_only_the_first_run_read_from_disk_is_told() -> None:
+    assert read_from_disk(3.0, 0.0) == [
+        "the first run read 3 MiB a step from disk, which the trials had in memory; the rest of "
+        "the data will be read from disk again"
+    ]
+
+
+@pytest.mark.parametrize(("warm_up", "baseline"), [(0.0, 0.0), (0.9, 0.0), (None, 0.0), (3.0, 3.0)])
+def test_trials_that_read_as_the_first_run_did_are_taken_as_they_are(
+    warm_up: float | None, baseline: float
+) -> None:
+    assert read_from_disk(warm_up, baseline) == []
+
+
+def test_data_that_was_read_to_its_end_is_in_memory_for_a_whole_run_too() -> None:
+    assert read_from_disk(3.0, 0.0, trial_steps=None) == []
+    assert read_from_disk(3.0, 0.0, epochs=base_summary().epochs) == []
 
 
 def test_a_run_that_something_else_held_up_is_not_compared() -> None:

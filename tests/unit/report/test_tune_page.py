@@ -11,7 +11,7 @@ from support import summaries
 from support.planted_trials import FakeRunner, Planted, base_summary, plan_of, threads, workers
 
 from trainprof.analysis.speedup import NO_VISIBLE_DIFFERENCE
-from trainprof.analysis.summary import HotLine, RunSummary
+from trainprof.analysis.summary import Device, HotLine, RunSummary
 from trainprof.analysis.tuning import CEILING, FAILED, Times
 from trainprof.experiments.results import summary_of_tune
 from trainprof.experiments.search import Search
@@ -28,6 +28,7 @@ def tuned(planted: Planted, budget_s: float = 600.0, **changes: object) -> RunSu
 
 
 FASTER = Planted(lambda o: 0.005 if "num_workers" in o else 0.010)
+GPU = Device(0, "cuda:0", None, None, {}, None, None, 0)
 
 
 def page(summary: RunSummary, width: int = 80) -> str:
@@ -63,6 +64,21 @@ def test_where_no_setting_gives_what_free_batches_do_their_line_is_told() -> Non
     assert "no setting gave it, cheaper samples may: look at data.py:12 (decode) first" in told
     told = " ".join(page(replace(summary, loaders=[replace(loader, hot_lines=[])])).split())
     assert "cheaper samples may: trainprof lines SCRIPT shows which" in told
+
+
+def test_on_a_device_copies_to_it_are_not_counted() -> None:
+    for planted, said in (
+        (FASTER, "no change of how batches are made can give more"),
+        (Planted(lambda _: 0.01, free_s=0.01), "making them does not hold it back"),
+    ):
+        summary = replace(tuned(planted), devices=[GPU])
+        told = " ".join(page(summary).split())
+        assert f"{said}; copies to the device are not counted in it" in told
+        assert "no change of loading can give more" not in told
+        assert "loading does not hold it back" not in told
+        on_cpu = " ".join(page(replace(summary, devices=None)).split())
+        assert said not in on_cpu
+        assert "copies to the device" not in on_cpu
 
 
 def noisy_ceiling(low: float, mid: float, high: float, verdict: str) -> RunSummary:

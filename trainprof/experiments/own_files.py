@@ -1,0 +1,82 @@
+"""What the script of a `tune` run is made of: trials of other texts are not alike."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from trainprof.experiments.own_modules import modules_of
+from trainprof.experiments.syntax import last_name
+from trainprof.launch.masking import masked_text
+from trainprof.launch.plain_file import contents_of
+from trainprof.launch.sources import own_sources
+from trainprof.launch.target import Target
+
+_LARGEST_BYTES: Final = 2_000_000
+_DIGEST_CHARACTERS: Final = 16
+_SETTINGS: Final = (".py", ".yaml", ".yml", ".toml", ".json", ".ini", ".cfg")
+# What a module calls that imports, or runs, what its text does not name.
+_DYNAMIC: Final = frozenset(
+    (
+        *("import_module", "__import__", "exec", "run_path", "run_module"),
+        *("spec_from_file_location", "instantiate", "locate", "LightningCLI"),
+    )
+)
+
+
+def digests_of(target: Target, cwd: Path) -> dict[str, str]:
+    """Returns the first characters of the SHA-256 of each file, by its path as seen from `cwd`.
+
+    These are the script or module, what it imports from beside it, and settings that the command
+    names; where a text imports what it does not name, all Python files beside it. Nothing is run.
+    """
+    found: dict[str, str] = {}
+    first: Path | None = None
+    is_dynamic = False
+    for path, tree in modules_of(target, cwd):
+        first = first or path
+        is_dynamic = is_dynamic or _imports_what_it_does_not_name(tree)
+        _add(found, path, cwd)
+    for path in _settings(target, cwd):
+        _add(found, path, cwd)
+    if first is not None and is_dynamic:
+        for name in own_sources(first):
+            _add(found, first.parent / name, cwd)
+    return found
+
+
+def edited(before: Mapping[str, str], cwd: Path) -> list[str]:
+    """Returns the files of a beginning that are others now, or gone; what came later is none."""
+    return [name for name, digest in before.items() if _digest(cwd / name) != digest]
+
+
+def _add(found: dict[str, str], path: Path, cwd: Path) -> None:
+    digest = _digest(path)
+    shown = os.path.relpath(path, cwd)
+    shown = str(path) if shown.startswith(os.pardir) else shown
+    # What holds a secret is not written down.
+    if digest is not None and masked_text(shown) == shown:
+        found[shown] = digest
+
+
+def _digest(path: Path) -> str | None:
+    text = contents_of(path, _LARGEST_BYTES)
+    return None if text is None else hashlib.sha256(text).hexdigest()[:_DIGEST_CHARACTERS]
+
+
+def _settings(target: Target, cwd: Path) -> Iterator[Path]:
+    """Yields files of settings that the command names, by themselves or behind `--option=`."""
+    for word in target.words:
+        name = word.rpartition("=")[2]
+        if name.lower().endswith(_SETTINGS) and "\0" not in name:
+            yield Path(os.path.normpath(cwd / name))
+
+
+def _imports_what_it_does_not_name(tree: ast.Module) -> bool:
+    return any(
+        isinstance(node, ast.Call) and last_name(node.func) in _DYNAMIC for node in ast.walk(tree)
+    )
