@@ -306,9 +306,7 @@ def _restart_share(case: Case, fed: LoaderCase) -> float:
 def _of_pinning(case: Case) -> list[Candidate]:
     """Pinned memory for what is copied to a device."""
     pageable = [
-        fed
-        for fed in case.feeding
-        if not fed.loader.pin_memory and not fed.loader.touches_device
+        fed for fed in case.feeding if not fed.loader.pin_memory and not fed.loader.touches_device
     ]
     copied_s = case.idle_s("copy_s") or 0.0
     share = copied_s / case.training_s if case.training_s > 0 else 0.0

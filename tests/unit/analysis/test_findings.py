@@ -2281,7 +2281,7 @@ def test_one_that_is_built_for_each_task_is_named_once() -> None:
 def test_time_that_is_anothers_is_not_blamed_on_an_optimizer_that_could_be_fused() -> None:
     finding = only(several(LoopedOptimizer("AdamW", 40, "train.py:60", spent_s=0.4)))
     assert finding.evidence["optimizer_s"] == 0.4
-    low, high = finding.predicted_speedup or (0.0, 0.0)
+    _, high = finding.predicted_speedup or (0.0, 0.0)
     assert high == pytest.approx(1 / (1 - 0.4 * 0.9 / 3), rel=0.05)
 
 

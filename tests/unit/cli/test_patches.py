@@ -228,9 +228,7 @@ def test_an_optimizer_made_in_another_file(tmp_path: Path, capsysbinary: Capture
     assert "Adam(p, lr=0.1, fused=True)" in (tmp_path / "optimizers.py").read_text()
 
 
-def test_all_optimizers_of_a_finding_are_changed(
-    tmp_path: Path, capsysbinary: Captured
-) -> None:
+def test_all_optimizers_of_a_finding_are_changed(tmp_path: Path, capsysbinary: Captured) -> None:
     (tmp_path / "gan.py").write_text("d = Adam(p)\ng = Adam(q, lr=0.1)\n")
     (tmp_path / "more.py").write_text("s = SGD(p)\nbuilt = make(q)\n")
     others = ["Adam gan.py:1", "SGD more.py:1", "Adam more.py:2"]

@@ -171,9 +171,7 @@ def test_what_cannot_be_gone_on_with_is_said(
     assert said in complaint(capsys, "--resume", "t")
 
 
-def test_edits_beside_the_script_are_not_gone_on_with(
-    planted: list[str], capsys: Captured
-) -> None:
+def test_edits_beside_the_script_are_not_gone_on_with(planted: list[str], capsys: Captured) -> None:
     Path("train.py").write_text("import dataset\n")
     Path("dataset.py").write_text("size = 1\n")
     told(capsys, "-o", "t", "--budget", "15s", "train.py")

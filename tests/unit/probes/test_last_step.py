@@ -141,9 +141,7 @@ def test_what_cannot_be_written_is_no_fault(tmp_path: Path) -> None:
     assert ours.is_out_of_reach(100, 10 * SECOND)
 
 
-def test_a_full_disk_leaves_no_file_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_leaves_no_file_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def write(descriptor: int, data: bytes) -> int:
         raise OSError(28, "No space left on device")
 

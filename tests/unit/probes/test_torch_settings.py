@@ -97,6 +97,7 @@ def test_optimizers_that_are_alike_are_told_each_with_its_number(recorder: Recor
     assert len(told(recorder, "looped_optimizer")) == 2
 
 
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")
 @pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.Adagrad])
 @pytest.mark.parametrize("is_sparse", [True, False])
 def test_sparse_gradients_cannot_be_fused(

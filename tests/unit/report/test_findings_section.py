@@ -159,7 +159,7 @@ def test_nothing_found_says_from_which_gain_on_it_was_looked_for() -> None:
     ("threads", "cores", "ranks", "told"),
     [
         (1, 8.0, 0, "with 1 thread on 8 cores: OMP_NUM_THREADS or torch.set_num_threads gives"),
-        (2, 8.0, 2, "with 2 threads in each rank on 8 cores: "),
+        (2, (8.0, 8.0), 2, "with 2 threads in each rank on 8 cores: "),
         (4, 8.0, 2, None),
         (8, 8.0, 0, None),
         (None, 8.0, 0, None),

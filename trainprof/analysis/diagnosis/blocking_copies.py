@@ -79,7 +79,7 @@ def find(case: Case) -> Finding | None:
         site=worst.site,
         advice=advice,
         change=change,
-        cautions=_cautions(case, change) if pageable else [],
+        cautions=_cautions(case, change) if pageable and not is_made_there else [],
         evidence={
             "copy_idle_s": spent_s,
             "copy_idle_share": spent_s / case.training_s,
