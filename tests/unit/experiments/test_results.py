@@ -176,7 +176,7 @@ def read_from_disk(
     summary = replace(plain, **changes)  # type: ignore[arg-type]
     told = summary_of_tune(summary, found, name="t", directory="t", budget_s=600.0)
     assert told.tuning is not None
-    return [note for note in told.tuning.notes if "from disk" in note]
+    return [note for note in told.tuning.notes if note.startswith("the first run read")]
 
 
 def test_what_only_the_first_run_read_from_disk_is_told() -> None:

@@ -89,7 +89,7 @@ def test_a_rank_that_makes_no_more_steps_ends_by_itself(tmp_path: Path) -> None:
     clock = FakeClock()
     rank = Rank(tmp_path, clock)
     train(clock, rank, between_ns=0, seconds=9)
-    for second in range(9, 60):
+    for _second in range(9, 60):
         rank.begin_step()
         if rank.ended is not None:
             break
