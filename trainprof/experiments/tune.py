@@ -156,7 +156,7 @@ def resumed(directory: RunDirectory, again: AskedAgain) -> TuneRun:
     if asked.cwd is not None and cwd != Path(asked.cwd):
         raise CannotResume(
             f"it was begun in {asked.cwd}, and this is {cwd or 'a directory that is gone'}",
-            hint=f"go there first, or start anew: cd {shlex.quote(asked.cwd)}",
+            hint=f"go there first (cd {shlex.quote(asked.cwd)}), or start anew without --resume",
         )
     given = again.script
     script = given if given is not None else Script(asked.words, asked.module)

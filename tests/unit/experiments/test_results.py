@@ -164,10 +164,10 @@ def read_from_disk(
     """What is noted where steps read so many MiB from disk."""
     found = found_with(Planted(twice))
     found.trial_steps = trial_steps
-    sizes = {WARM_UP: warm_up, BASELINE: baseline}
+    sizes = {WARM_UP: warm_up}
     found.runs = [
         replace(run, figures={"read_bytes": run.steps * size * MIB})
-        if (size := sizes.get(run.trial.name, 0.0)) is not None
+        if (size := sizes.get(run.trial.name, baseline)) is not None
         else run
         for run in found.runs
     ]
