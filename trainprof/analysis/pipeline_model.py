@@ -18,6 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 Float64: TypeAlias = npt.NDArray[np.float64]
+# torch's own number of batches ahead of each worker.
+USUAL_PREFETCH: Final = 2
 
 # A slower rate is contention, and not rounding.
 _CONTENDED_RATE: Final = 1 - 1e-12
@@ -56,7 +58,7 @@ class Pipeline:
     delivery_s: float = 0.0
     turnaround_s: float = 0.0
     workers: int = 0
-    prefetch: int = 2
+    prefetch: int = USUAL_PREFETCH
     is_in_order: bool = True
     cores: float = float("inf")
     others: float = 0.0

@@ -8,7 +8,7 @@ from typing import Final, Literal, TypeAlias
 
 import numpy as np
 
-from trainprof.analysis.pipeline_model import Float64, Pipeline
+from trainprof.analysis.pipeline_model import USUAL_PREFETCH, Float64, Pipeline
 
 Scenario: TypeAlias = Literal["low", "mid", "high"]
 
@@ -57,7 +57,7 @@ class Setting:
     """
 
     workers: int
-    prefetch: int = 2
+    prefetch: int = USUAL_PREFETCH
     is_in_order: bool = True
     is_persistent: bool = False
 

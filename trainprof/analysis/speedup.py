@@ -240,12 +240,11 @@ def sampled_mean(pace: Pace, seed: int) -> Sampled:
 
 
 def _error_of_starts(starts_s: Floats) -> float:
-    """Returns the standard error of their mean; as `_half_between_runs` has it, they are few."""
+    """Returns the standard error of their mean, so wide that 1.96 of it hold 95 %: they are few."""
     count = len(starts_s)
     known = (_STARTS_WANDER * float(np.abs(starts_s).mean())) ** 2
     seen = float(np.var(starts_s, ddof=1)) if count > 1 else 0.0
-    degrees = _CHANCE_DEGREES + count - 1
-    variance = (_CHANCE_DEGREES * known + (count - 1) * seen) / degrees
+    variance, degrees = _weighed(seen, count - 1.0, known)
     widening = t_quantile(_TAILS[1], degrees) / _normal_quantile(_TAILS[1])
     return widening * math.sqrt(variance / count)
 
@@ -370,9 +369,6 @@ def _half_between_runs(
     A group of one takes its spread from the other. No spread is smaller than the noise inside runs
     makes it: two runs may agree by luck. The spread of two is weighed with what is known of such
     machines: the interval would be many times too wide otherwise.
-
-    Source:
-        Smyth 2004 (limma), moderated t: a variance known beforehand, by its degrees of freedom.
     """
     variances = [_variance(side, by_factor) for side in (base, other)]
     if min(len(base), len(other)) < 2:
@@ -386,12 +382,21 @@ def _half_between_runs(
         degrees = len(side) - 1.0
         if len(side) < _TELLING_REPEATS and by_chance > 0:
             known = by_machine + _variance_inside(side, by_factor)
-            told, degrees = degrees, degrees + _CHANCE_DEGREES
-            variance = (_CHANCE_DEGREES * known + told * variance) / degrees
+            variance, degrees = _weighed(variance, degrees, known)
         error += variance / len(side)
         weights += (variance / len(side)) ** 2 / degrees
     together = error * error / weights if weights > 0 else 1.0
     return t_quantile(_tail(judged), max(together, 1.0)) * math.sqrt(error)
+
+
+def _weighed(seen: float, degrees: float, known: float) -> tuple[float, float]:
+    """Returns a variance of few figures weighed with one known beforehand, and its degrees.
+
+    Source:
+        Smyth 2004 (limma), moderated t.
+    """
+    together = _CHANCE_DEGREES + degrees
+    return (_CHANCE_DEGREES * known + degrees * seen) / together, together
 
 
 def _variance(side: Sequence[Sampled], by_factor: bool) -> float:

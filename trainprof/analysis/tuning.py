@@ -19,6 +19,8 @@ TOO_FEW_STEPS: Final = "too few steps"
 NOT_APPLIED: Final = "not applied"
 # The budget was over before it had told anything.
 CUT_SHORT: Final = "cut short"
+# Those of a trial that did not come through.
+BROKEN: Final = frozenset({FAILED, TIMED_OUT, OUT_OF_MEMORY})
 
 # Why there are no more trials.
 FINISHED: Final = "finished"

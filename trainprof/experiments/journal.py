@@ -10,11 +10,10 @@ from typing import Any, ClassVar, Final
 
 from trainprof.analysis.saved_summary import saved_summary
 from trainprof.analysis.summarize import summarize
-from trainprof.analysis.tuning import BASELINE, INTERRUPTED
+from trainprof.analysis.tuning import BASELINE, BROKEN, INTERRUPTED
 from trainprof.experiments.reading import read
 from trainprof.experiments.runner import label_of
 from trainprof.experiments.trial import (
-    BROKEN,
     WARM_UP,
     Limits,
     Measured,

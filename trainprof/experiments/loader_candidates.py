@@ -24,6 +24,7 @@ from trainprof.analysis.diagnosis.waiting import (
 from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.least_gain import LEAST_GAIN
 from trainprof.analysis.pipeline import Setting
+from trainprof.analysis.pipeline_model import USUAL_PREFETCH
 from trainprof.experiments.candidate import Candidate, up_to
 from trainprof.experiments.loader_forecast import LoaderForecast, Modelled, modelled
 
@@ -245,7 +246,7 @@ def _of_prefetch(loaders: Sequence[Modelled], forecast: LoaderForecast) -> list[
             for one in loaders
             if one.fed.loader.num_workers
             and _keeps_multiplicity(one.fed)
-            and factor > (one.fed.loader.prefetch_factor or 2)
+            and factor > (one.fed.loader.prefetch_factor or USUAL_PREFETCH)
         ]
         settings = [
             replace(one.inputs.setting, prefetch=factor) if one in changed else one.inputs.setting

@@ -18,6 +18,7 @@ from trainprof.analysis.least_gain import LEAST_GAIN
 from trainprof.analysis.speedup import FASTER, SLOWER, UNKNOWN
 from trainprof.analysis.tuning import (
     BASELINE,
+    BROKEN,
     BUDGET,
     CEILING,
     CUT_SHORT,
@@ -30,7 +31,6 @@ from trainprof.experiments.candidates import Plan
 from trainprof.experiments.found import Found, Progress
 from trainprof.experiments.loader_candidates import PREFETCHING, WORKERS
 from trainprof.experiments.trial import (
-    BROKEN,
     WARM_UP,
     Limits,
     Measured,

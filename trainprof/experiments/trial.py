@@ -7,21 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, Protocol
 
 from trainprof.analysis.speedup import Pace
-from trainprof.analysis.tuning import (
-    BASELINE,
-    CEILING,
-    FAILED,
-    LOADER_ALONE,
-    OK,
-    OUT_OF_MEMORY,
-    TIMED_OUT,
-)
+from trainprof.analysis.tuning import BASELINE, CEILING, LOADER_ALONE, OK
 
 # Comes first and counts for nothing: it fills caches, and tells how long trials are to be.
 WARM_UP: Final = "warm_up"
-
-# Outcomes of a trial that did not come through.
-BROKEN: Final = frozenset({FAILED, TIMED_OUT, OUT_OF_MEMORY})
 
 # Arguments of DataLoader; what else is changed are settings of torch's.
 LOADER_ARGUMENTS: Final = (

@@ -14,15 +14,13 @@ from trainprof.analysis.speedup import FASTER, NO_VISIBLE_DIFFERENCE, SLOWER, UN
 from trainprof.analysis.summary import RunSummary
 from trainprof.analysis.tuning import (
     BASELINE,
+    BROKEN,
     BUDGET,
     CEILING,
-    FAILED,
     INTERRUPTED,
     LOADER_ALONE,
     OK,
-    OUT_OF_MEMORY,
     RUNNING,
-    TIMED_OUT,
     TOO_NOISY,
     Times,
     TrialSummary,
@@ -49,8 +47,6 @@ VERDICT_WORDS: Final = {
 _NUMERICS: Final = frozenset({"float32_matmul_precision", "cudnn_benchmark"})
 # What changes how numbers are added up, and no sample.
 _OF_SUMS: Final = _NUMERICS | {"torch_threads", "fused", "foreach"}
-# Ends of a trial of which the script itself may have said something.
-_OF_THE_SCRIPT: Final = frozenset({FAILED, OUT_OF_MEMORY, TIMED_OUT})
 # Of the time of the script as it is: both bounds, a few changes, each again in turns with it.
 _TRIALS_TO_TELL: Final = 8
 _NAMES: Final = {LOADER_ALONE: "loader alone"}
@@ -314,7 +310,7 @@ def _too_small(tuning: Tuning) -> str:
 def _failed_words(row: TrialSummary, directory: str | None) -> str:
     detail = f": {row.detail}" if row.detail else ""
     words = f"{name_of(row)}: {row.outcome}{detail}"
-    if row.outcome not in _OF_THE_SCRIPT or directory is None or len(row.directories) != 1:
+    if row.outcome not in BROKEN or directory is None or len(row.directories) != 1:
         return words
     return f"{words}; what it wrote is in {directory}/{row.directories[0]}/console"
 

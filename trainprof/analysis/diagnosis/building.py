@@ -55,13 +55,10 @@ def build_case(
         torch: How it was set, None where nothing is known.
     """
     here = [one for one in summary.loaders if one.thread == "training"]
-    exposed = _exposed_share(summary, training)
+    exposed, shared_memory = _exposed_share(summary, training), _free_shared_memory(summary)
     cases = {
         role: [
-            replace(
-                _loader_case(one, known_of, training_s, _limits(settings), exposed),
-                shared_memory_bytes=_free_shared_memory(summary),
-            )
+            _loader_case(one, known_of, training_s, _limits(settings), exposed, shared_memory)
             for one in _costliest([one for one in here if one.role == role])
         ]
         for role in (TRAINING, EVALUATION)
@@ -126,8 +123,9 @@ def _loader_case(
     training_s: float,
     limits: Limits,
     exposed: float,
+    shared_memory: float | None,
 ) -> LoaderCase:
-    unknown = LoaderCase(loader, None, None, None, None, training_s, exposed)
+    unknown = LoaderCase(loader, None, None, None, None, training_s, exposed, shared_memory)
     if unknown.cost_s < _LOOKED_AT_FROM_SHARE * training_s and not _may_crowd(loader, training_s):
         return unknown
     model = known_of(loader.id)

@@ -10,6 +10,7 @@ from trainprof.analysis.diagnosis.case import LoaderCase
 from trainprof.analysis.diagnosis.waiting import ASLEEP_SHARE, asleep_share, reading_share
 from trainprof.analysis.diagnosis.wording import size
 from trainprof.analysis.loader_builder import settings_of
+from trainprof.analysis.pipeline_model import USUAL_PREFETCH
 from trainprof.analysis.summary import Loader
 from trainprof.analysis.verdict_level import percent
 
@@ -28,8 +29,6 @@ _COPY_THE_DATASET: Final = (
 )
 # Ahead of workers, and of pinned memory, where making a batch uses a device.
 OFF_DEVICE: Final = "move .to(device) out of the dataset or collate function into the loop"
-# torch's own number of batches ahead of each worker.
-_USUAL_PREFETCH: Final = 2
 # Workers that are new interpreters.
 NEW_PYTHON: Final = ("spawn", "forkserver")
 
@@ -284,7 +283,7 @@ def _of_shared_memory(fed: LoaderCase, change: Mapping[str, Any]) -> list[str]:
     loader, free = fed.loader, fed.shared_memory_bytes
     each = fed.inputs.batch_bytes if fed.inputs is not None else None
     now = loader.num_workers or 0
-    ahead = loader.prefetch_factor or _USUAL_PREFETCH
+    ahead = loader.prefetch_factor or USUAL_PREFETCH
     waiting = change.get("num_workers", now) * (change.get("prefetch_factor") or ahead)
     if free is None or not each or waiting <= now * ahead or waiting * each <= free:
         return []

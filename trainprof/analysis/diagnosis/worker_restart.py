@@ -43,6 +43,7 @@ from trainprof.analysis.diagnosis.waiting import NEEDLESS_WORKERS, SAMPLE_BY_SAM
 from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.pipeline import predict
+from trainprof.analysis.pipeline_model import USUAL_PREFETCH
 from trainprof.analysis.verdict_level import percent
 
 ID: Final = "worker_restart"
@@ -57,8 +58,6 @@ TO_GO: Final = (NEEDLESS_WORKERS, SAMPLE_BY_SAMPLE)
 _MUCH_ONCE: Final = 0.05
 # Of what it takes to start workers: from here on it is told what it takes to end them.
 _MUCH_OF_IT: Final = 0.1
-# Batches ahead of each worker, where nothing is said (torch).
-_USUALLY_AHEAD: Final = 2
 _BUILD_ONCE: Final = (
     "build it once, ahead of all passes, with persistent_workers=True: now each pass builds another"
 )
@@ -129,7 +128,7 @@ def _for_each_step(case: Case, fed: LoaderCase, spent_s: float) -> Finding:
     """Workers that live on would go on making batches that nobody takes."""
     loader, workers = fed.loader, fed.loader.num_workers or 0
     each_s = (fed.starts_s + loader.end_s) / loader.passes
-    ahead = workers * (loader.prefetch_factor or _USUALLY_AHEAD)
+    ahead = workers * (loader.prefetch_factor or USUAL_PREFETCH)
     who = "its worker is" if workers == 1 else f"its {workers} workers are"
     return finding(
         case,
