@@ -81,6 +81,87 @@ def test_what_is_planted_is_found_and_nothing_else(
     assert told.is_at_place, told.findings[0]["site"]
 
 
+# What stands between forward and backward, and whether something is to be found there.
+BY_HAND = {
+    "torch": (
+        """\
+    near = torch.cdist(out, out)  # here
+    for _ in range(12):  # here
+        near = near.softmax(1).exp() + near.sum(0)  # here
+    return near.mean()  # here
+""",
+        False,
+    ),
+    "numpy": (
+        """\
+    values = out.detach().numpy()
+    for _ in range(5):  # here
+        values = numpy.sort(numpy.exp(-values * values), axis=1) + values  # here
+    return out.square().mean() + 0 * float(values[0, 0])  # here
+""",
+        True,
+    ),
+    "python": (
+        """\
+    total = 0.0
+    for value in out.detach().flatten().tolist():  # here
+        total += abs(value) ** 0.5  # here
+    return out.square().mean() + 0 * total
+""",
+        True,
+    ),
+    "elements": (
+        """\
+    total = 0.0
+    for row in out.detach()[:8]:  # here
+        for value in row:  # here
+            total += value.item()  # here
+    return out.square().mean() + 0 * total
+""",
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_a_loss_by_hand_is_found_where_it_is_not_torch_that_computes(
+    name: str, tmp_path: Path
+) -> None:
+    body, is_found = BY_HAND[name]
+    text = f"""\
+import numpy
+import torch
+from torch import nn
+
+torch.set_num_threads(1)
+model = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 256))
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+
+
+def loss_of(out):
+{body}
+
+for step in range(200):
+    x = torch.ones(384, 256)
+    loss = loss_of(model(x))
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+    case = Case(name, "by hand", "plain", {MAIN: text}, "python_in_loop" if is_found else None)
+    for attempt in attempts():
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        told = judged(case, folder)
+        if told.is_right:
+            break
+    ids = [one["id"] for one in told.findings]
+    assert ("python_in_loop" in ids) is is_found
+    if is_found:
+        assert ids[0] == "python_in_loop"
+        assert told.is_at_place, told.findings[0]["site"]
+
+
 def test_the_same_seed_makes_the_same_scripts() -> None:
     assert list(cases(3, 2)) == list(cases(3, 2))
     other = [case.planted for case in cases(4, 2) if case.finding]

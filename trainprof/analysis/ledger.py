@@ -377,6 +377,35 @@ def _other_by_place(events: Events, attribution: Attribution, window: Window) ->
     return {name: ns / 1e9 for name, ns in places.items() if ns > 0}
 
 
+@dataclass(frozen=True, slots=True)
+class Gaps:
+    """Of moments that nothing outermost covers, where each lies.
+
+    Attributes:
+        start_ns: When what came before it ended, what may come anywhere apart, shape (n,).
+        place: Its name, shape (n,).
+    """
+
+    start_ns: Int64
+    place: npt.NDArray[np.str_]
+
+
+def gaps_at(events: Events, attribution: Attribution, times: Int64) -> Gaps:
+    """Returns between which outermost spans moments lie; of those inside of one, since it began."""
+    top = attribution.top[~np.isin(events.kind[attribution.top], _ANYWHERE)]
+    names = np.array(_PLACES)
+    if len(top) == 0:
+        elsewhere = np.full(len(times), ELSEWHERE)
+        return Gaps(np.zeros(len(times), dtype=np.int64), elsewhere)
+    start, end, kind = events.start[top], events.end[top], events.kind[top]
+    following = np.searchsorted(start, times, side="right")
+    before = np.maximum(following - 1, 0)
+    is_between = (following > 0) & (following < len(top)) & (end[before] <= times)
+    since = np.where(end[before] <= times, end[before], np.minimum(start[before], times))
+    place = names[_PLACE_BETWEEN[kind[before], kind[np.minimum(following, len(top) - 1)]]]
+    return Gaps(since.astype(np.int64), np.where(is_between, place, ELSEWHERE))
+
+
 def _covered_until(events: Events, attribution: Attribution, time: int) -> int:
     """Returns the end of what began before `time`, or that time."""
     top, segments = attribution.top, attribution.segments

@@ -65,8 +65,8 @@ class Looks:
         held_ns: For how long after the wanted moment Python code went on that lets nobody else run
             any; 0 where none ran then.
         is_alone: Whether no other thread of the process ran Python code that could be it.
-        runs: Whether it had a core, or waited for one, beside another thread at work that had let
-            go of the interpreter.
+        runs: Whether it had a core, or waited for one, while the interpreter was free.
+        is_operator: Whether it computed without the interpreter, in the user's own code or torch's.
     """
 
     wanted_ns: Int64
@@ -78,6 +78,7 @@ class Looks:
     held_ns: Int64
     is_alone: Bool
     runs: Bool
+    is_operator: Bool
 
     def __len__(self) -> int:
         return len(self.taken_ns)
@@ -94,6 +95,7 @@ class Looks:
             self.held_ns[mask],
             self.is_alone[mask],
             self.runs[mask],
+            self.is_operator[mask],
         )
 
 
@@ -112,6 +114,7 @@ def looks_of(details: Details, thread: int) -> Looks:
         rows["value"].astype(np.int64),
         (rows["flags"] & LookFlag.CROWDED) == 0,
         (rows["flags"] & LookFlag.RUNS) > 0,
+        (rows["flags"] & LookFlag.OPERATOR) > 0,
     )
 
 
@@ -312,15 +315,23 @@ def _lines_above(stacks: Counter[Stack]) -> Counter[tuple[str, str]]:
 
 def _waits_share(line: HotLine, looks: Looks, names: LineNames) -> float:
     """Returns which share of the looks at a line's function met it waiting for somebody."""
+    here = is_met_at(replace(line, with_calls=False), looks, names)
+    waits = looks.waits & ~looks.is_pooled
+    return float(waits[here].mean()) if here.any() else 0.0
+
+
+def is_met_at(line: HotLine, looks: Looks, names: LineNames) -> Bool:
+    """Returns which looks met a line's function, or the line with what it calls, shape (n,)."""
     numbers, which = np.unique(looks.stack, return_inverse=True)
     asked = function_of(line.site, line.function)
     is_there = np.zeros(len(numbers), dtype=bool)
     for index, number in enumerate(numbers.tolist()):
         [frames] = names.stacks(np.array([number]))
         is_there[index] = bool(frames) and function_of(*frames[0]) == asked
-    here = is_there[which]
-    waits = looks.waits & ~looks.is_pooled
-    return float(waits[here].mean()) if here.any() else 0.0
+        if line.with_calls:
+            is_there[index] = (line.site, line.function) in frames
+    met: Bool = is_there[which]
+    return met
 
 
 def _likely_line(

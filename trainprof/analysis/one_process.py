@@ -69,6 +69,7 @@ from trainprof.analysis.system import samples_between, system_summary
 from trainprof.analysis.system_gpus import GpuContext
 from trainprof.analysis.system_processes import ticks_of
 from trainprof.analysis.timeline import Timeline
+from trainprof.analysis.torch_in_loop import torch_in_loop
 from trainprof.analysis.torch_settings import TorchSettings, torch_settings
 from trainprof.analysis.traffic import placements, sync_points, transfers
 from trainprof.analysis.training_part import training_of
@@ -152,7 +153,10 @@ def summary_of(run: Analysed) -> Shown:
             has_workers=any(one.num_workers for one in loaders if one.role == TRAINING),
         )
         evidence = replace(evidence, competing=competing)
-    hot_lines = lines_of_training(looks, parts, evidence.training, names, steps=len(steps))
+    lines = lines_of_training(looks, parts, evidence.training, names, steps=len(steps))
+    until = facts.reads_counted_until()
+    by_torch = torch_in_loop(looks, parts, evidence.training, names, lines, until)
+    hot_lines = by_torch.lines
     line = hottest(hot_lines, "other")
     if line is not None and line.share >= NAMED_FROM_SHARE and python_in_loop.is_waiting(line):
         evidence = replace(evidence, waits_at=line.site)
@@ -169,7 +173,6 @@ def summary_of(run: Analysed) -> Shown:
     if not compilations:
         in_model = python_in_model(looks, parts, evidence.training, names, settled_ns=settled_ns)
         evidence = replace(evidence, python_in_model=in_model)
-        until = facts.reads_counted_until()
         reads = element_reads(parts, evidence.training, sites, until, settled_ns=settled_ns)
     summary = RunSummary(
         run=run_part(run, account),
@@ -216,6 +219,7 @@ def summary_of(run: Analysed) -> Shown:
         hot_lines=hot_lines,
         python_in_model=in_model,
         element_reads=reads,
+        loss_in_loop_s=by_torch.loss_s,
         beside_share=beside_share(looks, parts),
         hooks_in_forward=in_hooks,
         competing=evidence.competing,

@@ -646,6 +646,9 @@ class HotLine:
         is_end: Most of the part ends there, where Python lets others run: what takes long stands
             there or before it. `share` is of the looks that were wanted in the part.
         with_calls: The line with all that it calls: no single function below takes most of it.
+        torch_share, loss_share: Of the looks at its function, or at what the line calls, those that
+            met torch computing, anywhere and between forward and backward; None in older runs, and
+            of what is no code between the parts of a step.
     """
 
     part: str
@@ -661,6 +664,8 @@ class HotLine:
     waits_share: float | None = None
     is_end: bool = False
     with_calls: bool = False
+    torch_share: float | None = None
+    loss_share: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -857,6 +862,8 @@ class RunSummary:
             with torch.compile, whose code looks like it, and in older runs. On a device it is the
             host's time: the device may have worked meanwhile.
         element_reads: Of tensors inside the model, one by one, where they are many.
+        loss_in_loop_s: Of "other": torch that computes between forward and backward, as a loss
+            without a module does; None where too few looks tell it, and in older runs.
         beside_share: Of the looks at training, those that met another thread of the process at
             work; None of too few.
         hooks_in_forward: None where looks met none.
@@ -903,6 +910,7 @@ class RunSummary:
     hot_lines: list[HotLine] = field(default_factory=list)
     python_in_model: PythonInModel | None = None
     element_reads: ElementReads | None = None
+    loss_in_loop_s: float | None = None
     beside_share: float | None = None
     placements: list[Placement] = field(default_factory=list)
     together: float | None = None

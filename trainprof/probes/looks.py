@@ -181,8 +181,7 @@ class LooksProbe:
             with no_collections():
                 was_free = times <= 0
                 # At once: whoever wants the interpreter now sleeps because of us.
-                is_asked = was_free and self._beside.busy
-                runs = [is_on_core() for is_on_core in on_core] if is_asked else []
+                runs = [is_on_core() for is_on_core in on_core] if was_free else []
                 last, delayed = delayed, late_by_itself()
                 waited_ns = got - due - (delayed - last)
                 held_ns = 0 if was_free else max(waited_ns, 0)
@@ -224,12 +223,16 @@ class LooksProbe:
         works = {of for of, frame in frames.items() if not _waits(frame)}
         # Whoever holds a frame keeps alive what it refers to: none longer than need be.
         places: dict[int, tuple[int, int]] = {}
+        sites = self._session.sites
         for of in self._watched:
             frame = frames.pop(of, None)
             if frame is not None:
                 waits = LookFlag.WAITS if of not in works else 0
                 pooled = LookFlag.POOLED if waits and self._has_a_librarys_pool(frame) else 0
-                places[of] = self._stack(frame), waits | pooled
+                runs = LookFlag.RUNS if of in running else 0
+                computes = sites.is_user_code(frame.f_code) or sites.is_ours_or_torch(frame)
+                operator = LookFlag.OPERATOR if runs and computes and not waits else 0
+                places[of] = self._stack(frame), waits | pooled | runs | operator
             del frame
         # One that seems to wait may ask again and again.
         others = [*((works | self._beside.busy) & frames.keys())]
@@ -246,9 +249,9 @@ class LooksProbe:
         del frames
         self._last_look_ns, self._had = got, dict(had)
         self._crowded.append(len(works) > 1)
-        for thread, (stack, waits) in places.items():
+        for thread, (stack, met) in places.items():
             crowded = LookFlag.CROWDED if works - {thread} else 0
-            told = flags | waits | crowded | (LookFlag.RUNS if thread in running else 0)
+            told = flags | met | crowded
             self._session.log.emit_of(thread, _LOOK, due, got, stack, held_ns, told)
 
     def _record_busiest(

@@ -216,7 +216,8 @@ class LookFlag(IntEnum):
     WAITS = 2  # in Python's own code that waits for another thread or process
     CROWDED = 4  # others may have run Python code at that moment
     POOLED = 8  # waits for threads of a library that it called, which do the work meanwhile
-    RUNS = 16  # had a core, or waited for one, while the interpreter was free; another was at work
+    RUNS = 16  # had a core, or waited for one, while the interpreter was free
+    OPERATOR = 32  # the same, in code of the user's or torch's: as torch's operators do
 
 
 class NextPartsFlag(IntEnum):

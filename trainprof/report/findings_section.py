@@ -273,6 +273,9 @@ def _not_judged(summary: RunSummary) -> str:
     computing, between = (
         sum(step_s.get(name, 0.0) for name in names) / whole_s for names in (_COMPUTING, _BETWEEN)
     )
+    # What a loss without a module takes is computing, too.
+    loss = min((summary.loss_in_loop_s or 0.0) / max(summary.training.steps, 1) / whole_s, between)
+    computing, between = computing + loss, between - loss
     told = []
     if computing >= MODERATE_SHARE:
         told.append(f"computing itself ({percent(computing)} of a step{_on_few_cores(summary)})")

@@ -1464,6 +1464,50 @@ def test_python_in_the_loop_is_named_by_line() -> None:
     assert finding.also == ["called from train.py:50"]
 
 
+def with_a_loss(loss_s: float, *lines: HotLine) -> Case:
+    """A run with 2 s of code between the parts of a step, so much of it a loss by torch."""
+    case = case_of(Planted(workers=2, fetch_s=0.002, compute_s=0.01), parts={"other": 2.0})
+    places = {"between forward and backward": loss_s + 0.1, "after the update": 1.9 - loss_s}
+    ledger = replace(case.summary.ledger, other_by_place=places)
+    summary = replace(
+        case.summary, ledger=ledger, hot_lines=list(lines), loss_in_loop_s=loss_s
+    )
+    return replace(case, summary=summary)
+
+
+def test_a_loss_of_torchs_functions_is_no_python_code() -> None:
+    loss = replace(hot_line("other"), torch_share=0.95, loss_share=0.95, seconds=1.9)
+    assert found(with_a_loss(1.9, loss)) == []
+    # What the line is in older runs, and one that holds the interpreter.
+    assert found(with_a_loss(0.0, hot_line("other"))) == ["python_in_loop"]
+    held = replace(hot_line("other"), torch_share=0.1, loss_share=0.1)
+    finding = only(with_a_loss(0.0, held))
+    assert finding.title.startswith("Python code between")
+    assert "do it less often" in finding.advice
+
+
+def test_python_beside_a_loss_has_its_own_line_and_share() -> None:
+    loss = replace(hot_line("other", 0.6), torch_share=0.95, loss_share=0.95, seconds=1.2)
+    metric = HotLine(
+        "other", "metrics.py:7", "rank", ["train.py:52"], 60, 0.36, 0.72, line_share=0.36
+    )
+    finding = only(with_a_loss(1.2, loss, metric))
+    assert (finding.id, finding.site) == ("python_in_loop", "metrics.py:7")
+    assert "takes 776 ms" in finding.title  # some of it is trainprof's own
+    assert "most of it after the update" in finding.title
+    assert "look at metrics.py:7 (rank), 93 % of it: do it less often" in finding.advice
+    assert finding.evidence["left_out_as_loss_s"] == 1.2
+
+
+def test_an_average_of_weights_is_said_to_be_torchs() -> None:
+    average = replace(hot_line("other"), torch_share=0.9, loss_share=0.0)
+    finding = only(with_a_loss(0.0, average))
+    assert finding.id == "python_in_loop"
+    assert finding.title.startswith("what the loop computes by torch's functions")
+    assert "Python code" not in finding.title
+    assert "less often" not in finding.advice
+
+
 @pytest.mark.parametrize(
     ("of_line", "is_at_least", "told"),
     [

@@ -141,6 +141,36 @@ def test_who_runs_while_the_interpreter_is_free_is_told_from_who_sleeps(
     assert runs < len(free) / 4 if is_asleep else runs > len(free) / 2
 
 
+@pytest.mark.usefixtures("often", "alone")
+@pytest.mark.parametrize("work", ["torch", "asleep", "python", "another library"])
+def test_torchs_operators_are_told_from_what_else_lets_others_run(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, work: str
+) -> None:
+    numbers, data = torch.rand(1_000_000), bytes(2_000_000)
+    if work == "another library":
+        # The frame that calls it is a library's then.
+        monkeypatch.setattr(CallSites, "is_user_code", lambda *_: False)
+
+    def do() -> None:
+        if work == "torch":
+            numbers.softmax(0).exp().sum()
+        elif work == "another library":
+            zlib.crc32(data)
+        elif work == "asleep":
+            time.sleep(0.02)
+        else:
+            burn()
+
+    probe = LooksProbe()
+    recorder.start(probe, ForwardProbe())
+    compute()
+    while probe._looks < 80:
+        do()
+    met = recorder.read().of(Kind.LOOK)[8:]
+    operators = sum(one.flags & LookFlag.OPERATOR > 0 for one in met)
+    assert operators > len(met) / 2 if work == "torch" else operators < len(met) / 4
+
+
 def test_what_lets_nobody_else_run_is_told_from_what_does(recorder: Recorder) -> None:
     probe, released = LooksProbe(), threading.Lock()
     recorder.start(probe, ForwardProbe())

@@ -9,11 +9,17 @@ too, code that lets go of the GIL again and again (NumPy, scikit-learn) is looke
 that most of those looks met well inside of it is named without a share ("seems to"), and Python of
 a few milliseconds at a time is told where it ends.
 
-When it is wrong: where a training loop computes with torch functions beside its modules, or waits
-there for something else (a queue, another process), it is counted here too. With several ranks it
-is looked for where they wait for one another in DistributedDataParallel or in calls of
-torch.distributed, which are not counted. On a GPU, such code costs nothing while the device still
-has work queued.
+A loss that is made of torch's functions, between forward and backward, is the model's own work and
+taken off: that is where the thread was met on a core while nobody held the interpreter, in the
+script's own code or torch's, before any tensor of that step became an array or a list. Elsewhere
+(an average of weights, say) such a line is said to compute by torch's functions.
+
+When it is wrong: where looks met torch's functions less plainly than that (many small operators,
+values read in between), they are counted as Python, and NumPy on large arrays that were made
+without any tensor looks like torch. Where the loop waits for something else (a queue, another
+process), it is counted here too. With several ranks it is looked for where they wait for one
+another in DistributedDataParallel or in calls of torch.distributed, which are not counted. On a
+GPU, such code costs nothing while the device still has work queued.
 
 Where looks met the line in Python's own code for queues, locks, pipes or sockets, it is said to
 wait; not where a library that it calls waits for threads of its own, which do that call's work.
@@ -28,6 +34,7 @@ element, or on another thread. `trainprof lines` times each of its lines.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -65,6 +72,8 @@ _ASLEEP_FROM_SHARE: Final = 0.5
 # Of the part: a line that may take less of it than this is told by itself.
 _MUCH_OF_IT: Final = 0.95
 _TOLD_TIMES: Final = 1.03
+# Of the looks at a line: so many that met torch computing, and no code that holds the interpreter.
+_TORCH_FROM_SHARE: Final = 0.7
 # Of all of it: from here on it is a matter of steps.
 _IN_STEPS_SHARE: Final = 0.5
 # Likewise of what stands before the first steps of epochs.
@@ -82,8 +91,11 @@ def find(case: Case) -> Finding | None:
     least = case.threshold(ID, "share", THRESHOLDS["share"].value)
     spent_s = case.held_up_s("other", "host_s") - _own_cost_s(case)
     spent_s = max(spent_s - sum(one.seconds for one in case.summary.collectives), 0.0)
+    # A loss of torch's functions is the model's own work.
+    loss_s = min(case.summary.loss_in_loop_s or 0.0, spent_s)
+    spent_s -= loss_s
     part = spent_s / case.training_s if case.training_s > 0 else 0.0
-    line = python_line(case.summary)
+    line = _line_of_rest(case, spent_s)
     is_set = least != THRESHOLDS["share"].value
     if not is_set and line is not None and _is_plainly_one_line(case, line, part):
         least = _LINE_FROM_SHARE
@@ -94,7 +106,9 @@ def find(case: Case) -> Finding | None:
     gain = _gain(case, max(spent_s - (others.least_s if others is not None else 0.0), 0.0))
     if gain is None:
         return None
-    places = case.summary.ledger.other_by_place
+    places = dict(case.summary.ledger.other_by_place)
+    if BEFORE_BACKWARD in places:
+        places[BEFORE_BACKWARD] = max(places[BEFORE_BACKWARD] - loss_s, 0.0)
     most = max(places, key=lambda name: places[name], default=ELSEWHERE)
     where = "" if most == ELSEWHERE else f", most of it {most}"
     is_own = line is not None and not _is_library(case, line)
@@ -103,7 +117,14 @@ def find(case: Case) -> Finding | None:
         named = False  # no one line is to be looked at: loss and metrics, statement by statement
     if not named and part < (least if is_set else _UNNAMED_FROM_SHARE):
         return None
+    is_torch = line is not None and (line.torch_share or 0.0) >= _TORCH_FROM_SHARE
     advice = "do it less often, or make it cheaper: trainprof lines times each line"
+    if is_torch and named:
+        advice = (
+            "operators on whole batches or many tensors at once (torch._foreach_lerp_ and its like "
+            "for averages of weights), once where their inputs stay the same: trainprof lines "
+            "times each line"
+        )
     also = []
     if line is not None and named:
         advice, also = f"look at {place(line)}, {its_share(line)}: {advice}", caller(line)
@@ -127,6 +148,8 @@ def find(case: Case) -> Finding | None:
         )
     between = "between the parts of a step" if _is_in_steps(case) else _when(case)
     does = f"Python code {between} takes"
+    if is_torch and named:
+        does = f"what the loop computes by torch's functions (or NumPy's) {between} takes"
     if line is not None and named and is_waiting(line):
         does = f"{between} the loop waits for another thread or process:"
         advice = (
@@ -154,7 +177,8 @@ def find(case: Case) -> Finding | None:
             "python_s": spent_s,
             "python_share": part,
             "left_out_as_our_own_s": _own_cost_s(case),
-            "by_place_s": dict(places),
+            "by_place_s": places,
+            "left_out_as_loss_s": loss_s,
             GROWN_TO_S: grown.last_s if grown is not None else None,
             "line_share": line.line_share if is_sure and line is not None else None,
             "function_share": line.share if is_sure and line is not None else None,
@@ -212,6 +236,24 @@ def python_line(summary: RunSummary) -> HotLine | None:
     """Returns the line between the parts of a step that takes most, calls to other ranks apart."""
     waiting = {one.site for one in summary.collectives}
     return hottest(summary.hot_lines, "other", waiting)
+
+
+def _line_of_rest(case: Case, spent_s: float) -> HotLine | None:
+    """Returns the line that takes most of what is no loss, with its shares of that."""
+    lines = case.summary.hot_lines
+    losses = {
+        one.site
+        for one in lines
+        if one.part == "other" and (one.loss_share or 0.0) >= _TORCH_FROM_SHARE
+    }
+    if not losses:
+        return python_line(case.summary)
+    line = hottest(lines, "other", losses | {one.site for one in case.summary.collectives})
+    if line is None or line.seconds is None or spent_s <= 0 or line.is_likely:
+        return line
+    times = max(min(line.seconds / spent_s, 1.0) / line.share, 1.0)
+    of_line = None if line.line_share is None else min(times * line.line_share, 1.0)
+    return replace(line, share=min(times * line.share, 1.0), line_share=of_line)
 
 
 def _what_stays(others: ProcessesBeside | None) -> str:

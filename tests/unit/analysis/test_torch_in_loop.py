@@ -1,0 +1,114 @@
+"""Which of the loop's own code is torch that computes, from planted looks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.events import ITEM_ON_CPU, MS, FakeRun
+
+from trainprof.analysis.looks import hottest
+from trainprof.analysis.summary import HotLine, RunSummary
+from trainprof.record.schema import Kind, LookFlag, SyncFlag, Topic
+
+STEPS = 30
+OPERATOR = LookFlag.KNOWN | LookFlag.RUNS | LookFlag.OPERATOR
+NUMPY = SyncFlag.NUMPY | SyncFlag.ON_CPU
+
+
+def train(
+    run: FakeRun,
+    tmp_path: Path,
+    *,
+    flags: int = OPERATOR,
+    held_ns: int = 0,
+    reads: tuple[int, ...] = (),
+    is_loss: bool = True,
+) -> tuple[RunSummary, HotLine]:
+    """Steps with 10 ms of the loop's own code, looked at in its midst.
+
+    Args:
+        flags, held_ns: Of those looks.
+        reads: Of tensors, ahead of them in the same gap.
+        is_loss: It stands between forward and backward, else behind the update.
+    """
+    loader, optimizer, line = run.loader(), run.optimizer(), run.site(50)
+    frames = [run.text(Topic.SITE, ["train.py", *at]) for at in ((12, "dice_loss"), (50, "train"))]
+    seen = run.text(Topic.STACK, frames)
+
+    def own_code() -> None:
+        for read in reads:
+            run.leaf(Kind.SYNC, 0, site=line, flags=read)
+        run.passes_time(5 * MS)
+        run.record(Kind.LOOK, run.now, run.now, site=seen, value=held_ns, flags=flags)
+        run.passes_time(5 * MS)
+
+    run.iterate(loader)
+    for _ in range(STEPS):
+        run.next(loader, MS)
+        run.forward(5 * MS)
+        if is_loss:
+            own_code()
+        run.backward(5 * MS)
+        run.update(optimizer, MS)
+        if not is_loss:
+            own_code()
+    run.stop(loader)
+    summary = run.summary(tmp_path)
+    found = hottest(summary.hot_lines, "other")
+    assert found is not None
+    return summary, found
+
+
+def test_a_loss_of_torchs_functions_is_the_models_own_work(tmp_path: Path) -> None:
+    summary, line = train(FakeRun(), tmp_path)
+    assert (line.function, line.torch_share, line.loss_share) == ("dice_loss", 1.0, 1.0)
+    assert summary.loss_in_loop_s == pytest.approx(STEPS * 0.010, rel=0.05)
+
+
+def test_what_torch_computes_elsewhere_is_no_loss(tmp_path: Path) -> None:
+    summary, line = train(FakeRun(), tmp_path, is_loss=False)
+    assert (line.torch_share, line.loss_share) == (1.0, 0.0)
+    assert summary.loss_in_loop_s == 0.0
+
+
+@pytest.mark.parametrize(
+    ("reads", "is_torch"),
+    [
+        ((ITEM_ON_CPU,), True),  # a value to be shown
+        ((ITEM_ON_CPU,) * 8, False),  # a loop over elements
+        ((NUMPY,), False),
+        ((SyncFlag.TOLIST | SyncFlag.ON_CPU,), False),
+    ],
+)
+def test_what_computes_with_arrays_made_of_tensors_is_not_torch(
+    tmp_path: Path, reads: tuple[int, ...], is_torch: bool
+) -> None:
+    summary, line = train(FakeRun(), tmp_path, reads=reads)
+    assert (line.torch_share == 1.0) is is_torch
+    assert (summary.loss_in_loop_s == 0.0) is not is_torch
+
+
+@pytest.mark.parametrize(
+    ("flags", "held_ns"),
+    [
+        (LookFlag.KNOWN, 0),  # asleep
+        (LookFlag.KNOWN | LookFlag.RUNS, 0),  # in another library's code
+        (LookFlag.KNOWN, 5 * MS),  # Python
+        (LookFlag.KNOWN | LookFlag.WAITS, 0),
+    ],
+)
+def test_what_sleeps_or_holds_the_interpreter_is_not_torch(
+    tmp_path: Path, flags: int, held_ns: int
+) -> None:
+    summary, line = train(FakeRun(), tmp_path, flags=flags, held_ns=held_ns)
+    assert (line.torch_share, line.loss_share, summary.loss_in_loop_s) == (0.0, 0.0, 0.0)
+
+
+def test_where_reads_were_counted_no_longer_nothing_is_known_to_be_torch(tmp_path: Path) -> None:
+    run = FakeRun()
+    run.text(
+        Topic.ENVIRONMENT, {"reads_counted_until": run.now + MS, "flag": int(SyncFlag.BOOL)}
+    )
+    summary, line = train(run, tmp_path)
+    assert (line.torch_share, summary.loss_in_loop_s) == (0.0, 0.0)
