@@ -66,6 +66,8 @@ _HIGHEST_ERROR: Final = 0.25
 # Cores that all have work take longer over each piece of it: caches, hyper-threads, clock rates.
 BUSY_CORES_SLOWDOWN: Final = 1.25
 _CONTENDED_SHARE: Final = 0.1
+# Likewise where nobody has to share one, and they are hardly ever idle.
+_BUSY_SHARE: Final = 0.75
 # Of a usual batch: a worker's first one that takes so many times as long opens something.
 _OPENING_TIMES: Final = 2.0
 _OPENING_SHARE: Final = 0.9
@@ -119,7 +121,7 @@ def predict(inputs: PipelineInputs, setting: Setting | None = None) -> Predictio
         inputs = _by_workers_that_live_on(inputs)
     mid = _play(inputs, setting, "mid")
     played = {"mid": mid, "low": _play(inputs, setting, "low")}
-    is_slowed = mid.contended_share > _CONTENDED_SHARE
+    is_slowed = mid.contended_share > _CONTENDED_SHARE or mid.busy_share > _BUSY_SHARE
     played["high"] = _play(inputs, setting, "high", BUSY_CORES_SLOWDOWN if is_slowed else 1.0)
     error = min(MODEL_ERROR + mid.sampling_error, _HIGHEST_ERROR)
     slack = error * mid.rates.step_s
@@ -186,6 +188,7 @@ class _Played:
     first_batch_s: float
     epoch_s: float
     contended_share: float
+    busy_share: float
     sampling_error: float
 
 
@@ -208,6 +211,7 @@ def _play(
         first_batch_s=float(np.mean([wait[0] for wait in waits])),
         epoch_s=ended / len(flows) + left_out + borders,
         contended_share=sum(flow.contended_s for flow in flows) / ended if ended > 0 else 0.0,
+        busy_share=_busy_share(inputs, setting, flows),
         sampling_error=_sampling_error(inputs, pipelines, rates.step_s),
     )
 
@@ -227,6 +231,18 @@ def _parts(setting: Setting, pipelines: list[Pipeline], flows: list[Flow]) -> di
         SAMPLER: max(wait - blocked - receive, 0.0),
         COMPUTE: step - wait,
     }
+
+
+def _busy_share(inputs: PipelineInputs, setting: Setting, flows: list[Flow]) -> float:
+    """Returns which share of the cores' time is used, by others too; 0 of no more than worked then.
+
+    What so many processes do side by side was recorded as it is.
+    """
+    ended = sum(flow.ended_s for flow in flows)
+    if setting.workers <= inputs.setting.workers or not ended > 0 or not np.isfinite(inputs.cores):
+        return 0.0
+    used = sum(flow.used_core_s for flow in flows) / ended + inputs.others.mid
+    return float(used / inputs.cores)
 
 
 def _sampling_error(inputs: PipelineInputs, pipelines: list[Pipeline], step_s: float) -> float:

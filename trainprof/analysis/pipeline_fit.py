@@ -116,7 +116,7 @@ def pipeline_inputs(
     else:
         inputs = _without_workers(inputs, whole, told.get("start_method"))
     inputs = with_received(inputs, whole, details, loader)
-    used = _compute_cores(inputs, timeline, ticks, pid)
+    used = _by_threads(_compute_cores(inputs, timeline, ticks, pid), facts)
     return with_contention(replace(inputs, compute_cores=used))
 
 
@@ -305,6 +305,15 @@ def _compute_cores(
 
     spread = _CPU_SAMPLING_ERROR
     return Interval(limited(low * (1 - spread)), limited(mid), limited(high * (1 + spread)))
+
+
+def _by_threads(used: Interval, facts: Facts) -> Interval:
+    """Returns no more cores than torch has threads, unless others plainly computed beside them."""
+    told = [integer(x.get("torch_threads")) or 0 for x in facts.environment()]
+    most = float(max(told, default=0))
+    if most < 1 or used.mid > most * (1 + _CPU_SAMPLING_ERROR):
+        return used
+    return Interval(min(used.low, most), min(used.mid, most), min(used.high, most))
 
 
 def _fetching(inputs: PipelineInputs) -> Interval:

@@ -60,6 +60,7 @@ class TrialSummary:
         speedup: Over the baseline, None where there is none to tell.
         verdict: faster|slower|no_visible_difference|unknown, of `speedup`.
         predicted: Its interval as the model gave it before the trial, None where none applies.
+        learned_from: The trial whose measured speed-up that counts, None: it is the model's alone.
         held: Whether `speedup` came out inside of it; None where that is too noisy to tell.
         measured_by: What is compared: one of those above.
         steps_speedup: Of steady steps alone: without the starts of passes, which `speedup` counts
@@ -92,6 +93,7 @@ class TrialSummary:
     directories: list[str]
     outcome: str
     detail: str | None = None
+    learned_from: str | None = None
     losses: str | None = None
     refused: dict[str, str] = field(default_factory=dict)
     cautions: list[str] = field(default_factory=list)

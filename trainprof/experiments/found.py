@@ -37,6 +37,7 @@ class Found:
         runs: In order of time, the warm-up first.
         plan: None until there is a baseline.
         predicted: By the name of a trial, as said before it ran.
+        learned_from: By the name of a trial the one that its forecast counts, where it does.
         trial_steps: After which trials are stopped, None: never.
         cautions: What each trial alters, or needs, by its name.
         best: What is recommended, None: the script as it is.
@@ -48,6 +49,7 @@ class Found:
     plan: Plan | None = None
     predicted: dict[str, tuple[float, float] | None] = field(default_factory=dict)
     cautions: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    learned_from: dict[str, str] = field(default_factory=dict)
     trial_steps: int | None = None
     best: Trial | None = None
     ended_by: str = RUNNING

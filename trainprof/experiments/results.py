@@ -97,6 +97,7 @@ def _row(found: Found, trial: Trial) -> TrialSummary:
         speedup=Times(1.0, 1.0, 1.0) if is_base and good else times,
         verdict=speed.verdict if speed is not None else UNKNOWN,
         predicted=list(predicted) if predicted is not None else None,
+        learned_from=found.learned_from.get(trial.name),
         held=None if times is None or predicted is None else _held(times, predicted),
         measured_by=BY_BATCHES if trial.data == "alone" else BY_TRAINING,
         steps_speedup=_of_steps(found, trial),

@@ -26,9 +26,10 @@ from trainprof.analysis.tuning import (
     INTERRUPTED,
     LOADER_ALONE,
 )
-from trainprof.experiments.candidate import Candidate, together
+from trainprof.experiments.candidate import Candidate, Interval, together
 from trainprof.experiments.candidates import Plan
 from trainprof.experiments.found import Found, Progress
+from trainprof.experiments.learned_forecast import learned
 from trainprof.experiments.loader_candidates import PREFETCHING, WORKERS
 from trainprof.experiments.trial import (
     WARM_UP,
@@ -315,12 +316,22 @@ class Search:
     def _try(self, candidate: Candidate) -> None:
         if self._since_baseline >= _SINGLES_PER_BASELINE:
             self._measure(baseline())
-        self.found.predicted[candidate.name] = candidate.predicted
+        self.found.predicted[candidate.name] = self._forecast(candidate)
         self.found.cautions[candidate.name] = candidate.cautions
         measured = self._measure(candidate.trial())
         if measured.is_ok and not self.found.comparable(candidate.name):
             # It read from disk what other trials had in memory, and has it in memory by now.
             self._measure(candidate.trial())
+
+    def _forecast(self, candidate: Candidate) -> Interval | None:
+        """Returns how many times as fast it will be, by the model and by what was measured."""
+        plan = self.found.plan
+        tried = plan.candidates if plan is not None else ()
+        found = learned(candidate, tried, lambda one: self.found.speedup(one.trial()))
+        if found is None:
+            return candidate.predicted
+        self.found.learned_from[candidate.name] = found.after
+        return found.interval
 
     def _data_is_free_enough(self, plan: Plan) -> bool:
         """Whether even batches that cost nothing are no faster: then no loader setting can be."""

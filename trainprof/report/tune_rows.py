@@ -135,6 +135,12 @@ def result_word(row: TrialSummary) -> str:
     return f"{word} (cut)".strip() if row.was_cut else word
 
 
+def _forecasts_words(summary: RunSummary, tuning: Tuning) -> str:
+    told = f"the model was right in {tuning.held} of {tuning.predictions} trials"
+    learned = [name_of(row) for row in summary.trials if row.learned_from is not None]
+    return f"{told} (for {' and '.join(learned)} by what was measured before)" if learned else told
+
+
 def what_was_done(summary: RunSummary, tuning: Tuning) -> list[str]:
     """Returns how many trials there were, and what they took."""
     runs = sum(row.runs for row in summary.trials)
@@ -210,9 +216,7 @@ def remarks(summary: RunSummary) -> list[tuple[str, str]]:
     if tuning.ended_by == BUDGET and all(row.name == BASELINE for row in summary.trials):
         found.append(("Budget", _too_small(tuning)))
     if tuning.predictions:
-        found.append(
-            ("Forecasts", f"the model was right in {tuning.held} of {tuning.predictions} trials")
-        )
+        found.append(("Forecasts", _forecasts_words(summary, tuning)))
     found += [
         ("Cut", f"{name_of(row)}: its time was over before it was done; what it did by then counts")
         for row in summary.trials

@@ -260,6 +260,16 @@ def test_saturated_cores_widen():
     assert width(busy.step_s) > 1.2 > width(calm.step_s)
 
 
+def test_cores_that_are_never_idle_widen_where_nobody_has_to_share_one():
+    full = with_workers(planted(fetch=10, running=10, compute=10, cores=2.0), 1)
+    spare = with_workers(planted(fetch=10, running=10, compute=10, cores=8.0), 1)
+    assert width(full.step_s) > 1.2 > width(spare.step_s)
+    assert full.step_s.low == spare.step_s.low
+    # A worker that was there was there to be recorded.
+    was_there = planted(fetch=10, running=10, compute=10, cores=2.0, workers=1)
+    assert width(predict(was_there).step_s) < 1.2
+
+
 def test_work_of_torchs_other_threads_may_all_fall_on_a_workers_one():
     inputs = planted(fetch=20, running=20, compute=1, cpu_s=np.full(BATCHES, 80 * MS))
     prediction = with_workers(inputs, 2)

@@ -19,7 +19,7 @@ from trainprof.analysis.system_processes import ticks_of
 from trainprof.analysis.timeline import build_timeline
 from trainprof.analysis.training_process import training_processes
 from trainprof.record.names import EVENT_LOG_SUFFIX
-from trainprof.record.schema import RECEIVE_CPU_SHIFT, Kind, NextPartsFlag
+from trainprof.record.schema import RECEIVE_CPU_SHIFT, Kind, NextPartsFlag, Topic
 
 NS = 1_000_000_000
 END_S = 0.03
@@ -340,9 +340,18 @@ def test_damaged_facts_are_not_believed(tmp_path, facts):
     assert inputs_of(tmp_path, [run], loader) is None
 
 
-def measured_in_main(tmp_path: Path, *, running: int, delay_us: int, batch_bytes: int | None):
+def measured_in_main(
+    tmp_path: Path,
+    *,
+    running: int,
+    delay_us: int,
+    batch_bytes: int | None,
+    threads: int | None = None,
+):
     """Inputs from a run without workers whose fetches of 10 ms were measured."""
     run = FakeRun()
+    if threads is not None:
+        run.text(Topic.ENVIRONMENT, {"torch_threads": threads})
     loader, optimizer = run.loader(), run.optimizer()
     run.iterate(loader)
     for number in range(30):
@@ -371,6 +380,16 @@ def test_fetches_that_waited_for_a_core_tell_of_other_processes(tmp_path):
     inputs = measured_in_main(tmp_path, running=5 * MS, delay_us=5000, batch_bytes=1000)
     # On 8 cores everything takes twice as long: there are 16 that want one.
     assert inputs.others.mid == pytest.approx(15, rel=0.05)
+
+
+def test_computing_keeps_no_more_cores_busy_than_torch_has_threads(tmp_path):
+    cores = [
+        measured_in_main(
+            tmp_path / str(threads), running=0, delay_us=0, batch_bytes=None, threads=threads
+        ).compute_cores.high
+        for threads in (None, 1, 3, 64)
+    ]
+    assert cores == [8.0, 1.0, 3.0, 8.0]
 
 
 def test_a_busy_interpreter_or_a_batch_of_objects_may_be_slow_to_take_over(tmp_path):
