@@ -8,9 +8,10 @@ from dataclasses import replace
 from planted.computing import adversary, hooked, looked_at, looked_at_again, recommender, taught
 from planted.crowding import computing_beside
 from planted.draw import Draw
-from planted.faults import DATASET, bursts
+from planted.loading import bursts
 from planted.on_device import device_at_work
 from planted.script import (
+    DATASET,
     DIGITS,
     EVERYWHERE,
     IN_MEMORY,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planted.draw import Draw
-from planted.script import HERE, WITH_GUARD, Case, Parts, as_ms, script
+from planted.script import DATASET, HERE, WITH_GUARD, Case, Parts, as_ms, script
 
 BATCH = 4
 
@@ -70,3 +70,21 @@ class Computing(nn.Module):
         epochs=4,
         imports="import os\n",
     )
+
+
+def worker_threads(draw: Draw) -> Case:
+    """NumPy computes with as many threads as there are cores, in each worker."""
+    workers, batch = draw.one_of((2, 3)), draw.one_of((4, 8))
+    style, compute_s = draw.one_of(WITH_GUARD), draw.between(0.01, 0.02)
+    work = "(numpy.ones((512, 512), dtype=numpy.float32) @ BASIS).sum()"
+    data = f"BASIS = numpy.ones((512, 512), dtype=numpy.float32) / 512\n\n\n{DATASET}"
+    options = f"batch_size={batch}, num_workers={workers}, persistent_workers=True"
+    parts = Parts(
+        loader=f"DataLoader(Pictures(), {options})  {HERE}",
+        imports="import numpy\n",
+        data=data.format(samples=120 * batch, work=work),
+        compute_s=compute_s,
+        epochs=2,
+    )
+    planted = f"NumPy's threads in each of {workers} workers"
+    return Case("worker_threads", planted, style, script(style, parts), "worker_threads")

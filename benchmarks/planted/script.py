@@ -47,6 +47,15 @@ def samples(count):
     return TensorDataset(torch.randn(count, 64), torch.randn(count, 1))
 """
 # `work` is what a sample costs.
+DATASET = """\
+class Pictures(Dataset):
+    def __len__(self):
+        return {samples}
+
+    def __getitem__(self, index):
+        {work}
+        return torch.randn(64), torch.randn(1)
+"""
 STREAM = """\
 class Stream(IterableDataset):
     def __iter__(self):

@@ -1,0 +1,37 @@
+"""Ranks of one training, one of which is slower."""
+
+from __future__ import annotations
+
+from planted.draw import Draw
+from planted.script import DATASET, HERE, Case, Parts, as_ms, script
+from planted.sizes import pass_batches, percent
+
+
+def slow_rank(draw: Draw) -> Case:
+    """One of two ranks waits longer for its batches, or does something alone."""
+    share, compute_s = draw.between(0.15, 0.6), draw.between(0.01, 0.02)
+    held_up_s, slow = compute_s * share / (1 - share), draw.one_of((1, 0))
+    batches, batch = pass_batches(draw, compute_s + held_up_s, 2), 4
+    if draw.one_of((True, False)):
+        work = f"time.sleep({held_up_s / batch:.6f} if dist.get_rank() == {slow} else 0)"
+        parts = Parts(
+            loader=f"DataLoader(Pictures(), batch_size={batch})  {HERE}",
+            data=DATASET.format(samples=batches * batch, work=work),
+            compute_s=compute_s,
+        )
+        planted = f"rank {slow} loads {as_ms(held_up_s)} longer, {percent(share)} of a step"
+    else:
+        definitions = f"""\
+def report(step):
+    until = time.thread_time() + {held_up_s:.6f}  {HERE}
+    while time.thread_time() < until:  {HERE}
+        sum(range(200))  {HERE}
+"""
+        parts = Parts(
+            loader=f"DataLoader(samples({batches * batch}), batch_size={batch})",
+            definitions=definitions,
+            compute_s=compute_s,
+            each_step=f"if dist.get_rank() == {slow}:\n    report(step)",
+        )
+        planted = f"rank {slow} reports for {as_ms(held_up_s)}, {percent(share)} of a step"
+    return Case("slow_rank", planted, "ranks", script("ranks", parts), "slow_rank")
