@@ -154,7 +154,6 @@ class Search:
             self._last_baseline()
         waiting = list(dict.fromkeys((*waiting, *self._untried_together())))
         found.unfinished = [name for name in waiting if not found.of(name)]
-        found.best = self._best()
         self._keep(found)
         return found
 
