@@ -92,6 +92,22 @@ def test_what_is_for_workers_goes_with_them(tmp_path: Path) -> None:
     )
 
 
+def test_what_is_for_workers_goes_with_them_at_a_package_too() -> None:
+    source = (
+        "a = TrainingArguments(dataloader_num_workers=4, dataloader_persistent_workers=True, "
+        "dataloader_prefetch_factor=4, timeout=3)\n"
+    )
+    finding = summaries.finding(site="train.py:1", change={"num_workers": 0})
+    assert (
+        "+a = TrainingArguments(dataloader_num_workers=0, dataloader_persistent_workers=False, "
+        "dataloader_prefetch_factor=None, timeout=3)\n"
+    ) in patch(finding, "train.py", source, built_by="transformers")
+    # What ** hands over may be what torch refuses.
+    unknown = "a = TrainingArguments(dataloader_num_workers=4, **others)\n"
+    with pytest.raises(NotMechanical, match="passes arguments on"):
+        patch(finding, "train.py", unknown, built_by="transformers")
+
+
 HF_SCRIPT = """arguments = Seq2SeqTrainingArguments(
     "saved",
     dataloader_num_workers=0,
