@@ -1469,9 +1469,7 @@ def with_a_loss(loss_s: float, *lines: HotLine) -> Case:
     case = case_of(Planted(workers=2, fetch_s=0.002, compute_s=0.01), parts={"other": 2.0})
     places = {"between forward and backward": loss_s + 0.1, "after the update": 1.9 - loss_s}
     ledger = replace(case.summary.ledger, other_by_place=places)
-    summary = replace(
-        case.summary, ledger=ledger, hot_lines=list(lines), loss_in_loop_s=loss_s
-    )
+    summary = replace(case.summary, ledger=ledger, hot_lines=list(lines), loss_in_loop_s=loss_s)
     return replace(case, summary=summary)
 
 

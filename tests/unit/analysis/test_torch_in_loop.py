@@ -107,8 +107,6 @@ def test_what_sleeps_or_holds_the_interpreter_is_not_torch(
 
 def test_where_reads_were_counted_no_longer_nothing_is_known_to_be_torch(tmp_path: Path) -> None:
     run = FakeRun()
-    run.text(
-        Topic.ENVIRONMENT, {"reads_counted_until": run.now + MS, "flag": int(SyncFlag.BOOL)}
-    )
+    run.text(Topic.ENVIRONMENT, {"reads_counted_until": run.now + MS, "flag": int(SyncFlag.BOOL)})
     summary, line = train(run, tmp_path)
     assert (line.torch_share, summary.loss_in_loop_s) == (0.0, 0.0)
