@@ -322,6 +322,8 @@ class Loader:
         call: Of its constructor, None where nothing is known of it.
         shares_samples: Each worker gives its own part of an IterableDataset of the user's; None of
             other datasets, and where nobody knows.
+        set_up_as_workers_start: A function of the user's, called as each worker starts, comes to
+            the worker's dataset; None where it may.
         touches_device: Making its batches copies to a device or from it, or makes them there.
         called_at: Where a function that trains calls for passes of evaluation over it, None where
             nobody knows.
@@ -392,6 +394,7 @@ class Loader:
     later_starts_s: float | None = None
     sampler_starts_s: float | None = None
     first_given_back_s: float | None = None
+    set_up_as_workers_start: bool | None = None
 
     @property
     def is_rebuilt(self) -> bool:
@@ -403,6 +406,12 @@ class Loader:
         """Whether each of its workers gives all of its dataset."""
         is_shared = not self.is_iterable or self.shares_samples is not False
         return not is_shared and (self.num_workers or 0) > 1
+
+    @property
+    def asks_for_worker(self) -> bool:
+        """Whether it may have its data only in a worker: get_worker_info() gives None elsewhere."""
+        is_shared = bool(self.is_iterable and self.shares_samples)
+        return is_shared or self.set_up_as_workers_start is True
 
     @property
     def shares_files(self) -> bool:

@@ -530,6 +530,52 @@ def test_rows_for_which_workers_are_most_of_the_wait_are_fetched_without_them() 
     assert finding.also[0].startswith("whole batches at once may give more still")
 
 
+ASKS = {"is_iterable": True, "shares_samples": True}
+SET_UP = {"set_up_as_workers_start": True}
+
+
+def needing_workers(kind: str) -> Planted:
+    """Returns what has no use of workers but their start, as far as times tell."""
+    if kind == "needless_workers":
+        return needlessly_handed_over(0.004)
+    plain = {"workers": 2, "fetch_s": 0.0005, "running": 1.0, "compute_s": 0.06, "cores": 2}
+    if kind == "worker_restart":
+        return Planted(**plain, passes=10, start_s=2.0)
+    return Planted(**plain, passes=1, start_s=8.0)
+
+
+@pytest.mark.parametrize(
+    ("facts", "why"),
+    [
+        (ASKS, "get_worker_info() is None there"),
+        (SET_UP, "worker_init_fn, which comes to it, is called in workers alone"),
+        ({"is_iterable": True, "shares_samples": False}, None),
+        ({"set_up_as_workers_start": None}, None),
+        ({"shares_samples": True}, None),  # of no stream
+    ],
+)
+@pytest.mark.parametrize("kind", ["needless_workers", "worker_restart", "slow_first_batch"])
+def test_what_needs_workers_has_to_work_without_them_first(
+    kind: str, facts: dict[str, Any], why: str | None
+) -> None:
+    planted = needing_workers(kind)
+    planted.loader = replace(planted.loader, **facts)
+    finding = only(case_of(planted))
+    assert finding.id == kind
+    first = f"have the dataset work without workers ({why}), then "
+    assert finding.advice.startswith(first if why else "DataLoader(..., num_workers=0)")
+    assert finding.change == ({} if why else {"num_workers": 0})
+    assert any("are for workers: without any" in one for one in finding.cautions)
+
+
+def test_workers_that_are_not_advised_to_go_need_nothing_first() -> None:
+    planted = Planted(workers=2, fetch_s=0.004, compute_s=0.01, passes=10, start_s=0.1)
+    planted.loader = replace(planted.loader, **SET_UP)
+    finding = only(case_of(planted))
+    assert finding.change == {"persistent_workers": True}
+    assert finding.advice == "DataLoader(..., persistent_workers=True)"
+
+
 def test_beside_workers_that_are_to_go_others_do_not_stay() -> None:
     needless = needlessly_handed_over(0.004)
     evaluating = Planted(
