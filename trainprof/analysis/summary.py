@@ -445,6 +445,7 @@ class Transfer:
         gb_per_s: Of those, in 10^9 bytes, at least.
         exposed_s: Time in which the device could do nothing else for them; None: not told.
         beside_share: Share that ran beside other work, on a stream of its own; None: not told.
+        by_library_share: Share that a library made for the line, as a container's `to` does.
     """
 
     site: str
@@ -459,6 +460,7 @@ class Transfer:
     timed: int = 0
     exposed_s: float | None = None
     beside_share: float | None = None
+    by_library_share: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,7 @@ def transfers(events: Events, sites: Sites, meanwhile: Meanwhile | None) -> list
                 gb_per_s=None,
                 pinned_share=float(((rows.flags & TransferFlag.PINNED) > 0).mean()),
                 non_blocking_share=float(((rows.flags & TransferFlag.NON_BLOCKING) > 0).mean()),
+                by_library_share=float(((rows.flags & TransferFlag.BY_LIBRARY) > 0).mean()),
             )
             found.append(one if told is None else told.added_to(one, index, rows))
     return sorted(found, key=lambda one: -(one.host_s if one.exposed_s is None else one.exposed_s))

@@ -1970,6 +1970,14 @@ def test_what_comes_back_from_a_device_is_not_to_be_read_too_early() -> None:
     assert "non_blocking" not in finding.advice
 
 
+def test_what_a_library_copies_for_a_line_may_not_be_told_not_to_block() -> None:
+    case = on_device(case_of(Planted(workers=2, fetch_s=0.002)), copy_s=0.6)
+    by_it = [replace(row, by_library_share=0.5) for row in case.summary.transfers]
+    finding = only(replace(case, summary=replace(case.summary, transfers=by_it)))
+    assert (finding.id, finding.change) == ("blocking_copies", {"pin_memory": True})
+    assert "non_blocking=True for each tensor (a library makes the copies" in finding.advice
+
+
 @pytest.mark.parametrize(
     ("package", "advice"),
     [

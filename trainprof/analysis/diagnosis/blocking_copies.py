@@ -39,6 +39,10 @@ THRESHOLDS: Final = {
     "share": Threshold(0.1, "of training, the device idle for it (TraceML)"),
 }
 _MOSTLY: Final = 0.5
+_UNBLOCKED_BY_LIBRARY: Final = (
+    "non_blocking=True for each tensor (a library makes the copies of this line: its .to() may "
+    "take a device alone)"
+)
 
 
 def find(case: Case) -> Finding | None:
@@ -60,7 +64,9 @@ def find(case: Case) -> Finding | None:
     loaders = _training_loaders(case)
     if pageable and not is_made_there and not all(one.pin_memory for one in loaders):
         change["pin_memory"] = True
-    if blocking and not is_made_there:
+    # What else than a tensor's own method is called there may take a device alone.
+    is_by_library = worst.by_library_share > 0
+    if blocking and not is_made_there and not is_by_library:
         change["non_blocking"] = True
     advice = "send fewer bytes: uint8 instead of float32, converted on the device"
     if comes_back:
@@ -69,7 +75,7 @@ def find(case: Case) -> Finding | None:
         advice = f"{OFF_DEVICE}: what comes out of a loader on the CPU can be pinned"
     elif pageable or blocking:
         told = [_pinned(case)] if pageable else []
-        told += [".to(device, non_blocking=True)"] if blocking or pageable else []
+        told += [_UNBLOCKED_BY_LIBRARY if is_by_library else ".to(device, non_blocking=True)"]
         advice = " with ".join(told)
     return plain_finding(
         ID,
