@@ -1945,6 +1945,44 @@ def test_a_device_that_keeps_up_with_small_work_and_one_that_does_not() -> None:
     assert found(replace(case, summary=keeps_up)) == ["launch_bound"]
 
 
+@pytest.mark.parametrize(
+    ("unfused", "update_s", "told"),
+    [
+        (("AdamW", "SGD"), 2.0, ", fused=True for SGD and AdamW"),
+        (("Muon", "Adagrad"), 2.0, ""),
+        ((), 2.0, ""),  # they are fused, or nobody knows
+        (("AdamW",), 0.1, ""),
+    ],
+)
+@pytest.mark.parametrize("by_lightning", [True, False])
+def test_which_optimizers_of_a_device_are_to_be_fused(
+    unfused: tuple[str, ...], update_s: float, told: str, by_lightning: bool
+) -> None:
+    settings = TorchSettings(unfused=unfused, trains_by_lightning=by_lightning)
+    parts = {"optimizer": update_s}
+    case = case_of(Planted(workers=2, fetch_s=0.002), parts=parts, torch=settings)
+    finding = only(on_device(case, launch_s=1.0))
+    assert finding.id == "launch_bound"
+    assert f"{told}; larger batches" in finding.advice
+    assert ("fused" in finding.advice) is bool(told)
+    assert ("Lightning's Trainer ends" in minded(finding)) is (by_lightning and bool(told))
+
+
+@pytest.mark.parametrize(
+    ("by_lightning", "clips", "change"),
+    [(True, True, {}), (True, False, {"fused": True}), (False, True, {"fused": True})],
+)
+def test_lightning_refuses_fused_optimizers_that_clip(
+    by_lightning: bool, clips: bool, change: dict[str, Any]
+) -> None:
+    settings = replace(looped(), trains_by_lightning=by_lightning)
+    healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
+    case = case_of(healthy, parts={"optimizer": 1.0}, torch=settings)
+    finding = only(replace(case, clips_gradients=clips))
+    assert (finding.id, finding.change) == ("slow_optimizer", change)
+    assert ("Lightning's Trainer ends" in minded(finding)) is by_lightning
+
+
 def test_a_device_that_waits_for_copies() -> None:
     case = on_device(case_of(Planted(workers=2, fetch_s=0.002)), copy_s=0.6)
     finding = only(case)

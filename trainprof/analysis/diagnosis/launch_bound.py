@@ -14,7 +14,8 @@ here. How much of the rest the device works is not known where it was not made t
 what cannot be exceeded.
 
 What to do: torch.compile(model), which joins small operators into few; with mode="reduce-overhead"
-a step is given out as one (CUDA graphs), where shapes stay the same. fused=True for the optimizer.
+a step is given out as one (CUDA graphs), where shapes stay the same. fused=True for the optimizer,
+which is said of SGD, Adam and AdamW that are not, where updates take a fifth of the host's time.
 More samples in a batch take the same number of operators, but change what is learned.
 """
 
@@ -26,6 +27,7 @@ from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.gains import outside_steps
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
+from trainprof.analysis.diagnosis.slow_optimizer import refused_when_fused
 from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.verdict import COMPUTE_KEYS
@@ -38,6 +40,8 @@ THRESHOLDS: Final = {
 }
 # Of the time in which the host computes: from here on its optimizer is worth a word.
 _MUCH_UPDATE: Final = 0.2
+# Adagrad can be fused on devices by late versions of torch alone.
+_FUSED_ON_DEVICES: Final = ("SGD", "Adam", "AdamW")
 _JOINED_FURTHER: Final = 'torch.compile(..., mode="reduce-overhead")'
 _JOINED: Final = 'torch.compile(model), with mode="reduce-overhead"'
 
@@ -54,7 +58,9 @@ def find(case: Case) -> Finding | None:
     host_s = sum(parts_s.values())
     is_updating = parts_s.get("optimizer", 0.0) >= _MUCH_UPDATE * host_s
     line = case.hot_line("forward")
-    fused = ", fused=True for the optimizer" if is_updating else ""
+    unfused = [name for name in _FUSED_ON_DEVICES if name in case.torch.unfused]
+    is_to_fuse = is_updating and bool(unfused)
+    fused = f", fused=True for {' and '.join(unfused)}" if is_to_fuse else ""
     joined = _JOINED_FURTHER if case.summary.compilations else _JOINED
     return plain_finding(
         ID,
@@ -71,5 +77,8 @@ def find(case: Case) -> Finding | None:
             "backward_s": parts_s.get("backward"),
             "optimizer_s": parts_s.get("optimizer"),
         },
-        cautions=["compiled operators differ in the last digits; compiling takes its time once"],
+        cautions=[
+            "compiled operators differ in the last digits; compiling takes its time once",
+            *(refused_when_fused(case) if is_to_fuse else []),
+        ],
     )
