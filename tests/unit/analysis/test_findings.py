@@ -1968,6 +1968,18 @@ def test_which_optimizers_of_a_device_are_to_be_fused(
     assert ("Lightning's Trainer ends" in minded(finding)) is (by_lightning and bool(told))
 
 
+@pytest.mark.parametrize("is_compiled", [True, False])
+def test_small_work_is_joined_first_and_graphs_have_their_caution(is_compiled: bool) -> None:
+    case = on_device(case_of(Planted(workers=2, fetch_s=0.002)), launch_s=1.0)
+    if is_compiled:
+        case = replace(case, summary=replace(case.summary, compilations=[compiled(0, 0.0)]))
+    finding = only(case)
+    assert finding.id == "launch_bound"
+    further = 'torch.compile(..., mode="reduce-overhead") where shapes stay the same'
+    assert finding.advice.startswith(further if is_compiled else "torch.compile(model), ")
+    assert "clone() those that are kept beyond the step" in minded(finding)
+
+
 @pytest.mark.parametrize(
     ("by_lightning", "clips", "change"),
     [(True, True, {}), (True, False, {"fused": True}), (False, True, {"fused": True})],

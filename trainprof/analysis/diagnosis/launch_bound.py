@@ -14,9 +14,11 @@ here. How much of the rest the device works is not known where it was not made t
 what cannot be exceeded.
 
 What to do: torch.compile(model), which joins small operators into few; with mode="reduce-overhead"
-a step is given out as one (CUDA graphs), where shapes stay the same. fused=True for the optimizer,
-which is said of SGD, Adam and AdamW that are not, where updates take a fifth of the host's time.
-More samples in a batch take the same number of operators, but change what is learned.
+a step is given out as one (CUDA graphs), where shapes stay the same; what it gives then lies in
+memory that the next one writes to, so that what is kept beyond the step has to be cloned.
+fused=True for the optimizer, which is said of SGD, Adam and AdamW that are not, where updates take
+a fifth of the host's time. More samples in a batch take the same number of operators, but change
+what is learned.
 """
 
 from __future__ import annotations
@@ -42,8 +44,15 @@ THRESHOLDS: Final = {
 _MUCH_UPDATE: Final = 0.2
 # Adagrad can be fused on devices by late versions of torch alone.
 _FUSED_ON_DEVICES: Final = ("SGD", "Adam", "AdamW")
-_JOINED_FURTHER: Final = 'torch.compile(..., mode="reduce-overhead")'
-_JOINED: Final = 'torch.compile(model), with mode="reduce-overhead"'
+_JOINED_FURTHER: Final = 'torch.compile(..., mode="reduce-overhead") where shapes stay the same'
+_JOINED: Final = (
+    'torch.compile(model), and if that is not enough mode="reduce-overhead", where shapes stay the '
+    "same"
+)
+_OVERWRITES: Final = (
+    'with mode="reduce-overhead" (CUDA graphs) each step writes its results into the same memory: '
+    "clone() those that are kept beyond the step (losses in a list, say)"
+)
 
 
 def find(case: Case) -> Finding | None:
@@ -69,7 +78,7 @@ def find(case: Case) -> Finding | None:
         "operator",
         outside_steps(case, spent_s),
         site=line.site if line is not None and not line.is_likely else None,
-        advice=f"{joined} where shapes stay the same{fused}; larger batches, where learning allows",
+        advice=f"{joined}{fused}; larger batches, where learning allows",
         evidence={
             "launching_s": spent_s,
             "launching_share": share,
@@ -78,6 +87,7 @@ def find(case: Case) -> Finding | None:
             "optimizer_s": parts_s.get("optimizer"),
         },
         cautions=[
+            _OVERWRITES,
             "compiled operators differ in the last digits; compiling takes its time once",
             *(refused_when_fused(case) if is_to_fuse else []),
         ],
