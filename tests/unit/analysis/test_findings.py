@@ -2276,11 +2276,15 @@ def test_collections_that_the_loop_asks_for_are_told_from_pythons_own() -> None:
         case,
         summary=replace(case.summary, training=replace(case.summary.training, steps=STEPS)),
     )
-    assert "gc.freeze()" in only(replace(case, full_collections=4)).advice
+    by_itself = only(replace(case, full_collections=4))
+    assert "gc.collect() every few hundred steps" in by_itself.advice
+    assert "what reference cycles hold" in minded(by_itself)
     line = replace(hot_line("gc"), site="train.py:71")
     at_one = replace(case, full_collections=4, summary=replace(case.summary, hot_lines=[line]))
     assert "where train.py:71 calls gc.collect() itself" in only(at_one).advice
-    assert only(replace(case, full_collections=STEPS)).advice.startswith("take gc.collect() out")
+    called = only(replace(case, full_collections=STEPS))
+    assert called.advice.startswith("take gc.collect() out")
+    assert called.cautions == only(at_one).cautions == []
     # Two walks are no habit: a longer run may have no more.
     assert found(replace(case, full_collections=2)) == []
 
