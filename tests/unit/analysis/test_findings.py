@@ -1688,6 +1688,8 @@ def test_evaluation_without_a_loader_is_named_by_who_calls_for_it(
     assert (finding.id, finding.site) == ("slow_validation", "train.py:41")
     assert "evaluation takes 4.00 s" in finding.title
     assert finding.also == ["most of it goes to data.py:12 (decode): 90 % of it"]
+    # A policy's forwards look the same, also where a loader goes over what it collected.
+    assert "a policy that collects experience" in minded(finding)
     nameless = only(replace(case, summary=replace(summary, hot_lines=[computing])))
     assert (nameless.id, nameless.site, nameless.also) == ("slow_validation", None, [])
     assert found(case_of(*planted, parts={"evaluation": 0.1, "forward": 2.0})) == []
@@ -1707,6 +1709,7 @@ def test_evaluation_wants_workers_for_its_loader() -> None:
     assert finding.change == {}
     assert "less often" in finding.advice
     assert finding.site == "train.py:44"
+    assert "a policy" not in minded(finding)
     again = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
     again.loader = replace(again.loader, evaluation_s=3.0, called_at="train.py:70")
     finding = only(case_of(again, quick, parts={"evaluation": 4.0}))
