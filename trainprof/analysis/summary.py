@@ -446,6 +446,8 @@ class Transfer:
         exposed_s: Time in which the device could do nothing else for them; None: not told.
         beside_share: Share that ran beside other work, on a stream of its own; None: not told.
         by_library_share: Share that a library made for the line, as a container's `to` does.
+        exposed_in_training_s, in_training: Of `exposed_s` and `count`, what lies in the training
+            phase; None where `exposed_s` is not told.
     """
 
     site: str
@@ -461,6 +463,8 @@ class Transfer:
     exposed_s: float | None = None
     beside_share: float | None = None
     by_library_share: float = 0.0
+    exposed_in_training_s: float | None = None
+    in_training: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -477,7 +481,9 @@ class SyncPoint:
     """Calls from one line that need a tensor's value on the host.
 
     `on_cpu`: calls whose tensor lived on the host already: counted, never waited for. `exposed_s`:
-    what of `seconds` the device surely had nothing to do in. `counted_until_s`: since the run's
+    what of `seconds` the device surely had nothing to do in. `exposed_in_training_s` and
+    `in_training`: of that, and of the calls that waited, what lies in the training phase outside of
+    evaluation; None where `exposed_s` is. `counted_until_s`: since the run's
     start: calls on the host were so many that later ones are not counted; None where all are.
     """
 
@@ -488,6 +494,8 @@ class SyncPoint:
     seconds: float | None
     exposed_s: float | None
     counted_until_s: float | None = None
+    exposed_in_training_s: float | None = None
+    in_training: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

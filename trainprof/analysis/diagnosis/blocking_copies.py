@@ -5,7 +5,8 @@ that is not pinned (pageable) each copy goes through a buffer and blocks the hos
 non_blocking=True let copying and computing overlap.
 
 How it is measured: marks in the device's stream around each copy: time in which it did nothing but
-copy, or had run dry while the host was in a copy.
+copy, or had run dry while the host was in a copy. The line named is the one that cost most of that
+in the training phase.
 
 When it is wrong: where the bytes themselves are too many for the link, overlapping hides only what
 computing is long enough to hide. Nothing of it is known for work on side streams.
@@ -31,6 +32,7 @@ from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.finding import LOADER_ID, Finding
 from trainprof.analysis.passes import TRAINING
 from trainprof.analysis.summary import Loader
+from trainprof.analysis.traffic import dearest_in_training
 from trainprof.analysis.verdict_level import percent
 
 ID: Final = "blocking_copies"
@@ -50,8 +52,7 @@ def find(case: Case) -> Finding | None:
     spent_s = case.idle_s("copy_s") or 0.0
     if case.training_s <= 0 or spent_s < least * case.training_s:
         return None
-    rows = case.summary.transfers
-    worst = max(rows, key=lambda row: row.exposed_s or 0.0, default=None)
+    worst, are_several = dearest_in_training(case.summary.transfers)
     if worst is None:
         return None
     pageable = worst.direction == "h2d" and worst.pinned_share < _MOSTLY
@@ -77,10 +78,14 @@ def find(case: Case) -> Finding | None:
         told = [_pinned(case)] if pageable else []
         told += [_UNBLOCKED_BY_LIBRARY if is_by_library else ".to(device, non_blocking=True)"]
         advice = " with ".join(told)
+    count = worst.count if worst.in_training is None else worst.in_training
+    copies = f"{count} {' '.join([*how, 'copies'])}"
+    if are_several:
+        copies = f"copies, most of it for the {copies} at {worst.site}"
     return plain_finding(
         ID,
         f"the device waits {span(spent_s)}, {percent(spent_s / case.training_s)} of training, for "
-        f"{worst.count} {' '.join([*how, 'copies'])}",
+        f"{copies}",
         outside_steps(case, spent_s),
         site=worst.site,
         advice=advice,
