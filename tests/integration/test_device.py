@@ -240,6 +240,10 @@ def test_the_device_is_busy_and_idle_as_it_is(
         assert device["busy_share"][0] < 0.5
         assert device["idle_because"]["launch_s"] > 0.3 * training_s
     assert device["paused_s"] <= 0.02 * training_s
+    if case == "copies":
+        (copies,) = summary["transfers"]
+        assert (copies["in_training"], copies["by_library_share"]) == (80, 0.0)
+        assert copies["exposed_in_training_s"] == copies["exposed_s"]
     if case == "item":
         point = max(summary["sync_points"], key=lambda one: one["seconds"] or 0.0)
         assert point["seconds"] > 0.5 * training_s

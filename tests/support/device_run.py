@@ -93,7 +93,13 @@ class DeviceRun:
         self.run.text(Topic.ENVIRONMENT, {"device": "cuda:0"})
         self._copy_site, self._sync_site = self.run.site(50), self.run.site(60)
         self._save_site = self.run.site(70)
+        self._sites: dict[int, int] = {}
         self.begins = self.ends = 0
+
+    def _site(self, line: int) -> int:
+        if line not in self._sites:
+            self._sites[line] = self.run.site(line)
+        return self._sites[line]
 
     @contextmanager
     def doing(self, cause: str) -> Iterator[None]:
@@ -121,9 +127,15 @@ class DeviceRun:
         self.run.record(Kind.LOADER_NEXT, start, end, site=loader, value=value)
 
     def copy(
-        self, ns: int, *, blocks: bool = False, to_host: bool = False, beside: bool = False
+        self,
+        ns: int,
+        *,
+        blocks: bool = False,
+        to_host: bool = False,
+        beside: bool = False,
+        line: int | None = None,
     ) -> None:
-        """Copies 12 MB; `beside`: on a stream of its own, at once."""
+        """Copies 12 MB; `beside`: on a stream of its own, at once; `line`: of another one."""
         start = self.run.now
         with self.doing("copy_s"):
             if not self.stream.pending or start - self.stream.pending[-1][0] > 30 * US:
@@ -141,9 +153,8 @@ class DeviceRun:
                 self.stream.mark()
         flags = TransferFlag.D2H if to_host else TransferFlag.H2D
         flags |= 0 if blocks else TransferFlag.NON_BLOCKING
-        self.run.record(
-            Kind.TRANSFER, start, end, site=self._copy_site, value=12_000_000, flags=flags
-        )
+        site = self._copy_site if line is None else self._site(line)
+        self.run.record(Kind.TRANSFER, start, end, site=site, value=12_000_000, flags=flags)
 
     def phase(
         self, kind: Kind, launch: int, work: int, *, pieces: int = 1, waits_inside: bool = False
@@ -180,8 +191,8 @@ class DeviceRun:
         for kind, ns in zip(kinds, work, strict=True):
             self.phase(kind, launch, ns, pieces=pieces)
 
-    def item(self, value: int = 10 * US) -> None:
-        """Waits for a value, which is brought in `value` ns."""
+    def item(self, value: int = 10 * US, *, line: int | None = None) -> None:
+        """Waits for a value, which is brought in `value` ns; `line`: of another one."""
         start = self.run.now
         with self.doing("sync_s"):
             self.stream.mark()
@@ -189,7 +200,8 @@ class DeviceRun:
             self.run.passes_time(value)
             end = self.run.now
             self.stream.look()
-        self.run.record(Kind.SYNC, start, end, site=self._sync_site, flags=SyncFlag.ITEM)
+        site = self._sync_site if line is None else self._site(line)
+        self.run.record(Kind.SYNC, start, end, site=site, flags=SyncFlag.ITEM)
 
     def python(self, ns: int) -> None:
         with self.doing("host_s"):
@@ -199,7 +211,16 @@ class DeviceRun:
         with self.doing("checkpoint_s"):
             self.run.leaf(Kind.CHECKPOINT_SAVE, ns, site=self._save_site)
 
-    def evaluate(self, batches: int, *, wait: int, work: int) -> None:
+    def evaluate(
+        self,
+        batches: int,
+        *,
+        wait: int,
+        work: int,
+        value: int = 10 * US,
+        line: int | None = None,
+    ) -> None:
+        """Asks for a value after each batch, on `line`."""
         start = self.run.now
         self.run.iterate(self.validation)
         for _ in range(batches):
@@ -211,7 +232,7 @@ class DeviceRun:
             end = self.run.now
             self.stream.mark()
             self.run.record(Kind.FORWARD, at, end)
-            self.item()
+            self.item(value, line=line)
         self.run.stop(self.validation)
         for spans in self.host.values():
             spans[:] = [span for span in spans if span[0] < start]

@@ -22,7 +22,11 @@ _WITHOUT_WORKERS: Final = {
 
 
 def set_arguments(
-    text: str, call: ast.Call, change: Mapping[str, Any], takes: Sequence[str] = ()
+    text: str,
+    call: ast.Call,
+    change: Mapping[str, Any],
+    takes: Sequence[str] = (),
+    prefix: str = "",
 ) -> Iterator[Edit]:
     """Yields edits that give a call arguments, others' values where it has them already.
 
@@ -31,18 +35,20 @@ def set_arguments(
         call: In it.
         change: Arguments.
         takes: The parameters of what is called, in order; those behind "*" by keyword alone.
+        prefix: Of a loader's arguments there.
 
     Raises:
         NotMechanical: If it takes more than that.
     """
     given = _given(call, takes)
-    is_without_workers = change.get(_WORKERS) == 0
+    is_without_workers = change.get(f"{prefix}{_WORKERS}") == 0
     handed_on = [one for one in call.keywords if one.arg is None and _unpacked(one.value) is None]
     if handed_on and (is_without_workers or not change.keys() <= given.keys()):
         line = handed_on[0].value.lineno
         raise NotMechanical(f"line {line} passes arguments on by **: set them there")
     if is_without_workers:
-        change = {**change, **{k: v for k, v in _WITHOUT_WORKERS.items() if k in given}}
+        refused = {f"{prefix}{name}": value for name, value in _WITHOUT_WORKERS.items()}
+        change = {**change, **{name: value for name, value in refused.items() if name in given}}
     added = []
     for name, value in change.items():
         held = given.get(name)

@@ -10,7 +10,7 @@ import numpy as np
 
 from trainprof.analysis.facts import integer, number_at
 from trainprof.analysis.passes import EVALUATION, TRAINING
-from trainprof.analysis.recording import manifest_of
+from trainprof.analysis.recording import manifest_of_first
 from trainprof.analysis.shared_cpu import shared_cpu
 from trainprof.analysis.speedup import Pace, Sampled
 from trainprof.analysis.steady import MIN_STEADY_STEPS
@@ -233,6 +233,5 @@ def read_compared_run(directory: RunDirectory, summary: RunSummary) -> ComparedR
     Raises:
         OSError: If a file is there but cannot be read.
     """
-    # Ranks that each had a trainprof of its own were started alike.
-    manifest = manifest_of(directory) or manifest_of(RunDirectory(directory.ranks / "0"))
+    manifest = manifest_of_first(directory)
     return ComparedRun(summary, read_step_series(directory), manifest, str(directory.path))

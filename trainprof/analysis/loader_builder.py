@@ -10,6 +10,8 @@ from trainprof.analysis.facts import integer, words
 from trainprof.analysis.names import Sites
 from trainprof.analysis.summary import LoaderCall
 
+_KEPT: Final = "persistent_workers"
+
 
 @dataclass(frozen=True, slots=True)
 class BuilderSettings:
@@ -21,6 +23,7 @@ class BuilderSettings:
         arguments: Of a DataLoader, which it has.
         counts_for_all: Evaluation's loaders are built by the same ones.
         evaluates: The argument of how often it evaluates, None where it has none.
+        keeps_workers: It has persistent_workers=True unless it is told otherwise.
     """
 
     call: str
@@ -28,6 +31,7 @@ class BuilderSettings:
     arguments: tuple[str, ...]
     counts_for_all: bool = False
     evaluates: str | None = None
+    keeps_workers: bool = False
 
     def name_of(self, argument: str) -> str:
         """Returns what an argument of a DataLoader is called there."""
@@ -37,7 +41,10 @@ class BuilderSettings:
         """Returns arguments of a DataLoader by their names there; None where one has none."""
         if any(name not in self.arguments for name in change):
             return None
-        return {self.name_of(name): value for name, value in change.items()}
+        # Without workers torch refuses to keep them.
+        are_gone = self.keeps_workers and change.get("num_workers") == 0
+        wanted = {**change, _KEPT: False} if are_gone else change
+        return {self.name_of(name): value for name, value in wanted.items()}
 
 
 _ALL: Final = ("num_workers", "persistent_workers", "prefetch_factor", "pin_memory")
@@ -55,7 +62,10 @@ _KNOWN: Final = {
         evaluates=_HF_EVALUATES,
     ),
     "timm": BuilderSettings(
-        "create_loader", "", ("num_workers", "persistent_workers", "pin_memory")
+        "create_loader",
+        "",
+        ("num_workers", "persistent_workers", "pin_memory"),
+        keeps_workers=True,
     ),
 }
 

@@ -173,6 +173,7 @@ def _loader_of(
         kind=str(facts.get("kind", "unknown")),
         is_iterable=_flag(facts.get("is_iterable")),
         shares_samples=_flag(facts.get("shares_samples")),
+        set_up_as_workers_start=_flag(facts.get("set_up_as_workers_start")),
         dataset=_word(facts.get("dataset")),
         length=integer(facts.get("length")),
         num_workers=integer(facts.get("num_workers")),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -71,7 +71,7 @@ from trainprof.analysis.system_processes import ticks_of
 from trainprof.analysis.timeline import Timeline
 from trainprof.analysis.torch_in_loop import torch_in_loop
 from trainprof.analysis.torch_settings import TorchSettings, torch_settings
-from trainprof.analysis.traffic import placements, sync_points, transfers
+from trainprof.analysis.traffic import dearest_in_training, placements, sync_points, transfers
 from trainprof.analysis.training_part import training_of
 from trainprof.analysis.unobserved import not_found, not_observed
 from trainprof.analysis.update_times import update_seconds
@@ -406,6 +406,12 @@ def _evidence(
         has_timed_lines=run.has_timed_lines(),
         was_synchronized=run.synchronized() is not None,
         device=DeviceEvidence.of(device, training_s) if device is not None else None,
-        transfer_site=next((one.site for one in copies if one.exposed_s), None),
-        sync_site=next((one.site for one in syncs if one.exposed_s), None),
+        transfer_site=_dearest_site(copies),
+        sync_site=_dearest_site(syncs),
     )
+
+
+def _dearest_site(rows: Sequence[Transfer | SyncPoint]) -> str | None:
+    """Returns the line that cost training most of them, None where the device felt none."""
+    dearest, _ = dearest_in_training(rows)
+    return dearest.site if dearest is not None and dearest.exposed_in_training_s else None

@@ -218,7 +218,8 @@ class _Builder:
         endings = {
             name for node in ast.walk(tree) if (name := _called(node)).endswith(settings.call)
         }
-        yield from set_arguments(source, _only(tree, endings, settings.call, named), named)
+        call = _only(tree, endings, settings.call, named)
+        yield from set_arguments(source, call, named, prefix=settings.prefix)
 
 
 def _edits(

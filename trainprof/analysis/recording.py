@@ -88,6 +88,14 @@ def manifest_of(directory: RunDirectory) -> dict[str, Any]:
     return _manifest(directory.manifest, [])
 
 
+def manifest_of_first(directory: RunDirectory) -> dict[str, Any]:
+    """Returns a run's manifest, the first rank's where each of them had a trainprof of its own.
+
+    Those were started alike, by torchrun.
+    """
+    return manifest_of(directory) or manifest_of(RunDirectory(directory.ranks / "0"))
+
+
 def _manifest(path: Path, damage: list[str]) -> dict[str, Any]:
     try:
         value = json.loads(read_run_file(path, _MAX_MANIFEST_BYTES))

@@ -322,6 +322,8 @@ class Loader:
         call: Of its constructor, None where nothing is known of it.
         shares_samples: Each worker gives its own part of an IterableDataset of the user's; None of
             other datasets, and where nobody knows.
+        set_up_as_workers_start: A function of the user's, called as each worker starts, comes to
+            the worker's dataset; None where it may.
         touches_device: Making its batches copies to a device or from it, or makes them there.
         called_at: Where a function that trains calls for passes of evaluation over it, None where
             nobody knows.
@@ -392,6 +394,7 @@ class Loader:
     later_starts_s: float | None = None
     sampler_starts_s: float | None = None
     first_given_back_s: float | None = None
+    set_up_as_workers_start: bool | None = None
 
     @property
     def is_rebuilt(self) -> bool:
@@ -403,6 +406,12 @@ class Loader:
         """Whether each of its workers gives all of its dataset."""
         is_shared = not self.is_iterable or self.shares_samples is not False
         return not is_shared and (self.num_workers or 0) > 1
+
+    @property
+    def asks_for_worker(self) -> bool:
+        """Whether it may have its data only in a worker: get_worker_info() gives None elsewhere."""
+        is_shared = bool(self.is_iterable and self.shares_samples)
+        return is_shared or self.set_up_as_workers_start is True
 
     @property
     def shares_files(self) -> bool:
@@ -436,6 +445,9 @@ class Transfer:
         gb_per_s: Of those, in 10^9 bytes, at least.
         exposed_s: Time in which the device could do nothing else for them; None: not told.
         beside_share: Share that ran beside other work, on a stream of its own; None: not told.
+        by_library_share: Share that a library made for the line, as a container's `to` does.
+        exposed_in_training_s, in_training: Of `exposed_s` and `count`, what lies in the training
+            phase; None where `exposed_s` is not told.
     """
 
     site: str
@@ -450,6 +462,9 @@ class Transfer:
     timed: int = 0
     exposed_s: float | None = None
     beside_share: float | None = None
+    by_library_share: float = 0.0
+    exposed_in_training_s: float | None = None
+    in_training: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -466,7 +481,9 @@ class SyncPoint:
     """Calls from one line that need a tensor's value on the host.
 
     `on_cpu`: calls whose tensor lived on the host already: counted, never waited for. `exposed_s`:
-    what of `seconds` the device surely had nothing to do in. `counted_until_s`: since the run's
+    what of `seconds` the device surely had nothing to do in. `exposed_in_training_s` and
+    `in_training`: of that, and of the calls that waited, what lies in the training phase outside of
+    evaluation; None where `exposed_s` is. `counted_until_s`: since the run's
     start: calls on the host were so many that later ones are not counted; None where all are.
     """
 
@@ -477,6 +494,8 @@ class SyncPoint:
     seconds: float | None
     exposed_s: float | None
     counted_until_s: float | None = None
+    exposed_in_training_s: float | None = None
+    in_training: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,8 @@ class TorchSettings:
         detects_anomalies: Backward passes looked for NaN, again and again.
         is_data_parallel: By DistributedDataParallel: ranks wait for one another inside the model.
         looped: In the order of their first steps.
+        unfused: Classes of torch's optimizers that could be fused and are not, on a device too.
+        trains_by_lightning: Lightning, which has a trainer, was imported.
         own: Optimizers of the script's own, likewise.
         optimizers: How many made a step, as far as they were told of.
         numerics: In what the model computes.
@@ -89,6 +91,8 @@ class TorchSettings:
     detects_anomalies: bool = False
     is_data_parallel: bool = False
     looped: list[LoopedOptimizer] = field(default_factory=list)
+    unfused: tuple[str, ...] = ()
+    trains_by_lightning: bool = False
     own: list[OwnOptimizer] = field(default_factory=list)
     optimizers: int = 0
     numerics: Numerics | None = None
@@ -118,6 +122,8 @@ def torch_settings(facts: Facts, sites: Sites, updates_s: Mapping[int, float]) -
         detects_anomalies=any(x.get("detects_anomalies") is True for x in told),
         is_data_parallel=facts.is_data_parallel(),
         looped=spent.with_others([_looped(x, sites, spent) for x in looped]),
+        unfused=tuple(dict.fromkeys(str(x["unfused"]) for x in told if x.get("unfused"))),
+        trains_by_lightning=any(x.get("trains_by_lightning") is True for x in told),
         own=spent.with_others([one for x in told if (one := _own(x, sites, spent)) is not None]),
         optimizers=len(threads),
         numerics=next((known for x in told if (known := _numerics(x, sites)) is not None), None),

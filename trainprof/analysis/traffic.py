@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 
 from trainprof.analysis.device_idle import Meanwhile
 from trainprof.analysis.events import Bool, Events, Int64
+from trainprof.analysis.ledger import within
 from trainprof.analysis.names import Sites
 from trainprof.analysis.summary import Placement, SyncPoint, Transfer
+from trainprof.analysis.timeline import Timeline
 from trainprof.record.schema import Kind, SyncFlag, TransferFlag
+
+_Row = TypeVar("_Row", bound=Transfer | SyncPoint)
 
 
 def transfers(events: Events, sites: Sites, meanwhile: Meanwhile | None) -> list[Transfer]:
@@ -41,6 +46,7 @@ def transfers(events: Events, sites: Sites, meanwhile: Meanwhile | None) -> list
                 gb_per_s=None,
                 pinned_share=float(((rows.flags & TransferFlag.PINNED) > 0).mean()),
                 non_blocking_share=float(((rows.flags & TransferFlag.NON_BLOCKING) > 0).mean()),
+                by_library_share=float(((rows.flags & TransferFlag.BY_LIBRARY) > 0).mean()),
             )
             found.append(one if told is None else told.added_to(one, index, rows))
     return sorted(found, key=lambda one: -(one.host_s if one.exposed_s is None else one.exposed_s))
@@ -49,9 +55,11 @@ def transfers(events: Events, sites: Sites, meanwhile: Meanwhile | None) -> list
 class _Told:
     """What the device tells of copies, by event; columns of shape (n_events,)."""
 
-    def __init__(self, device_ns: Int64, exposed_ns: Int64, is_beside: Bool, known: Bool) -> None:
+    def __init__(
+        self, device_ns: Int64, exposed_ns: Int64, is_beside: Bool, known: Bool, in_loop: Bool
+    ) -> None:
         self._device_ns, self._exposed_ns = device_ns, exposed_ns
-        self._is_beside, self._known = is_beside, known
+        self._is_beside, self._known, self._in_loop = is_beside, known, in_loop
 
     @classmethod
     def of(cls, meanwhile: Meanwhile) -> _Told:
@@ -60,11 +68,13 @@ class _Told:
         is_beside, known = np.zeros((2, count), dtype=bool)
         device_ns[copies.event] = copies.spans[:, 1] - copies.spans[:, 0]
         is_beside[copies.event], known[copies.event] = copies.is_beside, True
-        return cls(device_ns, meanwhile.exposed_ns() + device_ns, is_beside, known)
+        exposed_ns = meanwhile.exposed_ns() + device_ns
+        return cls(device_ns, exposed_ns, is_beside, known, _in_loop(meanwhile.timeline))
 
     def added_to(self, one: Transfer, index: Int64, rows: Events) -> Transfer:
         known, device_ns = self._known[index], self._device_ns[index]
         timed = device_ns > 0
+        in_loop = index[self._in_loop[index]]
         took_s = float(device_ns.sum() / 1e9)
         moved = int(rows.value[timed].sum())
         return replace(
@@ -73,8 +83,31 @@ class _Told:
             gb_per_s=moved / took_s / 1e9 if took_s > 0 else None,
             timed=int(timed.sum()),
             exposed_s=float(self._exposed_ns[index].sum() / 1e9),
+            exposed_in_training_s=float(self._exposed_ns[in_loop].sum() / 1e9),
+            in_training=len(in_loop),
             beside_share=float(self._is_beside[index][known].mean()) if known.any() else None,
         )
+
+
+def _in_loop(timeline: Timeline) -> Bool:
+    """Returns which of the training thread's events begin in the training phase."""
+    start, window = timeline.events.start, timeline.window
+    inside: Bool = (start >= window.loop_start) & (start < window.loop_end)
+    return inside
+
+
+def dearest_in_training(rows: Sequence[_Row]) -> tuple[_Row | None, bool]:
+    """Returns who cost training most, as far as the device felt it, and whether others did too.
+
+    Of older summaries, which do not tell what lies in training, the whole run counts.
+    """
+    costs = [
+        (row.exposed_s if row.exposed_in_training_s is None else row.exposed_in_training_s) or 0.0
+        for row in rows
+    ]
+    if not costs:
+        return None, False
+    return rows[costs.index(max(costs))], sum(cost > 0 for cost in costs) > 1
 
 
 def placements(events: Events, sites: Sites) -> list[Placement]:
@@ -106,6 +139,10 @@ def sync_points(
     is_sync = events.is_kind(Kind.SYNC)
     mine = events.where(is_sync)
     exposed = None if meanwhile is None else meanwhile.exposed_ns()[is_sync]
+    trains = np.zeros(len(mine), dtype=bool)
+    if meanwhile is not None:
+        timeline = meanwhile.timeline
+        trains = (_in_loop(timeline) & ~within(timeline.segments, events.start))[is_sync]
     on_cpu = (mine.flags & SyncFlag.ON_CPU) > 0
     which = mine.flags & ~np.uint8(SyncFlag.ON_CPU)
     names = {int(flag): flag.name.lower() for flag in SyncFlag}
@@ -114,20 +151,23 @@ def sync_points(
     for key in keys.tolist():
         rows = (mine.site == key >> 8) & (which == key & 0xFF)
         waits = rows & ~on_cpu
-        is_told = exposed is not None and waits.any()
-        found.append(
-            SyncPoint(
-                site=sites[key >> 8],
-                kind=names.get(key & 0xFF, "unknown"),
-                count=int(rows.sum()),
-                on_cpu=int((rows & on_cpu).sum()),
-                seconds=float((mine.end - mine.start)[waits].sum() / 1e9) if waits.any() else None,
-                exposed_s=float(exposed[waits].sum() / 1e9)
-                if exposed is not None and is_told
-                else None,
-                counted_until_s=until.get(key & 0xFF) if (rows & on_cpu).any() else None,
-            )
+        one = SyncPoint(
+            site=sites[key >> 8],
+            kind=names.get(key & 0xFF, "unknown"),
+            count=int(rows.sum()),
+            on_cpu=int((rows & on_cpu).sum()),
+            seconds=float((mine.end - mine.start)[waits].sum() / 1e9) if waits.any() else None,
+            exposed_s=None,
+            counted_until_s=until.get(key & 0xFF) if (rows & on_cpu).any() else None,
         )
+        if exposed is not None and waits.any():
+            one = replace(
+                one,
+                exposed_s=float(exposed[waits].sum() / 1e9),
+                exposed_in_training_s=float(exposed[waits & trains].sum() / 1e9),
+                in_training=int((waits & trains).sum()),
+            )
+        found.append(one)
     return sorted(
         found, key=lambda one: (-(one.exposed_s or 0.0), -(one.seconds or 0.0), -one.count)
     )

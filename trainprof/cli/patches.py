@@ -103,10 +103,10 @@ def patches(directory: RunDirectory, summary: RunSummary) -> Patches:
     Of findings without a change of their own it says why. Paths are as seen from where the run
     began.
     """
-    from trainprof.analysis.recording import manifest_of
+    from trainprof.analysis.recording import manifest_of_first
     from trainprof.report.safe_text import one_line
 
-    manifest = manifest_of(directory)
+    manifest = manifest_of_first(directory)
     cwd = manifest.get("cwd")
     files = _Files(Path(cwd) if isinstance(cwd, str) else Path(), _began_ns(manifest))
     told: list[str] = []

@@ -297,7 +297,9 @@ class LoaderProbe:
             if facts["workers_started_by"] != "fork":
                 facts["guards_main"] = self._guards_main()
             facts["shares_samples"] = self._shares_samples(loader)
-            facts["generators"] = self._generators(loader)
+            reached = self._reached_as_workers_start(loader)
+            facts["set_up_as_workers_start"] = reached
+            facts["generators"] = [] if reached is not False else self._generators(loader)
             facts["collate_site"] = self._collate_site(getattr(loader, "collate_fn", None))
             number = self._session.log.define(Topic.LOADER, json.dumps(facts, default=str))
             self._site_of[number] = site
@@ -356,8 +358,6 @@ class LoaderProbe:
 
     def _generators(self, loader: Any) -> list[str]:
         """Returns the random generators of a dataset that workers would have alike."""
-        if self._reached_as_workers_start(loader) is not False:
-            return []
         return generators(whole_of(getattr(loader, "dataset", None)), self._is_own_class)
 
     def _is_own_class(self, kind: type) -> bool:

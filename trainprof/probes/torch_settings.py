@@ -30,6 +30,7 @@ _DOUBLE: Final = (
 _MOST_LINES: Final = 3
 # What batch systems say a job may use; where nothing keeps it to that, the kernel does not tell.
 _ALLOTTED: Final = ("SLURM_CPUS_PER_TASK", "NSLOTS", "LSB_DJOB_NUMPROC", "PBS_NCPUS", "NCPUS")
+_LIGHTNING: Final = ("lightning.pytorch", "pytorch_lightning")
 # A step with these in it leaves the update, or a part of it, to another's.
 _HANDS_ON: Final = frozenset(("super", "step"))
 
@@ -66,9 +67,13 @@ class TorchSettingsProbe:
             "torch_threads": self._torch.get_num_threads(),
             "cores_allotted": _cores_allotted(),
             "optimizer": self._session.optimizer_numbers.get(id(optimizer)),
+            "trains_by_lightning": any(name in sys.modules for name in _LIGHTNING),
         }
         is_unwatched = not self._mode_depth()  # a mode of the script's would see what is asked for
-        if is_unwatched and self._is_looped(optimizer):
+        may_be_fused = is_unwatched and self._may_be_fused(optimizer)
+        if may_be_fused:
+            facts["unfused"] = type(optimizer).__qualname__
+        if may_be_fused and self._is_on_host(optimizer):
             facts["looped_optimizer"] = {
                 "class": type(optimizer).__qualname__,
                 "tensors": sum(len(group["params"]) for group in optimizer.param_groups),
@@ -121,11 +126,11 @@ class TorchSettingsProbe:
             precision = "unknown"
         return told | {"products": precision}
 
-    def _is_looped(self, optimizer: Any) -> bool:
-        """Whether it is one of torch's that could be fused, and takes parameter by parameter.
+    def _may_be_fused(self, optimizer: Any) -> bool:
+        """Whether it is one of torch's that could be fused, and is not.
 
-        On a GPU torch takes them together by itself. Tensors of the script's own classes are not
-        asked for anything: they would notice.
+        On the host it takes parameter by parameter then; on a GPU torch takes them together by
+        itself. Tensors of the script's own classes are not asked for anything: they would notice.
         """
         if not type(optimizer).__module__.startswith("torch.optim."):
             return False
@@ -152,16 +157,22 @@ class TorchSettingsProbe:
         names = step.__code__.co_names
         if _HANDS_ON.intersection(names) or any("_foreach_" in name for name in names):
             return None
-        if not self._has_plain_tensors(optimizer):
+        if not (self._has_plain_tensors(optimizer) and self._is_on_host(optimizer)):
             return None
         return sites.beginning_of(step.__code__)
 
     def _has_plain_tensors(self, optimizer: Any) -> bool:
-        """Whether all of its parameters are numbers on the host, in torch's own classes."""
+        """Whether all of its parameters are numbers, in torch's own classes."""
         return all(
-            type(parameter) in self._plain_types
-            and parameter.device.type == "cpu"
-            and parameter.is_floating_point()
+            type(parameter) in self._plain_types and parameter.is_floating_point()
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        )
+
+    def _is_on_host(self, optimizer: Any) -> bool:
+        """Whether all of its parameters, which have to be plain tensors, are on the host."""
+        return all(
+            parameter.device.type == "cpu"
             for group in optimizer.param_groups
             for parameter in group["params"]
         )

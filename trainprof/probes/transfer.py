@@ -151,7 +151,10 @@ class TransferProbe:
             flags |= TransferFlag.NON_BLOCKING
         if origin.type == "cpu" and _is_pinned(source):
             flags |= TransferFlag.PINNED
-        site = self._session.sites.find(sys._getframe(3))
+        sites, frame = self._session.sites, sys._getframe(3)
+        if not sites.is_user_code(frame.f_code):
+            flags |= TransferFlag.BY_LIBRARY
+        site = sites.find(frame)
         size = result.numel() * result.element_size()
         self._session.emit(_TRANSFER, start, end, site, size, flags)
 

@@ -234,6 +234,7 @@ class TransferFlag(IntEnum):
     D2D = 4
     PINNED = 8
     NON_BLOCKING = 16
+    BY_LIBRARY = 32  # no code of the user's called the tensor's own method
 
 
 class ForwardFlag(IntEnum):

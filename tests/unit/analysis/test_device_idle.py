@@ -230,6 +230,54 @@ def test_a_copy_behind_other_work_takes_its_own_time_only(tmp_path: Path) -> Non
     assert copies.beside_share == 0
 
 
+def test_the_line_that_copies_most_in_training_is_named(tmp_path: Path) -> None:
+    run = DeviceRun()
+    run.stream.mark()
+    for _ in range(20):  # the data goes to the device once, ahead of training
+        run.run.passes_time(MS)
+        run.copy(60 * MS, blocks=True, line=45)
+    run.start()
+    for number in range(STEPS):
+        copying(run, number)
+        run.copy(MS, blocks=True, line=52)
+    run.stop()
+    summary, _, _ = of(run, tmp_path)
+    by_line = {one.site: one for one in summary.transfers}
+    once, most = by_line["train.py:45"], by_line["train.py:50"]
+    assert once.exposed_s == pytest.approx(1.2, rel=0.05)
+    assert (once.exposed_in_training_s, once.in_training) == (0.0, 0)
+    assert (most.exposed_in_training_s, most.in_training) == (most.exposed_s, 2 * STEPS)
+    assert once.exposed_s > most.exposed_s
+    [finding] = [one for one in summary.findings if one.id == "blocking_copies"]
+    assert finding.site == "train.py:50"
+    assert finding.title.endswith(
+        f"for copies, most of it for the {2 * STEPS} pageable blocking copies at train.py:50"
+    )
+
+
+def test_the_line_that_waits_most_outside_of_evaluation_is_named(tmp_path: Path) -> None:
+    run = DeviceRun()
+    run.start()
+    for number in range(STEPS):
+        drained(run, number)
+        run.item(value=50 * US, line=61)
+        if number % 30 == 29:
+            run.evaluate(10, wait=100 * US, work=MS, value=20 * MS, line=80)
+    run.stop()
+    summary, _, _ = of(run, tmp_path)
+    by_line = {one.site: one for one in summary.sync_points}
+    evaluated, most = by_line["train.py:80"], by_line["train.py:60"]
+    assert evaluated.exposed_s == pytest.approx(20 * 20e-3, rel=0.05)
+    assert (evaluated.exposed_in_training_s, evaluated.in_training) == (0.0, 0)
+    assert most.exposed_in_training_s == most.exposed_s
+    assert most.exposed_s is not None
+    assert most.exposed_s < evaluated.exposed_s
+    [finding] = [one for one in summary.findings if one.id == "exposed_syncs"]
+    assert finding.site == "train.py:60"
+    assert finding.title.endswith(f"most of it in {5 * STEPS} calls of item at train.py:60")
+    assert finding.evidence["exposed_here_s"] == most.exposed_s
+
+
 def test_a_copy_on_a_stream_of_its_own_costs_nothing(tmp_path: Path) -> None:
     def step(run: DeviceRun, _: int) -> None:
         run.next(100 * US)

@@ -248,13 +248,15 @@ def test_transfers_by_line_and_direction(tmp_path):
     run.train_pass(run.loader(), run.optimizer(), 2)
     h2d = TransferFlag.H2D
     run.leaf(Kind.TRANSFER, 100, site=here, flags=h2d | TransferFlag.PINNED, value=1 << 33)
-    run.leaf(Kind.TRANSFER, 300, site=here, flags=h2d | TransferFlag.NON_BLOCKING, value=24)
+    through = TransferFlag.NON_BLOCKING | TransferFlag.BY_LIBRARY
+    run.leaf(Kind.TRANSFER, 300, site=here, flags=h2d | through, value=24)
     run.leaf(Kind.TRANSFER, 50, site=there, flags=TransferFlag.D2H, value=8)
     first, second = run.summary(tmp_path).transfers
     assert (first.site, first.direction, first.count) == ("train.py:12", "h2d", 2)
     assert first.bytes == (1 << 33) + 24
     assert first.host_s == pytest.approx(400e-9)
     assert (first.pinned_share, first.non_blocking_share) == (0.5, 0.5)
+    assert (first.by_library_share, second.by_library_share) == (0.5, 0.0)
     assert first.device_s is None
     assert (second.site, second.direction) == ("train.py:30", "d2h")
 

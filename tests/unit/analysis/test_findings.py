@@ -530,6 +530,52 @@ def test_rows_for_which_workers_are_most_of_the_wait_are_fetched_without_them() 
     assert finding.also[0].startswith("whole batches at once may give more still")
 
 
+ASKS = {"is_iterable": True, "shares_samples": True}
+SET_UP = {"set_up_as_workers_start": True}
+
+
+def needing_workers(kind: str) -> Planted:
+    """Returns what has no use of workers but their start, as far as times tell."""
+    if kind == "needless_workers":
+        return needlessly_handed_over(0.004)
+    plain = {"workers": 2, "fetch_s": 0.0005, "running": 1.0, "compute_s": 0.06, "cores": 2}
+    if kind == "worker_restart":
+        return Planted(**plain, passes=10, start_s=2.0)
+    return Planted(**plain, passes=1, start_s=8.0)
+
+
+@pytest.mark.parametrize(
+    ("facts", "why"),
+    [
+        (ASKS, "get_worker_info() is None there"),
+        (SET_UP, "worker_init_fn, which comes to it, is called in workers alone"),
+        ({"is_iterable": True, "shares_samples": False}, None),
+        ({"set_up_as_workers_start": None}, None),
+        ({"shares_samples": True}, None),  # of no stream
+    ],
+)
+@pytest.mark.parametrize("kind", ["needless_workers", "worker_restart", "slow_first_batch"])
+def test_what_needs_workers_has_to_work_without_them_first(
+    kind: str, facts: dict[str, Any], why: str | None
+) -> None:
+    planted = needing_workers(kind)
+    planted.loader = replace(planted.loader, **facts)
+    finding = only(case_of(planted))
+    assert finding.id == kind
+    first = f"have the dataset work without workers ({why}), then "
+    assert finding.advice.startswith(first if why else "DataLoader(..., num_workers=0)")
+    assert finding.change == ({} if why else {"num_workers": 0})
+    assert any("are for workers: without any" in one for one in finding.cautions)
+
+
+def test_workers_that_are_not_advised_to_go_need_nothing_first() -> None:
+    planted = Planted(workers=2, fetch_s=0.004, compute_s=0.01, passes=10, start_s=0.1)
+    planted.loader = replace(planted.loader, **SET_UP)
+    finding = only(case_of(planted))
+    assert finding.change == {"persistent_workers": True}
+    assert finding.advice == "DataLoader(..., persistent_workers=True)"
+
+
 def test_beside_workers_that_are_to_go_others_do_not_stay() -> None:
     needless = needlessly_handed_over(0.004)
     evaluating = Planted(
@@ -1642,6 +1688,8 @@ def test_evaluation_without_a_loader_is_named_by_who_calls_for_it(
     assert (finding.id, finding.site) == ("slow_validation", "train.py:41")
     assert "evaluation takes 4.00 s" in finding.title
     assert finding.also == ["most of it goes to data.py:12 (decode): 90 % of it"]
+    # A policy's forwards look the same, also where a loader goes over what it collected.
+    assert "a policy that collects experience" in minded(finding)
     nameless = only(replace(case, summary=replace(summary, hot_lines=[computing])))
     assert (nameless.id, nameless.site, nameless.also) == ("slow_validation", None, [])
     assert found(case_of(*planted, parts={"evaluation": 0.1, "forward": 2.0})) == []
@@ -1661,6 +1709,7 @@ def test_evaluation_wants_workers_for_its_loader() -> None:
     assert finding.change == {}
     assert "less often" in finding.advice
     assert finding.site == "train.py:44"
+    assert "a policy" not in minded(finding)
     again = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
     again.loader = replace(again.loader, evaluation_s=3.0, called_at="train.py:70")
     finding = only(case_of(again, quick, parts={"evaluation": 4.0}))
@@ -1899,6 +1948,56 @@ def test_a_device_that_keeps_up_with_small_work_and_one_that_does_not() -> None:
     assert found(replace(case, summary=keeps_up)) == ["launch_bound"]
 
 
+@pytest.mark.parametrize(
+    ("unfused", "update_s", "told"),
+    [
+        (("AdamW", "SGD"), 2.0, ", fused=True for SGD and AdamW"),
+        (("Muon", "Adagrad"), 2.0, ""),
+        ((), 2.0, ""),  # they are fused, or nobody knows
+        (("AdamW",), 0.1, ""),
+    ],
+)
+@pytest.mark.parametrize("by_lightning", [True, False])
+def test_which_optimizers_of_a_device_are_to_be_fused(
+    unfused: tuple[str, ...], update_s: float, told: str, by_lightning: bool
+) -> None:
+    settings = TorchSettings(unfused=unfused, trains_by_lightning=by_lightning)
+    parts = {"optimizer": update_s}
+    case = case_of(Planted(workers=2, fetch_s=0.002), parts=parts, torch=settings)
+    finding = only(on_device(case, launch_s=1.0))
+    assert finding.id == "launch_bound"
+    assert f"{told}; larger batches" in finding.advice
+    assert ("fused" in finding.advice) is bool(told)
+    assert ("Lightning's Trainer ends" in minded(finding)) is (by_lightning and bool(told))
+
+
+@pytest.mark.parametrize("is_compiled", [True, False])
+def test_small_work_is_joined_first_and_graphs_have_their_caution(is_compiled: bool) -> None:
+    case = on_device(case_of(Planted(workers=2, fetch_s=0.002)), launch_s=1.0)
+    if is_compiled:
+        case = replace(case, summary=replace(case.summary, compilations=[compiled(0, 0.0)]))
+    finding = only(case)
+    assert finding.id == "launch_bound"
+    further = 'torch.compile(..., mode="reduce-overhead") where shapes stay the same'
+    assert finding.advice.startswith(further if is_compiled else "torch.compile(model), ")
+    assert "clone() those that are kept beyond the step" in minded(finding)
+
+
+@pytest.mark.parametrize(
+    ("by_lightning", "clips", "change"),
+    [(True, True, {}), (True, False, {"fused": True}), (False, True, {"fused": True})],
+)
+def test_lightning_refuses_fused_optimizers_that_clip(
+    by_lightning: bool, clips: bool, change: dict[str, Any]
+) -> None:
+    settings = replace(looped(), trains_by_lightning=by_lightning)
+    healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
+    case = case_of(healthy, parts={"optimizer": 1.0}, torch=settings)
+    finding = only(replace(case, clips_gradients=clips))
+    assert (finding.id, finding.change) == ("slow_optimizer", change)
+    assert ("Lightning's Trainer ends" in minded(finding)) is by_lightning
+
+
 def test_a_device_that_waits_for_copies() -> None:
     case = on_device(case_of(Planted(workers=2, fetch_s=0.002)), copy_s=0.6)
     finding = only(case)
@@ -1922,6 +2021,14 @@ def test_what_comes_back_from_a_device_is_not_to_be_read_too_early() -> None:
     finding = only(replace(case, summary=replace(case.summary, transfers=back)))
     assert (finding.id, finding.change) == ("blocking_copies", {})
     assert "non_blocking" not in finding.advice
+
+
+def test_what_a_library_copies_for_a_line_may_not_be_told_not_to_block() -> None:
+    case = on_device(case_of(Planted(workers=2, fetch_s=0.002)), copy_s=0.6)
+    by_it = [replace(row, by_library_share=0.5) for row in case.summary.transfers]
+    finding = only(replace(case, summary=replace(case.summary, transfers=by_it)))
+    assert (finding.id, finding.change) == ("blocking_copies", {"pin_memory": True})
+    assert "non_blocking=True for each tensor (a library makes the copies" in finding.advice
 
 
 @pytest.mark.parametrize(
@@ -2172,11 +2279,15 @@ def test_collections_that_the_loop_asks_for_are_told_from_pythons_own() -> None:
         case,
         summary=replace(case.summary, training=replace(case.summary.training, steps=STEPS)),
     )
-    assert "gc.freeze()" in only(replace(case, full_collections=4)).advice
+    by_itself = only(replace(case, full_collections=4))
+    assert "gc.collect() every few hundred steps" in by_itself.advice
+    assert "what reference cycles hold" in minded(by_itself)
     line = replace(hot_line("gc"), site="train.py:71")
     at_one = replace(case, full_collections=4, summary=replace(case.summary, hot_lines=[line]))
     assert "where train.py:71 calls gc.collect() itself" in only(at_one).advice
-    assert only(replace(case, full_collections=STEPS)).advice.startswith("take gc.collect() out")
+    called = only(replace(case, full_collections=STEPS))
+    assert called.advice.startswith("take gc.collect() out")
+    assert called.cautions == only(at_one).cautions == []
     # Two walks are no habit: a longer run may have no more.
     assert found(replace(case, full_collections=2)) == []
 

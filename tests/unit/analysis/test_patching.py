@@ -92,6 +92,44 @@ def test_what_is_for_workers_goes_with_them(tmp_path: Path) -> None:
     )
 
 
+def test_what_is_for_workers_goes_with_them_at_a_package_too() -> None:
+    source = (
+        "a = TrainingArguments(dataloader_num_workers=4, dataloader_persistent_workers=True, "
+        "dataloader_prefetch_factor=4, timeout=3)\n"
+    )
+    finding = summaries.finding(site="train.py:1", change={"num_workers": 0})
+    assert (
+        "+a = TrainingArguments(dataloader_num_workers=0, dataloader_persistent_workers=False, "
+        "dataloader_prefetch_factor=None, timeout=3)\n"
+    ) in patch(finding, "train.py", source, built_by="transformers")
+    # What ** hands over may be what torch refuses.
+    unknown = "a = TrainingArguments(dataloader_num_workers=4, **others)\n"
+    with pytest.raises(NotMechanical, match="passes arguments on"):
+        patch(finding, "train.py", unknown, built_by="transformers")
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("num_workers=4", "num_workers=0, persistent_workers=False"),
+        ("persistent_workers=True, num_workers=4", "persistent_workers=False, num_workers=0"),
+        ("num_workers=0", None),
+    ],
+)
+def test_a_package_that_keeps_workers_by_itself_is_told_not_to(
+    given: str, expected: str | None
+) -> None:
+    finding = summaries.finding(site="train.py:1", change={"num_workers": 0})
+    source = f"a = create_loader(data, 224, 8, {given})\n"
+    expected = expected or f"{given}, persistent_workers=False"
+    assert f"+a = create_loader(data, 224, 8, {expected})\n" in patch(
+        finding, "train.py", source, built_by="timm"
+    )
+    more = replace(finding, change={"num_workers": 2})
+    source = "a = create_loader(data, 224, 8)\n"
+    assert "8, num_workers=2)\n" in patch(more, "train.py", source, built_by="timm")
+
+
 HF_SCRIPT = """arguments = Seq2SeqTrainingArguments(
     "saved",
     dataloader_num_workers=0,

@@ -213,6 +213,30 @@ def test_two_changes_of_one_loaders_workers_are_not_made_together(
     assert "(d, 8, num_workers=0, pin_memory=True)" in (tmp_path / "train.py").read_text()
 
 
+def test_ranks_that_each_had_a_trainprof_tell_where_the_run_began_and_when(
+    tmp_path: Path, capsysbinary: Captured
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("a = DataLoader(d, 8)\n")
+    suggested(tmp_path, capsysbinary)
+    run = tmp_path / "run"
+    (run / "ranks" / "0").mkdir(parents=True)
+    manifest = run / "ranks" / "0" / "manifest.json"
+    (run / "manifest.json").rename(manifest)
+
+    def again(began_ns: int) -> bytes:
+        told = {"schema_version": 1, "cwd": str(tmp_path), "times": {"spawned_time_ns": began_ns}}
+        manifest.write_text(json.dumps(told))
+        assert run_command(["report", str(run), "--suggest-patch"]) == 0
+        return capsysbinary.readouterr().out
+
+    changed_ns = script.stat().st_mtime_ns
+    assert b"+a = DataLoader(d, 8, num_workers=4)\n" in again(changed_ns + 1)
+    out = again(changed_ns - 1)
+    assert b"no patch: train.py has changed since the run" in out
+    assert b"+a =" not in out
+
+
 def test_a_change_that_takes_more_has_no_patch(tmp_path: Path, capsysbinary: Captured) -> None:
     (tmp_path / "train.py").write_text("a = DataLoader(d, 8)\n")
     out, _ = suggested(tmp_path, capsysbinary, change={}, cautions=["the dataset holds x open"])

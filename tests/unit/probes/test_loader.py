@@ -609,6 +609,18 @@ def test_random_generators_that_workers_would_have_alike(
     assert recorder.read().notes(Topic.LOADER)[0]["generators"] == expected
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [(give_share, True), (give_share_elsewhere, None), (seed_worker, False), (None, False)],
+)
+def test_whether_workers_set_a_dataset_up_as_they_start(
+    recorder: Recorder, given: Callable[[int], None] | None, expected: bool | None
+) -> None:
+    recorder.start(LoaderProbe())
+    next(iter(DataLoader(Numbers(), worker_init_fn=given)))
+    assert recorder.read().notes(Topic.LOADER)[0]["set_up_as_workers_start"] is expected
+
+
 def test_an_error_is_no_end(recorder: Recorder) -> None:
     recorder.start(LoaderProbe())
     with pytest.raises(KeyError):

@@ -87,6 +87,39 @@ def test_an_optimizer_that_does_not_or_must(
     assert len(told(recorder, "torch_threads")) == 1
 
 
+@pytest.mark.parametrize(
+    ("make", "options", "expected"),
+    [
+        (torch.optim.AdamW, {}, ["AdamW"]),
+        (torch.optim.AdamW, {"fused": True}, []),
+        (torch.optim.AdamW, {"foreach": True}, []),  # torch refuses both
+        (torch.optim.Rprop, {}, []),
+        (Own, {}, []),
+    ],
+)
+def test_an_optimizer_that_could_be_fused_is_told_of_a_device_too(
+    recorder: Recorder, make: Callable[..., Any], options: dict[str, Any], expected: list[str]
+) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(TorchSettingsProbe, "_is_on_host", lambda self, optimizer: False)
+        recorder.start(TorchSettingsProbe(), OptimizerProbe())
+        update(make, **options)
+    assert told(recorder, "unfused") == expected
+    assert told(recorder, "looped_optimizer") == []
+
+
+@pytest.mark.parametrize("package", ["lightning.pytorch", "pytorch_lightning", "lightning_fabric"])
+def test_whether_lightning_has_a_trainer(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, package: str
+) -> None:
+    for name in ("lightning.pytorch", "pytorch_lightning"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setitem(sys.modules, package, SimpleNamespace())
+    recorder.start(TorchSettingsProbe(), OptimizerProbe())
+    update(torch.optim.SGD)
+    assert told(recorder, "trains_by_lightning") == [package != "lightning_fabric"]
+
+
 def test_optimizers_that_are_alike_are_told_each_with_its_number(recorder: Recorder) -> None:
     recorder.start(TorchSettingsProbe(), OptimizerProbe())
     for _ in range(2):

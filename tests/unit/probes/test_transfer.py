@@ -113,6 +113,30 @@ def test_pinned_memory(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> N
     assert event.flags == TransferFlag.H2D | TransferFlag.PINNED
 
 
+class Pair:
+    """A container as libraries have them, whose `to` takes a device alone."""
+
+    def __init__(self) -> None:
+        self.first = torch.zeros(3)
+
+    def to(self, device: str) -> torch.Tensor:
+        return self.first.to(device)
+
+
+def test_who_calls_a_tensors_own_method(recorder: Recorder) -> None:
+    recorder.start(probe())
+    packed = nn.utils.rnn.pack_sequence([torch.zeros(3, 2)])
+    packed.to(GPU)  # a container of torch's
+    line = here() - 1
+    Pair().to(GPU)  # one of the user's, whose own line is told
+    torch.utils._pytree.tree_map(lambda one: one.to(GPU), [torch.zeros(3)])
+    by_library, by_user, by_function = recorder.read().of(Kind.TRANSFER)
+    assert by_library.flags == TransferFlag.H2D | TransferFlag.BY_LIBRARY
+    assert by_library.line == f"test_transfer.py:{line}"
+    assert by_user.flags == by_function.flags == TransferFlag.H2D
+    assert by_user.line != f"test_transfer.py:{line + 2}"
+
+
 def test_a_model_is_placed_not_transferred(recorder: Recorder) -> None:
     recorder.start(probe())
 

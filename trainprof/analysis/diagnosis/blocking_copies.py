@@ -5,7 +5,8 @@ that is not pinned (pageable) each copy goes through a buffer and blocks the hos
 non_blocking=True let copying and computing overlap.
 
 How it is measured: marks in the device's stream around each copy: time in which it did nothing but
-copy, or had run dry while the host was in a copy.
+copy, or had run dry while the host was in a copy. The line named is the one that cost most of that
+in the training phase.
 
 When it is wrong: where the bytes themselves are too many for the link, overlapping hides only what
 computing is long enough to hide. Nothing of it is known for work on side streams.
@@ -31,6 +32,7 @@ from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.finding import LOADER_ID, Finding
 from trainprof.analysis.passes import TRAINING
 from trainprof.analysis.summary import Loader
+from trainprof.analysis.traffic import dearest_in_training
 from trainprof.analysis.verdict_level import percent
 
 ID: Final = "blocking_copies"
@@ -39,6 +41,10 @@ THRESHOLDS: Final = {
     "share": Threshold(0.1, "of training, the device idle for it (TraceML)"),
 }
 _MOSTLY: Final = 0.5
+_UNBLOCKED_BY_LIBRARY: Final = (
+    "non_blocking=True for each tensor (a library makes the copies of this line: its .to() may "
+    "take a device alone)"
+)
 
 
 def find(case: Case) -> Finding | None:
@@ -46,8 +52,7 @@ def find(case: Case) -> Finding | None:
     spent_s = case.idle_s("copy_s") or 0.0
     if case.training_s <= 0 or spent_s < least * case.training_s:
         return None
-    rows = case.summary.transfers
-    worst = max(rows, key=lambda row: row.exposed_s or 0.0, default=None)
+    worst, are_several = dearest_in_training(case.summary.transfers)
     if worst is None:
         return None
     pageable = worst.direction == "h2d" and worst.pinned_share < _MOSTLY
@@ -60,7 +65,9 @@ def find(case: Case) -> Finding | None:
     loaders = _training_loaders(case)
     if pageable and not is_made_there and not all(one.pin_memory for one in loaders):
         change["pin_memory"] = True
-    if blocking and not is_made_there:
+    # What else than a tensor's own method is called there may take a device alone.
+    is_by_library = worst.by_library_share > 0
+    if blocking and not is_made_there and not is_by_library:
         change["non_blocking"] = True
     advice = "send fewer bytes: uint8 instead of float32, converted on the device"
     if comes_back:
@@ -69,12 +76,16 @@ def find(case: Case) -> Finding | None:
         advice = f"{OFF_DEVICE}: what comes out of a loader on the CPU can be pinned"
     elif pageable or blocking:
         told = [_pinned(case)] if pageable else []
-        told += [".to(device, non_blocking=True)"] if blocking or pageable else []
+        told += [_UNBLOCKED_BY_LIBRARY if is_by_library else ".to(device, non_blocking=True)"]
         advice = " with ".join(told)
+    count = worst.count if worst.in_training is None else worst.in_training
+    copies = f"{count} {' '.join([*how, 'copies'])}"
+    if are_several:
+        copies = f"copies, most of it for the {copies} at {worst.site}"
     return plain_finding(
         ID,
         f"the device waits {span(spent_s)}, {percent(spent_s / case.training_s)} of training, for "
-        f"{worst.count} {' '.join([*how, 'copies'])}",
+        f"{copies}",
         outside_steps(case, spent_s),
         site=worst.site,
         advice=advice,

@@ -8,8 +8,9 @@ How it is measured: the collector's own callbacks, pauses of 20 us and more.
 When it is wrong: hardly ever; the share is what was stopped.
 
 What to do: where the loop itself calls gc.collect(), take that out. Else gc.freeze() once
-everything is loaded takes it out of later collections; or gc.disable() and a gc.collect() at the
-end of each epoch. Arrays instead of millions of objects end it.
+everything is loaded takes it out of later collections; or gc.disable() and a gc.collect() every few
+hundred steps: until then what reference cycles hold stays in memory, a device's too. Arrays instead
+of millions of objects end it.
 """
 
 from __future__ import annotations
@@ -34,6 +35,14 @@ THRESHOLDS: Final = {
 _ENOUGH_FULL: Final = 3
 # By itself Python walks all objects only once a quarter of them is new.
 _CALLED_FROM_PER_STEP: Final = 0.5
+_COLLECTED_RARELY: Final = (
+    "gc.freeze() once everything is loaded, or gc.disable() and gc.collect() every few hundred "
+    "steps"
+)
+_KEPT_IN_CYCLES: Final = (
+    "with gc.disable() what reference cycles hold, memory of a device included, stays until the "
+    "next gc.collect(): collect more often where memory grows"
+)
 # Of the looks that met collections: those that Python begins by itself are scattered over more.
 _ONE_LINE: Final = 0.8
 
@@ -49,7 +58,7 @@ def find(case: Case) -> Finding | None:
     line = hottest(case.summary.hot_lines, "gc")
     steps = max(case.summary.training.steps, 1)
     is_called = case.full_collections >= _CALLED_FROM_PER_STEP * steps
-    advice = "gc.freeze() once everything is loaded, or gc.disable() and gc.collect() once an epoch"
+    advice = _COLLECTED_RARELY
     if line is not None and line.share >= _ONE_LINE:
         advice = (
             "gc.freeze() once everything is loaded, so that there is less to go over; where "
@@ -64,6 +73,7 @@ def find(case: Case) -> Finding | None:
         gain,
         site=line.site if line is not None else None,
         advice=advice,
+        cautions=[_KEPT_IN_CYCLES] if advice == _COLLECTED_RARELY else [],
         evidence={
             "gc_s": spent_s,
             "gc_share": part,

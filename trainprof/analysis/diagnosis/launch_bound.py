@@ -14,8 +14,11 @@ here. How much of the rest the device works is not known where it was not made t
 what cannot be exceeded.
 
 What to do: torch.compile(model), which joins small operators into few; with mode="reduce-overhead"
-a step is given out as one (CUDA graphs), where shapes stay the same. fused=True for the optimizer.
-More samples in a batch take the same number of operators, but change what is learned.
+a step is given out as one (CUDA graphs), where shapes stay the same; what it gives then lies in
+memory that the next one writes to, so that what is kept beyond the step has to be cloned.
+fused=True for the optimizer, which is said of SGD, Adam and AdamW that are not, where updates take
+a fifth of the host's time. More samples in a batch take the same number of operators, but change
+what is learned.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.gains import outside_steps
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
+from trainprof.analysis.diagnosis.slow_optimizer import refused_when_fused
 from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.verdict import COMPUTE_KEYS
@@ -38,8 +42,17 @@ THRESHOLDS: Final = {
 }
 # Of the time in which the host computes: from here on its optimizer is worth a word.
 _MUCH_UPDATE: Final = 0.2
-_JOINED_FURTHER: Final = 'torch.compile(..., mode="reduce-overhead")'
-_JOINED: Final = 'torch.compile(model), with mode="reduce-overhead"'
+# Adagrad can be fused on devices by late versions of torch alone.
+_FUSED_ON_DEVICES: Final = ("SGD", "Adam", "AdamW")
+_JOINED_FURTHER: Final = 'torch.compile(..., mode="reduce-overhead") where shapes stay the same'
+_JOINED: Final = (
+    'torch.compile(model), and if that is not enough mode="reduce-overhead", where shapes stay the '
+    "same"
+)
+_OVERWRITES: Final = (
+    'with mode="reduce-overhead" (CUDA graphs) each step writes its results into the same memory: '
+    "clone() those that are kept beyond the step (losses in a list, say)"
+)
 
 
 def find(case: Case) -> Finding | None:
@@ -54,7 +67,9 @@ def find(case: Case) -> Finding | None:
     host_s = sum(parts_s.values())
     is_updating = parts_s.get("optimizer", 0.0) >= _MUCH_UPDATE * host_s
     line = case.hot_line("forward")
-    fused = ", fused=True for the optimizer" if is_updating else ""
+    unfused = [name for name in _FUSED_ON_DEVICES if name in case.torch.unfused]
+    is_to_fuse = is_updating and bool(unfused)
+    fused = f", fused=True for {' and '.join(unfused)}" if is_to_fuse else ""
     joined = _JOINED_FURTHER if case.summary.compilations else _JOINED
     return plain_finding(
         ID,
@@ -63,7 +78,7 @@ def find(case: Case) -> Finding | None:
         "operator",
         outside_steps(case, spent_s),
         site=line.site if line is not None and not line.is_likely else None,
-        advice=f"{joined} where shapes stay the same{fused}; larger batches, where learning allows",
+        advice=f"{joined}{fused}; larger batches, where learning allows",
         evidence={
             "launching_s": spent_s,
             "launching_share": share,
@@ -71,5 +86,9 @@ def find(case: Case) -> Finding | None:
             "backward_s": parts_s.get("backward"),
             "optimizer_s": parts_s.get("optimizer"),
         },
-        cautions=["compiled operators differ in the last digits; compiling takes its time once"],
+        cautions=[
+            _OVERWRITES,
+            "compiled operators differ in the last digits; compiling takes its time once",
+            *(refused_when_fused(case) if is_to_fuse else []),
+        ],
     )

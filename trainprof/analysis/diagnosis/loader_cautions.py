@@ -75,6 +75,8 @@ def needed_first(loader: Loader, change: Mapping[str, Any]) -> list[str]:
             f"keep {_changed(loader)}, which training changes between passes, where workers that "
             "live on see it (a tensor in shared memory)"
         )
+    if now and not workers and loader.asks_for_worker:
+        first.append(f"have the dataset work without workers ({_given_in_workers(loader)})")
     if workers <= now:
         return first
     if repeats_samples(loader, workers):
@@ -96,6 +98,13 @@ def needed_first(loader: Loader, change: Mapping[str, Any]) -> list[str]:
     if loader.guards_main is False:
         first.append('put what the script runs under if __name__ == "__main__"')
     return first
+
+
+def _given_in_workers(loader: Loader) -> str:
+    """Returns what there is in workers alone that a loader's dataset may need."""
+    if loader.set_up_as_workers_start:
+        return "worker_init_fn, which comes to it, is called in workers alone"
+    return "get_worker_info() is None there"
 
 
 def repeats_samples(loader: Loader, workers: int) -> bool:

@@ -13,6 +13,8 @@ for another reason (a library that is not safe in the training process).
 
 What to do: num_workers=0. The arguments that are for workers alone (persistent_workers,
 prefetch_factor, multiprocessing_context) have to go with them: torch refuses those without workers.
+A dataset that asks get_worker_info(), or that worker_init_fn sets up, has to work without them
+first.
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.gains import Gain, outside_steps
 from trainprof.analysis.diagnosis.loader_change import (
     WAITED_FROM,
+    advised,
     call_for_whole_batches,
-    call_with,
     finding,
     of_cause,
 )
@@ -41,6 +43,8 @@ KEYS: Final[tuple[str, ...]] = ("data_wait", "first_batch", "loader_start")
 # Of a loader which `as_good_without` has something for.
 HARDLY_LONGER: Final = "without workers steps would take hardly longer"
 THRESHOLDS: Final = WAITED_FROM
+# The change itself.
+WITHOUT: Final[dict[str, Any]] = {"num_workers": 0}
 
 
 def find(case: Case) -> Finding | None:
@@ -61,15 +65,16 @@ def find(case: Case) -> Finding | None:
     if around_s >= WAIT_SHARE * case.training_s:
         passes = f"each of {loader.passes} passes" if loader.passes > 1 else "the pass"
         title += f"; starting and ending them for {passes} {percent(around_s / case.training_s)}"
-    change: dict[str, Any] = {"num_workers": 0}
+    advice, change = advised(loader, WITHOUT)
     return finding(
         case,
         fed,
         ID,
         title,
         gain_without(case, fed, fed.cause.found),
-        advice=call_with(loader, change),
+        advice=advice,
         change=change,
+        alters=WITHOUT,
         also=_also(loader),
         is_of_making=False,
     )

@@ -23,11 +23,13 @@ from typing import Final
 
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.gains import outside_steps
+from trainprof.analysis.diagnosis.loader_cautions import needed_first
 from trainprof.analysis.diagnosis.loader_change import (
     call_for_whole_batches,
     finding,
     of_cause,
 )
+from trainprof.analysis.diagnosis.needless_workers import WITHOUT
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.waiting import (
     CHEAP_SAMPLE_S,
@@ -61,7 +63,9 @@ def find(case: Case) -> Finding | None:
         f"{span(each_s)} each: training waits {span(fed.measured.wait_s)} of "
         f"{span(fed.measured.step_s)} a batch, {percent(fed.wait_share)} of training"
     )
-    workers = ", num_workers=0" if loader.num_workers else ""
+    alters = WITHOUT if loader.num_workers else {}
+    workers = ", num_workers=0" if alters else ""
+    first = "".join(f"{one}, then " for one in needed_first(loader, alters))
     waited_s = fed.wait_share * case.training_s
     started_s = fed.starts_s if loader.num_workers else 0.0
     return finding(
@@ -70,8 +74,8 @@ def find(case: Case) -> Finding | None:
         ID,
         title,
         outside_steps(case, waited_s + started_s),
-        advice=call_for_whole_batches(loader, workers),
-        alters={"num_workers": 0} if loader.num_workers else None,
+        advice=f"{first}{call_for_whole_batches(loader, workers)}",
+        alters=alters,
         cautions=_cautions(fed),
         evidence={"sample_s": each_s, "samples_a_batch": fetch.samples / fetch.n},
         is_of_making=False,

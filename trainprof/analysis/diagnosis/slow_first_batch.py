@@ -18,14 +18,15 @@ sample.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.gains import outside_steps
 from trainprof.analysis.diagnosis.loader_cautions import NEW_PYTHON
-from trainprof.analysis.diagnosis.loader_change import call_with, finding
+from trainprof.analysis.diagnosis.loader_change import advised, finding
 from trainprof.analysis.diagnosis.needless_workers import (
     HARDLY_LONGER,
+    WITHOUT,
     as_good_without,
     made_in,
 )
@@ -64,15 +65,19 @@ def find(case: Case) -> Finding | None:
             f"the first batch came {span(first_s)} after it was asked for{workers}: "
             f"{percent(first_s / case.wall_s)} of the run"
         )
-        change: dict[str, Any] = {"num_workers": 0} if _needs_none(fed, first_s) else {}
+        alters = WITHOUT if _needs_none(fed, first_s) else {}
+        advice, change = advised(loader, alters) if alters else (_advice(fed, first_s), {})
+        if alters:
+            advice += f": {HARDLY_LONGER}, for a batch is made in {made_in(fed)}"
         return finding(
             case,
             fed,
             ID,
             title,
             outside_steps(case, lost_s),
-            advice=_advice(fed, first_s, change),
+            advice=advice,
             change=change,
+            alters=alters,
             evidence={"first_batch_s": first_s, "first_fetch_s": _began_s(loader)},
             is_of_making=_is_of_making(loader, first_s),
         )
@@ -86,13 +91,9 @@ def _needs_none(fed: LoaderCase, first_s: float) -> bool:
     return as_good_without(fed) is not None
 
 
-def _advice(fed: LoaderCase, first_s: float, change: dict[str, Any]) -> str:
+def _advice(fed: LoaderCase, first_s: float) -> str:
     """Returns what to change, by which part of the time was most of it."""
     loader = fed.loader
-    if change:
-        return (
-            f"{call_with(loader, change)}: {HARDLY_LONGER}, for a batch is made in {made_in(fed)}"
-        )
     began_s = _began_s(loader)
     if _is_of_making(loader, first_s):
         made_s = loader.fetch.wall_s.max if loader.fetch and loader.fetch.wall_s else 0.0

@@ -12,7 +12,8 @@ script's own that is told where it is the only one, has ten parameters or more, 
 
 When it is wrong: where parameters are few and the update is plain (SGD without momentum), there is
 little to fuse. Sparse gradients cannot be fused: where the first step has one, nothing is said.
-Results differ in the last digits.
+Results differ in the last digits. Lightning's Trainer refuses fused optimizers where precision is
+mixed and gradients are clipped (gradient_clip_val): where they are clipped there is no patch.
 
 What to do: fused=True, which torch has for SGD, Adam, AdamW and Adagrad. foreach=True, meant for
 GPUs, was seen to be slower than the loop on a CPU. For a class of the script's own, the one of
@@ -54,6 +55,10 @@ _FEW: Final = 10
 # operations for each of 52 parameters of 64 to 4,096 numbers, torch._foreach_ functions half.
 _OWN_SAVES: Final = 0.9
 _MOST_EACH_S: Final = 200e-6
+_REFUSED_BY_LIGHTNING: Final = (
+    "Lightning's Trainer ends with an error where a fused optimizer meets mixed precision "
+    "(16-mixed, bf16-mixed) and gradient_clip_val together"
+)
 
 
 def find(case: Case) -> Finding | None:
@@ -149,9 +154,11 @@ def _of_torchs(case: Case) -> Finding | None:
         gain,
         site=costliest.site,
         advice=f"{change}, and so at {also_at}" if others else change,
-        change={"fused": True},
+        # Nothing tells how Lightning's Trainer was set: with clipping it may end with an error.
+        change={} if case.torch.trains_by_lightning and case.clips_gradients else {"fused": True},
         cautions=[
-            "fused updates differ in the last digits, and so do later losses by more and more"
+            *refused_when_fused(case),
+            "fused updates differ in the last digits, and so do later losses by more and more",
         ],
         evidence={
             "optimizer_s": spent_s,
@@ -161,6 +168,11 @@ def _of_torchs(case: Case) -> Finding | None:
             OTHER_OPTIMIZERS: [f"{name} {site}" for name, site in others] or None,
         },
     )
+
+
+def refused_when_fused(case: Case) -> list[str]:
+    """Returns what a package that trains may refuse of optimizers that are fused."""
+    return [_REFUSED_BY_LIGHTNING] if case.torch.trains_by_lightning else []
 
 
 def _saves(looped: LoopedOptimizer) -> tuple[float, float, float] | None:

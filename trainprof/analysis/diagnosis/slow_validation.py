@@ -7,7 +7,8 @@ named where the code that trains calls for it, as told when passes begin; by its
 is what it mostly waits for. Without a loader, what a model computes without gradients while it is
 in evaluation mode counts, and looks tell who calls for it.
 
-When it is wrong: where the evaluation is what the run is for.
+When it is wrong: where the evaluation is what the run is for. Where no loader feeds it, it may be
+what training learns from: a policy that plays, or collects experience.
 
 What to do: if its loader makes batches in the training process, give it workers, as the finding
 says. Where it goes over the samples that train, count while training. Else evaluate less often, on
@@ -41,7 +42,7 @@ THRESHOLDS: Final = {
     "loading_share": Threshold(0.5, "of the evaluation: from here on its loader is the cause"),
 }
 
-# Of a loop without any loader: a policy's forwards look the same.
+# Of forwards that no loader feeds: a policy's look the same, and may fill what a loader reads.
 _MAY_BE_ROLLOUTS: Final = (
     "if training learns from what these forwards give (a policy that collects experience), they "
     "are needed"
@@ -115,7 +116,7 @@ def _without_loader(case: Case, spent_s: float, what: str) -> Finding:
         outside_steps(case, spent_s),
         site=called,
         advice=_less_often(spent_s),
-        cautions=[] if case.summary.loaders else [_MAY_BE_ROLLOUTS],
+        cautions=[_MAY_BE_ROLLOUTS],
         also=[] if most is None or most.site == called else _most_of_it(most),
         evidence={"evaluation_s": spent_s, "passes": passes},
     )

@@ -23,15 +23,16 @@ from typing import Any, Final
 
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.gains import outside_steps
+from trainprof.analysis.diagnosis.loader_cautions import needed_first
 from trainprof.analysis.diagnosis.loader_change import (
     advised,
-    call_with,
     costliest,
     fewer_workers,
     finding,
 )
 from trainprof.analysis.diagnosis.needless_workers import (
     HARDLY_LONGER,
+    WITHOUT,
     as_good_without,
     gain_without,
     made_in,
@@ -95,15 +96,16 @@ def find(case: Case) -> Finding | None:
     # Without any no first start is left either, and nothing has to be built elsewhere.
     is_to_go = loader.is_rebuilt or is_once_much or len(may_stay) < len(fed_by)
     if without is not None and is_to_go:
-        change: dict[str, Any] = {"num_workers": 0}
+        advice, change = advised(loader, WITHOUT)
         return finding(
             case,
             fed,
             ID,
             f"{title}; {how}, for a batch is made in {made_in(fed)}",
             gain_without(case, fed, without),
-            advice=call_with(loader, change),
+            advice=advice,
             change=change,
+            alters=WITHOUT,
             evidence=evidence,
             is_of_making=False,
         )
@@ -149,9 +151,10 @@ def _for_each_step(case: Case, fed: LoaderCase, spent_s: float) -> Finding:
 
 
 def _without(fed: LoaderCase) -> str:
+    first = "".join(f"; {one} first" for one in needed_first(fed.loader, WITHOUT))
     return (
         "without workers (num_workers=0) steps would take hardly longer: a batch is made in "
-        f"{made_in(fed)}"
+        f"{made_in(fed)}{first}"
     )
 
 
