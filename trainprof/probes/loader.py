@@ -15,6 +15,7 @@ from typing import Any, Final
 from trainprof.probes.call_site import Birthplace, LoaderBirthplaces
 from trainprof.probes.changed_datasets import ChangedDatasets, whole_of
 from trainprof.probes.collate_code import own_function
+from trainprof.probes.known_length import known_length
 from trainprof.probes.loader_call import constructor_sites, taken_by
 from trainprof.probes.patcher import HookPointMissing, Patcher, heirs, hide_our_frame
 from trainprof.probes.session import Session
@@ -413,8 +414,8 @@ def describe(loader: Any) -> dict[str, Any]:
     return {
         "kind": _class_name(loader),
         "dataset": _class_name(dataset),
-        "dataset_length": _length(dataset),
-        "length": _length(loader),
+        "dataset_length": _samples(loader, dataset),
+        "length": _batches(loader, dataset),
         "is_iterable": _is_iterable(dataset),
         "sampler": _class_name(getattr(loader, "sampler", None)),
         "batch_sampler": _class_name(getattr(loader, "batch_sampler", None)),
@@ -487,11 +488,23 @@ def _class_name(thing: Any) -> str | None:
     return None if thing is None else type(thing).__qualname__
 
 
-def _length(thing: Any) -> int | None:
-    """The length as torch would take it, without calling an IterableDataset's own `__len__`."""
-    if not hasattr(type(thing), "__len__"):
+def _samples(loader: Any, dataset: Any) -> int | None:
+    """The dataset's length; that of an iterable one as well as the script has asked for it."""
+    asked = getattr(loader, "_IterableDataset_len_called", None)
+    return asked if type(asked) is int else known_length(dataset)
+
+
+def _batches(loader: Any, dataset: Any) -> int | None:
+    """The loader's length; torch takes note of who asks that of an iterable dataset's, and warns.
+
+    Its batches are counted as torch does.
+    """
+    if not _is_iterable(dataset):
+        return known_length(loader)
+    samples, size = _samples(loader, dataset), getattr(loader, "batch_size", None)
+    method = inspect.getattr_static(type(loader), "__len__", None)
+    if samples is None or getattr(method, "__qualname__", None) != "DataLoader.__len__":
         return None
-    try:
-        return len(thing)
-    except Exception:
-        return None
+    if type(size) is not int or size < 1:
+        return samples
+    return samples // size if getattr(loader, "drop_last", False) is True else -(-samples // size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 import sys
 import sysconfig
@@ -194,6 +195,88 @@ def test_a_loader_built_before_us_is_named_by_its_first_iteration(recorder: Reco
     next(iter(loader))
     here = line_here(-1)
     assert site_of(recorder, recorder.read().of(Kind.LOADER_NEXT)[0]) == here
+
+
+class Loud(Numbers):
+    """Whoever asks for its length draws a number, and is seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+
+    def __len__(self) -> int:
+        self.asked += 1
+        torch.rand(1)
+        return super().__len__()
+
+
+class Batches:
+    def __init__(self) -> None:
+        self.drawn: list[float] = []
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter(torch.randperm(6).view(3, 2).tolist())
+
+    def __len__(self) -> int:
+        self.drawn.append(torch.rand(1).item())
+        return 3
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_length_that_draws_numbers_is_not_asked_for(same_with_us: Compare, workers: int) -> None:
+    def epochs() -> Any:
+        dataset, batches = Loud(), Batches()
+        loaders = [
+            DataLoader(dataset, batch_size=2, shuffle=True, num_workers=workers),
+            DataLoader(dataset, batch_size=3, num_workers=workers),
+            DataLoader(Numbers(), batch_sampler=batches, num_workers=workers),
+        ]
+        seen = [[batch.tolist() for batch in loader] for loader in loaders for _ in range(2)]
+        return seen, dataset.asked, batches.drawn
+
+    assert same_with_us(epochs)[0] == "returned"
+
+
+class Sized(Stream):
+    def __len__(self) -> int:
+        return 5
+
+
+def test_torch_warns_of_the_length_of_a_stream_only_if_the_script_asks_for_it(
+    same_with_us: Compare, recorder: Recorder
+) -> None:
+    def told(asks: bool) -> list[str]:
+        loader = DataLoader(Sized(), num_workers=2)  # each worker gives all of it
+        if asks:
+            len(loader)
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            assert len(list(loader)) == 10
+        return [re.sub("0x[0-9a-f]+", "", str(one.message)) for one in seen]
+
+    assert same_with_us(lambda: told(False)) == ("returned", [])
+    _, texts = same_with_us(lambda: told(True))
+    assert "Length of IterableDataset" in texts[0]
+    facts = recorder.read().notes(Topic.LOADER)[-1]
+    assert (facts["dataset_length"], facts["length"]) == (5, 5)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"batch_size": 2}, (5, 3)),
+        ({"batch_size": 2, "drop_last": True}, (5, 2)),
+        ({"batch_size": None}, (5, 5)),
+    ],
+)
+def test_the_length_of_a_stream_that_says_it(
+    recorder: Recorder, options: dict[str, Any], expected: tuple[int, int]
+) -> None:
+    recorder.start(LoaderProbe())
+    loader = DataLoader(Sized(), **options)
+    next(iter(loader))
+    [facts] = recorder.read().notes(Topic.LOADER)
+    assert (facts["dataset_length"], facts["length"]) == expected == (5, len(loader))
 
 
 def test_two_loaders_of_one_line_are_two_and_one_rebuilt_is_one(recorder: Recorder) -> None:
