@@ -610,7 +610,7 @@ def fit():
 
 
 INTERRUPTED = """
-import signal, sys, traceback
+import dataclasses, signal, sys, traceback
 import torch
 from torch import nn
 from torch.utils.data import DataLoader
@@ -637,6 +637,14 @@ class Own(torch.optim.SGD):
 class Saved:
     def __reduce__(self):
         interrupt()
+
+@dataclasses.dataclass(frozen=True)
+class Frozen(Exception):
+    code: int
+
+class Freezing(nn.Module):
+    def forward(self, x):
+        raise Frozen(3)
 
 class Chained(nn.Module):
     def forward(self, x):
@@ -675,6 +683,7 @@ places = {
     "schedule": schedule,
     "placement": lambda: layer._apply(interrupt),
     "handler": in_a_handler,
+    "frozen": lambda: nn.Sequential(Freezing())(1),
 }
 for name, action in places.items():
     try:

@@ -9,7 +9,12 @@ from collections.abc import Callable, Generator
 from types import ModuleType
 from typing import Any, Final
 
-from trainprof.probes.patcher import Patcher, comes_from_signal_handler
+from trainprof.probes.patcher import (
+    Patcher,
+    comes_from_signal_handler,
+    set_traceback,
+    traceback_of,
+)
 from trainprof.probes.session import Session
 from trainprof.record.schema import Kind
 
@@ -109,8 +114,9 @@ def _hand_back(error: BaseException) -> None:
         return  # handlers run on the main thread alone
     import ctypes
 
-    if error.__traceback__ is not None:
-        error.__traceback__ = error.__traceback__.tb_next  # from where it met us
+    traceback = traceback_of(error)
+    if traceback is not None:
+        set_traceback(error, traceback.tb_next)  # from where it met us
     handed = _HandedBack(error)
     # int Py_AddPendingCall(int (*)(void *), void *); PyObject_IsTrue asks `__bool__`
     add = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.py_object, ctypes.py_object)(

@@ -11,11 +11,17 @@ import functools
 import sys
 from collections.abc import Callable
 from inspect import CO_VARARGS, CO_VARKEYWORDS, getattr_static
+from types import TracebackType
 from typing import Any, Final, cast
 
 from trainprof.probes.weave import weave
 
 _ABSENT: Final = object()
+# An exception's own class may forbid that its attributes are set, or watch it: a frozen dataclass.
+traceback_of: Final[Callable[[BaseException], TracebackType | None]] = vars(BaseException)[
+    "__traceback__"
+].__get__
+set_traceback: Final = BaseException.with_traceback
 COMPILER: Final = "torch._dynamo"
 
 # `warnings.warn(stacklevel=n)` does not count frames of files named like this, so a warning from
@@ -32,10 +38,10 @@ def hide_our_frame(error: BaseException) -> None:
 
     The `raise` must be a bare one: `raise error` would put the frame back.
     """
-    traceback = error.__traceback__
+    traceback = traceback_of(error)
     if traceback is None:
         return
-    error.__traceback__ = traceback.tb_next
+    set_traceback(error, traceback.tb_next)
     if sys.version_info < (3, 11):
         _handle_without_our_frame(error)
 
@@ -47,7 +53,7 @@ def _handle_without_our_frame(error: BaseException) -> None:
     """
     import ctypes
 
-    handled = (type(error), error, error.__traceback__)
+    handled = (type(error), error, traceback_of(error))
     for part in handled:  # the call takes these references over
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(part))
     ctypes.pythonapi.PyErr_SetExcInfo(*(ctypes.py_object(part) for part in handled))
@@ -66,7 +72,7 @@ def comes_from_signal_handler(error: BaseException) -> bool:
         codes.add(
             code or getattr(getattr_static(type(handler), "__call__", None), "__code__", None)
         )
-    traceback = error.__traceback__
+    traceback = traceback_of(error)
     while traceback is not None:
         if traceback.tb_frame.f_code in codes:
             return True
