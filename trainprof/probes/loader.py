@@ -8,6 +8,7 @@ import json
 import re
 import sys
 import weakref
+from _thread import get_ident
 from collections.abc import Callable
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any, Final
@@ -42,8 +43,8 @@ class LoaderProbe:
     name = "loader"
 
     def __init__(self) -> None:
-        # Id of the loader whose iterator is being made; a worker forked meanwhile inherits it.
-        self.creating = 0
+        # By thread, whose identity a forked worker keeps.
+        self._creating: dict[int, int] = {}
         self._watchers: list[Callable[[type], None]] = []
         # Called with each new iterator and its loader, before the iterator is made.
         self.on_new_iterator: list[Callable[[Any, Any], None]] = []
@@ -56,6 +57,14 @@ class LoaderProbe:
         self._asks: bool | None = None
         # Those whose first batch was looked at.
         self._looked_at: set[int] = set()
+
+    @property
+    def creating(self) -> int:
+        """Id of the loader whose iterator this thread is making; a worker forked meanwhile has it.
+
+        0 where it makes none.
+        """
+        return self._creating.get(get_ident(), 0)
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         dataloader = sys.modules.get("torch.utils.data.dataloader")
@@ -235,15 +244,18 @@ class LoaderProbe:
     def _maker(self, patcher: Patcher, kind: Kind) -> Callable[[Wrapped], Wrapped]:
         emit, now = self._session.emit, self._session.now
         loader_of, frame_of_caller = self._loader_of, sys._getframe
+        creating = self._creating
         enter, begins = patcher.guarded(self._enter), patcher.guarded(self._begins)
 
         def make(original: Wrapped) -> Wrapped:
             def create(iterator: Any, *args: Any, **kwargs: Any) -> Any:
                 loader = args[0] if args else kwargs.get("loader")
                 enter(iterator, loader)
-                before, self.creating = self.creating, loader_of.get(id(iterator), 0)
-                if before != self.creating:  # a reset inside the creation
-                    begins(frame_of_caller(1), loader)
+                thread, number = get_ident(), loader_of.get(id(iterator), 0)
+                before = creating.get(thread, 0)
+                creating[thread] = number
+                if before != number:  # else a reset inside the creation
+                    begins(frame_of_caller(1), loader, number)
                 start = now()
                 try:
                     return original(iterator, *args, **kwargs)
@@ -251,8 +263,11 @@ class LoaderProbe:
                     hide_our_frame(error)
                     raise
                 finally:
-                    emit(kind, start, now(), self.creating)
-                    self.creating = before
+                    if before:
+                        creating[thread] = before
+                    else:
+                        creating.pop(thread, None)
+                    emit(kind, start, now(), number)
 
             return create
 
@@ -273,11 +288,11 @@ class LoaderProbe:
         if is_on_device(batch, self._tensor):
             self._session.log.note(Topic.ENVIRONMENT, {"batch_on_device": number})
 
-    def _begins(self, frame: FrameType, loader: Any) -> None:
+    def _begins(self, frame: FrameType, loader: Any, number: int) -> None:
         """Records that a pass begins, and who goes through it."""
-        self._datasets_between.pass_begins(self.creating, getattr(loader, "dataset", None))
+        self._datasets_between.pass_begins(number, getattr(loader, "dataset", None))
         now, stack = self._session.now(), self._session.sites.stack(frame)
-        self._session.emit(_PASS, now, now, self.creating, stack)
+        self._session.emit(_PASS, now, now, number, stack)
 
     def _enter(self, iterator: Any, loader: Any) -> None:
         key = id(iterator)

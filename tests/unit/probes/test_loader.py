@@ -7,6 +7,7 @@ import re
 import sqlite3
 import sys
 import sysconfig
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -30,6 +31,7 @@ from torch.utils.data import (
 )
 from torch.utils.data import dataloader as torch_dataloader
 
+from trainprof.probes.fetch import FetchProbe
 from trainprof.probes.loader import LoaderProbe
 from trainprof.record.schema import Kind, Topic
 
@@ -598,6 +600,48 @@ def test_persistent_workers_reset_instead_of_starting_again(recorder: Recorder) 
     assert len(recording.of(Kind.LOADER_RESET)) == 3
     assert len(recording.of(Kind.LOADER_NEXT)) == 6
     assert len(recording.of(Kind.LOADER_END)) == 3
+
+
+class InTurn:
+    """A sampler whose iterators are made while another thread makes one."""
+
+    def __init__(self, began: threading.Event, goes_on: threading.Event) -> None:
+        self.began, self.goes_on = began, goes_on
+
+    def __iter__(self) -> Iterator[list[int]]:
+        self.began.set()
+        assert self.goes_on.wait(30)
+        return iter([[0, 1], [2]])
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_threads_that_make_iterators_at_once(recorder: Recorder, workers: int) -> None:
+    loader_probe = LoaderProbe()
+    recorder.start(loader_probe, FetchProbe(loader_probe))
+    began, ended = [threading.Event(), threading.Event()], threading.Event()
+    # The first begins, the second does, the first is done, the second is.
+    loaders = [
+        DataLoader(Numbers(), batch_sampler=InTurn(began[0], began[1]), num_workers=workers),
+        DataLoader(Numbers(), batch_sampler=InTurn(began[1], ended), num_workers=workers),
+    ]
+
+    def go(number: int) -> int:
+        iterator = iter(loaders[number])
+        ended.set()
+        return len(list(iterator)) + loader_probe.creating
+
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(go, 0)
+        assert began[0].wait(30)
+        second = threads.submit(go, 1)
+        assert [first.result(), second.result()] == [2, 2]
+    assert loader_probe.creating == 0
+    recording = recorder.read()
+    for kind in (Kind.LOADER_INIT, Kind.LOADER_PASS, Kind.LOADER_BUILT):
+        assert len({event.site for event in recording.of(kind)} - {0}) == 2, kind
+    numbers = {event.site for event in recording.of(Kind.LOADER_NEXT)}
+    fetches = [event for one in recorder.read_all() for event in one.of(Kind.FETCH)]
+    assert {event.site for event in fetches} == (numbers if workers else {0})
 
 
 def test_an_iterable_dataset(same_with_us: Compare, recorder: Recorder) -> None:
