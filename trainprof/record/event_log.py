@@ -93,6 +93,10 @@ class EventLog:
             self._write_text(topic, number, text)
         return number
 
+    def without_text(self) -> int:
+        """Returns an id that no text has, nor ever will: nothing is kept of it."""
+        return self._next_id()
+
     def text_of(self, number: int) -> str | None:
         """Returns the text that was defined under an id, None if there is none."""
         known = self._texts.get(number)
