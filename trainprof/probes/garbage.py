@@ -9,14 +9,10 @@ from collections.abc import Callable, Generator
 from types import ModuleType
 from typing import Any, Final
 
-from trainprof.probes.patcher import (
-    Patcher,
-    comes_from_signal_handler,
-    set_traceback,
-    traceback_of,
-)
+from trainprof.probes.patcher import Patcher, set_traceback
 from trainprof.probes.session import Session
 from trainprof.record.schema import Kind
+from trainprof.record.signal_handlers import comes_from_signal_handler, traceback_of
 
 # Shorter ones are thousands and together nothing: a young collection takes some 5 us.
 MIN_PAUSE_NS: Final = 20_000

@@ -15,7 +15,7 @@ from types import FunctionType, ModuleType, WrapperDescriptorType
 from typing import Any, Final
 from weakref import ProxyTypes
 
-from trainprof.probes.patcher import comes_from_signal_handler
+from trainprof.record.signal_handlers import comes_from_signal_handler
 
 _ABSENT: Final = object()
 # Stand for what a part of an expression comes to.

@@ -10,17 +10,14 @@ import contextlib
 import functools
 import sys
 from collections.abc import Callable
-from inspect import CO_VARARGS, CO_VARKEYWORDS, getattr_static
-from types import TracebackType
+from inspect import CO_VARARGS, CO_VARKEYWORDS
 from typing import Any, Final, cast
 
 from trainprof.probes.weave import weave
+from trainprof.record.signal_handlers import comes_from_signal_handler, traceback_of
 
 _ABSENT: Final = object()
 # An exception's own class may forbid that its attributes are set, or watch it: a frozen dataclass.
-traceback_of: Final[Callable[[BaseException], TracebackType | None]] = vars(BaseException)[
-    "__traceback__"
-].__get__
 set_traceback: Final = BaseException.with_traceback
 COMPILER: Final = "torch._dynamo"
 
@@ -57,27 +54,6 @@ def _handle_without_our_frame(error: BaseException) -> None:
     for part in handled:  # the call takes these references over
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(part))
     ctypes.pythonapi.PyErr_SetExcInfo(*(ctypes.py_object(part) for part in handled))
-
-
-def comes_from_signal_handler(error: BaseException) -> bool:
-    """Whether a signal handler of the script's raised it: they run wherever Python code does."""
-    import signal
-
-    codes = set()
-    for number in signal.valid_signals():
-        handler = signal.getsignal(number)
-        while isinstance(handler, functools.partial):
-            handler = handler.func
-        code = getattr(handler, "__code__", None)
-        codes.add(
-            code or getattr(getattr_static(type(handler), "__call__", None), "__code__", None)
-        )
-    traceback = traceback_of(error)
-    while traceback is not None:
-        if traceback.tb_frame.f_code in codes:
-            return True
-        traceback = traceback.tb_next
-    return False
 
 
 class CompilerState:
