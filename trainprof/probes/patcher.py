@@ -20,6 +20,7 @@ _ABSENT: Final = object()
 # An exception's own class may forbid that its attributes are set, or watch it: a frozen dataclass.
 set_traceback: Final = BaseException.with_traceback
 COMPILER: Final = "torch._dynamo"
+_PROFILER: Final = "torch.autograd.profiler"
 
 # `warnings.warn(stacklevel=n)` does not count frames of files named like this, so a warning from
 # below a wrapper is shown at the script's line, as without us.
@@ -54,6 +55,11 @@ def _handle_without_our_frame(error: BaseException) -> None:
     for part in handled:  # the call takes these references over
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(part))
     ctypes.pythonapi.PyErr_SetExcInfo(*(ctypes.py_object(part) for part in handled))
+
+
+def is_profiling() -> bool:
+    """Whether torch's profiler runs: it would show the script what we have computed."""
+    return bool(getattr(sys.modules.get(_PROFILER), "_is_profiler_enabled", False))
 
 
 class CompilerState:
