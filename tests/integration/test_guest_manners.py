@@ -486,6 +486,16 @@ for action in ("default", "always", "once", "module", "error"):
             call()
         except Warning as error:
             print(type(error), error)
+for action in ("error", "ignore", "default", "module", "once"):
+    for base in ("always", "default"):
+        warnings.simplefilter(base)
+        warnings.filterwarnings(action, module="__main__")
+        for _ in range(2):
+            try:
+                print(action, base, float(with_gradient), complex_one.to(torch.float32))
+                print(int(with_gradient))
+            except Warning as error:
+                print(type(error), error)
 with warnings.catch_warnings(record=True) as seen:
     warnings.simplefilter("always")
     float(with_gradient)
