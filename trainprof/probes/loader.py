@@ -78,6 +78,7 @@ class LoaderProbe:
         base = getattr(dataloader, "_BaseDataLoaderIter", None)
         if base is None:
             raise HookPointMissing("_BaseDataLoaderIter does not exist")
+        self._loader_class: type = dataloader.DataLoader
         patcher.around(self._make_next(patcher), (base, "__next__"))
         patcher.around_if_there(self._make_setattr(patcher), (dataloader.DataLoader, "__setattr__"))
         self._watch_iterators(patcher, base)
@@ -244,12 +245,16 @@ class LoaderProbe:
     def _maker(self, patcher: Patcher, kind: Kind) -> Callable[[Wrapped], Wrapped]:
         emit, now = self._session.emit, self._session.now
         loader_of, frame_of_caller = self._loader_of, sys._getframe
-        creating = self._creating
+        creating, loader_class = self._creating, self._loader_class
         enter, begins = patcher.guarded(self._enter), patcher.guarded(self._begins)
 
         def make(original: Wrapped) -> Wrapped:
             def create(iterator: Any, *args: Any, **kwargs: Any) -> Any:
                 loader = args[0] if args else kwargs.get("loader")
+                if not issubclass(type(loader), loader_class):  # a subclass may take others, too
+                    given = (*args, *kwargs.values())
+                    are = (one for one in given if issubclass(type(one), loader_class))
+                    loader = next(are, loader)
                 enter(iterator, loader)
                 thread, number = get_ident(), loader_of.get(id(iterator), 0)
                 before = creating.get(thread, 0)

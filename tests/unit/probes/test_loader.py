@@ -778,6 +778,29 @@ def test_iterator_classes_of_later_packages_are_seen(recorder: Recorder) -> None
     assert recorder.read().kinds()[-2:] == ["LOADER_INIT", "LOADER_NEXT"]
 
 
+@pytest.mark.parametrize("is_named", [False, True])
+def test_an_iterator_class_that_takes_more_than_the_loader(
+    recorder: Recorder, is_named: bool
+) -> None:
+    recorder.start(LoaderProbe())
+
+    class Moving(torch_dataloader._SingleProcessDataLoaderIter):
+        def __init__(self, device: str, loader: DataLoader[Any]) -> None:
+            super().__init__(loader)
+            self.device = device
+
+    class Prefetching(DataLoader[Any]):
+        def __iter__(self) -> Any:
+            return Moving("cpu", loader=self) if is_named else Moving("cpu", self)
+
+    assert len(list(Prefetching(Numbers(), batch_size=2))) == 3
+    recording = recorder.read()
+    [facts] = recording.notes(Topic.LOADER)
+    assert facts["kind"].endswith(".Prefetching")
+    assert (facts["dataset"], facts["length"]) == ("Numbers", 3)
+    assert len({event.site for event in recording.of(Kind.LOADER_INIT, Kind.LOADER_NEXT)}) == 1
+
+
 def test_a_fault_of_ours_is_reported_once_and_harms_nothing(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
