@@ -486,6 +486,16 @@ for action in ("default", "always", "once", "module", "error"):
             call()
         except Warning as error:
             print(type(error), error)
+for action in ("error", "ignore", "default", "module", "once"):
+    for base in ("always", "default"):
+        warnings.simplefilter(base)
+        warnings.filterwarnings(action, module="__main__")
+        for _ in range(2):
+            try:
+                print(action, base, float(with_gradient), complex_one.to(torch.float32))
+                print(int(with_gradient))
+            except Warning as error:
+                print(type(error), error)
 with warnings.catch_warnings(record=True) as seen:
     warnings.simplefilter("always")
     float(with_gradient)
@@ -610,7 +620,7 @@ def fit():
 
 
 INTERRUPTED = """
-import signal, sys, traceback
+import dataclasses, signal, sys, traceback
 import torch
 from torch import nn
 from torch.utils.data import DataLoader
@@ -637,6 +647,14 @@ class Own(torch.optim.SGD):
 class Saved:
     def __reduce__(self):
         interrupt()
+
+@dataclasses.dataclass(frozen=True)
+class Frozen(Exception):
+    code: int
+
+class Freezing(nn.Module):
+    def forward(self, x):
+        raise Frozen(3)
 
 class Chained(nn.Module):
     def forward(self, x):
@@ -675,6 +693,7 @@ places = {
     "schedule": schedule,
     "placement": lambda: layer._apply(interrupt),
     "handler": in_a_handler,
+    "frozen": lambda: nn.Sequential(Freezing())(1),
 }
 for name, action in places.items():
     try:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from trainprof.analysis.autograd_threads import on_calling_threads
 from trainprof.analysis.evaluation import evaluation_segments
 from trainprof.analysis.events import Bool, Events, Int64, Nesting, nest
 from trainprof.analysis.facts import Facts
@@ -81,7 +82,7 @@ def build_timeline(
         main_thread: Its number, or None.
         start, end: Of the process, ns.
     """
-    events = with_first_batches(events)
+    events = with_first_batches(on_calling_threads(events))
     thread = training_thread(events, main_thread)
     of_thread = events.thread == thread
     own = events if of_thread.all() else events.where(of_thread)

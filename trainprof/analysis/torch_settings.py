@@ -147,11 +147,14 @@ class _Updates:
         """
         Args:
             spent_s: By the number of each.
-            names: Of their classes, with a "#" and a serial number.
+            names: Of their classes, with a "#" and a serial number; without a number, a class of
+                which there are very many, the later ones unnamed.
             told: Of the process's environment.
         """
         self._spent_s = spent_s
-        classes = {number: str(names.get(number)).rpartition("#")[0] for number in spent_s}
+        many = [name for one in names.values() if (name := str(one)).endswith("#")]
+        unnamed = many[0] if len(many) == 1 else ""
+        classes = {one: str(names.get(one, unnamed)).rpartition("#")[0] for one in spent_s}
         numbers = {integer(x.get("optimizer")) for x in told}
         self._told = Counter(name for number, name in classes.items() if number in numbers)
         self._untold_s: dict[str, float] = {}

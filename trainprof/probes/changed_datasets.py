@@ -6,6 +6,7 @@ import itertools
 import sys
 from typing import Any, Final
 
+from trainprof.probes.kept_value import kept
 from trainprof.record.event_log import EventLog
 from trainprof.record.schema import Topic
 
@@ -19,7 +20,7 @@ class ChangedDatasets:
     """Compares a dataset's numbers and words at the end of a pass with those as the next begins.
 
     What it changes itself, as samples are made, is not seen. Nothing of the script's is kept alive
-    but those numbers and words.
+    but those numbers and words, and of a long text some pieces.
     """
 
     def __init__(self, log: EventLog) -> None:
@@ -57,4 +58,4 @@ def _plain_attributes(dataset: Any) -> dict[str, Any]:
     if type(held) is not dict:
         return {}
     first = itertools.islice(held.items(), _MAX_ATTRIBUTES)
-    return {name: value for name, value in first if type(value) in _PLAIN}
+    return {name: kept(value) for name, value in first if type(value) in _PLAIN}

@@ -13,9 +13,10 @@ from typing import Any, Final
 
 from trainprof.probes.accelerator import Accelerator, may_have_device
 from trainprof.probes.device_backlog import Backlog
-from trainprof.probes.patcher import Patcher, comes_from_signal_handler, let_dynamo_skip
+from trainprof.probes.patcher import Patcher, let_dynamo_skip
 from trainprof.probes.session import Session
 from trainprof.record.schema import DeviceMarkFlag, Kind, Topic
+from trainprof.record.signal_handlers import comes_from_signal_handler
 
 # Events that were recorded and not yet seen reached: more than these are not kept.
 _MAX_PENDING: Final = 1024

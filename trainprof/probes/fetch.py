@@ -66,7 +66,8 @@ class FetchProbe:
             self._session.look_here()
             info = worker._worker_info
             number = 0 if info is None else getattr(info, "id", 254) + 1
-            kept = _Fetcher(worker=number & 255, loader=loader.creating)
+            creating = 0 if info is None else loader.creating
+            kept = _Fetcher(worker=number & 255, loader=creating)
             try:
                 kept.may_be_stamped = (
                     takes_indices
@@ -78,7 +79,7 @@ class FetchProbe:
                 fetcher._trainprof = kept
             except Exception as error:
                 patcher.fail(error)
-                return _Fetcher(worker=number & 255, loader=loader.creating)
+                return _Fetcher(worker=number & 255, loader=creating)
             return kept
 
         def make(original: Wrapped) -> Wrapped:

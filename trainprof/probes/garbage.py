@@ -9,9 +9,10 @@ from collections.abc import Callable, Generator
 from types import ModuleType
 from typing import Any, Final
 
-from trainprof.probes.patcher import Patcher, comes_from_signal_handler
+from trainprof.probes.patcher import Patcher, set_traceback
 from trainprof.probes.session import Session
 from trainprof.record.schema import Kind
+from trainprof.record.signal_handlers import comes_from_signal_handler, traceback_of
 
 # Shorter ones are thousands and together nothing: a young collection takes some 5 us.
 MIN_PAUSE_NS: Final = 20_000
@@ -109,8 +110,9 @@ def _hand_back(error: BaseException) -> None:
         return  # handlers run on the main thread alone
     import ctypes
 
-    if error.__traceback__ is not None:
-        error.__traceback__ = error.__traceback__.tb_next  # from where it met us
+    traceback = traceback_of(error)
+    if traceback is not None:
+        set_traceback(error, traceback.tb_next)  # from where it met us
     handed = _HandedBack(error)
     # int Py_AddPendingCall(int (*)(void *), void *); PyObject_IsTrue asks `__bool__`
     add = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.py_object, ctypes.py_object)(

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from trainprof.probes.graph_walk import Needs, needs_of
-from trainprof.probes.patcher import COMPILER, let_dynamo_skip
+from trainprof.probes.patcher import COMPILER, is_profiling, let_dynamo_skip
 from trainprof.probes.session import Session
 
 # With these, what the optimizer has are no parameters of the model's.
@@ -97,7 +97,7 @@ class Autograd:
         """Whether nothing of the script's would notice a tensor that is computed here."""
         if COMPILER in sys.modules and self._session.compiler.is_compiling():
             return False
-        if self._dispatch_depth():
+        if self._dispatch_depth() or is_profiling():
             return False
         cuda = self._torch.cuda
         return not (cuda.is_initialized() and cuda.is_current_stream_capturing())
@@ -114,7 +114,7 @@ class Autograd:
         return Numbers(parameter._version, self._sum_of(parameter))
 
     def _sum_of(self, parameter: Any) -> float | None:
-        if parameter.device.type != "cpu":
+        if parameter.device.type != "cpu" or is_profiling():
             return None
         with self._torch.no_grad():
             some = parameter.detach()
@@ -134,7 +134,10 @@ class Autograd:
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """A parameter at a moment: how often it had been written, and a sum, None on a device."""
+    """A parameter at a moment: how often it had been written, and a sum.
+
+    That is None on a device, and where a profiler of the script's would show it.
+    """
 
     version: int
     total: float | None

@@ -27,6 +27,7 @@ from trainprof.probes.line_record import LineRecord, read_source
 from trainprof.probes.line_timer import LineTimer, overhead_ns, take_over_line_profilers_own
 from trainprof.probes.patcher import Patcher, hide_our_frame
 from trainprof.probes.session import Session
+from trainprof.probes.user_texts import names_in
 from trainprof.record.event_log import EventLog
 from trainprof.record.schema import Topic
 
@@ -145,7 +146,7 @@ class Lines:
         if self._patterns:
             for name, module in list(sys.modules.items()):
                 if name != "__main__":
-                    self._choose_from(name, getattr(module, "__file__", None))
+                    self._choose_from(name, names_in(module).get("__file__"))
         words = list(getattr(sys, "orig_argv", ()))
         script = sys.argv[0] if getattr(sys, "argv", None) else ""
         if script == "-m" and "-m" in words[:-1]:

@@ -8,6 +8,7 @@ import json
 import re
 import sys
 import weakref
+from _thread import get_ident
 from collections.abc import Callable
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any, Final
@@ -15,6 +16,7 @@ from typing import Any, Final
 from trainprof.probes.call_site import Birthplace, LoaderBirthplaces
 from trainprof.probes.changed_datasets import ChangedDatasets, whole_of
 from trainprof.probes.collate_code import own_function
+from trainprof.probes.known_length import known_length
 from trainprof.probes.loader_call import constructor_sites, taken_by
 from trainprof.probes.patcher import HookPointMissing, Patcher, heirs, hide_our_frame
 from trainprof.probes.session import Session
@@ -41,8 +43,8 @@ class LoaderProbe:
     name = "loader"
 
     def __init__(self) -> None:
-        # Id of the loader whose iterator is being made; a worker forked meanwhile inherits it.
-        self.creating = 0
+        # By thread, whose identity a forked worker keeps.
+        self._creating: dict[int, int] = {}
         self._watchers: list[Callable[[type], None]] = []
         # Called with each new iterator and its loader, before the iterator is made.
         self.on_new_iterator: list[Callable[[Any, Any], None]] = []
@@ -56,6 +58,14 @@ class LoaderProbe:
         # Those whose first batch was looked at.
         self._looked_at: set[int] = set()
 
+    @property
+    def creating(self) -> int:
+        """Id of the loader whose iterator this thread is making; a worker forked meanwhile has it.
+
+        0 where it makes none.
+        """
+        return self._creating.get(get_ident(), 0)
+
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         dataloader = sys.modules.get("torch.utils.data.dataloader")
         if dataloader is None:
@@ -68,6 +78,7 @@ class LoaderProbe:
         base = getattr(dataloader, "_BaseDataLoaderIter", None)
         if base is None:
             raise HookPointMissing("_BaseDataLoaderIter does not exist")
+        self._loader_class: type = dataloader.DataLoader
         patcher.around(self._make_next(patcher), (base, "__next__"))
         patcher.around_if_there(self._make_setattr(patcher), (dataloader.DataLoader, "__setattr__"))
         self._watch_iterators(patcher, base)
@@ -234,15 +245,22 @@ class LoaderProbe:
     def _maker(self, patcher: Patcher, kind: Kind) -> Callable[[Wrapped], Wrapped]:
         emit, now = self._session.emit, self._session.now
         loader_of, frame_of_caller = self._loader_of, sys._getframe
+        creating, loader_class = self._creating, self._loader_class
         enter, begins = patcher.guarded(self._enter), patcher.guarded(self._begins)
 
         def make(original: Wrapped) -> Wrapped:
             def create(iterator: Any, *args: Any, **kwargs: Any) -> Any:
                 loader = args[0] if args else kwargs.get("loader")
+                if not issubclass(type(loader), loader_class):  # a subclass may take others, too
+                    given = (*args, *kwargs.values())
+                    are = (one for one in given if issubclass(type(one), loader_class))
+                    loader = next(are, loader)
                 enter(iterator, loader)
-                before, self.creating = self.creating, loader_of.get(id(iterator), 0)
-                if before != self.creating:  # a reset inside the creation
-                    begins(frame_of_caller(1), loader)
+                thread, number = get_ident(), loader_of.get(id(iterator), 0)
+                before = creating.get(thread, 0)
+                creating[thread] = number
+                if before != number:  # else a reset inside the creation
+                    begins(frame_of_caller(1), loader, number)
                 start = now()
                 try:
                     return original(iterator, *args, **kwargs)
@@ -250,8 +268,11 @@ class LoaderProbe:
                     hide_our_frame(error)
                     raise
                 finally:
-                    emit(kind, start, now(), self.creating)
-                    self.creating = before
+                    if before:
+                        creating[thread] = before
+                    else:
+                        creating.pop(thread, None)
+                    emit(kind, start, now(), number)
 
             return create
 
@@ -272,11 +293,11 @@ class LoaderProbe:
         if is_on_device(batch, self._tensor):
             self._session.log.note(Topic.ENVIRONMENT, {"batch_on_device": number})
 
-    def _begins(self, frame: FrameType, loader: Any) -> None:
+    def _begins(self, frame: FrameType, loader: Any, number: int) -> None:
         """Records that a pass begins, and who goes through it."""
-        self._datasets_between.pass_begins(self.creating, getattr(loader, "dataset", None))
+        self._datasets_between.pass_begins(number, getattr(loader, "dataset", None))
         now, stack = self._session.now(), self._session.sites.stack(frame)
-        self._session.emit(_PASS, now, now, self.creating, stack)
+        self._session.emit(_PASS, now, now, number, stack)
 
     def _enter(self, iterator: Any, loader: Any) -> None:
         key = id(iterator)
@@ -413,8 +434,8 @@ def describe(loader: Any) -> dict[str, Any]:
     return {
         "kind": _class_name(loader),
         "dataset": _class_name(dataset),
-        "dataset_length": _length(dataset),
-        "length": _length(loader),
+        "dataset_length": _samples(loader, dataset),
+        "length": _batches(loader, dataset),
         "is_iterable": _is_iterable(dataset),
         "sampler": _class_name(getattr(loader, "sampler", None)),
         "batch_sampler": _class_name(getattr(loader, "batch_sampler", None)),
@@ -487,11 +508,23 @@ def _class_name(thing: Any) -> str | None:
     return None if thing is None else type(thing).__qualname__
 
 
-def _length(thing: Any) -> int | None:
-    """The length as torch would take it, without calling an IterableDataset's own `__len__`."""
-    if not hasattr(type(thing), "__len__"):
+def _samples(loader: Any, dataset: Any) -> int | None:
+    """The dataset's length; that of an iterable one as well as the script has asked for it."""
+    asked = getattr(loader, "_IterableDataset_len_called", None)
+    return asked if type(asked) is int else known_length(dataset)
+
+
+def _batches(loader: Any, dataset: Any) -> int | None:
+    """The loader's length; torch takes note of who asks that of an iterable dataset's, and warns.
+
+    Its batches are counted as torch does.
+    """
+    if not _is_iterable(dataset):
+        return known_length(loader)
+    samples, size = _samples(loader, dataset), getattr(loader, "batch_size", None)
+    method = inspect.getattr_static(type(loader), "__len__", None)
+    if samples is None or getattr(method, "__qualname__", None) != "DataLoader.__len__":
         return None
-    try:
-        return len(thing)
-    except Exception:
-        return None
+    if type(size) is not int or size < 1:
+        return samples
+    return samples // size if getattr(loader, "drop_last", False) is True else -(-samples // size)

@@ -26,6 +26,9 @@ from trainprof.record.schema import Kind, Topic
 
 Wrapped = Callable[..., Any]
 
+# Of a class.
+MOST_NAMED: Final = 300
+
 
 class OptimizerProbe:
     """Wraps every optimizer's `step`, and what comes with it."""
@@ -42,6 +45,8 @@ class OptimizerProbe:
         self._calling: set[int] = set()
         self._asked: dict[int, type] = {}
         self._serial = itertools.count(1)
+        # By class: how many have a text, and up to one more.
+        self._named: dict[str, int] = {}
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._session, self._patcher = session, patcher
@@ -217,10 +222,22 @@ class OptimizerProbe:
         key = id(optimizer)
         number = self._numbers.get(key)
         if number is None:
-            name = f"{type(optimizer).__qualname__}#{next(self._serial)}"
-            number = self._numbers[key] = self._session.log.define(Topic.OPTIMIZER, name)
+            number = self._numbers[key] = self._new_number(type(optimizer).__qualname__)
             self._session.keep_track(optimizer, self._numbers, key)
         return number
+
+    def _new_number(self, name: str) -> int:
+        """Returns an id for an optimizer of a class; a text for it only if it has few before it.
+
+        A script may build one for each of very many tasks.
+        """
+        log, serial = self._session.log, next(self._serial)
+        self._named[name] = named = self._named.get(name, 0) + 1
+        if named <= MOST_NAMED:
+            return log.define(Topic.OPTIMIZER, f"{name}#{serial}")
+        if named == MOST_NAMED + 1:
+            log.define(Topic.OPTIMIZER, f"{name}#")  # there are more
+        return log.without_text()
 
     def _make_scaler_step(self, original: Wrapped) -> Wrapped:
         now, record = self._session.phase_now, self._record_scaler_step

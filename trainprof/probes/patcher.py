@@ -10,13 +10,17 @@ import contextlib
 import functools
 import sys
 from collections.abc import Callable
-from inspect import CO_VARARGS, CO_VARKEYWORDS, getattr_static
+from inspect import CO_VARARGS, CO_VARKEYWORDS
 from typing import Any, Final, cast
 
 from trainprof.probes.weave import weave
+from trainprof.record.signal_handlers import comes_from_signal_handler, traceback_of
 
 _ABSENT: Final = object()
+# An exception's own class may forbid that its attributes are set, or watch it: a frozen dataclass.
+set_traceback: Final = BaseException.with_traceback
 COMPILER: Final = "torch._dynamo"
+_PROFILER: Final = "torch.autograd.profiler"
 
 # `warnings.warn(stacklevel=n)` does not count frames of files named like this, so a warning from
 # below a wrapper is shown at the script's line, as without us.
@@ -32,10 +36,10 @@ def hide_our_frame(error: BaseException) -> None:
 
     The `raise` must be a bare one: `raise error` would put the frame back.
     """
-    traceback = error.__traceback__
+    traceback = traceback_of(error)
     if traceback is None:
         return
-    error.__traceback__ = traceback.tb_next
+    set_traceback(error, traceback.tb_next)
     if sys.version_info < (3, 11):
         _handle_without_our_frame(error)
 
@@ -47,31 +51,15 @@ def _handle_without_our_frame(error: BaseException) -> None:
     """
     import ctypes
 
-    handled = (type(error), error, error.__traceback__)
+    handled = (type(error), error, traceback_of(error))
     for part in handled:  # the call takes these references over
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(part))
     ctypes.pythonapi.PyErr_SetExcInfo(*(ctypes.py_object(part) for part in handled))
 
 
-def comes_from_signal_handler(error: BaseException) -> bool:
-    """Whether a signal handler of the script's raised it: they run wherever Python code does."""
-    import signal
-
-    codes = set()
-    for number in signal.valid_signals():
-        handler = signal.getsignal(number)
-        while isinstance(handler, functools.partial):
-            handler = handler.func
-        code = getattr(handler, "__code__", None)
-        codes.add(
-            code or getattr(getattr_static(type(handler), "__call__", None), "__code__", None)
-        )
-    traceback = error.__traceback__
-    while traceback is not None:
-        if traceback.tb_frame.f_code in codes:
-            return True
-        traceback = traceback.tb_next
-    return False
+def is_profiling() -> bool:
+    """Whether torch's profiler runs: it would show the script what we have computed."""
+    return bool(getattr(sys.modules.get(_PROFILER), "_is_profiler_enabled", False))
 
 
 class CompilerState:

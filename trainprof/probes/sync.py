@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from sys import getrefcount
 from types import CodeType, FrameType, ModuleType
 from typing import Any, Final
 
@@ -60,11 +61,14 @@ class SyncProbe:
         self._mode_depth = getattr(torch._C, "_len_torch_function_stack", lambda: 0)
         # By code and place in it; the code is kept, so that its id stays its own.
         self._host_sites: dict[tuple[int, int], tuple[int, CodeType]] = {}
+        # To what each method is once it is patched.
+        self._references: dict[str, int] = {}
         self._torch, self._host_alone = torch, _HostAlone(not may_have_device(torch))
         let_dynamo_skip(self._host_site, and_all_below=True)
         for name, flag in TENSOR_CALLS.items():
             place = (torch.Tensor, name)
             patcher.around_if_there(self._tensor_call(name, int(flag)), place, inherited=True)
+            self._references[name] = getrefcount(vars(torch.Tensor).get(name))
         for module in (
             torch.cuda,
             getattr(torch, "accelerator", None),
@@ -101,7 +105,7 @@ class SyncProbe:
                     self._session.log.note(
                         Topic.ENVIRONMENT, {"reads_counted_until": end, "flag": flag}
                     )
-                    if host_alone.is_so:
+                    if host_alone.is_so and not self._is_kept(name):
                         patcher.restore(self._torch.Tensor, name)
 
             let_dynamo_skip(burst_ends, and_all_below=True)
@@ -144,6 +148,14 @@ class SyncProbe:
 
         return make
 
+    def _is_kept(self, name: str) -> bool:
+        """Whether somebody but us and the call that is under way refers to a wrapper of ours.
+
+        It is to stay what a script has as the key of a table, or is about to pickle.
+        """
+        now = getrefcount(vars(self._torch.Tensor).get(name))
+        return now > self._references[name] + _references_by_a_call(name)
+
     def _host_site(self, key: tuple[int, int], caller: FrameType) -> tuple[int, CodeType]:
         """Returns the site of a call on a host tensor; 0 where the caller is not the user's.
 
@@ -174,6 +186,25 @@ class SyncProbe:
         self._session.emit(_SYNC, start, end, self._session.sites.find(caller), 0, _SYNCHRONIZE)
         if self._session.device_was_waited_for is not None:
             self._session.device_was_waited_for()
+
+
+def _references_by_a_call(name: str) -> int:
+    """Returns how often Python itself refers to a method while it is called: by name, or not."""
+    counts: list[int] = []
+
+    class Asked:
+        def item(self) -> float:
+            counts.append(getrefcount(vars(Asked)["item"]))
+            return 1.0
+
+        def __float__(self) -> float:
+            counts.append(getrefcount(vars(Asked)["__float__"]))
+            return 1.0
+
+    alike = "__float__" if name.startswith("__") else "item"
+    before = getrefcount(vars(Asked)[alike])
+    _ = float(Asked()) if alike == "__float__" else Asked().item()
+    return counts[0] - before
 
 
 _SYNC = int(Kind.SYNC)

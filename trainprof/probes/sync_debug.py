@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from trainprof.probes.patcher import HookPointMissing, Patcher, hide_our_frame, let_dynamo_skip
 from trainprof.probes.session import Session
+from trainprof.probes.user_texts import names_in
 from trainprof.probes.warning_place import REGISTRY
 from trainprof.record.schema import FoundSyncFlag, Kind, Topic
 
@@ -261,7 +262,8 @@ class _SyncText:
     def __init__(self, caught: Callable[[FrameType], None]) -> None:
         self._caught = caught
         self.is_on = True
-        self._had = {id(vars(one)) for one in list(sys.modules.values()) if _has_registry(one)}
+        modules = [names_in(module) for module in list(sys.modules.values())]
+        self._had = {id(names) for names in modules if REGISTRY in names}
 
     def match(self, text: str) -> bool:
         frame = sys._getframe(1)
@@ -279,10 +281,6 @@ class _SyncText:
     def __reduce__(self) -> Any:
         """Filters are sent to other processes by some libraries; there nothing is to match."""
         return re.compile, ("(?!)",)
-
-
-def _has_registry(module: Any) -> bool:
-    return isinstance(module, ModuleType) and REGISTRY in vars(module)
 
 
 def _hook_registrar() -> Callable[..., Any] | None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import FrameType, ModuleType
 from typing import Any
 
-from trainprof.probes.patcher import Patcher, hide_our_frame
+from trainprof.probes.patcher import Patcher, hide_our_frame, is_profiling
 from trainprof.probes.session import Session
 from trainprof.record.schema import Kind, Topic, TransferFlag
 
@@ -37,6 +37,8 @@ class TransferProbe:
         # Threads that are placing a model; their copies are part of that.
         self._placing: set[int] = set()
         self._devices: set[str] = set()
+        # By site: of the last copy from there.
+        self._pinned: dict[int, bool] = {}
         observe = patcher.guarded(self._observe)
         self._record_placement = patcher.guarded(self._placed)
         has_marks = session.mark_copy_begin is not None
@@ -149,14 +151,25 @@ class TransferProbe:
         flags = _direction(origin.type, target.type)
         if kwargs.get("non_blocking", next((a for a in args if type(a) is bool), False)):
             flags |= TransferFlag.NON_BLOCKING
-        if origin.type == "cpu" and _is_pinned(source):
-            flags |= TransferFlag.PINNED
         sites, frame = self._session.sites, sys._getframe(3)
         if not sites.is_user_code(frame.f_code):
             flags |= TransferFlag.BY_LIBRARY
         site = sites.find(frame)
+        if origin.type == "cpu" and self._was_pinned(source, site):
+            flags |= TransferFlag.PINNED
         size = result.numel() * result.element_size()
         self._session.emit(_TRANSFER, start, end, site, size, flags)
+
+    def _was_pinned(self, source: Any, site: int) -> bool:
+        """Whether a tensor of the host's is pinned; torch's profiler would show that we ask.
+
+        While it runs that is said which was so at the same line before, and else nothing against
+        it.
+        """
+        if is_profiling():
+            return self._pinned.get(site, True)
+        self._pinned[site] = found = _is_pinned(source)
+        return found
 
     def _note_device(self, device: Any) -> None:
         name = str(device)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Final
 
+from trainprof.probes.known_length import known_length
 from trainprof.probes.limit import is_loader_worker
 from trainprof.probes.loader import LoaderProbe
 from trainprof.probes.patcher import (
@@ -114,7 +115,7 @@ class FreeDataProbe:
             is_iterable = loader._dataset_kind == self._iterable
             feed = self._feeds[number] = _Feed(number, site, is_iterable, self._pass_batches)
             if not is_iterable:
-                feed.length = _length(loader._index_sampler)
+                feed.length = known_length(loader._index_sampler)
         key = id(iterator)
         self._passes[key] = run = _Pass(feed)
         run.begin(self._calls, is_learning=self._torch.is_grad_enabled())
@@ -285,7 +286,7 @@ class _Feed:
         is_iterable: Its dataset tells the end of a pass, not its sampler.
         batches: Kept, in order.
         is_ready: They are enough.
-        length: Batches of a pass as the sampler tells it, None where it does not.
+        length: Batches of a pass as the sampler tells it, None where that is not to be asked.
         whole_pass: Batches of the first pass, where all of it was real; else None.
         pass_batches: As the trial tells it.
     """
@@ -367,13 +368,6 @@ def _tasks(iterator: Any) -> int | None:
     """Returns how many batches were ordered and not delivered; None where none are ordered."""
     tasks = getattr(iterator, "_task_info", None)
     return len(tasks) if tasks is not None else None
-
-
-def _length(sampler: Any) -> int | None:
-    try:
-        return len(sampler)
-    except Exception:  # the script's own has none
-        return None
 
 
 def _draw(iterator: Any) -> bool:

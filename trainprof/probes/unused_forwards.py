@@ -15,6 +15,7 @@ from typing import Any, Final, TypeAlias
 
 from trainprof.probes.graph_look import Autograd
 from trainprof.probes.graph_walk import is_leaf
+from trainprof.probes.kept_value import kept
 from trainprof.probes.known_optimizers import KnownOptimizers, parameters_in
 from trainprof.probes.module_parts import parameters_of
 from trainprof.probes.patcher import Patcher, let_dynamo_skip
@@ -271,7 +272,7 @@ class UnusedForwardsProbe:
             ]
         positional, named = call.inputs
         others = tuple(
-            (name, one)
+            (name, kept(one))
             for name, one in (*enumerate(positional), *named.items())
             if type(one) in _PLAIN
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 _LARGEST_BYTES: Final = 1 << 20
 _MOST_FILES: Final = 500
@@ -37,10 +37,21 @@ def lines_with(
     ]
 
 
+def names_in(module: Any) -> dict[str, Any]:
+    """Returns what a module of `sys.modules` has; one that loads itself at first use is not loaded.
+
+    A script may put there what is no module, such as None to keep one out.
+    """
+    try:
+        names = object.__getattribute__(module, "__dict__")
+    except AttributeError:
+        return {}
+    return names if type(names) is dict else {}
+
+
 def _paths(is_user_file: Callable[[str], bool]) -> list[str]:
     """Returns the user's files, in the order in which they were imported."""
-    # A script may put there what is no module, such as None to keep one out.
-    told = [getattr(module, "__dict__", {}).get("__file__") for module in [*sys.modules.values()]]
+    told = [names_in(module).get("__file__") for module in [*sys.modules.values()]]
     return list(dict.fromkeys(x for x in told if isinstance(x, str) and is_user_file(x)))
 
 

@@ -18,10 +18,11 @@ REGISTRY = "__warningregistry__"
 
 
 class WarningPlaceProbe:
-    """Moves them. Python code can say who is not to count as the caller of `warn`; C code cannot.
+    """Issues them anew there. Python code can say who is not to count as the caller; C code cannot.
 
-    Attributes are set on the message that Python is about to show; which lines have been warned
-    about is kept where it would be kept without us.
+    So the script's filters are asked once more, with the name of its own module, and which lines
+    have been warned about is kept where it would be kept without us. What they keep from being
+    shown of a module of ours is not seen here.
     """
 
     name = "warnings"
@@ -29,10 +30,22 @@ class WarningPlaceProbe:
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         def make(original: Wrapped) -> Wrapped:
             def _showwarnmsg(msg: Any) -> None:
-                if msg.filename == UNCOUNTED_FILE and not _moved(msg, sys._getframe(1)):
-                    return
+                caller = None
+                if msg.filename == UNCOUNTED_FILE:
+                    caller = _caller_of(sys._getframe(1))
                 try:
-                    original(msg)
+                    if caller is None:
+                        original(msg)
+                    else:
+                        warnings.warn_explicit(
+                            msg.message,
+                            msg.category,
+                            caller.f_code.co_filename,
+                            caller.f_lineno,
+                            module=caller.f_globals.get("__name__", "<string>"),
+                            registry=caller.f_globals.setdefault(REGISTRY, {}),
+                            source=msg.source,
+                        )
                 except BaseException as error:
                     hide_our_frame(error)
                     raise
@@ -42,28 +55,11 @@ class WarningPlaceProbe:
         patcher.around(make, (warnings, "_showwarnmsg"))
 
 
-def _moved(message: Any, wrapper: FrameType) -> bool:
-    """Puts `message` at the line that called our wrapper; False if that line has had it."""
+def _caller_of(wrapper: FrameType) -> FrameType | None:
+    """Returns who called our wrapper, which forgets that it has been warned about."""
     caller: FrameType | None = wrapper
     while caller is not None and caller.f_code.co_filename == UNCOUNTED_FILE:
         caller = caller.f_back
-    if caller is None:
-        return True
-    ours = wrapper.f_globals.get(REGISTRY, {})
-    theirs = caller.f_globals.setdefault(REGISTRY, {})
-    version = ours.get("version")
-    # Keys are (text, category, line); without a line, or with 0, they stand for the whole module.
-    seen = {
-        (*key[:2], *(line and caller.f_lineno for line in key[2:]))
-        for key in ours
-        if isinstance(key, tuple)
-    }
-    ours.clear()
-    if theirs.get("version") != version:  # the filters have changed since
-        theirs.clear()
-        theirs["version"] = version
-    if not seen.isdisjoint(theirs):
-        return False
-    theirs.update(dict.fromkeys(seen, True))
-    message.filename, message.lineno = caller.f_code.co_filename, caller.f_lineno
-    return True
+    if caller is not None:
+        wrapper.f_globals.get(REGISTRY, {}).clear()
+    return caller

@@ -42,6 +42,7 @@ from trainprof.record.schema import (
     Kind,
     Topic,
 )
+from trainprof.record.signal_handlers import comes_from_signal_handler, traceback_of
 
 _MAX_THREADS: Final = 0xFFFF
 _MAX_ARGV0: Final = 1000
@@ -50,8 +51,8 @@ _MAX_ARGV0: Final = 1000
 class EventLog:
     """Writes this process's records; opened at the first one, reopened in a forked child.
 
-    No method raises: an event that cannot be written is dropped, and why recording stopped is noted
-    in the header.
+    No method raises but what a signal handler of the script's does meanwhile: an event that cannot
+    be written is dropped, and why recording stopped is noted in the header.
 
     Attributes:
         emit: `emit(kind, start_ns, end_ns, site=0, value=0, flags=0)`, from any thread.
@@ -92,6 +93,10 @@ class EventLog:
         if self.is_open:
             self._write_text(topic, number, text)
         return number
+
+    def without_text(self) -> int:
+        """Returns an id that no text has, nor ever will: nothing is kept of it."""
+        return self._next_id()
 
     def text_of(self, number: int) -> str | None:
         """Returns the text that was defined under an id, None if there is none."""
@@ -218,6 +223,18 @@ def _allocate(descriptor: int, offset: int, size: int) -> None:
         written += os.pwrite(descriptor, bytes(size - written), offset + written)
 
 
+# What a buffer without room, an unknown thread, a value that does not fit and a lock that was there
+# before a fork raise. A signal handler of the script's may raise anything, these included, wherever
+# Python code runs.
+_REFUSED: Final = (struct.error, LookupError, ValueError, TypeError, RuntimeError)
+
+
+def _is_raised_deeper(error: BaseException) -> bool:
+    """Whether it comes from below the code that caught it, and that calls C functions alone."""
+    traceback = traceback_of(error)
+    return traceback is not None and traceback.tb_next is not None
+
+
 Emit = Callable[..., None]
 _Room = mmap.mmap | bytearray
 
@@ -250,8 +267,11 @@ def _writer(log: EventLog) -> tuple[Emit, Emit, Callable[[bytes], None], Callabl
             thread = get_ident()
             number = first_number if thread == first_thread else threads[thread]
             pack_into(room, at, kind, flags, number, site, start_ns, end_ns, value)
-        except Exception:
-            emit_slowly(kind, start_ns, end_ns, site, value, flags)
+            return
+        except _REFUSED as error:
+            if _is_raised_deeper(error):
+                raise
+        emit_slowly(kind, start_ns, end_ns, site, value, flags)
 
     def emit_slowly(
         kind: int, start: int, end: int, site: int = 0, value: int = 0, flags: int = 0
@@ -263,8 +283,9 @@ def _writer(log: EventLog) -> tuple[Emit, Emit, Callable[[bytes], None], Callabl
             if thread is None:
                 thread = enter_thread()
             write_bytes(RECORD.pack(kind, flags, thread, site, start, end, value))
-        except Exception:
-            return
+        except _REFUSED as error:
+            if comes_from_signal_handler(error):
+                raise
 
     def emit_of(
         thread: int, kind: int, start: int, end: int, site: int, value: int, flags: int
@@ -273,8 +294,9 @@ def _writer(log: EventLog) -> tuple[Emit, Emit, Callable[[bytes], None], Callabl
             number = threads.get(thread)
             if number is not None and not stopped:
                 write_bytes(RECORD.pack(kind, flags, number, site, start, end, value))
-        except Exception:
-            return
+        except _REFUSED as error:
+            if comes_from_signal_handler(error):
+                raise
 
     def enter_thread() -> int:
         nonlocal first_thread, first_number
@@ -282,7 +304,11 @@ def _writer(log: EventLog) -> tuple[Emit, Emit, Callable[[bytes], None], Callabl
         is_main = threading.main_thread().ident == get_ident()
         native = threading.get_native_id()
         now = time.perf_counter_ns()
-        write_bytes(RECORD.pack(Kind.THREAD, 0, number, int(is_main), now, now, native))
+        try:
+            write_bytes(RECORD.pack(Kind.THREAD, 0, number, int(is_main), now, now, native))
+        except BaseException:  # a signal handler of the script's: the next record tells of it
+            del threads[get_ident()]
+            raise
         if not first_thread:
             first_number, first_thread = number, get_ident()
         return number
@@ -335,6 +361,11 @@ def _writer(log: EventLog) -> tuple[Emit, Emit, Callable[[bytes], None], Callabl
             clock = (time.perf_counter_ns(), time.time_ns())
             RECORD.pack_into(fresh.buffer, first, Kind.CLOCK, 0, 0, 0, *clock, 0)
         except Exception as error:
+            if comes_from_signal_handler(error):
+                if chunks == 0 and log.path is not None:  # the next record begins another
+                    with contextlib.suppress(OSError):
+                        os.unlink(log.path)
+                raise
             stopped = True
             late.clear()
             if not isinstance(error, FileExistsError):  # that one is not ours to write into

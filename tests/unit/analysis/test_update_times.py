@@ -125,6 +125,16 @@ def test_whose_time_it_is(told: list[dict[str, Any]], expected: list[float]) -> 
     assert [one.spent_s for one in found.looped] == expected
 
 
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [({}, 3.0), ({9: "Adam#"}, 12.0), ({9: "Muon#"}, 3.0), ({8: "Muon#", 9: "Adam#"}, 3.0)],
+)
+def test_the_time_of_very_many_that_have_no_names(more: dict[int, str], expected: float) -> None:
+    names = {1: "Adam#1", 3: "Muon#3", **more}
+    found = settings_of([looped(1)], {1: 3.0, 2: 4.0, 3: 50.0, 4: 5.0}, names)
+    assert [one.spent_s for one in found.looped] == [expected]
+
+
 def train(tmp_path: Path, *, clip_ns: int, own_ns: int, fusable_ns: tuple[int, ...]) -> RunSummary:
     """A run of optimizers that could be fused, built by lines from 60 on, and one of the script's.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 from support.session import Recorder
 from torch.utils.data import DataLoader, Subset
 
+from trainprof.probes.kept_value import kept
 from trainprof.probes.loader import LoaderProbe
 from trainprof.record.schema import Topic
 
@@ -39,13 +42,27 @@ def rename(dataset: Curriculum, epoch: int) -> None:
     dataset.level = epoch // 2
 
 
+def read_anew(dataset: Curriculum, epoch: int) -> None:
+    dataset.name = " ".join(["a long text"] * 1000)
+
+
+def write_on(dataset: Curriculum, epoch: int) -> None:
+    dataset.name = " ".join(["a long text"] * (1000 + epoch))
+
+
 def nothing(dataset: Curriculum, epoch: int) -> None:
     dataset.level = 0
 
 
 @pytest.mark.parametrize(
     ("change", "expected"),
-    [(set_level, ["level"]), (rename, ["name", "level"]), (nothing, [])],
+    [
+        (set_level, ["level"]),
+        (rename, ["name", "level"]),
+        (nothing, []),
+        (read_anew, []),
+        (write_on, ["name"]),
+    ],
 )
 @pytest.mark.parametrize(
     "make",
@@ -90,6 +107,40 @@ def test_a_pass_that_is_broken_off_tells_nothing(recorder: Recorder) -> None:
     dataset.level = 1
     list(loader)
     assert changed(recorder) == []
+
+
+def test_a_long_text_is_not_kept_alive(recorder: Recorder) -> None:
+    recorder.start(LoaderProbe())
+    dataset = Curriculum()
+    dataset.name = " ".join(["a long text"] * 1000)
+    before = sys.getrefcount(dataset.name)
+    loader = DataLoader(dataset, 2)
+    list(loader)
+    after = sys.getrefcount(dataset.name)
+    assert after == before
+    dataset.name = "short"
+    list(loader)
+    assert changed(recorder) == ["name"]
+
+
+LONG = "".join(map(str, range(5_000)))
+
+
+@pytest.mark.parametrize("text", ["x" * 1_000, b"ab", 3, None, LONG, LONG.encode()])
+def test_what_is_kept_of_a_value_tells_it_from_others(text: Any) -> None:
+    assert kept(text) == kept(copy_of(text))
+    if isinstance(text, (str, bytes)):
+        for other in (text[1:], text[:-1], text + text[:1], text[:-1] + text[:1] * 2):
+            assert kept(text) != kept(other)
+
+
+@pytest.mark.parametrize("text", [LONG, LONG.encode()])
+def test_a_long_text_is_kept_in_pieces(text: Any) -> None:
+    assert len(pickle.dumps(kept(text))) < 3_000
+
+
+def copy_of(value: Any) -> Any:
+    return pickle.loads(pickle.dumps(value))
 
 
 def changed(recorder: Recorder) -> list[str]:

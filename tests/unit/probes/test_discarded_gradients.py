@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -135,6 +136,20 @@ def test_what_is_not_detached(recorder: Recorder, options: dict[str, Any]) -> No
         assert (one["tensors"], one["kept_tensors"], one["numbers"]) == (4, 4, numbers)
         assert [model["class"] for model in one["models"]] == [lost]
         assert [model["class"] for model in one["kept"]] == [kept]
+
+
+def test_torchs_profiler_shows_the_scripts_own_operators(
+    same_with_us: Callable[..., Any],
+) -> None:
+    def operators() -> dict[str, int]:
+        its_maker, its_judge = maker(), judge()
+        adversaries(its_maker, its_judge, set_to_none=False, steps=10)
+        with torch.profiler.profile() as profiler:
+            adversaries(its_maker, its_judge, set_to_none=False, steps=20)
+        names = Counter(event.name for event in profiler.events())
+        return {name: count for name, count in names.items() if name.startswith("aten::")}
+
+    assert same_with_us(operators)[1]["aten::mean"] == 40
 
 
 def test_the_pass_that_goes_through_another_model(recorder: Recorder) -> None:

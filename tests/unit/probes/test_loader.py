@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 import sys
 import sysconfig
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +31,7 @@ from torch.utils.data import (
 )
 from torch.utils.data import dataloader as torch_dataloader
 
+from trainprof.probes.fetch import FetchProbe
 from trainprof.probes.loader import LoaderProbe
 from trainprof.record.schema import Kind, Topic
 
@@ -194,6 +197,88 @@ def test_a_loader_built_before_us_is_named_by_its_first_iteration(recorder: Reco
     next(iter(loader))
     here = line_here(-1)
     assert site_of(recorder, recorder.read().of(Kind.LOADER_NEXT)[0]) == here
+
+
+class Loud(Numbers):
+    """Whoever asks for its length draws a number, and is seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+
+    def __len__(self) -> int:
+        self.asked += 1
+        torch.rand(1)
+        return super().__len__()
+
+
+class Batches:
+    def __init__(self) -> None:
+        self.drawn: list[float] = []
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter(torch.randperm(6).view(3, 2).tolist())
+
+    def __len__(self) -> int:
+        self.drawn.append(torch.rand(1).item())
+        return 3
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_length_that_draws_numbers_is_not_asked_for(same_with_us: Compare, workers: int) -> None:
+    def epochs() -> Any:
+        dataset, batches = Loud(), Batches()
+        loaders = [
+            DataLoader(dataset, batch_size=2, shuffle=True, num_workers=workers),
+            DataLoader(dataset, batch_size=3, num_workers=workers),
+            DataLoader(Numbers(), batch_sampler=batches, num_workers=workers),
+        ]
+        seen = [[batch.tolist() for batch in loader] for loader in loaders for _ in range(2)]
+        return seen, dataset.asked, batches.drawn
+
+    assert same_with_us(epochs)[0] == "returned"
+
+
+class Sized(Stream):
+    def __len__(self) -> int:
+        return 5
+
+
+def test_torch_warns_of_the_length_of_a_stream_only_if_the_script_asks_for_it(
+    same_with_us: Compare, recorder: Recorder
+) -> None:
+    def told(asks: bool) -> list[str]:
+        loader = DataLoader(Sized(), num_workers=2)  # each worker gives all of it
+        if asks:
+            len(loader)
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            assert len(list(loader)) == 10
+        return [re.sub("0x[0-9a-f]+", "", str(one.message)) for one in seen]
+
+    assert same_with_us(lambda: told(False)) == ("returned", [])
+    _, texts = same_with_us(lambda: told(True))
+    assert "Length of IterableDataset" in texts[0]
+    facts = recorder.read().notes(Topic.LOADER)[-1]
+    assert (facts["dataset_length"], facts["length"]) == (5, 5)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"batch_size": 2}, (5, 3)),
+        ({"batch_size": 2, "drop_last": True}, (5, 2)),
+        ({"batch_size": None}, (5, 5)),
+    ],
+)
+def test_the_length_of_a_stream_that_says_it(
+    recorder: Recorder, options: dict[str, Any], expected: tuple[int, int]
+) -> None:
+    recorder.start(LoaderProbe())
+    loader = DataLoader(Sized(), **options)
+    next(iter(loader))
+    [facts] = recorder.read().notes(Topic.LOADER)
+    assert (facts["dataset_length"], facts["length"]) == expected == (5, len(loader))
 
 
 def test_two_loaders_of_one_line_are_two_and_one_rebuilt_is_one(recorder: Recorder) -> None:
@@ -517,6 +602,48 @@ def test_persistent_workers_reset_instead_of_starting_again(recorder: Recorder) 
     assert len(recording.of(Kind.LOADER_END)) == 3
 
 
+class InTurn:
+    """A sampler whose iterators are made while another thread makes one."""
+
+    def __init__(self, began: threading.Event, goes_on: threading.Event) -> None:
+        self.began, self.goes_on = began, goes_on
+
+    def __iter__(self) -> Iterator[list[int]]:
+        self.began.set()
+        assert self.goes_on.wait(30)
+        return iter([[0, 1], [2]])
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_threads_that_make_iterators_at_once(recorder: Recorder, workers: int) -> None:
+    loader_probe = LoaderProbe()
+    recorder.start(loader_probe, FetchProbe(loader_probe))
+    began, ended = [threading.Event(), threading.Event()], threading.Event()
+    # The first begins, the second does, the first is done, the second is.
+    loaders = [
+        DataLoader(Numbers(), batch_sampler=InTurn(began[0], began[1]), num_workers=workers),
+        DataLoader(Numbers(), batch_sampler=InTurn(began[1], ended), num_workers=workers),
+    ]
+
+    def go(number: int) -> int:
+        iterator = iter(loaders[number])
+        ended.set()
+        return len(list(iterator)) + loader_probe.creating
+
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(go, 0)
+        assert began[0].wait(30)
+        second = threads.submit(go, 1)
+        assert [first.result(), second.result()] == [2, 2]
+    assert loader_probe.creating == 0
+    recording = recorder.read()
+    for kind in (Kind.LOADER_INIT, Kind.LOADER_PASS, Kind.LOADER_BUILT):
+        assert len({event.site for event in recording.of(kind)} - {0}) == 2, kind
+    numbers = {event.site for event in recording.of(Kind.LOADER_NEXT)}
+    fetches = [event for one in recorder.read_all() for event in one.of(Kind.FETCH)]
+    assert {event.site for event in fetches} == (numbers if workers else {0})
+
+
 def test_an_iterable_dataset(same_with_us: Compare, recorder: Recorder) -> None:
     _, batches = same_with_us(lambda: list(DataLoader(Stream(), batch_size=2)))
     assert len(batches) == 3
@@ -661,6 +788,29 @@ def test_iterator_classes_of_later_packages_are_seen(recorder: Recorder) -> None
     iterator = Later(DataLoader(Numbers()))
     assert next(iterator) == 7
     assert recorder.read().kinds()[-2:] == ["LOADER_INIT", "LOADER_NEXT"]
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+def test_an_iterator_class_that_takes_more_than_the_loader(
+    recorder: Recorder, is_named: bool
+) -> None:
+    recorder.start(LoaderProbe())
+
+    class Moving(torch_dataloader._SingleProcessDataLoaderIter):
+        def __init__(self, device: str, loader: DataLoader[Any]) -> None:
+            super().__init__(loader)
+            self.device = device
+
+    class Prefetching(DataLoader[Any]):
+        def __iter__(self) -> Any:
+            return Moving("cpu", loader=self) if is_named else Moving("cpu", self)
+
+    assert len(list(Prefetching(Numbers(), batch_size=2))) == 3
+    recording = recorder.read()
+    [facts] = recording.notes(Topic.LOADER)
+    assert facts["kind"].endswith(".Prefetching")
+    assert (facts["dataset"], facts["length"]) == ("Numbers", 3)
+    assert len({event.site for event in recording.of(Kind.LOADER_INIT, Kind.LOADER_NEXT)}) == 1
 
 
 def test_a_fault_of_ours_is_reported_once_and_harms_nothing(

@@ -11,7 +11,7 @@ from support.session import FakeClock, Recorder
 from torch import nn
 
 from trainprof.probes.limit import RunLimitReached
-from trainprof.probes.optimizer import OptimizerProbe
+from trainprof.probes.optimizer import MOST_NAMED, OptimizerProbe
 from trainprof.record.schema import Kind, Topic
 
 
@@ -178,6 +178,24 @@ def test_an_optimizer_that_is_gone_leaves_its_number_unused(recorder: Recorder) 
     torch.optim.SGD([parameter()], lr=0.1).step()
     names = [event.text for event in recorder.read().of(Kind.OPTIMIZER_STEP)]
     assert names == ["SGD#1", "SGD#2", "SGD#3"]
+
+
+def test_of_very_many_optimizers_only_the_first_have_texts(recorder: Recorder) -> None:
+    recorder.start(OptimizerProbe())
+    p = parameter()
+    for _ in range(MOST_NAMED + 50):
+        inner = torch.optim.SGD([p], lr=0.1)
+        inner.step()
+        inner.step()
+    torch.optim.Adam([p]).step()
+    recording = recorder.read()
+    steps = recording.of(Kind.OPTIMIZER_STEP)
+    assert len({event.site for event in steps}) == MOST_NAMED + 51  # as without a limit
+    assert all(one.site == other.site for one, other in zip(steps[:-1:2], steps[1::2], strict=True))
+    names = recording.notes(Topic.OPTIMIZER)
+    first = [f"SGD#{number}" for number in range(1, MOST_NAMED + 1)]
+    assert names == [*first, "SGD#", f"Adam#{MOST_NAMED + 51}"]
+    assert [event.text for event in steps[2 * MOST_NAMED :]] == [None] * 100 + [names[-1]]
 
 
 @pytest.mark.parametrize("gradient", [1.0, float("inf")])

@@ -64,3 +64,17 @@ def test_no_hook_where_backward_is_compiled(
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch._dynamo.compiled_autograd", module)
     assert autograd.may_hook() is may_hook
+
+
+def test_nothing_is_computed_where_torchs_profiler_would_show_it(
+    autograd: Autograd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parameter = nn.Parameter(torch.ones(3))
+    before = autograd.numbers_of(parameter)
+    monkeypatch.setattr("torch.autograd.profiler._is_profiler_enabled", True)
+    assert not autograd.may_compute()
+    assert autograd.numbers_of(parameter).total is None
+    assert not autograd.numbers_of(parameter).differ_from(before)
+    with torch.no_grad():
+        parameter.add_(1)
+    assert autograd.numbers_of(parameter).differ_from(before)

@@ -6,6 +6,7 @@ import functools
 import gc
 import signal
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -18,6 +19,13 @@ from trainprof.record.schema import Kind, Topic
 
 class Late(Exception):
     """What the script's handler raises."""
+
+
+@dataclass(frozen=True)
+class Frozen(Exception):
+    """One whose attributes, its traceback included, cannot be set."""
+
+    text: str
 
 
 class Handler:
@@ -64,7 +72,7 @@ def collect_on() -> None:
         gc.collect()
 
 
-@pytest.mark.parametrize("error", [Late, KeyboardInterrupt])
+@pytest.mark.parametrize("error", [Late, KeyboardInterrupt, Frozen])
 def test_what_it_raises_in_a_collection_reaches_the_script(
     recorder: Recorder,
     handle: Callable[[type[BaseException]], Handler],

@@ -13,7 +13,7 @@ import pytest
 import torch
 from support.session import Recorder
 
-from trainprof.probes.sync import SyncProbe
+from trainprof.probes.sync import TENSOR_CALLS, SyncProbe
 from trainprof.record.schema import Kind, SyncFlag, Topic
 
 CALLS: list[tuple[Callable[[Any], Any], SyncFlag]] = [
@@ -107,6 +107,45 @@ def test_thousands_of_reads_a_step_are_counted_for_a_while(
     assert kept.count(flag) == has_device
     [told] = [x for x in recording.notes(Topic.ENVIRONMENT) if "reads_counted_until" in x]
     assert told["flag"] == flag
+
+
+@pytest.mark.parametrize("name", ["item", "__float__", "__bool__", "__index__"])
+def test_a_method_that_the_script_keeps_stays_what_it_is(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr("trainprof.probes.sync.may_have_device", lambda torch: False)
+    bare = getattr(torch.Tensor, name)
+    recorder.start(SyncProbe(), now=itertools.count(step=10_000).__next__)
+    known = {getattr(torch.Tensor, name): "as in a table of __torch_function__"}
+    reads = {
+        "item": lambda value: value.item(),
+        "__float__": float,
+        "__bool__": bool,
+        "__index__": operator.index,
+    }
+    read, value = reads[name], torch.tensor(3)
+    for _ in range(READS + 100):
+        read(value)
+    assert getattr(torch.Tensor, name) in known
+    [kept] = known
+    assert pickle.loads(pickle.dumps(kept)) is kept
+    assert len(recorder.read().of(Kind.SYNC)) == READS
+    assert kept is not bare
+
+
+@pytest.mark.parametrize(("call", "flag"), CALLS)
+def test_what_nobody_keeps_is_taken_back(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, call: Any, flag: SyncFlag
+) -> None:
+    monkeypatch.setattr("trainprof.probes.sync.may_have_device", lambda torch: False)
+    [name] = [name for name, of in TENSOR_CALLS.items() if of == flag]
+    bare = getattr(torch.Tensor, name)
+    recorder.start(SyncProbe(), now=itertools.count(step=10_000).__next__)
+    assert getattr(torch.Tensor, name) is not bare
+    value = torch.tensor(3)
+    for _ in range(READS + 100):
+        call(value)
+    assert getattr(torch.Tensor, name) is bare
 
 
 def test_reads_that_are_far_between_are_all_counted(recorder: Recorder) -> None:

@@ -137,6 +137,40 @@ def test_who_calls_a_tensors_own_method(recorder: Recorder) -> None:
     assert by_user.line != f"test_transfer.py:{line + 2}"
 
 
+def test_torchs_profiler_does_not_show_that_memory_is_asked_about(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def is_pinned(self: torch.Tensor) -> bool:
+        asked.append(self)
+        return False
+
+    recorder.start(probe())
+    with monkeypatch.context() as patched:
+        patched.setattr(torch.Tensor, "is_pinned", is_pinned)
+        for profiles in (False, True):
+            monkeypatch.setattr("torch.autograd.profiler._is_profiler_enabled", profiles)
+            torch.zeros(3).to(GPU)
+        torch.zeros(3).to(GPU)  # at a line that was not met before
+    flags = [event.flags for event in recorder.read().of(Kind.TRANSFER)]
+    h2d = TransferFlag.H2D
+    assert flags == [h2d, h2d, h2d | TransferFlag.PINNED]
+    assert len(asked) == 1
+
+
+def test_torchs_profiler_shows_the_scripts_own_operators(
+    same_with_us: Callable[..., Any],
+) -> None:
+    def operators() -> list[str]:
+        with torch.profiler.profile() as profiler:
+            torch.zeros(3).to(GPU)
+        return sorted(event.name for event in profiler.events() if event.name[:6] == "aten::")
+
+    kind, names = same_with_us(operators, probe())
+    assert (kind, "aten::zeros" in names) == ("returned", True)
+
+
 def test_a_model_is_placed_not_transferred(recorder: Recorder) -> None:
     recorder.start(probe())
 

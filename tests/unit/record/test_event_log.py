@@ -8,12 +8,14 @@ import os
 import resource
 import signal
 import stat
+import struct
 import subprocess
 import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.session import ROOT, read_recording, read_recordings
@@ -189,6 +191,100 @@ def test_a_record_made_while_the_log_grows_is_kept(
     monkeypatch.setattr(os, "posix_fallocate", interrupted)
     log.emit(Kind.FORWARD, 1, 2, 0, 1)
     assert sorted(written(log)) == [1, 1000]
+
+
+class Late(Exception):
+    """What the script's handler raises."""
+
+
+class Signalling:
+    """A kind of event at which, once, a signal comes in."""
+
+    is_armed = True
+
+    def __index__(self) -> int:
+        if self.is_armed:
+            self.is_armed = False
+            signal.raise_signal(signal.SIGALRM)
+        return int(Kind.FORWARD)
+
+
+SIGNALLING: Any = Signalling
+
+
+@pytest.fixture(params=[Late, TimeoutError, KeyError, ValueError, struct.error, RuntimeError])
+def handled(request: pytest.FixtureRequest) -> Iterator[type[Exception]]:
+    """What a handler of the script's raises at SIGALRM."""
+
+    def handler(*_: object) -> None:
+        raise request.param("now")
+
+    before = signal.signal(signal.SIGALRM, handler)
+    yield request.param
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_what_a_signal_handler_raises_meanwhile_reaches_the_script(
+    log: EventLog, handled: type[Exception], is_first: bool
+) -> None:
+    if not is_first:
+        log.emit(Kind.FORWARD, 1, 2, 0, 1)
+    with pytest.raises(handled, match="now") as caught:
+        log.emit(SIGNALLING(), 1, 2, 0, 2)
+    assert caught.value.__context__ is None
+    log.emit(Kind.FORWARD, 1, 2, 0, 3)
+    assert written(log) == ([3] if is_first else [1, 3])
+    with pytest.raises(handled):
+        log.emit_of(threading.get_ident(), SIGNALLING(), 1, 2, 0, 4, 0)
+    log.emit(Kind.FORWARD, 1, 2, 0, 5)
+    assert written(log)[-1] == 5
+
+
+def fill_two_chunks(log: EventLog) -> None:
+    for _ in range(2 * PER_CHUNK):
+        log.emit(Kind.FORWARD, 1, 2, 0, 1)
+
+
+@pytest.mark.parametrize("chunks", [0, 1])
+def test_what_a_signal_handler_raises_while_the_log_grows(
+    log: EventLog,
+    handled: type[Exception],
+    chunks: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    allocate, is_armed = os.posix_fallocate, False
+
+    def interrupted(*args: int) -> None:
+        nonlocal is_armed
+        if is_armed:
+            is_armed = False
+            signal.raise_signal(signal.SIGALRM)
+        allocate(*args)
+
+    monkeypatch.setattr(os, "posix_fallocate", interrupted)
+    for _ in range(chunks):
+        log.emit(Kind.FORWARD, 1, 2, 0, 1)
+    is_armed = True
+    with pytest.raises(handled, match="now"):
+        fill_two_chunks(log)
+    before = len(written(log)) if chunks else 0
+    fill_two_chunks(log)
+    assert len(written(log)) == before + 2 * PER_CHUNK
+    assert log.path is not None
+    assert len(read_recording(Path(log.path)).of(Kind.THREAD)) == 1
+    assert len(log_paths(tmp_path)) == 1
+
+
+def test_a_fault_of_ours_that_is_like_it_stays_ours(
+    log: EventLog, handled: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise handled("ours")
+
+    monkeypatch.setattr(os, "posix_fallocate", broken)
+    log.emit(Kind.FORWARD, 1, 2)
 
 
 FORKS = """
