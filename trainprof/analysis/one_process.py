@@ -398,7 +398,11 @@ def _evidence(
         steps=training,
         loaders=loaders,
         checkpoints=checkpoints_of(
-            timeline.events, run.sites(), window.loop_start, window.loop_end
+            timeline.events,
+            timeline.nesting,
+            run.sites(),
+            window.loop_start,
+            window.loop_end,
         ),
         evaluation_site=longest.site if longest is not None else None,
         evaluation_call=_evaluation_call(run, longest) if longest is not None else None,
