@@ -7,13 +7,14 @@ from random import Random
 
 import pytest
 from support.device_run import DeviceRun
-from support.events import MS, US, FakeRun
+from support.events import LEARNS, MS, US, FakeRun
 
 from trainprof.analysis.device_idle import IDLE_CAUSES
+from trainprof.analysis.device_verdict import DeviceEvidence
 from trainprof.analysis.run_part import EVENT_COST_US, MARK_COST_US, REPEATED_READ_COST_US
 from trainprof.analysis.summarize import summarize
 from trainprof.analysis.summary import Device, Overhead, RunSummary
-from trainprof.record.schema import Kind, Topic
+from trainprof.record.schema import CompileFlag, Kind, Topic
 from trainprof.report import markdown, terminal
 
 STEPS = 60
@@ -389,3 +390,84 @@ def test_marks_that_a_crash_has_torn_do_no_harm(tmp_path: Path) -> None:
             assert device.idle_because is not None
             assert min(device.idle_because.values()) >= 0
         terminal.render(found, width=80, color=False)
+
+
+def compiles(run: DeviceRun, ns: int, version: int) -> None:
+    """A forward that torch compiles first: the device has nothing to do but what it had before."""
+    start = run.run.now
+    run.stream.mark()
+    flags = CompileFlag.TOLD
+    run.run.leaf(Kind.COMPILE, ns, site=run.run.site(50), value=version, flags=flags)
+    run.run.passes_time(2 * MS)
+    run.stream.gets(200 * US)
+    end = run.run.now
+    run.stream.mark()
+    run.run.record(Kind.FORWARD, start, end, flags=LEARNS)
+
+
+def small_steps(steps: int, compiled: dict[int, int], before: int = 0) -> DeviceRun:
+    """Steps of small kernels; `compiled`: ns of compiling in some of them.
+
+    Args:
+        steps: How many.
+        compiled: Nanoseconds of compiling, by step.
+        before: What the device still has to do when a forward is compiled, ns.
+    """
+    run = DeviceRun()
+    run.start()
+    for number in range(steps):
+        run.next(50 * US)
+        if number in compiled:
+            run.stream.gets(before)
+            compiles(run, compiled[number], number)
+            kinds = (Kind.BACKWARD, Kind.OPTIMIZER_STEP)
+            run.learn(*TINY[1:], launch=2 * MS, pieces=20, kinds=kinds)
+        else:
+            run.learn(*TINY, launch=2 * MS, pieces=20)
+    run.stop()
+    return run
+
+
+def launching_s(summary: RunSummary) -> float:
+    found = [one for one in summary.findings if one.id == "launch_bound"]
+    return sum(one.evidence["launching_s"] for one in found)
+
+
+def test_what_is_compiled_again_is_no_giving_out_of_small_work(tmp_path: Path) -> None:
+    plain, _, _ = of(small_steps(120, {}), tmp_path / "plain")
+    compiled = dict.fromkeys((40, 60, 80, 100), 400 * MS)
+    summary, device, _ = of(small_steps(120, compiled), tmp_path / "compiled")
+    found = {one.id: one for one in summary.findings}
+    assert list(found) == ["recompiling", "launch_bound"]
+    assert found["recompiling"].recoverable_s == pytest.approx(1.6, rel=0.01)
+    assert launching_s(summary) == pytest.approx(launching_s(plain), rel=0.05)
+    assert device.not_launching_s["unknown_s"] == pytest.approx(1.6, rel=0.01)
+
+
+def test_what_is_compiled_while_the_device_works_costs_nothing(tmp_path: Path) -> None:
+    compiled = dict.fromkeys((40, 60, 80, 100), 400 * MS)
+    summary, _, _ = of(small_steps(120, compiled, before=500 * MS), tmp_path)
+    [told] = summary.compilations
+    assert told.again_s == pytest.approx(1.6)
+    assert told.again_idle_s == pytest.approx(0.0, abs=0.01)
+    assert "recompiling" not in [one.id for one in summary.findings]
+
+
+def test_a_long_warm_up_is_no_giving_out_of_small_work(tmp_path: Path) -> None:
+    plain, _, _ = of(small_steps(120, {}), tmp_path / "plain")
+    run = DeviceRun()
+    run.start()
+    run.next(50 * US)
+    run.learn(*TINY, launch=2000 * MS, pieces=20)  # loads the device's libraries
+    for _ in range(119):
+        run.next(50 * US)
+        run.learn(*TINY, launch=2 * MS, pieces=20)
+    run.stop()
+    summary, device, whole_s = of(run, tmp_path / "late")
+    assert device.not_launching_s["unknown_s"] == pytest.approx(6.0, rel=0.01)
+    evidence = DeviceEvidence.of(device, 1.0)
+    assert evidence is not None
+    assert evidence.launching == pytest.approx(launching_s(plain), rel=0.05)
+    # Of all training it is too little to be told.
+    assert launching_s(summary) == 0.0
+    assert summary.verdict.share == pytest.approx(evidence.launching / whole_s, abs=0.01)
