@@ -60,6 +60,7 @@ class Idle:
         launch_bound_share: Of the phase, idle while the host was between launches, in Python or
             giving out work: at least and at most.
         looked_share: Of the phase, that in which looks tell how long it worked.
+        copy_wait_s: Of copying, that in which the host was in a copy and the device did not copy.
     """
 
     busy_share: tuple[float, float]
@@ -68,6 +69,7 @@ class Idle:
     ran_dry: dict[str, float]
     launch_bound_share: tuple[float, float]
     looked_share: float
+    copy_wait_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +193,7 @@ def idle_of(meanwhile: Meanwhile, attribution: Attribution) -> Idle:
             (launching_s + because["unknown_s"]) / whole_s,
         ),
         looked_share=max(told_s - waited_s, 0.0) / whole_s,
+        copy_wait_s=sure["transfer"],
     )
 
 

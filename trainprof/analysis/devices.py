@@ -80,6 +80,7 @@ def device_of(
         looks=len(meanwhile.backlog.holds),
         looked_share=idle.looked_share,
         paused_s=meanwhile.backlog.paused_ns / 1e9,
+        copy_wait_s=idle.copy_wait_s,
         not_launching_s=not_launching_s(meanwhile, compiling, steady),
     )
 

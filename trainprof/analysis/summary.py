@@ -587,6 +587,8 @@ class Device:
         looks: How often it was made to wait, so that work piled up and could be timed without gaps.
         looked_share: Of the phase, the part in which its work is known by them.
         paused_s: For how long it was made to wait, in all.
+        copy_wait_s: Of `idle_because`'s `copy_s`, the time in which the host was in a copy and the
+            device did not copy.
         not_launching_s: {launch_s, unknown_s}: what of those of `idle_because` was no waiting for
             pieces of work: compiling, and what warm-up took beyond as many usual steps.
     """
@@ -606,6 +608,7 @@ class Device:
     looks: int = 0
     looked_share: float = 0.0
     paused_s: float = 0.0
+    copy_wait_s: float = 0.0
     not_launching_s: dict[str, float] = field(default_factory=dict)
 
 

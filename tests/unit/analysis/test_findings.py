@@ -1906,6 +1906,7 @@ def test_a_device_that_waits_for_copies() -> None:
     finding = only(case)
     assert finding.id == "blocking_copies"
     assert finding.change == {"pin_memory": True, "non_blocking": True}
+    assert finding.also[0].startswith("that makes copies quicker, and none of them overlap")
     assert found(on_device(case, copy_s=0.1)) == []
 
 
@@ -1929,15 +1930,18 @@ def test_what_comes_back_from_a_device_is_not_to_be_read_too_early() -> None:
 @pytest.mark.parametrize(
     ("package", "advice"),
     [
-        (None, "DataLoader(..., pin_memory=True)"),
-        ("transformers", "TrainingArguments(..., dataloader_pin_memory=True)"),
+        (None, "DataLoader(..., pin_memory=True) with .to(device, non_blocking=True)"),
+        (
+            "transformers",
+            "TrainingArguments(..., dataloader_pin_memory=True) with "
+            'accelerator_config={"non_blocking": True}',
+        ),
     ],
 )
 def test_batches_are_pinned_by_who_builds_the_loader(package: str | None, advice: str) -> None:
     planted = Planted(workers=2, fetch_s=0.002)
     planted.loader = replace(planted.loader, built_by=package)
-    told = only(on_device(case_of(planted), copy_s=0.6)).advice
-    assert told == f"{advice} with .to(device, non_blocking=True)"
+    assert only(on_device(case_of(planted), copy_s=0.6)).advice == advice
 
 
 def test_what_no_loader_gives_is_pinned_by_itself() -> None:
@@ -1959,8 +1963,51 @@ def test_what_a_loader_that_pins_cannot_pin_needs_a_method() -> None:
     assert finding.advice.startswith("a pin_memory() method for the batch's own class")
     pinned = [replace(row, pinned_share=1.0) for row in case.summary.transfers]
     told = only(replace(case, summary=replace(case.summary, transfers=pinned)))
-    assert told.advice == ".to(device, non_blocking=True)"
+    assert "pin_memory" not in told.advice
     assert told.cautions == []
+
+
+def pinned_copies(wait_s: float, blocking: bool, built_by: str | None = None) -> Case:
+    """Copies for 0.6 s, in `wait_s` of which the host was in one and the device had nothing."""
+    planted = Planted(workers=2, fetch_s=0.002)
+    planted.loader = replace(planted.loader, pin_memory=True, built_by=built_by)
+    case = on_device(case_of(planted), copy_s=0.6)
+    [device] = case.summary.devices or ()
+    share = 0.0 if blocking else 1.0
+    rows = [
+        replace(row, pinned_share=1.0, non_blocking_share=share) for row in case.summary.transfers
+    ]
+    devices = [replace(device, copy_wait_s=wait_s)]
+    return replace(case, summary=replace(case.summary, transfers=rows, devices=devices))
+
+
+@pytest.mark.parametrize(("wait_s", "blocking"), [(0.0, False), (0.0, True), (0.1, True)])
+def test_copies_that_are_pinned_come_between_steps_all_the_same(
+    wait_s: float, blocking: bool
+) -> None:
+    finding = only(pinned_copies(wait_s, blocking))
+    assert (finding.id, finding.change) == ("blocking_copies", {})
+    assert finding.advice.startswith("copy the next batch on a stream of its own")
+    assert "fewer bytes" in finding.advice
+    assert finding.recoverable_s == pytest.approx(0.6)
+    told = [one for one in finding.also if one.startswith("non_blocking=True saves only")]
+    assert len(told) == blocking
+
+
+@pytest.mark.parametrize(
+    ("built_by", "advice", "change"),
+    [
+        (None, ".to(device, non_blocking=True)", {"non_blocking": True}),
+        ("transformers", 'TrainingArguments(..., accelerator_config={"non_blocking": True})', {}),
+    ],
+)
+def test_what_the_host_waits_for_in_pinned_copies_is_all_that_non_blocking_saves(
+    built_by: str | None, advice: str, change: dict[str, bool]
+) -> None:
+    finding = only(pinned_copies(0.5, blocking=True, built_by=built_by))
+    assert (finding.advice, finding.change) == (advice, change)
+    assert finding.recoverable_s == pytest.approx(0.5)
+    assert "do not overlap" in finding.also[0]
 
 
 def test_a_sync_that_the_device_felt_and_one_that_it_did_not() -> None:
