@@ -27,6 +27,7 @@ from trainprof.analysis.diagnosis.together import together
 from trainprof.analysis.diagnosis.worth import least_gain
 from trainprof.analysis.embedding_tables import EmbeddingTable, EmbeddingTables
 from trainprof.analysis.finding import LIKELY, MODELLED_WORKERS, OTHER_OPTIMIZERS, Finding
+from trainprof.analysis.ledger import LOADER_KEYS
 from trainprof.analysis.limit_names import BLOCKED, RECEIVE
 from trainprof.analysis.loader_builder import builder_of
 from trainprof.analysis.pipeline import predict
@@ -2028,6 +2029,52 @@ def test_a_wait_that_the_device_did_not_feel_is_no_finding(
     for finding in diagnose(case).findings:
         assert finding.predicted_speedup is not None
         assert finding.predicted_speedup[1] <= case.training_s / (case.training_s - loader_s) + 1e-9
+
+
+def felt(planted: Planted, idle_s: float, cause: str = "loader_s", **parts: float) -> Case:
+    """Returns a run on a device that was idle for so long because of `cause`."""
+    devices = [idle_device({cause: idle_s})]
+    return case_of(planted, devices=devices, device="cuda:0", parts=parts)
+
+
+def restarted(**changes: Any) -> Planted:
+    plain = {"workers": 2, "fetch_s": 0.004, "compute_s": 0.01, "passes": 10, "start_s": 0.3}
+    return Planted(**{**plain, **changes})
+
+
+@pytest.mark.parametrize(
+    ("planted", "rule"),
+    [
+        (with_slow_starts(0.1, 0.09), "slow_pass_starts"),
+        (restarted(), "worker_restart"),
+        (handed_over(), "needless_workers"),
+    ],
+)
+def test_of_starts_and_workers_a_device_feels_only_what_it_is_idle_for(
+    planted: Planted, rule: str
+) -> None:
+    host = case_of(planted)
+    assert rule in found(host)
+    waited_s = sum(host.training[key] for key in LOADER_KEYS)
+    gains = []
+    for share in (1.0, 0.5):
+        case = felt(planted, share * waited_s)
+        finding = next(one for one in diagnose(case).findings if one.id == rule)
+        gains.append(finding.recoverable_s or 0.0)
+        assert gains[-1] <= share * waited_s + 1e-9
+        assert finding.predicted_speedup is not None
+        most = case.training_s / (case.training_s - share * waited_s)
+        assert finding.predicted_speedup[1] <= most + 1e-9
+    assert gains[1] < 0.7 * gains[0]
+    assert found(felt(planted, 0.001)) == []
+
+
+def test_what_evaluation_waits_for_is_felt_by_what_a_device_is_idle_in_it() -> None:
+    planted = restarted(role="evaluation")
+    waits = [case_of(planted, parts={"evaluation": 4.0})]
+    waits.append(felt(planted, 4.0, "evaluation_s", evaluation=4.0))
+    assert [found(case) for case in waits] == [["worker_restart"]] * 2
+    assert "worker_restart" not in found(felt(planted, 0.1, "evaluation_s", evaluation=4.0))
 
 
 def test_all_together_is_played_again_and_is_no_sum() -> None:

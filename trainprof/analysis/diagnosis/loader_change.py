@@ -63,13 +63,15 @@ def costliest(
 ) -> tuple[float, LoaderCase] | None:
     """Returns the loader that loses most, and what; None where that is less than a share `least`.
 
+    On a device only what it felt counts.
+
     Args:
         case: The run.
         fed: Its loaders.
-        lost_s: Of one of them, in seconds of training.
+        lost_s: Of one of them, in seconds of the host's.
         least: Of training.
     """
-    lost = [(lost_s(one), one) for one in fed]
+    lost = [(one.exposed * lost_s(one), one) for one in fed]
     spent_s, most = max(lost, key=lambda one: one[0], default=(0.0, None))
     if most is None or spent_s <= 0 or spent_s < least * case.training_s:
         return None
