@@ -14,6 +14,7 @@ from support.cases import STEPS, Planted, case_of
 from trainprof.analysis.checkpoints import Checkpoints
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.catalogue import RULES
+from trainprof.analysis.diagnosis.cheaper_samples import without_line
 from trainprof.analysis.diagnosis.diagnose import _without_symptoms, diagnose
 from trainprof.analysis.diagnosis.loader_cautions import cautions_of
 from trainprof.analysis.diagnosis.loader_change import call_for_whole_batches, fewer_workers
@@ -2067,6 +2068,23 @@ def test_of_starts_and_workers_a_device_feels_only_what_it_is_idle_for(
         assert finding.predicted_speedup[1] <= most + 1e-9
     assert gains[1] < 0.7 * gains[0]
     assert found(felt(planted, 0.001)) == []
+
+
+@pytest.mark.parametrize(("share", "is_told"), [(1.0, True), (0.3, False)])
+def test_a_line_gives_no_more_than_a_device_is_idle_for(share: float, is_told: bool) -> None:
+    # Without the line a step takes a tenth on the host, but the device works for most of the rest.
+    planted = Planted(fetch_s=0.09, running=1.0, compute_s=0.01, cores=2)
+    planted.loader = replace(planted.loader, hot_lines=[hot_line("making batches", share=0.98)])
+    host = case_of(planted)
+    idle_s = share * sum(host.training[key] for key in LOADER_KEYS)
+    finding = only(felt(planted, idle_s))
+    assert finding.id == "serial_loading"
+    assert ("cheaper samples would give more" in finding.advice) is is_told
+    case = felt(planted, idle_s)
+    on_host, there = (without_line(one, one.feeding[0]) for one in (host, case))
+    assert on_host is not None
+    assert on_host == pytest.approx(8.5, rel=0.05)
+    assert there == pytest.approx(min(on_host, case.training_s / (case.training_s - idle_s)))
 
 
 def test_what_evaluation_waits_for_is_felt_by_what_a_device_is_idle_in_it() -> None:
