@@ -2087,6 +2087,20 @@ def test_a_line_gives_no_more_than_a_device_is_idle_for(share: float, is_told: b
     assert there == pytest.approx(min(on_host, case.training_s / (case.training_s - idle_s)))
 
 
+@pytest.mark.parametrize(("workers", "rule"), [(0, "serial_loading"), (1, "too_few_workers")])
+def test_no_more_workers_than_a_device_can_use(workers: int, rule: str) -> None:
+    # The host is done with a step after 4 ms, and a batch takes 60: sixteen workers would keep up.
+    planted = Planted(workers=workers, fetch_s=0.06, running=1.0, compute_s=0.004, cores=32)
+    host = only(case_of(planted)).change["num_workers"]
+    assert host > 10
+    waited_s = sum(case_of(planted).training[key] for key in LOADER_KEYS)
+    # For half of the waits the device works: it takes some 30 ms a step, for which two will do.
+    finding = only(felt(planted, 0.5 * waited_s))
+    assert finding.id == rule
+    assert finding.change["num_workers"] in (2, 3)
+    assert only(felt(planted, waited_s)).change["num_workers"] == host
+
+
 def test_what_evaluation_waits_for_is_felt_by_what_a_device_is_idle_in_it() -> None:
     planted = restarted(role="evaluation")
     waits = [case_of(planted, parts={"evaluation": 4.0})]

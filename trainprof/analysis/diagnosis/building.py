@@ -55,10 +55,12 @@ def build_case(
         torch: How it was set, None where nothing is known.
     """
     here = [one for one in summary.loaders if one.thread == "training"]
-    shared_memory = _free_shared_memory(summary)
+    shared_memory, on_device = _free_shared_memory(summary), summary.run.is_on_device
     cases = {
         role: [
-            _loader_case(one, known_of, training_s, _limits(settings), exposed, shared_memory)
+            _loader_case(
+                one, known_of, training_s, _limits(settings), exposed, shared_memory, on_device
+            )
             for one in _costliest([one for one in here if one.role == role])
         ]
         for role, exposed in (
@@ -136,6 +138,7 @@ def _loader_case(
     limits: Limits,
     exposed: float,
     shared_memory: float | None,
+    on_device: bool,
 ) -> LoaderCase:
     unknown = LoaderCase(loader, None, None, None, None, training_s, exposed, shared_memory)
     if unknown.cost_s < _LOOKED_AT_FROM_SHARE * training_s and not _may_crowd(loader, training_s):
@@ -143,7 +146,8 @@ def _loader_case(
     model = known_of(loader.id)
     if model is None:
         return unknown
-    cause = cause_of(loader, model.inputs, model.now, unknown.wait_share, limits)
+    felt = exposed if on_device else None
+    cause = cause_of(loader, model.inputs, model.now, unknown.wait_share, limits, felt=felt)
     return replace(
         unknown, inputs=model.inputs, measured=model.measured, now=model.now, cause=cause
     )
