@@ -10,7 +10,7 @@ import numpy as np
 from trainprof.analysis.coverage import Coverage, own_inside_ns
 from trainprof.analysis.device_backlog import Backlog, backlog_of
 from trainprof.analysis.device_time import GIVES_WORK, WAITS, Activity
-from trainprof.analysis.events import Bool, Events, Int64
+from trainprof.analysis.events import Bool, Events, Int64, Nesting
 from trainprof.analysis.ledger import KEY, LOADER_KEYS, Attribution, DeviceWaits, within
 from trainprof.analysis.steady import Steady
 from trainprof.analysis.timeline import Timeline
@@ -288,9 +288,24 @@ def _once_s(
     return float(compiled_ns.sum() + max(warming_ns, 0.0)) / 1e9
 
 
+def _part_of_step(events: Events, nesting: Nesting) -> Bool:
+    """Returns what is a part of a step by itself, and not of a phase around it.
+
+    A gradient scaler steps around the optimizer's, and an optimizer around the closure in which a
+    step is computed, as Lightning has it.
+    """
+    closures = np.flatnonzero(events.is_kind(Kind.CLOSURE) & (nesting.parent >= 0))
+    calls_closure = np.zeros(len(events), dtype=bool)
+    calls_closure[nesting.parent[closures]] = True
+    around = events.is_kind(Kind.CLOSURE, Kind.SCALER_STEP)
+    around |= events.is_kind(Kind.OPTIMIZER_STEP) & calls_closure
+    return ~nesting.inside(~around)
+
+
 def _ran_dry(activity: Activity, timeline: Timeline) -> dict[str, float]:
     events, found = timeline.events, {}
-    trains = ~within(timeline.segments, events.start) & (timeline.nesting.parent < 0)
+    trains = ~within(timeline.segments, events.start)
+    trains &= _part_of_step(events, timeline.nesting)
     for name, kind in KEEPS_UP_IN.items():
         phase = events.where(events.is_kind(kind) & trains)
         _, last, known = activity.ends_of(phase)

@@ -471,3 +471,63 @@ def test_a_long_warm_up_is_no_giving_out_of_small_work(tmp_path: Path) -> None:
     # Of all training it is too little to be told.
     assert launching_s(summary) == 0.0
     assert summary.verdict.share == pytest.approx(evidence.launching / whole_s, abs=0.01)
+
+
+def small_work(run: DeviceRun, *kinds: Kind) -> None:
+    work = dict(zip((Kind.FORWARD, Kind.BACKWARD, Kind.OPTIMIZER_STEP), TINY, strict=True))
+    for kind in kinds:
+        run.phase(kind, 2 * MS, work[kind], pieces=20)
+
+
+def plainly(run: DeviceRun) -> None:
+    small_work(run, Kind.FORWARD, Kind.BACKWARD, Kind.OPTIMIZER_STEP)
+
+
+def by_scaler(run: DeviceRun) -> None:
+    small_work(run, Kind.FORWARD, Kind.BACKWARD)
+    with run.run.span(Kind.SCALER_STEP):
+        small_work(run, Kind.OPTIMIZER_STEP)
+
+
+def in_closure(run: DeviceRun) -> None:
+    """As Lightning does: the optimizer calls for all of a step."""
+    start = run.run.now
+    run.stream.mark()
+    with run.run.span(Kind.CLOSURE):
+        small_work(run, Kind.FORWARD, Kind.BACKWARD)
+    run.run.passes_time(2 * MS)
+    run.stream.gets(TINY[2])
+    end = run.run.now
+    run.stream.mark()
+    run.run.record(Kind.OPTIMIZER_STEP, start, end, site=run.run.optimizer())
+
+
+@pytest.mark.parametrize("step", [plainly, by_scaler, in_closure])
+def test_who_calls_the_optimizer_changes_nothing(step, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    run = DeviceRun()
+    run.start()
+    for _ in range(STEPS):
+        run.next(50 * US)
+        step(run)
+    run.stop()
+    summary, device, _ = of(run, tmp_path)
+    assert set(device.ran_dry) == {"forward", "backward", "optimizer"}
+    assert min(device.ran_dry.values()) > 0.9
+    assert [one.id for one in summary.findings] == ["launch_bound"]
+
+
+def test_what_a_backward_computes_again_is_no_forward_of_its_own(tmp_path: Path) -> None:
+    """Each backward computes the forward anew, with the device far behind meanwhile."""
+    run = DeviceRun()
+    run.start()
+    for _ in range(STEPS):
+        run.next(50 * US)
+        run.phase(Kind.FORWARD, 2 * MS, TINY[0], pieces=20)
+        with run.run.span(Kind.BACKWARD):
+            run.phase(Kind.FORWARD, 200 * US, 8 * MS)
+            run.phase(Kind.BACKWARD, 200 * US, 2 * MS)
+        run.phase(Kind.OPTIMIZER_STEP, 2 * MS, TINY[2], pieces=20)
+        run.item()
+    run.stop()
+    _, device, _ = of(run, tmp_path)
+    assert device.ran_dry["forward"] > 0.9
