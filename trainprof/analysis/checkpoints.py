@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainprof.analysis.events import Events
+from trainprof.analysis.events import Events, Nesting
+from trainprof.analysis.ledger import loads_samples
 from trainprof.analysis.names import Sites
 from trainprof.record.schema import Kind
 
@@ -30,16 +31,20 @@ class Checkpoints:
     site: str | None = None
 
 
-def checkpoints_of(events: Events, sites: Sites, begun: int, ended: int) -> Checkpoints:
-    """Counts what was saved and loaded.
+def checkpoints_of(
+    events: Events, nesting: Nesting, sites: Sites, begun: int, ended: int
+) -> Checkpoints:
+    """Counts what was saved and loaded, but for what a dataset loads as samples.
 
     Args:
-        events: Of the training process.
+        events: Of the training thread.
+        nesting: Of `events`.
         sites: Its lines.
         begun, ended: When training was, ns.
     """
     is_here = (events.start >= begun) & (events.start < ended)
-    here = events.where(events.is_kind(Kind.CHECKPOINT_SAVE, Kind.CHECKPOINT_LOAD) & is_here)
+    is_call = events.is_kind(Kind.CHECKPOINT_SAVE, Kind.CHECKPOINT_LOAD)
+    here = events.where(is_call & is_here & ~loads_samples(events, nesting))
     if len(here) == 0:
         return Checkpoints()
     is_save, took = here.is_kind(Kind.CHECKPOINT_SAVE), here.end - here.start

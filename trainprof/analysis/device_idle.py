@@ -10,8 +10,9 @@ import numpy as np
 from trainprof.analysis.coverage import Coverage, own_inside_ns
 from trainprof.analysis.device_backlog import Backlog, backlog_of
 from trainprof.analysis.device_time import GIVES_WORK, WAITS, Activity
-from trainprof.analysis.events import Bool, Events, Int64
+from trainprof.analysis.events import Bool, Events, Int64, Nesting
 from trainprof.analysis.ledger import KEY, LOADER_KEYS, Attribution, DeviceWaits, within
+from trainprof.analysis.steady import Steady
 from trainprof.analysis.timeline import Timeline
 from trainprof.record.schema import Kind, SyncFlag, TransferFlag
 
@@ -59,6 +60,7 @@ class Idle:
         launch_bound_share: Of the phase, idle while the host was between launches, in Python or
             giving out work: at least and at most.
         looked_share: Of the phase, that in which looks tell how long it worked.
+        copy_wait_s: Of copying, that in which the host was in a copy and the device did not copy.
     """
 
     busy_share: tuple[float, float]
@@ -67,6 +69,7 @@ class Idle:
     ran_dry: dict[str, float]
     launch_bound_share: tuple[float, float]
     looked_share: float
+    copy_wait_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +193,7 @@ def idle_of(meanwhile: Meanwhile, attribution: Attribution) -> Idle:
             (launching_s + because["unknown_s"]) / whole_s,
         ),
         looked_share=max(told_s - waited_s, 0.0) / whole_s,
+        copy_wait_s=sure["transfer"],
     )
 
 
@@ -226,9 +230,7 @@ def _left_s(
     events, window = timeline.events, timeline.window
     in_loop = (events.start >= window.loop_start) & (events.start < window.loop_end)
     left = np.maximum(timeline.nesting.own_ns - covered_ns, 0)
-    gives = events.is_kind(*GIVES_WORK)
-    gives |= timeline.nesting.inside(gives) & ~events.is_kind(*WAITS)
-    gives &= in_loop
+    gives = _gives_work(timeline) & in_loop
     found = {_GIVEN_OUT: float(left[gives].sum() / 1e9)}
     in_evaluation = within(timeline.segments, events.start)
     for key in _CAUSES:
@@ -240,9 +242,70 @@ def _left_s(
     return found
 
 
+def _gives_work(timeline: Timeline) -> Bool:
+    """Returns in which events' own time the host gives out work."""
+    gives = timeline.events.is_kind(*GIVES_WORK)
+    return gives | (timeline.nesting.inside(gives) & ~timeline.events.is_kind(*WAITS))
+
+
+def not_launching_s(meanwhile: Meanwhile, compiling: Coverage, steady: Steady) -> dict[str, float]:
+    """Returns what of `launch_s` and `unknown_s` was no giving out of pieces of work, at most.
+
+    That is compiling, and what warm-up (loading the device's libraries) took beyond as many steady
+    steps.
+
+    Args:
+        meanwhile: What the device did.
+        compiling: When the host compiled in training.
+        steady: Which steps are, and how many come before.
+    """
+    untold = _with_told(meanwhile.least, meanwhile.least_ns, meanwhile)
+    all_s = _once_s(meanwhile, meanwhile.least, meanwhile.least_ns, compiling, steady)
+    unknown_s = min(_once_s(meanwhile, *untold, compiling, steady), all_s)
+    return {"launch_s": all_s - unknown_s, "unknown_s": unknown_s}
+
+
+def _once_s(
+    meanwhile: Meanwhile, covered: Coverage, covered_ns: Int64, compiling: Coverage, steady: Steady
+) -> float:
+    """Returns the same of the time outside `covered`."""
+    timeline = meanwhile.timeline
+    events, ends = timeline.events, timeline.steps.ends
+    gives = _gives_work(timeline) & ~within(timeline.segments, events.start)
+    gives &= events.start >= timeline.window.loop_start
+    around = timeline.nesting.innermost(events, compiling.starts)
+    # In Python between the phases it is the host's time.
+    compiled_ns = np.where((around >= 0) & gives[around], compiling.ends - compiling.starts, 0)
+    inside_ns = covered.inside_ns(compiling.starts, compiling.ends)
+    compiled_ns = np.maximum(compiled_ns - inside_ns, 0)
+    given_ns = np.maximum(timeline.nesting.own_ns - covered_ns, 0)[gives]
+    of_step = np.zeros(len(ends) + 1)
+    np.add.at(of_step, np.searchsorted(ends, events.start[gives], side="right"), given_ns)
+    np.subtract.at(of_step, np.searchsorted(ends, compiling.starts, side="right"), compiled_ns)
+    of_step = np.maximum(of_step[:-1], 0)
+    usual_ns = of_step[steady.mask].mean() if steady.mask.any() else np.inf
+    warming_ns = of_step[: steady.warmup].sum() - steady.warmup * usual_ns if steady.warmup else 0.0
+    return float(compiled_ns.sum() + max(warming_ns, 0.0)) / 1e9
+
+
+def _part_of_step(events: Events, nesting: Nesting) -> Bool:
+    """Returns what is a part of a step by itself, and not of a phase around it.
+
+    A gradient scaler steps around the optimizer's, and an optimizer around the closure in which a
+    step is computed, as Lightning has it.
+    """
+    closures = np.flatnonzero(events.is_kind(Kind.CLOSURE) & (nesting.parent >= 0))
+    calls_closure = np.zeros(len(events), dtype=bool)
+    calls_closure[nesting.parent[closures]] = True
+    around = events.is_kind(Kind.CLOSURE, Kind.SCALER_STEP)
+    around |= events.is_kind(Kind.OPTIMIZER_STEP) & calls_closure
+    return ~nesting.inside(~around)
+
+
 def _ran_dry(activity: Activity, timeline: Timeline) -> dict[str, float]:
     events, found = timeline.events, {}
-    trains = ~within(timeline.segments, events.start) & (timeline.nesting.parent < 0)
+    trains = ~within(timeline.segments, events.start)
+    trains &= _part_of_step(events, timeline.nesting)
     for name, kind in KEEPS_UP_IN.items():
         phase = events.where(events.is_kind(kind) & trains)
         _, last, known = activity.ends_of(phase)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Final
 
@@ -44,11 +44,13 @@ class DeviceEvidence:
         idle: By cause, as `Device.idle_because`.
         keeps_up: It has next to nothing left at the end of nearly all forwards, backwards and
             updates: the host's pace is its pace.
+        apart: What of `launch_s` and `unknown_s` was compiling or warm-up.
     """
 
     busy: tuple[float, float]
     idle: Mapping[str, float]
     keeps_up: bool
+    apart: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def given_out(self) -> float:
@@ -58,19 +60,20 @@ class DeviceEvidence:
     @property
     def launching(self) -> float:
         """The share in which it waited for the host to give out work, at most."""
-        return self.idle.get("launch_s", 0.0) + self.given_out
+        between = max(self.idle.get("launch_s", 0.0) - self.apart.get("launch_s", 0.0), 0.0)
+        return between + max(self.given_out - self.apart.get("unknown_s", 0.0), 0.0)
 
     @classmethod
     def of(cls, device: Device, training_s: float) -> DeviceEvidence | None:
         if device.busy_share is None:
             return None
         low, high = device.busy_share
-        shares = {
-            cause: spent_s / (training_s or 1.0)
-            for cause, spent_s in (device.idle_because or {}).items()
-        }
+        shares, apart = (
+            {cause: spent_s / (training_s or 1.0) for cause, spent_s in told.items()}
+            for told in (device.idle_because or {}, device.not_launching_s)
+        )
         dry = [device.ran_dry.get(name, 0.0) for name in KEEPS_UP_IN]
-        return cls((low, high), shares, min(dry) >= _RAN_DRY_SHARE)
+        return cls((low, high), shares, min(dry) >= _RAN_DRY_SHARE, apart)
 
     @classmethod
     def common(cls, each: Sequence[DeviceEvidence]) -> DeviceEvidence:
@@ -80,6 +83,7 @@ class DeviceEvidence:
             (min(lows), max(highs)),
             {cause: fmean(one.idle.get(cause, 0.0) for one in each) for cause in each[0].idle},
             all(one.keeps_up for one in each),
+            {cause: fmean(one.apart.get(cause, 0.0) for one in each) for cause in each[0].apart},
         )
 
 
@@ -94,8 +98,8 @@ def device_verdict(
 
     What is idle for certain is counted; the gaps between kernels, where looks tell them, are the
     host's. Where the device keeps up with the host, so is all the time in which it may have been
-    idle while the host gave out work: however much of it the device worked, it would have waited
-    for the host.
+    idle while the host gave out work, compiling and warm-up left out: however much of it the device
+    worked, it would have waited for the host.
 
     Args:
         device: What it tells.

@@ -8,10 +8,12 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from trainprof.analysis.device_idle import Meanwhile, idle_of
+from trainprof.analysis.coverage import Coverage
+from trainprof.analysis.device_idle import Meanwhile, idle_of, not_launching_s
 from trainprof.analysis.device_time import PHASES, activity_of
 from trainprof.analysis.events import Bool, Int64
 from trainprof.analysis.ledger import KEY, Attribution, within
+from trainprof.analysis.steady import Steady
 from trainprof.analysis.summary import LEDGER_KEYS, Device
 from trainprof.analysis.timeline import Timeline
 from trainprof.record.schema import Kind, TransferFlag
@@ -42,15 +44,20 @@ def meanwhile_of(details: npt.NDArray[np.void], timeline: Timeline) -> Meanwhile
 
 
 def device_of(
-    meanwhile: Meanwhile, attribution: Attribution, steady: Bool, device: str | None
+    meanwhile: Meanwhile,
+    attribution: Attribution,
+    steady: Steady,
+    device: str | None,
+    compiling: Coverage,
 ) -> Device:
     """Returns an entry of the summary's `devices[]`.
 
     Args:
         meanwhile: What the device did.
         attribution: Of the training thread's time.
-        steady: Which steps are, shape (n_steps,).
+        steady: Which steps are.
         device: Its name as the script has it, such as "cuda:0".
+        compiling: When the training thread compiled in its loop.
     """
     activity, timeline = meanwhile.activity, meanwhile.timeline
     idle = idle_of(meanwhile, attribution)
@@ -62,7 +69,7 @@ def device_of(
         name=f"{kind}:{activity.index}",
         busy_share=list(idle.busy_share),
         idle_because=idle.because_s,
-        per_step_s=times.of_steps(timeline.steps.ends, timeline.step_starts, steady),
+        per_step_s=times.of_steps(timeline.steps.ends, timeline.step_starts, steady.mask),
         queue_delay_s=delay,
         memory=None,
         marks=len(activity.marks),
@@ -73,6 +80,8 @@ def device_of(
         looks=len(meanwhile.backlog.holds),
         looked_share=idle.looked_share,
         paused_s=meanwhile.backlog.paused_ns / 1e9,
+        copy_wait_s=idle.copy_wait_s,
+        not_launching_s=not_launching_s(meanwhile, compiling, steady),
     )
 
 

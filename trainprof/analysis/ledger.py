@@ -20,6 +20,14 @@ _AROUND: Final = -1  # the time belongs to whatever lies around the event
 # Inside a loader's call only these keep their own name; the rest is data loading.
 _OWN_INSIDE_LOADER: Final = ("transfer", "sync", "checkpoint", "gc")
 LOADER_KEYS: Final = ("loader_start", "first_batch", "data_wait", "loader_end")
+_LOADER_KINDS: Final = (
+    Kind.LOADER_INIT,
+    Kind.LOADER_RESET,
+    Kind.LOADER_NEXT,
+    Kind.LOADER_ERROR,
+    Kind.LOADER_END,
+    Kind.LOADER_CLOSE,
+)
 
 _KEY_OF_KIND: Final = {
     Kind.LOADER_INIT: "loader_start",
@@ -111,6 +119,7 @@ def attribute(
         is_graph = events.is_kind(Kind.FORWARD) & np.isin(events.site, graph_classes)
         is_inner = (nesting.parent >= 0) & (events.kind[nesting.parent] != Kind.CLOSURE)
         key[is_graph & is_inner] = _AROUND
+    key[loads_samples(events, nesting)] = _AROUND
     _inherit(key, nesting)
     in_evaluation = within(segments, events.start)
     key[in_evaluation] = KEY["evaluation"]
@@ -118,6 +127,12 @@ def attribute(
     top = (key != _AROUND) & ((nesting.parent < 0) | (key[nesting.parent] == _AROUND))
     top &= ~in_evaluation
     return Attribution(key, nesting.own_ns, np.flatnonzero(top).astype(np.int32), segments)
+
+
+def loads_samples(events: Events, nesting: Nesting) -> Bool:
+    """Returns which calls of torch.load are made in a loader's call: they load samples."""
+    in_loader = nesting.inside(events.is_kind(*_LOADER_KINDS))
+    return events.is_kind(Kind.CHECKPOINT_LOAD) & in_loader
 
 
 def _inherit(key: npt.NDArray[np.int8], nesting: Nesting) -> None:

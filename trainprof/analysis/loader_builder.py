@@ -24,6 +24,7 @@ class BuilderSettings:
         counts_for_all: Evaluation's loaders are built by the same ones.
         evaluates: The argument of how often it evaluates, None where it has none.
         keeps_workers: It has persistent_workers=True unless it is told otherwise.
+        copies: The argument that has it copy batches with non_blocking, as one writes it.
     """
 
     call: str
@@ -32,6 +33,7 @@ class BuilderSettings:
     counts_for_all: bool = False
     evaluates: str | None = None
     keeps_workers: bool = False
+    copies: str | None = None
 
     def name_of(self, argument: str) -> str:
         """Returns what an argument of a DataLoader is called there."""
@@ -49,10 +51,16 @@ class BuilderSettings:
 
 _ALL: Final = ("num_workers", "persistent_workers", "prefetch_factor", "pin_memory")
 _HF_EVALUATES: Final = "eval_steps"
+_HF_COPIES: Final = 'accelerator_config={"non_blocking": True}'
 # By top-level package. Of others only that they build the loader is said.
 _KNOWN: Final = {
     "transformers": BuilderSettings(
-        "TrainingArguments", "dataloader_", _ALL, counts_for_all=True, evaluates=_HF_EVALUATES
+        "TrainingArguments",
+        "dataloader_",
+        _ALL,
+        counts_for_all=True,
+        evaluates=_HF_EVALUATES,
+        copies=_HF_COPIES,
     ),
     "sentence_transformers": BuilderSettings(
         "SentenceTransformerTrainingArguments",
@@ -60,6 +68,7 @@ _KNOWN: Final = {
         _ALL,
         counts_for_all=True,
         evaluates=_HF_EVALUATES,
+        copies=_HF_COPIES,
     ),
     "timm": BuilderSettings(
         "create_loader",

@@ -12,7 +12,7 @@ from trainprof.analysis.analysed import Analysed
 from trainprof.analysis.beside import competing_thread
 from trainprof.analysis.checkpoints import checkpoints_of
 from trainprof.analysis.collectives import Collectives, collectives_of, python_ns
-from trainprof.analysis.compilations import compilations_of
+from trainprof.analysis.compilations import compilations_of, compiling_in_training
 from trainprof.analysis.device_idle import Meanwhile
 from trainprof.analysis.device_memory import out_of_memory_of, with_memory
 from trainprof.analysis.device_verdict import DeviceEvidence
@@ -128,7 +128,8 @@ def summary_of(run: Analysed) -> Shown:
     system = _system(run, epochs, training.samples)
     device = None
     if meanwhile is not None:
-        device = device_of(meanwhile, attribution, steps.steady.mask, facts.device())
+        compiling = compiling_in_training(run.process.details, timeline)
+        device = device_of(meanwhile, attribution, steps.steady, facts.device(), compiling)
     devices = None if device is None else [device]
     copies = transfers(timeline.events, sites, meanwhile)
     syncs = sync_points(
@@ -161,7 +162,8 @@ def summary_of(run: Analysed) -> Shown:
     if line is not None and line.share >= NAMED_FROM_SHARE and python_in_loop.is_waiting(line):
         evidence = replace(evidence, waits_at=line.site)
     found_syncs = found_syncs_of(run.process.details, sites)
-    compilations = compilations_of(run.process.details, timeline, sites)
+    worked = meanwhile.least if meanwhile is not None else None
+    compilations = compilations_of(run.process.details, timeline, sites, worked)
     updates_s = update_seconds(timeline.events, timeline.nesting, attribution, window)
     torch = torch_settings(facts, sites, updates_s)
     settled_ns = _settled_ns(timeline, steps)
@@ -398,7 +400,11 @@ def _evidence(
         steps=training,
         loaders=loaders,
         checkpoints=checkpoints_of(
-            timeline.events, run.sites(), window.loop_start, window.loop_end
+            timeline.events,
+            timeline.nesting,
+            run.sites(),
+            window.loop_start,
+            window.loop_end,
         ),
         evaluation_site=longest.site if longest is not None else None,
         evaluation_call=_evaluation_call(run, longest) if longest is not None else None,

@@ -606,6 +606,10 @@ class Device:
         looks: How often it was made to wait, so that work piled up and could be timed without gaps.
         looked_share: Of the phase, the part in which its work is known by them.
         paused_s: For how long it was made to wait, in all.
+        copy_wait_s: Of `idle_because`'s `copy_s`, the time in which the host was in a copy and the
+            device did not copy.
+        not_launching_s: {launch_s, unknown_s}: what of those of `idle_because` was no waiting for
+            pieces of work: compiling, and what warm-up took beyond as many usual steps.
     """
 
     index: int
@@ -623,6 +627,8 @@ class Device:
     looks: int = 0
     looked_share: float = 0.0
     paused_s: float = 0.0
+    copy_wait_s: float = 0.0
+    not_launching_s: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -768,6 +774,7 @@ class Compilation:
         again: How many of them were of code that had been compiled before, in training.
         again_s: What those took, the evaluation's left out.
         most_versions: Of one piece of code.
+        again_idle_s: Of `again_s`, in which a device was not surely at work; None without one.
     """
 
     site: str
@@ -776,6 +783,7 @@ class Compilation:
     again: int
     again_s: float
     most_versions: int
+    again_idle_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

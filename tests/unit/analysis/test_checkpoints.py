@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from support.events import LEARNS, MS, FakeRun
 
+from trainprof.analysis.summarize import summarize
 from trainprof.record.schema import Kind
 
 
@@ -33,3 +35,54 @@ def test_calls_in_training_are_counted_apart_with_what_they_wrote(tmp_path: Path
     assert finding.title.startswith("torch.save, 4 times, and torch.load, once, take 90.0 ms")
     assert finding.title.endswith(": a checkpoint of 2 MiB takes 20.0 ms")
     assert finding.evidence["saves"] == 4
+
+
+def loading_run(*, in_loader: bool) -> FakeRun:
+    """Each batch is loaded by torch.load: by the dataset, or by the loop itself."""
+    run = FakeRun()
+    loader, optimizer, line = run.loader(), run.optimizer(), run.site(30)
+    run.iterate(loader)
+    for number in range(60):
+        asked = run.span(Kind.LOADER_NEXT, site=loader, value=number + 1)
+        with asked, run.span(Kind.FETCH, value=8):
+            if in_loader:
+                run.leaf(Kind.CHECKPOINT_LOAD, 9 * MS, site=line)
+            run.passes_time(MS)
+        if not in_loader:
+            run.leaf(Kind.CHECKPOINT_LOAD, 9 * MS, site=line)
+        run.forward(5 * MS, flags=LEARNS)
+        run.backward(5 * MS)
+        run.update(optimizer)
+    run.stop(loader)
+    return run
+
+
+def test_what_a_dataset_loads_is_data_and_no_checkpoint(tmp_path: Path) -> None:
+    run = loading_run(in_loader=True)
+    summary = summarize(run.write(tmp_path, host={"usable_cores": 4}))
+    assert summary.ledger.seconds["checkpoint"] == 0
+    assert summary.ledger.seconds["data_wait"] == pytest.approx(59 * 10e-3)
+    assert summary.ledger.seconds["first_batch"] == pytest.approx(10e-3)
+    assert summary.verdict.bottleneck == "data"
+    assert [one.id for one in summary.findings] == ["serial_loading"]
+
+
+def test_what_the_loop_loads_is_not_to_be_saved_less_often(tmp_path: Path) -> None:
+    summary = loading_run(in_loader=False).summary(tmp_path)
+    finding = next(one for one in summary.findings if one.id == "slow_checkpoints")
+    assert summary.ledger.seconds["checkpoint"] == pytest.approx(60 * 9e-3)
+    assert finding.title.startswith("torch.load, 60 times, takes 540 ms")
+    assert finding.advice.startswith("load once, ahead of the loop")
+    assert "save" not in finding.advice
+
+
+def test_a_checkpoint_that_is_saved_in_a_loaders_call_stays_one(tmp_path: Path) -> None:
+    run = FakeRun()
+    loader, optimizer, line = run.loader(), run.optimizer(), run.site(30)
+    run.iterate(loader)
+    for number in range(60):
+        with run.span(Kind.LOADER_NEXT, site=loader, value=number + 1):
+            run.leaf(Kind.CHECKPOINT_SAVE, 9 * MS, site=line)
+        run.learn(optimizer)
+    run.stop(loader)
+    assert run.summary(tmp_path).ledger.seconds["checkpoint"] == pytest.approx(60 * 9e-3)

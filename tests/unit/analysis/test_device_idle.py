@@ -7,13 +7,14 @@ from random import Random
 
 import pytest
 from support.device_run import DeviceRun
-from support.events import MS, US, FakeRun
+from support.events import LEARNS, MS, US, FakeRun
 
 from trainprof.analysis.device_idle import IDLE_CAUSES
+from trainprof.analysis.device_verdict import DeviceEvidence
 from trainprof.analysis.run_part import EVENT_COST_US, MARK_COST_US, REPEATED_READ_COST_US
 from trainprof.analysis.summarize import summarize
 from trainprof.analysis.summary import Device, Overhead, RunSummary
-from trainprof.record.schema import Kind, Topic
+from trainprof.record.schema import CompileFlag, Kind, Topic
 from trainprof.report import markdown, terminal
 
 STEPS = 60
@@ -437,3 +438,144 @@ def test_marks_that_a_crash_has_torn_do_no_harm(tmp_path: Path) -> None:
             assert device.idle_because is not None
             assert min(device.idle_because.values()) >= 0
         terminal.render(found, width=80, color=False)
+
+
+def compiles(run: DeviceRun, ns: int, version: int) -> None:
+    """A forward that torch compiles first: the device has nothing to do but what it had before."""
+    start = run.run.now
+    run.stream.mark()
+    flags = CompileFlag.TOLD
+    run.run.leaf(Kind.COMPILE, ns, site=run.run.site(50), value=version, flags=flags)
+    run.run.passes_time(2 * MS)
+    run.stream.gets(200 * US)
+    end = run.run.now
+    run.stream.mark()
+    run.run.record(Kind.FORWARD, start, end, flags=LEARNS)
+
+
+def small_steps(steps: int, compiled: dict[int, int], before: int = 0) -> DeviceRun:
+    """Steps of small kernels; `compiled`: ns of compiling in some of them.
+
+    Args:
+        steps: How many.
+        compiled: Nanoseconds of compiling, by step.
+        before: What the device still has to do when a forward is compiled, ns.
+    """
+    run = DeviceRun()
+    run.start()
+    for number in range(steps):
+        run.next(50 * US)
+        if number in compiled:
+            run.stream.gets(before)
+            compiles(run, compiled[number], number)
+            kinds = (Kind.BACKWARD, Kind.OPTIMIZER_STEP)
+            run.learn(*TINY[1:], launch=2 * MS, pieces=20, kinds=kinds)
+        else:
+            run.learn(*TINY, launch=2 * MS, pieces=20)
+    run.stop()
+    return run
+
+
+def launching_s(summary: RunSummary) -> float:
+    found = [one for one in summary.findings if one.id == "launch_bound"]
+    return sum(one.evidence["launching_s"] for one in found)
+
+
+def test_what_is_compiled_again_is_no_giving_out_of_small_work(tmp_path: Path) -> None:
+    plain, _, _ = of(small_steps(120, {}), tmp_path / "plain")
+    compiled = dict.fromkeys((40, 60, 80, 100), 400 * MS)
+    summary, device, _ = of(small_steps(120, compiled), tmp_path / "compiled")
+    found = {one.id: one for one in summary.findings}
+    assert list(found) == ["recompiling", "launch_bound"]
+    assert found["recompiling"].recoverable_s == pytest.approx(1.6, rel=0.01)
+    assert launching_s(summary) == pytest.approx(launching_s(plain), rel=0.05)
+    assert device.not_launching_s["unknown_s"] == pytest.approx(1.6, rel=0.01)
+
+
+def test_what_is_compiled_while_the_device_works_costs_nothing(tmp_path: Path) -> None:
+    compiled = dict.fromkeys((40, 60, 80, 100), 400 * MS)
+    summary, _, _ = of(small_steps(120, compiled, before=500 * MS), tmp_path)
+    [told] = summary.compilations
+    assert told.again_s == pytest.approx(1.6)
+    assert told.again_idle_s == pytest.approx(0.0, abs=0.01)
+    assert "recompiling" not in [one.id for one in summary.findings]
+
+
+def test_a_long_warm_up_is_no_giving_out_of_small_work(tmp_path: Path) -> None:
+    plain, _, _ = of(small_steps(120, {}), tmp_path / "plain")
+    run = DeviceRun()
+    run.start()
+    run.next(50 * US)
+    run.learn(*TINY, launch=2000 * MS, pieces=20)  # loads the device's libraries
+    for _ in range(119):
+        run.next(50 * US)
+        run.learn(*TINY, launch=2 * MS, pieces=20)
+    run.stop()
+    summary, device, whole_s = of(run, tmp_path / "late")
+    assert device.not_launching_s["unknown_s"] == pytest.approx(6.0, rel=0.01)
+    evidence = DeviceEvidence.of(device, 1.0)
+    assert evidence is not None
+    assert evidence.launching == pytest.approx(launching_s(plain), rel=0.05)
+    # Of all training it is too little to be told.
+    assert launching_s(summary) == 0.0
+    assert summary.verdict.share == pytest.approx(evidence.launching / whole_s, abs=0.01)
+
+
+def small_work(run: DeviceRun, *kinds: Kind) -> None:
+    work = dict(zip((Kind.FORWARD, Kind.BACKWARD, Kind.OPTIMIZER_STEP), TINY, strict=True))
+    for kind in kinds:
+        run.phase(kind, 2 * MS, work[kind], pieces=20)
+
+
+def plainly(run: DeviceRun) -> None:
+    small_work(run, Kind.FORWARD, Kind.BACKWARD, Kind.OPTIMIZER_STEP)
+
+
+def by_scaler(run: DeviceRun) -> None:
+    small_work(run, Kind.FORWARD, Kind.BACKWARD)
+    with run.run.span(Kind.SCALER_STEP):
+        small_work(run, Kind.OPTIMIZER_STEP)
+
+
+def in_closure(run: DeviceRun) -> None:
+    """As Lightning does: the optimizer calls for all of a step."""
+    start = run.run.now
+    run.stream.mark()
+    with run.run.span(Kind.CLOSURE):
+        small_work(run, Kind.FORWARD, Kind.BACKWARD)
+    run.run.passes_time(2 * MS)
+    run.stream.gets(TINY[2])
+    end = run.run.now
+    run.stream.mark()
+    run.run.record(Kind.OPTIMIZER_STEP, start, end, site=run.run.optimizer())
+
+
+@pytest.mark.parametrize("step", [plainly, by_scaler, in_closure])
+def test_who_calls_the_optimizer_changes_nothing(step, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    run = DeviceRun()
+    run.start()
+    for _ in range(STEPS):
+        run.next(50 * US)
+        step(run)
+    run.stop()
+    summary, device, _ = of(run, tmp_path)
+    assert set(device.ran_dry) == {"forward", "backward", "optimizer"}
+    assert min(device.ran_dry.values()) > 0.9
+    assert [one.id for one in summary.findings] == ["launch_bound"]
+
+
+def test_what_a_backward_computes_again_is_no_forward_of_its_own(tmp_path: Path) -> None:
+    """Each backward computes the forward anew, with the device far behind meanwhile."""
+    run = DeviceRun()
+    run.start()
+    for _ in range(STEPS):
+        run.next(50 * US)
+        run.phase(Kind.FORWARD, 2 * MS, TINY[0], pieces=20)
+        with run.run.span(Kind.BACKWARD):
+            run.phase(Kind.FORWARD, 200 * US, 8 * MS)
+            run.phase(Kind.BACKWARD, 200 * US, 2 * MS)
+        run.phase(Kind.OPTIMIZER_STEP, 2 * MS, TINY[2], pieces=20)
+        run.item()
+    run.stop()
+    _, device, _ = of(run, tmp_path)
+    assert device.ran_dry["forward"] > 0.9

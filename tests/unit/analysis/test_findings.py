@@ -14,6 +14,7 @@ from support.cases import STEPS, Planted, case_of
 from trainprof.analysis.checkpoints import Checkpoints
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.catalogue import RULES
+from trainprof.analysis.diagnosis.cheaper_samples import without_line
 from trainprof.analysis.diagnosis.diagnose import _without_symptoms, diagnose
 from trainprof.analysis.diagnosis.loader_cautions import cautions_of
 from trainprof.analysis.diagnosis.loader_change import call_for_whole_batches, fewer_workers
@@ -27,6 +28,7 @@ from trainprof.analysis.diagnosis.together import together
 from trainprof.analysis.diagnosis.worth import least_gain
 from trainprof.analysis.embedding_tables import EmbeddingTable, EmbeddingTables
 from trainprof.analysis.finding import LIKELY, MODELLED_WORKERS, OTHER_OPTIMIZERS, Finding
+from trainprof.analysis.ledger import LOADER_KEYS
 from trainprof.analysis.limit_names import BLOCKED, RECEIVE
 from trainprof.analysis.loader_builder import builder_of
 from trainprof.analysis.pipeline import predict
@@ -2003,6 +2005,7 @@ def test_a_device_that_waits_for_copies() -> None:
     finding = only(case)
     assert finding.id == "blocking_copies"
     assert finding.change == {"pin_memory": True, "non_blocking": True}
+    assert finding.also[0].startswith("that makes copies quicker, and none of them overlap")
     assert found(on_device(case, copy_s=0.1)) == []
 
 
@@ -2034,15 +2037,18 @@ def test_what_a_library_copies_for_a_line_may_not_be_told_not_to_block() -> None
 @pytest.mark.parametrize(
     ("package", "advice"),
     [
-        (None, "DataLoader(..., pin_memory=True)"),
-        ("transformers", "TrainingArguments(..., dataloader_pin_memory=True)"),
+        (None, "DataLoader(..., pin_memory=True) with .to(device, non_blocking=True)"),
+        (
+            "transformers",
+            "TrainingArguments(..., dataloader_pin_memory=True) with "
+            'accelerator_config={"non_blocking": True}',
+        ),
     ],
 )
 def test_batches_are_pinned_by_who_builds_the_loader(package: str | None, advice: str) -> None:
     planted = Planted(workers=2, fetch_s=0.002)
     planted.loader = replace(planted.loader, built_by=package)
-    told = only(on_device(case_of(planted), copy_s=0.6)).advice
-    assert told == f"{advice} with .to(device, non_blocking=True)"
+    assert only(on_device(case_of(planted), copy_s=0.6)).advice == advice
 
 
 def test_what_no_loader_gives_is_pinned_by_itself() -> None:
@@ -2064,8 +2070,51 @@ def test_what_a_loader_that_pins_cannot_pin_needs_a_method() -> None:
     assert finding.advice.startswith("a pin_memory() method for the batch's own class")
     pinned = [replace(row, pinned_share=1.0) for row in case.summary.transfers]
     told = only(replace(case, summary=replace(case.summary, transfers=pinned)))
-    assert told.advice == ".to(device, non_blocking=True)"
+    assert "pin_memory" not in told.advice
     assert told.cautions == []
+
+
+def pinned_copies(wait_s: float, blocking: bool, built_by: str | None = None) -> Case:
+    """Copies for 0.6 s, in `wait_s` of which the host was in one and the device had nothing."""
+    planted = Planted(workers=2, fetch_s=0.002)
+    planted.loader = replace(planted.loader, pin_memory=True, built_by=built_by)
+    case = on_device(case_of(planted), copy_s=0.6)
+    [device] = case.summary.devices or ()
+    share = 0.0 if blocking else 1.0
+    rows = [
+        replace(row, pinned_share=1.0, non_blocking_share=share) for row in case.summary.transfers
+    ]
+    devices = [replace(device, copy_wait_s=wait_s)]
+    return replace(case, summary=replace(case.summary, transfers=rows, devices=devices))
+
+
+@pytest.mark.parametrize(("wait_s", "blocking"), [(0.0, False), (0.0, True), (0.1, True)])
+def test_copies_that_are_pinned_come_between_steps_all_the_same(
+    wait_s: float, blocking: bool
+) -> None:
+    finding = only(pinned_copies(wait_s, blocking))
+    assert (finding.id, finding.change) == ("blocking_copies", {})
+    assert finding.advice.startswith("copy the next batch on a stream of its own")
+    assert "fewer bytes" in finding.advice
+    assert finding.recoverable_s == pytest.approx(0.6)
+    told = [one for one in finding.also if one.startswith("non_blocking=True saves only")]
+    assert len(told) == blocking
+
+
+@pytest.mark.parametrize(
+    ("built_by", "advice", "change"),
+    [
+        (None, ".to(device, non_blocking=True)", {"non_blocking": True}),
+        ("transformers", 'TrainingArguments(..., accelerator_config={"non_blocking": True})', {}),
+    ],
+)
+def test_what_the_host_waits_for_in_pinned_copies_is_all_that_non_blocking_saves(
+    built_by: str | None, advice: str, change: dict[str, bool]
+) -> None:
+    finding = only(pinned_copies(0.5, blocking=True, built_by=built_by))
+    assert (finding.advice, finding.change) == (advice, change)
+    assert finding.recoverable_s == pytest.approx(0.5)
+    assert "do not overlap" in finding.also[0]
 
 
 def test_a_sync_that_the_device_felt_and_one_that_it_did_not() -> None:
@@ -2086,6 +2135,83 @@ def test_a_wait_that_the_device_did_not_feel_is_no_finding(
     for finding in diagnose(case).findings:
         assert finding.predicted_speedup is not None
         assert finding.predicted_speedup[1] <= case.training_s / (case.training_s - loader_s) + 1e-9
+
+
+def felt(planted: Planted, idle_s: float, cause: str = "loader_s", **parts: float) -> Case:
+    """Returns a run on a device that was idle for so long because of `cause`."""
+    devices = [idle_device({cause: idle_s})]
+    return case_of(planted, devices=devices, device="cuda:0", parts=parts)
+
+
+def restarted(**changes: Any) -> Planted:
+    plain = {"workers": 2, "fetch_s": 0.004, "compute_s": 0.01, "passes": 10, "start_s": 0.3}
+    return Planted(**{**plain, **changes})
+
+
+@pytest.mark.parametrize(
+    ("planted", "rule"),
+    [
+        (with_slow_starts(0.1, 0.09), "slow_pass_starts"),
+        (restarted(), "worker_restart"),
+        (handed_over(), "needless_workers"),
+    ],
+)
+def test_of_starts_and_workers_a_device_feels_only_what_it_is_idle_for(
+    planted: Planted, rule: str
+) -> None:
+    host = case_of(planted)
+    assert rule in found(host)
+    waited_s = sum(host.training[key] for key in LOADER_KEYS)
+    gains = []
+    for share in (1.0, 0.5):
+        case = felt(planted, share * waited_s)
+        finding = next(one for one in diagnose(case).findings if one.id == rule)
+        gains.append(finding.recoverable_s or 0.0)
+        assert gains[-1] <= share * waited_s + 1e-9
+        assert finding.predicted_speedup is not None
+        most = case.training_s / (case.training_s - share * waited_s)
+        assert finding.predicted_speedup[1] <= most + 1e-9
+    assert gains[1] < 0.7 * gains[0]
+    assert found(felt(planted, 0.001)) == []
+
+
+@pytest.mark.parametrize(("share", "is_told"), [(1.0, True), (0.3, False)])
+def test_a_line_gives_no_more_than_a_device_is_idle_for(share: float, is_told: bool) -> None:
+    # Without the line a step takes a tenth on the host, but the device works for most of the rest.
+    planted = Planted(fetch_s=0.09, running=1.0, compute_s=0.01, cores=2)
+    planted.loader = replace(planted.loader, hot_lines=[hot_line("making batches", share=0.98)])
+    host = case_of(planted)
+    idle_s = share * sum(host.training[key] for key in LOADER_KEYS)
+    finding = only(felt(planted, idle_s))
+    assert finding.id == "serial_loading"
+    assert ("cheaper samples would give more" in finding.advice) is is_told
+    case = felt(planted, idle_s)
+    on_host, there = (without_line(one, one.feeding[0]) for one in (host, case))
+    assert on_host is not None
+    assert on_host == pytest.approx(8.5, rel=0.05)
+    assert there == pytest.approx(min(on_host, case.training_s / (case.training_s - idle_s)))
+
+
+@pytest.mark.parametrize(("workers", "rule"), [(0, "serial_loading"), (1, "too_few_workers")])
+def test_no_more_workers_than_a_device_can_use(workers: int, rule: str) -> None:
+    # The host is done with a step after 4 ms, and a batch takes 60: sixteen workers would keep up.
+    planted = Planted(workers=workers, fetch_s=0.06, running=1.0, compute_s=0.004, cores=32)
+    host = only(case_of(planted)).change["num_workers"]
+    assert host > 10
+    waited_s = sum(case_of(planted).training[key] for key in LOADER_KEYS)
+    # For half of the waits the device works: it takes some 30 ms a step, for which two will do.
+    finding = only(felt(planted, 0.5 * waited_s))
+    assert finding.id == rule
+    assert finding.change["num_workers"] in (2, 3)
+    assert only(felt(planted, waited_s)).change["num_workers"] == host
+
+
+def test_what_evaluation_waits_for_is_felt_by_what_a_device_is_idle_in_it() -> None:
+    planted = restarted(role="evaluation")
+    waits = [case_of(planted, parts={"evaluation": 4.0})]
+    waits.append(felt(planted, 4.0, "evaluation_s", evaluation=4.0))
+    assert [found(case) for case in waits] == [["worker_restart"]] * 2
+    assert "worker_restart" not in found(felt(planted, 0.1, "evaluation_s", evaluation=4.0))
 
 
 def test_all_together_is_played_again_and_is_no_sum() -> None:

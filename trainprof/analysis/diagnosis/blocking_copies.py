@@ -1,21 +1,25 @@
 """The device waits for copies between it and the host.
 
 What it means: a batch is copied to the device while the device has nothing else to do. From memory
-that is not pinned (pageable) each copy goes through a buffer and blocks the host; pinned memory and
-non_blocking=True let copying and computing overlap.
+that is not pinned (pageable) each copy goes through a buffer and blocks the host: a pinned one is
+quicker, and non_blocking=True lets the host go on meanwhile. It still comes between the kernels of
+two steps, for it waits in the same stream: only on a stream of its own it overlaps with them.
 
 How it is measured: marks in the device's stream around each copy: time in which it did nothing but
 copy, or had run dry while the host was in a copy. The line named is the one that cost most of that
 in the training phase.
 
 When it is wrong: where the bytes themselves are too many for the link, overlapping hides only what
-computing is long enough to hide. Nothing of it is known for work on side streams.
+computing is long enough to hide. Nothing of it is known for work on side streams. How much quicker
+pinned copies are is not known before they are made: the gain is what cannot be exceeded.
 
 What to do: DataLoader(..., pin_memory=True) and .to(device, non_blocking=True); copy a batch once,
-as one tensor; send bytes (uint8) and convert them on the device. Where the dataset or the collate
-function makes the copies, the loop is to make them: torch pins nothing that is on a device. Of a
-batch that is of a class of the script's own, the loader pins what its pin_memory() method returns,
-and else nothing; a tensor that no loader gives has .pin_memory().
+as one tensor; send bytes (uint8) and convert them on the device; copy the next batch on another
+torch.cuda.Stream while the device works on this one (with wait_stream, and record_stream of what is
+copied). Where the dataset or the collate function makes the copies, the loop is to make them: torch
+pins nothing that is on a device. Of a batch that is of a class of the script's own, the loader pins
+what its pin_memory() method returns, and else nothing; a tensor that no loader gives has
+.pin_memory().
 """
 
 from __future__ import annotations
@@ -30,6 +34,7 @@ from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.finding import LOADER_ID, Finding
+from trainprof.analysis.loader_builder import BuilderSettings, settings_of
 from trainprof.analysis.passes import TRAINING
 from trainprof.analysis.summary import Loader
 from trainprof.analysis.traffic import dearest_in_training
@@ -41,9 +46,14 @@ THRESHOLDS: Final = {
     "share": Threshold(0.1, "of training, the device idle for it (TraceML)"),
 }
 _MOSTLY: Final = 0.5
-_UNBLOCKED_BY_LIBRARY: Final = (
+_BY_LIBRARY: Final = (
     "non_blocking=True for each tensor (a library makes the copies of this line: its .to() may "
     "take a device alone)"
+)
+_FEWER_BYTES: Final = "send fewer bytes: uint8 instead of float32, converted on the device"
+_BESIDE: Final = (
+    "copy the next batch on a stream of its own (torch.cuda.Stream) while the device works on this "
+    "one"
 )
 
 
@@ -53,6 +63,7 @@ def find(case: Case) -> Finding | None:
     if case.training_s <= 0 or spent_s < least * case.training_s:
         return None
     worst, are_several = dearest_in_training(case.summary.transfers)
+    wait_s = sum(device.copy_wait_s for device in case.summary.devices or ())
     if worst is None:
         return None
     pageable = worst.direction == "h2d" and worst.pinned_share < _MOSTLY
@@ -61,23 +72,34 @@ def find(case: Case) -> Finding | None:
     blocking = not comes_back and worst.non_blocking_share < _MOSTLY
     is_made_there = pageable and any(fed.loader.touches_device for fed in case.feeding)
     how = [word for word, holds in (("pageable", pageable), ("blocking", blocking)) if holds]
+    is_waited_for = blocking and wait_s >= least * case.training_s
+    settings = _builder(case)
+    # What else than a tensor's own method is called there may take a device alone.
+    is_by_library = settings is None and worst.by_library_share > 0
+    to = _BY_LIBRARY if is_by_library else ".to(device, non_blocking=True)"
+    if settings is not None:
+        to = settings.copies or ""
     change: dict[str, Any] = {}
     loaders = _training_loaders(case)
     if pageable and not is_made_there and not all(one.pin_memory for one in loaders):
         change["pin_memory"] = True
-    # What else than a tensor's own method is called there may take a device alone.
-    is_by_library = worst.by_library_share > 0
-    if blocking and not is_made_there and not is_by_library:
+    may_unblock = blocking and not is_made_there and (pageable or is_waited_for)
+    if may_unblock and settings is None and not is_by_library:
         change["non_blocking"] = True
-    advice = "send fewer bytes: uint8 instead of float32, converted on the device"
+    advice, gain_s = f"{_BESIDE}; or {_FEWER_BYTES}", spent_s
+    also = []
     if comes_back:
         advice = "bring fewer values back, and more rarely: add them up on the device meanwhile"
     if is_made_there:
         advice = f"{OFF_DEVICE}: what comes out of a loader on the CPU can be pinned"
-    elif pageable or blocking:
-        told = [_pinned(case)] if pageable else []
-        told += [_UNBLOCKED_BY_LIBRARY if is_by_library else ".to(device, non_blocking=True)"]
-        advice = " with ".join(told)
+    elif pageable:
+        advice = f"{_pinned(case)} with {to}"
+        also = [f"that makes copies quicker, and none of them overlap: for that {_BESIDE}"]
+    elif is_waited_for:
+        advice, gain_s = to if settings is None else f"{settings.call}(..., {to})", wait_s
+        also = [f"the host waits no longer, but copies do not overlap: for that {_BESIDE}"]
+    elif blocking:
+        also = [f"non_blocking=True saves only what the host waits for, {span(wait_s)}"]
     count = worst.count if worst.in_training is None else worst.in_training
     copies = f"{count} {' '.join([*how, 'copies'])}"
     if are_several:
@@ -86,20 +108,29 @@ def find(case: Case) -> Finding | None:
         ID,
         f"the device waits {span(spent_s)}, {percent(spent_s / case.training_s)} of training, for "
         f"{copies}",
-        outside_steps(case, spent_s),
+        outside_steps(case, gain_s),
         site=worst.site,
         advice=advice,
         change=change,
         cautions=_cautions(case, change) if pageable and not is_made_there else [],
+        also=also,
         evidence={
             "copy_idle_s": spent_s,
             "copy_idle_share": spent_s / case.training_s,
+            "copy_wait_s": wait_s,
             "bytes": worst.bytes,
             "pinned_share": worst.pinned_share,
             "non_blocking_share": worst.non_blocking_share,
             **({LOADER_ID: case.feeding[0].loader.id} if len(case.feeding) == 1 else {}),
         },
     )
+
+
+def _builder(case: Case) -> BuilderSettings | None:
+    """Returns who copies batches for the script, and can be told how; None where it does so."""
+    builders = {fed.loader.built_by for fed in case.feeding}
+    settings = settings_of(builders.pop()) if len(builders) == 1 else None
+    return settings if settings is not None and settings.copies else None
 
 
 def _training_loaders(case: Case) -> list[Loader]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -55,13 +55,18 @@ def build_case(
         torch: How it was set, None where nothing is known.
     """
     here = [one for one in summary.loaders if one.thread == "training"]
-    exposed, shared_memory = _exposed_share(summary, training), _free_shared_memory(summary)
+    shared_memory, on_device = _free_shared_memory(summary), summary.run.is_on_device
     cases = {
         role: [
-            _loader_case(one, known_of, training_s, _limits(settings), exposed, shared_memory)
+            _loader_case(
+                one, known_of, training_s, _limits(settings), exposed, shared_memory, on_device
+            )
             for one in _costliest([one for one in here if one.role == role])
         ]
-        for role in (TRAINING, EVALUATION)
+        for role, exposed in (
+            (TRAINING, _exposed_share(summary, training, LOADER_KEYS, "loader_s")),
+            (EVALUATION, _exposed_share(summary, training, ("evaluation",), "evaluation_s")),
+        )
     }
     return Case(
         summary=summary,
@@ -79,15 +84,24 @@ def build_case(
     )
 
 
-def _exposed_share(summary: RunSummary, training: Mapping[str, float]) -> float:
-    """Returns which share of the waits for data held training up."""
+def _exposed_share(
+    summary: RunSummary, training: Mapping[str, float], keys: Sequence[str], cause: str
+) -> float:
+    """Returns which share of some ledger keys held training up.
+
+    Args:
+        summary: Of the run.
+        training: Seconds per ledger key inside the training phase.
+        keys: Of the ledger.
+        cause: What a device is idle for meanwhile.
+    """
     if not summary.run.is_on_device:
         return 1.0
     told = [device.idle_because for device in summary.devices or ()]
-    waited_s = sum(training.get(key, 0.0) for key in LOADER_KEYS)
+    waited_s = sum(training.get(key, 0.0) for key in keys)
     if not told or told[0] is None or waited_s <= 0:
         return 0.0
-    return min(told[0].get("loader_s", 0.0) / waited_s, 1.0)
+    return min(told[0].get(cause, 0.0) / waited_s, 1.0)
 
 
 def _free_shared_memory(summary: RunSummary) -> float | None:
@@ -124,6 +138,7 @@ def _loader_case(
     limits: Limits,
     exposed: float,
     shared_memory: float | None,
+    on_device: bool,
 ) -> LoaderCase:
     unknown = LoaderCase(loader, None, None, None, None, training_s, exposed, shared_memory)
     if unknown.cost_s < _LOOKED_AT_FROM_SHARE * training_s and not _may_crowd(loader, training_s):
@@ -131,7 +146,8 @@ def _loader_case(
     model = known_of(loader.id)
     if model is None:
         return unknown
-    cause = cause_of(loader, model.inputs, model.now, unknown.wait_share, limits)
+    felt = exposed if on_device else None
+    cause = cause_of(loader, model.inputs, model.now, unknown.wait_share, limits, felt=felt)
     return replace(
         unknown, inputs=model.inputs, measured=model.measured, now=model.now, cause=cause
     )

@@ -33,8 +33,8 @@ class LoaderCase:
         inputs: What its recording tells, None where the pipeline model does not apply.
         measured: Its steps and waits as recorded, in the model's windows.
         now: The model of the setting it was recorded with.
-        exposed: Share of the wait for it that held training up: on a device, that in which it had
-            run dry.
+        exposed: Share of what is waited for it that held training up: on a device, that in which it
+            had run dry.
         cause: Why training waits for it, None where it hardly does or that is not known.
         training_s: Of the run's training phase.
         shared_memory_bytes: What the run found free of it, None where nobody knows.

@@ -7,7 +7,7 @@ from dataclasses import replace
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.changed_inputs import without_part
 from trainprof.analysis.diagnosis.crowding import crowding_of
-from trainprof.analysis.diagnosis.gains import Gain, of_inputs
+from trainprof.analysis.diagnosis.gains import Gain, most_of_loading, of_inputs
 from trainprof.analysis.diagnosis.wording import place
 from trainprof.analysis.looks import MAKING
 from trainprof.analysis.summary import HotLine
@@ -58,15 +58,19 @@ def _without_share(case: Case, fed: LoaderCase, share: float) -> Gain | None:
     return of_inputs(case, fed, without_part(inputs, share))
 
 
-def without_line(fed: LoaderCase) -> float | None:
+def without_line(case: Case, fed: LoaderCase) -> float | None:
     """Returns how many times as fast steps were without the line that most of a batch goes to.
 
-    None where workers make them, and where that line is not known.
+    On a device no more than it was idle for the loader. None where workers make them, and where
+    that line is not known.
     """
     line, rates = fed.hot_line(), fed.measured
     if line is None or line.is_likely or fed.loader.num_workers or rates is None:
         return None
     kept_s = rates.step_s - own_share(line) * rates.wait_s
+    most = most_of_loading(case, fed)
+    if most is not None:
+        kept_s = max(kept_s, rates.step_s / most.likely)
     return rates.step_s / kept_s if kept_s > 0 else None
 
 

@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
+from trainprof.analysis.passes import TRAINING
 from trainprof.analysis.pipeline import Prediction, Setting, predict
 from trainprof.analysis.pipeline_scenario import Interval, PipelineInputs
 
@@ -77,7 +78,7 @@ def of_setting(case: Case, fed: LoaderCase, setting: Setting, found: Prediction)
         is_at_most=False,
         of_steps=True,
     )
-    return _as_a_device_lets(case, gain)
+    return as_a_device_lets(case, fed, gain)
 
 
 def of_faster_steps(case: Case, speedup: Interval, wait_share: float) -> Interval:
@@ -123,7 +124,7 @@ def of_batches(case: Case, fed: LoaderCase, saved_s: float) -> Gain | None:
     likely = step_s / kept_s
     most = _with_faster_rest(case, likely, 1 - kept_s / step_s)
     gain = Gain((1.0, most), (1.0, run), likely, all_s, is_at_most=True, of_steps=True)
-    return _as_a_device_lets(case, gain)
+    return as_a_device_lets(case, fed, gain)
 
 
 def of_python(case: Case, seconds: float) -> Gain | None:
@@ -200,11 +201,19 @@ def _with_faster_rest(case: Case, speedup: float, share: float) -> float:
     return 1 / (left - FASTER_REST * waits * min(1 - waits, left))
 
 
-def _as_a_device_lets(case: Case, gain: Gain) -> Gain:
-    """Returns a gain of faster loading: on a device no more than it was idle for the loader."""
+def most_of_loading(case: Case, fed: LoaderCase) -> Gain | None:
+    """Returns what training would gain on a device that was never idle for a loader; else None."""
     if not case.is_on_device:
+        return None
+    cause = "loader_s" if fed.loader.role == TRAINING else "evaluation_s"
+    return outside_steps(case, case.idle_s(cause) or 0.0)
+
+
+def as_a_device_lets(case: Case, fed: LoaderCase, gain: Gain) -> Gain:
+    """Returns a gain of faster loading: on a device no more than it was idle for the loader."""
+    most = most_of_loading(case, fed)
+    if most is None:
         return gain
-    most = outside_steps(case, case.idle_s("loader_s") or 0.0)
     return replace(
         gain,
         training=(min(gain.training[0], most.likely), min(gain.training[1], most.likely)),

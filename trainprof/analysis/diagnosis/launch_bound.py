@@ -6,7 +6,8 @@ next one comes goes at the host's pace: a faster device gains nothing then.
 
 How it is measured: marks in the device's stream tell when it had done all it was given; where it
 had at the end of nearly every forward, backward and update, the host's pace is its pace. Looks, for
-which it is made to wait for a moment so that work piles up, tell the gaps between its kernels.
+which it is made to wait for a moment so that work piles up, tell the gaps between its kernels. What
+torch compiles meanwhile, and what warm-up takes beyond as many usual steps, is not counted.
 
 When it is wrong: where the time in which the host gives out work is Python of the script's own,
 rather than operators: what looks at the host tell of that is python_in_model's, and not counted

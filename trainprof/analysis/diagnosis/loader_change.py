@@ -63,13 +63,15 @@ def costliest(
 ) -> tuple[float, LoaderCase] | None:
     """Returns the loader that loses most, and what; None where that is less than a share `least`.
 
+    On a device only what it felt counts.
+
     Args:
         case: The run.
         fed: Its loaders.
-        lost_s: Of one of them, in seconds of training.
+        lost_s: Of one of them, in seconds of the host's.
         least: Of training.
     """
-    lost = [(lost_s(one), one) for one in fed]
+    lost = [(one.exposed * lost_s(one), one) for one in fed]
     spent_s, most = max(lost, key=lambda one: one[0], default=(0.0, None))
     if most is None or spent_s <= 0 or spent_s < least * case.training_s:
         return None
@@ -258,7 +260,7 @@ def _where_it_goes(case: Case, fed: LoaderCase, *, is_unsure: bool) -> list[str]
         if surer:
             return [f"{told}{surer}{_at_most(case, fed, lead)}"]
         which = "that line" if other is None else "the first"
-        return [f"{told}{_without(fed, lead, which) if lead is line else ''}"]
+        return [f"{told}{_without(case, fed, lead, which) if lead is line else ''}"]
     fetch = fed.loader.fetch
     share = 1 - collate_share(fetch)
     if fetch is None or fetch.dataset_s is None or share < _OF_DATASET or not fetch.samples:
@@ -287,8 +289,8 @@ def _at_most(case: Case, fed: LoaderCase, line: HotLine) -> str:
     return f", and without it steps would be up to about {gain.likely:.2f} x as fast"
 
 
-def _without(fed: LoaderCase, line: HotLine, which: str) -> str:
-    times = without_line(fed)
+def _without(case: Case, fed: LoaderCase, line: HotLine, which: str) -> str:
+    times = without_line(case, fed)
     if times is None or times < _TOLD_TIMES:
         return ""
     more = ", or more" if line.is_at_least else ""

@@ -132,7 +132,7 @@ def _times_without_line(case: Case, fed: LoaderCase) -> float | None:
     if line is None or line.is_likely:
         return None
     if not fed.loader.num_workers:
-        return without_line(fed)
+        return without_line(case, fed)
     gain = gain_of_line(case, fed, line)
     return None if gain is None else gain.likely
 

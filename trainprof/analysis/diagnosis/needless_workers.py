@@ -22,7 +22,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
-from trainprof.analysis.diagnosis.gains import Gain, outside_steps
+from trainprof.analysis.diagnosis.gains import Gain, as_a_device_lets, outside_steps
 from trainprof.analysis.diagnosis.loader_change import (
     WAITED_FROM,
     advised,
@@ -61,7 +61,7 @@ def find(case: Case) -> Finding | None:
         f"training waits {span(fed.measured.wait_s)} of {span(fed.measured.step_s)} a batch to be "
         f"handed one, {percent(fed.wait_share)} of training"
     )
-    around_s = fed.starts_s + loader.end_s
+    around_s = fed.exposed * (fed.starts_s + loader.end_s)
     if around_s >= WAIT_SHARE * case.training_s:
         passes = f"each of {loader.passes} passes" if loader.passes > 1 else "the pass"
         title += f"; starting and ending them for {passes} {percent(around_s / case.training_s)}"
@@ -87,12 +87,13 @@ def gain_without(case: Case, fed: LoaderCase, found: Prediction) -> Gain:
     around_s = fed.starts_s + loader.end_s - loader.passes * found.first_batch_s.mid
     # What the sampler takes meanwhile stays, in all passes.
     around_s -= (loader.sampler_starts_s or 0.0) * loader.passes / max(loader.passes - 1, 1)
+    around_s = fed.exposed * max(around_s, 0.0)
     saved_s = [
-        max(loader.iterations * (step_s - one) + max(around_s, 0.0), 0.0)
+        max(loader.iterations * (step_s - one) + around_s, 0.0)
         for one in (found.step_s.high, found.step_s.mid, found.step_s.low)
     ]
     low, mid, high = (outside_steps(case, one) for one in saved_s)
-    return Gain(
+    gain = Gain(
         training=(low.likely, high.training[1]),
         run=(low.run[1], high.run[1]),
         likely=mid.likely,
@@ -100,6 +101,7 @@ def gain_without(case: Case, fed: LoaderCase, found: Prediction) -> Gain:
         is_at_most=False,
         of_steps=False,
     )
+    return as_a_device_lets(case, fed, gain)
 
 
 def _also(loader: Loader) -> list[str]:

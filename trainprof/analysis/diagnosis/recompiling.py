@@ -5,7 +5,8 @@ Python. Where one of these changes, torch compiles another version, while traini
 eight versions of one piece of code (recompile_limit) it gives up and runs that uncompiled.
 
 How it is measured: torch's compiler tells when it begins, when it ends and what it compiles; the
-first version of each piece of code is not counted, nor what evaluation makes it compile.
+first version of each piece of code is not counted, nor what evaluation makes it compile, nor time
+in which a device was surely at work.
 
 When it is wrong: a second version is often the last, made for every shape. It comes once: in a run
 of hours it does not matter.
@@ -43,7 +44,7 @@ def find(case: Case) -> Finding | None:
     told = case.summary.compilations
     times, spent_s = sum(one.again for one in told), sum(one.again_s for one in told)
     if case.is_on_device:
-        spent_s = min(spent_s, case.idle_s("host_s") or 0.0)
+        spent_s = sum(one.again_idle_s or 0.0 for one in told)
     if not told or spent_s < max(least_s, least_share * case.training_s):
         return None
     often = "once" if times == 1 else f"{times} times"

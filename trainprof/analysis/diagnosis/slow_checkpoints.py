@@ -1,15 +1,18 @@
-"""Writing checkpoints holds training up.
+"""Saving and loading files of torch's holds training up.
 
 What it means: torch.save and torch.load run in the training thread, which computes nothing
 meanwhile.
 
-How it is measured: the time inside torch.save and torch.load in the training phase, by line.
-Checkpoints written by other libraries' own writers are not seen here.
+How it is measured: the time inside torch.save and torch.load in the training phase, by line. What
+a dataset loads while its loader makes a batch is loading of data, and not counted here. Checkpoints
+written by other libraries' own writers are not seen.
 
 When it is wrong: a page cache that takes the bytes at once may write them when the next save comes.
 
 What to do: save less often, save less (weights without optimizer state where that will do), or
-write in the background: to a local disk first, or by torch.distributed.checkpoint.async_save.
+write in the background: to a local disk first, or by torch.distributed.checkpoint.async_save. Where
+most of it is torch.load: load once, ahead of the loop, or in a dataset that workers read for a
+DataLoader, beside training; torch.load(..., mmap=True) reads only what is used.
 """
 
 from __future__ import annotations
@@ -43,8 +46,7 @@ def find(case: Case) -> Finding | None:
         f"{_calls(calls)} {span(spent_s)}, {percent(part)} of training{_each(calls)}",
         outside_steps(case, spent_s),
         site=calls.site,
-        advice=f"save less often or less: half as often saves {span(spent_s / 2)}; or write in the "
-        "background",
+        advice=_advice(calls, spent_s),
         evidence={
             "checkpoint_s": spent_s,
             "checkpoint_share": part,
@@ -54,6 +56,18 @@ def find(case: Case) -> Finding | None:
             "loads": calls.loads,
             "load_s": calls.load_s,
         },
+    )
+
+
+def _advice(calls: Checkpoints, spent_s: float) -> str:
+    if calls.load_s > calls.save_s:
+        return (
+            "load once, ahead of the loop, what fits into memory; or read it in a dataset with "
+            "workers, beside training"
+        )
+    return (
+        f"save less often or less: half as often saves {span(spent_s / 2)}; or write in the "
+        "background"
     )
 
 

@@ -5,8 +5,9 @@ that sorts or shuffles by its own code, a dataset whose __iter__ opens files, to
 very many samples. Where `iter(loader)` is called for each step, all of that is done for each.
 
 How it is measured: what creating (or resetting) the iterator and its first `next` take beyond the
-making of a usual batch, in all passes but the first. Of workers that are started for each pass only
-what the sampler takes meanwhile counts here, and nothing where they are started for each step.
+making of a usual batch, in all passes but the first; on a GPU, so far as it had nothing to do
+meanwhile. Of workers that are started for each pass only what the sampler takes meanwhile counts
+here, and nothing where they are started for each step.
 
 When it is wrong: where a pass has to begin with what takes long, as a new shuffle of shards does.
 
@@ -20,7 +21,7 @@ from typing import Final
 
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.changed_inputs import like_the_usual
-from trainprof.analysis.diagnosis.gains import outside_steps
+from trainprof.analysis.diagnosis.gains import as_a_device_lets, outside_steps
 from trainprof.analysis.diagnosis.loader_change import costliest, finding
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.wording import around, caller, place, share_of, span
@@ -51,19 +52,20 @@ def find(case: Case) -> Finding | None:
     spent_s, fed = found
     loader = fed.loader
     is_each = is_each_step(loader)
-    each = span(spent_s / (loader.passes - 1))
+    took_s = lost_s(fed)
+    each = span(took_s / (loader.passes - 1))
     told = f"{each} longer than a usual batch takes, {percent(spent_s / case.training_s)}"
     what = f"the first batch of each of {loader.passes} passes takes"
     if is_each:
         what = f"an iterator is made for each of {loader.iterations} batches, which takes"
-    line = _line(case, fed, spent_s)
+    line = _line(case, fed, took_s)
     return finding(
         case,
         fed,
         ID,
         f"{what} {told} of training",
-        outside_steps(case, spent_s),
-        advice=_advice(loader, spent_s, is_each_step=is_each),
+        as_a_device_lets(case, fed, outside_steps(case, spent_s)),
+        advice=_advice(loader, took_s, is_each_step=is_each),
         also=[] if line is None or is_each else ["; ".join([_where(line), *caller(line)])],
         evidence={
             "starts_s": fed.starts_s,

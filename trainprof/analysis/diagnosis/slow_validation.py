@@ -65,7 +65,7 @@ def find(case: Case) -> Finding | None:
     if is_of_what_trains:
         return _of_what_trains(case, fed, spent_s, what)
     # Where most of it is starting workers, that is what there is to change.
-    if lost_s(fed) >= of_loading * spent_s:
+    if fed.exposed * lost_s(fed) >= of_loading * spent_s:
         return None
     passes = max(case.summary.evaluation.passes, fed.loader.passes, 1)
     loading = fed.cost_s / spent_s if spent_s > 0 else 0.0

@@ -115,6 +115,8 @@ def cause_of(
     now: Prediction,
     wait_share: float,
     limits: Limits = Limits(),
+    *,
+    felt: float | None = None,
 ) -> Cause | None:
     """Returns why training waits for a loader; None where it hardly does.
 
@@ -124,12 +126,15 @@ def cause_of(
         now: The model of the setting it was recorded with.
         wait_share: Of training, spent waiting for it.
         limits: What counts.
+        felt: Share of the waits in which a device had nothing to do; None without one.
     """
     if wait_share < limits.wait or _comes_once(inputs, limits):
         return None
     is_uneven = _slow_share(loader.fetch, inputs) >= limits.slow_samples
+    # No loader makes steps shorter than a device takes for them.
+    paced = inputs if felt is None else _paced_by_device(inputs, felt)
     if is_uneven and _usual_would_do(inputs, now, limits):
-        return Cause(SLOW_SAMPLES, *(more_ahead(inputs, now) or ()))
+        return Cause(SLOW_SAMPLES, *(more_ahead(paced, now) or ()))
     is_by_sample = _is_made_sample_by_sample(loader, limits)
     without = _without_workers(loader, inputs, now) if loader.num_workers else None
     if is_by_sample and without is not None:
@@ -164,7 +169,7 @@ def cause_of(
         return Cause(UNKNOWN)
     made_s = fetch.wall_s.mean * fetch.n
     if loader.collate_site is not None and collate_share(fetch) >= limits.collate:
-        return _collating(loader, inputs, now)
+        return _collating(loader, paced, now)
     reading = reading_share(fetch) if fetch.read_bytes else 0.0
     is_read = reading >= READING_SHARE
     # Workers that read side by side already share what the disk can give.
@@ -174,8 +179,8 @@ def cause_of(
         even = predict(replace(inputs, turnaround_s=min(inputs.turnaround_s, _TURNAROUND_S)))
         if even.step_s.mid <= (1 - LEAST_GAIN) * now.step_s.mid:
             return Cause(IDLE_WORKERS, inputs.setting, even)
-    more = more_workers(inputs, now, stay=loader.may_keep_workers)
-    ahead = more_ahead(inputs, now)
+    more = more_workers(paced, now, stay=loader.may_keep_workers)
+    ahead = more_ahead(paced, now)
     if is_late and ahead is not None and (more is None or _is_as_good(ahead[1], more[1])):
         return Cause(UNEVEN, *ahead)
     if more is not None and (is_late or not loader.num_workers):
@@ -195,6 +200,15 @@ def cause_of(
     if is_crowded and is_busy and is_full:
         return Cause(CPU)
     return Cause(STORAGE if reading >= MUCH_READING_SHARE else UNKNOWN)
+
+
+def _paced_by_device(inputs: PipelineInputs, felt: float) -> PipelineInputs:
+    """Returns a loader whose batches are used no faster than a device that never waits for it."""
+    measured = measured_rates(inputs)
+    if measured is None:
+        return inputs
+    least_s = measured.step_s - felt * measured.wait_s
+    return replace(inputs, compute_s=np.maximum(inputs.compute_s, least_s))
 
 
 def _is_made_sample_by_sample(loader: Loader, limits: Limits) -> bool:

@@ -22,7 +22,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
-from trainprof.analysis.diagnosis.gains import outside_steps
+from trainprof.analysis.diagnosis.gains import as_a_device_lets, outside_steps
 from trainprof.analysis.diagnosis.loader_cautions import needed_first
 from trainprof.analysis.diagnosis.loader_change import (
     advised,
@@ -80,7 +80,7 @@ def find(case: Case) -> Finding | None:
     if without is None and len(may_stay) < len(fed_by):
         without = shorter_without(fed)
         how = "without workers its passes would be shorter"
-    is_once_much = fed.starts_s / loader.passes >= _MUCH_ONCE * case.training_s
+    is_once_much = fed.exposed * fed.starts_s / loader.passes >= _MUCH_ONCE * case.training_s
     # What the sampler takes meanwhile is no matter of workers.
     each_s = fed.starts_s / loader.passes - (loader.sampler_starts_s or 0.0) / (loader.passes - 1)
     who = "its worker is" if loader.num_workers == 1 else f"its {loader.num_workers} workers are"
@@ -90,7 +90,7 @@ def find(case: Case) -> Finding | None:
     title = (
         f"{who} started again for each of {loader.passes} passes: "
         f"{span(each_s)} until the first batch is there{ending}, "
-        f"{percent(loader.passes * around_s / case.training_s)} of training"
+        f"{percent(fed.exposed * loader.passes * around_s / case.training_s)} of training"
     )
     evidence = {"starts_s": fed.starts_s, "passes": loader.passes}
     # Without any no first start is left either, and nothing has to be built elsewhere.
@@ -116,7 +116,7 @@ def find(case: Case) -> Finding | None:
         fed,
         ID,
         title,
-        outside_steps(case, spent_s),
+        as_a_device_lets(case, fed, outside_steps(case, spent_s)),
         advice=advice,
         change=change,
         alters=wanted,
@@ -137,9 +137,9 @@ def _for_each_step(case: Case, fed: LoaderCase, spent_s: float) -> Finding:
         fed,
         ID,
         f"an iterator is made for each of {loader.iterations} batches, and {who} started again for "
-        f"it: {span(each_s)} each time, {percent(loader.passes * each_s / case.training_s)} of "
-        "training",
-        outside_steps(case, spent_s),
+        f"it: {span(each_s)} each time, "
+        f"{percent(fed.exposed * loader.passes * each_s / case.training_s)} of training",
+        as_a_device_lets(case, fed, outside_steps(case, spent_s)),
         advice=ONE_ITERATOR,
         also=[
             f"up to {ahead} batches are asked of the workers each time, and one is taken: with "
