@@ -261,7 +261,7 @@ def test_a_length_that_is_written_down_is_not_asked() -> None:
         (DataLoader(Items(), batch_sampler=[[1], [2, 3]]), 2),
         (DataLoader(Items(), batch_size=None), 10),
     ],
-    ids=str,
+    ids=lambda one: type(one).__name__,
 )
 def test_what_is_torchs_or_pythons_is_asked(thing: Any, expected: int | None) -> None:
     ASKED.clear()
