@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
@@ -32,6 +34,7 @@ _MANY_MORE: Final = 2.0
 _MUCH_READ_BYTES: Final = 16 << 20
 _LITTLE_READ: Final = 0.25
 _DIGEST_CHARACTERS: Final = 12
+_OPTION: Final = re.compile(r"--?[A-Za-z]")
 _FILES_NAMED: Final = 3
 _OTHERS_TO_STAND_OUT: Final = 2
 _STANDS_OUT: Final = 0.25
@@ -96,7 +99,10 @@ def _compared(
         if len(values) > 1:
             told = "differs" if fact is _script_text else ", ".join(map(str, values))
             text = f"the runs of {name} are not alike: {what} {told}"
-            return Discrepancy(what, GROUND if kind == SETTING else kind, "", "", text)
+            if kind == SETTING:
+                # A seed or a directory of its own is no other work; what a step is is asked apart.
+                kind = REMARK if fact is _arguments else GROUND
+            return Discrepancy(what, kind, "", "", text)
     (in_base,), (in_other,) = sides
     if in_base == in_other:
         return None
@@ -107,13 +113,35 @@ def _compared(
 
 
 def _shortened(changed: Discrepancy) -> Discrepancy:
-    """Names only the words that are not in both commands."""
-    words = changed.base.split(" "), changed.other.split(" ")
-    only = [[w for w in own if w not in others] for own, others in (words, words[::-1])]
-    told = [" ".join(own) or "(none)" for own in only]
-    if not any(only):
+    """Names only the options and words that are not in both commands."""
+    base, other = (_options(told.split(" ")) for told in (changed.base, changed.other))
+    left, added = Counter(base) - Counter(other), Counter(other) - Counter(base)
+    if not left and not added:
         return replace(changed, text="arguments in another order")
+    told = [
+        " ".join(dict.fromkeys(one for one in side if one in only)) or "(none)"
+        for side, only in ((base, left), (other, added))
+    ]
     return replace(changed, text=f"arguments {told[0]} -> {told[1]}")
+
+
+def _options(words: Sequence[str]) -> list[str]:
+    """Returns the words of a command, an option and the value behind it as one."""
+    found: list[str] = []
+    for word in words:
+        if found and " " not in found[-1] and _takes_value(found[-1]) and not _is_option(word):
+            found[-1] += f" {word}"
+        else:
+            found.append(word)
+    return [] if found == ["(none)"] else found
+
+
+def _is_option(word: str) -> bool:
+    return _OPTION.match(word) is not None
+
+
+def _takes_value(word: str) -> bool:
+    return _is_option(word) and "=" not in word
 
 
 def _changed(what: str, kind: str, base: str, other: str) -> Discrepancy:
@@ -170,6 +198,28 @@ def _cores(run: ComparedRun) -> str | None:
     return None
 
 
+def _cpu(run: ComparedRun) -> str | None:
+    """The processor's name, of runs that compute on it."""
+    told = run.section("host").get("cpu")
+    return told if isinstance(told, str) and told and not run.summary.run.is_on_device else None
+
+
+def _platform(run: ComparedRun) -> str | None:
+    """Such as "linux x86_64": the kernel's version between makes no other machine."""
+    told = run.section("host").get("platform")
+    words = told.split() if isinstance(told, str) else []
+    return f"{words[0]} {words[-1]}" if len(words) > 1 else None
+
+
+def _torch_threads(run: ComparedRun) -> int | None:
+    return None if run.summary.run.is_on_device else run.summary.torch_threads
+
+
+def _host_name(run: ComparedRun) -> str | None:
+    told = run.section("host").get("name")
+    return told if isinstance(told, str) and told else None
+
+
 def _version(package: str) -> Fact:
     return lambda run: run.summary.run.versions.get(package)
 
@@ -186,11 +236,16 @@ _FACTS: Final[tuple[tuple[str, str, Fact], ...]] = (
     ("world size", WORK, _world_size),
     ("what counts as a step", WORK, _step_source),
     ("device", GROUND, _device),
+    ("platform", GROUND, _platform),
+    ("CPU", GROUND, _cpu),
     ("CPU cores", GROUND, _cores),
     ("torch", GROUND, _version("torch")),
     ("CUDA", GROUND, _version("cuda")),
     ("arguments", SETTING, _arguments),
+    ("torch's threads", SETTING, _torch_threads),
     ("Python", SETTING, _version("python")),
+    # That of a container is another one each time.
+    ("host", REMARK, _host_name),
     ("trainprof", REMARK, _version("trainprof")),
 )
 
@@ -377,16 +432,18 @@ def _range(numbers: Sequence[int]) -> str:
 
 def _caches(base: Sequence[ComparedRun], other: Sequence[ComparedRun]) -> list[Discrepancy]:
     """One side read its data from disk, the other from memory: the first run after a copy does."""
-    means = [_mean_read(side) for side in (base, other)]
-    if None in means:
+    read = [_read(side) for side in (base, other)]
+    if read[0] is None or read[1] is None:
         return []
-    in_base, in_other = (mean or 0.0 for mean in means)
-    if max(in_base, in_other) < _MUCH_READ_BYTES:
-        return []
+    # A longer run reads more.
+    in_base, in_other = (side.a_batch for side in read if side is not None)
     if min(in_base, in_other) > _LITTLE_READ * max(in_base, in_other):
         return []
     cold, warm = ("BASE", "OTHER") if in_base > in_other else ("OTHER", "BASE")
-    mib = max(in_base, in_other) / (1 << 20)
+    in_all = read[0 if cold == "BASE" else 1].in_all
+    if in_all < _MUCH_READ_BYTES:
+        return []
+    mib = in_all / (1 << 20)
     text = f"{cold} read {mib:,.0f} MiB of its data from disk, {warm} had it in memory already"
     return [_said("page cache", REMARK, text)]
 
@@ -404,14 +461,23 @@ def _recording(base: Sequence[ComparedRun], other: Sequence[ComparedRun]) -> lis
     return [_said("recording", REMARK, text.replace("%", " %"))]
 
 
-def _mean_read(side: Sequence[ComparedRun]) -> float | None:
-    told = []
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What the making of batches read from disk, in bytes: means of a side's runs."""
+
+    in_all: float
+    a_batch: float
+
+
+def _read(side: Sequence[ComparedRun]) -> _Read | None:
+    in_all, a_batch = 0.0, 0.0
     for run in side:
         feeder = run.feeder()
         if feeder is None or feeder.fetch is None or feeder.fetch.read_bytes is None:
             return None
-        told.append(feeder.fetch.read_bytes)
-    return sum(told) / len(told)
+        in_all += feeder.fetch.read_bytes / len(side)
+        a_batch += feeder.fetch.read_bytes / max(feeder.fetch.n, 1) / len(side)
+    return _Read(in_all, a_batch)
 
 
 def _order(base: Sequence[ComparedRun], other: Sequence[ComparedRun]) -> list[Discrepancy]:

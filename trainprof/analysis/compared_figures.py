@@ -110,6 +110,15 @@ class Sides:
             return SpeedUp(None, None, None, UNKNOWN, None, why or "no steady step was seen")
         return self._speedup(paces[0] or [], paces[1] or [], measured_by, why)
 
+    def with_starts(self, measured_by: str) -> SpeedUp | None:
+        """Returns the speed of steady steps with what starts of passes add to them."""
+        paces = [_paces(side, ComparedRun.training_pace) for side in self.runs()]
+        if any(side is None for side in paces) or self.why_unknown() is not None:
+            return None
+        if not any(pace.starts_s is not None for side in paces for pace in side or ()):
+            return None
+        return self._speedup(paces[0] or [], paces[1] or [], measured_by, None)
+
     def with_borders(self, measured_by: str) -> SpeedUp | None:
         paces = [_paces(side, ComparedRun.loop_pace) for side in self.runs()]
         if any(side is None for side in paces) or self.why_unknown() is not None:
@@ -153,7 +162,8 @@ def _mean_samples(side: Sequence[ComparedRun]) -> float | None:
 
 def _per_sample(pace: Pace, samples: float) -> Pace:
     steps_s = None if pace.steps_s is None else pace.steps_s / samples
-    return replace(pace, mean_s=pace.mean_s / samples, steps_s=steps_s)
+    starts_s = None if pace.starts_s is None else pace.starts_s / samples
+    return replace(pace, mean_s=pace.mean_s / samples, steps_s=steps_s, starts_s=starts_s)
 
 
 def step_metrics(sides: Sides) -> list[Metric]:

@@ -44,10 +44,13 @@ class Comparison:
     """OTHER's runs against BASE's.
 
     Attributes:
-        comparable: Nothing but settings differs, and both sides have steps enough.
+        comparable: Nothing but settings differs, all runs ended as they should, and have steps
+            enough.
         discrepancies: What the sides do not have in common, what matters most first.
         speedup: The answer: of steps, or of samples where steps are not the same work.
         measured_by: step|sample.
+        with_starts: The same of training: steady steps and what starts of passes add to them; None
+            where it is not known.
         with_borders: The same of all steps, starts of passes and warm-up included; None where it
             is not known.
         not_observed: Why a figure is missing, by its name or its group's.
@@ -60,6 +63,7 @@ class Comparison:
     discrepancies: list[Discrepancy]
     speedup: SpeedUp
     measured_by: str
+    with_starts: SpeedUp | None
     with_borders: SpeedUp | None
     metrics: list[Metric]
     not_observed: dict[str, str] = field(default_factory=dict)
@@ -89,6 +93,14 @@ class Comparison:
         is_seen = ((loop.other or 0.0) - loop.base) * apart_s > 0
         return starts if is_seen and abs(apart_s) >= LEAST_GAIN * loop.base else None
 
+    def turned_by_starts(self) -> SpeedUp | None:
+        """Returns the speed of training where starts of passes turn what steps alone tell.
+
+        None where they do not, and where steps tell nothing for certain.
+        """
+        is_told = self.speedup.verdict in (FASTER, SLOWER)
+        return _decided_by_starts(self.speedup, self.with_starts) if is_told else None
+
     def clear_part(self) -> Metric | None:
         """Returns the part of a step that clearly changed, where the step itself does not tell.
 
@@ -105,6 +117,22 @@ class Comparison:
         low, high = sorted((found.base or 0.0, found.other or 0.0))
         is_seen = _apart(step) / _apart(found) >= _SEEN_SHARE
         return found if is_seen and high >= _CLEARLY * low else None
+
+
+def _decided_by_starts(steps: SpeedUp, with_starts: SpeedUp | None) -> SpeedUp | None:
+    """Returns the speed of training with its starts of passes where steps alone tell another one.
+
+    That is where it is faster or slower for certain and steps are not that, or where steps are and
+    it most likely goes the other way. Else None.
+    """
+    if with_starts is None or with_starts.low is None or with_starts.mid is None:
+        return None
+    if with_starts.verdict in (FASTER, SLOWER):
+        return with_starts if with_starts.verdict != steps.verdict else None
+    if steps.verdict not in (FASTER, SLOWER) or steps.mid is None:
+        return None
+    is_other_way = (with_starts.mid - 1) * (steps.mid - 1) < 0
+    return with_starts if is_other_way and abs(with_starts.mid - 1) >= LEAST_GAIN else None
 
 
 def _apart(metric: Metric) -> float:
@@ -124,19 +152,21 @@ def compare(
     found = discrepancies(base, other)
     sides = Sides(list(base), list(other), found, chance_between(base, other))
     measured_by = BY_SAMPLE if sides.is_other_work else BY_STEP
-    speedup = sides.speedup(measured_by)
+    speedup, with_starts = sides.speedup(measured_by), sides.with_starts(measured_by)
+    decisive = _decided_by_starts(speedup, with_starts) or speedup
     metrics = [*step_metrics(sides), *ledger_metrics(sides), *run_metrics(sides)]
     return Comparison(
         base=list(base),
         other=list(other),
-        comparable=not any(one.kind in UNLIKE for one in found),
+        comparable=not any(one.kind in UNLIKE | {UNFINISHED} for one in found),
         discrepancies=found,
         speedup=speedup,
         measured_by=measured_by,
+        with_starts=with_starts,
         with_borders=sides.with_borders(measured_by),
         metrics=metrics,
         not_observed=_not_observed(metrics, sides),
-        gate=None if limit is None else judged(limit, speedup, found, measured_by),
+        gate=None if limit is None else judged(limit, decisive, found, measured_by),
     )
 
 
@@ -160,7 +190,8 @@ def basis(comparison: Comparison) -> str | None:
     if speedup.chance is None:
         return f"{counted[0]} and {counted[1]} runs: the interval is that of their spread"
     chance = _difference(speedup.chance.share)
-    told = f"one run each: differences under {chance} can be chance"
+    sides = "one run each" if max(counted) <= 1 else f"{counted[0]} and {counted[1]} runs"
+    told = f"{sides}: differences under {chance} can be chance"
     if min(counted) > 1:
         told = f"{counted[0]} and {counted[1]} runs, weighed with what two may differ by, {chance}"
     if speedup.chance.share > LEAST_CHANCE:
@@ -210,6 +241,9 @@ def to_jsonable(comparison: Comparison) -> dict[str, Any]:
         "verdict": speedup.verdict,
         "measured_by": comparison.measured_by,
         "speedup": _speedup(speedup),
+        "speedup_with_starts": None
+        if comparison.with_starts is None
+        else _speedup(comparison.with_starts),
         "speedup_with_borders": None if borders is None else _speedup(borders),
         "why_unknown": speedup.why_unknown,
         "gate": None if comparison.gate is None else _gate(comparison.gate),

@@ -56,8 +56,8 @@ def opening_manifest(
         "name": name,
         "command": masked_argv(target.words),
         "script": masked_text(target.name),
-        "script_sha256": script_sha256(target),
-        "sources": _sources(target),
+        "script_sha256": script_sha256(target, environ),
+        "sources": _sources(target, environ),
         "cwd": _cwd(),
         "times": {
             "started_at": started.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
@@ -161,25 +161,40 @@ def kill_detail(*, oom_kills: int, available_share: float | None) -> str | None:
     return None
 
 
-def script_sha256(target: Target) -> str | None:
-    """Returns the digest of the script's text, None of a module or where it is no plain file.
+def script_sha256(target: Target, environ: Mapping[str, str] = os.environ) -> str | None:
+    """Returns the digest of the script's text, None where it is no plain file.
 
     Of a command such as torchrun, that of the Python file among its words.
     """
-    script = _script(target)
+    script = _script(target, environ)
     text = None if script is None else contents_of(script, _LARGEST_SCRIPT_BYTES)
     return None if text is None else hashlib.sha256(text).hexdigest()
 
 
-def _script(target: Target) -> str | None:
+def _script(target: Target, environ: Mapping[str, str]) -> str | None:
+    if target.is_ours and target.words[0] == "-m":
+        return _module_file(target.words[1], environ) if len(target.words) > 1 else None
     if target.is_ours:
-        return None if target.words[0] == "-m" else target.words[0]
+        return target.words[0]
     return next((word for word in target.words if word.endswith(".py")), None)
 
 
-def _sources(target: Target) -> dict[str, str]:
+def _module_file(name: str, environ: Mapping[str, str]) -> str | None:
+    """Returns the file that `python -m` would run, as far as the directories tell.
+
+    Nothing is imported: a package's own code may do anything. Of installed modules None.
+    """
+    within = name.split(".")
+    for folder in ("", *filter(None, environ.get("PYTHONPATH", "").split(os.pathsep))):
+        for path in (os.path.join(*within) + ".py", os.path.join(*within, "__main__.py")):
+            if os.path.isfile(os.path.join(folder, path)):
+                return os.path.join(folder, path)
+    return None
+
+
+def _sources(target: Target, environ: Mapping[str, str]) -> dict[str, str]:
     """Returns digests of the Python files beside the script, {} where it has no name of its own."""
-    script = _script(target)
+    script = _script(target, environ)
     if script is None or not script.endswith(".py"):
         return {}
     return {masked_text(name): digest for name, digest in own_sources(Path(script)).items()}
@@ -190,6 +205,7 @@ def _host() -> dict[str, Any]:
     return {
         "name": os.uname().nodename,
         "platform": f"{sys.platform} {os.uname().release} {os.uname().machine}",
+        "cpu": _cpu_model(),
         "cores": os.cpu_count(),
         "usable_cores": None,
         "physical_cores": None,
@@ -197,6 +213,19 @@ def _host() -> dict[str, Any]:
         "memory_limit_bytes": None,
         "is_virtual": None,
     }
+
+
+def _cpu_model() -> str | None:
+    """Returns the processor's name as the kernel has it, None where it does not tell."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                name, _, told = line.partition(":")
+                if name.strip() in ("model name", "Model", "cpu model", "uarch"):
+                    return " ".join(told.split()) or None
+    except OSError:
+        pass
+    return None
 
 
 def _cwd() -> str | None:

@@ -12,7 +12,7 @@ from trainprof.analysis.compared_figures import BY_SAMPLE, Metric
 from trainprof.analysis.compared_run import ComparedRun
 from trainprof.analysis.comparison import Comparison, basis
 from trainprof.analysis.gate import NOT_JUDGED, PASSED, TRIPPED, Gate
-from trainprof.analysis.speedup import FASTER, NO_VISIBLE_DIFFERENCE, SLOWER, UNKNOWN
+from trainprof.analysis.speedup import FASTER, NO_VISIBLE_DIFFERENCE, SLOWER, UNKNOWN, SpeedUp
 from trainprof.report.ledger_table import label_of
 from trainprof.report.units import (
     Scale,
@@ -105,6 +105,9 @@ def headline(comparison: Comparison) -> str:
     found = comparison.speedup
     if found.low is None or found.mid is None or found.high is None:
         return f"NO VERDICT: {found.why_unknown or 'the noise is not known'}"
+    turned = comparison.turned_by_starts()
+    if turned is not None:
+        return _turned(comparison, turned)
     if found.verdict == FASTER:
         times = _instead(comparison)
         tail = f"; a {comparison.measured_by} takes {times}" if times else ""
@@ -136,6 +139,24 @@ def headline(comparison: Comparison) -> str:
     return (
         f"NO VISIBLE DIFFERENCE: a {comparison.measured_by} takes {told}, and "
         f"{between} would fit what was measured"
+    )
+
+
+def _turned(comparison: Comparison, training: SpeedUp) -> str:
+    """Says that steps are faster and training is not, or the other way round."""
+    steps = comparison.speedup
+    assert steps.mid is not None
+    assert training.mid is not None
+    assert training.low is not None
+    assert training.high is not None
+    words = {FASTER: "FASTER", SLOWER: "SLOWER"}
+    whole = words.get(training.verdict, f"NOT {words[steps.verdict]} FOR CERTAIN")
+    between = _between(1 / training.high - 1, 1 / training.low - 1)
+    per = comparison.measured_by
+    return (
+        f"OTHER'S {per.upper()}S ARE {words[steps.verdict]}, ITS TRAINING IS {whole}: with what "
+        f"starting each pass takes a {per} takes {_longer(training.mid)} ({between}), without it "
+        f"{_longer(steps.mid)}"
     )
 
 

@@ -151,12 +151,59 @@ def test_what_is_not_known_of_one_side_is_no_difference() -> None:
     assert not [one for one in discrepancies([run()], [bare]) if one.what != "events"]
 
 
-def test_of_the_arguments_only_the_words_that_differ_are_named() -> None:
-    base = run(of_run(command=["train.py", "--lr", "0.1", "--out", "a"]))
-    other = run(of_run(command=["train.py", "--lr", "0.1", "--out", "b", "--amp"]))
-    told = only(discrepancies([base], [other]))
-    assert (told.kind, told.text) == ("setting", "arguments a -> b --amp")
-    assert told.other == "--lr 0.1 --out b --amp"
+@pytest.mark.parametrize(
+    ("base", "other", "text"),
+    [
+        ("--lr 0.1 --out a", "--lr 0.1 --out b --amp", "--out a -> --out b --amp"),
+        ("--workers 2 --accum 4", "--workers 4 --accum 2", None),
+        ("--lr 0.1 --wd 0.1", "--lr 0.1 --wd 0.2", "--wd 0.1 -> --wd 0.2"),
+        ("--wd=0.1 data", "--wd=0.2 data", "--wd=0.1 -> --wd=0.2"),
+        ("--shift -1", "--shift -2", "--shift -1 -> --shift -2"),
+        ("-v -v", "-v", "-v -> (none)"),
+        ("", "--amp", "(none) -> --amp"),
+        ("--lr 0.1 --amp", "--amp --lr 0.1", "in another order"),
+    ],
+)
+def test_of_the_arguments_only_those_that_differ_are_named(
+    base: str, other: str, text: str | None
+) -> None:
+    told = only(
+        discrepancies(*([run(of_run(command=["train.py", *x.split()]))] for x in (base, other)))
+    )
+    assert (told.kind, told.text) == ("setting", f"arguments {text or f'{base} -> {other}'}")
+
+
+def test_repeated_runs_may_have_arguments_of_their_own() -> None:
+    base, other = (
+        [run(of_run(command=["train.py", "--seed", str(seed)])) for seed in seeds]
+        for seeds in ((1, 2, 3), (4, 5, 6))
+    )
+    told = only(discrepancies(base, other))
+    assert (told.what, told.kind) == ("arguments", "remark")
+
+
+def test_another_machine_is_found_by_what_it_computes_on() -> None:
+    def on(cpu: str, name: str = "a", device: str = "cpu") -> ComparedRun:
+        return run(of_run(device=device), host={"usable_cores": 8, "cpu": cpu, "name": name})
+
+    told = only(discrepancies([on("EPYC")], [on("Xeon")]))
+    assert (told.kind, told.text) == ("ground", "CPU EPYC -> Xeon")
+    told = only(discrepancies([on("EPYC")], [on("EPYC", "b")]))
+    assert (told.kind, told.text) == ("remark", "host a -> b")
+    on_devices = [on(cpu, device="cuda:0") for cpu in ("EPYC", "Xeon")]
+    assert [x.what for x in discrepancies(on_devices[:1], on_devices[1:])] == ["events"]
+    arm = run(host={"usable_cores": 8, "platform": "linux 6.1 aarch64"})
+    intel, newer = (
+        run(host={"usable_cores": 8, "platform": f"linux {kernel} x86_64"}) for kernel in (6, 7)
+    )
+    assert only(discrepancies([arm], [intel])).text == "platform linux aarch64 -> linux x86_64"
+    assert [x.what for x in discrepancies([intel], [newer])] == ["events"]
+
+
+def test_another_number_of_torchs_threads_is_a_change() -> None:
+    one, eight = (run(lambda s, n=n: replace(s, torch_threads=n)) for n in (1, 8))
+    told = only(discrepancies([one], [eight]))
+    assert (told.kind, told.text) == ("setting", "torch's threads 1 -> 8")
 
 
 def test_a_setting_changed_for_evaluation_as_for_training_is_named_once() -> None:
@@ -253,6 +300,9 @@ def test_data_read_from_disk_on_one_side_alone() -> None:
     told = only(discrepancies([cold], [run()]))
     assert told.text == "BASE read 200 MiB of its data from disk, OTHER had it in memory already"
     assert not [one for one in discrepancies([cold], [cold]) if one.what == "page cache"]
+    # One that is five times as long reads five times as much.
+    longer = run(of_feeder(fetch=replace(fetch, read_bytes=1000 << 20, n=5 * fetch.n)))
+    assert not [one for one in discrepancies([cold], [longer]) if one.what == "page cache"]
 
 
 def test_repeated_runs_should_take_turns() -> None:

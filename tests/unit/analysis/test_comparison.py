@@ -17,7 +17,9 @@ from support.events import MS, US
 from trainprof.analysis.compared_figures import Metric
 from trainprof.analysis.compared_run import ComparedRun
 from trainprof.analysis.comparison import Comparison, compare, notes, to_jsonable
+from trainprof.analysis.gate import PASSED, TRIPPED
 from trainprof.analysis.speedup import FASTER, NO_VISIBLE_DIFFERENCE, SLOWER, UNKNOWN, Chance
+from trainprof.report.comparison_rows import headline
 
 # Of a step as `recorded` makes it, besides the forward and the wait.
 REST = 300 * US + 50 * US
@@ -128,6 +130,41 @@ def test_steps_that_differ_lead_whatever_starts_do(tmp_path: Path) -> None:
     found = compare([base], [read(other)])
     assert found.speedup.verdict == FASTER
     assert found.starts_alone() is None
+
+
+def test_steps_that_are_faster_do_not_lead_where_starts_of_passes_eat_it_up(
+    tmp_path: Path,
+) -> None:
+    """Workers that are started anew for each pass: 2 ms less a step, 150 ms more a pass."""
+    base = recorded(tmp_path, "a", forwards=steps_of(1, 4 * MS, count=240), passes=8)
+    other = recorded(
+        tmp_path, "b", forwards=steps_of(2, 2 * MS, count=240), passes=8, start=150 * MS
+    )
+    found = compare([read(base)], [read(other)], limit=0.05)
+    assert found.speedup.verdict == FASTER
+    turned = found.turned_by_starts()
+    assert turned is not None
+    assert turned.verdict == SLOWER
+    assert turned.mid == pytest.approx(4.2 / (2.2 + 150 / 30), rel=0.1)
+    assert headline(found).startswith("OTHER'S STEPS ARE FASTER, ITS TRAINING IS SLOWER: with ")
+    assert found.gate is not None
+    assert found.gate.outcome == TRIPPED
+    back = compare([read(other)], [read(base)], limit=0.05)
+    assert headline(back).startswith("OTHER'S STEPS ARE SLOWER, ITS TRAINING IS FASTER: with ")
+    assert back.gate is not None
+    assert back.gate.outcome == PASSED
+
+
+def test_a_gate_counts_starts_of_passes_where_steps_are_alike(tmp_path: Path) -> None:
+    base, other = with_starts(tmp_path, "a", 2 * MS), with_starts(tmp_path, "b", 40 * MS, seed=2)
+    found = compare([base], [other], limit=0.05)
+    assert found.speedup.is_undecided
+    assert found.gate is not None
+    assert found.gate.outcome == TRIPPED
+    alike = compare([base], [with_starts(tmp_path, "c", 2 * MS, seed=3)], limit=0.05)
+    assert alike.gate is not None
+    assert alike.gate.outcome == PASSED
+    assert alike.turned_by_starts() is None
 
 
 def unsure(base: ComparedRun, other: ComparedRun) -> Comparison:

@@ -60,6 +60,32 @@ def test_the_scripts_text_is_told_by_its_digest(in_a_directory: Path) -> None:
     assert opening["sources"] == {}
 
 
+def test_a_module_is_told_by_its_file_without_being_imported(in_a_directory: Path) -> None:
+    package = in_a_directory / "lib" / "pkg"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("raise SystemExit('imported')\n")
+    (package / "train.py").write_text("print()\n")
+    (package / "__main__.py").write_text("print(1)\n")
+    there = {"PYTHONPATH": str(in_a_directory / "lib")}
+    train, whole = (hashlib.sha256(text).hexdigest() for text in (b"print()\n", b"print(1)\n"))
+    assert script_sha256(ours("-m", "pkg.train", "--lr", "1"), there) == train
+    assert script_sha256(ours("-m", "pkg"), there) == whole
+    assert script_sha256(ours("-m", "pkg.other"), there) is None
+    assert script_sha256(ours("-m", "pkg"), {}) is None
+    opening = opening_manifest(
+        ours("-m", "pkg.train"),
+        RunOptions(("-m", "pkg.train")),
+        there,
+        name="t",
+        spawned_ns=1,
+        spawned_time_ns=1,
+    )
+    assert (opening["script_sha256"], set(opening["sources"])) == (
+        train,
+        {"__init__.py", "__main__.py"},
+    )
+
+
 def test_what_is_no_plain_file_has_no_digest_and_is_not_read(in_a_directory: Path) -> None:
     os.mkfifo("pipe.py")  # a script that is read away would be lost; to open it would wait
     (in_a_directory / "folder").mkdir()
