@@ -432,18 +432,15 @@ def _range(numbers: Sequence[int]) -> str:
 
 def _caches(base: Sequence[ComparedRun], other: Sequence[ComparedRun]) -> list[Discrepancy]:
     """One side read its data from disk, the other from memory: the first run after a copy does."""
-    read = [_read(side) for side in (base, other)]
-    if read[0] is None or read[1] is None:
+    in_base, in_other = _read(base), _read(other)
+    if in_base is None or in_other is None:
         return []
-    # A longer run reads more.
-    in_base, in_other = (side.a_batch for side in read if side is not None)
-    if min(in_base, in_other) > _LITTLE_READ * max(in_base, in_other):
+    # By the batch: a longer run reads more.
+    least, most = sorted((in_base, in_other), key=lambda side: side.a_batch)
+    if most.in_all < _MUCH_READ_BYTES or least.a_batch > _LITTLE_READ * most.a_batch:
         return []
-    cold, warm = ("BASE", "OTHER") if in_base > in_other else ("OTHER", "BASE")
-    in_all = read[0 if cold == "BASE" else 1].in_all
-    if in_all < _MUCH_READ_BYTES:
-        return []
-    mib = in_all / (1 << 20)
+    cold, warm = ("BASE", "OTHER") if most is in_base else ("OTHER", "BASE")
+    mib = most.in_all / (1 << 20)
     text = f"{cold} read {mib:,.0f} MiB of its data from disk, {warm} had it in memory already"
     return [_said("page cache", REMARK, text)]
 
