@@ -18,6 +18,8 @@ from trainprof.record.schema import Kind, SyncFlag
 _HAND_OVER: Final = (SyncFlag.TOLIST, SyncFlag.NUMPY)
 # Likewise where so many single values were read: that is a loop over numbers.
 _MANY_READS: Final = 8
+# Of the looks at a line.
+_MOSTLY: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,8 @@ def torch_in_loop(
     """Returns which of the loop's own code met at work is torch's operators.
 
     A look met one where the thread had a core while nobody held the interpreter, in code of the
-    user's or torch's, and where no array or list had been made of tensors in that gap.
+    user's or torch's, and where no array or list had been made of tensors in that gap. Between two
+    operators others are met: a line that most looks met so is torch's as a whole.
 
     Args:
         looks: At the training thread.
@@ -63,6 +66,7 @@ def torch_in_loop(
     is_torch = here.is_operator & (here.held_ns == 0)
     is_torch &= ~_was_handed_over(parts, gaps.start_ns, here.taken_ns)
     is_torch &= here.taken_ns <= min(counted_until.values(), default=np.iinfo(np.int64).max)
+    is_torch = _by_line(is_torch, here, names)
     is_loss = is_torch & (gaps.place == BEFORE_BACKWARD)
     found = []
     for line in lines:
@@ -76,6 +80,17 @@ def torch_in_loop(
         found.append(line)
     share = min(np.count_nonzero(is_loss) / asked, 1.0)
     return TorchInLoop(found, float(share * seconds.get("other", 0.0)))
+
+
+def _by_line(is_torch: Bool, looks: Looks, names: LineNames) -> Bool:
+    """Returns which looks met a line at which most of them met torch, shape (n,)."""
+    numbers, which = np.unique(looks.stack, return_inverse=True)
+    lines = [next(iter(names.stacks(np.array([number])))) for number in numbers.tolist()]
+    sites = [frames[0][0] if frames else "" for frames in lines]
+    place = np.unique(np.array(sites), return_inverse=True)[1][which]
+    met, torch = (np.bincount(place, weights=weights) for weights in (None, is_torch))
+    mostly: Bool = (torch > _MOSTLY * met)[place]
+    return mostly
 
 
 def _share(mask: Bool) -> float:

@@ -3144,6 +3144,19 @@ def test_one_thread_beside_cores_that_have_nothing_to_do() -> None:
     assert finding.evidence["operator_s"] == pytest.approx(0.001)
 
 
+def test_more_threads_and_less_python_give_more_than_either() -> None:
+    """It is ranked by half of what cores that share all of it would save, which is the most."""
+    planted = Planted(fetch_s=0.0001, compute_s=0.005)
+    parts = {"backward": 10e-3 * STEPS, "other": 5e-3 * STEPS}
+    case = on_cores(case_of(planted, torch=ONE_THREAD, parts=parts), 4.0)
+    told = diagnose(case).findings
+    assert [one.id for one in told] == ["few_threads", "python_in_loop"]
+    everything = together(case, told)
+    assert everything is not None
+    # Of 20 ms a step 5 go, and a quarter of the other 15 is left.
+    assert everything == pytest.approx(20.1 / (0.1 + 15 / 4), rel=0.15)
+
+
 @pytest.mark.parametrize(
     ("settings", "where"),
     [

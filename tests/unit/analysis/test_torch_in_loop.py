@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ def train(
     held_ns: int = 0,
     reads: tuple[int, ...] = (),
     is_loss: bool = True,
+    python: int = 0,
 ) -> tuple[RunSummary, HotLine]:
     """Steps with 10 ms of the loop's own code, looked at in its midst.
 
@@ -31,16 +33,20 @@ def train(
         flags, held_ns: Of those looks.
         reads: Of tensors, ahead of them in the same gap.
         is_loss: It stands between forward and backward, else behind the update.
+        python: Of ten looks so many meet Python instead.
     """
     loader, optimizer, line = run.loader(), run.optimizer(), run.site(50)
     frames = [run.text(Topic.SITE, ["train.py", *at]) for at in ((12, "dice_loss"), (50, "train"))]
     seen = run.text(Topic.STACK, frames)
 
+    looks = itertools.count()
+
     def own_code() -> None:
         for read in reads:
             run.leaf(Kind.SYNC, 0, site=line, flags=read)
         run.passes_time(5 * MS)
-        run.record(Kind.LOOK, run.now, run.now, site=seen, value=held_ns, flags=flags)
+        told = (LookFlag.KNOWN, MS) if next(looks) % 10 < python else (flags, held_ns)
+        run.record(Kind.LOOK, run.now, run.now, site=seen, value=told[1], flags=told[0])
         run.passes_time(5 * MS)
 
     run.iterate(loader)
@@ -64,6 +70,16 @@ def test_a_loss_of_torchs_functions_is_the_models_own_work(tmp_path: Path) -> No
     summary, line = train(FakeRun(), tmp_path)
     assert (line.function, line.torch_share, line.loss_share) == ("dice_loss", 1.0, 1.0)
     assert summary.loss_in_loop_s == pytest.approx(STEPS * 0.010, rel=0.05)
+
+
+@pytest.mark.parametrize(("python", "share"), [(4, 1.0), (6, 0.0)])
+def test_a_line_that_is_mostly_torch_is_so_as_a_whole(
+    tmp_path: Path, python: int, share: float
+) -> None:
+    """Between two operators Python is met, more often on a busy machine."""
+    summary, line = train(FakeRun(), tmp_path, python=python)
+    assert line.loss_share == share
+    assert summary.loss_in_loop_s == pytest.approx(share * STEPS * 0.010, rel=0.05)
 
 
 def test_what_torch_computes_elsewhere_is_no_loss(tmp_path: Path) -> None:

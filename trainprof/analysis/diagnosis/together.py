@@ -9,11 +9,13 @@ from typing import Final
 from trainprof.analysis.diagnosis import (
     dense_embeddings,
     double_precision,
+    few_threads,
     gc_pauses,
     python_in_loop,
     python_in_model,
     slow_optimizer,
     slow_validation,
+    unused_forward,
 )
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.gains import times_without
@@ -22,6 +24,8 @@ from trainprof.analysis.pipeline import predict
 
 # What the training thread does in steps: without it they are shorter, and loaders have to keep up.
 _IN_STEPS: Final = (python_in_loop.ID, python_in_model.ID, gc_pauses.ID, double_precision.ID)
+# At most they save twice what they are ranked by.
+_RANKED_BY_HALF: Final = (few_threads.ID, unused_forward.ID)
 # What the second saves is among what the first does.
 _WITHIN: Final = {dense_embeddings.ID: slow_optimizer.ID}
 _BESIDE_STEPS: Final = ("evaluation", "checkpoint")
@@ -49,7 +53,7 @@ def together(case: Case, findings: Sequence[Finding]) -> float | None:
     in_evaluation_s = sum(
         one.recoverable_s or 0.0 for one in outside if _is_of_evaluation(one, case)
     )
-    outside_s = sum(one.recoverable_s or 0.0 for one in outside if not _is_of_evaluation(one, case))
+    outside_s = sum(_most_saved_s(one) for one in outside if not _is_of_evaluation(one, case))
     # What the start of its workers takes is part of what it takes as a whole.
     outside_s += min(in_evaluation_s, case.training.get("evaluation", 0.0))
     saved_s = in_steps_s + sum(one.recoverable_s or 0.0 for one in of_loader)
@@ -63,6 +67,10 @@ def together(case: Case, findings: Sequence[Finding]) -> float | None:
     # One alone may give more than it takes: what remains gets faster, too.
     alone = [_of_all_training(case, one) for one in findings if one.is_at_most]
     return max([case.training_s / kept_s, *alone])
+
+
+def _most_saved_s(finding: Finding) -> float:
+    return (finding.recoverable_s or 0.0) * (2 if finding.id in _RANKED_BY_HALF else 1)
 
 
 def _of_all_training(case: Case, finding: Finding) -> float:
