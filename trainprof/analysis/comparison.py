@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -35,6 +36,8 @@ from trainprof.analysis.speedup import FASTER, LEAST_CHANCE, SLOWER, SpeedUp
 # A part of a step that is halved or doubled, by so much of BASE's step, is no noise of single runs.
 _CLEARLY: Final = 2
 _CLEAR_SHARE: Final = 0.1
+# So much of what steps gain or lose is left of it, on a logarithmic scale, with starts of passes.
+_LEFT_AT_LEAST: Final = 0.5
 # So much of its change has to be seen in the mean step.
 _SEEN_SHARE: Final = 0.5
 
@@ -122,8 +125,8 @@ class Comparison:
 def _decided_by_starts(steps: SpeedUp, with_starts: SpeedUp | None) -> SpeedUp | None:
     """Returns the speed of training with its starts of passes where steps alone tell another one.
 
-    That is where it is faster or slower for certain and steps are not that, or where steps are and
-    it most likely goes the other way. Else None.
+    That is where it is faster or slower for certain and steps are not that, or where steps are, it
+    is not, and starts seem to take most of the difference or more. Else None.
     """
     if with_starts is None or with_starts.low is None or with_starts.mid is None:
         return None
@@ -131,8 +134,8 @@ def _decided_by_starts(steps: SpeedUp, with_starts: SpeedUp | None) -> SpeedUp |
         return with_starts if with_starts.verdict != steps.verdict else None
     if steps.verdict not in (FASTER, SLOWER) or steps.mid is None:
         return None
-    is_other_way = (with_starts.mid - 1) * (steps.mid - 1) < 0
-    return with_starts if is_other_way and abs(with_starts.mid - 1) >= LEAST_GAIN else None
+    left = math.log(with_starts.mid) / math.log(steps.mid)
+    return with_starts if left < _LEFT_AT_LEAST else None
 
 
 def _apart(metric: Metric) -> float:

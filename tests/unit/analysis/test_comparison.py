@@ -155,6 +155,20 @@ def test_steps_that_are_faster_do_not_lead_where_starts_of_passes_eat_it_up(
     assert back.gate.outcome == PASSED
 
 
+def test_steps_that_are_faster_by_what_starts_take_are_no_faster_training(tmp_path: Path) -> None:
+    base = recorded(tmp_path, "a", forwards=steps_of(1, 4 * MS, count=240), passes=8)
+    other = recorded(
+        tmp_path, "b", forwards=steps_of(2, 2 * MS, count=240), passes=8, start=60 * MS
+    )
+    found = compare([read(base)], [read(other)])
+    assert found.speedup.verdict == FASTER
+    assert "ITS TRAINING IS NOT FASTER FOR CERTAIN" in headline(found)
+    little = recorded(
+        tmp_path, "c", forwards=steps_of(2, 2 * MS, count=240), passes=8, start=5 * MS
+    )
+    assert headline(compare([read(base)], [read(little)])).startswith("OTHER IS FASTER")
+
+
 def test_a_gate_counts_starts_of_passes_where_steps_are_alike(tmp_path: Path) -> None:
     base, other = with_starts(tmp_path, "a", 2 * MS), with_starts(tmp_path, "b", 40 * MS, seed=2)
     found = compare([base], [other], limit=0.05)
