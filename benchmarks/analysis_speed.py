@@ -149,7 +149,7 @@ CHILD = """
 import json, resource, sys, time
 from pathlib import Path
 from trainprof.analysis.summarize import summarize
-from trainprof.analysis.summary import to_jsonable
+from trainprof.analysis.summary_json import to_jsonable
 from trainprof.record.run_directory import RunDirectory, write_json
 from trainprof.report import terminal
 directory = RunDirectory(Path(sys.argv[1]))

@@ -8,29 +8,26 @@ from __future__ import annotations
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
+from trainprof.analysis.device_figures import SyncPoint, Transfer
 from trainprof.analysis.finding import LIKELY, Finding
 from trainprof.analysis.gpu_figures import Gpu, Utilization
-from trainprof.analysis.summary import (
+from trainprof.analysis.loader_figures import Fetch, Loader, LoaderBound
+from trainprof.analysis.run_figures import (
     LEDGER_KEYS,
     Epoch,
     Evaluation,
     Exit,
-    Fetch,
     Ledger,
-    Loader,
-    LoaderBound,
     Outlier,
     Overhead,
     Phases,
     Run,
-    RunSummary,
     Statistics,
-    SyncPoint,
     System,
     Training,
-    Transfer,
     Verdict,
 )
+from trainprof.analysis.summary import RunSummary
 
 MIB = 1 << 20
 GIB = 1 << 30

@@ -11,9 +11,9 @@ import numpy as np
 from trainprof.analysis.events import Bool, Int64
 from trainprof.analysis.fetch_usage import usage_of
 from trainprof.analysis.fetches import Details, FetchTable, Float64, Int32, innermost_around
+from trainprof.analysis.loader_figures import Fetch
 from trainprof.analysis.passes import Passes
 from trainprof.analysis.statistics import statistics_s
-from trainprof.analysis.summary import Fetch
 from trainprof.analysis.system_processes import Samples, resources_of
 from trainprof.record.schema import Kind, SlowSampleFlag
 

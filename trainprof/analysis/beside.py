@@ -7,11 +7,11 @@ from typing import Final, TypeGuard
 
 import numpy as np
 
+from trainprof.analysis.code_figures import CompetingThread
 from trainprof.analysis.events import Bool
 from trainprof.analysis.fetches import Details
 from trainprof.analysis.ledger import KEY, LOADER_KEYS
 from trainprof.analysis.looks import MIN_LOOKS, LineNames, Looks, PartsOfLoop
-from trainprof.analysis.summary import CompetingThread
 from trainprof.record.schema import Kind
 
 # Of training, kept from running and the other thread on a core: from here on it is worth a word.

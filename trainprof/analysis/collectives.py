@@ -9,10 +9,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from trainprof.analysis.code_figures import Collective
 from trainprof.analysis.events import Int64
 from trainprof.analysis.ledger import Attribution, within
 from trainprof.analysis.names import Sites
-from trainprof.analysis.summary import Collective
 from trainprof.analysis.timeline import Timeline
 from trainprof.record.schema import COLLECTIVES, Kind
 

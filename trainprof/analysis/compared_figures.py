@@ -13,6 +13,7 @@ import numpy as np
 from trainprof.analysis.comparability import SLOWED, WORK, Discrepancy
 from trainprof.analysis.compared_metrics import RUN_METRICS, RunMetric, loader_metrics
 from trainprof.analysis.compared_run import ComparedRun
+from trainprof.analysis.run_figures import LEDGER_KEYS
 from trainprof.analysis.speedup import (
     BOUNDLESS_CHANCE,
     LEAST_SHARE,
@@ -29,7 +30,6 @@ from trainprof.analysis.speedup import (
     speed_up,
 )
 from trainprof.analysis.step_noise import Resampling
-from trainprof.analysis.summary import LEDGER_KEYS
 
 STEP_GROUP: Final = "step"
 LEDGER_GROUP: Final = "ledger"

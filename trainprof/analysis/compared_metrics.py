@@ -9,8 +9,8 @@ from typing import Final
 from trainprof.analysis.compared_run import ComparedRun
 from trainprof.analysis.facts import number_at
 from trainprof.analysis.gpu_figures import Gpu
+from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.passes import EVALUATION, TRAINING
-from trainprof.analysis.summary import Loader
 
 RUN_GROUP: Final = "run"
 LOADER_GROUP: Final = "loader"

@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from trainprof.analysis.facts import integer, number_at
+from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.passes import EVALUATION, TRAINING
 from trainprof.analysis.recording import manifest_of_first
 from trainprof.analysis.shared_cpu import shared_cpu
@@ -16,7 +17,7 @@ from trainprof.analysis.speedup import Pace, Sampled
 from trainprof.analysis.steady import MIN_STEADY_STEPS
 from trainprof.analysis.step_noise import Floats, Resampling
 from trainprof.analysis.step_series import StepSeries, read_step_series
-from trainprof.analysis.summary import Loader, RunSummary
+from trainprof.analysis.summary import RunSummary
 from trainprof.record.run_directory import RunDirectory
 
 # Synchronized runs drain the device's queue, timed lines slow Python: neither tells of the pace.

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from trainprof.analysis.code_figures import Compilation
 from trainprof.analysis.coverage import Coverage
 from trainprof.analysis.events import Bool, Int64
 from trainprof.analysis.ledger import within
 from trainprof.analysis.names import Sites
-from trainprof.analysis.summary import Compilation
 from trainprof.analysis.timeline import Timeline
 from trainprof.record.schema import CompileFlag, Kind
 

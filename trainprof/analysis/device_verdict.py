@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Final
 
+from trainprof.analysis.device_figures import Device
 from trainprof.analysis.device_idle import KEEPS_UP_IN
-from trainprof.analysis.summary import Device, Verdict
+from trainprof.analysis.run_figures import Verdict
 from trainprof.analysis.verdict_level import HIGH_SHARE, MODERATE_SHARE, pair, percent
 
 # From here on faster loading or less Python could gain a tenth at most.

@@ -9,12 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from trainprof.analysis.coverage import Coverage
+from trainprof.analysis.device_figures import Device
 from trainprof.analysis.device_idle import Meanwhile, idle_of, not_launching_s
 from trainprof.analysis.device_time import PHASES, activity_of
 from trainprof.analysis.events import Bool, Int64
 from trainprof.analysis.ledger import KEY, Attribution, within
+from trainprof.analysis.run_figures import LEDGER_KEYS
 from trainprof.analysis.steady import Steady
-from trainprof.analysis.summary import LEDGER_KEYS, Device
 from trainprof.analysis.timeline import Timeline
 from trainprof.record.schema import Kind, TransferFlag
 

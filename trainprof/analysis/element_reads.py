@@ -7,10 +7,10 @@ from typing import Final
 
 import numpy as np
 
+from trainprof.analysis.code_figures import ElementReads
 from trainprof.analysis.ledger import KEY
 from trainprof.analysis.looks import PartsOfLoop
 from trainprof.analysis.names import Sites
-from trainprof.analysis.summary import ElementReads
 from trainprof.record.schema import Kind, SyncFlag
 
 # Of a pass: a few are decisions that a model takes, so many are a loop over numbers.

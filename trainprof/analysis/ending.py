@@ -10,7 +10,7 @@ from trainprof.analysis.events import ProcessLog
 from trainprof.analysis.facts import integer
 from trainprof.analysis.liveness import is_alive
 from trainprof.analysis.recording import Recording
-from trainprof.analysis.summary import Exit
+from trainprof.analysis.run_figures import Exit
 from trainprof.record.schema import Kind, Topic
 
 NOT_WRITTEN: Final = "the end was not written down: trainprof was killed, or could not write"

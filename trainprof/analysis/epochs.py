@@ -11,7 +11,7 @@ import numpy as np
 from trainprof.analysis.events import Bool, Events, Int64
 from trainprof.analysis.feeding import epoch_starts, feeders, is_used_later
 from trainprof.analysis.passes import EVALUATION, TRAINING, Passes
-from trainprof.analysis.summary import Epoch, Evaluation
+from trainprof.analysis.run_figures import Epoch, Evaluation
 from trainprof.record.schema import Kind
 
 # A loop that makes a new iterator for each batch has as many passes as batches.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from trainprof.analysis.names import Sites
-from trainprof.analysis.summary import MAX_NUMBER
+from trainprof.analysis.summary_json import MAX_NUMBER
 from trainprof.record.schema import Topic
 
 # More than anybody's memory holds; a damaged log may tell any number.

@@ -8,11 +8,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from trainprof.analysis.code_figures import HooksInForward
 from trainprof.analysis.facts import integer
 from trainprof.analysis.ledger import KEY
 from trainprof.analysis.looks import MIN_LOOKS, LineNames, Looks, PartsOfLoop, Stack, lines_met
 from trainprof.analysis.names import Sites
-from trainprof.analysis.summary import HooksInForward
 
 _FORWARD: Final = "forward"
 # A damaged log may tell any number.

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainprof.analysis.events import Bool, Events, Int64, Nesting
-from trainprof.analysis.summary import LEDGER_KEYS, Ledger
+from trainprof.analysis.run_figures import LEDGER_KEYS, Ledger
 from trainprof.record.schema import Kind, SyncFlag
 
 KEY: Final = {name: index for index, name in enumerate(LEDGER_KEYS)}

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from trainprof.analysis.loader_figures import Loader, LoaderBound
 from trainprof.analysis.passes import EVALUATION, TRAINING
 from trainprof.analysis.pipeline import (
     Bound,
@@ -18,7 +19,6 @@ from trainprof.analysis.pipeline import (
     predict,
 )
 from trainprof.analysis.steady import MIN_STEADY_STEPS
-from trainprof.analysis.summary import Loader, LoaderBound
 
 # The model plays each batch several times; means of more say no more about what bounds a loader.
 MAX_BATCHES: Final = 1_000

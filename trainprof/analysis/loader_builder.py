@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from trainprof.analysis.facts import integer, words
+from trainprof.analysis.loader_figures import LoaderCall
 from trainprof.analysis.names import Sites
-from trainprof.analysis.summary import LoaderCall
 
 _KEPT: Final = "persistent_workers"
 

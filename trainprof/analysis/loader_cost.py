@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from trainprof.analysis.summary import Loader, Statistics
+from trainprof.analysis.loader_figures import Loader
+from trainprof.analysis.run_figures import Statistics
 
 
 def cost_s(loader: Loader) -> float:

@@ -15,13 +15,13 @@ from trainprof.analysis.delivery import worker_table
 from trainprof.analysis.facts import integer, number
 from trainprof.analysis.fetches import Details, FetchTable, copying_loaders, fetch_table
 from trainprof.analysis.loader_bounds import LoaderModel, model_of, shortened, with_bounds
+from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.loaders import BatchMaking, loaders_of
 from trainprof.analysis.looks import LineNames, line_names, looked_at, looks_of
 from trainprof.analysis.pipeline import PipelineInputs
 from trainprof.analysis.pipeline_fit import pipeline_inputs
 from trainprof.analysis.reading_states import StateSamples, with_sampled_reading
 from trainprof.analysis.rebuilt import renumbered
-from trainprof.analysis.summary import Loader
 from trainprof.analysis.system_processes import samples_by_pid, ticks_of
 from trainprof.analysis.training_part import trained_samples
 from trainprof.analysis.training_process import is_of_loader

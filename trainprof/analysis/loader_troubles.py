@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any, Final
 
 from trainprof.analysis.facts import known
-from trainprof.analysis.summary import Fetch
+from trainprof.analysis.loader_figures import Fetch
 from trainprof.analysis.worker_totals import WorkerTotals, worker_totals
 
 STRAGGLES_FROM: Final = 1.5

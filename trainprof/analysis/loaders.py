@@ -16,12 +16,12 @@ from trainprof.analysis.events import Bool, Events
 from trainprof.analysis.facts import Facts, integer, words
 from trainprof.analysis.fetches import Details, FetchTable
 from trainprof.analysis.loader_builder import builder_of, call_of
+from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.looks import LineNames, Looks, Stack, function_of, lines_of_making
 from trainprof.analysis.memory_growth import workers_growth
 from trainprof.analysis.names import Sites
 from trainprof.analysis.passes import EVALUATION, TRAINING, Passes
 from trainprof.analysis.statistics import statistics_s
-from trainprof.analysis.summary import Loader
 from trainprof.analysis.system_processes import Samples, Tick
 from trainprof.record.schema import Kind
 

@@ -9,11 +9,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from trainprof.analysis.code_figures import HotLine
 from trainprof.analysis.events import Bool, Events, Int64, Nesting, ProcessLog
 from trainprof.analysis.fetches import Details, FetchTable
 from trainprof.analysis.ledger import KEY, Attribution, Window, within
 from trainprof.analysis.names import UNKNOWN_SITE, Sites
-from trainprof.analysis.summary import HotLine
 from trainprof.record.schema import FETCHED, Kind, LookFlag, Topic
 
 # Fewer looks say little about a part of the run.

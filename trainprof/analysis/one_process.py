@@ -13,6 +13,7 @@ from trainprof.analysis.beside import competing_thread
 from trainprof.analysis.checkpoints import checkpoints_of
 from trainprof.analysis.collectives import Collectives, collectives_of, python_ns
 from trainprof.analysis.compilations import compilations_of, compiling_in_training
+from trainprof.analysis.device_figures import Device, SyncPoint, Transfer
 from trainprof.analysis.device_idle import Meanwhile
 from trainprof.analysis.device_memory import out_of_memory_of, with_memory
 from trainprof.analysis.device_verdict import DeviceEvidence
@@ -36,6 +37,7 @@ from trainprof.analysis.ledger import Attribution, attribute, ledger, loop_secon
 from trainprof.analysis.line_times import line_cost
 from trainprof.analysis.loader_bounds import LoaderModel
 from trainprof.analysis.loader_cost import cost_s
+from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.loader_part import loader_part
 from trainprof.analysis.looks import (
     LineNames,
@@ -50,21 +52,11 @@ from trainprof.analysis.memory_growth import memory_growth, room_of
 from trainprof.analysis.outliers import outliers
 from trainprof.analysis.passes import TRAINING
 from trainprof.analysis.python_in_model import python_in_model
+from trainprof.analysis.run_figures import Epoch, Ledger, Phases, System, Training
 from trainprof.analysis.run_part import overhead_part, run_part
 from trainprof.analysis.step_table import StepTable, step_table
 from trainprof.analysis.stragglers import COMMUNICATION, RankSteps
-from trainprof.analysis.summary import (
-    Device,
-    Epoch,
-    Ledger,
-    Loader,
-    Phases,
-    RunSummary,
-    SyncPoint,
-    System,
-    Training,
-    Transfer,
-)
+from trainprof.analysis.summary import RunSummary
 from trainprof.analysis.system import samples_between, system_summary
 from trainprof.analysis.system_gpus import GpuContext
 from trainprof.analysis.system_processes import ticks_of

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from trainprof.analysis.events import Bool, Int64
-from trainprof.analysis.summary import Outlier
+from trainprof.analysis.run_figures import Outlier
 
 MIN_RATIO: Final = 2.0
 MIN_EXCESS_NS: Final = 10_000_000

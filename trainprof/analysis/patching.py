@@ -19,8 +19,8 @@ from trainprof.analysis.call_search import (
 )
 from trainprof.analysis.finding import OTHER_OPTIMIZERS, Finding
 from trainprof.analysis.loader_builder import settings_of
+from trainprof.analysis.loader_figures import Loader, LoaderCall
 from trainprof.analysis.source_text import Edit, NotMechanical, applied, parsed
-from trainprof.analysis.summary import Loader, LoaderCall
 
 # Arguments of a loader; `non_blocking` is one of the copying call instead.
 LOADER_ARGUMENTS: Final = ("num_workers", "persistent_workers", "prefetch_factor", "pin_memory")

@@ -10,24 +10,15 @@ from statistics import fmean
 from typing import Any, Final
 
 from trainprof.analysis.beside import holds_the_interpreter
+from trainprof.analysis.code_figures import Collective, CompetingThread, PythonInModel, UnsharedData
 from trainprof.analysis.device_verdict import DeviceEvidence
 from trainprof.analysis.ending import ending, recorded_ending
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.memory_figures import MemoryGrowth
 from trainprof.analysis.passes import TRAINING
 from trainprof.analysis.recording import Recording, read_recording
-from trainprof.analysis.summary import (
-    Collective,
-    CompetingThread,
-    Exit,
-    Ledger,
-    Phases,
-    PythonInModel,
-    RunSummary,
-    Training,
-    UnsharedData,
-    Verdict,
-)
+from trainprof.analysis.run_figures import Exit, Ledger, Phases, Training, Verdict
+from trainprof.analysis.summary import RunSummary
 from trainprof.analysis.training_process import TrainingProcess
 from trainprof.analysis.verdict import Evidence
 from trainprof.record.run_directory import RunDirectory

@@ -12,8 +12,8 @@ from trainprof.analysis.analysed import Analysed
 from trainprof.analysis.ending import ending
 from trainprof.analysis.facts import integer
 from trainprof.analysis.recording import Recording
+from trainprof.analysis.run_figures import Exit, Ledger, Overhead, Run
 from trainprof.analysis.step_table import StepTable
-from trainprof.analysis.summary import Exit, Ledger, Overhead, Run
 from trainprof.record.schema import RECORD_BYTES, Kind
 
 # Wrapper, two clock reads and the record, in caches that torch's kernels have emptied: what

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from trainprof.analysis.summary import SUMMARY_SCHEMA_VERSION, RunSummary, from_jsonable
+from trainprof.analysis.summary import SUMMARY_SCHEMA_VERSION, RunSummary
+from trainprof.analysis.summary_json import from_jsonable
 from trainprof.record.log_reader import log_paths
 from trainprof.record.run_directory import RunDirectory
 from trainprof.record.run_file import read_run_json

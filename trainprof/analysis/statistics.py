@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from trainprof.analysis.summary import Statistics
+from trainprof.analysis.run_figures import Statistics
 
 
 def statistics_s(durations_ns: npt.NDArray[np.int64]) -> Statistics | None:

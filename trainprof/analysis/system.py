@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from trainprof.analysis.run_figures import System
 from trainprof.analysis.sample_file import read_samples
-from trainprof.analysis.summary import System
 from trainprof.analysis.system_gpus import GpuContext, energy_of, gpu_cost, gpus_of
 from trainprof.analysis.system_processes import (
     Tick,

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from trainprof.analysis.code_figures import Numerics
 from trainprof.analysis.embedding_tables import EmbeddingTables, embedding_tables
 from trainprof.analysis.facts import Facts, integer
 from trainprof.analysis.names import Sites
 from trainprof.analysis.repeated_forwards import RepeatedForwards, repeated_forwards
-from trainprof.analysis.summary import Numerics
 from trainprof.analysis.unused_forwards import UnusedForwards, unused_forwards
 from trainprof.analysis.unused_gradients import (
     DiscardedGradients,

@@ -8,11 +8,11 @@ from typing import TypeVar
 
 import numpy as np
 
+from trainprof.analysis.device_figures import Placement, SyncPoint, Transfer
 from trainprof.analysis.device_idle import Meanwhile
 from trainprof.analysis.events import Bool, Events, Int64
 from trainprof.analysis.ledger import within
 from trainprof.analysis.names import Sites
-from trainprof.analysis.summary import Placement, SyncPoint, Transfer
 from trainprof.analysis.timeline import Timeline
 from trainprof.record.schema import Kind, SyncFlag, TransferFlag
 

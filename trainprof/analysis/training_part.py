@@ -13,9 +13,9 @@ from trainprof.analysis.fetches import FetchTable
 from trainprof.analysis.ledger import within
 from trainprof.analysis.loaders import samples_of
 from trainprof.analysis.passes import Passes
+from trainprof.analysis.run_figures import Training
 from trainprof.analysis.statistics import statistics_s
 from trainprof.analysis.step_table import StepTable
-from trainprof.analysis.summary import Training
 from trainprof.analysis.timeline import Timeline
 from trainprof.record.schema import ForwardFlag, Kind
 

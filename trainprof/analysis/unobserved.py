@@ -6,12 +6,13 @@ from typing import Final
 
 from trainprof.analysis.analysed import Analysed
 from trainprof.analysis.device_backlog import why_no_looks
+from trainprof.analysis.device_figures import Device
 from trainprof.analysis.device_memory import why_no_memory
 from trainprof.analysis.devices import several_devices
 from trainprof.analysis.found_syncs import why_none_found
 from trainprof.analysis.inner_runs import inner_runs
 from trainprof.analysis.memory_figures import FoundSyncs
-from trainprof.analysis.summary import Device, System, Training
+from trainprof.analysis.run_figures import System, Training
 
 # From here on the bounds of a device's time at work are said to be far apart.
 WIDE_SHARE: Final = 0.25

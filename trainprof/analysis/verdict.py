@@ -7,19 +7,14 @@ from typing import Final
 
 from trainprof.analysis.beside import holds_the_interpreter
 from trainprof.analysis.checkpoints import Checkpoints
+from trainprof.analysis.code_figures import Collective, CompetingThread, PythonInModel
 from trainprof.analysis.device_verdict import DeviceEvidence, device_verdict
 from trainprof.analysis.ledger import ELSEWHERE, LOADER_KEYS
 from trainprof.analysis.loader_cost import cost_s
+from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.python_in_model import TOLD_FROM_SHARE
+from trainprof.analysis.run_figures import Training, Verdict
 from trainprof.analysis.steady import MIN_STEADY_STEPS
-from trainprof.analysis.summary import (
-    Collective,
-    CompetingThread,
-    Loader,
-    PythonInModel,
-    Training,
-    Verdict,
-)
 from trainprof.analysis.verdict_level import HIGH_SHARE, MODERATE_SHARE, pair, percent
 
 # Start-up is named only in runs that are meant to be long, and when it is most of them.

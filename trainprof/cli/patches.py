@@ -12,9 +12,10 @@ from trainprof.record.run_file import read_run_file
 
 if TYPE_CHECKING:
     from trainprof.analysis.finding import Finding
+    from trainprof.analysis.loader_figures import Loader
     from trainprof.analysis.patching import Changes
     from trainprof.analysis.source_text import Edit, SourceText
-    from trainprof.analysis.summary import Loader, RunSummary
+    from trainprof.analysis.summary import RunSummary
 
 LARGEST_SOURCE_BYTES: Final = 1 << 22
 _OF_WORKERS: Final = ("num_workers", "persistent_workers", "prefetch_factor")

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from trainprof.analysis.diagnosis.rule import Rule
-    from trainprof.analysis.summary import Loader, RunSummary
+    from trainprof.analysis.loader_figures import Loader
+    from trainprof.analysis.summary import RunSummary
 
 RUNS: Final = Path("trainprof-runs")
 _LOADERS_NAMED: Final = 10

@@ -157,7 +157,7 @@ def _as_seen(summary: RunSummary, finished: FinishedRun) -> RunSummary:
 
 def _report(finished: FinishedRun, page: Page | None) -> None:
     from trainprof.analysis.summarize import summarize
-    from trainprof.analysis.summary import to_jsonable
+    from trainprof.analysis.summary_json import to_jsonable
 
     if not finished.directory.path.is_dir():
         complain(

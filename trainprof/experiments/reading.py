@@ -14,7 +14,8 @@ from trainprof.analysis.passes import TRAINING
 from trainprof.analysis.speedup import Pace
 from trainprof.analysis.steady import MIN_STEADY_STEPS
 from trainprof.analysis.summarize import summarize
-from trainprof.analysis.summary import RunSummary, to_jsonable
+from trainprof.analysis.summary import RunSummary
+from trainprof.analysis.summary_json import to_jsonable
 from trainprof.analysis.trial_notes import read_trial_notes
 from trainprof.analysis.trial_pace import alone_pace, free_pace
 from trainprof.analysis.tuning import (

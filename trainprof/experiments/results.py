@@ -11,8 +11,9 @@ import numpy as np
 
 from trainprof.analysis.diagnosis.loader_cautions import counts_for_all
 from trainprof.analysis.diagnosis.loader_change import call_with
+from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.speedup import UNKNOWN, Pace, SpeedUp, speed_up
-from trainprof.analysis.summary import Loader, RunSummary
+from trainprof.analysis.summary import RunSummary
 from trainprof.analysis.tuning import (
     BASELINE,
     BY_BATCHES,

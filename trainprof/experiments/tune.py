@@ -12,7 +12,8 @@ from typing import Any, ClassVar, Final
 
 from trainprof.analysis.saved_summary import saved_summary
 from trainprof.analysis.summarize import case_of, summarize
-from trainprof.analysis.summary import RunSummary, to_jsonable
+from trainprof.analysis.summary import RunSummary
+from trainprof.analysis.summary_json import to_jsonable
 from trainprof.analysis.tuning import BASELINE
 from trainprof.experiments.candidates import Plan, plan
 from trainprof.experiments.found import Found, Progress

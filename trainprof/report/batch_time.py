@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from trainprof.analysis.summary import Fetch, Loader
+from trainprof.analysis.loader_figures import Fetch, Loader
 from trainprof.report.units import is_known, share_of
 
 _UNTOLD_WAITS: Final = ("sleep", "lock", "network")

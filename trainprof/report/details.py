@@ -10,7 +10,8 @@ from rich.text import Text
 
 from trainprof.analysis.facts import number_at
 from trainprof.analysis.ledger import LOADER_KEYS
-from trainprof.analysis.summary import Outlier, RunSummary, Statistics
+from trainprof.analysis.run_figures import Outlier, Statistics
+from trainprof.analysis.summary import RunSummary
 from trainprof.report.layout import Column, Page
 from trainprof.report.ledger_table import label_of
 from trainprof.report.sections import outlier_sentence, why_not_measured

@@ -6,8 +6,9 @@ from typing import Final
 
 from rich.text import Text
 
+from trainprof.analysis.device_figures import Device
 from trainprof.analysis.memory_figures import DeviceMemory, OutOfMemory
-from trainprof.analysis.summary import Device, RunSummary
+from trainprof.analysis.summary import RunSummary
 from trainprof.report.layout import Page
 from trainprof.report.ledger_table import label_of
 from trainprof.report.units import (

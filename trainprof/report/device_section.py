@@ -8,7 +8,8 @@ from typing import Final
 
 from rich.text import Text
 
-from trainprof.analysis.summary import Device, RunSummary
+from trainprof.analysis.device_figures import Device
+from trainprof.analysis.summary import RunSummary
 from trainprof.report.layout import Column, Page
 from trainprof.report.ledger_table import label_of
 from trainprof.report.units import (

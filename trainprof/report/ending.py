@@ -7,7 +7,8 @@ import signal
 
 from trainprof.analysis.facts import number_at
 from trainprof.analysis.passes import TRAINING
-from trainprof.analysis.summary import Exit, Run, RunSummary
+from trainprof.analysis.run_figures import Exit, Run
+from trainprof.analysis.summary import RunSummary
 from trainprof.report.units import byte_count, counted, is_known, seconds, three_digits
 
 

@@ -9,7 +9,8 @@ from rich.text import Text
 
 from trainprof.analysis.facts import number_at
 from trainprof.analysis.gpu_figures import ENERGY_ESTIMATED, Energy, Gpu, Utilization
-from trainprof.analysis.summary import Epoch, RunSummary, System
+from trainprof.analysis.run_figures import Epoch, System
+from trainprof.analysis.summary import RunSummary
 from trainprof.report.layout import Column, Page
 from trainprof.report.units import (
     NOT_MEASURED,

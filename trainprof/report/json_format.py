@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from trainprof.analysis.summary import RunSummary, to_jsonable
+from trainprof.analysis.summary import RunSummary
+from trainprof.analysis.summary_json import to_jsonable
 
 
 def render(summary: RunSummary) -> str:

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from trainprof.analysis.summary import LEDGER_KEYS, RunSummary
+from trainprof.analysis.run_figures import LEDGER_KEYS
+from trainprof.analysis.summary import RunSummary
 from trainprof.report.units import (
     NOT_MEASURED,
     Scale,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from trainprof.analysis.code_figures import LineCost
 from trainprof.analysis.line_times import MIN_LOOKS, LineProfile
 from trainprof.analysis.process_name import ProcessName
-from trainprof.analysis.summary import LineCost
 from trainprof.report.units import NOT_MEASURED, count, counted, seconds
 
 

@@ -17,8 +17,9 @@ from trainprof.analysis.limit_names import (
     SAMPLER,
     STORAGE,
 )
+from trainprof.analysis.loader_figures import Fetch, Loader, LoaderBound
 from trainprof.analysis.loader_troubles import unusual_samples
-from trainprof.analysis.summary import Fetch, Loader, LoaderBound, RunSummary
+from trainprof.analysis.summary import RunSummary
 from trainprof.report.batch_time import making_parts, named, receiving, was_read
 from trainprof.report.loader_warnings import sample_name
 from trainprof.report.units import NOT_MEASURED, byte_count, seconds

@@ -6,7 +6,8 @@ from typing import Final
 
 from rich.text import Text
 
-from trainprof.analysis.summary import Loader, RunSummary
+from trainprof.analysis.loader_figures import Loader
+from trainprof.analysis.summary import RunSummary
 from trainprof.report.batch_bars import batch_bars
 from trainprof.report.ending import ending
 from trainprof.report.layout import Page, written

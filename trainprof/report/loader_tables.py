@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from trainprof.analysis.facts import known
-from trainprof.analysis.summary import Fetch, Loader, Statistics
+from trainprof.analysis.loader_figures import Fetch, Loader
+from trainprof.analysis.run_figures import Statistics
 from trainprof.analysis.worker_totals import WorkerTotals, worker_totals
 from trainprof.report.batch_bars import BatchGroup
 from trainprof.report.batch_time import code_parts, making_parts, waiting_parts

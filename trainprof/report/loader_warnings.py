@@ -10,8 +10,9 @@ from trainprof.analysis.facts import known, number_at
 from trainprof.analysis.limit_names import CPU
 from trainprof.analysis.loader_builder import settings_of
 from trainprof.analysis.loader_cost import cost_s, starts_s
+from trainprof.analysis.loader_figures import Fetch, Loader
 from trainprof.analysis.loader_troubles import stragglers, unusual_samples
-from trainprof.analysis.summary import Fetch, Loader, RunSummary
+from trainprof.analysis.summary import RunSummary
 from trainprof.report.batch_time import making_parts, named
 from trainprof.report.loader_words import needs_words
 from trainprof.report.units import count, counted, percent, seconds, share_of

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from trainprof.analysis.loader_cost import cost_s
-from trainprof.analysis.summary import Loader, RunSummary, Statistics
+from trainprof.analysis.loader_figures import Loader
+from trainprof.analysis.run_figures import Statistics
+from trainprof.analysis.summary import RunSummary
 from trainprof.analysis.worker_totals import worker_totals
 from trainprof.report.units import NOT_MEASURED, counted, percent, seconds, share_of
 

@@ -7,7 +7,8 @@ from typing import Final
 
 from rich.text import Text
 
-from trainprof.analysis.summary import Loader, RunSummary
+from trainprof.analysis.loader_figures import Loader
+from trainprof.analysis.summary import RunSummary
 from trainprof.report.batch_bars import BatchGroup, batch_bars, folded
 from trainprof.report.batch_time import BatchPart, code_parts, making_parts, named, waiting_parts
 from trainprof.report.layout import Page

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from trainprof.analysis.summary import Loader, RunSummary
+from trainprof.analysis.loader_figures import Loader
+from trainprof.analysis.summary import RunSummary
 from trainprof.report.device_memory_section import ran_out
 from trainprof.report.device_section import idle_columns, idle_table
 from trainprof.report.ending import (

@@ -7,8 +7,9 @@ from typing import Final
 from rich.text import Text
 
 from trainprof.analysis.facts import number_at
+from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.memory_figures import MemoryGrowth
-from trainprof.analysis.summary import Loader, RunSummary
+from trainprof.analysis.summary import RunSummary
 from trainprof.report.layout import Page
 from trainprof.report.units import byte_count, counted, percent
 

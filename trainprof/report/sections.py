@@ -10,21 +10,14 @@ from typing import Final
 
 from rich.text import Text
 
+from trainprof.analysis.code_figures import Collective, Compilation, UnsharedData
+from trainprof.analysis.device_figures import SyncPoint
 from trainprof.analysis.facts import number_at
+from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.outliers import MIN_EXCESS_NS, MIN_RATIO
+from trainprof.analysis.run_figures import COSTLY_RECORDING, Epoch, Outlier, Statistics
 from trainprof.analysis.shared_cpu import shared_cpu
-from trainprof.analysis.summary import (
-    COSTLY_RECORDING,
-    Collective,
-    Compilation,
-    Epoch,
-    Loader,
-    Outlier,
-    RunSummary,
-    Statistics,
-    SyncPoint,
-    UnsharedData,
-)
+from trainprof.analysis.summary import RunSummary
 from trainprof.analysis.verdict_level import MODERATE_SHARE
 from trainprof.report.layout import LABEL_CELLS, Column, Page
 from trainprof.report.ledger_table import label_of, waits_are_merged

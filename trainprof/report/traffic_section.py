@@ -6,8 +6,9 @@ from typing import Final
 
 from rich.text import Text
 
+from trainprof.analysis.device_figures import Transfer
 from trainprof.analysis.facts import number_at
-from trainprof.analysis.summary import RunSummary, Transfer
+from trainprof.analysis.summary import RunSummary
 from trainprof.report.layout import Page
 from trainprof.report.ledger_table import waits_are_merged
 from trainprof.report.sections import by_site

@@ -14,8 +14,9 @@ from support.events import MS, FakeRun
 
 from trainprof.analysis.batch_making import _by_process
 from trainprof.analysis.fetches import FetchTable
+from trainprof.analysis.loader_figures import Fetch, Loader
 from trainprof.analysis.summarize import summarize
-from trainprof.analysis.summary import Fetch, Loader, RunSummary
+from trainprof.analysis.summary import RunSummary
 from trainprof.analysis.system_processes import Tick, resources_of, samples_by_pid, ticks_of
 from trainprof.record.schema import FAULTS_SHIFT, RECORD, Kind, SlowSampleFlag, Topic
 

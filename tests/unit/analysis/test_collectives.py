@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.events import LEARNS, MS, FakeRun
 
-from trainprof.analysis.summary import Collective
+from trainprof.analysis.code_figures import Collective
 from trainprof.record.schema import COLLECTIVES, Kind
 
 REDUCE, BARRIER = COLLECTIVES.index("all_reduce"), COLLECTIVES.index("barrier")

@@ -10,9 +10,11 @@ import pytest
 from support import summaries
 from support.compared_runs import made_up, with_steps_longer
 
+from trainprof.analysis.code_figures import LineCost
 from trainprof.analysis.comparability import UNLIKE, Discrepancy, discrepancies
 from trainprof.analysis.compared_run import ComparedRun
-from trainprof.analysis.summary import Exit, LineCost, RunSummary
+from trainprof.analysis.run_figures import Exit
+from trainprof.analysis.summary import RunSummary
 
 Change = Callable[[RunSummary], RunSummary]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from support.events import LEARNS, MS, FakeRun
 
-from trainprof.analysis.summary import Compilation
+from trainprof.analysis.code_figures import Compilation
 from trainprof.record.schema import CompileFlag, Kind
 
 

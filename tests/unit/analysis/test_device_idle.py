@@ -9,11 +9,13 @@ import pytest
 from support.device_run import DeviceRun
 from support.events import LEARNS, MS, US, FakeRun
 
+from trainprof.analysis.device_figures import Device
 from trainprof.analysis.device_idle import IDLE_CAUSES
 from trainprof.analysis.device_verdict import DeviceEvidence
+from trainprof.analysis.run_figures import Overhead
 from trainprof.analysis.run_part import EVENT_COST_US, MARK_COST_US, REPEATED_READ_COST_US
 from trainprof.analysis.summarize import summarize
-from trainprof.analysis.summary import Device, Overhead, RunSummary
+from trainprof.analysis.summary import RunSummary
 from trainprof.record.schema import CompileFlag, Kind, Topic
 from trainprof.report import markdown, terminal
 

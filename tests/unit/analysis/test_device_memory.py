@@ -13,7 +13,8 @@ from support.fake_memory import GIB, MIB
 
 from trainprof.analysis.memory_figures import DeviceMemory
 from trainprof.analysis.summarize import summarize
-from trainprof.analysis.summary import RunSummary, from_jsonable, to_jsonable
+from trainprof.analysis.summary import RunSummary
+from trainprof.analysis.summary_json import from_jsonable, to_jsonable
 from trainprof.record.schema import Kind, MemoryFigure, Topic
 
 STEPS = 120

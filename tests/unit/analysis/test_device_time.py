@@ -11,8 +11,9 @@ import pytest
 from support.device_run import Stream
 from support.events import LEARNS, MS, US, FakeRun
 
+from trainprof.analysis.device_figures import Device
 from trainprof.analysis.device_time import Marks
-from trainprof.analysis.summary import Device, RunSummary
+from trainprof.analysis.summary import RunSummary
 from trainprof.record.schema import Kind, Topic, TransferFlag
 from trainprof.report import terminal
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from trainprof.analysis.device_verdict import DeviceEvidence, device_verdict
-from trainprof.analysis.summary import Verdict
+from trainprof.analysis.run_figures import Verdict
 
 SITES = {"data": "train.py:41", "transfer": "train.py:50", "sync": "train.py:60"}
 

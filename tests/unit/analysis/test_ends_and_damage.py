@@ -9,8 +9,9 @@ import pytest
 from support.events import US, FakeRun, seconds
 
 from trainprof.analysis.part import NothingThere
+from trainprof.analysis.run_figures import Exit
 from trainprof.analysis.summarize import summarize
-from trainprof.analysis.summary import Exit, from_jsonable, to_jsonable
+from trainprof.analysis.summary_json import from_jsonable, to_jsonable
 from trainprof.record.run_directory import RunDirectory
 from trainprof.record.schema import HEADER_BYTES, RECORD_BYTES, Kind, Topic
 

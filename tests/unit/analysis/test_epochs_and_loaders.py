@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from support.events import ITEM_ON_CPU, LEARNS, MS, US, FakeRun
 
-from trainprof.analysis.summary import Loader, Statistics
+from trainprof.analysis.loader_figures import Loader
+from trainprof.analysis.run_figures import Statistics
 from trainprof.record.schema import COLLATE_SHIFT, Kind, SyncFlag, TransferFlag
 
 

@@ -12,6 +12,15 @@ from support import summaries
 from support.cases import STEPS, Planted, case_of
 
 from trainprof.analysis.checkpoints import Checkpoints
+from trainprof.analysis.code_figures import (
+    CompetingThread,
+    Compilation,
+    HooksInForward,
+    HotLine,
+    Numerics,
+    PythonInModel,
+)
+from trainprof.analysis.device_figures import Device, SyncPoint
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.catalogue import RULES
 from trainprof.analysis.diagnosis.cheaper_samples import without_line
@@ -31,20 +40,10 @@ from trainprof.analysis.finding import LIKELY, MODELLED_WORKERS, OTHER_OPTIMIZER
 from trainprof.analysis.ledger import LOADER_KEYS
 from trainprof.analysis.limit_names import BLOCKED, RECEIVE
 from trainprof.analysis.loader_builder import builder_of
+from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.pipeline import predict
 from trainprof.analysis.pipeline_scenario import Interval
 from trainprof.analysis.repeated_forwards import RepeatedForwards
-from trainprof.analysis.summary import (
-    CompetingThread,
-    Compilation,
-    Device,
-    HooksInForward,
-    HotLine,
-    Loader,
-    Numerics,
-    PythonInModel,
-    SyncPoint,
-)
 from trainprof.analysis.torch_settings import LoopedOptimizer, OwnOptimizer, TorchSettings
 from trainprof.analysis.unused_forwards import UnusedForwards
 from trainprof.analysis.unused_gradients import (

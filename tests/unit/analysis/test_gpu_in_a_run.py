@@ -9,7 +9,8 @@ import pytest
 from support.events import MS, FakeRun
 
 from trainprof.analysis.summarize import summarize
-from trainprof.analysis.summary import RunSummary, from_jsonable, to_jsonable
+from trainprof.analysis.summary import RunSummary
+from trainprof.analysis.summary_json import from_jsonable, to_jsonable
 from trainprof.record.run_directory import RunDirectory
 from trainprof.record.schema import Kind, Topic
 

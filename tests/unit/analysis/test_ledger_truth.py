@@ -12,7 +12,7 @@ from support.events import ITEM_ON_CPU, LEARNS, MS, US, FakeRun, seconds
 from trainprof.analysis import ledger as ledger_module
 from trainprof.analysis.events import nest
 from trainprof.analysis.ledger import Window, attribute, ledger, loop_seconds, within
-from trainprof.analysis.summary import LEDGER_KEYS
+from trainprof.analysis.run_figures import LEDGER_KEYS
 from trainprof.record.schema import ForwardFlag, Kind, SyncFlag, Topic
 
 

@@ -17,10 +17,10 @@ from trainprof.analysis.loader_bounds import (
     shortened,
     with_bounds,
 )
+from trainprof.analysis.loader_figures import Loader, LoaderBound
 from trainprof.analysis.pipeline import PipelineInputs, Setting
 from trainprof.analysis.pipeline_bound import bound_of as bound_of_pipeline
 from trainprof.analysis.pipeline_model import Pipeline
-from trainprof.analysis.summary import Loader, LoaderBound
 
 
 def inputs(

@@ -9,8 +9,8 @@ import pytest
 from support import summaries
 
 from trainprof.analysis.facts import known
+from trainprof.analysis.loader_figures import Fetch
 from trainprof.analysis.loader_troubles import stragglers, unusual_samples
-from trainprof.analysis.summary import Fetch
 from trainprof.analysis.worker_totals import worker_totals
 
 

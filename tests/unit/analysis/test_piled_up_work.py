@@ -10,8 +10,9 @@ import pytest
 from support.device_run import DeviceRun
 from support.events import LEARNS, MS, US
 
+from trainprof.analysis.device_figures import Device
 from trainprof.analysis.summarize import summarize
-from trainprof.analysis.summary import Device, RunSummary
+from trainprof.analysis.summary import RunSummary
 from trainprof.record.schema import DeviceMarkFlag, Kind, Topic
 from trainprof.report import terminal
 

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 from support.events import LEARNS, MS, FakeRun
 
+from trainprof.analysis.code_figures import UnsharedData
 from trainprof.analysis.summarize import summarize
-from trainprof.analysis.summary import RunSummary, UnsharedData, from_jsonable, to_jsonable
+from trainprof.analysis.summary import RunSummary
+from trainprof.analysis.summary_json import from_jsonable, to_jsonable
 from trainprof.record.run_directory import RunDirectory
 from trainprof.record.schema import Kind, Topic
 from trainprof.report import markdown, terminal

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from support import summaries
 
+from trainprof.analysis.run_figures import Exit
 from trainprof.analysis.saved_summary import saved_summary
-from trainprof.analysis.summary import Exit, to_jsonable
+from trainprof.analysis.summary_json import to_jsonable
 from trainprof.record.run_directory import RunDirectory, write_json
 
 

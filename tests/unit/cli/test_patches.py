@@ -14,7 +14,8 @@ import pytest
 from support import summaries
 
 from trainprof.analysis.finding import LOADER_ID, OTHER_OPTIMIZERS, Finding
-from trainprof.analysis.summary import Loader, to_jsonable
+from trainprof.analysis.loader_figures import Loader
+from trainprof.analysis.summary_json import to_jsonable
 from trainprof.cli.app import run_command
 
 CHANGE = {"num_workers": 4}

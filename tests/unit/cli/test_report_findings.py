@@ -14,7 +14,8 @@ import pytest
 from support import summaries
 
 from trainprof.analysis.finding import LOADER_ID
-from trainprof.analysis.summary import RunSummary, to_jsonable
+from trainprof.analysis.summary import RunSummary
+from trainprof.analysis.summary_json import to_jsonable
 from trainprof.cli.app import run_command
 
 LOADER = "loader = DataLoader(data, shuffle=True)\n"

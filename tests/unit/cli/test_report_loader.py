@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from support import summaries
 
-from trainprof.analysis.summary import RunSummary, to_jsonable
+from trainprof.analysis.summary import RunSummary
+from trainprof.analysis.summary_json import to_jsonable
 from trainprof.cli.app import run_command
 from trainprof.cli.report import LoaderNotFound, find_loader
 

@@ -12,7 +12,8 @@ import pytest
 from support import summaries
 from support.planted_trials import FakeRunner, Planted, plan_of, threads, workers
 
-from trainprof.analysis.summary import RunSummary, to_jsonable
+from trainprof.analysis.summary import RunSummary
+from trainprof.analysis.summary_json import to_jsonable
 from trainprof.analysis.tuning import INTERRUPTED, TOO_FEW_STEPS
 from trainprof.cli.app import run_command
 from trainprof.experiments import journal, tune

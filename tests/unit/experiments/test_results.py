@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from support.planted_trials import FakeRunner, Planted, base_summary, plan_of, workers
 
-from trainprof.analysis.summary import from_jsonable, to_jsonable
+from trainprof.analysis.summary_json import from_jsonable, to_jsonable
 from trainprof.analysis.tuning import (
     BASELINE,
     CEILING,

@@ -17,10 +17,10 @@ from torch.utils.data import DataLoader
 
 from trainprof.analysis.finding import LOADER_ID
 from trainprof.analysis.loader_builder import call_of
+from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.names import Sites
 from trainprof.analysis.patching import changes_of
 from trainprof.analysis.source_text import NotMechanical, SourceText, diff
-from trainprof.analysis.summary import Loader
 from trainprof.probes.loader import LoaderProbe
 from trainprof.record.schema import Topic
 

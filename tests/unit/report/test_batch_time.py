@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from support import summaries
 
-from trainprof.analysis.summary import Fetch
+from trainprof.analysis.loader_figures import Fetch
 from trainprof.report.batch_bars import BatchGroup, batch_bars, folded
 from trainprof.report.batch_time import BatchPart, code_parts, making_parts, waiting_parts
 from trainprof.report.layout import Page

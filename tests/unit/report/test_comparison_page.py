@@ -15,8 +15,8 @@ from support.compared_runs import made_up, repeated, single
 from trainprof.analysis.compared_figures import Metric
 from trainprof.analysis.comparison import Comparison, compare
 from trainprof.analysis.gate import judged
+from trainprof.analysis.run_figures import Exit
 from trainprof.analysis.speedup import FASTER, NO_VISIBLE_DIFFERENCE, SLOWER
-from trainprof.analysis.summary import Exit
 from trainprof.report import comparison_json, comparison_markdown, comparison_page
 
 Golden = Callable[[str, str], None]

@@ -10,8 +10,10 @@ import pytest
 from support import summaries
 from support.fake_memory import GIB, MIB
 
+from trainprof.analysis.device_figures import Device
 from trainprof.analysis.memory_figures import DeviceMemory, FoundSync, FoundSyncs, OutOfMemory
-from trainprof.analysis.summary import Device, Exit, RunSummary
+from trainprof.analysis.run_figures import Exit
+from trainprof.analysis.summary import RunSummary
 from trainprof.report import markdown, terminal
 
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 from support import summaries
 
-from trainprof.analysis.summary import Device, Placement, RunSummary, SyncPoint, Transfer
+from trainprof.analysis.device_figures import Device, Placement, SyncPoint, Transfer
+from trainprof.analysis.summary import RunSummary
 from trainprof.report import markdown, terminal
 from trainprof.report.device_section import IDLE_TITLE, idle_table
 

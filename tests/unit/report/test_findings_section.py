@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from support import summaries
 
+from trainprof.analysis.code_figures import HotLine, Numerics
+from trainprof.analysis.device_figures import Device
 from trainprof.analysis.diagnosis.catalogue import RULES, rule_named
 from trainprof.analysis.finding import (
     IN_NOISE,
@@ -19,7 +21,6 @@ from trainprof.analysis.finding import (
     Finding,
     PassedOver,
 )
-from trainprof.analysis.summary import Device, HotLine, Numerics
 from trainprof.report import markdown
 from trainprof.report.finding_page import render_rule, render_why
 from trainprof.report.findings_section import checked_words, findings_section, speedup_words

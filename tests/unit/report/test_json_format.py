@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from support import summaries
 
-from trainprof.analysis.summary import from_jsonable, to_jsonable
+from trainprof.analysis.summary_json import from_jsonable, to_jsonable
 from trainprof.report import json_format
 
 BUILDERS = [

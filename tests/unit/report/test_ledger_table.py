@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import summaries
 
-from trainprof.analysis.summary import LEDGER_KEYS, Device
+from trainprof.analysis.device_figures import Device
+from trainprof.analysis.run_figures import LEDGER_KEYS
 from trainprof.report.ledger_table import LABELS, ledger_table, waits_are_merged
 from trainprof.report.units import rounded_parts
 

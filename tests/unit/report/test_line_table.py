@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from line_profiler.line_profiler import show_text
 from rich.cells import cell_len
 
+from trainprof.analysis.code_figures import LineCost
 from trainprof.analysis.line_recording import decoded_lines
 from trainprof.analysis.line_times import (
     FunctionTimes,
@@ -24,7 +25,6 @@ from trainprof.analysis.line_times import (
     arranged,
 )
 from trainprof.analysis.process_name import ProcessName
-from trainprof.analysis.summary import LineCost
 from trainprof.report import line_page, line_table
 from trainprof.report.line_notes import line_notes, processes_in_words, unseen_notes
 

@@ -12,7 +12,8 @@ import pytest
 from rich.cells import cell_len
 from support import summaries
 
-from trainprof.analysis.summary import RunSummary, to_jsonable
+from trainprof.analysis.summary import RunSummary
+from trainprof.analysis.summary_json import to_jsonable
 from trainprof.report import json_format, loader_page, markdown, terminal
 from trainprof.report.layout import Column, Page
 

@@ -11,7 +11,8 @@ from support import summaries
 
 from trainprof.analysis import pipeline_bound
 from trainprof.analysis.limit_names import CPU, LATENCY, MAIN_PROCESS
-from trainprof.analysis.summary import Fetch, Loader, RunSummary
+from trainprof.analysis.loader_figures import Fetch, Loader
+from trainprof.analysis.summary import RunSummary
 from trainprof.report import loader_advice
 from trainprof.report.loader_advice import advice
 from trainprof.report.loader_warnings import deaths, ended_by, faults, sample_name, warnings

@@ -10,7 +10,9 @@ import pytest
 from rich.cells import cell_len
 from support import summaries
 
-from trainprof.analysis.summary import Exit, Ledger, Outlier, RunSummary, SyncPoint, Verdict
+from trainprof.analysis.device_figures import SyncPoint
+from trainprof.analysis.run_figures import Exit, Ledger, Outlier, Verdict
+from trainprof.analysis.summary import RunSummary
 from trainprof.report import markdown, terminal
 
 SCREENS = {

@@ -10,8 +10,10 @@ from rich.cells import cell_len
 from support import summaries
 from support.planted_trials import FakeRunner, Planted, base_summary, plan_of, threads, workers
 
+from trainprof.analysis.code_figures import HotLine
+from trainprof.analysis.device_figures import Device
 from trainprof.analysis.speedup import NO_VISIBLE_DIFFERENCE
-from trainprof.analysis.summary import Device, HotLine, RunSummary
+from trainprof.analysis.summary import RunSummary
 from trainprof.analysis.tuning import CEILING, FAILED, Times
 from trainprof.experiments.results import summary_of_tune
 from trainprof.experiments.search import Search

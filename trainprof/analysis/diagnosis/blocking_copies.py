@@ -35,8 +35,8 @@ from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.finding import LOADER_ID, Finding
 from trainprof.analysis.loader_builder import BuilderSettings, settings_of
+from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.passes import TRAINING
-from trainprof.analysis.summary import Loader
 from trainprof.analysis.traffic import dearest_in_training
 from trainprof.analysis.verdict_level import percent
 

@@ -15,10 +15,11 @@ from trainprof.analysis.facts import number_at
 from trainprof.analysis.ledger import LOADER_KEYS
 from trainprof.analysis.loader_bounds import MAX_LOADERS, LoaderModel
 from trainprof.analysis.loader_cost import total_s
+from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.passes import EVALUATION, TRAINING
 from trainprof.analysis.step_noise import half_split_noise
 from trainprof.analysis.step_table import StepTable
-from trainprof.analysis.summary import Loader, RunSummary
+from trainprof.analysis.summary import RunSummary
 from trainprof.analysis.torch_settings import TorchSettings
 
 # A loader that costs less of training is not played through the model, unless its workers are at

@@ -9,16 +9,18 @@ from typing import Final
 import numpy as np
 
 from trainprof.analysis.checkpoints import Checkpoints
+from trainprof.analysis.code_figures import HotLine
 from trainprof.analysis.device_verdict import DeviceEvidence
 from trainprof.analysis.diagnosis.waiting import Cause
 from trainprof.analysis.events import Int64
 from trainprof.analysis.loader_cost import cost_s, starts_s
+from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.looks import MAKING, hottest
 from trainprof.analysis.passes import TRAINING
 from trainprof.analysis.pipeline import PipelineInputs, Prediction, Rates
 from trainprof.analysis.step_noise import half_split_noise_without
 from trainprof.analysis.step_table import StepTable
-from trainprof.analysis.summary import HotLine, Loader, RunSummary
+from trainprof.analysis.summary import RunSummary
 from trainprof.analysis.torch_settings import TorchSettings
 
 # A function that takes less of the making of a batch is not named with it.

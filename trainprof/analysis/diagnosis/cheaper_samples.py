@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from trainprof.analysis.code_figures import HotLine
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.changed_inputs import without_part
 from trainprof.analysis.diagnosis.crowding import crowding_of
 from trainprof.analysis.diagnosis.gains import Gain, most_of_loading, of_inputs
 from trainprof.analysis.diagnosis.wording import place
 from trainprof.analysis.looks import MAKING
-from trainprof.analysis.summary import HotLine
 
 
 def cheaper_samples(line: HotLine | None) -> str:

@@ -10,8 +10,8 @@ from trainprof.analysis.diagnosis.case import LoaderCase
 from trainprof.analysis.diagnosis.waiting import ASLEEP_SHARE, asleep_share, reading_share
 from trainprof.analysis.diagnosis.wording import size
 from trainprof.analysis.loader_builder import settings_of
+from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.pipeline_model import USUAL_PREFETCH
-from trainprof.analysis.summary import Loader
 from trainprof.analysis.verdict_level import percent
 
 # Of the making of batches: a disk that gives so much of it may have no more to give.

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Final
 
+from trainprof.analysis.code_figures import HotLine
 from trainprof.analysis.diagnosis.case import NAMED_FROM_SHARE, Case, LoaderCase
 from trainprof.analysis.diagnosis.cheaper_samples import gain_of_line, own_share, without_line
 from trainprof.analysis.diagnosis.gains import Gain, of_setting
@@ -21,8 +22,8 @@ from trainprof.analysis.diagnosis.wording import around, place, share_of, size, 
 from trainprof.analysis.facts import number_at
 from trainprof.analysis.finding import LOADER_ID, Finding
 from trainprof.analysis.loader_builder import settings_of
+from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.pipeline import Setting, predict
-from trainprof.analysis.summary import HotLine, Loader
 from trainprof.analysis.verdict_level import percent
 
 # Of the making of batches: from here on it is the dataset that takes it.

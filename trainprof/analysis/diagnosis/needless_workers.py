@@ -34,8 +34,8 @@ from trainprof.analysis.diagnosis.waiting import NEEDLESS_WORKERS, WAIT_SHARE, w
 from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.least_gain import LEAST_GAIN
+from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.pipeline import Prediction
-from trainprof.analysis.summary import Loader
 from trainprof.analysis.verdict_level import percent
 
 ID: Final = "needless_workers"

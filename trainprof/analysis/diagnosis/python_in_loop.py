@@ -40,6 +40,7 @@ from typing import Final
 import numpy as np
 
 from trainprof.analysis.beside import AT_WORK_FROM_SHARE
+from trainprof.analysis.code_figures import CompetingThread, HotLine
 from trainprof.analysis.diagnosis.case import NAMED_FROM_SHARE, Case
 from trainprof.analysis.diagnosis.gains import Gain, of_python, outside_steps
 from trainprof.analysis.diagnosis.plain import plain_finding
@@ -51,7 +52,7 @@ from trainprof.analysis.finding import GROWN_TO_S, Finding
 from trainprof.analysis.ledger import BEFORE_BACKWARD, ELSEWHERE
 from trainprof.analysis.looks import function_of, hottest
 from trainprof.analysis.passes import TRAINING
-from trainprof.analysis.summary import CompetingThread, HotLine, RunSummary
+from trainprof.analysis.summary import RunSummary
 from trainprof.analysis.verdict_level import percent
 
 ID: Final = "python_in_loop"

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from trainprof.analysis.code_figures import ElementReads
 from trainprof.analysis.diagnosis.case import NAMED_FROM_SHARE, Case
 from trainprof.analysis.diagnosis.gains import of_looks, of_python
 from trainprof.analysis.diagnosis.plain import plain_finding
@@ -34,7 +35,6 @@ from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.wording import caller, its_share, place, span
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.python_in_model import PARTS, TOLD_FROM_SHARE
-from trainprof.analysis.summary import ElementReads
 from trainprof.analysis.verdict_level import percent
 
 ID: Final = "python_in_model"

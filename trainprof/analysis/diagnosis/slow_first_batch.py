@@ -33,7 +33,7 @@ from trainprof.analysis.diagnosis.needless_workers import (
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.finding import Finding
-from trainprof.analysis.summary import Loader
+from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.verdict_level import percent
 
 ID: Final = "slow_first_batch"

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from trainprof.analysis.code_figures import HotLine
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.changed_inputs import like_the_usual
 from trainprof.analysis.diagnosis.gains import as_a_device_lets, outside_steps
@@ -26,8 +27,8 @@ from trainprof.analysis.diagnosis.loader_change import costliest, finding
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.wording import around, caller, place, share_of, span
 from trainprof.analysis.finding import Finding
+from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.pipeline import predict
-from trainprof.analysis.summary import HotLine, Loader
 from trainprof.analysis.verdict_level import percent
 
 ID: Final = "slow_pass_starts"

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from trainprof.analysis.code_figures import HotLine
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.gains import Gain, outside_steps
 from trainprof.analysis.diagnosis.loader_change import advised, finding, with_workers
@@ -32,7 +33,6 @@ from trainprof.analysis.finding import Finding
 from trainprof.analysis.loader_builder import settings_of
 from trainprof.analysis.looks import MAKING, hottest
 from trainprof.analysis.passes import TRAINING
-from trainprof.analysis.summary import HotLine
 from trainprof.analysis.verdict_level import percent
 
 ID: Final = "slow_validation"

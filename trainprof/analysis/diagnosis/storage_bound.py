@@ -26,7 +26,7 @@ from trainprof.analysis.diagnosis.loader_change import WAITED_FROM, finding, mad
 from trainprof.analysis.diagnosis.waiting import STORAGE, reading_share
 from trainprof.analysis.diagnosis.wording import size, span
 from trainprof.analysis.finding import Finding
-from trainprof.analysis.summary import Fetch
+from trainprof.analysis.loader_figures import Fetch
 from trainprof.analysis.verdict_level import percent
 from trainprof.analysis.worker_totals import worker_totals
 

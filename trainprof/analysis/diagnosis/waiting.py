@@ -13,6 +13,7 @@ from trainprof.analysis.least_gain import LEAST_GAIN
 from trainprof.analysis.limit_names import BLOCKED, RECEIVE, SAMPLER
 from trainprof.analysis.limit_names import CPU as CPU_LIMIT
 from trainprof.analysis.loader_cost import starts_s
+from trainprof.analysis.loader_figures import Fetch, Loader
 from trainprof.analysis.loader_troubles import unusual_samples
 from trainprof.analysis.pipeline import (
     PipelineInputs,
@@ -21,7 +22,6 @@ from trainprof.analysis.pipeline import (
     measured_rates,
     predict,
 )
-from trainprof.analysis.summary import Fetch, Loader
 from trainprof.analysis.worker_totals import worker_totals
 
 SERIAL: Final = "serial"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from trainprof.analysis.summary import HotLine
+from trainprof.analysis.code_figures import HotLine
 from trainprof.analysis.verdict_level import percent
 
 # Of its function's share: a line that takes so much of it stands for the function.

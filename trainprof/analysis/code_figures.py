@@ -1,0 +1,228 @@
+"""What is known of lines of code, and of how torch and others work beside them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class HotLine:
+    """A function of the user's that part of the run goes to, by looks at where threads stood.
+
+    Attributes:
+        part: Ledger key of the training thread's time.
+        site: The line of the function that was met most, innermost of the user's own.
+        function: Its name.
+        called_from: The lines of the user's that it was called from, innermost first.
+        looks: How many met it.
+        share: Of the part, all of the function's lines.
+        line_share: Likewise that line's alone; None in older runs.
+        seconds: That share of the part's time; None where that is not known.
+        is_at_least: It may be more: at most moments nobody could look.
+        is_likely: Most of the part seems to go to it; `share` is of looks that came too late.
+        waits_share: Of the looks at its function, those that met it waiting for another thread or
+            process; None in older runs, and where it was not asked for.
+        is_end: Most of the part ends there, where Python lets others run: what takes long stands
+            there or before it. `share` is of the looks that were wanted in the part.
+        with_calls: The line with all that it calls: no single function below takes most of it.
+        torch_share, loss_share: Of the looks at its function, or at what the line calls, those that
+            met torch computing, anywhere and between forward and backward; None in older runs, and
+            of what is no code between the parts of a step.
+    """
+
+    part: str
+    site: str
+    function: str
+    called_from: list[str]
+    looks: int
+    share: float
+    seconds: float | None
+    is_at_least: bool = False
+    line_share: float | None = None
+    is_likely: bool = False
+    waits_share: float | None = None
+    is_end: bool = False
+    with_calls: bool = False
+    torch_share: float | None = None
+    loss_share: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PythonInModel:
+    """Python code inside forward, loss and backward that is none of torch's operators.
+
+    By looks at the training thread, once it has settled: torch's operators let others run Python
+    meanwhile, other code (Python's own, NumPy's, a parser's) does not.
+
+    Attributes:
+        looks: At these parts.
+        held: Of them, those that such code kept waiting for 0.1 ms or longer.
+        seconds: Of the training phase, by ledger key, about: what lets others run more often is not
+            counted.
+        lines: Where it was, most looks first; shares are of those that tell it.
+        behind: Where no line is known: the operator that comes behind it, at which most of those
+            looks were let through.
+    """
+
+    looks: int
+    held: int
+    seconds: dict[str, float]
+    lines: list[HotLine]
+    behind: HotLine | None = None
+
+    @property
+    def total_s(self) -> float:
+        """Of all parts."""
+        return sum(self.seconds.values())
+
+
+@dataclass(frozen=True, slots=True)
+class ElementReads:
+    """Values of host tensors that Python code inside the model reads one by one.
+
+    Attributes:
+        part: Ledger key: forward or loss.
+        site: The line that reads most of them.
+        per_pass: How many, in a pass that reads many.
+        share: Of the part: the time from one read to the next, where that is short.
+        seconds: Of the training phase, about.
+    """
+
+    part: str
+    site: str
+    per_pass: float
+    share: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class LineCost:
+    """What timing lines took: such a run is slower than the script alone, and gives no verdict.
+
+    Attributes:
+        functions: Whose lines were to be timed.
+        processes: Those that reached one.
+        hits: Timed lines reached, of all processes.
+        overhead_ns: Added to each, as measured in the run; None where it was not.
+        added_s: All together, summed over processes.
+        traces_callees: Code that timed lines call was slowed, too: before Python 3.12, all that
+            runs below a timed function is traced. How much that took is not known.
+    """
+
+    functions: int
+    processes: int
+    hits: int
+    overhead_ns: float | None
+    added_s: float | None
+    traces_callees: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HooksInForward:
+    """Hooks of the script's on modules, that only look on.
+
+    Attributes:
+        looks: At the forward, that met one.
+        share: Of the looks at the forward.
+        seconds: Of the training phase, about.
+        lines: Where they were met, most looks first; shares are of these looks.
+    """
+
+    looks: int
+    share: float
+    seconds: float
+    lines: list[HotLine]
+
+
+@dataclass(frozen=True, slots=True)
+class CompetingThread:
+    """Another thread of the process that trains, at work meanwhile.
+
+    Attributes:
+        site, function: The line of the user's where it was met most; None and "" where none is.
+        at_work_share: Of training, for which it was on a core where looks met it at work.
+        kept_s, kept_share: For how long the thread that trains was on no core and waited neither
+            for one nor, as far as looks tell, for anything but the interpreter; of training.
+        looks: That met it at work.
+        asleep_s: For how long the thread that trains was on no core and waited for none, whatever
+            for, where looks met the other one; None in older runs.
+    """
+
+    site: str | None
+    function: str
+    at_work_share: float
+    kept_s: float
+    kept_share: float
+    looks: int
+    asleep_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Compilation:
+    """What one line made torch compile, on the thread that trains.
+
+    Attributes:
+        site: The user's file:line that called what was compiled.
+        count: How often, the parts of it that come later (its backward) not counted.
+        seconds: All together, of the whole run.
+        again: How many of them were of code that had been compiled before, in training.
+        again_s: What those took, the evaluation's left out.
+        most_versions: Of one piece of code.
+        again_idle_s: Of `again_s`, in which a device was not surely at work; None without one.
+    """
+
+    site: str
+    count: int
+    seconds: float
+    again: int
+    again_s: float
+    most_versions: int
+    again_idle_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """Calls of torch.distributed by one line of the training loop.
+
+    Attributes:
+        site: The user's file:line.
+        function: Its name, such as "all_reduce".
+        count: Of calls.
+        seconds: All together; waiting for other ranks is in it.
+    """
+
+    site: str
+    function: str
+    count: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class UnsharedData:
+    """A loader of which each of several ranks takes as many samples as all there are.
+
+    Attributes:
+        site: The user's file:line that built it, on all ranks.
+        samples: Of the dataset, the same number on all ranks.
+        ranks: So many.
+    """
+
+    site: str
+    samples: int
+    ranks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Numerics:
+    """In what the model computes, as settings tell at the first update.
+
+    Attributes:
+        parameters: The type of most of them: "float32".
+        products: On a device, torch's float32 matmul precision: "highest" is without TF32; else,
+            and where it is not known, "unknown".
+        sites: Lines of the user's that seem to make it float64, where it is that.
+    """
+
+    parameters: str
+    products: str
+    sites: list[str] = field(default_factory=list)

@@ -1,0 +1,124 @@
+"""What is known of devices, and of what goes to them and waits for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from trainprof.analysis.memory_figures import DeviceMemory
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Copies between devices from one line.
+
+    Attributes:
+        direction: h2d|d2h|d2d.
+        device_s: What the `timed` ones of them took on the device, at most; None: none is.
+        gb_per_s: Of those, in 10^9 bytes, at least.
+        exposed_s: Time in which the device could do nothing else for them; None: not told.
+        beside_share: Share that ran beside other work, on a stream of its own; None: not told.
+        by_library_share: Share that a library made for the line, as a container's `to` does.
+        exposed_in_training_s, in_training: Of `exposed_s` and `count`, what lies in the training
+            phase; None where `exposed_s` is not told.
+    """
+
+    site: str
+    direction: str
+    count: int
+    bytes: int
+    host_s: float
+    device_s: float | None
+    gb_per_s: float | None
+    pinned_share: float
+    non_blocking_share: float
+    timed: int = 0
+    exposed_s: float | None = None
+    beside_share: float | None = None
+    by_library_share: float = 0.0
+    exposed_in_training_s: float | None = None
+    in_training: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Models being moved or converted by one line (`Module.to` and its like)."""
+
+    site: str
+    count: int
+    host_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SyncPoint:
+    """Calls from one line that need a tensor's value on the host.
+
+    `on_cpu`: calls whose tensor lived on the host already: counted, never waited for. `exposed_s`:
+    what of `seconds` the device surely had nothing to do in. `exposed_in_training_s` and
+    `in_training`: of that, and of the calls that waited, what lies in the training phase outside of
+    evaluation; None where `exposed_s` is. `counted_until_s`: since the run's
+    start: calls on the host were so many that later ones are not counted; None where all are.
+    """
+
+    site: str
+    kind: str
+    count: int
+    on_cpu: int
+    seconds: float | None
+    exposed_s: float | None
+    counted_until_s: float | None = None
+    exposed_in_training_s: float | None = None
+    in_training: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device that the script worked on, in the training phase.
+
+    Attributes:
+        index, name: As the script has it; such as "cuda:0".
+        busy_share: Of the phase it was at work, at least and at most; copies to and from the host
+            are no work. None: not told.
+        idle_because: Seconds in which it was not surely at work, by what the training thread did:
+            {loader_s, copy_s, sync_s, host_s, launch_s, evaluation_s, checkpoint_s, startup_s,
+            unknown_s}. launch_s: between the kernels of phases, as far as looks tell; startup_s:
+            before it was first given something; unknown_s: between the bounds of `busy_share`,
+            mostly between the kernels of a phase that is being given out. They add up to the phase
+            without its surely busy time. None: not told.
+        per_step_s: Its time for the phases and copies of a mean steady step, by ledger key.
+        queue_delay_s: How long after the host gave them out phases began there, on average, at
+            least and at most. Near 0 it waits for the host.
+        memory: What its allocator told; None: nothing.
+        marks: Events in its streams that the figures rest on.
+        seconds: Its time for phases and copies over the run, by ledger key.
+        exposed_s: {data_wait, transfer, sync}: of the time that the host waited in them, that in
+            which the device had run dry, at least and at most; copying itself is in `transfer`.
+        ran_dry: {forward, backward, optimizer}: share of those at whose end it had next to nothing
+            left to do: it keeps up with the host, and waits for it.
+        launch_bound_share: Of the phase it was idle while the host was between launches, in Python
+            or giving out work: at least and at most.
+        looks: How often it was made to wait, so that work piled up and could be timed without gaps.
+        looked_share: Of the phase, the part in which its work is known by them.
+        paused_s: For how long it was made to wait, in all.
+        copy_wait_s: Of `idle_because`'s `copy_s`, the time in which the host was in a copy and the
+            device did not copy.
+        not_launching_s: {launch_s, unknown_s}: what of those of `idle_because` was no waiting for
+            pieces of work: compiling, and what warm-up took beyond as many usual steps.
+    """
+
+    index: int
+    name: str
+    busy_share: list[float] | None
+    idle_because: dict[str, float] | None
+    per_step_s: dict[str, float]
+    queue_delay_s: list[float] | None
+    memory: DeviceMemory | None
+    marks: int
+    seconds: dict[str, float] = field(default_factory=dict)
+    exposed_s: dict[str, list[float]] = field(default_factory=dict)
+    ran_dry: dict[str, float] = field(default_factory=dict)
+    launch_bound_share: list[float] | None = None
+    looks: int = 0
+    looked_share: float = 0.0
+    paused_s: float = 0.0
+    copy_wait_s: float = 0.0
+    not_launching_s: dict[str, float] = field(default_factory=dict)

@@ -1,0 +1,223 @@
+"""What is known of a DataLoader."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainprof.analysis.code_figures import HotLine
+from trainprof.analysis.memory_figures import WorkersGrowth
+from trainprof.analysis.run_figures import Statistics
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Work of making one batch, where the dataset runs.
+
+    `wall_s` and `batch_bytes` are per batch; the other figures are totals. running, runnable,
+    throttled, reading and asleep partition the wall time; what the kernel does not tell is None,
+    and in asleep. Totals are scaled up from the `measured` fetches. `typical_sample_s` is the
+    median over batches of a sample's mean; `slow_samples` the slowest of all, slowest first.
+    """
+
+    n: int
+    wall_s: Statistics | None
+    running_s: float | None
+    runnable_s: float | None
+    throttled_s: float | None
+    reading_s: float | None
+    asleep_s: float | None
+    cpu_s: float | None
+    read_bytes: int | None
+    major_faults: int | None
+    measured: int
+    samples: int
+    batch_bytes: float | None
+    dataset_s: float | None
+    collate_s: float | None
+    typical_sample_s: float | None
+    slow_samples: list[dict[str, Any]]
+    per_worker: list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderBound:
+    """What keeps a loader's batches from coming faster, by the pipeline model.
+
+    Attributes:
+        by: one worker's latency|CPU|storage|receive in the main process|sampler|compute.
+        margin: By which share the next limit lies below that one.
+        wait_cause: What most of the wait goes to: the same names but "compute".
+        parts_s: Of a mean step in the model: blocked, receive, sampler, compute, by name.
+        limits_s: What a step would take at least, were nothing but this in the way: a worker (or
+            storage), the CPU, the main process.
+        step_s, measured_step_s: A mean step with filled buffers, in the model and as recorded.
+    """
+
+    by: str
+    margin: float
+    wait_cause: str
+    parts_s: dict[str, float]
+    limits_s: dict[str, float]
+    step_s: float
+    measured_step_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderCall:
+    """How a loader is built.
+
+    Attributes:
+        ends_at: The call's last line and the column behind it, in UTF-8 bytes; None where it is not
+            known, or no call of the user's.
+        takes: The names of its parameters, in order: those behind "*" by keyword alone, "**" where
+            it takes any others.
+        constructors: Where those that the user wrote begin, the outermost first.
+    """
+
+    ends_at: list[int] | None
+    takes: list[str]
+    constructors: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Loader:
+    """A DataLoader, named by the user's line that built it.
+
+    Attributes:
+        role: training|evaluation|other, as its passes are used.
+        receive_s, receive_cpu_s: Taking batches over; of that, what the training process itself
+            worked. The rest it waited, mostly for the worker to let go.
+        bound: None where the pipeline model does not apply.
+        hot_lines: Those that the making of its batches goes to.
+        collate_site: Where the user's own collate function begins, None where it is a library's.
+        built_by: The installed package that builds it and has to be told its arguments, None where
+            the call at `site` is.
+        built: How many DataLoaders of that line were used one after the other, each built anew as
+            the last.
+        whole_batches: The arguments with which torch would ask the dataset for all of a batch at
+            once, None where it does or they are not known.
+        holds_tensors: Its dataset is torch's TensorDataset.
+        draws_in_order: Each pass has the dataset's samples in their order; None where nothing tells
+            how its sampler draws.
+        open_files: Attributes of the dataset that hold one, with their class.
+        workers_started_by: fork|spawn|forkserver, if it had any.
+        unpicklable: What workers that are no forks could not be given, with what it is.
+        changed_between_passes: Attributes of the dataset that training changes then.
+        generators: Attributes of the user's dataset that are random generators, of which workers
+            would have equal copies.
+        guards_main: Whether the script may be imported by such workers; None where it need not be.
+        call: Of its constructor, None where nothing is known of it.
+        shares_samples: Each worker gives its own part of an IterableDataset of the user's; None of
+            other datasets, and where nobody knows.
+        set_up_as_workers_start: A function of the user's, called as each worker starts, comes to
+            the worker's dataset; None where it may.
+        touches_device: Making its batches copies to a device or from it, or makes them there.
+        called_at: Where a function that trains calls for passes of evaluation over it, None where
+            nobody knows.
+        evaluation_s, evaluation_wait_s: What those took, and what of that was waiting, of a loader
+            that also trains.
+        draws_all: How many samples its dataset has, if torch's own sampler draws each of them in
+            each pass, else None.
+        memory_growth: Of its workers, None where it is not even.
+        ended: Passes that went on until there was no batch left.
+        later_starts_s, sampler_starts_s: What iterators and first batches of passes after the
+            first took (none where it made later batches as much quicker), and the sampler's part.
+        first_given_back_s: What later batches of the first pass were quicker for its start; 0 where
+            that does not make up for it.
+    """
+
+    id: int
+    site: str
+    role: str
+    kind: str
+    dataset: str | None
+    length: int | None
+    num_workers: int | None
+    prefetch_factor: int | None
+    persistent_workers: bool | None
+    pin_memory: bool | None
+    batch_size: int | None
+    start_method: str | None
+    passes: int
+    iterations: int
+    init_s: Statistics | None
+    first_batch_s: Statistics | None
+    wait_s: Statistics | None
+    wait_total_s: float
+    end_s: float
+    sampler_s: float | None
+    blocked_s: float | None
+    receive_s: float | None
+    ready_share: float | None
+    pin_s: float | None
+    lost_workers: list[dict[str, Any]]
+    fetch: Fetch | None
+    thread: str
+    bound: LoaderBound | None = None
+    receive_cpu_s: float | None = None
+    is_iterable: bool | None = None
+    hot_lines: list[HotLine] = field(default_factory=list)
+    collate_site: str | None = None
+    built_by: str | None = None
+    built: int = 1
+    whole_batches: str | None = None
+    holds_tensors: bool | None = None
+    draws_in_order: bool | None = None
+    open_files: list[str] = field(default_factory=list)
+    workers_started_by: str | None = None
+    unpicklable: list[str] = field(default_factory=list)
+    changed_between_passes: list[str] = field(default_factory=list)
+    generators: list[str] = field(default_factory=list)
+    guards_main: bool | None = None
+    call: LoaderCall | None = None
+    shares_samples: bool | None = None
+    touches_device: bool = False
+    called_at: str | None = None
+    evaluation_s: float = 0.0
+    evaluation_wait_s: float = 0.0
+    draws_all: int | None = None
+    memory_growth: WorkersGrowth | None = None
+    ended: int = 0
+    later_starts_s: float | None = None
+    sampler_starts_s: float | None = None
+    first_given_back_s: float | None = None
+    set_up_as_workers_start: bool | None = None
+
+    @property
+    def is_rebuilt(self) -> bool:
+        """Whether the user's code builds it anew for most passes: its workers cannot live on."""
+        return self.passes > 1 and 4 * self.built > 3 * self.passes and self.built_by is None
+
+    @property
+    def repeats_samples(self) -> bool:
+        """Whether each of its workers gives all of its dataset."""
+        is_shared = not self.is_iterable or self.shares_samples is not False
+        return not is_shared and (self.num_workers or 0) > 1
+
+    @property
+    def asks_for_worker(self) -> bool:
+        """Whether it may have its data only in a worker: get_worker_info() gives None elsewhere."""
+        is_shared = bool(self.is_iterable and self.shares_samples)
+        return is_shared or self.set_up_as_workers_start is True
+
+    @property
+    def shares_files(self) -> bool:
+        """Whether its workers read from files that were opened before they were forked."""
+        are_several = (self.num_workers or 0) > 1 and self.start_method == "fork"
+        return are_several and bool(self.open_files)
+
+    @property
+    def may_augment(self) -> bool:
+        """Whether making its batches may draw random numbers: tensors that are there do not."""
+        return not self.holds_tensors or self.collate_site is not None
+
+    @property
+    def may_shuffle(self) -> bool:
+        """Whether a sampler may draw its samples by random numbers."""
+        return not self.is_iterable and not self.draws_in_order
+
+    @property
+    def may_keep_workers(self) -> bool:
+        """Whether persistent_workers=True has a later pass to keep them for, with the same data."""
+        return self.passes > 1 and not self.is_rebuilt and not self.changed_between_passes
