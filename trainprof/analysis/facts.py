@@ -123,6 +123,12 @@ def words(value: Any) -> list[str]:
     return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
 
 
+def integers(value: Any) -> list[int]:
+    """Returns the integers of a list, [] if it is none."""
+    told = value if isinstance(value, list) else []
+    return [one for item in told if (one := integer(item)) is not None]
+
+
 def integer(value: Any) -> int | None:
     """Returns `value` if it is an int that something can have measured, else None."""
     is_integer = isinstance(value, int) and not isinstance(value, bool)

@@ -27,7 +27,7 @@ from trainprof.analysis.diagnosis.together import together
 from trainprof.analysis.diagnosis.worth import least_gain
 from trainprof.analysis.element_reads import element_reads
 from trainprof.analysis.epochs import epochs_of, evaluation_of
-from trainprof.analysis.facts import integer, number
+from trainprof.analysis.facts import integer, integers, number
 from trainprof.analysis.faults import faults_of
 from trainprof.analysis.feeding import epoch_starts
 from trainprof.analysis.found_syncs import found_syncs_of
@@ -328,6 +328,7 @@ def _system(run: Analysed, epochs: list[Epoch], samples: int | None) -> System |
         interval_s=number(interval, DEFAULT_INTERVAL_S),
         usable_cores=number(host.get("usable_cores"), 0.0) or None,
         physical_cores=number(host.get("physical_cores"), 0.0) or None,
+        core_numbers=integers(host.get("core_numbers")),
         memory_limit_bytes=integer(host.get("memory_limit_bytes")),
         gpu_context=GpuContext(
             phases=phases_of(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,10 +15,12 @@ _MUCH_SHARE: Final = 0.15
 
 @dataclass(frozen=True, slots=True)
 class SharedCpu:
-    """The CPU of a host over a run.
+    """The cores that a run may be on, over the run.
+
+    Where nobody knows which of the host's they are, those of the host.
 
     Attributes:
-        cores: That the host has.
+        cores: So many.
         others_share: Of them, kept busy by other programs.
         waited_share: Of the time in which somebody waited for a core; a guess where the kernel does
             not tell.
@@ -48,6 +50,9 @@ def shared_cpu(cpu: Mapping[str, Any]) -> SharedCpu | None:
     if whole is None or own is None or not isinstance(cores, list) or not cores:
         return None
     waited = number_at(cpu, "pressure_some_share")
+    if part := _own_part(cores, cpu.get("core_numbers")):
+        # Who waited for a core of the host may have waited for one of the others.
+        cores, whole, waited = part, sum(part) / len(part), None
     if waited is None:
         waited = 1.0 if whole >= _FULL_PERCENT else 0.0
     usable = number_at(cpu, "cores_usable")
@@ -57,3 +62,12 @@ def shared_cpu(cpu: Mapping[str, Any]) -> SharedCpu | None:
         waited_share=waited,
         is_whole=usable is not None and usable >= len(cores),
     )
+
+
+def _own_part(percents: list[Any], numbers: object) -> list[float]:
+    """Returns how busy each core is that the run may be on; [] where that is all, or not known."""
+    if not isinstance(numbers, Sequence) or not 0 < len(numbers) < len(percents):
+        return []
+    told = [percents[at] for at in numbers if isinstance(at, int) and 0 <= at < len(percents)]
+    busy = [percent for percent in told if isinstance(percent, (int, float))]
+    return busy if len(busy) == len(numbers) else []

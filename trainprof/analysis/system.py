@@ -59,6 +59,7 @@ def system_summary(
     gpu_context: GpuContext | None = None,
     gpus_not_observed: str | None = None,
     physical_cores: float | None = None,
+    core_numbers: Sequence[int] = (),
 ) -> System | None:
     """Returns the machine over the run, or None when nothing was sampled.
 
@@ -75,6 +76,7 @@ def system_summary(
         gpu_context: What of the run the GPUs' samples are looked at by.
         gpus_not_observed: Why no (more) samples of GPUs came.
         physical_cores: `usable_cores` with the hyper-threads of a core counted as one.
+        core_numbers: Of the cores that the run may be on; () where they are not known.
 
     Returns:
         Each {stat} is {mean, min, max, p5, p50, p95, p99}, or None where nothing was observed.
@@ -88,7 +90,8 @@ def system_summary(
     return System(
         interval_s=interval_s,
         samples=len(host_lines),
-        cpu=_cpu(host_lines, ticks, window, usable_cores) | {"cores_physical": physical_cores},
+        cpu=_cpu(host_lines, ticks, window, usable_cores)
+        | {"cores_physical": physical_cores, "core_numbers": list(core_numbers) or None},
         memory=_memory(host_lines, ticks, window, memory_limit_bytes),
         disk={
             **_byte_rates(host_lines, "disk", ("read", "write"), window),

@@ -209,6 +209,7 @@ def _host() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "usable_cores": None,
         "physical_cores": None,
+        "core_numbers": None,
         "memory_bytes": page_bytes * pages if pages > 0 else None,
         "memory_limit_bytes": None,
         "is_virtual": None,

@@ -189,6 +189,7 @@ class Recording:
                 **manifest["host"],
                 "usable_cores": cores.usable_cores(),
                 "physical_cores": cores.physical_cores(),
+                "core_numbers": cores.core_numbers(),
                 "memory_limit_bytes": cores.memory_limit_bytes(),
                 "is_virtual": cores.is_virtual(),
             }

@@ -46,6 +46,11 @@ def usable_cores(root: Path = FILESYSTEM_ROOT, affinity: int | None = None) -> f
     return min([cores, *(quota for quota, _ in _quotas(root))])
 
 
+def core_numbers() -> list[int] | None:
+    """Returns which processors this process may run on; None where the system does not tell."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+
+
 def physical_cores(
     root: Path = FILESYSTEM_ROOT, affinity: Collection[int] | None = None
 ) -> float | None:

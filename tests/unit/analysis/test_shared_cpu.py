@@ -52,3 +52,46 @@ def test_full_cores_were_waited_for_where_the_kernel_does_not_tell() -> None:
 @pytest.mark.parametrize("cpu", [{}, told(75.0, 100.0) | {"per_core_percent": None}])
 def test_nothing_is_known_without_figures(cpu: dict[str, object]) -> None:
     assert shared_cpu(cpu) is None
+
+
+# Of the host's cores those from 4 on are kept busy by others, whoever has the first ones.
+BESIDE_A_BUSY_NODE = {
+    "host_percent": {"mean": 75.0},
+    "tree_percent": {"mean": 100.0},
+    "per_core_percent": [50.0, 50.0, 0.0, 0.0, *[100.0] * 12],
+    "pressure_some_share": 0.9,
+}
+
+
+def test_others_on_cores_that_the_run_may_not_be_on_take_nothing_from_it() -> None:
+    cpu = shared_cpu(BESIDE_A_BUSY_NODE | {"cores_usable": 4.0, "core_numbers": [0, 1, 2, 3]})
+    assert cpu is not None
+    assert (cpu.cores, cpu.others_share, cpu.waited_share) == (4, 0.0, 0.0)
+    assert not cpu.is_disturbed
+
+
+def test_others_on_the_runs_own_cores_disturb_it() -> None:
+    cpu = shared_cpu(BESIDE_A_BUSY_NODE | {"cores_usable": 2.0, "core_numbers": [4, 5]})
+    assert cpu is not None
+    assert (cpu.cores, cpu.others_share, cpu.waited_share) == (2, pytest.approx(0.5), 1.0)
+    assert cpu.is_disturbed
+
+
+def test_a_quota_of_a_part_of_the_cores_leaves_them_no_cores_of_their_own() -> None:
+    cpu = shared_cpu(BESIDE_A_BUSY_NODE | {"cores_usable": 1.0, "core_numbers": [4, 5]})
+    assert cpu is not None
+    assert not cpu.is_whole
+
+
+@pytest.mark.parametrize("numbers", [None, [], list(range(16)), [3, 16], [0, None], "0-3"])
+def test_where_its_cores_are_not_known_those_of_the_host_are_looked_at(numbers: object) -> None:
+    cpu = shared_cpu(BESIDE_A_BUSY_NODE | {"cores_usable": 4.0, "core_numbers": numbers})
+    assert cpu is not None
+    assert cpu.cores == 16
+
+
+def test_a_core_that_was_off_tells_nothing() -> None:
+    off = {"per_core_percent": [50.0, None, *[100.0] * 6]}
+    cpu = shared_cpu(BESIDE_A_BUSY_NODE | off | {"cores_usable": 2.0, "core_numbers": [0, 1]})
+    assert cpu is not None
+    assert cpu.cores == 8
