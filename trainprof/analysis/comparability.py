@@ -11,11 +11,11 @@ from statistics import median
 from typing import Any, Final
 
 from trainprof.analysis.compared_run import ComparedRun
+from trainprof.analysis.facts import MAX_NUMBER
 from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.run_figures import COSTLY_RECORDING, Exit
 from trainprof.analysis.shared_cpu import shared_cpu
 from trainprof.analysis.steady import MIN_STEADY_STEPS
-from trainprof.analysis.summary_json import MAX_NUMBER
 
 # Kinds of discrepancies. But for UNFINISHED, SETTING and REMARK the sides are unlike by them.
 WORK: Final = "work"  # a step is another amount of work

@@ -11,11 +11,10 @@ import numpy.typing as npt
 
 from trainprof.analysis.device_figures import Device
 from trainprof.analysis.events import Bool, Int64
-from trainprof.analysis.facts import Facts, integer
+from trainprof.analysis.facts import MAX_NUMBER, Facts, integer
 from trainprof.analysis.ledger import KEY, Attribution
 from trainprof.analysis.memory_figures import DeviceMemory, OutOfMemory
 from trainprof.analysis.run_figures import LEDGER_KEYS
-from trainprof.analysis.summary_json import MAX_NUMBER
 from trainprof.analysis.timeline import Timeline
 from trainprof.record.schema import Kind, MemoryFigure, Topic
 from trainprof.record.site_name import site_name

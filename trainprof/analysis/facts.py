@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from trainprof.analysis.names import Sites
-from trainprof.analysis.summary_json import MAX_NUMBER
 from trainprof.record.schema import Topic
 
+# Beyond it a number is damage, not a measurement (10^18 ns are 31 years, 10^18 bytes an exabyte);
+# below it a time and its difference to another fit an int64.
+MAX_NUMBER: Final = 1 << 62
 # More than anybody's memory holds; a damaged log may tell any number.
 MAX_BATCHES_AHEAD: Final = 1 << 20
 # Classes of the modules that torch.compile makes have this in their names.

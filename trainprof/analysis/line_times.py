@@ -12,9 +12,8 @@ import numpy as np
 
 from trainprof.analysis.code_figures import LineCost
 from trainprof.analysis.events import ProcessLog
-from trainprof.analysis.facts import Facts, integer, number
+from trainprof.analysis.facts import MAX_NUMBER, Facts, integer, number
 from trainprof.analysis.process_name import ProcessName
-from trainprof.analysis.summary_json import MAX_NUMBER
 from trainprof.record.schema import Kind, Topic
 from trainprof.record.site_name import site_name
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from trainprof.analysis.summary_json import MAX_NUMBER
+from trainprof.analysis.facts import MAX_NUMBER
 from trainprof.record.errors import TrainprofError
 
 # Some 400,000 timed lines. What a file of this size makes us hold stays under half a GB.

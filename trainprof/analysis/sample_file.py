@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from trainprof.analysis.summary_json import MAX_NUMBER
+from trainprof.analysis.facts import MAX_NUMBER
 from trainprof.analysis.time_weighted import Line
 from trainprof.record.run_file import open_run_file
 

@@ -6,13 +6,10 @@ import dataclasses
 import math
 import types
 import typing
-from typing import Any, Final
+from typing import Any
 
+from trainprof.analysis.facts import MAX_NUMBER
 from trainprof.analysis.summary import RunSummary
-
-# Beyond it a number is damage, not a measurement (10^18 ns are 31 years, 10^18 bytes an exabyte);
-# below it a time and its difference to another fit an int64.
-MAX_NUMBER: Final = 1 << 62
 
 
 def to_jsonable(summary: RunSummary) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from trainprof.analysis.summary_json import MAX_NUMBER
+from trainprof.analysis.facts import MAX_NUMBER
 
 Line = dict[str, Any]
 Reader = Callable[[Line], float | None]
