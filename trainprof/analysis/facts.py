@@ -26,7 +26,7 @@ class Facts:
     texts: Mapping[Topic, Mapping[int, Any]]
 
     def loader(self, number: int) -> Mapping[str, Any]:
-        """Returns a loader's facts as probes/loader.py describes them, {} where they are lost."""
+        """Returns a loader's facts as probes/loader_facts.py has them, {} where lost."""
         told = self.texts[Topic.LOADER].get(number)
         return told if isinstance(told, dict) else {}
 

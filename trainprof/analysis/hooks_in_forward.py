@@ -10,8 +10,9 @@ import numpy as np
 
 from trainprof.analysis.code_figures import HooksInForward
 from trainprof.analysis.facts import integer
+from trainprof.analysis.hot_lines import lines_met
 from trainprof.analysis.ledger import KEY
-from trainprof.analysis.looks import MIN_LOOKS, LineNames, Looks, PartsOfLoop, Stack, lines_met
+from trainprof.analysis.looks import MIN_LOOKS, LineNames, Looks, PartsOfLoop, Stack
 from trainprof.analysis.names import Sites
 
 _FORWARD: Final = "forward"

@@ -88,8 +88,8 @@ def builder_of(facts: Mapping[str, Any]) -> str | None:
     """Returns the package that has to be told a loader's arguments, None where its line can be.
 
     Args:
-        facts: Of the loader, as probes/loader.py describes them. Where a package's own line had to
-            be named, because none is the user's, that line is where they stand.
+        facts: Of the loader, as probes/loader_facts.py describes them. Where a package's own line
+            had to be named, because none is the user's, that line is where they stand.
     """
     package = facts.get("built_by")
     if not isinstance(package, str):

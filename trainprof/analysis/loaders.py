@@ -15,9 +15,10 @@ from trainprof.analysis.delivery import delivery_of, lost_workers
 from trainprof.analysis.events import Bool, Events
 from trainprof.analysis.facts import Facts, integer, words
 from trainprof.analysis.fetches import Details, FetchTable
+from trainprof.analysis.hot_lines import lines_of_making
 from trainprof.analysis.loader_builder import builder_of, call_of
 from trainprof.analysis.loader_figures import Loader
-from trainprof.analysis.looks import LineNames, Looks, Stack, function_of, lines_of_making
+from trainprof.analysis.looks import LineNames, Looks, Stack, function_of
 from trainprof.analysis.memory_growth import workers_growth
 from trainprof.analysis.names import Sites
 from trainprof.analysis.passes import EVALUATION, TRAINING, Passes
@@ -151,7 +152,7 @@ def _loader_of(
 
     Args:
         p: Its passes.
-        facts: As probes/loader.py describes it; {} where that text is lost.
+        facts: As probes/loader_facts.py describes it; {} where that text is lost.
         calls: Its own events.
         making: Of all loaders.
         sites: Names of places.

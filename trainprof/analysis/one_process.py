@@ -33,20 +33,14 @@ from trainprof.analysis.feeding import epoch_starts
 from trainprof.analysis.found_syncs import found_syncs_of
 from trainprof.analysis.gpu_usage import phases_of
 from trainprof.analysis.hooks_in_forward import hooks_in_forward, lines_of_hooks
+from trainprof.analysis.hot_lines import hottest, lines_of_training
 from trainprof.analysis.ledger import Attribution, attribute, ledger, loop_seconds
 from trainprof.analysis.line_times import line_cost
 from trainprof.analysis.loader_bounds import LoaderModel
 from trainprof.analysis.loader_cost import cost_s
 from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.loader_part import loader_part
-from trainprof.analysis.looks import (
-    LineNames,
-    PartsOfLoop,
-    beside_share,
-    hottest,
-    lines_of_training,
-    looks_of,
-)
+from trainprof.analysis.looks import LineNames, PartsOfLoop, beside_share, looks_of
 from trainprof.analysis.memory_figures import MemoryGrowth
 from trainprof.analysis.memory_growth import memory_growth, room_of
 from trainprof.analysis.outliers import outliers

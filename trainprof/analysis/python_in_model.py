@@ -10,8 +10,9 @@ import numpy as np
 
 from trainprof.analysis.code_figures import HotLine, PythonInModel
 from trainprof.analysis.events import Int64
+from trainprof.analysis.hot_lines import lines_met
 from trainprof.analysis.ledger import KEY
-from trainprof.analysis.looks import MIN_LOOKS, LineNames, Looks, PartsOfLoop, lines_met
+from trainprof.analysis.looks import MIN_LOOKS, LineNames, Looks, PartsOfLoop
 
 PARTS: Final = ("forward", "loss", "backward", "recompute")
 # Between two operators of torch's Python goes on for some 10 to 30 us (0.1 ms on a slow, full

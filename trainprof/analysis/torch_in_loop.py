@@ -10,8 +10,9 @@ import numpy as np
 
 from trainprof.analysis.code_figures import HotLine
 from trainprof.analysis.events import Bool, Int64
+from trainprof.analysis.hot_lines import is_met_at
 from trainprof.analysis.ledger import BEFORE_BACKWARD, KEY, gaps_at
-from trainprof.analysis.looks import MIN_LOOKS, LineNames, Looks, PartsOfLoop, is_met_at
+from trainprof.analysis.looks import MIN_LOOKS, LineNames, Looks, PartsOfLoop
 from trainprof.record.schema import Kind, SyncFlag
 
 # With these a tensor becomes an array or a list: what computes behind them need not be torch.

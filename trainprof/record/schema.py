@@ -178,7 +178,7 @@ class Topic(IntEnum):
     """What a TEXT record's text describes; the text is one JSON value."""
 
     SITE = 1  # [file, line, function]
-    LOADER = 2  # facts of a DataLoader, see probes/loader.py
+    LOADER = 2  # facts of a DataLoader, see probes/loader_facts.py
     CLASS = 3  # qualified class name
     OPTIMIZER = 4  # class name
     PROBE_FAILED = 5  # {probe, error}

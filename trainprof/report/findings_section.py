@@ -20,8 +20,8 @@ from trainprof.analysis.finding import (
     Finding,
     PassedOver,
 )
+from trainprof.analysis.hot_lines import hottest
 from trainprof.analysis.least_gain import LEAST_GAIN
-from trainprof.analysis.looks import hottest
 from trainprof.analysis.passes import TRAINING
 from trainprof.analysis.steady import MIN_STEADY_STEPS
 from trainprof.analysis.summary import RunSummary

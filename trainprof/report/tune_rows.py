@@ -8,7 +8,7 @@ from typing import Final
 
 from trainprof.analysis.diagnosis.case import named_line
 from trainprof.analysis.diagnosis.wording import place
-from trainprof.analysis.looks import MAKING
+from trainprof.analysis.hot_lines import MAKING
 from trainprof.analysis.passes import TRAINING
 from trainprof.analysis.speedup import FASTER, NO_VISIBLE_DIFFERENCE, SLOWER, UNKNOWN
 from trainprof.analysis.summary import RunSummary

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from support.events import MS, FakeRun
 
-from trainprof.analysis.looks import MAKING, MIN_LOOKS, hottest
+from trainprof.analysis.hot_lines import MAKING, hottest
+from trainprof.analysis.looks import MIN_LOOKS
 from trainprof.analysis.summary import RunSummary
 from trainprof.record.schema import FETCHED, Kind, LookFlag, Topic
 
@@ -169,7 +170,7 @@ def test_a_line_that_most_late_looks_do_not_meet_is_not_named(tmp_path: Path) ->
 
 def test_few_looks_name_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert MIN_LOOKS < STEPS
-    monkeypatch.setattr("trainprof.analysis.looks.MIN_LOOKS", STEPS + 1)
+    monkeypatch.setattr("trainprof.analysis.hot_lines.MIN_LOOKS", STEPS + 1)
     run = FakeRun()
     assert train(run, tmp_path, stack(run, (57, "train"))).hot_lines == []
 

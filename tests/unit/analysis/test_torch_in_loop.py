@@ -9,7 +9,7 @@ import pytest
 from support.events import ITEM_ON_CPU, MS, FakeRun
 
 from trainprof.analysis.code_figures import HotLine
-from trainprof.analysis.looks import hottest
+from trainprof.analysis.hot_lines import hottest
 from trainprof.analysis.summary import RunSummary
 from trainprof.record.schema import Kind, LookFlag, SyncFlag, Topic
 

@@ -13,9 +13,9 @@ from trainprof.analysis.code_figures import HotLine
 from trainprof.analysis.device_verdict import DeviceEvidence
 from trainprof.analysis.diagnosis.waiting import Cause
 from trainprof.analysis.events import Int64
+from trainprof.analysis.hot_lines import MAKING, hottest
 from trainprof.analysis.loader_cost import cost_s, starts_s
 from trainprof.analysis.loader_figures import Loader
-from trainprof.analysis.looks import MAKING, hottest
 from trainprof.analysis.passes import TRAINING
 from trainprof.analysis.pipeline import PipelineInputs, Prediction, Rates
 from trainprof.analysis.step_noise import half_split_noise_without

@@ -10,7 +10,7 @@ from trainprof.analysis.diagnosis.changed_inputs import without_part
 from trainprof.analysis.diagnosis.crowding import crowding_of
 from trainprof.analysis.diagnosis.gains import Gain, most_of_loading, of_inputs
 from trainprof.analysis.diagnosis.wording import place
-from trainprof.analysis.looks import MAKING
+from trainprof.analysis.hot_lines import MAKING
 
 
 def cheaper_samples(line: HotLine | None) -> str:

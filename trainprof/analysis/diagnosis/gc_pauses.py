@@ -23,7 +23,7 @@ from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.finding import Finding
-from trainprof.analysis.looks import hottest
+from trainprof.analysis.hot_lines import hottest
 from trainprof.analysis.verdict_level import percent
 
 ID: Final = "gc_pauses"

@@ -30,7 +30,7 @@ from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.events import Int64
 from trainprof.analysis.finding import Finding
-from trainprof.analysis.looks import hottest
+from trainprof.analysis.hot_lines import hottest
 from trainprof.analysis.pipeline_model import Float64
 from trainprof.analysis.step_table import StepTable
 from trainprof.analysis.verdict_level import percent

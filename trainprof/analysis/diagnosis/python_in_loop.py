@@ -49,8 +49,9 @@ from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.trend import Growth, growth_of
 from trainprof.analysis.diagnosis.wording import caller, its_share, place, span
 from trainprof.analysis.finding import GROWN_TO_S, Finding
+from trainprof.analysis.hot_lines import hottest
 from trainprof.analysis.ledger import BEFORE_BACKWARD, ELSEWHERE
-from trainprof.analysis.looks import function_of, hottest
+from trainprof.analysis.looks import function_of
 from trainprof.analysis.passes import TRAINING
 from trainprof.analysis.summary import RunSummary
 from trainprof.analysis.verdict_level import percent

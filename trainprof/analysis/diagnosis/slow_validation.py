@@ -30,8 +30,8 @@ from trainprof.analysis.diagnosis.waiting import more_workers
 from trainprof.analysis.diagnosis.wording import its_share, place, span
 from trainprof.analysis.diagnosis.worker_restart import lost_s
 from trainprof.analysis.finding import Finding
+from trainprof.analysis.hot_lines import MAKING, hottest
 from trainprof.analysis.loader_builder import settings_of
-from trainprof.analysis.looks import MAKING, hottest
 from trainprof.analysis.passes import TRAINING
 from trainprof.analysis.verdict_level import percent
 

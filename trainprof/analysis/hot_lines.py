@@ -1,0 +1,336 @@
+"""Which lines the time goes to, by looks at where threads stood."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from trainprof.analysis.code_figures import HotLine
+from trainprof.analysis.events import Bool, Int64
+from trainprof.analysis.fetches import FetchTable
+from trainprof.analysis.ledger import KEY
+from trainprof.analysis.looks import MIN_LOOKS, LineNames, Looks, PartsOfLoop, Stack, function_of
+from trainprof.analysis.names import UNKNOWN_SITE
+
+# Of the moments at which a look was wanted: where fewer could be taken, those that could are no
+# fair sample of the others, and tell only what a line takes at least; or nothing.
+FAIR_KNOWN_SHARE: Final = 0.9
+MIN_KNOWN_SHARE: Final = 1 / 3
+SHOWN_FROM_SHARE: Final = 0.05
+# Where even fewer could be taken in time, a line that most of them met all the same, and so much of
+# which lies well inside of it, is likely the one.
+LIKELY_FROM_SHARE: Final = 0.5
+LIKELY_INSIDE_SHARE: Final = 1 / 3
+_SHOWN_LINES: Final = 5
+# Of the looks that came in time, and of those that came late.
+_AGREED_SHARE: Final = 0.6
+# Looks that waited for a line until it was made to let go: so many, of those that were wanted, and
+# of them so many in one function.
+_MIN_SURE: Final = 4
+_SURE_SHARE: Final = 0.1
+_SURE_AGREE: Final = 0.75
+# Of the looks that were wanted in a part, those that were taken in one function.
+_ENDS_SHARE: Final = 0.6
+# Where the function that is met most has less of a part, a line above all of them may call for it:
+# so much of the part, hardly any of the others, and so many times what that function has.
+_SCATTERED_BELOW: Final = 0.5
+_CALLS_FOR_SHARE: Final = 0.6
+_CALLS_ELSEWHERE: Final = 0.05
+_MORE_THAN_LINES: Final = 1.5
+MAKING: Final = "making batches"
+
+
+def lines_of_training(
+    looks: Looks,
+    parts: PartsOfLoop,
+    seconds: Mapping[str, float],
+    names: LineNames,
+    *,
+    steps: int,
+) -> list[HotLine]:
+    """Returns the lines that the parts of the training loop go to, part by part.
+
+    Args:
+        looks: At the training thread.
+        parts: Its.
+        seconds: Of each part inside the loop, by ledger key.
+        names: Of what was seen.
+        steps: How many there were.
+    """
+    in_order = np.argsort(looks.wanted_ns, kind="stable")
+    taken, wanted = parts.at(looks.taken_ns), parts.at(looks.wanted_ns[in_order])
+    found: list[HotLine] = []
+    for name, key in KEY.items():
+        asked = int(np.count_nonzero(wanted == key))
+        met = looks.stack[(taken == key) & looks.is_known]
+        lines = lines_met(name, names.stacks(met), asked, seconds.get(name))
+        if name == "other":
+            elsewhere = looks.stack[(taken >= 0) & (taken != key) & looks.is_known]
+            stacks = names.stacks(met), names.stacks(elsewhere)
+            lines = _with_common_caller(lines, *stacks, asked, seconds.get(name))
+            here = looks.where(taken == key)
+            lines = lines or _likely_line(name, here, names, seconds.get(name), visits=steps)
+            lines = lines or _line_that_was_waited_for(name, here, names, asked)
+            if not lines:
+                here = looks.where(in_order[wanted == key])
+                lines = _where_it_ends(name, here, names)
+            lines = [replace(line, waits_share=_waits_share(line, here, names)) for line in lines]
+        found += lines
+    return found
+
+
+def _with_common_caller(
+    lines: list[HotLine],
+    met: Counter[Stack],
+    elsewhere: Counter[Stack],
+    asked: int,
+    seconds: float | None,
+) -> list[HotLine]:
+    """Puts the line that calls for most of "other" first, where its lines themselves are scattered.
+
+    Args:
+        lines: Of that part.
+        met: Stacks in it.
+        elsewhere: In the other parts of the loop: what is above all of them calls for no one part.
+        asked: How many looks were wanted in it; nothing is added where too few could be taken.
+        seconds: Of the part, None where that is not known.
+    """
+    known, others = met.total(), elsewhere.total()
+    if known < max(MIN_KNOWN_SHARE * asked, MIN_LOOKS):
+        return lines
+    is_at_least = known < FAIR_KNOWN_SHARE * asked
+    counted = asked if is_at_least else known
+    most = lines[0].share * counted / known if lines else 0.0
+    if most >= _SCATTERED_BELOW:
+        return lines
+    here, there = _lines_above(met), _lines_above(elsewhere)
+    common = {
+        line
+        for line, count in here.items()
+        if count >= _CALLS_FOR_SHARE * known and there[line] <= _CALLS_ELSEWHERE * others
+    }
+    through = {frames: count for frames, count in met.items() if common.intersection(frames)}
+    if not others or not through:
+        return lines
+    stack = max(through, key=lambda frames: through[frames])
+    depth = next(depth for depth, line in enumerate(stack) if line in common)
+    (site, function), *outer = stack[depth:]
+    if here[stack[depth]] < _MORE_THAN_LINES * most * known:
+        return lines
+    share = here[stack[depth]] / counted
+    caller = HotLine(
+        part="other",
+        site=site,
+        function=function,
+        called_from=[of for of, _ in outer],
+        looks=here[stack[depth]],
+        share=share,
+        seconds=None if seconds is None else share * seconds,
+        is_at_least=is_at_least,
+        with_calls=True,
+    )
+    return [caller, *lines][:_SHOWN_LINES]
+
+
+def _lines_above(stacks: Counter[Stack]) -> Counter[tuple[str, str]]:
+    """Counts in how many stacks each line stands, however deep."""
+    counted = Counter[tuple[str, str]]()
+    for frames, count in stacks.items():
+        for line in set(frames):
+            counted[line] += count
+    return counted
+
+
+def _waits_share(line: HotLine, looks: Looks, names: LineNames) -> float:
+    """Returns which share of the looks at a line's function met it waiting for somebody."""
+    here = is_met_at(replace(line, with_calls=False), looks, names)
+    waits = looks.waits & ~looks.is_pooled
+    return float(waits[here].mean()) if here.any() else 0.0
+
+
+def is_met_at(line: HotLine, looks: Looks, names: LineNames) -> Bool:
+    """Returns which looks met a line's function, or the line with what it calls, shape (n,)."""
+    numbers, which = np.unique(looks.stack, return_inverse=True)
+    asked = function_of(line.site, line.function)
+    is_there = np.zeros(len(numbers), dtype=bool)
+    for index, number in enumerate(numbers.tolist()):
+        [frames] = names.stacks(np.array([number]))
+        is_there[index] = bool(frames) and function_of(*frames[0]) == asked
+        if line.with_calls:
+            is_there[index] = (line.site, line.function) in frames
+    met: Bool = is_there[which]
+    return met
+
+
+def _likely_line(
+    part: str, looks: Looks, names: LineNames, seconds: float | None, *, visits: int
+) -> list[HotLine]:
+    """Returns the line where most of a part seems to go, by looks that mostly came late.
+
+    Code that lets go of the GIL by itself (NumPy, say) is met where it does so. What held the GIL
+    until then, for twice as long as looks waited on average, may have been a line before: once at
+    each visit of the line, which is not the case of a part within long stretches of it.
+    """
+    if len(looks) < MIN_LOOKS or not seconds:
+        return []
+    stacks = {number: names.stacks(np.array([number])) for number in set(looks.stack.tolist())}
+    met = Counter[Stack]()
+    waited_ns = Counter[tuple[str, str]]()
+    for number, stack in stacks.items():
+        [frames] = stack
+        here = looks.stack == number
+        met[frames] += int(np.count_nonzero(here))
+        if frames:
+            late = here & ~looks.is_known
+            waited_ns[function_of(*frames[0])] += int(
+                (looks.taken_ns - looks.wanted_ns)[late].sum()
+            )
+    lines = lines_met(part, met, len(looks), None)
+    if not lines or lines[0].share < LIKELY_FROM_SHARE:
+        return []
+    line = lines[0]
+    held_s = 2 * waited_ns[function_of(line.site, line.function)] / line.looks / 1e9
+    if line.share - visits * held_s / seconds < LIKELY_INSIDE_SHARE:
+        return []
+    return [replace(line, is_likely=True)]
+
+
+def _line_that_was_waited_for(
+    part: str, looks: Looks, names: LineNames, asked: int
+) -> list[HotLine]:
+    """Returns the function that looks had to wait for until Python made it let go.
+
+    They are few where it goes on for hardly longer than that, but each has met it at work.
+    """
+    sure = looks.where(looks.is_known & (looks.held_ns > 0))
+    if len(sure) < max(_MIN_SURE, _SURE_SHARE * asked):
+        return []
+    lines = lines_met(part, names.stacks(sure.stack), max(len(sure), MIN_LOOKS), None)
+    if not lines or lines[0].looks < _SURE_AGREE * len(sure):
+        return []
+    return [replace(lines[0], share=lines[0].looks / len(sure), is_likely=True, line_share=None)]
+
+
+def _where_it_ends(part: str, looks: Looks, names: LineNames) -> list[HotLine]:
+    """Returns the function in which most looks that were wanted in a part met its end.
+
+    Python of a few milliseconds at a time is over when a look can be taken.
+
+    Args:
+        part: Ledger key.
+        looks: That were wanted in it.
+        names: Of what was seen.
+    """
+    lines = lines_met(part, names.stacks(looks.stack), len(looks), None)
+    if not lines or lines[0].share < _ENDS_SHARE:
+        return []
+    return [replace(lines[0], is_likely=True, is_end=True, line_share=None)]
+
+
+def lines_of_making(
+    fetches: FetchTable, loader: int, looks_by: Mapping[tuple[int, int], tuple[Looks, LineNames]]
+) -> list[HotLine]:
+    """Returns the lines that the making of one loader's batches goes to.
+
+    Args:
+        fetches: Of all loaders.
+        loader: Its id.
+        looks_by: Looks, and the names of what was seen, by pid and thread.
+    """
+    asked, stacks, late = 0, Counter[Stack](), Counter[Stack]()
+    is_mine = fetches.loader == loader
+    for (pid, thread), (looks, names) in looks_by.items():
+        chosen = is_mine & (fetches.pid == pid) & (fetches.thread == thread)
+        start = fetches.start_ns[chosen]
+        if len(start) == 0:
+            continue
+        in_order = np.argsort(start, kind="stable")
+        start, end = start[in_order], (start + fetches.wall_ns[chosen])[in_order]
+
+        def is_fetching(times: Int64, start: Int64 = start, end: Int64 = end) -> Bool:
+            place = np.searchsorted(start, times, side="right") - 1
+            found: Bool = (place >= 0) & (times < end[np.maximum(place, 0)])
+            return found
+
+        asked += int(np.count_nonzero(is_fetching(looks.wanted_ns)))
+        is_met = is_fetching(looks.taken_ns)
+        stacks += names.stacks(looks.stack[is_met & looks.is_known], of_dataset=True)
+        late += names.stacks(looks.stack[is_met & ~looks.is_known], of_dataset=True)
+    found = lines_met(MAKING, stacks, asked, float(fetches.wall_ns[is_mine].sum() / 1e9))
+    return found or _where_both_agree(stacks, late)
+
+
+def _where_both_agree(known: Counter[Stack], late: Counter[Stack]) -> list[HotLine]:
+    """Returns the function that looks in time met most, and those that came late as well.
+
+    Its line is where it lets go of the GIL: what takes long may stand beside it.
+    """
+    in_time, after = (
+        lines_met(MAKING, one, max(one.total(), MIN_LOOKS), None) for one in (known, late)
+    )
+    if not in_time or not after or min(known.total(), late.total()) < MIN_LOOKS:
+        return []
+    line, other = in_time[0], after[0]
+    is_same = function_of(line.site, line.function) == function_of(other.site, other.function)
+    if not is_same or min(line.share, other.share) < _AGREED_SHARE:
+        return []
+    return [replace(line, is_likely=True, is_at_least=False, line_share=None)]
+
+
+def lines_met(
+    part: str, stacks: Counter[Stack], asked: int, seconds: float | None
+) -> list[HotLine]:
+    """Counts the functions that looks met, each by the line of it that was met most.
+
+    Args:
+        part: Ledger key, or another name of what the looks were at.
+        stacks: That they met.
+        asked: How many looks were wanted; none is returned where too few of them could be taken.
+        seconds: Of the part, None where that is not known.
+    """
+    known = stacks.total()
+    if asked < MIN_LOOKS or known < MIN_KNOWN_SHARE * asked:
+        return []
+    is_at_least = known < FAIR_KNOWN_SHARE * asked
+    counted = asked if is_at_least else known
+    by_function: dict[tuple[str, str], Counter[str]] = {}
+    callers: dict[tuple[str, str], Counter[tuple[str, ...]]] = {}
+    for frames, count in stacks.items():
+        if not frames or frames[0][0] == UNKNOWN_SITE:
+            continue
+        (site, function), *outer = frames
+        key = function_of(site, function)
+        by_function.setdefault(key, Counter())[site] += count
+        callers.setdefault(key, Counter())[tuple(of for of, _ in outer)] += count
+    found = []
+    for key, lines in by_function.items():
+        met = lines.total()
+        share = met / counted
+        if share >= SHOWN_FROM_SHARE:
+            [(site, here)], [(called_from, _)] = lines.most_common(1), callers[key].most_common(1)
+            found.append(
+                HotLine(
+                    part=part,
+                    site=site,
+                    function=key[1],
+                    called_from=list(called_from),
+                    looks=met,
+                    share=share,
+                    seconds=None if seconds is None else share * seconds,
+                    is_at_least=is_at_least,
+                    line_share=here / counted,
+                )
+            )
+    return sorted(found, key=lambda line: -line.share)[:_SHOWN_LINES]
+
+
+def hottest(
+    lines: Sequence[HotLine], part: str, leaving_out: Collection[str] = ()
+) -> HotLine | None:
+    """Returns the line that most of a part goes to, of those that are not left out."""
+    told = (line for line in lines if line.part == part and line.site not in leaving_out)
+    return next(told, None)

@@ -1,0 +1,122 @@
+"""What a DataLoader tells of itself; nothing of it is called that may do more than count."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from typing import Any, Final
+
+from trainprof.probes.changed_datasets import whole_of
+from trainprof.probes.known_length import known_length
+from trainprof.probes.worker_needs import (
+    open_files,
+    start_method,
+    unpicklable,
+)
+
+_HUGGING_FACE: Final = "datasets.iterable_dataset"
+
+
+def describe(loader: Any) -> dict[str, Any]:
+    """Returns a loader's facts; what it does not have is None."""
+    dataset = getattr(loader, "dataset", None)
+    workers = getattr(loader, "num_workers", None)
+    started_by = start_method(getattr(loader, "multiprocessing_context", None))
+    return {
+        "kind": _class_name(loader),
+        "dataset": _class_name(dataset),
+        "dataset_length": _samples(loader, dataset),
+        "length": _batches(loader, dataset),
+        "is_iterable": is_iterable(dataset),
+        "sampler": _class_name(getattr(loader, "sampler", None)),
+        "batch_sampler": _class_name(getattr(loader, "batch_sampler", None)),
+        "batch_size": getattr(loader, "batch_size", None),
+        "drop_last": getattr(loader, "drop_last", None),
+        "num_workers": workers,
+        "prefetch_factor": getattr(loader, "prefetch_factor", None),
+        "persistent_workers": getattr(loader, "persistent_workers", None),
+        "pin_memory": getattr(loader, "pin_memory", None),
+        "in_order": getattr(loader, "in_order", None),
+        "start_method": started_by if workers else None,
+        "workers_started_by": started_by,
+        "unpicklable": [] if started_by == "fork" else unpicklable(loader),
+        **_asking(loader, dataset),
+    }
+
+
+def _asking(loader: Any, dataset: Any) -> dict[str, Any]:
+    """Says how torch asks a dataset for a batch; of torch's Subset, what it is of.
+
+    `is_asked_one_by_one`: for each sample by itself, to put them together as it does by default.
+    `samples_plainly`: by a sampler that is made of the dataset alone.
+    `open_files`: what it holds that processes cannot share.
+    `shards`: of a stream, which are given to workers as a whole.
+    """
+    known = sys.modules.get("torch.utils.data")
+    tensors, plain_collate = (
+        getattr(known, name, None) for name in ("TensorDataset", "default_collate")
+    )
+    dataset = whole_of(dataset)
+    takes_lists = inspect.getattr_static(dataset, "__getitems__", None) is not None
+    has_items = inspect.getattr_static(dataset, "__getitem__", None) is not None
+    is_mapped = has_items and not takes_lists and not is_iterable(dataset)
+    of_sampler = getattr(getattr(loader, "sampler", None), "__dict__", {})
+    is_plain = all(of_sampler.get(name) is None for name in ("_num_samples", "generator"))
+    return {
+        "is_asked_one_by_one": is_mapped and getattr(loader, "collate_fn", 0) is plain_collate,
+        "samples_plainly": is_plain and of_sampler.get("replacement") is not True,
+        "holds_tensors": type(dataset) is tensors,
+        "open_files": open_files(dataset),
+        "shards": _shards(dataset),
+    }
+
+
+def _shards(dataset: Any) -> int | None:
+    """Returns how many parts a stream of Hugging Face's has: a worker beyond them gets nothing.
+
+    Elsewhere a name like that may mean anything: the ranks, say.
+    """
+    if type(dataset).__module__ != _HUGGING_FACE or not is_iterable(dataset):
+        return None
+    try:
+        found = getattr(dataset, "num_shards", None) or getattr(dataset, "n_shards", None)
+    except Exception:
+        return None
+    return found if type(found) is int and found > 0 else None
+
+
+def asks_for_worker(text: str) -> bool:
+    """Whether code asks torch which worker it runs in."""
+    return "worker_info" in text
+
+
+def is_iterable(dataset: Any) -> bool:
+    """True for torch's IterableDataset, whose base has a `__getitem__` that only raises."""
+    base = getattr(sys.modules.get("torch.utils.data"), "IterableDataset", None)
+    return isinstance(base, type) and isinstance(dataset, base)
+
+
+def _class_name(thing: Any) -> str | None:
+    return None if thing is None else type(thing).__qualname__
+
+
+def _samples(loader: Any, dataset: Any) -> int | None:
+    """The dataset's length; that of an iterable one as well as the script has asked for it."""
+    asked = getattr(loader, "_IterableDataset_len_called", None)
+    return asked if type(asked) is int else known_length(dataset)
+
+
+def _batches(loader: Any, dataset: Any) -> int | None:
+    """The loader's length; torch takes note of who asks that of an iterable dataset's, and warns.
+
+    Its batches are counted as torch does.
+    """
+    if not is_iterable(dataset):
+        return known_length(loader)
+    samples, size = _samples(loader, dataset), getattr(loader, "batch_size", None)
+    method = inspect.getattr_static(type(loader), "__len__", None)
+    if samples is None or getattr(method, "__qualname__", None) != "DataLoader.__len__":
+        return None
+    if type(size) is not int or size < 1:
+        return samples
+    return samples // size if getattr(loader, "drop_last", False) is True else -(-samples // size)
