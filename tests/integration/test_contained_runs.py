@@ -230,6 +230,50 @@ def test_a_script_that_resumes_logs_maps_and_rotates(tmp_path: Path) -> None:
     check(tmp_path, TRAINS, status=3)
 
 
+KEEPS_LAST = """
+import argparse, os, pathlib, shutil, tempfile
+parser = argparse.ArgumentParser()
+parser.add_argument("--out", type=pathlib.Path)
+parser.add_argument("--model")
+options = parser.parse_args()
+with tempfile.TemporaryDirectory() as place:
+    (pathlib.Path(place) / "x").write_text("gone again")
+print(sorted(options.out.parent.glob(options.out.name + "*")))
+options.out.mkdir(exist_ok=True)
+for step in range(3):
+    (options.out / f"{step}.pt").write_text(str(step))
+    if step:
+        (options.out / f"{step - 1}.pt").unlink()
+shutil.copy(options.out / "2.pt", options.model)
+print(os.listdir(options.out), open(options.model).read(), os.path.exists(options.model))
+"""
+
+
+@pytest.mark.parametrize("is_there", [False, True], ids=["made by it", "there before"])
+def test_what_arguments_name_in_the_temporary_directory_is_left_as_it_is(
+    tmp_path: Path, is_there: bool
+) -> None:
+    told = {}
+    for side in ("plain", "ours"):
+        here, out = tmp_path / side, tmp_path / f"{side}-out"
+        (here / "models").mkdir(parents=True)
+        (here / "s.py").write_text(KEEPS_LAST)
+        if is_there:
+            out.mkdir()
+            (out / "0.pt").write_text("the user's")
+        words = ["s.py", f"--out={out}", "--model", str(tmp_path / f"{side}.pt")]
+        before = snapshot(tmp_path)
+        if side == "plain":
+            done = run_plain(words, here)
+        else:
+            done = run_contained(words, here, here / "run")
+            kept = [seen for seen in snapshot(tmp_path) if not seen[0].startswith(str(here))]
+            assert kept == [seen for seen in before if not seen[0].startswith(str(here))]
+        assert (done.returncode, done.stderr) == (0, "")
+        told[side] = done.stdout.replace(str(tmp_path / side), "HERE")
+    assert told["ours"] == told["plain"]
+
+
 @pytest.mark.frameworks
 @pytest.mark.skipif(
     any(find_spec(name) is None for name in ("lightning", "transformers")),

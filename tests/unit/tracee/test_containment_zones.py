@@ -8,7 +8,7 @@ import pytest
 
 from trainprof.tracee.containment.index import SharedIndex
 from trainprof.tracee.containment.tree import MergedTree
-from trainprof.tracee.containment.zones import is_free, roots, scripts_among
+from trainprof.tracee.containment.zones import is_free, paths_among, roots, scripts_among
 
 HOME = "/home/somebody"
 HERE = f"{HOME}/project"
@@ -55,6 +55,35 @@ def test_in_the_temporary_directory_itself_only_names_that_nobody_chose_are_free
         assert not is_free(f"/tmp/{name}", told)
     for name in ("tmpab12", "pymp-x/listener", "torchinductor_me/a/b.py"):
         assert is_free(f"/tmp/{name}", told)
+
+
+def test_what_the_command_line_names_in_the_temporary_directory_is_somebodys_work() -> None:
+    words = ["train.py", "--out=/tmp/runs/a", "/var/tmp/models/best.pt", "lr=0.1", "--data", "/d/x"]
+    words += ["dir=/tmp/mine/logs.d/", f"cache={HOME}/.cache/hub", "/dev/shm/x"]
+    told = roots({"HOME": HOME}, cwd=HERE, scripts=(), own=(RUN,), named=paths_among(words, HERE))
+    for path in (
+        "/tmp/runs/a",
+        "/tmp/runs/a/1.pt",
+        "/var/tmp/models/best.pt",
+        "/tmp/mine/logs.d/x",
+    ):
+        assert not is_free(path, told), path
+    for path in ("/tmp/runs/b", "/tmp/x", f"{HOME}/.cache/hub/x", "/dev/shm/x", f"{RUN}/x"):
+        assert is_free(path, told), path
+
+
+def test_a_file_right_in_the_temporary_directory_leaves_only_names_that_nobody_chose() -> None:
+    told = roots({}, cwd=HERE, scripts=(), own=("/tmp/us",), named=["/tmp/model.pt"])
+    assert not is_free("/tmp/model.pt", told)
+    assert is_free("/tmp/tmpab12/x", told)
+    assert is_free("/tmp/us/x", told)
+
+
+def test_paths_are_found_in_words_and_behind_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", HOME)
+    words = ["train.py", "--out=runs/a", "~/x", "a/b=c/d", "--lr", "0.1", "-c", ""]
+    told = ["runs/a", "--out=runs/a", "a/b=c/d", "c/d"]
+    assert set(paths_among(words, HERE)) == {*(f"{HERE}/{path}" for path in told), f"{HOME}/x"}
 
 
 def test_the_tree_tells_the_same(tmp_path: Path) -> None:

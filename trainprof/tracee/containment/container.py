@@ -17,7 +17,7 @@ from trainprof.tracee.containment.installation import install
 from trainprof.tracee.containment.packages import Packages
 from trainprof.tracee.containment.paths import Paths
 from trainprof.tracee.containment.tree import MergedTree
-from trainprof.tracee.containment.zones import real, roots, scripts_among
+from trainprof.tracee.containment.zones import paths_among, real, roots, scripts_among
 
 
 class Container:
@@ -50,7 +50,11 @@ class Container:
         if index.is_new:
             words, cwd = getattr(sys, "orig_argv", sys.argv), posix.getcwd()
             zones = roots(
-                os.environ, cwd=cwd, scripts=scripts_among(words, cwd), own=(run, scratch)
+                os.environ,
+                cwd=cwd,
+                scripts=scripts_among(words, cwd),
+                own=(run, scratch),
+                named=paths_among(words, cwd),
             )
             for path, is_free in zones.items():
                 index.add_root(path, is_free=is_free)

@@ -56,6 +56,7 @@ def roots(
     cwd: str,
     scripts: Iterable[str],
     own: Iterable[str],
+    named: Iterable[str] = (),
 ) -> dict[str, bool]:
     """Returns the zones by their topmost directory: True for free ones, False for contained ones.
 
@@ -66,15 +67,18 @@ def roots(
         cwd: Its working directory.
         scripts: Files on its command line; their directories are contained.
         own: Directories of ours, free whatever they lie in.
+        named: Further paths on its command line: in the temporary directory somebody's work too.
     """
-    free = [*OF_KERNEL, *TEMPORARY]
-    free += [environ[name] for name in (*ENV_TEMPORARY, *ENV_CACHES) if environ.get(name)]
+    free = [*OF_KERNEL, *TEMPORARY, *_named_by(environ, (*ENV_TEMPORARY, *ENV_CACHES))]
     home = environ.get("HOME")
     if home:
         free += [os.path.join(home, name) for name in HOME_CACHES]
     zones = {real(os.path.join(cwd, place)): True for place in free}
     zones.pop(os.sep, None)  # somebody's cache directory
-    for place in (cwd, *(os.path.dirname(os.path.join(cwd, script)) for script in scripts)):
+    temporary = {real(place): True for place in (*TEMPORARY, *_named_by(environ, ENV_TEMPORARY))}
+    works = [cwd, *(os.path.dirname(os.path.join(cwd, script)) for script in scripts)]
+    works += [_directory_of(path) for path in map(real, named) if is_free(path, temporary)]
+    for place in works:
         root = real(place)
         if zones.get(root):
             zones[root + SCRIPT_RUNS_IN_IT] = True
@@ -96,8 +100,25 @@ def is_free(path: str, zones: Mapping[str, bool]) -> bool:
     return False
 
 
+def _named_by(environ: Mapping[str, str], names: Iterable[str]) -> list[str]:
+    return [environ[name] for name in names if environ.get(name)]
+
+
+def _directory_of(path: str) -> str:
+    """Returns the directory that a path names, or that of the file, which need not be there yet."""
+    if os.path.isdir(path) or not os.path.splitext(path)[1]:
+        return path
+    return os.path.dirname(path)
+
+
 def real(path: str) -> str:
     return os.path.realpath(path)
+
+
+def paths_among(words: Sequence[str], cwd: str) -> list[str]:
+    """Returns what may be a path of the words of a command line, absolute: `--out=x` names x."""
+    told = [value for word in words for value in (word, word.partition("=")[2]) if os.sep in value]
+    return [os.path.join(cwd, os.path.expanduser(value)) for value in told]
 
 
 def scripts_among(words: Sequence[str], cwd: str) -> list[str]:
