@@ -32,6 +32,7 @@ class Planted:
         start_up_s: Of each process.
         slow_starts: Of the processes of some trials, by name.
         failing: Names of trials that fail.
+        starts_s: What starts of passes add to each step, by what is changed.
         interrupted_at: The how many-th run Ctrl-C ends, from 1 on.
     """
 
@@ -43,6 +44,7 @@ class Planted:
     start_up_s: float = 2.0
     slow_starts: dict[str, float] = field(default_factory=dict)
     failing: dict[str, str] = field(default_factory=dict)
+    starts_s: Callable[[Mapping[str, Any]], float] = lambda overrides: 0.0
     interrupted_at: int | None = None
     seed: int = 0
 
@@ -79,6 +81,10 @@ class FakeRunner:
         is_ok = outcome == OK
         pace = Pace(float(steps_s.mean()), steps_s) if is_ok else None
         seconds = start_up_s + float(steps_s.sum())
+        starts_s = planted.starts_s(trial.overrides) if trial.data == "real" else 0.0
+        with_starts = pace and replace(
+            pace, mean_s=pace.mean_s + starts_s, steps_s=steps_s + starts_s
+        )
         return Measured(
             trial=trial,
             number=number,
@@ -87,7 +93,7 @@ class FakeRunner:
             detail="ValueError" if outcome == FAILED else None,
             seconds=seconds,
             pace=pace,
-            training_pace=None if trial.data == "alone" else pace,
+            training_pace=None if trial.data == "alone" else with_starts,
             run_s=None,
             steps=len(steps_s),
             training_s=float(steps_s.sum()),

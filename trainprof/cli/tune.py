@@ -79,8 +79,8 @@ def tune(
     """Rerun SCRIPT with other settings, and say what makes it faster.
 
     The script is not edited: settings are changed from outside, each trial in a process of its own.
-    What it writes stays in the trial's directory, but for temporary files and caches. {trial} in its
-    arguments is replaced by the trial's name.
+    What it writes stays in the trial's directory, but for temporary files and caches. {trial} in
+    its arguments is replaced by the trial's name.
     """
     from trainprof.analysis.tuning import INTERRUPTED as STOPPED
     from trainprof.experiments.runner import Script

@@ -23,6 +23,8 @@ class Candidate:
         overrides, sites: As the trial has them.
         predicted: How many times as fast it will be, by the model; None where none applies.
         cautions: What it alters, or needs.
+        hope: How many times as fast it could be at most, where no model applies: it only tells
+            what is tried first.
     """
 
     subject: str
@@ -30,6 +32,7 @@ class Candidate:
     predicted: Interval | None
     cautions: tuple[str, ...] = ()
     sites: tuple[str, ...] = ()
+    hope: float = 1.0
 
     @property
     def name(self) -> str:
@@ -37,7 +40,7 @@ class Candidate:
 
     def promise(self) -> float:
         """Returns by what candidates are ordered: those of which nothing is known come last."""
-        return self.predicted[1] if self.predicted is not None else 1.0
+        return self.predicted[1] if self.predicted is not None else self.hope
 
     def trial(self) -> Trial:
         return Trial(self.name, self.overrides, sites=self.sites)

@@ -113,14 +113,20 @@ def _of_threads(case: Case) -> list[Candidate]:
 
     No model tells what another number gives.
     """
-    cores = int(case.cores() or 0)
-    if case.is_on_device or cores < 2 or case.share(*COMPUTE_KEYS) < _COMPUTE_SHARE:
+    cores, share, threads = int(case.cores() or 0), case.share(*COMPUTE_KEYS), case.torch.threads
+    if case.is_on_device or cores < 2 or share < _COMPUTE_SHARE:
         return []
     values = dict.fromkeys((1, max(cores // 2, 1), cores))
-    values.pop(case.torch.threads or 0, None)
+    values.pop(threads or 0, None)
     caution = "sums are added up in another order: losses may differ in the last digits"
     return [
-        Candidate("threads", {"torch_threads": value}, None, cautions=(caution,))
+        Candidate(
+            "threads",
+            {"torch_threads": value},
+            None,
+            cautions=(caution,),
+            hope=times_without(share * max(1 - (threads or value) / value, 0.0)),
+        )
         for value in values
     ]
 

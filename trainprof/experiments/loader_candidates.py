@@ -29,6 +29,7 @@ from trainprof.experiments.candidate import Candidate, up_to
 from trainprof.experiments.loader_forecast import LoaderForecast, Modelled, modelled
 
 WORKERS: Final = "workers"
+KEPT: Final = "persistent_workers"
 PREFETCHING: Final = "prefetching"
 # Of a training step: from which share on copies are worth changing something for.
 _TRANSFER_SHARE: Final = 0.03
@@ -280,7 +281,7 @@ def _of_persistence(case: Case) -> list[Candidate]:
     found = []
     if kept:
         predicted, lines = up_to(sum(_restart_share(case, fed) for fed in kept)), _lines(kept)
-        persistent = {"persistent_workers": True}
+        persistent = {KEPT: True}
         cautions = tuple(
             dict.fromkeys(said for fed in kept for said in cautions_of(fed, persistent))
         )

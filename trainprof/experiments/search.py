@@ -30,7 +30,7 @@ from trainprof.experiments.candidate import Candidate, Interval, together
 from trainprof.experiments.candidates import Plan
 from trainprof.experiments.found import Found, Progress
 from trainprof.experiments.learned_forecast import learned
-from trainprof.experiments.loader_candidates import PREFETCHING, WORKERS
+from trainprof.experiments.loader_candidates import KEPT, PREFETCHING, WORKERS
 from trainprof.experiments.trial import (
     WARM_UP,
     Limits,
@@ -122,6 +122,7 @@ class Search:
         self._usual_s = 0.0  # that a baseline takes
         self._since_baseline = 0
         self._waiting: list[str] = []
+        self._left_out: list[str] = []
         self.found = Found()
 
     def run(self) -> Found:
@@ -137,6 +138,7 @@ class Search:
             self._bounds(found.plan)
             plan = found.plan = self._plan_of(base, self._free_step_s())
             self._singles(plan)
+            plan = found.plan = self._with_kept_workers(found.plan)
             self._put_together(plan)
             self._decide()
             if self._untried_together():
@@ -152,7 +154,7 @@ class Search:
         waiting = self._waiting if found.ended_by != FINISHED else []
         if found.ended_by != INTERRUPTED and len(found.runs) > 2:
             self._last_baseline()
-        waiting = list(dict.fromkeys((*waiting, *self._untried_together())))
+        waiting = list(dict.fromkeys((*waiting, *self._untried_together(), *self._left_out)))
         found.unfinished = [name for name in waiting if not found.of(name)]
         self._keep(found)
         return found
@@ -194,13 +196,17 @@ class Search:
         )
 
     def _bounds(self, plan: Plan) -> None:
+        """Measures what loading costs, where that leaves the time for a change to be tried."""
         if not plan.sites:
             return
         foretold = plan.ceiling if plan.foretells_ceiling else None
         self.found.predicted |= {CEILING: foretold, LOADER_ALONE: plan.alone}
         self._expect([one.name for one in plan.candidates])
-        self._measure(_ceiling(plan))
-        self._measure(loader_alone(plan.sites))
+        for trial, with_a_change in ((_ceiling(plan), 2.0), (loader_alone(plan.sites), 3.0)):
+            if plan.candidates and self._time_left_s() < with_a_change * self._usual_s:
+                self._left_out.append(trial.name)
+            else:
+                self._measure(trial)
 
     def _free_step_s(self) -> float | None:
         paces = [one.pace.mean_s for one in self.found.comparable(CEILING) if one.pace is not None]
@@ -218,6 +224,32 @@ class Search:
                 continue
             self._try(candidate)
         self._expect([])
+
+    def _with_kept_workers(self, plan: Plan) -> Plan:
+        """Tries workers that live on, where those that were fastest are started again for a pass.
+
+        The script as it is may have none, or have trained within its first pass alone.
+        """
+        winner = next((one for one in self._winners(plan) if one.subject == WORKERS), None)
+        runs = [] if winner is None else self.found.comparable(winner.name)
+        if winner is None or not runs or runs[0].starts_share() < LEAST_GAIN:
+            return plan
+        seen = self._plan_of(runs[0], self._free_step_s()).candidates
+        kept = next((one for one in seen if KEPT in one.overrides), None)
+        if kept is None or KEPT in winner.overrides:
+            return plan
+        both = together([winner, kept])
+        least, most = kept.predicted or (1.0, 1.0)
+        forecast = None
+        if winner.predicted is not None:
+            most = max(most, 1 + runs[0].starts_share())
+            forecast = (winner.predicted[0] * least, winner.predicted[1] * most)
+        follower = replace(both, subject=WORKERS, predicted=forecast)
+        self.found.plan = replace(plan, candidates=(*plan.candidates, follower))
+        self._expect([follower.name])
+        self._try(follower)
+        self._expect([])
+        return self.found.plan
 
     def _put_together(self, plan: Plan) -> None:
         """Adds the changes that were visibly faster one by one, the most effective first.
@@ -376,18 +408,25 @@ class Search:
                 if end.why == INTERRUPTED:
                     self.found.ended_by = INTERRUPTED
 
+    def _time_left_s(self) -> float:
+        return self._budget_s - self._spent_s
+
     def _measure(
         self, trial: Trial, limits: Limits | None = None, *, is_last: bool = False
     ) -> Measured:
-        left_s = self._budget_s - self._spent_s
+        left_s = self._time_left_s()
         number = len(self.found.of(trial.name)) + 1
         is_known = self._is_known(trial, number)
         if limits is None:
-            # The last baseline has its time set aside.
-            needed_s = self._usual_s * (_LEAST_OF_BASELINE if is_last else 2.0)
+            # The last baseline has its time set aside; the first change that is tried has it where
+            # there is no more.
+            aside_s = 0.0 if is_last else self._usual_s
+            if trial.overrides and not any(run.trial.overrides for run in self.found.runs):
+                aside_s = min(aside_s, max(left_s - self._usual_s, 0.0))
+            needed_s = self._usual_s * (_LEAST_OF_BASELINE if is_last else 1.0) + aside_s
             if left_s < needed_s and not is_known:
                 raise _Ended(BUDGET)
-            limits = self._limits(trial, left_s if is_last else left_s - self._usual_s)
+            limits = self._limits(trial, left_s - aside_s)
         self._say(trial, None)
         measured = self._runner.run(trial, number, limits)
         if not is_known and was_in_vain(measured, limits):

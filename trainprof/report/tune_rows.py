@@ -175,6 +175,23 @@ def headline(summary: RunSummary) -> str:
     return f"NOTHING WAS VISIBLY FASTER than the script as it is, of {len(tried)} tried"
 
 
+def _instead_of_settings(summary: RunSummary) -> str:
+    """Says what may give what free data does, where no setting that was measured did."""
+    tuning = summary.tuning
+    if tuning is not None and any(_is_of_loading(name) for name in tuning.unfinished):
+        return "a setting that may give some of it was not tried yet"
+    samples = f"cheaper samples may: {_dearest_line(summary)}"
+    tried = [row.outcome for row in summary.trials if any(map(_is_of_loading, row.overrides))]
+    if OK in tried:
+        return f"no setting gave it, {samples}"
+    could = "no setting of loading could be measured" if tried else "no setting of loading is tried"
+    return f"{could}, {samples}"
+
+
+def _is_of_loading(name: str) -> bool:
+    return "num_workers" in name or "prefetch_factor" in name
+
+
 def _dearest_line(summary: RunSummary) -> str:
     """Returns where most of making a batch goes, as the run without changes tells it."""
     of_training = [one for one in summary.loaders if one.role == TRAINING]
@@ -198,7 +215,7 @@ def remarks(summary: RunSummary) -> list[tuple[str, str]]:
         words = _ceiling_words(ceiling, ceiling.speedup, is_on_device=bool(summary.devices))
         is_left = summary.recommended is None and ceiling.verdict == FASTER
         if is_left and ceiling.speedup.mid >= _MUCH_TO_GAIN:
-            words += f"; no setting gave it, cheaper samples may: {_dearest_line(summary)}"
+            words += f"; {_instead_of_settings(summary)}"
         found.append(("Ceiling", words))
     alone = rows.get(LOADER_ALONE)
     if alone is not None and alone.speedup is not None and alone.speedup.is_telling:

@@ -412,6 +412,14 @@ def test_the_threads_that_there_are_are_not_tried_again() -> None:
     assert all(one.predicted is None for one in plan(case).candidates if one.subject == "threads")
 
 
+def test_more_threads_come_before_what_can_save_less_and_fewer_threads_last() -> None:
+    case = looped(case_of(HEALTHY, parts={"optimizer": 0.4}))
+    case = replace(case, torch=replace(case.torch, threads=2))
+    tried = [one.overrides for one in plan(case).candidates]
+    assert tried.index({"torch_threads": 4}) < tried.index({"fused": True})
+    assert tried.index({"fused": True}) < tried.index({"torch_threads": 1})
+
+
 def test_spawned_workers_that_start_again_are_tried_forked() -> None:
     planted = Planted(workers=2, fetch_s=0.005, passes=10, start_s=0.3)
     planted.loader = replace(planted.loader, start_method="spawn")

@@ -82,6 +82,66 @@ def test_changes_that_help_alone_are_tried_together_or_named_as_not_tried(budget
         assert found.best.name == both
 
 
+@pytest.mark.parametrize(
+    ("budget_s", "left_out"),
+    [
+        (12.0, {CEILING, LOADER_ALONE}),
+        (15.0, {LOADER_ALONE}),
+        (21.0, {LOADER_ALONE}),
+        (24.0, set()),
+    ],
+)
+def test_in_a_short_time_the_most_promising_change_comes_before_bounds(budget_s, left_out):
+    plan = plan_of(workers(4), FUSED)
+    found, runner = searched(Planted(by_workers_and_optimizer), plan, budget_s=budget_s)
+    assert "num_workers=4" in runner.ran
+    assert {CEILING, LOADER_ALONE} & set(found.unfinished) == left_out
+    assert not left_out & set(runner.ran)
+    assert found.spent_s() <= budget_s + 0.1
+
+
+KEPT = Candidate(
+    "restarts", {"persistent_workers": True}, (0.97, 1.05), ("a copy",), ("train.py:9",)
+)
+
+
+def workers_that_start_anew(overrides):
+    is_kept = overrides.get("persistent_workers") is True
+    return 0.002 if overrides.get("num_workers") and not is_kept else 0.0
+
+
+def planned_from_either(base, free_s):
+    """The script as it is has no workers, and is stopped within its first pass."""
+    return plan_of(KEPT) if base.trial.overrides else plan_of(workers(2), workers(4))
+
+
+def test_workers_that_a_trial_sees_start_anew_are_tried_as_such_that_live_on():
+    planted = Planted(by_workers_and_threads, starts_s=workers_that_start_anew)
+    runner = FakeRunner(planted)
+    found = Search(runner, planned_from_either, budget_s=600.0).run()
+    kept = "num_workers=2,persistent_workers=True"
+    assert found.best.overrides == {"num_workers": 2, "persistent_workers": True}
+    assert found.best.sites == ("train.py:9",)
+    assert found.cautions[kept] == ("a copy",)
+    assert "num_workers=4,persistent_workers=True" not in runner.ran
+    low, high = found.predicted[kept]
+    times = found.speedup(found.best)
+    assert low < times.mid < high
+
+
+@pytest.mark.parametrize("why", ["none start anew", "they may not live on"])
+def test_workers_are_not_kept_where_nothing_is_to_be_had_by_it(why):
+    planted = Planted(by_workers_and_threads)
+    if why == "they may not live on":
+        planted.starts_s = workers_that_start_anew
+        plan = plan_of(workers(2), workers(4))
+        _, runner = searched(planted, plan)
+    else:
+        runner = FakeRunner(planted)
+        Search(runner, planned_from_either, budget_s=600.0).run()
+    assert not any("persistent" in name for name in runner.ran)
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_what_was_found_faster_only_when_repeated_is_tried_together_or_named(seed):
     planted = Planted(by_workers_and_optimizer, spread=0.02, seed=seed)

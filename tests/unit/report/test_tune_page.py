@@ -68,6 +68,21 @@ def test_where_no_setting_gives_what_free_batches_do_their_line_is_told() -> Non
     assert "cheaper samples may: trainprof lines SCRIPT shows which" in told
 
 
+def test_no_setting_is_said_not_to_give_it_that_was_not_measured() -> None:
+    summary = replace(tuned(Planted(lambda _: 0.01, free_s=0.005)), recommended=None)
+    unfinished = ["num_workers=8"]
+    short = replace(summary, tuning=replace(summary.tuning, unfinished=unfinished))
+    told = " ".join(page(short).split())
+    assert "a setting that may give some of it was not tried yet" in told
+    assert "cheaper samples" not in told
+    failed = [replace(row, outcome=FAILED) if row.overrides else row for row in summary.trials]
+    told = " ".join(page(replace(summary, trials=failed)).split())
+    assert "no setting of loading could be measured, cheaper samples may" in told
+    bare = [row for row in summary.trials if not row.overrides]
+    told = " ".join(page(replace(summary, trials=bare)).split())
+    assert "no setting of loading is tried, cheaper samples may" in told
+
+
 def test_on_a_device_copies_to_it_are_not_counted() -> None:
     for planted, said in (
         (FASTER, "no change of how batches are made can give more"),
