@@ -72,8 +72,7 @@ def discrepancies(base: Sequence[ComparedRun], other: Sequence[ComparedRun]) -> 
         for what, kind, fact in _FACTS
         if (told := _compared(what, kind, fact, base, other)) is not None
     ]
-    if any(told.what == SCRIPT for told in found):
-        found = [told for told in found if told.what != SCRIPT_TEXT]  # that of another script
+    found = _as_one_script(found, base, other)
     if not any(told.kind == WORK for told in found):
         found += _samples_per_step(base, other)
     found += _loader_settings(base, other)
@@ -85,6 +84,21 @@ def discrepancies(base: Sequence[ComparedRun], other: Sequence[ComparedRun]) -> 
     found += [*_summaries_alone(base, other), *_edited_beside(base, other)]
     order = (SLOWED, SHORT, WORK, GROUND, UNFINISHED, SETTING, REMARK)
     return sorted(found, key=lambda told: order.index(told.kind))
+
+
+def _as_one_script(
+    found: list[Discrepancy], base: Sequence[ComparedRun], other: Sequence[ComparedRun]
+) -> list[Discrepancy]:
+    """Tells of a script's name and of its text but once; a copy under another name is the same."""
+    named = next((told for told in found if told.what == SCRIPT), None)
+    if named is None:
+        return found
+    texts = [_script_text(run) for run in (*base, *other)]
+    others = [told for told in found if told.what not in (SCRIPT, SCRIPT_TEXT)]
+    if named.base and None not in texts and len(set(texts)) == 1:
+        text = f"the script has another name, its text is the same: {named.base} -> {named.other}"
+        return [*others, replace(named, kind=REMARK, text=text)]
+    return [*others, named]
 
 
 def _called(side: str, run: ComparedRun, runs: Sequence[ComparedRun]) -> str:
@@ -120,11 +134,14 @@ def _shortened(changed: Discrepancy) -> Discrepancy:
     left, added = Counter(base) - Counter(other), Counter(other) - Counter(base)
     if not left and not added:
         return replace(changed, text="arguments in another order")
-    told = [
-        " ".join(dict.fromkeys(one for one in side if one in only)) or "(none)"
+    without, with_it = (
+        " ".join(dict.fromkeys(one for one in side if one in only))
         for side, only in ((base, left), (other, added))
-    ]
-    return replace(changed, text=f"arguments {told[0]} -> {told[1]}")
+    )
+    if not without or not with_it:
+        told = f"{with_it} added" if with_it else f"{without} left out"
+        return replace(changed, text=f"arguments: {told}")
+    return replace(changed, text=f"arguments {without} -> {with_it}")
 
 
 def _options(words: Sequence[str]) -> list[str]:
@@ -217,6 +234,11 @@ def _torch_threads(run: ComparedRun) -> int | None:
     return None if run.summary.run.is_on_device else run.summary.torch_threads
 
 
+def _batches(run: ComparedRun) -> str:
+    """A trial's cost nothing from one step on: they are copies of some that were made."""
+    return "made by the loader" if run.summary.training.free_from_step is None else "free"
+
+
 def _host_name(run: ComparedRun) -> str | None:
     told = run.section("host").get("name")
     return told if isinstance(told, str) and told else None
@@ -244,6 +266,7 @@ _FACTS: Final[tuple[tuple[str, str, Fact], ...]] = (
     ("torch", GROUND, _version("torch")),
     ("CUDA", GROUND, _version("cuda")),
     ("arguments", SETTING, _arguments),
+    ("batches", SETTING, _batches),
     ("torch's threads", SETTING, _torch_threads),
     ("Python", SETTING, _version("python")),
     # That of a container is another one each time.

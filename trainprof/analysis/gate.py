@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from trainprof.analysis.comparability import SCRIPT_TEXT, SHORT, UNFINISHED, UNLIKE, Discrepancy
-from trainprof.analysis.speedup import LEAST_CHANCE, UNKNOWN, SpeedUp
+from trainprof.analysis.speedup import LEAST_CHANCE, SLOWER, UNKNOWN, SpeedUp
 
 PASSED: Final = "passed"
 TRIPPED: Final = "tripped"
@@ -68,6 +68,8 @@ def judged(limit: float, speedup: SpeedUp, found: Sequence[Discrepancy], measure
     between = f"{_longer(least)} to {_longer(most)} would fit"
     if is_hidden or speedup.verdict == UNKNOWN:
         why = f"too noisy to tell: a {measured_by} took {_longer(middle)}, but {between}"
+        if speedup.verdict == SLOWER:
+            why = f"by how much OTHER is slower is too noisy to tell: {between}"
         return Gate(limit, NOT_JUDGED, why, _REPEAT_MORE if speedup.chance is None else _REPEAT)
     why = f"a {measured_by} took {_longer(middle)}, not over the limit for certain: {between}"
     return Gate(limit, PASSED, why)

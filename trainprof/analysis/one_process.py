@@ -31,6 +31,7 @@ from trainprof.analysis.facts import integer, integers, number
 from trainprof.analysis.faults import faults_of
 from trainprof.analysis.feeding import epoch_starts
 from trainprof.analysis.found_syncs import found_syncs_of
+from trainprof.analysis.free_data import free_data
 from trainprof.analysis.gpu_usage import phases_of
 from trainprof.analysis.hooks_in_forward import hooks_in_forward, lines_of_hooks
 from trainprof.analysis.hot_lines import hottest, lines_of_training
@@ -101,7 +102,8 @@ def summary_of(run: Analysed) -> Shown:
     paused = meanwhile.backlog.steps_of(timeline.steps.ends) if meanwhile is not None else None
     steps = step_table(timeline, attribution, facts, paused)
     collectives = collectives_of(run.process.details, timeline, attribution, sites)
-    training = training_of(timeline, steps, samples, facts)
+    free = free_data(timeline, run.process.details)
+    training = training_of(timeline, steps, samples, facts, free)
     epochs = epochs_of(
         timeline.passes,
         timeline.all_events,

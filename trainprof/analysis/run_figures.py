@@ -125,6 +125,8 @@ class Training:
         forward_without_grad_s: Of a mean step, forwards that keep no graph: nothing goes back
             through them.
         frozen_share: What needs no gradient, of the parameters of models that have some.
+        free_from_step: In a trial, 0-based: from there on batches cost nothing, and `samples` is
+            None.
     """
 
     steps: int
@@ -140,6 +142,7 @@ class Training:
     steady_s: float
     forward_without_grad_s: float = 0.0
     frozen_share: float = 0.0
+    free_from_step: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from trainprof.analysis.events import Bool
 from trainprof.analysis.facts import Facts
 from trainprof.analysis.feeding import epoch_starts, feeding_passes
 from trainprof.analysis.fetches import FetchTable
+from trainprof.analysis.free_data import FreeData
 from trainprof.analysis.ledger import within
 from trainprof.analysis.loaders import samples_of
 from trainprof.analysis.passes import Passes
@@ -21,9 +22,22 @@ from trainprof.record.schema import ForwardFlag, Kind
 
 
 def training_of(
-    timeline: Timeline, steps: StepTable, samples: int | None, facts: Facts
+    timeline: Timeline,
+    steps: StepTable,
+    samples: int | None,
+    facts: Facts,
+    free: FreeData | None = None,
 ) -> Training:
-    """Returns what was trained and how fast; `samples` as `trained_samples` counts them."""
+    """Returns what was trained and how fast.
+
+    Args:
+        timeline: Of the process that trains.
+        steps: Its.
+        samples: As `trained_samples` counts them.
+        facts: Its.
+        free: What was free; nobody counts the samples of batches that are not made.
+    """
+    samples = None if free is not None else samples
     steady = steps.steady.mask
     wall = steps.wall_ns[steady]
     per_step = None
@@ -45,6 +59,7 @@ def training_of(
         steady_steps=len(wall),
         steady_s=float(wall.sum() / 1e9),
         forward_without_grad_s=_spent_s(timeline, ~_with_grad(timeline)) / max(len(steps), 1),
+        free_from_step=free.first_step if free is not None else None,
         frozen_share=_frozen_share(timeline, facts.frozen_shares()),
     )
 

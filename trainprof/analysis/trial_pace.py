@@ -9,7 +9,8 @@ import numpy as np
 
 from trainprof.analysis.events import Int64
 from trainprof.analysis.facts import integer
-from trainprof.analysis.passes import LOADER_CALLS, TRAINING
+from trainprof.analysis.free_data import free_data
+from trainprof.analysis.passes import LOADER_CALLS
 from trainprof.analysis.speedup import Pace
 from trainprof.analysis.steady import MIN_STEADY_STEPS, steady_steps
 from trainprof.analysis.step_noise import Floats
@@ -36,17 +37,11 @@ def free_pace(directory: RunDirectory) -> Pace | None:
     if recorded is None:
         return None
     timeline, steps = recorded.timeline, recorded.steps
-    details = recorded.process.details
-    switches = details[details["kind"] == Kind.FREE_DATA]
-    feeding = {p.loader for p in timeline.passes if p.role == TRAINING}
-    loader_of = [timeline.first_of.get(site, site) for site in switches["site"].tolist()]
-    switches = switches[np.isin(loader_of, list(feeding))]
-    is_free = timeline.step_starts >= switches["start"].max() if len(switches) else None
-    if is_free is None or not is_free.any():
+    free = free_data(timeline, recorded.process.details)
+    if free is None or free.first_step is None:
         return None
-    loaders = {timeline.first_of.get(site, site) for site in switches["site"].tolist()}
-    wall = np.maximum(steps.wall_ns - _inside_calls(timeline, loaders), 0)[is_free]
-    border = pass_borders(timeline)[is_free]
+    wall = np.maximum(steps.wall_ns - _inside_calls(timeline, free.loaders), 0)[free.steps]
+    border = pass_borders(timeline)[free.steps]
     # No worker has anything ready, and none takes turns.
     steady = steady_steps(wall, border=border, buffered=np.zeros(len(wall), dtype=bool))
     return _pace(wall[steady.mask] / 1e9)

@@ -113,8 +113,7 @@ def _comparison(
     from trainprof.analysis import comparison
 
     sides = [[_run(name, read) for name in side] for side in (base, other)]
-    if len(base) > 1 or len(other) > 1:
-        _refuse_twice([run for side in sides for run in side])
+    _refuse_twice([run for side in sides for run in side])
     return comparison.compare(*sides, limit=None if percent is None else percent / 100)
 
 
@@ -140,12 +139,12 @@ def _run(name: str, read: dict[str, ComparedRun]) -> ComparedRun:
 
 
 def _refuse_twice(runs: Sequence[ComparedRun]) -> None:
-    """A run that is counted twice would make the noise look smaller than it is."""
+    """A run tells nothing beside itself, and counted twice it makes noise look smaller."""
     seen: set[str] = set()
     for run in runs:
         if run.directory in seen:
             raise RunGivenTwice(
-                f"{run.name} is given twice", hint="give each repeated run once, on one side"
+                f"{run.name} is given twice", hint="give each run once, on one side"
             )
         seen.add(run.directory)
 

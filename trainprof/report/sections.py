@@ -220,9 +220,19 @@ def closing_section(summary: RunSummary, page: Page, *, with_cost: bool = True) 
 
 
 def price_of_measuring(summary: RunSummary) -> str | None:
-    """Returns what --cuda-sync, or very many events, did to the run, None where that is little."""
-    told = [_price_of_synchronizing(summary), _price_of_recording(summary)]
+    """Returns what a trial, --cuda-sync or very many events did to the run, None of little."""
+    told = [_of_trial(summary), _price_of_synchronizing(summary), _price_of_recording(summary)]
     return " ".join(filter(None, told)) or None
+
+
+def _of_trial(summary: RunSummary) -> str | None:
+    step = summary.training.free_from_step
+    if step is None:
+        return None
+    return (
+        f"A trial of trainprof tune: from step {count(step + 1)} on its batches cost nothing, and "
+        "what is told of loading is of the steps before."
+    )
 
 
 def _price_of_recording(summary: RunSummary) -> str | None:

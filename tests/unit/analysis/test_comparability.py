@@ -86,7 +86,18 @@ def only(found: list[Discrepancy]) -> Discrepancy:
         (run(of_training(samples=80_000)), "work", "samples a step 32 -> 64"),
         (run(of_run(device="cuda:0", device_timing="async")), "ground", "device cpu -> cuda"),
         (run(versions(torch="2.9.1")), "ground", "torch 2.13.0 -> 2.9.1"),
-        (run(script="evaluate.py"), "ground", "script train.py -> evaluate.py"),
+        (
+            run(script="evaluate.py", script_sha256="1" * 64),
+            "ground",
+            "script train.py -> evaluate.py",
+        ),
+        (run(script="evaluate.py", script_sha256=None), "ground", "script train.py -> evaluate.py"),
+        (
+            run(script="copy.py"),
+            "remark",
+            "the script has another name, its text is the same: train.py -> copy.py",
+        ),
+        (run(of_training(free_from_step=64)), "setting", "batches made by the loader -> free"),
         (run(script_sha256="1" * 64), "ground", "the script's text differs"),
         (run(host={"usable_cores": 4}), "ground", "CPU cores 8 -> 4"),
         (run(of_run(device_timing="synchronized")), "slowed", "OTHER was slowed: --cuda-sync"),
@@ -161,9 +172,10 @@ def test_what_is_not_known_of_one_side_is_no_difference() -> None:
         ("--lr 0.1 --wd 0.1", "--lr 0.1 --wd 0.2", "--wd 0.1 -> --wd 0.2"),
         ("--wd=0.1 data", "--wd=0.2 data", "--wd=0.1 -> --wd=0.2"),
         ("--shift -1", "--shift -2", "--shift -1 -> --shift -2"),
-        ("-v -v", "-v", "-v -> (none)"),
-        ("", "--amp", "(none) -> --amp"),
-        ("--lr 0.1 --amp", "--amp --lr 0.1", "in another order"),
+        ("-v -v", "-v", ": -v left out"),
+        ("", "--amp", ": --amp added"),
+        ("--threads 1", "--threads 1 --extra 0.2", ": --extra 0.2 added"),
+        ("--lr 0.1 --amp", "--amp --lr 0.1", " in another order"),
     ],
 )
 def test_of_the_arguments_only_those_that_differ_are_named(
@@ -172,7 +184,9 @@ def test_of_the_arguments_only_those_that_differ_are_named(
     told = only(
         discrepancies(*([run(of_run(command=["train.py", *x.split()]))] for x in (base, other)))
     )
-    assert (told.kind, told.text) == ("setting", f"arguments {text or f'{base} -> {other}'}")
+    text = text or f"{base} -> {other}"
+    between = "" if text[0] in ": " else " "
+    assert (told.kind, told.text) == ("setting", f"arguments{between}{text}")
 
 
 def test_repeated_runs_may_have_arguments_of_their_own() -> None:

@@ -76,6 +76,14 @@ def test_what_is_too_noisy_says_so_and_what_to_do() -> None:
     assert repeated.hint.startswith("record more runs a side")
 
 
+def test_what_is_slower_for_certain_is_not_called_too_noisy_to_be_so() -> None:
+    told = gate(0.05, longer(0.036, 0.186, 0.358, chance=None))
+    assert told.outcome == NOT_JUDGED
+    assert told.why == (
+        "by how much OTHER is slower is too noisy to tell: 3.6 % longer to 35.8 % longer would fit"
+    )
+
+
 @pytest.mark.parametrize("bounds", [(0.06, 0.08, 0.10), (-0.02, 0.01, 0.04)])
 @pytest.mark.parametrize(
     "found",

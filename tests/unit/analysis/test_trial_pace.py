@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from support.events import MS, US, FakeRun
 
+from trainprof.analysis.summarize import summarize
 from trainprof.analysis.trial_pace import alone_pace, free_pace
 from trainprof.record.run_directory import RunDirectory
 from trainprof.record.schema import Kind
@@ -69,6 +70,17 @@ def test_where_starts_of_passes_have_to_count_they_are_taken_out_too(tmp_path: P
     pace = free_pace(run.write(tmp_path))
     assert pace is not None
     assert pace.mean_s == pytest.approx(STEP_S)
+
+
+def test_a_trial_on_free_data_tells_from_which_step_on(tmp_path: Path) -> None:
+    told = summarize(run_with_free_data(tmp_path)).training
+    assert told.free_from_step is not None
+    assert 0 < told.free_from_step < told.steps
+    assert (told.samples, told.samples_per_s) == (None, None)
+
+
+def test_other_runs_have_no_such_step(tmp_path: Path) -> None:
+    assert summarize(run_with_free_data(tmp_path, switch=False)).training.free_from_step is None
 
 
 def test_a_loader_of_evaluation_that_became_free_later_counts_for_nothing(tmp_path: Path) -> None:

@@ -139,6 +139,10 @@ def test_the_gate_does_not_pass_for_a_run_that_was_killed(runs: Path, capsys: Ca
 def test_the_gate_does_not_pass_for_another_script(runs: Path, capsys: Captured) -> None:
     manifest = runs / "a2" / "manifest.json"
     manifest.write_text(manifest.read_text().replace("train.py", "evaluate.py"))
+    assert run_command(["compare", "a1", "a2", "--fail-if-slower", "5"]) == 0  # a copy of it
+    assert "the script has another name" in capsys.readouterr().out
+    told = json.loads(manifest.read_text()) | {"script_sha256": "1" * 64}
+    manifest.write_text(json.dumps(told))
     assert run_command(["compare", "a1", "a2", "--fail-if-slower", "5"]) == 2
     assert "not like for like: script train.py -> evaluate.py" in capsys.readouterr().err
 
@@ -171,6 +175,7 @@ def test_the_json_says_what_the_gate_says(capsys: Captured) -> None:
         (["--base", "a1"], "--other is missing"),
         (["--other", "a1"], "--base is missing"),
         (["a1", "--base", "a2", "--other", "b1"], "a1 beside --base and --other"),
+        (["a1", "a1"], "a1 is given twice"),
         (["--base", "a1", "--base", "a1", "--other", "b1"], "a1 is given twice"),
         (["--base", "a1", "--base", "a2", "--other", "a1"], "a1 is given twice"),
         (["a1", "b1", "--fail-if-slower", "much"], "'much' is no percentage"),
