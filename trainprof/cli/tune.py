@@ -11,18 +11,14 @@ import typer
 from trainprof.cli import run_options
 from trainprof.cli.duration import seconds_between
 from trainprof.cli.formats import Format, FormatOption
-from trainprof.cli.output import complain, is_terminal, style_of, write
+from trainprof.cli.output import complain, write
 from trainprof.cli.report import find_run, rendered
 from trainprof.cli.whole_number import at_least
 from trainprof.launch.options import DEFAULT_INTERVAL_S
 from trainprof.record.errors import TrainprofError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from trainprof.experiments.found import Progress
     from trainprof.experiments.runner import Script
-    from trainprof.experiments.tune import TuneRun
 
 INTERRUPTED: Final = 130  # as a shell shows Ctrl-C
 _LEAST_STEPS: Final = 30
@@ -52,7 +48,7 @@ def tune(
         typer.Option(
             parser=at_least(_LEAST_STEPS),
             metavar="N",
-            help="Stop each trial after N steps.  [default: as the budget suggests]",
+            help="Stop each trial after N steps, 30 at least.  [default: as the budget suggests]",
             show_default=False,
         ),
     ] = None,
@@ -83,6 +79,7 @@ def tune(
     its arguments is replaced by the trial's name.
     """
     from trainprof.analysis.tuning import INTERRUPTED as STOPPED
+    from trainprof.cli.tune_progress import TuneProgress
     from trainprof.experiments.runner import Script
     from trainprof.experiments.tune import (
         DEFAULT_BUDGET_S,
@@ -112,8 +109,11 @@ def tune(
     else:
         again = AskedAgain(given, output, budget, trial_steps, interval, allow_numerics)
         run = resumed(find_run(resume), again)
+    if not quiet:
+        write(sys.stderr, f"trainprof: trials are kept in {run.directory.path}\n")
     try:
-        summary = measure(run, tell=_teller(run, quiet=quiet))
+        with TuneProgress(None if quiet else sys.stderr) as progress:
+            summary = measure(run, tell=progress)
     except StoppedTooEarly as stopped:  # the user's wish, no error
         complain(str(stopped), stopped.hint)
         return INTERRUPTED
@@ -142,50 +142,3 @@ def _check_contained(script: Script, *, is_agreed: bool) -> None:
             "nothing was run: each trial would do that again",
             hint="switch it off by an argument of the script, or go on with --yes",
         )
-
-
-def _teller(run: TuneRun, *, quiet: bool) -> Callable[[Progress], None]:
-    """Returns what shows on stderr where `tune` is: one line, on a terminal a live one."""
-    is_live = is_terminal(sys.stderr)
-    width = style_of(sys.stderr).width
-
-    def tell(progress: Progress) -> None:
-        if quiet:
-            return
-        at = f"trial {progress.done + (progress.measured is None)}"
-        if progress.expected is not None:
-            at += f" of about {progress.expected}"
-        if progress.measured is not None:
-            line = f"{at}: {progress.trial.name}: {_result(progress)}"
-            write(sys.stderr, f"{_cleared(width) if is_live else ''}{line}\n")
-        elif is_live:
-            line = f"{at}: {progress.trial.name} ... {_left(progress.left_s)} left"
-            write(sys.stderr, f"{_cleared(width)}{line[: width - 1]}")
-
-    if not quiet:
-        write(sys.stderr, f"trainprof: trials are kept in {run.directory.path}\n")
-    return tell
-
-
-def _cleared(width: int) -> str:
-    return f"\r{' ' * (width - 1)}\r"
-
-
-def _result(progress: Progress) -> str:
-    from trainprof.analysis.tuning import TOO_FEW_STEPS
-    from trainprof.experiments.trial import WARM_UP
-    from trainprof.report.units import three_digits
-
-    run = progress.measured
-    assert run is not None
-    if run.trial.name == WARM_UP and run.outcome == TOO_FEW_STEPS:
-        return "done, not counted"
-    if run.pace is None or run.pace.mean_s <= 0:
-        return run.outcome if run.detail is None else f"{run.outcome}: {run.detail}"
-    unit = "batches" if run.trial.data == "alone" else "steps"
-    return f"{three_digits(1 / run.pace.mean_s)} {unit}/s"
-
-
-def _left(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes}m {rest:02d}s" if minutes else f"{rest}s"

@@ -62,7 +62,8 @@ _DISTURBED: Final = 0.05
 _CLOCKS_APART: Final = 0.05
 _OTHER_LOSSES: Final = (
     "they differ from those of the script as it is, as they may where samples are drawn or changed "
-    "at random; where nothing is, samples come out wrong: look before you take it"
+    "at random, or workers share out a stream; where neither is so, samples come out wrong: look "
+    "before you take it"
 )
 _OTHER_SUMS: Final = (
     "they differ from those of the script as it is, as sums in another order or precision make "

@@ -1,0 +1,122 @@
+"""What `tune` shows while it runs."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import pytest
+
+from trainprof.analysis.speedup import Pace
+from trainprof.analysis.tuning import FAILED, OK, TOO_FEW_STEPS
+from trainprof.cli import tune_progress
+from trainprof.cli.tune_progress import TuneProgress
+from trainprof.experiments.found import Progress
+from trainprof.experiments.trial import WARM_UP, Measured, Trial
+
+CHANGE = Trial("num_workers=4", {"num_workers": 4})
+DONE = Measured(
+    trial=CHANGE,
+    number=1,
+    directory="trials/x",
+    outcome=OK,
+    detail=None,
+    seconds=9.0,
+    pace=Pace(0.005, None),
+    training_pace=Pace(0.008, None),
+)
+
+
+class Terminal(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+class Clock:
+    now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def running(trial: Trial = CHANGE, left_s: float = 90.0) -> Progress:
+    return Progress(trial, None, 3, 9, left_s)
+
+
+def ended(measured: Measured = DONE, left_s: float = 60.0) -> Progress:
+    return Progress(measured.trial, measured, 4, 9, left_s)
+
+
+def test_on_a_terminal_the_time_that_is_left_goes_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    screen, clock = Terminal(), Clock()
+    progress = TuneProgress(screen, clock=clock)
+    progress(running(left_s=120.0))
+    lines = [screen.getvalue()]
+    for _ in range(2):
+        clock.now_s += 30.0
+        progress.draw()
+        lines.append(screen.getvalue())
+    shown = [line.rpartition("\r")[2] for line in lines]
+    assert "] trial 4 of about 9: num_workers=4 ... 2m 00s left" in shown[0]
+    assert shown[1].endswith("1m 30s left")
+    assert shown[2].endswith("1m 00s left")
+    assert [line.count("█") for line in shown] == [0, 5, 10]
+    assert all(len(line) < 100 for line in shown)
+    progress(ended())
+    assert screen.getvalue().endswith("\rtrial 4 of about 9: num_workers=4: 125 steps/s\n")
+
+
+def test_on_a_narrow_terminal_there_is_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    screen = Terminal()
+    TuneProgress(screen)(running())
+    assert screen.getvalue().endswith("\rtrial 4 of about 9: num_workers=4 ... 1m 30s left")
+
+
+def test_in_a_log_each_trial_has_a_line_with_the_time_left() -> None:
+    log = io.StringIO()
+    with TuneProgress(log) as progress:
+        progress(running())
+        progress.draw()
+        progress(ended())
+    assert log.getvalue() == "trial 4 of about 9: num_workers=4: 125 steps/s (1m 00s left)\n"
+
+
+def test_a_line_that_is_under_way_is_taken_back_at_the_end() -> None:
+    screen = Terminal()
+    with TuneProgress(screen) as progress:
+        progress(running())
+    assert screen.getvalue().endswith("\r")
+    assert screen.getvalue().rstrip("\r").endswith(" ")
+
+
+@pytest.mark.parametrize(
+    ("measured", "told"),
+    [
+        (replace(DONE, training_pace=None), "200 steps/s"),
+        (replace(DONE, trial=Trial(WARM_UP)), "125 steps/s, not counted"),
+        (replace(DONE, trial=Trial(WARM_UP), outcome=TOO_FEW_STEPS), "done, not counted"),
+        (
+            replace(DONE, pace=None, training_pace=None, outcome=FAILED, detail="ValueError"),
+            "failed: ValueError",
+        ),
+    ],
+)
+def test_a_trial_is_told_by_its_pace_or_what_became_of_it(measured: Measured, told: str) -> None:
+    log = io.StringIO()
+    TuneProgress(log)(ended(measured))
+    assert log.getvalue().endswith(f": {told} (1m 00s left)\n")
+
+
+def test_a_terminal_that_is_gone_ends_the_countdown(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Gone(Terminal):
+        def write(self, _: str) -> int:
+            raise OSError
+
+    monkeypatch.setattr(tune_progress, "_EVERY_S", 0.0)
+    progress = TuneProgress(Gone())
+    progress._running = running(), 0.0
+    progress._tick()  # returns

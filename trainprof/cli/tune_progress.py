@@ -1,0 +1,117 @@
+"""What `tune` shows on stderr while it runs: a line for each trial, and the time that is left."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Final, TextIO
+
+from trainprof.cli.output import is_terminal, style_of, write
+from trainprof.report.bars import bar
+from trainprof.report.units import three_digits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from trainprof.experiments.found import Progress
+
+_EVERY_S: Final = 1.0
+_BAR_CELLS: Final = 20
+# Of the screen: a bar leaves at least so much to the words.
+_WORDS_CELLS: Final = 50
+
+
+class TuneProgress:
+    """Called before and after each run of a trial; on a terminal the trial's line counts down."""
+
+    def __init__(
+        self, stream: TextIO | None, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._stream, self._clock = stream, clock
+        self._is_live = is_terminal(stream)
+        self._style = style_of(stream)
+        self._lock = threading.Lock()
+        self._running: tuple[Progress, float] | None = None
+        self._budget_s = 0.0
+        self._over = threading.Event()
+
+    def __enter__(self) -> TuneProgress:
+        if self._is_live:
+            threading.Thread(target=self._tick, name="trainprof-progress", daemon=True).start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._over.set()
+        with self._lock:
+            if self._running is not None and self._is_live:
+                write(self._stream, self._cleared())
+            self._running = None
+
+    def __call__(self, progress: Progress) -> None:
+        self._budget_s = max(self._budget_s, progress.left_s)
+        with self._lock:
+            if progress.measured is None:
+                self._running = progress, self._clock()
+            else:
+                self._running = None
+                clear = self._cleared() if self._is_live else ""
+                left = "" if self._is_live else f" ({_left(progress.left_s)} left)"
+                line = f"{_at(progress)}: {progress.trial.name}: {_result(progress)}{left}"
+                write(self._stream, f"{clear}{line}\n")
+        self.draw()
+
+    def draw(self) -> None:
+        """Writes the line of the trial that runs anew, with the time that is left by now."""
+        with self._lock:
+            if self._running is None or not self._is_live:
+                return
+            progress, began_s = self._running
+            left_s = max(progress.left_s - (self._clock() - began_s), 0.0)
+            words = f"{_at(progress)}: {progress.trial.name} ... {_left(left_s)} left"
+            line = f"{self._bar(left_s)}{words}"
+            write(self._stream, f"{self._cleared()}{line[: self._style.width - 1]}")
+
+    def _bar(self, left_s: float) -> str:
+        if self._style.width < _WORDS_CELLS + _BAR_CELLS or self._budget_s <= 0:
+            return ""
+        share = 1 - left_s / self._budget_s
+        drawn = bar(share, _BAR_CELLS) if self._style.unicode else "#" * int(share * _BAR_CELLS)
+        return f"[{drawn.ljust(_BAR_CELLS)}] "
+
+    def _cleared(self) -> str:
+        return f"\r{' ' * (self._style.width - 1)}\r"
+
+    def _tick(self) -> None:
+        try:
+            while not self._over.wait(_EVERY_S):
+                self.draw()
+        except (OSError, ValueError):  # the terminal is gone
+            return
+
+
+def _at(progress: Progress) -> str:
+    at = f"trial {progress.done + (progress.measured is None)}"
+    return at if progress.expected is None else f"{at} of about {progress.expected}"
+
+
+def _result(progress: Progress) -> str:
+    """Returns the pace that the table will have: with starts of passes, where training has some."""
+    from trainprof.analysis.tuning import TOO_FEW_STEPS
+    from trainprof.experiments.trial import WARM_UP
+
+    run = progress.measured
+    assert run is not None
+    is_warm_up = run.trial.name == WARM_UP
+    if is_warm_up and run.outcome == TOO_FEW_STEPS:
+        return "done, not counted"
+    pace = run.training_pace or run.pace
+    if pace is None or pace.mean_s <= 0:
+        return run.outcome if run.detail is None else f"{run.outcome}: {run.detail}"
+    unit = "batches" if run.trial.data == "alone" else "steps"
+    counted = ", not counted" if is_warm_up else ""
+    return f"{three_digits(1 / pace.mean_s)} {unit}/s{counted}"
+
+
+def _left(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}m {rest:02d}s" if minutes else f"{rest}s"
