@@ -98,7 +98,7 @@ def _not_found(
     is_judged = summary.verdict.bottleneck != "unknown"
     why = summary.verdict.headline
     if is_judged:
-        why = "what it looks for is not there, or stays under its thresholds"
+        why = "what it looks for is not there, stays under its thresholds, or would gain too little"
     return [
         *page.paragraph(f"{rule.id} was not found in {summary.run.name}: {why}."),
         *(_spent(summary, rule, page) if is_judged else []),

@@ -8,6 +8,7 @@ from typing import Final
 
 from rich.text import Text
 
+from trainprof.analysis.code_figures import HotLine
 from trainprof.analysis.diagnosis import few_threads, slow_first_batch
 from trainprof.analysis.diagnosis.case import NAMED_FROM_SHARE
 from trainprof.analysis.diagnosis.catalogue import RULES
@@ -45,6 +46,8 @@ _FROZEN_MINDED_SHARE: Final = 0.2
 _FEW_THREADS_SHARE: Final = 0.5
 # Of training: with so much of it at work, what a device computes is what takes the time.
 _MOSTLY_AT_WORK: Final = 0.5
+# Of the looks at forward: from here on a line is named that they met.
+_MOST_OF_FORWARD: Final = 0.5
 _COMPUTING: Final = ("forward", "loss", "backward", "recompute")
 _BETWEEN: Final = ("other",)
 _LOADING: Final = ("data_wait", "first_batch", "loader_start")
@@ -255,7 +258,9 @@ def _nothing(summary: RunSummary, page: Page) -> list[Text]:
     told += _not_judged(summary)
     longer = _forward_over_backward(summary)
     if longer is not None:
-        told += f" But forward takes {_two(longer)} x as long as backward, as a rule half."
+        told += f" But forward takes {_two(longer)} x as long as backward, where half is usual"
+        line = _line_of_forward(summary)
+        told += "." if line is None else f": look at {line.site}."
     lines = page.paragraph(told)
     if lines:
         lines[0].stylize("bold", 0, len(_TITLE))
@@ -278,7 +283,8 @@ def _not_judged(summary: RunSummary) -> str:
     computing, between = computing + loss, between - loss
     told = []
     if computing >= MODERATE_SHARE:
-        told.append(f"computing itself ({percent(computing)} of a step{_on_few_cores(summary)})")
+        at = _most_of_forward(summary) + _on_few_cores(summary)
+        told.append(f"computing itself ({percent(computing)} of a step{at})")
     if between >= MODERATE_SHARE:
         line = hottest(summary.hot_lines, "other")
         is_known = line is not None and line.share >= NAMED_FROM_SHARE and not line.is_likely
@@ -325,6 +331,23 @@ def _not_judged_of_device(summary: RunSummary) -> str:
             told += "; trainprof tune --allow-numerics measures the second"
         told += "."
     return told
+
+
+def _line_of_forward(summary: RunSummary) -> HotLine | None:
+    """Returns the line that most of forward is met at, or at others of its function."""
+    line = hottest(summary.hot_lines, "forward")
+    if line is None or line.is_likely or line.is_end or line.share < _MOST_OF_FORWARD:
+        return None
+    return line
+
+
+def _most_of_forward(summary: RunSummary) -> str:
+    line = _line_of_forward(summary)
+    if line is None:
+        return ""
+    if (line.line_share or 0.0) >= _MOST_OF_FORWARD:
+        return f", most of forward at {line.site}"
+    return f", most of forward around {line.site}"
 
 
 def _on_few_cores(summary: RunSummary) -> str:

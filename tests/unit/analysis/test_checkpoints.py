@@ -33,7 +33,7 @@ def test_calls_in_training_are_counted_apart_with_what_they_wrote(tmp_path: Path
     [finding] = run.summary(tmp_path).findings
     assert (finding.id, finding.site) == ("slow_checkpoints", "train.py:77")
     assert finding.title.startswith("torch.save, 4 times, and torch.load, once, take 90.0 ms")
-    assert finding.title.endswith(": a checkpoint of 2 MiB takes 20.0 ms")
+    assert finding.title.endswith(": a save of 2 MiB takes 20.0 ms")
     assert finding.evidence["saves"] == 4
 
 

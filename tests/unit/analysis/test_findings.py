@@ -1375,13 +1375,12 @@ SAVED = Checkpoints(saves=4, save_s=0.8, saved_bytes=3 << 20, site="train.py:70"
     [
         (
             SAVED,
-            "torch.save, 4 times, takes 800 ms, 29 % of training: a checkpoint of 3 MiB takes "
-            "200 ms",
+            "torch.save, 4 times, takes 800 ms, 29 % of training: a save of 3 MiB takes 200 ms",
         ),
         (
             replace(SAVED, saves=1, loads=2, load_s=0.4, saved_bytes=None),
             "torch.save, once, and torch.load, 2 times, take 800 ms, 29 % of training: a "
-            "checkpoint takes 800 ms",
+            "save takes 800 ms",
         ),
         (Checkpoints(loads=2, load_s=0.8), "torch.load, 2 times, takes 800 ms, 29 % of training"),
     ],
@@ -1390,6 +1389,17 @@ def test_checkpoints_are_told_by_what_was_called(calls: Checkpoints, title: str)
     case = case_of(steady_steps=100, parts={"checkpoint": 0.8})
     finding = only(replace(case, checkpoints=calls))
     assert (finding.title, finding.site) == (title, calls.site)
+
+
+@pytest.mark.parametrize("package", ["transformers", "timm", None])
+def test_a_trainer_that_writes_weights_by_itself_is_said_to_take_longer(
+    package: str | None,
+) -> None:
+    planted = Planted(workers=2, fetch_s=0.002, compute_s=1.0 / STEPS)
+    planted.loader = replace(planted.loader, built_by=package)
+    case = case_of(planted, steady_steps=100, parts={"checkpoint": 0.8})
+    told = only(replace(case, checkpoints=SAVED)).also
+    assert any("safetensors" in one for one in told) is (package == "transformers")
 
 
 @pytest.mark.parametrize(
@@ -1422,12 +1432,27 @@ def test_a_loss_in_python_has_its_share_of_a_long_backward(
     healthy = Planted(workers=2, fetch_s=0.002, compute_s=1.0 / STEPS)  # the forward's
     case = case_of(healthy, parts={"other": 2.0, "backward": backward_s})
     ledger = replace(case.summary.ledger, other_by_place={"between forward and backward": 2.0})
-    summary = replace(case.summary, ledger=ledger, hot_lines=[hot_line("other")])
+    lines = [hot_line("other")]
+    summary = replace(case.summary, ledger=ledger, hot_lines=lines, loss_in_loop_s=0.0)
     finding = only(replace(case, summary=summary))
     assert finding.id == "python_in_loop"
     told = [one for one in finding.also if "as long as forward" in one]
     assert bool(told) is is_long
     assert finding.evidence["left_out_as_our_own_s"] >= 0
+
+
+@pytest.mark.parametrize("loss_s", [0.0, 0.1])
+def test_what_may_be_a_loss_of_torch_functions_is_no_python_where_too_few_looks_tell(
+    loss_s: float,
+) -> None:
+    healthy = Planted(workers=2, fetch_s=0.002, compute_s=1.0 / STEPS)
+    case = case_of(healthy, parts={"other": 2.0, "backward": 2.0, "loss": loss_s})
+    ledger = replace(case.summary.ledger, other_by_place={"between forward and backward": 1.9})
+    lines = [replace(hot_line("other"), is_likely=True)]
+    summary = replace(case.summary, ledger=ledger, hot_lines=lines)
+    told = found(replace(case, summary=summary))
+    # Where a loss was seen, it is no other.
+    assert bool(told) is (loss_s > 0)
 
 
 def test_what_sleep_waits_for_may_give_no_more_to_more_workers() -> None:

@@ -212,6 +212,17 @@ def test_what_no_rule_looks_into_is_said() -> None:
     assert "wait for data" not in told(forward=0.01, data_wait=0.0004)
     assert "Not judged: python between (50 % of a step): see" in told(other=0.1, data_wait=0.1)
     assert told("cuda:0", forward=0.05, backward=0.05).endswith("of training.")
+    line = HotLine("forward", "model.py:7", "forward", [], 40, 0.9, 1.0, line_share=0.8)
+    for one, said in (
+        (line, ", most of forward at model.py:7)"),
+        (replace(line, line_share=0.2), ", most of forward around model.py:7)"),
+        (replace(line, share=0.3), "itself (100 % of a step)"),
+        (replace(line, is_likely=True), "itself (100 % of a step)"),
+    ):
+        known["hot_lines"] = [one]
+        assert said in told(forward=0.01, backward=0.02)
+    known["hot_lines"] = [line]
+    assert "where half is usual: look at model.py:7." in told(forward=0.09, backward=0.02)
     line = HotLine("other", "loss.py:9", "contrastive", [], 40, 0.3, 1.0)
     for share, is_named in ((0.3, True), (0.2, False)):
         known["hot_lines"] = [replace(line, share=share)]
@@ -302,7 +313,7 @@ def test_why_gives_the_numbers() -> None:
     other = rule_named("gc_pauses")
     assert other is not None
     told = render_why(summaries.slow_loader(), other, width=80, color=False)
-    assert "gc_pauses was not found in train.py: what it looks for is not there, or" in told
+    assert "gc_pauses was not found in train.py: what it looks for is not there, stays" in told
     assert "Found at   share from 3 % on" in told
     upper = rule_named("sample_by_sample")
     assert upper is not None

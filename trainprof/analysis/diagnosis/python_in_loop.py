@@ -94,7 +94,7 @@ def find(case: Case) -> Finding | None:
     spent_s = case.held_up_s("other", "host_s") - _own_cost_s(case)
     spent_s = max(spent_s - sum(one.seconds for one in case.summary.collectives), 0.0)
     # A loss of torch's functions is the model's own work.
-    loss_s = min(case.summary.loss_in_loop_s or 0.0, spent_s)
+    loss_s = min(_loss_s(case), spent_s)
     spent_s -= loss_s
     part = spent_s / case.training_s if case.training_s > 0 else 0.0
     line = _line_of_rest(case, spent_s)
@@ -186,6 +186,15 @@ def find(case: Case) -> Finding | None:
             "function_share": line.share if is_sure and line is not None else None,
         },
     )
+
+
+def _loss_s(case: Case) -> float:
+    """Returns what of it is a loss of torch's functions, or may be: where too few looks tell."""
+    told = case.summary.loss_in_loop_s
+    if told is not None:
+        return told
+    is_seen = case.training.get("loss", 0.0) > 0
+    return 0.0 if is_seen else case.summary.ledger.other_by_place.get(BEFORE_BACKWARD, 0.0)
 
 
 def _gain(case: Case, spent_s: float) -> Gain | None:

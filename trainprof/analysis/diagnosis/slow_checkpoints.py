@@ -33,6 +33,8 @@ KEYS: Final[tuple[str, ...]] = ("checkpoint",)
 THRESHOLDS: Final = {
     "share": Threshold(0.03, "of training"),
 }
+# The package whose Trainer writes weights by safetensors, and the rest by torch.save.
+_HUGGING_FACE: Final = "transformers"
 
 
 def find(case: Case) -> Finding | None:
@@ -47,6 +49,7 @@ def find(case: Case) -> Finding | None:
         outside_steps(case, spent_s),
         site=calls.site,
         advice=_advice(calls, spent_s),
+        also=_also(case) if calls.saves else [],
         evidence={
             "checkpoint_s": spent_s,
             "checkpoint_share": part,
@@ -86,4 +89,14 @@ def _each(calls: Checkpoints) -> str:
     if not calls.saves:
         return ""
     of = "" if calls.saved_bytes is None else f" of {size(calls.saved_bytes)}"
-    return f": a checkpoint{of} takes {span(calls.save_s / calls.saves)}"
+    return f": a save{of} takes {span(calls.save_s / calls.saves)}"
+
+
+def _also(case: Case) -> list[str]:
+    """Returns what stands beside the figures where a trainer writes more than they count."""
+    if not any(loader.built_by == _HUGGING_FACE for loader in case.summary.loaders):
+        return []
+    return [
+        "its checkpoints take longer than that: files of safetensors are not counted; save_steps= "
+        "and save_strategy= of TrainingArguments say how often they come"
+    ]
