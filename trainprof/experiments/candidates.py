@@ -11,6 +11,7 @@ import numpy as np
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.crowding import crowding_of
 from trainprof.analysis.diagnosis.gains import FASTER_REST, times_without
+from trainprof.analysis.diagnosis.needless_workers import QUICK_BATCH_S, WARM_TIMES
 from trainprof.analysis.least_gain import LEAST_GAIN
 from trainprof.analysis.pipeline import MODEL_ERROR, predict
 from trainprof.analysis.pipeline_scenario import without_sending
@@ -30,10 +31,6 @@ _FASTER_AFTER_SLEEP: Final = 0.6
 # that is left of a step whose wait is mostly sleep, nobody can say what computing takes.
 _WAKING_S: Final = (0.002, 0.012)
 _MOSTLY: Final = 2 / 3
-# Batches as quick as these are made up to so many times as fast one after the other, by code and
-# from data that no step has driven out of the caches meanwhile (sample_scripts/python_heavy.py: 3).
-_QUICK_S: Final = 0.001
-_WARM: Final = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,8 +222,8 @@ def _alone(fed: LoaderCase) -> Interval | None:
     if not played.step_s.low > 0 or not np.isfinite(played.step_s.high):
         return None
     found = played.speedup_over(fed.measured.step_s)
-    is_quick = float(np.mean(fed.inputs.fetch_s)) < _QUICK_S
-    return found.low, found.high * (_WARM if is_quick else 1.0)
+    is_quick = float(np.mean(fed.inputs.fetch_s)) < QUICK_BATCH_S
+    return found.low, found.high * (WARM_TIMES if is_quick else 1.0)
 
 
 def _pass_batches(fed: LoaderCase) -> int | None:

@@ -637,6 +637,19 @@ def test_workers_that_cost_more_than_they_save_are_to_go() -> None:
     assert 2.0 <= low <= 2.5 <= high <= 10.0
 
 
+def test_workers_that_fill_the_cores_may_slow_everything_by_as_many_as_share_them() -> None:
+    def most(workers: int, cores: float) -> float:
+        case = case_of(handed_over(workers=workers))
+        assert case.summary.system is not None
+        system = replace(case.summary.system, cpu={"cores_usable": cores})
+        told = only(replace(case, summary=replace(case.summary, system=system)))
+        assert (told.id, told.is_at_most) == ("needless_workers", False)
+        assert told.predicted_speedup is not None
+        return told.predicted_speedup[1]
+
+    assert most(6, 64.0) < most(6, 2.0)
+
+
 def test_what_starting_needless_workers_takes_goes_too() -> None:
     plain = {"passes": 10, "is_persistent": False}
     quick, slow = (case_of(handed_over(**plain, start_s=s)) for s in (0.0, 0.1))

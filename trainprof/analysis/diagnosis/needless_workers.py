@@ -36,6 +36,7 @@ from trainprof.analysis.finding import Finding
 from trainprof.analysis.least_gain import LEAST_GAIN
 from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.pipeline import Prediction
+from trainprof.analysis.pipeline_scenario import running_of
 from trainprof.analysis.verdict_level import percent
 
 ID: Final = "needless_workers"
@@ -43,6 +44,10 @@ KEYS: Final[tuple[str, ...]] = ("data_wait", "first_batch", "loader_start")
 # Of a loader which `as_good_without` has something for.
 HARDLY_LONGER: Final = "without workers steps would take hardly longer"
 THRESHOLDS: Final = WAITED_FROM
+# Batches as quick as these are made up to so many times as fast one after the other, by code and
+# from data that no step has driven out of the caches meanwhile (sample_scripts/python_heavy.py: 3).
+QUICK_BATCH_S: Final = 0.001
+WARM_TIMES: Final = 4.0
 # The change itself.
 WITHOUT: Final[dict[str, Any]] = {"num_workers": 0}
 
@@ -90,7 +95,7 @@ def gain_without(case: Case, fed: LoaderCase, found: Prediction) -> Gain:
     around_s = fed.exposed * max(around_s, 0.0)
     saved_s = [
         max(loader.iterations * (step_s - one) + around_s, 0.0)
-        for one in (found.step_s.high, found.step_s.mid, found.step_s.low)
+        for one in (found.step_s.high, found.step_s.mid, _shortest_step_s(case, fed, found))
     ]
     low, mid, high = (outside_steps(case, one) for one in saved_s)
     gain = Gain(
@@ -102,6 +107,23 @@ def gain_without(case: Case, fed: LoaderCase, found: Prediction) -> Gain:
         of_steps=False,
     )
     return as_a_device_lets(case, fed, gain)
+
+
+def _shortest_step_s(case: Case, fed: LoaderCase, found: Prediction) -> float:
+    """Returns what a step takes at the least, where batches are quick and the cores were full.
+
+    By how much computing was slower for the workers beside it no recording tells: at the most by
+    as many as shared its core.
+    """
+    cores, workers = case.cores(), fed.loader.num_workers or 0
+    if fed.inputs is None or cores is None or case.is_on_device:
+        return found.step_s.low
+    sharing = max((workers + 1) / cores, 1.0)
+    making_s = float(running_of(fed.inputs, "mid").mean())
+    if making_s >= QUICK_BATCH_S * sharing:
+        return found.step_s.low
+    computing_s = float(fed.inputs.compute_s.mean())
+    return min(found.step_s.low, computing_s / sharing + making_s / WARM_TIMES)
 
 
 def _also(loader: Loader) -> list[str]:
