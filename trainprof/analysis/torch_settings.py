@@ -66,6 +66,7 @@ class TorchSettings:
 
     Attributes:
         threads: That torch computes with on the CPU, None where that is not known.
+        threads_set_at: The line of the script that says so, None where none does.
         cores_allotted: To the process, by a batch system; None where none says so.
         backward_nodes: Of the first backward pass whose graph was gone through: about as many as
             there are operators. None where that is not known.
@@ -101,6 +102,7 @@ class TorchSettings:
     forwards: list[UnusedForwards] = field(default_factory=list)
     repeats: list[RepeatedForwards] = field(default_factory=list)
     tables: EmbeddingTables | None = None
+    threads_set_at: str | None = None
 
 
 def torch_settings(facts: Facts, sites: Sites, updates_s: Mapping[int, float]) -> TorchSettings:
@@ -132,6 +134,7 @@ def torch_settings(facts: Facts, sites: Sites, updates_s: Mapping[int, float]) -
         forwards=unused_forwards(told, sites),
         repeats=repeated_forwards(told, sites),
         tables=embedding_tables(told, sites),
+        threads_set_at=sites.known(_first(told, "threads_set_at")),
     )
 
 

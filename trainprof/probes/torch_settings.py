@@ -7,14 +7,16 @@ import os
 import re
 import sys
 from collections import Counter
-from types import FunctionType, ModuleType
+from collections.abc import Callable
+from types import FrameType, FunctionType, ModuleType
 from typing import Any, Final
 
-from trainprof.probes.patcher import Patcher
+from trainprof.probes.patcher import Patcher, hide_our_frame
 from trainprof.probes.session import Session
 from trainprof.probes.user_texts import lines_with
 from trainprof.record.schema import Topic
 
+Wrapped = Callable[..., Any]
 # Who looks for a NaN turns it on for a few passes; so many are a habit.
 _ANOMALOUS_PASSES: Final = 20
 # A script may make a new one for each task.
@@ -30,6 +32,10 @@ _DOUBLE: Final = (
 _MOST_LINES: Final = 3
 # What batch systems say a job may use; where nothing keeps it to that, the kernel does not tell.
 _ALLOTTED: Final = ("SLURM_CPUS_PER_TASK", "NSLOTS", "LSB_DJOB_NUMPROC", "PBS_NCPUS", "NCPUS")
+_THREADS: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+_SETS_THREADS: Final = re.compile(
+    r"[\"'](?:OMP|MKL)_NUM_THREADS[\"'].*=|\b(?:OMP|MKL)_NUM_THREADS="
+)
 _LIGHTNING: Final = ("lightning.pytorch", "pytorch_lightning")
 # A step with these in it leaves the update, or a part of it, to another's.
 _HANDS_ON: Final = frozenset(("super", "step"))
@@ -44,14 +50,50 @@ class TorchSettingsProbe:
         self._passes = self._optimizers = 0
         # By id: where optimizers that live were built.
         self._built: dict[int, int] = {}
+        # Where the script said how many threads torch has, 0 where it has not.
+        self._threads_set_at = 0
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._torch, self._session = torch, session
         self._plain_types = (getattr(torch, "Tensor", None), torch.nn.Parameter)
         self._mode_depth = getattr(torch._C, "_len_torch_function_stack", lambda: 0)
+        patcher.around_if_there(self._make_set_num_threads(patcher), (torch, "set_num_threads"))
         session.at_parameters.append(patcher.guarded(self._note_place))
         session.at_first_step.append(patcher.guarded(self._first_step))
         session.at_anomalous_backward = patcher.guarded(self._anomalous_backward)
+
+    def _make_set_num_threads(self, patcher: Patcher) -> Callable[[Wrapped], Wrapped]:
+        note = patcher.guarded(self._note_threads)
+
+        def make(original: Wrapped) -> Wrapped:
+            def set_num_threads(*args: Any, **kwargs: Any) -> Any:
+                try:
+                    return original(*args, **kwargs)
+                except BaseException as error:
+                    hide_our_frame(error)
+                    raise
+                finally:
+                    note(sys._getframe(1))
+
+            return set_num_threads
+
+        return make
+
+    def _note_threads(self, caller: FrameType) -> None:
+        self._threads_set_at = self._session.sites.find(caller)
+
+    def _threads_site(self) -> int:
+        """Returns the line that says how many threads torch has; 0 where none does, or several."""
+        if self._threads_set_at:
+            return self._threads_set_at
+        begun_with = _environment_at_start()
+        if begun_with is None or any(name in begun_with for name in _THREADS):
+            return 0
+        if not any(name in os.environ for name in _THREADS):
+            return 0
+        sites = self._session.sites
+        found = lines_with(sites.is_user_file, _SETS_THREADS)
+        return sites.of_line(*found[0]) if len(found) == 1 else 0
 
     def _note_place(self, optimizer: Any) -> None:
         key = id(optimizer)
@@ -65,6 +107,7 @@ class TorchSettingsProbe:
             return
         facts: dict[str, object] = {
             "torch_threads": self._torch.get_num_threads(),
+            "threads_set_at": self._threads_site(),
             "cores_allotted": _cores_allotted(),
             "optimizer": self._session.optimizer_numbers.get(id(optimizer)),
             "trains_by_lightning": any(name in sys.modules for name in _LIGHTNING),
@@ -186,6 +229,16 @@ class TorchSettingsProbe:
         self._passes += 1
         if self._passes == _ANOMALOUS_PASSES:
             self._session.log.note(Topic.ENVIRONMENT, {"detects_anomalies": True})
+
+
+def _environment_at_start() -> dict[str, str] | None:
+    """Returns what the process was started with; None where the system does not tell."""
+    try:
+        with open("/proc/self/environ", "rb") as file:
+            told = file.read().decode(errors="replace").split("\0")
+    except OSError:
+        return None
+    return dict(one.partition("=")[::2] for one in told)
 
 
 def _cores_allotted() -> int | None:

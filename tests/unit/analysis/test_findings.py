@@ -3181,6 +3181,14 @@ def test_one_thread_beside_cores_that_have_nothing_to_do() -> None:
     assert finding.evidence["operator_s"] == pytest.approx(0.001)
 
 
+def test_the_line_that_sets_too_few_threads_is_named() -> None:
+    planted = Planted(fetch_s=0.0001, compute_s=0.005)
+    settings = replace(ONE_THREAD, threads_set_at="train.py:2")
+    finding = only(on_cores(case_of(planted, torch=settings, **COMPUTES), 4.0))
+    assert (finding.id, finding.site) == ("few_threads", "train.py:2")
+    assert finding.advice.startswith("4 threads at train.py:2, or take that line out;")
+
+
 def test_more_threads_and_less_python_give_more_than_either() -> None:
     """It is ranked by half of what cores that share all of it would save, which is the most."""
     planted = Planted(fetch_s=0.0001, compute_s=0.005)

@@ -14,6 +14,7 @@ import pytest
 import torch
 from support.session import Recorder
 
+from trainprof.probes import torch_settings
 from trainprof.probes.backward import BackwardProbe
 from trainprof.probes.optimizer import OptimizerProbe
 from trainprof.probes.torch_settings import _ALLOTTED, TorchSettingsProbe
@@ -234,6 +235,58 @@ def test_lines_that_make_a_model_double_are_told(
     [facts] = told(recorder, "numerics")
     lines = [json.loads(recorder.read().texts[site][1])[1] for site in facts["sites"]]
     assert lines == [3, 2, 4]  # no more are told than three
+
+
+def line_of(recorder: Recorder, site: int) -> int | None:
+    return json.loads(recorder.read().texts[site][1])[1] if site else None
+
+
+def test_where_the_script_sets_torchs_threads_is_told(recorder: Recorder) -> None:
+    before = torch.get_num_threads()
+    recorder.start(TorchSettingsProbe(), OptimizerProbe())
+    set_them = torch.set_num_threads
+    try:
+        assert torch.set_num_threads(before) is None
+        with pytest.raises(RuntimeError):
+            torch.set_num_threads(0)
+        update(torch.optim.SGD)
+    finally:
+        set_them(before)
+    [site] = told(recorder, "threads_set_at")
+    begins = inspect.getsourcelines(test_where_the_script_sets_torchs_threads_is_told)[1]
+    assert line_of(recorder, site) == begins + 7
+    assert torch.set_num_threads.__name__ == "set_num_threads"
+
+
+@pytest.mark.parametrize(
+    ("lines", "at_start", "line"),
+    [
+        ('import os\nos.environ["OMP_NUM_THREADS"] = "1"\n', {}, 2),
+        ("os.environ.update(MKL_NUM_THREADS='1')\n", {}, 1),
+        ('os.environ["OMP_NUM_THREADS"] = "1"\nos.environ["MKL_NUM_THREADS"] = "1"\n', {}, None),
+        ('os.environ["OMP_NUM_THREADS"] = "1"\n', {"OMP_NUM_THREADS": "1"}, None),
+        ('# os.environ["OMP_NUM_THREADS"] = "1"\n', {}, None),
+        ('os.environ["OMP_NUM_THREADS"] = "1"\n', None, None),
+    ],
+)
+def test_where_the_script_sets_threads_by_its_environment_is_told(
+    recorder: Recorder,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    lines: str,
+    at_start: dict[str, str] | None,
+    line: int | None,
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(lines)
+    monkeypatch.setitem(sys.modules, "script", SimpleNamespace(__file__=str(script)))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(torch_settings, "_environment_at_start", lambda: at_start)
+    recorder.start(TorchSettingsProbe(), OptimizerProbe())
+    monkeypatch.setattr(recorder.session.sites, "is_user_file", lambda path: path == str(script))
+    update(torch.optim.SGD)
+    [site] = told(recorder, "threads_set_at")
+    assert line_of(recorder, site) == line
 
 
 def test_in_what_a_device_computes(recorder: Recorder) -> None:

@@ -73,9 +73,8 @@ def find(case: Case) -> Finding | None:
         f"optimizer are {percent(part)} of training, operators take {span(operator_s)} in the mean",
         # How much of it can be shared out nobody knows: it stands behind what is better known.
         replace(gain, saved_s=gain.saved_s / 2),
-        site=None,
-        advice=f"torch.set_num_threads({number}) or OMP_NUM_THREADS={number}, or take out what "
-        "sets fewer; trainprof tune tries it",
+        site=case.torch.threads_set_at,
+        advice=f"{_how(case, number)}; trainprof tune tries it",
         cautions=["sums are added up in another order: losses may differ in the last digits"],
         evidence={
             "threads": threads,
@@ -84,6 +83,15 @@ def find(case: Case) -> Finding | None:
             "computing_share": part,
             "operator_s": operator_s,
         },
+    )
+
+
+def _how(case: Case, number: int) -> str:
+    site = case.torch.threads_set_at
+    if site is not None:
+        return f"{number} threads at {site}, or take that line out"
+    return (
+        f"torch.set_num_threads({number}) or OMP_NUM_THREADS={number}, or take out what sets fewer"
     )
 
 

@@ -57,7 +57,7 @@ def find(case: Case) -> Finding | None:
         ID,
         f"torch computes with {threads} threads on {on}: "
         f"they wait for each other in forward, backward and optimizer, {percent(part)} of training",
-        site=None,
+        site=case.torch.threads_set_at,
         advice=f"torch.set_num_threads({best:.0f}), or OMP_NUM_THREADS={best:.0f}",
         evidence={
             "threads": threads,
