@@ -173,6 +173,9 @@ def test_what_is_to_be_minded_stands_by_the_diff_and_on_stderr(
     head = lines[: lines.index("--- a/train.py")]
     assert all(line.startswith("# ") for line in head)
     assert "# mind: workers keep their copy" in head
+    # Workers may as well lose: who applies it without the page has to know.
+    assert head[1].startswith("# gives: ")
+    assert "not measured" in head[1]
     assert "trainprof: mind: workers keep their copy\n" in err
     assert len(err.splitlines()) == len(head)
     apply("git", out, tmp_path)
