@@ -308,11 +308,14 @@ def _evaluation(summary: RunSummary, page: Page) -> list[Text]:
     if not evaluation.passes and not evaluation.seconds:
         return []
     wait_s = evaluation.waited_s
-    told = [
-        f"{counted(evaluation.passes, 'pass', 'passes')} took {seconds(evaluation.seconds)}",
-        f"waiting for data {seconds(wait_s)} ({percent(share_of(wait_s, evaluation.seconds))})",
-        counted(evaluation.iterations, "batch", "batches"),
-    ]
+    told = [f"{counted(evaluation.passes, 'pass', 'passes')} took {seconds(evaluation.seconds)}"]
+    if evaluation.iterations or wait_s:
+        told += [
+            f"waiting for data {seconds(wait_s)} ({percent(share_of(wait_s, evaluation.seconds))})",
+            counted(evaluation.iterations, "batch", "batches"),
+        ]
+    else:  # its batches are the script's own
+        told.append("without a loader")
     if page.verbose:
         passes = [epoch for epoch in summary.epochs if epoch.stage == "evaluation"]
         each = [_epoch(f"Evaluation {one.index + 1} took", [one]) for one in passes]

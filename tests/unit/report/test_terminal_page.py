@@ -323,6 +323,13 @@ def test_the_first_two_epochs_and_the_mean_of_the_others() -> None:
     assert "Evaluation 10 passes took 11.7 s, waiting for data 600 ms (5 %)" in text
 
 
+def test_an_evaluation_on_batches_of_the_scripts_own_counts_none() -> None:
+    healthy = summaries.healthy()
+    none = {"iterations": 0, "data_wait_s": 0.0, "first_batch_s": 0.0, "loaders": []}
+    summary = replace(healthy, evaluation=replace(healthy.evaluation, **none))
+    assert "Evaluation 10 passes took 11.7 s, without a loader\n" in page(summary)
+
+
 def test_verbose_shows_every_epoch_and_pass() -> None:
     text = page(summaries.healthy(), verbose=True)
     for number in range(1, 11):
