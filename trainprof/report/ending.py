@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import posixpath
 import signal
+from typing import Final
 
 from trainprof.analysis.facts import number_at
 from trainprof.analysis.passes import TRAINING
 from trainprof.analysis.run_figures import Exit, Run
 from trainprof.analysis.summary import RunSummary
 from trainprof.report.units import byte_count, counted, is_known, seconds, three_digits
+
+# Of training: with as much of it the script's own count of steps a second is another one.
+_MUCH_EVALUATION: Final = 0.1
 
 
 def ending(summary: RunSummary) -> str:
@@ -36,7 +40,8 @@ def progress(summary: RunSummary) -> list[str]:
     parts = [counted(training.steps, "step"), *epochs]
     rate = steps_per_second(summary)
     if rate is not None:
-        parts.append(f"{three_digits(rate)} steps/s")
+        evaluated = summary.evaluation.seconds >= _MUCH_EVALUATION * summary.phases.training_s
+        parts.append(f"{three_digits(rate)} steps/s{' without evaluation' if evaluated else ''}")
     if training.samples_per_s is not None and is_known(training.samples_per_s):
         parts.append(f"{three_digits(training.samples_per_s)} samples/s")
     return [*parts, *_processes(summary)]
