@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -50,6 +50,8 @@ _WITH_RANKS: Final = "ranks, python (other)"
 # Python collects while it imports torch, and at its end: nobody's fault.
 _GC_ELSEWHERE: Final = "gc outside of steps"
 _GC_IN_STEPS_SHARE: Final = 0.1
+# Rows that stay for what the page says of them.
+_SPOKEN_OF: Final = 2
 _LONGEST_LABEL: Final = len(DEVICE_LABEL)
 
 
@@ -123,7 +125,11 @@ def label_of(key: str) -> str:
 
 
 def ledger_table(
-    summary: RunSummary, *, fold: bool = True, max_rows: int | None = None
+    summary: RunSummary,
+    *,
+    fold: bool = True,
+    max_rows: int | None = None,
+    spoken_of: Collection[str] = (),
 ) -> LedgerTable | None:
     """Returns the ledger as printed, None where nothing of it was measured.
 
@@ -131,13 +137,14 @@ def ledger_table(
         summary: The run.
         fold: Put rows under `FOLD_BELOW_SHARE` into one last row.
         max_rows: With `fold`, so many rows at most, the folded one included; 2 or more.
+        spoken_of: Keys that the page speaks of: the rows of a few are not folded for want of room.
     """
     parts = _parts(summary)
     whole = sum(part.seconds for part in parts)
     if whole <= 0:
         return None
     if fold:
-        parts = _folded(parts, whole, max_rows)
+        parts = _folded(parts, whole, max_rows, spoken_of)
     return _written(parts, whole, has_steps=bool(summary.training.per_step_s))
 
 
@@ -189,12 +196,18 @@ def _device_seconds(summary: RunSummary) -> dict[str, float]:
     return {key: sum(one.get(key, 0.0) for one in devices) / len(devices) for key in keys}
 
 
-def _folded(parts: list[LedgerPart], whole: float, max_rows: int | None) -> list[LedgerPart]:
+def _folded(
+    parts: list[LedgerPart], whole: float, max_rows: int | None, spoken_of: Collection[str]
+) -> list[LedgerPart]:
     some = [part for part in parts if part.seconds or part.per_step_s]
     kept = [part for part in some if part.seconds >= FOLD_BELOW_SHARE * whole]
     if max_rows is not None and len(kept) > max_rows - (len(kept) < len(some)):
-        kept = kept[: max(max_rows - 1, 1)]
-    rest = some[len(kept) :]
+        room = max(max_rows - 1, 1)
+        asked = [part for part in kept if any(key in spoken_of for key in part.keys)]
+        asked = asked[: min(_SPOKEN_OF, room)]
+        others = [part for part in kept if part not in asked][: room - len(asked)]
+        kept = [part for part in kept if part in asked or part in others]
+    rest = [part for part in some if part not in kept]
     if len(rest) < 2:
         return some
     folded = LedgerPart(

@@ -8,6 +8,7 @@ from typing import Final
 
 from rich.text import Text
 
+from trainprof.analysis.diagnosis.catalogue import rule_named
 from trainprof.analysis.faults import RECORDING_STOPPED
 from trainprof.analysis.summary import RunSummary
 from trainprof.report import details, sections, tune_page
@@ -23,7 +24,7 @@ from trainprof.report.found_syncs_section import found_syncs_section
 from trainprof.report.gpu_section import gpu_details, gpus_section
 from trainprof.report.layout import Page, written
 from trainprof.report.ledger_lines import FRAME_LINES, ledger_lines
-from trainprof.report.ledger_table import ledger_table, rows_that_matter
+from trainprof.report.ledger_table import ledger_table, parts_of, rows_that_matter
 from trainprof.report.lines_section import lines_section
 from trainprof.report.loader_page import loader_details
 from trainprof.report.loading_section import loading_section, wanted_lines
@@ -217,8 +218,19 @@ def _headline(summary: RunSummary, page: Page) -> list[Text]:
     return lines if price is None else lines + page.paragraph(price, indent=2)
 
 
+def _spoken_of(summary: RunSummary) -> list[str]:
+    """Returns the ledger's key that most of the first finding is in, and the headline's."""
+    rule = rule_named(summary.findings[0].id) if summary.findings else None
+    asked = [rule.keys if rule is not None else ()]
+    asked.append(_BOTTLENECK_KEYS.get(summary.verdict.bottleneck, ()))
+    told = [parts_of(summary, keys)[:1] for keys in asked]
+    return [key for parts in told for part in parts for key in part.keys]
+
+
 def _ledger(summary: RunSummary, page: Page, max_rows: int) -> list[Text]:
-    table = ledger_table(summary, fold=not page.verbose, max_rows=max_rows)
+    table = ledger_table(
+        summary, fold=not page.verbose, max_rows=max_rows, spoken_of=_spoken_of(summary)
+    )
     if table is None:
         reason = sections.why_not_measured(summary, "ledger")
         return page.paragraph(f"Where the time went: {reason}")

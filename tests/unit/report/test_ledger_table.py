@@ -121,3 +121,19 @@ def test_what_python_collects_at_its_start_and_end_is_no_steps(
     table = ledger_table(replace(summary, ledger=ledger, training=training))
     assert table is not None
     assert label in [row.label for row in table.rows]
+
+
+def test_the_row_that_the_page_speaks_of_is_not_folded_for_want_of_room() -> None:
+    def labels(*spoken_of: str) -> list[str]:
+        table = ledger_table(summaries.healthy(), max_rows=4, spoken_of=spoken_of)
+        assert table is not None
+        assert table.total.percent == "100.0 %"
+        return [row.label for row in table.rows]
+
+    plain = labels()
+    assert "optimizer" not in plain
+    asked = labels("optimizer")
+    assert len(asked) == len(plain) == 4
+    # It takes the place of the smallest of the others.
+    assert asked == [*plain[:2], "optimizer", plain[3]]
+    assert labels("no such part") == plain
