@@ -13,7 +13,7 @@ from trainprof.analysis.summary import RunSummary
 from trainprof.report.units import byte_count, counted, is_known, seconds, three_digits
 
 # Of training: with as much of it the script's own count of steps a second is another one.
-_MUCH_EVALUATION: Final = 0.1
+_MUCH_EVALUATION: Final = 0.15
 
 
 def ending(summary: RunSummary) -> str:

@@ -457,7 +457,7 @@ def test_that_other_programs_took_the_cpu_is_said(verbose: bool) -> None:
 def test_a_pace_without_much_evaluation_says_so() -> None:
     healthy = summaries.healthy()
     training_s = healthy.phases.training_s
-    for share, is_said in ((0.05, False), (0.5, True)):
+    for share, is_said in ((0.1, False), (0.5, True)):
         evaluation = replace(healthy.evaluation, seconds=share * training_s)
         text = " ".join(page(replace(healthy, evaluation=evaluation)).split())
         assert ("steps/s without evaluation" in text) is is_said
