@@ -2,40 +2,40 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, Final
 
+from trainprof.analysis.comparable_facts import (
+    FACTS,
+    GROUND,
+    REMARK,
+    SCRIPT,
+    SCRIPT_TEXT,
+    SETTING,
+    SHORT,
+    SLOWED,
+    UNFINISHED,
+    WORK,
+    Fact,
+    arguments,
+    script_text,
+)
 from trainprof.analysis.compared_run import ComparedRun
-from trainprof.analysis.facts import MAX_NUMBER
 from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.run_figures import COSTLY_RECORDING, Exit
 from trainprof.analysis.shared_cpu import shared_cpu
 from trainprof.analysis.steady import MIN_STEADY_STEPS
 
-# Kinds of discrepancies. But for UNFINISHED, SETTING and REMARK the sides are unlike by them.
-WORK: Final = "work"  # a step is another amount of work
-GROUND: Final = "ground"  # another script, machine or library
-SLOWED: Final = "slowed"  # recording slowed a run, and not all of it alike
-SHORT: Final = "short"  # too few steps to tell
-UNFINISHED: Final = "unfinished"  # a run failed, was ended from outside, or still runs
-SETTING: Final = "setting"  # what the user may have meant to change
-REMARK: Final = "remark"  # worth knowing when reading the numbers
-
-SCRIPT: Final = "script"
-SCRIPT_TEXT: Final = "the script's text"
-UNLIKE: Final = frozenset({WORK, GROUND, SLOWED, SHORT})
 # A last batch that is not full makes so much of a difference at most.
 _SAME_SAMPLES: Final = 0.02
 _MANY_MORE: Final = 2.0
 # Of a training set that lies in memory nothing like this is read.
 _MUCH_READ_BYTES: Final = 16 << 20
 _LITTLE_READ: Final = 0.25
-_DIGEST_CHARACTERS: Final = 12
 _OPTION: Final = re.compile(r"--?[A-Za-z]")
 _FILES_NAMED: Final = 3
 _OTHERS_TO_STAND_OUT: Final = 2
@@ -62,14 +62,11 @@ class Discrepancy:
     text: str
 
 
-Fact = Callable[[ComparedRun], Hashable]
-
-
 def discrepancies(base: Sequence[ComparedRun], other: Sequence[ComparedRun]) -> list[Discrepancy]:
     """Returns what the runs of two sides do not have in common, what matters most first."""
     found = [
         told
-        for what, kind, fact in _FACTS
+        for what, kind, fact in FACTS
         if (told := _compared(what, kind, fact, base, other)) is not None
     ]
     found = _as_one_script(found, base, other)
@@ -93,7 +90,7 @@ def _as_one_script(
     named = next((told for told in found if told.what == SCRIPT), None)
     if named is None:
         return found
-    texts = [_script_text(run) for run in (*base, *other)]
+    texts = [script_text(run) for run in (*base, *other)]
     others = [told for told in found if told.what not in (SCRIPT, SCRIPT_TEXT)]
     if named.base and None not in texts and len(set(texts)) == 1:
         text = f"the script has another name, its text is the same: {named.base} -> {named.other}"
@@ -113,19 +110,19 @@ def _compared(
         return None
     for name, values in zip(("BASE", "OTHER"), sides, strict=True):
         if len(values) > 1:
-            told = "differs" if fact is _script_text else ", ".join(map(str, values))
+            told = "differs" if fact is script_text else ", ".join(map(str, values))
             text = f"the runs of {name} are not alike: {what} {told}"
             if kind == SETTING:
                 # A seed or a directory of its own is no other work; what a step is is asked apart.
-                kind = REMARK if fact is _arguments else GROUND
+                kind = REMARK if fact is arguments else GROUND
             return Discrepancy(what, kind, "", "", text)
     (in_base,), (in_other,) = sides
     if in_base == in_other:
         return None
     changed = _changed(what, kind, str(in_base), str(in_other))
-    if fact is _script_text:
+    if fact is script_text:
         return replace(changed, text=f"{what} differs")
-    return _shortened(changed) if fact is _arguments else changed
+    return _shortened(changed) if fact is arguments else changed
 
 
 def _shortened(changed: Discrepancy) -> Discrepancy:
@@ -170,109 +167,6 @@ def _changed(what: str, kind: str, base: str, other: str) -> Discrepancy:
 def _values(fact: Fact, runs: Sequence[ComparedRun]) -> list[Hashable]:
     """The different values in order, without those that are not known."""
     return list(dict.fromkeys(value for run in runs if (value := fact(run)) is not None))
-
-
-def _script(run: ComparedRun) -> str | None:
-    told = run.manifest.get("script")
-    return os.path.basename(told.rstrip("/")) if isinstance(told, str) else None
-
-
-def _script_text(run: ComparedRun) -> str | None:
-    told = run.manifest.get("script_sha256")
-    return told[:_DIGEST_CHARACTERS] if isinstance(told, str) else None
-
-
-def _arguments(run: ComparedRun) -> str | None:
-    words = run.summary.run.command
-    return " ".join(words[1:]) or "(none)" if words else None
-
-
-def _batch_size(run: ComparedRun) -> int | None:
-    feeder = run.feeder()
-    return feeder.batch_size if feeder is not None else None
-
-
-def _device(run: ComparedRun) -> str | None:
-    """Such as "cpu", or "cuda (NVIDIA H100)"; the number of a device makes no difference."""
-    device = run.summary.run.device
-    if device is None:
-        return None
-    kind = device.split(":")[0]
-    system = run.summary.system
-    gpus = [] if system is None or kind == "cpu" else system.gpus
-    used = [gpu for gpu in gpus if gpu.is_used] or [gpu for gpu in gpus if gpu.is_visible]
-    names = sorted({gpu.name for gpu in used if gpu.name})
-    return f"{kind} ({', '.join(names)})" if names else kind
-
-
-def _world_size(run: ComparedRun) -> int:
-    return run.summary.run.world_size or 1
-
-
-def _cores(run: ComparedRun) -> str | None:
-    for name in ("usable_cores", "cores"):
-        told = run.section("host").get(name)
-        if isinstance(told, (int, float)) and 0 < told < MAX_NUMBER:
-            return f"{told:.3g}"
-    return None
-
-
-def _cpu(run: ComparedRun) -> str | None:
-    """The processor's name, of runs that compute on it."""
-    told = run.section("host").get("cpu")
-    return told if isinstance(told, str) and told and not run.summary.run.is_on_device else None
-
-
-def _platform(run: ComparedRun) -> str | None:
-    """Such as "linux x86_64": the kernel's version between makes no other machine."""
-    told = run.section("host").get("platform")
-    words = told.split() if isinstance(told, str) else []
-    return f"{words[0]} {words[-1]}" if len(words) > 1 else None
-
-
-def _torch_threads(run: ComparedRun) -> int | None:
-    return None if run.summary.run.is_on_device else run.summary.torch_threads
-
-
-def _batches(run: ComparedRun) -> str:
-    """A trial's cost nothing from one step on: they are copies of some that were made."""
-    return "made by the loader" if run.summary.training.free_from_step is None else "free"
-
-
-def _host_name(run: ComparedRun) -> str | None:
-    told = run.section("host").get("name")
-    return told if isinstance(told, str) and told else None
-
-
-def _version(package: str) -> Fact:
-    return lambda run: run.summary.run.versions.get(package)
-
-
-def _step_source(run: ComparedRun) -> str | None:
-    source = run.summary.training.step_source
-    return None if source == "none" else source
-
-
-_FACTS: Final[tuple[tuple[str, str, Fact], ...]] = (
-    (SCRIPT, GROUND, _script),
-    (SCRIPT_TEXT, GROUND, _script_text),
-    ("batch size", WORK, _batch_size),
-    ("world size", WORK, _world_size),
-    ("what counts as a step", WORK, _step_source),
-    ("device", GROUND, _device),
-    ("platform", GROUND, _platform),
-    ("CPU", GROUND, _cpu),
-    ("CPU cores", GROUND, _cores),
-    ("torch", GROUND, _version("torch")),
-    ("CUDA", GROUND, _version("cuda")),
-    ("arguments", SETTING, _arguments),
-    ("batches", SETTING, _batches),
-    ("torch's threads", SETTING, _torch_threads),
-    ("Python", SETTING, _version("python")),
-    # That of a container is another one each time.
-    ("host", REMARK, _host_name),
-    ("trainprof", REMARK, _version("trainprof")),
-)
 
 
 def _samples_per_step(

@@ -10,7 +10,8 @@ from typing import Final, TypeVar
 
 import numpy as np
 
-from trainprof.analysis.comparability import SLOWED, WORK, Discrepancy
+from trainprof.analysis.comparability import Discrepancy
+from trainprof.analysis.comparable_facts import SLOWED, WORK
 from trainprof.analysis.compared_metrics import RUN_METRICS, RunMetric, loader_metrics
 from trainprof.analysis.compared_run import ComparedRun
 from trainprof.analysis.run_figures import LEDGER_KEYS

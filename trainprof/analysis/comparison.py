@@ -7,14 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from trainprof.analysis.comparability import (
-    REMARK,
-    SETTING,
-    UNFINISHED,
-    UNLIKE,
-    Discrepancy,
-    discrepancies,
-)
+from trainprof.analysis.comparability import Discrepancy, discrepancies
+from trainprof.analysis.comparable_facts import REMARK, SETTING, UNFINISHED, UNLIKE
 from trainprof.analysis.compared_figures import (
     BY_SAMPLE,
     BY_STEP,

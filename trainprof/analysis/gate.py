@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from trainprof.analysis.comparability import SCRIPT_TEXT, SHORT, UNFINISHED, UNLIKE, Discrepancy
+from trainprof.analysis.comparability import Discrepancy
+from trainprof.analysis.comparable_facts import SCRIPT_TEXT, SHORT, UNFINISHED, UNLIKE
 from trainprof.analysis.speedup import LEAST_CHANCE, SLOWER, UNKNOWN, SpeedUp
 
 PASSED: Final = "passed"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from trainprof.analysis.comparability import SCRIPT_TEXT, SETTING, UNFINISHED, UNLIKE
+from trainprof.analysis.comparable_facts import SCRIPT_TEXT, SETTING, UNFINISHED, UNLIKE
 from trainprof.analysis.compared_figures import BY_SAMPLE, Metric
 from trainprof.analysis.compared_run import ComparedRun
 from trainprof.analysis.comparison import Comparison, basis

@@ -11,7 +11,8 @@ from support import summaries
 from support.compared_runs import made_up, with_steps_longer
 
 from trainprof.analysis.code_figures import LineCost
-from trainprof.analysis.comparability import UNLIKE, Discrepancy, discrepancies
+from trainprof.analysis.comparability import Discrepancy, discrepancies
+from trainprof.analysis.comparable_facts import UNLIKE
 from trainprof.analysis.compared_run import ComparedRun
 from trainprof.analysis.run_figures import Exit
 from trainprof.analysis.summary import RunSummary

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from trainprof.analysis.comparability import (
+from trainprof.analysis.comparability import Discrepancy
+from trainprof.analysis.comparable_facts import (
     GROUND,
     REMARK,
     SCRIPT_TEXT,
@@ -12,7 +13,6 @@ from trainprof.analysis.comparability import (
     SHORT,
     UNFINISHED,
     WORK,
-    Discrepancy,
 )
 from trainprof.analysis.gate import NOT_JUDGED, PASSED, TRIPPED, Gate, judged
 from trainprof.analysis.speedup import (

@@ -1,0 +1,131 @@
+"""What two runs should have in common, or may differ in: one fact each."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Hashable
+from typing import Final
+
+from trainprof.analysis.compared_run import ComparedRun
+from trainprof.analysis.facts import MAX_NUMBER
+
+# Kinds of discrepancies. But for UNFINISHED, SETTING and REMARK the sides are unlike by them.
+WORK: Final = "work"  # a step is another amount of work
+GROUND: Final = "ground"  # another script, machine or library
+SLOWED: Final = "slowed"  # recording slowed a run, and not all of it alike
+SHORT: Final = "short"  # too few steps to tell
+UNFINISHED: Final = "unfinished"  # a run failed, was ended from outside, or still runs
+SETTING: Final = "setting"  # what the user may have meant to change
+REMARK: Final = "remark"  # worth knowing when reading the numbers
+UNLIKE: Final = frozenset({WORK, GROUND, SLOWED, SHORT})
+
+SCRIPT: Final = "script"
+SCRIPT_TEXT: Final = "the script's text"
+_DIGEST_CHARACTERS: Final = 12
+
+Fact = Callable[[ComparedRun], Hashable]
+
+
+def _script(run: ComparedRun) -> str | None:
+    told = run.manifest.get("script")
+    return os.path.basename(told.rstrip("/")) if isinstance(told, str) else None
+
+
+def script_text(run: ComparedRun) -> str | None:
+    """Returns the beginning of the digest of its text, None where that is not known."""
+    told = run.manifest.get("script_sha256")
+    return told[:_DIGEST_CHARACTERS] if isinstance(told, str) else None
+
+
+def arguments(run: ComparedRun) -> str | None:
+    """Returns the words behind the script, "(none)" without any; None where nobody knows."""
+    words = run.summary.run.command
+    return " ".join(words[1:]) or "(none)" if words else None
+
+
+def _batch_size(run: ComparedRun) -> int | None:
+    feeder = run.feeder()
+    return feeder.batch_size if feeder is not None else None
+
+
+def _device(run: ComparedRun) -> str | None:
+    """Such as "cpu", or "cuda (NVIDIA H100)"; the number of a device makes no difference."""
+    device = run.summary.run.device
+    if device is None:
+        return None
+    kind = device.split(":")[0]
+    system = run.summary.system
+    gpus = [] if system is None or kind == "cpu" else system.gpus
+    used = [gpu for gpu in gpus if gpu.is_used] or [gpu for gpu in gpus if gpu.is_visible]
+    names = sorted({gpu.name for gpu in used if gpu.name})
+    return f"{kind} ({', '.join(names)})" if names else kind
+
+
+def _world_size(run: ComparedRun) -> int:
+    return run.summary.run.world_size or 1
+
+
+def _cores(run: ComparedRun) -> str | None:
+    for name in ("usable_cores", "cores"):
+        told = run.section("host").get(name)
+        if isinstance(told, (int, float)) and 0 < told < MAX_NUMBER:
+            return f"{told:.3g}"
+    return None
+
+
+def _cpu(run: ComparedRun) -> str | None:
+    """The processor's name, of runs that compute on it."""
+    told = run.section("host").get("cpu")
+    return told if isinstance(told, str) and told and not run.summary.run.is_on_device else None
+
+
+def _platform(run: ComparedRun) -> str | None:
+    """Such as "linux x86_64": the kernel's version between makes no other machine."""
+    told = run.section("host").get("platform")
+    words = told.split() if isinstance(told, str) else []
+    return f"{words[0]} {words[-1]}" if len(words) > 1 else None
+
+
+def _torch_threads(run: ComparedRun) -> int | None:
+    return None if run.summary.run.is_on_device else run.summary.torch_threads
+
+
+def _batches(run: ComparedRun) -> str:
+    """A trial's cost nothing from one step on: they are copies of some that were made."""
+    return "made by the loader" if run.summary.training.free_from_step is None else "free"
+
+
+def _host_name(run: ComparedRun) -> str | None:
+    told = run.section("host").get("name")
+    return told if isinstance(told, str) and told else None
+
+
+def _version(package: str) -> Fact:
+    return lambda run: run.summary.run.versions.get(package)
+
+
+def _step_source(run: ComparedRun) -> str | None:
+    source = run.summary.training.step_source
+    return None if source == "none" else source
+
+
+FACTS: Final[tuple[tuple[str, str, Fact], ...]] = (
+    (SCRIPT, GROUND, _script),
+    (SCRIPT_TEXT, GROUND, script_text),
+    ("batch size", WORK, _batch_size),
+    ("world size", WORK, _world_size),
+    ("what counts as a step", WORK, _step_source),
+    ("device", GROUND, _device),
+    ("platform", GROUND, _platform),
+    ("CPU", GROUND, _cpu),
+    ("CPU cores", GROUND, _cores),
+    ("torch", GROUND, _version("torch")),
+    ("CUDA", GROUND, _version("cuda")),
+    ("arguments", SETTING, arguments),
+    ("batches", SETTING, _batches),
+    ("torch's threads", SETTING, _torch_threads),
+    ("Python", SETTING, _version("python")),
+    # That of a container is another one each time.
+    ("host", REMARK, _host_name),
+    ("trainprof", REMARK, _version("trainprof")),
+)
