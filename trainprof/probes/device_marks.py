@@ -88,6 +88,7 @@ class DeviceMarksProbe:
         """In a forked child: events of the parent's cannot be used, nor thrown away."""
         self._of_parent.append(self._streams)
         self._streams, self._make_event, self._backlog = {}, None, None
+        self._kinds = []
 
     def _marking_clock(self, mark: Callable[[int], None]) -> Callable[[], int]:
         now, patcher = self._session.now, self._patcher

@@ -287,6 +287,33 @@ def test_a_forked_child_leaves_its_parents_events_alone(
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
+def test_a_forked_child_asks_nothing_of_cuda(
+    recorder: Recorder, device: Device, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker of a loader that is forked once CUDA was used: each call of it fails there."""
+    parent = os.getpid()
+
+    def is_capturing() -> bool:
+        if os.getpid() != parent:
+            raise RuntimeError("CUDA error: initialization error")
+        return False
+
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: os.getpid() == parent)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", is_capturing)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "Event", device.make_event)
+    session = recorder.start(*probes(), now=clock)
+    Works(device)(torch.ones(1))
+    assert device.events > 0
+    pid = os.fork()
+    if pid == 0:
+        Works(device)(torch.ones(1))
+        for end in session.at_end:
+            end()
+        os._exit(len(recorder.read().notes(Topic.PROBE_FAILED)))
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
 @pytest.mark.parametrize(
     ("version", "backend", "may"),
     [
