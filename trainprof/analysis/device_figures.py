@@ -76,14 +76,15 @@ class Device:
 
     Attributes:
         index, name: As the script has it; such as "cuda:0".
-        busy_share: Of the phase it was at work, at least and at most; copies to and from the host
-            are no work. None: not told.
+        busy_share: Of the phase without `warmup_s` it was at work, at least and at most; copies to
+            and from the host are no work. None: not told.
         idle_because: Seconds in which it was not surely at work, by what the training thread did:
             {loader_s, copy_s, sync_s, host_s, launch_s, evaluation_s, checkpoint_s, startup_s,
-            unknown_s}. launch_s: between the kernels of phases, as far as looks tell; startup_s:
-            before it was first given something; unknown_s: between the bounds of `busy_share`,
-            mostly between the kernels of a phase that is being given out. They add up to the phase
-            without its surely busy time. None: not told.
+            warmup_s, unknown_s}. launch_s: between the kernels of phases, as far as looks, or the
+            driver, tell; startup_s: before it was first given something; warmup_s: compiling, and
+            what the first steps took beyond as many usual ones; unknown_s: between the bounds of
+            `busy_share`, mostly between the kernels of a phase that is being given out. They add up
+            to the phase without its surely busy time. None: not told.
         per_step_s: Its time for the phases and copies of a mean steady step, by ledger key.
         queue_delay_s: How long after the host gave them out phases began there, on average, at
             least and at most. Near 0 it waits for the host.
@@ -94,15 +95,15 @@ class Device:
             which the device had run dry, at least and at most; copying itself is in `transfer`.
         ran_dry: {forward, backward, optimizer}: share of those at whose end it had next to nothing
             left to do: it keeps up with the host, and waits for it.
-        launch_bound_share: Of the phase it was idle while the host was between launches, in Python
+        launch_bound_share: Of the same it was idle while the host was between launches, in Python
             or giving out work: at least and at most.
         looks: How often it was made to wait, so that work piled up and could be timed without gaps.
         looked_share: Of the phase, the part in which its work is known by them.
         paused_s: For how long it was made to wait, in all.
         copy_wait_s: Of `idle_because`'s `copy_s`, the time in which the host was in a copy and the
             device did not copy.
-        not_launching_s: {launch_s, unknown_s}: what of those of `idle_because` was no waiting for
-            pieces of work: compiling, and what warm-up took beyond as many usual steps.
+        kernel_share: Of training after warm-up, that in which a kernel ran by NVIDIA's driver,
+            where the bounds rest on it too; None: they do not.
     """
 
     index: int
@@ -121,4 +122,4 @@ class Device:
     looked_share: float = 0.0
     paused_s: float = 0.0
     copy_wait_s: float = 0.0
-    not_launching_s: dict[str, float] = field(default_factory=dict)
+    kernel_share: float | None = None

@@ -11,6 +11,7 @@ from trainprof.analysis.coverage import Coverage, own_inside_ns
 from trainprof.analysis.device_backlog import Backlog, backlog_of
 from trainprof.analysis.device_time import GIVES_WORK, WAITS, Activity
 from trainprof.analysis.events import Bool, Events, Int64, Nesting
+from trainprof.analysis.kernel_share import KernelShare
 from trainprof.analysis.ledger import KEY, LOADER_KEYS, Attribution, DeviceWaits, within
 from trainprof.analysis.steady import Steady
 from trainprof.analysis.timeline import Timeline
@@ -31,8 +32,11 @@ IDLE_CAUSES: Final = (
     "evaluation_s",
     "checkpoint_s",
     "startup_s",
+    "warmup_s",
     "unknown_s",
 )
+# Of the training phase: warm-up and compiling are left out of shares from here on.
+LEAST_WARMUP: Final = 0.02
 # The device keeps up with a phase that leaves so little work behind: of the host's time, or at all.
 _LEFT_SHARE: Final = 0.1
 _LEFT_NS: Final = 50_000
@@ -48,17 +52,20 @@ class Idle:
     """A device in the training phase: its time at work, and why it had none at other times.
 
     Attributes:
-        busy_share: Of the phase, at least and at most. At least while a mark was put and not yet
-            reached; at most that, and while the host gave out work. Both are drawn together where
-            looks tell how long it works then. Copies between it and the host are no work.
+        busy_share: Of the phase without `warmup_s`, at least and at most. At least while a mark was
+            put and not yet reached; at most that, and while the host gave out work. Both are drawn
+            together where looks tell how long it works then, or its driver for how long a kernel
+            ran. Copies between it and the host are no work.
         because_s: One entry per IDLE_CAUSES. They add up to the phase without the time at which it
             was at work at least; `unknown_s` is what lies between the two bounds, `launch_s` is
-            what looks tell of the gaps between the kernels of phases.
+            what looks, or the driver, tell of the gaps between the kernels of phases, `warmup_s`
+            what compiling, and the first steps beyond as many steady ones, took, 0 where it is
+            little.
         exposed_s: By what the host was waiting in, the time at which the device had run dry, at
             least and at most: data_wait, transfer, sync.
         ran_dry: By kind of phase, the share of those at whose end it had next to nothing left.
-        launch_bound_share: Of the phase, idle while the host was between launches, in Python or
-            giving out work: at least and at most.
+        launch_bound_share: Of the same, idle while the host was between launches,
+            in Python or giving out work: at least and at most.
         looked_share: Of the phase, that in which looks tell how long it worked.
         copy_wait_s: Of copying, that in which the host was in a copy and the device did not copy.
     """
@@ -140,12 +147,19 @@ def waiting(events: Events) -> tuple[Bool, Bool]:
     return is_sync, is_copy
 
 
-def idle_of(meanwhile: Meanwhile, attribution: Attribution) -> Idle:
+def idle_of(
+    meanwhile: Meanwhile,
+    attribution: Attribution,
+    once: Once | None = None,
+    driver: KernelShare | None = None,
+) -> Idle:
     """Works out a device's idle time in the training phase.
 
     Args:
         meanwhile: What it did during the training thread's time.
         attribution: Of that time.
+        once: What of it comes but once.
+        driver: For how long a kernel ran, by its driver, once warm-up was over.
     """
     activity, window = meanwhile.activity, meanwhile.timeline.window
     start, end = window.loop_start, window.loop_end
@@ -163,7 +177,7 @@ def idle_of(meanwhile: Meanwhile, attribution: Attribution) -> Idle:
     low_s = min(low_s, length_s)
     sure = _left_s(most, most_ns, meanwhile.timeline, attribution)
     maybe = _left_s(least, least_ns, meanwhile.timeline, attribution)
-    because = dict.fromkeys(IDLE_CAUSES, 0.0)
+    because, once = dict.fromkeys(IDLE_CAUSES, 0.0), once or Once()
     for key, cause in _CAUSES.items():
         because[cause] += sure[key]
     because["copy_s"] += copied_s
@@ -174,7 +188,14 @@ def idle_of(meanwhile: Meanwhile, attribution: Attribution) -> Idle:
     maybe_s = max(high_s - low_s, 0.0) + waited_s + sure[_GIVEN_OUT]
     because["unknown_s"] = min(maybe_s, length_s - low_s)
     because["host_s"] = max(length_s - low_s - sum(because.values()), 0.0)
-    whole_s = length_s or 1.0
+    once_s = {"launch_s": once.launch_s, "unknown_s": once.unknown_s}
+    once_s = {cause: min(told_s, because[cause]) for cause, told_s in once_s.items()}
+    if sum(once_s.values()) >= LEAST_WARMUP * length_s:
+        because["warmup_s"] = sum(once_s.values())
+        because.update({cause: because[cause] - told_s for cause, told_s in once_s.items()})
+    whole_s = (length_s - because["warmup_s"]) or 1.0
+    if driver is not None:
+        low_s += _within_driver(because, low_s, whole_s, driver)
     launching_s = because["host_s"] + because["launch_s"]
     return Idle(
         busy_share=(low_s / whole_s, (low_s + because["unknown_s"]) / whole_s),
@@ -195,6 +216,18 @@ def idle_of(meanwhile: Meanwhile, attribution: Attribution) -> Idle:
         looked_share=max(told_s - waited_s, 0.0) / whole_s,
         copy_wait_s=sure["transfer"],
     )
+
+
+def _within_driver(
+    because: dict[str, float], low_s: float, whole_s: float, driver: KernelShare
+) -> float:
+    """Moves out of `unknown_s` what the driver tells; returns for how much longer it worked."""
+    unknown_s = because["unknown_s"]
+    most_s = min(max(driver.high * whole_s - low_s, 0.0), unknown_s)
+    least_s = min(max(driver.low * whole_s - low_s, 0.0), most_s)
+    because["launch_s"] += unknown_s - most_s
+    because["unknown_s"] = most_s - least_s
+    return least_s
 
 
 def _with_told(
@@ -248,11 +281,20 @@ def _gives_work(timeline: Timeline) -> Bool:
     return gives | (timeline.nesting.inside(gives) & ~timeline.events.is_kind(*WAITS))
 
 
-def not_launching_s(meanwhile: Meanwhile, compiling: Coverage, steady: Steady) -> dict[str, float]:
-    """Returns what of `launch_s` and `unknown_s` was no giving out of pieces of work, at most.
+@dataclass(frozen=True, slots=True)
+class Once:
+    """What of `launch_s` and `unknown_s` comes but once, at most.
 
-    That is compiling, and what warm-up (loading the device's libraries) took beyond as many steady
+    That is compiling, and what warm-up (loading the device's libraries) takes beyond as many steady
     steps.
+    """
+
+    launch_s: float = 0.0
+    unknown_s: float = 0.0
+
+
+def once_of(meanwhile: Meanwhile, compiling: Coverage, steady: Steady) -> Once:
+    """Returns what of training comes but once.
 
     Args:
         meanwhile: What the device did.
@@ -262,7 +304,7 @@ def not_launching_s(meanwhile: Meanwhile, compiling: Coverage, steady: Steady) -
     untold = _with_told(meanwhile.least, meanwhile.least_ns, meanwhile)
     all_s = _once_s(meanwhile, meanwhile.least, meanwhile.least_ns, compiling, steady)
     unknown_s = min(_once_s(meanwhile, *untold, compiling, steady), all_s)
-    return {"launch_s": all_s - unknown_s, "unknown_s": unknown_s}
+    return Once(launch_s=all_s - unknown_s, unknown_s=unknown_s)
 
 
 def _once_s(

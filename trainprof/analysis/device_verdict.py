@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Final
 
@@ -38,20 +38,20 @@ _LAUNCHING: Final = "small pieces of work, given out too slowly"
 
 @dataclass(frozen=True, slots=True)
 class DeviceEvidence:
-    """What a device tells of the training phase; shares of that phase.
+    """What a device tells of the training phase; shares of that phase without warm-up.
 
     Attributes:
         busy: At work at least, and at most.
         idle: By cause, as `Device.idle_because`.
         keeps_up: It has next to nothing left at the end of nearly all forwards, backwards and
             updates: the host's pace is its pace.
-        apart: What of `launch_s` and `unknown_s` was compiling or warm-up.
+        warmup: Of the whole phase, compiling and warm-up.
     """
 
     busy: tuple[float, float]
     idle: Mapping[str, float]
     keeps_up: bool
-    apart: Mapping[str, float] = field(default_factory=dict)
+    warmup: float = 0.0
 
     @property
     def given_out(self) -> float:
@@ -61,20 +61,20 @@ class DeviceEvidence:
     @property
     def launching(self) -> float:
         """The share in which it waited for the host to give out work, at most."""
-        between = max(self.idle.get("launch_s", 0.0) - self.apart.get("launch_s", 0.0), 0.0)
-        return between + max(self.given_out - self.apart.get("unknown_s", 0.0), 0.0)
+        return self.idle.get("launch_s", 0.0) + self.given_out
 
     @classmethod
     def of(cls, device: Device, training_s: float) -> DeviceEvidence | None:
         if device.busy_share is None:
             return None
         low, high = device.busy_share
-        shares, apart = (
-            {cause: spent_s / (training_s or 1.0) for cause, spent_s in told.items()}
-            for told in (device.idle_because or {}, device.not_launching_s)
-        )
+        idle_s = dict(device.idle_because or {})
+        warmup_s = idle_s.pop("warmup_s", 0.0)
+        settled_s = max(training_s - warmup_s, 0.0) or 1.0
+        shares = {cause: spent_s / settled_s for cause, spent_s in idle_s.items()}
         dry = [device.ran_dry.get(name, 0.0) for name in KEEPS_UP_IN]
-        return cls((low, high), shares, min(dry) >= _RAN_DRY_SHARE, apart)
+        warmup = warmup_s / (training_s or 1.0)
+        return cls((low, high), shares, min(dry) >= _RAN_DRY_SHARE, warmup)
 
     @classmethod
     def common(cls, each: Sequence[DeviceEvidence]) -> DeviceEvidence:
@@ -84,7 +84,7 @@ class DeviceEvidence:
             (min(lows), max(highs)),
             {cause: fmean(one.idle.get(cause, 0.0) for one in each) for cause in each[0].idle},
             all(one.keeps_up for one in each),
-            {cause: fmean(one.apart.get(cause, 0.0) for one in each) for cause in each[0].apart},
+            fmean(one.warmup for one in each),
         )
 
 
@@ -109,15 +109,17 @@ def device_verdict(
         sites: The user's line by bottleneck, where there is one.
     """
     low, high = device.busy
-    at_work = f"the device was at work in {_interval(low, high)} of training time"
+    settled_s = (1 - device.warmup) * training_s
+    time = "training after its warm-up" if device.warmup else "training time"
+    at_work = f"the device was at work in {_interval(low, high)} of {time}"
     if low >= DEVICE_BOUND_SHARE:
         headline = (
-            f"GPU-BOUND: the device was at work in at least {percent(low)} of training time; "
+            f"GPU-BOUND: the device was at work in at least {percent(low)} of {time}; "
             f"faster loading or less Python would gain at most {percent(1 - low)}"
         )
         return Verdict("compute", headline, "not", low)
     shares = {name: device.idle.get(cause, 0.0) for name, cause in _CAUSE_OF.items()}
-    shares["evaluation"] = evaluation_s / (training_s or 1.0)
+    shares["evaluation"] = evaluation_s / (settled_s or 1.0)
     launching = device.launching
     shares["host"] += launching
     name = max(shares, key=lambda key: shares[key])
@@ -129,7 +131,8 @@ def device_verdict(
             headline = _launch_headline(at_work, keeps_up=device.keeps_up)
             return Verdict("host", headline, level, share)
         site = sites.get(name)
-        headline = _headline(name, share, share * training_s, training_s, site)
+        of_time = f"{percent(share)} of {time}"
+        headline = _headline(name, share, of_time, share * settled_s, settled_s, site)
         return Verdict(name, headline, level, share, site)
     is_launching = name == "host" and launching > share / 2
     next_words = _LAUNCHING if is_launching else _NEXT_WORDS[name]
@@ -145,12 +148,14 @@ def device_verdict(
     )
 
 
-def _headline(name: str, share: float, idle_s: float, training_s: float, site: str | None) -> str:
+def _headline(
+    name: str, share: float, of_time: str, idle_s: float, settled_s: float, site: str | None
+) -> str:
     at = f" at {site}" if site else ""
     over = f" over {site}" if site else ""
-    of_training = f"in {percent(share)} of training time, {pair(idle_s, training_s)}"
+    of_training = f"in {of_time}, {pair(idle_s, settled_s)}"
     if name == "evaluation":
-        return f"EVALUATION: it takes {percent(share)} of training time{over}, {idle_s:.1f} s"
+        return f"EVALUATION: it takes {of_time}{over}, {idle_s:.1f} s"
     words = {
         "data": f"DATA-BOUND: the device is idle while the loop waits for {site or 'its data'}",
         "transfer": f"COPY-BOUND: the device does nothing but copy, most of it{at},"

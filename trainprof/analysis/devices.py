@@ -10,9 +10,10 @@ import numpy.typing as npt
 
 from trainprof.analysis.coverage import Coverage
 from trainprof.analysis.device_figures import Device
-from trainprof.analysis.device_idle import Meanwhile, idle_of, not_launching_s
+from trainprof.analysis.device_idle import Meanwhile, idle_of, once_of
 from trainprof.analysis.device_time import PHASES, activity_of
 from trainprof.analysis.events import Bool, Int64
+from trainprof.analysis.kernel_share import KernelShare
 from trainprof.analysis.ledger import KEY, Attribution, within
 from trainprof.analysis.run_figures import LEDGER_KEYS
 from trainprof.analysis.steady import Steady
@@ -50,6 +51,7 @@ def device_of(
     steady: Steady,
     device: str | None,
     compiling: Coverage,
+    driver: KernelShare | None = None,
 ) -> Device:
     """Returns an entry of the summary's `devices[]`.
 
@@ -59,9 +61,10 @@ def device_of(
         steady: Which steps are.
         device: Its name as the script has it, such as "cuda:0".
         compiling: When the training thread compiled in its loop.
+        driver: For how long a kernel ran there, once warm-up was over.
     """
     activity, timeline = meanwhile.activity, meanwhile.timeline
-    idle = idle_of(meanwhile, attribution)
+    idle = idle_of(meanwhile, attribution, once_of(meanwhile, compiling, steady), driver)
     times = _phase_times(meanwhile, attribution)
     delay = _queue_delay_s(meanwhile)
     kind = str(device).partition(":")[0]
@@ -82,7 +85,7 @@ def device_of(
         looked_share=idle.looked_share,
         paused_s=meanwhile.backlog.paused_ns / 1e9,
         copy_wait_s=idle.copy_wait_s,
-        not_launching_s=not_launching_s(meanwhile, compiling, steady),
+        kernel_share=None if driver is None else driver.mean,
     )
 
 

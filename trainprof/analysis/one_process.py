@@ -35,6 +35,7 @@ from trainprof.analysis.free_data import free_data
 from trainprof.analysis.gpu_usage import phases_of
 from trainprof.analysis.hooks_in_forward import hooks_in_forward, lines_of_hooks
 from trainprof.analysis.hot_lines import hottest, lines_of_training
+from trainprof.analysis.kernel_share import kernel_share
 from trainprof.analysis.ledger import Attribution, attribute, ledger, loop_seconds
 from trainprof.analysis.line_times import line_cost
 from trainprof.analysis.loader_bounds import LoaderModel
@@ -117,7 +118,10 @@ def summary_of(run: Analysed) -> Shown:
     device = None
     if meanwhile is not None:
         compiling = compiling_in_training(run.process.details, timeline)
-        device = device_of(meanwhile, attribution, steps.steady, facts.device(), compiling)
+        gpus = system.gpus if system is not None else []
+        settled = (_settled_ns(timeline, steps), window.loop_end)
+        driver = kernel_share(recording.gpu_lines, gpus, meanwhile.activity.index, settled)
+        device = device_of(meanwhile, attribution, steps.steady, facts.device(), compiling, driver)
     devices = None if device is None else [device]
     copies = transfers(timeline.events, sites, meanwhile)
     syncs = sync_points(

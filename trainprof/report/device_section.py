@@ -35,6 +35,7 @@ _CAUSES: Final = {
     "evaluation_s": "evaluation",
     "checkpoint_s": "checkpoints",
     "startup_s": "no work given yet",
+    "warmup_s": "(warm-up, compiling)",
 }
 _MAYBE: Final = "(being given work)"
 _AT_WORK: Final = "(surely at work)"
@@ -92,8 +93,7 @@ def idle_table(summary: RunSummary, *, fold: bool = True) -> IdleTable | None:
         columns.append((device, [values[label] for label in labels]))
     unit, written = _in_seconds(columns[0][1]) if len(columns) == 1 else ("", [])
     shares = [(device.name, _in_percent(values)) for device, values in columns]
-    # Where looks speak for the rest, that is very likely and not sure.
-    if any(is_known(device.looked_share) and device.looked_share > 0 for device, _ in parts):
+    if any(_is_estimated(device) for device, _ in parts):
         labels[-1] = _AT_LEAST
     return IdleTable([*labels, _TOTAL], unit, written, shares)
 
@@ -121,7 +121,9 @@ def devices_section(summary: RunSummary, page: Page) -> list[Text]:
         if device.busy_share is None:  # known by its memory alone
             continue
         name = page.shortened(device.name, _DEVICE_CELLS)
-        told.append(f"{name} at work {interval(device.busy_share)} of training")
+        told.append(f"{name} at work {interval(device.busy_share)} of {_time_of(device)}")
+        if device.kernel_share is not None and is_known(device.kernel_share):
+            told.append(f"by the driver a kernel ran in {percent(device.kernel_share)}")
         by_phase = sorted(device.per_step_s.items(), key=lambda item: -item[1])
         phases = [f"{label_of(key)} {seconds(s)}" for key, s in by_phase if s > 0]
         if phases:
@@ -139,6 +141,19 @@ def interval(shares: Sequence[float]) -> str:
     return " to ".join(dict.fromkeys(percent(share) for share in shares))
 
 
+def _is_estimated(device: Device) -> bool:
+    """Whether looks, or the driver, tell what marks do not: very likely, and no more sure."""
+    looked = is_known(device.looked_share) and device.looked_share > 0
+    return looked or (device.kernel_share is not None and is_known(device.kernel_share))
+
+
+def _time_of(device: Device) -> str:
+    """Returns what its shares are of."""
+    return (
+        "training after its warm-up" if (device.idle_because or {}).get("warmup_s") else "training"
+    )
+
+
 def _more(device: Device) -> list[str]:
     told = []
     if device.queue_delay_s and all(map(is_known, device.queue_delay_s)):
@@ -152,7 +167,8 @@ def _more(device: Device) -> list[str]:
     if exposed:
         told.append(f"had run dry while the host was in: {', '.join(exposed)}")
     if device.launch_bound_share:
-        told.append(f"idle between launches in {interval(device.launch_bound_share)} of training")
+        bounds = interval(device.launch_bound_share)
+        told.append(f"idle between launches in {bounds} of {_time_of(device)}")
     dry = [f"{label_of(key)} {percent(share)}" for key, share in device.ran_dry.items()]
     if dry:
         told.append(f"nothing left to do at the end of: {', '.join(dry)}")
@@ -180,7 +196,7 @@ def _parts(device: Device) -> dict[str, float]:
     found[_MAYBE] = because.get("unknown_s", 0.0)
     known = {*_CAUSES, "unknown_s"}
     found[_REST] = sum(s for cause, s in because.items() if cause not in known)
-    found[_AT_WORK] = idle_s * low / (1 - low)
+    found[_AT_WORK] = (idle_s - because.get("warmup_s", 0.0)) * low / (1 - low)
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from random import Random
 
@@ -144,14 +145,72 @@ def test_idle_time_goes_to_what_the_host_was_doing(case, tmp_path: Path) -> None
     assert tuple(because) == IDLE_CAUSES
     assert min(because.values()) >= 0
     low, high = device.busy_share
-    assert sum(because.values()) + low * whole_s == pytest.approx(whole_s, rel=1e-9)
-    assert low + because["unknown_s"] / whole_s == pytest.approx(high)
+    settled_s = whole_s - because["warmup_s"]
+    assert sum(because.values()) + low * settled_s == pytest.approx(whole_s, rel=1e-9)
+    assert low + because["unknown_s"] / settled_s == pytest.approx(high)
     assert low - POINTS <= run.busy_share() <= high + POINTS
     for cause in IDLE_CAUSES[:-1]:
         assert because[cause] / whole_s == pytest.approx(truth.get(cause, 0.0), abs=POINTS), cause
     assert summary.verdict.bottleneck == CASES[case]
     if case not in (tiny, hidden_sync):
         assert high - low < 0.25
+
+
+def with_driver(
+    run: DeviceRun, directory: Path, percent: float
+) -> tuple[RunSummary, Device, float]:
+    """Returns the same as `of` where NVIDIA's driver told in how much of the time a kernel ran."""
+    written = run.run.write(directory)
+    device = {"index": 0, "uuid": "GPU-1", "logical_index": 0, "is_visible": True}
+    device |= {"is_number_assumed": False, "utilization_gpu_percent": percent}
+    samples = [
+        {"t_ns": at, "gpus": [device | {"t_ns": at}]}
+        for at in range(run.run.start, run.run.now, 100 * MS)
+    ]
+    written.samples.mkdir(exist_ok=True)
+    lines = "".join(json.dumps(sample) + "\n" for sample in samples)
+    (written.samples / "gpus.jsonl").write_text(lines)
+    summary = summarize(written)
+    (told,) = summary.devices or ()
+    return summary, told, summary.phases.training_s
+
+
+def test_the_driver_tells_that_a_device_waits_between_launches(tmp_path: Path) -> None:
+    run = trained(tiny, steps=1200)
+    _, plain, _ = of(run, tmp_path / "plain")
+    assert plain.busy_share[1] > 0.9
+    summary, device, whole_s = with_driver(run, tmp_path / "told", 100 * run.busy_share() + 5)
+    low, high = device.busy_share
+    assert low <= run.busy_share() <= high < 0.3
+    assert device.kernel_share == pytest.approx(run.busy_share() + 0.05)
+    because = device.idle_because
+    assert because["launch_s"] > 0.6 * whole_s
+    assert sum(because.values()) + low * whole_s == pytest.approx(whole_s, rel=1e-9)
+    assert summary.verdict.headline.startswith("HOST-BOUND")
+    page = terminal.render(summary, width=120, color=False)
+    assert "slow launches" in page
+    assert "by the driver a kernel ran in" in page
+    assert "(at work at least)" in page
+
+
+def test_the_driver_tells_that_a_device_is_never_done(tmp_path: Path) -> None:
+    run = trained(hidden_sync, steps=120)
+    plain, before, _ = of(run, tmp_path / "plain")
+    assert plain.verdict.bottleneck == "unknown"
+    summary, device, _ = with_driver(run, tmp_path / "told", 100.0)
+    low, high = device.busy_share
+    assert low >= min(0.95, high)
+    assert high == pytest.approx(before.busy_share[1])
+    assert summary.verdict.headline.startswith("GPU-BOUND")
+
+
+def test_the_driver_may_count_what_others_do_there(tmp_path: Path) -> None:
+    """Then it tells more than can be: marks know better."""
+    run = trained(starved, steps=120)
+    plain, before, _ = of(run, tmp_path / "plain")
+    summary, device, _ = with_driver(run, tmp_path / "told", 100.0)
+    assert device.busy_share[1] == pytest.approx(before.busy_share[1])
+    assert summary.verdict.headline == plain.verdict.headline
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
@@ -491,7 +550,7 @@ def test_what_is_compiled_again_is_no_giving_out_of_small_work(tmp_path: Path) -
     assert list(found) == ["recompiling", "launch_bound"]
     assert found["recompiling"].recoverable_s == pytest.approx(1.6, rel=0.01)
     assert launching_s(summary) == pytest.approx(launching_s(plain), rel=0.05)
-    assert device.not_launching_s["unknown_s"] == pytest.approx(1.6, rel=0.01)
+    assert device.idle_because["warmup_s"] == pytest.approx(1.6, rel=0.01)
 
 
 def test_what_is_compiled_while_the_device_works_costs_nothing(tmp_path: Path) -> None:
@@ -514,13 +573,20 @@ def test_a_long_warm_up_is_no_giving_out_of_small_work(tmp_path: Path) -> None:
         run.learn(*TINY, launch=2 * MS, pieces=20)
     run.stop()
     summary, device, whole_s = of(run, tmp_path / "late")
-    assert device.not_launching_s["unknown_s"] == pytest.approx(6.0, rel=0.01)
-    evidence = DeviceEvidence.of(device, 1.0)
+    assert device.idle_because["warmup_s"] == pytest.approx(6.0, rel=0.01)
+    evidence = DeviceEvidence.of(device, whole_s)
     assert evidence is not None
-    assert evidence.launching == pytest.approx(launching_s(plain), rel=0.05)
-    # Of all training it is too little to be told.
+    settled_s = whole_s - device.idle_because["warmup_s"]
+    assert evidence.launching * settled_s == pytest.approx(launching_s(plain), rel=0.05)
+    # Of all training it is too little to be told as a cause.
     assert launching_s(summary) == 0.0
-    assert summary.verdict.share == pytest.approx(evidence.launching / whole_s, abs=0.01)
+    # What steps are bound by once it is over is.
+    assert summary.verdict.share == pytest.approx(plain.verdict.share, abs=0.02)
+    assert "of training after its warm-up" in summary.verdict.headline
+    before, after = (
+        [device.busy_share for device in one.devices or ()] for one in (plain, summary)
+    )
+    assert after[0] == pytest.approx(before[0], abs=0.02)
 
 
 def small_work(run: DeviceRun, *kinds: Kind) -> None:

@@ -248,10 +248,14 @@ def test_what_piles_up_by_itself_after_a_pause_is_not_held_up(tmp_path: Path) ->
 
     run = trained(step, range(20, 101, 20))
     summary, device = of(run, tmp_path)
-    assert is_inside(run, device)
-    assert (
-        summary.training.steady_steps > 280
-    )  # of the 300 of the second part, its warm-up left out
+    # The first part counts as warm-up, and shares are of the rest.
+    whole_s, warmup_s = summary.phases.training_s, device.idle_because["warmup_s"]
+    worked_s = run.busy_share() * whole_s
+    low_s, high_s = (share * (whole_s - warmup_s) for share in device.busy_share)
+    assert 0 < low_s <= worked_s <= high_s + warmup_s
+    assert high_s - low_s < 0.05 * whole_s
+    # Of the 300 of the second part, its own warm-up left out.
+    assert summary.training.steady_steps > 280
 
 
 def test_the_verdict_names_the_small_pieces(tmp_path: Path) -> None:

@@ -172,7 +172,12 @@ class Case:
         """
         devices = self.summary.devices or ()
         told = DeviceEvidence.of(devices[0], self.training_s) if devices else None
-        return None if told is None else told.launching * self.training_s
+        return None if told is None else told.launching * self.settled_s
+
+    @property
+    def settled_s(self) -> float:
+        """Training without what compiling and warm-up took once, where a device tells it."""
+        return self.training_s - min(self.idle_s("warmup_s") or 0.0, self.training_s)
 
     @property
     def is_on_device(self) -> bool:

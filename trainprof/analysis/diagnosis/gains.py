@@ -173,9 +173,16 @@ def times_without(share: float) -> float:
     return 1 / max(1 - share, 1 - _MOST_REMOVED)
 
 
-def outside_steps(case: Case, seconds: float) -> Gain:
-    """Returns what training would gain at most without some seconds of it."""
-    kept = max(1 - seconds / case.training_s, 1 - _MOST_REMOVED) if case.training_s > 0 else 1.0
+def outside_steps(case: Case, seconds: float, *, with_warmup: bool = False) -> Gain:
+    """Returns what training would gain at most without some seconds of it.
+
+    Args:
+        case: The run.
+        seconds: Of its training.
+        with_warmup: They may lie in its warm-up, or are compiling; else it gains so much after it.
+    """
+    whole_s = case.training_s if with_warmup else case.settled_s
+    kept = max(1 - seconds / whole_s, 1 - _MOST_REMOVED) if whole_s > 0 else 1.0
     of_run = max(1 - seconds / case.wall_s, 1 - _MOST_REMOVED) if case.wall_s > 0 else 1.0
     most = _with_faster_rest(case, 1 / kept, 1 - kept)
     run = (1.0, 1 / of_run)

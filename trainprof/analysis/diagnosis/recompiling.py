@@ -55,7 +55,7 @@ def find(case: Case) -> Finding | None:
         ID,
         f"torch.compile compiled again what it had compiled before, {often}: "
         f"{span(spent_s)}, {percent(spent_s / case.training_s)} of training",
-        outside_steps(case, spent_s),
+        outside_steps(case, spent_s, with_warmup=True),
         site=worst.site,
         advice="one shape for all batches (drop_last=True, padding), or "
         "torch.compile(..., dynamic=True); TORCH_LOGS=recompiles says what changed",
