@@ -82,6 +82,7 @@ class DeviceRun:
         run: The recording.
         stream: The device.
         host: What the training thread was doing, by cause of the device's idleness.
+        optimizer: The number of the one that updates.
     """
 
     def __init__(self) -> None:
@@ -89,7 +90,7 @@ class DeviceRun:
         self.stream = Stream(self.run)
         self.host: dict[str, Spans] = {}
         self.loader, self.validation = self.run.loader(41), self.run.loader(42)
-        self._optimizer = self.run.optimizer()
+        self.optimizer = self.run.optimizer()
         self.run.text(Topic.ENVIRONMENT, {"device": "cuda:0"})
         self._copy_site, self._sync_site = self.run.site(50), self.run.site(60)
         self._save_site = self.run.site(70)
@@ -170,7 +171,7 @@ class DeviceRun:
                 self.run.passes_time(max(self.stream.idle_from - self.run.now, 0))
             end = self.run.now
             self.stream.mark()
-        site = self._optimizer if kind is Kind.OPTIMIZER_STEP else 0
+        site = self.optimizer if kind is Kind.OPTIMIZER_STEP else 0
         self.run.record(kind, start, end, site=site, flags=LEARNS if kind is Kind.FORWARD else 0)
 
     def pause(self, ns: int, *, is_try: bool = False) -> None:

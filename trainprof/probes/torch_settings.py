@@ -116,7 +116,7 @@ class TorchSettingsProbe:
         may_be_fused = is_unwatched and self._may_be_fused(optimizer)
         if may_be_fused:
             facts["unfused"] = type(optimizer).__qualname__
-        if may_be_fused and self._is_on_host(optimizer):
+        if may_be_fused and (self._is_on_host(optimizer) or _is_told_to_loop(optimizer)):
             facts["looped_optimizer"] = {
                 "class": type(optimizer).__qualname__,
                 "tensors": sum(len(group["params"]) for group in optimizer.param_groups),
@@ -173,7 +173,8 @@ class TorchSettingsProbe:
         """Whether it is one of torch's that could be fused, and is not.
 
         On the host it takes parameter by parameter then; on a GPU torch takes them together by
-        itself. Tensors of the script's own classes are not asked for anything: they would notice.
+        itself, unless it is told not to. Tensors of the script's own classes are not asked for
+        anything: they would notice.
         """
         if not type(optimizer).__module__.startswith("torch.optim."):
             return False
@@ -239,6 +240,11 @@ def _environment_at_start() -> dict[str, str] | None:
     except OSError:
         return None
     return dict(one.partition("=")[::2] for one in told)
+
+
+def _is_told_to_loop(optimizer: Any) -> bool:
+    """Whether it is to take parameter by parameter wherever they are."""
+    return all(group.get("foreach") is False for group in optimizer.param_groups)
 
 
 def _cores_allotted() -> int | None:

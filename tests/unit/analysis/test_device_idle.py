@@ -647,3 +647,35 @@ def test_what_a_backward_computes_again_is_no_forward_of_its_own(tmp_path: Path)
     run.stop()
     _, device, _ = of(run, tmp_path)
     assert device.ran_dry["forward"] > 0.9
+
+
+@pytest.mark.parametrize("is_told_to_loop", [True, False])
+def test_updates_one_by_one_that_a_device_waits_for_are_the_optimizers(
+    tmp_path: Path, is_told_to_loop: bool
+) -> None:
+    run = DeviceRun()
+    if is_told_to_loop:
+        one = {"class": "AdamW", "tensors": 300, "built": run.run.site(77), "site": 0}
+        run.run.text(
+            Topic.ENVIRONMENT,
+            {"torch_threads": 1, "optimizer": run.optimizer, "looped_optimizer": one},
+        )
+    run.start()
+    for _ in range(STEPS):
+        run.next(50 * US)
+        run.phase(Kind.FORWARD, 2 * MS, 200 * US, pieces=20)
+        run.phase(Kind.BACKWARD, 2 * MS, 400 * US, pieces=20)
+        run.phase(Kind.OPTIMIZER_STEP, 6 * MS, 300 * US, pieces=60)
+    run.stop()
+    summary, _, whole_s = of(run, tmp_path)
+    found = {one.id: one for one in summary.findings}
+    if not is_told_to_loop:
+        assert list(found) == ["launch_bound"]
+        return
+    assert list(found) == ["slow_optimizer", "launch_bound"]
+    optimizer, launching = found.values()
+    assert optimizer.site == "train.py:77"
+    assert optimizer.evidence["optimizer_s"] == pytest.approx(STEPS * 6e-3, rel=0.02)
+    # Without them a step takes 4 ms of 10.
+    assert 1.9 < (optimizer.predicted_speedup or [0, 0])[1] < 2.55
+    assert launching.evidence["launching_s"] < 0.45 * whole_s

@@ -109,6 +109,15 @@ def test_an_optimizer_that_could_be_fused_is_told_of_a_device_too(
     assert told(recorder, "looped_optimizer") == []
 
 
+def test_one_that_is_told_to_loop_does_so_on_a_device(recorder: Recorder) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(TorchSettingsProbe, "_is_on_host", lambda self, optimizer: False)
+        recorder.start(TorchSettingsProbe(), OptimizerProbe())
+        update(torch.optim.AdamW, foreach=False)
+    [facts] = told(recorder, "looped_optimizer")
+    assert (facts["class"], facts["tensors"]) == ("AdamW", 3)
+
+
 @pytest.mark.parametrize("package", ["lightning.pytorch", "pytorch_lightning", "lightning_fabric"])
 def test_whether_lightning_has_a_trainer(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch, package: str

@@ -11,8 +11,8 @@ torch compiles meanwhile, and what warm-up takes beyond as many usual steps, is 
 
 When it is wrong: where the time in which the host gives out work is Python of the script's own,
 rather than operators: what looks at the host tell of that is python_in_model's, and not counted
-here. How much of the rest the device works is not known where it was not made to wait: the gain is
-what cannot be exceeded.
+here; nor are updates parameter by parameter, which are slow_optimizer's. How much of the rest the
+device works is not known where it was not made to wait: the gain is what cannot be exceeded.
 
 What to do: torch.compile(model), which joins small operators into few; with mode="reduce-overhead"
 a step is given out as one (CUDA graphs), where shapes stay the same; what it gives then lies in
@@ -30,7 +30,7 @@ from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.gains import outside_steps
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
-from trainprof.analysis.diagnosis.slow_optimizer import refused_when_fused
+from trainprof.analysis.diagnosis.slow_optimizer import refused_when_fused, waiting_for_updates_s
 from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.verdict import COMPUTE_KEYS
@@ -60,7 +60,9 @@ def find(case: Case) -> Finding | None:
     waited_s, told = case.launching_s(), case.summary.python_in_model
     if waited_s is None or case.training_s <= 0:
         return None
-    spent_s = max(waited_s - (told.total_s if told is not None else 0.0), 0.0)
+    # What other rules tell of it, with lines of their own.
+    apart_s = (told.total_s if told is not None else 0.0) + waiting_for_updates_s(case)
+    spent_s = max(waited_s - apart_s, 0.0)
     share = spent_s / case.training_s
     if share < case.threshold(ID, "share", THRESHOLDS["share"].value):
         return None

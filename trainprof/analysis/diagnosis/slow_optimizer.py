@@ -10,6 +10,10 @@ several optimizers that could be fused are told together, the costliest first. O
 script's own that is told where it is the only one, has ten parameters or more, and takes less than
 0.2 ms over each: it is then the calls that take the time, and not the numbers.
 
+On a GPU torch takes all parameters together by itself, and nothing is said, unless the optimizer
+was built with foreach=False: then the host gives out a dozen kernels for each parameter, and what
+the device waits for them (see launch_bound) is counted.
+
 When it is wrong: where parameters are few and the update is plain (SGD without momentum), there is
 little to fuse. Sparse gradients cannot be fused: where the first step has one, nothing is said.
 Results differ in the last digits. Lightning's Trainer refuses fused optimizers where precision is
@@ -26,7 +30,7 @@ from __future__ import annotations
 from typing import Final
 
 from trainprof.analysis.diagnosis.case import Case
-from trainprof.analysis.diagnosis.gains import Gain, of_python
+from trainprof.analysis.diagnosis.gains import Gain, of_python, outside_steps
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.wording import place, span
@@ -55,6 +59,9 @@ _FEW: Final = 10
 # operations for each of 52 parameters of 64 to 4,096 numbers, torch._foreach_ functions half.
 _OWN_SAVES: Final = 0.9
 _MOST_EACH_S: Final = 200e-6
+# Of updates whose kernels a device is done with before the next one comes: 384 parameters of up to
+# 33,000 numbers, AdamW, H100.
+_SAVED_ON_DEVICE: Final = 0.95
 _REFUSED_BY_LIGHTNING: Final = (
     "Lightning's Trainer ends with an error where a fused optimizer meets mixed precision "
     "(16-mixed, bf16-mixed) and gradient_clip_val together"
@@ -63,8 +70,50 @@ _REFUSED_BY_LIGHTNING: Final = (
 
 def find(case: Case) -> Finding | None:
     if case.is_on_device:
-        return None
+        return _on_device(case)
     return _of_torchs(case) if case.torch.looped else _of_the_scripts_own(case)
+
+
+def waiting_for_updates_s(case: Case) -> float:
+    """Returns for how long a device waited for updates that the host makes one by one, at most."""
+    spent_s = sum(one.spent_s for one in case.torch.looped if one.name in _FUSED_SAVES)
+    return min(_SAVED_ON_DEVICE * spent_s, case.launching_s() or 0.0)
+
+
+def _on_device(case: Case) -> Finding | None:
+    """Returns the finding of optimizers that were told to take parameter by parameter."""
+    waited_s = waiting_for_updates_s(case)
+    looped = [one for one in case.torch.looped if one.name in _FUSED_SAVES]
+    if not looped or not _is_enough(case, waited_s):
+        return None
+    costliest = max(looped, key=lambda one: one.spent_s)
+    tensors = sum(one.tensors for one in looped)
+    spent_s = sum(one.spent_s for one in looped)
+    names = list(dict.fromkeys(one.name for one in looped))
+    others = [f"{one.name} {one.site}" for one in looped if one.site != costliest.site]
+    change = " and ".join(f"torch.optim.{name}(..., fused=True)" for name in names)
+    return plain_finding(
+        ID,
+        f"{' and '.join(names)} with foreach=False: the host gives out the changes of {tensors} "
+        f"parameters one by one, in {span(spent_s)}, {percent(spent_s / case.training_s)} of "
+        "training, and the device waits",
+        outside_steps(case, waited_s),
+        site=costliest.site,
+        advice=f"{change} in place of foreach=False, or leave both out: torch takes all of them at "
+        "once then",
+        cautions=[
+            *refused_when_fused(case),
+            "updates that are put together differ in the last digits",
+        ],
+        evidence={
+            "optimizer_s": spent_s,
+            "optimizer_share": spent_s / case.training_s,
+            "waited_s": waited_s,
+            "tensors": tensors,
+            "optimizer": costliest.name,
+            OTHER_OPTIMIZERS: others or None,
+        },
+    )
 
 
 def _is_enough(case: Case, spent_s: float) -> bool:
