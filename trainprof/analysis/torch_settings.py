@@ -75,6 +75,7 @@ class TorchSettings:
         looped: In the order of their first steps.
         unfused: Classes of torch's optimizers that could be fused and are not, on a device too.
         trains_by_lightning: Lightning, which has a trainer, was imported.
+        compiles_to_graphs: torch.compile was asked for CUDA graphs, which are given out as one.
         own: Optimizers of the script's own, likewise.
         optimizers: How many made a step, as far as they were told of.
         numerics: In what the model computes.
@@ -94,6 +95,7 @@ class TorchSettings:
     looped: list[LoopedOptimizer] = field(default_factory=list)
     unfused: tuple[str, ...] = ()
     trains_by_lightning: bool = False
+    compiles_to_graphs: bool = False
     own: list[OwnOptimizer] = field(default_factory=list)
     optimizers: int = 0
     numerics: Numerics | None = None
@@ -126,6 +128,7 @@ def torch_settings(facts: Facts, sites: Sites, updates_s: Mapping[int, float]) -
         looped=spent.with_others([_looped(x, sites, spent) for x in looped]),
         unfused=tuple(dict.fromkeys(str(x["unfused"]) for x in told if x.get("unfused"))),
         trains_by_lightning=any(x.get("trains_by_lightning") is True for x in told),
+        compiles_to_graphs=any(x.get("compiles_to_graphs") is True for x in told),
         own=spent.with_others([one for x in told if (one := _own(x, sites, spent)) is not None]),
         optimizers=len(threads),
         numerics=next((known for x in told if (known := _numerics(x, sites)) is not None), None),

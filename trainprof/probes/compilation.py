@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from trainprof.probes.patcher import Patcher, hide_our_frame
 from trainprof.probes.session import Session
-from trainprof.record.schema import CompileFlag, Kind
+from trainprof.record.schema import CompileFlag, Kind, Topic
 
 Wrapped = Callable[..., Any]
 
@@ -18,6 +18,8 @@ _CALLBACKS: Final = "torch._dynamo.callback"
 # "3/1": of the fourth piece of code, the second time.
 _FRAME_ID: Final = re.compile(r"(?:!\d+/)?\d+/(\d+)")
 _MOST_TIMES: Final = 1 << 31
+_GRAPHS_MODES: Final = ("reduce-overhead", "max-autotune")
+_GRAPHS_OPTION: Final = "triton.cudagraphs"
 
 
 class CompilationProbe:
@@ -27,6 +29,7 @@ class CompilationProbe:
 
     def __init__(self) -> None:
         self._began = 0
+        self._makes_graphs = False
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._session = session
@@ -46,6 +49,7 @@ class CompilationProbe:
                 handler.end_callbacks.remove(end)
 
         listen_safely = patcher.guarded(listen)
+        told_safely = patcher.guarded(self._told)
 
         def make(original: Wrapped) -> Wrapped:
             def compile(*args: Any, **kwargs: Any) -> Any:
@@ -56,12 +60,19 @@ class CompilationProbe:
                     raise
                 finally:
                     listen_safely()
+                    told_safely(kwargs)
 
             return compile
 
         patcher.around(make, (torch, "compile"))
         patcher.on_undo(stop_listening)
         listen()
+
+    def _told(self, asked: dict[str, Any]) -> None:
+        """Notes once that operators are to be given out together, as CUDA graphs."""
+        if not self._makes_graphs and _asks_for_graphs(asked):
+            self._makes_graphs = True
+            self._session.log.note(Topic.ENVIRONMENT, {"compiles_to_graphs": True})
 
     def _begin(self, *_: Any) -> None:
         self._began = self._session.now()
@@ -73,6 +84,13 @@ class CompilationProbe:
         times, flags = _what(told[0]) if told else (0, 0)
         site = self._session.sites.find(sys._getframe(1))
         self._session.emit(_COMPILE, start, self._session.now(), site, times, flags)
+
+
+def _asks_for_graphs(asked: dict[str, Any]) -> bool:
+    """Whether the keyword arguments of torch.compile do."""
+    options = asked.get("options")
+    named = options.get(_GRAPHS_OPTION) if type(options) is dict else None
+    return bool(named) or asked.get("mode") in _GRAPHS_MODES
 
 
 def _what(told: Any) -> tuple[int, int]:

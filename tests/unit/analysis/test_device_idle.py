@@ -679,3 +679,14 @@ def test_updates_one_by_one_that_a_device_waits_for_are_the_optimizers(
     # Without them a step takes 4 ms of 10.
     assert 1.9 < (optimizer.predicted_speedup or [0, 0])[1] < 2.55
     assert launching.evidence["launching_s"] < 0.45 * whole_s
+
+
+@pytest.mark.parametrize("makes_graphs", [True, False])
+def test_graphs_are_not_advised_where_there_are_some(tmp_path: Path, makes_graphs: bool) -> None:
+    run = small_steps(80, {})
+    if makes_graphs:
+        run.run.text(Topic.ENVIRONMENT, {"compiles_to_graphs": True})
+    summary, _, _ = of(run, tmp_path)
+    [found] = summary.findings
+    assert found.id == "launch_bound"
+    assert ("reduce-overhead" in f"{found.advice} {found.cautions}") is not makes_graphs

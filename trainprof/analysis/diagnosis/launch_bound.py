@@ -50,6 +50,11 @@ _JOINED: Final = (
     'torch.compile(model), and if that is not enough mode="reduce-overhead", where shapes stay the '
     "same"
 )
+_REST_OF_STEP: Final = (
+    "what is compiled is given out as one already (CUDA graphs): compile what lies around it too "
+    "(the loss, the optimizer's step)"
+)
+_DIFFERS: Final = "compiled operators differ in the last digits; compiling takes its time once"
 _OVERWRITES: Final = (
     'with mode="reduce-overhead" (CUDA graphs) each step writes its results into the same memory: '
     "clone() those that are kept beyond the step (losses in a list, say)"
@@ -73,7 +78,11 @@ def find(case: Case) -> Finding | None:
     unfused = [name for name in _FUSED_ON_DEVICES if name in case.torch.unfused]
     is_to_fuse = is_updating and bool(unfused)
     fused = f", fused=True for {' and '.join(unfused)}" if is_to_fuse else ""
-    joined = _JOINED_FURTHER if case.summary.compilations else _JOINED
+    joined, cautions = _JOINED, [_OVERWRITES, _DIFFERS]
+    if case.summary.compilations:
+        joined = _JOINED_FURTHER
+    if case.torch.compiles_to_graphs:
+        joined, cautions = _REST_OF_STEP, [_DIFFERS]
     return plain_finding(
         ID,
         f"the device is given small pieces of work, and waits for the next one for up to "
@@ -90,8 +99,7 @@ def find(case: Case) -> Finding | None:
             "optimizer_s": parts_s.get("optimizer"),
         },
         cautions=[
-            _OVERWRITES,
-            "compiled operators differ in the last digits; compiling takes its time once",
+            *cautions,
             *(refused_when_fused(case) if is_to_fuse else []),
         ],
     )
