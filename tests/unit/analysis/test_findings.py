@@ -2023,6 +2023,28 @@ def test_small_work_is_joined_first_and_graphs_have_their_caution(is_compiled: b
 
 
 @pytest.mark.parametrize(
+    ("site", "function", "share", "is_told"),
+    [
+        ("model.py:18", "forward", 0.8, True),
+        ("model.py:18", "forward", 0.3, False),
+        ("train.py:30", "train", 0.9, False),  # where the model is called
+        ("train.py:30", "<module>", 0.9, False),
+    ],
+)
+def test_a_line_that_gives_out_most_of_forward_may_be_a_loops(
+    site: str, function: str, share: float, is_told: bool
+) -> None:
+    case = on_device(case_of(Planted(workers=2, fetch_s=0.002)), launch_s=1.0)
+    lines = [
+        HotLine("forward", site, function, [], 50, 0.9, 1.0, line_share=share),
+        HotLine("backward", "train.py:31", "train", [], 50, 1.0, 1.0, line_share=1.0),
+    ]
+    finding = only(replace(case, summary=replace(case.summary, hot_lines=lines)))
+    assert (finding.id, finding.site) == ("launch_bound", site)
+    assert (f"{site} ({function}): if it is called in a loop" in " ".join(finding.also)) is is_told
+
+
+@pytest.mark.parametrize(
     ("by_lightning", "clips", "change"),
     [(True, True, {}), (True, False, {"fused": True}), (False, True, {"fused": True})],
 )

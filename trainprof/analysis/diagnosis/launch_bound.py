@@ -26,12 +26,13 @@ from __future__ import annotations
 
 from typing import Final
 
+from trainprof.analysis.code_figures import HotLine
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.gains import outside_steps
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.slow_optimizer import refused_when_fused, waiting_for_updates_s
-from trainprof.analysis.diagnosis.wording import span
+from trainprof.analysis.diagnosis.wording import is_nameless, place, span
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.verdict import COMPUTE_KEYS
 from trainprof.analysis.verdict_level import percent
@@ -45,6 +46,8 @@ THRESHOLDS: Final = {
 _MUCH_UPDATE: Final = 0.2
 # Adagrad can be fused on devices by late versions of torch alone.
 _FUSED_ON_DEVICES: Final = ("SGD", "Adam", "AdamW")
+# Of forward: from here on one line of the model's may be called for again and again.
+_ONE_LINE_SHARE: Final = 0.5
 _JOINED_FURTHER: Final = 'torch.compile(..., mode="reduce-overhead") where shapes stay the same'
 _JOINED: Final = (
     'torch.compile(model), and if that is not enough mode="reduce-overhead", where shapes stay the '
@@ -75,6 +78,7 @@ def find(case: Case) -> Finding | None:
     host_s = sum(parts_s.values())
     is_updating = parts_s.get("optimizer", 0.0) >= _MUCH_UPDATE * host_s
     line = case.hot_line("forward")
+    line = None if line is None or line.is_likely else line
     unfused = [name for name in _FUSED_ON_DEVICES if name in case.torch.unfused]
     is_to_fuse = is_updating and bool(unfused)
     fused = f", fused=True for {' and '.join(unfused)}" if is_to_fuse else ""
@@ -89,8 +93,9 @@ def find(case: Case) -> Finding | None:
         f"{span(spent_s)}, {percent(share)} of training, while the host calls operator after "
         "operator",
         outside_steps(case, spent_s),
-        site=line.site if line is not None and not line.is_likely else None,
+        site=line.site if line is not None else None,
         advice=f"{joined}{fused}; larger batches, where learning allows",
+        also=_one_line(case, line),
         evidence={
             "launching_s": spent_s,
             "launching_share": share,
@@ -103,3 +108,21 @@ def find(case: Case) -> Finding | None:
             *(refused_when_fused(case) if is_to_fuse else []),
         ],
     )
+
+
+def _one_line(case: Case, line: HotLine | None) -> list[str]:
+    """Says so where one line of the model's own gives out most of what forward does."""
+    if line is None or line.line_share is None or line.line_share < _ONE_LINE_SHARE:
+        return []
+    of_loop = {
+        (one.site.rpartition(":")[0], one.function)
+        for one in case.summary.hot_lines
+        if one.part in ("backward", "optimizer")
+    }
+    is_of_model = (line.site.rpartition(":")[0], line.function) not in of_loop
+    if line.with_calls or is_nameless(line) or not is_of_model:
+        return []
+    return [
+        f"{percent(line.line_share)} of the looks at forward met {place(line)}: if it is called in "
+        "a loop (over samples, heads, steps of time), one call for all of them at once gains more"
+    ]
