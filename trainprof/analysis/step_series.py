@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from trainprof.analysis.devices import meanwhile_of
 from trainprof.analysis.events import Bool, Int64
 from trainprof.analysis.ledger import LOADER_KEYS, attribute
 from trainprof.analysis.ranks import rank_recordings
@@ -122,7 +123,13 @@ def read_recorded_steps(directory: RunDirectory) -> RecordedSteps | None:
         has_device=process.facts.device() is not None,
         graph_classes=process.facts.graph_classes(),
     )
-    steps = step_table(timeline, attribution, process.facts)
+    paused = None
+    # As the summary has them: waits for a device apart, and without the steps that we held up.
+    device = None if process.facts.device() is None else meanwhile_of(process.details, timeline)
+    if device is not None:
+        attribution = replace(attribution, device_waits=device.waits())
+        paused = device.backlog.steps_of(timeline.steps.ends)
+    steps = step_table(timeline, attribution, process.facts, paused)
     return RecordedSteps(process, timeline, steps) if len(steps) else None
 
 

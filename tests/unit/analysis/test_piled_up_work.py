@@ -11,8 +11,10 @@ from support.device_run import DeviceRun
 from support.events import LEARNS, MS, US
 
 from trainprof.analysis.device_figures import Device
+from trainprof.analysis.step_series import read_step_series
 from trainprof.analysis.summarize import summarize
 from trainprof.analysis.summary import RunSummary
+from trainprof.record.run_directory import RunDirectory
 from trainprof.record.schema import DeviceMarkFlag, Kind, Topic
 from trainprof.report import terminal
 
@@ -328,3 +330,22 @@ def test_marks_alone_say_nothing_of_work(tmp_path: Path) -> None:
         run.run.passes_time(5 * MS)
     run.run.record(Kind.FORWARD, run.run.now, run.run.now + MS, flags=LEARNS)
     assert run.run.summary(tmp_path) is not None
+
+
+def test_a_comparison_has_the_same_steps(tmp_path: Path) -> None:
+    """Those held up are no steady ones there either, and waits for the device stand apart."""
+
+    def step(run: DeviceRun, number: int) -> None:
+        run.learn(2 * MS, 4 * MS, MS)
+        run.item()
+
+    run = trained(step)
+    summary, device = of(run, tmp_path)
+    assert device.looks > 0
+    series = read_step_series(RunDirectory(tmp_path / "run"))
+    assert series is not None
+    assert len(series.steady_s) == summary.training.steady_steps
+    per_step_s = summary.training.per_step_s or {}
+    assert per_step_s["device_wait"] > 1e-3
+    for key, part_s in series.parts_s.items():
+        assert part_s.mean() == pytest.approx(per_step_s.get(key, 0.0)), key
