@@ -2068,6 +2068,20 @@ def test_a_device_that_waits_for_copies() -> None:
     assert found(on_device(case, copy_s=0.1)) == []
 
 
+@pytest.mark.parametrize(("mib", "is_told"), [(400, True), (1, False), (0, False)])
+def test_what_pinning_takes_is_minded_where_batches_are_large(mib: int, is_told: bool) -> None:
+    planted = Planted(workers=2, fetch_s=0.002)
+    fetch = planted.loader.fetch
+    assert fetch is not None
+    planted.loader = replace(
+        planted.loader, fetch=replace(fetch, batch_bytes=mib * summaries.MIB or None)
+    )
+    finding = only(on_device(case_of(planted), copy_s=0.6))
+    assert finding.id == "blocking_copies"
+    assert ("a batch of 400 MiB is copied once more to be pinned" in minded(finding)) is is_told
+    assert ("64.5 ms to 140 ms" in minded(finding)) is is_told
+
+
 def test_what_is_made_on_a_device_cannot_be_pinned() -> None:
     planted = Planted(workers=2, fetch_s=0.002)
     planted.loader = replace(planted.loader, touches_device=True)

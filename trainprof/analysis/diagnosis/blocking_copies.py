@@ -149,11 +149,10 @@ def _cautions(case: Case, change: dict[str, Any]) -> list[str]:
 
 def _pinning_takes(case: Case) -> list[str]:
     """Says what pinning itself may take, where that is much of a step."""
-    batch_bytes = max(
-        (one.fetch.batch_bytes or 0 for one in _training_loaders(case) if one.fetch), default=0
-    )
-    step_s = case.summary.training.step_s
+    fetches = [fed.loader.fetch for fed in case.feeding]
+    batch_bytes = max((one.batch_bytes or 0.0 for one in fetches if one is not None), default=0.0)
     low_s, high_s = (batch_bytes / rate for rate in reversed(_PINNED_BYTES_PER_S))
+    step_s = case.summary.training.step_s
     if step_s is None or high_s < _MUCH_OF_A_STEP * step_s.p50:
         return []
     return [
