@@ -24,6 +24,8 @@ MODES = {
 # The steps of BUSY that are compared: its first ones load kernels.
 WARMUP, STEPS = 30, 60
 POINTS = 0.03
+# From one kernel that is there already to the next, at most (0.7 us a kernel was seen on an H100).
+BETWEEN_S = 1.5e-6
 PAIRS = 5
 
 
@@ -224,15 +226,17 @@ def test_looks_at_piled_up_work_find_the_time_of_its_kernels(tmp_path: Path, cud
     assert summary["faults"] == []
     (row,) = summary["devices"]
     step_s = summary["phases"]["training_s"] / summary["training"]["steps"]
-    busy, (low, high) = truth.told()["step_us"] / 1e6 / step_s, row["busy_share"]
+    told, (low, high) = truth.told(), row["busy_share"]
+    busy, between = told["step_us"] / 1e6 / step_s, told["kernels"] / STEPS * BETWEEN_S / step_s
     print(
         f"\nlaunch-bound: torch.profiler {busy:.3f}, trainprof {low:.3f} to {high:.3f}, by "
         f"{row['looks']} looks of {row['paused_s'] * 1e3:.1f} ms in all"
     )
-    assert truth.told()["kernels"] > 0
+    assert told["kernels"] > 0
     assert row["looks"] >= 3
     assert row["paused_s"] <= 0.005 * summary["phases"]["training_s"]
-    assert low - POINTS <= busy <= high + POINTS
+    # What a device needs from one kernel to the next is its own time.
+    assert low - POINTS - between <= busy <= high + POINTS
     assert high - low <= 0.25
 
 
