@@ -1,7 +1,7 @@
 """What the tests on a real device share.
 
-One after the other, for some of them measure, with `-s` for their figures, and without a plugin that
-warns of parallel runs (`pytest -s -rA -p no:benchmark tests/gpu`): some six minutes.
+One after the other, for some of them measure, with `-s` for their figures, and without a plugin
+that warns of parallel runs (`pytest -s -rA -p no:benchmark tests/gpu`): some six minutes.
 
 They are skipped where there is none. What they share with it can be tried on the simulated one:
 
