@@ -9,6 +9,9 @@ import torch
 from support import fake_device
 from support.session import FakeClock
 
+# As seen on an H100.
+LOADING_NS = 400_000
+
 
 class Device:
     """What the fake device has been given, on the clock of the test.
@@ -30,9 +33,9 @@ class Device:
         self.idle_from = max(self.clock.now_ns, self.idle_from) + ns
 
     def sleep(self, cycles: int) -> None:
-        """Waits at 2 GHz, as `torch.cuda._sleep` does."""
+        """Waits at 2 GHz, as `torch.cuda._sleep` does; for the first time its kernel is loaded."""
+        self.gets(cycles // 2 + (LOADING_NS if not self.waits else 0))
         self.waits.append(cycles // 2)
-        self.gets(cycles // 2)
 
     def make_event(self, *, enable_timing: bool) -> Any:
         assert enable_timing

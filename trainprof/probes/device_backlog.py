@@ -90,6 +90,8 @@ class Backlog:
         self._aim: int | None = None
         self._wanted_ns = 0
         self._cycles = TRIED_CYCLES
+        # The first wait of all also loads the kernel, and tells nothing of its length.
+        self._is_loaded = False
         # The next wait is a short one; one is out, and its length not yet known.
         self._is_try, self._is_out = True, False
         self._observe(WARMUP_STEPS + OBSERVED_STEPS)
@@ -136,6 +138,9 @@ class Backlog:
             self.due_ns = NEVER  # no clock to count by
             return
         if self._aim is None:
+            return
+        if self._is_try and not self._is_loaded:
+            self._is_out, self._is_loaded = False, True
             return
         if self._is_try:
             self._is_out = self._is_try = False

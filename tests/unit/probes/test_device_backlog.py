@@ -132,8 +132,9 @@ def test_a_device_that_keeps_up_is_made_to_wait_for_as_long_as_a_step_takes(
     training = Training(device)
     training.for_ms(5_000)
     found = pauses(recorder.read())
-    assert [is_try for _, is_try in found] == [True, False] * (len(found) // 2)
-    tries, looks = device.waits[::2], device.waits[1::2]
+    # The first try of all only loads the kernel.
+    assert [is_try for _, is_try in found] == [True, *[True, False] * (len(found) // 2)]
+    tries, looks = device.waits[1::2], device.waits[2::2]
     assert set(tries) == {100_000}
     assert len(looks) >= 2
     assert all(1.2 * STEP_MS * MS < ns < 1.4 * STEP_MS * MS for ns in looks)
@@ -254,7 +255,7 @@ def test_after_a_sync_in_mid_step_it_waits_as_well(
     ]
     assert set(after) == {True, False}
     assert abs(after.count(True) - after.count(False)) <= 1
-    looks = device.waits[1::2]
+    looks = device.waits[2::2]
     assert all(0.5 * STEP_MS * MS < ns < 0.75 * STEP_MS * MS for ns in looks)
 
 
@@ -295,7 +296,7 @@ def test_waits_in_vain_are_given_up(recorder: Recorder, device: Device, clock: F
     training = Training(device)
     training.half.register_forward_pre_hook(lambda *_: drain(device))
     training.for_ms(100_000)
-    assert len(device.waits) == 2 * 3
+    assert len(device.waits) == 1 + 2 * 3
     assert faults(recorder) == []
 
 
