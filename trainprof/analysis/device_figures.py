@@ -80,9 +80,10 @@ class Device:
             and from the host are no work. None: not told.
         idle_because: Seconds in which it was not surely at work, by what the training thread did:
             {loader_s, copy_s, sync_s, host_s, launch_s, evaluation_s, checkpoint_s, startup_s,
-            warmup_s, unknown_s}. launch_s: between the kernels of phases, as far as looks, or the
-            driver, tell; startup_s: before it was first given something; warmup_s: compiling, and
-            what the first steps took beyond as many usual ones; unknown_s: between the bounds of
+            warmup_s, compile_s, unknown_s}. launch_s: between the kernels of phases, as far as
+            looks, or the driver, tell; startup_s: before it was first given something; warmup_s:
+            what the first steps took beyond as many usual ones, working and compiling included;
+            compile_s: compiling after them; unknown_s: between the bounds of
             `busy_share`, mostly between the kernels of a phase that is being given out. They add up
             to the phase without its surely busy time. None: not told.
         per_step_s: Its time for the phases and copies of a mean steady step, by ledger key.

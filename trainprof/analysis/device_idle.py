@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -33,13 +34,19 @@ IDLE_CAUSES: Final = (
     "checkpoint_s",
     "startup_s",
     "warmup_s",
+    "compile_s",
     "unknown_s",
 )
-# Of the training phase: warm-up and compiling are left out of shares from here on.
+# Of the training phase: warm-up is left out of shares from here on.
 LEAST_WARMUP: Final = 0.02
 # The device keeps up with a phase that leaves so little work behind: of the host's time, or at all.
 _LEFT_SHARE: Final = 0.1
 _LEFT_NS: Final = 50_000
+# Of one kind of phase: where a device had so many behind it before they ended, it may get the
+# smallest kernels one by one.
+_OFTEN_DRY: Final = 0.5
+# Of the time: the driver's figure may be so much too small and be that device's all the same.
+_DRIVER_OFF: Final = 0.05
 KEEPS_UP_IN: Final = {
     "forward": Kind.FORWARD,
     "backward": Kind.BACKWARD,
@@ -59,8 +66,8 @@ class Idle:
         because_s: One entry per IDLE_CAUSES. They add up to the phase without the time at which it
             was at work at least; `unknown_s` is what lies between the two bounds, `launch_s` is
             what looks, or the driver, tell of the gaps between the kernels of phases, `warmup_s`
-            what compiling, and the first steps beyond as many steady ones, took, 0 where it is
-            little.
+            what the first steps took beyond as many steady ones, working and compiling included, 0
+            where it is little, and `compile_s` compiling after them.
         exposed_s: By what the host was waiting in, the time at which the device had run dry, at
             least and at most: data_wait, transfer, sync.
         ran_dry: By kind of phase, the share of those at whose end it had next to nothing left.
@@ -188,14 +195,16 @@ def idle_of(
     maybe_s = max(high_s - low_s, 0.0) + waited_s + sure[_GIVEN_OUT]
     because["unknown_s"] = min(maybe_s, length_s - low_s)
     because["host_s"] = max(length_s - low_s - sum(because.values()), 0.0)
-    once_s = {"launch_s": once.launch_s, "unknown_s": once.unknown_s}
-    once_s = {cause: min(told_s, because[cause]) for cause, told_s in once_s.items()}
-    if sum(once_s.values()) >= LEAST_WARMUP * length_s:
-        because["warmup_s"] = sum(once_s.values())
-        because.update({cause: because[cause] - told_s for cause, told_s in once_s.items()})
-    whole_s = (length_s - because["warmup_s"]) or 1.0
+    took_s = {"launch_s": once.again_launch_s, "unknown_s": once.again_unknown_s}
+    because["compile_s"] = _taken_out(because, took_s)
+    took_s = {"launch_s": once.launch_s, "unknown_s": once.unknown_s}
+    worked_s = min(once.worked_s, low_s)
+    if sum(took_s.values()) + worked_s >= LEAST_WARMUP * length_s:
+        because["warmup_s"] = worked_s + _taken_out(because, took_s)
+        low_s -= worked_s
+    whole_s = max(length_s - because["warmup_s"], low_s) or 1.0
     if driver is not None:
-        low_s += _within_driver(because, low_s, whole_s, driver)
+        low_s += _within_driver(because, low_s, meanwhile, driver, because["warmup_s"])
     launching_s = because["host_s"] + because["launch_s"]
     return Idle(
         busy_share=(low_s / whole_s, (low_s + because["unknown_s"]) / whole_s),
@@ -213,20 +222,53 @@ def idle_of(
             launching_s / whole_s,
             (launching_s + because["unknown_s"]) / whole_s,
         ),
-        looked_share=max(told_s - waited_s, 0.0) / whole_s,
+        looked_share=max(told_s - waited_s, 0.0) / (length_s or 1.0),
         copy_wait_s=sure["transfer"],
     )
 
 
+def _taken_out(because: dict[str, float], took_s: Mapping[str, float]) -> float:
+    """Takes seconds out of causes, as far as they are there; returns how many."""
+    least = {cause: min(told_s, because[cause]) for cause, told_s in took_s.items()}
+    because.update({cause: because[cause] - told_s for cause, told_s in least.items()})
+    return sum(least.values())
+
+
 def _within_driver(
-    because: dict[str, float], low_s: float, whole_s: float, driver: KernelShare
+    because: dict[str, float],
+    low_s: float,
+    meanwhile: Meanwhile,
+    driver: KernelShare,
+    warmup_s: float,
 ) -> float:
-    """Moves out of `unknown_s` what the driver tells; returns for how much longer it worked."""
+    """Moves out of `unknown_s` what the driver tells; returns for how much longer it worked.
+
+    The driver is asked of a part of training; of the time before that the marks tell.
+
+    Args:
+        because: Seconds by cause.
+        low_s: It worked at least.
+        meanwhile: What it did.
+        driver: What its driver tells.
+        warmup_s: Of warm-up, which is in neither.
+    """
+    activity, window = meanwhile.activity, meanwhile.timeline.window
+    begin, end = max(driver.span[0], window.loop_start), min(driver.span[1], window.loop_end)
+    length_s = max(end - begin, 0) / 1e9
+    untold_s = max(min(activity.first_ns, begin) - window.loop_start, 0) / 1e9
+    copied_s = _inside_s(activity.copying, window.loop_start, begin)
+    least_s, most_s = (
+        max(_inside_s(one, window.loop_start, begin) - copied_s - untold_s - warmup_s, 0.0)
+        for one in (meanwhile.least, meanwhile.most)
+    )
+    if driver.high * length_s < low_s - most_s - _DRIVER_OFF * length_s:
+        return 0.0  # it is another device
     unknown_s = because["unknown_s"]
-    most_s = min(max(driver.high * whole_s - low_s, 0.0), unknown_s)
-    least_s = min(max(driver.low * whole_s - low_s, 0.0), most_s)
-    because["launch_s"] += unknown_s - most_s
-    because["unknown_s"] = most_s - least_s
+    keeps_up = max(_ran_dry(activity, meanwhile.timeline).values(), default=1.0) >= _OFTEN_DRY
+    high_s = min(max(driver.high * length_s + most_s - low_s, 0.0), unknown_s)
+    least_s = min(max(driver.low(keeps_up=keeps_up) * length_s + least_s - low_s, 0.0), high_s)
+    because["launch_s"] += unknown_s - high_s
+    because["unknown_s"] = high_s - least_s
     return least_s
 
 
@@ -283,18 +325,24 @@ def _gives_work(timeline: Timeline) -> Bool:
 
 @dataclass(frozen=True, slots=True)
 class Once:
-    """What of `launch_s` and `unknown_s` comes but once, at most.
+    """What is apart from the steps as they come, in seconds, at most.
 
-    That is compiling, and what warm-up (loading the device's libraries) takes beyond as many steady
-    steps.
+    Attributes:
+        launch_s, unknown_s: Of those causes, what the first steps took beyond as many steady ones
+            (loading the device's libraries), and compiling in them.
+        worked_s: What the device surely worked beyond as in steady steps meanwhile.
+        again_launch_s, again_unknown_s: Of the same causes, compiling once warm-up was over.
     """
 
     launch_s: float = 0.0
     unknown_s: float = 0.0
+    worked_s: float = 0.0
+    again_launch_s: float = 0.0
+    again_unknown_s: float = 0.0
 
 
 def once_of(meanwhile: Meanwhile, compiling: Coverage, steady: Steady) -> Once:
-    """Returns what of training comes but once.
+    """Returns what of training is apart from its steps as they come.
 
     Args:
         meanwhile: What the device did.
@@ -302,15 +350,36 @@ def once_of(meanwhile: Meanwhile, compiling: Coverage, steady: Steady) -> Once:
         steady: Which steps are, and how many come before.
     """
     untold = _with_told(meanwhile.least, meanwhile.least_ns, meanwhile)
-    all_s = _once_s(meanwhile, meanwhile.least, meanwhile.least_ns, compiling, steady)
-    unknown_s = min(_once_s(meanwhile, *untold, compiling, steady), all_s)
-    return Once(launch_s=all_s - unknown_s, unknown_s=unknown_s)
+    all_s, again_s = _once_s(meanwhile, meanwhile.least, meanwhile.least_ns, compiling, steady)
+    unknown_s, again_unknown_s = _once_s(meanwhile, *untold, compiling, steady)
+    unknown_s, again_unknown_s = min(unknown_s, all_s), min(again_unknown_s, again_s)
+    return Once(
+        launch_s=all_s - unknown_s,
+        unknown_s=unknown_s,
+        worked_s=_worked_once_s(meanwhile, steady),
+        again_launch_s=again_s - again_unknown_s,
+        again_unknown_s=again_unknown_s,
+    )
+
+
+def _worked_once_s(meanwhile: Meanwhile, steady: Steady) -> float:
+    timeline = meanwhile.timeline
+    starts, ends = timeline.step_starts, timeline.steps.ends
+    if not steady.warmup or not steady.mask.any():
+        return 0.0
+    worked = meanwhile.least.inside_ns(starts, ends)
+    worked = worked - meanwhile.activity.copying.inside_ns(starts, ends)
+    # Before the first mark nothing is known, and that is in it too.
+    untold = np.clip(meanwhile.activity.first_ns - starts, 0, ends - starts)
+    worked = np.maximum(worked - untold, 0)
+    usual_ns = worked[steady.mask].mean()
+    return max(float(worked[: steady.warmup].sum() - steady.warmup * usual_ns), 0.0) / 1e9
 
 
 def _once_s(
     meanwhile: Meanwhile, covered: Coverage, covered_ns: Int64, compiling: Coverage, steady: Steady
-) -> float:
-    """Returns the same of the time outside `covered`."""
+) -> tuple[float, float]:
+    """Returns what warm-up took, and compiling after it, of the time outside `covered`."""
     timeline = meanwhile.timeline
     events, ends = timeline.events, timeline.steps.ends
     gives = _gives_work(timeline) & ~within(timeline.segments, events.start)
@@ -323,11 +392,14 @@ def _once_s(
     given_ns = np.maximum(timeline.nesting.own_ns - covered_ns, 0)[gives]
     of_step = np.zeros(len(ends) + 1)
     np.add.at(of_step, np.searchsorted(ends, events.start[gives], side="right"), given_ns)
-    np.subtract.at(of_step, np.searchsorted(ends, compiling.starts, side="right"), compiled_ns)
+    compiled_in = np.searchsorted(ends, compiling.starts, side="right")
+    np.subtract.at(of_step, compiled_in, compiled_ns)
     of_step = np.maximum(of_step[:-1], 0)
     usual_ns = of_step[steady.mask].mean() if steady.mask.any() else np.inf
     warming_ns = of_step[: steady.warmup].sum() - steady.warmup * usual_ns if steady.warmup else 0.0
-    return float(compiled_ns.sum() + max(warming_ns, 0.0)) / 1e9
+    again_ns = compiled_ns[compiled_in >= max(steady.warmup, 1)].sum()
+    once_ns = compiled_ns.sum() - again_ns + max(warming_ns, 0.0)
+    return float(once_ns) / 1e9, float(again_ns) / 1e9
 
 
 def _part_of_step(events: Events, nesting: Nesting) -> Bool:

@@ -18,12 +18,15 @@ DEVICE_BOUND_SHARE: Final = 0.9
 _RAN_DRY_SHARE: Final = 0.8
 # Of the training phase: from here on computing is most of it.
 _MOST: Final = 0.5
+# A bottleneck of the host's, with words of its own.
+_COMPILING: Final = "compiling"
 _CAUSE_OF: Final = {
     "data": "loader_s",
     "transfer": "copy_s",
     "sync": "sync_s",
     "host": "host_s",
     "checkpoint": "checkpoint_s",
+    _COMPILING: "compile_s",
 }
 _NEXT_WORDS: Final = {
     "data": "waiting for data",
@@ -32,6 +35,7 @@ _NEXT_WORDS: Final = {
     "host": "Python between the parts of a step",
     "checkpoint": "checkpoints",
     "evaluation": "evaluation",
+    _COMPILING: "torch.compile, which compiles again,",
 }
 _LAUNCHING: Final = "small pieces of work, given out too slowly"
 
@@ -45,7 +49,7 @@ class DeviceEvidence:
         idle: By cause, as `Device.idle_because`.
         keeps_up: It has next to nothing left at the end of nearly all forwards, backwards and
             updates: the host's pace is its pace.
-        warmup: Of the whole phase, compiling and warm-up.
+        warmup: Of the whole phase, its warm-up.
     """
 
     busy: tuple[float, float]
@@ -133,7 +137,7 @@ def device_verdict(
         site = sites.get(name)
         of_time = f"{percent(share)} of {time}"
         headline = _headline(name, share, of_time, share * settled_s, settled_s, site)
-        return Verdict(name, headline, level, share, site)
+        return Verdict("host" if name == _COMPILING else name, headline, level, share, site)
     is_launching = name == "host" and launching > share / 2
     next_words = _LAUNCHING if is_launching else _NEXT_WORDS[name]
     following = f"; next comes {next_words} with {percent(share)}"
@@ -163,6 +167,7 @@ def _headline(
         else "COPY-BOUND: the device does nothing but copy",
         "sync": f"SYNC-BOUND: the device is idle while the loop waits for its values{at}",
         "host": "HOST-BOUND: the device is idle while Python runs between the parts of a step",
+        _COMPILING: "HOST-BOUND: the device is idle while torch.compile compiles again",
         "checkpoint": f"CHECKPOINTS: the device is idle during torch.save and load{at}",
     }[name]
     return f"{'' if share >= HIGH_SHARE else 'MODERATELY '}{words} {of_training}"

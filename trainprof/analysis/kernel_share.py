@@ -2,7 +2,8 @@
 
 Held against kernels that wait for a known time, on an H100 with driver 580: of 20 us and more, at
 10 to 90 % of the time, the driver's figure was the truth to a point or two; each kernel counts for
-2.5 us more than it takes, so that launches of 5 us at 30 % read 45 %. It is never too low.
+2.5 us more than it takes, so that launches of 5 us at 30 % read 45 %. It is never too low. What
+others do on the device is in it, too.
 """
 
 from __future__ import annotations
@@ -19,34 +20,63 @@ from trainprof.analysis.time_weighted import NS_PER_S, Line, number
 
 _ASKED: Final = "utilization_gpu_percent"
 # The driver's windows are up to a second long; on fewer, and over less time, nothing is to rest.
+_WINDOW_NS: Final = NS_PER_S
 _LEAST_NS: Final = 2 * NS_PER_S
 _LEAST_READINGS: Final = 4
 # Of all time: what a reading may be off, and how many standard errors the mean of them.
 _OFF: Final = 0.03
 _ERRORS: Final = 2.0
-# A device that is given the smallest kernels counts as at work for so many times as long as it
-# takes for them once they have piled up (1.2 was seen).
-_LAUNCHES: Final = 1.3
+# So many times as long as it works a device may count as at work. The smallest kernels, 2 us long,
+# one after the other as a host that is too slow gives them out; larger ones, or such as pile up.
+_OF_SMALL: Final = 1.7
+_OF_OTHERS: Final = 1.15
 # From here on there was always a next one.
 _ALWAYS: Final = 0.97
+# A device that the script has not used yet, and that works all the same, works for somebody else.
+_OF_OTHERS_FROM: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class KernelShare:
-    """Of some time, the share in which a kernel ran on a device.
+    """Of a part of the run, the share in which a kernel ran on a device, as the driver tells.
 
     Attributes:
-        mean: As the driver tells.
-        low, high: What the device worked, very likely at least, and at most.
+        span: Start and end of the part, ns.
+        mean: Over its readings.
+        off: By how much that may be off.
+        is_ours_alone: Nobody else is known to use the device.
     """
 
+    span: tuple[int, int]
     mean: float
-    low: float
-    high: float
+    off: float
+    is_ours_alone: bool = True
+
+    @property
+    def high(self) -> float:
+        """What the device worked at most, as a share of the part."""
+        return min(self.mean + self.off, 1.0)
+
+    def low(self, *, keeps_up: bool) -> float:
+        """Returns what it worked for the script, very likely at least.
+
+        Args:
+            keeps_up: It was often done with what it had been given before it got more.
+        """
+        if not self.is_ours_alone:
+            return 0.0
+        if keeps_up:
+            return max(self.mean / _OF_SMALL - self.off, 0.0)
+        least = self.mean if self.mean >= _ALWAYS else self.mean / _OF_OTHERS
+        return max(least - self.off, 0.0)
 
 
 def kernel_share(
-    gpu_lines: Sequence[Line], gpus: Sequence[Gpu], index: int, span: tuple[int, int]
+    gpu_lines: Sequence[Line],
+    gpus: Sequence[Gpu],
+    index: int,
+    span: tuple[int, int],
+    first_used_ns: int,
 ) -> KernelShare | None:
     """Returns what the driver tells of a device in a part of the run, None where it is too little.
 
@@ -55,6 +85,7 @@ def kernel_share(
         gpus: All of them.
         index: Of the device, as the script has it.
         span: Start and end of the part, ns.
+        first_used_ns: When the script first gave it something.
     """
     gpu = _of_script(gpus, index)
     if gpu is None:
@@ -70,20 +101,34 @@ def kernel_share(
     if len(known) <= _LEAST_READINGS:
         return None
     at_ns, share = np.array([at for at, _ in known]), np.array([share for _, share in known])
-    inside = (at_ns[:-1] >= span[0]) & (at_ns[1:] <= span[1]) & (np.diff(at_ns) > 0)
+    before = share[at_ns < first_used_ns]
+    inside = (at_ns[1:] >= span[0] + _WINDOW_NS) & (at_ns[1:] <= span[1]) & (np.diff(at_ns) > 0)
     lasted_ns, share = np.diff(at_ns)[inside], share[1:][inside]
+    # Readings that are closer than its windows tell of the same time.
+    count = min(len(share), 1 + int(lasted_ns.sum() / _WINDOW_NS))
     if len(share) < _LEAST_READINGS or lasted_ns.sum() < _LEAST_NS:
         return None
     mean = float(np.average(share, weights=lasted_ns))
-    off = _OFF + _ERRORS * float(share.std(ddof=1)) / len(share) ** 0.5
-    least = mean if mean >= _ALWAYS else mean / _LAUNCHES
-    return KernelShare(mean, max(least - off, 0.0), min(mean + off, 1.0))
+    off = _OFF + _ERRORS * float(share.std(ddof=1)) / count**0.5
+    is_idle_before = len(before) == 0 or float(before.mean()) < _OF_OTHERS_FROM
+    return KernelShare(span, mean, off, _is_ours_alone(gpu) and is_idle_before)
 
 
 def _of_script(gpus: Sequence[Gpu], index: int) -> Gpu | None:
     """Returns the GPU that the script numbers so, None where that is not sure or it is a part."""
     found = [gpu for gpu in gpus if gpu.logical_index == index]
-    seen = [gpu for gpu in gpus if gpu.is_visible is not False]
     if len(found) != 1 or found[0].mig is not None:
         return None
-    return None if found[0].is_number_assumed and len(seen) > 1 else found[0]
+    # In some virtual machines the driver lists no process at all.
+    if found[0].is_used is False and found[0].processes:
+        return None
+    used = [gpu for gpu in gpus if gpu.is_used]
+    if found[0].is_number_assumed and len(gpus) > 1:
+        return found[0] if used == found else None
+    return found[0]
+
+
+def _is_ours_alone(gpu: Gpu) -> bool:
+    """Whether no second process is known to be there; in a container none may be known at all."""
+    told = gpu.processes or []
+    return len(told) <= 1 and all(process.get("role") != "other" for process in told)

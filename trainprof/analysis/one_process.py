@@ -119,8 +119,9 @@ def summary_of(run: Analysed) -> Shown:
     if meanwhile is not None:
         compiling = compiling_in_training(run.process.details, timeline)
         gpus = system.gpus if system is not None else []
-        settled = (_settled_ns(timeline, steps), window.loop_end)
-        driver = kernel_share(recording.gpu_lines, gpus, meanwhile.activity.index, settled)
+        settled = (max(_settled_ns(timeline, steps), window.loop_start), window.loop_end)
+        activity = meanwhile.activity
+        driver = kernel_share(recording.gpu_lines, gpus, activity.index, settled, activity.first_ns)
         device = device_of(meanwhile, attribution, steps.steady, facts.device(), compiling, driver)
     devices = None if device is None else [device]
     copies = transfers(timeline.events, sites, meanwhile)

@@ -60,7 +60,7 @@ def read_step_series(directory: RunDirectory) -> StepSeries | None:
     steady = steps.steady.mask
     all_s = steps.wall_ns / 1e9
     steady_s = all_s[steady]
-    starts_s = _starts_s(all_s, steady, steps.epoch_of)
+    starts_s = _starts_s(all_s, steady, steps.paused, steps.epoch_of)
     seen = steps.epoch_of[steps.epoch_of >= 0]
     return StepSeries(
         steady_s=steady_s,
@@ -73,14 +73,15 @@ def read_step_series(directory: RunDirectory) -> StepSeries | None:
     )
 
 
-def _starts_s(all_s: Floats, steady: Bool, epoch_of: Int64) -> Floats:
+def _starts_s(all_s: Floats, steady: Bool, paused: Bool, epoch_of: Int64) -> Floats:
     """Sums up, pass by pass, what the steps that are no steady ones took beyond those.
 
-    Those fed from a full buffer are shorter: what a start piled up is no gain of theirs.
+    Those fed from a full buffer are shorter: what a start piled up is no gain of theirs. What we
+    held up is no start's.
     """
     if not steady.any():
         return all_s[:0]
-    beyond = np.where(steady, 0.0, all_s - all_s[steady].mean())
+    beyond = np.where(steady | paused, 0.0, all_s - all_s[steady].mean())
     passes, place = np.unique(epoch_of, return_inverse=True)
     sums = np.zeros(len(passes))
     np.add.at(sums, place, beyond)

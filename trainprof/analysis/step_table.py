@@ -24,6 +24,7 @@ class StepTable:
         per_step: Ledger key to the step's own time under it; the keys add up to `wall_ns`.
         steady: Which steps show how training runs once it has settled.
         candidates: Steps that may be outliers: after warm-up and off the borders of passes.
+        paused: Those that we held up, to see how long a device works.
         epoch_of: 0-based epoch, -1 where there is none.
     """
 
@@ -31,6 +32,7 @@ class StepTable:
     per_step: dict[str, Int64]
     steady: Steady
     candidates: Bool
+    paused: Bool
     epoch_of: Int64
 
     def __len__(self) -> int:
@@ -66,6 +68,7 @@ def step_table(
         per_step=per_step_ns(timeline.events, attribution, starts, ends),
         steady=steady,
         candidates=settled & ~border,
+        paused=np.zeros(len(ends), dtype=bool) if paused is None else paused,
         epoch_of=_epoch_of(timeline),
     )
 

@@ -132,7 +132,13 @@ class RunSummary:
         return any(loader.num_workers for loader in self.loaders)
 
     @property
+    def time_of_devices(self) -> str:
+        """What shares of a device's time are of, in words."""
+        warms_up = any((one.idle_because or {}).get("warmup_s") for one in self.devices or ())
+        return "training after its warm-up" if warms_up else "training"
+
+    @property
     def device_busy_share(self) -> float | None:
-        """The share of training in which the least busy device is at work, at least."""
+        """The share of `time_of_devices` in which the least busy is at work, at least."""
         known = (device.busy_share for device in self.devices or [])
         return min((share[0] for share in known if share), default=None)

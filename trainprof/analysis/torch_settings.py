@@ -33,6 +33,7 @@ class LoopedOptimizer:
             known.
         is_plain: Without momentum and weight decay, as far as it has such settings; not told by
             older runs.
+        is_told_to: By foreach=False, which holds on a device too.
         spent_s: In its steps, of the training phase.
     """
 
@@ -40,6 +41,7 @@ class LoopedOptimizer:
     tensors: int
     site: str | None
     is_plain: bool = False
+    is_told_to: bool = False
     spent_s: float = 0.0
 
 
@@ -226,5 +228,6 @@ def _looped(told: Mapping[str, Any], sites: Sites, spent: _Updates) -> LoopedOpt
         tensors=integer(found.get("tensors")) or 0,
         site=next((place for place in places if place is not None), None),
         is_plain=found.get("is_plain") is True,
+        is_told_to=found.get("is_told_to") is True,
         spent_s=spent.by(told),
     )

@@ -127,6 +127,7 @@ class TorchSettingsProbe:
                     for group in optimizer.param_groups
                     for name in ("momentum", "weight_decay")
                 ),
+                "is_told_to": not self._is_on_host(optimizer),
             }
         begins = self._own_loop(optimizer) if is_unwatched else None
         if begins is not None:

@@ -35,7 +35,8 @@ _CAUSES: Final = {
     "evaluation_s": "evaluation",
     "checkpoint_s": "checkpoints",
     "startup_s": "no work given yet",
-    "warmup_s": "(warm-up, compiling)",
+    "compile_s": "compiling again",
+    "warmup_s": "(warm-up)",
 }
 _MAYBE: Final = "(being given work)"
 _AT_WORK: Final = "(surely at work)"

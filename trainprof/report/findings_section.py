@@ -318,7 +318,8 @@ def _not_judged_of_device(summary: RunSummary) -> str:
     if busy is None or busy < _MOSTLY_AT_WORK:
         return ""
     told = (
-        f" Not judged: what the device computes (at work in at least {percent(busy)} of training)."
+        f" Not judged: what the device computes (at work in at least {percent(busy)} of "
+        f"{summary.time_of_devices})."
     )
     numerics = summary.numerics
     if numerics is not None and numerics.parameters == "float32":

@@ -18,7 +18,9 @@ def steps(part_ms: np.ndarray, epochs: int = EPOCHS) -> tuple[np.ndarray, StepTa
     wall = part + 20 * MS
     everything = np.ones(len(part), dtype=bool)
     epoch_of = np.repeat(np.arange(epochs), len(part) // epochs)
-    return part, StepTable(wall, {"other": part}, Steady(everything, 0), everything, epoch_of)
+    return part, StepTable(
+        wall, {"other": part}, Steady(everything, 0), everything, ~everything, epoch_of
+    )
 
 
 def test_what_begins_anew_with_each_epoch():

@@ -43,7 +43,7 @@ def gain_of(case: Case, savings_s: Sequence[float], *, is_of_whole_run: bool) ->
     So too where it was otherwise for a part of the run. `savings_s` as `saved_of_backward` has it.
     """
     if case.is_on_device or not is_of_whole_run:
-        return outside_steps(case, savings_s[2])
+        return outside_steps(case, savings_s[2], with_warmup=True)
     low, likely, high = (of_python(case, seconds) for seconds in savings_s)
     if low is None or likely is None or high is None:
         return None

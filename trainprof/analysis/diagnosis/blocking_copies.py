@@ -38,7 +38,6 @@ from trainprof.analysis.loader_builder import BuilderSettings, settings_of
 from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.passes import TRAINING
 from trainprof.analysis.traffic import dearest_in_training
-from trainprof.analysis.verdict_level import percent
 
 ID: Final = "blocking_copies"
 KEYS: Final[tuple[str, ...]] = ("transfer",)
@@ -63,7 +62,7 @@ _BESIDE: Final = (
 def find(case: Case) -> Finding | None:
     least = case.threshold(ID, "share", THRESHOLDS["share"].value)
     spent_s = case.idle_s("copy_s") or 0.0
-    if case.training_s <= 0 or spent_s < least * case.training_s:
+    if case.settled_s <= 0 or spent_s < least * case.settled_s:
         return None
     worst, are_several = dearest_in_training(case.summary.transfers)
     wait_s = sum(device.copy_wait_s for device in case.summary.devices or ())
@@ -75,7 +74,7 @@ def find(case: Case) -> Finding | None:
     blocking = not comes_back and worst.non_blocking_share < _MOSTLY
     is_made_there = pageable and any(fed.loader.touches_device for fed in case.feeding)
     how = [word for word, holds in (("pageable", pageable), ("blocking", blocking)) if holds]
-    is_waited_for = blocking and wait_s >= least * case.training_s
+    is_waited_for = blocking and wait_s >= least * case.settled_s
     settings = _builder(case)
     # What else than a tensor's own method is called there may take a device alone.
     is_by_library = settings is None and worst.by_library_share > 0
@@ -109,8 +108,7 @@ def find(case: Case) -> Finding | None:
         copies = f"copies, most of it for the {copies} at {worst.site}"
     return plain_finding(
         ID,
-        f"the device waits {span(spent_s)}, {percent(spent_s / case.training_s)} of training, for "
-        f"{copies}",
+        f"the device waits {span(spent_s)}, {case.of_settled(spent_s)}, for {copies}",
         outside_steps(case, gain_s),
         site=worst.site,
         advice=advice,
@@ -119,7 +117,7 @@ def find(case: Case) -> Finding | None:
         also=also,
         evidence={
             "copy_idle_s": spent_s,
-            "copy_idle_share": spent_s / case.training_s,
+            "copy_idle_share": spent_s / case.settled_s,
             "copy_wait_s": wait_s,
             "bytes": worst.bytes,
             "pinned_share": worst.pinned_share,
@@ -149,15 +147,20 @@ def _cautions(case: Case, change: dict[str, Any]) -> list[str]:
 
 def _pinning_takes(case: Case) -> list[str]:
     """Says what pinning itself may take, where that is much of a step."""
-    fetches = [fed.loader.fetch for fed in case.feeding]
-    batch_bytes = max((one.batch_bytes or 0.0 for one in fetches if one is not None), default=0.0)
+    known = [(fed, fed.loader.fetch) for fed in case.feeding if fed.loader.fetch is not None]
+    fed, fetch = max(known, key=lambda one: one[1].batch_bytes or 0.0, default=(None, None))
+    if fed is None or fetch is None:
+        return []
+    a_step = max(fed.loader.iterations / max(len(case.steps), 1), 1.0)
+    batch_bytes = fetch.batch_bytes or 0.0
     low_s, high_s = (batch_bytes / rate for rate in reversed(_PINNED_BYTES_PER_S))
     step_s = case.summary.training.step_s
-    if step_s is None or high_s < _MUCH_OF_A_STEP * step_s.p50:
+    if step_s is None or a_step * high_s < _MUCH_OF_A_STEP * step_s.p50:
         return []
+    who = "one thread beside training" if fed.loader.num_workers else "the training process"
     return [
-        f"a batch of {size(batch_bytes)} is copied once more to be pinned, by one thread beside "
-        f"training, in some {span(low_s)} to {span(high_s)}: steps cannot come faster"
+        f"a batch of {size(batch_bytes)} is copied once more to be pinned, by {who}, in some "
+        f"{span(low_s)} to {span(high_s)}: steps cannot come faster"
     ]
 
 

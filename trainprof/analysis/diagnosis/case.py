@@ -22,6 +22,7 @@ from trainprof.analysis.step_noise import half_split_noise_without
 from trainprof.analysis.step_table import StepTable
 from trainprof.analysis.summary import RunSummary
 from trainprof.analysis.torch_settings import TorchSettings
+from trainprof.analysis.verdict_level import percent
 
 # A function that takes less of the making of a batch is not named with it.
 NAMED_FROM_SHARE: Final = 0.25
@@ -176,8 +177,15 @@ class Case:
 
     @property
     def settled_s(self) -> float:
-        """Training without what compiling and warm-up took once, where a device tells it."""
+        """Training without its warm-up, where a device tells what that took."""
         return self.training_s - min(self.idle_s("warmup_s") or 0.0, self.training_s)
+
+    def of_settled(self, seconds: float) -> str:
+        """Returns what share of training that is, in words."""
+        after = " after its warm-up" if self.settled_s < self.training_s else ""
+        return (
+            f"{percent(seconds / self.settled_s if self.settled_s > 0 else 0.0)} of training{after}"
+        )
 
     @property
     def is_on_device(self) -> bool:

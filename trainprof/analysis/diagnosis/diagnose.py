@@ -122,7 +122,7 @@ def _rank(finding: Finding) -> tuple[bool, float]:
 
 
 def _completed(finding: Finding, rule: Rule, case: Case) -> Finding:
-    saved = (finding.recoverable_s or 0.0) / max(case.training_s, 1e-9)
+    saved = (finding.recoverable_s or 0.0) / max(case.settled_s, 1e-9)
     thresholds = {
         name: case.threshold(rule.id, name, threshold.value)
         for name, threshold in rule.thresholds.items()

@@ -50,7 +50,8 @@ def find(case: Case) -> Finding | None:
     part = _computing(case)
     if part is None or part < case.threshold(ID, "share", THRESHOLDS["share"].value):
         return None
-    title = f"the model computes in float64: {percent(part)} of training"
+    time = case.summary.time_of_devices if case.is_on_device else "training"
+    title = f"the model computes in float64: {percent(part)} of {time}"
     evidence = {"computing_share": part}
     site = numerics.sites[0] if len(numerics.sites) == 1 else None
     also = [f"it may be made so by {' or '.join(numerics.sites)}"] if numerics.sites[1:] else []

@@ -25,7 +25,6 @@ from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.traffic import dearest_in_training
-from trainprof.analysis.verdict_level import percent
 
 ID: Final = "exposed_syncs"
 KEYS: Final[tuple[str, ...]] = ("sync", "device_wait")
@@ -38,22 +37,21 @@ def find(case: Case) -> Finding | None:
     least = case.threshold(ID, "share", THRESHOLDS["share"].value)
     spent_s = case.idle_s("sync_s") or 0.0
     worst, are_several = dearest_in_training(case.summary.sync_points)
-    if worst is None or case.training_s <= 0 or spent_s < least * case.training_s:
+    if worst is None or case.settled_s <= 0 or spent_s < least * case.settled_s:
         return None
     calls = worst.count - worst.on_cpu if worst.in_training is None else worst.in_training
     here = f"{calls} calls of {worst.kind}"
     here = f"most of it in {here} at {worst.site}" if are_several else f"{here} here"
     return plain_finding(
         ID,
-        f"the device has nothing to do for {span(spent_s)}, "
-        f"{percent(spent_s / case.training_s)} of training, while the host waits for its values: "
-        f"{here}",
+        f"the device has nothing to do for {span(spent_s)}, {case.of_settled(spent_s)}, while the "
+        f"host waits for its values: {here}",
         outside_steps(case, spent_s),
         site=worst.site,
         advice="ask for the value every 100th step, or keep it on the device",
         evidence={
             "sync_idle_s": spent_s,
-            "sync_idle_share": spent_s / case.training_s,
+            "sync_idle_share": spent_s / case.settled_s,
             "exposed_here_s": worst.exposed_s
             if worst.exposed_in_training_s is None
             else worst.exposed_in_training_s,

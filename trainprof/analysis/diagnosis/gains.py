@@ -127,7 +127,7 @@ def of_batches(case: Case, fed: LoaderCase, saved_s: float) -> Gain | None:
     return as_a_device_lets(case, fed, gain)
 
 
-def of_python(case: Case, seconds: float) -> Gain | None:
+def of_python(case: Case, seconds: float, *, with_warmup: bool = True) -> Gain | None:
     """Returns what training would gain at most without some of what its thread does in steps.
 
     Where workers feed it, they have to keep up: the loader is played again with shorter steps.
@@ -138,7 +138,7 @@ def of_python(case: Case, seconds: float) -> Gain | None:
     """
     fed = case.feeding[0] if case.feeding else None
     if case.is_on_device:
-        return outside_steps(case, seconds)
+        return outside_steps(case, seconds, with_warmup=with_warmup)
     if fed is None or not fed.loader.num_workers or fed.inputs is None or fed.now is None:
         return outside_steps(case, seconds)
     batches = max(fed.loader.iterations, 1)

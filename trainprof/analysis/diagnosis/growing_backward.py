@@ -70,7 +70,7 @@ def find(case: Case) -> Finding | None:
     whole = case.steps.per_step["backward"]
     kept = float(whole[whole > 0].min()) * np.count_nonzero(whole) / float(whole.sum())
     spent_s = case.training.get("backward", 0.0)
-    gain = outside_steps(case, (1 - kept) * spent_s)
+    gain = outside_steps(case, (1 - kept) * spent_s, with_warmup=True)
     line = hottest(case.summary.hot_lines, "backward")
     return plain_finding(
         ID,

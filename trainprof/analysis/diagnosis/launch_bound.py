@@ -31,7 +31,11 @@ from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.gains import outside_steps
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
-from trainprof.analysis.diagnosis.slow_optimizer import refused_when_fused, waiting_for_updates_s
+from trainprof.analysis.diagnosis.slow_optimizer import (
+    FUSED_ON_DEVICES,
+    refused_when_fused,
+    waiting_for_updates_s,
+)
 from trainprof.analysis.diagnosis.wording import is_nameless, place, span
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.verdict import COMPUTE_KEYS
@@ -44,8 +48,6 @@ THRESHOLDS: Final = {
 }
 # Of the time in which the host computes: from here on its optimizer is worth a word.
 _MUCH_UPDATE: Final = 0.2
-# Adagrad can be fused on devices by late versions of torch alone.
-_FUSED_ON_DEVICES: Final = ("SGD", "Adam", "AdamW")
 # Of forward: from here on one line of the model's may be called for again and again.
 _ONE_LINE_SHARE: Final = 0.5
 _JOINED_FURTHER: Final = 'torch.compile(..., mode="reduce-overhead") where shapes stay the same'
@@ -66,12 +68,12 @@ _OVERWRITES: Final = (
 
 def find(case: Case) -> Finding | None:
     waited_s, told = case.launching_s(), case.summary.python_in_model
-    if waited_s is None or case.training_s <= 0:
+    if waited_s is None or case.settled_s <= 0:
         return None
     # What other rules tell of it, with lines of their own.
     apart_s = (told.total_s if told is not None else 0.0) + waiting_for_updates_s(case)
     spent_s = max(waited_s - apart_s, 0.0)
-    share = spent_s / case.training_s
+    share = spent_s / case.settled_s
     if share < case.threshold(ID, "share", THRESHOLDS["share"].value):
         return None
     parts_s = {name: case.training.get(name, 0.0) for name in COMPUTE_KEYS}
@@ -79,7 +81,7 @@ def find(case: Case) -> Finding | None:
     is_updating = parts_s.get("optimizer", 0.0) >= _MUCH_UPDATE * host_s
     line = case.hot_line("forward")
     line = None if line is None or line.is_likely else line
-    unfused = [name for name in _FUSED_ON_DEVICES if name in case.torch.unfused]
+    unfused = [name for name in FUSED_ON_DEVICES if name in case.torch.unfused]
     is_to_fuse = is_updating and bool(unfused)
     fused = f", fused=True for {' and '.join(unfused)}" if is_to_fuse else ""
     joined, cautions = _JOINED, [_OVERWRITES, _DIFFERS]
@@ -90,7 +92,7 @@ def find(case: Case) -> Finding | None:
     return plain_finding(
         ID,
         f"the device is given small pieces of work, and waits for the next one for up to "
-        f"{span(spent_s)}, {percent(share)} of training, while the host calls operator after "
+        f"{span(spent_s)}, {case.of_settled(spent_s)}, while the host calls operator after "
         "operator",
         outside_steps(case, spent_s),
         site=line.site if line is not None else None,

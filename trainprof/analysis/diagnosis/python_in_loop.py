@@ -199,7 +199,9 @@ def _loss_s(case: Case) -> float:
 
 def _gain(case: Case, spent_s: float) -> Gain | None:
     """Returns what training would gain without it."""
-    return of_python(case, spent_s) if _is_in_steps(case) else outside_steps(case, spent_s)
+    if not _is_in_steps(case):
+        return outside_steps(case, spent_s)
+    return of_python(case, spent_s, with_warmup=False)
 
 
 def _is_in_steps(case: Case) -> bool:

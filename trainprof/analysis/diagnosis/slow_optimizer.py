@@ -59,6 +59,8 @@ _FEW: Final = 10
 # operations for each of 52 parameters of 64 to 4,096 numbers, torch._foreach_ functions half.
 _OWN_SAVES: Final = 0.9
 _MOST_EACH_S: Final = 200e-6
+# Adagrad can be fused on devices by late versions of torch alone.
+FUSED_ON_DEVICES: Final = ("SGD", "Adam", "AdamW")
 # Of updates whose kernels a device is done with before the next one comes: 384 parameters of up to
 # 33,000 numbers, AdamW, H100.
 _SAVED_ON_DEVICE: Final = 0.95
@@ -75,39 +77,52 @@ def find(case: Case) -> Finding | None:
 
 
 def waiting_for_updates_s(case: Case) -> float:
-    """Returns for how long a device waited for updates that the host makes one by one, at most."""
-    spent_s = sum(one.spent_s for one in case.torch.looped if one.name in _FUSED_SAVES)
-    return min(_SAVED_ON_DEVICE * spent_s, case.launching_s() or 0.0)
+    """Returns for how long a device waited for updates that the host makes one by one, at most.
+
+    0 where that is too little to be told.
+    """
+    spent_s = sum(one.spent_s for one in _told_to_loop(case))
+    waited_s = min(_SAVED_ON_DEVICE * spent_s, case.launching_s() or 0.0)
+    least = case.threshold(ID, "share", THRESHOLDS["share"].value)
+    return waited_s if waited_s >= least * case.settled_s else 0.0
+
+
+def _told_to_loop(case: Case) -> list[LoopedOptimizer]:
+    """Returns those that torch would take together by itself: not so on other devices."""
+    is_cuda = str(case.summary.run.device).startswith("cuda")
+    return [one for one in case.torch.looped if one.is_told_to and is_cuda]
 
 
 def _on_device(case: Case) -> Finding | None:
     """Returns the finding of optimizers that were told to take parameter by parameter."""
     waited_s = waiting_for_updates_s(case)
-    looped = [one for one in case.torch.looped if one.name in _FUSED_SAVES]
-    if not looped or not _is_enough(case, waited_s):
+    looped = _told_to_loop(case)
+    if not looped or waited_s <= 0:
         return None
     costliest = max(looped, key=lambda one: one.spent_s)
     tensors = sum(one.tensors for one in looped)
     spent_s = sum(one.spent_s for one in looped)
     names = list(dict.fromkeys(one.name for one in looped))
     others = [f"{one.name} {one.site}" for one in looped if one.site != costliest.site]
-    change = " and ".join(f"torch.optim.{name}(..., fused=True)" for name in names)
+    change = " and ".join(
+        f"torch.optim.{name}(..., fused=True)" for name in names if name in FUSED_ON_DEVICES
+    )
+    instead = f"{change} in place of foreach=False, or leave both out" if change else ""
     return plain_finding(
         ID,
         f"{' and '.join(names)} with foreach=False: the host gives out the changes of {tensors} "
-        f"parameters one by one, in {span(spent_s)}, {percent(spent_s / case.training_s)} of "
-        "training, and the device waits",
+        f"parameters one by one, in {span(spent_s)}, {case.of_settled(spent_s)}, and the device "
+        "waits",
         outside_steps(case, waited_s),
         site=costliest.site,
-        advice=f"{change} in place of foreach=False, or leave both out: torch takes all of them at "
-        "once then",
+        advice=f"{instead or 'leave foreach=False out'}: torch takes all of them at once then",
         cautions=[
-            *refused_when_fused(case),
+            *(refused_when_fused(case) if change else []),
             "updates that are put together differ in the last digits",
         ],
         evidence={
             "optimizer_s": spent_s,
-            "optimizer_share": spent_s / case.training_s,
+            "optimizer_share": spent_s / case.settled_s,
             "waited_s": waited_s,
             "tensors": tensors,
             "optimizer": costliest.name,

@@ -61,12 +61,13 @@ def together(case: Case, findings: Sequence[Finding]) -> float | None:
         setting = fed.cause.setting if fed.cause is not None else None
         if setting is not None and not case.is_on_device:
             saved_s = _replayed_s(fed, in_steps_s)
-    kept_s = max(case.training_s - outside_s - saved_s, (1 - _MOST_REMOVED) * case.training_s)
+    whole_s = case.settled_s
+    kept_s = max(whole_s - outside_s - saved_s, (1 - _MOST_REMOVED) * whole_s)
     if kept_s <= 0:
         return None
     # One alone may give more than it takes: what remains gets faster, too.
     alone = [_of_all_training(case, one) for one in findings if one.is_at_most]
-    return max([case.training_s / kept_s, *alone])
+    return max([whole_s / kept_s, *alone])
 
 
 def _most_saved_s(finding: Finding) -> float:
