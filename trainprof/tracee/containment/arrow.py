@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import importlib
 import os
 import shutil
+import threading
+import time
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any, Final
@@ -13,6 +16,9 @@ from typing import Any, Final
 from trainprof.tracee.containment.paths import Paths, Wrapped, stand_in, with_path, wrap
 
 READING: Final = ("r", "rb")
+# How long the process's end waits for Arrow's threads at most, and between two looks at them.
+_LONGEST_S: Final = 0.5
+_PAUSE_S: Final = 0.01
 
 
 class Arrow:
@@ -70,7 +76,10 @@ class Arrow:
         named = {"type_name": native().type_name, "__module__": native.__module__}
         ours = type(native.__name__, (fs.PyFileSystem,), named)
 
+        let_end = functools.cache(lambda: atexit.register(_let_threads_end))
+
         def local(*, use_mmap: bool = False) -> Any:
+            let_end()
             return ours(handler(paths, fs, native(use_mmap=use_mmap), use_mmap))
 
         def is_local(instance: object) -> bool:
@@ -226,6 +235,32 @@ class LocalFiles:
 
     def _opened(self, plain: Wrapped, path: str, metadata: Any) -> Any:
         return plain(self._paths.written(path), compression=None, metadata=metadata)
+
+
+def _let_threads_end() -> None:
+    """Waits until Arrow's threads rest: what they still have of ours they let go of in Python.
+
+    One that asks for Python's interpreter once that has begun to end makes the process abort.
+    """
+    own, until = str(threading.get_native_id()), time.monotonic() + _LONGEST_S
+    rested = 0
+    while rested < 2 and time.monotonic() < until:
+        time.sleep(_PAUSE_S)  # meanwhile they get the interpreter
+        rested = 0 if _any_runs(own) else rested + 1
+
+
+def _any_runs(own: str) -> bool:
+    """Whether another thread of the process is on a core, or waits for one."""
+    for thread in os.listdir("/proc/self/task"):
+        if thread != own:
+            try:
+                with open(f"/proc/self/task/{thread}/stat", "rb") as told:
+                    state = told.read().rpartition(b")")[2].split()[0]
+            except (OSError, IndexError):
+                continue
+            if state == b"R":
+                return True
+    return False
 
 
 def refuse_root(path: str) -> None:
