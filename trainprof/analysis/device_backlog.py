@@ -92,7 +92,8 @@ def why_no_looks(facts: Facts, options: Mapping[str, Any], looks: int) -> str:
         looks: How many there were.
     """
     if looks:
-        return f"{looks} looks at work that had piled up tell too little of the rest"
+        told = "1 look" if looks == 1 else f"{looks} looks"
+        return f"{told} at work that had piled up: too little to tell of the rest"
     if options.get("backlog") is False:
         return "--no-backlog was asked for"
     if options.get("lines"):

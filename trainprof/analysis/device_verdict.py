@@ -59,8 +59,12 @@ class DeviceEvidence:
 
     @property
     def given_out(self) -> float:
-        """The share in which it may have waited for more, or worked, while work was given out."""
-        return self.idle.get("unknown_s", 0.0) if self.keeps_up else 0.0
+        """The share in which it may have waited for more, or worked, while work was given out.
+
+        None where it does not keep up with the host, and is not known to wait most of that time.
+        """
+        waits_mostly = self.idle.get("launch_s", 0.0) > self.idle.get("unknown_s", 0.0)
+        return self.idle.get("unknown_s", 0.0) if self.keeps_up or waits_mostly else 0.0
 
     @property
     def launching(self) -> float:

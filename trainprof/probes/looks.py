@@ -44,6 +44,8 @@ _ONE_CALL: Final = 4
 # interval can outlast.
 _HELD_UP, _LAST_LOOKS = 2, 16
 QUICK_S: Final = 1e-4
+# Of the time since the last look; the kernel brings a thread's account up to date at its ticks.
+_NEARLY_ALL: Final = 0.8
 _AHEAD_NS: Final = 8_000_000
 # So many looks apart all threads are asked how far they are at work, also those that seem to wait.
 _ALL_EVERY: Final = 8
@@ -171,7 +173,7 @@ class LooksProbe:
                     self._interval.shorten()
                     # Not where somebody has wrapped the functions that set it.
                     is_hasty = self._interval.now_ns <= QUICK_S * 1e9
-            kept_off, asked = [_delay(told()) for told in others], now()
+            times_then, asked = [told() for told in others], now()
             before = waits()
             if wait(True, max(due - now(), 0) * 1e-9):
                 return
@@ -187,7 +189,15 @@ class LooksProbe:
                 held_ns = 0 if was_free else max(waited_ns, 0)
                 # As much of it while the GIL was waited for as before, while nothing was.
                 times_of = [told() for told in others]
-                off = [_delay(one) - then for one, then in zip(times_of, kept_off, strict=True)]
+                pairs = list(zip(times_then, times_of, strict=True))
+                off = [_delay(one) - _delay(then) for then, one in pairs]
+                if was_free:
+                    # Who has just come to its end, and waits for us, had a core until then.
+                    passed_ns = got - asked
+                    runs = [
+                        is_now or _had_all(then, one, passed_ns)
+                        for is_now, (then, one) in zip(runs, pairs, strict=True)
+                    ]
                 off_ns = round(max(off, default=0) * max(waited_ns, 0) / max(got - asked, 1))
                 self._interval.restore()
                 meets = _meets_in_haste if is_hasty else _was_made_to_let_go
@@ -320,6 +330,13 @@ def _was_made_to_let_go(waited_ns: int, times: int, off_ns: int) -> bool:
     if waited_ns >= _ONE_CALL * interval_ns:
         return times <= waited_ns / interval_ns + 2
     return interval_ns <= waited_ns <= (1 + _LETS_GO_WITHIN) * interval_ns + off_ns
+
+
+def _had_all(then: tuple[int, int] | None, now: tuple[int, int] | None, passed_ns: int) -> bool:
+    """Whether a thread was on a core, or waited for one, for nearly all the time that passed."""
+    if then is None or now is None:
+        return False
+    return sum(now) - sum(then) >= _NEARLY_ALL * passed_ns
 
 
 def _delay(times: tuple[int, int] | None) -> int:

@@ -45,6 +45,9 @@ _REST: Final = "other"
 _TOTAL: Final = "total"
 _DEVICE_CELLS: Final = 16
 _DEVICE_PHASES: Final = 3
+# Of training, in which looks tell how long the device works: most of it, and next to nothing.
+_MOSTLY_LOOKED: Final = 0.5
+_LEAST_LOOKED: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,12 +127,17 @@ def devices_section(summary: RunSummary, page: Page) -> list[Text]:
         name = page.shortened(device.name, _DEVICE_CELLS)
         told.append(f"{name} at work {interval(device.busy_share)} of {_time_of(device)}")
         if device.kernel_share is not None and is_known(device.kernel_share):
-            told.append(f"by the driver a kernel ran in {percent(device.kernel_share)}")
+            told.append(f"by the driver a kernel ran in {percent(device.kernel_share)} of that")
         by_phase = sorted(device.per_step_s.items(), key=lambda item: -item[1])
         phases = [f"{label_of(key)} {seconds(s)}" for key, s in by_phase if s > 0]
         if phases:
             shown = phases if page.verbose else phases[:_DEVICE_PHASES]
-            told.append(f"of a step: {', '.join(shown)}")
+            gaps = "" if device.looked_share >= _MOSTLY_LOOKED else ", gaps in it included"
+            told.append(f"of a step{gaps}: {', '.join(shown)}")
+        warmup_s = (device.idle_because or {}).get("warmup_s", 0.0)
+        if is_known(warmup_s) and warmup_s > 0:
+            what = "libraries, kernels, algorithms that are tried"
+            told.append(f"its warm-up took {seconds(warmup_s)} ({what})")
         if device.looks:
             told.append(_pauses(device))
         if page.verbose:
@@ -178,11 +186,15 @@ def _more(device: Device) -> list[str]:
 
 def _pauses(device: Device) -> str:
     """What was done to the device, and what it told."""
-    told = percent(device.looked_share)
+    times, in_all = counted(device.looks, "time"), seconds(device.paused_s)
+    if device.looked_share < _LEAST_LOOKED:
+        return (
+            f"made to wait {times}, {in_all} in all (so much was added at most): too little to "
+            "tell how long its work takes without gaps"
+        )
     return (
-        f"made to wait {counted(device.looks, 'time')}, {seconds(device.paused_s)} in all (so much "
-        f"was added at most), to see how long its work takes without gaps: known in {told} of "
-        "training"
+        f"made to wait {times}, {in_all} in all (so much was added at most), to see how long its "
+        f"work takes without gaps: known in {percent(device.looked_share)} of training"
     )
 
 

@@ -323,11 +323,10 @@ def _not_judged_of_device(summary: RunSummary) -> str:
     )
     numerics = summary.numerics
     if numerics is not None and numerics.parameters == "float32":
-        ways = ["torch.autocast, where the script has none"]
+        ways = "torch.autocast, where the script has none,"
         if numerics.products == "highest":
-            ways.append("torch.set_float32_matmul_precision('high')")
-        told += f" Parameters are float32: {' and '.join(ways)} may make it much faster, and "
-        told += "change the numbers"
+            ways += " and torch.set_float32_matmul_precision('high')"
+        told += f" Parameters are float32: {ways} may make it much faster, and change the numbers"
         if numerics.products == "highest":
             told += "; trainprof tune --allow-numerics measures the second"
         told += "."

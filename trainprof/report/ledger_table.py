@@ -210,9 +210,10 @@ def _folded(
     rest = [part for part in some if part not in kept]
     if len(rest) < 2:
         return some
+    are_smaller = max(part.seconds for part in rest) <= min(part.seconds for part in kept)
     folded = LedgerPart(
         tuple(key for part in rest for key in part.keys),
-        f"rest ({len(rest)} smaller)",
+        f"rest ({len(rest)} {'smaller' if are_smaller else 'others'})",
         sum(part.seconds for part in rest),
         sum(part.per_step_s for part in rest),
         sum(part.device_s for part in rest),

@@ -136,7 +136,7 @@ def test_the_page_tells_it_and_keeps_host_waits_together(tmp_path: Path) -> None
         page = terminal.render(found, width=120, color=False, verbose=verbose)
         (line,) = [text for text in page.split("\n") if text.startswith("Device")]
         assert "cuda:0 at work 2" in line
-        assert "of a step: backward 8." in line
+        assert "of a step, gaps in it included: backward 8." in page
     damaged = replace(found, devices=[replace(device_of(found), busy_share=[], per_step_s={})])
     assert "cuda:0" in terminal.render(damaged, width=80, color=False)
 

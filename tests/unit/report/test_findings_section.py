@@ -234,7 +234,7 @@ def test_what_no_rule_looks_into_is_said() -> None:
     ("busy", "numerics", "told"),
     [
         (0.95, Numerics("float32", "highest"), ["precision('high') may make", "the second."]),
-        (0.95, Numerics("float32", "high"), ["torch.autocast, where the script has none may"]),
+        (0.95, Numerics("float32", "high"), ["torch.autocast, where the script has none, may"]),
         (0.95, Numerics("bfloat16", "highest"), []),
         (0.95, None, []),
         (0.3, Numerics("float32", "highest"), None),

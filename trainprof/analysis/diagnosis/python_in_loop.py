@@ -96,7 +96,7 @@ def find(case: Case) -> Finding | None:
     # A loss of torch's functions is the model's own work.
     loss_s = min(_loss_s(case), spent_s)
     spent_s -= loss_s
-    part = spent_s / case.training_s if case.training_s > 0 else 0.0
+    part = spent_s / case.settled_s if case.settled_s > 0 else 0.0
     line = _line_of_rest(case, spent_s)
     is_set = least != THRESHOLDS["share"].value
     if not is_set and line is not None and _is_plainly_one_line(case, line, part):
@@ -149,7 +149,8 @@ def find(case: Case) -> Finding | None:
             "what this code computes as well, and gain with it"
         )
     between = "between the parts of a step" if _is_in_steps(case) else _when(case)
-    does = f"Python code {between} takes"
+    takes = "leaves the device without work for" if case.is_on_device else "takes"
+    does = f"Python code {between} {takes}"
     if is_torch and named:
         does = f"what the loop computes by torch's functions (or NumPy's) {between} takes"
     if line is not None and named and is_waiting(line):
@@ -170,7 +171,7 @@ def find(case: Case) -> Finding | None:
     is_sure = named and line is not None and not line.is_likely
     return plain_finding(
         ID,
-        f"{does} {span(spent_s)}, {percent(part)} of training{where}",
+        f"{does} {span(spent_s)}, {case.of_settled(spent_s)}{where}",
         gain,
         site=line.site if line is not None and (named or maker is not None) else None,
         advice=advice,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
@@ -67,7 +68,22 @@ def together(case: Case, findings: Sequence[Finding]) -> float | None:
         return None
     # One alone may give more than it takes: what remains gets faster, too.
     alone = [_of_all_training(case, one) for one in findings if one.is_at_most]
-    return max([whole_s / kept_s, *alone])
+    return max([min(whole_s / kept_s, _most_of_workers(case, of_loader)), *alone])
+
+
+def _most_of_workers(case: Case, of_loader: Sequence[Finding]) -> float:
+    """Returns how many times as fast advised workers could make batches, whatever else is gone.
+
+    Off a device the loader is played again.
+    """
+    fed = case.feeding[0] if case.feeding else None
+    asked = [one.change["num_workers"] for one in of_loader if one.change.get("num_workers")]
+    if not case.is_on_device or not asked or fed is None or fed.inputs is None:
+        return math.inf
+    measured, making_s = fed.measured, float(fed.inputs.fetch_s.mean())
+    if measured is None or making_s <= 0:
+        return math.inf
+    return max(measured.step_s * max(map(float, asked)) / making_s, 1.0)
 
 
 def _most_saved_s(finding: Finding) -> float:
