@@ -93,13 +93,10 @@ def _device_busy(run: ComparedRun) -> float | None:
     """Of all training, warm-up included: runs of other lengths have other shares of that."""
     summary = run.summary
     share, training_s = summary.device_busy_share, summary.phases.training_s
-    warmup_s = max(
-        ((one.idle_because or {}).get("warmup_s", 0.0) for one in summary.devices or ()),
-        default=0.0,
-    )
-    return (
-        None if share is None or training_s <= 0 else share * (1 - min(warmup_s / training_s, 1.0))
-    )
+    if share is None or training_s <= 0:
+        return None
+    warmup_s = max((one.warmup_s for one in summary.devices or ()), default=0.0)
+    return share * (1 - min(warmup_s / training_s, 1.0))
 
 
 def _energy_wh(run: ComparedRun) -> float | None:

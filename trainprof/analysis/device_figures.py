@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from trainprof.analysis.memory_figures import DeviceMemory
+
+AFTER_WARMUP: Final = "training after its warm-up"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,3 +127,13 @@ class Device:
     paused_s: float = 0.0
     copy_wait_s: float = 0.0
     kernel_share: float | None = None
+
+    @property
+    def warmup_s(self) -> float:
+        """What its shares of training leave out."""
+        return (self.idle_because or {}).get("warmup_s", 0.0)
+
+    @property
+    def time(self) -> str:
+        """What its shares are of, in words."""
+        return AFTER_WARMUP if self.warmup_s else "training"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Final
 
-from trainprof.analysis.device_figures import Device
+from trainprof.analysis.device_figures import AFTER_WARMUP, Device
 from trainprof.analysis.device_idle import KEEPS_UP_IN
 from trainprof.analysis.run_figures import Verdict
 from trainprof.analysis.verdict_level import HIGH_SHARE, MODERATE_SHARE, pair, percent
@@ -61,7 +61,7 @@ class DeviceEvidence:
     def given_out(self) -> float:
         """The share in which it may have waited for more, or worked, while work was given out.
 
-        None where it does not keep up with the host, and is not known to wait most of that time.
+        0 where it does not keep up with the host, and is not known to wait most of that time.
         """
         waits_mostly = self.idle.get("launch_s", 0.0) > self.idle.get("unknown_s", 0.0)
         return self.idle.get("unknown_s", 0.0) if self.keeps_up or waits_mostly else 0.0
@@ -76,12 +76,11 @@ class DeviceEvidence:
         if device.busy_share is None:
             return None
         low, high = device.busy_share
-        idle_s = dict(device.idle_because or {})
-        warmup_s = idle_s.pop("warmup_s", 0.0)
-        settled_s = max(training_s - warmup_s, 0.0) or 1.0
-        shares = {cause: spent_s / settled_s for cause, spent_s in idle_s.items()}
+        settled_s = max(training_s - device.warmup_s, 0.0) or 1.0
+        idle_s = device.idle_because or {}
+        shares = {x: spent_s / settled_s for x, spent_s in idle_s.items() if x != "warmup_s"}
         dry = [device.ran_dry.get(name, 0.0) for name in KEEPS_UP_IN]
-        warmup = warmup_s / (training_s or 1.0)
+        warmup = device.warmup_s / (training_s or 1.0)
         return cls((low, high), shares, min(dry) >= _RAN_DRY_SHARE, warmup)
 
     @classmethod
@@ -118,7 +117,7 @@ def device_verdict(
     """
     low, high = device.busy
     settled_s = (1 - device.warmup) * training_s
-    time = "training after its warm-up" if device.warmup else "training time"
+    time = AFTER_WARMUP if device.warmup else "training time"
     at_work = f"the device was at work in {_interval(low, high)} of {time}"
     if low >= DEVICE_BOUND_SHARE:
         headline = (

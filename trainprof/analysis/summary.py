@@ -21,7 +21,7 @@ from trainprof.analysis.code_figures import (
     PythonInModel,
     UnsharedData,
 )
-from trainprof.analysis.device_figures import Device, Placement, SyncPoint, Transfer
+from trainprof.analysis.device_figures import AFTER_WARMUP, Device, Placement, SyncPoint, Transfer
 from trainprof.analysis.finding import Finding, PassedOver
 from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.memory_figures import FoundSyncs, MemoryGrowth, OutOfMemory
@@ -134,8 +134,7 @@ class RunSummary:
     @property
     def time_of_devices(self) -> str:
         """What shares of a device's time are of, in words."""
-        warms_up = any((one.idle_because or {}).get("warmup_s") for one in self.devices or ())
-        return "training after its warm-up" if warms_up else "training"
+        return AFTER_WARMUP if any(one.warmup_s for one in self.devices or ()) else "training"
 
     @property
     def device_busy_share(self) -> float | None:

@@ -116,7 +116,8 @@ class TorchSettingsProbe:
         may_be_fused = is_unwatched and self._may_be_fused(optimizer)
         if may_be_fused:
             facts["unfused"] = type(optimizer).__qualname__
-        if may_be_fused and (self._is_on_host(optimizer) or _is_told_to_loop(optimizer)):
+        is_on_host = may_be_fused and self._is_on_host(optimizer)
+        if is_on_host or (may_be_fused and _is_told_to_loop(optimizer)):
             facts["looped_optimizer"] = {
                 "class": type(optimizer).__qualname__,
                 "tensors": sum(len(group["params"]) for group in optimizer.param_groups),
@@ -127,7 +128,7 @@ class TorchSettingsProbe:
                     for group in optimizer.param_groups
                     for name in ("momentum", "weight_decay")
                 ),
-                "is_told_to": not self._is_on_host(optimizer),
+                "is_told_to": not is_on_host,
             }
         begins = self._own_loop(optimizer) if is_unwatched else None
         if begins is not None:

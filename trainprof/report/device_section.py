@@ -125,19 +125,18 @@ def devices_section(summary: RunSummary, page: Page) -> list[Text]:
         if device.busy_share is None:  # known by its memory alone
             continue
         name = page.shortened(device.name, _DEVICE_CELLS)
-        told.append(f"{name} at work {interval(device.busy_share)} of {_time_of(device)}")
+        told.append(f"{name} at work {interval(device.busy_share)} of {device.time}")
         if device.kernel_share is not None and is_known(device.kernel_share):
             told.append(f"by the driver a kernel ran in {percent(device.kernel_share)} of that")
         by_phase = sorted(device.per_step_s.items(), key=lambda item: -item[1])
         phases = [f"{label_of(key)} {seconds(s)}" for key, s in by_phase if s > 0]
         if phases:
             shown = phases if page.verbose else phases[:_DEVICE_PHASES]
-            gaps = "" if device.looked_share >= _MOSTLY_LOOKED else ", gaps in it included"
+            gaps = "" if _looked_share(device) >= _MOSTLY_LOOKED else ", gaps in it included"
             told.append(f"of a step{gaps}: {', '.join(shown)}")
-        warmup_s = (device.idle_because or {}).get("warmup_s", 0.0)
-        if is_known(warmup_s) and warmup_s > 0:
+        if is_known(device.warmup_s) and device.warmup_s > 0:
             what = "libraries, kernels, algorithms that are tried"
-            told.append(f"its warm-up took {seconds(warmup_s)} ({what})")
+            told.append(f"its warm-up took {seconds(device.warmup_s)} ({what})")
         if device.looks:
             told.append(_pauses(device))
         if page.verbose:
@@ -152,15 +151,14 @@ def interval(shares: Sequence[float]) -> str:
 
 def _is_estimated(device: Device) -> bool:
     """Whether looks, or the driver, tell what marks do not: very likely, and no more sure."""
-    looked = is_known(device.looked_share) and device.looked_share > 0
-    return looked or (device.kernel_share is not None and is_known(device.kernel_share))
-
-
-def _time_of(device: Device) -> str:
-    """Returns what its shares are of."""
-    return (
-        "training after its warm-up" if (device.idle_because or {}).get("warmup_s") else "training"
+    return _looked_share(device) > 0 or (
+        device.kernel_share is not None and is_known(device.kernel_share)
     )
+
+
+def _looked_share(device: Device) -> float:
+    """Returns of how much of training looks tell; a summary may be damaged."""
+    return device.looked_share if is_known(device.looked_share) else 0.0
 
 
 def _more(device: Device) -> list[str]:
@@ -177,7 +175,7 @@ def _more(device: Device) -> list[str]:
         told.append(f"had run dry while the host was in: {', '.join(exposed)}")
     if device.launch_bound_share:
         bounds = interval(device.launch_bound_share)
-        told.append(f"idle between launches in {bounds} of {_time_of(device)}")
+        told.append(f"idle between launches in {bounds} of {device.time}")
     dry = [f"{label_of(key)} {percent(share)}" for key, share in device.ran_dry.items()]
     if dry:
         told.append(f"nothing left to do at the end of: {', '.join(dry)}")
@@ -187,7 +185,7 @@ def _more(device: Device) -> list[str]:
 def _pauses(device: Device) -> str:
     """What was done to the device, and what it told."""
     times, in_all = counted(device.looks, "time"), seconds(device.paused_s)
-    if device.looked_share < _LEAST_LOOKED:
+    if _looked_share(device) < _LEAST_LOOKED:
         return (
             f"made to wait {times}, {in_all} in all (so much was added at most): too little to "
             "tell how long its work takes without gaps"

@@ -182,10 +182,8 @@ class Case:
 
     def of_settled(self, seconds: float) -> str:
         """Returns what share of training that is, in words."""
-        after = " after its warm-up" if self.settled_s < self.training_s else ""
-        return (
-            f"{percent(seconds / self.settled_s if self.settled_s > 0 else 0.0)} of training{after}"
-        )
+        share = seconds / self.settled_s if self.settled_s > 0 else 0.0
+        return f"{percent(share)} of {self.summary.time_of_devices}"
 
     @property
     def is_on_device(self) -> bool:

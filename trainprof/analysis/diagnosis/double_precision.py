@@ -50,8 +50,7 @@ def find(case: Case) -> Finding | None:
     part = _computing(case)
     if part is None or part < case.threshold(ID, "share", THRESHOLDS["share"].value):
         return None
-    time = case.summary.time_of_devices if case.is_on_device else "training"
-    title = f"the model computes in float64: {percent(part)} of {time}"
+    title = f"the model computes in float64: {percent(part)} of {case.summary.time_of_devices}"
     evidence = {"computing_share": part}
     site = numerics.sites[0] if len(numerics.sites) == 1 else None
     also = [f"it may be made so by {' or '.join(numerics.sites)}"] if numerics.sites[1:] else []

@@ -135,6 +135,7 @@ def of_python(case: Case, seconds: float, *, with_warmup: bool = True) -> Gain |
     Args:
         case: The run.
         seconds: Of the training phase.
+        with_warmup: As `outside_steps` has it, on a device.
     """
     fed = case.feeding[0] if case.feeding else None
     if case.is_on_device:
