@@ -101,7 +101,8 @@ busy_us = reach = 0.0
 for start, end in spans:
     busy_us += max(0.0, end - max(start, reach))
     reach = max(reach, end)
-print(json.dumps({{"busy": busy_us / took_us, "spans": len(spans)}}))
+told = {{"busy": busy_us / took_us, "spans": len(spans), "step_ms": took_us / {STEPS} / 1e3}}
+print(json.dumps(told))
 """
 
 
@@ -115,7 +116,7 @@ def test_the_device_is_busy_as_torchs_profiler_says(tmp_path: Path, cuda: str, c
     (row,) = part_of(tmp_path / "run", cuda, f"{WARMUP + 1}:{WARMUP + STEPS}")["devices"]
     low, high = row["busy_share"]
     busy = truth.told()["busy"]
-    print(f"\n{case}: torch.profiler {busy:.3f}, trainprof {low:.3f} to {high:.3f}")
+    print(f"\n{case}: torch.profiler {truth.told()}, trainprof {low:.3f} to {high:.3f}, {row}")
     assert truth.told()["spans"] > 0
     assert low - POINTS <= busy <= high + POINTS
 

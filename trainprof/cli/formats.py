@@ -15,6 +15,9 @@ class Format(str, Enum):
     JSON = "json"
     MARKDOWN = "markdown"
 
+    # Before 0.27 typer looks for the string of what a parser returned among the values.
+    __str__ = str.__str__
+
 
 FORMATS: Final = tuple(format.value for format in Format)
 

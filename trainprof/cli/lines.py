@@ -48,6 +48,8 @@ class Only(str, Enum):
     WORKERS = "workers"
     MAIN = "main"
 
+    __str__ = str.__str__  # as formats.Format's
+
 
 ONLY: Final = tuple(only.value for only in Only)
 
