@@ -60,6 +60,9 @@ class SyncPoint:
     `in_training`: of that, and of the calls that waited, what lies in the training phase outside of
     evaluation; None where `exposed_s` is. `counted_until_s`: since the run's
     start: calls on the host were so many that later ones are not counted; None where all are.
+    `held_back_s`: of training once it has warmed up, for how long the device idles after them, at
+    least and at most, as a host that had not waited would have kept it at work; None where
+    `exposed_s` is.
     """
 
     site: str
@@ -71,6 +74,12 @@ class SyncPoint:
     counted_until_s: float | None = None
     exposed_in_training_s: float | None = None
     in_training: int | None = None
+    held_back_s: list[float] | None = None
+
+    def dearest_first(self) -> tuple[float, float, int]:
+        """Returns what sorts them so: in exposed time and what comes after it, if known."""
+        after_s = self.held_back_s[0] if self.held_back_s else 0.0
+        return -(self.exposed_s or 0.0) - after_s, -(self.seconds or 0.0), -self.count
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,15 +8,15 @@ from typing import Final
 
 import numpy as np
 
-from trainprof.analysis.coverage import Coverage, own_inside_ns
-from trainprof.analysis.device_backlog import Backlog, backlog_of
-from trainprof.analysis.device_time import GIVES_WORK, WAITS, Activity
+from trainprof.analysis.coverage import Coverage
+from trainprof.analysis.device_once import Once
+from trainprof.analysis.device_time import Activity
 from trainprof.analysis.events import Bool, Events, Int64, Nesting
 from trainprof.analysis.kernel_share import KernelShare
-from trainprof.analysis.ledger import KEY, LOADER_KEYS, Attribution, DeviceWaits, within
-from trainprof.analysis.steady import Steady
+from trainprof.analysis.ledger import KEY, LOADER_KEYS, Attribution, within
+from trainprof.analysis.meanwhile import Meanwhile, gives_work, with_told
 from trainprof.analysis.timeline import Timeline
-from trainprof.record.schema import Kind, SyncFlag, TransferFlag
+from trainprof.record.schema import Kind
 
 _CAUSES: Final = {
     **dict.fromkeys(LOADER_KEYS, "loader_s"),
@@ -86,74 +86,6 @@ class Idle:
     copy_wait_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Meanwhile:
-    """What the device did during the training thread's own time in each event, ns, shape (n,).
-
-    Attributes:
-        activity: Of the device.
-        timeline: Of the thread.
-        least, most: Time in which it surely, and at most, worked or copied; before the first mark
-            nothing is known, which is in both.
-        least_ns, most_ns: Those within the own time of each event.
-        copying_ns: Likewise, while it did nothing but copy.
-        backlog: What is known of the device by work that had piled up.
-    """
-
-    activity: Activity
-    timeline: Timeline
-    least: Coverage
-    most: Coverage
-    least_ns: Int64
-    most_ns: Int64
-    copying_ns: Int64
-    backlog: Backlog
-
-    @classmethod
-    def of(cls, activity: Activity, timeline: Timeline) -> Meanwhile:
-        window, events, nesting = timeline.window, timeline.events, timeline.nesting
-        untold = np.array([[window.start, activity.first_ns]], dtype=np.int64)
-        least, most = (
-            Coverage.of(
-                np.concatenate((sure.spans(), activity.copying.spans(), untold)),
-                (window.start, window.end),
-            )
-            for sure in (activity.least, activity.most)
-        )
-        return cls(
-            activity,
-            timeline,
-            least,
-            most,
-            own_inside_ns(least, events, nesting),
-            own_inside_ns(most, events, nesting),
-            own_inside_ns(activity.copying, events, nesting),
-            backlog_of(activity, timeline),
-        )
-
-    def waits(self) -> DeviceWaits:
-        """Returns the time in syncs and blocking copies in which the device surely worked."""
-        events = self.timeline.events
-        is_sync, is_copy = waiting(events)
-        # Of the time before the first mark it is not known.
-        index = np.flatnonzero((is_sync | is_copy) & (events.start >= self.activity.first_ns))
-        # A copy waits for what was given out before it, not for itself.
-        ns = self.least_ns[index] - np.where(is_copy[index], self.copying_ns[index], 0)
-        return DeviceWaits(index, np.maximum(ns, 0))
-
-    def exposed_ns(self) -> Int64:
-        """Returns the own time of each event in which the device had surely run dry."""
-        left: Int64 = np.maximum(self.timeline.nesting.own_ns - self.most_ns, 0)
-        return left
-
-
-def waiting(events: Events) -> tuple[Bool, Bool]:
-    """Returns which events wait for a device: syncs, and copies that block the host."""
-    is_sync = events.is_kind(Kind.SYNC) & (events.flags & SyncFlag.ON_CPU == 0)
-    is_copy = events.is_kind(Kind.TRANSFER) & (events.flags & TransferFlag.NON_BLOCKING == 0)
-    return is_sync, is_copy
-
-
 def idle_of(
     meanwhile: Meanwhile,
     attribution: Attribution,
@@ -176,8 +108,8 @@ def idle_of(
     backlog = meanwhile.backlog
     told_s = backlog.told.total_ns() / 1e9
     length_s = (end - start) / 1e9
-    least, least_ns = _with_told(meanwhile.least, meanwhile.least_ns, meanwhile)
-    most, most_ns = _with_told(meanwhile.most, meanwhile.most_ns, meanwhile)
+    least, least_ns = with_told(meanwhile.least, meanwhile.least_ns, meanwhile)
+    most, most_ns = with_told(meanwhile.most, meanwhile.most_ns, meanwhile)
     no_work_s += told_s
     low_s = max(_inside_s(least, start, end) - no_work_s, 0.0) + backlog.low_ns / 1e9
     high_s = max(_inside_s(most, start, end) - no_work_s, 0.0) + backlog.high_ns / 1e9
@@ -272,18 +204,6 @@ def _within_driver(
     return least_s
 
 
-def _with_told(
-    covered: Coverage, covered_ns: Int64, meanwhile: Meanwhile
-) -> tuple[Coverage, Int64]:
-    """Joins the time of which the device's work is known to `covered`, and to its `covered_ns`."""
-    told, timeline = meanwhile.backlog.told, meanwhile.timeline
-    if len(told.starts) == 0:
-        return covered, covered_ns
-    window = (timeline.window.start, timeline.window.end)
-    joined = Coverage.of(np.concatenate((covered.spans(), told.spans())), window)
-    return joined, own_inside_ns(joined, timeline.events, timeline.nesting)
-
-
 # Among the keys of `_left_s`: while the host gave out work.
 _GIVEN_OUT: Final = "given out"
 
@@ -305,7 +225,7 @@ def _left_s(
     events, window = timeline.events, timeline.window
     in_loop = (events.start >= window.loop_start) & (events.start < window.loop_end)
     left = np.maximum(timeline.nesting.own_ns - covered_ns, 0)
-    gives = _gives_work(timeline) & in_loop
+    gives = gives_work(timeline) & in_loop
     found = {_GIVEN_OUT: float(left[gives].sum() / 1e9)}
     in_evaluation = within(timeline.segments, events.start)
     for key in _CAUSES:
@@ -315,91 +235,6 @@ def _left_s(
     evaluating = segments.total_ns() - int(covered.inside_ns(segments.starts, segments.ends).sum())
     found["evaluation"] = max(evaluating - int(left[gives & in_evaluation].sum()), 0) / 1e9
     return found
-
-
-def _gives_work(timeline: Timeline) -> Bool:
-    """Returns in which events' own time the host gives out work."""
-    gives = timeline.events.is_kind(*GIVES_WORK)
-    return gives | (timeline.nesting.inside(gives) & ~timeline.events.is_kind(*WAITS))
-
-
-@dataclass(frozen=True, slots=True)
-class Once:
-    """What is apart from the steps as they come, in seconds, at most.
-
-    Attributes:
-        launch_s, unknown_s: Of those causes, what the first steps took beyond as many steady ones
-            (loading the device's libraries), and compiling in them.
-        worked_s: What the device surely worked beyond as in steady steps meanwhile.
-        again_launch_s, again_unknown_s: Of the same causes, compiling once warm-up was over.
-    """
-
-    launch_s: float = 0.0
-    unknown_s: float = 0.0
-    worked_s: float = 0.0
-    again_launch_s: float = 0.0
-    again_unknown_s: float = 0.0
-
-
-def once_of(meanwhile: Meanwhile, compiling: Coverage, steady: Steady) -> Once:
-    """Returns what of training is apart from its steps as they come.
-
-    Args:
-        meanwhile: What the device did.
-        compiling: When the host compiled in training.
-        steady: Which steps are, and how many come before.
-    """
-    untold = _with_told(meanwhile.least, meanwhile.least_ns, meanwhile)
-    all_s, again_s = _once_s(meanwhile, meanwhile.least, meanwhile.least_ns, compiling, steady)
-    unknown_s, again_unknown_s = _once_s(meanwhile, *untold, compiling, steady)
-    unknown_s, again_unknown_s = min(unknown_s, all_s), min(again_unknown_s, again_s)
-    return Once(
-        launch_s=all_s - unknown_s,
-        unknown_s=unknown_s,
-        worked_s=_worked_once_s(meanwhile, steady),
-        again_launch_s=again_s - again_unknown_s,
-        again_unknown_s=again_unknown_s,
-    )
-
-
-def _worked_once_s(meanwhile: Meanwhile, steady: Steady) -> float:
-    timeline = meanwhile.timeline
-    starts, ends = timeline.step_starts, timeline.steps.ends
-    if not steady.warmup or not steady.mask.any():
-        return 0.0
-    worked = meanwhile.least.inside_ns(starts, ends)
-    worked = worked - meanwhile.activity.copying.inside_ns(starts, ends)
-    # Before the first mark nothing is known, and that is in it too.
-    untold = np.clip(meanwhile.activity.first_ns - starts, 0, ends - starts)
-    worked = np.maximum(worked - untold, 0)
-    usual_ns = worked[steady.mask].mean()
-    return max(float(worked[: steady.warmup].sum() - steady.warmup * usual_ns), 0.0) / 1e9
-
-
-def _once_s(
-    meanwhile: Meanwhile, covered: Coverage, covered_ns: Int64, compiling: Coverage, steady: Steady
-) -> tuple[float, float]:
-    """Returns what warm-up took, and compiling after it, of the time outside `covered`."""
-    timeline = meanwhile.timeline
-    events, ends = timeline.events, timeline.steps.ends
-    gives = _gives_work(timeline) & ~within(timeline.segments, events.start)
-    gives &= events.start >= timeline.window.loop_start
-    around = timeline.nesting.innermost(events, compiling.starts)
-    # In Python between the phases it is the host's time.
-    compiled_ns = np.where((around >= 0) & gives[around], compiling.ends - compiling.starts, 0)
-    inside_ns = covered.inside_ns(compiling.starts, compiling.ends)
-    compiled_ns = np.maximum(compiled_ns - inside_ns, 0)
-    given_ns = np.maximum(timeline.nesting.own_ns - covered_ns, 0)[gives]
-    of_step = np.zeros(len(ends) + 1)
-    np.add.at(of_step, np.searchsorted(ends, events.start[gives], side="right"), given_ns)
-    compiled_in = np.searchsorted(ends, compiling.starts, side="right")
-    np.subtract.at(of_step, compiled_in, compiled_ns)
-    of_step = np.maximum(of_step[:-1], 0)
-    usual_ns = of_step[steady.mask].mean() if steady.mask.any() else np.inf
-    warming_ns = of_step[: steady.warmup].sum() - steady.warmup * usual_ns if steady.warmup else 0.0
-    again_ns = compiled_ns[compiled_in >= max(steady.warmup, 1)].sum()
-    once_ns = compiled_ns.sum() - again_ns + max(warming_ns, 0.0)
-    return float(once_ns) / 1e9, float(again_ns) / 1e9
 
 
 def _part_of_step(events: Events, nesting: Nesting) -> Bool:

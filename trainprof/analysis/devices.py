@@ -10,11 +10,13 @@ import numpy.typing as npt
 
 from trainprof.analysis.coverage import Coverage
 from trainprof.analysis.device_figures import Device
-from trainprof.analysis.device_idle import Meanwhile, idle_of, once_of
+from trainprof.analysis.device_idle import idle_of
+from trainprof.analysis.device_once import once_of
 from trainprof.analysis.device_time import PHASES, activity_of
 from trainprof.analysis.events import Bool, Int64
 from trainprof.analysis.kernel_share import KernelShare
 from trainprof.analysis.ledger import KEY, Attribution, within
+from trainprof.analysis.meanwhile import Meanwhile
 from trainprof.analysis.run_figures import LEDGER_KEYS
 from trainprof.analysis.steady import Steady
 from trainprof.analysis.timeline import Timeline

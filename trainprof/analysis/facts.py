@@ -52,11 +52,10 @@ class Facts:
         return {number for number in told if number is not None}
 
     def device(self) -> str | None:
-        """Returns the first accelerator that was seen in use, or None."""
-        for facts in self.texts[Topic.ENVIRONMENT].values():
-            if isinstance(facts, dict) and isinstance(facts.get("device"), str):
-                return str(facts["device"])
-        return None
+        """Returns the first accelerator that was seen in use, with its number if known, or None."""
+        told = [x["device"] for x in self.environment() if isinstance(x.get("device"), str)]
+        numbered = [name for name in told if name.startswith(f"{told[0]}:")]
+        return next(iter(numbered or told), None)
 
     def launch_blocking(self) -> bool:
         """Whether the script ran under CUDA_LAUNCH_BLOCKING=1."""

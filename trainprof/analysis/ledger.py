@@ -20,7 +20,7 @@ _AROUND: Final = -1  # the time belongs to whatever lies around the event
 # Inside a loader's call only these keep their own name; the rest is data loading.
 _OWN_INSIDE_LOADER: Final = ("transfer", "sync", "checkpoint", "gc")
 LOADER_KEYS: Final = ("loader_start", "first_batch", "data_wait", "loader_end")
-_LOADER_KINDS: Final = (
+LOADER_KINDS: Final = (
     Kind.LOADER_INIT,
     Kind.LOADER_RESET,
     Kind.LOADER_NEXT,
@@ -131,7 +131,7 @@ def attribute(
 
 def loads_samples(events: Events, nesting: Nesting) -> Bool:
     """Returns which calls of torch.load are made in a loader's call: they load samples."""
-    in_loader = nesting.inside(events.is_kind(*_LOADER_KINDS))
+    in_loader = nesting.inside(events.is_kind(*LOADER_KINDS))
     return events.is_kind(Kind.CHECKPOINT_LOAD) & in_loader
 
 

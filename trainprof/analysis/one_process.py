@@ -14,7 +14,6 @@ from trainprof.analysis.checkpoints import checkpoints_of
 from trainprof.analysis.collectives import Collectives, collectives_of, python_ns
 from trainprof.analysis.compilations import compilations_of, compiling_in_training
 from trainprof.analysis.device_figures import Device, SyncPoint, Transfer
-from trainprof.analysis.device_idle import Meanwhile
 from trainprof.analysis.device_memory import out_of_memory_of, with_memory
 from trainprof.analysis.device_verdict import DeviceEvidence
 from trainprof.analysis.devices import device_of, meanwhile_of
@@ -43,6 +42,7 @@ from trainprof.analysis.loader_cost import cost_s
 from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.loader_part import loader_part
 from trainprof.analysis.looks import LineNames, PartsOfLoop, beside_share, looks_of
+from trainprof.analysis.meanwhile import Meanwhile
 from trainprof.analysis.memory_figures import MemoryGrowth
 from trainprof.analysis.memory_growth import memory_growth, room_of
 from trainprof.analysis.outliers import outliers
@@ -59,7 +59,13 @@ from trainprof.analysis.system_processes import ticks_of
 from trainprof.analysis.timeline import Timeline
 from trainprof.analysis.torch_in_loop import torch_in_loop
 from trainprof.analysis.torch_settings import TorchSettings, torch_settings
-from trainprof.analysis.traffic import dearest_in_training, placements, sync_points, transfers
+from trainprof.analysis.traffic import (
+    dearest_in_training,
+    in_training_s,
+    placements,
+    sync_points,
+    transfers,
+)
 from trainprof.analysis.training_part import training_of
 from trainprof.analysis.unobserved import not_found, not_observed
 from trainprof.analysis.update_times import update_seconds
@@ -116,10 +122,10 @@ def summary_of(run: Analysed) -> Shown:
     )
     system = _system(run, epochs, training.samples)
     device = None
+    settled = (max(_settled_ns(timeline, steps), window.loop_start), window.loop_end)
     if meanwhile is not None:
         compiling = compiling_in_training(run.process.details, timeline)
         gpus = system.gpus if system is not None else []
-        settled = (max(_settled_ns(timeline, steps), window.loop_start), window.loop_end)
         activity = meanwhile.activity
         driver = kernel_share(recording.gpu_lines, gpus, activity.index, settled, activity.first_ns)
         device = device_of(meanwhile, attribution, steps.steady, facts.device(), compiling, driver)
@@ -130,6 +136,7 @@ def summary_of(run: Analysed) -> Shown:
         sites,
         meanwhile,
         {k: (ns - run.origin_ns) / 1e9 for k, ns in facts.reads_counted_until().items()},
+        settled[0],
     )
     evidence = _evidence(run, attribution, account, training, loaders, device, copies, syncs)
     evidence = replace(evidence, collectives=collectives.by_line)
@@ -414,4 +421,4 @@ def _evidence(
 def _dearest_site(rows: Sequence[Transfer | SyncPoint]) -> str | None:
     """Returns the line that cost training most of them, None where the device felt none."""
     dearest, _ = dearest_in_training(rows)
-    return dearest.site if dearest is not None and dearest.exposed_in_training_s else None
+    return dearest.site if dearest is not None and in_training_s(dearest) > 0 else None

@@ -9,9 +9,10 @@ from typing import TypeVar
 import numpy as np
 
 from trainprof.analysis.device_figures import Placement, SyncPoint, Transfer
-from trainprof.analysis.device_idle import Meanwhile
 from trainprof.analysis.events import Bool, Events, Int64
+from trainprof.analysis.held_back import held_back
 from trainprof.analysis.ledger import within
+from trainprof.analysis.meanwhile import Meanwhile
 from trainprof.analysis.names import Sites
 from trainprof.analysis.timeline import Timeline
 from trainprof.record.schema import Kind, SyncFlag, TransferFlag
@@ -101,13 +102,17 @@ def dearest_in_training(rows: Sequence[_Row]) -> tuple[_Row | None, bool]:
 
     Of older summaries, which do not tell what lies in training, the whole run counts.
     """
-    costs = [
-        (row.exposed_s if row.exposed_in_training_s is None else row.exposed_in_training_s) or 0.0
-        for row in rows
-    ]
+    costs = [in_training_s(row) for row in rows]
     if not costs:
         return None, False
     return rows[costs.index(max(costs))], sum(cost > 0 for cost in costs) > 1
+
+
+def in_training_s(row: Transfer | SyncPoint) -> float:
+    """Returns for how long the device idled for the calls of a line, surely, in training."""
+    inside_s = row.exposed_s if row.exposed_in_training_s is None else row.exposed_in_training_s
+    after_s = row.held_back_s[0] if isinstance(row, SyncPoint) and row.held_back_s else 0.0
+    return (inside_s or 0.0) + after_s
 
 
 def placements(events: Events, sites: Sites) -> list[Placement]:
@@ -126,6 +131,7 @@ def sync_points(
     sites: Sites,
     meanwhile: Meanwhile | None,
     counted_until_s: Mapping[int, float] | None = None,
+    settled_ns: int = 0,
 ) -> list[SyncPoint]:
     """Returns the sync points of each line and kind, dearest first: in exposed time if known.
 
@@ -134,6 +140,7 @@ def sync_points(
         sites: Names of lines.
         meanwhile: What the device did, where that is known.
         counted_until_s: By SyncFlag, when reads of host tensors were counted no longer.
+        settled_ns: When training has warmed up.
     """
     until = counted_until_s or {}
     is_sync = events.is_kind(Kind.SYNC)
@@ -143,6 +150,9 @@ def sync_points(
     if meanwhile is not None:
         timeline = meanwhile.timeline
         trains = (_in_loop(timeline) & ~within(timeline.segments, events.start))[is_sync]
+        after = held_back(meanwhile, settled_ns)
+        after_site = events.site[after.index].astype(np.int64) << 8
+        after_site |= events.flags[after.index] & ~np.uint8(SyncFlag.ON_CPU)
     on_cpu = (mine.flags & SyncFlag.ON_CPU) > 0
     which = mine.flags & ~np.uint8(SyncFlag.ON_CPU)
     names = {int(flag): flag.name.lower() for flag in SyncFlag}
@@ -166,8 +176,10 @@ def sync_points(
                 exposed_s=float(exposed[waits].sum() / 1e9),
                 exposed_in_training_s=float(exposed[waits & trains].sum() / 1e9),
                 in_training=int((waits & trains).sum()),
+                held_back_s=[
+                    float(ns[after_site == key].sum() / 1e9)
+                    for ns in (after.least_ns, after.most_ns)
+                ],
             )
         found.append(one)
-    return sorted(
-        found, key=lambda one: (-(one.exposed_s or 0.0), -(one.seconds or 0.0), -one.count)
-    )
+    return sorted(found, key=SyncPoint.dearest_first)

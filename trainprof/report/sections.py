@@ -120,10 +120,7 @@ def loaders_section(summary: RunSummary, page: Page) -> list[Text]:
 
 def syncs_section(summary: RunSummary, page: Page) -> list[Text]:
     """Lines that need a tensor's value at once."""
-    ranked = sorted(
-        summary.sync_points,
-        key=lambda point: (-(point.exposed_s or 0.0), -(point.seconds or 0.0), -point.count),
-    )
+    ranked = sorted(summary.sync_points, key=SyncPoint.dearest_first)
     if not ranked:
         return page.labelled("Syncs", ["none seen"]) if page.verbose else []
     is_merged = waits_are_merged(summary)
@@ -369,8 +366,15 @@ def _sync(point: SyncPoint, page: Page, *, is_merged: bool) -> list[str]:
     if point.on_cpu:
         told.append(f"{count(point.on_cpu)} of them on CPU tensors ({more})")
     if not is_merged:
-        told += [seconds(point.seconds), _exposed(point)]
+        told += [seconds(point.seconds), _exposed(point), *_after(point)]
     return told
+
+
+def _after(point: SyncPoint) -> list[str]:
+    after_s = point.held_back_s[0] if point.held_back_s else 0.0
+    if (share_of(after_s, point.seconds) or 0.0) < _FREE_SHARE:
+        return []
+    return [f"and {seconds(after_s)} after them, as the host was not ahead"]
 
 
 def _exposed(point: SyncPoint) -> str:

@@ -1,21 +1,26 @@
-"""The device runs dry while the host waits for a value of it.
+"""The device runs dry because the host waits for a value of it.
 
 What it means: .item(), .cpu(), printing a tensor and the like wait until the device has done all it
-was given. While it is busy anyway that costs nothing; once it is done it waits for the host, which
-only then goes on to give it work.
+was given. While it is busy anyway that costs nothing by itself. But then it has nothing left to do,
+and waits while the value is brought and while the host goes on: through Python, and until it has
+given out work again. A host that had not waited would be ahead of the device by then.
 
 How it is measured: marks in the device's stream: the part of each such wait in which the device had
-surely nothing to do. The line named is the one that cost most of that in training, evaluation left
-out.
+surely nothing to do, and what it idles after it, as far as the host had waited while the device
+worked. Idle time in a loader is not counted, and a copy that blocks, which waits by itself, ends
+it. The line named is the one that cost most of that in training, evaluation left out.
 
-When it is wrong: where the device would wait for the host even without it (Python that is slower
-than the device): then another wait takes its place.
+When it is wrong: where the device would wait for the host even without it, for a wait that comes
+later in a step then takes its place. How much of the time in which the host gives out work the
+device idles is not known: the gain is what cannot be exceeded. Work given out between the parts of
+a step is not seen, and counts as idle time.
 
 What to do: keep values on the device (add losses up there), and ask for them every 100th step.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from trainprof.analysis.diagnosis.case import Case
@@ -29,32 +34,49 @@ from trainprof.analysis.traffic import dearest_in_training
 ID: Final = "exposed_syncs"
 KEYS: Final[tuple[str, ...]] = ("sync", "device_wait")
 THRESHOLDS: Final = {
-    "share": Threshold(0.1, "of training, the device idle for it"),
+    "share": Threshold(0.05, "of training, the device idle for it"),
 }
 
 
 def find(case: Case) -> Finding | None:
     least = case.threshold(ID, "share", THRESHOLDS["share"].value)
-    spent_s = case.idle_s("sync_s") or 0.0
+    inside_s = case.idle_s("sync_s") or 0.0
+    after_s, most_after_s = _held_back_s(case)
+    spent_s = inside_s + after_s
     worst, are_several = dearest_in_training(case.summary.sync_points)
     if worst is None or case.settled_s <= 0 or spent_s < least * case.settled_s:
         return None
     calls = worst.count - worst.on_cpu if worst.in_training is None else worst.in_training
     here = f"{calls} calls of {worst.kind}"
     here = f"most of it in {here} at {worst.site}" if are_several else f"{here} here"
+    after = ", and as it goes on from there" if after_s > inside_s else ""
+    gain, most = (outside_steps(case, inside_s + more_s) for more_s in (after_s, most_after_s))
     return plain_finding(
         ID,
         f"the device has nothing to do for {span(spent_s)}, {case.of_settled(spent_s)}, while the "
-        f"host waits for its values: {here}",
-        outside_steps(case, spent_s),
+        f"host waits for its values{after}: {here}",
+        replace(gain, training=most.training, run=most.run),
         site=worst.site,
         advice="ask for the value every 100th step, or keep it on the device",
         evidence={
-            "sync_idle_s": spent_s,
+            "sync_idle_s": inside_s,
+            "idle_after_syncs_s": after_s,
             "sync_idle_share": spent_s / case.settled_s,
             "exposed_here_s": worst.exposed_s
             if worst.exposed_in_training_s is None
             else worst.exposed_in_training_s,
+            "idle_after_here_s": worst.held_back_s[0] if worst.held_back_s else None,
             "calls": calls,
         },
     )
+
+
+def _held_back_s(case: Case) -> tuple[float, float]:
+    """Returns for how long the device idles after syncs because of them, at least and at most.
+
+    No longer than it idles while the host is in Python or gives out work.
+    """
+    told = [one.held_back_s for one in case.summary.sync_points if one.held_back_s is not None]
+    least_s, most_s = (sum(one[bound] for one in told) for bound in (0, 1))
+    surely_s = (case.idle_s("host_s") or 0.0) + (case.idle_s("launch_s") or 0.0)
+    return min(least_s, surely_s), min(most_s, surely_s + (case.idle_s("unknown_s") or 0.0))

@@ -63,7 +63,9 @@ def together(case: Case, findings: Sequence[Finding]) -> float | None:
         if setting is not None and not case.is_on_device:
             saved_s = _replayed_s(fed, in_steps_s)
     whole_s = case.settled_s
-    kept_s = max(whole_s - outside_s - saved_s, (1 - _MOST_REMOVED) * whole_s)
+    # What a device works stays; its idle time may be in more findings than one.
+    works = case.summary.device_busy_share or 0.0
+    kept_s = max(whole_s - outside_s - saved_s, max(works, 1 - _MOST_REMOVED) * whole_s)
     if kept_s <= 0:
         return None
     # One alone may give more than it takes: what remains gets faster, too.

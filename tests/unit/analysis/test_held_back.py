@@ -1,0 +1,145 @@
+"""Idle time that syncs leave behind them: held against the same training without the sync."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.device_run import DeviceRun
+from support.events import MS, US
+
+STEPS = 120
+Step = Callable[[DeviceRun, bool], None]
+
+
+def goes_on_in_python(run: DeviceRun, waits: bool) -> None:
+    run.next(50 * US)
+    run.learn(1 * MS, 2 * MS, 1 * MS)
+    if waits:
+        run.item()
+    run.python(2 * MS)
+
+
+def reads_several(run: DeviceRun, waits: bool) -> None:
+    """Only the first has something to wait for: what it takes is what the others cost."""
+    run.next(50 * US)
+    run.learn(1 * MS, 2 * MS, 1 * MS)
+    for line in range(60, 70):
+        run.python(100 * US)
+        if waits:
+            run.item(line=line)
+
+
+def is_slower_than_the_device(run: DeviceRun, waits: bool) -> None:
+    run.next(50 * US)
+    run.learn(50 * US, 50 * US, 100 * US)
+    if waits:
+        run.item()
+    run.python(5 * MS)
+
+
+def waits_for_a_copy_as_well(run: DeviceRun, waits: bool) -> None:
+    run.next(50 * US)
+    run.copy(100 * US, blocks=True)
+    run.python(1 * MS)  # on what was copied: nothing is given out before
+    run.learn(1 * MS, 2 * MS, 1 * MS)
+    if waits:
+        run.item()
+    run.python(1 * MS)
+
+
+def has_work_left(run: DeviceRun, waits: bool) -> None:
+    """The device is slower, and the value is of work that it does first: nothing is lost."""
+    run.next(50 * US)
+    run.learn(1 * MS, 2 * MS, 1 * MS)
+    if waits:
+        run.item()
+
+
+CASES: list[Step] = [
+    goes_on_in_python,
+    reads_several,
+    is_slower_than_the_device,
+    waits_for_a_copy_as_well,
+    has_work_left,
+]
+
+
+def trained(step: Step, *, waits: bool) -> DeviceRun:
+    run = DeviceRun()
+    run.start()
+    for _ in range(STEPS):
+        step(run, waits)
+    run.stop()
+    return run
+
+
+@pytest.mark.parametrize("step", CASES, ids=lambda step: step.__name__)
+def test_what_a_sync_leaves_idle_is_what_training_takes_longer(step: Step, tmp_path: Path) -> None:
+    run, free = trained(step, waits=True), trained(step, waits=False)
+    summary = run.run.summary(tmp_path)
+    whole_s = summary.phases.training_s
+    longer = (run.run.now - free.run.now) / 1e9 / whole_s
+    (device,) = summary.devices or ()
+    sites = [one.held_back_s or [0.0, 0.0] for one in summary.sync_points]
+    least, most = (
+        (device.exposed_s["sync"][bound] + sum(one[bound] for one in sites)) / whole_s
+        for bound in (0, 1)
+    )
+    assert least - 0.02 <= longer <= most + 0.02
+    found = [one for one in summary.findings if one.id == "exposed_syncs"]
+    assert len(found) == (longer > 0.1)
+    for one in found:
+        assert one.predicted_speedup is not None
+        assert one.predicted_speedup[1] >= 1 / (1 - longer) - 0.03
+
+
+def test_the_line_after_which_the_device_idles_most_is_named(tmp_path: Path) -> None:
+    def step(run: DeviceRun) -> None:
+        run.next(50 * US)
+        run.learn(1 * MS, 2 * MS, 1 * MS)
+        run.item(line=60)
+        run.python(100 * US)
+        run.item(line=61)
+        run.python(2 * MS)
+
+    run = DeviceRun()
+    run.start()
+    for _ in range(STEPS):
+        step(run)
+    run.stop()
+    summary = run.run.summary(tmp_path)
+    [finding] = [one for one in summary.findings if one.id == "exposed_syncs"]
+    assert finding.site == "train.py:61"
+    assert "and as it goes on from there: most of it in 120 calls of item at train.py:61" in (
+        finding.title
+    )
+    assert finding.evidence["idle_after_here_s"] == pytest.approx(STEPS * 2e-3, rel=0.05)
+
+
+def test_what_comes_while_it_warms_up_is_not_counted(tmp_path: Path) -> None:
+    """The first steps are slow; nothing is lost after them."""
+    run = DeviceRun()
+    run.start()
+    for number in range(STEPS):
+        run.next(50 * US)
+        run.learn(1 * MS, 2 * MS, 1 * MS)
+        run.item()
+        if number < 3:
+            run.python(200 * MS)
+    run.stop()
+    summary = run.run.summary(tmp_path)
+    (point,) = summary.sync_points
+    assert point.held_back_s is not None
+    assert point.held_back_s[0] < 0.05 * summary.phases.training_s
+    assert [one for one in summary.findings if one.id == "exposed_syncs"] == []
+
+
+def test_idle_time_of_two_findings_is_gained_once(tmp_path: Path) -> None:
+    summary = trained(goes_on_in_python, waits=True).run.summary(tmp_path)
+    assert {one.id for one in summary.findings} == {"exposed_syncs", "python_in_loop"}
+    (device,) = summary.devices or ()
+    assert device.busy_share is not None
+    assert summary.together is not None
+    assert summary.together <= 1 / device.busy_share[0] + 0.01

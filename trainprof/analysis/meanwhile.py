@@ -1,0 +1,99 @@
+"""What a device did while the training thread did what it did."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from trainprof.analysis.coverage import Coverage, own_inside_ns
+from trainprof.analysis.device_backlog import Backlog, backlog_of
+from trainprof.analysis.device_time import GIVES_WORK, WAITS, Activity
+from trainprof.analysis.events import Bool, Events, Int64
+from trainprof.analysis.ledger import DeviceWaits
+from trainprof.analysis.timeline import Timeline
+from trainprof.record.schema import Kind, SyncFlag, TransferFlag
+
+
+@dataclass(frozen=True, slots=True)
+class Meanwhile:
+    """What the device did during the training thread's own time in each event, ns, shape (n,).
+
+    Attributes:
+        activity: Of the device.
+        timeline: Of the thread.
+        least, most: Time in which it surely, and at most, worked or copied; before the first mark
+            nothing is known, which is in both.
+        least_ns, most_ns: Those within the own time of each event.
+        copying_ns: Likewise, while it did nothing but copy.
+        backlog: What is known of the device by work that had piled up.
+    """
+
+    activity: Activity
+    timeline: Timeline
+    least: Coverage
+    most: Coverage
+    least_ns: Int64
+    most_ns: Int64
+    copying_ns: Int64
+    backlog: Backlog
+
+    @classmethod
+    def of(cls, activity: Activity, timeline: Timeline) -> Meanwhile:
+        window, events, nesting = timeline.window, timeline.events, timeline.nesting
+        untold = np.array([[window.start, activity.first_ns]], dtype=np.int64)
+        least, most = (
+            Coverage.of(
+                np.concatenate((sure.spans(), activity.copying.spans(), untold)),
+                (window.start, window.end),
+            )
+            for sure in (activity.least, activity.most)
+        )
+        return cls(
+            activity,
+            timeline,
+            least,
+            most,
+            own_inside_ns(least, events, nesting),
+            own_inside_ns(most, events, nesting),
+            own_inside_ns(activity.copying, events, nesting),
+            backlog_of(activity, timeline),
+        )
+
+    def waits(self) -> DeviceWaits:
+        """Returns the time in syncs and blocking copies in which the device surely worked."""
+        events = self.timeline.events
+        is_sync, is_copy = waiting(events)
+        # Of the time before the first mark it is not known.
+        index = np.flatnonzero((is_sync | is_copy) & (events.start >= self.activity.first_ns))
+        # A copy waits for what was given out before it, not for itself.
+        ns = self.least_ns[index] - np.where(is_copy[index], self.copying_ns[index], 0)
+        return DeviceWaits(index, np.maximum(ns, 0))
+
+    def exposed_ns(self) -> Int64:
+        """Returns the own time of each event in which the device had surely run dry."""
+        left: Int64 = np.maximum(self.timeline.nesting.own_ns - self.most_ns, 0)
+        return left
+
+
+def waiting(events: Events) -> tuple[Bool, Bool]:
+    """Returns which events wait for a device: syncs, and copies that block the host."""
+    is_sync = events.is_kind(Kind.SYNC) & (events.flags & SyncFlag.ON_CPU == 0)
+    is_copy = events.is_kind(Kind.TRANSFER) & (events.flags & TransferFlag.NON_BLOCKING == 0)
+    return is_sync, is_copy
+
+
+def with_told(covered: Coverage, covered_ns: Int64, meanwhile: Meanwhile) -> tuple[Coverage, Int64]:
+    """Joins the time of which the device's work is known to `covered`, and to its `covered_ns`."""
+    told, timeline = meanwhile.backlog.told, meanwhile.timeline
+    if len(told.starts) == 0:
+        return covered, covered_ns
+    window = (timeline.window.start, timeline.window.end)
+    joined = Coverage.of(np.concatenate((covered.spans(), told.spans())), window)
+    return joined, own_inside_ns(joined, timeline.events, timeline.nesting)
+
+
+def gives_work(timeline: Timeline) -> Bool:
+    """Returns in which events' own time the host gives out work, shape (n,)."""
+    gives = timeline.events.is_kind(*GIVES_WORK)
+    return gives | (timeline.nesting.inside(gives) & ~timeline.events.is_kind(*WAITS))
