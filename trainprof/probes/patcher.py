@@ -11,6 +11,7 @@ import functools
 import sys
 from collections.abc import Callable
 from inspect import CO_VARARGS, CO_VARKEYWORDS
+from types import FrameType
 from typing import Any, Final, cast
 
 from trainprof.probes.weave import weave
@@ -29,6 +30,13 @@ UNCOUNTED_FILE: Final = "<trainprof; not counted by warnings, like importlib._bo
 
 class HookPointMissing(Exception):
     """This torch does not offer what a probe hooks; the probe is reported as not available."""
+
+
+def beyond_ours(frame: FrameType) -> FrameType:
+    """Returns the first frame at and above `frame` that is none of our wrappers."""
+    while frame.f_back is not None and frame.f_code.co_filename == UNCOUNTED_FILE:
+        frame = frame.f_back
+    return frame
 
 
 def hide_our_frame(error: BaseException) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import FrameType, ModuleType
 from typing import Any
 
-from trainprof.probes.patcher import Patcher, hide_our_frame, is_profiling
+from trainprof.probes.patcher import Patcher, beyond_ours, hide_our_frame, is_profiling
 from trainprof.probes.session import Session
 from trainprof.record.schema import Kind, Topic, TransferFlag
 
@@ -151,7 +151,7 @@ class TransferProbe:
         flags = _direction(origin.type, target.type)
         if kwargs.get("non_blocking", next((a for a in args if type(a) is bool), False)):
             flags |= TransferFlag.NON_BLOCKING
-        sites, frame = self._session.sites, sys._getframe(3)
+        sites, frame = self._session.sites, beyond_ours(sys._getframe(3))
         if not sites.is_user_code(frame.f_code):
             flags |= TransferFlag.BY_LIBRARY
         site = sites.find(frame)

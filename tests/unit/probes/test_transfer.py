@@ -15,6 +15,7 @@ from support.session import Recorder
 from torch import nn
 
 from trainprof.probes.transfer import TransferProbe
+from trainprof.probes.trial_copies import NonBlockingProbe
 from trainprof.record.schema import Kind, Topic, TransferFlag
 
 GPU = "fakegpu"
@@ -135,6 +136,14 @@ def test_who_calls_a_tensors_own_method(recorder: Recorder) -> None:
     assert by_library.line == f"test_transfer.py:{line}"
     assert by_user.flags == by_function.flags == TransferFlag.H2D
     assert by_user.line != f"test_transfer.py:{line + 2}"
+
+
+def test_a_trials_own_call_in_between_is_no_librarys(recorder: Recorder) -> None:
+    recorder.start(probe(), NonBlockingProbe())
+    torch.zeros(3).to(GPU)
+    line = here() - 1
+    (copied,) = recorder.read().of(Kind.TRANSFER)
+    assert (copied.flags, copied.line) == (TransferFlag.H2D, f"test_transfer.py:{line}")
 
 
 def test_torchs_profiler_does_not_show_that_memory_is_asked_about(
