@@ -9,7 +9,7 @@ from planted.computing import adversary, hooked, looked_at, looked_at_again, rec
 from planted.crowding import computing_beside
 from planted.draw import Draw
 from planted.loading import bursts
-from planted.on_device import device_at_work
+from planted.on_device import cache_emptied_once, device_at_work
 from planted.script import (
     DATASET,
     DIGITS,
@@ -414,5 +414,6 @@ CONTROLS: dict[str, Callable[[Draw], Case]] = {
         equal_ranks,
         bridged_bursts,
         device_at_work,
+        cache_emptied_once,
     )
 }

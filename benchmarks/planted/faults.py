@@ -42,6 +42,7 @@ from planted.model_code import (
 )
 from planted.on_device import (
     blocking_copies,
+    emptied_cache,
     exposed_syncs,
     launch_bound,
     python_on_device,
@@ -84,6 +85,7 @@ FAULTS: dict[str, Callable[[Draw], Case]] = {
         slow_first_batch,
         blocking_copies,
         exposed_syncs,
+        emptied_cache,
         launch_bound,
         python_on_device,
         slow_validation,

@@ -71,6 +71,23 @@ def blocking_copies(draw: Draw) -> Case:
     return Case("blocking_copies", planted, *files, "blocking_copies")
 
 
+def emptied_cache(draw: Draw) -> Case:
+    """Memory that is kept is given back to the device in each step."""
+    emptying_us = draw.whole(600, 3000)
+    after = f"    torch.simgpu.empty_cache()  {HERE}\n"
+    setup = f"\nsimgpu.device.set_emptying_ns({emptying_us}_000)"
+    files = _script(draw, QUICKLY, LOOP, after, operation_us=30, setup=setup)
+    return Case("emptied_cache", f"{emptying_us / 1000:.2g} ms a step", *files, "emptied_cache")
+
+
+def cache_emptied_once(draw: Draw) -> Case:
+    """It is given back every hundredth step, on a device at work."""
+    after = "    if step % 100 == 0:\n        torch.simgpu.empty_cache()\n"
+    setup = f"\nsimgpu.device.set_emptying_ns({draw.whole(600, 3000)}_000)"
+    files = _script(draw, QUICKLY, LOOP, after, operation_us=draw.whole(800, 2000), setup=setup)
+    return Case("cache_emptied_once", "empty_cache() every 100th step", *files)
+
+
 def device_at_work(draw: Draw) -> Case:
     """A value is fetched in each step, and the device works for as long all the same."""
     after = "    if losses.mean().item() < 0:\n        break\n"
@@ -117,11 +134,12 @@ def _script(
     model: str = LAYERS.format(count=1),
     called: str = "",
     steps: int = 200,
+    setup: str = "",
 ) -> tuple[str, dict[str, str]]:
     """Returns the style and the files."""
     costs = f"{operation_us}_000, {copy_us}_000, 0, {value_us}_000"
     sampler = "SequentialSampler(data)"
-    setup = f"simgpu.device.set_costs_ns({costs})"
+    setup = f"simgpu.device.set_costs_ns({costs}){setup}"
     head = BODY.format(setup=setup, samples=16 * steps, model=model)
     body = head + loop.format(sampler=sampler, move=move, after=after, called=called)
     style = draw.one_of(("plain loop", "function"))

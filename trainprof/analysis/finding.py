@@ -45,6 +45,8 @@ EXPLAINED_BY: Final = {
     "python_in_model": ("competing_thread", "module_hooks"),
     "python_in_loop": ("competing_thread",),
     "slow_sampler": ("competing_thread",),
+    # Memory that was given back has to be asked for again, while work is given out.
+    "launch_bound": ("emptied_cache",),
 }
 
 

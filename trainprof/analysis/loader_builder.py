@@ -25,6 +25,8 @@ class BuilderSettings:
         evaluates: The argument of how often it evaluates, None where it has none.
         keeps_workers: It has persistent_workers=True unless it is told otherwise.
         copies: The argument that has it copy batches with non_blocking, as one writes it.
+        compiles: The prefix of the arguments by which it compiles the model: PREFIX itself is
+            True, PREFIX_mode is as torch.compile's.
     """
 
     call: str
@@ -34,6 +36,7 @@ class BuilderSettings:
     evaluates: str | None = None
     keeps_workers: bool = False
     copies: str | None = None
+    compiles: str | None = None
 
     def name_of(self, argument: str) -> str:
         """Returns what an argument of a DataLoader is called there."""
@@ -50,6 +53,7 @@ class BuilderSettings:
 
 
 _ALL: Final = ("num_workers", "persistent_workers", "prefetch_factor", "pin_memory")
+_HF_COMPILES: Final = "torch_compile"
 _HF_EVALUATES: Final = "eval_steps"
 _HF_COPIES: Final = 'accelerator_config={"non_blocking": True}'
 # By top-level package. Of others only that they build the loader is said.
@@ -61,6 +65,7 @@ _KNOWN: Final = {
         counts_for_all=True,
         evaluates=_HF_EVALUATES,
         copies=_HF_COPIES,
+        compiles=_HF_COMPILES,
     ),
     "sentence_transformers": BuilderSettings(
         "SentenceTransformerTrainingArguments",
@@ -69,6 +74,7 @@ _KNOWN: Final = {
         counts_for_all=True,
         evaluates=_HF_EVALUATES,
         copies=_HF_COPIES,
+        compiles=_HF_COMPILES,
     ),
     "timm": BuilderSettings(
         "create_loader",

@@ -96,6 +96,23 @@ class FoundSyncs:
 
 
 @dataclass(frozen=True, slots=True)
+class EmptiedCache:
+    """Calls from one line of the training loop that gave kept memory back to a device.
+
+    Attributes:
+        site: The user's file:line.
+        count: How many.
+        seconds: In them, of the host; they wait until the device has done what it was given.
+        idle_s: Of that, in which the device had surely nothing to do.
+    """
+
+    site: str
+    count: int
+    seconds: float
+    idle_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class WorkersGrowth:
     """How the memory of a loader's workers grew with the batches that they made.
 

@@ -25,6 +25,7 @@ from trainprof.analysis.diagnosis.settings import rule_settings
 from trainprof.analysis.diagnosis.together import together
 from trainprof.analysis.diagnosis.worth import least_gain
 from trainprof.analysis.element_reads import element_reads
+from trainprof.analysis.emptied_caches import emptied_caches
 from trainprof.analysis.epochs import epochs_of, evaluation_of
 from trainprof.analysis.facts import integer, integers, number
 from trainprof.analysis.faults import faults_of
@@ -230,6 +231,9 @@ def summary_of(run: Analysed) -> Shown:
         out_of_memory=out_of_memory_of(facts, recording.manifest.get("cwd")),
         found_syncs=found_syncs,
         compilations=compilations,
+        emptied_caches=[]
+        if meanwhile is None
+        else emptied_caches(run.process.details, timeline, sites, meanwhile.most),
         collectives=collectives.by_line,
         memory_growth=_memory_growth(run, training, system),
         torch_threads=torch.threads,

@@ -24,7 +24,7 @@ from trainprof.analysis.code_figures import (
 from trainprof.analysis.device_figures import AFTER_WARMUP, Device, Placement, SyncPoint, Transfer
 from trainprof.analysis.finding import Finding, PassedOver
 from trainprof.analysis.loader_figures import Loader
-from trainprof.analysis.memory_figures import FoundSyncs, MemoryGrowth, OutOfMemory
+from trainprof.analysis.memory_figures import EmptiedCache, FoundSyncs, MemoryGrowth, OutOfMemory
 from trainprof.analysis.run_figures import (
     Epoch,
     Evaluation,
@@ -68,6 +68,8 @@ class RunSummary:
         out_of_memory: The state in which a device ran out of it, where the run ended by that.
         found_syncs: What --find-syncs found, None where it was not asked for or could not.
         compilations: What torch.compile took, by line; empty where nothing was compiled.
+        emptied_caches: Lines of the training loop that give memory which torch keeps back to a
+            device.
         collectives: Calls of torch.distributed by line, means over ranks; in the ledger they are
             part of `other`.
         memory_growth: Of the process that trains; None where it does not grow with the steps. Of
@@ -114,6 +116,7 @@ class RunSummary:
     out_of_memory: OutOfMemory | None = None
     found_syncs: FoundSyncs | None = None
     compilations: list[Compilation] = field(default_factory=list)
+    emptied_caches: list[EmptiedCache] = field(default_factory=list)
     collectives: list[Collective] = field(default_factory=list)
     memory_growth: MemoryGrowth | None = None
     unshared: list[UnsharedData] = field(default_factory=list)

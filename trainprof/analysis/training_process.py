@@ -25,7 +25,15 @@ _OF_LOADER: Final = (
     Kind.FREE_DATA,
 )
 # Those whose site is the id of any text.
-_OF_TEXT: Final = (*_OF_LOADER, Kind.LOOK, Kind.BESIDE, Kind.FOUND_SYNC)
+_OF_TEXT: Final = (
+    *_OF_LOADER,
+    Kind.LOOK,
+    Kind.BESIDE,
+    Kind.FOUND_SYNC,
+    Kind.COMPILE,
+    Kind.COLLECTIVE,
+    Kind.CACHE_EMPTIED,
+)
 
 
 @dataclass(frozen=True, slots=True)

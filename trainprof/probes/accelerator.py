@@ -147,6 +147,13 @@ def may_have_device(torch: ModuleType) -> bool:
     return bool(getattr(torch._C, "_has_mps", False) or _from_elsewhere(torch))
 
 
+def device_modules(torch: ModuleType) -> list[Any]:
+    """Returns what torch has for each kind of device it may use, and for whichever there is."""
+    names = ("cuda", "xpu", "mps", "accelerator", _from_elsewhere(torch))
+    found = (getattr(torch, name, None) for name in names if name)
+    return [module for module in found if module is not None]
+
+
 def _from_elsewhere(torch: ModuleType) -> str:
     """Returns the name of the device that a package of the script's has added, "" without one."""
     tell = getattr(torch._C, "_get_privateuse1_backend_name", None)

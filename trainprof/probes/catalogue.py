@@ -13,6 +13,7 @@ from trainprof.probes.delivery import DeliveryProbe
 from trainprof.probes.device_marks import DeviceMarksProbe
 from trainprof.probes.device_memory import DeviceMemoryProbe
 from trainprof.probes.discarded_gradients import DiscardedGradientsProbe
+from trainprof.probes.emptied_caches import EmptiedCachesProbe
 from trainprof.probes.fetch import FetchProbe
 from trainprof.probes.forward import ForwardProbe
 from trainprof.probes.garbage import GarbageProbe
@@ -63,6 +64,7 @@ def default_probes(trial: Mapping[str, Any] | None = None) -> list[Probe]:
         OptimizerProbe(),
         SyncProbe(),
         FindSyncsProbe(),
+        EmptiedCachesProbe(),
         CompilationProbe(),
         CheckpointProbe(),
         GarbageProbe(),

@@ -135,6 +135,7 @@ class Kind(IntEnum):
     # When that mode was on, from `start` to `end` (equal: not yet off); site = steps before it,
     # value = steps in it. Cumulative, so that the last counts
     SYNC_WINDOW = 92
+    CACHE_EMPTIED = 93  # torch gave memory that it had kept back to a device; site
 
 
 # In the order of their numbers: new ones come last.

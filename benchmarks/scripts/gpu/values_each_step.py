@@ -22,7 +22,7 @@ def train(is_fast: bool, pace: Pace) -> None:
         if step % 50 == 0 or not is_fast:
             told = {}
             for number in range(10):
-                told[number] = (predicted.argmax(1) == number).float().mean().item()
+                told[number] = (predicted.argmax(1) == number).float().mean().item()  # here
             told["right"] = (predicted.argmax(1) == y).float().mean().item()
             told["loss"] = loss.item()
             history.append(told)

@@ -55,6 +55,7 @@ int64_t operation_ns = 1'000'000;
 int64_t copy_ns = 20'000;
 int64_t copy_ns_per_mb = 0;
 int64_t value_ns = 5'000;  // what `.item()` copies
+int64_t emptying_ns = 0;   // the host's, in empty_cache
 int64_t synchronizations = 0;
 int64_t next_stream = 1;
 
@@ -336,6 +337,12 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     copy_ns = copy;
     copy_ns_per_mb = per_mb;
     value_ns = value;
+  });
+  m.def("set_emptying_ns", [](int64_t ns) { emptying_ns = ns; });
+  // As torch.cuda.empty_cache, which waits for the device.
+  m.def("empty_cache", [] {
+    sleep_until(idle_time_of_all_streams(current_device));
+    sleep_until(now() + emptying_ns);
   });
   m.def("done", [] {
     std::lock_guard<std::mutex> guard(lock);

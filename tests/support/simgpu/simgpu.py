@@ -3,8 +3,8 @@
 torch imports this at the end of its own import, by the entry point beside this file.
 
 Attributes:
-    device: The extension: `set_costs_ns`, `done` (start, end, device, stream, name of all work so
-        far, ns of time.monotonic_ns), `synchronizations`.
+    device: The extension: `set_costs_ns`, `set_emptying_ns`, `done` (start, end, device, stream,
+        name of all work so far, ns of time.monotonic_ns), `synchronizations`.
 """
 
 import importlib.util
@@ -26,6 +26,10 @@ class _Module:
     device_count = staticmethod(lambda: device.device_count)
     current_device = staticmethod(device.current_device)
     _sleep = staticmethod(device.sleep)
+
+    def __init__(self) -> None:
+        self.empty_cache = device.empty_cache  # its own, as a module's
+
     _is_in_bad_fork = staticmethod(lambda: False)
     manual_seed_all = staticmethod(lambda seed: None)
     get_amp_supported_dtype = staticmethod(lambda: [torch.bfloat16, torch.float16])

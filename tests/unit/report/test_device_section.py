@@ -103,7 +103,7 @@ def test_what_cannot_be_has_no_table(odd: Device) -> None:
 def test_the_ledger_has_the_devices_time_beside_the_hosts() -> None:
     text = page(summary(device()))
     heading = next(line for line in text.split("\n") if line.startswith("Where the time went"))
-    assert heading.endswith("on device")
+    assert heading.endswith("s on device")
     (row,) = (line for line in text.split("\n") if line.strip().startswith("backward "))
     assert row.split()[-1] == "30.0"
     assert "on device" not in page(summaries.accelerator())

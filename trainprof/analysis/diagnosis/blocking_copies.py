@@ -34,7 +34,6 @@ from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.wording import size, span
 from trainprof.analysis.finding import LOADER_ID, Finding
-from trainprof.analysis.loader_builder import BuilderSettings, settings_of
 from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.passes import TRAINING
 from trainprof.analysis.traffic import dearest_in_training
@@ -75,7 +74,8 @@ def find(case: Case) -> Finding | None:
     is_made_there = pageable and any(fed.loader.touches_device for fed in case.feeding)
     how = [word for word, holds in (("pageable", pageable), ("blocking", blocking)) if holds]
     is_waited_for = blocking and wait_s >= least * case.settled_s
-    settings = _builder(case)
+    settings = case.builder()
+    settings = settings if settings is not None and settings.copies else None
     # What else than a tensor's own method is called there may take a device alone.
     is_by_library = settings is None and worst.by_library_share > 0
     to = _BY_LIBRARY if is_by_library else ".to(device, non_blocking=True)"
@@ -125,13 +125,6 @@ def find(case: Case) -> Finding | None:
             **({LOADER_ID: case.feeding[0].loader.id} if len(case.feeding) == 1 else {}),
         },
     )
-
-
-def _builder(case: Case) -> BuilderSettings | None:
-    """Returns who copies batches for the script, and can be told how; None where it does so."""
-    builders = {fed.loader.built_by for fed in case.feeding}
-    settings = settings_of(builders.pop()) if len(builders) == 1 else None
-    return settings if settings is not None and settings.copies else None
 
 
 def _training_loaders(case: Case) -> list[Loader]:

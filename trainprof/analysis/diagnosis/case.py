@@ -14,6 +14,7 @@ from trainprof.analysis.device_verdict import DeviceEvidence
 from trainprof.analysis.diagnosis.waiting import Cause
 from trainprof.analysis.events import Int64
 from trainprof.analysis.hot_lines import MAKING, hottest
+from trainprof.analysis.loader_builder import BuilderSettings, settings_of
 from trainprof.analysis.loader_cost import cost_s, starts_s
 from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.passes import TRAINING
@@ -198,6 +199,11 @@ class Case:
         """
         spent_s = self.training.get(key, 0.0)
         return min(spent_s, self.idle_s(cause) or 0.0) if self.is_on_device else spent_s
+
+    def builder(self) -> BuilderSettings | None:
+        """Returns who builds the loaders that feed training, where it is told how, and is one."""
+        builders = {fed.loader.built_by for fed in self.feeding}
+        return settings_of(builders.pop()) if len(builders) == 1 else None
 
     def threads_of_training(self) -> int | None:
         """Returns how many threads the training process had, as the system counts them."""

@@ -50,6 +50,10 @@ THRESHOLDS: Final = {
 _MUCH_UPDATE: Final = 0.2
 # Of forward: from here on one line of the model's may be called for again and again.
 _ONE_LINE_SHARE: Final = 0.5
+_JOINED_BY: Final = (
+    "{call}(..., {argument}=True), and if that is not enough {argument}_mode="
+    '"reduce-overhead", where shapes stay the same'
+)
 _JOINED_FURTHER: Final = 'torch.compile(..., mode="reduce-overhead") where shapes stay the same'
 _JOINED: Final = (
     'torch.compile(model), and if that is not enough mode="reduce-overhead", where shapes stay the '
@@ -84,7 +88,7 @@ def find(case: Case) -> Finding | None:
     unfused = [name for name in FUSED_ON_DEVICES if name in case.torch.unfused]
     is_to_fuse = is_updating and bool(unfused)
     fused = f", fused=True for {' and '.join(unfused)}" if is_to_fuse else ""
-    joined, cautions = _JOINED, [_OVERWRITES, _DIFFERS]
+    joined, cautions = _joined(case), [_OVERWRITES, _DIFFERS]
     if case.summary.compilations:
         joined = _JOINED_FURTHER
     if case.torch.compiles_to_graphs:
@@ -110,6 +114,14 @@ def find(case: Case) -> Finding | None:
             *(refused_when_fused(case) if is_to_fuse else []),
         ],
     )
+
+
+def _joined(case: Case) -> str:
+    """Returns how the model is compiled: by who trains it for the script, if it is told so."""
+    builder = case.builder()
+    if builder is None or builder.compiles is None:
+        return _JOINED
+    return _JOINED_BY.format(call=builder.call, argument=builder.compiles)
 
 
 def _one_line(case: Case, line: HotLine | None) -> list[str]:

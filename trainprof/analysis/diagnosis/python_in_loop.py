@@ -92,7 +92,10 @@ _FORWARD_SHARE: Final = 0.01
 def find(case: Case) -> Finding | None:
     least = case.threshold(ID, "share", THRESHOLDS["share"].value)
     spent_s = case.held_up_s("other", "host_s") - _own_cost_s(case)
-    spent_s = max(spent_s - sum(one.seconds for one in case.summary.collectives), 0.0)
+    # Calls that other rules tell of.
+    spent_s -= sum(one.seconds for one in case.summary.collectives)
+    spent_s -= sum(one.idle_s for one in case.summary.emptied_caches)
+    spent_s = max(spent_s, 0.0)
     # A loss of torch's functions is the model's own work.
     loss_s = min(_loss_s(case), spent_s)
     spent_s -= loss_s
