@@ -231,6 +231,34 @@ def test_python_code_of_a_millisecond_is_met_at_its_line(recorder: Recorder) -> 
     assert sys.getswitchinterval() == usual
 
 
+@pytest.mark.usefixtures("alone")
+def test_who_lets_go_for_moments_is_met_where_it_works(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each moment makes whoever waits for the interpreter begin anew, until a longer one comes."""
+    monkeypatch.setattr(looks, "PERIODS_NS", ((1_000, 10_000_000),))
+    data = bytes(8_000)
+    probe = LooksProbe()
+    recorder.start(probe, ForwardProbe())
+    compute()
+    begin = 0
+    for wanted in range(60, 361, 60):  # on full cores many looks come late all the same
+        while probe._looks < wanted:
+            for _ in range(12):
+                burn_briefly()
+                zlib.crc32(data)  # lets go of the interpreter
+            time.sleep(0.003)
+        recording = recorder.read()
+        met = recording.of(Kind.LOOK)[begin:]
+        begin += len(met)
+        burning = [one for one in met if {"burn_briefly", "<genexpr>"} & {*frames(recording, one)}]
+        if len(burning) > 0.6 * len(met):
+            break
+    else:
+        where = [tuple(frames(recording, one)[:2]) for one in met]
+        raise AssertionError({place: where.count(place) for place in where})
+
+
 @pytest.mark.usefixtures("often", "alone")
 def test_the_switch_interval_is_the_scripts_own(recorder: Recorder) -> None:
     probe, usual = LooksProbe(), sys.getswitchinterval()
