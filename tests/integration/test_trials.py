@@ -99,7 +99,8 @@ def check_free_data(directory: Path, script: str, workers: int) -> None:
     pace = free_pace(run)
     assert pace is not None
     assert pace.steps_s is not None
-    assert len(pace.steps_s) >= 3 * 28
+    # Of three passes; where a machine's clock changes meanwhile, what came before is warm-up.
+    assert len(pace.steps_s) >= 2 * 28
     training_s = statistics.median(told["steps"][30:])
     assert statistics.median(pace.steps_s.tolist()) == pytest.approx(training_s, rel=0.1)
     main = read_recordings(run.events)[0]

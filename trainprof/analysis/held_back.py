@@ -1,9 +1,11 @@
 """What a device idles because the host had waited for it before.
 
 A host that waits for a value while the device works could have gone on meanwhile, and given out
-work. By so much it would be ahead of the device afterwards: idle time that follows, while the host
-is in Python or gives out work, would be filled as far as that lead goes. Where the host waits again
-for something else, a copy or a loader's batch, nothing is left of it.
+work. By so much it would be ahead of the device afterwards, and by two steps at most, for a device
+takes no more ahead: idle time that follows, while the host is in Python or gives out work, would be
+filled as far as that lead goes. What takes time in a loader takes as much of it; where the host
+waits for the device all the same (a copy that blocks, an evaluation, a checkpoint, memory that is
+given back, a gradient scaler) or for other ranks, nothing is left.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from trainprof.analysis.coverage import Coverage
 from trainprof.analysis.device_time import GIVES_WORK
@@ -22,6 +25,9 @@ from trainprof.record.schema import Kind
 
 # Longer than any lead, ns.
 _ALL: Final = np.iinfo(np.int64).max
+_MOST_STEPS: Final = 2.0
+# Details of calls in which the host waits.
+_WAITS: Final = (Kind.CACHE_EMPTIED, Kind.COLLECTIVE, Kind.COMPILE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,29 +44,45 @@ class HeldBack:
     least_ns: Int64
     most_ns: Int64
 
+    def seconds(self, which: Bool) -> list[float]:
+        """Returns both of some syncs together, s."""
+        return [float(ns[which].sum() / 1e9) for ns in (self.least_ns, self.most_ns)]
 
-def held_back(meanwhile: Meanwhile, begin: int) -> HeldBack:
-    """Works it out for each sync from a time on, ns."""
+
+def held_back(meanwhile: Meanwhile, details: npt.NDArray[np.void], begin: int) -> HeldBack:
+    """Works it out for each sync from a time on.
+
+    Args:
+        meanwhile: What the device did.
+        details: Of the training process.
+        begin: That time, ns.
+    """
     timeline = meanwhile.timeline
     events, window = timeline.events, timeline.window
     begin = max(begin, window.loop_start, meanwhile.activity.first_ns)
     is_sync, is_copy = waiting(events)
     inside = (events.start >= begin) & (events.start < window.loop_end)
-    is_sync &= inside & ~within(timeline.segments, events.start)
-    stops = inside & (is_copy | events.is_kind(*LOADER_KINDS, Kind.CHECKPOINT_SAVE))
-    stops &= ~within(timeline.segments, events.start)
-    # In order of their starts, as events are; an evaluation stops it too.
-    start = np.concatenate((events.start[is_sync | stops], timeline.segments[:, 0]))
-    end = np.concatenate((events.end[is_sync | stops], timeline.segments[:, 1]))
-    index = np.flatnonzero(is_sync | stops)
-    index = np.concatenate((index, np.full(len(timeline.segments), -1)))
+    inside &= ~within(timeline.segments, events.start)
+    # The scaler's own reads are none that a script could leave out.
+    by_scaler = timeline.nesting.inside(events.is_kind(Kind.SCALER_STEP, Kind.SCALER_UPDATE))
+    is_loader = events.is_kind(*LOADER_KINDS)
+    stops = is_loader | is_copy | (is_sync & by_scaler)
+    stops |= events.is_kind(Kind.CHECKPOINT_SAVE, Kind.CHECKPOINT_LOAD)
+    is_sync &= inside & ~by_scaler
+    index = np.flatnonzero(is_sync | (stops & inside))
+    rows = details[np.isin(details["kind"], _WAITS) & (details["thread"] == timeline.thread)]
+    others = np.stack((rows["start"], rows["end"]), axis=1).astype(np.int64)
+    others = np.concatenate((timeline.segments, others))
+    # In order of their starts.
+    start = np.concatenate((events.start[index], others[:, 0]))
+    end = np.concatenate((events.end[index], others[:, 1]))
+    waits = np.concatenate((is_sync[index], np.zeros(len(others), dtype=bool)))
+    is_loader = np.concatenate((is_loader[index], np.zeros(len(others), dtype=bool)))
+    index = np.concatenate((index, np.full(len(others), -1)))
     order = np.argsort(start, kind="stable")
-    start, end, index = start[order], end[order], index[order]
-    kept = (end > begin) & (start < window.loop_end)
-    start, end, index = start[kept], end[kept], index[kept]
-    waits = (index >= 0) & is_sync[np.maximum(index, 0)]
-    # A copy that blocks waits for all that was given out before it.
-    took_ns = np.where((index >= 0) & is_copy[np.maximum(index, 0)], _ALL, end - start)
+    order = order[(end[order] > begin) & (start[order] < window.loop_end)]
+    start, end, index, waits = start[order], end[order], index[order], waits[order]
+    took_ns = np.where(is_loader[order], end - start, _ALL)
     if not waits.any():
         nothing = np.empty(0, dtype=np.int64)
         return HeldBack(nothing, nothing, nothing)
@@ -68,15 +90,17 @@ def held_back(meanwhile: Meanwhile, begin: int) -> HeldBack:
     spans = np.stack((events.start[gives], events.end[gives]), axis=1)
     most = Coverage.of(np.concatenate((meanwhile.most.spans(), spans)), (window.start, window.end))
     lasts_until = np.maximum(np.append(start[1:], window.loop_end), end)
+    steps = max(int((timeline.steps.ends > begin).sum()), 1)
+    most_ns = round(_MOST_STEPS * (window.loop_end - begin) / steps)
     found = [
-        _filled(waits, worked[index] * waits, took_ns, _idle(covered, end, lasts_until))
+        _filled(waits, worked[index] * waits, took_ns, _idle(covered, end, lasts_until), most_ns)
         for worked, covered in (
             (meanwhile.least_ns, most),
             (meanwhile.most_ns, meanwhile.least),
         )
     ]
-    least_ns, most_ns = found
-    return HeldBack(index[waits], least_ns, np.maximum(least_ns, most_ns))
+    least, most_of_all = found
+    return HeldBack(index[waits], least, np.maximum(least, most_of_all))
 
 
 def _idle(worked: Coverage, starts: Int64, ends: Int64) -> Int64:
@@ -84,7 +108,7 @@ def _idle(worked: Coverage, starts: Int64, ends: Int64) -> Int64:
     return left
 
 
-def _filled(waits: Bool, led_ns: Int64, took_ns: Int64, idle_ns: Int64) -> Int64:
+def _filled(waits: Bool, led_ns: Int64, took_ns: Int64, idle_ns: Int64, most_ns: int) -> Int64:
     """Returns what of the idle time after each wait its lead, or what is left of one, would fill.
 
     Args:
@@ -92,12 +116,13 @@ def _filled(waits: Bool, led_ns: Int64, took_ns: Int64, idle_ns: Int64) -> Int64
         led_ns: By how much each sync puts the host ahead.
         took_ns: What others take of the lead.
         idle_ns: Of the device after each until the next.
+        most_ns: That a lead can be.
     """
     filled, lead, last = np.zeros(len(waits), dtype=np.int64), 0, 0
     rows = zip(waits.tolist(), led_ns.tolist(), took_ns.tolist(), idle_ns.tolist(), strict=True)
     for number, (is_sync, led, took, idle) in enumerate(rows):
         if is_sync:
-            last, lead = number, lead + led
+            last, lead = number, min(lead + led, most_ns)
         else:
             lead = max(lead - took, 0)
         filled[last] += min(lead, idle)

@@ -27,6 +27,7 @@ class BuilderSettings:
         copies: The argument that has it copy batches with non_blocking, as one writes it.
         compiles: The prefix of the arguments by which it compiles the model: PREFIX itself is
             True, PREFIX_mode is as torch.compile's.
+        checks: The argument that has it look at no step's loss, as one writes it.
     """
 
     call: str
@@ -37,6 +38,7 @@ class BuilderSettings:
     keeps_workers: bool = False
     copies: str | None = None
     compiles: str | None = None
+    checks: str | None = None
 
     def name_of(self, argument: str) -> str:
         """Returns what an argument of a DataLoader is called there."""
@@ -53,6 +55,7 @@ class BuilderSettings:
 
 
 _ALL: Final = ("num_workers", "persistent_workers", "prefetch_factor", "pin_memory")
+_HF_CHECKS: Final = "logging_nan_inf_filter=False"
 _HF_COMPILES: Final = "torch_compile"
 _HF_EVALUATES: Final = "eval_steps"
 _HF_COPIES: Final = 'accelerator_config={"non_blocking": True}'
@@ -66,6 +69,7 @@ _KNOWN: Final = {
         evaluates=_HF_EVALUATES,
         copies=_HF_COPIES,
         compiles=_HF_COMPILES,
+        checks=_HF_CHECKS,
     ),
     "sentence_transformers": BuilderSettings(
         "SentenceTransformerTrainingArguments",
@@ -75,6 +79,7 @@ _KNOWN: Final = {
         evaluates=_HF_EVALUATES,
         copies=_HF_COPIES,
         compiles=_HF_COMPILES,
+        checks=_HF_CHECKS,
     ),
     "timm": BuilderSettings(
         "create_loader",

@@ -104,12 +104,14 @@ class EmptiedCache:
         count: How many.
         seconds: In them, of the host; they wait until the device has done what it was given.
         idle_s: Of that, in which the device had surely nothing to do.
+        between_s: Of `idle_s`, that between the parts of steps.
     """
 
     site: str
     count: int
     seconds: float
     idle_s: float
+    between_s: float
 
 
 @dataclass(frozen=True, slots=True)

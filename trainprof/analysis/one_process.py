@@ -33,6 +33,7 @@ from trainprof.analysis.feeding import epoch_starts
 from trainprof.analysis.found_syncs import found_syncs_of
 from trainprof.analysis.free_data import free_data
 from trainprof.analysis.gpu_usage import phases_of
+from trainprof.analysis.held_back import held_back
 from trainprof.analysis.hooks_in_forward import hooks_in_forward, lines_of_hooks
 from trainprof.analysis.hot_lines import hottest, lines_of_training
 from trainprof.analysis.kernel_share import kernel_share
@@ -62,7 +63,7 @@ from trainprof.analysis.torch_in_loop import torch_in_loop
 from trainprof.analysis.torch_settings import TorchSettings, torch_settings
 from trainprof.analysis.traffic import (
     dearest_in_training,
-    in_training_s,
+    idle_meanwhile_s,
     placements,
     sync_points,
     transfers,
@@ -137,7 +138,7 @@ def summary_of(run: Analysed) -> Shown:
         sites,
         meanwhile,
         {k: (ns - run.origin_ns) / 1e9 for k, ns in facts.reads_counted_until().items()},
-        settled[0],
+        None if meanwhile is None else held_back(meanwhile, run.process.details, settled[0]),
     )
     evidence = _evidence(run, attribution, account, training, loaders, device, copies, syncs)
     evidence = replace(evidence, collectives=collectives.by_line)
@@ -233,7 +234,7 @@ def summary_of(run: Analysed) -> Shown:
         compilations=compilations,
         emptied_caches=[]
         if meanwhile is None
-        else emptied_caches(run.process.details, timeline, sites, meanwhile.most),
+        else emptied_caches(run.process.details, timeline, attribution, sites, meanwhile.most),
         collectives=collectives.by_line,
         memory_growth=_memory_growth(run, training, system),
         torch_threads=torch.threads,
@@ -425,4 +426,4 @@ def _evidence(
 def _dearest_site(rows: Sequence[Transfer | SyncPoint]) -> str | None:
     """Returns the line that cost training most of them, None where the device felt none."""
     dearest, _ = dearest_in_training(rows)
-    return dearest.site if dearest is not None and in_training_s(dearest) > 0 else None
+    return dearest.site if dearest is not None and idle_meanwhile_s(dearest) > 0 else None

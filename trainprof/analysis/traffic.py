@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from trainprof.analysis.device_figures import Placement, SyncPoint, Transfer
 from trainprof.analysis.events import Bool, Events, Int64
-from trainprof.analysis.held_back import held_back
+from trainprof.analysis.held_back import HeldBack
 from trainprof.analysis.ledger import within
 from trainprof.analysis.meanwhile import Meanwhile
 from trainprof.analysis.names import Sites
@@ -97,22 +97,33 @@ def _in_loop(timeline: Timeline) -> Bool:
     return inside
 
 
-def dearest_in_training(rows: Sequence[_Row]) -> tuple[_Row | None, bool]:
+def dearest_in_training(
+    rows: Sequence[_Row], cost_s: Callable[[_Row], float] | None = None
+) -> tuple[_Row | None, bool]:
     """Returns who cost training most, as far as the device felt it, and whether others did too.
 
-    Of older summaries, which do not tell what lies in training, the whole run counts.
+    Args:
+        rows: Of lines.
+        cost_s: What one cost; the device idling meanwhile unless told otherwise.
     """
-    costs = [in_training_s(row) for row in rows]
+    costs = [(cost_s or idle_meanwhile_s)(row) for row in rows]
     if not costs:
         return None, False
     return rows[costs.index(max(costs))], sum(cost > 0 for cost in costs) > 1
 
 
-def in_training_s(row: Transfer | SyncPoint) -> float:
-    """Returns for how long the device idled for the calls of a line, surely, in training."""
+def idle_meanwhile_s(row: Transfer | SyncPoint) -> float:
+    """Returns for how long the device surely idled in the calls of a line, in training.
+
+    Of older summaries, which do not tell what lies in training, the whole run counts.
+    """
     inside_s = row.exposed_s if row.exposed_in_training_s is None else row.exposed_in_training_s
-    after_s = row.held_back_s[0] if isinstance(row, SyncPoint) and row.held_back_s else 0.0
-    return (inside_s or 0.0) + after_s
+    return inside_s or 0.0
+
+
+def idle_for_s(point: SyncPoint) -> float:
+    """Returns the same with what it idles after them for them."""
+    return idle_meanwhile_s(point) + (point.held_back_s[0] if point.held_back_s else 0.0)
 
 
 def placements(events: Events, sites: Sites) -> list[Placement]:
@@ -131,7 +142,7 @@ def sync_points(
     sites: Sites,
     meanwhile: Meanwhile | None,
     counted_until_s: Mapping[int, float] | None = None,
-    settled_ns: int = 0,
+    held: HeldBack | None = None,
 ) -> list[SyncPoint]:
     """Returns the sync points of each line and kind, dearest first: in exposed time if known.
 
@@ -140,7 +151,7 @@ def sync_points(
         sites: Names of lines.
         meanwhile: What the device did, where that is known.
         counted_until_s: By SyncFlag, when reads of host tensors were counted no longer.
-        settled_ns: When training has warmed up.
+        held: What the device idles after them, where that is known.
     """
     until = counted_until_s or {}
     is_sync = events.is_kind(Kind.SYNC)
@@ -150,14 +161,12 @@ def sync_points(
     if meanwhile is not None:
         timeline = meanwhile.timeline
         trains = (_in_loop(timeline) & ~within(timeline.segments, events.start))[is_sync]
-        after = held_back(meanwhile, settled_ns)
-        after_site = events.site[after.index].astype(np.int64) << 8
-        after_site |= events.flags[after.index] & ~np.uint8(SyncFlag.ON_CPU)
     on_cpu = (mine.flags & SyncFlag.ON_CPU) > 0
     which = mine.flags & ~np.uint8(SyncFlag.ON_CPU)
     names = {int(flag): flag.name.lower() for flag in SyncFlag}
     found = []
-    keys = np.unique(mine.site.astype(np.int64) << 8 | which)
+    of_call = events.site.astype(np.int64) << 8 | (events.flags & ~np.uint8(SyncFlag.ON_CPU))
+    keys = np.unique(of_call[is_sync])
     for key in keys.tolist():
         rows = (mine.site == key >> 8) & (which == key & 0xFF)
         waits = rows & ~on_cpu
@@ -176,10 +185,7 @@ def sync_points(
                 exposed_s=float(exposed[waits].sum() / 1e9),
                 exposed_in_training_s=float(exposed[waits & trains].sum() / 1e9),
                 in_training=int((waits & trains).sum()),
-                held_back_s=[
-                    float(ns[after_site == key].sum() / 1e9)
-                    for ns in (after.least_ns, after.most_ns)
-                ],
+                held_back_s=None if held is None else held.seconds(of_call[held.index] == key),
             )
         found.append(one)
     return sorted(found, key=SyncPoint.dearest_first)

@@ -180,7 +180,11 @@ def _ceiling(case: Case, fed: LoaderCase, others: Sequence[LoaderCase] = ()) -> 
     most = times_without(share + crowded)
     asleep = _asleep_share(fed)
     faster = FASTER_REST + (_FASTER_AFTER_SLEEP - FASTER_REST) * asleep
-    rest = 1.0 if case.is_on_device else 1 - faster * share
+    rest = 1 - faster * share
+    if case.is_on_device:
+        # What a device works takes as long as before.
+        of_host = max(1 - share - (case.summary.device_busy_share or 0.0), 0.0) / (1 - share)
+        rest = 1 - FASTER_REST * share * of_host
     if fed.loader.num_workers and not case.is_on_device:
         rest_s = np.array([(1 - share) * fed.measured.step_s])
         rest = min(rest, float((without_sending(rest_s, "low") / rest_s)[0]))

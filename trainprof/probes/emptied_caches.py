@@ -23,8 +23,13 @@ class EmptiedCachesProbe:
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._session, self._patcher = session, patcher
         for module in device_modules(torch):
-            if "empty_cache" in vars(module):
-                patcher.around_if_there(self._make, (module, "empty_cache"))
+            here = [
+                (one, "empty_cache")
+                for one in (module, getattr(module, "memory", None))
+                if one is not None and "empty_cache" in vars(one)
+            ]
+            if here and len({id(vars(one)[name]) for one, name in here}) == 1:
+                patcher.around_if_there(self._make, *here)
 
     def _make(self, original: Wrapped) -> Wrapped:
         now, record = self._session.now, self._patcher.guarded(self._emptied)
@@ -37,12 +42,12 @@ class EmptiedCachesProbe:
                 hide_our_frame(error)
                 raise
             finally:
-                record(start, now(), sys._getframe(1))
+                record(start, now(), sys._getframe().f_back)
 
         return empty_cache
 
-    def _emptied(self, start: int, end: int, caller: FrameType) -> None:
-        site = self._session.sites.find(caller)
+    def _emptied(self, start: int, end: int, caller: FrameType | None) -> None:
+        site = self._session.sites.find(caller)  # none where Python itself calls it, at exit
         self._session.emit(_CACHE_EMPTIED, start, end, site, 0, 0)
 
 

@@ -171,7 +171,7 @@ class LooksProbe:
                     return
                 if now() >= due:
                     # To be let in took as long: where that was is no chance, what comes later is.
-                    due = now() + round(period_ns * moment(0.5, 1.5))
+                    due = now() + round(_AHEAD_NS * moment(0.5, 4))
                 self._interval.shorten()
                 # Not where somebody has wrapped the functions that set it.
                 is_hasty = self._interval.now_ns <= QUICK_S * 1e9

@@ -178,11 +178,11 @@ class SyncProbe:
                 hide_our_frame(error)
                 raise
             finally:
-                record(start, now(), sys._getframe(1))
+                record(start, now(), sys._getframe().f_back)
 
         return synchronize
 
-    def _synchronized(self, start: int, end: int, caller: FrameType) -> None:
+    def _synchronized(self, start: int, end: int, caller: FrameType | None) -> None:
         self._session.emit(_SYNC, start, end, self._session.sites.find(caller), 0, _SYNCHRONIZE)
         if self._session.device_was_waited_for is not None:
             self._session.device_was_waited_for()

@@ -9,6 +9,8 @@ import pytest
 from support.device_run import DeviceRun
 from support.events import MS, US
 
+from trainprof.record.schema import Kind
+
 STEPS = 120
 Step = Callable[[DeviceRun, bool], None]
 
@@ -143,3 +145,56 @@ def test_idle_time_of_two_findings_is_gained_once(tmp_path: Path) -> None:
     assert device.busy_share is not None
     assert summary.together is not None
     assert summary.together <= 1 / device.busy_share[0] + 0.01
+
+
+def test_memory_that_is_given_back_waits_by_itself(tmp_path: Path) -> None:
+    """Without the sync before it the call would wait for the device as long."""
+    run = DeviceRun()
+    run.start()
+    here = run.run.site(80)
+    for _ in range(STEPS):
+        run.next(50 * US)
+        run.learn(1 * MS, 2 * MS, 1 * MS)
+        run.item()
+        with run.doing("host_s"):
+            run.run.leaf(Kind.CACHE_EMPTIED, 2 * MS, site=here)
+    run.stop()
+    summary = run.run.summary(tmp_path)
+    (point,) = summary.sync_points
+    assert point.held_back_s is not None
+    assert point.held_back_s[0] < 0.02 * summary.phases.training_s
+    assert [one.id for one in summary.findings] == ["emptied_cache"]
+
+
+def test_a_rare_pause_is_longer_than_any_lead(tmp_path: Path) -> None:
+    """A host is ahead by a few steps at most, however often it has waited before."""
+    run = DeviceRun()
+    run.start()
+    for number in range(STEPS):
+        run.next(50 * US)
+        run.learn(1 * MS, 2 * MS, 1 * MS)
+        run.item()
+        if number % 40 == 39:
+            run.python(500 * MS)
+    run.stop()
+    summary = run.run.summary(tmp_path)
+    (point,) = summary.sync_points
+    assert point.held_back_s is not None
+    mean_s = summary.phases.training_s / STEPS
+    assert point.held_back_s[0] < 3 * 2.2 * mean_s + 0.02 * summary.phases.training_s
+
+
+def test_a_gradient_scalers_own_reads_are_none_of_the_scripts(tmp_path: Path) -> None:
+    run = DeviceRun()
+    run.start()
+    for _ in range(STEPS):
+        run.next(50 * US)
+        run.learn(1 * MS, 2 * MS, kinds=(Kind.FORWARD, Kind.BACKWARD))
+        start = run.run.now
+        run.item()
+        run.phase(Kind.OPTIMIZER_STEP, 200 * US, 1 * MS)
+        run.run.record(Kind.SCALER_STEP, start, run.run.now, site=run.optimizer)
+        run.python(2 * MS)
+    run.stop()
+    (point,) = run.run.summary(tmp_path).sync_points
+    assert point.held_back_s == [0.0, 0.0]

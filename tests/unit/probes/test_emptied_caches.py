@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from support.session import Recorder
+from support.session import Recorder, run_hooked
 
 from trainprof.probes.emptied_caches import EmptiedCachesProbe
 from trainprof.record.schema import Kind, Topic
@@ -51,3 +52,11 @@ def test_a_fault_of_ours_harms_nothing(recorder: Recorder, monkeypatch: pytest.M
     for _ in range(2):
         torch.cuda.empty_cache()
     assert len(recorder.read().notes(Topic.PROBE_FAILED)) == 1
+
+
+def test_a_call_by_python_itself_at_exit_is_none(tmp_path: Path) -> None:
+    """There is no line that makes it, and nobody to hand an error to."""
+    script = "import atexit, torch\natexit.register(torch.cuda.empty_cache)\n"
+    (tmp_path / "script.py").write_text(script)
+    done = run_hooked(["script.py"], tmp_path, tmp_path / "run")
+    assert (done.returncode, done.stderr) == (0, "")

@@ -94,7 +94,8 @@ def find(case: Case) -> Finding | None:
     spent_s = case.held_up_s("other", "host_s") - _own_cost_s(case)
     # Calls that other rules tell of.
     spent_s -= sum(one.seconds for one in case.summary.collectives)
-    spent_s -= sum(one.idle_s for one in case.summary.emptied_caches)
+    emptying_s = sum(one.between_s for one in case.summary.emptied_caches)
+    spent_s -= emptying_s
     spent_s = max(spent_s, 0.0)
     # A loss of torch's functions is the model's own work.
     loss_s = min(_loss_s(case), spent_s)
@@ -104,7 +105,7 @@ def find(case: Case) -> Finding | None:
     is_set = least != THRESHOLDS["share"].value
     if not is_set and line is not None and _is_plainly_one_line(case, line, part):
         least = _LINE_FROM_SHARE
-    if part < least or _may_be_waiting(case) or not _has_forwards(case):
+    if part < least or may_be_waiting(case) or not _has_forwards(case):
         return None
     # What other processes have to compute meanwhile takes its time on as many cores as there are.
     others = processes_beside(case) if line is not None and is_waiting(line) else None
@@ -185,6 +186,7 @@ def find(case: Case) -> Finding | None:
             "left_out_as_our_own_s": _own_cost_s(case),
             "by_place_s": places,
             "left_out_as_loss_s": loss_s,
+            "left_out_as_emptied_caches_s": emptying_s,
             GROWN_TO_S: grown.last_s if grown is not None else None,
             "line_share": line.line_share if is_sure and line is not None else None,
             "function_share": line.share if is_sure and line is not None else None,
@@ -250,9 +252,16 @@ def _grown(case: Case) -> Growth | None:
 
 
 def python_line(summary: RunSummary) -> HotLine | None:
-    """Returns the line between the parts of a step that takes most, calls to other ranks apart."""
-    waiting = {one.site for one in summary.collectives}
-    return hottest(summary.hot_lines, "other", waiting)
+    """Returns the line between the parts of a step that takes most.
+
+    Calls to other ranks, and those that give a device's memory back, are apart.
+    """
+    return hottest(summary.hot_lines, "other", _told_apart(summary))
+
+
+def _told_apart(summary: RunSummary) -> set[str]:
+    calls = [one.site for one in summary.collectives]
+    return {*calls, *(one.site for one in summary.emptied_caches)}
 
 
 def _line_of_rest(case: Case, spent_s: float) -> HotLine | None:
@@ -265,7 +274,7 @@ def _line_of_rest(case: Case, spent_s: float) -> HotLine | None:
     }
     if not losses:
         return python_line(case.summary)
-    line = hottest(lines, "other", losses | {one.site for one in case.summary.collectives})
+    line = hottest(lines, "other", losses | _told_apart(case.summary))
     if line is None or line.seconds is None or spent_s <= 0 or line.is_likely:
         return line
     times = max(min(line.seconds / spent_s, 1.0) / line.share, 1.0)
@@ -372,7 +381,7 @@ def _is_library(case: Case, line: HotLine) -> bool:
     )
 
 
-def _may_be_waiting(case: Case) -> bool:
+def may_be_waiting(case: Case) -> bool:
     """Whether the loop may be waiting there: for a thread that reads ahead, or for other ranks."""
     loaders = case.summary.loaders
     is_read_ahead = any(one.role == TRAINING and one.thread != "training" for one in loaders)

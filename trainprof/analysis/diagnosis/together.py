@@ -10,8 +10,11 @@ from typing import Final
 from trainprof.analysis.diagnosis import (
     dense_embeddings,
     double_precision,
+    emptied_cache,
+    exposed_syncs,
     few_threads,
     gc_pauses,
+    launch_bound,
     python_in_loop,
     python_in_model,
     slow_optimizer,
@@ -29,6 +32,8 @@ _IN_STEPS: Final = (python_in_loop.ID, python_in_model.ID, gc_pauses.ID, double_
 _RANKED_BY_HALF: Final = (few_threads.ID, unused_forward.ID)
 # What the second saves is among what the first does.
 _WITHIN: Final = {dense_embeddings.ID: slow_optimizer.ID}
+# While the host is at them a device idles, after syncs too.
+_WHILE_IDLE: Final = (launch_bound.ID, slow_optimizer.ID, emptied_cache.ID)
 _BESIDE_STEPS: Final = ("evaluation", "checkpoint")
 _MOST_REMOVED: Final = 0.99
 
@@ -57,20 +62,31 @@ def together(case: Case, findings: Sequence[Finding]) -> float | None:
     outside_s = sum(_most_saved_s(one) for one in outside if not _is_of_evaluation(one, case))
     # What the start of its workers takes is part of what it takes as a whole.
     outside_s += min(in_evaluation_s, case.training.get("evaluation", 0.0))
+    outside_s -= _idle_twice_s(outside, in_steps_s)
     saved_s = in_steps_s + sum(one.recoverable_s or 0.0 for one in of_loader)
     if fed is not None and fed.inputs is not None and fed.measured is not None and of_loader:
         setting = fed.cause.setting if fed.cause is not None else None
         if setting is not None and not case.is_on_device:
             saved_s = _replayed_s(fed, in_steps_s)
     whole_s = case.settled_s
-    # What a device works stays; its idle time may be in more findings than one.
-    works = case.summary.device_busy_share or 0.0
-    kept_s = max(whole_s - outside_s - saved_s, max(works, 1 - _MOST_REMOVED) * whole_s)
+    kept_s = max(whole_s - outside_s - saved_s, (1 - _MOST_REMOVED) * whole_s)
     if kept_s <= 0:
         return None
     # One alone may give more than it takes: what remains gets faster, too.
-    alone = [_of_all_training(case, one) for one in findings if one.is_at_most]
+    alone = [_of_all_training(case, one) for one in findings]
     return max([min(whole_s / kept_s, _most_of_workers(case, of_loader)), *alone])
+
+
+def _idle_twice_s(outside: Sequence[Finding], in_steps_s: float) -> float:
+    """Returns what a device idles after syncs and what others are told to be the cause of as well.
+
+    Args:
+        outside: Findings that are about no steps of loaders.
+        in_steps_s: What else is saved in steps.
+    """
+    after_s = sum(one.evidence.get(exposed_syncs.AFTER_S) or 0.0 for one in outside)
+    others_s = sum(_most_saved_s(one) for one in outside if one.id in _WHILE_IDLE)
+    return min(after_s, others_s + in_steps_s)
 
 
 def _most_of_workers(case: Case, of_loader: Sequence[Finding]) -> float:
