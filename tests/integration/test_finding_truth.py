@@ -48,7 +48,6 @@ SEEDS = {
     "blocking_copies": 3,
     "exposed_syncs": 3,
     "emptied_cache": 3,
-    "cache_emptied_once": 3,
     "device_at_work": 3,
     "launch_bound": 3,
     "python_on_device": 3,
