@@ -56,10 +56,12 @@ def render_why(
         name: (settings or {}).get(f"{rule.id}.{name}", one.value)
         for name, one in rule.thresholds.items()
     }
+    is_on_device = summary.run.is_on_device
     found = next((one for one in summary.findings if one.id == rule.id), None)
     passed = next((one for one in summary.passed_over if one.finding.id == rule.id), None)
     if found is None and passed is not None:
-        return written(_passed_over(passed, rule, looked_for, page), page, color=color)
+        lines = _passed_over(passed, rule, looked_for, page, is_on_device=is_on_device)
+        return written(lines, page, color=color)
     if found is None:
         return written(_not_found(summary, rule, looked_for, page), page, color=color)
     lines = [
@@ -67,7 +69,7 @@ def render_why(
         *BLANK,
         *_numbers(found, page),
         *_from(rule, found.thresholds, page),
-        *_gain(found, page),
+        *_gain(found, page, is_on_device=is_on_device),
         *_steps(found, page),
         *page.labelled("Verify", [found.verify]),
         *page.command("More", "what it means:", f"trainprof report --explain {found.id}"),
@@ -76,7 +78,12 @@ def render_why(
 
 
 def _passed_over(
-    passed: PassedOver, rule: Rule, looked_for: Mapping[str, float], page: Page
+    passed: PassedOver,
+    rule: Rule,
+    looked_for: Mapping[str, float],
+    page: Page,
+    *,
+    is_on_device: bool,
 ) -> list[Text]:
     """What a rule found, and why it is not among the findings."""
     found = passed.finding
@@ -86,7 +93,7 @@ def _passed_over(
         *BLANK,
         *_numbers(found, page),
         *_from(rule, found.thresholds or looked_for, page),
-        *_gain(found, page),
+        *_gain(found, page, is_on_device=is_on_device),
         *page.command("More", "what it means:", f"trainprof report --explain {found.id}"),
     ]
 
@@ -148,11 +155,12 @@ def _from(rule: Rule, thresholds: Mapping[str, float], page: Page) -> list[Text]
     return page.labelled("Found at", told) if told else []
 
 
-def _gain(found: Finding, page: Page) -> list[Text]:
+def _gain(found: Finding, page: Page, *, is_on_device: bool) -> list[Text]:
     told = [speedup_words(found) or "not known: only a rerun tells"]
     likely = found.evidence.get(LIKELY)
     if isinstance(likely, (int, float)):
-        all_gone = f"{likely:.2f} x where the rest gets no faster by it"
+        why = "by what is sure" if is_on_device else "where the rest gets no faster by it"
+        all_gone = f"{likely:.2f} x {why}"
         told.append(all_gone if found.is_at_most else f"most likely {likely:.2f} x")
     if found.recoverable_s is not None:
         told.append(f"{seconds(found.recoverable_s)} of this run")
