@@ -27,7 +27,9 @@ class CheckpointProbe:
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         now = session.phase_now
 
-        def record(kind: int, start: int, end: int, caller: FrameType, given: Arguments) -> None:
+        def record(
+            kind: int, start: int, end: int, caller: FrameType | None, given: Arguments
+        ) -> None:
             size = _written(*given) if kind == Kind.CHECKPOINT_SAVE else 0
             session.emit(kind, start, end, session.sites.find(caller), size)
 
@@ -43,7 +45,7 @@ class CheckpointProbe:
                         hide_our_frame(error)
                         raise
                     finally:
-                        guarded(kind, start, now(), sys._getframe(1), (args, kwargs))
+                        guarded(kind, start, now(), sys._getframe().f_back, (args, kwargs))
 
                 return checkpoint
 

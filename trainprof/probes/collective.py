@@ -35,7 +35,7 @@ class CollectiveProbe:
             return
         emit, find = session.emit, session.sites.find
 
-        def record(start: int, end: int, caller: FrameType, number: int) -> None:
+        def record(start: int, end: int, caller: FrameType | None, number: int) -> None:
             emit(_COLLECTIVE, start, end, find(caller), 0, number)
 
         guarded = patcher.guarded(record)
@@ -74,7 +74,7 @@ class CollectiveProbe:
                 finally:
                     end = now()
                     inside.discard(thread)
-                    record(start, end, sys._getframe(1), number)
+                    record(start, end, sys._getframe().f_back, number)
 
             return collective
 

@@ -32,6 +32,33 @@ class HookPointMissing(Exception):
     """This torch does not offer what a probe hooks; the probe is reported as not available."""
 
 
+def told_after(
+    now: Callable[[], int], record: Callable[[int, int, FrameType | None], None]
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Returns what wraps a function so that each call is told once it is over.
+
+    Args:
+        now: The clock, ns.
+        record: Guarded. Called with start, end and who called: None where Python itself did, as it
+            does at exit.
+    """
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            start = now()
+            try:
+                return original(*args, **kwargs)
+            except BaseException as error:
+                hide_our_frame(error)
+                raise
+            finally:
+                record(start, now(), sys._getframe().f_back)
+
+        return call
+
+    return make
+
+
 def beyond_ours(frame: FrameType) -> FrameType:
     """Returns the first frame at and above `frame` that is none of our wrappers."""
     while frame.f_back is not None and frame.f_code.co_filename == UNCOUNTED_FILE:

@@ -10,7 +10,7 @@ from types import CodeType, FrameType, ModuleType
 from typing import Any, Final
 
 from trainprof.probes.accelerator import may_have_device
-from trainprof.probes.patcher import Patcher, hide_our_frame, let_dynamo_skip
+from trainprof.probes.patcher import Patcher, hide_our_frame, let_dynamo_skip, told_after
 from trainprof.probes.session import Session
 from trainprof.record.schema import Kind, SyncFlag, Topic
 
@@ -69,13 +69,14 @@ class SyncProbe:
             place = (torch.Tensor, name)
             patcher.around_if_there(self._tensor_call(name, int(flag)), place, inherited=True)
             self._references[name] = getrefcount(vars(torch.Tensor).get(name))
+        synchronize = told_after(session.wait_now, patcher.guarded(self._synchronized))
         for module in (
             torch.cuda,
             getattr(torch, "accelerator", None),
             getattr(torch, "xpu", None),
         ):
             if module is not None:
-                patcher.around_if_there(self._synchronize, (module, "synchronize"))
+                patcher.around_if_there(synchronize, (module, "synchronize"))
 
     def _tensor_call(self, name: str, flag: int) -> Callable[[Wrapped], Wrapped]:
         emit, now, patcher = self._session.emit, self._session.now, self._patcher
@@ -166,21 +167,6 @@ class SyncProbe:
         site = sites.name(caller) if sites.is_user_code(caller.f_code) else 0
         known = self._host_sites[key] = (site, caller.f_code)
         return known
-
-    def _synchronize(self, original: Wrapped) -> Wrapped:
-        now, record = self._session.wait_now, self._patcher.guarded(self._synchronized)
-
-        def synchronize(*args: Any, **kwargs: Any) -> Any:
-            start = now()
-            try:
-                return original(*args, **kwargs)
-            except BaseException as error:
-                hide_our_frame(error)
-                raise
-            finally:
-                record(start, now(), sys._getframe().f_back)
-
-        return synchronize
 
     def _synchronized(self, start: int, end: int, caller: FrameType | None) -> None:
         self._session.emit(_SYNC, start, end, self._session.sites.find(caller), 0, _SYNCHRONIZE)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.session import Recorder
+from support.session import Recorder, run_hooked
 
 from trainprof.probes.catalogue import default_probes
 from trainprof.probes.checkpoint import CheckpointProbe
@@ -101,3 +101,12 @@ def test_a_missing_hook_point_is_reported(
         recorder.stop()
     [note] = recorder.read().notes(Topic.PROBE_UNAVAILABLE)
     assert note == {"probe": "checkpoint", "reason": "torch.save does not exist"}
+
+
+def test_a_checkpoint_that_python_itself_writes_at_exit_is_one(tmp_path: Path) -> None:
+    """No frame stands above the call; the script is to notice nothing."""
+    script = "import atexit, torch\natexit.register(torch.save, {'step': 1}, 'last.pt')\n"
+    (tmp_path / "script.py").write_text(script)
+    done = run_hooked(["script.py"], tmp_path, tmp_path / "run")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "last.pt").exists()
