@@ -71,10 +71,12 @@ print(sorted(counts.values()))
 sys.exit(7)
 """
 
+# signal.pause() would wait for ever for a signal that came just before it.
 WAITING = """
-import os, signal
+import os, time
 print("ready", os.getpid(), flush=True)
-signal.pause()
+while True:
+    time.sleep(0.01)
 """
 
 
@@ -238,14 +240,16 @@ def test_ctrl_c_at_a_terminal(tmp_path: Path) -> None:
 
 def test_ctrl_c_twice(tmp_path: Path) -> None:
     text = """
-import signal, sys
+import sys, time
 try:
     print("ready", flush=True)
-    signal.pause()
+    while True:
+        time.sleep(0.01)
 except KeyboardInterrupt:
     try:
         print("saving", flush=True)
-        signal.pause()
+        while True:
+            time.sleep(0.01)
     except KeyboardInterrupt:
         print("leaving", flush=True)
         sys.exit(9)
@@ -266,7 +270,7 @@ def test_a_terminal_that_hangs_up_tells_the_script(tmp_path: Path) -> None:
     """The kernel tells the session's leader alone, which is trainprof."""
     told = tmp_path / "told"
     text = f"""
-import os, signal
+import os, signal, time
 def handle(number, frame):
     with open({str(told)!r}, "w") as file:
         file.write("hung up")
@@ -274,7 +278,7 @@ def handle(number, frame):
 signal.signal(signal.SIGHUP, handle)
 print("ready", flush=True)
 while True:
-    signal.pause()
+    time.sleep(0.01)
 """
     script = write_script(tmp_path, text)
     with OnTerminal(TRAINPROF, script, cwd=tmp_path) as terminal:
@@ -290,12 +294,12 @@ def test_a_signal_while_the_report_is_made_ends_it_as_the_script_ended(
 ) -> None:
     script = write_script(tmp_path, "import sys; sys.exit(3)")
     slow_report = f"""
-import signal
+import time
 from trainprof.cli import app, run
 def report(*arguments, **options):
     print("reporting", flush=True)
     while True:
-        signal.pause()
+        time.sleep(0.01)
 run._report = report
 app.run_command(["run", {str(script)!r}])
 """
