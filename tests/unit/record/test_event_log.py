@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 from support.session import ROOT, read_recording, read_recordings
 
+from trainprof.record import event_log
 from trainprof.record.event_log import EventLog
 from trainprof.record.log_reader import log_paths, read_log
 from trainprof.record.schema import CHUNK_BYTES, HEADER_BYTES, RECORD_BYTES, Kind, Topic
@@ -241,8 +242,12 @@ def test_what_a_signal_handler_raises_meanwhile_reaches_the_script(
     assert written(log)[-1] == 5
 
 
+SMALL_CHUNK_BYTES = 64 << 10
+PER_SMALL_CHUNK = SMALL_CHUNK_BYTES // RECORD_BYTES
+
+
 def fill_two_chunks(log: EventLog) -> None:
-    for _ in range(2 * PER_CHUNK):
+    for _ in range(2 * PER_SMALL_CHUNK):
         log.emit(Kind.FORWARD, 1, 2, 0, 1)
 
 
@@ -264,6 +269,7 @@ def test_what_a_signal_handler_raises_while_the_log_grows(
         allocate(*args)
 
     monkeypatch.setattr(os, "posix_fallocate", interrupted)
+    monkeypatch.setattr(event_log, "CHUNK_BYTES", SMALL_CHUNK_BYTES)
     for _ in range(chunks):
         log.emit(Kind.FORWARD, 1, 2, 0, 1)
     is_armed = True
@@ -271,7 +277,7 @@ def test_what_a_signal_handler_raises_while_the_log_grows(
         fill_two_chunks(log)
     before = len(written(log)) if chunks else 0
     fill_two_chunks(log)
-    assert len(written(log)) == before + 2 * PER_CHUNK
+    assert len(written(log)) == before + 2 * PER_SMALL_CHUNK
     assert log.path is not None
     assert len(read_recording(Path(log.path)).of(Kind.THREAD)) == 1
     assert len(log_paths(tmp_path)) == 1
@@ -289,6 +295,7 @@ def test_a_fault_of_ours_that_is_like_it_stays_ours(
 
 FORKS = """
 import os, sys
+from trainprof.record import event_log
 from trainprof.record.event_log import EventLog
 from trainprof.record.schema import Kind, Topic
 log = EventLog(sys.argv[1], role="script")
@@ -328,6 +335,7 @@ def test_a_forked_child_writes_its_own_log(tmp_path: Path) -> None:
 
 KILLED = """
 import os, sys
+from trainprof.record import event_log
 from trainprof.record.event_log import EventLog
 from trainprof.record.schema import Kind
 log = EventLog(sys.argv[1], role="script")
@@ -365,6 +373,7 @@ def test_a_killed_process_has_lost_nothing(tmp_path: Path) -> None:
 
 CLOSED = """
 import os, sys
+from trainprof.record import event_log
 from trainprof.record.event_log import EventLog
 from trainprof.record.schema import Kind
 log = EventLog(sys.argv[1], role="script")
@@ -403,6 +412,7 @@ def test_a_script_may_close_our_descriptors_and_keeps_its_own(tmp_path: Path) ->
 
 FULL = """
 import sys, time
+from trainprof.record import event_log
 from trainprof.record.event_log import EventLog
 from trainprof.record.schema import Kind
 log = EventLog(sys.argv[1], role="script")
