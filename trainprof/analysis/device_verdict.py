@@ -171,7 +171,7 @@ def _headline(
         "sync": f"SYNC-BOUND: the device is idle while the loop waits for its values{at}",
         "host": "HOST-BOUND: the device is idle while Python runs between the parts of a step",
         _COMPILING: "HOST-BOUND: the device is idle while torch.compile compiles again",
-        "checkpoint": f"CHECKPOINTS: the device is idle during torch.save and load{at}",
+        "checkpoint": f"CHECKPOINTS: the device is idle while they are written or read{at}",
     }[name]
     return f"{'' if share >= HIGH_SHARE else 'MODERATELY '}{words} {of_training}"
 

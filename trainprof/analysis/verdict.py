@@ -249,9 +249,11 @@ def _checkpoint_headline(evidence: Evidence, share: float) -> tuple[str, str | N
     site = evidence.checkpoints.site
     seconds = evidence.training.get("checkpoint", 0.0)
     at = f" at {site}" if site else ""
-    both = "torch.save and load" if evidence.checkpoints.loads else "torch.save"
-    take = "take" if evidence.checkpoints.loads else "takes"
-    text = f"CHECKPOINTS: {both}{at} {take} {percent(share)} of training time"
+    calls = evidence.checkpoints
+    saves = [calls.called] if calls.saves or not calls.loads else []
+    called = " and ".join((*saves, "torch.load") if calls.loads else saves)
+    take = "take" if " and " in called else "takes"
+    text = f"CHECKPOINTS: {called}{at} {take} {percent(share)} of training time"
     return f"{text}, {seconds:.1f} s", site
 
 

@@ -1,4 +1,4 @@
-"""Records `torch.save` and `torch.load`."""
+"""Records `torch.save` and `torch.load`, and what libraries write checkpoints with."""
 
 from __future__ import annotations
 
@@ -11,53 +11,101 @@ from typing import Any, Final
 
 from trainprof.probes.patcher import Patcher, hide_our_frame
 from trainprof.probes.session import Session
-from trainprof.record.schema import Kind
+from trainprof.record.schema import Kind, Writer
 
 Wrapped = Callable[..., Any]
 # Whose path is asked for without a call of the script's.
 _PATHS: Final = (str, PosixPath, WindowsPath)
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+# By the module that has them: functions, or methods of its classes. A whole checkpoint of a
+# library's is more than its files: states are gathered, older ones removed. safetensors' own is
+# what its `save_file` calls, of which others keep the name they imported.
+_OF_LIBRARIES: Final[dict[str, tuple[tuple[str, Writer], ...]]] = {
+    "safetensors.torch": (("serialize_file", Writer.SAFETENSORS),),
+    "transformers.trainer": (("Trainer._save_checkpoint", Writer.TRANSFORMERS),),
+    "lightning.pytorch.trainer.trainer": (("Trainer.save_checkpoint", Writer.LIGHTNING),),
+    "pytorch_lightning.trainer.trainer": (("Trainer.save_checkpoint", Writer.LIGHTNING),),
+    "accelerate.accelerator": (("Accelerator.save_state", Writer.ACCELERATE),),
+    "torch.distributed.checkpoint": (
+        ("save", Writer.DISTRIBUTED),
+        ("async_save", Writer.DISTRIBUTED),
+    ),
+}
 
 
 class CheckpointProbe:
-    """Wraps both under both their names."""
+    """Wraps torch's both under both their names, and those of libraries as they are met.
+
+    A library is looked for at the first step of an optimizer, and after each checkpoint: nothing
+    of ours waits for its import.
+    """
 
     name = "checkpoint"
 
+    def __init__(self) -> None:
+        self._awaited = dict(_OF_LIBRARIES)
+
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
-        now = session.phase_now
+        self._patcher, self._session = patcher, session
+        self._now = session.phase_now
+        self._meets = patcher.guarded(self._meet_libraries)
+        session.at_first_step.append(self._meets)
+        for name, kind, writer in (
+            ("save", Kind.CHECKPOINT_SAVE, Writer.TORCH),
+            ("load", Kind.CHECKPOINT_LOAD, Writer.TORCH),
+        ):
+            patcher.around(self._maker(kind, writer), (torch, name), (torch.serialization, name))
 
-        def record(
-            kind: int, start: int, end: int, caller: FrameType | None, given: Arguments
-        ) -> None:
-            size = _written(*given) if kind == Kind.CHECKPOINT_SAVE else 0
-            session.emit(kind, start, end, session.sites.find(caller), size)
+    def _maker(self, kind: Kind, writer: Writer) -> Callable[[Wrapped], Wrapped]:
+        now, guarded = self._now, self._patcher.guarded(self._record)
 
-        guarded = patcher.guarded(record)
+        def make(original: Wrapped) -> Wrapped:
+            def checkpoint(*args: Any, **kwargs: Any) -> Any:
+                start = now()
+                try:
+                    return original(*args, **kwargs)
+                except BaseException as error:
+                    hide_our_frame(error)
+                    raise
+                finally:
+                    caller = sys._getframe().f_back
+                    guarded(kind, writer, start, now(), caller, (args, kwargs))
 
-        def maker(kind: int) -> Callable[[Wrapped], Wrapped]:
-            def make(original: Wrapped) -> Wrapped:
-                def checkpoint(*args: Any, **kwargs: Any) -> Any:
-                    start = now()
-                    try:
-                        return original(*args, **kwargs)
-                    except BaseException as error:
-                        hide_our_frame(error)
-                        raise
-                    finally:
-                        guarded(kind, start, now(), sys._getframe().f_back, (args, kwargs))
+            return checkpoint
 
-                return checkpoint
+        return make
 
-            return make
+    def _record(
+        self,
+        kind: Kind,
+        writer: Writer,
+        start: int,
+        end: int,
+        caller: FrameType | None,
+        given: Arguments,
+    ) -> None:
+        is_file = kind == Kind.CHECKPOINT_SAVE and writer in (Writer.TORCH, Writer.SAFETENSORS)
+        size = _written(*given) if is_file else 0
+        session = self._session
+        session.emit(int(kind), start, end, session.sites.find(caller), size, int(writer))
+        self._meets()
 
-        for name, kind in (("save", Kind.CHECKPOINT_SAVE), ("load", Kind.CHECKPOINT_LOAD)):
-            patcher.around(maker(int(kind)), (torch, name), (torch.serialization, name))
+    def _meet_libraries(self, _: Any = None) -> None:
+        """Wraps the writers of libraries that the script has imported by now."""
+        for module in [name for name in self._awaited if name in sys.modules]:
+            for function, writer in self._awaited.pop(module):
+                owner: Any = sys.modules[module]
+                *classes, name = function.split(".")
+                for one in classes:
+                    owner = getattr(owner, one, None)
+                make = self._maker(Kind.CHECKPOINT_SAVE, writer)
+                self._patcher.around_if_there(make, (owner, name))
 
 
 def _written(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
     """Returns how large the file is that a save wrote; 0 where its path is not known."""
-    file: Any = kwargs["f"] if "f" in kwargs else args[1] if len(args) > 1 else None
+    named: Any = kwargs.get("f", kwargs.get("filename"))
+    file = args[1] if len(args) > 1 else named
     if type(file) not in _PATHS:  # one of the script's own would notice
         return 0
     try:

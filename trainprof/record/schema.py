@@ -77,7 +77,9 @@ class Kind(IntEnum):
     SCHEDULER_STEP = 29
     ZERO_GRAD = 30
     SYNC = 31  # site; flags = Sync
-    CHECKPOINT_SAVE = 32  # site; value = bytes, 0 where that is not known
+    # site; value = bytes, 0 where that is not known; flags = Writer. A library's has those of its
+    # files inside
+    CHECKPOINT_SAVE = 32
     CHECKPOINT_LOAD = 33  # site
     GC = 34  # value = generation
     CLOSURE = 35  # never written: the analysis puts it where an optimizer's step calls one
@@ -208,6 +210,17 @@ class Topic(IntEnum):
     # {device, place: [file, line, function], requested_bytes, ...}: a device ran out of memory,
     # and the process ended by that; see probes/out_of_memory.py
     OUT_OF_MEMORY = 20
+
+
+class Writer(IntEnum):
+    """What a checkpoint was written with."""
+
+    TORCH = 0  # torch.save
+    SAFETENSORS = 1  # one file, by save_file and the like
+    TRANSFORMERS = 2  # a whole checkpoint by the Trainer of Hugging Face, as those below are
+    LIGHTNING = 3
+    ACCELERATE = 4
+    DISTRIBUTED = 5  # torch.distributed.checkpoint
 
 
 class LookFlag(IntEnum):

@@ -8,7 +8,7 @@ import pytest
 from support.events import LEARNS, MS, FakeRun
 
 from trainprof.analysis.summarize import summarize
-from trainprof.record.schema import Kind
+from trainprof.record.schema import Kind, Writer
 
 
 def test_calls_in_training_are_counted_apart_with_what_they_wrote(tmp_path: Path) -> None:
@@ -35,6 +35,46 @@ def test_calls_in_training_are_counted_apart_with_what_they_wrote(tmp_path: Path
     assert finding.title.startswith("torch.save, 4 times, and torch.load, once, take 90.0 ms")
     assert finding.title.endswith(": a save of 2 MiB takes 20.0 ms")
     assert finding.evidence["saves"] == 4
+
+
+def test_a_librarys_checkpoint_is_one_with_its_files_inside(tmp_path: Path) -> None:
+    run = FakeRun()
+    loader, optimizer, line = run.loader(), run.optimizer(), run.site(77)
+    run.iterate(loader)
+    for step in range(60):
+        run.next(loader)
+        run.learn(optimizer)
+        if step % 20 == 10:
+            with run.span(Kind.CHECKPOINT_SAVE, site=line, flags=Writer.TRANSFORMERS):
+                run.passes_time(5 * MS)
+                file = {"site": line, "value": 1 << 20}
+                run.leaf(Kind.CHECKPOINT_SAVE, 10 * MS, flags=Writer.SAFETENSORS, **file)
+                run.leaf(Kind.CHECKPOINT_SAVE, 5 * MS, flags=Writer.TORCH, **file)
+    run.stop(loader)
+    summary = run.summary(tmp_path)
+    [finding] = summary.findings
+    title = "Trainer._save_checkpoint, 3 times, takes 60.0 ms"
+    assert finding.title.startswith(title)
+    assert finding.title.endswith(": a save of 2 MiB takes 20.0 ms")
+    assert summary.ledger.seconds["checkpoint"] == pytest.approx(60e-3)
+
+
+def test_what_took_longest_of_several_is_named_first(tmp_path: Path) -> None:
+    run = FakeRun()
+    loader, optimizer, line = run.loader(), run.optimizer(), run.site(77)
+    run.iterate(loader)
+    for _ in range(60):
+        run.next(loader)
+        run.learn(optimizer)
+        run.leaf(Kind.CHECKPOINT_SAVE, MS, site=line, flags=Writer.TORCH)
+        run.leaf(Kind.CHECKPOINT_SAVE, 2 * MS, site=line, flags=Writer.SAFETENSORS)
+        run.leaf(Kind.CHECKPOINT_SAVE, MS // 8, site=line, flags=77)  # of a later version
+    run.stop(loader)
+    summary = run.summary(tmp_path)
+    [finding] = summary.findings
+    assert finding.title.startswith("safetensors' save_file and torch.save, 180 times in all, take")
+    headline = "CHECKPOINTS: safetensors' save_file and torch.save at train.py:77 take"
+    assert summary.verdict.headline.startswith(headline)
 
 
 def loading_run(*, in_loader: bool) -> FakeRun:

@@ -52,6 +52,7 @@ from trainprof.analysis.unused_gradients import (
     PartOfModel,
     UnusedGradients,
 )
+from trainprof.record.schema import Writer
 from trainprof.report.findings_section import speedup_words
 
 
@@ -1397,6 +1398,16 @@ SAVED = Checkpoints(saves=4, save_s=0.8, saved_bytes=3 << 20, site="train.py:70"
             "save takes 800 ms",
         ),
         (Checkpoints(loads=2, load_s=0.8), "torch.load, 2 times, takes 800 ms, 29 % of training"),
+        (
+            replace(SAVED, writers=(Writer.SAFETENSORS, Writer.TORCH)),
+            "safetensors' save_file and torch.save, 4 times in all, take 800 ms, 29 % of training: "
+            "a save of 3 MiB takes 200 ms",
+        ),
+        (
+            replace(SAVED, writers=(Writer.TRANSFORMERS,)),
+            "Trainer._save_checkpoint, 4 times, takes 800 ms, 29 % of training: "
+            "a save of 3 MiB takes 200 ms",
+        ),
     ],
 )
 def test_checkpoints_are_told_by_what_was_called(calls: Checkpoints, title: str) -> None:
@@ -1405,15 +1416,19 @@ def test_checkpoints_are_told_by_what_was_called(calls: Checkpoints, title: str)
     assert (finding.title, finding.site) == (title, calls.site)
 
 
-@pytest.mark.parametrize("package", ["transformers", "timm", None])
-def test_a_trainer_that_writes_weights_by_itself_is_said_to_take_longer(
-    package: str | None,
-) -> None:
-    planted = Planted(workers=2, fetch_s=0.002, compute_s=1.0 / STEPS)
-    planted.loader = replace(planted.loader, built_by=package)
-    case = case_of(planted, steady_steps=100, parts={"checkpoint": 0.8})
-    told = only(replace(case, checkpoints=SAVED)).also
-    assert any("safetensors" in one for one in told) is (package == "transformers")
+@pytest.mark.parametrize(
+    ("writer", "argument"),
+    [
+        (Writer.TRANSFORMERS, "save_steps="),
+        (Writer.LIGHTNING, "every_n_train_steps="),
+        (Writer.ACCELERATE, None),
+        (Writer.TORCH, None),
+    ],
+)
+def test_where_a_trainer_is_told_how_often_it_saves(writer: Writer, argument: str | None) -> None:
+    case = case_of(steady_steps=100, parts={"checkpoint": 0.8})
+    told = only(replace(case, checkpoints=replace(SAVED, writers=(writer,)))).also
+    assert [one.split()[5] for one in told] == ([argument] if argument else [])
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import io
 import os
 import pickle
 import sys
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ from support.session import Recorder, run_hooked
 
 from trainprof.probes.catalogue import default_probes
 from trainprof.probes.checkpoint import CheckpointProbe
-from trainprof.record.schema import Kind, Topic
+from trainprof.probes.optimizer import OptimizerProbe
+from trainprof.record.schema import Kind, Topic, Writer
 
 COUNTS: list[None] = []
 
@@ -90,6 +92,91 @@ def test_a_function_made_by_exec_is_not_the_users_line(recorder: Recorder, tmp_p
 def test_pickle_finds_the_function(recorder: Recorder) -> None:
     recorder.start(CheckpointProbe())
     assert pickle.loads(pickle.dumps(torch.save)) is torch.save is torch.serialization.save
+
+
+@pytest.fixture
+def stepped(recorder: Recorder) -> Callable[..., None]:
+    """Starts the probe as a script has it that has imported all it needs, and steps."""
+
+    def step() -> None:
+        parameter = torch.nn.Parameter(torch.ones(1))
+        optimizer = torch.optim.SGD([parameter], lr=0.1)
+        parameter.grad = torch.ones(1)
+        recorder.start(OptimizerProbe(), CheckpointProbe())
+        optimizer.step()
+
+    return step
+
+
+def test_files_of_safetensors_are_saves(
+    recorder: Recorder, stepped: Callable[..., None], tmp_path: Path
+) -> None:
+    save_file = pytest.importorskip("safetensors.torch").save_file  # kept, as others do
+    stepped()
+    save_file({"w": torch.ones(64)}, tmp_path / "x")
+    line = sys._getframe().f_lineno - 1
+    [save] = recorder.read().of(Kind.CHECKPOINT_SAVE)
+    assert (save.flags, save.line) == (Writer.SAFETENSORS, f"test_checkpoint.py:{line}")
+    assert save.value == (tmp_path / "x").stat().st_size
+
+
+def test_a_librarys_checkpoint_has_its_files_inside(
+    recorder: Recorder,
+    stepped: Callable[..., None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Trainer:
+        def _save_checkpoint(self, model: Any, trial: Any) -> str:
+            torch.save(model, tmp_path / "x")
+            return "saved"
+
+    library = types.ModuleType("transformers.trainer")
+    library.Trainer = Trainer  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, library.__name__, library)
+    own = Trainer._save_checkpoint
+    stepped()
+    assert Trainer()._save_checkpoint(torch.ones(2), trial=None) == "saved"
+    recorder.stop()
+    assert Trainer._save_checkpoint is own
+    inner, outer = recorder.read().of(Kind.CHECKPOINT_SAVE)
+    assert (inner.flags, outer.flags) == (Writer.TORCH, Writer.TRANSFORMERS)
+    assert outer.start <= inner.start <= inner.end <= outer.end
+    assert (inner.value > 0, outer.value) == (True, 0)
+
+
+def test_a_library_that_is_imported_late_is_met_at_the_next_checkpoint(
+    recorder: Recorder, stepped: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Accelerator:
+        def save_state(self) -> None:
+            torch.save(torch.ones(2), io.BytesIO())
+
+    stepped()
+    library = types.ModuleType("accelerate.accelerator")
+    library.Accelerator = Accelerator  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, library.__name__, library)
+    for _ in range(2):
+        Accelerator().save_state()
+    flags = [save.flags for save in recorder.read().of(Kind.CHECKPOINT_SAVE)]
+    assert flags == [Writer.TORCH, Writer.TORCH, Writer.ACCELERATE]
+
+
+def test_a_library_that_has_changed_is_reported_and_the_rest_works(
+    recorder: Recorder, stepped: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("transformers.trainer", "accelerate.accelerator"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    stepped()
+    torch.save(torch.ones(2), io.BytesIO())
+    recorder.stop()
+    recording = recorder.read()
+    reasons = [note["reason"] for note in recording.notes(Topic.PROBE_UNAVAILABLE)]
+    assert reasons == [
+        "what has _save_checkpoint does not exist",
+        "what has save_state does not exist",
+    ]
+    assert len(recording.of(Kind.CHECKPOINT_SAVE)) == 1
 
 
 def test_a_missing_hook_point_is_reported(

@@ -1,11 +1,13 @@
-"""Saving and loading files of torch's holds training up.
+"""Saving and loading checkpoints holds training up.
 
-What it means: torch.save and torch.load run in the training thread, which computes nothing
-meanwhile.
+What it means: torch.save and torch.load, and what libraries save with, run in the training thread,
+which computes nothing meanwhile.
 
-How it is measured: the time inside torch.save and torch.load in the training phase, by line. What
-a dataset loads while its loader makes a batch is loading of data, and not counted here. Checkpoints
-written by other libraries' own writers are not seen.
+How it is measured: the time inside torch.save and torch.load in the training phase, by line, and
+inside what writes whole checkpoints, gathers what is to be written and removes older ones: the
+Trainers of Hugging Face and of Lightning, accelerate's save_state, torch.distributed.checkpoint;
+and of safetensors. What a dataset loads while its loader makes a batch is loading of data, and not
+counted here. Checkpoints of other writers are not seen.
 
 When it is wrong: a page cache that takes the bytes at once may write them when the next save comes.
 
@@ -27,14 +29,19 @@ from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.wording import size, span
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.verdict_level import percent
+from trainprof.record.schema import Writer
 
 ID: Final = "slow_checkpoints"
 KEYS: Final[tuple[str, ...]] = ("checkpoint",)
 THRESHOLDS: Final = {
     "share": Threshold(0.03, "of training"),
 }
-# The package whose Trainer writes weights by safetensors, and the rest by torch.save.
-_HUGGING_FACE: Final = "transformers"
+# Where a library is told how often.
+_SAYS_HOW_OFTEN: Final = {
+    Writer.TRANSFORMERS: "how often is said by save_steps= and save_strategy= of TrainingArguments",
+    Writer.LIGHTNING: "how often is said by every_n_train_steps= and every_n_epochs= of "
+    "ModelCheckpoint",
+}
 
 
 def find(case: Case) -> Finding | None:
@@ -49,7 +56,7 @@ def find(case: Case) -> Finding | None:
         outside_steps(case, spent_s),
         site=calls.site,
         advice=_advice(calls, spent_s),
-        also=_also(case) if calls.saves else [],
+        also=[_SAYS_HOW_OFTEN[one] for one in calls.writers if one in _SAYS_HOW_OFTEN],
         evidence={
             "checkpoint_s": spent_s,
             "checkpoint_share": part,
@@ -76,13 +83,17 @@ def _advice(calls: Checkpoints, spent_s: float) -> str:
 
 def _calls(calls: Checkpoints) -> str:
     """Returns what was called how often, with its verb."""
-    saves, loads = (
-        f"{name}, {'once' if count == 1 else f'{count} times'}," if count else ""
-        for name, count in (("torch.save", calls.saves), ("torch.load", calls.loads))
-    )
+    in_all = " in all" if len(calls.writers) > 1 else ""
+    saves = f"{calls.called}, {_times(calls.saves)}{in_all}," if calls.saves else ""
+    loads = f"torch.load, {_times(calls.loads)}," if calls.loads else ""
     if saves and loads:
         return f"{saves} and {loads} take"
-    return f"{saves or loads or 'saving and loading'} takes"
+    take = "take" if saves and in_all else "takes"
+    return f"{saves or loads or 'saving and loading'} {take}"
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
 def _each(calls: Checkpoints) -> str:
@@ -90,13 +101,3 @@ def _each(calls: Checkpoints) -> str:
         return ""
     of = "" if calls.saved_bytes is None else f" of {size(calls.saved_bytes)}"
     return f": a save{of} takes {span(calls.save_s / calls.saves)}"
-
-
-def _also(case: Case) -> list[str]:
-    """Returns what stands beside the figures where a trainer writes more than they count."""
-    if not any(loader.built_by == _HUGGING_FACE for loader in case.summary.loaders):
-        return []
-    return [
-        "its checkpoints take longer than that: files of safetensors are not counted; save_steps= "
-        "and save_strategy= of TrainingArguments say how often they come"
-    ]
