@@ -9,13 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from trainprof.analysis.events import Events, Int64, Nesting
-from trainprof.analysis.ledger import loads_samples
+from trainprof.analysis.ledger import loads_samples, within
 from trainprof.analysis.names import Sites
 from trainprof.record.schema import Kind, Writer
 
 _CALLED: Final = {
     Writer.TORCH: "torch.save",
-    Writer.SAFETENSORS: "safetensors' save_file",
+    Writer.SAFETENSORS: "safetensors' serialize_file",
     Writer.TRANSFORMERS: "Trainer._save_checkpoint",
     Writer.LIGHTNING: "Trainer.save_checkpoint",
     Writer.ACCELERATE: "Accelerator.save_state",
@@ -30,8 +30,8 @@ class Checkpoints:
     Attributes:
         saves, loads: How many there were: one by a library is one, with all that it calls.
         save_s, load_s: What they took, all together.
-        saved_bytes: Of a mean save; None where nobody knows.
-        writers: What wrote them, whatever took longest first.
+        saved_bytes: Of a mean save of those whose files are known; None where none is.
+        writers: What wrote them, whatever took longest first; empty where that is not known.
         site: The line whose calls took longest.
     """
 
@@ -46,11 +46,11 @@ class Checkpoints:
     @property
     def called(self) -> str:
         """What wrote them, by the names of functions."""
-        return " and ".join(_CALLED[one] for one in self.writers)
+        return " and ".join(_CALLED[one] for one in self.writers) or "saving checkpoints"
 
 
 def checkpoints_of(
-    events: Events, nesting: Nesting, sites: Sites, begun: int, ended: int
+    events: Events, nesting: Nesting, sites: Sites, segments: Int64, loop: tuple[int, int]
 ) -> Checkpoints:
     """Counts what was saved and loaded, but for what a dataset loads as samples.
 
@@ -58,9 +58,11 @@ def checkpoints_of(
         events: Of the training thread.
         nesting: Of `events`.
         sites: Its lines.
-        begun, ended: When training was, ns.
+        segments: Evaluation, shape (n, 2), ns: what is saved then is its own.
+        loop: When training was, ns.
     """
-    is_here = (events.start >= begun) & (events.start < ended)
+    is_here = (events.start >= loop[0]) & (events.start < loop[1])
+    is_here &= ~within(segments, events.start)
     is_call = events.is_kind(Kind.CHECKPOINT_SAVE, Kind.CHECKPOINT_LOAD)
     is_counted = is_call & is_here & ~loads_samples(events, nesting)
     is_inner = nesting.inside(is_counted)
@@ -70,10 +72,8 @@ def checkpoints_of(
     is_save, took = here.is_kind(Kind.CHECKPOINT_SAVE), here.end - here.start
     numbers, which = np.unique(here.site, return_inverse=True)
     longest = int(numbers[np.bincount(which, weights=took).argmax()])
-    sizes = here.value.astype(np.float64)
-    inner = events.where(is_counted & is_inner)
-    np.add.at(sizes, np.searchsorted(here.start, inner.start, side="right") - 1, inner.value)
-    sizes = sizes[is_save & (sizes > 0)]
+    sizes = _sizes(here, events.where(is_counted & is_inner))[is_save]
+    sizes = sizes[sizes > 0]
     return Checkpoints(
         saves=int(is_save.sum()),
         loads=int((~is_save).sum()),
@@ -85,7 +85,16 @@ def checkpoints_of(
     )
 
 
+def _sizes(outer: Events, inner: Events) -> npt.NDArray[np.float64]:
+    """Returns the bytes of each, with those of the files inside; 0 where one is not known."""
+    sizes = outer.value.astype(np.float64)
+    within_which = np.searchsorted(outer.start, inner.start, side="right") - 1
+    np.add.at(sizes, within_which, inner.value)
+    sizes[within_which[inner.is_kind(Kind.CHECKPOINT_SAVE) & (inner.value == 0)]] = 0
+    return sizes
+
+
 def _writers(flags: npt.NDArray[np.uint8], took_ns: Int64) -> tuple[Writer, ...]:
     spent_ns = np.bincount(flags, weights=took_ns, minlength=len(Writer))[: len(Writer)]
-    known = [Writer(number) for number in np.argsort(-spent_ns, kind="stable") if spent_ns[number]]
-    return tuple(known) or (Writer.TORCH,)
+    numbers = np.argsort(-spent_ns, kind="stable").tolist()
+    return tuple(Writer(number) for number in numbers if spent_ns[number])

@@ -26,10 +26,12 @@ class Collectives:
     Attributes:
         by_line: Most time first.
         per_step: Of each step, ns, shape (n_steps,).
+        in_checkpoints: The same, of those that ranks meet in to save one, which are in neither.
     """
 
     by_line: list[Collective]
     per_step: Int64
+    in_checkpoints: Int64
 
 
 def collectives_of(
@@ -45,21 +47,31 @@ def collectives_of(
     """
     rows = details[(details["kind"] == Kind.COLLECTIVE) & (details["thread"] == timeline.thread)]
     if len(rows) == 0:
-        return Collectives([], np.zeros(len(timeline.steps.ends), dtype=np.int64))
+        nothing = np.zeros(len(timeline.steps.ends), dtype=np.int64)
+        return Collectives([], nothing, nothing)
     rows = rows[np.argsort(rows["start"], kind="stable")]
     window, starts = timeline.window, rows["start"].astype(np.int64)
     is_here = (starts >= window.loop_start) & (starts < window.loop_end)
     is_here &= ~within(timeline.segments, starts)
-    tops = timeline.events.start[attribution.top], timeline.events.end[attribution.top]
-    is_here &= ~within(np.stack(tops, axis=1), starts)
-    rows, starts = rows[is_here], starts[is_here]
     took_ns = np.maximum(rows["end"].astype(np.int64) - starts, 0)
-    took_ns = np.maximum(took_ns - _lengths_inside(starts, starts + took_ns, *tops), 0)
-    ends = timeline.steps.ends
+    top = timeline.events.where(attribution.top.astype(np.int64))
+    is_save = top.is_kind(Kind.CHECKPOINT_SAVE)
+    saves = np.stack((top.start[is_save], top.end[is_save]), axis=1)
+    is_saving = is_here & within(saves, starts)
+    in_checkpoints = _per_step(starts[is_saving], took_ns[is_saving], timeline.steps.ends)
+    is_here &= ~within(np.stack((top.start, top.end), axis=1), starts)
+    rows, starts, took_ns = rows[is_here], starts[is_here], took_ns[is_here]
+    inside_ns = _lengths_inside(starts, starts + took_ns, top.start, top.end)
+    took_ns = np.maximum(took_ns - inside_ns, 0)
+    per_step = _per_step(starts, took_ns, timeline.steps.ends)
+    return Collectives(_by_line(rows, took_ns, sites), per_step, in_checkpoints)
+
+
+def _per_step(starts: Int64, took_ns: Int64, ends: Int64) -> Int64:
     step = np.searchsorted(ends, starts, side="right")
     inside = step < len(ends)
-    per_step = np.bincount(step[inside], weights=took_ns[inside], minlength=len(ends))
-    return Collectives(_by_line(rows, took_ns, sites), per_step.astype(np.int64))
+    sums = np.bincount(step[inside], weights=took_ns[inside], minlength=len(ends))
+    return sums.astype(np.int64)
 
 
 def _lengths_inside(begins: Int64, stops: Int64, starts: Int64, ends: Int64) -> Int64:

@@ -14,6 +14,10 @@ from trainprof.analysis.run_figures import Exit
 from trainprof.record.schema import Kind, Topic
 
 NOT_WRITTEN: Final = "the end was not written down: trainprof was killed, or could not write"
+_ITS_STATUS: Final = (
+    "its exit status is not known, as trainprof was killed before the script ended, or could not "
+    "write"
+)
 GOES_ON: Final = "the script itself has ended, a process that it started trains on"
 WENT_ON: Final = "a process that it started trained on after the script's end"
 MAX_TIME: Final = "--max-time"
@@ -101,11 +105,11 @@ def _unseen(limit: str | None, exception: str | None, has_end: bool) -> Exit:
     if limit is not None and has_end:
         return Exit(None, None, "limit", limit)
     if exception == _KEYBOARD_INTERRUPT:
-        return Exit(None, None, "interrupted", NOT_WRITTEN)
+        return Exit(None, None, "interrupted", _ITS_STATUS)
     if exception is not None:
         return Exit(None, None, "exception", exception)
     if has_end:
-        return Exit(None, None, "completed", NOT_WRITTEN)
+        return Exit(None, None, "completed", _ITS_STATUS)
     return Exit(None, None, "unknown", NOT_WRITTEN)
 
 

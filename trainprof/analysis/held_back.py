@@ -63,12 +63,14 @@ def held_back(meanwhile: Meanwhile, details: npt.NDArray[np.void], begin: int) -
     is_sync, is_copy = waiting(events)
     inside = (events.start >= begin) & (events.start < window.loop_end)
     inside &= ~within(timeline.segments, events.start)
-    # The scaler's own reads are none that a script could leave out.
-    by_scaler = timeline.nesting.inside(events.is_kind(Kind.SCALER_STEP, Kind.SCALER_UPDATE))
+    # Reads of the scaler's own, and of a checkpoint's, are none that a script could leave out.
+    by_others = timeline.nesting.inside(
+        events.is_kind(Kind.SCALER_STEP, Kind.SCALER_UPDATE, Kind.CHECKPOINT_SAVE)
+    )
     is_loader = events.is_kind(*LOADER_KINDS)
-    stops = is_loader | is_copy | (is_sync & by_scaler)
+    stops = is_loader | is_copy | (is_sync & by_others)
     stops |= events.is_kind(Kind.CHECKPOINT_SAVE, Kind.CHECKPOINT_LOAD)
-    is_sync &= inside & ~by_scaler
+    is_sync &= inside & ~by_others
     index = np.flatnonzero(is_sync | (stops & inside))
     rows = details[np.isin(details["kind"], _WAITS) & (details["thread"] == timeline.thread)]
     others = np.stack((rows["start"], rows["end"]), axis=1).astype(np.int64)

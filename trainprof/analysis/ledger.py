@@ -136,15 +136,20 @@ def loads_samples(events: Events, nesting: Nesting) -> Bool:
 
 
 def _inherit(key: npt.NDArray[np.int8], nesting: Nesting) -> None:
-    """Gives transparent events, and computation inside a loader's call, the key around them."""
+    """Gives transparent events, and computation inside a loader's call, the key around them.
+
+    So do copies and waits in a checkpoint, which are what saving it takes.
+    """
     own_inside = np.zeros(len(LEDGER_KEYS) + 1, dtype=bool)
     own_inside[[KEY[name] for name in (*_OWN_INSIDE_LOADER, *LOADER_KEYS)]] = True
     loader_keys = [KEY[name] for name in LOADER_KEYS]
+    copies_and_waits = [KEY["transfer"], KEY["sync"]]
     for level in nesting.levels[1:]:
         parents = nesting.parent[level]
         above = np.where(parents >= 0, key[parents], _AROUND)
         takes = key[level] == _AROUND
         takes |= np.isin(above, loader_keys) & ~own_inside[key[level]]
+        takes |= (above == KEY["checkpoint"]) & np.isin(key[level], copies_and_waits)
         key[level] = np.where(takes, above, key[level])
 
 

@@ -263,8 +263,9 @@ def _rank_steps(
         spent={
             **steps.per_step,
             "evaluation": evaluated,
+            "checkpoint": np.maximum(steps.per_step["checkpoint"] - collectives.in_checkpoints, 0),
             "other": python_ns(steps.per_step, collectives),
-            COMMUNICATION: collectives.per_step,
+            COMMUNICATION: collectives.per_step + collectives.in_checkpoints,
         },
     )
 
@@ -409,8 +410,8 @@ def _evidence(
             timeline.events,
             timeline.nesting,
             run.sites(),
-            window.loop_start,
-            window.loop_end,
+            timeline.segments,
+            (window.loop_start, window.loop_end),
         ),
         evaluation_site=longest.site if longest is not None else None,
         evaluation_call=_evaluation_call(run, longest) if longest is not None else None,

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import PosixPath, WindowsPath
-from types import FrameType, ModuleType
+from types import BuiltinFunctionType, FrameType, FunctionType, ModuleType
 from typing import Any, Final
 
 from trainprof.probes.patcher import Patcher, hide_our_frame
@@ -17,27 +17,27 @@ Wrapped = Callable[..., Any]
 # Whose path is asked for without a call of the script's.
 _PATHS: Final = (str, PosixPath, WindowsPath)
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
-# By the module that has them: functions, or methods of its classes. A whole checkpoint of a
-# library's is more than its files: states are gathered, older ones removed. safetensors' own is
-# what its `save_file` calls, of which others keep the name they imported.
-_OF_LIBRARIES: Final[dict[str, tuple[tuple[str, Writer], ...]]] = {
-    "safetensors.torch": (("serialize_file", Writer.SAFETENSORS),),
-    "transformers.trainer": (("Trainer._save_checkpoint", Writer.TRANSFORMERS),),
-    "lightning.pytorch.trainer.trainer": (("Trainer.save_checkpoint", Writer.LIGHTNING),),
-    "pytorch_lightning.trainer.trainer": (("Trainer.save_checkpoint", Writer.LIGHTNING),),
-    "accelerate.accelerator": (("Accelerator.save_state", Writer.ACCELERATE),),
-    "torch.distributed.checkpoint": (
-        ("save", Writer.DISTRIBUTED),
-        ("async_save", Writer.DISTRIBUTED),
-    ),
+# By the module that has it: a function, or a method of a class. A library's whole checkpoint is
+# more than its files: states are gathered, ranks meet. Of functions that scripts import by name,
+# what they call is wrapped.
+_OF_LIBRARIES: Final = {
+    "safetensors.torch": ("serialize_file", Writer.SAFETENSORS),
+    "transformers.trainer": ("Trainer._save_checkpoint", Writer.TRANSFORMERS),
+    "lightning.pytorch.trainer.trainer": ("Trainer.save_checkpoint", Writer.LIGHTNING),
+    "pytorch_lightning.trainer.trainer": ("Trainer.save_checkpoint", Writer.LIGHTNING),
+    "accelerate.accelerator": ("Accelerator.save_state", Writer.ACCELERATE),
+    "torch.distributed.checkpoint.state_dict_saver": ("_save_state_dict", Writer.DISTRIBUTED),
 }
+# What else stands there the script has put there: a mock, a partial, which would be called in
+# another way with a function around it.
+_WRAPPED_TYPES: Final = (FunctionType, BuiltinFunctionType)
 
 
 class CheckpointProbe:
     """Wraps torch's both under both their names, and those of libraries as they are met.
 
     A library is looked for at the first step of an optimizer, and after each checkpoint: nothing
-    of ours waits for its import.
+    of ours waits for its import, and what it has saved before that is seen as its files are.
     """
 
     name = "checkpoint"
@@ -92,14 +92,30 @@ class CheckpointProbe:
 
     def _meet_libraries(self, _: Any = None) -> None:
         """Wraps the writers of libraries that the script has imported by now."""
-        for module in [name for name in self._awaited if name in sys.modules]:
-            for function, writer in self._awaited.pop(module):
-                owner: Any = sys.modules[module]
-                *classes, name = function.split(".")
-                for one in classes:
-                    owner = getattr(owner, one, None)
-                make = self._maker(Kind.CHECKPOINT_SAVE, writer)
-                self._patcher.around_if_there(make, (owner, name))
+        for name in tuple(self._awaited):  # other threads save, too
+            module = sys.modules.get(name)
+            if module is None or _is_being_imported(module):
+                continue
+            function, writer = self._awaited.pop(name, (None, None))
+            if function is not None and writer is not None:
+                self._wrap(module, function, writer)
+
+    def _wrap(self, module: ModuleType, function: str, writer: Writer) -> None:
+        owner: Any = module
+        *classes, name = function.split(".")
+        for one in classes:
+            owner = vars(owner).get(one) if hasattr(owner, "__dict__") else None
+        found = vars(owner).get(name) if hasattr(owner, "__dict__") else None
+        if found is None:
+            missing = f"{module.__name__} has no {function}: its checkpoints are not seen"
+            self._session.unavailable(self.name, missing)
+        elif type(found) in _WRAPPED_TYPES:
+            self._patcher.around(self._maker(Kind.CHECKPOINT_SAVE, writer), (owner, name))
+
+
+def _is_being_imported(module: ModuleType) -> bool:
+    """Whether another thread is at it; importlib has no other sign of that."""
+    return bool(getattr(vars(module).get("__spec__"), "_initializing", False))
 
 
 def _written(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:

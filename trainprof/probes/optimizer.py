@@ -51,6 +51,8 @@ class OptimizerProbe:
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._session, self._patcher = session, patcher
         self._numbers = session.optimizer_numbers
+        # Of those that a gradient scaler has had skip their first steps.
+        self._skipped: dict[int, int] = {}
         module = sys.modules.get("torch.optim.optimizer")
         if module is None:
             raise HookPointMissing("torch.optim.optimizer is not loaded")
@@ -206,7 +208,7 @@ class OptimizerProbe:
 
     def _stepped(self, optimizer: Any, start: int, end: int) -> None:
         """Records an optimizer's first step, which gets its number here."""
-        self._session.emit(_STEP, start, end, self._number(optimizer))
+        self._session.emit(_STEP, start, end, self._number(optimizer, self._numbers))
         for tell in self._session.at_first_step:
             tell(optimizer)
 
@@ -218,12 +220,14 @@ class OptimizerProbe:
                 hooked.hooked = getattr(step, "hooked", False)  # torch marked ours
                 type.__setattr__(cls, "step", hooked)
 
-    def _number(self, optimizer: Any) -> int:
+    def _number(self, optimizer: Any, numbers: dict[int, int]) -> int:
+        """Gives an optimizer its number, if it has none, and keeps it in `numbers`."""
         key = id(optimizer)
-        number = self._numbers.get(key)
+        number = self._skipped.pop(key, None)
         if number is None:
-            number = self._numbers[key] = self._new_number(type(optimizer).__qualname__)
-            self._session.keep_track(optimizer, self._numbers, key)
+            number = self._new_number(type(optimizer).__qualname__)
+        numbers[key] = number
+        self._session.keep_track(optimizer, numbers, key)
         return number
 
     def _new_number(self, name: str) -> int:
@@ -255,7 +259,11 @@ class OptimizerProbe:
         return step
 
     def _scaler_stepped(self, optimizer: Any, start: int, end: int) -> None:
-        self._session.emit(_SCALER_STEP, start, end, self._number(optimizer))
+        key = id(optimizer)
+        number = self._numbers.get(key, self._skipped.get(key))
+        if number is None:
+            number = self._number(optimizer, self._skipped)
+        self._session.emit(_SCALER_STEP, start, end, number)
 
     def _maker(self, kind: Kind, compiler: CompilerState) -> Callable[[Wrapped], Wrapped]:
         emit, now, event = self._session.emit, self._session.phase_now, int(kind)

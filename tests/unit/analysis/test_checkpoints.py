@@ -8,7 +8,7 @@ import pytest
 from support.events import LEARNS, MS, FakeRun
 
 from trainprof.analysis.summarize import summarize
-from trainprof.record.schema import Kind, Writer
+from trainprof.record.schema import Kind, TransferFlag, Writer
 
 
 def test_calls_in_training_are_counted_apart_with_what_they_wrote(tmp_path: Path) -> None:
@@ -72,9 +72,90 @@ def test_what_took_longest_of_several_is_named_first(tmp_path: Path) -> None:
     run.stop(loader)
     summary = run.summary(tmp_path)
     [finding] = summary.findings
-    assert finding.title.startswith("safetensors' save_file and torch.save, 180 times in all, take")
-    headline = "CHECKPOINTS: safetensors' save_file and torch.save at train.py:77 take"
-    assert summary.verdict.headline.startswith(headline)
+    both = "safetensors' serialize_file and torch.save"
+    assert finding.title.startswith(f"{both}, 180 times in all, take")
+    assert summary.verdict.headline.startswith(f"CHECKPOINTS: {both} at train.py:77 take")
+
+
+def test_what_a_later_version_wrote_is_a_checkpoint_all_the_same(tmp_path: Path) -> None:
+    run = FakeRun()
+    loader, optimizer = run.loader(), run.optimizer()
+    run.iterate(loader)
+    for _ in range(60):
+        run.next(loader)
+        run.learn(optimizer)
+        run.leaf(Kind.CHECKPOINT_SAVE, MS, site=run.site(77), flags=77)
+    run.stop(loader)
+    [finding] = run.summary(tmp_path).findings
+    assert finding.title.startswith("saving checkpoints, 60 times, takes 60.0 ms")
+
+
+def test_what_is_copied_and_waited_for_in_a_checkpoint_is_part_of_it(tmp_path: Path) -> None:
+    run = FakeRun()
+    loader, optimizer, line = run.loader(), run.optimizer(), run.site(77)
+    run.iterate(loader)
+    for step in range(60):
+        run.next(loader)
+        run.learn(optimizer)
+        run.leaf(Kind.TRANSFER, MS, site=line, flags=TransferFlag.D2H)
+        if step % 20 == 10:
+            with run.span(Kind.CHECKPOINT_SAVE, site=line, flags=Writer.TRANSFORMERS):
+                run.leaf(Kind.TRANSFER, 20 * MS, site=line, flags=TransferFlag.D2H)
+                run.leaf(Kind.SYNC, 5 * MS, site=line)
+                run.passes_time(5 * MS)
+    run.stop(loader)
+    summary = run.summary(tmp_path)
+    assert summary.ledger.seconds["checkpoint"] == pytest.approx(90e-3)
+    assert summary.ledger.seconds["transfer"] == pytest.approx(60e-3)
+    finding = next(one for one in summary.findings if one.id == "slow_checkpoints")
+    assert "3 times, takes 90.0 ms" in finding.title
+    assert finding.title.endswith("a save takes 30.0 ms")
+
+
+@pytest.mark.parametrize("known", [1 << 20, 0])
+def test_how_large_a_librarys_checkpoint_is_only_all_its_files_tell(
+    tmp_path: Path, known: int
+) -> None:
+    run = FakeRun()
+    loader, optimizer, line = run.loader(), run.optimizer(), run.site(77)
+    run.iterate(loader)
+    for step in range(60):
+        run.next(loader)
+        run.learn(optimizer)
+        if step % 20 == 10:
+            with run.span(Kind.CHECKPOINT_SAVE, site=line, flags=Writer.ACCELERATE):
+                run.leaf(Kind.CHECKPOINT_SAVE, 9 * MS, site=line, value=known)
+                run.leaf(Kind.CHECKPOINT_SAVE, MS, site=line, value=1 << 20)
+    run.stop(loader)
+    [finding] = run.summary(tmp_path).findings
+    assert finding.title.endswith(f": a save{' of 2 MiB' if known else ''} takes 10.0 ms")
+
+
+def test_what_is_saved_in_an_evaluation_is_its_own(tmp_path: Path) -> None:
+    run = FakeRun()
+    loader, held_out, optimizer, line = run.loader(), run.loader(42), run.optimizer(), run.site(77)
+    run.iterate(loader)
+    for step in range(60):
+        run.next(loader)
+        run.learn(optimizer)
+        if step % 20 == 10:
+            run.leaf(Kind.CHECKPOINT_SAVE, 10 * MS, site=line)
+    run.stop(loader)
+    run.iterate(held_out)
+    for _ in range(20):
+        run.next(held_out)
+        run.forward(MS)
+        with run.span(Kind.FORWARD):
+            run.leaf(Kind.CHECKPOINT_SAVE, MS, site=line)
+    run.stop(held_out)
+    run.iterate(loader)
+    for _ in range(20):
+        run.next(loader)
+        run.learn(optimizer)
+    run.stop(loader)
+    found = run.summary(tmp_path).findings
+    [finding] = [one for one in found if one.id == "slow_checkpoints"]
+    assert finding.title.startswith("torch.save, 3 times, takes 30.0 ms")
 
 
 def loading_run(*, in_loader: bool) -> FakeRun:

@@ -68,7 +68,11 @@ def test_every_reason(tmp_path):
 def test_a_supervisor_that_was_killed_leaves_it_to_the_scripts_own_log(tmp_path):
     gone = {"reason": "running"}
     note = "the end was not written down: trainprof was killed, or could not write"
-    assert ended(tmp_path / "1", **gone) == Exit(None, None, "completed", note)
+    known = (
+        "its exit status is not known, as trainprof was killed before the script ended, or could "
+        "not write"
+    )
+    assert ended(tmp_path / "1", **gone) == Exit(None, None, "completed", known)
     assert ended(tmp_path / "2", **gone, exception="OSError").detail == "OSError"
     assert ended(tmp_path / "3", **gone, exception="KeyboardInterrupt").reason == "interrupted"
     assert ended(tmp_path / "4", **gone, limit=2) == Exit(None, None, "limit", "--max-time")

@@ -14,7 +14,7 @@ from trainprof.analysis.summarize import summarize
 from trainprof.analysis.summary import RunSummary
 from trainprof.analysis.summary_json import from_jsonable, to_jsonable
 from trainprof.record.run_directory import RunDirectory
-from trainprof.record.schema import Kind, Topic
+from trainprof.record.schema import Kind, Topic, Writer
 from trainprof.report import markdown, terminal
 
 LAUNCHER_PID = 10
@@ -278,3 +278,30 @@ def test_the_headline_says_for_how_long_ranks_wait_for_one(tmp_path):
         "; ranks wait for another one in 19 % of training, as a rule in backward"
     )
     assert found.verdict.bottleneck == "compute"
+
+
+def test_a_rank_that_waits_in_a_checkpoint_for_another_is_not_what_that_waits_for(tmp_path):
+    """Rank 0 draws pictures before both save, and rank 1 is in the checkpoint already."""
+
+    def rank(pid, number, draws_ms):
+        run = FakeRun(
+            pid=pid, role="child", header={"ancestors": [LAUNCHER_PID, 1], "rank": number}
+        )
+        loader, optimizer = run.loader(41), run.optimizer()
+        run.iterate(loader)
+        for step in range(60):
+            run.next(loader, MS)
+            run.leaf(Kind.FORWARD, 5 * MS, flags=LEARNS)
+            run.leaf(Kind.BACKWARD, 9 * MS)
+            run.leaf(Kind.OPTIMIZER_STEP, MS, site=optimizer)
+            if step % 4 == 3:
+                run.passes_time(draws_ms * MS)
+                with run.span(Kind.CHECKPOINT_SAVE, site=run.site(70), flags=Writer.DISTRIBUTED):
+                    run.leaf(Kind.COLLECTIVE, (41 - draws_ms) * MS, site=run.site(70))
+                    run.passes_time(4 * MS)
+        run.stop(loader)
+        run.mark(Kind.PROCESS_END)
+        return run
+
+    found = summary_of(tmp_path, rank(20, "0", 40), rank(21, "1", 0))
+    assert [(one["rank"], one["phase"]) for one in found.stragglers] == [(0, "other")]

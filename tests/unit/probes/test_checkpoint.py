@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import os
 import pickle
 import sys
+import traceback
 import types
+import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -94,6 +99,22 @@ def test_pickle_finds_the_function(recorder: Recorder) -> None:
     assert pickle.loads(pickle.dumps(torch.save)) is torch.save is torch.serialization.save
 
 
+ACCELERATE = "accelerate.accelerator"
+
+
+def planted(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Puts a library in place, whose checkpoints are one file in memory each."""
+
+    class Accelerator:
+        def save_state(self, value: Any = 1) -> None:
+            torch.save(value, io.BytesIO())
+
+    library = types.ModuleType(ACCELERATE)
+    library.Accelerator = Accelerator  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, ACCELERATE, library)
+    return library
+
+
 @pytest.fixture
 def stepped(recorder: Recorder) -> Callable[..., None]:
     """Starts the probe as a script has it that has imported all it needs, and steps."""
@@ -148,18 +169,79 @@ def test_a_librarys_checkpoint_has_its_files_inside(
 def test_a_library_that_is_imported_late_is_met_at_the_next_checkpoint(
     recorder: Recorder, stepped: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Accelerator:
-        def save_state(self) -> None:
-            torch.save(torch.ones(2), io.BytesIO())
-
+    monkeypatch.delitem(sys.modules, ACCELERATE, raising=False)
     stepped()
-    library = types.ModuleType("accelerate.accelerator")
-    library.Accelerator = Accelerator  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, library.__name__, library)
+    library = planted(monkeypatch)
     for _ in range(2):
-        Accelerator().save_state()
+        library.Accelerator().save_state()
     flags = [save.flags for save in recorder.read().of(Kind.CHECKPOINT_SAVE)]
     assert flags == [Writer.TORCH, Writer.TORCH, Writer.ACCELERATE]
+
+
+def test_what_fails_in_a_librarys_checkpoint_fails_as_without_us(
+    stepped: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = planted(monkeypatch)
+    stepped()
+    with pytest.raises(Exception, match="pickle") as raised:
+        library.Accelerator().save_state(lambda: 0)
+    names = [frame.name for frame in traceback.extract_tb(raised.value.__traceback__)]
+    assert names[:2] == [sys._getframe().f_code.co_name, "save_state"]
+
+
+@pytest.mark.parametrize("kind", ["mock", "partial"])
+def test_what_the_script_put_in_its_place_is_left_alone(
+    stepped: Callable[..., None], monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    library, calls = planted(monkeypatch), []
+    theirs = mock.Mock() if kind == "mock" else functools.partial(calls.append)
+    library.Accelerator.save_state = theirs
+    stepped()
+    assert vars(library.Accelerator)["save_state"] is theirs
+
+
+def test_a_library_that_is_being_imported_is_met_later(
+    recorder: Recorder, stepped: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = planted(monkeypatch)
+    own = library.Accelerator
+    library.__spec__ = types.SimpleNamespace(_initializing=True)
+    del library.Accelerator
+    stepped()
+    library.__spec__, library.Accelerator = None, own
+    torch.save(1, io.BytesIO())
+    own().save_state()
+    recording = recorder.read()
+    assert recording.notes(Topic.PROBE_UNAVAILABLE) == []
+    flags = [save.flags for save in recording.of(Kind.CHECKPOINT_SAVE)]
+    assert flags == [Writer.TORCH, Writer.TORCH, Writer.ACCELERATE]
+
+
+def test_threads_that_save_at_once_meet_a_library_once(
+    recorder: Recorder, stepped: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, ACCELERATE, raising=False)
+    stepped()
+    planted(monkeypatch)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: torch.save(1, io.BytesIO()), range(200)))
+    recording = recorder.read()
+    assert recording.notes(Topic.PROBE_FAILED) == []
+    assert len(recording.of(Kind.CHECKPOINT_SAVE)) == 200
+
+
+def test_torchs_distributed_checkpoint_is_seen_by_whatever_name_it_is_called(
+    recorder: Recorder, stepped: Callable[..., None], tmp_path: Path
+) -> None:
+    from torch.distributed.checkpoint import save
+
+    stepped()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        save({"weight": torch.ones(4)}, checkpoint_id=tmp_path / "saved")
+    assert pickle.loads(pickle.dumps(save)) is save
+    saves = recorder.read().of(Kind.CHECKPOINT_SAVE)
+    assert saves[-1].flags == Writer.DISTRIBUTED
 
 
 def test_a_library_that_has_changed_is_reported_and_the_rest_works(
@@ -173,8 +255,8 @@ def test_a_library_that_has_changed_is_reported_and_the_rest_works(
     recording = recorder.read()
     reasons = [note["reason"] for note in recording.notes(Topic.PROBE_UNAVAILABLE)]
     assert reasons == [
-        "what has _save_checkpoint does not exist",
-        "what has save_state does not exist",
+        "transformers.trainer has no Trainer._save_checkpoint: its checkpoints are not seen",
+        "accelerate.accelerator has no Accelerator.save_state: its checkpoints are not seen",
     ]
     assert len(recording.of(Kind.CHECKPOINT_SAVE)) == 1
 

@@ -214,6 +214,25 @@ def test_a_scalers_step_is_seen_when_it_skips(recorder: Recorder, gradient: floa
     assert recorder.read().kinds() == ["SCALER_UPDATE", *step, "SCALER_STEP", "SCALER_UPDATE"]
 
 
+def test_a_first_step_that_a_scaler_skips_is_none(recorder: Recorder) -> None:
+    recorder.start(OptimizerProbe())
+    first_steps: list[Any] = []
+    recorder.session.at_first_step.append(first_steps.append)
+    p = parameter()
+    optimizer = torch.optim.SGD([p], lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
+    for gradient in (float("inf"), float("inf"), 1.0, 1.0):
+        scaler.scale(torch.ones(1))
+        p.grad = torch.full((2,), gradient)
+        scaler.step(optimizer)
+        scaler.update()
+        assert first_steps == ([] if gradient == float("inf") else [optimizer])
+    recording = recorder.read()
+    steps = recording.of(Kind.OPTIMIZER_STEP, Kind.SCALER_STEP)
+    assert len(steps) == 6
+    assert {step.text for step in steps} == {"SGD#1"}
+
+
 def test_optimizers_in_backward(recorder: Recorder) -> None:
     recorder.start(OptimizerProbe())
     net = nn.Linear(2, 2)
@@ -226,7 +245,7 @@ def test_optimizers_in_backward(recorder: Recorder) -> None:
 
 
 def test_a_fault_of_ours_harms_nothing(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(self: OptimizerProbe, optimizer: object) -> int:
+    def broken(self: OptimizerProbe, *_: object) -> int:
         raise ZeroDivisionError("ours")
 
     monkeypatch.setattr(OptimizerProbe, "_number", broken)

@@ -295,7 +295,6 @@ def test_a_fault_of_ours_that_is_like_it_stays_ours(
 
 FORKS = """
 import os, sys
-from trainprof.record import event_log
 from trainprof.record.event_log import EventLog
 from trainprof.record.schema import Kind, Topic
 log = EventLog(sys.argv[1], role="script")
@@ -335,7 +334,6 @@ def test_a_forked_child_writes_its_own_log(tmp_path: Path) -> None:
 
 KILLED = """
 import os, sys
-from trainprof.record import event_log
 from trainprof.record.event_log import EventLog
 from trainprof.record.schema import Kind
 log = EventLog(sys.argv[1], role="script")
@@ -373,7 +371,6 @@ def test_a_killed_process_has_lost_nothing(tmp_path: Path) -> None:
 
 CLOSED = """
 import os, sys
-from trainprof.record import event_log
 from trainprof.record.event_log import EventLog
 from trainprof.record.schema import Kind
 log = EventLog(sys.argv[1], role="script")
@@ -412,7 +409,6 @@ def test_a_script_may_close_our_descriptors_and_keeps_its_own(tmp_path: Path) ->
 
 FULL = """
 import sys, time
-from trainprof.record import event_log
 from trainprof.record.event_log import EventLog
 from trainprof.record.schema import Kind
 log = EventLog(sys.argv[1], role="script")

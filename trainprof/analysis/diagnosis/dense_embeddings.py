@@ -43,13 +43,13 @@ THRESHOLDS: Final = {
     "looked_up_share_sgd": Threshold(0.5, "the same, where SGD changes them", is_upper=True),
     "share": Threshold(0.05, "of training: what its gradient and its update take"),
 }
-# What is left for the rows themselves, at least: for a table in each step, for each number of them,
-# and for each row where the table is larger than caches. torch 2.13 on one and two cores, 128 to
-# 40,000 rows: of tables of 2,000 and 20,000 rows of 64 columns a number took 0.55 ns and more with
-# SGD, 1.2 and more with Adagrad and SparseAdam; of 100,000 and 1,000,000 rows, a row of 32, 64 and
-# 256 columns 45, 100 and 166 ns with SGD, 300, 400 and 840 ns with the others.
+# What is left for the rows themselves, at least, by whether it is SGD that changes them: for a
+# table in each step, for each number, and for each row of a table larger than caches. torch 2.13 on
+# one and two cores, 128 to 40,000 rows: of tables of 2,000 and 20,000 rows of 64 columns a number
+# took 0.55 ns and more with SGD, 1.2 and more with Adagrad and SparseAdam; of 100,000 and 1,000,000
+# rows, a row of 32, 64 and 256 columns 45, 100 and 166 ns with SGD, 300, 400 and 840 ns with those.
 _A_TABLE_S: Final = {True: 30e-6, False: 100e-6}
-_A_NUMBER_S: Final = {True: 0.4e-9, False: 2e-9}
+_A_NUMBER_S: Final = {True: 0.4e-9, False: 1.2e-9}
 _A_ROW_S: Final = {True: 30e-9, False: 200e-9}
 _CACHED_NUMBERS: Final = 4_000_000
 _SGD: Final = "SGD"
@@ -77,7 +77,7 @@ def find(case: Case) -> Finding | None:
     zero_grad_s = of_all * case.training.get("zero_grad", 0.0)
     spent_s = backward_s + optimizer_s + zero_grad_s
     part = spent_s / case.training_s if case.training_s > 0 else 0.0
-    left_s = case.summary.training.steps * sum(_left_s(one) for one in tables)
+    left_s = case.summary.training.steps * sum(_left_s(one, passes) for one in tables)
     gain = of_python(case, max(spent_s - left_s, 0.0))
     if part < case.threshold(ID, "share", THRESHOLDS["share"].value) or gain is None:
         return None
@@ -106,18 +106,21 @@ def find(case: Case) -> Finding | None:
 
 def _most(table: EmbeddingTable, case: Case) -> float:
     """Returns the share of its rows that a batch may look up."""
-    is_sgd = table.is_plain and table.optimizer == _SGD
-    name = "looked_up_share_sgd" if is_sgd else "looked_up_share"
+    name = "looked_up_share_sgd" if _is_plain_sgd(table) else "looked_up_share"
     return case.threshold(ID, name, THRESHOLDS[name].value)
 
 
-def _left_s(table: EmbeddingTable) -> float:
-    """Returns what a step with the rows of a batch takes at least."""
-    columns = table.numbers / max(table.rows, 1)
-    a_row_s = _A_NUMBER_S[table.is_plain] * columns
+def _is_plain_sgd(table: EmbeddingTable) -> bool:
+    return table.is_plain and table.optimizer == _SGD
+
+
+def _left_s(table: EmbeddingTable, passes: float) -> float:
+    """Returns what a step with the rows of so many batches takes at least."""
+    columns, is_sgd = table.numbers / max(table.rows, 1), _is_plain_sgd(table)
+    a_row_s = _A_NUMBER_S[is_sgd] * columns
     if table.numbers > _CACHED_NUMBERS:
-        a_row_s += _A_ROW_S[table.is_plain]
-    return _A_TABLE_S[table.is_plain] + a_row_s * table.indices
+        a_row_s += _A_ROW_S[is_sgd]
+    return _A_TABLE_S[is_sgd] + a_row_s * table.indices * passes
 
 
 def _passes_per_step(case: Case) -> float:

@@ -4,10 +4,12 @@ What it means: torch.save and torch.load, and what libraries save with, run in t
 which computes nothing meanwhile.
 
 How it is measured: the time inside torch.save and torch.load in the training phase, by line, and
-inside what writes whole checkpoints, gathers what is to be written and removes older ones: the
-Trainers of Hugging Face and of Lightning, accelerate's save_state, torch.distributed.checkpoint;
-and of safetensors. What a dataset loads while its loader makes a batch is loading of data, and not
-counted here. Checkpoints of other writers are not seen.
+inside what writes whole checkpoints and gathers what is to be written: the Trainers of Hugging Face
+and of Lightning, accelerate's save_state, torch.distributed.checkpoint's save; and inside the
+function that safetensors' save_file and save_model write by. What is copied from a device meanwhile
+is part of it. What a dataset loads while its loader makes a batch is loading of data, and not
+counted here. Checkpoints of other writers are not seen, nor what a library saves that the script
+imports after its first update, until it has saved by one of those.
 
 When it is wrong: a page cache that takes the bytes at once may write them when the next save comes.
 
@@ -61,6 +63,7 @@ def find(case: Case) -> Finding | None:
             "checkpoint_s": spent_s,
             "checkpoint_share": part,
             "saves": calls.saves,
+            "saved_by": calls.called if calls.saves else None,
             "save_s": calls.save_s,
             "saved_bytes": calls.saved_bytes,
             "loads": calls.loads,
