@@ -110,6 +110,54 @@ def double_precision(draw: Draw) -> Case:
     return Case("double_precision", planted, style, script(style, parts), "double_precision")
 
 
+_RECOMPUTING = """\
+class Blocks(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(64, {width})
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Linear({width}, {width}), nn.Tanh()) for _ in range({blocks})
+        )
+        self.last = nn.Linear({width}, 1)
+
+    def forward(self, x):
+        x = self.first(x)
+        for block in self.blocks:
+            {call}
+        return self.last(x)
+"""
+
+
+def recomputing(blocks: int, width: int, batch: int, call: str) -> Parts:
+    """Returns a model of blocks.
+
+    Args:
+        blocks: How many.
+        width: Of each layer.
+        batch: Samples in one.
+        call: Of a block, in the forward.
+    """
+    return Parts(
+        loader=whole_batches(60, batch),
+        data=SAMPLERS,
+        imports="from torch.utils.checkpoint import checkpoint\n",
+        definitions=_RECOMPUTING.format(width=width, blocks=blocks, call=call),
+        model="Blocks()",
+        epochs=2,
+        setup="torch.manual_seed(0)",
+    )
+
+
+def recomputed_forward(draw: Draw) -> Case:
+    """Activation checkpointing for a model that memory holds many times over."""
+    blocks, width, batch = draw.whole(3, 6), draw.one_of((192, 256, 320)), draw.one_of((128, 192))
+    call = f"x = checkpoint(block, x, use_reentrant=False)  {HERE}"
+    style = draw.one_of(EVERYWHERE)
+    files = script(style, recomputing(blocks, width, batch, call))
+    planted = f"{blocks} blocks of {width} numbers, batches of {batch}"
+    return Case("recomputed_forward", planted, style, files, "recomputed_forward")
+
+
 TEACHER = """\
 TEACHER = nn.Sequential(
     nn.Linear(64, {width}), nn.Tanh(), nn.Linear({width}, {width}), nn.Tanh(), nn.Linear({width}, 1)

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from planted.computing import adversary, hooked, looked_at, looked_at_again, recommender, taught
+from planted.computing import (
+    adversary,
+    hooked,
+    looked_at,
+    looked_at_again,
+    recommender,
+    recomputing,
+    taught,
+)
 from planted.crowding import computing_beside
 from planted.draw import Draw
 from planted.loading import bursts
@@ -209,6 +217,15 @@ def small_vocabulary(draw: Draw) -> Case:
     return _healthy("small_vocabulary", planted, draw.one_of(EVERYWHERE), parts)
 
 
+def little_recomputed(draw: Draw) -> Case:
+    """One of many blocks is computed again in backward, which costs next to nothing."""
+    blocks, width = draw.whole(14, 18), draw.one_of((128, 192))
+    call = "x = checkpoint(block, x, use_reentrant=False) if block is self.blocks[0] else block(x)"
+    planted = f"one of {blocks} blocks of {width} numbers computed again"
+    parts = recomputing(blocks, width, 128, call)
+    return _healthy("little_recomputed", planted, draw.one_of(EVERYWHERE), parts)
+
+
 def many_operators(draw: Draw) -> Case:
     """A forward that gives out hundreds of small operators from a loop in Python."""
     length, width = draw.whole(30, 80), draw.one_of((64, 96))
@@ -404,6 +421,7 @@ CONTROLS: dict[str, Callable[[Draw], Case]] = {
         hook_of_the_model,
         asked_elsewhere,
         small_vocabulary,
+        little_recomputed,
         many_operators,
         deciding_layers,
         quick_optimizer,

@@ -174,7 +174,7 @@ def summary_of(run: Analysed) -> Shown:
         looks, parts, evidence.training, names, hooks, settled_ns=settled_ns
     )
     in_model = reads = None
-    if not compilations:
+    if not (compilations or torch.detects_anomalies):
         in_model = python_in_model(looks, parts, evidence.training, names, settled_ns=settled_ns)
         evidence = replace(evidence, python_in_model=in_model)
         reads = element_reads(parts, evidence.training, sites, until, settled_ns=settled_ns)

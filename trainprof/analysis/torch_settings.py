@@ -86,6 +86,7 @@ class TorchSettings:
             pass.
         forwards: That no backward pass goes through, by the line that calls for them.
         repeats: Forwards without gradients of what was trained on, by the line that calls for them.
+        recomputes_at: Lines of the script that ask for forwards to be computed again.
         tables: Of embeddings, that get whole gradients; None where none were met.
     """
 
@@ -107,6 +108,7 @@ class TorchSettings:
     repeats: list[RepeatedForwards] = field(default_factory=list)
     tables: EmbeddingTables | None = None
     threads_set_at: str | None = None
+    recomputes_at: tuple[str, ...] = ()
 
 
 def torch_settings(facts: Facts, sites: Sites, updates_s: Mapping[int, float]) -> TorchSettings:
@@ -140,6 +142,9 @@ def torch_settings(facts: Facts, sites: Sites, updates_s: Mapping[int, float]) -
         repeats=repeated_forwards(told, sites),
         tables=embedding_tables(told, sites),
         threads_set_at=sites.known(_first(told, "threads_set_at")),
+        recomputes_at=tuple(
+            place for x in told for place in _places(x.get("recomputes_at"), sites)
+        ),
     )
 
 
@@ -192,13 +197,16 @@ def _numerics(told: Mapping[str, Any], sites: Sites) -> Numerics | None:
     found = told.get("numerics")
     if not isinstance(found, dict):
         return None
-    numbers = found.get("sites")
-    places = [sites.known(integer(one)) for one in (numbers if isinstance(numbers, list) else [])]
     return Numerics(
         str(found.get("parameters", "unknown")),
         str(found.get("products", "unknown")),
-        [place for place in places if place is not None],
+        _places(found.get("sites"), sites),
     )
+
+
+def _places(numbers: Any, sites: Sites) -> list[str]:
+    places = [sites.known(integer(one)) for one in (numbers if isinstance(numbers, list) else [])]
+    return [place for place in places if place is not None]
 
 
 def _first(told: Sequence[Mapping[str, Any]], name: str) -> int | None:

@@ -30,6 +30,11 @@ _DOUBLE: Final = (
     ),
 )
 _MOST_LINES: Final = 3
+# What has forwards computed again: torch's functions, and what libraries call it.
+_RECOMPUTES: Final = re.compile(
+    r"(?<!def )\bcheckpoint(?:_sequential)?\(|\b(?:gradient|activation)_checkpointing(?:_enable\(|"
+    r"\s*=\s*True\b)"
+)
 # What batch systems say a job may use; where nothing keeps it to that, the kernel does not tell.
 _ALLOTTED: Final = ("SLURM_CPUS_PER_TASK", "NSLOTS", "LSB_DJOB_NUMPROC", "PBS_NCPUS", "NCPUS")
 _THREADS: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
@@ -112,6 +117,10 @@ class TorchSettingsProbe:
             "optimizer": self._session.optimizer_numbers.get(id(optimizer)),
             "trains_by_lightning": any(name in sys.modules for name in _LIGHTNING),
         }
+        if self._optimizers == 1:
+            sites = self._session.sites
+            found = lines_with(sites.is_user_file, _RECOMPUTES)
+            facts["recomputes_at"] = [sites.of_line(*one) for one in found[:_MOST_LINES]]
         is_unwatched = not self._mode_depth()  # a mode of the script's would see what is asked for
         may_be_fused = is_unwatched and self._may_be_fused(optimizer)
         if may_be_fused:

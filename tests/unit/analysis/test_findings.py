@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,7 @@ from trainprof.analysis.ledger import LOADER_KEYS
 from trainprof.analysis.limit_names import BLOCKED, RECEIVE
 from trainprof.analysis.loader_builder import builder_of
 from trainprof.analysis.loader_figures import Loader
+from trainprof.analysis.memory_figures import DeviceMemory
 from trainprof.analysis.pipeline import predict
 from trainprof.analysis.pipeline_scenario import Interval
 from trainprof.analysis.repeated_forwards import RepeatedForwards
@@ -2895,6 +2896,80 @@ def test_a_call_for_the_batch_that_was_trained_on() -> None:
 @pytest.mark.parametrize("told", [[], [RepeatedForwards("train.py:22", "Net", 24, 0.05)]])
 def test_calls_again_that_take_little(told: list[RepeatedForwards]) -> None:
     assert found(called_again(*told)) == []
+
+
+GIB = 1 << 30
+
+
+def recomputing(
+    *lines: str, used: int = 2 * GIB, free: int = 10 * GIB, spent_s: float = 0.5, **memory: Any
+) -> Case:
+    """Two seconds and more of training, a part of it computing forwards again."""
+    healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
+    torch = TorchSettings(recomputes_at=lines)
+    case = case_of(healthy, parts={"recompute": spent_s}, torch=torch)
+    told = {"tree_rss_bytes": {"max": used}, "host_available_bytes": {"min": free}, **memory}
+    assert case.summary.system is not None
+    system = replace(case.summary.system, memory=told)
+    return replace(case, summary=replace(case.summary, system=system))
+
+
+def test_a_forward_that_is_computed_again_though_memory_would_hold_it() -> None:
+    finding = only(recomputing("model.py:30"))
+    assert (finding.id, finding.site) == ("recomputed_forward", "model.py:30")
+    assert "computed again in backward, to save memory: 500 ms" in finding.title
+    assert finding.title.endswith("with 2 GiB of 12 GiB in use at the most")
+    assert finding.is_at_most
+    assert finding.recoverable_s == pytest.approx(0.5, rel=0.01)
+    assert "torch.utils.checkpoint" in finding.advice
+
+
+def test_where_it_is_asked_for_is_told_of_several_lines() -> None:
+    finding = only(recomputing("model.py:30", "model.py:44"))
+    assert finding.site is None
+    assert finding.also == ["it is asked for at model.py:30 and model.py:44"]
+    assert only(recomputing()).also == []
+
+
+def test_hugging_faces_trainer_is_told_its_own_argument() -> None:
+    case = recomputing("train.py:81")
+    loaders = [replace(one, built_by="transformers") for one in case.summary.loaders]
+    finding = only(replace(case, summary=replace(case.summary, loaders=loaders)))
+    assert finding.advice == "TrainingArguments(..., gradient_checkpointing=False)"
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        recomputing("model.py:30", used=11 * GIB),
+        recomputing("model.py:30", limit_bytes=3 * GIB),
+        recomputing("model.py:30", spent_s=0.05),
+        recomputing("model.py:30", tree_rss_bytes=None),
+    ],
+    ids=["little is free", "a limit", "little time", "memory is not known"],
+)
+def test_what_memory_may_not_hold_or_takes_no_time_is_left_alone(case: Case) -> None:
+    assert found(case) == []
+
+
+@pytest.mark.parametrize(
+    ("reserved", "is_told"), [(4 * GIB, True), (30 * GIB, False), (None, False)]
+)
+def test_on_a_device_its_own_memory_counts(reserved: int | None, is_told: bool) -> None:
+    told = dict.fromkeys(field.name for field in fields(DeviceMemory))
+    told |= {"limit_bytes": 40 * GIB, "peak_reserved_bytes": reserved}
+    memory = DeviceMemory(**told)  # type: ignore[arg-type]
+    device = replace(
+        idle_device({"host_s": 0.1}), memory=memory, seconds={"recompute": 0.6}, ran_dry={}
+    )
+    case = recomputing("model.py:30", free=GIB)
+    run = replace(case.summary.run, device="cuda:0")
+    case = replace(case, summary=replace(case.summary, devices=[device], run=run))
+    found = [one for one in diagnose(case).findings if one.id == "recomputed_forward"]
+    assert bool(found) is is_told
+    if found:
+        assert found[0].title.endswith("with 4 GiB of 40 GiB in use at the most")
+        assert found[0].evidence["recompute_s"] == 0.6
 
 
 TABLE = EmbeddingTable("train.py:16", 100_000, 6_400_000, 512, "Adam", is_plain=False)

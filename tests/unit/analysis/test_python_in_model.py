@@ -135,6 +135,16 @@ def test_with_a_compiler_nothing_is_said(tmp_path: Path) -> None:
     assert train(run, tmp_path).python_in_model is None
 
 
+def test_with_anomaly_detection_which_looks_at_python_itself_nothing_is_said(
+    tmp_path: Path,
+) -> None:
+    run = FakeRun()
+    run.text(Topic.ENVIRONMENT, {"detects_anomalies": True})
+    told = train(run, tmp_path)
+    assert told.python_in_model is None
+    assert "python_in_model" not in [one.id for one in told.findings]
+
+
 def test_on_a_device_that_may_be_at_work_meanwhile_nothing_is_found(tmp_path: Path) -> None:
     run = FakeRun()
     run.text(Topic.ENVIRONMENT, {"device": "cuda:0"})

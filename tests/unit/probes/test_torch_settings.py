@@ -246,6 +246,29 @@ def test_lines_that_make_a_model_double_are_told(
     assert lines == [3, 2, 4]  # no more are told than three
 
 
+def test_lines_that_have_forwards_computed_again_are_told(
+    recorder: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from torch.utils.checkpoint import checkpoint\n"
+        "def checkpoint(model): pass\n"
+        "trainer.save_checkpoint(path)  # checkpoint(this)\n"
+        "x = torch.utils.checkpoint.checkpoint(block, x)\n"
+        "arguments = TrainingArguments(gradient_checkpointing=True)\n"
+        "arguments = TrainingArguments(gradient_checkpointing=False)\n"
+        "model.gradient_checkpointing_enable()\n"
+        "x = checkpoint_sequential(blocks, 2, x)\n"
+    )
+    monkeypatch.setitem(sys.modules, "script", SimpleNamespace(__file__=str(script)))
+    recorder.start(TorchSettingsProbe(), OptimizerProbe())
+    monkeypatch.setattr(recorder.session.sites, "is_user_file", lambda path: path == str(script))
+    for _ in range(2):
+        torch.optim.SGD([torch.nn.Parameter(torch.ones(3))], lr=0.1).step()
+    [facts] = told(recorder, "recomputes_at")
+    assert [line_of(recorder, site) for site in facts["recomputes_at"]] == [4, 5, 7]
+
+
 def line_of(recorder: Recorder, site: int) -> int | None:
     return json.loads(recorder.read().texts[site][1])[1] if site else None
 

@@ -12,10 +12,11 @@ the time from one read to the next counts, with the small operators in it, for o
 tensors would do the same.
 
 When it is wrong: what is compiled (torch.compile) and C++ extensions that keep the interpreter to
-themselves look like Python code. A run with torch.compile is not judged. On a GPU such code costs
-nothing while the device still has work queued: there only that counts in which it waits for the
-host to give out work. Code that lets others run meanwhile (NumPy and SciPy on large arrays) is not
-counted. Where looks come late, the operator behind such code is told instead of its line. Where
+themselves look like Python code. A run with torch.compile is not judged, nor one with torch's
+anomaly detection, which itself puts down the Python stack of each operator. On a GPU such code
+costs nothing while the device still has work queued: there only that counts in which it waits for
+the host to give out work. Code that lets others run meanwhile (NumPy and SciPy on large arrays) is
+not counted. Where looks come late, the operator behind such code is told instead of its line. Where
 another thread of the script's runs Python code now and then, nothing is said: it may be that.
 
 What to do: look at the named line. What depends on the data alone belongs into the dataset, where

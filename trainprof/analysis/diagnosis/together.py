@@ -17,6 +17,7 @@ from trainprof.analysis.diagnosis import (
     launch_bound,
     python_in_loop,
     python_in_model,
+    recomputed_forward,
     slow_optimizer,
     slow_validation,
     unused_forward,
@@ -27,7 +28,13 @@ from trainprof.analysis.finding import LOADER_ID, Finding
 from trainprof.analysis.pipeline import predict
 
 # What the training thread does in steps: without it they are shorter, and loaders have to keep up.
-_IN_STEPS: Final = (python_in_loop.ID, python_in_model.ID, gc_pauses.ID, double_precision.ID)
+_IN_STEPS: Final = (
+    python_in_loop.ID,
+    python_in_model.ID,
+    gc_pauses.ID,
+    double_precision.ID,
+    recomputed_forward.ID,
+)
 # At most they save twice what they are ranked by.
 _RANKED_BY_HALF: Final = (few_threads.ID, unused_forward.ID)
 # What the second saves is among what the first does.

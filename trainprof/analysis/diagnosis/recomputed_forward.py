@@ -1,0 +1,107 @@
+"""The forward is computed a second time in each backward, though memory would hold what it gave.
+
+What it means: with activation checkpointing (torch.utils.checkpoint, gradient_checkpointing of
+Hugging Face) a forward keeps little of what it computes, and backward computes it again. That is
+for models that do not fit into memory otherwise. A smaller one pays for it, and needs it not.
+
+How it is measured: modules and losses called inside a backward pass, from their calls to their
+ends; on a GPU by the device's own time for them, if that is more. Memory: on a GPU the most that
+torch's allocator had taken, of what it may take; on a CPU the most that the run had in use, beside
+what was free at the least. It is told where half of a GPU's is free, or as much as the run has in
+use. The line is the only one of the script's files that asks for it, if there is only one.
+
+When it is wrong: where what would be kept is more than what is free: then the change ends in a lack
+of memory, and doing it for fewer layers may still gain some. Where a larger batch is meant to come.
+
+What to do: leave it out, or checkpoint fewer layers. What is left over of memory may also go into
+larger batches.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from trainprof.analysis.diagnosis.case import Case
+from trainprof.analysis.diagnosis.gains import of_python
+from trainprof.analysis.diagnosis.plain import plain_finding
+from trainprof.analysis.diagnosis.rule import Threshold
+from trainprof.analysis.diagnosis.wording import size, span
+from trainprof.analysis.facts import number_at
+from trainprof.analysis.finding import Finding
+from trainprof.analysis.verdict_level import percent
+
+ID: Final = "recomputed_forward"
+KEYS: Final[tuple[str, ...]] = ("recompute",)
+THRESHOLDS: Final = {
+    "share": Threshold(0.05, "of training, computing forwards again"),
+    "memory_used_share": Threshold(0.5, "of memory, at the peak", is_upper=True),
+}
+_HUGGING_FACE: Final = "transformers"
+
+
+def find(case: Case) -> Finding | None:
+    spent_s = _spent_s(case)
+    part = spent_s / case.training_s if case.training_s > 0 else 0.0
+    if part < case.threshold(ID, "share", THRESHOLDS["share"].value):
+        return None
+    memory = _memory(case)
+    gain = of_python(case, spent_s)
+    if memory is None or gain is None:
+        return None
+    used, whole = memory
+    if used > whole * case.threshold(
+        ID, "memory_used_share", THRESHOLDS["memory_used_share"].value
+    ):
+        return None
+    sites = case.torch.recomputes_at
+    return plain_finding(
+        ID,
+        f"forwards are computed again in backward, to save memory: {span(spent_s)}, "
+        f"{percent(part)} of training, with {size(used)} of {size(whole)} in use at the most",
+        gain,
+        site=sites[0] if len(sites) == 1 else None,
+        advice=_advice(case),
+        cautions=[
+            "all that a forward gives is kept until backward then: if memory does not last, leave "
+            "it on for some layers"
+        ],
+        also=[f"it is asked for at {' and '.join(sites)}"] if len(sites) > 1 else [],
+        evidence={
+            "recompute_s": spent_s,
+            "recompute_share": part,
+            "memory_used_bytes": used,
+            "memory_bytes": whole,
+        },
+    )
+
+
+def _spent_s(case: Case) -> float:
+    on_devices = [device.seconds.get("recompute", 0.0) for device in case.summary.devices or ()]
+    return max(case.training.get("recompute", 0.0), *on_devices, 0.0)
+
+
+def _memory(case: Case) -> tuple[float, float] | None:
+    """Returns the most that was in use, and how much there is for the run; None: not known."""
+    if case.is_on_device:
+        known = [
+            (float(memory.peak_reserved_bytes), float(memory.limit_bytes))
+            for device in case.summary.devices or ()
+            if (memory := device.memory) is not None
+            and memory.peak_reserved_bytes
+            and memory.limit_bytes
+        ]
+        return max(known, key=lambda one: one[0] / one[1], default=None)
+    told = case.summary.system.memory if case.summary.system else {}
+    used = number_at(told, "tree_rss_bytes", "max")
+    free = number_at(told, "host_available_bytes", "min")
+    if used is None or free is None:
+        return None
+    limit = told.get("limit_bytes")
+    whole = used + free
+    return used, min(whole, float(limit)) if isinstance(limit, (int, float)) and limit else whole
+
+
+def _advice(case: Case) -> str:
+    if any(loader.built_by == _HUGGING_FACE for loader in case.summary.loaders):
+        return "TrainingArguments(..., gradient_checkpointing=False)"
+    return "leave activation checkpointing out (torch.utils.checkpoint), or to fewer layers"
