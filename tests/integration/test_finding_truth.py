@@ -55,7 +55,7 @@ SEEDS = {
     "python_on_device": 3,
 }
 
-NEEDS_COMPILER = ("torch.compile", "DistributedDataParallel")
+NEEDS_COMPILER = ("torch.compile", "torch.utils.checkpoint", "DistributedDataParallel")
 
 
 def made(name: str) -> Case:

@@ -265,8 +265,8 @@ def test_lines_that_have_forwards_computed_again_are_told(
     monkeypatch.setattr(recorder.session.sites, "is_user_file", lambda path: path == str(script))
     for _ in range(2):
         torch.optim.SGD([torch.nn.Parameter(torch.ones(3))], lr=0.1).step()
-    [facts] = told(recorder, "recomputes_at")
-    assert [line_of(recorder, site) for site in facts["recomputes_at"]] == [4, 5, 7]
+    [sites] = told(recorder, "recomputes_at")
+    assert [line_of(recorder, site) for site in sites] == [4, 5, 7]
 
 
 def line_of(recorder: Recorder, site: int) -> int | None:
