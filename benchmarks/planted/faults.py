@@ -58,7 +58,7 @@ from planted.pausing import (
     slow_validation,
     validation_by_hand,
 )
-from planted.ranks import slow_rank
+from planted.ranks import slow_rank, uneven_ranks
 from planted.script import Case
 from planted.starts import reopened_file, slow_first_batch, slow_pass_starts, worker_restart
 from planted.storage import storage_bound
@@ -108,6 +108,7 @@ FAULTS: dict[str, Callable[[Draw], Case]] = {
         slow_optimizer,
         optimizer_by_hand,
         slow_rank,
+        uneven_ranks,
         recompiling,
         anomaly_detection,
         double_precision,

@@ -35,3 +35,29 @@ def report(step):
         )
         planted = f"rank {slow} reports for {as_ms(held_up_s)}, {percent(share)} of a step"
     return Case("slow_rank", planted, "ranks", script("ranks", parts), "slow_rank")
+
+
+_UNEVEN = """\
+class Uneven(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(64, 1)
+
+    def forward(self, x):
+        time.sleep({long_s:.6f} if dist.get_rank() == {slow} else {short_s:.6f})
+        return self.layer(x)
+"""
+
+
+def uneven_ranks(draw: Draw) -> Case:
+    """One of two ranks computes longer, as one with longer sequences does."""
+    share, short_s = draw.between(0.25, 0.6), draw.between(0.006, 0.012)
+    long_s, slow, batch = short_s / (1 - share), draw.one_of((1, 0)), 4
+    batches = pass_batches(draw, long_s, 2)
+    parts = Parts(
+        loader=f"DataLoader(samples({batches * batch}), batch_size={batch})  {HERE}",
+        definitions=_UNEVEN.format(long_s=long_s, short_s=short_s, slow=slow),
+        model="Uneven()",
+    )
+    planted = f"rank {slow} computes {as_ms(long_s - short_s)} longer, {percent(share)} of a step"
+    return Case("uneven_ranks", planted, "ranks", script("ranks", parts), "slow_rank")

@@ -29,7 +29,6 @@ SEEDS = {
     "asked_elsewhere": 9,
     "small_vocabulary": 9,
     "recomputed_forward": 9,
-    "little_recomputed": 9,
     "validation_by_hand": 9,
     "module_hooks": 9,
     "competing_thread": 5,

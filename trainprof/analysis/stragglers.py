@@ -2,6 +2,7 @@
 
 Ranks meet where gradients are averaged: in the backward pass, in a forward that hands out buffers,
 or where the script asks for it. What one rank spends elsewhere beyond all others, these wait there.
+So they do for one that computes longer: its forward is longer, though it comes to it no earlier.
 """
 
 from __future__ import annotations
@@ -26,11 +27,15 @@ _OWN: Final = (
     "gc",
 )
 _BETWEEN: Final = ("other",)
+_COMPUTING: Final = ("forward",)
 _CLEARLY: Final = 2
 # Calls of torch.distributed, which are no ledger key of their own.
 COMMUNICATION: Final = "communication"
 # Where gradients are averaged, and buffers or shards handed out.
 _MEETING: Final = ("forward", "backward", COMMUNICATION)
+_MEETING_BEHIND: Final = ("backward", COMMUNICATION)
+# Of what ranks compute longer than the others: less than that of one rank's is chance.
+_MOSTLY: Final = 0.7
 # Of a usual step: by so much a rank has to be behind all others (TraceML's straggler score).
 _LATE_SHARE: Final = 0.1
 _FEWEST_STEPS: Final = 20
@@ -66,7 +71,8 @@ class Straggler:
         rank: Its number.
         phase: Ledger key.
         share_of_steps: In which it was last because of that.
-        seconds: By which steps would have been shorter had it been like the slowest of the others.
+        seconds: By which steps would have been shorter had it been like the slowest of the others:
+            under `forward` with as much of its backward, in which the others wait.
     """
 
     rank: int
@@ -93,9 +99,11 @@ def stragglers(ranks: Sequence[RankSteps]) -> list[Straggler]:
     last, behind = _last([_sum(one, _OWN, steps) for one in ranks])
     last_between, between = _last([_sum(one, _BETWEEN, steps) for one in ranks])
     # Who waits there for others, in a way that is not seen, is as late as one of them elsewhere.
-    is_between = (between >= _CLEARLY * behind) & _is_waited_for(ranks, last_between, between)
+    is_between = between >= _CLEARLY * behind
+    is_between &= _is_waited_for(ranks, _MEETING, last_between, between)
     told = _rows(ranks, _BETWEEN, last_between, _from(least_ns, between, is_between))
     told += _rows(ranks, _OWN, last, _from(least_ns, behind, ~is_between))
+    told += _computing(ranks, steps, least_ns)
     least_s = _TOLD_FROM_TIME * float(whole_ns.max()) / 1e9
     kept = [x for x in told if x.share_of_steps >= _TOLD_FROM_SHARE or x.seconds >= least_s]
     return sorted(kept, key=lambda one: -one.seconds)
@@ -134,12 +142,47 @@ def _from(least_ns: float, behind: Int64, where: Bool) -> Int64:
     return np.where((behind >= least_ns) & where, behind, 0)
 
 
-def _is_waited_for(ranks: Sequence[RankSteps], last: Int64, behind: Int64) -> Bool:
+def _computing(ranks: Sequence[RankSteps], steps: int, least_ns: float) -> list[Straggler]:
+    """Returns the rank that computes longer than all others, if it is mostly the same one.
+
+    A forward in which a rank waits for one that comes late to it is as long as that is late: by all
+    that comes ahead of backward it is no later than the other.
+    """
+    last, longer = _last([_sum(one, _COMPUTING, steps) for one in ranks])
+    ahead = np.array([_sum(one, (*_OWN, *_BETWEEN, *_COMPUTING), steps) for one in ranks])
+    later = ahead[last, np.arange(steps)] - _most_of_others(ahead, last)
+    is_last = (later >= longer / 2) & _is_waited_for(ranks, _MEETING_BEHIND, last, longer)
+    longer = _from(least_ns, longer, is_last)
+    by_rank = np.bincount(last, weights=longer, minlength=len(ranks))
+    slowest = int(by_rank.argmax())
+    if by_rank[slowest] < _MOSTLY * by_rank.sum() or not by_rank.any():
+        return []
+    one = ranks[slowest]
+    longer = np.where(last == slowest, longer, 0)
+    forward_ns, backward_ns = (
+        int(_sum(one, (key,), steps).sum()) for key in ("forward", "backward")
+    )
+    with_backward = 1 + backward_ns / max(forward_ns, 1)
+    seconds = float(longer.sum()) * with_backward / 1e9
+    return [Straggler(one.rank, "forward", float((longer > 0).mean()), seconds)]
+
+
+def _most_of_others(table: Int64, position: Int64) -> Int64:
+    """Returns of each step the most that any but one rank has."""
+    others = table.copy()
+    others[position, np.arange(table.shape[1])] = np.iinfo(np.int64).min
+    most: Int64 = others.max(axis=0)
+    return most
+
+
+def _is_waited_for(
+    ranks: Sequence[RankSteps], where: Sequence[str], last: Int64, behind: Int64
+) -> Bool:
     """Returns the steps in which all others were longer where ranks meet, by half of that at least.
 
     Else nobody waits for the one that is last in `other`, or it is the one that waits there.
     """
-    meeting = np.array([_sum(one, _MEETING, len(last)) for one in ranks])
+    meeting = np.array([_sum(one, where, len(last)) for one in ranks])
     own = meeting[last, np.arange(len(last))]
     ordered = np.sort(meeting, axis=0)
     shortest_of_others = np.where(own <= ordered[0], ordered[1], ordered[0])

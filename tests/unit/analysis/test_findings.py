@@ -3105,6 +3105,16 @@ def test_a_rank_that_the_others_wait_for(
     assert finding.recoverable_s == pytest.approx(0.6)
 
 
+def test_what_one_rank_computes_longer_others_take_over() -> None:
+    case = ranks(late(1, "forward", 0.6))
+    finding = only(case)
+    assert finding.site == case.feeding[0].loader.site
+    assert "rank 1, which is longer at computing, forward and backward: 600 ms" in finding.title
+    assert "order[rank::world_size]" in finding.advice
+    # Of two ranks each would compute a half of it.
+    assert finding.recoverable_s == pytest.approx(0.3)
+
+
 def test_ranks_that_wait_for_one_another_in_turn() -> None:
     finding = only(ranks(late(1, "data_wait", 0.4), late(0, "data_wait", 0.3)))
     assert finding.title.startswith("ranks wait in turn for one that is longer at loading")

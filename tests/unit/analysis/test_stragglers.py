@@ -85,9 +85,33 @@ def test_waiting_where_nobody_looks_is_not_what_is_waited_for() -> None:
     assert stragglers(ranks) == [Straggler(0, "checkpoint", 0.1, pytest.approx(0.5))]
 
 
-def test_ranks_that_compute_longer_are_not_told_apart() -> None:
+def test_a_rank_that_computes_longer_is_waited_for_in_backward() -> None:
+    """Its forward is 20 of 30 ms longer; so is its backward of 5 ms, in proportion."""
     ranks = together({"forward": 10.0}, {"forward": 30.0})
-    assert stragglers(ranks) == []
+    late_s = STEPS * 0.020 * (1 + 5 / 30)
+    assert stragglers(ranks) == [Straggler(1, "forward", 1.0, pytest.approx(late_s))]
+
+
+def test_who_waits_in_its_forward_computes_no_longer() -> None:
+    """Rank 1 waits in its forward, where buffers are handed out, for rank 0 and its batches."""
+    ranks = together({"data_wait": 22.0, "forward": 10.0}, {"data_wait": 2.0, "forward": 30.0})
+    assert stragglers(ranks) == [Straggler(0, "data_wait", 1.0, pytest.approx(2.0))]
+
+
+def test_ranks_that_compute_longer_in_turn_are_nobodys_fault() -> None:
+    in_turn = together(
+        {"forward": [10.0 + ms for ms in every(2, 20.0)]}, {"forward": [10.0, 30.0] * (STEPS // 2)}
+    )
+    assert stragglers(in_turn) == []
+    random = np.random.default_rng(0)
+    noisy = [{"forward": 20 + 4 * random.normal(size=STEPS)} for _ in range(4)]
+    assert stragglers(together(*noisy)) == []  # type: ignore[arg-type]
+
+
+def test_a_longer_forward_that_nobody_waits_for_is_not_told() -> None:
+    """Rank 1 has a longer forward, and as much less to do between the parts of a step."""
+    ranks = together({"forward": 10.0, "other": 21.0}, {"forward": 30.0, "other": 1.0})
+    assert "forward" not in [one.phase for one in stragglers(ranks)]
 
 
 def test_equal_ranks_have_none() -> None:

@@ -1,20 +1,24 @@
 """Ranks wait for one of them, which does something longer, or alone.
 
 What it means: ranks that average their gradients take each step together, so that it lasts as long
-as that of the slowest. One that waits longer for its batches, or alone evaluates, saves or logs,
-holds all others up by that time.
+as that of the slowest. One that waits longer for its batches, computes longer (longer sequences
+than those of the others), or alone evaluates, saves or logs, holds all others up by that time.
 
 How it is measured: step by step, what a rank spends on loading, copies, checkpoints, evaluation and
 collected garbage beyond all others, from a tenth of a usual step on; and Python between the parts
 of a step, where the others' forward, backward and calls of torch.distributed, in which they wait,
-are longer by half of it.
+are longer by half of it. So is a forward that is longer, where that rank is as late by all that
+comes ahead of backward, and the others wait in backward: of it mostly one rank has to be the cause,
+and its backward counts in proportion, for whoever waits, waits in the midst of theirs.
 
 When it is wrong: where batches differ in what they take, each rank is last in turn; over many steps
-that may be nobody's fault. What ranks compute is not compared: whoever waits, waits in the midst of
-it. On a GPU it is not looked for.
+that may be nobody's fault. A rank may compute longer because its core is slower or shared. On a GPU
+it is not looked for.
 
-What to do: give all ranks alike: shards of one size, the same workers, the same disk. What only one
-of them does: less often, or beside the training (a thread, another process).
+What to do: give all ranks alike: shards of one size and samples of like lengths, the same workers,
+the same disk. What only one of them does: less often, or beside the training (a thread, another
+process). What one computes longer the others would have to compute: as much is gained as is left of
+it when it is shared out.
 """
 
 from __future__ import annotations
@@ -39,8 +43,10 @@ THRESHOLDS: Final = {
 # Of what all ranks are waited for because of the same thing: who has so much of it is the one.
 _MOSTLY: Final = 0.7
 _LOADING: Final = "loading"
+_COMPUTING: Final = "forward"
 _WORDS: Final = {
     _LOADING: "loading its batches",
+    _COMPUTING: "computing, forward and backward",
     "transfer": "copying",
     "checkpoint": "saving and loading checkpoints",
     "evaluation": "evaluating",
@@ -75,7 +81,7 @@ def find(case: Case) -> Finding | None:
     return plain_finding(
         ID,
         title,
-        outside_steps(case, spent_s),
+        outside_steps(case, spent_s * _given_up(case, cause)),
         site=site,
         advice=_advice(cause, is_one=is_one) + where,
         also=_own_findings(case, cause, rank) if is_one else [],
@@ -87,6 +93,12 @@ def find(case: Case) -> Finding | None:
             },
         },
     )
+
+
+def _given_up(case: Case, cause: str) -> float:
+    """Returns the share that is gained: what one rank computes longer others take over."""
+    ranks = max(len(case.summary.ranks), case.summary.run.world_size or 0, 2)
+    return (ranks - 1) / ranks if cause == _COMPUTING else 1.0
 
 
 def _cause(row: dict[str, Any]) -> str:
@@ -103,6 +115,11 @@ def _advice(cause: str, *, is_one: bool) -> str:
         if is_one:
             return "make loading the same on all ranks: shards of one size, workers, disk"
         return "batches of the same cost on all ranks, or more of them ahead (prefetch_factor)"
+    if cause == _COMPUTING:
+        return (
+            "batches of like cost on all ranks at a time: samples by length dealt out in turn "
+            "(order[rank::world_size]), not in blocks"
+        )
     if is_one:
         return "do it less often, or beside the training: a thread, another process"
     return "do it less often"
@@ -110,7 +127,7 @@ def _advice(cause: str, *, is_one: bool) -> str:
 
 def _place(case: Case, cause: str) -> tuple[str | None, str]:
     """Returns the line where that rank spends it, and words to put behind the advice."""
-    if cause == _LOADING and case.feeding:
+    if cause in (_LOADING, _COMPUTING) and case.feeding:
         return case.feeding[0].loader.site, ""
     if cause == "evaluation" and case.evaluating:
         return case.evaluating[0].loader.site, ""
