@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from planted.draw import Draw
 from planted.script import DATASET, HERE, Case, Parts, as_ms, script
 from planted.sizes import pass_batches, percent
@@ -55,9 +57,10 @@ def uneven_ranks(draw: Draw) -> Case:
     long_s, slow, batch = short_s / (1 - share), draw.one_of((1, 0)), 4
     batches = pass_batches(draw, long_s, 2)
     parts = Parts(
-        loader=f"DataLoader(samples({batches * batch}), batch_size={batch})  {HERE}",
+        loader=f"DataLoader(samples({batches * batch}), batch_size={batch})",
         definitions=_UNEVEN.format(long_s=long_s, short_s=short_s, slow=slow),
         model="Uneven()",
     )
     planted = f"rank {slow} computes {as_ms(long_s - short_s)} longer, {percent(share)} of a step"
-    return Case("uneven_ranks", planted, "ranks", script("ranks", parts), "slow_rank")
+    case = Case("uneven_ranks", planted, "ranks", script("ranks", parts), "slow_rank")
+    return replace(case, no_line=True)

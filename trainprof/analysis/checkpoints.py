@@ -90,7 +90,9 @@ def _sizes(outer: Events, inner: Events) -> npt.NDArray[np.float64]:
     sizes = outer.value.astype(np.float64)
     within_which = np.searchsorted(outer.start, inner.start, side="right") - 1
     np.add.at(sizes, within_which, inner.value)
-    sizes[within_which[inner.is_kind(Kind.CHECKPOINT_SAVE) & (inner.value == 0)]] = 0
+    is_file = np.isin(inner.flags, (Writer.TORCH, Writer.SAFETENSORS, Writer.DISTRIBUTED))
+    is_unknown = inner.is_kind(Kind.CHECKPOINT_SAVE) & is_file & (inner.value == 0)
+    sizes[within_which[is_unknown]] = 0
     return sizes
 
 

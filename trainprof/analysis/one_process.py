@@ -177,6 +177,7 @@ def summary_of(run: Analysed) -> Shown:
     if not (compilations or torch.detects_anomalies):
         in_model = python_in_model(looks, parts, evidence.training, names, settled_ns=settled_ns)
         evidence = replace(evidence, python_in_model=in_model)
+    if not compilations:
         reads = element_reads(parts, evidence.training, sites, until, settled_ns=settled_ns)
     summary = RunSummary(
         run=run_part(run, account),

@@ -7,6 +7,7 @@ So they do for one that computes longer: its forward is longer, though it comes 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -34,8 +35,12 @@ COMMUNICATION: Final = "communication"
 # Where gradients are averaged, and buffers or shards handed out.
 _MEETING: Final = ("forward", "backward", COMMUNICATION)
 _MEETING_BEHIND: Final = ("backward", COMMUNICATION)
-# Of what ranks compute longer than the others: less than that of one rank's is chance.
+# Of what ranks compute longer than the others, and of the steps in which they do: one rank's.
 _MOSTLY: Final = 0.7
+# Standard errors by which that is more often than in turn.
+_SURELY: Final = 3.0
+# Of a forward: a backward takes no more but for what it waits in.
+_BACKWARD_TIMES: Final = 2.0
 # Of a usual step: by so much a rank has to be behind all others (TraceML's straggler score).
 _LATE_SHARE: Final = 0.1
 _FEWEST_STEPS: Final = 20
@@ -72,7 +77,7 @@ class Straggler:
         phase: Ledger key.
         share_of_steps: In which it was last because of that.
         seconds: By which steps would have been shorter had it been like the slowest of the others:
-            under `forward` with as much of its backward, in which the others wait.
+            under `forward` with as much of its backward, by its own, in which the others wait.
     """
 
     rank: int
@@ -152,19 +157,24 @@ def _computing(ranks: Sequence[RankSteps], steps: int, least_ns: float) -> list[
     ahead = np.array([_sum(one, (*_OWN, *_BETWEEN, *_COMPUTING), steps) for one in ranks])
     later = ahead[last, np.arange(steps)] - _most_of_others(ahead, last)
     is_last = (later >= longer / 2) & _is_waited_for(ranks, _MEETING_BEHIND, last, longer)
-    longer = _from(least_ns, longer, is_last)
+    longer = _from(least_ns, np.minimum(longer, later), is_last)
+    longer[0] = 0  # what a first forward sets up
     by_rank = np.bincount(last, weights=longer, minlength=len(ranks))
-    slowest = int(by_rank.argmax())
-    if by_rank[slowest] < _MOSTLY * by_rank.sum() or not by_rank.any():
+    counted = np.bincount(last[longer > 0], minlength=len(ranks))
+    slowest, all_steps = int(by_rank.argmax()), int(counted.sum())
+    in_turn = 1 / len(ranks)
+    if all_steps < _FEWEST_STEPS or by_rank[slowest] < _MOSTLY * by_rank.sum():
         return []
-    one = ranks[slowest]
-    longer = np.where(last == slowest, longer, 0)
+    chance = in_turn + _SURELY * math.sqrt(in_turn * (1 - in_turn) / all_steps)
+    if counted[slowest] < max(_MOSTLY, chance) * all_steps:
+        return []
+    one, is_counted = ranks[slowest], (last == slowest) & (longer > 0)
     forward_ns, backward_ns = (
-        int(_sum(one, (key,), steps).sum()) for key in ("forward", "backward")
+        float(_sum(one, (key,), steps)[is_counted].sum()) for key in ("forward", "backward")
     )
-    with_backward = 1 + backward_ns / max(forward_ns, 1)
-    seconds = float(longer.sum()) * with_backward / 1e9
-    return [Straggler(one.rank, "forward", float((longer > 0).mean()), seconds)]
+    with_backward = 1 + min(backward_ns / max(forward_ns, 1.0), _BACKWARD_TIMES)
+    seconds = float(longer[is_counted].sum()) * with_backward / 1e9
+    return [Straggler(one.rank, "forward", float(is_counted.mean()), seconds)]
 
 
 def _most_of_others(table: Int64, position: Int64) -> Int64:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from importlib.machinery import ModuleSpec
 from pathlib import PosixPath, WindowsPath
 from types import BuiltinFunctionType, FrameType, FunctionType, ModuleType
 from typing import Any, Final
@@ -97,7 +98,7 @@ class CheckpointProbe:
             if module is None or _is_being_imported(module):
                 continue
             function, writer = self._awaited.pop(name, (None, None))
-            if function is not None and writer is not None:
+            if type(module) is ModuleType and function is not None and writer is not None:
                 self._wrap(module, function, writer)
 
     def _wrap(self, module: ModuleType, function: str, writer: Writer) -> None:
@@ -110,12 +111,16 @@ class CheckpointProbe:
             missing = f"{module.__name__} has no {function}: its checkpoints are not seen"
             self._session.unavailable(self.name, missing)
         elif type(found) in _WRAPPED_TYPES:
-            self._patcher.around(self._maker(Kind.CHECKPOINT_SAVE, writer), (owner, name))
+            self._patcher.around_if_there(self._maker(Kind.CHECKPOINT_SAVE, writer), (owner, name))
 
 
-def _is_being_imported(module: ModuleType) -> bool:
-    """Whether another thread is at it; importlib has no other sign of that."""
-    return bool(getattr(vars(module).get("__spec__"), "_initializing", False))
+def _is_being_imported(module: Any) -> bool:
+    """Whether another thread is at it; importlib has no other sign of that.
+
+    A script may put there what is no module.
+    """
+    spec = getattr(module, "__dict__", {}).get("__spec__")
+    return type(spec) is ModuleSpec and bool(getattr(spec, "_initializing", False))
 
 
 def _written(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:

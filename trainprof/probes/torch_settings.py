@@ -12,13 +12,15 @@ from types import FrameType, FunctionType, ModuleType
 from typing import Any, Final
 
 from trainprof.probes.patcher import Patcher, hide_our_frame
-from trainprof.probes.session import Session
+from trainprof.probes.session import BackwardWatch, ModuleCall, Session
 from trainprof.probes.user_texts import lines_with
 from trainprof.record.schema import Topic
 
 Wrapped = Callable[..., Any]
 # Who looks for a NaN turns it on for a few passes; so many are a habit.
 _ANOMALOUS_PASSES: Final = 20
+# From the second on, of which a forward that is computed again would be in each.
+_WATCHED_PASSES: Final = 3
 # A script may make a new one for each task.
 _MOST_OPTIMIZERS: Final = 8
 # What makes a model double, where it stands in the script: for all that is built, or for one.
@@ -30,11 +32,15 @@ _DOUBLE: Final = (
     ),
 )
 _MOST_LINES: Final = 3
-# What has forwards computed again: torch's functions, and what libraries call it.
+# What has forwards computed again: torch's functions, where a file has them from there, and what
+# libraries call it.
 _RECOMPUTES: Final = re.compile(
-    r"(?<!def )\bcheckpoint(?:_sequential)?\(|\b(?:gradient|activation)_checkpointing(?:_enable\(|"
-    r"\s*=\s*True\b)"
+    r"(?<!def )(?<!def set_)"
+    r"(?:gradient|activation|grad)_checkpointing(?:_enable\(|\s*=\s*True\b|\((?:True)?\))"
 )
+_CHECKPOINTED: Final = re.compile(r"(?<![\w.])(?!self\.)(?:\w+\.)*checkpoint(?:_sequential)?\(")
+_HAS_CHECKPOINT: Final = re.compile(r"\btorch\.utils\b.*\bcheckpoint|\bdeepspeed\.checkpoint")
+_OWN_CHECKPOINT: Final = re.compile(r"\bdef checkpoint\(")
 # What batch systems say a job may use; where nothing keeps it to that, the kernel does not tell.
 _ALLOTTED: Final = ("SLURM_CPUS_PER_TASK", "NSLOTS", "LSB_DJOB_NUMPROC", "PBS_NCPUS", "NCPUS")
 _THREADS: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
@@ -57,6 +63,8 @@ class TorchSettingsProbe:
         self._built: dict[int, int] = {}
         # Where the script said how many threads torch has, 0 where it has not.
         self._threads_set_at = 0
+        # Backward passes that were watched for calls of modules, and whether one was told of.
+        self._watched, self._is_told = 0, False
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._torch, self._session = torch, session
@@ -66,6 +74,10 @@ class TorchSettingsProbe:
         session.at_parameters.append(patcher.guarded(self._note_place))
         session.at_first_step.append(patcher.guarded(self._first_step))
         session.at_anomalous_backward = patcher.guarded(self._anomalous_backward)
+        self._meets = patcher.guarded(self._meet)
+        self._watch = BackwardWatch(
+            patcher.guarded(self._backward_begins), patcher.guarded(self._backward_has_ended)
+        )
 
     def _make_set_num_threads(self, patcher: Patcher) -> Callable[[Wrapped], Wrapped]:
         note = patcher.guarded(self._note_threads)
@@ -118,9 +130,7 @@ class TorchSettingsProbe:
             "trains_by_lightning": any(name in sys.modules for name in _LIGHTNING),
         }
         if self._optimizers == 1:
-            sites = self._session.sites
-            found = lines_with(sites.is_user_file, _RECOMPUTES)
-            facts["recomputes_at"] = [sites.of_line(*one) for one in found[:_MOST_LINES]]
+            self._session.watch_backward(self._watch, is_on=True)
         is_unwatched = not self._mode_depth()  # a mode of the script's would see what is asked for
         may_be_fused = is_unwatched and self._may_be_fused(optimizer)
         if may_be_fused:
@@ -150,6 +160,38 @@ class TorchSettingsProbe:
         if numerics is not None:
             facts["numerics"] = numerics
         self._session.log.note(Topic.ENVIRONMENT, facts)
+
+    def _backward_begins(self, *_: Any) -> None:
+        self._session.tell_modules(self._meets, True)
+
+    def _backward_has_ended(self) -> None:
+        self._session.tell_modules(self._meets, False)
+        self._watched += 1
+        if self._watched == _WATCHED_PASSES:
+            self._session.watch_backward(self._watch, is_on=False)
+
+    def _meet(self, _: ModuleCall) -> None:
+        """A module is called inside a backward pass: it may be a forward that is computed again."""
+        self._session.tell_modules(self._meets, False)
+        self._session.watch_backward(self._watch, is_on=False)
+        if not self._is_told:
+            self._is_told = True
+            begun_ns = self._session.now()
+            self._session.log.note(Topic.ENVIRONMENT, {"recomputes_at": self._recomputes_at()})
+            self._session.looked_ns += self._session.now() - begun_ns
+
+    def _recomputes_at(self) -> list[int]:
+        """Returns the lines that have forwards computed again in backward."""
+        sites = self._session.sites
+        found = lines_with(sites.is_user_file, _RECOMPUTES)
+        importing, own = (
+            {path for path, _ in lines_with(sites.is_user_file, pattern)}
+            for pattern in (_HAS_CHECKPOINT, _OWN_CHECKPOINT)
+        )
+        for path, line in lines_with(sites.is_user_file, _CHECKPOINTED) if importing else ():
+            if path in importing and path not in own:
+                found.append((path, line))
+        return [sites.of_line(*one) for one in found[:_MOST_LINES]]
 
     def _numerics(self, optimizer: Any) -> dict[str, Any] | None:
         """Returns in what the model computes, as far as settings tell; None without parameters.

@@ -13,6 +13,7 @@ from support.cases import STEPS, Planted, case_of
 
 from trainprof.analysis.checkpoints import Checkpoints
 from trainprof.analysis.code_figures import (
+    Collective,
     CompetingThread,
     Compilation,
     HooksInForward,
@@ -2902,7 +2903,7 @@ GIB = 1 << 30
 
 
 def recomputing(
-    *lines: str, used: int = 2 * GIB, free: int = 10 * GIB, spent_s: float = 0.5, **memory: Any
+    *lines: str, used: int = 2 * GIB, free: int = 16 * GIB, spent_s: float = 0.5, **memory: Any
 ) -> Case:
     """Two seconds and more of training, a part of it computing forwards again."""
     healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
@@ -2918,7 +2919,7 @@ def test_a_forward_that_is_computed_again_though_memory_would_hold_it() -> None:
     finding = only(recomputing("model.py:30"))
     assert (finding.id, finding.site) == ("recomputed_forward", "model.py:30")
     assert "computed again in backward, to save memory: 500 ms" in finding.title
-    assert finding.title.endswith("with 2 GiB of 12 GiB in use at the most")
+    assert finding.title.endswith("with 2 GiB of 18 GiB in use at the most")
     assert finding.is_at_most
     assert finding.recoverable_s == pytest.approx(0.5, rel=0.01)
     assert "torch.utils.checkpoint" in finding.advice
@@ -2928,25 +2929,26 @@ def test_where_it_is_asked_for_is_told_of_several_lines() -> None:
     finding = only(recomputing("model.py:30", "model.py:44"))
     assert finding.site is None
     assert finding.also == ["it is asked for at model.py:30 and model.py:44"]
-    assert only(recomputing()).also == []
+    assert found(recomputing()) == []  # others who call modules in a backward mean to
 
 
 def test_hugging_faces_trainer_is_told_its_own_argument() -> None:
     case = recomputing("train.py:81")
     loaders = [replace(one, built_by="transformers") for one in case.summary.loaders]
     finding = only(replace(case, summary=replace(case.summary, loaders=loaders)))
-    assert finding.advice == "TrainingArguments(..., gradient_checkpointing=False)"
+    assert finding.advice.startswith("TrainingArguments(..., gradient_checkpointing=False)")
 
 
 @pytest.mark.parametrize(
     "case",
     [
-        recomputing("model.py:30", used=11 * GIB),
+        recomputing("model.py:30", used=6 * GIB),
+        recomputing("model.py:30", host_total_bytes=9 * GIB),
         recomputing("model.py:30", limit_bytes=3 * GIB),
         recomputing("model.py:30", spent_s=0.05),
         recomputing("model.py:30", tree_rss_bytes=None),
     ],
-    ids=["little is free", "a limit", "little time", "memory is not known"],
+    ids=["too little is free", "memory is shared", "a limit", "little time", "memory is not known"],
 )
 def test_what_memory_may_not_hold_or_takes_no_time_is_left_alone(case: Case) -> None:
     assert found(case) == []
@@ -2957,7 +2959,7 @@ def test_what_memory_may_not_hold_or_takes_no_time_is_left_alone(case: Case) -> 
 )
 def test_on_a_device_its_own_memory_counts(reserved: int | None, is_told: bool) -> None:
     told = dict.fromkeys(field.name for field in fields(DeviceMemory))
-    told |= {"limit_bytes": 40 * GIB, "peak_reserved_bytes": reserved}
+    told |= {"limit_bytes": 40 * GIB, "peak_reserved_bytes": reserved, "is_peak_sampled": False}
     memory = DeviceMemory(**told)  # type: ignore[arg-type]
     device = replace(
         idle_device({"host_s": 0.1}), memory=memory, seconds={"recompute": 0.6}, ran_dry={}
@@ -3108,11 +3110,16 @@ def test_a_rank_that_the_others_wait_for(
 def test_what_one_rank_computes_longer_others_take_over() -> None:
     case = ranks(late(1, "forward", 0.6))
     finding = only(case)
-    assert finding.site == case.feeding[0].loader.site
+    assert finding.site is None
+    assert "its core" not in finding.title
+    assert "a core that is slower" in finding.cautions[0]
     assert "rank 1, which is longer at computing, forward and backward: 600 ms" in finding.title
     assert "order[rank::world_size]" in finding.advice
     # Of two ranks each would compute a half of it.
     assert finding.recoverable_s == pytest.approx(0.3)
+    passes_on = [Collective("train.py:30", "send", 60, 0.01)]
+    stages = replace(case, summary=replace(case.summary, collectives=passes_on))
+    assert found(stages) == []
 
 
 def test_ranks_that_wait_for_one_another_in_turn() -> None:

@@ -89,7 +89,40 @@ def test_a_rank_that_computes_longer_is_waited_for_in_backward() -> None:
     """Its forward is 20 of 30 ms longer; so is its backward of 5 ms, in proportion."""
     ranks = together({"forward": 10.0}, {"forward": 30.0})
     late_s = STEPS * 0.020 * (1 + 5 / 30)
-    assert stragglers(ranks) == [Straggler(1, "forward", 1.0, pytest.approx(late_s))]
+    share = (STEPS - 1) / STEPS  # but for the first
+    assert stragglers(ranks) == [Straggler(1, "forward", share, pytest.approx(share * late_s))]
+
+
+def test_what_is_late_elsewhere_as_well_is_counted_once() -> None:
+    """Rank 0 loads 8 ms longer, rank 1 computes 20 ms longer: steps are 12 ms longer for it."""
+    ranks = together({"data_wait": 9.0, "forward": 10.0}, {"data_wait": 1.0, "forward": 30.0})
+    [found] = [one for one in stragglers(ranks) if one.phase == "forward"]
+    assert found.seconds == pytest.approx((STEPS - 1) * 0.012 * (1 + 5 / 30))
+
+
+def test_what_a_backward_waits_in_is_not_what_it_computes() -> None:
+    """All gradients are averaged for 200 ms, which no rank computes."""
+    ranks = together({"forward": 10.0}, {"forward": 60.0})
+    slow = [
+        RankSteps(one.rank, {**one.spent, "backward": one.spent["backward"] + 200 * MS})
+        for one in ranks
+    ]
+    [found] = stragglers(slow)
+    assert found.seconds == pytest.approx((STEPS - 1) * 0.050 * 3)
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize(("count", "steps"), [(2, 100), (2, 40), (4, 60)])
+def test_lengths_that_differ_by_chance_are_nobodys_fault(count: int, steps: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    ranks = together(*({"forward": random.exponential(20, STEPS)} for _ in range(count)))
+    cut = [RankSteps(x.rank, {key: ns[:steps] for key, ns in x.spent.items()}) for x in ranks]
+    assert stragglers(cut) == []
+
+
+def test_a_first_forward_that_sets_things_up_on_one_rank_makes_no_slow_one() -> None:
+    ranks = together({"forward": [10.0] * STEPS}, {"forward": [3000.0] + [10.0] * (STEPS - 1)})
+    assert stragglers(ranks) == []
 
 
 def test_who_waits_in_its_forward_computes_no_longer() -> None:

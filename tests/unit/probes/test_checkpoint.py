@@ -12,6 +12,7 @@ import types
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -189,6 +190,18 @@ def test_what_fails_in_a_librarys_checkpoint_fails_as_without_us(
     assert names[:2] == [sys._getframe().f_code.co_name, "save_state"]
 
 
+@pytest.mark.parametrize("stub", [mock.Mock(), types.SimpleNamespace(), object(), None])
+def test_what_is_no_module_is_left_alone(
+    recorder: Recorder, stepped: Callable[..., None], monkeypatch: pytest.MonkeyPatch, stub: Any
+) -> None:
+    monkeypatch.setitem(sys.modules, ACCELERATE, stub)
+    stepped()
+    torch.save(1, io.BytesIO())
+    recording = recorder.read()
+    assert recording.notes(Topic.PROBE_FAILED) == []
+    assert len(recording.of(Kind.CHECKPOINT_SAVE)) == 1
+
+
 @pytest.mark.parametrize("kind", ["mock", "partial"])
 def test_what_the_script_put_in_its_place_is_left_alone(
     stepped: Callable[..., None], monkeypatch: pytest.MonkeyPatch, kind: str
@@ -205,7 +218,8 @@ def test_a_library_that_is_being_imported_is_met_later(
 ) -> None:
     library = planted(monkeypatch)
     own = library.Accelerator
-    library.__spec__ = types.SimpleNamespace(_initializing=True)
+    library.__spec__ = ModuleSpec(ACCELERATE, None)
+    library.__spec__._initializing = True  # type: ignore[attr-defined]
     del library.Accelerator
     stepped()
     library.__spec__, library.Accelerator = None, own
@@ -231,15 +245,20 @@ def test_threads_that_save_at_once_meet_a_library_once(
 
 
 def test_torchs_distributed_checkpoint_is_seen_by_whatever_name_it_is_called(
-    recorder: Recorder, stepped: Callable[..., None], tmp_path: Path
+    recorder: Recorder,
+    stepped: Callable[..., None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from torch.distributed.checkpoint import save
+    from torch.distributed.checkpoint import save, state_dict_saver
 
+    # Not its own work, which asks for a device that other tests may have put in place.
+    monkeypatch.setattr(state_dict_saver, "_save_state_dict", lambda *_, **__: "saved")
     stepped()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        save({"weight": torch.ones(4)}, checkpoint_id=tmp_path / "saved")
-    assert pickle.loads(pickle.dumps(save)) is save
+        saved = save({"weight": torch.ones(4)}, checkpoint_id=tmp_path / "saved")
+    assert (saved, pickle.loads(pickle.dumps(save))) == ("saved", save)
     saves = recorder.read().of(Kind.CHECKPOINT_SAVE)
     assert saves[-1].flags == Writer.DISTRIBUTED
 

@@ -13,10 +13,13 @@ from typing import Any
 import pytest
 import torch
 from support.session import Recorder
+from torch.utils.checkpoint import checkpoint
 
 from trainprof.probes import torch_settings
 from trainprof.probes.backward import BackwardProbe
+from trainprof.probes.forward import ForwardProbe
 from trainprof.probes.optimizer import OptimizerProbe
+from trainprof.probes.session import Probe
 from trainprof.probes.torch_settings import _ALLOTTED, TorchSettingsProbe
 from trainprof.record.schema import Kind, Topic
 
@@ -246,27 +249,75 @@ def test_lines_that_make_a_model_double_are_told(
     assert lines == [3, 2, 4]  # no more are told than three
 
 
-def test_lines_that_have_forwards_computed_again_are_told(
-    recorder: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def with_passes() -> list[Probe]:
+    return [ForwardProbe(), TorchSettingsProbe(), BackwardProbe(), OptimizerProbe()]
+
+
+def test_of_a_script_that_computes_nothing_again_no_text_is_read(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    script = tmp_path / "script.py"
+    recorder.start(*with_passes())
+    asked: list[Any] = []
+    monkeypatch.setattr(torch_settings, "lines_with", lambda *told: asked.append(told) or [])
+    net = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(6):
+        net(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+    assert recorder.session.backward_watches == ()
+    assert (told(recorder, "recomputes_at"), asked) == ([], [])
+
+
+FROM_TORCH = "from torch.utils.checkpoint import checkpoint\ny = 1\nx = checkpoint(block, x)\n"
+
+
+@pytest.mark.parametrize(
+    ("how", "text", "lines"),
+    [
+        ("pass", "", []),
+        ("arguments = TrainingArguments(gradient_checkpointing=True)", "", [5]),
+        ("model.gradient_checkpointing_enable()", "", [5]),
+        ("model.set_grad_checkpointing()", "", [5]),
+        ("FastModel.of(use_gradient_checkpointing = True)", "", [5]),
+        ("pass", FROM_TORCH, [3]),
+        ("pass", "import torch\nx = torch.utils.checkpoint.checkpoint(block, x)\n", [2]),
+        ("pass", "import torch.utils.checkpoint as cp\nx = cp.checkpoint_sequential(b, 2, x)", [2]),
+        ("pass", "from torch.utils import checkpoint\nx = checkpoint.checkpoint(b, x)\n", [2]),
+        ("pass", "checkpoint(model)\n", []),
+        ("pass", "import torch.utils.checkpoint\nself.checkpoint(epoch)\n", []),
+    ],
+)
+def test_lines_that_have_forwards_computed_again_are_told(
+    recorder: Recorder,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    how: str,
+    text: str,
+    lines: list[int],
+) -> None:
+    script, model, saving = (tmp_path / name for name in ("script.py", "model.py", "saving.py"))
     script.write_text(
-        "from torch.utils.checkpoint import checkpoint\n"
-        "def checkpoint(model): pass\n"
-        "trainer.save_checkpoint(path)  # checkpoint(this)\n"
-        "x = torch.utils.checkpoint.checkpoint(block, x)\n"
-        "arguments = TrainingArguments(gradient_checkpointing=True)\n"
+        "trainer.save_checkpoint(path)  # gradient_checkpointing_enable()\n"
         "arguments = TrainingArguments(gradient_checkpointing=False)\n"
-        "model.gradient_checkpointing_enable()\n"
-        "x = checkpoint_sequential(blocks, 2, x)\n"
+        "checkpoint(model, epoch)\n"
+        "def gradient_checkpointing_enable(self): pass\n"
+        f"{how}\n"
     )
-    monkeypatch.setitem(sys.modules, "script", SimpleNamespace(__file__=str(script)))
-    recorder.start(TorchSettingsProbe(), OptimizerProbe())
-    monkeypatch.setattr(recorder.session.sites, "is_user_file", lambda path: path == str(script))
-    for _ in range(2):
-        torch.optim.SGD([torch.nn.Parameter(torch.ones(3))], lr=0.1).step()
+    model.write_text(text)
+    saving.write_text("import torch.utils.checkpoint\ndef checkpoint(m): pass\ncheckpoint(m)\n")
+    own = {str(path) for path in (script, model, saving)}
+    for path in own:
+        monkeypatch.setitem(sys.modules, path, SimpleNamespace(__file__=path))
+    recorder.start(*with_passes())
+    monkeypatch.setattr(recorder.session.sites, "is_user_file", lambda path: path in own)
+    net = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for step in range(6):
+        recomputed = checkpoint(net, torch.ones(1, 2), use_reentrant=False)
+        (recomputed if step else net(torch.ones(1, 2))).sum().backward()
+        optimizer.step()
     [sites] = told(recorder, "recomputes_at")
-    assert [line_of(recorder, site) for site in sites] == [4, 5, 7]
+    assert [line_of(recorder, site) for site in sites] == lines
 
 
 def line_of(recorder: Recorder, site: int) -> int | None:

@@ -1,17 +1,18 @@
-"""The forward is computed a second time in each backward, though memory would hold what it gave.
+"""The forward is computed a second time in each backward, and most of memory is free.
 
 What it means: with activation checkpointing (torch.utils.checkpoint, gradient_checkpointing of
 Hugging Face) a forward keeps little of what it computes, and backward computes it again. That is
 for models that do not fit into memory otherwise. A smaller one pays for it, and needs it not.
 
 How it is measured: modules and losses called inside a backward pass, from their calls to their
-ends; on a GPU by the device's own time for them, if that is more. Memory: on a GPU the most that
-torch's allocator had taken, of what it may take; on a CPU the most that the run had in use, beside
-what was free at the least. It is told where half of a GPU's is free, or as much as the run has in
-use. The line is the only one of the script's files that asks for it, if there is only one.
+ends; on a GPU by the device's own time for them. Memory: on a GPU the most that torch's allocator
+had taken, of what it may take; on a CPU the most that the run had in use, beside what was free at
+the least. It is told where a fifth was in use at the most, and where a line of the script's files
+asks for it: other code that calls modules in a backward (adjoints, reversible layers) means to.
 
-When it is wrong: where what would be kept is more than what is free: then the change ends in a lack
-of memory, and doing it for fewer layers may still gain some. Where a larger batch is meant to come.
+When it is wrong: what would be kept nobody has measured. If it is more than what is free, the
+change ends in a lack of memory, and to checkpoint fewer layers may still gain some. Where a larger
+batch is meant to come, or a larger model.
 
 What to do: leave it out, or checkpoint fewer layers. What is left over of memory may also go into
 larger batches.
@@ -34,15 +35,15 @@ ID: Final = "recomputed_forward"
 KEYS: Final[tuple[str, ...]] = ("recompute",)
 THRESHOLDS: Final = {
     "share": Threshold(0.05, "of training, computing forwards again"),
-    "memory_used_share": Threshold(0.5, "of memory, at the peak", is_upper=True),
+    "memory_used_share": Threshold(0.2, "of memory, at the peak", is_upper=True),
 }
 _HUGGING_FACE: Final = "transformers"
 
 
 def find(case: Case) -> Finding | None:
-    spent_s = _spent_s(case)
+    spent_s, sites = _spent_s(case), case.torch.recomputes_at
     part = spent_s / case.training_s if case.training_s > 0 else 0.0
-    if part < case.threshold(ID, "share", THRESHOLDS["share"].value):
+    if not sites or part < case.threshold(ID, "share", THRESHOLDS["share"].value):
         return None
     memory = _memory(case)
     gain = of_python(case, spent_s)
@@ -53,7 +54,6 @@ def find(case: Case) -> Finding | None:
         ID, "memory_used_share", THRESHOLDS["memory_used_share"].value
     ):
         return None
-    sites = case.torch.recomputes_at
     return plain_finding(
         ID,
         f"forwards are computed again in backward, to save memory: {span(spent_s)}, "
@@ -62,8 +62,8 @@ def find(case: Case) -> Finding | None:
         site=sites[0] if len(sites) == 1 else None,
         advice=_advice(case),
         cautions=[
-            "all that a forward gives is kept until backward then: if memory does not last, leave "
-            "it on for some layers"
+            "what a forward gives is kept until backward then, and how much that is nobody has "
+            "measured: if memory does not last, leave it on for some layers"
         ],
         also=[f"it is asked for at {' and '.join(sites)}"] if len(sites) > 1 else [],
         evidence={
@@ -76,8 +76,10 @@ def find(case: Case) -> Finding | None:
 
 
 def _spent_s(case: Case) -> float:
-    on_devices = [device.seconds.get("recompute", 0.0) for device in case.summary.devices or ()]
-    return max(case.training.get("recompute", 0.0), *on_devices, 0.0)
+    if not case.is_on_device:
+        return case.training.get("recompute", 0.0)
+    told = [device.seconds.get("recompute", 0.0) for device in case.summary.devices or ()]
+    return max(told, default=0.0)
 
 
 def _memory(case: Case) -> tuple[float, float] | None:
@@ -89,19 +91,22 @@ def _memory(case: Case) -> tuple[float, float] | None:
             if (memory := device.memory) is not None
             and memory.peak_reserved_bytes
             and memory.limit_bytes
+            and not memory.is_peak_sampled
         ]
         return max(known, key=lambda one: one[0] / one[1], default=None)
     told = case.summary.system.memory if case.summary.system else {}
-    used = number_at(told, "tree_rss_bytes", "max")
+    used = number_at(told, "tree_pss_bytes", "max") or number_at(told, "tree_rss_bytes", "max")
     free = number_at(told, "host_available_bytes", "min")
     if used is None or free is None:
         return None
-    limit = told.get("limit_bytes")
-    whole = used + free
-    return used, min(whole, float(limit)) if isinstance(limit, (int, float)) and limit else whole
+    limits = (number_at(told, name) or used + free for name in ("host_total_bytes", "limit_bytes"))
+    return used, min(used + free, *limits)
 
 
 def _advice(case: Case) -> str:
     if any(loader.built_by == _HUGGING_FACE for loader in case.summary.loaders):
-        return "TrainingArguments(..., gradient_checkpointing=False)"
+        return (
+            "TrainingArguments(..., gradient_checkpointing=False), and no "
+            "model.gradient_checkpointing_enable()"
+        )
     return "leave activation checkpointing out (torch.utils.checkpoint), or to fewer layers"

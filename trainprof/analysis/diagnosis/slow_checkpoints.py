@@ -55,7 +55,7 @@ def find(case: Case) -> Finding | None:
     return plain_finding(
         ID,
         f"{_calls(calls)} {span(spent_s)}, {percent(part)} of training{_each(calls)}",
-        outside_steps(case, spent_s),
+        outside_steps(case, case.held_up_s("checkpoint", "checkpoint_s")),
         site=calls.site,
         advice=_advice(calls, spent_s),
         also=[_SAYS_HOW_OFTEN[one] for one in calls.writers if one in _SAYS_HOW_OFTEN],

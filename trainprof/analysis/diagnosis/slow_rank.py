@@ -12,8 +12,9 @@ comes ahead of backward, and the others wait in backward: of it mostly one rank 
 and its backward counts in proportion, for whoever waits, waits in the midst of theirs.
 
 When it is wrong: where batches differ in what they take, each rank is last in turn; over many steps
-that may be nobody's fault. A rank may compute longer because its core is slower or shared. On a GPU
-it is not looked for.
+that may be nobody's fault. A rank may compute longer because its core is slower or shared. Where
+ranks send to one another, as stages of a model do, computing is not compared. On a GPU it is not
+looked for.
 
 What to do: give all ranks alike: shards of one size and samples of like lengths, the same workers,
 the same disk. What only one of them does: less often, or beside the training (a thread, another
@@ -44,6 +45,11 @@ THRESHOLDS: Final = {
 _MOSTLY: Final = 0.7
 _LOADING: Final = "loading"
 _COMPUTING: Final = "forward"
+_FROM_ONE_TO_ONE: Final = ("send", "recv")
+_OR_ITS_CORE: Final = (
+    "the same comes of a core that is slower, or shared with something else, or of what that rank "
+    "alone does in its forward"
+)
 _WORDS: Final = {
     _LOADING: "loading its batches",
     _COMPUTING: "computing, forward and backward",
@@ -59,7 +65,10 @@ def find(case: Case) -> Finding | None:
     """Looks at the ranks' stragglers in the summary; the case is that of the worst of them."""
     least = case.threshold(ID, "share", THRESHOLDS["share"].value)
     by_cause: dict[str, list[dict[str, Any]]] = {}
+    passes_on = any(one.function in _FROM_ONE_TO_ONE for one in case.summary.collectives)
     for row in case.summary.stragglers:
+        if passes_on and row["phase"] == _COMPUTING:
+            continue  # stages of one model compute what they are there for
         by_cause.setdefault(_cause(row), []).append(row)
     if not by_cause or case.training_s <= 0:
         return None
@@ -84,6 +93,7 @@ def find(case: Case) -> Finding | None:
         outside_steps(case, spent_s * _given_up(case, cause)),
         site=site,
         advice=_advice(cause, is_one=is_one) + where,
+        cautions=[_OR_ITS_CORE] if cause == _COMPUTING else [],
         also=_own_findings(case, cause, rank) if is_one else [],
         evidence={
             "held_up_s": spent_s,
@@ -117,8 +127,8 @@ def _advice(cause: str, *, is_one: bool) -> str:
         return "batches of the same cost on all ranks, or more of them ahead (prefetch_factor)"
     if cause == _COMPUTING:
         return (
-            "batches of like cost on all ranks at a time: samples by length dealt out in turn "
-            "(order[rank::world_size]), not in blocks"
+            "batches of like cost on all ranks at a time: samples sorted by length dealt out in "
+            "turn (order[rank::world_size]), not in blocks, or batches of like lengths for all"
         )
     if is_one:
         return "do it less often, or beside the training: a thread, another process"
@@ -127,7 +137,7 @@ def _advice(cause: str, *, is_one: bool) -> str:
 
 def _place(case: Case, cause: str) -> tuple[str | None, str]:
     """Returns the line where that rank spends it, and words to put behind the advice."""
-    if cause in (_LOADING, _COMPUTING) and case.feeding:
+    if cause == _LOADING and case.feeding:
         return case.feeding[0].loader.site, ""
     if cause == "evaluation" and case.evaluating:
         return case.evaluating[0].loader.site, ""
