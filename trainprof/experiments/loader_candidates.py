@@ -95,16 +95,23 @@ def unseen_starts(case: Case) -> tuple[str, ...]:
     steps_per_batch = training.steps / training.iterations if training.iterations else 1.0
     told = []
     for fed in waited_for(case):
-        loader, batches = fed.loader, fed.loader.length or 0
-        is_within = loader.passes == 1 and loader.iterations < batches
+        loader, batches = fed.loader, fed.loader.length
+        # Of one without a length, what was gone through when the trial had enough.
+        is_within = loader.passes == 1 and (
+            loader.iterations < batches if batches else case.summary.run.exit.reason == "limit"
+        )
         starts_anew = bool(loader.num_workers) and not loader.persistent_workers
         if not is_within or not starts_anew or fed.measured is None:
             continue
-        if fed.starts_s >= LEAST_GAIN * batches * fed.measured.step_s:
+        least = batches or loader.iterations
+        if fed.starts_s >= LEAST_GAIN * least * fed.measured.step_s:
+            more = "more --trial-steps than a pass has"
+            if batches:
+                more = f"over {round(batches * steps_per_batch):,} --trial-steps"
             told.append(
                 f"{loader.site}: trials end within the first pass, so that none shows what it "
-                f"takes to start its workers for the next one ({span(fed.starts_s)} here); over "
-                f"{round(batches * steps_per_batch):,} --trial-steps do"
+                f"takes to start its workers for the next one ({span(fed.starts_s)} here); "
+                f"{more} do"
             )
     return tuple(told)
 

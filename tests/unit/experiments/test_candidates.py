@@ -260,6 +260,21 @@ def test_trials_that_end_before_workers_are_started_again(
         assert f"over {length} --trial-steps" in notes[0]
 
 
+@pytest.mark.parametrize(("reason", "is_told"), [("limit", True), ("completed", False)])
+def test_trials_that_end_within_a_pass_whose_length_nobody_knows(
+    reason: str, is_told: bool
+) -> None:
+    planted = Planted(workers=2, fetch_s=0.03, start_s=2.0, passes=1, is_persistent=False)
+    planted.loader = replace(planted.loader, length=None)
+    case = case_of(planted)
+    run = replace(case.summary.run, exit=replace(case.summary.run.exit, reason=reason))
+    notes = plan(replace(case, summary=replace(case.summary, run=run))).notes
+    assert [note for note in notes if "start its workers for the next one" in note] == list(notes)
+    assert bool(notes) is is_told
+    if is_told:
+        assert notes[0].endswith("; more --trial-steps than a pass has do")
+
+
 def test_no_workers_for_a_dataset_that_would_be_read_several_times() -> None:
     planted = Planted(workers=0, fetch_s=0.03)
     case = case_of(planted)
