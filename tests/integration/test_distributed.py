@@ -526,14 +526,18 @@ def told_by_daemon(cwd: Path) -> dict[str, Any]:
 def test_a_daemon_is_found_by_a_later_report(tmp_path: Path) -> None:
     """The daemon begins only when both supervisor and script are gone, and tells by a pipe."""
     project = Project(("train.py",), {"train.py": PREAMBLE + DAEMON})
-    cwd = project.write(tmp_path / "ours" / "all")
-    os.mkfifo(cwd / "go")
-    os.mkfifo(cwd / "told")
-    pair = run_ours(project, tmp_path, Ended(b"detached\n" + TIMED_NOTHING, b"", 0))
-    check_same(pair)
-    assert pair.summary()["training"]["steps"] == 0
-    truth = told_by_daemon(cwd)
-    told = run(REPORT, "--format", "json", "run", cwd=pair.run.parent, env=environment())
-    later = json.loads(told.stdout)
-    assert (later["training"]["steps"], later["training"]["epochs"]) == (12, 2)
+    for attempt in attempts():  # the machine is not ours alone
+        folder = tmp_path / str(attempt)
+        cwd = project.write(folder / "ours" / "all")
+        os.mkfifo(cwd / "go")
+        os.mkfifo(cwd / "told")
+        pair = run_ours(project, folder, Ended(b"detached\n" + TIMED_NOTHING, b"", 0))
+        check_same(pair)
+        assert pair.summary()["training"]["steps"] == 0
+        truth = told_by_daemon(cwd)
+        told = run(REPORT, "--format", "json", "run", cwd=pair.run.parent, env=environment())
+        later = json.loads(told.stdout)
+        assert (later["training"]["steps"], later["training"]["epochs"]) == (12, 2)
+        if is_its_own(later, truth):
+            break
     check_cost(later, truth)
