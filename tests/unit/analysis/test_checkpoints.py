@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -37,21 +38,29 @@ def test_calls_in_training_are_counted_apart_with_what_they_wrote(tmp_path: Path
     assert finding.evidence["saves"] == 4
 
 
-def test_a_librarys_checkpoint_is_one_with_its_files_inside(tmp_path: Path) -> None:
+def saving_run(save: Callable[[FakeRun, int], None], *, every: int = 1) -> FakeRun:
+    """Sixty steps; after one in so many, `save` is called with the run and a line."""
     run = FakeRun()
     loader, optimizer, line = run.loader(), run.optimizer(), run.site(77)
     run.iterate(loader)
     for step in range(60):
         run.next(loader)
         run.learn(optimizer)
-        if step % 20 == 10:
-            with run.span(Kind.CHECKPOINT_SAVE, site=line, flags=Writer.TRANSFORMERS):
-                run.passes_time(5 * MS)
-                file = {"site": line, "value": 1 << 20}
-                run.leaf(Kind.CHECKPOINT_SAVE, 10 * MS, flags=Writer.SAFETENSORS, **file)
-                run.leaf(Kind.CHECKPOINT_SAVE, 5 * MS, flags=Writer.TORCH, **file)
+        if step % every == every // 2:
+            save(run, line)
     run.stop(loader)
-    summary = run.summary(tmp_path)
+    return run
+
+
+def test_a_librarys_checkpoint_is_one_with_its_files_inside(tmp_path: Path) -> None:
+    def save(run: FakeRun, line: int) -> None:
+        with run.span(Kind.CHECKPOINT_SAVE, site=line, flags=Writer.TRANSFORMERS):
+            run.passes_time(5 * MS)
+            file = {"site": line, "value": 1 << 20}
+            run.leaf(Kind.CHECKPOINT_SAVE, 10 * MS, flags=Writer.SAFETENSORS, **file)
+            run.leaf(Kind.CHECKPOINT_SAVE, 5 * MS, flags=Writer.TORCH, **file)
+
+    summary = saving_run(save, every=20).summary(tmp_path)
     [finding] = summary.findings
     title = "Trainer._save_checkpoint, 3 times, takes 60.0 ms"
     assert finding.title.startswith(title)
@@ -60,17 +69,12 @@ def test_a_librarys_checkpoint_is_one_with_its_files_inside(tmp_path: Path) -> N
 
 
 def test_what_took_longest_of_several_is_named_first(tmp_path: Path) -> None:
-    run = FakeRun()
-    loader, optimizer, line = run.loader(), run.optimizer(), run.site(77)
-    run.iterate(loader)
-    for _ in range(60):
-        run.next(loader)
-        run.learn(optimizer)
+    def save(run: FakeRun, line: int) -> None:
         run.leaf(Kind.CHECKPOINT_SAVE, MS, site=line, flags=Writer.TORCH)
         run.leaf(Kind.CHECKPOINT_SAVE, 2 * MS, site=line, flags=Writer.SAFETENSORS)
         run.leaf(Kind.CHECKPOINT_SAVE, MS // 8, site=line, flags=77)  # of a later version
-    run.stop(loader)
-    summary = run.summary(tmp_path)
+
+    summary = saving_run(save).summary(tmp_path)
     [finding] = summary.findings
     both = "safetensors' serialize_file and torch.save"
     assert finding.title.startswith(f"{both}, 180 times in all, take")
@@ -78,15 +82,10 @@ def test_what_took_longest_of_several_is_named_first(tmp_path: Path) -> None:
 
 
 def test_what_a_later_version_wrote_is_a_checkpoint_all_the_same(tmp_path: Path) -> None:
-    run = FakeRun()
-    loader, optimizer = run.loader(), run.optimizer()
-    run.iterate(loader)
-    for _ in range(60):
-        run.next(loader)
-        run.learn(optimizer)
-        run.leaf(Kind.CHECKPOINT_SAVE, MS, site=run.site(77), flags=77)
-    run.stop(loader)
-    [finding] = run.summary(tmp_path).findings
+    def save(run: FakeRun, line: int) -> None:
+        run.leaf(Kind.CHECKPOINT_SAVE, MS, site=line, flags=77)
+
+    [finding] = saving_run(save).summary(tmp_path).findings
     assert finding.title.startswith("saving checkpoints, 60 times, takes 60.0 ms")
 
 
@@ -116,18 +115,12 @@ def test_what_is_copied_and_waited_for_in_a_checkpoint_is_part_of_it(tmp_path: P
 def test_how_large_a_librarys_checkpoint_is_only_all_its_files_tell(
     tmp_path: Path, known: int
 ) -> None:
-    run = FakeRun()
-    loader, optimizer, line = run.loader(), run.optimizer(), run.site(77)
-    run.iterate(loader)
-    for step in range(60):
-        run.next(loader)
-        run.learn(optimizer)
-        if step % 20 == 10:
-            with run.span(Kind.CHECKPOINT_SAVE, site=line, flags=Writer.ACCELERATE):
-                run.leaf(Kind.CHECKPOINT_SAVE, 9 * MS, site=line, value=known)
-                run.leaf(Kind.CHECKPOINT_SAVE, MS, site=line, value=1 << 20)
-    run.stop(loader)
-    [finding] = run.summary(tmp_path).findings
+    def save(run: FakeRun, line: int) -> None:
+        with run.span(Kind.CHECKPOINT_SAVE, site=line, flags=Writer.ACCELERATE):
+            run.leaf(Kind.CHECKPOINT_SAVE, 9 * MS, site=line, value=known)
+            run.leaf(Kind.CHECKPOINT_SAVE, MS, site=line, value=1 << 20)
+
+    [finding] = saving_run(save, every=20).summary(tmp_path).findings
     assert finding.title.endswith(f": a save{' of 2 MiB' if known else ''} takes 10.0 ms")
 
 
