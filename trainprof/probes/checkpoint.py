@@ -5,19 +5,19 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from importlib.machinery import ModuleSpec
 from pathlib import PosixPath, WindowsPath
 from types import BuiltinFunctionType, FrameType, FunctionType, ModuleType
 from typing import Any, Final
 
-from trainprof.probes.patcher import Patcher, hide_our_frame
+from trainprof.probes.patcher import Arguments, Patcher, told_after
 from trainprof.probes.session import Session
 from trainprof.record.schema import Kind, Writer
 
 Wrapped = Callable[..., Any]
 # Whose path is asked for without a call of the script's.
 _PATHS: Final = (str, PosixPath, WindowsPath)
-Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 # By the module that has it: a function, or a method of a class. A library's whole checkpoint is
 # more than its files: states are gathered, ranks meet. Of functions that scripts import by name,
 # what they call is wrapped.
@@ -48,7 +48,6 @@ class CheckpointProbe:
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._patcher, self._session = patcher, session
-        self._now = session.phase_now
         self._meets = patcher.guarded(self._meet_libraries)
         session.at_first_step.append(self._meets)
         for name, kind, writer in (
@@ -58,23 +57,8 @@ class CheckpointProbe:
             patcher.around(self._maker(kind, writer), (torch, name), (torch.serialization, name))
 
     def _maker(self, kind: Kind, writer: Writer) -> Callable[[Wrapped], Wrapped]:
-        now, guarded = self._now, self._patcher.guarded(self._record)
-
-        def make(original: Wrapped) -> Wrapped:
-            def checkpoint(*args: Any, **kwargs: Any) -> Any:
-                start = now()
-                try:
-                    return original(*args, **kwargs)
-                except BaseException as error:
-                    hide_our_frame(error)
-                    raise
-                finally:
-                    caller = sys._getframe().f_back
-                    guarded(kind, writer, start, now(), caller, (args, kwargs))
-
-            return checkpoint
-
-        return make
+        record = self._patcher.guarded(partial(self._record, kind, writer))
+        return told_after(self._session.phase_now, record)
 
     def _record(
         self,

@@ -32,15 +32,18 @@ class HookPointMissing(Exception):
     """This torch does not offer what a probe hooks; the probe is reported as not available."""
 
 
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+
 def told_after(
-    now: Callable[[], int], record: Callable[[int, int, FrameType | None], None]
+    now: Callable[[], int], record: Callable[[int, int, FrameType | None, Arguments], None]
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Returns what wraps a function so that each call is told once it is over.
 
     Args:
         now: The clock, ns.
-        record: Guarded. Called with start, end and who called: None where Python itself did, as it
-            does at exit.
+        record: Guarded. Called with start, end, who called (None where Python itself did, as it
+            does at exit) and what with.
     """
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -52,7 +55,7 @@ def told_after(
                 hide_our_frame(error)
                 raise
             finally:
-                record(start, now(), sys._getframe().f_back)
+                record(start, now(), sys._getframe().f_back, (args, kwargs))
 
         return call
 

@@ -10,7 +10,7 @@ from types import CodeType, FrameType, ModuleType
 from typing import Any, Final
 
 from trainprof.probes.accelerator import may_have_device
-from trainprof.probes.patcher import Patcher, hide_our_frame, let_dynamo_skip, told_after
+from trainprof.probes.patcher import Arguments, Patcher, hide_our_frame, let_dynamo_skip, told_after
 from trainprof.probes.session import Session
 from trainprof.record.schema import Kind, SyncFlag, Topic
 
@@ -168,7 +168,7 @@ class SyncProbe:
         known = self._host_sites[key] = (site, caller.f_code)
         return known
 
-    def _synchronized(self, start: int, end: int, caller: FrameType | None) -> None:
+    def _synchronized(self, start: int, end: int, caller: FrameType | None, _: Arguments) -> None:
         self._session.emit(_SYNC, start, end, self._session.sites.find(caller), 0, _SYNCHRONIZE)
         if self._session.device_was_waited_for is not None:
             self._session.device_was_waited_for()
