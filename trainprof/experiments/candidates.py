@@ -17,7 +17,13 @@ from trainprof.analysis.pipeline import MODEL_ERROR, predict
 from trainprof.analysis.pipeline_scenario import without_sending
 from trainprof.analysis.verdict import COMPUTE_KEYS
 from trainprof.experiments.candidate import Candidate, Interval, up_to
-from trainprof.experiments.loader_candidates import left_out, of_loaders, unseen_starts, waited_for
+from trainprof.experiments.loader_candidates import (
+    left_out,
+    of_loaders,
+    steps_of_a_pass,
+    unseen_starts,
+    waited_for,
+)
 from trainprof.experiments.trial import workers_of
 
 # Of a training step: from which shares on its parts are worth changing something for.
@@ -46,6 +52,7 @@ class Plan:
         foretells_ceiling: The first of them is narrow enough to be a forecast.
         pass_batches: Of a pass of the feeding loader, None where it tells its length itself.
         steps_per_batch: Updates for each batch of the feeding loader.
+        steps_of_a_pass: That a trial is to go beyond, None: wherever it ends, it tells as much.
         optimizers: Where those are built that go through parameters one by one: line and class.
         notes: What is left out and why.
     """
@@ -58,6 +65,7 @@ class Plan:
     pass_batches: int | None = None
     free_sites: tuple[str, ...] = ()
     steps_per_batch: float = 1.0
+    steps_of_a_pass: float | None = None
     optimizers: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -100,6 +108,7 @@ def plan(
         pass_batches=_pass_batches(waited[0]),
         free_sites=tuple(dict.fromkeys(one.loader.site for one in waited)),
         steps_per_batch=_steps_per_batch(case),
+        steps_of_a_pass=steps_of_a_pass(case),
         optimizers=optimizers,
         notes=(*left_out(case), *unseen_starts(case)),
     )

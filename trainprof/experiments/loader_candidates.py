@@ -101,10 +101,9 @@ def unseen_starts(case: Case) -> tuple[str, ...]:
             loader.iterations < batches if batches else case.summary.run.exit.reason == "limit"
         )
         starts_anew = bool(loader.num_workers) and not loader.persistent_workers
-        if not is_within or not starts_anew or fed.measured is None:
+        if not is_within or not starts_anew:
             continue
-        least = batches or loader.iterations
-        if fed.starts_s >= LEAST_GAIN * least * fed.measured.step_s:
+        if _next_start_tells(fed, batches or loader.iterations):
             more = "more --trial-steps than a pass has"
             if batches:
                 more = f"over {round(batches * steps_per_batch):,} --trial-steps"
@@ -114,6 +113,39 @@ def unseen_starts(case: Case) -> tuple[str, ...]:
                 f"{more} do"
             )
     return tuple(told)
+
+
+def steps_of_a_pass(case: Case) -> float | None:
+    """Returns the steps of the longest pass whose end trials are to see; None without any.
+
+    Of a loader without a length, from a run that saw more than one of them: no more than so many.
+    """
+    training = case.summary.training
+    steps_per_batch = training.steps / training.iterations if training.iterations else 1.0
+    found = []
+    for fed in waited_for(case):
+        loader = fed.loader
+        batches: float | None = loader.length
+        if not batches and loader.passes > 1:
+            batches = loader.iterations / (loader.passes - 1)
+        if batches and _next_start_tells(fed, batches):
+            found.append(batches * steps_per_batch)
+    return max(found, default=None)
+
+
+def _next_start_tells(fed: LoaderCase, batches: float) -> bool:
+    """Whether training is visibly slower for starts of passes, or may be with workers.
+
+    Args:
+        batches: Of a pass.
+    """
+    loader = fed.loader
+    if not loader.num_workers:
+        # Of one that has a length the first start alone tells.
+        return not loader.length
+    if loader.persistent_workers or fed.measured is None:
+        return False
+    return fed.starts_s / max(loader.passes, 1) >= LEAST_GAIN * batches * fed.measured.step_s
 
 
 def _keeps_multiplicity(fed: LoaderCase) -> bool:

@@ -47,6 +47,7 @@ from trainprof.experiments.trial_limits import (
     limits_of,
     limits_of_first_baseline,
     limits_of_warm_up,
+    steps_beyond_a_pass,
     steps_of_trials,
 )
 from trainprof.record.errors import TrainprofError
@@ -166,12 +167,22 @@ class Search:
         warm_up = self._measure(Trial(WARM_UP), first)
         if warm_up.outcome in BROKEN:
             raise self._cannot(warm_up)
-        steps = asked or steps_of_trials(warm_up, self._steps_budget_s)
+        steps = asked or self._steps_of_trials(warm_up)
         self.found.trial_steps = steps
         base = self._measure(baseline(), limits_of_first_baseline(self._budget_s, steps))
         if not base.is_ok:
             raise self._cannot(base)
         return base
+
+    def _steps_of_trials(self, warm_up: Measured) -> int | None:
+        """Returns after how many steps trials are stopped: beyond a pass where its start tells."""
+        steps = steps_of_trials(warm_up, self._steps_budget_s)
+        if steps is None or not warm_up.is_ok:
+            return steps
+        of_a_pass = self._plan_of(warm_up, None).steps_of_a_pass
+        if of_a_pass is None:
+            return steps
+        return steps_beyond_a_pass(steps, of_a_pass, warm_up, self._steps_budget_s)
 
     def _planned_from(self, base: Measured) -> Measured:
         """Plans, and returns the baseline to plan from: one that the model of loaders meets.

@@ -275,6 +275,39 @@ def test_trials_that_end_within_a_pass_whose_length_nobody_knows(
         assert notes[0].endswith("; more --trial-steps than a pass has do")
 
 
+@pytest.mark.parametrize(
+    ("length", "passes", "is_persistent", "steps"),
+    [
+        (500, 1, False, 500),
+        (50_000, 1, False, None),  # starts take nothing of so long a pass
+        (100, 2, False, 100),
+        (500, 1, True, None),
+        (None, 3, False, 100),
+        (None, 1, False, None),  # nobody knows how many
+        (None, 3, True, None),
+    ],
+)
+def test_trials_go_beyond_a_pass_whose_start_tells(
+    length: int | None, passes: int, is_persistent: bool, steps: int | None
+) -> None:
+    planted = Planted(
+        workers=2, fetch_s=0.03, start_s=2.0, passes=passes, is_persistent=is_persistent
+    )
+    planted.loader = replace(planted.loader, length=length, iterations=200)
+    found = plan(case_of(planted)).steps_of_a_pass
+    assert found == (None if steps is None else pytest.approx(steps))
+
+
+@pytest.mark.parametrize(("length", "steps"), [(None, 100), (500, None)])
+def test_without_workers_a_pass_is_seen_end_where_its_length_is_not_known(
+    length: int | None, steps: int | None
+) -> None:
+    planted = Planted(workers=0, fetch_s=0.03, passes=3)
+    planted.loader = replace(planted.loader, length=length, iterations=200)
+    found = plan(case_of(planted)).steps_of_a_pass
+    assert found == (None if steps is None else pytest.approx(steps))
+
+
 def test_no_workers_for_a_dataset_that_would_be_read_several_times() -> None:
     planted = Planted(workers=0, fetch_s=0.03)
     case = case_of(planted)

@@ -27,7 +27,11 @@ from trainprof.analysis.tuning import (
 from trainprof.experiments.candidate import Candidate
 from trainprof.experiments.search import CannotTune, Search
 from trainprof.experiments.trial import WARM_UP, Measured, Trial
-from trainprof.experiments.trial_limits import limits_of_warm_up, steps_of_trials
+from trainprof.experiments.trial_limits import (
+    limits_of_warm_up,
+    steps_beyond_a_pass,
+    steps_of_trials,
+)
 
 PLANS = (workers(2), workers(4), threads(1))
 
@@ -163,14 +167,14 @@ def test_a_baseline_that_no_model_meets_is_not_planned_from():
     planned = []
 
     def plan_from(base, free_s):
-        planned.append(base.number)
-        if base.number == 1:
+        planned.append((base.trial.name, base.number))
+        if planned[-1] == (BASELINE, 1):
             return replace(plan_of(threads(1)), ceiling=None, alone=None)
         return plan_of(*PLANS)
 
     runner = FakeRunner(Planted(by_workers_and_threads))
     found = Search(runner, plan_from, budget_s=600.0).run()
-    assert planned == [1, 2, 2]
+    assert planned == [(WARM_UP, 1), (BASELINE, 1), (BASELINE, 2), (BASELINE, 2)]
     assert runner.ran[:3] == [WARM_UP, BASELINE, BASELINE]
     assert found.best.overrides["num_workers"] == 4
     assert found.predicted[CEILING] == plan_of().ceiling
@@ -402,3 +406,30 @@ def test_trials_are_as_long_as_the_budget_lets_them():
     assert steps_of_trials(warm_up(steps=20, step_s=3.0), 600.0) == 60
     assert steps_of_trials(warm_up(steps=100, step_s=0.1, is_whole=True), 600.0) is None
     assert steps_of_trials(warm_up(steps=0, step_s=0.1), 600.0) == 60
+
+
+@pytest.mark.parametrize(
+    ("of_a_pass", "steps"),
+    [(10.0, 60), (50.0, 105), (300.0, 630), (400.5, 441), (800.0, 60)],  # 60 s hold 570 steps
+)
+def test_trials_see_later_passes_start_where_the_budget_lets_them(of_a_pass, steps):
+    run = warm_up(steps=100, step_s=0.09, start_up_s=3.0)
+    assert steps_beyond_a_pass(60, of_a_pass, run, 600.0) == pytest.approx(steps, abs=1)
+
+
+@pytest.mark.parametrize(("asked", "steps"), [(None, 1470), (70, 70)])
+def test_every_trial_goes_beyond_a_pass_whose_start_tells(asked, steps):
+    plan = replace(plan_of(workers(4)), steps_of_a_pass=700.0)
+    planted = Planted(lambda overrides: 0.03, steps=10_000)
+    found, runner = searched(planted, plan, trial_steps=asked)
+    limits = zip(runner.ran, runner.limits, strict=True)
+    of_baselines = [limit.steps for name, limit in limits if name == BASELINE]
+    assert found.trial_steps == steps
+    assert set(of_baselines) == {steps}
+
+
+def test_a_run_that_tells_nothing_makes_trials_no_longer():
+    plan = replace(plan_of(workers(4)), steps_of_a_pass=300.0)
+    planted = Planted(lambda overrides: 3.0, steps=10_000)
+    found, _ = searched(planted, plan)
+    assert found.trial_steps == 60
