@@ -87,7 +87,7 @@ def plan(
         starts: What starts of passes add to steady steps, as a share of them.
     """
     candidates = [
-        *of_loaders(case, free_step_s),
+        *of_loaders(case, free_step_s, starts),
         *_of_threads(case),
         *_of_optimizer(case),
         *(_of_numerics(case) if allow_numerics else ()),

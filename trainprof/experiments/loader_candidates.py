@@ -25,7 +25,7 @@ from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.least_gain import LEAST_GAIN
 from trainprof.analysis.pipeline import Setting
 from trainprof.analysis.pipeline_model import USUAL_PREFETCH
-from trainprof.experiments.candidate import Candidate, up_to
+from trainprof.experiments.candidate import Candidate, Interval, up_to
 from trainprof.experiments.loader_forecast import LoaderForecast, Modelled, modelled
 
 WORKERS: Final = "workers"
@@ -43,12 +43,13 @@ def waited_for(case: Case) -> list[LoaderCase]:
     return case.feeding[:1] + [x for x in case.feeding[1:] if x.wait_share >= LEAST_GAIN]
 
 
-def of_loaders(case: Case, free_step_s: float | None) -> list[Candidate]:
+def of_loaders(case: Case, free_step_s: float | None, starts: float) -> list[Candidate]:
     """Returns the changes of loaders that are worth trying.
 
     Args:
         case: The run.
         free_step_s: What a step takes when it waits for no loader, None where it is not known.
+        starts: What starts of passes add to steady steps, as a share of them.
     """
     waited = waited_for(case)
     loaders = modelled(waited)
@@ -59,7 +60,7 @@ def of_loaders(case: Case, free_step_s: float | None) -> list[Candidate]:
         forecast = LoaderForecast(case, loaders, free_step_s if is_whole else None)
         found += _of_workers(loaders, forecast)
         found += _of_prefetch(loaders, forecast)
-    return [*found, *_of_persistence(case), *_of_pinning(case)]
+    return [*found, *_of_persistence(case, starts), *_of_pinning(case)]
 
 
 def left_out(case: Case) -> tuple[str, ...]:
@@ -313,25 +314,32 @@ def _of_more_ahead(fed: Sequence[LoaderCase], factor: int) -> tuple[str, ...]:
     return tuple(dict.fromkeys(said for one in fed for said in cautions_of(one, change)))
 
 
-def _of_persistence(case: Case) -> list[Candidate]:
+def _of_persistence(case: Case, starts: float) -> list[Candidate]:
     """Workers that live on from pass to pass, or start in a shorter way."""
+    of_training = sum(_restart_share(case, fed) for fed in case.feeding)
+    # A trial that is ended stands for a run that goes on, pass after pass.
+    times = 1.0
+    if of_training > 0 and case.summary.run.exit.reason == "limit":
+        times = max(starts / (1 + starts) / of_training, 1.0)
+
+    def predicted(chosen: Sequence[LoaderCase]) -> Interval:
+        return up_to(times * sum(_restart_share(case, fed) for fed in chosen))
+
     restarting = [fed for fed in case.feeding if _restart_share(case, fed) >= LEAST_GAIN]
     kept = [fed for fed in restarting if fed.loader.may_keep_workers]
     found = []
     if kept:
-        predicted, lines = up_to(sum(_restart_share(case, fed) for fed in kept)), _lines(kept)
         persistent = {KEPT: True}
         cautions = tuple(
             dict.fromkeys(said for fed in kept for said in cautions_of(fed, persistent))
         )
-        found.append(Candidate("restarts", persistent, predicted, cautions, lines))
+        found.append(Candidate("restarts", persistent, predicted(kept), cautions, _lines(kept)))
     spawned = [x for x in restarting if x.loader.start_method in NEW_PYTHON]
     if spawned and not case.is_on_device:
         overrides = {"multiprocessing_context": "fork"}
-        predicted = up_to(sum(_restart_share(case, fed) for fed in spawned))
         caution = "workers are forked: a lock that a thread of yours holds then stays locked there"
-        lines = _lines(spawned)
-        found.append(Candidate("start of workers", overrides, predicted, (caution,), lines))
+        forked = predicted(spawned)
+        found.append(Candidate("start of workers", overrides, forked, (caution,), _lines(spawned)))
     return found
 
 

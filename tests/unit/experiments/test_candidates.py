@@ -397,6 +397,24 @@ def test_workers_that_start_again_in_each_pass_are_tried_without() -> None:
     assert found.predicted[1] > 1.5
 
 
+@pytest.mark.parametrize(("reason", "most"), [("limit", 6.0), ("completed", None)])
+def test_what_lives_on_is_foretold_of_a_run_that_goes_on_where_its_trial_is_ended(
+    reason: str, most: float | None
+) -> None:
+    case = case_of(Planted(workers=2, fetch_s=0.005, passes=2, start_s=0.3))
+    run = replace(case.summary.run, exit=replace(case.summary.run.exit, reason=reason))
+    case = replace(case, summary=replace(case.summary, run=run))
+    [of_steps, with_starts] = [
+        next(one for one in plan(case, starts=starts).candidates if one.subject == "restarts")
+        for starts in (0.0, 5.0)
+    ]
+    assert of_steps.predicted is not None
+    # Starts of passes make a run that goes on six times as long; this one has its first as well.
+    assert with_starts.predicted == pytest.approx(
+        of_steps.predicted if most is None else (of_steps.predicted[0], most)
+    )
+
+
 def test_precision_is_left_alone_unless_it_may_be_changed() -> None:
     case = case_of(Planted(workers=4, fetch_s=0.01, compute_s=0.02), device="cuda:0")
     assert not [name for name in subjects(plan(case)) if name in ("matrix products",)]
