@@ -3,7 +3,8 @@
     python benchmarks/gpu_truth.py [--only NAME ...] [--out DIRECTORY] [--markdown]
 
 Each of scripts/gpu is run under trainprof as it is, and then without it both as it is and mended,
-in one process. Takes some 20 to 40 s for each of them; they need torchvision.
+in one process. Takes some 20 to 40 s for each of them; two need transformers, the
+others torchvision.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ CASES = (
     Case("looped_optimizer", "slow_optimizer"),
     Case("pageable_copies", "blocking_copies"),
     Case("emptied_cache", "emptied_cache"),
+    Case("recomputed", "recomputed_forward"),
+    Case("saving", "slow_checkpoints"),
     Case("values_each_step", "exposed_syncs"),
     Case("hidden_wait", None),
     Case("float32", None),

@@ -87,6 +87,7 @@ class TorchSettings:
         forwards: That no backward pass goes through, by the line that calls for them.
         repeats: Forwards without gradients of what was trained on, by the line that calls for them.
         recomputes_at: Lines of the script that ask for forwards to be computed again.
+        is_checkpointing: torch.utils.checkpoint is what has them computed again.
         tables: Of embeddings, that get whole gradients; None where none were met.
     """
 
@@ -109,6 +110,7 @@ class TorchSettings:
     tables: EmbeddingTables | None = None
     threads_set_at: str | None = None
     recomputes_at: tuple[str, ...] = ()
+    is_checkpointing: bool = False
 
 
 def torch_settings(facts: Facts, sites: Sites, updates_s: Mapping[int, float]) -> TorchSettings:
@@ -145,6 +147,7 @@ def torch_settings(facts: Facts, sites: Sites, updates_s: Mapping[int, float]) -
         recomputes_at=tuple(
             place for x in told for place in _places(x.get("recomputes_at"), sites)
         ),
+        is_checkpointing=any(x.get("recomputed_by_torch") is True for x in told),
     )
 
 

@@ -177,7 +177,10 @@ class TorchSettingsProbe:
         if not self._is_told:
             self._is_told = True
             begun_ns = self._session.now()
-            self._session.log.note(Topic.ENVIRONMENT, {"recomputes_at": self._recomputes_at()})
+            self._session.log.note(
+                Topic.ENVIRONMENT,
+                {"recomputes_at": self._recomputes_at(), "recomputed_by_torch": _is_checkpoints()},
+            )
             self._session.looked_ns += self._session.now() - begun_ns
 
     def _recomputes_at(self) -> list[int]:
@@ -304,3 +307,13 @@ def _cores_allotted() -> int | None:
     """Returns how many cores a batch system has given this process, None where none says so."""
     told = (os.environ.get(name, "") for name in _ALLOTTED)
     return next((int(count) for count in told if count.isdecimal()), None)
+
+
+def _is_checkpoints() -> bool:
+    """Whether what calls the caller is torch.utils.checkpoint, called by a backward pass."""
+    checkpointing = sys.modules.get("torch.utils.checkpoint")
+    path = getattr(checkpointing, "__file__", None)
+    frame = sys._getframe() if path else None
+    while frame is not None and frame.f_code.co_filename != path:
+        frame = frame.f_back
+    return frame is not None

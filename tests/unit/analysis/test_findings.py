@@ -2932,6 +2932,12 @@ def test_where_it_is_asked_for_is_told_of_several_lines() -> None:
     assert found(recomputing()) == []  # others who call modules in a backward mean to
 
 
+def test_what_no_line_asks_for_is_told_where_torch_computes_again() -> None:
+    case = recomputing()
+    finding = only(replace(case, torch=replace(case.torch, is_checkpointing=True)))
+    assert (finding.id, finding.site, finding.also) == ("recomputed_forward", None, [])
+
+
 def test_hugging_faces_trainer_is_told_its_own_argument() -> None:
     case = recomputing("train.py:81")
     loaders = [replace(one, built_by="transformers") for one in case.summary.loaders]

@@ -318,6 +318,37 @@ def test_lines_that_have_forwards_computed_again_are_told(
         optimizer.step()
     [sites] = told(recorder, "recomputes_at")
     assert [line_of(recorder, site) for site in sites] == lines
+    assert told(recorder, "recomputed_by_torch") == [True]
+
+
+class Again(torch.autograd.Function):
+    """Of the script's own: its backward computes the forward again."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, net: torch.nn.Module) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        ctx.net = net
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        ctx.net(*ctx.saved_tensors)
+        return gradient * 2, None
+
+
+def test_other_code_that_computes_again_is_told_from_torchs(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint(torch.nn.Linear(2, 2), torch.ones(1, 2), use_reentrant=False)  # is imported
+    recorder.start(*with_passes())
+    monkeypatch.setattr(recorder.session.sites, "is_user_file", lambda path: False)
+    net, inner = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(3):
+        Again.apply(net(torch.ones(1, 2)), inner).sum().backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    assert told(recorder, "recomputes_at") == [[]]
+    assert told(recorder, "recomputed_by_torch") == [False]
 
 
 def line_of(recorder: Recorder, site: int) -> int | None:

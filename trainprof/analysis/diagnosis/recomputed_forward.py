@@ -7,8 +7,9 @@ for models that do not fit into memory otherwise. A smaller one pays for it, and
 How it is measured: modules and losses called inside a backward pass, from their calls to their
 ends; on a GPU by the device's own time for them. Memory: on a GPU the most that torch's allocator
 had taken, of what it may take; on a CPU the most that the run had in use, beside what was free at
-the least. It is told where a fifth was in use at the most, and where a line of the script's files
-asks for it: other code that calls modules in a backward (adjoints, reversible layers) means to.
+the least. It is told where a fifth was in use at the most, and where torch.utils.checkpoint was at
+work or a line of the script's files asks for it: other code that calls modules in a backward
+(adjoints, reversible layers) means to. A setting that comes from an argument or a file has no line.
 
 When it is wrong: what would be kept nobody has measured. If it is more than what is free, the
 change ends in a lack of memory, and to checkpoint fewer layers may still gain some. Where a larger
@@ -43,7 +44,8 @@ _HUGGING_FACE: Final = "transformers"
 def find(case: Case) -> Finding | None:
     spent_s, sites = _spent_s(case), case.torch.recomputes_at
     part = spent_s / case.training_s if case.training_s > 0 else 0.0
-    if not sites or part < case.threshold(ID, "share", THRESHOLDS["share"].value):
+    is_asked_for = bool(sites) or case.torch.is_checkpointing
+    if not is_asked_for or part < case.threshold(ID, "share", THRESHOLDS["share"].value):
         return None
     memory = _memory(case)
     gain = of_python(case, spent_s)
