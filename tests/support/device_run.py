@@ -192,17 +192,24 @@ class DeviceRun:
         for kind, ns in zip(kinds, work, strict=True):
             self.phase(kind, launch, ns, pieces=pieces)
 
-    def item(self, value: int = 10 * US, *, line: int | None = None) -> None:
-        """Waits for a value, which is brought in `value` ns; `line`: of another one."""
+    def item(
+        self, value: int = 10 * US, *, line: int | None = None, in_chain: bool = False
+    ) -> None:
+        """Waits for a value, which is brought in `value` ns; `line`: of another one.
+
+        `in_chain`: right after another, so that no mark is put.
+        """
         start = self.run.now
         with self.doing("sync_s"):
-            self.stream.mark()
+            if not in_chain:
+                self.stream.mark()
             self.run.passes_time(max(self.stream.idle_from - self.run.now, 0))
             self.run.passes_time(value)
             end = self.run.now
             self.stream.look()
         site = self._sync_site if line is None else self._site(line)
-        self.run.record(Kind.SYNC, start, end, site=site, flags=SyncFlag.ITEM)
+        flags = SyncFlag.ITEM | (SyncFlag.IN_CHAIN if in_chain else 0)
+        self.run.record(Kind.SYNC, start, end, site=site, flags=flags)
 
     def python(self, ns: int) -> None:
         with self.doing("host_s"):

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from trainprof.analysis.coverage import Coverage
 from trainprof.analysis.events import Bool, Events, Int64
-from trainprof.record.schema import DeviceMarkFlag, Kind
+from trainprof.record.schema import DeviceMarkFlag, Kind, SyncFlag
 
 # Clocks of host and device drift apart: they are aligned anew over so many marks.
 ALIGNED_MARKS: Final = 256
@@ -74,6 +74,17 @@ class Marks:
     def __len__(self) -> int:
         return len(self.put_ns)
 
+    def ends_of(self, phase: Events) -> tuple[Int64, Int64, Bool]:
+        """Returns the marks at which each event began and ended, and whether there are both."""
+        put = self.put_ns
+        first = np.searchsorted(put, phase.start, side="right") - 1
+        last = np.searchsorted(put, phase.end, side="left")
+        known = (first >= 0) & (last < len(put))
+        first, last = np.maximum(first, 0), np.minimum(last, len(put) - 1)
+        known &= phase.start - put[first] <= _ADJACENT_NS
+        known &= put[last] - phase.end <= _ADJACENT_NS
+        return first, last, known
+
     def reached_ns(self) -> tuple[Int64, Int64]:
         """Returns when each was reached by the host's clock: not before, and not after.
 
@@ -128,6 +139,7 @@ class Activity:
         least, most: While there was work before it: surely, and at most.
         copying: While it copied to or from the host and did nothing else.
         copies: Those, one by one.
+        helpers: Marks of other threads on it, which autograd computes with.
     """
 
     index: int
@@ -137,6 +149,7 @@ class Activity:
     most: Coverage
     copying: Coverage
     copies: Copies
+    helpers: tuple[Marks, ...] = ()
 
     @property
     def first_ns(self) -> int:
@@ -145,14 +158,7 @@ class Activity:
 
     def ends_of(self, phase: Events) -> tuple[Int64, Int64, Bool]:
         """Returns the marks at which each event began and ended, and whether there are both."""
-        put = self.marks.put_ns
-        first = np.searchsorted(put, phase.start, side="right") - 1
-        last = np.searchsorted(put, phase.end, side="left")
-        known = (first >= 0) & (last < len(put))
-        first, last = np.maximum(first, 0), np.minimum(last, len(put) - 1)
-        known &= phase.start - put[first] <= _ADJACENT_NS
-        known &= put[last] - phase.end <= _ADJACENT_NS
-        return first, last, known
+        return self.marks.ends_of(phase)
 
 
 def marks_of(details: npt.NDArray[np.void], thread: int, device: int) -> Marks:
@@ -180,18 +186,32 @@ def activity_of(
         thread: Its number.
         window: Start and end of the run, ns.
     """
-    of_thread = (details["kind"] == Kind.DEVICE_MARK) & (details["thread"] == thread)
-    return [
-        _activity(device, marks_of(details, thread, device), events, window)
-        for device in np.unique(details["site"][of_thread]).tolist()
-    ]
+    marks = details[details["kind"] == Kind.DEVICE_MARK]
+    found = []
+    for device in np.unique(marks["site"][marks["thread"] == thread]).tolist():
+        threads = np.unique(marks["thread"][marks["site"] == device]).tolist()
+        others = tuple(marks_of(marks, one, device) for one in threads if one != thread)
+        found.append(_activity(device, marks_of(marks, thread, device), others, events, window))
+    return found
 
 
-def _activity(device: int, marks: Marks, events: Events, window: tuple[int, int]) -> Activity:
+def _activity(
+    device: int,
+    marks: Marks,
+    helpers: tuple[Marks, ...],
+    events: Events,
+    window: tuple[int, int],
+) -> Activity:
     early, late = marks.reached_ns()
     reached = early + (late - early) // 2
     copies = _copies(marks, reached, events)
-    most = np.concatenate((np.stack((marks.put_ns, late), axis=1), _untold(marks, events, window)))
+    most = np.concatenate(
+        (
+            np.stack((marks.put_ns, late), axis=1),
+            _untold(marks, events, window),
+            _unmarked_waits(events),
+        )
+    )
     return Activity(
         index=device,
         marks=marks,
@@ -200,6 +220,7 @@ def _activity(device: int, marks: Marks, events: Events, window: tuple[int, int]
         most=Coverage.of(most, window),
         copying=Coverage.of(copies.spans, window),
         copies=copies,
+        helpers=helpers,
     )
 
 
@@ -210,6 +231,12 @@ def _untold(marks: Marks, events: Events, window: tuple[int, int]) -> Int64:
     if len(ends) == 0 or ends.max() <= last + _ADJACENT_NS:
         return np.empty((0, 2), dtype=np.int64)
     return np.array([[last, window[1]]], dtype=np.int64)
+
+
+def _unmarked_waits(events: Events) -> Int64:
+    """Returns the reads of values that got no mark: the device may have worked all the while."""
+    reads = events.where(events.is_kind(Kind.SYNC) & (events.flags & SyncFlag.IN_CHAIN > 0))
+    return np.stack((reads.start, reads.end), axis=1)
 
 
 def _copies(marks: Marks, reached: Int64, events: Events) -> Copies:

@@ -26,6 +26,8 @@ from trainprof.record.schema import Kind, TransferFlag
 MIN_MARKS: Final = 20
 # On a device copies take time too, of their own.
 _COPY_KEY: Final = KEY["transfer"]
+# Autograd may call for it on a thread of its own.
+_RECOMPUTE_KEY: Final = KEY["recompute"]
 
 
 def meanwhile_of(details: npt.NDArray[np.void], timeline: Timeline) -> Meanwhile | None:
@@ -131,6 +133,10 @@ def _phase_times(meanwhile: Meanwhile, attribution: Attribution) -> _Times:
     first, last, known = activity.ends_of(phase)
     clock = meanwhile.backlog.clock_ns
     took = np.where(known, np.maximum(clock[last] - clock[first], 0), 0)
+    again = attribution.key[index] == _RECOMPUTE_KEY
+    for marks in activity.helpers:
+        first, last, known = marks.ends_of(phase)
+        took = np.where(again & known, marks.clock_ns[last] - marks.clock_ns[first], took)
     row_of = np.full(len(events), -1, dtype=np.int64)
     row_of[index] = np.arange(len(index))
     around = timeline.nesting.nearest(row_of >= 0)[index]

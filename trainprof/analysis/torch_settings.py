@@ -11,6 +11,7 @@ from trainprof.analysis.code_figures import Numerics
 from trainprof.analysis.embedding_tables import EmbeddingTables, embedding_tables
 from trainprof.analysis.facts import Facts, integer
 from trainprof.analysis.names import Sites
+from trainprof.analysis.padding import Padding, padding
 from trainprof.analysis.repeated_forwards import RepeatedForwards, repeated_forwards
 from trainprof.analysis.unused_forwards import UnusedForwards, unused_forwards
 from trainprof.analysis.unused_gradients import (
@@ -88,6 +89,7 @@ class TorchSettings:
         repeats: Forwards without gradients of what was trained on, by the line that calls for them.
         recomputes_at: Lines of the script that ask for forwards to be computed again.
         is_checkpointing: torch.utils.checkpoint is what has them computed again.
+        padding: Of sequences that it is given; None where none were met.
         tables: Of embeddings, that get whole gradients; None where none were met.
     """
 
@@ -111,6 +113,7 @@ class TorchSettings:
     threads_set_at: str | None = None
     recomputes_at: tuple[str, ...] = ()
     is_checkpointing: bool = False
+    padding: Padding | None = None
 
 
 def torch_settings(facts: Facts, sites: Sites, updates_s: Mapping[int, float]) -> TorchSettings:
@@ -147,6 +150,7 @@ def torch_settings(facts: Facts, sites: Sites, updates_s: Mapping[int, float]) -
         recomputes_at=tuple(
             place for x in told for place in _places(x.get("recomputes_at"), sites)
         ),
+        padding=padding(told, sites),
         is_checkpointing=any(x.get("recomputed_by_torch") is True for x in told),
     )
 

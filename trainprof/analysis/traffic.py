@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from trainprof.analysis.names import Sites
 from trainprof.analysis.timeline import Timeline
 from trainprof.record.schema import Kind, SyncFlag, TransferFlag
 
+_WHICH_CALL: Final = ~np.uint8(SyncFlag.ON_CPU | SyncFlag.IN_CHAIN)
 _Row = TypeVar("_Row", bound=Transfer | SyncPoint)
 
 
@@ -162,10 +163,10 @@ def sync_points(
         timeline = meanwhile.timeline
         trains = (_in_loop(timeline) & ~within(timeline.segments, events.start))[is_sync]
     on_cpu = (mine.flags & SyncFlag.ON_CPU) > 0
-    which = mine.flags & ~np.uint8(SyncFlag.ON_CPU)
+    which = mine.flags & _WHICH_CALL
     names = {int(flag): flag.name.lower() for flag in SyncFlag}
     found = []
-    of_call = events.site.astype(np.int64) << 8 | (events.flags & ~np.uint8(SyncFlag.ON_CPU))
+    of_call = events.site.astype(np.int64) << 8 | (events.flags & _WHICH_CALL)
     keys = np.unique(of_call[is_sync])
     for key in keys.tolist():
         rows = (mine.site == key >> 8) & (which == key & 0xFF)

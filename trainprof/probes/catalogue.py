@@ -20,6 +20,7 @@ from trainprof.probes.garbage import GarbageProbe
 from trainprof.probes.loader import LoaderProbe
 from trainprof.probes.looks import LooksProbe
 from trainprof.probes.optimizer import OptimizerProbe
+from trainprof.probes.padding import PaddingProbe
 from trainprof.probes.process_group import ProcessGroupProbe
 from trainprof.probes.session import Probe
 from trainprof.probes.sync import SyncProbe
@@ -56,7 +57,8 @@ def default_probes(trial: Mapping[str, Any] | None = None) -> list[Probe]:
         DeliveryProbe(loader),
         TransferProbe(),
         ForwardProbe(),
-        TorchSettingsProbe(),  # this one and the next three are told by those behind them
+        TorchSettingsProbe(),  # this one and the next four are told by those behind them
+        PaddingProbe(),
         UnusedForwardsProbe(),
         UnusedGradientsProbe(),
         DiscardedGradientsProbe(),

@@ -7,6 +7,7 @@ import random
 import sys
 import weakref
 from _thread import get_ident
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -74,10 +75,15 @@ class _Watched:
 
 @dataclass(slots=True)
 class _Fate:
-    """What becomes of the gradients that one pass has computed for one optimizer."""
+    """What becomes of the gradients that one pass has computed for one optimizer.
+
+    Attributes:
+        steps: That optimizer's, before; what fused ones write to parameters, torch does not count.
+    """
 
     owner: int
     watched: list[_Watched]
+    steps: int
     passes: int = 0
 
 
@@ -115,12 +121,14 @@ class _Window(LookWindow):
     Attributes:
         opened_ns: With that optimizer's first step.
         places: By the lines that lead to it, the innermost first.
+        steps: By optimizer.
         fates: Not known yet, each with its place.
     """
 
     next_pass: int = _NOT_THE_FIRST
     opened_ns: int = 0
     places: dict[tuple[int, ...], _Place] = field(default_factory=dict)
+    steps: Counter[int] = field(default_factory=Counter)
     fates: list[tuple[_Place, _Fate]] = field(default_factory=list)
 
 
@@ -164,6 +172,7 @@ class DiscardedGradientsProbe:
         self._optimizers = KnownOptimizers(session)
         self._watch = BackwardWatch(patcher.guarded(self._begins), patcher.guarded(self._has_ended))
         self._meets = patcher.guarded(self._meet)
+        self._steps = patcher.guarded(self._stepped)
         session.at_first_step.append(patcher.guarded(self._first_step))
         session.at_end.append(patcher.guarded(self._judge_at_end))
         patcher.at_fault(self._stop)
@@ -179,9 +188,16 @@ class DiscardedGradientsProbe:
             self._windows += 1
             self._owners = [weakref.ref(one) for one in alive]
             self._session.watch_backward(self._watch, is_on=True)
+            self._session.watch_steps(self._steps, is_on=True)
+
+    def _stepped(self, optimizer: Any) -> None:
+        for number, reference in enumerate(self._owners, start=1):
+            if reference() is optimizer:
+                self._window.steps[ANYONE << number] += 1
 
     def _stop(self) -> None:
         self._session.watch_backward(self._watch, is_on=False)
+        self._session.watch_steps(self._steps, is_on=False)
         self._session.tell_modules(self._meets, False)
         self._window = _Window()
 
@@ -273,12 +289,15 @@ class DiscardedGradientsProbe:
             _Watched(weakref.ref(leaf), self._autograd.numbers_of(leaf))
             for leaf in list(some.values())[:_WATCHED]
         ]
-        self._window.fates.append((place, _Fate(owner, watched)))
+        self._window.fates.append((place, _Fate(owner, watched, self._window.steps[owner])))
 
     def _is_known(self, place: _Place, fate: _Fate) -> bool:
         """Sees whether the gradients of an earlier pass have been used, or are gone."""
         fate.passes += 1
-        if not all(one.is_unwritten() for one in fate.watched) or fate.passes > _LONGEST_WAIT:
+        is_written = not all(one.is_unwritten() for one in fate.watched)
+        if all(one.before.total is None for one in fate.watched):
+            is_written |= self._window.steps[fate.owner] != fate.steps
+        if is_written or fate.passes > _LONGEST_WAIT:
             place.used |= fate.owner
             return True
         alive = [
@@ -326,6 +345,7 @@ class DiscardedGradientsProbe:
         is_of_several = any(place.reached for place in window.places.values())
         if window.looks == (_ENOUGH_LOOKS if is_of_several else _FIRST_LOOKS):
             self._session.watch_backward(self._watch, is_on=False)
+            self._session.watch_steps(self._steps, is_on=False)
         window.spend(self._session, end_ns)
 
     def _meet(self, call: ModuleCall) -> None:

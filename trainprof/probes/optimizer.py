@@ -145,6 +145,8 @@ class OptimizerProbe:
             countdown[0] -= 1
             if not countdown[0]:
                 session.at_countdown()
+            for tell in session.step_watches:
+                tell(args[0])
             if has_stepped is not None:
                 has_stepped()
             return result

@@ -42,6 +42,8 @@ class ModuleCall:
 
 
 ModuleWatch = Callable[[ModuleCall], None]
+CopyWatch = Callable[[Any], None]
+StepWatch = Callable[[Any], None]
 
 
 class Probe(Protocol):
@@ -85,7 +87,9 @@ class Session:
         at_first_step: To be called with an optimizer that has made its first step.
         optimizer_numbers: By id, of those that have stepped: the number that records have of each.
         countdown: Of updates, in its only place; at 0, `at_countdown` is called.
+        step_watches: To be called with each optimizer that has made a step, while there are any.
         backward_watches: Of each backward pass, while there are any.
+        copy_watches: To be called with each tensor of the host's that is copied to a device.
         at_anomalous_backward: To be called after a backward pass under anomaly detection.
         tell_modules: Has something called with each outermost call of a module: from when it is
             given True on until it is given False.
@@ -116,7 +120,9 @@ class Session:
         self.optimizer_numbers: dict[int, int] = {}
         self.countdown = [0]
         self.at_countdown: Callable[[], None] = _nothing
+        self.step_watches: tuple[StepWatch, ...] = ()
         self.backward_watches: tuple[BackwardWatch, ...] = ()
+        self.copy_watches: tuple[CopyWatch, ...] = ()
         self.at_anomalous_backward: Callable[[], None] = _nothing
         self.tell_modules: Callable[[ModuleWatch, bool], None] = _nothing_with
         self.device_was_waited_for: Callable[[], None] | None = None
@@ -173,6 +179,14 @@ class Session:
     def watch_backward(self, watch: BackwardWatch, *, is_on: bool) -> None:
         others = tuple(one for one in self.backward_watches if one is not watch)
         self.backward_watches = (*others, watch) if is_on else others
+
+    def watch_steps(self, watch: StepWatch, *, is_on: bool) -> None:
+        others = tuple(one for one in self.step_watches if one is not watch)
+        self.step_watches = (*others, watch) if is_on else others
+
+    def watch_copies(self, watch: CopyWatch, *, is_on: bool) -> None:
+        others = tuple(one for one in self.copy_watches if one is not watch)
+        self.copy_watches = (*others, watch) if is_on else others
 
     def keep_track(self, thing: object, table: dict[Any, Any], key: object) -> None:
         """Takes `key` out of `table` when `thing` is gone, without hanging anything on it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from _thread import get_ident
 from collections.abc import Callable
 from dataclasses import dataclass
 from sys import getrefcount
@@ -32,6 +33,12 @@ TENSOR_CALLS: Final = {
 _BURST: Final = 10_000
 _BURST_NS: Final = 500_000_000
 _BURSTS: Final = 5
+# A value of a device's that is read so soon after another, both so quickly, gets no mark in its
+# stream: that takes as long as the read itself, and next to nothing was given out in between.
+_CHAINED_NS: Final = 50_000
+_QUICK_NS: Final = 60_000
+# As many in a row; then one gets a mark again.
+_MOST_CHAINED: Final = 64
 
 
 @dataclass(slots=True)
@@ -39,6 +46,46 @@ class _HostAlone:
     """Whether there can be tensors on the host alone, so that none need be asked where it is."""
 
     is_so: bool
+
+
+class _Chain:
+    """Whether a device's values are read one right after another, by one thread.
+
+    Args:
+        now: The clock.
+        first: The clock that leaves a mark in the device's stream.
+    """
+
+    def __init__(self, now: Callable[[], int], first: Callable[[], int]) -> None:
+        self._now, self._first = now, first
+        # Places in code, as of `_host_sites`, whose last read was quick.
+        self._quick: set[tuple[int, int]] = set()
+        self._thread = self._end = self._links = 0
+
+    def begin(self, place: tuple[int, int]) -> tuple[int, int]:
+        """Returns when a read begins, and IN_CHAIN if it gets no mark."""
+        start = self._now()
+        if (
+            start - self._end > _CHAINED_NS
+            or self._links >= _MOST_CHAINED
+            or place not in self._quick
+            or get_ident() != self._thread
+        ):
+            self._links = 0
+            return self._first(), 0
+        self._links += 1
+        return start, _IN_CHAIN
+
+    def end(self, place: tuple[int, int], start: int) -> int:
+        """Returns when it ends."""
+        self._end = end = self._now()
+        self._thread = get_ident()
+        if end - start <= _QUICK_NS:
+            self._quick.add(place)
+        else:
+            self._quick.discard(place)
+            self._links = _MOST_CHAINED
+        return end
 
 
 class SyncProbe:
@@ -64,7 +111,9 @@ class SyncProbe:
         # To what each method is once it is patched.
         self._references: dict[str, int] = {}
         self._torch, self._host_alone = torch, _HostAlone(not may_have_device(torch))
-        let_dynamo_skip(self._host_site, and_all_below=True)
+        self._chain = _Chain(session.now, session.wait_now)
+        for of_ours in (self._host_site, self._chain.begin, self._chain.end):
+            let_dynamo_skip(of_ours, and_all_below=True)
         for name, flag in TENSOR_CALLS.items():
             place = (torch.Tensor, name)
             patcher.around_if_there(self._tensor_call(name, int(flag)), place, inherited=True)
@@ -82,9 +131,10 @@ class SyncProbe:
         emit, now, patcher = self._session.emit, self._session.now, self._patcher
         host_alone, on_host = self._host_alone, flag | _ON_CPU
         plain, mode_depth, host_sites = self.plain_types, self._mode_depth, self._host_sites
-        find, frame_of_caller = self._session.sites.find, sys._getframe
-        was_waited_for, wait_now = self._session.device_was_waited_for, self._session.wait_now
+        find, this_frame = self._session.sites.find, sys._getframe
+        was_waited_for = self._session.device_was_waited_for
         leaves_marks = was_waited_for is not None
+        chain = self._chain
 
         def make(original: Wrapped) -> Wrapped:
             def is_on_device(args: tuple[Any, ...]) -> bool:
@@ -113,7 +163,12 @@ class SyncProbe:
 
             def call(*args: Any, **kwargs: Any) -> Any:
                 nonlocal left
-                start = wait_now() if leaves_marks and is_on_device(args) else now()
+                caller = this_frame().f_back
+                key = (id(caller.f_code), caller.f_lasti) if caller is not None else _NOWHERE
+                if leaves_marks and is_on_device(args):
+                    start, in_chain = chain.begin(key)
+                else:
+                    start, in_chain = now(), 0
                 try:
                     return original(*args, **kwargs)
                 except BaseException as error:
@@ -123,14 +178,13 @@ class SyncProbe:
                     # A mode or a subclass of the script's would see our reads as calls.
                     if (
                         (counts or not host_alone.is_so)
+                        and caller is not None
                         and args
                         and type(args[0]) in plain
                         and (host_alone.is_so or not mode_depth())
                         and (counts or not args[0].is_cpu)
                     ):
                         try:
-                            caller = frame_of_caller(1)
-                            key = (id(caller.f_code), caller.f_lasti)
                             site = host_sites.get(key) or self._host_site(key, caller)
                             if host_alone.is_so or args[0].is_cpu:
                                 if site[0]:
@@ -139,8 +193,9 @@ class SyncProbe:
                                     if left <= 0:
                                         burst_ends()
                             else:
-                                emit(_SYNC, start, now(), find(caller), 0, flag)
-                                if was_waited_for is not None:
+                                end = chain.end(key, start)
+                                emit(_SYNC, start, end, find(caller), 0, flag | in_chain)
+                                if was_waited_for is not None and not in_chain:
                                     was_waited_for()
                         except Exception as error:
                             patcher.fail(error)
@@ -195,3 +250,6 @@ def _references_by_a_call(name: str) -> int:
 
 _SYNC = int(Kind.SYNC)
 _SYNCHRONIZE, _ON_CPU = int(SyncFlag.SYNCHRONIZE), int(SyncFlag.ON_CPU)
+_IN_CHAIN = int(SyncFlag.IN_CHAIN)
+# In place of a caller's code, where C code alone calls.
+_NOWHERE = (0, 0)

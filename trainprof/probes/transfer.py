@@ -155,8 +155,11 @@ class TransferProbe:
         if not sites.is_user_code(frame.f_code):
             flags |= TransferFlag.BY_LIBRARY
         site = sites.find(frame)
-        if origin.type == "cpu" and self._was_pinned(source, site):
-            flags |= TransferFlag.PINNED
+        if origin.type == "cpu":
+            if self._was_pinned(source, site):
+                flags |= TransferFlag.PINNED
+            for tell in self._session.copy_watches:
+                tell(source)
         size = result.numel() * result.element_size()
         self._session.emit(_TRANSFER, start, end, site, size, flags)
 

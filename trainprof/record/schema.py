@@ -281,7 +281,11 @@ class DeviceMarkFlag(IntEnum):
 
 
 class SyncFlag(IntEnum):
-    """Flags of a SYNC record: which call, plus ON_CPU when the tensor lived on the host."""
+    """Flags of a SYNC record: which call, plus ON_CPU when the tensor lived on the host.
+
+    IN_CHAIN where another value had been read just before, as quickly as this line's last one was:
+    no mark was put into the device's stream.
+    """
 
     ITEM = 1
     TOLIST = 2
@@ -293,6 +297,7 @@ class SyncFlag(IntEnum):
     FORMAT = 8
     NONZERO = 9
     SYNCHRONIZE = 10
+    IN_CHAIN = 64
     ON_CPU = 128
 
 

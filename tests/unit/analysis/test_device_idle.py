@@ -764,3 +764,26 @@ def test_graphs_are_not_advised_where_there_are_some(tmp_path: Path, makes_graph
     [found] = summary.findings
     assert found.id == "launch_bound"
     assert ("reduce-overhead" in f"{found.advice} {found.cautions}") is not makes_graphs
+
+
+@pytest.mark.parametrize("work", [0, 2 * US, 18 * US], ids=["nothing", "little", "all the while"])
+def test_reads_in_a_chain_leave_what_the_device_did_within_its_bounds(
+    tmp_path: Path, work: int
+) -> None:
+    device = DeviceRun()
+    device.start()
+    for _ in range(STEPS):
+        device.next(100 * US)
+        device.learn(1 * MS, 2 * MS, MS)
+        device.item()
+        for _ in range(200):
+            device.python(15 * US)
+            device.stream.gets(work)
+            device.item(in_chain=True)
+    device.stop()
+    [found] = device.run.summary(tmp_path).devices or ()
+    low, high = found.busy_share
+    assert low - 0.01 <= device.busy_share() <= high + 0.01
+    shares = device.idle_shares()
+    told = found.idle_because["host_s"] / ((device.ends - device.begins) / 1e9)
+    assert told == pytest.approx(shares["host_s"], abs=0.02)

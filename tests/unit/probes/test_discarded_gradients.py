@@ -14,6 +14,7 @@ from support.session import FakeClock, Recorder
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from trainprof.probes import graph_look
 from trainprof.probes.backward import BackwardProbe
 from trainprof.probes.catalogue import default_probes
 from trainprof.probes.discarded_gradients import DiscardedGradientsProbe
@@ -110,6 +111,37 @@ def adversaries(
             losses.append(other.item())
         CLOCK.advance(1_000_000_000)
     return losses
+
+
+@pytest.mark.parametrize("is_detached", [False, True])
+def test_fused_updates_of_what_lies_on_a_device(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, is_detached: bool
+) -> None:
+    """torch does not count what they write, and nobody may wait for the numbers."""
+    monkeypatch.setattr(graph_look.Autograd, "_sum_of", lambda self, parameter: None)
+    start(recorder)
+    its_maker, its_judge = maker(), judge()
+    of_maker, of_judge = (
+        torch.optim.Adam(one.parameters(), lr=0.01, fused=True) for one in (its_maker, its_judge)
+    )
+    for _ in range(STEPS):
+        of_judge.zero_grad()
+        made = its_maker(torch.randn(4, 8))
+        its_judge(made.detach() if is_detached else made).mean().backward()
+        of_judge.step()
+        of_maker.zero_grad()
+        its_judge.requires_grad_(False)
+        its_judge(its_maker(torch.randn(4, 8))).mean().backward()
+        of_maker.step()
+        its_judge.requires_grad_(True)
+        CLOCK.advance(1_000_000_000)
+    found = told(recorder)
+    if is_detached:
+        assert not found
+        return
+    assert found is not None
+    [one] = found
+    assert [model["class"] for model in one["models"]] == ["Maker"]
 
 
 def lines(ending: str) -> int:

@@ -6,14 +6,15 @@ import itertools
 import operator
 import pickle
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from support.session import Recorder
+from support.session import FakeClock, Recorder
 
-from trainprof.probes.sync import TENSOR_CALLS, SyncProbe
+from trainprof.probes.sync import TENSOR_CALLS, SyncProbe, _Chain
 from trainprof.record.schema import Kind, SyncFlag, Topic
 
 CALLS: list[tuple[Callable[[Any], Any], SyncFlag]] = [
@@ -193,3 +194,60 @@ def test_a_missing_hook_point_is_reported(
     [note] = recording.notes(Topic.PROBE_UNAVAILABLE)
     assert note == {"probe": "sync", "reason": "Tensor.item does not exist"}
     assert len(recording.of(Kind.SYNC)) == 1
+
+
+class Reads:
+    """A device's values, read one after another; `marked` tells which got a mark."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.marks = 0
+        self.chain = _Chain(self.clock, self._mark)
+        self.marked: list[bool] = []
+
+    def _mark(self) -> int:
+        self.marks += 1
+        self.clock.advance(30_000)
+        return self.clock.now_ns
+
+    def read(self, gap_ns: int, took_ns: int, place: int = 1) -> None:
+        self.clock.advance(gap_ns)
+        before = self.marks
+        start, flag = self.chain.begin((place, 0))
+        self.clock.advance(took_ns)
+        assert self.chain.end((place, 0), start) - start == took_ns
+        self.marked.append(self.marks > before)
+        assert bool(flag) is not self.marked[-1]
+
+
+def test_quick_reads_right_after_one_another_get_no_marks() -> None:
+    reads = Reads()
+    for _ in range(200):
+        reads.read(15_000, 20_000)
+    assert reads.marked == ([True] + [False] * 64) * 3 + [True] + [False] * 4
+
+
+@pytest.mark.parametrize(("gap_ns", "took_ns"), [(60_000, 20_000), (15_000, 70_000)])
+def test_what_may_have_been_given_out_between_reads_is_marked(gap_ns: int, took_ns: int) -> None:
+    reads = Reads()
+    for _ in range(10):
+        reads.read(gap_ns, took_ns)
+    assert reads.marked == [True] * 10
+
+
+def test_a_line_whose_reads_wait_is_marked_behind_quick_ones() -> None:
+    reads = Reads()
+    for _ in range(10):
+        for place, took_ns in ((1, 10_000), (2, 10_000), (3, 900_000)):
+            reads.read(5_000, took_ns, place)
+    # The first of each line, what waits, and what comes after that.
+    assert reads.marked == [True, True, True] + [True, False, True] * 9
+
+
+def test_threads_read_for_themselves() -> None:
+    reads = Reads()
+    reads.read(15_000, 20_000)
+    thread = threading.Thread(target=reads.read, args=(15_000, 20_000))
+    thread.start()
+    thread.join()
+    assert reads.marked == [True, True]

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 from trainprof.analysis.code_figures import HotLine
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.changed_inputs import without_part
 from trainprof.analysis.diagnosis.crowding import crowding_of
 from trainprof.analysis.diagnosis.gains import Gain, most_of_loading, of_inputs
+from trainprof.analysis.diagnosis.waiting import collate_share
 from trainprof.analysis.diagnosis.wording import place
 from trainprof.analysis.hot_lines import MAKING
+
+_HALF: Final = 0.5
 
 
 def cheaper_samples(line: HotLine | None) -> str:
     """Returns the advice to make samples cheaper, with the line to begin at."""
     if line is None:
-        return "cheaper samples"
+        return (
+            "cheaper samples: what comes out the same each time (decoded and resized pictures, "
+            "tokens, encodings) made once and stored"
+        )
     if line.is_likely:
         return f"cheaper samples: look at {place(line)} and around it first"
     return f"cheaper samples: {place(line)} first"
@@ -30,9 +37,20 @@ def own_share(line: HotLine) -> float:
 def gain_of_cheaper_samples(case: Case, fed: LoaderCase) -> Gain | None:
     """Returns what it would give at most if batches cost nothing to make.
 
-    None where that is none of the user's code, and where it is not known.
+    None where that is neither a line of the user's nor a library's dataset, or it is not known.
     """
-    return None if fed.hot_line() is None else _without_share(case, fed, 1.0)
+    if fed.hot_line() is None and not _is_made_by_library(case, fed):
+        return None
+    return _without_share(case, fed, 1.0)
+
+
+def _is_made_by_library(case: Case, fed: LoaderCase) -> bool:
+    """Whether training waits in its own thread for what a library's dataset computes."""
+    if fed.loader.num_workers or fed.loader.holds_tensors:
+        return False
+    waiting = (line for line in case.summary.hot_lines if line.part == "data_wait")
+    is_seen = any(line.share >= _HALF for line in waiting)
+    return is_seen and collate_share(fed.loader.fetch) < _HALF
 
 
 def gain_of_line(case: Case, fed: LoaderCase, line: HotLine) -> Gain | None:

@@ -15,6 +15,7 @@ from trainprof.analysis.diagnosis import (
     few_threads,
     gc_pauses,
     launch_bound,
+    padded_batches,
     python_in_loop,
     python_in_model,
     recomputed_forward,
@@ -34,6 +35,7 @@ _IN_STEPS: Final = (
     gc_pauses.ID,
     double_precision.ID,
     recomputed_forward.ID,
+    padded_batches.ID,
 )
 # At most they save twice what they are ranked by.
 _RANKED_BY_HALF: Final = (few_threads.ID, unused_forward.ID)

@@ -1,0 +1,119 @@
+"""Sequences are padded further than the longest of their batch.
+
+What it means: sequences of one batch have to be as long as each other, and are filled up with a
+value that stands for nothing. Where all batches are filled up to one length (padding="max_length")
+the model computes for places that no sequence of the batch has: a layer takes as long for them as
+for others, and attention longer.
+
+How it is measured: tables of whole numbers that the model is given in training, a few batches of
+them, spread over the run: how far their rows end, or begin, with one and the same value. On a
+device they are looked at as they are copied there. What goes beyond the longest row of a batch is
+left out at no cost; what is saved of forward and backward is that share of them, or a little more,
+as attention grows with the square of the length.
+
+When it is wrong: where the model itself cuts its input, or leaves padding out (nothing is told
+where the script's files name packed or nested sequences); where rows truly end with the same value.
+
+What to do: pad each batch to its own longest, as it is put together: DataCollatorWithPadding, or
+tokenizer.pad in collate_fn, and no padding="max_length" ahead of it; torch.nn.utils.rnn.
+pad_sequence. Batches of sequences of like length (group_by_length=True, a sampler that sorts by
+length) save more, but change the order of the data. Under torch.compile each new width is compiled
+once: pad to a multiple of 32 or so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from trainprof.analysis.diagnosis.backward_gain import spent_in
+from trainprof.analysis.diagnosis.case import Case
+from trainprof.analysis.diagnosis.gains import of_python
+from trainprof.analysis.diagnosis.plain import plain_finding
+from trainprof.analysis.diagnosis.rule import Threshold
+from trainprof.analysis.finding import Finding
+from trainprof.analysis.verdict_level import percent
+
+ID: Final = "padded_batches"
+KEYS: Final[tuple[str, ...]] = ("forward", "backward")
+THRESHOLDS: Final = {
+    "share": Threshold(0.05, "of training, computing for padding that no row of a batch needs"),
+}
+_LEAST_LOOKS: Final = 4
+# What computing grows with, at most: with the length its layers, with its square attention.
+_GROWS_WITH: Final = 1.5
+_COMPUTING: Final = ("forward", "loss", "backward", "recompute")
+_HUGGING_FACE: Final = "transformers"
+_CHANGES: Final = (
+    "batches then differ in width: what torch.compile compiles, it compiles for each (pad to a "
+    "multiple of 32 or so); what a model makes of padding that is not masked changes"
+)
+
+
+def find(case: Case) -> Finding | None:
+    told = case.torch.padding
+    if told is None or told.looks < _LEAST_LOOKS or told.is_left_out:
+        return None
+    computing_s = _computing_s(case)
+    spent_s = told.needless_share * computing_s
+    part = spent_s / case.settled_s if case.settled_s > 0 else 0.0
+    if part < case.threshold(ID, "share", THRESHOLDS["share"].value):
+        return None
+    gain = of_python(case, spent_s, with_warmup=False)
+    at_most_s = computing_s * (1 - (1 - told.needless_share) ** _GROWS_WITH)
+    most = of_python(case, at_most_s, with_warmup=False)
+    if gain is None or most is None:
+        return None
+    feeding = case.feeding[0].loader if case.feeding else None
+    site = told.sites[0] if len(told.sites) == 1 else None
+    if not told.sites and feeding is not None:
+        site = feeding.collate_site or feeding.site
+    return plain_finding(
+        ID,
+        f"sequences are padded to {told.width:.0f} places, where the longest of a batch has "
+        f"{told.longest:.0f} and all have {told.length:.0f} on average: {percent(part)} of "
+        f"{case.summary.time_of_devices} is computing for places that no sequence of a batch has",
+        replace(gain, training=(1.0, most.training[1]), run=(1.0, most.run[1])),
+        site=site,
+        advice=_advice(case),
+        cautions=[_CHANGES],
+        also=_also(told.sites, told.share),
+        evidence={
+            "width": told.width,
+            "longest": told.longest,
+            "length": told.length,
+            "looks": told.looks,
+            "computing_s": computing_s,
+            "needless_s": spent_s,
+        },
+    )
+
+
+def _computing_s(case: Case) -> float:
+    """Returns for how long the model is computed: on a device, as long as it surely is at work."""
+    if not case.is_on_device:
+        return sum(spent_in(case, phase) for phase in _COMPUTING)
+    devices = case.summary.devices or ()
+    return devices[0].busy_share[0] * case.settled_s if devices and devices[0].busy_share else 0.0
+
+
+def _advice(case: Case) -> str:
+    if any(loader.built_by == _HUGGING_FACE for loader in case.summary.loaders):
+        return (
+            'no padding="max_length" as texts are tokenized: DataCollatorWithPadding(tokenizer) '
+            "pads each batch to its longest"
+        )
+    return (
+        "pad each batch to its own longest in collate_fn (torch.nn.utils.rnn.pad_sequence, or the "
+        "tokenizer's padding=True for the texts of one batch)"
+    )
+
+
+def _also(sites: tuple[str, ...], share: float) -> list[str]:
+    also = [f"it is asked for at {' and '.join(sites)}"] if len(sites) > 1 else []
+    return [
+        *also,
+        f"{percent(share)} of all places are padding: batches of sequences of like length "
+        "(group_by_length=True, a sampler that sorts by length) save more, and change the order "
+        "of the data",
+    ]

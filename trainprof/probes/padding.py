@@ -1,0 +1,252 @@
+"""Looks at a few batches for how much of what a model is given is padding."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter, deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, Final
+
+from trainprof.probes.graph_look import Autograd
+from trainprof.probes.patcher import Patcher
+from trainprof.probes.session import ModuleCall, Session
+from trainprof.probes.user_texts import any_text, lines_with
+
+# Calls that are looked at: each after so much of those before it, so many in all.
+_GAP_SHARE: Final = 0.5
+_MOST_LOOKS: Final = 24
+# Of a model that is given no sequences.
+_LOOKS_WITHOUT: Final = 8
+_MOST_CALLS: Final = 20_000
+# Of the time since the first look.
+_COST_SHARE: Final = 1 / 200
+# What is looked at of a call's inputs, and what is kept of copies to a device.
+_MOST_TENSORS: Final = 16
+_MOST_NESTED: Final = 3
+# A narrower table holds no sequences, one row has no others; a larger one takes too long.
+_LEAST_WIDTH: Final = 16
+_LEAST_ROWS: Final = 2
+_MOST_ROWS: Final = 4_096
+_MOST_NUMBERS: Final = 1 << 22
+# Longer runs of one value at the end of a row are no chance.
+_LEAST_RUN: Final = 2
+# From here on it is looked up who pads.
+_WORTH_LINES: Final = 0.05
+_MOST_LINES: Final = 3
+_TO_A_LENGTH: Final = re.compile(
+    r"""padding["']?\s*[=:]\s*["']max_length["']|pad_to_max_length\s*=\s*True"""
+)
+# With these a model leaves padding out of what it computes.
+_LEFT_OUT: Final = re.compile(
+    r"\bpack_(?:padded_)?sequence\b|\bPackedSequence\b|varlen|\bnested_tensor|\bunpad_"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """What is in a batch of sequences, shape (rows, width).
+
+    Attributes:
+        filled: Places that are no padding.
+        longest: Of one row, such places.
+    """
+
+    rows: int
+    width: int
+    filled: int
+    longest: int
+
+    @property
+    def places(self) -> int:
+        return self.rows * self.width
+
+
+class PaddingProbe:
+    """Tells how far rows of whole numbers that a model is trained on end, or begin, with one value.
+
+    On a device they are looked at as they are copied there; what a model is given is told by its
+    shape.
+    """
+
+    name = "padding"
+
+    def __init__(self) -> None:
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self._has_begun = False
+        self._calls = self._looks = self._without = self._spent_ns = self._began_ns = 0
+        self._due = 1
+        self._copied: deque[Fill | None] = deque(maxlen=_MOST_TENSORS)
+        self._rows = self._places = self._filled = self._longest = 0
+        self._facts: dict[str, Any] | None = None
+
+    def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
+        self._torch, self._session = torch, session
+        self._autograd = Autograd(torch, session)
+        self._whole = {torch.int64, torch.int32, torch.int16}
+        self._meets = patcher.guarded(self._meet)
+        self._copies = patcher.guarded(self._note_copy)
+        session.at_first_step.append(patcher.guarded(self._first_step))
+        patcher.at_fault(self._stop)
+        os.register_at_fork(after_in_child=self._in_child)
+
+    def _first_step(self, _: Any) -> None:
+        if not self._has_begun:
+            self._has_begun = True
+            self._session.tell_modules(self._meets, True)
+            self._session.watch_copies(self._copies, is_on=True)
+
+    def _stop(self) -> None:
+        self._session.tell_modules(self._meets, False)
+        self._session.watch_copies(self._copies, is_on=False)
+        self._copied.clear()
+
+    def _in_child(self) -> None:
+        """In a forked child, which may train something of its own."""
+        self._stop()
+        self._begin_anew()
+
+    def _note_copy(self, source: Any) -> None:
+        """Looks at what is copied to a device ahead of a call that is due."""
+        if self._calls + 1 < self._due or not self._autograd.may_compute():
+            return
+        began_ns = self._session.now()
+        if self._is_table(source):
+            self._copied.append(self._fill_of(source))
+        self._spend(began_ns)
+
+    def _meet(self, call: ModuleCall) -> None:
+        if not self._torch.is_grad_enabled() or call.module.__dict__.get("training") is not True:
+            return
+        self._calls += 1
+        if self._calls < self._due or not self._autograd.may_compute():
+            return
+        began_ns = self._session.now()
+        self._began_ns = self._began_ns or began_ns
+        self._due = self._calls + 1 + int(_GAP_SHARE * self._calls)
+        self._look(call)
+        self._spend(began_ns)
+        if self._spent_ns > _COST_SHARE * (self._session.now() - self._began_ns):
+            self._due += self._calls
+        is_enough = self._looks >= _MOST_LOOKS or self._calls > _MOST_CALLS
+        if is_enough or (not self._looks and self._without >= _LOOKS_WITHOUT):
+            self._stop()
+
+    def _spend(self, since_ns: int) -> None:
+        spent_ns = self._session.now() - since_ns
+        self._spent_ns += spent_ns
+        self._session.looked_ns += spent_ns
+
+    def _look(self, call: ModuleCall) -> None:
+        fills = self._fills(call)
+        self._copied.clear()
+        if not fills:
+            self._without += 1
+            return
+        self._looks += 1
+        for fill in fills:
+            self._rows += fill.rows
+            self._places += fill.places
+            self._filled += fill.filled
+            self._longest += fill.rows * fill.longest
+        self._note()
+
+    def _fills(self, call: ModuleCall) -> list[Fill]:
+        """Returns what is in the tables that a module is given: one of those that are alike.
+
+        Masks and labels lie beside what they are of, as wide: the one with least padding is it.
+        """
+        found: dict[tuple[int, int], Fill] = {}
+        args, kwargs = call.inputs
+        tables = [x for x in _tensors_in([*args, kwargs]) if self._is_table(x)][:_MOST_TENSORS]
+        for table in tables:
+            rows, width = table.shape
+            if table.device.type == "cpu":
+                fills = [self._fill_of(table)]
+            else:
+                # What predicts the next is given all but the last.
+                fills = [
+                    one
+                    for one in self._copied
+                    if one is not None and one.rows == rows and one.width - 1 <= width <= one.width
+                ]
+            for fill in fills:
+                if fill is not None:
+                    known = found.get((rows, width))
+                    if known is None or fill.filled > known.filled:
+                        found[rows, width] = fill
+        return list(found.values())
+
+    def _is_table(self, tensor: Any) -> bool:
+        if not self._autograd.is_plain(tensor) or tensor.dtype not in self._whole:
+            return False
+        if tensor.is_nested or tensor.dim() != 2 or tensor.numel() > _MOST_NUMBERS:
+            return False
+        rows, width = tensor.shape
+        return bool(_LEAST_ROWS <= rows <= _MOST_ROWS and width >= _LEAST_WIDTH)
+
+    def _fill_of(self, table: Any) -> Fill | None:
+        """Returns what is in a table of the host's; None where most rows are all one value."""
+        with self._autograd.unseen(), self._torch.no_grad():
+            ends = [self._lengths(table), self._lengths(table.flip(1))]
+        known = [one for one in ends if one is not None]
+        if not known:
+            return None
+        lengths = min(known, key=sum)
+        return Fill(len(lengths), int(table.shape[1]), sum(lengths), max(lengths))
+
+    def _lengths(self, table: Any) -> list[int] | None:
+        """Returns how long each row is without the value that rows end with."""
+        width = int(table.shape[1])
+        last = table[:, -1:]
+        places = self._torch.arange(1, width + 1, device=table.device)
+        to_list = self._torch._C.TensorBase.tolist
+        found: list[int] = to_list(((table != last) * places).amax(dim=1))
+        ends_with: list[int] = to_list(last.flatten())
+        if sum(length == 0 for length in found) > len(found) // 2:
+            return None
+        runs = Counter(
+            value
+            for value, length in zip(ends_with, found, strict=True)
+            if width - length >= _LEAST_RUN
+        )
+        padding = max(runs, key=lambda value: runs[value], default=None)
+        return [
+            length if value == padding and width - length >= _LEAST_RUN else width
+            for value, length in zip(ends_with, found, strict=True)
+        ]
+
+    def _note(self) -> None:
+        if self._facts is None and self._longest < (1 - _WORTH_LINES) * self._places:
+            self._facts = self._who_pads()
+        told = {
+            "looks": self._looks,
+            "rows": self._rows,
+            "places": self._places,
+            "filled": self._filled,
+            "longest": self._longest,
+            **(self._facts or {}),
+        }
+        self._session.note_state({"padding": told})
+
+    def _who_pads(self) -> dict[str, Any]:
+        sites = self._session.sites
+        lines = lines_with(sites.is_user_file, _TO_A_LENGTH)[:_MOST_LINES]
+        is_left_out = any_text(sites.is_user_file, lambda text: _LEFT_OUT.search(text) is not None)
+        return {"sites": [sites.of_line(*one) for one in lines], "is_left_out": is_left_out}
+
+
+def _tensors_in(values: list[Any], depth: int = 0) -> Iterator[Any]:
+    """Goes through what is in plain containers; objects of the script's are left alone."""
+    for value in values:
+        kind = type(value)
+        if kind in (list, tuple, dict):
+            if depth < _MOST_NESTED and len(value) <= _MOST_TENSORS:
+                inner = list(value.values()) if kind is dict else list(value)
+                yield from _tensors_in(inner, depth + 1)
+        else:
+            yield value
