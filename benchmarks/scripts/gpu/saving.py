@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer saves a checkpoint every 40 steps; mended, none."""
+"""Hugging Face's Trainer saves a checkpoint every 40 steps; mended, half as often."""
 
 from tempfile import TemporaryDirectory
 
@@ -15,8 +15,7 @@ def train(is_fast: bool, pace: Pace) -> None:
             directory,
             max_steps=STEPS,
             per_device_train_batch_size=16,
-            save_strategy="no" if is_fast else "steps",
-            save_steps=40,
+            save_steps=80 if is_fast else 40,
             save_total_limit=1,
             report_to=[],
             disable_tqdm=True,

@@ -13,13 +13,15 @@ When it is wrong: where the bytes themselves are too many for the link, overlapp
 computing is long enough to hide. Nothing of it is known for work on side streams. How much quicker
 pinned copies are is not known before they are made: the gain is what cannot be exceeded.
 
-What to do: DataLoader(..., pin_memory=True) and .to(device, non_blocking=True); copy a batch once,
-as one tensor; send bytes (uint8) and convert them on the device; copy the next batch on another
-torch.cuda.Stream while the device works on this one (with wait_stream, and record_stream of what is
-copied). Where the dataset or the collate function makes the copies, the loop is to make them: torch
-pins nothing that is on a device. Of a batch that is of a class of the script's own, the loader pins
-what its pin_memory() method returns, and else nothing; a tensor that no loader gives has
-.pin_memory().
+What to do: what comes back to the host: bring less of it, and more rarely; Hugging Face's Trainer
+brings all logits of an evaluation, unless preprocess_logits_for_metrics= makes less of them on the
+device. What goes there: DataLoader(..., pin_memory=True) and .to(device, non_blocking=True); copy a
+batch once, as one tensor; send bytes (uint8) and convert them on the device; copy the next batch on
+another torch.cuda.Stream while the device works on this one (with wait_stream, and record_stream of
+what is copied). Where the dataset or the collate function makes the copies, the loop is to make
+them: torch pins nothing that is on a device. Of a batch that is of a class of the script's own, the
+loader pins what its pin_memory() method returns, and else nothing; a tensor that no loader gives
+has .pin_memory().
 """
 
 from __future__ import annotations
@@ -52,6 +54,12 @@ _BY_LIBRARY: Final = (
     "take a device alone)"
 )
 _FEWER_BYTES: Final = "send fewer bytes: uint8 instead of float32, converted on the device"
+# Of one copy back to the host: more than a loss, or a few predictions.
+_LARGE_BYTES: Final = 1_000_000
+_METRICS_OF_HUGGING_FACE: Final = (
+    "Trainer(..., preprocess_logits_for_metrics=...), a function that gives on the device what "
+    "compute_metrics needs of the logits (their argmax, say): all of them are brought back else"
+)
 _BESIDE: Final = (
     "copy the next batch on a stream of its own (torch.cuda.Stream) while the device works on this "
     "one"
@@ -90,7 +98,9 @@ def find(case: Case) -> Finding | None:
         change["non_blocking"] = True
     advice, gain_s = f"{_BESIDE}; or {_FEWER_BYTES}", spent_s
     also = []
-    if comes_back:
+    if comes_back and worst.bytes >= _LARGE_BYTES * worst.count and _is_hugging_faces(case):
+        advice = _METRICS_OF_HUGGING_FACE
+    elif comes_back:
         advice = "bring fewer values back, and more rarely: add them up on the device meanwhile"
     if is_made_there:
         advice = f"{OFF_DEVICE}: what comes out of a loader on the CPU can be pinned"
@@ -125,6 +135,10 @@ def find(case: Case) -> Finding | None:
             **({LOADER_ID: case.feeding[0].loader.id} if len(case.feeding) == 1 else {}),
         },
     )
+
+
+def _is_hugging_faces(case: Case) -> bool:
+    return any(loader.built_by == "transformers" for loader in _training_loaders(case))
 
 
 def _training_loaders(case: Case) -> list[Loader]:

@@ -70,9 +70,9 @@ def find(case: Case) -> Finding | None:
         site = feeding.collate_site or feeding.site
     return plain_finding(
         ID,
-        f"sequences are padded to {told.width:.0f} places, where the longest of a batch has "
-        f"{told.longest:.0f} and all have {told.length:.0f} on average: {percent(part)} of "
-        f"{case.summary.time_of_devices} is computing for places that no sequence of a batch has",
+        f"sequences are padded to {told.width:.0f} places, of which the longest of a batch fills "
+        f"{told.longest:.0f} and the average one {told.length:.0f}: {percent(part)} of "
+        f"{case.summary.time_of_devices} is computing for places that none of a batch fills",
         replace(gain, training=(1.0, most.training[1]), run=(1.0, most.run[1])),
         site=site,
         advice=_advice(case),

@@ -31,7 +31,6 @@ from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.wording import size, span
 from trainprof.analysis.facts import number_at
 from trainprof.analysis.finding import Finding
-from trainprof.analysis.verdict_level import percent
 
 ID: Final = "recomputed_forward"
 KEYS: Final[tuple[str, ...]] = ("recompute",)
@@ -50,15 +49,15 @@ _OFTEN_DRY: Final = 0.5
 
 def find(case: Case) -> Finding | None:
     spent_s, memory = _spent_s(case), _free_memory(case)
-    gain = of_python(case, _saved_s(case, spent_s))
+    gain = of_python(case, _saved_s(case, spent_s), with_warmup=False)
     if not _is_much(case, spent_s) or memory is None or gain is None:
         return None
     used, whole = memory
-    part, sites = spent_s / case.training_s, case.torch.recomputes_at
+    sites = case.torch.recomputes_at
     return plain_finding(
         ID,
         f"forwards are computed again in backward, to save memory: {span(spent_s)}, "
-        f"{percent(part)} of training, with {size(used)} of {size(whole)} in use at the most",
+        f"{case.of_settled(spent_s)}, with {size(used)} of {size(whole)} in use at the most",
         gain,
         site=sites[0] if len(sites) == 1 else None,
         advice=_advice(case),
@@ -69,7 +68,7 @@ def find(case: Case) -> Finding | None:
         also=[f"it is asked for at {' and '.join(sites)}"] if len(sites) > 1 else [],
         evidence={
             "recompute_s": spent_s,
-            "recompute_share": part,
+            "recompute_share": spent_s / case.settled_s,
             "memory_used_bytes": used,
             "memory_bytes": whole,
         },
@@ -85,7 +84,7 @@ def recomputed_s(case: Case) -> float:
 
 
 def _is_much(case: Case, spent_s: float) -> bool:
-    least_s = case.threshold(ID, "share", THRESHOLDS["share"].value) * case.training_s
+    least_s = case.threshold(ID, "share", THRESHOLDS["share"].value) * case.settled_s
     is_asked_for = bool(case.torch.recomputes_at) or case.torch.is_checkpointing
     return is_asked_for and spent_s > 0 and spent_s >= least_s
 

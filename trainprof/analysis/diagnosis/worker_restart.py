@@ -174,6 +174,7 @@ def lost_s(fed: LoaderCase) -> float:
         each_s = loader.fetch.wall_s.mean if loader.fetch and loader.fetch.wall_s else 0.0
     else:
         setting = replace(fed.inputs.setting, is_persistent=True)
-        each_s = predict(fed.inputs, setting).first_batch_s.mid + fed.inputs.reset_s
+        # At least: what is gained is told as the most that it may be.
+        each_s = predict(fed.inputs, setting).first_batch_s.low + fed.inputs.reset_s
     later_s -= loader.sampler_starts_s or 0.0
     return max(later_s - (loader.passes - 1) * each_s, 0.0)

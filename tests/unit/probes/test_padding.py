@@ -1,0 +1,242 @@
+"""How much padding is told of in what a model is given."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from support import fake_device
+from support.session import FakeClock, Recorder
+from torch import nn
+
+from trainprof.probes.forward import ForwardProbe
+from trainprof.probes.optimizer import OptimizerProbe
+from trainprof.probes.padding import PaddingProbe
+from trainprof.probes.session import Probe
+from trainprof.probes.transfer import TransferProbe
+from trainprof.record.schema import Topic
+
+CLOCK = FakeClock()
+ROWS, WIDTH, STEPS = 8, 32, 60
+PAD = 3
+
+
+class Reader(nn.Module):
+    """Embeds whatever tables of whole numbers it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(1_000, 4)
+
+    def forward(self, *given: Any, **named: Any) -> torch.Tensor:
+        CLOCK.advance(1_000_000_000)
+        return self.table.weight.square().mean()
+
+
+def probes() -> list[Probe]:
+    return [TransferProbe(), ForwardProbe(), PaddingProbe(), OptimizerProbe()]
+
+
+def train(batches: Iterable[Callable[[nn.Module], torch.Tensor]]) -> list[float]:
+    torch.manual_seed(0)
+    model = Reader()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = []
+    for batch in batches:
+        loss = batch(model)
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def texts(
+    longest: int = 20, *, width: int = WIDTH, is_left: bool = False, pad: int = PAD
+) -> torch.Tensor:
+    """Returns rows of numbers from 10 on: the first is `longest`, the others half of that."""
+    table = torch.full((ROWS, width), pad)
+    for row in range(ROWS):
+        length = longest if row == 0 else longest // 2
+        words = torch.arange(10, 10 + length)
+        if is_left:
+            table[row, width - length :] = words
+        else:
+            table[row, :length] = words
+    return table
+
+
+def told(recorder: Recorder) -> dict[str, Any]:
+    recording = recorder.read()
+    assert recording.notes(Topic.PROBE_FAILED) == []
+    notes = [x["padding"] for x in recording.notes(Topic.ENVIRONMENT) if "padding" in x]
+    return notes[-1] if notes else {}
+
+
+def read_by(recorder: Recorder, call: Callable[[nn.Module], torch.Tensor]) -> dict[str, Any]:
+    recorder.start(*probes(), now=CLOCK)
+    train([call] * STEPS)
+    return told(recorder)
+
+
+def test_the_same_with_and_without(same_with_us: Callable[..., Any]) -> None:
+    def script() -> Any:
+        losses = train([lambda model: model(texts())] * STEPS)
+        return losses, torch.rand(1).item()
+
+    assert same_with_us(script, *probes())[0] == "returned"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda model: model(texts()),
+        lambda model: model(texts(is_left=True)),
+        lambda model: model(texts(pad=-100)),
+        lambda model: model({"ids": [texts(), torch.ones(ROWS, 4)]}),
+        lambda model: model(input_ids=texts(), attention_mask=(texts() != PAD).long()),
+        lambda model: model(input_ids=texts(), token_type_ids=torch.zeros(ROWS, WIDTH).long()),
+        lambda model: model(texts(), labels=torch.full((ROWS, WIDTH), -100)),
+        lambda model: model(texts().int(), torch.rand(ROWS, WIDTH), torch.arange(WIDTH)),
+    ],
+    ids=["right", "left", "-100", "nested", "mask", "types", "labels", "others"],
+)
+def test_what_rows_of_numbers_hold(
+    recorder: Recorder, call: Callable[[nn.Module], torch.Tensor]
+) -> None:
+    found = read_by(recorder, call)
+    looks = found["looks"]
+    assert looks >= 8
+    assert found["rows"] == looks * ROWS
+    assert found["places"] == looks * ROWS * WIDTH
+    assert found["longest"] == looks * ROWS * 20
+    assert found["filled"] == looks * (20 + 7 * 10)
+    assert "sites" in found
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda model: model(torch.arange(10, 10 + ROWS * WIDTH).reshape(ROWS, WIDTH)),
+        lambda model: model(texts(longest=WIDTH)),
+    ],
+    ids=["none", "to the longest"],
+)
+def test_what_the_longest_of_a_batch_needs_is_no_needless_padding(
+    recorder: Recorder, call: Callable[[nn.Module], torch.Tensor]
+) -> None:
+    found = read_by(recorder, call)
+    assert found["longest"] == found["places"] > 0
+    assert "sites" not in found
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda model: model(torch.rand(ROWS, WIDTH)),
+        lambda model: model(texts(width=15, longest=8)),
+        lambda model: model(texts()[0]),
+        lambda model: model(texts()[:1]),
+        lambda model: model(torch.zeros(ROWS, WIDTH).long()),
+        lambda model: model(texts() > PAD),
+        lambda model: model.eval()(texts()),
+    ],
+    ids=["no whole numbers", "narrow", "one row", "one of a batch", "types", "flags", "eval"],
+)
+def test_nothing_is_told_of_others(
+    recorder: Recorder, call: Callable[[nn.Module], torch.Tensor]
+) -> None:
+    assert read_by(recorder, call) == {}
+
+
+def test_a_few_batches_spread_over_the_run_are_looked_at(recorder: Recorder) -> None:
+    recorder.start(*probes(), now=CLOCK)
+    seen = []
+
+    def of_step(step: int) -> Callable[[nn.Module], torch.Tensor]:
+        def call(model: nn.Module) -> torch.Tensor:
+            return model(texts(longest=2 + step % 20))  # type: ignore[no-any-return]
+
+        return call
+
+    for steps in (10, 100, 1_000):
+        train(of_step(step) for step in range(steps))
+        seen.append(told(recorder)["looks"])
+    assert seen[0] < seen[1] < seen[2] < 24
+
+
+def test_where_no_sequences_come_nothing_is_watched_for_long(recorder: Recorder) -> None:
+    recorder.start(*probes(), now=CLOCK)
+    train([lambda model: model(torch.rand(ROWS, WIDTH))] * STEPS)
+    assert recorder.session.copy_watches == ()
+
+
+@pytest.mark.parametrize("cut", [0, 1], ids=["all", "all but the last"])
+def test_on_a_device_what_was_copied_there_is_told(recorder: Recorder, cut: int) -> None:
+    fake_device.register()
+    padding, transfer = PaddingProbe(), TransferProbe()
+    recorder.start(transfer, ForwardProbe(), padding, OptimizerProbe(), now=CLOCK)
+    transfer.plain_types.add(fake_device.FakeTensor)
+    padding._autograd._plain_types = (torch.Tensor, nn.Parameter, fake_device.FakeTensor)
+
+    def call(model: nn.Module) -> torch.Tensor:
+        moved = texts().to("fakegpu")
+        given = fake_device.FakeTensor(torch.zeros(ROWS, WIDTH - cut).long())
+        assert moved.shape[0] == given.shape[0]
+        return model(given)  # type: ignore[no-any-return]
+
+    train([call] * STEPS)
+    found = told(recorder)
+    assert found["longest"] == found["looks"] * ROWS * 20
+    assert found["places"] == found["looks"] * ROWS * WIDTH
+
+
+def test_on_a_device_a_model_that_is_given_less_is_not_told_of(recorder: Recorder) -> None:
+    fake_device.register()
+    padding, transfer = PaddingProbe(), TransferProbe()
+    recorder.start(transfer, ForwardProbe(), padding, OptimizerProbe(), now=CLOCK)
+    transfer.plain_types.add(fake_device.FakeTensor)
+    padding._autograd._plain_types = (torch.Tensor, nn.Parameter, fake_device.FakeTensor)
+
+    def call(model: nn.Module) -> torch.Tensor:
+        texts().to("fakegpu")
+        return model(fake_device.FakeTensor(texts(width=20)))  # type: ignore[no-any-return]
+
+    train([call] * STEPS)
+    assert told(recorder) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "lines", "is_left_out"),
+    [
+        ('x = 1\ntokens = tokenizer(texts, padding="max_length")\n', [2], False),
+        ("options = {'padding': 'max_length'}\n", [1], False),
+        ("collate(pad_to_max_length=True)\n", [1], False),
+        ("tokenizer(texts, padding=True)  # not padding='max_length'\n", [], False),
+        ("packed = nn.utils.rnn.pack_padded_sequence(x, lengths)\n", [], True),
+        ("flash_attn_varlen_func(q, k, v)\n", [], True),
+    ],
+)
+def test_who_pads_and_who_leaves_padding_out(
+    recorder: Recorder,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    text: str,
+    lines: list[int],
+    is_left_out: bool,
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(text)
+    monkeypatch.setitem(sys.modules, "script", SimpleNamespace(__file__=str(script)))
+    recorder.start(*probes(), now=CLOCK)
+    monkeypatch.setattr(recorder.session.sites, "is_user_file", lambda path: path == str(script))
+    train([lambda model: model(texts())] * STEPS)
+    found = told(recorder)
+    sites = [json.loads(recorder.read().texts[site][1])[1] for site in found["sites"]]
+    assert (sites, found["is_left_out"]) == (lines, is_left_out)
