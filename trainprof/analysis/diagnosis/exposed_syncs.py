@@ -60,7 +60,8 @@ def find(case: Case) -> Finding | None:
     here = f"{calls} calls of {worst.kind}"
     here = f"most of it in {here} at {worst.site}" if are_several else f"{here} here"
     after = ", and as it goes on from there" if after_s > _NOTICEABLE * spent_s else ""
-    gain, most = (outside_steps(case, inside_s + more_s) for more_s in (after_s, most_after_s))
+    gain = outside_steps(case, inside_s + after_s)
+    most = outside_steps(case, _most_inside_s(case, inside_s) + most_after_s)
     return plain_finding(
         ID,
         f"the device has nothing to do for {span(spent_s)}, {case.of_settled(spent_s)}, while the "
@@ -89,6 +90,13 @@ def _advice(case: Case, kind: str) -> str:
         f"{builder.call}(..., {builder.checks}): it looks at the loss of each step, which may be "
         "not a number"
     )
+
+
+def _most_inside_s(case: Case, inside_s: float) -> float:
+    """Returns for how long the device idles in syncs, at most: it may do next to nothing there."""
+    devices = case.summary.devices or ()
+    most_s = max((one.exposed_s.get("sync", [0.0])[-1] for one in devices), default=0.0)
+    return min(max(most_s, inside_s), inside_s + (case.idle_s("unknown_s") or 0.0))
 
 
 def _held_back_s(case: Case) -> tuple[float, float]:
