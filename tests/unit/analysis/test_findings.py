@@ -2208,6 +2208,46 @@ def test_what_the_host_waits_for_in_pinned_copies_is_all_that_non_blocking_saves
     assert "do not overlap" in finding.also[0]
 
 
+def test_logits_that_hugging_faces_evaluation_brings_back_are_to_stay() -> None:
+    planted = Planted(workers=2, fetch_s=0.002)
+    planted.loader = replace(planted.loader, built_by="transformers")
+    case = on_device(case_of(planted), copy_s=0.6)
+    for each, is_told in ((2_000_000, True), (1_000, False)):
+        rows = [
+            replace(row, direction="d2h", count=4, bytes=4 * each) for row in case.summary.transfers
+        ]
+        back = replace(case, summary=replace(case.summary, transfers=rows, sync_points=[]))
+        advice = only(back).advice
+        assert ("preprocess_logits_for_metrics" in advice) is is_told
+
+
+def test_samples_of_a_librarys_dataset_are_to_be_cheaper_where_workers_may_lose() -> None:
+    """No line of the user's makes them: the looks at the wait met the loop alone."""
+    unsure = {"compute_cores": Interval(1.0, 1.8, 2.0), "receive_s": Interval(0.0, 0.012, 0.03)}
+    planted = Planted(fetch_s=0.024, running=1.0, compute_s=0.02, cores=2, **unsure)
+    case = case_of(planted)
+    assert found(case) == []
+    loop = replace(hot_line("data_wait"), site="train.py:50")
+    seen = replace(case, summary=replace(case.summary, hot_lines=[loop]))
+    finding = only(seen)
+    assert (finding.id, finding.site, finding.change) == ("serial_loading", "train.py:41", {})
+    assert finding.advice.startswith("cheaper samples: what comes out the same each time")
+    assert any("helps only a rerun tells" in told for told in finding.also)
+    planted.loader = replace(planted.loader, holds_tensors=True)
+    tensors = case_of(planted)
+    assert found(replace(tensors, summary=replace(tensors.summary, hot_lines=[loop]))) == []
+
+
+def test_what_chains_of_syncs_cost_at_most_is_all_of_their_time() -> None:
+    case = on_device(case_of(Planted(workers=2, fetch_s=0.002)), sync_s=0.3, unknown_s=0.5)
+    devices = [replace(one, exposed_s={"sync": [0.3, 0.7]}) for one in case.summary.devices or ()]
+    finding = only(replace(case, summary=replace(case.summary, devices=devices)))
+    most = case.settled_s / (case.settled_s - 0.7)
+    assert finding.recoverable_s == pytest.approx(0.3)
+    assert finding.predicted_speedup is not None
+    assert finding.predicted_speedup[1] == pytest.approx(most)
+
+
 def test_a_sync_that_the_device_felt_and_one_that_it_did_not() -> None:
     case = case_of(Planted(workers=2, fetch_s=0.002))
     finding = only(on_device(case, sync_s=0.6))
