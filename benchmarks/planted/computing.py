@@ -158,6 +158,70 @@ def recomputed_forward(draw: Draw) -> Case:
     return Case("recomputed_forward", planted, style, files, "recomputed_forward")
 
 
+_TEXTS = """\
+class Texts(Dataset):
+    def __init__(self, count):
+        self.lengths = torch.randint({shortest}, {longest} + 1, (count,)).tolist()
+
+    def __len__(self):
+        return len(self.lengths)
+
+    def __getitem__(self, index):
+        return torch.randint(1, 500, (self.lengths[index],)), torch.randn(1)
+
+
+def put_together(samples):{here}
+    texts, values = zip(*samples)
+    width = {width}
+    x = torch.zeros(len(texts), width, dtype=torch.long)
+    for row, text in zip(x, texts):
+        row[: len(text)] = text
+    return x, torch.stack(values)
+"""
+_READER = """\
+class Reader(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(500, 64)
+        layer = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True, dropout=0.0)
+        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.last = nn.Linear(64, 1)
+
+    def forward(self, x):
+        return self.last(self.layers(self.words(x)).mean(dim=1))
+"""
+
+
+def reading(shortest: int, longest: int, batch: int, width: str, here: str = "") -> Parts:
+    """Returns a model that reads texts.
+
+    Args:
+        shortest, longest: How many words they have.
+        batch: Texts in one.
+        width: Of a batch, as an expression; `texts` are those in it.
+        here: Ending of the line where they are put together.
+    """
+    data = _TEXTS.format(shortest=shortest, longest=longest, width=width, here=here)
+    options = f"batch_size={batch}, shuffle=True, collate_fn=put_together"
+    return Parts(
+        loader=f"DataLoader(Texts({60 * batch}), {options})",
+        data=data,
+        definitions=_READER,
+        model="Reader()",
+        epochs=2,
+        setup="torch.manual_seed(0)",
+    )
+
+
+def padded_batches(draw: Draw) -> Case:
+    """Texts that are padded to one length, which none of them has."""
+    longest, batch = draw.one_of((48, 64, 80)), draw.one_of((8, 16))
+    width, style = draw.one_of((128, 160, 192)), draw.one_of(EVERYWHERE)
+    files = script(style, reading(8, longest, batch, str(width), f"  {HERE}"))
+    planted = f"8 to {longest} words padded to {width}, batches of {batch}"
+    return Case("padded_batches", planted, style, files, "padded_batches")
+
+
 TEACHER = """\
 TEACHER = nn.Sequential(
     nn.Linear(64, {width}), nn.Tanh(), nn.Linear({width}, {width}), nn.Tanh(), nn.Linear({width}, 1)

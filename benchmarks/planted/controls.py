@@ -10,6 +10,7 @@ from planted.computing import (
     hooked,
     looked_at,
     looked_at_again,
+    reading,
     recommender,
     recomputing,
     taught,
@@ -226,6 +227,14 @@ def little_recomputed(draw: Draw) -> Case:
     return _healthy("little_recomputed", planted, draw.one_of(EVERYWHERE), parts)
 
 
+def padded_to_the_longest(draw: Draw) -> Case:
+    """Texts that are padded to the longest of their batch: shuffled, so that half is padding."""
+    longest, batch = draw.one_of((96, 128, 160)), draw.one_of((8, 16))
+    parts = reading(8, longest, batch, "max(len(text) for text in texts)")
+    planted = f"8 to {longest} words, padded to the longest of {batch}"
+    return _healthy("padded_to_the_longest", planted, draw.one_of(EVERYWHERE), parts)
+
+
 def many_operators(draw: Draw) -> Case:
     """A forward that gives out hundreds of small operators from a loop in Python."""
     length, width = draw.whole(30, 80), draw.one_of((64, 96))
@@ -422,6 +431,7 @@ CONTROLS: dict[str, Callable[[Draw], Case]] = {
         asked_elsewhere,
         small_vocabulary,
         little_recomputed,
+        padded_to_the_longest,
         many_operators,
         deciding_layers,
         quick_optimizer,

@@ -29,6 +29,8 @@ SEEDS = {
     "asked_elsewhere": 9,
     "small_vocabulary": 9,
     "recomputed_forward": 9,
+    "padded_batches": 9,
+    "padded_to_the_longest": 9,
     "validation_by_hand": 9,
     "module_hooks": 9,
     "competing_thread": 5,
