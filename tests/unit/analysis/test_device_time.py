@@ -197,3 +197,38 @@ def test_anything_may_stand_in_a_damaged_log() -> None:
     for found in damaged():
         early, late = found.reached_ns()
         assert len(early) == len(late) == len(found)
+
+
+def test_what_autograds_own_thread_computes_again_is_told_by_its_marks(tmp_path: Path) -> None:
+    run = FakeRun()
+    loader, optimizer = run.loader(), run.optimizer()
+    stream, of_autograd = Stream(run), Stream(run)
+    run.text(Topic.ENVIRONMENT, {"device": "cuda:0"})
+    run.iterate(loader)
+    for _ in range(STEPS):
+        run.next(loader, 100 * US)
+        for kind, cost in zip(PHASES, (4 * MS, 6 * MS, 2 * MS), strict=True):
+            start = run.now
+            stream.mark()
+            run.passes_time(100 * US)
+            if kind is Kind.BACKWARD:
+                run.thread, begins = 1, run.now
+                of_autograd.idle_from = stream.idle_from
+                of_autograd.mark()
+                run.passes_time(100 * US)
+                stream.gets(3 * MS)
+                of_autograd.idle_from = stream.idle_from
+                ends = run.now
+                of_autograd.mark()
+                run.record(Kind.FORWARD, begins, ends, flags=LEARNS)
+                run.thread = 0
+            stream.gets(cost)
+            end = run.now
+            stream.mark()
+            site = optimizer if kind is Kind.OPTIMIZER_STEP else 0
+            run.record(kind, start, end, site=site, flags=LEARNS if kind is Kind.FORWARD else 0)
+        stream.waits()
+    run.stop(loader)
+    seconds = device_of(run.summary(tmp_path)).per_step_s
+    assert seconds["recompute"] == pytest.approx(3e-3, rel=0.05)
+    assert seconds["backward"] == pytest.approx(6e-3, rel=0.05)
