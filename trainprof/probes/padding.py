@@ -15,12 +15,13 @@ from trainprof.probes.patcher import Patcher
 from trainprof.probes.session import ModuleCall, Session
 from trainprof.probes.user_texts import any_text, lines_with
 
-# Calls that are looked at: each after so much of those before it, so many in all.
+# Steps that are looked at: each after so much of those before it, so many in all.
 _GAP_SHARE: Final = 0.5
 _MOST_LOOKS: Final = 24
-# Of a model that is given no sequences.
+# Of a script whose models are given no sequences.
 _LOOKS_WITHOUT: Final = 8
-_MOST_CALLS: Final = 20_000
+# Of one step.
+_MOST_CALLS: Final = 32
 # Of the time since the first look.
 _COST_SHARE: Final = 1 / 200
 # What is looked at of a call's inputs, and what is kept of copies to a device.
@@ -77,9 +78,9 @@ class PaddingProbe:
         self._begin_anew()
 
     def _begin_anew(self) -> None:
-        self._has_begun = False
-        self._calls = self._looks = self._without = self._spent_ns = self._began_ns = 0
-        self._due = 1
+        self._has_begun = self._is_open = self._has_found = False
+        self._steps = self._looks = self._without = self._spent_ns = self._began_ns = 0
+        self._due = self._calls = 0
         self._copied: deque[Fill | None] = deque(maxlen=_MOST_TENSORS)
         self._rows = self._places = self._filled = self._longest = 0
         self._facts: dict[str, Any] | None = None
@@ -90,20 +91,51 @@ class PaddingProbe:
         self._whole = {torch.int64, torch.int32, torch.int16}
         self._meets = patcher.guarded(self._meet)
         self._copies = patcher.guarded(self._note_copy)
+        self._counts = patcher.guarded(self._stepped)
         session.at_first_step.append(patcher.guarded(self._first_step))
         patcher.at_fault(self._stop)
         os.register_at_fork(after_in_child=self._in_child)
 
-    def _first_step(self, _: Any) -> None:
+    def _first_step(self, optimizer: Any) -> None:
         if not self._has_begun:
             self._has_begun = True
-            self._session.tell_modules(self._meets, True)
-            self._session.watch_copies(self._copies, is_on=True)
+            self._began_ns = self._session.now()
+            self._session.watch_steps(self._counts, is_on=True)
+            self._stepped(optimizer)
 
     def _stop(self) -> None:
-        self._session.tell_modules(self._meets, False)
-        self._session.watch_copies(self._copies, is_on=False)
+        self._session.watch_steps(self._counts, is_on=False)
+        self._set_looking(is_on=False)
+
+    def _set_looking(self, *, is_on: bool) -> None:
+        self._is_open, self._has_found, self._calls = is_on, False, 0
+        self._session.tell_modules(self._meets, is_on)
+        self._session.watch_copies(self._copies, is_on=is_on)
         self._copied.clear()
+
+    def _stepped(self, _: Any) -> None:
+        """Looks at the next step where one is due, and at that alone."""
+        self._steps += 1
+        if self._is_open:
+            self._close()
+        elif self._steps >= self._due:
+            spent = self._spent_ns / max(self._session.now() - self._began_ns, 1)
+            if spent > _COST_SHARE:
+                self._due += self._steps
+            else:
+                self._set_looking(is_on=True)
+
+    def _close(self) -> None:
+        self._looks += self._has_found
+        self._without += not self._has_found
+        if self._has_found:
+            began_ns = self._session.now()
+            self._note()
+            self._spend(began_ns)
+        self._set_looking(is_on=False)
+        self._due = self._steps + int(_GAP_SHARE * self._steps)
+        if self._looks >= _MOST_LOOKS or (not self._looks and self._without >= _LOOKS_WITHOUT):
+            self._stop()
 
     def _in_child(self) -> None:
         """In a forked child, which may train something of its own."""
@@ -111,8 +143,8 @@ class PaddingProbe:
         self._begin_anew()
 
     def _note_copy(self, source: Any) -> None:
-        """Looks at what is copied to a device ahead of a call that is due."""
-        if self._calls + 1 < self._due or not self._autograd.may_compute():
+        """Looks at what is copied to a device in a step that is looked at."""
+        if not self._autograd.may_compute():
             return
         began_ns = self._session.now()
         if self._is_table(source):
@@ -123,37 +155,21 @@ class PaddingProbe:
         if not self._torch.is_grad_enabled() or call.module.__dict__.get("training") is not True:
             return
         self._calls += 1
-        if self._calls < self._due or not self._autograd.may_compute():
+        if self._calls > _MOST_CALLS or not self._autograd.may_compute():
             return
         began_ns = self._session.now()
-        self._began_ns = self._began_ns or began_ns
-        self._due = self._calls + 1 + int(_GAP_SHARE * self._calls)
-        self._look(call)
+        for fill in self._fills(call):
+            self._has_found = True
+            self._rows += fill.rows
+            self._places += fill.places
+            self._filled += fill.filled
+            self._longest += fill.rows * fill.longest
         self._spend(began_ns)
-        if self._spent_ns > _COST_SHARE * (self._session.now() - self._began_ns):
-            self._due += self._calls
-        is_enough = self._looks >= _MOST_LOOKS or self._calls > _MOST_CALLS
-        if is_enough or (not self._looks and self._without >= _LOOKS_WITHOUT):
-            self._stop()
 
     def _spend(self, since_ns: int) -> None:
         spent_ns = self._session.now() - since_ns
         self._spent_ns += spent_ns
         self._session.looked_ns += spent_ns
-
-    def _look(self, call: ModuleCall) -> None:
-        fills = self._fills(call)
-        self._copied.clear()
-        if not fills:
-            self._without += 1
-            return
-        self._looks += 1
-        for fill in fills:
-            self._rows += fill.rows
-            self._places += fill.places
-            self._filled += fill.filled
-            self._longest += fill.rows * fill.longest
-        self._note()
 
     def _fills(self, call: ModuleCall) -> list[Fill]:
         """Returns what is in the tables that a module is given: one of those that are alike.

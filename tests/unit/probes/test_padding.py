@@ -112,7 +112,7 @@ def test_what_rows_of_numbers_hold(
 ) -> None:
     found = read_by(recorder, call)
     looks = found["looks"]
-    assert looks >= 8
+    assert looks >= 6
     assert found["rows"] == looks * ROWS
     assert found["places"] == looks * ROWS * WIDTH
     assert found["longest"] == looks * ROWS * 20
