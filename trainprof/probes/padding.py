@@ -96,12 +96,11 @@ class PaddingProbe:
         patcher.at_fault(self._stop)
         os.register_at_fork(after_in_child=self._in_child)
 
-    def _first_step(self, optimizer: Any) -> None:
+    def _first_step(self, _: Any) -> None:
         if not self._has_begun:
             self._has_begun = True
             self._began_ns = self._session.now()
             self._session.watch_steps(self._counts, is_on=True)
-            self._stepped(optimizer)
 
     def _stop(self) -> None:
         self._session.watch_steps(self._counts, is_on=False)
