@@ -173,8 +173,8 @@ def test_a_few_batches_spread_over_the_run_are_looked_at(recorder: Recorder) -> 
 
 def test_where_no_sequences_come_nothing_is_watched_for_long(recorder: Recorder) -> None:
     recorder.start(*probes(), now=CLOCK)
-    train([lambda model: model(torch.rand(ROWS, WIDTH))] * STEPS)
-    assert recorder.session.copy_watches == ()
+    train([lambda model: model(torch.rand(ROWS, WIDTH))] * 2 * STEPS)
+    assert (recorder.session.copy_watches, recorder.session.step_watches) == ((), ())
 
 
 @pytest.mark.parametrize("cut", [0, 1], ids=["all", "all but the last"])
