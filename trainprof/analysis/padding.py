@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainprof.analysis.facts import integer, integers, last_note
+from trainprof.analysis.facts import integer, integers, last_note, share_in
 from trainprof.analysis.names import Sites
 
 _PADDING = "padding"
@@ -22,6 +22,7 @@ class Padding:
         length: Of those, how many are no padding.
         longest: And how many in a batch's longest.
         sites: The user's lines that ask for rows of one length.
+        of_calls: Of the time of models that are trained, in those that are given sequences.
         is_left_out: The script's files name what leaves padding out of what is computed.
     """
 
@@ -31,6 +32,7 @@ class Padding:
     longest: float
     sites: tuple[str, ...]
     is_left_out: bool
+    of_calls: float = 1.0
 
     @property
     def share(self) -> float:
@@ -61,4 +63,5 @@ def padding(told: Iterable[Mapping[str, Any]], sites: Sites) -> Padding | None:
         longest=longest / rows,
         sites=tuple(dict.fromkeys(one for one in asked if one is not None)),
         is_left_out=found.get("is_left_out") is True,
+        of_calls=share_in(found.get("of_calls", 1.0)),
     )

@@ -119,17 +119,18 @@ def unseen_starts(case: Case) -> tuple[str, ...]:
 def steps_of_a_pass(case: Case) -> float | None:
     """Returns the steps of the longest pass whose end trials are to see; None without any.
 
-    Of a loader without a length, from a run that saw more than one of them: no more than so many.
+    From a run that saw one end: what comes between passes (evaluation, say) nobody knows else. Of a
+    loader without a length, no more than so many.
     """
     training = case.summary.training
     steps_per_batch = training.steps / training.iterations if training.iterations else 1.0
     found = []
     for fed in waited_for(case):
         loader = fed.loader
-        batches: float | None = loader.length
-        if not batches and loader.passes > 1:
-            batches = loader.iterations / (loader.passes - 1)
-        if batches and _next_start_tells(fed, batches):
+        if loader.passes < 2:
+            continue
+        batches = loader.length or loader.iterations / (loader.passes - 1)
+        if _next_start_tells(fed, batches):
             found.append(batches * steps_per_batch)
     return max(found, default=None)
 

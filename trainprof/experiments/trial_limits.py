@@ -25,9 +25,9 @@ _SLOW_FROM_S: Final = 60.0
 _LEAST_GRACE_S: Final = 15.0
 # Until the first trial has told how long they are: that, or the budget.
 _FIRST_MAY_TAKE_S: Final = 600.0
-# One that is to see passes end gets no more of the budget, and sees two starts rather than one.
-_LONG_TRIALS_IN_BUDGET: Final = 10
-_PASSES: Final = (2.1, 1.1)
+# One that is to see passes end goes so many passes, at the most of the budget's so many parts: two
+# starts of passes tell more than one, and take the time of other trials.
+_PASSES: Final = ((2.1, 16), (1.1, 10))
 # Batches that are kept before data is free, and some until buffers are as they stay.
 _BEFORE_FREE_BATCHES: Final = 80
 # Quicker trials make so many times as many steps at most.
@@ -107,10 +107,10 @@ def steps_beyond_a_pass(
     if warm_up.steps == 0 or warm_up.training_s <= 0:
         return steps
     start_up_s = max(warm_up.seconds - warm_up.training_s, 0.0)
-    for passes in _PASSES:
+    for passes, parts in _PASSES:
         wanted = math.ceil(passes * steps_of_a_pass)
         takes_s = start_up_s + wanted * warm_up.training_s / warm_up.steps
-        if takes_s <= budget_s / _LONG_TRIALS_IN_BUDGET:
+        if takes_s <= budget_s / parts:
             return max(steps, wanted)
     return steps
 

@@ -191,6 +191,8 @@ class DiscardedGradientsProbe:
             self._session.watch_steps(self._steps, is_on=True)
 
     def _stepped(self, optimizer: Any) -> None:
+        if not any(group.get("fused") for group in optimizer.param_groups):
+            return
         for number, reference in enumerate(self._owners, start=1):
             if reference() is optimizer:
                 self._window.steps[ANYONE << number] += 1

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
 from typing import Any, Final
 
+from trainprof.probes.garbage import TOLD_OF_COLLECTIONS
+
 # Names of functions in C that are over at once, whatever they are given: where one of them is met,
 # the time went to what came before. A tensor that is made a number may have to be waited for.
 _QUICK: Final = frozenset(
@@ -87,6 +89,8 @@ class LongOperations:
         if not self._is_told_here:
             return frame, None
         code, caller = frame.f_code, frame.f_back
+        if code is TOLD_OF_COLLECTIONS:
+            return frame, None
         if code.co_code[frame.f_lasti] == _RESUME:
             if caller is None or not self._is_user_code(caller.f_code):
                 return frame, None

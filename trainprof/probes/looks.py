@@ -180,6 +180,10 @@ class LooksProbe:
             if wait(True, max(due - now(), 0) * 1e-9):
                 return
             got = now()
+            # First of all: what else is asked for lets go of the GIL, and threads go on meanwhile.
+            with no_collections():
+                self._interval.restore()
+                stacks = self._stacks_now()
             # One for the wait itself; whoever finds the GIL taken has to wait once more.
             times = waits() - before - 1
             with no_collections():
@@ -201,7 +205,6 @@ class LooksProbe:
                         for is_now, (then, one) in zip(runs, pairs, strict=True)
                     ]
                 off_ns = round(max(off, default=0) * max(waited_ns, 0) / max(got - asked, 1))
-                self._interval.restore()
                 meets = _meets_in_haste if is_hasty else _was_made_to_let_go
                 is_known = was_free or meets(waited_ns, times, off_ns)
                 self._looks += 1
@@ -212,7 +215,15 @@ class LooksProbe:
                     if one is not None
                 }
                 running = {of for of, one in zip(self._watched, runs, strict=False) if one}
-                self._record(due, got, held_ns, LookFlag.KNOWN if is_known else 0, had, running)
+                flags = LookFlag.KNOWN if is_known else 0
+                self._record(due, got, held_ns, flags, had, running, stacks)
+
+    def _stacks_now(self) -> dict[int, int]:
+        """Returns the id of the stack of each watched thread that lives."""
+        frames = sys._current_frames()
+        watched = [(of, frames.get(of)) for of in self._watched]
+        del frames
+        return {of: self._stack(frame) for of, frame in watched if frame is not None}
 
     def _record(
         self,
@@ -222,6 +233,7 @@ class LooksProbe:
         flags: int,
         had: Mapping[int, int],
         running: Set[int],
+        stacks: Mapping[int, int],
     ) -> None:
         """Writes down where the watched threads stand.
 
@@ -229,6 +241,7 @@ class LooksProbe:
             due, got, held_ns, flags: As a LOOK record has them.
             had: For each of them, how long it had been on a core or waiting for one by now, ns.
             running: Those that had a core, or waited for one, while the interpreter was free.
+            stacks: Of each of them that lives.
         """
         frames = sys._current_frames()
         frames.pop(get_ident(), None)
@@ -238,13 +251,13 @@ class LooksProbe:
         sites = self._session.sites
         for of in self._watched:
             frame = frames.pop(of, None)
-            if frame is not None:
+            if frame is not None and of in stacks:
                 waits = LookFlag.WAITS if of not in works else 0
                 pooled = LookFlag.POOLED if waits and self._has_a_librarys_pool(frame) else 0
                 runs = LookFlag.RUNS if of in running else 0
                 computes = sites.is_user_code(frame.f_code) or sites.is_ours_or_torch(frame)
                 operator = LookFlag.OPERATOR if runs and computes and not waits else 0
-                places[of] = self._stack(frame), waits | pooled | runs | operator
+                places[of] = stacks[of], waits | pooled | runs | operator
             del frame
         # One that seems to wait may ask again and again.
         others = [*((works | self._beside.busy) & frames.keys())]

@@ -20,8 +20,8 @@ _GAP_SHARE: Final = 0.5
 _MOST_LOOKS: Final = 24
 # Of a script whose models are given no sequences.
 _LOOKS_WITHOUT: Final = 8
-# Of one step.
-_MOST_CALLS: Final = 32
+# Of one step, and as many copies.
+_MOST_CALLS: Final = 64
 # Of the time since the first look.
 _COST_SHARE: Final = 1 / 200
 # What is looked at of a call's inputs, and what is kept of copies to a device.
@@ -80,7 +80,7 @@ class PaddingProbe:
     def _begin_anew(self) -> None:
         self._has_begun = self._is_open = self._has_found = False
         self._steps = self._looks = self._without = self._spent_ns = self._began_ns = 0
-        self._due = self._calls = 0
+        self._due = self._calls = self._copies_seen = self._all_ns = self._reading_ns = 0
         self._copied: deque[Fill | None] = deque(maxlen=_MOST_TENSORS)
         self._rows = self._places = self._filled = self._longest = 0
         self._facts: dict[str, Any] | None = None
@@ -89,6 +89,8 @@ class PaddingProbe:
         self._torch, self._session = torch, session
         self._autograd = Autograd(torch, session)
         self._whole = {torch.int64, torch.int32, torch.int16}
+        self._loss = getattr(torch.nn.modules.loss, "_Loss", ())
+        self._is_traced = getattr(torch._C, "_get_tracing_state", lambda: None)
         self._meets = patcher.guarded(self._meet)
         self._copies = patcher.guarded(self._note_copy)
         self._counts = patcher.guarded(self._stepped)
@@ -107,7 +109,7 @@ class PaddingProbe:
         self._set_looking(is_on=False)
 
     def _set_looking(self, *, is_on: bool) -> None:
-        self._is_open, self._has_found, self._calls = is_on, False, 0
+        self._is_open, self._has_found, self._calls, self._copies_seen = is_on, False, 0, 0
         self._session.tell_modules(self._meets, is_on)
         self._session.watch_copies(self._copies, is_on=is_on)
         self._copied.clear()
@@ -143,21 +145,36 @@ class PaddingProbe:
 
     def _note_copy(self, source: Any) -> None:
         """Looks at what is copied to a device in a step that is looked at."""
-        if not self._autograd.may_compute():
+        self._copies_seen += 1
+        if self._copies_seen > _MOST_CALLS or not self._may_look():
             return
         began_ns = self._session.now()
-        if self._is_table(source):
-            self._copied.append(self._fill_of(source))
+        with self._autograd.unseen():
+            if self._is_table(source):
+                self._copied.append(self._fill_of(source))
         self._spend(began_ns)
 
+    def _may_look(self) -> bool:
+        """Whether the script learns, and nothing of it would notice what is computed here."""
+        if not self._torch.is_grad_enabled() or self._is_traced() is not None:
+            return False
+        return self._autograd.may_compute()
+
     def _meet(self, call: ModuleCall) -> None:
-        if not self._torch.is_grad_enabled() or call.module.__dict__.get("training") is not True:
-            return
         self._calls += 1
-        if self._calls > _MOST_CALLS or not self._autograd.may_compute():
+        if self._calls > _MOST_CALLS:
+            self._close()  # what comes now may be no training: its last step may have been
+            return
+        if call.module.__dict__.get("training") is not True or isinstance(call.module, self._loss):
+            return
+        if not self._may_look():
             return
         began_ns = self._session.now()
-        for fill in self._fills(call):
+        with self._autograd.unseen():
+            fills = self._fills(call)
+        self._all_ns += call.took_ns
+        self._reading_ns += call.took_ns if fills else 0
+        for fill in fills:
             self._has_found = True
             self._rows += fill.rows
             self._places += fill.places
@@ -177,7 +194,11 @@ class PaddingProbe:
         """
         found: dict[tuple[int, int], Fill] = {}
         args, kwargs = call.inputs
-        tables = [x for x in _tensors_in([*args, kwargs]) if self._is_table(x)][:_MOST_TENSORS]
+        given = [x for x in _tensors_in([*args, kwargs]) if self._autograd.is_plain(x)]
+        tables = [x for x in given if self._is_table(x)][:_MOST_TENSORS]
+        most = max((table.numel() for table in tables), default=0)
+        if any(x.is_floating_point() and x.numel() > most for x in given):
+            return []  # pictures, sounds: what is computed is not for the tables alone
         for table in tables:
             rows, width = table.shape
             if table.device.type == "cpu":
@@ -186,7 +207,7 @@ class PaddingProbe:
                 # What predicts the next is given all but the last.
                 fills = [
                     one
-                    for one in self._copied
+                    for one in tuple(self._copied)  # another thread may copy meanwhile
                     if one is not None and one.rows == rows and one.width - 1 <= width <= one.width
                 ]
             for fill in fills:
@@ -199,20 +220,37 @@ class PaddingProbe:
     def _is_table(self, tensor: Any) -> bool:
         if not self._autograd.is_plain(tensor) or tensor.dtype not in self._whole:
             return False
-        if tensor.is_nested or tensor.dim() != 2 or tensor.numel() > _MOST_NUMBERS:
+        if tensor.is_nested or tensor.layout is not self._torch.strided:
+            return False
+        if tensor.dim() != 2 or tensor.numel() > _MOST_NUMBERS:
             return False
         rows, width = tensor.shape
         return bool(_LEAST_ROWS <= rows <= _MOST_ROWS and width >= _LEAST_WIDTH)
 
     def _fill_of(self, table: Any) -> Fill | None:
-        """Returns what is in a table of the host's; None where most rows are all one value."""
-        with self._autograd.unseen(), self._torch.no_grad():
-            ends = [self._lengths(table), self._lengths(table.flip(1))]
-        known = [one for one in ends if one is not None]
-        if not known:
+        """Returns what is in a table of the host's; None where most rows are all one value.
+
+        Nor where it cannot be read: inside torch.func's transforms, say.
+        """
+        try:
+            with self._torch.no_grad():
+                lengths = self._lengths_of_mask(table)
+                if lengths is None:
+                    ends = [self._lengths(table), self._lengths(table.flip(1))]
+                    lengths = min((one for one in ends if one is not None), key=sum, default=None)
+        except RuntimeError:
             return None
-        lengths = min(known, key=sum)
+        if not lengths:
+            return None
         return Fill(len(lengths), int(table.shape[1]), sum(lengths), max(lengths))
+
+    def _lengths_of_mask(self, table: Any) -> list[int] | None:
+        """Returns how many ones each row has; None of what is no mask, of zeros and ones alone."""
+        is_one = table == 1
+        if self._autograd.value_of(((table != 0) & ~is_one).any()):
+            return None
+        found: list[int] = self._torch._C.TensorBase.tolist(is_one.sum(dim=1))
+        return found if any(found) else []
 
     def _lengths(self, table: Any) -> list[int] | None:
         """Returns how long each row is without the value that rows end with."""
@@ -230,6 +268,8 @@ class PaddingProbe:
             if width - length >= _LEAST_RUN
         )
         padding = max(runs, key=lambda value: runs[value], default=None)
+        if len(set(found)) == 1:
+            padding = None  # places of one kind that all rows have: an image's, say
         return [
             length if value == padding and width - length >= _LEAST_RUN else width
             for value, length in zip(ends_with, found, strict=True)
@@ -244,6 +284,7 @@ class PaddingProbe:
             "places": self._places,
             "filled": self._filled,
             "longest": self._longest,
+            "of_calls": self._reading_ns / max(self._all_ns, 1),
             **(self._facts or {}),
         }
         self._session.note_state({"padding": told})

@@ -60,6 +60,7 @@ class _Chain:
         self._now, self._first = now, first
         # Places in code, as of `_host_sites`, whose last read was quick.
         self._quick: set[tuple[int, int]] = set()
+        self._waiting: set[tuple[int, int]] = set()
         self._thread = self._end = self._links = 0
 
     def begin(self, place: tuple[int, int]) -> tuple[int, int]:
@@ -76,15 +77,17 @@ class _Chain:
         self._links += 1
         return start, _IN_CHAIN
 
-    def end(self, place: tuple[int, int], start: int) -> int:
-        """Returns when it ends."""
+    def end(self, place: tuple[int, int], start: int, in_chain: int) -> int:
+        """Returns when it ends. A place where one without a mark had to wait gets them all."""
         self._end = end = self._now()
         self._thread = get_ident()
-        if end - start <= _QUICK_NS:
-            self._quick.add(place)
-        else:
+        if end - start > _QUICK_NS:
             self._quick.discard(place)
             self._links = _MOST_CHAINED
+            if in_chain:
+                self._waiting.add(place)
+        elif place not in self._waiting:
+            self._quick.add(place)
         return end
 
 
@@ -142,7 +145,8 @@ class SyncProbe:
                     args and type(args[0]) in plain and not mode_depth() and not args[0].is_cpu
                 )
 
-            let_dynamo_skip(is_on_device, and_all_below=True)
+            for of_ours in (is_on_device, _place_of):
+                let_dynamo_skip(of_ours, and_all_below=True)
             left, burst_began, bursts_left = _BURST, now(), _BURSTS
             counts = True
 
@@ -163,12 +167,12 @@ class SyncProbe:
 
             def call(*args: Any, **kwargs: Any) -> Any:
                 nonlocal left
-                caller = this_frame().f_back
-                key = (id(caller.f_code), caller.f_lasti) if caller is not None else _NOWHERE
+                key, in_chain = _NOWHERE, 0
                 if leaves_marks and is_on_device(args):
+                    key = _place_of(this_frame().f_back)
                     start, in_chain = chain.begin(key)
                 else:
-                    start, in_chain = now(), 0
+                    start = now()
                 try:
                     return original(*args, **kwargs)
                 except BaseException as error:
@@ -178,13 +182,14 @@ class SyncProbe:
                     # A mode or a subclass of the script's would see our reads as calls.
                     if (
                         (counts or not host_alone.is_so)
-                        and caller is not None
                         and args
                         and type(args[0]) in plain
                         and (host_alone.is_so or not mode_depth())
                         and (counts or not args[0].is_cpu)
                     ):
                         try:
+                            caller = this_frame(1)
+                            key = key if key is not _NOWHERE else _place_of(caller)
                             site = host_sites.get(key) or self._host_site(key, caller)
                             if host_alone.is_so or args[0].is_cpu:
                                 if site[0]:
@@ -193,7 +198,7 @@ class SyncProbe:
                                     if left <= 0:
                                         burst_ends()
                             else:
-                                end = chain.end(key, start)
+                                end = chain.end(key, start, in_chain)
                                 emit(_SYNC, start, end, find(caller), 0, flag | in_chain)
                                 if was_waited_for is not None and not in_chain:
                                     was_waited_for()
@@ -227,6 +232,10 @@ class SyncProbe:
         self._session.emit(_SYNC, start, end, self._session.sites.find(caller), 0, _SYNCHRONIZE)
         if self._session.device_was_waited_for is not None:
             self._session.device_was_waited_for()
+
+
+def _place_of(frame: FrameType | None) -> tuple[int, int]:
+    return (id(frame.f_code), frame.f_lasti) if frame is not None else _NOWHERE
 
 
 def _references_by_a_call(name: str) -> int:

@@ -2214,7 +2214,8 @@ def test_logits_that_hugging_faces_evaluation_brings_back_are_to_stay() -> None:
     case = on_device(case_of(planted), copy_s=0.6)
     for each, is_told in ((2_000_000, True), (1_000, False)):
         rows = [
-            replace(row, direction="d2h", count=4, bytes=4 * each) for row in case.summary.transfers
+            replace(row, direction="d2h", count=4, bytes=4 * each, by_library_share=1.0)
+            for row in case.summary.transfers
         ]
         back = replace(case, summary=replace(case.summary, transfers=rows, sync_points=[]))
         advice = only(back).advice

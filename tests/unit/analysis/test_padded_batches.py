@@ -95,6 +95,7 @@ def test_on_a_device_only_its_own_work_counts(at_work: float, is_told: bool) -> 
         queue_delay_s=None,
         memory=None,
         marks=2000,
+        seconds={"forward": 10.0, "backward": 20.0},
     )
     run = replace(case.summary.run, device="cuda:0")
     case = replace(case, summary=replace(case.summary, run=run, devices=[device]))

@@ -278,10 +278,10 @@ def test_trials_that_end_within_a_pass_whose_length_nobody_knows(
 @pytest.mark.parametrize(
     ("length", "passes", "is_persistent", "steps"),
     [
-        (500, 1, False, 500),
-        (50_000, 1, False, None),  # starts take nothing of so long a pass
+        (500, 1, False, None),  # what comes between passes was not seen
+        (50_000, 2, False, None),  # starts take nothing of so long a pass
         (100, 2, False, 100),
-        (500, 1, True, None),
+        (100, 2, True, None),
         (None, 3, False, 100),
         (None, 1, False, None),  # nobody knows how many
         (None, 3, True, None),

@@ -125,8 +125,11 @@ def test_what_rows_of_numbers_hold(
     [
         lambda model: model(torch.arange(10, 10 + ROWS * WIDTH).reshape(ROWS, WIDTH)),
         lambda model: model(texts(longest=WIDTH)),
+        lambda model: model(attention_mask=(texts(longest=WIDTH) != PAD).long()),
+        lambda model: model(attention_mask=torch.ones(ROWS, WIDTH).long()),
+        lambda model: model(torch.cat([torch.full((ROWS, 20), 7), texts(longest=12)[:, :12]], 1)),
     ],
-    ids=["none", "to the longest"],
+    ids=["none", "to the longest", "a mask alone", "a mask of ones", "an image's places"],
 )
 def test_what_the_longest_of_a_batch_needs_is_no_needless_padding(
     recorder: Recorder, call: Callable[[nn.Module], torch.Tensor]
@@ -146,8 +149,20 @@ def test_what_the_longest_of_a_batch_needs_is_no_needless_padding(
         lambda model: model(torch.zeros(ROWS, WIDTH).long()),
         lambda model: model(texts() > PAD),
         lambda model: model.eval()(texts()),
+        lambda model: model(texts(), torch.rand(ROWS, 3, 32, 32)),
+        lambda model: model(texts().to_sparse()),
     ],
-    ids=["no whole numbers", "narrow", "one row", "one of a batch", "types", "flags", "eval"],
+    ids=[
+        "no whole numbers",
+        "narrow",
+        "one row",
+        "one of a batch",
+        "types",
+        "flags",
+        "eval",
+        "beside pictures",
+        "sparse",
+    ],
 )
 def test_nothing_is_told_of_others(
     recorder: Recorder, call: Callable[[nn.Module], torch.Tensor]
@@ -240,3 +255,26 @@ def test_who_pads_and_who_leaves_padding_out(
     found = told(recorder)
     sites = [json.loads(recorder.read().texts[site][1])[1] for site in found["sites"]]
     assert (sites, found["is_left_out"]) == (lines, is_left_out)
+
+
+def test_what_losses_and_other_models_take_is_none_of_it(recorder: Recorder) -> None:
+    class Other(nn.Linear):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            CLOCK.advance(3_000_000_000)
+            return super().forward(inputs)
+
+    class Loss(nn.CrossEntropyLoss):
+        def forward(self, given: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+            return given
+
+    other, loss = Other(4, 4), Loss()
+
+    def call(model: nn.Module) -> torch.Tensor:
+        other(torch.rand(2, 4))
+        read = model(texts())
+        return loss(read, texts(longest=4))  # type: ignore[no-any-return]
+
+    found = read_by(recorder, call)
+    assert found["longest"] == found["looks"] * ROWS * 20
+    # Of four seconds one.
+    assert found["of_calls"] == pytest.approx(0.25)

@@ -215,7 +215,7 @@ class Reads:
         before = self.marks
         start, flag = self.chain.begin((place, 0))
         self.clock.advance(took_ns)
-        assert self.chain.end((place, 0), start) - start == took_ns
+        assert self.chain.end((place, 0), start, flag) - start == took_ns
         self.marked.append(self.marks > before)
         assert bool(flag) is not self.marked[-1]
 

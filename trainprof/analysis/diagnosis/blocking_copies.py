@@ -98,7 +98,8 @@ def find(case: Case) -> Finding | None:
         change["non_blocking"] = True
     advice, gain_s = f"{_BESIDE}; or {_FEWER_BYTES}", spent_s
     also = []
-    if comes_back and worst.bytes >= _LARGE_BYTES * worst.count and _is_hugging_faces(case):
+    is_large = worst.bytes >= _LARGE_BYTES * worst.count
+    if comes_back and is_large and worst.by_library_share > _MOSTLY and _is_hugging_faces(case):
         advice = _METRICS_OF_HUGGING_FACE
     elif comes_back:
         advice = "bring fewer values back, and more rarely: add them up on the device meanwhile"

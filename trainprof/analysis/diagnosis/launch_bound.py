@@ -31,7 +31,7 @@ from trainprof.analysis.code_figures import HotLine
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.gains import outside_steps
 from trainprof.analysis.diagnosis.plain import plain_finding
-from trainprof.analysis.diagnosis.recomputed_forward import recomputed_s
+from trainprof.analysis.diagnosis.recomputed_forward import launched_again_s
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.slow_optimizer import (
     FUSED_ON_DEVICES,
@@ -78,7 +78,7 @@ def find(case: Case) -> Finding | None:
         return None
     # What other rules tell of it, with lines of their own.
     apart_s = told.total_s if told is not None else 0.0
-    apart_s += waiting_for_updates_s(case) + recomputed_s(case)
+    apart_s += waiting_for_updates_s(case) + launched_again_s(case)
     spent_s = max(waited_s - apart_s, 0.0)
     share = spent_s / case.settled_s
     if share < case.threshold(ID, "share", THRESHOLDS["share"].value):

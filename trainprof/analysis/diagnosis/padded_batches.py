@@ -8,8 +8,9 @@ for others, and attention longer.
 How it is measured: tables of whole numbers that the model is given in training, a few batches of
 them, spread over the run: how far their rows end, or begin, with one and the same value. On a
 device they are looked at as they are copied there. What goes beyond the longest row of a batch is
-left out at no cost; what is saved of forward and backward is that share of them, or a little more,
-as attention grows with the square of the length.
+left out at no cost. Calls that are given larger tables of fractions (pictures, sounds) are left
+aside, and what other models take in the same steps. What is saved of forward and backward is that
+share of them, or a little more, as attention grows with the square of the length.
 
 When it is wrong: where the model itself cuts its input, or leaves padding out (nothing is told
 where the script's files name packed or nested sequences); where rows truly end with the same value.
@@ -54,7 +55,7 @@ def find(case: Case) -> Finding | None:
     told = case.torch.padding
     if told is None or told.looks < _LEAST_LOOKS or told.is_left_out:
         return None
-    computing_s = _computing_s(case)
+    computing_s = told.of_calls * _computing_s(case)
     spent_s = told.needless_share * computing_s
     part = spent_s / case.settled_s if case.settled_s > 0 else 0.0
     if part < case.threshold(ID, "share", THRESHOLDS["share"].value):
@@ -91,10 +92,12 @@ def find(case: Case) -> Finding | None:
 
 def _computing_s(case: Case) -> float:
     """Returns for how long the model is computed: on a device, as long as it surely is at work."""
+    computing_s = sum(spent_in(case, phase) for phase in _COMPUTING)
     if not case.is_on_device:
-        return sum(spent_in(case, phase) for phase in _COMPUTING)
+        return computing_s
     devices = case.summary.devices or ()
-    return devices[0].busy_share[0] * case.settled_s if devices and devices[0].busy_share else 0.0
+    at_work = devices[0].busy_share if devices else None
+    return min(computing_s, at_work[0] * case.settled_s) if at_work else 0.0
 
 
 def _advice(case: Case) -> str:

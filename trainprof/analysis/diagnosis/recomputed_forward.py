@@ -75,10 +75,10 @@ def find(case: Case) -> Finding | None:
     )
 
 
-def recomputed_s(case: Case) -> float:
-    """Returns the seconds of training that this finding is of, 0 where it is not told."""
+def launched_again_s(case: Case) -> float:
+    """Returns for how long a device that keeps up is given forwards again, where that is told."""
     spent_s = _spent_s(case)
-    if not _is_much(case, spent_s) or _free_memory(case) is None:
+    if not _keeps_up(case) or not _is_much(case, spent_s) or _free_memory(case) is None:
         return 0.0
     return _saved_s(case, spent_s)
 
@@ -86,14 +86,20 @@ def recomputed_s(case: Case) -> float:
 def _is_much(case: Case, spent_s: float) -> bool:
     least_s = case.threshold(ID, "share", THRESHOLDS["share"].value) * case.settled_s
     is_asked_for = bool(case.torch.recomputes_at) or case.torch.is_checkpointing
-    return is_asked_for and spent_s > 0 and spent_s >= least_s
+    return is_asked_for and case.settled_s > 0 and spent_s > 0 and spent_s >= least_s
 
 
 def _saved_s(case: Case, spent_s: float) -> float:
     """Returns what goes with it: where a device keeps up, what the host does around it, too."""
-    devices = case.summary.devices or []
-    keeps_up = any(one.ran_dry.get("backward", 0.0) >= _OFTEN_DRY for one in devices)
-    return spent_s * (_WITH_ITS_ROUND if keeps_up else 1.0)
+    if not _keeps_up(case):
+        return spent_s
+    backward_s = max(one.seconds.get("backward", 0.0) for one in case.summary.devices or ())
+    return min(spent_s * _WITH_ITS_ROUND, spent_s + backward_s)
+
+
+def _keeps_up(case: Case) -> bool:
+    devices = case.summary.devices or ()
+    return any(one.ran_dry.get("backward", 0.0) >= _OFTEN_DRY for one in devices)
 
 
 def _spent_s(case: Case) -> float:
