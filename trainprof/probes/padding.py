@@ -16,8 +16,8 @@ from trainprof.probes.session import ModuleCall, Session
 from trainprof.probes.user_texts import any_text, lines_with
 
 # Steps that are looked at: each after so much of those before it, so many in all.
-_GAP_SHARE: Final = 0.5
-_MOST_LOOKS: Final = 24
+_GAP_SHARE: Final = 0.25
+_MOST_LOOKS: Final = 32
 # Of a script whose models are given no sequences.
 _LOOKS_WITHOUT: Final = 8
 # Of one step, and as many copies.
@@ -132,7 +132,8 @@ class PaddingProbe:
         if self._has_found:
             began_ns = self._session.now()
             self._note()
-            self._spend(began_ns)
+            # To look up who pads takes some 30 ms, once: later looks are not put off for it.
+            self._session.looked_ns += self._session.now() - began_ns
         self._set_looking(is_on=False)
         self._due = self._steps + int(_GAP_SHARE * self._steps)
         if self._looks >= _MOST_LOOKS or (not self._looks and self._without >= _LOOKS_WITHOUT):
