@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from trainprof.probes.garbage import TOLD_OF_COLLECTIONS
 from trainprof.probes.long_operation import LongOperations
 
 pytestmark = pytest.mark.skipif(sys.version_info < (3, 11), reason="let go almost anywhere there")
@@ -146,3 +147,13 @@ def test_frames_that_have_not_begun_or_have_no_caller_are_left_as_they_are() -> 
     new = SimpleNamespace(f_code=code_of(COPIED), f_lasti=-1, f_back=None)
     for frame in (alone, new):
         assert line_before(frame) == (frame, None)
+
+
+def test_what_python_calls_in_the_midst_of_a_collection_comes_after_nothing() -> None:
+    """A collection takes the time, and calls ours at its end: what came before it does not."""
+    caller = frame_at(code_of(COPIED), 5, "CALL")
+    resumed = next(
+        n for n, op in enumerate(TOLD_OF_COLLECTIONS.co_code) if op == dis.opmap["RESUME"]
+    )
+    frame = SimpleNamespace(f_code=TOLD_OF_COLLECTIONS, f_lasti=resumed, f_back=caller)
+    assert line_before(frame) == (frame, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import json
 import os
 import signal
@@ -443,3 +444,42 @@ def test_where_it_cannot_be_done_says_why(
 ) -> None:
     monkeypatch.setattr(looks.sys, attribute, value, raising=False)
     assert why_not_here() == why
+
+
+@pytest.mark.usefixtures("often")
+def test_where_a_thread_stands_is_read_before_it_can_go_on(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is asked of the kernel lets go of the interpreter, and the script goes on meanwhile."""
+    armed, asked, moved = threading.Event(), threading.Event(), threading.Event()
+    calls = itertools.count()
+
+    def waits() -> int:
+        is_behind_the_wait = next(calls) % 2 == 1
+        if is_behind_the_wait and armed.is_set() and not asked.is_set():
+            asked.set()
+            moved.wait(30)
+        return 0
+
+    def stays() -> None:
+        armed.set()
+        while not asked.is_set():
+            pass
+
+    def goes_on() -> None:
+        moved.set()
+        begun = probe._looks
+        while probe._looks < begun + 2:
+            pass
+
+    monkeypatch.setattr(looks, "times_waited", lambda: waits)
+    probe = LooksProbe()
+    recorder.start(probe, ForwardProbe())
+    compute()
+    stays()
+    written = len(recorder.read().of(Kind.LOOK))
+    goes_on()
+    recording = recorder.read()
+    held, *later = [frames(recording, one) for one in recording.of(Kind.LOOK)[written:]]
+    assert "goes_on" not in held
+    assert any("goes_on" in names for names in later)
