@@ -76,6 +76,7 @@ class ForwardProbe:
         # By id: the script's classes may come and go, and an entry goes with its class. None while
         # each call is to be told of.
         self._classes: dict[int, tuple[int, int] | None] = {}
+        self._names: dict[int, tuple[int, int]] = {}
         self._watches: tuple[ModuleWatch, ...] = ()
         session.tell_modules = patcher.guarded(self._tell)
         self._mode_depth = getattr(torch._C, "_len_torch_function_stack", lambda: 0)
@@ -163,8 +164,8 @@ class ForwardProbe:
         others = tuple(one for one in self._watches if one != watch)
         watches = (*others, watch) if is_on else others
         if self._watches and not watches:
-            for key in [key for key, named in self._classes.items() if named is None]:
-                self._classes.pop(key, None)
+            for key in list(self._classes):
+                self._classes[key] = self._names.get(key)
         elif watches and not self._watches:
             for key in list(self._classes):
                 self._classes[key] = None
@@ -187,7 +188,7 @@ class ForwardProbe:
             call = ModuleCall(module, output, inputs, site, end - start)
             for tell in self._watches:
                 tell(call)
-        is_new = id(type(module)) not in self._classes
+        is_new = id(type(module)) not in self._names
         kind, number = self._name(type(module))
         if is_new and kind == FORWARD:
             self._note_frozen(module, number)
@@ -217,10 +218,13 @@ class ForwardProbe:
             self._session.log.note(Topic.ENVIRONMENT, facts)
 
     def _name(self, cls: type) -> tuple[int, int]:
-        kind = Kind.LOSS if issubclass(cls, self._loss_class) else Kind.FORWARD
-        named = (int(kind), self._session.log.define(Topic.CLASS, cls.__qualname__))
         key = id(cls)
-        if key not in self._classes:
+        named = self._names.get(key)
+        if named is None:
+            kind = Kind.LOSS if issubclass(cls, self._loss_class) else Kind.FORWARD
+            named = (int(kind), self._session.log.define(Topic.CLASS, cls.__qualname__))
+            self._names[key] = named
+            self._session.keep_track(cls, self._names, key)
             self._session.keep_track(cls, self._classes, key)
         self._classes[key] = None if self._watches else named
         return named

@@ -15,7 +15,8 @@ from trainprof.probes.patcher import Patcher
 from trainprof.probes.session import ModuleCall, Session
 from trainprof.probes.user_texts import any_text, lines_with
 
-# Steps that are looked at: each after so much of those before it, so many in all.
+# Steps that are looked at: none of the first, each after a share of those before it, a few in all.
+_NOT_THE_FIRST: Final = 12
 _GAP_SHARE: Final = 0.25
 _MOST_LOOKS: Final = 32
 # Of a script whose models are given no sequences.
@@ -80,7 +81,8 @@ class PaddingProbe:
     def _begin_anew(self) -> None:
         self._has_begun = self._is_open = self._has_found = False
         self._steps = self._looks = self._without = self._spent_ns = self._began_ns = 0
-        self._due = self._calls = self._copies_seen = self._all_ns = self._reading_ns = 0
+        self._due = _NOT_THE_FIRST
+        self._calls = self._copies_seen = self._all_ns = self._reading_ns = 0
         self._copied: deque[Fill | None] = deque(maxlen=_MOST_TENSORS)
         self._rows = self._places = self._filled = self._longest = 0
         self._facts: dict[str, Any] | None = None

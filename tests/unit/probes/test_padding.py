@@ -180,7 +180,7 @@ def test_a_few_batches_spread_over_the_run_are_looked_at(recorder: Recorder) -> 
 
         return call
 
-    for steps in (10, 100, 1_000):
+    for steps in (20, 100, 1_000):
         train(of_step(step) for step in range(steps))
         seen.append(told(recorder)["looks"])
     assert seen[0] < seen[1] < seen[2] <= 32
