@@ -257,7 +257,7 @@ def _ran_dry(activity: Activity, timeline: Timeline) -> dict[str, float]:
     trains &= _part_of_step(events, timeline.nesting)
     for name, kind in KEEPS_UP_IN.items():
         phase = events.where(events.is_kind(kind) & trains)
-        _, last, known = activity.ends_of(phase)
+        _, last, known = activity.marks.ends_of(phase)
         left = (activity.reached_ns[last] - activity.marks.put_ns[last])[known]
         took = (phase.end - phase.start)[known]
         if len(left):

@@ -156,10 +156,6 @@ class Activity:
         """When the first mark was put: before, nothing is known."""
         return int(self.marks.put_ns[0])
 
-    def ends_of(self, phase: Events) -> tuple[Int64, Int64, Bool]:
-        """Returns the marks at which each event began and ended, and whether there are both."""
-        return self.marks.ends_of(phase)
-
 
 def marks_of(details: npt.NDArray[np.void], thread: int, device: int) -> Marks:
     """Picks a thread's marks on a device out of a process's details."""

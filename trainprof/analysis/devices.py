@@ -130,7 +130,7 @@ def _phase_times(meanwhile: Meanwhile, attribution: Attribution) -> _Times:
     events = timeline.events
     index = np.flatnonzero(events.is_kind(*PHASES) & (attribution.key >= 0))
     phase = events.where(index)
-    first, last, known = activity.ends_of(phase)
+    first, last, known = activity.marks.ends_of(phase)
     clock = meanwhile.backlog.clock_ns
     took = np.where(known, np.maximum(clock[last] - clock[first], 0), 0)
     again = attribution.key[index] == _RECOMPUTE_KEY
@@ -164,7 +164,7 @@ def _queue_delay_s(meanwhile: Meanwhile) -> list[float] | None:
     inside = (events.start >= window.loop_start) & (events.end <= window.loop_end)
     inside &= ~within(meanwhile.backlog.holds, events.start)
     phase = events.where(inside & events.is_kind(*PHASES))
-    first, _, known = activity.ends_of(phase)
+    first, _, known = activity.marks.ends_of(phase)
     first = first[known]
     if len(first) == 0:
         return None

@@ -21,6 +21,7 @@ from trainprof.experiments.loader_candidates import (
     left_out,
     of_loaders,
     steps_of_a_pass,
+    steps_per_batch,
     unseen_starts,
     waited_for,
 )
@@ -107,7 +108,7 @@ def plan(
         alone=_alone(waited[0]),
         pass_batches=_pass_batches(waited[0]),
         free_sites=tuple(dict.fromkeys(one.loader.site for one in waited)),
-        steps_per_batch=_steps_per_batch(case),
+        steps_per_batch=steps_per_batch(case),
         steps_of_a_pass=steps_of_a_pass(case),
         optimizers=optimizers,
         notes=(*left_out(case), *unseen_starts(case)),
@@ -163,11 +164,6 @@ def _of_numerics(case: Case) -> list[Candidate]:
         ("convolutions", {"cudnn_benchmark": True}),
     )
     return [Candidate(subject, change, None, cautions=(caution,)) for subject, change in changes]
-
-
-def _steps_per_batch(case: Case) -> float:
-    training = case.summary.training
-    return training.steps / training.iterations if training.iterations else 1.0
 
 
 def _ceiling(case: Case, fed: LoaderCase, others: Sequence[LoaderCase] = ()) -> Interval | None:

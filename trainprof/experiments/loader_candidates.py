@@ -90,10 +90,14 @@ def _of_repeated_samples(fed: LoaderCase) -> str:
     return f"other numbers of workers are not tried: its IterableDataset {has} all of it"
 
 
+def steps_per_batch(case: Case) -> float:
+    """Returns how many updates there are for each batch of the feeding loader."""
+    training = case.summary.training
+    return training.steps / training.iterations if training.iterations else 1.0
+
+
 def unseen_starts(case: Case) -> tuple[str, ...]:
     """Returns what no trial shows, as each ends within the first pass: workers started again."""
-    training = case.summary.training
-    steps_per_batch = training.steps / training.iterations if training.iterations else 1.0
     told = []
     for fed in waited_for(case):
         loader, batches = fed.loader, fed.loader.length
@@ -107,7 +111,7 @@ def unseen_starts(case: Case) -> tuple[str, ...]:
         if _next_start_tells(fed, batches or loader.iterations):
             more = "more --trial-steps than a pass has"
             if batches:
-                more = f"over {round(batches * steps_per_batch):,} --trial-steps"
+                more = f"over {round(batches * steps_per_batch(case)):,} --trial-steps"
             told.append(
                 f"{loader.site}: trials end within the first pass, so that none shows what it "
                 f"takes to start its workers for the next one ({span(fed.starts_s)} here); "
@@ -122,8 +126,6 @@ def steps_of_a_pass(case: Case) -> float | None:
     From a run that saw one end: what comes between passes (evaluation, say) nobody knows else. Of a
     loader without a length, no more than so many.
     """
-    training = case.summary.training
-    steps_per_batch = training.steps / training.iterations if training.iterations else 1.0
     found = []
     for fed in waited_for(case):
         loader = fed.loader
@@ -131,7 +133,7 @@ def steps_of_a_pass(case: Case) -> float | None:
             continue
         batches = loader.length or loader.iterations / (loader.passes - 1)
         if _next_start_tells(fed, batches):
-            found.append(batches * steps_per_batch)
+            found.append(batches * steps_per_batch(case))
     return max(found, default=None)
 
 

@@ -192,13 +192,17 @@ def test_where_no_sequences_come_nothing_is_watched_for_long(recorder: Recorder)
     assert (recorder.session.copy_watches, recorder.session.step_watches) == ((), ())
 
 
-@pytest.mark.parametrize("cut", [0, 1], ids=["all", "all but the last"])
-def test_on_a_device_what_was_copied_there_is_told(recorder: Recorder, cut: int) -> None:
+def start_with_fake_device(recorder: Recorder) -> None:
     fake_device.register()
     padding, transfer = PaddingProbe(), TransferProbe()
     recorder.start(transfer, ForwardProbe(), padding, OptimizerProbe(), now=CLOCK)
     transfer.plain_types.add(fake_device.FakeTensor)
     padding._autograd._plain_types = (torch.Tensor, nn.Parameter, fake_device.FakeTensor)
+
+
+@pytest.mark.parametrize("cut", [0, 1], ids=["all", "all but the last"])
+def test_on_a_device_what_was_copied_there_is_told(recorder: Recorder, cut: int) -> None:
+    start_with_fake_device(recorder)
 
     def call(model: nn.Module) -> torch.Tensor:
         moved = texts().to("fakegpu")
@@ -213,11 +217,7 @@ def test_on_a_device_what_was_copied_there_is_told(recorder: Recorder, cut: int)
 
 
 def test_on_a_device_a_model_that_is_given_less_is_not_told_of(recorder: Recorder) -> None:
-    fake_device.register()
-    padding, transfer = PaddingProbe(), TransferProbe()
-    recorder.start(transfer, ForwardProbe(), padding, OptimizerProbe(), now=CLOCK)
-    transfer.plain_types.add(fake_device.FakeTensor)
-    padding._autograd._plain_types = (torch.Tensor, nn.Parameter, fake_device.FakeTensor)
+    start_with_fake_device(recorder)
 
     def call(model: nn.Module) -> torch.Tensor:
         texts().to("fakegpu")

@@ -163,6 +163,14 @@ class Case:
         told = [device.idle_because for device in self.summary.devices or ()]
         return told[0].get(cause) if told and told[0] is not None else None
 
+    def idle_for_host_s(self) -> float:
+        """Returns for how long a device had nothing to do while the host was at work, at most."""
+        return sum(self.idle_s(cause) or 0.0 for cause in ("host_s", "launch_s", "unknown_s"))
+
+    def has_loader_of(self, package: str) -> bool:
+        """Whether a package builds one of the loaders."""
+        return any(loader.built_by == package for loader in self.summary.loaders)
+
     def hot_line(self, part: str) -> HotLine | None:
         """Returns the function that most of a part of training goes to, if it is much."""
         return named_line(self.summary.hot_lines, part)

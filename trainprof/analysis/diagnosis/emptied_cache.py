@@ -40,8 +40,6 @@ THRESHOLDS: Final = {
 # What asking for the memory again took, times the calls: 0.4 for a transformer, 1.8 and 2.4 for two
 # ResNets (22 to 62 pieces of memory a step, H200).
 _ASKING_TIMES: Final = 3.0
-# The device is idle then for what the host does; nobody knows for how long.
-_WHILE_ASKING: Final = ("host_s", "launch_s", "unknown_s")
 # Calls for each step.
 _IN_MOST_STEPS: Final = 0.5
 
@@ -57,8 +55,8 @@ def find(case: Case) -> Finding | None:
     steps = max(case.summary.training.steps, 1)
     gain = outside_steps(case, spent_s)
     # What asking for it again takes lies there, as far as that is known.
-    idle_s = sum(case.idle_s(cause) or 0.0 for cause in _WHILE_ASKING)
-    asking_s = min(_ASKING_TIMES * spent_s, max(idle_s - spent_s, 0.0))
+    # The device is idle then for what the host does; nobody knows for how long.
+    asking_s = min(_ASKING_TIMES * spent_s, max(case.idle_for_host_s() - spent_s, 0.0))
     again_s = max(case.launching_s() or 0.0, asking_s)
     most = outside_steps(case, spent_s + again_s)
     return plain_finding(

@@ -62,8 +62,7 @@ def find(case: Case) -> Finding | None:
     after = ", and as it goes on from there" if after_s > _NOTICEABLE * spent_s else ""
     gain = outside_steps(case, inside_s + after_s)
     most_s = _most_inside_s(case, inside_s) + most_after_s
-    idle_s = sum(case.idle_s(cause) or 0.0 for cause in ("host_s", "launch_s", "unknown_s"))
-    most = outside_steps(case, min(most_s, inside_s + max(idle_s, after_s)))
+    most = outside_steps(case, min(most_s, inside_s + max(case.idle_for_host_s(), after_s)))
     return plain_finding(
         ID,
         f"the device has nothing to do for {span(spent_s)}, {case.of_settled(spent_s)}, while the "

@@ -101,7 +101,7 @@ def _computing_s(case: Case) -> float:
 
 
 def _advice(case: Case) -> str:
-    if any(loader.built_by == _HUGGING_FACE for loader in case.summary.loaders):
+    if case.has_loader_of(_HUGGING_FACE):
         return (
             'no padding="max_length" as texts are tokenized: DataCollatorWithPadding(tokenizer) '
             "pads each batch to its longest"

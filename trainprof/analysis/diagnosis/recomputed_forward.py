@@ -138,7 +138,7 @@ def _memory(case: Case) -> tuple[float, float] | None:
 
 
 def _advice(case: Case) -> str:
-    if any(loader.built_by == _HUGGING_FACE for loader in case.summary.loaders):
+    if case.has_loader_of(_HUGGING_FACE):
         return (
             "TrainingArguments(..., gradient_checkpointing=False), and no "
             "model.gradient_checkpointing_enable()"
