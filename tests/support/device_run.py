@@ -72,7 +72,16 @@ class Stream:
 
 def inside(spans: Spans, others: Spans) -> int:
     """Returns how long both are, ns; neither overlaps itself."""
-    return sum(max(min(b, d) - max(a, c), 0) for a, b in spans for c, d in others)
+    spans, others = sorted(spans), sorted(others)
+    total = first = second = 0
+    while first < len(spans) and second < len(others):
+        (a, b), (c, d) = spans[first], others[second]
+        total += max(min(b, d) - max(a, c), 0)
+        if b <= d:
+            first += 1
+        else:
+            second += 1
+    return total
 
 
 class DeviceRun:
