@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from trainprof.analysis.code_figures import HotLine
 from trainprof.analysis.memory_figures import WorkersGrowth
 from trainprof.analysis.run_figures import Statistics
+
+# Batches of a pass: fewer are an iterator for each step.
+_FEW: Final = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +191,20 @@ class Loader:
     def is_rebuilt(self) -> bool:
         """Whether the user's code builds it anew for most passes: its workers cannot live on."""
         return self.passes > 1 and 4 * self.built > 3 * self.passes and self.built_by is None
+
+    @property
+    def is_each_step(self) -> bool:
+        """Whether an iterator is made for each batch that is asked for."""
+        # Passes of one batch that go on to their end are none.
+        return self.iterations < _FEW * self.passes and self.ended < self.passes / 2
+
+    @property
+    def made_first_s(self) -> float:
+        """Seconds in which the training process itself made first batches of passes."""
+        first, fetch = self.first_batch_s, self.fetch
+        if self.num_workers != 0 or first is None or fetch is None or fetch.wall_s is None:
+            return 0.0
+        return first.n * min(first.mean, fetch.wall_s.mean)
 
     @property
     def repeats_samples(self) -> bool:

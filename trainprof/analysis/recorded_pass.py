@@ -17,8 +17,12 @@ from trainprof.analysis.pipeline_scenario import Setting
 from trainprof.analysis.timeline import Timeline
 from trainprof.record.schema import Kind
 
-# Enough for any mean; a loop that makes a new iterator for each batch has a pass per step.
+# Enough for any mean.
 _MAX_PASSES: Final = 64
+# Of a loop that makes an iterator for each batch: they are told as one pass.
+_MAX_JOINED: Final = 1_000
+# Batches of a pass: fewer are an iterator for each.
+_FEW: Final = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,9 @@ def recorded_passes(
 ) -> list[RecordedPass]:
     """Finds the last passes of a loader of which the fetches are known, in order of time.
 
+    Where the training process makes an iterator for each batch, and the batch itself, they are told
+    as one pass, without what iterators take to begin.
+
     Args:
         timeline: Of the training process.
         fetches: Of it and its workers.
@@ -90,10 +97,13 @@ def recorded_passes(
     own = own[np.argsort(fetches.start_ns[own], kind="stable")]
     until = np.append(p.start[1:], np.iinfo(np.int64).max)
     pauses = collections_on(timeline.thread, timeline.events)
-    no_computing = Coverage.of(np.concatenate([timeline.segments, pauses.spans()]), EVER)
+    inits = events.where(events.is_kind(Kind.LOADER_INIT, Kind.LOADER_RESET))
+    begins = np.stack((inits.start, inits.end), axis=1)
+    no_computing = Coverage.of(np.concatenate([timeline.segments, pauses.spans(), begins]), EVER)
+    are_joined = setting.workers == 0 and _are_each_a_batch(p, chosen)
     found = []
-    for number in chosen[-_MAX_PASSES:].tolist():
-        span = np.array([p.start[number], until[number]])
+    for number, last in _told_as_one(chosen, are_joined=are_joined):
+        span = np.array([p.start[number], until[last]])
         mine = nexts.where(np.arange(*np.searchsorted(nexts.start, span)))
         rows = own[slice(*np.searchsorted(fetches.start_ns[own], span))]
         rows = _in_sampler_order(fetches, rows, setting)
@@ -102,29 +112,45 @@ def recorded_passes(
         if len(mine) == 0 or len(rows) < len(mine):
             continue
         rows = rows[: len(mine)]
-        asked_again = int(p.end[number] - p.end_ns[number]) if p.is_ended[number] else None
+        asked_again = int(p.end[last] - p.end_ns[last]) if p.is_ended[last] else None
         compute_ns = _compute_ns(mine, asked_again, no_computing)
         if number == chosen[0] and len(mine) > 1:
             # A run's first step pays once for imports and kernels: that is no computing of a batch.
             compute_ns[0] = min(compute_ns[0], compute_ns[1:].max())
         begun, took_ns = fetches.start_ns[rows], fetches.wall_ns[rows]
         is_own = setting.workers == 0
+        made_ns = took_ns - pauses.inside_ns(begun, begun + took_ns) if is_own else took_ns
+        wait_ns = mine.end - mine.start - pauses.inside_ns(mine.start, mine.end)
         found.append(
             RecordedPass(
                 number=number,
                 starts=mine.start,
                 ends=mine.end,
-                wait_ns=mine.end - mine.start - pauses.inside_ns(mine.start, mine.end),
+                wait_ns=np.minimum(wait_ns, made_ns) if are_joined else wait_ns,
                 compute_ns=compute_ns,
                 drawn_ns=_inside(draws, mine),
                 fetch=rows,
                 worker=fetches.worker[rows].astype(np.int64),
                 fetch_starts=begun,
                 fetch_ends=begun + took_ns,
-                fetch_ns=took_ns - pauses.inside_ns(begun, begun + took_ns) if is_own else took_ns,
+                fetch_ns=made_ns,
             )
         )
     return found
+
+
+def _told_as_one(chosen: Int64, *, are_joined: bool) -> list[tuple[int, int]]:
+    """Returns the first and the last of passes that are told as one: each, or all of them."""
+    if are_joined:
+        numbers = chosen[-_MAX_JOINED:].tolist()
+        return [(numbers[0], numbers[-1])]
+    return [(number, number) for number in chosen[-_MAX_PASSES:].tolist()]
+
+
+def _are_each_a_batch(p: Passes, chosen: Int64) -> bool:
+    """Whether an iterator is made for each batch, and left before it has ended."""
+    is_one = p.batches[chosen].sum() < _FEW * len(chosen)
+    return len(chosen) > 1 and bool(is_one) and bool(p.is_ended[chosen].mean() < 0.5)
 
 
 def _in_sampler_order(fetches: FetchTable, rows: Int64, setting: Setting) -> Int64:

@@ -22,7 +22,7 @@ from trainprof.analysis.code_figures import (
     PythonInModel,
 )
 from trainprof.analysis.device_figures import Device, SyncPoint
-from trainprof.analysis.diagnosis.case import Case
+from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.catalogue import RULES
 from trainprof.analysis.diagnosis.cheaper_samples import without_line
 from trainprof.analysis.diagnosis.diagnose import _without_symptoms, diagnose
@@ -962,7 +962,7 @@ def test_a_collate_function_that_takes_most_of_a_batch() -> None:
 
 def test_beside_a_collate_function_workers_are_told_as_the_model_sees_them() -> None:
     plain = Planted(fetch_s=0.03, running=1.0, compute_s=0.02, collate=0.8)
-    assert "would help too: steps 2.38 to 3.09 x as fast" in only(case_of(plain)).also[0]
+    assert "would help too: steps 2.38 to 3.10 x as fast" in only(case_of(plain)).also[0]
     # Where they may as well take what they give, they are not recommended.
     unsure = {"compute_cores": Interval(1.0, 1.2, 2.0), "receive_s": Interval(0.0, 0.001, 0.012)}
     crowded = Planted(fetch_s=0.009, running=1.0, compute_s=0.012, collate=0.99, cores=2, **unsure)
@@ -1261,6 +1261,47 @@ def test_an_iterator_for_each_step() -> None:
     assert finding.id == "slow_pass_starts"
     assert finding.title.startswith(f"an iterator is made for each of {count} batches")
     assert finding.advice.startswith("one iterator")
+
+
+def test_batches_that_an_iterator_for_each_step_makes_are_waited_for() -> None:
+    planted = Planted(compute_s=0.01, fetch_s=0.04)
+    count = planted.loader.iterations
+    first = summaries.statistics(0.045, n=count)
+    planted.loader = replace(
+        planted.loader,
+        passes=count,
+        first_batch_s=first,
+        wait_s=None,
+        wait_total_s=0.0,
+        later_starts_s=count * 0.045,
+        sampler_starts_s=count * 0.005,
+    )
+    case = replace(case_of(planted), training_s=count * 0.055)
+    serial, each = diagnose(case).findings
+    assert (serial.id, each.id) == ("serial_loading", "slow_pass_starts")
+    assert "73 % of training" in serial.title
+    assert serial.advice.startswith("one iterator, batches = iter(loader)")
+    assert "num_workers=" in serial.advice
+    assert serial.change == {}
+    assert each.advice.startswith("one iterator")
+
+
+def test_the_only_batch_of_each_pass_is_waited_for_too() -> None:
+    planted = Planted(compute_s=0.01, fetch_s=0.04, passes=40)
+    loader = planted.loader
+    whole = replace(
+        loader,
+        passes=loader.iterations,
+        ended=loader.iterations,
+        first_batch_s=summaries.statistics(0.04, n=loader.iterations),
+        wait_s=None,
+        wait_total_s=0.0,
+    )
+    assert LoaderCase(whole, None, None, None, None, 0.05 * loader.iterations).wait_share == (
+        pytest.approx(0.8)
+    )
+    workers = replace(whole, num_workers=2)
+    assert LoaderCase(workers, None, None, None, None, 1.0).wait_share == 0.0
 
 
 @pytest.mark.parametrize("sampler_s", [0.0, 0.02])

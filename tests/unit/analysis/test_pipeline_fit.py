@@ -176,6 +176,30 @@ def test_the_series_and_what_workers_cost_are_found_again(tmp_path, workers):
     assert inputs.spawn_s.mid == pytest.approx(p.spawn_s + p.ahead * p.sampler_s / workers)
 
 
+def test_an_iterator_for_each_batch_is_told_as_one_pass(tmp_path):
+    """Without what it takes to begin each: an order of samples is drawn for one batch of it."""
+    run = FakeRun()
+    loader = run.loader(num_workers=0)
+    for number in range(40):
+        run.iterate(loader, 3 * MS)
+        start = run.now
+        fetch_ns = (20 + number) * MS
+        end = start + 5 * MS + fetch_ns
+        run.record(Kind.SAMPLER, start, start + 5 * MS, site=loader, value=8)
+        run.record(Kind.FETCH, end - fetch_ns, end, site=loader, value=8)
+        run.record(Kind.LOADER_NEXT, start, end, site=loader, value=1)
+        run.now = end
+        run.forward(7 * MS)
+        run.learn(run.optimizer())
+    inputs = inputs_of(tmp_path, [run], loader)
+    assert inputs.batches == 40
+    assert inputs.fetch_s == pytest.approx([0.020 + number / 1e3 for number in range(40)])
+    assert inputs.wait_s == pytest.approx(inputs.fetch_s)
+    assert inputs.sampler_s == 0
+    assert inputs.compute_s[1:] == pytest.approx([inputs.compute_s[1]] * 39)
+    assert 0.007 <= inputs.compute_s[1] < 0.02
+
+
 @pytest.mark.parametrize("workers", [1, 2, 4])
 @pytest.mark.parametrize("is_in_order", [True, False])
 def test_the_measured_wait_is_reproduced(tmp_path, workers, is_in_order):

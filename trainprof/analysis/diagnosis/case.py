@@ -55,10 +55,13 @@ class LoaderCase:
 
     @property
     def wait_share(self) -> float:
-        """Share of training spent waiting for batches, the first of each pass left out."""
+        """Share of training spent waiting for batches, and for workers to make the first of a pass.
+
+        What the training process makes itself it waits for, be it the first or a later one.
+        """
         if self.training_s <= 0:
             return 0.0
-        waited_s = self.loader.wait_total_s
+        waited_s = self.loader.wait_total_s + self.loader.made_first_s
         if self.loader.role == TRAINING:
             waited_s -= self.loader.evaluation_wait_s
         return self.exposed * waited_s / self.training_s
@@ -67,6 +70,16 @@ class LoaderCase:
     def starts_s(self) -> float:
         """Seconds spent on iterators, with the start of workers, and on first batches."""
         return starts_s(self.loader)
+
+    @property
+    def recorded_starts(self) -> tuple[int, float]:
+        """How often a pass began in what `measured` was measured from, and seconds spent on that.
+
+        An iterator for each step, without workers, is told as if there were but one.
+        """
+        if self.loader.num_workers == 0 and self.loader.is_each_step:
+            return 1, max(self.starts_s - self.loader.made_first_s, 0.0)
+        return max(self.loader.passes, 1), self.starts_s
 
     @property
     def cost_s(self) -> float:

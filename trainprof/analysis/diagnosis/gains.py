@@ -53,7 +53,7 @@ def of_setting(case: Case, fed: LoaderCase, setting: Setting, found: Prediction)
     if fed.inputs is None or fed.measured is None:
         return None
     steps = found.speedup_over(fed.measured.step_s)
-    batches, passes = fed.loader.iterations, max(fed.loader.passes, 1)
+    batches, (passes, now_starts_s) = fed.loader.iterations, fed.recorded_starts
     starting = predict(fed.inputs, replace(setting, is_persistent=False)).first_batch_s
     later = found.first_batch_s if setting.is_persistent else starting
     starts_s = [
@@ -61,7 +61,7 @@ def of_setting(case: Case, fed: LoaderCase, setting: Setting, found: Prediction)
     ]
     wall_s = case.wall_s
     run_s = [
-        wall_s - batches * (fed.measured.step_s - step_s) - (fed.starts_s - start_s)
+        wall_s - batches * (fed.measured.step_s - step_s) - (now_starts_s - start_s)
         for step_s, start_s in zip(_of(found.step_s), starts_s, strict=True)
     ]
     best, likely, worst = (wall_s / max(s, (1 - _MOST_REMOVED) * wall_s) for s in run_s)

@@ -27,6 +27,8 @@ _COPY_THE_DATASET: Final = (
     "workers have their own copy of the dataset: what training changes in it during a pass does "
     "not reach them, and what they change in it does not come back"
 )
+# Where one is made for each step: it would start workers, or draw an order, as often.
+ONE_ITERATOR: Final = "one iterator, batches = iter(loader), and another only when that has ended"
 # Ahead of workers, and of pinned memory, where making a batch uses a device.
 OFF_DEVICE: Final = "move .to(device) out of the dataset or collate function into the loop"
 # Workers that are new interpreters.
@@ -79,6 +81,8 @@ def needed_first(loader: Loader, change: Mapping[str, Any]) -> list[str]:
         first.append(f"have the dataset work without workers ({_given_in_workers(loader)})")
     if workers <= now:
         return first
+    if loader.is_each_step and not now:
+        first.append(ONE_ITERATOR)
     if repeats_samples(loader, workers):
         first.append("have the dataset give each worker its share (get_worker_info())")
     if loader.touches_device and not now:

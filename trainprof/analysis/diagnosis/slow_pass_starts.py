@@ -23,6 +23,7 @@ from trainprof.analysis.code_figures import HotLine
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.changed_inputs import like_the_usual
 from trainprof.analysis.diagnosis.gains import as_a_device_lets, outside_steps
+from trainprof.analysis.diagnosis.loader_cautions import ONE_ITERATOR
 from trainprof.analysis.diagnosis.loader_change import costliest, finding
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.wording import around, caller, place, share_of, span
@@ -36,11 +37,8 @@ KEYS: Final[tuple[str, ...]] = ("loader_start", "first_batch")
 THRESHOLDS: Final = {
     "share": Threshold(0.03, "of training: what is worth a change"),
 }
-ONE_ITERATOR: Final = "one iterator, batches = iter(loader), and another only when that has ended"
 # Of what is lost: from here on the sampler is what takes it.
 _MOST: Final = 0.5
-# Batches of a pass: fewer are an iterator for each step.
-_FEW: Final = 1.5
 # The making of a batch, while all workers make their first: on fewer cores, as a rule.
 _AT_ONCE: Final = 2.0
 
@@ -52,7 +50,7 @@ def find(case: Case) -> Finding | None:
         return None
     spent_s, fed = found
     loader = fed.loader
-    is_each = is_each_step(loader)
+    is_each = loader.is_each_step
     took_s = lost_s(fed)
     each = span(took_s / (loader.passes - 1))
     told = f"{each} longer than a usual batch takes, {percent(spent_s / case.training_s)}"
@@ -79,12 +77,6 @@ def find(case: Case) -> Finding | None:
     )
 
 
-def is_each_step(loader: Loader) -> bool:
-    """Whether an iterator is made for each step."""
-    # Passes of one batch that go on to their end are none.
-    return loader.iterations < _FEW * loader.passes and loader.ended < loader.passes / 2
-
-
 def lost_s(fed: LoaderCase) -> float:
     """Returns what the beginnings of all passes but the first take beyond a usual batch."""
     loader = fed.loader
@@ -93,7 +85,7 @@ def lost_s(fed: LoaderCase) -> float:
     sampler_s = loader.sampler_starts_s or 0.0
     lives_on = loader.persistent_workers and not loader.is_rebuilt
     if loader.num_workers and not lives_on:
-        return 0.0 if is_each_step(loader) else sampler_s
+        return 0.0 if loader.is_each_step else sampler_s
     fetch = loader.fetch
     if fetch is None or fetch.wall_s is None or loader.later_starts_s is None:
         return sampler_s

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.gains import as_a_device_lets, outside_steps
-from trainprof.analysis.diagnosis.loader_cautions import needed_first
+from trainprof.analysis.diagnosis.loader_cautions import ONE_ITERATOR, needed_first
 from trainprof.analysis.diagnosis.loader_change import (
     advised,
     costliest,
@@ -39,7 +39,6 @@ from trainprof.analysis.diagnosis.needless_workers import (
     shorter_without,
 )
 from trainprof.analysis.diagnosis.rule import Threshold
-from trainprof.analysis.diagnosis.slow_pass_starts import ONE_ITERATOR, is_each_step
 from trainprof.analysis.diagnosis.waiting import NEEDLESS_WORKERS, SAMPLE_BY_SAMPLE
 from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.finding import Finding
@@ -72,7 +71,7 @@ def find(case: Case) -> Finding | None:
     if found is None:
         return None
     spent_s, fed = found
-    if is_each_step(fed.loader):
+    if fed.loader.is_each_step:
         return _for_each_step(case, fed, spent_s)
     loader, without = fed.loader, as_good_without(fed)
     how = HARDLY_LONGER
@@ -166,7 +165,7 @@ def lost_s(fed: LoaderCase) -> float:
         return 0.0
     # Ending them, too: workers that live on are ended once.
     later_s = (fed.starts_s + loader.end_s) * (loader.passes - 1) / loader.passes
-    if is_each_step(loader):
+    if loader.is_each_step:
         # Of one iterator, whose workers make batches meanwhile, each is waited for at most so long.
         usual_s = loader.fetch.wall_s.mean if loader.fetch and loader.fetch.wall_s else 0.0
         return max(later_s - (loader.passes - 1) * usual_s / loader.num_workers, 0.0)
