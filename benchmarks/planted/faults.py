@@ -61,7 +61,13 @@ from planted.pausing import (
 )
 from planted.ranks import slow_rank, uneven_ranks
 from planted.script import Case
-from planted.starts import reopened_file, slow_first_batch, slow_pass_starts, worker_restart
+from planted.starts import (
+    iterator_by_step,
+    reopened_file,
+    slow_first_batch,
+    slow_pass_starts,
+    worker_restart,
+)
 from planted.storage import storage_bound
 
 FAULTS: dict[str, Callable[[Draw], Case]] = {
@@ -84,6 +90,7 @@ FAULTS: dict[str, Callable[[Draw], Case]] = {
         worker_restart,
         reopened_file,
         slow_pass_starts,
+        iterator_by_step,
         slow_first_batch,
         blocking_copies,
         exposed_syncs,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from planted.draw import Draw
-from planted.script import HERE, IN_MEMORY, WITH_GUARD, Case, Parts, as_ms, script
+from planted.script import DATASET, HERE, IN_MEMORY, WITH_GUARD, Case, Parts, as_ms, script
+from planted.sizes import STEPPING_S, enough_steps, percent
 
 
 def worker_restart(draw: Draw) -> Case:
@@ -94,6 +95,27 @@ def slow_pass_starts(draw: Draw) -> Case:
     parts = Parts(loader=loader, data=data, compute_s=compute_s, epochs=passes)
     style = draw.one_of(WITH_GUARD)
     return Case("slow_pass_starts", planted, style, script(style, parts), "slow_pass_starts")
+
+
+def iterator_by_step(draw: Draw) -> Case:
+    """next(iter(loader)) in each step, by the training process, which sleeps over the batch."""
+    share, compute_s = draw.between(0.12, 0.8), draw.between(0.006, 0.015)
+    making_s, batch = (compute_s + STEPPING_S) * share / (1 - share), draw.one_of((8, 4))
+    style, shuffles = draw.one_of(("plain loop", "function")), draw.one_of((True, False))
+    data = DATASET.format(samples=50 * batch, work=f"time.sleep({making_s / batch:.6f})")
+    parts = Parts(
+        loader=None,
+        definitions=f"""\
+{data}
+
+pictures = DataLoader(Pictures(), batch_size={batch}, shuffle={shuffles})  {HERE}
+""",
+        compute_s=compute_s,
+        batch="next(iter(pictures))",
+        steps=enough_steps(making_s),
+    )
+    planted = f"{as_ms(making_s)} making each batch of a new iterator, {percent(share)} of a step"
+    return Case("iterator_by_step", planted, style, script(style, parts), "serial_loading")
 
 
 def slow_first_batch(draw: Draw) -> Case:
