@@ -97,7 +97,8 @@ def _told(bound: Bound, step_s: float, measured_step_s: float) -> LoaderBound:
 def shortened(inputs: PipelineInputs) -> PipelineInputs:
     """Returns the last passes of a series, so many as MAX_BATCHES hold, or the start of the last.
 
-    A pass that was cut off stays as long as it was.
+    A pass that was cut off stays as long as it was. Of one that all of the run goes through the end
+    is told: what it began with, a cold disk or an empty cache, does not come again.
     """
     recorded = len(inputs.fetch_s)
     if recorded <= MAX_BATCHES:
@@ -106,7 +107,8 @@ def shortened(inputs: PipelineInputs) -> PipelineInputs:
     if whole:
         kept = slice(recorded - whole * inputs.batches, recorded)
     else:
-        begins = max(recorded - inputs.batches, 0)
+        is_one = recorded <= inputs.batches
+        begins = recorded - (MAX_BATCHES if is_one else inputs.batches)
         kept = slice(begins, begins + MAX_BATCHES)
     series: dict[str, Any] = {
         one.name: value[kept]

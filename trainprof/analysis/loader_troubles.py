@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, Final
@@ -16,6 +17,9 @@ STRAGGLES_FROM: Final = 1.5
 MIN_FETCHES: Final = 10
 UNUSUAL_FROM: Final = 5.0
 UNUSUAL_MIN_S: Final = 0.01
+# Of slow samples that are where parts of the data begin: so many, of so many samples each.
+_FEWEST_PARTS: Final = 3
+_SHORTEST_PART: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,16 @@ def unusual_samples(fetch: Fetch) -> list[Mapping[str, Any]]:
         for sample in fetch.slow_samples
         if isinstance(sample, Mapping) and _own_s(sample) >= least
     ]
+
+
+def are_begun_parts(slow: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether slow samples are the first of parts of the data of one length, read one by one.
+
+    Then the next would be slow in their place.
+    """
+    indices = [int(index) for one in slow if (index := known(one.get("index"))) is not None]
+    apart = math.gcd(*indices)
+    return len(set(indices)) >= _FEWEST_PARTS and apart >= _SHORTEST_PART
 
 
 def _own_s(sample: Mapping[str, Any]) -> float:

@@ -114,6 +114,8 @@ def pipeline_inputs(
         busy = workers_busy(fetches, whole)
         inputs = _with_workers(replace(inputs, workers_busy=busy), whole, p)
     else:
+        if told.get("pin_memory") is True and any(one.drawn_ns.any() for one in whole):
+            inputs = _with_pinning(inputs, whole)
         inputs = _without_workers(inputs, whole, told.get("start_method"))
     inputs = with_received(inputs, whole, details, loader)
     used = _by_threads(_compute_cores(inputs, timeline, ticks, pid), facts)
@@ -174,6 +176,16 @@ def _mean(values: Float64) -> float | None:
 
 
 # What workers cost besides fetching
+
+
+def _with_pinning(inputs: PipelineInputs, passes: list[RecordedPass]) -> PipelineInputs:
+    """Returns batches whose making has in it what pinning them takes of the training process.
+
+    With workers a thread does that, beside it.
+    """
+    drawn_s = np.concatenate([one.drawn_ns for one in passes]) / 1e9
+    waited_s = np.concatenate([one.wait_ns for one in passes]) / 1e9
+    return replace(inputs, fetch_s=np.maximum(inputs.fetch_s, waited_s - drawn_s))
 
 
 def _without_workers(

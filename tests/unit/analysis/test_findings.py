@@ -851,6 +851,15 @@ def test_a_few_slow_samples_are_named() -> None:
     assert finding.evidence["slow_indices"] == list(range(STEPS // 40))
 
 
+def test_samples_that_begin_a_part_of_the_data_are_not_to_be_left_out() -> None:
+    planted = Planted(workers=2, fetch_s=0.01, compute_s=0.01, slow_every=40)
+    fetch = planted.loader.fetch
+    assert fetch is not None
+    slow = [{**one, "index": 1000 * number} for number, one in enumerate(fetch.slow_samples)]
+    planted.loader = replace(planted.loader, fetch=replace(fetch, slow_samples=slow))
+    assert "slow_samples" not in found(case_of(planted))
+
+
 def test_slow_samples_are_named_beside_what_handing_over_costs() -> None:
     # A batch is late now and then; that each takes 2 ms to be taken over is no matter of samples.
     handed_over = {"receive_s": Interval.exactly(0.002), "delivery_s": 0.002}

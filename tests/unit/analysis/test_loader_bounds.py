@@ -150,6 +150,14 @@ def test_a_long_recording_is_played_in_part(
     assert part.fetch_s[0] >= batches * (passes - 1) - kept
 
 
+def test_the_only_pass_of_a_long_run_is_played_from_its_end() -> None:
+    """What it began with, an empty cache, does not come again."""
+    long = inputs(20 * MAX_BATCHES)
+    part = shortened(replace(long, fetch_s=np.arange(20.0 * MAX_BATCHES)))
+    assert part.fetch_s[-1] == 20 * MAX_BATCHES - 1
+    assert len(part.fetch_s) == MAX_BATCHES
+
+
 def test_a_pass_that_was_cut_off_stays_as_long_as_it_was() -> None:
     cut = replace(inputs(100), batches=1_000_000)
     assert shortened(cut).batches == 100

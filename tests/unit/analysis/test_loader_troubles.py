@@ -10,7 +10,7 @@ from support import summaries
 
 from trainprof.analysis.facts import known
 from trainprof.analysis.loader_figures import Fetch
-from trainprof.analysis.loader_troubles import stragglers, unusual_samples
+from trainprof.analysis.loader_troubles import are_begun_parts, stragglers, unusual_samples
 from trainprof.analysis.worker_totals import worker_totals
 
 
@@ -92,6 +92,25 @@ def test_a_sample_that_was_kept_from_the_cores_is_not_slow_itself() -> None:
 def test_what_takes_less_than_ten_ms_is_not_worth_a_word() -> None:
     made = fetch(typical_sample_s=0.0001, slow_samples=slow(0.01, 0.0099))
     assert [sample["index"] for sample in unusual_samples(made)] == [0]
+
+
+@pytest.mark.parametrize(
+    ("indices", "are_parts"),
+    [
+        ([0, 3000, 1000, 2000], True),
+        ([1000, 5000, 3000], True),
+        ([1037, 2037, 3037], False),  # broken ones, that lie as far apart
+        ([0, 1000], False),
+        ([0, 2, 6, 8], False),
+        ([17, 203, 1444, 2048], False),
+        ([None, None, None], False),
+        ([], False),
+    ],
+)
+def test_samples_that_are_slow_for_the_part_of_the_data_they_begin(
+    indices: list[int | None], are_parts: bool
+) -> None:
+    assert are_begun_parts([summaries.slow_sample(index, 0.3) for index in indices]) is are_parts
 
 
 @pytest.mark.parametrize("typical", [None, 0.0, float("nan")])

@@ -176,6 +176,24 @@ def test_the_series_and_what_workers_cost_are_found_again(tmp_path, workers):
     assert inputs.spawn_s.mid == pytest.approx(p.spawn_s + p.ahead * p.sampler_s / workers)
 
 
+@pytest.mark.parametrize("pins", [True, False])
+def test_pinning_without_workers_is_no_drawing_of_indices(tmp_path, pins):
+    run = FakeRun()
+    loader = run.loader(num_workers=0, pin_memory=pins)
+    run.iterate(loader)
+    for number in range(30):
+        start = run.now
+        run.record(Kind.SAMPLER, start, start + MS, site=loader, value=8)
+        run.record(Kind.FETCH, start + MS, start + 5 * MS, site=loader, value=8)
+        run.record(Kind.LOADER_NEXT, start, start + 25 * MS, site=loader, value=number + 1)
+        run.now = start + 25 * MS
+        run.learn(run.optimizer())
+    inputs = inputs_of(tmp_path, [run], loader)
+    making_s, drawing_s = (0.024, 0.001) if pins else (0.004, 0.021)
+    assert inputs.fetch_s == pytest.approx([making_s] * 30)
+    assert inputs.sampler_s == pytest.approx(drawing_s)
+
+
 def test_an_iterator_for_each_batch_is_told_as_one_pass(tmp_path):
     """Without what it takes to begin each: an order of samples is drawn for one batch of it."""
     run = FakeRun()

@@ -14,7 +14,7 @@ from trainprof.analysis.limit_names import BLOCKED, RECEIVE, SAMPLER
 from trainprof.analysis.limit_names import CPU as CPU_LIMIT
 from trainprof.analysis.loader_cost import starts_s
 from trainprof.analysis.loader_figures import Fetch, Loader
-from trainprof.analysis.loader_troubles import unusual_samples
+from trainprof.analysis.loader_troubles import are_begun_parts, unusual_samples
 from trainprof.analysis.pipeline import (
     PipelineInputs,
     Prediction,
@@ -131,6 +131,7 @@ def cause_of(
     if wait_share < limits.wait or _comes_once(inputs, limits):
         return None
     is_uneven = _slow_share(loader.fetch, inputs) >= limits.slow_samples
+    is_uneven &= loader.fetch is None or not are_begun_parts(unusual_samples(loader.fetch))
     # No loader makes steps shorter than a device takes for them.
     paced = inputs if felt is None else _paced_by_device(inputs, felt)
     if is_uneven and _usual_would_do(inputs, now, limits):
