@@ -116,7 +116,7 @@ def pipeline_inputs(
     else:
         if told.get("pin_memory") is True and any(one.drawn_ns.any() for one in whole):
             inputs = _with_pinning(inputs, whole)
-        inputs = _without_workers(inputs, whole, told.get("start_method"))
+        inputs = _without_workers(inputs, whole, told.get("workers_started_by"))
     inputs = with_received(inputs, whole, details, loader)
     used = _by_threads(_compute_cores(inputs, timeline, ticks, pid), facts)
     return with_contention(replace(inputs, compute_cores=used))

@@ -54,14 +54,18 @@ def of_setting(case: Case, fed: LoaderCase, setting: Setting, found: Prediction)
         return None
     steps = found.speedup_over(fed.measured.step_s)
     batches, (passes, now_starts_s) = fed.loader.iterations, fed.recorded_starts
-    starting = predict(fed.inputs, replace(setting, is_persistent=False)).first_batch_s
+    starting = start_of_workers(fed.inputs, setting)
     later = found.first_batch_s if setting.is_persistent else starting
     starts_s = [
         one + (passes - 1) * other for one, other in zip(_of(starting), _of(later), strict=True)
     ]
+    # What was recorded may have waited for longer than the rest of the run.
+    waited_s = fed.loader.wait_total_s + fed.loader.made_first_s
+    recorded_s = batches * fed.measured.wait_s
+    alike = min(waited_s / recorded_s, 1.0) if recorded_s > 0 else 1.0
     wall_s = case.wall_s
     run_s = [
-        wall_s - batches * (fed.measured.step_s - step_s) - (now_starts_s - start_s)
+        wall_s - alike * batches * (fed.measured.step_s - step_s) - (now_starts_s - start_s)
         for step_s, start_s in zip(_of(found.step_s), starts_s, strict=True)
     ]
     best, likely, worst = (wall_s / max(s, (1 - _MOST_REMOVED) * wall_s) for s in run_s)
@@ -80,6 +84,22 @@ def of_setting(case: Case, fed: LoaderCase, setting: Setting, found: Prediction)
         of_steps=True,
     )
     return as_a_device_lets(case, fed, gain)
+
+
+def start_of_workers(inputs: PipelineInputs, setting: Setting) -> Interval:
+    """Returns what a pass takes to begin that starts its workers: each of them, and a first batch.
+
+    Args:
+        inputs: What a recording tells.
+        setting: With these workers; without any, the first batch alone.
+    """
+    first, each = (
+        predict(inputs, replace(setting, is_persistent=False)).first_batch_s,
+        inputs.spawn_s,
+    )
+    return Interval(
+        *(one + setting.workers * spawn for one, spawn in zip(_of(first), _of(each), strict=True))
+    )
 
 
 def of_faster_steps(case: Case, speedup: Interval, wait_share: float) -> Interval:

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from trainprof.analysis.code_figures import HotLine
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
-from trainprof.analysis.diagnosis.gains import Gain, outside_steps
+from trainprof.analysis.diagnosis.gains import Gain, outside_steps, start_of_workers
 from trainprof.analysis.diagnosis.loader_change import advised, finding, with_workers
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
@@ -179,10 +179,15 @@ def _with_workers(
         return None
     setting, found = more
     batches = fed.loader.iterations
+    started = 1 if setting.is_persistent else max(fed.loader.passes, 1)
+    longer_s = start_of_workers(fed.inputs, setting).mid - fed.now.first_batch_s.mid
+    starts_s = started * max(longer_s, 0.0)
     saved_s = [
-        min(max(batches * (fed.measured.step_s - s), 0.0), spent_s)
+        min(max(batches * (fed.measured.step_s - s) - starts_s, 0.0), spent_s)
         for s in (found.step_s.high, found.step_s.mid, found.step_s.low)
     ]
+    if saved_s[1] <= 0:
+        return None
     low, likely, high = (case.training_s / (case.training_s - s) for s in saved_s)
     run = [case.wall_s / (case.wall_s - s) for s in saved_s]
     of_run = (run[0], run[2])
