@@ -1802,6 +1802,29 @@ def test_evaluation_without_a_loader_is_named_by_who_calls_for_it(
     assert found(case_of(*planted, parts={"evaluation": 0.1, "forward": 2.0})) == []
 
 
+def test_evaluation_wants_no_workers_that_take_longer_to_start_than_they_save() -> None:
+    """Built anew for each of 20 passes of ten batches, by spawn."""
+    training = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
+    evaluating = Planted(fetch_s=0.02, compute_s=0.002, passes=20, role="evaluation")
+    spawned = replace(evaluating.inputs, boot_s=Interval(1.0, 2.5, 6.0))
+    for inputs, is_wanted in ((evaluating.inputs, True), (spawned, False)):
+        evaluating.loader = replace(evaluating.loader, id=1, site="train.py:44", built=20)
+        evaluating.inputs = inputs
+        spent_s = evaluating.loader.wait_total_s + 0.002 * STEPS
+        finding = only(case_of(training, evaluating, parts={"evaluation": spent_s}))
+        assert finding.id == "slow_validation"
+        assert ("num_workers" in finding.change) is is_wanted
+
+
+def test_waits_that_most_of_the_run_does_not_have_are_not_saved_in_all_of_it() -> None:
+    planted = Planted(fetch_s=0.04, compute_s=0.01)
+    whole = only(case_of(planted))
+    planted.loader = replace(planted.loader, wait_total_s=planted.loader.wait_total_s / 4)
+    part = only(case_of(planted))
+    assert part.id == whole.id == "serial_loading"
+    assert part.recoverable_s < whole.recoverable_s / 3
+
+
 def test_evaluation_wants_workers_for_its_loader() -> None:
     training = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
     evaluating = Planted(fetch_s=0.02, compute_s=0.002, role="evaluation")
