@@ -245,7 +245,8 @@ def _sharing_files(loader: Loader) -> str:
         )
     return (
         f"the dataset holds {held} open, and workers that are forked would share its place in the "
-        "file: each would read what another one moved it to, wrong samples without any error"
+        "file, or its connection: each would read what another one moved it to, or asked for, "
+        "wrong samples without any error"
     )
 
 
