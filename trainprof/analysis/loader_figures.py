@@ -98,6 +98,7 @@ class Loader:
         whole_batches: The arguments with which torch would ask the dataset for all of a batch at
             once, None where it does or they are not known.
         holds_tensors: Its dataset is torch's TensorDataset.
+        sampler_takes_epoch: Its sampler has set_epoch, as torch's DistributedSampler has.
         draws_in_order: Each pass has the dataset's samples in their order; None where nothing tells
             how its sampler draws.
         open_files: Attributes of the dataset that hold one, with their class.
@@ -183,6 +184,7 @@ class Loader:
     sampler_starts_s: float | None = None
     first_given_back_s: float | None = None
     set_up_as_workers_start: bool | None = None
+    sampler_takes_epoch: bool | None = None
 
     @property
     def is_rebuilt(self) -> bool:
