@@ -98,6 +98,7 @@ class Loader:
         whole_batches: The arguments with which torch would ask the dataset for all of a batch at
             once, None where it does or they are not known.
         holds_tensors: Its dataset is torch's TensorDataset.
+        is_stackable: Its dataset could be one, and takes no list of indices as it is.
         sampler_takes_epoch: Its sampler has set_epoch, as torch's DistributedSampler has.
         draws_in_order: Each pass has the dataset's samples in their order; None where nothing tells
             how its sampler draws.
@@ -185,6 +186,7 @@ class Loader:
     first_given_back_s: float | None = None
     set_up_as_workers_start: bool | None = None
     sampler_takes_epoch: bool | None = None
+    is_stackable: bool | None = None
 
     @property
     def is_rebuilt(self) -> bool:

@@ -215,6 +215,7 @@ def _loader_of(
         whole_batches=whole_batches(facts),
         draws_all=_draws_all(facts),
         holds_tensors=_flag(facts.get("holds_tensors")),
+        is_stackable=_flag(facts.get("is_stackable")),
         sampler_takes_epoch=_flag(facts.get("sampler_takes_epoch")),
         draws_in_order=_draws_in_order(facts),
         open_files=words(facts.get("open_files")),

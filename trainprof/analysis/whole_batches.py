@@ -17,8 +17,8 @@ _OF_OTHERS: Final = ("torch", "other")
 def whole_batches(facts: Mapping[str, Any]) -> str | None:
     """Returns the arguments with which torch asks a dataset for a batch at once, as for samples.
 
-    None where batches are made up by a rule of the user's own, or by a package for them, and where
-    a package made the sampler.
+    None where batches are made up by a rule of the user's own, or by a package for them, where a
+    package made the sampler, and where the dataset takes no list of indices, nor could as tensors.
 
     Args:
         facts: Of the loader, as probes/loader_facts.py describes them.
@@ -26,6 +26,7 @@ def whole_batches(facts: Mapping[str, Any]) -> str | None:
     size, drawn = integer(facts.get("batch_size")), _drawn(facts)
     is_plain = facts.get("batch_sampler") == "BatchSampler" and builder_of(facts) is None
     is_plain &= facts.get("is_taken_over") is not True
+    is_plain &= facts.get("refuses_lists") is not True or facts.get("is_stackable") is True
     if facts.get("is_asked_one_by_one") is not True or not is_plain or not size or drawn is None:
         return None
     drops_last = facts.get("drop_last") is True

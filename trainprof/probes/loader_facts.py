@@ -7,6 +7,7 @@ import sys
 from typing import Any, Final
 
 from trainprof.probes.changed_datasets import whole_of
+from trainprof.probes.dataset_rows import is_stackable, refuses_lists
 from trainprof.probes.known_length import known_length
 from trainprof.probes.sampling_facts import sampling
 from trainprof.probes.worker_needs import (
@@ -50,6 +51,8 @@ def _asking(loader: Any, dataset: Any) -> dict[str, Any]:
     """Says how torch asks a dataset for a batch; of torch's Subset, what it is of.
 
     `is_asked_one_by_one`: for each sample by itself, to put them together as it does by default.
+    `refuses_lists`: it would fail if it were given the indices of a batch.
+    `is_stackable`: it is made of rows that a TensorDataset could have.
     `open_files`: what it holds that processes cannot share.
     `shards`: of a stream, which are given to workers as a whole.
     """
@@ -63,6 +66,8 @@ def _asking(loader: Any, dataset: Any) -> dict[str, Any]:
     is_mapped = has_items and not takes_lists and not is_iterable(dataset)
     return {
         "is_asked_one_by_one": is_mapped and getattr(loader, "collate_fn", 0) is plain_collate,
+        "refuses_lists": refuses_lists(dataset),
+        "is_stackable": is_stackable(dataset),
         "holds_tensors": type(dataset) is tensors,
         "open_files": open_files(dataset),
         "shards": _shards(dataset),

@@ -492,6 +492,17 @@ def test_a_sampler_that_is_told_the_epoch_is_told_by_itself_then(
     assert not hasattr(torch.utils.data.BatchSampler, "set_epoch")
 
 
+def test_a_list_of_samples_is_put_into_tensors_first() -> None:
+    planted = in_rows()
+    planted.loader = replace(planted.loader, holds_tensors=False, is_stackable=True)
+    finding = only(case_of(planted))
+    assert finding.advice.startswith(
+        "dataset = TensorDataset(*default_collate(list(dataset))), once, then DataLoader(..., "
+    )
+    [caution] = finding.cautions  # it has no __getitem__ to be written anew
+    assert caution.startswith("the samples are in memory twice then")
+
+
 def test_workers_that_fetch_rows_go_with_the_asking() -> None:
     planted = in_rows(
         workers=2,

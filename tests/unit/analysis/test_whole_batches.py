@@ -52,3 +52,35 @@ def test_torch_takes_the_call_for_whole_batches(
     scope = {**vars(torch.utils.data), "dataset": TENSORS, "sampler": range(8), "own": GENERATOR}
     changed = eval(f"dict({asked.replace('...', 'own')})", scope)
     assert batches_of(**left, **changed) == batches_of(batch_size=4, **given)
+
+
+PAIRS = [(torch.full((2,), float(number)), number) for number in range(10)]
+ROWS = torch.utils.data.TensorDataset(torch.arange(10))
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        PAIRS,
+        [(number / 2, True) for number in range(10)],
+        torch.utils.data.Subset(PAIRS, range(2, 9)),  # type: ignore[arg-type]
+        torch.utils.data.ConcatDataset([ROWS, ROWS]),
+    ],
+    ids=["list", "numbers", "subset", "concatenated"],
+)
+def test_samples_that_are_put_into_tensors_give_the_same_batches(dataset: Any) -> None:
+    asked = "sampler=BatchSampler(SequentialSampler(dataset), 4, drop_last=False), batch_size=None"
+    loader = summaries.loader("train.py:41", whole_batches=asked, is_stackable=True)
+    told = call_for_whole_batches(loader)
+    stacked, _, call = told.partition(", once, then ")
+    imports = "BatchSampler, SequentialSampler, TensorDataset, default_collate"
+    assert call == f"DataLoader(..., {asked}) (from torch.utils.data import {imports})"
+    scope = {**vars(torch.utils.data), "dataset": dataset}
+    exec(stacked, scope)
+    batches = list(eval(f"DataLoader(dataset, {asked})", scope))
+    as_before = list(torch.utils.data.DataLoader(dataset, batch_size=4))
+    assert [type(one) for one in batches] == [type(one) for one in as_before]
+    for one, before in zip(batches, as_before, strict=True):
+        assert all(x.dtype == y.dtype and x.equal(y) for x, y in zip(one, before, strict=True))
+    with pytest.raises(TypeError):
+        next(iter(eval(f"DataLoader(before, {asked})", {**scope, "before": dataset})))

@@ -22,6 +22,7 @@ import torch
 from support.session import Event, FakeClock, Recorder
 from torch.utils.data import (
     ChainDataset,
+    ConcatDataset,
     DataLoader,
     Dataset,
     IterableDataset,
@@ -503,23 +504,29 @@ TENSORS = TensorDataset(torch.zeros(8, 2))
 @pytest.mark.parametrize(
     ("make", "expected"),
     [
-        (lambda: DataLoader(TENSORS, 2), (True, True)),
-        (lambda: DataLoader(Subset(Subset(TENSORS, range(6)), range(4)), 2), (True, True)),
-        (lambda: DataLoader(Numbers(6), 2, shuffle=True), (True, False)),
-        (lambda: DataLoader([1, 2, 3], 2), (True, False)),
-        (lambda: DataLoader(Rows(6), 2), (False, False)),
-        (lambda: DataLoader(Subset(Rows(6), range(4)), 2), (False, False)),
-        (lambda: DataLoader(Stream(), 2), (False, False)),
-        (lambda: DataLoader(TENSORS, 2, collate_fn=list), (False, True)),
+        (lambda: DataLoader(TENSORS, 2), (True, True, False, False)),
+        (
+            lambda: DataLoader(Subset(Subset(TENSORS, range(6)), range(4)), 2),
+            (True, True, False, False),
+        ),
+        (lambda: DataLoader(Numbers(6), 2, shuffle=True), (True, False, False, False)),
+        (lambda: DataLoader([1, 2, 3], 2), (True, False, True, False)),
+        (lambda: DataLoader([(1, 2), (3, 4)], 2), (True, False, True, True)),
+        (lambda: DataLoader(Subset([(1, 2), (3, 4)], range(2)), 2), (True, False, True, True)),
+        (lambda: DataLoader(ConcatDataset([TENSORS, TENSORS]), 2), (True, False, True, True)),
+        (lambda: DataLoader(Rows(6), 2), (False, False, False, False)),
+        (lambda: DataLoader(Subset(Rows(6), range(4)), 2), (False, False, False, False)),
+        (lambda: DataLoader(Stream(), 2), (False, False, False, False)),
+        (lambda: DataLoader(TENSORS, 2, collate_fn=list), (False, True, False, False)),
     ],
 )
 def test_how_a_dataset_is_asked_for_a_batch(
-    make: Callable[[], Any], expected: tuple[bool, bool], recorder: Recorder
+    make: Callable[[], Any], expected: tuple[bool, ...], recorder: Recorder
 ) -> None:
     recorder.start(LoaderProbe())
     next(iter(make()))
     [facts] = recorder.read().notes(Topic.LOADER)
-    names = ("is_asked_one_by_one", "holds_tensors")
+    names = ("is_asked_one_by_one", "holds_tensors", "refuses_lists", "is_stackable")
     assert tuple(facts[name] for name in names) == expected
 
 

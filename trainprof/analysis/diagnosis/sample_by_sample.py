@@ -13,9 +13,11 @@ dict), which a list of indices does not spare it.
 
 What to do: let torch ask for whole batches, by the named arguments. The dataset's __getitem__ then
 gets a list of indices; torch's TensorDataset takes one as it is, and the batches stay the same, in
-the same order. shuffle and drop_last have to go from the call, for torch refuses them beside a
-sampler: the named ones do that. A sampler or generator that the call has goes into them, and one
-that has set_epoch (DistributedSampler) is told the epoch by itself from then on.
+the same order. A list of samples or a ConcatDataset takes none: one of tensors and numbers is made
+a TensorDataset first, once; of others nothing is said. shuffle and drop_last have to go from the
+call, for torch refuses them beside a sampler: the named ones do that. A sampler or generator that
+the call has goes into them, and one that has set_epoch (DistributedSampler) is told the epoch by
+itself from then on.
 """
 
 from __future__ import annotations

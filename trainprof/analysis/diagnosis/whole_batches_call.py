@@ -9,6 +9,8 @@ from trainprof.analysis.loader_figures import Loader
 # torch's own samplers: that of shuffle=True, and that without it.
 _SHUFFLES: Final = "RandomSampler"
 _IN_ORDER: Final = "SequentialSampler"
+# Of a dataset that takes no list of indices; batches are collated the same way.
+_STACKED: Final = "dataset = TensorDataset(*default_collate(list(dataset))), once, then "
 # What stands in the arguments for something that the call as it is has.
 _HAS_NOW: Final = {"BatchSampler(sampler,": "sampler", "generator=...": "generator"}
 
@@ -16,7 +18,8 @@ _HAS_NOW: Final = {"BatchSampler(sampler,": "sampler", "generator=...": "generat
 def call_for_whole_batches(loader: Loader, more: str = "") -> str:
     """Returns the call with which torch asks the dataset for a batch at once.
 
-    With what has to go from the call as it is, for torch refuses it beside a sampler.
+    With what has to go from the call as it is, for torch refuses it beside a sampler, and what is
+    to be done to the dataset first.
 
     Args:
         loader: One that has `whole_batches`.
@@ -30,8 +33,9 @@ def call_for_whole_batches(loader: Loader, more: str = "") -> str:
     refused = ["shuffle"] if _SHUFFLES in named else []
     refused += ["drop_last"] if "drop_last=True" in asked else []
     without = f", without {' and '.join(refused)}" if refused else ""
-    imports = ", ".join(["BatchSampler", *named])
-    call = f"{loader.kind}(..., {asked}{more})"
+    stacks = ["TensorDataset", "default_collate"] if loader.is_stackable else []
+    imports = ", ".join(["BatchSampler", *named, *stacks])
+    call = f"{_STACKED if stacks else ''}{loader.kind}(..., {asked}{more})"
     return f"{call}{''.join(kept)}{without} (from torch.utils.data import {imports})"
 
 
@@ -42,7 +46,12 @@ def cautions_of_whole_batches(loader: Loader) -> list[str]:
         loader: One that has `whole_batches`.
     """
     told = []
-    if not loader.holds_tensors:
+    if loader.is_stackable:
+        told.append(
+            "the samples are in memory twice then, unless the old dataset goes, and what changes "
+            "in that later does not reach the tensors"
+        )
+    elif not loader.holds_tensors:
         told.append(
             "__getitem__ then gets a list of indices: self.x[indices] takes all of them at once; "
             "what it does to one sample has to be written for all"
