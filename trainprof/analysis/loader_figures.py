@@ -93,6 +93,7 @@ class Loader:
         collate_site: Where the user's own collate function begins, None where it is a library's.
         built_by: The installed package that builds it and has to be told its arguments, None where
             the call at `site` is.
+        also_builds: Roles of the other loaders that its call builds, where that is the user's.
         built: How many DataLoaders of that line were used one after the other, each built anew as
             the last.
         whole_batches: The arguments with which torch would ask the dataset for all of a batch at
@@ -187,6 +188,7 @@ class Loader:
     set_up_as_workers_start: bool | None = None
     sampler_takes_epoch: bool | None = None
     is_stackable: bool | None = None
+    also_builds: list[str] = field(default_factory=list)
 
     @property
     def is_rebuilt(self) -> bool:

@@ -22,6 +22,7 @@ from trainprof.analysis.looks import LineNames, Looks, Stack, function_of
 from trainprof.analysis.memory_growth import workers_growth
 from trainprof.analysis.names import Sites
 from trainprof.analysis.passes import EVALUATION, TRAINING, Passes
+from trainprof.analysis.shared_line import with_others_of_line
 from trainprof.analysis.statistics import statistics_s
 from trainprof.analysis.system_processes import Samples, Tick
 from trainprof.analysis.whole_batches import TORCHS_SAMPLERS, whole_batches
@@ -104,6 +105,7 @@ def loaders_of(
     ]
     names = LineNames(facts.texts, sites)
     found = _with_callers(found, passes, making.details, names)
+    found = with_others_of_line(found, [facts.loader(x.id).get("serial") for x in found])
     return sorted(found, key=lambda x: (x.role != TRAINING, x.id))
 
 

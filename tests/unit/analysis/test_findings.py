@@ -115,6 +115,25 @@ def test_a_loader_that_a_package_builds_is_changed_in_its_settings(
     assert finding.evidence["built_by"] == package
 
 
+@pytest.mark.parametrize(
+    ("also", "others"),
+    [
+        (["evaluation"], "the loader of evaluation"),
+        (["training"], "another loader of training"),
+        (["other"], "another loader"),
+        (["evaluation", "training"], "the loader of evaluation and another loader of training"),
+        ([], None),
+    ],
+)
+def test_a_change_counts_for_all_that_a_line_builds(also: list[str], others: str | None) -> None:
+    planted = Planted(fetch_s=0.03, compute_s=0.01)
+    planted.loader = replace(planted.loader, also_builds=also)
+    finding = only(case_of(planted))
+    told = [one for one in finding.cautions if "built by the same line" in one]
+    assert told == ([f"it counts for {others}, built by the same line"] if others else [])
+    assert finding.change == {"num_workers": 3, "persistent_workers": True}
+
+
 def test_a_package_that_starts_workers_again_is_told_in_its_own_words() -> None:
     planted = Planted(workers=2, fetch_s=0.004, compute_s=0.01, passes=10, start_s=0.1)
     planted.loader = replace(planted.loader, built_by="transformers")
@@ -501,6 +520,25 @@ def test_a_list_of_samples_is_put_into_tensors_first() -> None:
     )
     [caution] = finding.cautions  # it has no __getitem__ to be written anew
     assert caution.startswith("the samples are in memory twice then")
+
+
+def test_whole_batches_are_for_one_of_the_loaders_of_a_line() -> None:
+    """The sampler of training would shuffle evaluation."""
+    planted = in_rows()
+    plain = only(case_of(planted))
+    planted.loader = replace(planted.loader, also_builds=["evaluation"])
+    finding = only(case_of(planted))
+    alone = "for this loader alone, as its line builds the loader of evaluation too: "
+    assert finding.advice == f"{alone}{plain.advice}"
+    assert "it counts for" not in minded(finding)
+    slow = {"receive_s": Interval.exactly(0.001), "delivery_s": 0.001}
+    handed_over = in_rows(workers=2, start_s=0.05, **slow)
+    handed_over.loader = replace(handed_over.loader, also_builds=["evaluation"])
+    finding = only(case_of(handed_over))
+    assert finding.id == "needless_workers"
+    assert f"may give more still: {alone}DataLoader(" in finding.also[0]
+    # That change is the line's.
+    assert "it counts for the loader of evaluation, built by the same line" in finding.cautions
 
 
 def test_workers_that_fetch_rows_go_with_the_asking() -> None:

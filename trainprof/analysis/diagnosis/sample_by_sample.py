@@ -17,11 +17,13 @@ the same order. A list of samples or a ConcatDataset takes none: one of tensors 
 a TensorDataset first, once; of others nothing is said. shuffle and drop_last have to go from the
 call, for torch refuses them beside a sampler: the named ones do that. A sampler or generator that
 the call has goes into them, and one that has set_epoch (DistributedSampler) is told the epoch by
-itself from then on.
+itself from then on. Where the line builds other loaders, too (a function called for training and
+for evaluation), the change is for the one alone: the others may not be shuffled.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from trainprof.analysis.diagnosis.case import Case
@@ -73,7 +75,8 @@ def find(case: Case) -> Finding | None:
     started_s = fed.starts_s if loader.num_workers else 0.0
     return finding(
         case,
-        fed,
+        # What is advised is for it alone.
+        replace(fed, loader=replace(loader, also_builds=[])),
         ID,
         title,
         outside_steps(case, waited_s + started_s),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from trainprof.analysis.diagnosis.loader_cautions import others_of_line
 from trainprof.analysis.loader_figures import Loader
 
 # torch's own samplers: that of shuffle=True, and that without it.
@@ -19,7 +20,8 @@ def call_for_whole_batches(loader: Loader, more: str = "") -> str:
     """Returns the call with which torch asks the dataset for a batch at once.
 
     With what has to go from the call as it is, for torch refuses it beside a sampler, and what is
-    to be done to the dataset first.
+    to be done to the dataset first. Another loader of the same line may draw otherwise, or be of a
+    dataset that takes no list: the call is for this one alone.
 
     Args:
         loader: One that has `whole_batches`.
@@ -35,8 +37,15 @@ def call_for_whole_batches(loader: Loader, more: str = "") -> str:
     without = f", without {' and '.join(refused)}" if refused else ""
     stacks = ["TensorDataset", "default_collate"] if loader.is_stackable else []
     imports = ", ".join(["BatchSampler", *named, *stacks])
-    call = f"{_STACKED if stacks else ''}{loader.kind}(..., {asked}{more})"
-    return f"{call}{''.join(kept)}{without} (from torch.utils.data import {imports})"
+    first = f"{_for_it_alone(loader)}{_STACKED if stacks else ''}"
+    call = f"{loader.kind}(..., {asked}{more}){''.join(kept)}{without}"
+    return f"{first}{call} (from torch.utils.data import {imports})"
+
+
+def _for_it_alone(loader: Loader) -> str:
+    if not loader.also_builds:
+        return ""
+    return f"for this loader alone, as its line builds {others_of_line(loader)} too: "
 
 
 def cautions_of_whole_batches(loader: Loader) -> list[str]:
