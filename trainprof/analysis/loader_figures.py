@@ -96,11 +96,14 @@ class Loader:
         collate_site: Where the user's own collate function begins, None where it is a library's.
         built_by: The installed package that builds it and has to be told its arguments, None where
             the call at `site` is.
+        also_builds: Roles of the other loaders that its call builds, where that is the user's.
         built: How many DataLoaders of that line were used one after the other, each built anew as
             the last.
         whole_batches: The arguments with which torch would ask the dataset for all of a batch at
             once, None where it does or they are not known.
         holds_tensors: Its dataset is torch's TensorDataset.
+        is_stackable: Its dataset could be one, and takes no list of indices as it is.
+        sampler_takes_epoch: Its sampler has set_epoch, as torch's DistributedSampler has.
         draws_in_order: Each pass has the dataset's samples in their order; None where nothing tells
             how its sampler draws.
         open_files: Attributes of the dataset that hold one, with their class.
@@ -186,6 +189,9 @@ class Loader:
     sampler_starts_s: float | None = None
     first_given_back_s: float | None = None
     set_up_as_workers_start: bool | None = None
+    sampler_takes_epoch: bool | None = None
+    is_stackable: bool | None = None
+    also_builds: list[str] = field(default_factory=list)
 
     @property
     def is_rebuilt(self) -> bool:

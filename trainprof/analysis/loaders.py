@@ -22,8 +22,10 @@ from trainprof.analysis.looks import LineNames, Looks, Stack, function_of
 from trainprof.analysis.memory_growth import workers_growth
 from trainprof.analysis.names import Sites
 from trainprof.analysis.passes import EVALUATION, TRAINING, Passes
+from trainprof.analysis.shared_line import with_others_of_line
 from trainprof.analysis.statistics import statistics_s
 from trainprof.analysis.system_processes import Samples, Tick
+from trainprof.analysis.whole_batches import TORCHS_SAMPLERS, whole_batches
 from trainprof.record.schema import Kind
 
 # Of the passes of an evaluation: from there on a line is where it is called.
@@ -34,8 +36,6 @@ _QUICK_SHARE: Final = 0.5
 _USUAL_QUANTILE: Final = 0.75
 # Of what starts of passes took: what quick batches saved later on.
 _GIVEN_BACK_SHARE: Final = 0.5
-# Those that a loader makes for itself, of its dataset alone.
-_TORCHS_SAMPLERS: Final = ("RandomSampler", "SequentialSampler")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +105,7 @@ def loaders_of(
     ]
     names = LineNames(facts.texts, sites)
     found = _with_callers(found, passes, making.details, names)
+    found = with_others_of_line(found, [facts.loader(x.id).get("serial") for x in found])
     return sorted(found, key=lambda x: (x.role != TRAINING, x.id))
 
 
@@ -213,9 +214,11 @@ def _loader_of(
         collate_site=sites[collate] if isinstance(collate, int) else None,
         built_by=builder_of(facts),
         built=max(int(np.count_nonzero(of_loader["kind"] == Kind.LOADER_BUILT)), 1),
-        whole_batches=_whole_batches(facts),
+        whole_batches=whole_batches(facts),
         draws_all=_draws_all(facts),
         holds_tensors=_flag(facts.get("holds_tensors")),
+        is_stackable=_flag(facts.get("is_stackable")),
+        sampler_takes_epoch=_flag(facts.get("sampler_takes_epoch")),
         draws_in_order=_draws_in_order(facts),
         open_files=words(facts.get("open_files")),
         workers_started_by=_word(facts.get("workers_started_by")),
@@ -287,25 +290,10 @@ def _seconds_within(details: Details, p: Passes) -> float:
     return float((details["end"] - details["start"])[is_inside].sum() / 1e9)
 
 
-def _whole_batches(facts: Mapping[str, Any]) -> str | None:
-    """Returns the arguments with which torch asks a dataset for a batch at once, as for samples.
-
-    None where batches are made up by a rule of the user's own, or by a package for them.
-    """
-    sampler, size = facts.get("sampler"), integer(facts.get("batch_size"))
-    is_plain = facts.get("batch_sampler") == "BatchSampler" and builder_of(facts) is None
-    if facts.get("is_asked_one_by_one") is not True or not is_plain or not size:
-        return None
-    is_torchs = sampler in _TORCHS_SAMPLERS and facts.get("samples_plainly") is True
-    drawn = f"{sampler}(dataset)" if is_torchs else "sampler"
-    drops_last = facts.get("drop_last") is True
-    return f"sampler=BatchSampler({drawn}, {size}, drop_last={drops_last}), batch_size=None"
-
-
 def _draws_all(facts: Mapping[str, Any]) -> int | None:
     """Returns the length of a dataset of which torch's own loader and sampler draw each sample."""
     # A package that shares batches out among ranks has classes of its own, as accelerate does.
-    is_torchs = facts.get("kind") == "DataLoader" and facts.get("sampler") in _TORCHS_SAMPLERS
+    is_torchs = facts.get("kind") == "DataLoader" and facts.get("sampler") in TORCHS_SAMPLERS
     is_torchs &= facts.get("batch_sampler") in ("BatchSampler", None)
     if not is_torchs or facts.get("samples_plainly") is not True:
         return None
@@ -315,7 +303,7 @@ def _draws_all(facts: Mapping[str, Any]) -> int | None:
 def _draws_in_order(facts: Mapping[str, Any]) -> bool | None:
     """Whether torch's own sampler goes through a dataset from its first sample to its last."""
     sampler = facts.get("sampler")
-    if sampler not in _TORCHS_SAMPLERS or facts.get("batch_sampler") not in ("BatchSampler", None):
+    if sampler not in TORCHS_SAMPLERS or facts.get("batch_sampler") not in ("BatchSampler", None):
         return None
     return bool(sampler == "SequentialSampler")
 

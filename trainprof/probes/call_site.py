@@ -241,7 +241,8 @@ class LoaderBirthplaces:
             return None
         if birth.candidates:
             place = _taken_over(birth.candidates, loader)
-            birth.place, birth.candidates = place or birth.place, []
+            taken = birth.place if place is None else replace(place, is_taken_over=True)
+            birth.place, birth.candidates = taken, []
         return birth.place
 
 
@@ -255,12 +256,14 @@ class Birthplace:
         built_at: The line of that call, as an id; 0 where it is the user's.
         call_ends_at: The call's last line and the column behind it, in UTF-8 bytes; None where
             Python does not tell.
+        is_taken_over: A package built it anew, of one that this line built.
     """
 
     site: int
     built_by: str | None = None
     built_at: int = 0
     call_ends_at: tuple[int, int] | None = None
+    is_taken_over: bool = False
 
 
 @dataclass(slots=True)

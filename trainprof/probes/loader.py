@@ -309,6 +309,7 @@ class LoaderProbe:
             facts["site"] = site
             facts["built_by"], facts["built_at"] = place.built_by, place.built_at
             facts["call_ends_at"] = place.call_ends_at
+            facts["is_taken_over"] = place.is_taken_over
             facts["takes"] = taken_by(type(loader))
             facts["constructors"] = constructor_sites(type(loader), self._session.sites)
             if facts["workers_started_by"] != "fork":

@@ -7,7 +7,9 @@ import sys
 from typing import Any, Final
 
 from trainprof.probes.changed_datasets import whole_of
+from trainprof.probes.dataset_rows import is_stackable, refuses_lists
 from trainprof.probes.known_length import known_length
+from trainprof.probes.sampling_facts import sampling
 from trainprof.probes.worker_needs import (
     open_files,
     start_method,
@@ -40,6 +42,7 @@ def describe(loader: Any) -> dict[str, Any]:
         "start_method": started_by if workers else None,
         "workers_started_by": started_by,
         "unpicklable": [] if started_by == "fork" else unpicklable(loader),
+        **sampling(loader),
         **_asking(loader, dataset),
     }
 
@@ -48,7 +51,8 @@ def _asking(loader: Any, dataset: Any) -> dict[str, Any]:
     """Says how torch asks a dataset for a batch; of torch's Subset, what it is of.
 
     `is_asked_one_by_one`: for each sample by itself, to put them together as it does by default.
-    `samples_plainly`: by a sampler that is made of the dataset alone.
+    `refuses_lists`: it would fail if it were given the indices of a batch.
+    `is_stackable`: it is made of rows that a TensorDataset could have.
     `open_files`: what it holds that processes cannot share.
     `shards`: of a stream, which are given to workers as a whole.
     """
@@ -60,11 +64,10 @@ def _asking(loader: Any, dataset: Any) -> dict[str, Any]:
     takes_lists = inspect.getattr_static(dataset, "__getitems__", None) is not None
     has_items = inspect.getattr_static(dataset, "__getitem__", None) is not None
     is_mapped = has_items and not takes_lists and not is_iterable(dataset)
-    of_sampler = getattr(getattr(loader, "sampler", None), "__dict__", {})
-    is_plain = all(of_sampler.get(name) is None for name in ("_num_samples", "generator"))
     return {
         "is_asked_one_by_one": is_mapped and getattr(loader, "collate_fn", 0) is plain_collate,
-        "samples_plainly": is_plain and of_sampler.get("replacement") is not True,
+        "refuses_lists": refuses_lists(dataset),
+        "is_stackable": is_stackable(dataset),
         "holds_tensors": type(dataset) is tensors,
         "open_files": open_files(dataset),
         "shards": _shards(dataset),

@@ -28,8 +28,17 @@ _OPEN: Final = {
     "tarfile": ("TarFile",),
     "numpy": ("NpzFile",),
     "h5py": ("File", "Group", "Dataset"),
-    "sqlite3": ("Connection", "Cursor"),
+    "netCDF4": ("Dataset", "Group", "Variable"),
+    "tables": ("File",),
+    "rasterio": ("DatasetReader",),
+    "cv2": ("VideoCapture",),
+    "decord": ("VideoReader", "AudioReader"),
+    "av": ("InputContainer",),
     "lmdb": ("Environment",),
+    "sqlite3": ("Connection", "Cursor"),
+    "psycopg": ("Connection", "Cursor"),
+    "psycopg2": ("connection", "cursor"),
+    "pymysql": ("Connection", "Cursor"),
 }
 # What keeps the state of random numbers, which each worker gets a copy of.
 _GENERATORS: Final = {
@@ -44,7 +53,7 @@ _PICKLED_ITS_WAY: Final = ("__reduce__", "__reduce_ex__", "__getstate__")
 
 
 def open_files(dataset: Any) -> list[str]:
-    """Returns what a dataset holds that is an open file or archive, with what it is.
+    """Returns what a dataset holds that is an open file, archive or connection, with what it is.
 
     They are told by their classes: nothing of theirs is called.
     """

@@ -94,8 +94,8 @@ def _sharing_files(loader: Loader) -> str:
         return ""
     return (
         f"the dataset holds {' and '.join(loader.open_files)} open, and its {loader.num_workers} "
-        "forked workers share its place in the file: samples may be wrong, without any error, "
-        "unless each worker opens it anew"
+        "forked workers share its place in the file, or its connection: samples may be wrong, "
+        "without any error, unless each worker opens it anew"
     )
 
 

@@ -141,26 +141,43 @@ PLAIN = {
     "samples_plainly": True,
     "holds_tensors": True,
     "sampler": "RandomSampler",
+    "sampler_from": "torch",
     "batch_size": 64,
     "drop_last": True,
 }
+SHUFFLED = "sampler=BatchSampler(RandomSampler(dataset), 64, drop_last=True), batch_size=None"
+BALANCED = {"sampler": "Balanced"}
+BY_GENERATOR = {"samples_plainly": False, "samples_by_generator": True}
+OWN_SAMPLER = "sampler=BatchSampler(sampler, 64, drop_last=False), batch_size=None"
+OWN_GENERATOR = (
+    "sampler=BatchSampler(RandomSampler(dataset, generator=...), 64, drop_last=False), "
+    "batch_size=None"
+)
 
 
 @pytest.mark.parametrize(
     ("facts", "expected"),
     [
-        (
-            PLAIN,
-            "sampler=BatchSampler(RandomSampler(dataset), 64, drop_last=True), batch_size=None",
-        ),
-        (
-            {**PLAIN, "samples_plainly": False, "drop_last": False},
-            "sampler=BatchSampler(sampler, 64, drop_last=False), batch_size=None",
-        ),
-        (
-            {**PLAIN, "sampler": "Balanced"},
-            "sampler=BatchSampler(sampler, 64, drop_last=True), batch_size=None",
-        ),
+        (PLAIN, SHUFFLED),
+        ({**PLAIN, "drop_last": False, "samples_plainly": False}, OWN_SAMPLER),
+        ({**PLAIN, "drop_last": False, **BY_GENERATOR}, OWN_GENERATOR),
+        ({**PLAIN, "drop_last": False, **BALANCED, "sampler_from": "other"}, OWN_SAMPLER),
+        ({**PLAIN, "drop_last": False, "sampler": "DistributedSampler"}, OWN_SAMPLER),
+        # That of a package's own loader: its class may have made it.
+        ({**PLAIN, **BALANCED, "sampler_from": "loader"}, None),
+        ({**PLAIN, "samples_plainly": False, "sampler_from": "loader"}, None),
+        # Lightning puts one into the loader that it builds anew.
+        ({**PLAIN, "sampler": "DistributedSampler", "is_taken_over": True}, None),
+        ({**PLAIN, "is_taken_over": True}, None),
+        # Of a list of indices it would make nothing, nor could its samples be put into tensors.
+        ({**PLAIN, "refuses_lists": True}, None),
+        ({**PLAIN, "refuses_lists": True, "is_stackable": False}, None),
+        ({**PLAIN, "refuses_lists": True, "is_stackable": True}, SHUFFLED),
+        ({**PLAIN, "refuses_lists": False}, SHUFFLED),
+        # An older run that does not tell.
+        ({**PLAIN, "sampler_from": None, "samples_plainly": False}, None),
+        ({**PLAIN, **BALANCED, "sampler_from": None}, None),
+        ({**PLAIN, "sampler_from": None}, SHUFFLED),
         ({**PLAIN, "batch_sampler": "Buckets"}, None),
         ({**PLAIN, "is_asked_one_by_one": False}, None),
         ({**PLAIN, "batch_size": None}, None),

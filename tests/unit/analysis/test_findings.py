@@ -28,7 +28,7 @@ from trainprof.analysis.diagnosis.cheaper_samples import without_line
 from trainprof.analysis.diagnosis.diagnose import _without_symptoms, diagnose
 from trainprof.analysis.diagnosis.gains import FASTER_REST
 from trainprof.analysis.diagnosis.loader_cautions import cautions_of
-from trainprof.analysis.diagnosis.loader_change import call_for_whole_batches, fewer_workers
+from trainprof.analysis.diagnosis.loader_change import fewer_workers
 from trainprof.analysis.diagnosis.settings import (
     UnknownThreshold,
     parsed_settings,
@@ -113,6 +113,25 @@ def test_a_loader_that_a_package_builds_is_changed_in_its_settings(
     assert finding.change == {"num_workers": 3, "persistent_workers": True}
     assert any("and of evaluation" in told for told in finding.cautions) is is_for_all
     assert finding.evidence["built_by"] == package
+
+
+@pytest.mark.parametrize(
+    ("also", "others"),
+    [
+        (["evaluation"], "the loader of evaluation"),
+        (["training"], "another loader of training"),
+        (["other"], "another loader"),
+        (["evaluation", "training"], "the loader of evaluation and another loader of training"),
+        ([], None),
+    ],
+)
+def test_a_change_counts_for_all_that_a_line_builds(also: list[str], others: str | None) -> None:
+    planted = Planted(fetch_s=0.03, compute_s=0.01)
+    planted.loader = replace(planted.loader, also_builds=also)
+    finding = only(case_of(planted))
+    told = [one for one in finding.cautions if "built by the same line" in one]
+    assert told == ([f"it counts for {others}, built by the same line"] if others else [])
+    assert finding.change == {"num_workers": 3, "persistent_workers": True}
 
 
 def test_a_package_that_starts_workers_again_is_told_in_its_own_words() -> None:
@@ -474,6 +493,54 @@ def test_a_dataset_of_the_users_own_has_to_take_a_list_then() -> None:
     assert caution.startswith("__getitem__ then gets a list of indices")
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("takes_epoch", [True, False, None])
+def test_a_sampler_that_is_told_the_epoch_is_told_by_itself_then(
+    workers: int, takes_epoch: bool | None
+) -> None:
+    more: dict[str, Any] = {"receive_s": Interval.exactly(0.001), "delivery_s": 0.001}
+    planted = in_rows(workers=workers, **(more if workers else {}))
+    asked = WHOLE.replace("RandomSampler(dataset)", "sampler")
+    planted.loader = replace(planted.loader, whole_batches=asked, sampler_takes_epoch=takes_epoch)
+    finding = only(case_of(planted))
+    told = " ".join([finding.advice, *finding.cautions, *finding.also])
+    assert f"DataLoader(..., {asked}), with the sampler that it has now (from" in told
+    assert ("keep the sampler itself in a variable, and call set_epoch" in told) is bool(
+        takes_epoch
+    )
+    assert not hasattr(torch.utils.data.BatchSampler, "set_epoch")
+
+
+def test_a_list_of_samples_is_put_into_tensors_first() -> None:
+    planted = in_rows()
+    planted.loader = replace(planted.loader, holds_tensors=False, is_stackable=True)
+    finding = only(case_of(planted))
+    assert finding.advice.startswith(
+        "dataset = TensorDataset(*default_collate(list(dataset))), once, then DataLoader(..., "
+    )
+    [caution] = finding.cautions  # it has no __getitem__ to be written anew
+    assert caution.startswith("the samples are in memory twice then")
+
+
+def test_whole_batches_are_for_one_of_the_loaders_of_a_line() -> None:
+    """The sampler of training would shuffle evaluation."""
+    planted = in_rows()
+    plain = only(case_of(planted))
+    planted.loader = replace(planted.loader, also_builds=["evaluation"])
+    finding = only(case_of(planted))
+    alone = "for this loader alone, as its line builds the loader of evaluation too: "
+    assert finding.advice == f"{alone}{plain.advice}"
+    assert "it counts for" not in minded(finding)
+    slow = {"receive_s": Interval.exactly(0.001), "delivery_s": 0.001}
+    handed_over = in_rows(workers=2, start_s=0.05, **slow)
+    handed_over.loader = replace(handed_over.loader, also_builds=["evaluation"])
+    finding = only(case_of(handed_over))
+    assert finding.id == "needless_workers"
+    assert f"may give more still: {alone}DataLoader(" in finding.also[0]
+    # That change is the line's.
+    assert "it counts for the loader of evaluation, built by the same line" in finding.cautions
+
+
 def test_workers_that_fetch_rows_go_with_the_asking() -> None:
     planted = in_rows(
         workers=2,
@@ -486,35 +553,6 @@ def test_workers_that_fetch_rows_go_with_the_asking() -> None:
     assert (finding.id, finding.change) == ("needless_workers", {"num_workers": 0})
     more = f"DataLoader(..., {WHOLE}){BESIDE_WHOLE}"
     assert finding.also == [f"whole batches at once may give more still: {more}"]
-
-
-@pytest.mark.parametrize("drop_last", [False, True])
-@pytest.mark.parametrize(
-    ("arguments", "drawn", "named"),
-    [
-        ({"shuffle": True}, "RandomSampler(dataset)", "BatchSampler, RandomSampler"),
-        ({}, "SequentialSampler(dataset)", "BatchSampler, SequentialSampler"),
-        ({"sampler": range(8)}, "sampler", "BatchSampler"),
-    ],
-)
-def test_torch_takes_the_call_for_whole_batches(
-    arguments: dict[str, Any], drawn: str, named: str, drop_last: bool
-) -> None:
-    asked = f"sampler=BatchSampler({drawn}, 4, drop_last={drop_last}), batch_size=None"
-    told = call_for_whole_batches(summaries.loader("train.py:41", whole_batches=asked))
-    call, _, beside = told.rpartition(" (from torch.utils.data import ")
-    assert beside == f"{named})"
-    _, _, refused = call.partition("), without ")
-    gone = refused.split(" and ") if refused else []
-    assert gone == ["shuffle"] * ("shuffle" in arguments) + ["drop_last"] * drop_last
-    dataset = torch.utils.data.TensorDataset(torch.arange(10))
-    given = {**arguments, "drop_last": drop_last}
-    left = {name: value for name, value in given.items() if name not in ("sampler", *gone)}
-    scope = {**vars(torch.utils.data), "dataset": dataset, "sampler": range(8)}
-    changed = eval(f"dict({asked})", scope)
-    batches = list(torch.utils.data.DataLoader(dataset, **left, **changed))
-    as_before = list(torch.utils.data.DataLoader(dataset, batch_size=4, **given))
-    assert [len(one) for [one] in batches] == [len(one) for [one] in as_before]
 
 
 def needlessly_handed_over(compute_s: float) -> Planted:

@@ -46,6 +46,49 @@ def test_a_loader_built_anew_for_each_evaluation_is_one_loader(tmp_path):
     ]
 
 
+@pytest.mark.parametrize(
+    ("line", "facts", "of_training", "of_evaluation"),
+    [
+        (10, {}, ["evaluation"], ["training"]),
+        (10, {"serial": 2, "sampler": "SequentialSampler"}, ["evaluation"], ["training"]),
+        (20, {}, [], []),
+        (10, {"built_by": "transformers", "built_at": 0}, [], []),
+        (10, {"takes": ["dataset"], "call_ends_at": [10, 70]}, [], []),  # two calls in one line
+        (10, {"takes": ["dataset"], "call_ends_at": [10, 30]}, ["evaluation"], ["training"]),
+    ],
+)
+def test_what_else_a_line_builds(tmp_path, line, facts, of_training, of_evaluation):
+    run = FakeRun()
+    train = run.loader(10, length=4, takes=["dataset"], call_ends_at=[10, 30])
+    validation, optimizer = run.loader(line, length=3, **facts), run.optimizer()
+    for _ in range(2):
+        run.train_pass(train, optimizer, 4)
+        run.evaluation_pass(validation, 3)
+    loaders = run.summary(tmp_path).loaders
+    assert [x.role for x in loaders] == ["training", "evaluation"]
+    assert [x.also_builds for x in loaders] == [of_training, of_evaluation]
+
+
+@pytest.mark.parametrize(("serial", "also"), [(1, []), (2, ["training"])])
+def test_a_line_that_builds_several_for_training(tmp_path, serial, also):
+    """One after the other they are one that is built anew with other arguments."""
+    run = FakeRun()
+    optimizer = run.optimizer()
+    for facts in ({"serial": 1, "batch_size": 8}, {"serial": serial, "batch_size": 16}):
+        run.train_pass(run.loader(10, **facts), optimizer, 4)
+    assert [x.also_builds for x in run.summary(tmp_path).loaders] == [also, also]
+
+
+def test_loaders_of_places_that_nobody_knows_are_of_no_line(tmp_path):
+    run = FakeRun()
+    train, optimizer = run.loader(10, length=4, site=0), run.optimizer()
+    validation = run.loader(10, length=3, site=0)
+    for _ in range(2):
+        run.train_pass(train, optimizer, 4)
+        run.evaluation_pass(validation, 3)
+    assert [x.also_builds for x in run.summary(tmp_path).loaders] == [[], []]
+
+
 def test_a_training_loader_built_anew_each_epoch_gives_all_of_its_epochs(tmp_path):
     run = FakeRun()
     loader, optimizer = run.loader(), run.optimizer()

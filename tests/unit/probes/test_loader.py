@@ -22,10 +22,10 @@ import torch
 from support.session import Event, FakeClock, Recorder
 from torch.utils.data import (
     ChainDataset,
+    ConcatDataset,
     DataLoader,
     Dataset,
     IterableDataset,
-    RandomSampler,
     Subset,
     TensorDataset,
 )
@@ -340,10 +340,14 @@ def test_the_package_that_builds_a_loader_is_told_beside_the_users_line(recorder
     mine = Own(Numbers())
     mine_line = line_here(-1)
     rebuilt = prepare(mine)
+    alone = prepare(SimpleNamespace(dataset=Numbers(), batch_sampler=[[0]]))
     assert who_built(recorder, inside) == (inside_line, "planted_trainer", "loops.py:3")
     assert who_built(recorder, rebuilt_inside) == (rebuilt_line, "planted_trainer", "loops.py:3")
     assert who_built(recorder, mine) == (mine_line, None, ":0")
     assert who_built(recorder, rebuilt) == (mine_line, None, ":0")
+    assert who_built(recorder, alone)[1] == "planted_wrapper"
+    taken_over = [facts["is_taken_over"] for facts in recorder.read().notes(Topic.LOADER)]
+    assert taken_over == [False, True, False, True, False]
 
 
 def test_python_itself_is_no_package_that_builds_loaders(recorder: Recorder) -> None:
@@ -500,28 +504,29 @@ TENSORS = TensorDataset(torch.zeros(8, 2))
 @pytest.mark.parametrize(
     ("make", "expected"),
     [
-        (lambda: DataLoader(TENSORS, 2), (True, True, True)),
-        (lambda: DataLoader(Subset(Subset(TENSORS, range(6)), range(4)), 2), (True, True, True)),
-        (lambda: DataLoader(Numbers(6), 2, shuffle=True), (True, False, True)),
-        (lambda: DataLoader([1, 2, 3], 2), (True, False, True)),
-        (lambda: DataLoader(Rows(6), 2), (False, False, True)),
-        (lambda: DataLoader(Subset(Rows(6), range(4)), 2), (False, False, True)),
-        (lambda: DataLoader(Stream(), 2), (False, False, True)),
-        (lambda: DataLoader(TENSORS, 2, collate_fn=list), (False, True, True)),
+        (lambda: DataLoader(TENSORS, 2), (True, True, False, False)),
         (
-            lambda: DataLoader(TENSORS, 2, sampler=RandomSampler(TENSORS, num_samples=4)),
-            (True, True, False),
+            lambda: DataLoader(Subset(Subset(TENSORS, range(6)), range(4)), 2),
+            (True, True, False, False),
         ),
-        (lambda: DataLoader(TENSORS, 2, True, generator=torch.Generator()), (True, True, False)),
+        (lambda: DataLoader(Numbers(6), 2, shuffle=True), (True, False, False, False)),
+        (lambda: DataLoader([1, 2, 3], 2), (True, False, True, False)),
+        (lambda: DataLoader([(1, 2), (3, 4)], 2), (True, False, True, True)),
+        (lambda: DataLoader(Subset([(1, 2), (3, 4)], range(2)), 2), (True, False, True, True)),
+        (lambda: DataLoader(ConcatDataset([TENSORS, TENSORS]), 2), (True, False, True, True)),
+        (lambda: DataLoader(Rows(6), 2), (False, False, False, False)),
+        (lambda: DataLoader(Subset(Rows(6), range(4)), 2), (False, False, False, False)),
+        (lambda: DataLoader(Stream(), 2), (False, False, False, False)),
+        (lambda: DataLoader(TENSORS, 2, collate_fn=list), (False, True, False, False)),
     ],
 )
 def test_how_a_dataset_is_asked_for_a_batch(
-    make: Callable[[], Any], expected: tuple[bool, bool, bool], recorder: Recorder
+    make: Callable[[], Any], expected: tuple[bool, ...], recorder: Recorder
 ) -> None:
     recorder.start(LoaderProbe())
     next(iter(make()))
     [facts] = recorder.read().notes(Topic.LOADER)
-    names = ("is_asked_one_by_one", "holds_tensors", "samples_plainly")
+    names = ("is_asked_one_by_one", "holds_tensors", "refuses_lists", "is_stackable")
     assert tuple(facts[name] for name in names) == expected
 
 

@@ -124,6 +124,50 @@ def test_open_files_are_found_where_a_dataset_keeps_them(tmp_path: Path) -> None
     assert open_files([1, 2]) == []
 
 
+def of_library(module: str, name: str) -> Any:
+    """Returns an object of a class of that name, as a library that need not be here has it."""
+    return type(name, (), {"__module__": module})()
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("cv2", "VideoCapture"),
+        ("decord.video_reader", "VideoReader"),
+        ("decord.audio_reader", "AudioReader"),
+        ("av.container.input", "InputContainer"),
+        ("rasterio.io", "DatasetReader"),
+        ("netCDF4._netCDF4", "Dataset"),
+        ("netCDF4._netCDF4", "Variable"),
+        ("tables.file", "File"),
+        ("psycopg2.extensions", "connection"),
+        ("psycopg2.extensions", "cursor"),
+        ("psycopg", "Connection"),
+        ("pymysql.connections", "Connection"),
+    ],
+)
+def test_handles_of_libraries_are_told_by_their_classes(module: str, name: str) -> None:
+    handle = of_library(module, name)
+    assert open_files(Reader(handle)) == [f"held ({name})"]
+    assert unpicklable(loader(dataset=Reader(handle))) == [f"dataset.held (an open {name})"]
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("cv2", "CascadeClassifier"),
+        ("decord.ndarray", "NDArray"),
+        ("av.container.output", "OutputContainer"),  # written, and by nobody who makes batches
+        ("rasterio.crs", "CRS"),
+        ("torch.utils.data.dataset", "Dataset"),
+        ("videos", "VideoReader"),  # the user's own
+        ("av_reader", "InputContainer"),
+    ],
+)
+def test_what_is_no_handle_of_theirs_is_not_open(module: str, name: str) -> None:
+    assert open_files(Reader(of_library(module, name))) == []
+
+
 def is_own(kind: type) -> bool:
     return kind.__module__ == __name__
 

@@ -11,6 +11,7 @@ from trainprof.analysis.diagnosis.waiting import ASLEEP_SHARE, asleep_share, rea
 from trainprof.analysis.diagnosis.wording import size
 from trainprof.analysis.loader_builder import settings_of
 from trainprof.analysis.loader_figures import Loader
+from trainprof.analysis.passes import OTHER
 from trainprof.analysis.pipeline_model import USUAL_PREFETCH
 from trainprof.analysis.verdict_level import percent
 
@@ -128,11 +129,23 @@ def shares_a_disk(fed: LoaderCase) -> bool:
 
 
 def counts_for_all(loader: Loader, change: Mapping[str, Any] | None) -> list[str]:
-    """Returns what is to be minded where a package gives all of its loaders the same arguments."""
+    """Returns what is to be minded where other loaders get the same arguments."""
     settings = settings_of(loader.built_by)
+    if change and loader.also_builds:
+        return [f"it counts for {others_of_line(loader)}, built by the same line"]
     if not change or settings is None or not settings.counts_for_all:
         return []
     return ["it counts for the loaders of training and of evaluation"]
+
+
+def others_of_line(loader: Loader) -> str:
+    """Returns what else the user's line builds, in words."""
+    return " and ".join(
+        "another loader"
+        if role == OTHER
+        else f"{'another' if role == loader.role else 'the'} loader of {role}"
+        for role in loader.also_builds
+    )
 
 
 def _changed(loader: Loader) -> str:
@@ -249,7 +262,8 @@ def _sharing_files(loader: Loader) -> str:
         )
     return (
         f"the dataset holds {held} open, and workers that are forked would share its place in the "
-        "file: each would read what another one moved it to, wrong samples without any error"
+        "file, or its connection: each would read what another one moved it to, or asked for, "
+        "wrong samples without any error"
     )
 
 

@@ -37,9 +37,6 @@ _MEMORY_FOR_IT: Final = 0.25
 # Of the making of batches, and of a step, up to which more workers than cores are for nothing.
 _ASLEEP_MINDED: Final = 0.25
 _AS_FAST: Final = 0.1
-# torch's own samplers: that of shuffle=True, and that without it.
-_SHUFFLES: Final = "RandomSampler"
-_IN_ORDER: Final = "SequentialSampler"
 # What all of them have in common.
 WAITED_FROM: Final = {
     "wait_share": Threshold(WAIT_SHARE, "XProf: below it a program is not input-bound"),
@@ -217,25 +214,6 @@ def call_with(loader: Loader, change: dict[str, Any]) -> str:
             "builds it"
         )
     return f"{settings.call}(..., {arguments(named)})"
-
-
-def call_for_whole_batches(loader: Loader, more: str = "") -> str:
-    """Returns the call with which torch asks the dataset for a batch at once.
-
-    With what has to go from the call as it is, for torch refuses it beside a sampler.
-
-    Args:
-        loader: One that has `whole_batches`.
-        more: Further arguments, behind a comma.
-    """
-    asked = loader.whole_batches or ""
-    named = [name for name in (_SHUFFLES, _IN_ORDER) if f"{name}(" in asked]
-    refused = ["shuffle"] if _SHUFFLES in named else []
-    refused += ["drop_last"] if "drop_last=True" in asked else []
-    without = f", without {' and '.join(refused)}" if refused else ""
-    imports = ", ".join(["BatchSampler", *named])
-    call = f"{loader.kind}(..., {asked}{more})"
-    return f"{call}{without} (from torch.utils.data import {imports})"
 
 
 def arguments(change: dict[str, Any]) -> str:

@@ -26,11 +26,14 @@ from trainprof.analysis.diagnosis.gains import Gain, as_a_device_lets, outside_s
 from trainprof.analysis.diagnosis.loader_change import (
     WAITED_FROM,
     advised,
-    call_for_whole_batches,
     finding,
     of_cause,
 )
 from trainprof.analysis.diagnosis.waiting import NEEDLESS_WORKERS, WAIT_SHARE, without_workers
+from trainprof.analysis.diagnosis.whole_batches_call import (
+    call_for_whole_batches,
+    cautions_of_whole_batches,
+)
 from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.least_gain import LEAST_GAIN
@@ -129,7 +132,8 @@ def _shortest_step_s(case: Case, fed: LoaderCase, found: Prediction) -> float:
 def _also(loader: Loader) -> list[str]:
     if not loader.whole_batches:
         return []
-    return [f"whole batches at once may give more still: {call_for_whole_batches(loader)}"]
+    told = "; ".join([call_for_whole_batches(loader), *cautions_of_whole_batches(loader)])
+    return [f"whole batches at once may give more still: {told}"]
 
 
 def as_good_without(fed: LoaderCase) -> Prediction | None:

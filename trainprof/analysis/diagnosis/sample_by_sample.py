@@ -13,28 +13,33 @@ dict), which a list of indices does not spare it.
 
 What to do: let torch ask for whole batches, by the named arguments. The dataset's __getitem__ then
 gets a list of indices; torch's TensorDataset takes one as it is, and the batches stay the same, in
-the same order. shuffle and drop_last have to go from the call, for torch refuses them beside a
-sampler: the named ones do that.
+the same order. A list of samples or a ConcatDataset takes none: one of tensors and numbers is made
+a TensorDataset first, once; of others nothing is said. shuffle and drop_last have to go from the
+call, for torch refuses them beside a sampler: the named ones do that. A sampler or generator that
+the call has goes into them, and one that has set_epoch (DistributedSampler) is told the epoch by
+itself from then on. Where the line builds other loaders, too (a function called for training and
+for evaluation), the change is for the one alone: the others may not be shuffled.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
-from trainprof.analysis.diagnosis.case import Case, LoaderCase
+from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.gains import outside_steps
 from trainprof.analysis.diagnosis.loader_cautions import needed_first
-from trainprof.analysis.diagnosis.loader_change import (
-    call_for_whole_batches,
-    finding,
-    of_cause,
-)
+from trainprof.analysis.diagnosis.loader_change import finding, of_cause
 from trainprof.analysis.diagnosis.needless_workers import WITHOUT
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.waiting import (
     CHEAP_SAMPLE_S,
     SAMPLE_BY_SAMPLE,
     SAMPLE_BY_SAMPLE_SHARE,
+)
+from trainprof.analysis.diagnosis.whole_batches_call import (
+    call_for_whole_batches,
+    cautions_of_whole_batches,
 )
 from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.finding import Finding
@@ -70,22 +75,14 @@ def find(case: Case) -> Finding | None:
     started_s = fed.starts_s if loader.num_workers else 0.0
     return finding(
         case,
-        fed,
+        # What is advised is for it alone.
+        replace(fed, loader=replace(loader, also_builds=[])),
         ID,
         title,
         outside_steps(case, waited_s + started_s),
         advice=f"{first}{call_for_whole_batches(loader, workers)}",
         alters=alters,
-        cautions=_cautions(fed),
+        cautions=cautions_of_whole_batches(loader),
         evidence={"sample_s": each_s, "samples_a_batch": fetch.samples / fetch.n},
         is_of_making=False,
     )
-
-
-def _cautions(fed: LoaderCase) -> list[str]:
-    if fed.loader.holds_tensors:
-        return []
-    return [
-        "__getitem__ then gets a list of indices: self.x[indices] takes all of them at once; what "
-        "it does to one sample has to be written for all"
-    ]
