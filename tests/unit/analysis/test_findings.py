@@ -2814,7 +2814,8 @@ def test_gradients_that_are_set_back_before_their_optimizer_steps() -> None:
     assert (finding.id, finding.site) == ("discarded_gradients", "train.py:41")
     assert "also computes gradients of Generator (train.py:30), which are set back" in finding.title
     advice = finding.advice or ""
-    assert ".backward(inputs=[...]) with the parameters of Discriminator (train.py:31)" in advice
+    inputs = ".backward(inputs=[p for p in model.parameters() if p.requires_grad])"
+    assert f"{inputs} with those of Discriminator (train.py:31)" in advice
     assert ".detach() what Generator gives" in advice
     [also] = finding.also
     assert "train.py:47" in also
@@ -2857,11 +2858,28 @@ def test_what_a_pass_is_for_is_named_whole_or_not_at_all(
 ) -> None:
     """Whoever gives it less would train less."""
     advice = only(discarded(replace(ITS_PASS, kept=kept))).advice or ""
-    assert f"(inputs=[...]) with the parameters of {words}, so that" in advice
+    assert f" if p.requires_grad]) with those of {words}, so that" in advice
 
 
 def test_where_ranks_wait_for_one_another_in_backward_inputs_does_not_work() -> None:
     advice = only(discarded(ITS_PASS, is_data_parallel=True)).advice or ""
+    assert "inputs=" not in advice
+    assert ".detach() what Generator gives" in advice
+
+
+@pytest.mark.parametrize(
+    ("settings", "recompute_s"),
+    [({"is_checkpointing": True}, 0.0), ({"recomputes_at": ("model.py:30",)}, 0.0), ({}, 0.2)],
+    ids=["by torch", "by a line", "by the ledger"],
+)
+def test_where_forwards_are_computed_again_inputs_may_not_work(
+    settings: dict[str, Any], recompute_s: float
+) -> None:
+    case = discarded(ITS_PASS)
+    training = case.training | {"recompute": recompute_s}
+    torch = replace(case.torch, **settings)
+    findings = diagnose(replace(case, training=training, torch=torch)).findings
+    [advice] = [one.advice or "" for one in findings if one.id == "discarded_gradients"]
     assert "inputs=" not in advice
     assert ".detach() what Generator gives" in advice
 
