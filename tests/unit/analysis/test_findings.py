@@ -3089,6 +3089,18 @@ def test_a_table_that_is_changed_as_a_whole() -> None:
     assert "training goes another way" in finding.cautions[0]
 
 
+@pytest.mark.parametrize(
+    ("is_plain", "is_lightning", "is_told"),
+    [(False, True, True), (False, False, False), (True, True, False)],
+)
+def test_lightning_takes_no_second_optimizer(
+    is_plain: bool, is_lightning: bool, is_told: bool
+) -> None:
+    table = replace(TABLE, optimizer="Adagrad", is_plain=is_plain)
+    cautions = only(with_tables(table, trains_by_lightning=is_lightning)).cautions
+    assert any("Lightning's Trainer" in one for one in cautions) is is_told
+
+
 def test_sgd_gains_where_more_rows_are_looked_up() -> None:
     many = replace(TABLE, indices=45_000, optimizer="SGD", is_plain=True)
     assert only(with_tables(many)).evidence["looked_up_share"] == 0.45
