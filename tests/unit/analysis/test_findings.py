@@ -3347,6 +3347,25 @@ def test_a_model_in_double_precision() -> None:
     assert found(case_of(Planted(workers=2, fetch_s=0.002, compute_s=0.01), torch=single)) == []
 
 
+def test_convolutions_in_double_precision_may_gain_more() -> None:
+    """torch has its fast ones for float32 alone."""
+    healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
+    plain = only(case_of(healthy, torch=DOUBLE))
+    finding = only(case_of(healthy, torch=replace(DOUBLE, convolves_in_float64=True)))
+    assert plain.predicted_speedup is not None
+    assert finding.predicted_speedup is not None
+    low, high = finding.predicted_speedup
+    assert low == 1
+    # A batch takes the two workers 1 ms, whatever the model does.
+    assert high > 3 * plain.predicted_speedup[1]
+    assert finding.is_at_most
+    part = finding.evidence["computing_share"]
+    assert (plain.recoverable_s, finding.recoverable_s) == (
+        pytest.approx(0.5 * part * 2, rel=0.1),
+        pytest.approx(0.75 * part * 2, rel=0.1),
+    )
+
+
 @pytest.mark.parametrize(
     ("threads", "there", "cores", "expected"),
     [
