@@ -13,6 +13,7 @@ from trainprof.analysis.events import Bool, Events, Int64, Nesting, nest
 from trainprof.analysis.facts import Facts
 from trainprof.analysis.feeding import feeders
 from trainprof.analysis.ledger import Window, within
+from trainprof.analysis.loop_start import loop_start
 from trainprof.analysis.passes import (
     EVALUATION,
     LEARNING,
@@ -104,7 +105,7 @@ def build_timeline(
     batches = own.is_kind(Kind.LOADER_NEXT) & np.isin(own.site, training)
     ignore = within(segments, own.start)
     steps = step_boundaries(own, nesting, ignore=ignore, batch_ends=own.end[batches & ~ignore])
-    window = _window(own, here, segments, steps.ends, start, end)
+    window = _window(own, nesting, here, segments, steps.ends, start, end)
     starts = np.concatenate([[window.loop_start], steps.ends[:-1]])[: len(steps.ends)]
     return Timeline(
         thread, own, nesting, events, passes, on_thread, segments, steps, starts, window, first_of
@@ -121,7 +122,13 @@ def training_thread(events: Events, main_thread: int | None) -> int:
 
 
 def _window(
-    own: Events, passes: list[Passes], segments: Int64, step_ends: Int64, start: int, end: int
+    own: Events,
+    nesting: Nesting,
+    passes: list[Passes],
+    segments: Int64,
+    step_ends: Int64,
+    start: int,
+    end: int,
 ) -> Window:
     """The loop runs from the first training pass (or computation) to the end of the last.
 
@@ -141,8 +148,7 @@ def _window(
     if len(learning):
         finishes.append(int(own.end[learning].max()))
         if not begins:
-            computing = own.is_kind(*LEARNING, Kind.FORWARD, Kind.ZERO_GRAD) & outside
-            begins.append(int(own.start[np.flatnonzero(computing)[0]]))
+            begins.append(loop_start(own, nesting, outside, step_ends))
     if not begins:
         if len(segments) == 0:
             return Window(start, end, end, end)

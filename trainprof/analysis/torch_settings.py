@@ -82,6 +82,7 @@ class TorchSettings:
         own: Optimizers of the script's own, likewise.
         optimizers: How many made a step, as far as they were told of.
         numerics: In what the model computes.
+        convolves_in_float64: A module that was called has convolutions with such weights.
         unused: Gradients that no optimizer uses, None where none were found.
         discarded: Gradients that are set back before their optimizer steps, by the line of the
             pass.
@@ -105,6 +106,7 @@ class TorchSettings:
     own: list[OwnOptimizer] = field(default_factory=list)
     optimizers: int = 0
     numerics: Numerics | None = None
+    convolves_in_float64: bool = False
     unused: UnusedGradients | None = None
     discarded: list[DiscardedGradients] = field(default_factory=list)
     forwards: list[UnusedForwards] = field(default_factory=list)
@@ -141,6 +143,7 @@ def torch_settings(facts: Facts, sites: Sites, updates_s: Mapping[int, float]) -
         own=spent.with_others([one for x in told if (one := _own(x, sites, spent)) is not None]),
         optimizers=len(threads),
         numerics=next((known for x in told if (known := _numerics(x, sites)) is not None), None),
+        convolves_in_float64=any(x.get("convolves_in_float64") is True for x in told),
         unused=unused_gradients(told, sites),
         discarded=discarded_gradients(told, sites),
         forwards=unused_forwards(told, sites),

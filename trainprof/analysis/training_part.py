@@ -70,9 +70,10 @@ def _with_grad(timeline: Timeline) -> Bool:
 
 def _spent_s(timeline: Timeline, chosen: Bool) -> float:
     """Returns the seconds of training in outermost forwards among those chosen."""
-    events = timeline.events
+    events, window = timeline.events, timeline.window
     found = chosen & events.is_kind(Kind.FORWARD)
     found &= (timeline.nesting.parent < 0) & ~within(timeline.segments, events.start)
+    found &= (events.start >= window.loop_start) & (events.start < window.loop_end)
     return float((events.end[found] - events.start[found]).sum() / 1e9)
 
 

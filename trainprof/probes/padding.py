@@ -248,10 +248,17 @@ class PaddingProbe:
         return Fill(len(lengths), int(table.shape[1]), sum(lengths), max(lengths))
 
     def _lengths_of_mask(self, table: Any) -> list[int] | None:
-        """Returns how many ones each row has; None of what is no mask, of zeros and ones alone."""
+        """Returns how many ones each row has; None of what does not hold zeros and ones alone.
+
+        Empty where they do not lie together at one end of all rows: features, and no mask.
+        """
         is_one = table == 1
-        if self._autograd.value_of(((table != 0) & ~is_one).any()):
+        value_of = self._autograd.value_of
+        if value_of(((table != 0) & ~is_one).any()):
             return None
+        before, after = is_one[:, :-1], is_one[:, 1:]
+        if value_of((after & ~before).any()) and value_of((before & ~after).any()):
+            return []
         found: list[int] = self._torch._C.TensorBase.tolist(is_one.sum(dim=1))
         return found if any(found) else []
 

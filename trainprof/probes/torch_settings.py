@@ -11,6 +11,7 @@ from collections.abc import Callable
 from types import FrameType, FunctionType, ModuleType
 from typing import Any, Final
 
+from trainprof.probes.module_parts import modules_of, parameters_of
 from trainprof.probes.patcher import Patcher, hide_our_frame
 from trainprof.probes.session import BackwardWatch, ModuleCall, Session
 from trainprof.probes.user_texts import lines_with
@@ -21,6 +22,8 @@ Wrapped = Callable[..., Any]
 _ANOMALOUS_PASSES: Final = 20
 # From the second on, of which a forward that is computed again would be in each.
 _WATCHED_PASSES: Final = 3
+# Calls of modules after a first step, one of which may be of a part with convolutions.
+_LOOKED_AT_CALLS: Final = 16
 # A script may make a new one for each task.
 _MOST_OPTIMIZERS: Final = 8
 # What makes a model double, where it stands in the script: for all that is built, or for one.
@@ -65,6 +68,8 @@ class TorchSettingsProbe:
         self._threads_set_at = 0
         # Backward passes that were watched for calls of modules, and whether one was told of.
         self._watched, self._is_told = 0, False
+        # Calls of modules that were looked at for convolutions in float64.
+        self._looked_at = 0
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._torch, self._session = torch, session
@@ -75,6 +80,8 @@ class TorchSettingsProbe:
         session.at_first_step.append(patcher.guarded(self._first_step))
         session.at_anomalous_backward = patcher.guarded(self._anomalous_backward)
         self._meets = patcher.guarded(self._meet)
+        self._meets_double = patcher.guarded(self._meet_double)
+        patcher.at_fault(lambda: session.tell_modules(self._meets_double, False))
         self._watch = BackwardWatch(
             patcher.guarded(self._backward_begins), patcher.guarded(self._backward_has_ended)
         )
@@ -159,6 +166,8 @@ class TorchSettingsProbe:
         numerics = self._numerics(optimizer) if is_unwatched else None
         if numerics is not None:
             facts["numerics"] = numerics
+            if numerics["parameters"] == "float64" and self._looked_at == 0:
+                self._session.tell_modules(self._meets_double, True)
         self._session.log.note(Topic.ENVIRONMENT, facts)
 
     def _backward_begins(self, *_: Any) -> None:
@@ -182,6 +191,29 @@ class TorchSettingsProbe:
                 {"recomputes_at": self._recomputes_at(), "recomputed_by_torch": _is_checkpoints()},
             )
             self._session.looked_ns += self._session.now() - begun_ns
+
+    def _meet_double(self, call: ModuleCall) -> None:
+        """Notes that what a model in float64 calls has convolutions, and looks no further then."""
+        begun_ns = self._session.now()
+        self._looked_at += 1
+        does_convolve = self._convolves(call.module)
+        if does_convolve:
+            self._session.log.note(Topic.ENVIRONMENT, {"convolves_in_float64": True})
+        if does_convolve or self._looked_at >= _LOOKED_AT_CALLS:
+            self._session.tell_modules(self._meets_double, False)
+        self._session.looked_ns += self._session.now() - begun_ns
+
+    def _convolves(self, module: Any) -> bool:
+        """Whether a part of it is one of torch's convolutions, with weights in float64."""
+        if self._mode_depth():
+            return False
+        convolution = getattr(self._torch.nn.modules.conv, "_ConvNd", ())
+        return any(
+            type(parameter) in self._plain_types and parameter.dtype is self._torch.float64
+            for part in modules_of(module)
+            if issubclass(type(part), convolution)
+            for parameter in parameters_of(part)
+        )
 
     def _recomputes_at(self) -> list[int]:
         """Returns the lines that have forwards computed again in backward."""

@@ -75,6 +75,7 @@ class _Place:
         in_vain: Calls whose graph went without a pass through it.
         is_trained: An optimizer has some of the module; else its results are needed, as a
             teacher's are.
+        is_loss: It is a loss, whose time is none of forward's.
         is_used: A pass went through one of them, or that cannot be told.
         has_no_graph: Nor may it have had one.
         goes_into: Places whose calls were given what one of these gave, be it detached.
@@ -87,6 +88,7 @@ class _Place:
     rounds: int = 0
     in_vain: int = 0
     is_trained: bool = True
+    is_loss: bool = False
     is_used: bool = False
     has_no_graph: bool = False
     goes_into: set[_Key] = field(default_factory=set)
@@ -131,6 +133,7 @@ class UnusedForwardsProbe:
         self._torch, self._session = torch, session
         self._process = os.getpid()
         self._autograd = Autograd(torch, session)
+        self._loss = getattr(torch.nn.modules.loss, "_Loss", ())
         self._optimizers = KnownOptimizers(session)
         self._watch = BackwardWatch(patcher.guarded(self._begins), patcher.guarded(self._has_ended))
         self._is_due = patcher.guarded(self._open_or_close)
@@ -213,6 +216,7 @@ class UnusedForwardsProbe:
                 return
             place = self._places[key] = _Place()
             place.is_trained = self._is_trained(call.module)
+            place.is_loss = issubclass(type(call.module), self._loss)
         place.calls += 1
         if len(place.took_ns) < _MOST_KEPT:
             place.took_ns.append(call.took_ns)
@@ -348,7 +352,8 @@ class UnusedForwardsProbe:
         if not found and not self._told:
             return
         self._told = list(found)
-        all_ns = max(sum(place.ns_in_all() for place in self._places.values()), 1.0)
+        forwards = [place for place in self._places.values() if not place.is_loss]
+        all_ns = max(sum(place.ns_in_all() for place in forwards), 1.0)
         told = [
             {
                 "site": site,
@@ -377,7 +382,7 @@ class UnusedForwardsProbe:
         return any(self._places[one].is_used for one in known)
 
     def _is_in_vain(self, place: _Place) -> bool:
-        if place.is_used or not place.is_trained or place.has_no_graph:
+        if place.is_used or place.is_loss or not place.is_trained or place.has_no_graph:
             return False
         is_kept = len(place.waiting) > place.in_vain
         is_often = place.rounds * _EVERY_SO_MANY_PASSES >= self._passes

@@ -194,6 +194,7 @@ class Topic(IntEnum):
     # optimizer's first step;
     # {backward_nodes} of the first pass whose graph was gone through;
     # {detects_anomalies} once it was on for many backward passes;
+    # {convolves_in_float64} once a module was called that does;
     # {device} when it is first seen in use; {no_backlog}: why that one is not made to wait;
     # {rank, world_size, backend} on joining a process group;
     # {changed_dataset: {loader, attribute}}: it was another when the loader's next pass began

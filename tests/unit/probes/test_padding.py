@@ -72,6 +72,14 @@ def texts(
     return table
 
 
+def features(*, is_full: bool = False) -> torch.Tensor:
+    """Returns ones here and there: of each row a few, or most."""
+    table = torch.zeros(ROWS, WIDTH).long()
+    for row in range(ROWS):
+        table[row, row::3] = 1
+    return 1 - table if is_full else table
+
+
 def told(recorder: Recorder) -> dict[str, Any]:
     recording = recorder.read()
     assert recording.notes(Topic.PROBE_FAILED) == []
@@ -104,8 +112,23 @@ def test_the_same_with_and_without(same_with_us: Callable[..., Any]) -> None:
         lambda model: model(input_ids=texts(), token_type_ids=torch.zeros(ROWS, WIDTH).long()),
         lambda model: model(texts(), labels=torch.full((ROWS, WIDTH), -100)),
         lambda model: model(texts().int(), torch.rand(ROWS, WIDTH), torch.arange(WIDTH)),
+        lambda model: model(attention_mask=(texts() != PAD).long()),
+        lambda model: model(attention_mask=(texts(is_left=True) != PAD).long()),
+        lambda model: model(texts(), features(is_full=True)),
     ],
-    ids=["right", "left", "-100", "nested", "mask", "types", "labels", "others"],
+    ids=[
+        "right",
+        "left",
+        "-100",
+        "nested",
+        "mask",
+        "types",
+        "labels",
+        "others",
+        "a mask alone",
+        "one of the left",
+        "features beside",
+    ],
 )
 def test_what_rows_of_numbers_hold(
     recorder: Recorder, call: Callable[[nn.Module], torch.Tensor]
@@ -151,6 +174,10 @@ def test_what_the_longest_of_a_batch_needs_is_no_needless_padding(
         lambda model: model.eval()(texts()),
         lambda model: model(texts(), torch.rand(ROWS, 3, 32, 32)),
         lambda model: model(texts().to_sparse()),
+        lambda model: model(features()),
+        lambda model: model(features(is_full=True)),
+        lambda model: model(features(), torch.rand(ROWS, 4)),
+        lambda model: model(torch.eye(WIDTH).long()[:ROWS]),
     ],
     ids=[
         "no whole numbers",
@@ -162,6 +189,10 @@ def test_what_the_longest_of_a_batch_needs_is_no_needless_padding(
         "eval",
         "beside pictures",
         "sparse",
+        "several ones",
+        "ones mostly",
+        "beside others",
+        "a one in each row",
     ],
 )
 def test_nothing_is_told_of_others(

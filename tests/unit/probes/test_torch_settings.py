@@ -253,6 +253,78 @@ def with_passes() -> list[Probe]:
     return [ForwardProbe(), TorchSettingsProbe(), BackwardProbe(), OptimizerProbe()]
 
 
+def convolving(**options: Any) -> torch.nn.Module:
+    return torch.nn.Sequential(torch.nn.Conv1d(1, 1, 3, padding=1, **options), torch.nn.ReLU())
+
+
+def train_in(kind: torch.dtype, *nets: torch.nn.Module, steps: int = 3) -> None:
+    last = torch.nn.Linear(8, 8, dtype=kind)
+    optimizer = torch.optim.SGD(last.parameters(), lr=0.1)
+    for _ in range(steps):
+        given = torch.ones(1, 8, dtype=kind)
+        for net in nets:
+            given = net(given)
+        last(given).sum().backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("kind", "make", "expected"),
+    [
+        (torch.float64, lambda: convolving(dtype=torch.float64), [True]),
+        (torch.float64, lambda: torch.nn.ReLU(), []),
+        (torch.float32, convolving, []),
+    ],
+    ids=["double", "none", "single"],
+)
+def test_whether_a_model_in_double_precision_convolves(
+    recorder: Recorder, kind: torch.dtype, make: Callable[[], torch.nn.Module], expected: list[bool]
+) -> None:
+    recorder.start(*with_passes())
+    train_in(kind, make())
+    assert told(recorder, "convolves_in_float64") == expected
+
+
+def test_convolutions_of_another_precision_are_none_of_it(recorder: Recorder) -> None:
+    class Single(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = convolving()
+
+        def forward(self, given: torch.Tensor) -> torch.Tensor:
+            return self.inner(given.float()).double()  # type: ignore[no-any-return]
+
+    recorder.start(*with_passes())
+    train_in(torch.float64, Single())
+    assert told(recorder, "convolves_in_float64") == []
+
+
+@pytest.mark.parametrize("net", [torch.nn.ReLU(), convolving(dtype=torch.float64)])
+def test_modules_are_looked_at_for_convolutions_for_some_calls(
+    recorder: Recorder, net: torch.nn.Module
+) -> None:
+    forward, *others = with_passes()
+    recorder.start(forward, *others)
+    train_in(torch.float64, net, steps=20)
+    assert isinstance(forward, ForwardProbe)
+    assert forward._watches == ()
+
+
+def test_a_fault_of_ours_ends_the_looking(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise ValueError("ours")
+
+    monkeypatch.setattr(TorchSettingsProbe, "_convolves", fails)
+    forward, *others = with_passes()
+    recorder.start(forward, *others)
+    train_in(torch.float64, torch.nn.ReLU())
+    assert len(recorder.read().notes(Topic.PROBE_FAILED)) == 1
+    assert isinstance(forward, ForwardProbe)
+    assert forward._watches == ()
+
+
 def test_of_a_script_that_computes_nothing_again_no_text_is_read(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -107,6 +107,37 @@ def test_a_call_whose_result_nothing_is_learned_from_is_told(recorder: Recorder)
     assert line == inspect.getsourcelines(looks_at)[1] + 1
 
 
+class SlowLoss(nn.MSELoss):
+    """Takes longer than the model that it judges, and has something to learn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, given: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        CLOCK.advance(2_000_000_000)
+        return super().forward(given, target) * self.scale
+
+
+@pytest.mark.parametrize("is_learned_from", [True, False])
+def test_what_losses_take_is_none_of_forward(recorder: Recorder, is_learned_from: bool) -> None:
+    criterion = SlowLoss()
+
+    def judges(step: int, model: nn.Module, inputs: torch.Tensor) -> Any:
+        model(inputs + 1)
+        loss = criterion(model(inputs), inputs)
+        return loss if is_learned_from else None
+
+    start(recorder)
+    train(Model(Slow(8, 8)), judges, more=criterion)
+    found = told(recorder)
+    assert found is not None
+    # Of three calls in each step one, and the one that a loss is given which is thrown away.
+    assert {one["class"] for one in found} == {"Model"}
+    shares = [one["share"] for one in found]
+    assert shares == pytest.approx([1 / 3] * (1 if is_learned_from else 2), abs=0.1)
+
+
 def test_training_goes_as_without_us(recorder: Recorder) -> None:
     def run() -> list[float]:
         torch.manual_seed(3)

@@ -17,7 +17,8 @@ When it is wrong: where the table has to change as a whole (weight decay on all 
 What to do: nn.Embedding(..., sparse=True): backward then gives the rows of the batch alone, and SGD
 without momentum, Adagrad and SparseAdam change no others. SparseAdam is Adam for the rows that have
 a gradient: moments of the others stay as they are, so that training goes another way. Give it the
-tables, and the former optimizer the rest.
+tables, and the former optimizer the rest; in a LightningModule two optimizers need manual
+optimization.
 """
 
 from __future__ import annotations
@@ -54,6 +55,10 @@ _A_ROW_S: Final = {True: 30e-9, False: 200e-9}
 _CACHED_NUMBERS: Final = 4_000_000
 _SGD: Final = "SGD"
 _ADAMS: Final = ("Adam", "AdamW", "NAdam", "RAdam", "Adamax")
+_REFUSED_BY_LIGHTNING: Final = (
+    "Lightning's Trainer ends with an error where a module has two optimizers and does not "
+    "optimize manually (self.automatic_optimization = False, and the steps in training_step)"
+)
 
 
 def find(case: Case) -> Finding | None:
@@ -89,7 +94,7 @@ def find(case: Case) -> Finding | None:
         gain,
         site=tables[0].site,
         advice=_advice(tables),
-        cautions=_cautions(tables),
+        cautions=_cautions(tables, case),
         also=_also(tables),
         evidence={
             "backward_s": backward_s,
@@ -151,15 +156,16 @@ def _advice(tables: list[EmbeddingTable]) -> str:
     )
 
 
-def _cautions(tables: list[EmbeddingTable]) -> list[str]:
+def _cautions(tables: list[EmbeddingTable], case: Case) -> list[str]:
     told = ["optimizers with fused=True do not take sparse gradients"]
-    if not all(one.is_plain for one in tables):
-        told.insert(
-            0,
-            "rows without a gradient keep their moments and are not decayed then: training goes "
-            "another way, so compare what it reaches",
-        )
-    return told
+    if all(one.is_plain for one in tables):
+        return told
+    told.insert(
+        0,
+        "rows without a gradient keep their moments and are not decayed then: training goes "
+        "another way, so compare what it reaches",
+    )
+    return [*told, _REFUSED_BY_LIGHTNING] if case.torch.trains_by_lightning else told
 
 
 def _also(tables: list[EmbeddingTable]) -> list[str]:

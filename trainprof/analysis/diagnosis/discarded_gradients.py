@@ -14,11 +14,13 @@ with others up to half.
 When it is wrong: where a library reads these gradients without changing the parameters; where the
 script does, nothing is told.
 
-What to do: loss.backward(inputs=list(model.parameters())) with what that pass is to train; nothing
-else is then computed, and what is trained stays the same to the bit. Where a pass goes on into
-another model, .detach() what that one gave; where it goes through one, .requires_grad_(False) on
-that one's parameters for as long. Do so too under DistributedDataParallel, which does not work with
-inputs=.
+What to do: loss.backward(inputs=[p for p in model.parameters() if p.requires_grad]) with what that
+pass is to train; nothing else is then computed, and what is trained stays the same to the bit. Of
+frozen parameters torch takes none (can't retain_grad on Tensor that has requires_grad=False). Where
+a pass goes on into another model, .detach() what that one gave; where it goes through one,
+.requires_grad_(False) on that one's parameters for as long. Do so too where inputs= does not work:
+under DistributedDataParallel, and where activations are checkpointed (with use_reentrant=True torch
+refuses it, or gives no gradient).
 """
 
 from __future__ import annotations
@@ -90,8 +92,8 @@ def _in_all(told: list[DiscardedGradients]) -> str:
 
 def _advice(case: Case, told: DiscardedGradients) -> str:
     inputs = (
-        f".backward(inputs=[...]) with the parameters of {_kept(told)}, so that it computes no "
-        "others"
+        ".backward(inputs=[p for p in model.parameters() if p.requires_grad]) with those of "
+        f"{_kept(told)}, so that it computes no others"
     )
     model = told.models[0].name if told.models else "the other model"
     other = (
@@ -99,7 +101,15 @@ def _advice(case: Case, told: DiscardedGradients) -> str:
         if told.goes_through
         else f".detach() what {model} gives to this loss"
     )
-    return other if case.torch.is_data_parallel else f"{inputs}; or {other}"
+    return f"{inputs}; or {other}" if _works_with_inputs(case) else other
+
+
+def _works_with_inputs(case: Case) -> bool:
+    """Whether nothing is known of the run that backward does not do for chosen parameters alone."""
+    torch = case.torch
+    is_checkpointing = torch.is_checkpointing or bool(torch.recomputes_at)
+    recomputes = case.training.get("recompute", 0.0) > 0
+    return not (torch.is_data_parallel or is_checkpointing or recomputes)
 
 
 def _also(told: DiscardedGradients) -> str:

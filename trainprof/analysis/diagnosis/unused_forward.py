@@ -8,8 +8,9 @@ How it is measured: from time to time, the calls of each line are looked at for 
 on what they give, and where their graph begins, notes whether backward comes by before the graph is
 gone. Those lines count whose calls all went without, in most steps, of models that an optimizer
 has: what a teacher or a target network gives is needed. So is what another model that is trained is
-given as it is, or the target of a loss, though detached. How long they take is that of the host; on
-a device it is likely as large a part of its time.
+given as it is, or the target of a loss, though detached. How long they take is that of the host, by
+the calls that were looked at; on a device they are taken to be as large a part of forwards as on
+the host.
 
 When it is wrong: where the result is needed in each step all the same: a policy's that acts,
 samples that are put together with others or changed before a judge learns from them. Then only the
@@ -52,8 +53,10 @@ def find(case: Case) -> Finding | None:
     part = sum(one.share for one in told)
     forward_s = _with_gradients_s(case)
     seconds = part * forward_s
-    if not case.is_on_device:  # compiling is in the forwards, too
-        seconds = min(seconds, sum(one.seconds for one in told))
+    # The share is of all calls of modules, those in a dataset too, and compiling is in the
+    # forwards: of the whole run on the host it is better known what the calls took.
+    if not case.is_on_device and case.summary.run.part is None:
+        seconds = min(sum(one.seconds for one in told), forward_s)
     share = seconds / case.training_s
     if share < case.threshold(ID, "share", THRESHOLDS["share"].value):
         return None
