@@ -47,8 +47,9 @@ def torch_in_loop(
     """Returns which of the loop's own code met at work is torch's operators.
 
     A look met one where the thread had a core while nobody held the interpreter, in code of the
-    user's or torch's, and where no array or list had been made of tensors in that gap. Between two
-    operators others are met: a line that most looks met so is torch's as a whole.
+    user's, torch's or a library's that uses torch, and where no array or list had been made of
+    tensors in that gap. Between two operators others are met: a line that most looks met so is
+    torch's as a whole.
 
     Args:
         looks: At the training thread.

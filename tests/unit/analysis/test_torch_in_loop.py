@@ -110,7 +110,7 @@ def test_what_computes_with_arrays_made_of_tensors_is_not_torch(
     ("flags", "held_ns"),
     [
         (LookFlag.KNOWN, 0),  # asleep
-        (LookFlag.KNOWN | LookFlag.RUNS, 0),  # in another library's code
+        (LookFlag.KNOWN | LookFlag.RUNS, 0),  # in the code of a library that does not use torch
         (LookFlag.KNOWN, 5 * MS),  # Python
         (LookFlag.KNOWN | LookFlag.WAITS, 0),
     ],
