@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -10,8 +11,9 @@ import numpy as np
 
 from trainprof.analysis.code_figures import HotLine
 from trainprof.analysis.events import Bool, Int64
+from trainprof.analysis.gaps import gaps_at
 from trainprof.analysis.hot_lines import is_met_at
-from trainprof.analysis.ledger import BEFORE_BACKWARD, KEY, gaps_at
+from trainprof.analysis.ledger import KEY
 from trainprof.analysis.looks import MIN_LOOKS, LineNames, Looks, PartsOfLoop
 from trainprof.record.schema import Kind, SyncFlag
 
@@ -29,11 +31,12 @@ class TorchInLoop:
 
     Attributes:
         lines: Of the parts, those of the loop's own code with what of it is torch's.
-        loss_s: Torch that computes between forward and backward, seconds; None of too few looks.
+        loss_by_place: Torch that is the model's own work, as a loss by hand is: seconds by place,
+            as a ledger's `other_by_place` has them; None of too few looks.
     """
 
     lines: list[HotLine]
-    loss_s: float | None
+    loss_by_place: dict[str, float] | None
 
 
 def torch_in_loop(
@@ -64,12 +67,12 @@ def torch_in_loop(
     here = looks.where(taken == KEY["other"])
     if asked < MIN_LOOKS or not len(here):
         return TorchInLoop(list(lines), None)
-    gaps = gaps_at(parts.events, parts.attribution, here.taken_ns)
+    gaps = gaps_at(parts, here.taken_ns)
     is_torch = here.is_operator & (here.held_ns == 0)
     is_torch &= ~_was_handed_over(parts, gaps.start_ns, here.taken_ns)
     is_torch &= here.taken_ns <= min(counted_until.values(), default=np.iinfo(np.int64).max)
     is_torch = _by_line(is_torch, here, names)
-    is_loss = is_torch & (gaps.place == BEFORE_BACKWARD)
+    is_loss = is_torch & gaps.is_models
     found = []
     for line in lines:
         if line.part == "other":
@@ -80,8 +83,9 @@ def torch_in_loop(
                 loss_share=_share(is_loss[is_there]),
             )
         found.append(line)
-    share = min(np.count_nonzero(is_loss) / asked, 1.0)
-    return TorchInLoop(found, float(share * seconds.get("other", 0.0)))
+    each_s = seconds.get("other", 0.0) / max(asked, int(np.count_nonzero(is_loss)))
+    places = Counter(gaps.place[is_loss].tolist())
+    return TorchInLoop(found, {name: count * each_s for name, count in places.items()})
 
 
 def _by_line(is_torch: Bool, looks: Looks, names: LineNames) -> Bool:

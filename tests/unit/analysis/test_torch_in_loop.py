@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,12 +11,61 @@ from support.events import ITEM_ON_CPU, MS, FakeRun
 
 from trainprof.analysis.code_figures import HotLine
 from trainprof.analysis.hot_lines import hottest
+from trainprof.analysis.ledger import BEFORE_BACKWARD, IN_CLOSURE
 from trainprof.analysis.summary import RunSummary
 from trainprof.record.schema import Kind, LookFlag, SyncFlag, Topic
 
 STEPS = 30
 OPERATOR = LookFlag.KNOWN | LookFlag.RUNS | LookFlag.OPERATOR
 NUMPY = SyncFlag.NUMPY | SyncFlag.ON_CPU
+
+
+Step = Callable[[FakeRun, int, Callable[[], None]], None]
+
+
+def usual(run: FakeRun, optimizer: int, own_code: Callable[[], None]) -> None:
+    run.forward(5 * MS)
+    own_code()
+    run.backward(5 * MS)
+    run.update(optimizer, MS)
+
+
+def behind_the_update(run: FakeRun, optimizer: int, own_code: Callable[[], None]) -> None:
+    usual(run, optimizer, lambda: None)
+    own_code()
+
+
+def behind_zero_grad(run: FakeRun, optimizer: int, own_code: Callable[[], None]) -> None:
+    run.forward(5 * MS)
+    run.leaf(Kind.ZERO_GRAD, MS)
+    own_code()
+    run.backward(5 * MS)
+    run.update(optimizer, MS)
+
+
+def of_gradients(run: FakeRun, optimizer: int, own_code: Callable[[], None]) -> None:
+    """As a loss of a differential equation's residuals does."""
+    run.forward(5 * MS)
+    run.backward(2 * MS)
+    own_code()
+    run.backward(5 * MS)
+    run.update(optimizer, MS)
+
+
+def in_closure(run: FakeRun, optimizer: int, own_code: Callable[[], None]) -> None:
+    """As Lightning and LBFGS have it."""
+    with run.span(Kind.OPTIMIZER_STEP, site=optimizer):
+        run.forward(5 * MS)
+        own_code()
+        run.leaf(Kind.ZERO_GRAD, MS)
+        run.backward(5 * MS)
+        run.passes_time(MS)
+
+
+def ahead_in_closure(run: FakeRun, optimizer: int, own_code: Callable[[], None]) -> None:
+    with run.span(Kind.OPTIMIZER_STEP, site=optimizer):
+        own_code()
+        usual(run, optimizer, lambda: None)
 
 
 def train(
@@ -25,7 +75,7 @@ def train(
     flags: int = OPERATOR,
     held_ns: int = 0,
     reads: tuple[int, ...] = (),
-    is_loss: bool = True,
+    step: Step = usual,
     python: int = 0,
 ) -> tuple[RunSummary, HotLine]:
     """Steps with 10 ms of the loop's own code, looked at in its midst.
@@ -33,7 +83,7 @@ def train(
     Args:
         flags, held_ns: Of those looks.
         reads: Of tensors, ahead of them in the same gap.
-        is_loss: It stands between forward and backward, else behind the update.
+        step: Where in a step it stands.
         python: Of ten looks so many meet Python instead.
     """
     loader, optimizer, line = run.loader(), run.optimizer(), run.site(50)
@@ -53,13 +103,7 @@ def train(
     run.iterate(loader)
     for _ in range(STEPS):
         run.next(loader, MS)
-        run.forward(5 * MS)
-        if is_loss:
-            own_code()
-        run.backward(5 * MS)
-        run.update(optimizer, MS)
-        if not is_loss:
-            own_code()
+        step(run, optimizer, own_code)
     run.stop(loader)
     summary = run.summary(tmp_path)
     found = hottest(summary.hot_lines, "other")
@@ -83,8 +127,46 @@ def test_a_line_that_is_mostly_torch_is_so_as_a_whole(
     assert summary.loss_in_loop_s == pytest.approx(share * STEPS * 0.010, rel=0.05)
 
 
-def test_what_torch_computes_elsewhere_is_no_loss(tmp_path: Path) -> None:
-    summary, line = train(FakeRun(), tmp_path, is_loss=False)
+@pytest.mark.parametrize(
+    ("step", "place"),
+    [
+        (behind_zero_grad, BEFORE_BACKWARD),
+        (of_gradients, BEFORE_BACKWARD),
+        (in_closure, IN_CLOSURE),
+    ],
+)
+def test_a_loss_is_known_wherever_it_stands(tmp_path: Path, step: Step, place: str) -> None:
+    summary, line = train(FakeRun(), tmp_path, step=step)
+    assert (line.torch_share, line.loss_share) == (1.0, 1.0)
+    assert summary.loss_in_loop_s == pytest.approx(STEPS * 0.010, rel=0.05)
+    assert summary.loss_by_place == {place: summary.loss_in_loop_s}
+    assert summary.ledger.other_by_place[place] == pytest.approx(STEPS * 0.010, rel=0.05)
+
+
+@pytest.mark.parametrize("step", [behind_zero_grad, of_gradients, in_closure])
+def test_python_is_none_wherever_it_stands(tmp_path: Path, step: Step) -> None:
+    for flags, reads in ((LookFlag.KNOWN, ()), (OPERATOR, (NUMPY,))):
+        summary, line = train(FakeRun(), tmp_path, step=step, flags=flags, reads=reads)
+        assert (line.torch_share, line.loss_share) == (0.0, 0.0)
+        assert (summary.loss_in_loop_s, summary.loss_by_place) == (0.0, {})
+
+
+def test_what_was_an_array_ahead_of_zero_grad_is_no_tensor_behind_it(tmp_path: Path) -> None:
+    def step(run: FakeRun, optimizer: int, own_code: Callable[[], None]) -> None:
+        run.forward(5 * MS)
+        run.leaf(Kind.SYNC, 0, flags=NUMPY)
+        run.leaf(Kind.ZERO_GRAD, MS)
+        own_code()
+        run.backward(5 * MS)
+        run.update(optimizer, MS)
+
+    summary, _ = train(FakeRun(), tmp_path, step=step)
+    assert summary.loss_in_loop_s == 0.0
+
+
+@pytest.mark.parametrize("step", [behind_the_update, ahead_in_closure])
+def test_what_torch_computes_elsewhere_is_no_loss(tmp_path: Path, step: Step) -> None:
+    summary, line = train(FakeRun(), tmp_path, step=step)
     assert (line.torch_share, line.loss_share) == (1.0, 0.0)
     assert summary.loss_in_loop_s == 0.0
 
