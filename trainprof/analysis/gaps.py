@@ -12,13 +12,14 @@ from trainprof.analysis.events import Bool, Events, Int64
 from trainprof.analysis.ledger import (
     ANYWHERE,
     BEFORE_BACKWARD,
+    BETWEEN_FORWARDS,
     ELSEWHERE,
     IN_CLOSURE,
     PLACE_BETWEEN,
     PLACES,
 )
 from trainprof.analysis.looks import PartsOfLoop
-from trainprof.record.schema import Kind
+from trainprof.record.schema import ForwardFlag, Kind
 
 # Neither a span nor, as -1 is, what the outermost ones are in.
 _NONE: Final = -2
@@ -32,7 +33,8 @@ class Gaps:
         start_ns: When what came before it ended, zero_grad and what may come anywhere apart, shape
             (n,); of a moment inside of that, when it began.
         place: Its name, as a ledger's `other_by_place` has it, shape (n,).
-        is_models: Whether torch that computes there is the model's own work, shape (n,).
+        is_models: Whether torch that computes there is the model's own work: between forward and
+            backward, or between two forwards that a backward may go through, shape (n,).
     """
 
     start_ns: Int64
@@ -57,6 +59,9 @@ def gaps_at(parts: PartsOfLoop, times: Int64) -> Gaps:
     first, last = before[is_between], after[is_between]
     place[is_between] = np.array(PLACES)[PLACE_BETWEEN[events.kind[first], events.kind[last]]]
     is_models = place == BEFORE_BACKWARD
+    # A backward goes through no teacher, nor through what only chooses.
+    learns = events.flags[first] & events.flags[last] & ForwardFlag.GRAD > 0
+    is_models[is_between] |= (place[is_between] == BETWEEN_FORWARDS) & learns
     begins = events.kind[spans] != Kind.ZERO_GRAD
     behind, _ = _neighbours(events, spans[begins], owner[begins], times, around)
     place = np.where(around >= 0, IN_CLOSURE, place)

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.events import ITEM_ON_CPU, MS, FakeRun
+from support.events import ITEM_ON_CPU, LEARNS, MS, FakeRun
 
 from trainprof.analysis.code_figures import HotLine
 from trainprof.analysis.hot_lines import hottest
-from trainprof.analysis.ledger import BEFORE_BACKWARD, IN_CLOSURE
+from trainprof.analysis.ledger import BEFORE_BACKWARD, BETWEEN_FORWARDS, IN_CLOSURE
 from trainprof.analysis.summary import RunSummary
-from trainprof.record.schema import Kind, LookFlag, SyncFlag, Topic
+from trainprof.record.schema import ForwardFlag, Kind, LookFlag, SyncFlag, Topic
 
 STEPS = 30
 OPERATOR = LookFlag.KNOWN | LookFlag.RUNS | LookFlag.OPERATOR
@@ -60,6 +60,19 @@ def in_closure(run: FakeRun, optimizer: int, own_code: Callable[[], None]) -> No
         run.leaf(Kind.ZERO_GRAD, MS)
         run.backward(5 * MS)
         run.passes_time(MS)
+
+
+def between_forwards(
+    run: FakeRun, optimizer: int, own_code: Callable[[], None], flags: int = LEARNS
+) -> None:
+    """As where an encoder and a decoder are called one by one."""
+    run.forward(5 * MS, flags=flags)
+    own_code()
+    usual(run, optimizer, lambda: None)
+
+
+def behind_a_teacher(run: FakeRun, optimizer: int, own_code: Callable[[], None]) -> None:
+    between_forwards(run, optimizer, own_code, flags=ForwardFlag.TRAINING)
 
 
 def ahead_in_closure(run: FakeRun, optimizer: int, own_code: Callable[[], None]) -> None:
@@ -133,6 +146,7 @@ def test_a_line_that_is_mostly_torch_is_so_as_a_whole(
         (behind_zero_grad, BEFORE_BACKWARD),
         (of_gradients, BEFORE_BACKWARD),
         (in_closure, IN_CLOSURE),
+        (between_forwards, BETWEEN_FORWARDS),
     ],
 )
 def test_a_loss_is_known_wherever_it_stands(tmp_path: Path, step: Step, place: str) -> None:
@@ -143,7 +157,7 @@ def test_a_loss_is_known_wherever_it_stands(tmp_path: Path, step: Step, place: s
     assert summary.ledger.other_by_place[place] == pytest.approx(STEPS * 0.010, rel=0.05)
 
 
-@pytest.mark.parametrize("step", [behind_zero_grad, of_gradients, in_closure])
+@pytest.mark.parametrize("step", [behind_zero_grad, of_gradients, in_closure, between_forwards])
 def test_python_is_none_wherever_it_stands(tmp_path: Path, step: Step) -> None:
     for flags, reads in ((LookFlag.KNOWN, ()), (OPERATOR, (NUMPY,))):
         summary, line = train(FakeRun(), tmp_path, step=step, flags=flags, reads=reads)
@@ -164,7 +178,7 @@ def test_what_was_an_array_ahead_of_zero_grad_is_no_tensor_behind_it(tmp_path: P
     assert summary.loss_in_loop_s == 0.0
 
 
-@pytest.mark.parametrize("step", [behind_the_update, ahead_in_closure])
+@pytest.mark.parametrize("step", [behind_the_update, ahead_in_closure, behind_a_teacher])
 def test_what_torch_computes_elsewhere_is_no_loss(tmp_path: Path, step: Step) -> None:
     summary, line = train(FakeRun(), tmp_path, step=step)
     assert (line.torch_share, line.loss_share) == (1.0, 0.0)

@@ -10,10 +10,11 @@ that most of those looks met well inside of it is named without a share ("seems 
 a few milliseconds at a time is told where it ends.
 
 A loss that is made of torch's functions, between forward and backward (in an optimizer's closure as
-well, Lightning's say), is the model's own work and taken off: that is where the thread was met on a
-core while nobody held the interpreter, in the script's own code, torch's or a library's that uses
-torch (torchmetrics), before any tensor of that step became an array or a list. Elsewhere (an
-average of weights, say) such a line is said to compute by torch's functions.
+well, Lightning's say), is the model's own work and taken off, and so is what stands between two
+forwards with gradients: that is where the thread was met on a core while nobody held the
+interpreter, in the script's own code, torch's or a library's that uses torch (torchmetrics), before
+any tensor of that step became an array or a list. Elsewhere (an average of weights, say) such a
+line is said to compute by torch's functions.
 
 When it is wrong: where looks met torch's functions less plainly than that (many small operators,
 values read in between), they are counted as Python, and NumPy on large arrays that were made
