@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import fsum
 from typing import Final
 
 import numpy as np
@@ -224,7 +225,7 @@ def summary_of(run: Analysed) -> Shown:
         hot_lines=hot_lines,
         python_in_model=in_model,
         element_reads=reads,
-        loss_in_loop_s=None if loss is None else sum(loss.values()),
+        loss_in_loop_s=None if loss is None else fsum(loss.values()),
         loss_by_place=loss or {},
         beside_share=beside_share(looks, parts),
         hooks_in_forward=in_hooks,

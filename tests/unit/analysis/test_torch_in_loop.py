@@ -88,6 +88,7 @@ def train(
     flags: int = OPERATOR,
     held_ns: int = 0,
     reads: tuple[int, ...] = (),
+    read_until: int | None = None,
     step: Step = usual,
     python: int = 0,
 ) -> tuple[RunSummary, HotLine]:
@@ -96,6 +97,7 @@ def train(
     Args:
         flags, held_ns: Of those looks.
         reads: Of tensors, ahead of them in the same gap.
+        read_until: When they were noted no longer.
         step: Where in a step it stands.
         python: Of ten looks so many meet Python instead.
     """
@@ -106,7 +108,7 @@ def train(
     looks = itertools.count()
 
     def own_code() -> None:
-        for read in reads:
+        for read in reads if read_until is None or run.now < read_until else ():
             run.leaf(Kind.SYNC, 0, site=line, flags=read)
         run.passes_time(5 * MS)
         told = (LookFlag.KNOWN, MS) if next(looks) % 10 < python else (flags, held_ns)
@@ -218,8 +220,63 @@ def test_what_sleeps_or_holds_the_interpreter_is_not_torch(
     assert (line.torch_share, line.loss_share, summary.loss_in_loop_s) == (0.0, 0.0, 0.0)
 
 
-def test_where_reads_were_counted_no_longer_nothing_is_known_to_be_torch(tmp_path: Path) -> None:
+def stop_counting(run: FakeRun, after_steps: int) -> int:
+    """Notes that reads of a kind are counted no longer, and returns from when on."""
+    until = run.now + after_steps * 22 * MS
+    run.text(Topic.ENVIRONMENT, {"reads_counted_until": until, "flag": int(SyncFlag.ITEM)})
+    return until
+
+
+@pytest.mark.parametrize(("flags", "share"), [(OPERATOR, 1.0), (LookFlag.KNOWN, 0.0)])
+def test_what_a_line_computed_while_reads_were_counted_it_computes_later(
+    tmp_path: Path, flags: int, share: float
+) -> None:
     run = FakeRun()
-    run.text(Topic.ENVIRONMENT, {"reads_counted_until": run.now + MS, "flag": int(SyncFlag.BOOL)})
-    summary, line = train(run, tmp_path)
+    stop_counting(run, 3)
+    summary, line = train(run, tmp_path, flags=flags)
+    assert (line.torch_share, line.loss_share) == (share, share)
+    assert summary.loss_in_loop_s == pytest.approx(share * STEPS * 0.010, rel=0.05)
+
+
+def test_a_line_that_read_elements_does_so_when_they_are_counted_no_longer(tmp_path: Path) -> None:
+    run = FakeRun()
+    until = stop_counting(run, 3)
+    summary, line = train(run, tmp_path, reads=(ITEM_ON_CPU,) * 8, read_until=until)
     assert (line.torch_share, summary.loss_in_loop_s) == (0.0, 0.0)
+
+
+def test_of_a_line_that_was_met_only_later_nothing_is_known(tmp_path: Path) -> None:
+    run = FakeRun()
+    stop_counting(run, 0)
+    summary, line = train(run, tmp_path)
+    assert (line.torch_share, line.loss_share, summary.loss_in_loop_s) == (None, None, None)
+
+
+@pytest.mark.parametrize(("flags", "reads"), [(LookFlag.KNOWN, ()), (OPERATOR, (NUMPY,))])
+def test_but_that_it_is_python_where_its_looks_tell_so(
+    tmp_path: Path, flags: int, reads: tuple[int, ...]
+) -> None:
+    run = FakeRun()
+    stop_counting(run, 0)
+    summary, line = train(run, tmp_path, flags=flags, reads=reads)
+    assert (line.torch_share, summary.loss_in_loop_s) == (0.0, 0.0)
+
+
+def test_what_is_not_known_is_left_out_of_the_rest(tmp_path: Path) -> None:
+    """One line is met from the beginning, another one only when reads are counted no longer."""
+    run, seen = FakeRun(), 0
+
+    def step(run: FakeRun, optimizer: int, own_code: Callable[[], None]) -> None:
+        usual(run, optimizer, own_code)
+        if run.now >= until:
+            run.passes_time(5 * MS)
+            run.record(Kind.LOOK, run.now, run.now, site=seen, flags=OPERATOR)
+            run.passes_time(5 * MS)
+
+    until = stop_counting(run, STEPS // 2)
+    seen = run.text(Topic.STACK, [run.text(Topic.SITE, ["train.py", 70, "average"])])
+    summary, line = train(run, tmp_path, step=step)
+    assert (line.function, line.torch_share) == ("dice_loss", 1.0)
+    assert [one.torch_share for one in summary.hot_lines if one.function == "average"] == [None]
+    other_s = summary.ledger.seconds["other"]
+    assert summary.loss_in_loop_s == pytest.approx(other_s, rel=0.05)
