@@ -26,8 +26,8 @@ class HotLine:
             there or before it. `share` is of the looks that were wanted in the part.
         with_calls: The line with all that it calls: no single function below takes most of it.
         torch_share, loss_share: Of the looks at its function, or at what the line calls, those that
-            met torch computing, anywhere and between forward and backward; None in older runs, and
-            of what is no code between the parts of a step.
+            met torch computing, anywhere and as the model's own work; None in older runs, where
+            that is not known, and of what is no code between the parts of a step.
     """
 
     part: str

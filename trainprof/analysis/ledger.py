@@ -315,11 +315,11 @@ BEFORE_BACKWARD: Final = "between forward and backward"
 _AFTER_UPDATE: Final = "after the update"
 # Where nothing marks the beginning of a step: batches made by hand lie in it.
 _TO_NEXT_FORWARD: Final = "between the update and the next forward"
-_BETWEEN_FORWARDS: Final = "between two forwards"
-_IN_CLOSURE: Final = "in the closure that optimizer.step calls (as Lightning does)"
-_PLACES: Final = (
+BETWEEN_FORWARDS: Final = "between two forwards"
+IN_CLOSURE: Final = "in the closure that optimizer.step calls (as Lightning does)"
+PLACES: Final = (
     "before the forward",
-    _BETWEEN_FORWARDS,
+    BETWEEN_FORWARDS,
     BEFORE_BACKWARD,
     "between backward and update",
     _AFTER_UPDATE,
@@ -331,7 +331,7 @@ _EVALUATION_KIND: Final = int(Kind.HOLE)
 
 
 # What may come anywhere, and tells nothing of the place around it.
-_ANYWHERE: Final = (
+ANYWHERE: Final = (
     Kind.GC,
     Kind.SYNC,
     Kind.TRANSFER,
@@ -342,30 +342,32 @@ _ANYWHERE: Final = (
 
 
 def _place_table() -> npt.NDArray[np.uint8]:
-    """Returns the index into _PLACES of a gap, by the kinds of the spans before and after it."""
+    """Returns the index into PLACES of a gap, by the kinds of the spans before and after it."""
     updates = (Kind.OPTIMIZER_STEP, Kind.SCALER_STEP, Kind.SCALER_UPDATE, Kind.SCHEDULER_STEP)
     forwards = (Kind.FORWARD, Kind.LOSS)
-    table = np.full((256, 256), _PLACES.index(ELSEWHERE), dtype=np.uint8)
+    table = np.full((256, 256), PLACES.index(ELSEWHERE), dtype=np.uint8)
     # Later lines win.
-    table[:, forwards] = _PLACES.index("before the forward")
-    table[updates, :] = _PLACES.index(_AFTER_UPDATE)
+    table[:, forwards] = PLACES.index("before the forward")
+    table[updates, :] = PLACES.index(_AFTER_UPDATE)
     for kind in updates:
-        table[kind, forwards] = _PLACES.index(_TO_NEXT_FORWARD)
-    table[:, updates] = _PLACES.index("between backward and update")
-    table[Kind.BACKWARD, :] = _PLACES.index("between backward and update")
+        table[kind, forwards] = PLACES.index(_TO_NEXT_FORWARD)
+    table[:, updates] = PLACES.index("between backward and update")
+    table[Kind.BACKWARD, :] = PLACES.index("between backward and update")
+    # Gradients are zeroed anywhere ahead of a backward, and a loss may take some itself.
+    table[(Kind.ZERO_GRAD, Kind.BACKWARD), Kind.BACKWARD] = PLACES.index(BEFORE_BACKWARD)
     for kind in forwards:
-        table[kind, (Kind.ZERO_GRAD, Kind.BACKWARD, *_ANYWHERE)] = _PLACES.index(BEFORE_BACKWARD)
-        table[kind, Kind.LOSS] = _PLACES.index(BEFORE_BACKWARD)
-        table[kind, Kind.FORWARD] = _PLACES.index(_BETWEEN_FORWARDS)
+        table[kind, (Kind.ZERO_GRAD, Kind.BACKWARD, *ANYWHERE)] = PLACES.index(BEFORE_BACKWARD)
+        table[kind, Kind.LOSS] = PLACES.index(BEFORE_BACKWARD)
+        table[kind, Kind.FORWARD] = PLACES.index(BETWEEN_FORWARDS)
     return table
 
 
-_PLACE_BETWEEN: Final = _place_table()
+PLACE_BETWEEN: Final = _place_table()
 
 
 def _before(kinds: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     """Returns each kind, or the last one before it that tells of a place, where it does not."""
-    tells = np.where(np.isin(kinds, _ANYWHERE), -1, np.arange(len(kinds)))
+    tells = np.where(np.isin(kinds, ANYWHERE), -1, np.arange(len(kinds)))
     last = np.maximum.accumulate(tells)
     found: npt.NDArray[np.uint8] = np.where(last >= 0, kinds[np.maximum(last, 0)], kinds)
     return found
@@ -376,54 +378,25 @@ def _other_by_place(events: Events, attribution: Attribution, window: Window) ->
 
     What a closure does between its spans has a place of its own.
     """
-    gaps = np.zeros(len(_PLACES))
+    gaps = np.zeros(len(PLACES))
     reached, kind_before = _covered_until(events, attribution, window.loop_start), None
     for kinds, starts, ends in _outermost_spans(events, attribution, window):
         if kind_before is None:
-            gaps[_PLACES.index(ELSEWHERE)] += max(0, int(starts[0]) - reached)
+            gaps[PLACES.index(ELSEWHERE)] += max(0, int(starts[0]) - reached)
             before = _before(kinds)
         else:
-            gaps[_PLACE_BETWEEN[kind_before, kinds[0]]] += int(starts[0]) - reached
+            gaps[PLACE_BETWEEN[kind_before, kinds[0]]] += int(starts[0]) - reached
             before = _before(np.insert(kinds, 0, kind_before))[1:]
         gaps += np.bincount(
-            _PLACE_BETWEEN[before[:-1], kinds[1:]],
+            PLACE_BETWEEN[before[:-1], kinds[1:]],
             weights=starts[1:] - ends[:-1],
-            minlength=len(_PLACES),
+            minlength=len(PLACES),
         )
         reached, kind_before = int(ends[-1]), int(before[-1])
-    gaps[_PLACES.index(ELSEWHERE)] += max(0, window.loop_end - reached)
-    places = dict(zip(_PLACES, gaps.tolist(), strict=True))
-    places[_IN_CLOSURE] = int(attribution.own_ns[attribution.key == KEY["other"]].sum())
+    gaps[PLACES.index(ELSEWHERE)] += max(0, window.loop_end - reached)
+    places = dict(zip(PLACES, gaps.tolist(), strict=True))
+    places[IN_CLOSURE] = int(attribution.own_ns[attribution.key == KEY["other"]].sum())
     return {name: ns / 1e9 for name, ns in places.items() if ns > 0}
-
-
-@dataclass(frozen=True, slots=True)
-class Gaps:
-    """Of moments that nothing outermost covers, where each lies.
-
-    Attributes:
-        start_ns: When what came before it ended, what may come anywhere apart, shape (n,).
-        place: Its name, shape (n,).
-    """
-
-    start_ns: Int64
-    place: npt.NDArray[np.str_]
-
-
-def gaps_at(events: Events, attribution: Attribution, times: Int64) -> Gaps:
-    """Returns between which outermost spans moments lie; of those inside of one, since it began."""
-    top = attribution.top[~np.isin(events.kind[attribution.top], _ANYWHERE)]
-    names = np.array(_PLACES)
-    if len(top) == 0:
-        elsewhere = np.full(len(times), ELSEWHERE)
-        return Gaps(np.zeros(len(times), dtype=np.int64), elsewhere)
-    start, end, kind = events.start[top], events.end[top], events.kind[top]
-    following = np.searchsorted(start, times, side="right")
-    before = np.maximum(following - 1, 0)
-    is_between = (following > 0) & (following < len(top)) & (end[before] <= times)
-    since = np.where(end[before] <= times, end[before], np.minimum(start[before], times))
-    place = names[_PLACE_BETWEEN[kind[before], kind[np.minimum(following, len(top) - 1)]]]
-    return Gaps(since.astype(np.int64), np.where(is_between, place, ELSEWHERE))
 
 
 def _covered_until(events: Events, attribution: Attribution, time: int) -> int:

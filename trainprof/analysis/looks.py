@@ -39,7 +39,8 @@ class Looks:
             any; 0 where none ran then.
         is_alone: Whether no other thread of the process ran Python code that could be it.
         runs: Whether it had a core, or waited for one, while the interpreter was free.
-        is_operator: Whether it computed without the interpreter, in the user's own code or torch's.
+        is_operator: Whether it computed without the interpreter, in the user's own code, torch's or
+            that of a library which uses torch.
     """
 
     wanted_ns: Int64

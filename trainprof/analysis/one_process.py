@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import fsum
 from typing import Final
 
 import numpy as np
@@ -159,7 +160,7 @@ def summary_of(run: Analysed) -> Shown:
     lines = lines_of_training(looks, parts, evidence.training, names, steps=len(steps))
     until = facts.reads_counted_until()
     by_torch = torch_in_loop(looks, parts, evidence.training, names, lines, until)
-    hot_lines = by_torch.lines
+    hot_lines, loss = by_torch.lines, by_torch.loss_by_place
     line = hottest(hot_lines, "other")
     if line is not None and line.share >= NAMED_FROM_SHARE and python_in_loop.is_waiting(line):
         evidence = replace(evidence, waits_at=line.site)
@@ -224,7 +225,8 @@ def summary_of(run: Analysed) -> Shown:
         hot_lines=hot_lines,
         python_in_model=in_model,
         element_reads=reads,
-        loss_in_loop_s=by_torch.loss_s,
+        loss_in_loop_s=None if loss is None else fsum(loss.values()),
+        loss_by_place=loss or {},
         beside_share=beside_share(looks, parts),
         hooks_in_forward=in_hooks,
         competing=evidence.competing,

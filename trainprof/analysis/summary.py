@@ -57,8 +57,9 @@ class RunSummary:
             with torch.compile, whose code looks like it, and in older runs. On a device it is the
             host's time: the device may have worked meanwhile.
         element_reads: Of tensors inside the model, one by one, where they are many.
-        loss_in_loop_s: Of "other": torch that computes between forward and backward, as a loss
-            without a module does; None where too few looks tell it, and in older runs.
+        loss_in_loop_s: Of "other": torch that is the model's own work, as a loss without a module
+            is; None where too few looks tell it, and in older runs.
+        loss_by_place: The same, split as a ledger's `other_by_place`; empty in older runs.
         beside_share: Of the looks at training, those that met another thread of the process at
             work; None of too few.
         hooks_in_forward: None where looks met none.
@@ -108,6 +109,7 @@ class RunSummary:
     python_in_model: PythonInModel | None = None
     element_reads: ElementReads | None = None
     loss_in_loop_s: float | None = None
+    loss_by_place: dict[str, float] = field(default_factory=dict)
     beside_share: float | None = None
     placements: list[Placement] = field(default_factory=list)
     together: float | None = None

@@ -27,6 +27,7 @@ from trainprof.probes.own_thread import (
 from trainprof.probes.patcher import Patcher
 from trainprof.probes.session import Session
 from trainprof.probes.switch_interval import SwitchInterval
+from trainprof.probes.torch_user import TorchUsers
 from trainprof.record.schema import Kind, LookFlag, Topic
 
 # A look costs Python code 0.4 to 0.7 ms on a slow virtual machine. The more there were, the more
@@ -80,6 +81,7 @@ class LooksProbe:
         self._held_up: deque[bool] = deque(maxlen=_LAST_LOOKS)
         self._crowded: deque[bool] = deque(maxlen=_LAST_LOOKS)
         self._beside = BesideThreads()
+        self._torch_users = TorchUsers()
         # When a look was last taken, and what each watched thread had had of the cores by then.
         self._last_look_ns = 0
         self._had: dict[int, int] = {}
@@ -248,15 +250,14 @@ class LooksProbe:
         works = {of for of, frame in frames.items() if not _waits(frame)}
         # Whoever holds a frame keeps alive what it refers to: none longer than need be.
         places: dict[int, tuple[int, int]] = {}
-        sites = self._session.sites
         for of in self._watched:
             frame = frames.pop(of, None)
             if frame is not None and of in stacks:
                 waits = LookFlag.WAITS if of not in works else 0
                 pooled = LookFlag.POOLED if waits and self._has_a_librarys_pool(frame) else 0
                 runs = LookFlag.RUNS if of in running else 0
-                computes = sites.is_user_code(frame.f_code) or sites.is_ours_or_torch(frame)
-                operator = LookFlag.OPERATOR if runs and computes and not waits else 0
+                is_operator = runs and not waits and self._computes_by_torch(frame)
+                operator = LookFlag.OPERATOR if is_operator else 0
                 places[of] = stacks[of], waits | pooled | runs | operator
             del frame
         # One that seems to wait may ask again and again.
@@ -298,6 +299,12 @@ class LooksProbe:
                 self._session.log.emit_of(
                     thread, _BESIDE, self._last_look_ns, got, stack, own_ns, percent
                 )
+
+    def _computes_by_torch(self, frame: FrameType) -> bool:
+        """Whether what runs below `frame` without the interpreter may be torch's operators."""
+        sites = self._session.sites
+        is_own = sites.is_user_code(frame.f_code) or sites.is_ours_or_torch(frame)
+        return is_own or self._torch_users.has(frame)
 
     def _has_a_librarys_pool(self, frame: FrameType | None) -> bool:
         """Whether a library waits for threads of its own, as pandas' read_csv does."""

@@ -232,7 +232,7 @@ class LookFlag(IntEnum):
     CROWDED = 4  # others may have run Python code at that moment
     POOLED = 8  # waits for threads of a library that it called, which do the work meanwhile
     RUNS = 16  # had a core, or waited for one, while the interpreter was free
-    OPERATOR = 32  # the same, in code of the user's or torch's: as torch's operators do
+    OPERATOR = 32  # the same, in code of the user's or that has torch: as its operators do
 
 
 class NextPartsFlag(IntEnum):

@@ -1688,6 +1688,16 @@ def test_python_beside_a_loss_has_its_own_line_and_share() -> None:
     assert finding.evidence["left_out_as_loss_s"] == 1.2
 
 
+def test_a_loss_in_a_closure_is_taken_off_what_lies_there() -> None:
+    closure, after = "in the closure that optimizer.step calls", "after the update"
+    case = with_a_loss(1.2, replace(hot_line("other"), torch_share=0.1, loss_share=0.1))
+    ledger = replace(case.summary.ledger, other_by_place={closure: 1.3, after: 0.7})
+    summary = replace(case.summary, ledger=ledger, loss_by_place={closure: 1.2})
+    finding = only(replace(case, summary=summary))
+    assert f"most of it {after}" in finding.title
+    assert finding.evidence["by_place_s"] == {closure: pytest.approx(0.1), after: 0.7}
+
+
 def test_an_average_of_weights_is_said_to_be_torchs() -> None:
     average = replace(hot_line("other"), torch_share=0.9, loss_share=0.0)
     finding = only(with_a_loss(0.0, average))

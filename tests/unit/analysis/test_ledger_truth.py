@@ -395,8 +395,7 @@ def test_the_rest_is_split_by_its_place_in_the_loop(tmp_path):
     places = {name: round(s * 1e9) for name, s in found.ledger.other_by_place.items()}
     assert places == {
         "before the forward": 4,
-        "between forward and backward": 80,
-        "elsewhere": 4000,
+        "between forward and backward": 4080,
         "between backward and update": 400,
         "after the update": 40_000,
     }

@@ -9,10 +9,12 @@ too, code that lets go of the GIL again and again (NumPy, scikit-learn) is looke
 that most of those looks met well inside of it is named without a share ("seems to"), and Python of
 a few milliseconds at a time is told where it ends.
 
-A loss that is made of torch's functions, between forward and backward, is the model's own work and
-taken off: that is where the thread was met on a core while nobody held the interpreter, in the
-script's own code or torch's, before any tensor of that step became an array or a list. Elsewhere
-(an average of weights, say) such a line is said to compute by torch's functions.
+A loss that is made of torch's functions, between forward and backward (in an optimizer's closure as
+well, Lightning's say), is the model's own work and taken off, and so is what stands between two
+forwards with gradients: that is where the thread was met on a core while nobody held the
+interpreter, in the script's own code, torch's or a library's that uses torch (torchmetrics), before
+any tensor of that step became an array or a list. Elsewhere (an average of weights, say) such a
+line is said to compute by torch's functions.
 
 When it is wrong: where looks met torch's functions less plainly than that (many small operators,
 values read in between), they are counted as Python, and NumPy on large arrays that were made
@@ -112,9 +114,7 @@ def find(case: Case) -> Finding | None:
     gain = _gain(case, max(spent_s - (others.least_s if others is not None else 0.0), 0.0))
     if gain is None:
         return None
-    places = dict(case.summary.ledger.other_by_place)
-    if BEFORE_BACKWARD in places:
-        places[BEFORE_BACKWARD] = max(places[BEFORE_BACKWARD] - loss_s, 0.0)
+    places = _places_of_rest(case.summary, loss_s)
     most = max(places, key=lambda name: places[name], default=ELSEWHERE)
     where = "" if most == ELSEWHERE else f", most of it {most}"
     is_own = line is not None and not _is_library(case, line)
@@ -201,6 +201,13 @@ def _loss_s(case: Case) -> float:
         return told
     is_seen = case.training.get("loss", 0.0) > 0
     return 0.0 if is_seen else case.summary.ledger.other_by_place.get(BEFORE_BACKWARD, 0.0)
+
+
+def _places_of_rest(summary: RunSummary, loss_s: float) -> dict[str, float]:
+    """Returns where in the loop what is no loss lies, in seconds."""
+    of_loss = summary.loss_by_place or {BEFORE_BACKWARD: loss_s}
+    places = summary.ledger.other_by_place
+    return {name: max(spent_s - of_loss.get(name, 0.0), 0.0) for name, spent_s in places.items()}
 
 
 def _gain(case: Case, spent_s: float) -> Gain | None:
