@@ -69,7 +69,7 @@ class LoaderProbe:
         self._tensor = getattr(torch, "Tensor", None)
         self._mode_depth = getattr(torch._C, "_len_torch_function_stack", lambda: 0)
         self._datasets = DatasetNumbers(session.keep_track)
-        self._datasets_between = ChangedDatasets(session.log)
+        self._datasets_between = ChangedDatasets(session.log, session.keep_track)
         self._births = LoaderBirthplaces(session.sites, session.keep_track)
         base = getattr(dataloader, "_BaseDataLoaderIter", None)
         if base is None:
@@ -277,7 +277,9 @@ class LoaderProbe:
     def _ended(self, iterator: Any) -> None:
         number = self._loader_of.get(id(iterator))
         if number is not None:
-            self._datasets_between.pass_ended(number, getattr(iterator, "_dataset", None))
+            dataset = getattr(iterator, "_dataset", None)
+            has_workers = bool(getattr(iterator, "_num_workers", 0))
+            self._datasets_between.pass_ended(number, dataset, has_workers=has_workers)
 
     def _began(self, iterator: Any, batch: Any) -> None:
         """Notes, once for each loader, that its batches are on a device when it gives them."""
@@ -291,7 +293,8 @@ class LoaderProbe:
 
     def _begins(self, frame: FrameType, loader: Any, number: int) -> None:
         """Records that a pass begins, and who goes through it."""
-        self._datasets_between.pass_begins(number, getattr(loader, "dataset", None))
+        dataset, has_workers = (getattr(loader, name, None) for name in ("dataset", "num_workers"))
+        self._datasets_between.pass_begins(number, dataset, has_workers=bool(has_workers))
         now, stack = self._session.now(), self._session.sites.stack(frame)
         self._session.emit(_PASS, now, now, number, stack)
 
