@@ -95,6 +95,7 @@ class Loader:
             the call at `site` is.
         built: How many DataLoaders of that line were used one after the other, each built anew as
             the last.
+        datasets: How many datasets those had, each as long as the last; None where nobody knows.
         whole_batches: The arguments with which torch would ask the dataset for all of a batch at
             once, None where it does or they are not known.
         holds_tensors: Its dataset is torch's TensorDataset.
@@ -183,11 +184,17 @@ class Loader:
     sampler_starts_s: float | None = None
     first_given_back_s: float | None = None
     set_up_as_workers_start: bool | None = None
+    datasets: int | None = None
 
     @property
     def is_rebuilt(self) -> bool:
         """Whether the user's code builds it anew for most passes: its workers cannot live on."""
         return self.passes > 1 and 4 * self.built > 3 * self.passes and self.built_by is None
+
+    @property
+    def has_new_datasets(self) -> bool:
+        """Whether it is built anew of another dataset each time: workers cannot keep their copy."""
+        return self.is_rebuilt and 4 * (self.datasets or 1) > 3 * self.built
 
     @property
     def repeats_samples(self) -> bool:

@@ -154,11 +154,16 @@ def _of_more_workers(fed: LoaderCase, workers: int, *, is_kept: bool) -> list[st
             told.append(_COPY_THE_DATASET)
         told += _of_new_python(fed.loader)
     if fed.loader.is_rebuilt:
-        told.append(
-            "it is built anew for each pass, and its workers with it: built once, with "
-            "persistent_workers=True, they would be started once"
-        )
+        told.append(_built_anew(fed.loader))
     return told
+
+
+def _built_anew(loader: Loader) -> str:
+    another = ", of another dataset" if loader.has_new_datasets else ""
+    told = f"it is built anew for each pass{another}, and its workers with it"
+    if loader.has_new_datasets or loader.changed_between_passes:
+        return f"{told}: more of them take longer to start, each time"
+    return f"{told}: built once, with persistent_workers=True, they would be started once"
 
 
 def _more_than_cores(fed: LoaderCase, workers: int) -> list[str]:

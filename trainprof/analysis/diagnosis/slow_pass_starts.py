@@ -23,6 +23,7 @@ from trainprof.analysis.code_figures import HotLine
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.changed_inputs import like_the_usual
 from trainprof.analysis.diagnosis.gains import as_a_device_lets, outside_steps
+from trainprof.analysis.diagnosis.loader_cautions import needed_first
 from trainprof.analysis.diagnosis.loader_change import costliest, finding
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.wording import around, caller, place, share_of, span
@@ -36,7 +37,7 @@ KEYS: Final[tuple[str, ...]] = ("loader_start", "first_batch")
 THRESHOLDS: Final = {
     "share": Threshold(0.03, "of training: what is worth a change"),
 }
-ONE_ITERATOR: Final = "one iterator, batches = iter(loader), and another only when that has ended"
+_ONE_ITERATOR: Final = "one iterator, batches = iter(loader), and another only when that has ended"
 # Of what is lost: from here on the sampler is what takes it.
 _MOST: Final = 0.5
 # Batches of a pass: fewer are an iterator for each step.
@@ -85,6 +86,15 @@ def is_each_step(loader: Loader) -> bool:
     return loader.iterations < _FEW * loader.passes and loader.ended < loader.passes / 2
 
 
+def one_iterator(loader: Loader) -> str:
+    """Returns what to do where an iterator is made for each step, of the same samples."""
+    if loader.has_new_datasets:
+        return f"where all steps may have one dataset, not each another as now, {_ONE_ITERATOR}"
+    kept = {"persistent_workers": True} if loader.num_workers else {}
+    told = "".join(f"{one}, then " for one in needed_first(loader, kept))
+    return f"{told}{_ONE_ITERATOR}"
+
+
 def lost_s(fed: LoaderCase) -> float:
     """Returns what the beginnings of all passes but the first take beyond a usual batch."""
     loader = fed.loader
@@ -128,7 +138,7 @@ def _where(line: HotLine) -> str:
 
 def _advice(loader: Loader, spent_s: float, *, is_each_step: bool) -> str:
     if is_each_step:
-        return ONE_ITERATOR
+        return one_iterator(loader)
     if _is_of_sampler(loader, spent_s):
         return "work out what the sampler needs once, ahead of all passes; or by torch or NumPy"
     if loader.is_iterable:
