@@ -99,6 +99,7 @@ class Loader:
         also_builds: Roles of the other loaders that its call builds, where that is the user's.
         built: How many DataLoaders of that line were used one after the other, each built anew as
             the last.
+        datasets: How many datasets those had, each as long as the last; None where nobody knows.
         whole_batches: The arguments with which torch would ask the dataset for all of a batch at
             once, None where it does or they are not known.
         holds_tensors: Its dataset is torch's TensorDataset.
@@ -192,6 +193,7 @@ class Loader:
     sampler_takes_epoch: bool | None = None
     is_stackable: bool | None = None
     also_builds: list[str] = field(default_factory=list)
+    datasets: int | None = None
 
     @property
     def is_rebuilt(self) -> bool:
@@ -211,6 +213,11 @@ class Loader:
         if self.num_workers != 0 or first is None or fetch is None or fetch.wall_s is None:
             return 0.0
         return first.n * min(first.mean, fetch.wall_s.mean)
+
+    @property
+    def has_new_datasets(self) -> bool:
+        """Whether it is built anew of another dataset each time: workers cannot keep their copy."""
+        return self.is_rebuilt and 4 * (self.datasets or 1) > 3 * self.built
 
     @property
     def repeats_samples(self) -> bool:

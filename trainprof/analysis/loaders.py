@@ -167,6 +167,7 @@ def _loader_of(
     of_loader = details[details["site"] == p.loader]
     delivery = delivery_of(of_loader[of_loader["kind"] == Kind.NEXT_PARTS], calls)
     pinned = details[details["kind"] == Kind.PIN]
+    built = of_loader[of_loader["kind"] == Kind.LOADER_BUILT]
     site, collate = facts.get("site"), facts.get("collate_site")
     return Loader(
         id=p.loader,
@@ -213,7 +214,8 @@ def _loader_of(
         thread="training" if on_training_thread else "other",
         collate_site=sites[collate] if isinstance(collate, int) else None,
         built_by=builder_of(facts),
-        built=max(int(np.count_nonzero(of_loader["kind"] == Kind.LOADER_BUILT)), 1),
+        built=max(len(built), 1),
+        datasets=len(np.unique(built["value"])) if built["value"].any() else None,
         whole_batches=whole_batches(facts),
         draws_all=_draws_all(facts),
         holds_tensors=_flag(facts.get("holds_tensors")),

@@ -18,6 +18,8 @@ from trainprof.record.event_log import EventLog
 from trainprof.record.schema import FETCHED, Topic
 from trainprof.record.site_name import site_name
 
+# As Session.keep_track is.
+KeepTrack = Callable[[object, dict[Any, Any], object], bool]
 # Of a stack are kept so many of the user's frames at its leaf and so many at its root.
 _KEPT_FRAMES: Final = 6
 _EXECUTED: Final = "<string>"
@@ -201,9 +203,7 @@ class LoaderBirthplaces:
     keep the frame's variables alive, and change the dict that the script's `locals()` returned.
     """
 
-    def __init__(
-        self, sites: CallSites, keep_track: Callable[[object, dict[Any, Any], object], None]
-    ) -> None:
+    def __init__(self, sites: CallSites, keep_track: KeepTrack) -> None:
         self._sites = sites
         self._keep_track = keep_track
         self._of_loader: dict[int, _Birth] = {}

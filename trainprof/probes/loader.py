@@ -6,7 +6,6 @@ import itertools
 import json
 import re
 import sys
-import weakref
 from _thread import get_ident
 from collections.abc import Callable
 from types import CodeType, FrameType, FunctionType, ModuleType
@@ -15,6 +14,7 @@ from typing import Any, Final
 from trainprof.probes.call_site import Birthplace, LoaderBirthplaces
 from trainprof.probes.changed_datasets import ChangedDatasets, whole_of
 from trainprof.probes.collate_code import own_function
+from trainprof.probes.dataset_numbers import DatasetNumbers
 from trainprof.probes.loader_call import constructor_sites, taken_by
 from trainprof.probes.loader_facts import asks_for_worker, describe, is_iterable
 from trainprof.probes.patcher import HookPointMissing, Patcher, heirs, hide_our_frame
@@ -48,7 +48,6 @@ class LoaderProbe:
         self._numbers: dict[int, int] = {}
         self._site_of: dict[int, int] = {}
         self._serials: dict[int, dict[int, None]] = {}
-        self._datasets: dict[int, dict[int | str, int]] = {}
         # Whether the user's code asks which worker it is; None until somebody wants to know.
         self._asks: bool | None = None
         # Those whose first batch was looked at.
@@ -69,7 +68,8 @@ class LoaderProbe:
         self._session = session
         self._tensor = getattr(torch, "Tensor", None)
         self._mode_depth = getattr(torch._C, "_len_torch_function_stack", lambda: 0)
-        self._datasets_between = ChangedDatasets(session.log)
+        self._datasets = DatasetNumbers(session.keep_track)
+        self._datasets_between = ChangedDatasets(session.log, session.keep_track)
         self._births = LoaderBirthplaces(session.sites, session.keep_track)
         base = getattr(dataloader, "_BaseDataLoaderIter", None)
         if base is None:
@@ -277,7 +277,9 @@ class LoaderProbe:
     def _ended(self, iterator: Any) -> None:
         number = self._loader_of.get(id(iterator))
         if number is not None:
-            self._datasets_between.pass_ended(number, getattr(iterator, "_dataset", None))
+            dataset = getattr(iterator, "_dataset", None)
+            has_workers = bool(getattr(iterator, "_num_workers", 0))
+            self._datasets_between.pass_ended(number, dataset, has_workers=has_workers)
 
     def _began(self, iterator: Any, batch: Any) -> None:
         """Notes, once for each loader, that its batches are on a device when it gives them."""
@@ -291,7 +293,8 @@ class LoaderProbe:
 
     def _begins(self, frame: FrameType, loader: Any, number: int) -> None:
         """Records that a pass begins, and who goes through it."""
-        self._datasets_between.pass_begins(number, getattr(loader, "dataset", None))
+        dataset, has_workers = (getattr(loader, name, None) for name in ("dataset", "num_workers"))
+        self._datasets_between.pass_begins(number, dataset, has_workers=bool(has_workers))
         now, stack = self._session.now(), self._session.sites.stack(frame)
         self._session.emit(_PASS, now, now, number, stack)
 
@@ -305,7 +308,8 @@ class LoaderProbe:
             place = self._place_of(loader, sys._getframe(2))
             site, facts = place.site, describe(loader)
             serial = facts["serial"] = self._take_serial(site)
-            facts["dataset_number"] = self._dataset_number(site, getattr(loader, "dataset", None))
+            dataset = getattr(loader, "dataset", None)
+            facts["dataset_number"] = self._datasets.of_line(site, dataset)
             facts["site"] = site
             facts["built_by"], facts["built_at"] = place.built_by, place.built_at
             facts["call_ends_at"] = place.call_ends_at
@@ -325,7 +329,7 @@ class LoaderProbe:
             self._session.keep_track(loader, self._numbers, loader_key)
             self._session.keep_track(loader, self._serials[site], serial)
             now = self._session.now()
-            self._session.emit(_BUILT, now, now, number)
+            self._session.emit(_BUILT, now, now, number, self._datasets.of_run(number, dataset))
         self._loader_of[key] = number
         self._session.keep_track(iterator, self._loader_of, key)
         for tell in self.on_new_iterator:
@@ -394,25 +398,6 @@ class LoaderProbe:
         return any_text(
             lambda path: path == script, lambda text: _ASKS_FOR_NAME.search(text) is not None
         )
-
-    def _dataset_number(self, site: int, dataset: Any) -> int | None:
-        """Tells datasets apart that are loaded by one line; None where it cannot be known.
-
-        Hugging Face's give out copies of themselves, which have the same fingerprint.
-        """
-        fingerprint = getattr(dataset, "__dict__", {}).get("_fingerprint")
-        key = fingerprint if type(fingerprint) is str else id(dataset)
-        numbers = self._datasets.setdefault(site, {})
-        if key not in numbers:
-            try:
-                weakref.ref(dataset)
-            except TypeError:  # a list, say: nothing tells when another takes its id
-                return None
-            taken = numbers.values()
-            numbers[key] = next(number for number in itertools.count(1) if number not in taken)
-            if key is not fingerprint:
-                self._session.keep_track(dataset, numbers, key)
-        return numbers[key]
 
 
 _NEXT, _SAMPLER = int(Kind.LOADER_NEXT), int(Kind.SAMPLER)

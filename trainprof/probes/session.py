@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -188,17 +187,23 @@ class Session:
         others = tuple(one for one in self.copy_watches if one is not watch)
         self.copy_watches = (*others, watch) if is_on else others
 
-    def keep_track(self, thing: object, table: dict[Any, Any], key: object) -> None:
+    def keep_track(self, thing: object, table: dict[Any, Any], key: object) -> bool:
         """Takes `key` out of `table` when `thing` is gone, without hanging anything on it.
 
         No Python code runs then: a debugger that steps through the script would stop in it.
         What cannot be watched (a class with slots of the script's) is never forgotten.
+
+        Returns:
+            Whether it can be watched.
         """
         if len(self._kept) >= self._kept_limit:
             self._drop_dead()
-        with contextlib.suppress(TypeError):
+        try:
             # Called with the reference, which is then the default of `pop`.
             self._kept.append(weakref.ref(thing, partial(table.pop, key)))
+        except TypeError:
+            return False
+        return True
 
     def _drop_dead(self) -> None:
         """Drops references to what is gone; another thread may add some meanwhile."""

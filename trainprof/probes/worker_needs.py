@@ -78,7 +78,7 @@ def generators(dataset: Any, is_own: Callable[[type], bool]) -> list[str]:
         f"{name}.{attribute}".lstrip(".")
         for name, thing in held
         if is_own(type(thing))
-        for attribute, value in _attributes(thing)
+        for attribute, value in attributes_of(thing)
         if type(value).__name__ in _GENERATORS.get(type(value).__module__.partition(".")[0], ())
     )
     return list(itertools.islice(found, _MOST_NAMED))
@@ -163,7 +163,7 @@ def _parts(name: str, thing: Any) -> list[tuple[str, Any]]:
     items = _items(thing)
     if items:
         return [(f"{name}[{place}]", one) for place, one in enumerate(items)]
-    return [(f"{name}.{held}".lstrip("."), value) for held, value in _attributes(thing)]
+    return [(f"{name}.{held}".lstrip("."), value) for held, value in attributes_of(thing)]
 
 
 def _says_how(kind: type) -> bool:
@@ -180,8 +180,10 @@ def _says_how(kind: type) -> bool:
     )
 
 
-def _attributes(thing: Any) -> list[tuple[str, Any]]:
-    if isinstance(thing, (type, FunctionType, ModuleType)):
+def attributes_of(thing: Any) -> list[tuple[str, Any]]:
+    """Returns the first of an object's own attributes, without asking it; of a class none."""
+    # Of the class: `isinstance` would ask the object for its own.
+    if issubclass(type(thing), (type, FunctionType, ModuleType)):
         return []
     try:
         held = object.__getattribute__(thing, "__dict__")
@@ -192,9 +194,11 @@ def _attributes(thing: Any) -> list[tuple[str, Any]]:
 
 def _items(thing: Any) -> list[Any]:
     """Returns the first of what is in a list, tuple or dict; none of other things."""
-    if type(thing) is dict:
+    kind = type(thing)
+    if kind is dict:
         return list(itertools.islice(thing.values(), _MAX_ITEMS))
-    return list(thing[:_MAX_ITEMS]) if type(thing) in (list, tuple) else []
+    # Not `in`: a class of the script's may have an `==` of its own.
+    return list(thing[:_MAX_ITEMS]) if kind is list or kind is tuple else []
 
 
 def _is_written(thing: Any) -> bool:

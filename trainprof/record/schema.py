@@ -118,7 +118,9 @@ class Kind(IntEnum):
     # A call of torch.distributed in which a rank may wait for others, of several inside one another
     # the outermost; site; flags = place in COLLECTIVES
     COLLECTIVE = 78
-    LOADER_BUILT = 79  # a DataLoader is iterated for the first time; site = loader id
+    # A DataLoader is iterated for the first time; site = loader id, value = a number that no other
+    # dataset of the process has had, or 0
+    LOADER_BUILT = 79
     # Cumulative, so that the last of a line counts: site = function id, flags and thread = line
     # number, high and low bits; end - start = total time; value = hits.
     LINE = 80

@@ -35,6 +35,7 @@ from trainprof.analysis.diagnosis.settings import (
     rule_settings,
     threshold_names,
 )
+from trainprof.analysis.diagnosis.slow_pass_starts import one_iterator
 from trainprof.analysis.diagnosis.together import together
 from trainprof.analysis.diagnosis.worth import least_gain
 from trainprof.analysis.embedding_tables import EmbeddingTable, EmbeddingTables
@@ -1239,6 +1240,68 @@ def test_a_loader_that_is_built_anew_for_each_pass_is_to_be_built_once() -> None
     assert "persistent_workers" in only(case_of(serial)).change
 
 
+def built_anew(planted: Planted, **facts: Any) -> Planted:
+    """Returns a loader that is built anew for each pass."""
+    planted.loader = replace(planted.loader, built=planted.loader.passes, **facts)
+    return planted
+
+
+def test_built_once_workers_would_not_see_what_training_changes() -> None:
+    plain = {"fetch_s": 0.004, "compute_s": 0.01, "passes": 10, "start_s": 0.1}
+    finding = only(
+        case_of(built_anew(Planted(workers=2, **plain), changed_between_passes=["level"]))
+    )
+    assert (finding.id, finding.change) == ("worker_restart", {})
+    assert finding.advice.startswith("keep the dataset's level, which training changes")
+    assert ", then build it once, ahead of all passes" in finding.advice
+    serial = Planted(fetch_s=0.03, compute_s=0.01)
+    finding = only(case_of(built_anew(serial, changed_between_passes=["level"])))
+    assert "it is built anew for each pass, and its workers with it: more of" in minded(finding)
+    assert "persistent_workers=True has to stay away" in minded(finding)
+    assert "built once" not in minded(finding)
+
+
+@pytest.mark.parametrize("datasets", [10, 8, 7, 1, None])
+def test_each_pass_has_another_dataset(datasets: int | None) -> None:
+    planted = Planted(workers=2, fetch_s=0.018, compute_s=0.01, passes=10, start_s=0.1)
+    finding = only(case_of(built_anew(planted, datasets=datasets)))
+    is_new = (datasets or 1) > 7
+    assert (finding.id, finding.change) == ("worker_restart", {})
+    assert finding.recoverable_s == pytest.approx(9 * 0.1, rel=0.1)
+    assert ("for each of 10 passes, each over another dataset: " in finding.title) is is_new
+    assert finding.advice.startswith("build it once") is not is_new
+    assert finding.advice.startswith("where all passes may have the same samples") is is_new
+    assert ("fewer workers, which start sooner" in finding.advice) is is_new
+    assert "workers keep their copy of the dataset" in minded(finding)
+
+
+def test_there_is_no_less_than_one_worker() -> None:
+    planted = Planted(workers=1, fetch_s=0.009, compute_s=0.01, passes=10, start_s=0.1)
+    finding = only(case_of(built_anew(planted, datasets=10)))
+    assert "now each has another dataset" in finding.advice
+    assert "fewer workers" not in finding.advice
+
+
+def test_another_dataset_in_each_pass_where_workers_are_needed() -> None:
+    serial = built_anew(Planted(fetch_s=0.03, compute_s=0.01), datasets=2)
+    finding = only(case_of(serial))
+    assert finding.change == {"num_workers": 3}
+    assert "built anew for each pass, of another dataset, and its workers" in minded(finding)
+    assert "built once" not in minded(finding)
+
+
+@pytest.mark.parametrize(("datasets", "is_to_go"), [(10, True), (1, False)])
+def test_workers_that_cost_more_than_they_save_go_where_none_can_live_on(
+    datasets: int, is_to_go: bool
+) -> None:
+    plain = {"workers": 2, "fetch_s": 0.008, "running": 1.0, "compute_s": 0.06, "cores": 2}
+    planted = built_anew(Planted(**plain, passes=10, start_s=0.8), datasets=datasets)
+    finding = only(case_of(planted))
+    assert finding.id == "worker_restart"
+    assert (finding.change == {"num_workers": 0}) is is_to_go
+    assert ("without workers its passes would be shorter" in finding.title) is is_to_go
+
+
 def with_slow_starts(each_s: float, sampler_s: float, **changes: Any) -> Planted:
     """Ten passes that take so long to begin, some of it for the sampler."""
     planted = Planted(passes=10, compute_s=0.01, **{"fetch_s": 0.0002, **changes})
@@ -1296,6 +1359,26 @@ def test_many_workers_that_begin_at_once_on_few_cores_are_no_slow_start() -> Non
     slow = replace(planted.loader, later_starts_s=9 * 0.2)
     planted.loader = replace(slow, first_batch_s=summaries.statistics(0.2, n=10))
     assert "slow_pass_starts" in found(case_of(planted))
+
+
+@pytest.mark.parametrize(
+    ("workers", "facts", "begins"),
+    [
+        (0, {}, "one iterator"),
+        (2, {}, "one iterator"),
+        (0, {"changed_between_passes": ["level"]}, "one iterator"),  # it has no copy
+        (2, {"changed_between_passes": ["level"]}, "keep the dataset's level, which"),
+        (0, {"built": 10, "datasets": 10}, "where all steps may have one dataset"),
+        (2, {"built": 10, "datasets": 10}, "where all steps may have one dataset"),
+        (2, {"built": 10, "datasets": 1}, "one iterator"),
+    ],
+)
+def test_one_iterator_gives_the_samples_of_one_dataset(
+    workers: int, facts: dict[str, Any], begins: str
+) -> None:
+    told = one_iterator(replace(Planted(workers=workers, passes=10).loader, **facts))
+    assert told.startswith(begins)
+    assert "one iterator, batches = iter(loader)" in told
 
 
 def test_an_iterator_for_each_step() -> None:

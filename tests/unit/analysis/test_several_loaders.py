@@ -99,6 +99,29 @@ def test_a_training_loader_built_anew_each_epoch_gives_all_of_its_epochs(tmp_pat
     assert (training.epochs, training.iterations, training.samples) == (3, 12, 87)
 
 
+@pytest.mark.parametrize(
+    ("numbers", "datasets", "is_new"),
+    [
+        ((1, 2, 3, 4), 4, True),
+        ((1, 1, 1, 1), 1, False),
+        ((1, 1, 2, 2), 2, False),
+        ((0, 0, 0, 0), None, False),  # an older recording
+    ],
+)
+@pytest.mark.parametrize("is_held", [False, True])
+def test_how_many_datasets_loaders_built_anew_had(tmp_path, numbers, datasets, is_new, is_held):
+    run = FakeRun()
+    loader, optimizer = run.loader(num_workers=2), run.optimizer()
+    for number in numbers:
+        run.mark(Kind.LOADER_BUILT, site=loader, value=number)
+        run.train_pass(loader, optimizer, 4)
+        loader = _built_again(run, loader) if is_held else loader
+    (found,) = run.summary(tmp_path).loaders
+    assert (found.built, found.datasets, found.passes) == (4, datasets, 4)
+    assert found.is_rebuilt
+    assert found.has_new_datasets is is_new
+
+
 def test_loaders_of_one_line_that_take_turns_are_kept_apart(tmp_path):
     run = FakeRun()
     train, optimizer = run.loader(10), run.optimizer()

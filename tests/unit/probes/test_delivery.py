@@ -237,7 +237,7 @@ def test_what_is_gone_leaves_the_table_and_nothing_of_ours_runs(session: Session
 
     thing, other = Thing(), Thing()
     session.keep_track(thing, table, 1)
-    session.keep_track(other, table, 2)
+    assert session.keep_track(other, table, 2) is True
     sys.settrace(trace)
     try:
         del thing
@@ -274,5 +274,5 @@ def test_dead_references_are_dropped(session: Session) -> None:
 
 def test_what_cannot_be_watched_stays(session: Session) -> None:
     table = {1: "one"}
-    session.keep_track([], table, 1)
+    assert session.keep_track([], table, 1) is False
     assert table == {1: "one"}

@@ -239,6 +239,7 @@ def test_begun_passes_that_cost_most_are_named() -> None:
     assert warnings(replace(many, built_by="transformers"), run()) == [by_trainer]
     assert warnings(replace(many, persistent_workers=True), run()) == [told]
     assert warnings(replace(many, changed_between_passes=["level"]), run()) == [told]
+    assert warnings(replace(many, built=5), run()) == [told]
     assert warnings(replace(many, num_workers=0), run()) == []
     assert warnings(replace(many, wait_total_s=9.0), run()) == []
 

@@ -29,7 +29,7 @@ _COPY_THE_DATASET: Final = (
     "not reach them, and what they change in it does not come back"
 )
 # Where one is made for each step: it would start workers, or draw an order, as often.
-ONE_ITERATOR: Final = "one iterator, batches = iter(loader), and another only when that has ended"
+_ONE_ITERATOR: Final = "one iterator, batches = iter(loader), and another only when that has ended"
 # Ahead of workers, and of pinned memory, where making a batch uses a device.
 OFF_DEVICE: Final = "move .to(device) out of the dataset or collate function into the loop"
 # Workers that are new interpreters.
@@ -83,7 +83,7 @@ def needed_first(loader: Loader, change: Mapping[str, Any]) -> list[str]:
     if workers <= now:
         return first
     if loader.is_each_step and not now:
-        first.append(ONE_ITERATOR)
+        first.append(_one_of_all(loader))
     if repeats_samples(loader, workers):
         first.append("have the dataset give each worker its share (get_worker_info())")
     if loader.touches_device and not now:
@@ -103,6 +103,19 @@ def needed_first(loader: Loader, change: Mapping[str, Any]) -> list[str]:
     if loader.guards_main is False:
         first.append('put what the script runs under if __name__ == "__main__"')
     return first
+
+
+def one_iterator(loader: Loader) -> str:
+    """Returns what to do where an iterator is made for each step, of the same samples."""
+    kept = {"persistent_workers": True} if loader.num_workers else {}
+    first = [] if loader.has_new_datasets else needed_first(loader, kept)
+    return "".join(f"{one}, then " for one in first) + _one_of_all(loader)
+
+
+def _one_of_all(loader: Loader) -> str:
+    if loader.has_new_datasets:
+        return f"where all steps may have one dataset, not each another as now, {_ONE_ITERATOR}"
+    return _ONE_ITERATOR
 
 
 def _given_in_workers(loader: Loader) -> str:
@@ -171,11 +184,16 @@ def _of_more_workers(fed: LoaderCase, workers: int, *, is_kept: bool) -> list[st
             told.append(_COPY_THE_DATASET)
         told += _of_new_python(fed.loader)
     if fed.loader.is_rebuilt:
-        told.append(
-            "it is built anew for each pass, and its workers with it: built once, with "
-            "persistent_workers=True, they would be started once"
-        )
+        told.append(_built_anew(fed.loader))
     return told
+
+
+def _built_anew(loader: Loader) -> str:
+    another = ", of another dataset" if loader.has_new_datasets else ""
+    told = f"it is built anew for each pass{another}, and its workers with it"
+    if loader.has_new_datasets or loader.changed_between_passes:
+        return f"{told}: more of them take longer to start, each time"
+    return f"{told}: built once, with persistent_workers=True, they would be started once"
 
 
 def _more_than_cores(fed: LoaderCase, workers: int) -> list[str]:

@@ -23,7 +23,7 @@ from trainprof.analysis.code_figures import HotLine
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.changed_inputs import like_the_usual
 from trainprof.analysis.diagnosis.gains import as_a_device_lets, outside_steps
-from trainprof.analysis.diagnosis.loader_cautions import ONE_ITERATOR
+from trainprof.analysis.diagnosis.loader_cautions import one_iterator
 from trainprof.analysis.diagnosis.loader_change import costliest, finding
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.wording import around, caller, place, share_of, span
@@ -120,7 +120,7 @@ def _where(line: HotLine) -> str:
 
 def _advice(loader: Loader, spent_s: float, *, is_each_step: bool) -> str:
     if is_each_step:
-        return ONE_ITERATOR
+        return one_iterator(loader)
     if _is_of_sampler(loader, spent_s):
         return "work out what the sampler needs once, ahead of all passes; or by torch or NumPy"
     if loader.is_iterable:

@@ -11,9 +11,10 @@ When it is wrong: where the dataset must be opened anew in each epoch, which a f
 
 What to do: persistent_workers=True, for a loader that is built once: one that each pass builds anew
 takes its workers with it. The workers then keep their memory between epochs, and their copies of
-the dataset: a change made to it in the training process does not reach them. Where an iterator is
-made for each step, as next(iter(loader)) does, one iterator, kept, instead: workers that live on
-would make batches that are thrown away.
+the dataset: a change made to it in the training process does not reach them. Where each pass has
+another dataset, fewer workers, or none; or one dataset, whose new content is drawn in __getitem__
+or lies in shared memory. Where an iterator is made for each step, as next(iter(loader)) does, one
+iterator, kept, instead: workers that live on would make batches that are thrown away.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any, Final
 
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.gains import as_a_device_lets, outside_steps
-from trainprof.analysis.diagnosis.loader_cautions import ONE_ITERATOR, needed_first
+from trainprof.analysis.diagnosis.loader_cautions import needed_first, one_iterator
 from trainprof.analysis.diagnosis.loader_change import (
     advised,
     costliest,
@@ -42,7 +43,9 @@ from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.waiting import NEEDLESS_WORKERS, SAMPLE_BY_SAMPLE
 from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.finding import Finding
-from trainprof.analysis.pipeline import predict
+from trainprof.analysis.least_gain import LEAST_GAIN
+from trainprof.analysis.loader_figures import Loader
+from trainprof.analysis.pipeline import Prediction, predict
 from trainprof.analysis.pipeline_model import USUAL_PREFETCH
 from trainprof.analysis.verdict_level import percent
 
@@ -52,15 +55,24 @@ THRESHOLDS: Final = {
     "share": Threshold(0.03, "of training: what is worth a change"),
 }
 
+_SHORTER: Final = "without workers its passes would be shorter"
 # Workers that are to go are not to be kept.
 TO_GO: Final = (NEEDLESS_WORKERS, SAMPLE_BY_SAMPLE)
 # Of training, what it takes to start workers once: those that live on are started, too.
 _MUCH_ONCE: Final = 0.05
 # Of what it takes to start workers: from here on it is told what it takes to end them.
 _MUCH_OF_IT: Final = 0.1
+_KEPT: Final[dict[str, Any]] = {"persistent_workers": True}
 _BUILD_ONCE: Final = (
     "build it once, ahead of all passes, with persistent_workers=True: now each pass builds another"
 )
+_NEW_DATASETS: Final = (
+    "where all passes may have the same samples, or what is new in each is drawn in __getitem__ or "
+    "lies in a tensor in shared memory, one dataset and one loader for all, with "
+    "persistent_workers=True"
+)
+_FEWER: Final = "; elsewhere fewer workers, which start sooner"
+_NOT_SEEN: Final = ": now each has another dataset, which workers that live on would not see"
 
 
 def find(case: Case) -> Finding | None:
@@ -77,8 +89,9 @@ def find(case: Case) -> Finding | None:
     how = HARDLY_LONGER
     # Where training's own workers are to go, others are not advised to stay.
     if without is None and len(may_stay) < len(fed_by):
-        without = shorter_without(fed)
-        how = "without workers its passes would be shorter"
+        without, how = shorter_without(fed), _SHORTER
+    if without is None and loader.has_new_datasets:
+        without, how = _worthwhile_without(case, fed), _SHORTER
     is_once_much = fed.exposed * fed.starts_s / loader.passes >= _MUCH_ONCE * case.training_s
     # What the sampler takes meanwhile is no matter of workers.
     each_s = fed.starts_s / loader.passes - (loader.sampler_starts_s or 0.0) / (loader.passes - 1)
@@ -86,8 +99,9 @@ def find(case: Case) -> Finding | None:
     end_s = loader.end_s / loader.passes
     ending = f" and {span(end_s)} to end them" if end_s >= _MUCH_OF_IT * each_s else ""
     around_s = each_s + (end_s if ending else 0.0)
+    over = ", each over another dataset" if loader.has_new_datasets else ""
     title = (
-        f"{who} started again for each of {loader.passes} passes: "
+        f"{who} started again for each of {loader.passes} passes{over}: "
         f"{span(each_s)} until the first batch is there{ending}, "
         f"{percent(fed.exposed * loader.passes * around_s / case.training_s)} of training"
     )
@@ -108,8 +122,7 @@ def find(case: Case) -> Finding | None:
             evidence=evidence,
             is_of_making=False,
         )
-    wanted: dict[str, Any] = {"persistent_workers": True}
-    advice, change = (_BUILD_ONCE, {}) if loader.is_rebuilt else advised(loader, wanted)
+    advice, change = _to_keep_them(loader)
     return finding(
         case,
         fed,
@@ -118,11 +131,30 @@ def find(case: Case) -> Finding | None:
         as_a_device_lets(case, fed, outside_steps(case, spent_s)),
         advice=advice,
         change=change,
-        alters=wanted,
+        alters=_KEPT,
         also=fewer_workers(fed) if without is None else [_without(fed)],
         evidence=evidence,
         is_of_making=False,
     )
+
+
+def _worthwhile_without(case: Case, fed: LoaderCase) -> Prediction | None:
+    """Returns the loader without any workers, where training gains by that."""
+    found = shorter_without(fed)
+    if found is None or gain_without(case, fed, found).likely < 1 + LEAST_GAIN:
+        return None
+    return found
+
+
+def _to_keep_them(loader: Loader) -> tuple[str, dict[str, Any]]:
+    """Returns what has workers live on, in words, and its arguments where it takes no more."""
+    if loader.has_new_datasets:
+        fewer = _FEWER if (loader.num_workers or 0) > 1 else ""
+        return f"{_NEW_DATASETS}{fewer}{_NOT_SEEN}", {}
+    if not loader.is_rebuilt:
+        return advised(loader, dict(_KEPT))
+    told = "".join(f"{one}, then " for one in needed_first(loader, _KEPT))
+    return f"{told}{_BUILD_ONCE}", {}
 
 
 def _for_each_step(case: Case, fed: LoaderCase, spent_s: float) -> Finding:
@@ -139,7 +171,7 @@ def _for_each_step(case: Case, fed: LoaderCase, spent_s: float) -> Finding:
         f"it: {span(each_s)} each time, "
         f"{percent(fed.exposed * loader.passes * each_s / case.training_s)} of training",
         as_a_device_lets(case, fed, outside_steps(case, spent_s)),
-        advice=ONE_ITERATOR,
+        advice=one_iterator(loader),
         also=[
             f"up to {ahead} batches are asked of the workers each time, and one is taken: with "
             "persistent_workers=True the others would be waited for, and thrown away"
