@@ -163,6 +163,8 @@ def summary_of(run: Analysed) -> Shown:
     line = hottest(hot_lines, "other")
     if line is not None and line.share >= NAMED_FROM_SHARE and python_in_loop.is_waiting(line):
         evidence = replace(evidence, waits_at=line.site)
+    if evidence.evaluation_site is None:
+        evidence = replace(evidence, evaluation_call=slow_validation.called_for_at(hot_lines))
     found_syncs = found_syncs_of(run.process.details, sites)
     worked = meanwhile.least if meanwhile is not None else None
     compilations = compilations_of(run.process.details, timeline, sites, worked)
@@ -384,6 +386,15 @@ def _evaluation_call(run: Analysed, loader: Loader) -> str | None:
     return loader.called_at if waited_s < of_loading * loader.evaluation_s else None
 
 
+def _evaluated_loader(loaders: list[Loader], spent_s: float, training: Training) -> Loader | None:
+    """Returns the loader that evaluation goes over for longest; None where most is over none."""
+    # Of inference alone its loader is all that can be named.
+    if training.steps and not slow_validation.is_over_loaders(loaders, spent_s):
+        return None
+    evaluating = [x for x in loaders if x.evaluation_s > 0]
+    return max(evaluating, key=lambda x: x.evaluation_s, default=None)
+
+
 def _evidence(
     run: Analysed,
     attribution: Attribution,
@@ -397,13 +408,13 @@ def _evidence(
     timeline, window = run.timeline, run.timeline.window
     places = account.other_by_place
     training_s = (window.loop_end - window.loop_start) / 1e9
-    evaluating = [x for x in loaders if x.evaluation_s > 0]
-    longest = max(evaluating, key=lambda x: x.evaluation_s, default=None)
+    spent = loop_seconds(timeline.events, attribution, window)
+    longest = _evaluated_loader(loaders, spent["evaluation"], training)
     return Evidence(
         wall_s=account.wall_s,
         startup_s=account.seconds["startup"],
         training_s=training_s,
-        training=loop_seconds(timeline.events, attribution, window),
+        training=spent,
         has_device=run.facts.device() is not None,
         steps=training,
         loaders=loaders,

@@ -1769,13 +1769,45 @@ def test_evaluation_wants_workers_for_its_loader() -> None:
     assert "a policy" not in minded(finding)
     again = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
     again.loader = replace(again.loader, evaluation_s=3.0, called_at="train.py:70")
-    finding = only(case_of(again, quick, parts={"evaluation": 4.0}))
+    short = Planted(fetch_s=0.0001, compute_s=0.005, role="evaluation")
+    short.loader = replace(short.loader, id=1, site="train.py:44")
+    finding = only(case_of(again, short, parts={"evaluation": 4.0}))
     assert (finding.site, finding.change) == ("train.py:70", {})
     assert "75 % of it over the loader that trains, train.py:41" in finding.title
     quick.loader = replace(quick.loader, called_at="train.py:60")
     finding = only(case_of(training, quick, parts={"evaluation": 4.0}))
     assert finding.site == "train.py:60"
     assert "over the loader of train.py:44" in finding.title
+
+
+@pytest.mark.parametrize(
+    ("over_it_s", "is_told_by_it"), [(1.0, False), (14.0, False), (16.0, True), (31.0, True)]
+)
+def test_samples_that_are_drawn_after_a_validation_are_not_its_loaders(
+    over_it_s: float, is_told_by_it: bool
+) -> None:
+    validating = Planted(fetch_s=0.0001, compute_s=0.005, role="evaluation")
+    validating.loader = replace(
+        validating.loader, id=1, site="val.py:40", called_at="train.py:60", evaluation_s=over_it_s
+    )
+    drawing = HotLine("evaluation", "ddpm.py:8", "sample", ["train.py:61"], 90, 0.9, 28.0)
+    case = case_of(
+        Planted(workers=2, fetch_s=0.002, compute_s=0.01), validating, parts={"evaluation": 31.0}
+    )
+    finding = only(replace(case, summary=replace(case.summary, hot_lines=[drawing])))
+    assert finding.id == "slow_validation"
+    assert ("over the loader of val.py:40" in finding.title) is is_told_by_it
+    assert finding.site == ("train.py:60" if is_told_by_it else "train.py:61")
+    assert "most of it goes to ddpm.py:8 (sample): 90 % of it" in finding.also
+
+
+def test_several_loaders_of_which_none_is_most_of_evaluation_are_most_of_it_together() -> None:
+    validating = [Planted(fetch_s=0.0001, compute_s=0.005, role="evaluation") for _ in range(3)]
+    for number, one in enumerate(validating):
+        one.loader = replace(one.loader, id=number + 1, site=f"val.py:{number}", evaluation_s=1.0)
+    training = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
+    finding = only(case_of(training, *validating, parts={"evaluation": 3.1}))
+    assert finding.site == "val.py:0"
 
 
 @pytest.mark.parametrize(

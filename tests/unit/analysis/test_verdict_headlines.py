@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.events import LEARNS, MS, US, FakeRun
 
-from trainprof.record.schema import Kind, SyncFlag, Topic, TransferFlag
+from trainprof.record.schema import Kind, LookFlag, SyncFlag, Topic, TransferFlag
 
 
 def loop(
@@ -152,6 +152,37 @@ def test_evaluation_is_where_the_code_that_trains_calls_for_it(
     where = f", called at {called_at}" if called_at else " over train.py:42"
     assert found.verdict.headline.startswith("EVALUATION: it takes ")
     assert f"of training time{where}, " in found.verdict.headline
+
+
+@pytest.mark.parametrize(
+    ("forwards", "where"), [(0, "over train.py:42"), (20, "called at train.py:31")]
+)
+def test_what_comes_behind_an_evaluation_and_takes_most_is_told_by_looks(tmp_path, forwards, where):
+    run = FakeRun()
+    loader, validation, optimizer = run.loader(41), run.loader(42), run.optimizer()
+    drawing, training = (
+        run.text(Topic.STACK, [run.text(Topic.SITE, ["/work/train.py", *f]) for f in frames])
+        for frames in ([(5, "sample"), (31, "fit")], [(20, "fit")])
+    )
+
+    def looked_at(stack):
+        with run.span(Kind.FORWARD, flags=LEARNS if stack == training else 0):
+            run.passes_time(MS)
+            run.record(Kind.LOOK, run.now, run.now, site=stack, flags=LookFlag.KNOWN)
+            run.passes_time(MS)
+
+    for _ in range(4):
+        run.iterate(loader)
+        for _ in range(10):
+            run.next(loader)
+            looked_at(training)
+            run.backward()
+            run.update(optimizer)
+        run.stop(loader)
+        run.evaluation_pass(validation, 4, wait=MS, forward=4 * MS)
+        for _ in range(forwards):
+            looked_at(drawing)
+    assert f" {where}, " in run.summary(tmp_path).verdict.headline
 
 
 def test_evaluation_that_waits_for_its_loader_is_told_by_that(tmp_path):
