@@ -50,6 +50,7 @@ from trainprof.analysis.memory_growth import memory_growth, room_of
 from trainprof.analysis.outliers import outliers
 from trainprof.analysis.passes import TRAINING
 from trainprof.analysis.python_in_model import python_in_model
+from trainprof.analysis.python_once import python_once
 from trainprof.analysis.run_figures import Epoch, Ledger, Phases, System, Training
 from trainprof.analysis.run_part import overhead_part, run_part
 from trainprof.analysis.step_table import StepTable, step_table
@@ -123,10 +124,10 @@ def summary_of(run: Analysed) -> Shown:
         on_thread=timeline.on_thread,
     )
     system = _system(run, epochs, training.samples)
+    compiling = compiling_in_training(run.process.details, timeline)
     device = None
     settled = (max(_settled_ns(timeline, steps), window.loop_start), window.loop_end)
     if meanwhile is not None:
-        compiling = compiling_in_training(run.process.details, timeline)
         gpus = system.gpus if system is not None else []
         activity = meanwhile.activity
         driver = kernel_share(recording.gpu_lines, gpus, activity.index, settled, activity.first_ns)
@@ -156,7 +157,11 @@ def summary_of(run: Analysed) -> Shown:
             has_workers=any(one.num_workers for one in loaders if one.role == TRAINING),
         )
         evidence = replace(evidence, competing=competing)
-    lines = lines_of_training(looks, parts, evidence.training, names, steps=len(steps))
+    own_ns = python_ns(steps.per_step, collectives)
+    once = python_once(parts, compiling, own_ns, timeline.steps.ends, steps.steady.warmup)
+    lasting = evidence.training | {"other": max(evidence.training["other"] - once.seconds, 0.0)}
+    evidence = replace(evidence, python_once_s=once.seconds)
+    lines = lines_of_training(looks, parts, lasting, names, steps=len(steps), once=once.spans)
     until = facts.reads_counted_until()
     by_torch = torch_in_loop(looks, parts, evidence.training, names, lines, until)
     hot_lines = by_torch.lines
@@ -227,6 +232,7 @@ def summary_of(run: Analysed) -> Shown:
         python_in_model=in_model,
         element_reads=reads,
         loss_in_loop_s=by_torch.loss_s,
+        once_in_loop_s=once.seconds,
         beside_share=beside_share(looks, parts),
         hooks_in_forward=in_hooks,
         competing=evidence.competing,

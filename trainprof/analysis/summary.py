@@ -59,6 +59,8 @@ class RunSummary:
         element_reads: Of tensors inside the model, one by one, where they are many.
         loss_in_loop_s: Of "other": torch that computes between forward and backward, as a loss
             without a module does; None where too few looks tell it, and in older runs.
+        once_in_loop_s: Of "other": what comes but once, in the first steps and as torch.compile
+            compiles; None in older runs.
         beside_share: Of the looks at training, those that met another thread of the process at
             work; None of too few.
         hooks_in_forward: None where looks met none.
@@ -108,6 +110,7 @@ class RunSummary:
     python_in_model: PythonInModel | None = None
     element_reads: ElementReads | None = None
     loss_in_loop_s: float | None = None
+    once_in_loop_s: float | None = None
     beside_share: float | None = None
     placements: list[Placement] = field(default_factory=list)
     together: float | None = None

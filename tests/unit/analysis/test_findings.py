@@ -1511,6 +1511,49 @@ def test_python_that_comes_now_and_then_is_no_matter_of_steps(is_in_steps: bool)
     assert finding.title.startswith(f"Python code {where} takes 9")
 
 
+@pytest.mark.parametrize(
+    ("once_s", "told"),
+    [
+        (None, "now and then, takes 1.98 s"),
+        (0.2, "now and then, takes 1.78 s"),
+        # What is left may lie in usual steps.
+        (1.2, "between the parts of a step takes 776 ms"),
+        (1.9, None),
+        (3.0, None),
+    ],
+)
+def test_python_that_comes_but_once_is_taken_off(once_s: float | None, told: str | None) -> None:
+    """As code that is compiled by its first call, which no change of the loop saves."""
+    case = case_of(Planted(workers=2, fetch_s=0.002, compute_s=0.01), parts={"other": 2.0})
+    training = replace(
+        case.summary.training, per_step_s={"other": 0.6 / case.summary.training.steps}
+    )
+    line = replace(hot_line("other"), line_share=0.9)
+    summary = replace(case.summary, training=training, hot_lines=[line], once_in_loop_s=once_s)
+    case = replace(case, summary=summary)
+    if told is None:
+        assert found(case) == []
+        return
+    finding = only(case)
+    assert finding.id == "python_in_loop"
+    assert told in finding.title
+    assert finding.evidence["left_out_as_once_s"] == (once_s or 0.0)
+    assert finding.recoverable_s == pytest.approx(finding.evidence["python_s"])
+
+
+@pytest.mark.parametrize(("once_s", "is_sure"), [(0.0, True), (0.5, True), (1.1, False)])
+def test_where_most_python_is_may_be_where_some_came_once(once_s: float, is_sure: bool) -> None:
+    case = case_of(Planted(workers=2, fetch_s=0.002, compute_s=0.01), parts={"other": 2.0})
+    places = {"after the update": 1.5, "between backward and update": 0.5}
+    ledger = replace(case.summary.ledger, other_by_place=places)
+    summary = replace(
+        case.summary, ledger=ledger, hot_lines=[hot_line("other")], once_in_loop_s=once_s
+    )
+    finding = only(replace(case, summary=summary))
+    assert ("most of it after the update" in finding.title) is is_sure
+    assert ("most of it" in finding.title) is is_sure
+
+
 def test_what_grows_makes_the_halves_of_a_run_differ_and_is_no_noise() -> None:
     healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
     case = case_of(healthy, parts={"other": 0.5}, halves={"other": (0.1, 1.9)})

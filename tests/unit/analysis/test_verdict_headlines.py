@@ -113,6 +113,23 @@ def test_evaluation_and_checkpoints_name_their_lines(tmp_path):
     )
 
 
+@pytest.mark.parametrize(("first_ms", "is_told"), [(2000, True), (900, False)])
+def test_python_that_came_but_once_is_said_to(tmp_path, first_ms, is_told):
+    run = FakeRun()
+    loader, optimizer = run.loader(41), run.optimizer()
+    run.iterate(loader)
+    for step in range(100):
+        run.next(loader, MS)
+        run.passes_time(first_ms * MS if step == 0 else 10 * MS)
+        run.learn(optimizer, forward=3 * MS, backward=5 * MS, update=MS)
+    run.stop(loader)
+    found = run.summary(tmp_path).verdict
+    assert found.bottleneck == "host"
+    once = f"; {first_ms / 1000 - 0.01:.1f} s of it came but once, as the loop began or as code was"
+    assert (once in found.headline) is is_told
+    assert ("but once" in found.headline) is is_told
+
+
 TRAINING = [(20, "train"), (90, "main")]
 
 

@@ -14,6 +14,9 @@ taken off: that is where the thread was met on a core while nobody held the inte
 script's own code or torch's, before any tensor of that step became an array or a list. Elsewhere
 (an average of weights, say) such a line is said to compute by torch's functions.
 
+What comes but once is taken off: what the first steps have of it beyond as many later ones (code
+that is compiled, or set up, as it is first called), and compiling by torch.compile.
+
 When it is wrong: where looks met torch's functions less plainly than that (many small operators,
 values read in between), they are counted as Python, and NumPy on large arrays that were made
 without any tensor looks like torch. Where the loop waits for something else (a queue, another
@@ -34,6 +37,7 @@ element, or on another thread. `trainprof lines` times each of its lines.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -95,7 +99,7 @@ def find(case: Case) -> Finding | None:
     # Calls that other rules tell of.
     spent_s -= sum(one.seconds for one in case.summary.collectives)
     emptying_s = sum(one.between_s for one in case.summary.emptied_caches)
-    spent_s -= emptying_s
+    spent_s -= emptying_s + _once_s(case)
     spent_s = max(spent_s, 0.0)
     # A loss of torch's functions is the model's own work.
     loss_s = min(_loss_s(case), spent_s)
@@ -115,7 +119,7 @@ def find(case: Case) -> Finding | None:
     places = dict(case.summary.ledger.other_by_place)
     if BEFORE_BACKWARD in places:
         places[BEFORE_BACKWARD] = max(places[BEFORE_BACKWARD] - loss_s, 0.0)
-    most = max(places, key=lambda name: places[name], default=ELSEWHERE)
+    most = _place_of_most(case, places)
     where = "" if most == ELSEWHERE else f", most of it {most}"
     is_own = line is not None and not _is_library(case, line)
     named = line is not None and is_own and line.share >= NAMED_FROM_SHARE and not line.is_end
@@ -187,6 +191,7 @@ def find(case: Case) -> Finding | None:
             "by_place_s": places,
             "left_out_as_loss_s": loss_s,
             "left_out_as_emptied_caches_s": emptying_s,
+            "left_out_as_once_s": _once_s(case),
             GROWN_TO_S: grown.last_s if grown is not None else None,
             "line_share": line.line_share if is_sure and line is not None else None,
             "function_share": line.share if is_sure and line is not None else None,
@@ -203,6 +208,22 @@ def _loss_s(case: Case) -> float:
     return 0.0 if is_seen else case.summary.ledger.other_by_place.get(BEFORE_BACKWARD, 0.0)
 
 
+def _once_s(case: Case) -> float:
+    """Returns what of it comes but once: no change in the loop's code saves that again."""
+    return case.summary.once_in_loop_s or 0.0
+
+
+def _lasting_s(case: Case) -> float:
+    return max(case.training.get("other", 0.0) - _once_s(case), 0.0)
+
+
+def _place_of_most(case: Case, places: Mapping[str, float]) -> str:
+    """Returns where most of it is; of what comes but once nobody knows where it was."""
+    first, second = [*sorted(places, key=lambda name: -places[name]), ELSEWHERE, ELSEWHERE][:2]
+    is_sure = places.get(first, 0.0) - _once_s(case) >= places.get(second, 0.0)
+    return first if is_sure else ELSEWHERE
+
+
 def _gain(case: Case, spent_s: float) -> Gain | None:
     """Returns what training would gain without it."""
     if not _is_in_steps(case):
@@ -214,7 +235,7 @@ def _is_in_steps(case: Case) -> bool:
     """Whether a usual step has it: what comes behind an evaluation, say, is in none."""
     of_step_s = (case.summary.training.per_step_s or {}).get("other", 0.0)
     in_steps_s = of_step_s * case.summary.training.steps
-    return in_steps_s >= _IN_STEPS_SHARE * case.training.get("other", 0.0)
+    return in_steps_s >= _IN_STEPS_SHARE * _lasting_s(case)
 
 
 def _when(case: Case) -> str:
@@ -222,7 +243,7 @@ def _when(case: Case) -> str:
     part, epoch = case.steps.per_step.get("other"), case.steps.epoch_of
     first = np.flatnonzero(np.diff(epoch) > 0) + 1
     spent_s = 0.0 if part is None else float(part[first].sum()) / 1e9
-    share = spent_s / max(case.training.get("other", 0.0), 1e-9)
+    share = spent_s / max(_lasting_s(case), 1e-9)
     if share < _AT_EPOCHS_TOO_SHARE:
         return "between steps, now and then,"
     told = f"between epochs ({span(spent_s / len(first))} each time)"
