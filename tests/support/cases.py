@@ -107,6 +107,7 @@ class Planted:
             ),
             bound=None,
             later_starts_s=float(first[1:].sum()),
+            evaluation_s=float(self.step_s.sum()) if role == "evaluation" else 0.0,
         )
         if slow_every is not None:
             self._with_slow_samples(fetch_s, slow_every)

@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 
 from trainprof.analysis.code_figures import HotLine
+from trainprof.analysis.coverage import Coverage
 from trainprof.analysis.events import Bool, Int64
 from trainprof.analysis.fetches import FetchTable
 from trainprof.analysis.ledger import KEY
@@ -51,6 +52,7 @@ def lines_of_training(
     names: LineNames,
     *,
     steps: int,
+    once: Coverage,
 ) -> list[HotLine]:
     """Returns the lines that the parts of the training loop go to, part by part.
 
@@ -60,9 +62,13 @@ def lines_of_training(
         seconds: Of each part inside the loop, by ledger key.
         names: Of what was seen.
         steps: How many there were.
+        once: What of "other" does not come again: its lines are those of the rest.
     """
     in_order = np.argsort(looks.wanted_ns, kind="stable")
-    taken, wanted = parts.at(looks.taken_ns), parts.at(looks.wanted_ns[in_order])
+    taken, wanted = (
+        _lasting(parts.at(times), times, once)
+        for times in (looks.taken_ns, looks.wanted_ns[in_order])
+    )
     found: list[HotLine] = []
     for name, key in KEY.items():
         asked = int(np.count_nonzero(wanted == key))
@@ -81,6 +87,12 @@ def lines_of_training(
             lines = [replace(line, waits_share=_waits_share(line, here, names)) for line in lines]
         found += lines
     return found
+
+
+def _lasting(keys: Int64, times: Int64, once: Coverage) -> Int64:
+    """Returns the parts at some times, none of them where "other" comes but once."""
+    comes_once = (keys == KEY["other"]) & (once.inside_ns(times, times + 1) > 0)
+    return np.where(comes_once, -1, keys)
 
 
 def _with_common_caller(

@@ -28,6 +28,7 @@ class BuilderSettings:
         compiles: The prefix of the arguments by which it compiles the model: PREFIX itself is
             True, PREFIX_mode is as torch.compile's.
         checks: The argument that has it look at no step's loss, as one writes it.
+        quiet: Arguments by which it shows and logs less in its loop, as one says it.
     """
 
     call: str
@@ -39,6 +40,7 @@ class BuilderSettings:
     copies: str | None = None
     compiles: str | None = None
     checks: str | None = None
+    quiet: str | None = None
 
     def name_of(self, argument: str) -> str:
         """Returns what an argument of a DataLoader is called there."""
@@ -56,6 +58,7 @@ class BuilderSettings:
 
 _ALL: Final = ("num_workers", "persistent_workers", "prefetch_factor", "pin_memory")
 _HF_CHECKS: Final = "logging_nan_inf_filter=False"
+_HF_QUIET: Final = "disable_tqdm=True, a larger logging_steps"
 _HF_COMPILES: Final = "torch_compile"
 _HF_EVALUATES: Final = "eval_steps"
 _HF_COPIES: Final = 'accelerator_config={"non_blocking": True}'
@@ -70,6 +73,7 @@ _KNOWN: Final = {
         copies=_HF_COPIES,
         compiles=_HF_COMPILES,
         checks=_HF_CHECKS,
+        quiet=_HF_QUIET,
     ),
     "sentence_transformers": BuilderSettings(
         "SentenceTransformerTrainingArguments",
@@ -80,6 +84,7 @@ _KNOWN: Final = {
         copies=_HF_COPIES,
         compiles=_HF_COMPILES,
         checks=_HF_CHECKS,
+        quiet=_HF_QUIET,
     ),
     "timm": BuilderSettings(
         "create_loader",

@@ -51,6 +51,7 @@ from trainprof.analysis.memory_growth import memory_growth, room_of
 from trainprof.analysis.outliers import outliers
 from trainprof.analysis.passes import TRAINING
 from trainprof.analysis.python_in_model import python_in_model
+from trainprof.analysis.python_once import python_once
 from trainprof.analysis.run_figures import Epoch, Ledger, Phases, System, Training
 from trainprof.analysis.run_part import overhead_part, run_part
 from trainprof.analysis.step_table import StepTable, step_table
@@ -124,10 +125,10 @@ def summary_of(run: Analysed) -> Shown:
         on_thread=timeline.on_thread,
     )
     system = _system(run, epochs, training.samples)
+    compiling = compiling_in_training(run.process.details, timeline)
     device = None
     settled = (max(_settled_ns(timeline, steps), window.loop_start), window.loop_end)
     if meanwhile is not None:
-        compiling = compiling_in_training(run.process.details, timeline)
         gpus = system.gpus if system is not None else []
         activity = meanwhile.activity
         driver = kernel_share(recording.gpu_lines, gpus, activity.index, settled, activity.first_ns)
@@ -157,13 +158,19 @@ def summary_of(run: Analysed) -> Shown:
             has_workers=any(one.num_workers for one in loaders if one.role == TRAINING),
         )
         evidence = replace(evidence, competing=competing)
-    lines = lines_of_training(looks, parts, evidence.training, names, steps=len(steps))
+    own_ns = python_ns(steps.per_step, collectives)
+    once = python_once(parts, compiling, own_ns, timeline.steps.ends, steps.steady.warmup)
+    lasting = evidence.training | {"other": max(evidence.training["other"] - once.seconds, 0.0)}
+    evidence = replace(evidence, python_once_s=once.seconds)
+    lines = lines_of_training(looks, parts, lasting, names, steps=len(steps), once=once.spans)
     until = facts.reads_counted_until()
     by_torch = torch_in_loop(looks, parts, evidence.training, names, lines, until)
     hot_lines, loss = by_torch.lines, by_torch.loss_by_place
     line = hottest(hot_lines, "other")
     if line is not None and line.share >= NAMED_FROM_SHARE and python_in_loop.is_waiting(line):
         evidence = replace(evidence, waits_at=line.site)
+    if evidence.evaluation_site is None:
+        evidence = replace(evidence, evaluation_call=slow_validation.called_for_at(hot_lines))
     found_syncs = found_syncs_of(run.process.details, sites)
     worked = meanwhile.least if meanwhile is not None else None
     compilations = compilations_of(run.process.details, timeline, sites, worked)
@@ -227,6 +234,7 @@ def summary_of(run: Analysed) -> Shown:
         element_reads=reads,
         loss_in_loop_s=None if loss is None else fsum(loss.values()),
         loss_by_place=loss or {},
+        once_in_loop_s=once.seconds,
         beside_share=beside_share(looks, parts),
         hooks_in_forward=in_hooks,
         competing=evidence.competing,
@@ -386,6 +394,15 @@ def _evaluation_call(run: Analysed, loader: Loader) -> str | None:
     return loader.called_at if waited_s < of_loading * loader.evaluation_s else None
 
 
+def _evaluated_loader(loaders: list[Loader], spent_s: float, training: Training) -> Loader | None:
+    """Returns the loader that evaluation goes over for longest; None where most is over none."""
+    # Of inference alone its loader is all that can be named.
+    if training.steps and not slow_validation.is_over_loaders(loaders, spent_s):
+        return None
+    evaluating = [x for x in loaders if x.evaluation_s > 0]
+    return max(evaluating, key=lambda x: x.evaluation_s, default=None)
+
+
 def _evidence(
     run: Analysed,
     attribution: Attribution,
@@ -399,13 +416,13 @@ def _evidence(
     timeline, window = run.timeline, run.timeline.window
     places = account.other_by_place
     training_s = (window.loop_end - window.loop_start) / 1e9
-    evaluating = [x for x in loaders if x.evaluation_s > 0]
-    longest = max(evaluating, key=lambda x: x.evaluation_s, default=None)
+    spent = loop_seconds(timeline.events, attribution, window)
+    longest = _evaluated_loader(loaders, spent["evaluation"], training)
     return Evidence(
         wall_s=account.wall_s,
         startup_s=account.seconds["startup"],
         training_s=training_s,
-        training=loop_seconds(timeline.events, attribution, window),
+        training=spent,
         has_device=run.facts.device() is not None,
         steps=training,
         loaders=loaders,

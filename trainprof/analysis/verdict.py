@@ -30,6 +30,9 @@ _THERE_SHARE: Final = 0.95
 # Of the waiting for all loaders: one that has so much of it is the one that is waited for.
 _ALONE_SHARE: Final = 0.9
 
+# Of the time of Python code: from there on it is said that so much of it came but once.
+_MOSTLY_ONCE: Final = 0.5
+
 COMPUTE_KEYS: Final = ("forward", "loss", "backward", "recompute", "optimizer", "zero_grad")
 _HOST_KEYS: Final = ("other", "gc")
 _HIDDEN_BY_A_DEVICE: Final = ("data", "host")
@@ -55,6 +58,7 @@ class Evidence:
         waits_at: The line of "other" that takes most, where it waits for a thread or process.
         python_in_model: What of the model's parts is Python code, where that is known.
         competing: Another thread that was busy meanwhile.
+        python_once_s: Of "other", what comes but once.
     """
 
     wall_s: float
@@ -77,6 +81,7 @@ class Evidence:
     waits_at: str | None = None
     python_in_model: PythonInModel | None = None
     competing: CompetingThread | None = None
+    python_once_s: float = 0.0
 
     @property
     def communication_s(self) -> float:
@@ -262,7 +267,8 @@ def _host_headline(evidence: Evidence, share: float) -> tuple[str, str | None]:
         "PYTHON-BOUND: Python code between loading, forward, backward and optimizer takes "
         f"{percent(share)} of training time"
     )
-    if evidence.waits_at is not None:
+    is_once = evidence.python_once_s >= _MOSTLY_ONCE * share * evidence.training_s > 0
+    if evidence.waits_at is not None and not is_once:
         text = (
             "WAIT-BOUND: between loading, forward, backward and optimizer the loop waits for "
             f"another thread or process at {evidence.waits_at}: {percent(share)} of training time"
@@ -280,6 +286,9 @@ def _host_headline(evidence: Evidence, share: float) -> tuple[str, str | None]:
         text += _in_figures(evidence, _HOST_KEYS, share)
     if evidence.other_place and evidence.other_place != ELSEWHERE and not is_collecting:
         text += f", most of it {evidence.other_place}"
+    if is_once:
+        text += f"; {evidence.python_once_s:.1f} s of it came but once, as the loop began or as "
+        text += "code was compiled"
     ahead = [x for x in evidence.loaders if x.role == "training" and x.thread != "training"]
     if ahead:
         text += f"; {ahead[0].site} is read on another thread: waiting for that thread is in it"

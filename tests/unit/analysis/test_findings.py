@@ -1682,6 +1682,49 @@ def test_python_that_comes_now_and_then_is_no_matter_of_steps(is_in_steps: bool)
     assert finding.title.startswith(f"Python code {where} takes 9")
 
 
+@pytest.mark.parametrize(
+    ("once_s", "told"),
+    [
+        (None, "now and then, takes 1.98 s"),
+        (0.2, "now and then, takes 1.78 s"),
+        # What is left may lie in usual steps.
+        (1.2, "between the parts of a step takes 776 ms"),
+        (1.9, None),
+        (3.0, None),
+    ],
+)
+def test_python_that_comes_but_once_is_taken_off(once_s: float | None, told: str | None) -> None:
+    """As code that is compiled by its first call, which no change of the loop saves."""
+    case = case_of(Planted(workers=2, fetch_s=0.002, compute_s=0.01), parts={"other": 2.0})
+    training = replace(
+        case.summary.training, per_step_s={"other": 0.6 / case.summary.training.steps}
+    )
+    line = replace(hot_line("other"), line_share=0.9)
+    summary = replace(case.summary, training=training, hot_lines=[line], once_in_loop_s=once_s)
+    case = replace(case, summary=summary)
+    if told is None:
+        assert found(case) == []
+        return
+    finding = only(case)
+    assert finding.id == "python_in_loop"
+    assert told in finding.title
+    assert finding.evidence["left_out_as_once_s"] == (once_s or 0.0)
+    assert finding.recoverable_s == pytest.approx(finding.evidence["python_s"])
+
+
+@pytest.mark.parametrize(("once_s", "is_sure"), [(0.0, True), (0.5, True), (1.1, False)])
+def test_where_most_python_is_may_be_where_some_came_once(once_s: float, is_sure: bool) -> None:
+    case = case_of(Planted(workers=2, fetch_s=0.002, compute_s=0.01), parts={"other": 2.0})
+    places = {"after the update": 1.5, "between backward and update": 0.5}
+    ledger = replace(case.summary.ledger, other_by_place=places)
+    summary = replace(
+        case.summary, ledger=ledger, hot_lines=[hot_line("other")], once_in_loop_s=once_s
+    )
+    finding = only(replace(case, summary=summary))
+    assert ("most of it after the update" in finding.title) is is_sure
+    assert ("most of it" in finding.title) is is_sure
+
+
 def test_what_grows_makes_the_halves_of_a_run_differ_and_is_no_noise() -> None:
     healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
     case = case_of(healthy, parts={"other": 0.5}, halves={"other": (0.1, 1.9)})
@@ -1973,13 +2016,45 @@ def test_evaluation_wants_workers_for_its_loader() -> None:
     assert "a policy" not in minded(finding)
     again = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
     again.loader = replace(again.loader, evaluation_s=3.0, called_at="train.py:70")
-    finding = only(case_of(again, quick, parts={"evaluation": 4.0}))
+    short = Planted(fetch_s=0.0001, compute_s=0.005, role="evaluation")
+    short.loader = replace(short.loader, id=1, site="train.py:44")
+    finding = only(case_of(again, short, parts={"evaluation": 4.0}))
     assert (finding.site, finding.change) == ("train.py:70", {})
     assert "75 % of it over the loader that trains, train.py:41" in finding.title
     quick.loader = replace(quick.loader, called_at="train.py:60")
     finding = only(case_of(training, quick, parts={"evaluation": 4.0}))
     assert finding.site == "train.py:60"
     assert "over the loader of train.py:44" in finding.title
+
+
+@pytest.mark.parametrize(
+    ("over_it_s", "is_told_by_it"), [(1.0, False), (14.0, False), (16.0, True), (31.0, True)]
+)
+def test_samples_that_are_drawn_after_a_validation_are_not_its_loaders(
+    over_it_s: float, is_told_by_it: bool
+) -> None:
+    validating = Planted(fetch_s=0.0001, compute_s=0.005, role="evaluation")
+    validating.loader = replace(
+        validating.loader, id=1, site="val.py:40", called_at="train.py:60", evaluation_s=over_it_s
+    )
+    drawing = HotLine("evaluation", "ddpm.py:8", "sample", ["train.py:61"], 90, 0.9, 28.0)
+    case = case_of(
+        Planted(workers=2, fetch_s=0.002, compute_s=0.01), validating, parts={"evaluation": 31.0}
+    )
+    finding = only(replace(case, summary=replace(case.summary, hot_lines=[drawing])))
+    assert finding.id == "slow_validation"
+    assert ("over the loader of val.py:40" in finding.title) is is_told_by_it
+    assert finding.site == ("train.py:60" if is_told_by_it else "train.py:61")
+    assert "most of it goes to ddpm.py:8 (sample): 90 % of it" in finding.also
+
+
+def test_several_loaders_of_which_none_is_most_of_evaluation_are_most_of_it_together() -> None:
+    validating = [Planted(fetch_s=0.0001, compute_s=0.005, role="evaluation") for _ in range(3)]
+    for number, one in enumerate(validating):
+        one.loader = replace(one.loader, id=number + 1, site=f"val.py:{number}", evaluation_s=1.0)
+    training = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
+    finding = only(case_of(training, *validating, parts={"evaluation": 3.1}))
+    assert finding.site == "val.py:0"
 
 
 @pytest.mark.parametrize(
@@ -2734,7 +2809,124 @@ def test_where_a_librarys_loop_is_called_is_not_the_line_to_change() -> None:
     assert found(library) == []
     much = case_of(Planted(workers=2, fetch_s=0.002), parts={"other": 1.0})
     finding = only(replace(much, summary=replace(much.summary, hot_lines=lines)))
-    assert finding.site is None
+    # Forward and what follows may be one line of a loop of the user's own.
+    assert (finding.site, finding.evidence["library_at"]) == (None, None)
+
+
+def fitted(*between: HotLine, other_s: float = 1.0, **changes: Any) -> Case:
+    """A run of a library's loop that is called at train.py:50."""
+    case = case_of(Planted(workers=2, fetch_s=0.002), parts={"other": other_s})
+    lines = [
+        HotLine("forward", "net.py:9", "training_step", ["train.py:50", "train.py:60"], 90, 1, 1),
+        HotLine("backward", "train.py:50", "main", ["train.py:60"], 90, 1.0, 1.0),
+        *between,
+    ]
+    summary = replace(case.summary, hot_lines=lines)
+    return replace(case, summary=summary, **changes)
+
+
+LIGHTNING = TorchSettings(trains_by_lightning=True)
+BY_LIBRARY = HotLine("other", "train.py:50", "main", ["train.py:60"], 90, 0.9, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("line", "is_sure"),
+    [
+        (BY_LIBRARY, True),
+        (replace(BY_LIBRARY, is_likely=True, is_end=True), False),
+        (replace(BY_LIBRARY, share=0.2), False),
+        (None, False),
+    ],
+)
+def test_a_librarys_loop_is_named_where_it_is_called_with_its_settings(
+    line: HotLine | None, is_sure: bool
+) -> None:
+    between = [] if line is None else [line]
+    finding = only(fitted(*between, torch=LIGHTNING))
+    assert (finding.id, finding.site) == ("python_in_loop", "train.py:50")
+    assert finding.evidence["library_at"] == "train.py:50"
+    called = "the loop of the library called at train.py:50 takes" in finding.title
+    assert called is is_sure
+    assert ("the library called at train.py:50" in finding.advice) is not is_sure
+    assert ("hooks of your own" in finding.advice) is not is_sure
+    assert "enable_progress_bar=False" in finding.advice
+    assert "log_every_n_steps" in finding.advice
+    assert "do it less often" not in finding.advice
+    # Little of it is not told: a library's loop is what it is.
+    assert found(fitted(*between, torch=LIGHTNING, other_s=0.3)) == []
+
+
+def test_which_settings_a_librarys_loop_has() -> None:
+    case = fitted(BY_LIBRARY, replace(BY_LIBRARY, part="optimizer"))
+    assert "no progress bar, logging less often, fewer callbacks" in only(case).advice
+    [fed] = case.feeding
+    by_trainer = replace(fed, loader=replace(fed.loader, built_by="transformers"))
+    advice = only(replace(case, feeding=[by_trainer], torch=LIGHTNING)).advice
+    assert "disable_tqdm=True, a larger logging_steps of TrainingArguments" in advice
+    assert "its Trainer" not in advice
+
+
+@pytest.mark.parametrize(
+    ("lines", "site"),
+    [
+        pytest.param(
+            [HotLine("other", "hooks.py:3", "on_batch_end", ["train.py:50"], 90, 0.9, 1.0)],
+            "hooks.py:3",
+            id="a hook of the user's",
+        ),
+        pytest.param([replace(BY_LIBRARY, site="train.py:53")], "train.py:53", id="a line of it"),
+        pytest.param(
+            [BY_LIBRARY, HotLine("optimizer", "train.py:51", "main", ["train.py:60"], 9, 1, 1)],
+            None,
+            id="the optimizer is stepped elsewhere",
+        ),
+        pytest.param(
+            [HotLine("data_wait", "train.py:49", "main", ["train.py:60"], 9, 1, 1)],
+            None,
+            id="no line, and batches are taken elsewhere",
+        ),
+    ],
+)
+def test_a_loop_of_the_users_own_is_no_librarys(lines: list[HotLine], site: str | None) -> None:
+    finding = only(fitted(*lines, torch=LIGHTNING))
+    assert (finding.site, finding.evidence["library_at"]) == (site, None)
+    assert "library" not in finding.title
+    assert "settings" not in finding.advice
+
+
+@pytest.mark.parametrize(
+    ("built_at", "built_by", "is_librarys"),
+    [
+        ("train.py:50", "transformers", True),
+        ("train.py:20", "transformers", False),
+        ("train.py:50", None, False),
+    ],
+)
+def test_where_no_look_met_the_model_a_library_is_known_by_the_loader_that_it_makes(
+    built_at: str, built_by: str | None, is_librarys: bool
+) -> None:
+    case = fitted()
+    [fed] = case.feeding
+    made = replace(fed, loader=replace(fed.loader, site=built_at, built_by=built_by))
+    summary = replace(case.summary, hot_lines=[BY_LIBRARY])
+    finding = only(replace(case, summary=summary, feeding=[made]))
+    assert finding.site == "train.py:50"
+    assert (finding.evidence["library_at"] is not None) is is_librarys
+
+
+def test_a_line_of_backward_alone_tells_of_no_library() -> None:
+    case = fitted(torch=LIGHTNING)
+    lines = [line for line in case.summary.hot_lines if line.part == "backward"]
+    assert only(replace(case, summary=replace(case.summary, hot_lines=lines))).site is None
+
+
+def test_what_is_saved_in_a_librarys_loop_is_not_its_python() -> None:
+    """All of a step is called at the one line."""
+    case = fitted(BY_LIBRARY, torch=LIGHTNING)
+    saving = Checkpoints(saves=4, save_s=0.5, site="train.py:50")
+    training = {**case.training, "checkpoint": 0.5}
+    told = found(replace(case, checkpoints=saving, training=training))
+    assert set(told) == {"python_in_loop", "slow_checkpoints"}
 
 
 def test_collections_that_the_loop_asks_for_are_told_from_pythons_own() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.events import LEARNS, MS, US, FakeRun
 
-from trainprof.record.schema import Kind, SyncFlag, Topic, TransferFlag
+from trainprof.record.schema import Kind, LookFlag, SyncFlag, Topic, TransferFlag
 
 
 def loop(
@@ -113,6 +113,23 @@ def test_evaluation_and_checkpoints_name_their_lines(tmp_path):
     )
 
 
+@pytest.mark.parametrize(("first_ms", "is_told"), [(2000, True), (900, False)])
+def test_python_that_came_but_once_is_said_to(tmp_path, first_ms, is_told):
+    run = FakeRun()
+    loader, optimizer = run.loader(41), run.optimizer()
+    run.iterate(loader)
+    for step in range(100):
+        run.next(loader, MS)
+        run.passes_time(first_ms * MS if step == 0 else 10 * MS)
+        run.learn(optimizer, forward=3 * MS, backward=5 * MS, update=MS)
+    run.stop(loader)
+    found = run.summary(tmp_path).verdict
+    assert found.bottleneck == "host"
+    once = f"; {first_ms / 1000 - 0.01:.1f} s of it came but once, as the loop began or as code was"
+    assert (once in found.headline) is is_told
+    assert ("but once" in found.headline) is is_told
+
+
 TRAINING = [(20, "train"), (90, "main")]
 
 
@@ -152,6 +169,37 @@ def test_evaluation_is_where_the_code_that_trains_calls_for_it(
     where = f", called at {called_at}" if called_at else " over train.py:42"
     assert found.verdict.headline.startswith("EVALUATION: it takes ")
     assert f"of training time{where}, " in found.verdict.headline
+
+
+@pytest.mark.parametrize(
+    ("forwards", "where"), [(0, "over train.py:42"), (20, "called at train.py:31")]
+)
+def test_what_comes_behind_an_evaluation_and_takes_most_is_told_by_looks(tmp_path, forwards, where):
+    run = FakeRun()
+    loader, validation, optimizer = run.loader(41), run.loader(42), run.optimizer()
+    drawing, training = (
+        run.text(Topic.STACK, [run.text(Topic.SITE, ["/work/train.py", *f]) for f in frames])
+        for frames in ([(5, "sample"), (31, "fit")], [(20, "fit")])
+    )
+
+    def looked_at(stack):
+        with run.span(Kind.FORWARD, flags=LEARNS if stack == training else 0):
+            run.passes_time(MS)
+            run.record(Kind.LOOK, run.now, run.now, site=stack, flags=LookFlag.KNOWN)
+            run.passes_time(MS)
+
+    for _ in range(4):
+        run.iterate(loader)
+        for _ in range(10):
+            run.next(loader)
+            looked_at(training)
+            run.backward()
+            run.update(optimizer)
+        run.stop(loader)
+        run.evaluation_pass(validation, 4, wait=MS, forward=4 * MS)
+        for _ in range(forwards):
+            looked_at(drawing)
+    assert f" {where}, " in run.summary(tmp_path).verdict.headline
 
 
 def test_evaluation_that_waits_for_its_loader_is_told_by_that(tmp_path):

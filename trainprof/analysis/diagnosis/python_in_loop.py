@@ -16,6 +16,9 @@ interpreter, in the script's own code, torch's or a library's that uses torch (t
 any tensor of that step became an array or a list. Elsewhere (an average of weights, say) such a
 line is said to compute by torch's functions.
 
+What comes but once is taken off: what the first steps have of it beyond as many later ones (code
+that is compiled, or set up, as it is first called), and compiling by torch.compile.
+
 When it is wrong: where looks met torch's functions less plainly than that (many small operators,
 values read in between), they are counted as Python, and NumPy on large arrays that were made
 without any tensor looks like torch. Where the loop waits for something else (a queue, another
@@ -30,12 +33,15 @@ slept for about as long, that thread is named as what it waits for: for what it 
 Python's interpreter, which lets one thread at a time run.
 
 What to do: look at the named line. Do it every 100th step, on tensors at once instead of element by
-element, or on another thread. `trainprof lines` times each of its lines.
+element, or on another thread. `trainprof lines` times each of its lines. Where the loop is a
+library's, that is called at the named line, its settings say what it does in each step: a progress
+bar, logging, callbacks.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -45,6 +51,12 @@ from trainprof.analysis.beside import AT_WORK_FROM_SHARE
 from trainprof.analysis.code_figures import CompetingThread, HotLine
 from trainprof.analysis.diagnosis.case import NAMED_FROM_SHARE, Case
 from trainprof.analysis.diagnosis.gains import Gain, of_python, outside_steps
+from trainprof.analysis.diagnosis.library_loop import (
+    LIBRARY_AT,
+    advice_for,
+    is_library,
+    library_called_at,
+)
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.processes_beside import ProcessesBeside, processes_beside
 from trainprof.analysis.diagnosis.rule import Threshold
@@ -97,7 +109,7 @@ def find(case: Case) -> Finding | None:
     # Calls that other rules tell of.
     spent_s -= sum(one.seconds for one in case.summary.collectives)
     emptying_s = sum(one.between_s for one in case.summary.emptied_caches)
-    spent_s -= emptying_s
+    spent_s -= emptying_s + _once_s(case)
     spent_s = max(spent_s, 0.0)
     # A loss of torch's functions is the model's own work.
     loss_s = min(_loss_s(case), spent_s)
@@ -115,10 +127,10 @@ def find(case: Case) -> Finding | None:
     if gain is None:
         return None
     places = _places_of_rest(case.summary, loss_s)
-    most = max(places, key=lambda name: places[name], default=ELSEWHERE)
+    most = _place_of_most(case, places)
     where = "" if most == ELSEWHERE else f", most of it {most}"
-    is_own = line is not None and not _is_library(case, line)
-    named = line is not None and is_own and line.share >= NAMED_FROM_SHARE and not line.is_end
+    is_own = line is not None and not is_library(case, line)
+    named = line is not None and is_own and _is_named(line)
     if named and line is not None and _is_scattered(case, line, part):
         named = False  # no one line is to be looked at: loss and metrics, statement by statement
     if not named and part < (least if is_set else _UNNAMED_FROM_SHARE):
@@ -139,6 +151,10 @@ def find(case: Case) -> Finding | None:
         also = [f"most of it ends at {place(line)}: what takes long stands there or before it"]
     if not named:
         also += _beside(case)
+    library = None if named else library_called_at(case, line)
+    is_librarys = library is not None and line is not None and _is_named(line)
+    if library is not None:
+        advice = advice_for(case, library, is_sure=is_librarys)
     grown = _grown(case)
     if grown is not None:
         when = "within each epoch" if grown.is_of_epochs else "as training goes on"
@@ -155,6 +171,8 @@ def find(case: Case) -> Finding | None:
     between = "between the parts of a step" if _is_in_steps(case) else _when(case)
     takes = "leaves the device without work for" if case.is_on_device else "takes"
     does = f"Python code {between} {takes}"
+    if is_librarys:
+        does = f"{between} the loop of the library called at {library} {takes}"
     if is_torch and named:
         does = f"what the loop computes by torch's functions (or NumPy's) {between} takes"
     if line is not None and named and is_waiting(line):
@@ -171,13 +189,13 @@ def find(case: Case) -> Finding | None:
             f"{place(line)} waits for it: let other processes do its work (a DataLoader's workers, "
             "multiprocessing), of which each has an interpreter of its own, or make that work less"
         )
-        also = _thread_at_work(maker)
+        also, library = _thread_at_work(maker), None
     is_sure = named and line is not None and not line.is_likely
     return plain_finding(
         ID,
         f"{does} {span(spent_s)}, {case.of_settled(spent_s)}{where}",
         gain,
-        site=line.site if line is not None and (named or maker is not None) else None,
+        site=line.site if line is not None and (named or maker is not None) else library,
         advice=advice,
         also=also,
         evidence={
@@ -185,13 +203,20 @@ def find(case: Case) -> Finding | None:
             "python_share": part,
             "left_out_as_our_own_s": _own_cost_s(case),
             "by_place_s": places,
+            LIBRARY_AT: library,
             "left_out_as_loss_s": loss_s,
             "left_out_as_emptied_caches_s": emptying_s,
+            "left_out_as_once_s": _once_s(case),
             GROWN_TO_S: grown.last_s if grown is not None else None,
             "line_share": line.line_share if is_sure and line is not None else None,
             "function_share": line.share if is_sure and line is not None else None,
         },
     )
+
+
+def _is_named(line: HotLine) -> bool:
+    """Whether a line is known to have much of it, and not only to be where that ends."""
+    return line.share >= NAMED_FROM_SHARE and not line.is_end
 
 
 def _loss_s(case: Case) -> float:
@@ -210,6 +235,22 @@ def _places_of_rest(summary: RunSummary, loss_s: float) -> dict[str, float]:
     return {name: max(spent_s - of_loss.get(name, 0.0), 0.0) for name, spent_s in places.items()}
 
 
+def _once_s(case: Case) -> float:
+    """Returns what of it comes but once: no change in the loop's code saves that again."""
+    return case.summary.once_in_loop_s or 0.0
+
+
+def _lasting_s(case: Case) -> float:
+    return max(case.training.get("other", 0.0) - _once_s(case), 0.0)
+
+
+def _place_of_most(case: Case, places: Mapping[str, float]) -> str:
+    """Returns where most of it is; of what comes but once nobody knows where it was."""
+    first, second = [*sorted(places, key=lambda name: -places[name]), ELSEWHERE, ELSEWHERE][:2]
+    is_sure = places.get(first, 0.0) - _once_s(case) >= places.get(second, 0.0)
+    return first if is_sure else ELSEWHERE
+
+
 def _gain(case: Case, spent_s: float) -> Gain | None:
     """Returns what training would gain without it."""
     if not _is_in_steps(case):
@@ -221,7 +262,7 @@ def _is_in_steps(case: Case) -> bool:
     """Whether a usual step has it: what comes behind an evaluation, say, is in none."""
     of_step_s = (case.summary.training.per_step_s or {}).get("other", 0.0)
     in_steps_s = of_step_s * case.summary.training.steps
-    return in_steps_s >= _IN_STEPS_SHARE * case.training.get("other", 0.0)
+    return in_steps_s >= _IN_STEPS_SHARE * _lasting_s(case)
 
 
 def _when(case: Case) -> str:
@@ -229,7 +270,7 @@ def _when(case: Case) -> str:
     part, epoch = case.steps.per_step.get("other"), case.steps.epoch_of
     first = np.flatnonzero(np.diff(epoch) > 0) + 1
     spent_s = 0.0 if part is None else float(part[first].sum()) / 1e9
-    share = spent_s / max(case.training.get("other", 0.0), 1e-9)
+    share = spent_s / max(_lasting_s(case), 1e-9)
     if share < _AT_EPOCHS_TOO_SHARE:
         return "between steps, now and then,"
     told = f"between epochs ({span(spent_s / len(first))} each time)"
@@ -304,7 +345,7 @@ def _is_plainly_one_line(case: Case, line: HotLine, part: float) -> bool:
     """Whether one line, known for certain, takes that much of training by itself."""
     if line.line_share is None or line.is_likely or line.is_end or line.with_calls:
         return False
-    return line.line_share * part >= _LINE_FROM_SHARE and not _is_library(case, line)
+    return line.line_share * part >= _LINE_FROM_SHARE and not is_library(case, line)
 
 
 def _is_scattered(case: Case, line: HotLine, part: float) -> bool:
@@ -374,18 +415,6 @@ def _backward_over_forward(case: Case) -> float:
 def _has_forwards(case: Case) -> bool:
     """Whether a module computes: a model made of functions alone would stand in this part."""
     return case.share("forward") >= _FORWARD_SHARE
-
-
-def _is_library(case: Case, line: HotLine) -> bool:
-    """Whether the line is where the user calls a library's loop: its code is not theirs.
-
-    Forward and backward are called from there as well.
-    """
-    parts = [hottest(case.summary.hot_lines, part) for part in ("forward", "backward")]
-    known = [part for part in parts if part is not None]
-    return bool(known) and all(
-        line.site == part.site or line.site in part.called_from for part in known
-    )
 
 
 def may_be_waiting(case: Case) -> bool:

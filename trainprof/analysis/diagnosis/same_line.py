@@ -15,6 +15,7 @@ from trainprof.analysis.diagnosis import (
 )
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.gains import of_python, outside_steps
+from trainprof.analysis.diagnosis.library_loop import LIBRARY_AT
 from trainprof.analysis.finding import LIKELY, Finding
 
 # Who makes the objects that are collected stands where collecting begins; what a pass begins with
@@ -44,6 +45,9 @@ def joined_by_line(findings: Iterable[Finding], case: Case) -> list[Finding]:
 
 def _is_at(finding: Finding, other: Finding | None) -> bool:
     if other is None or finding is other:
+        return False
+    # All of a step is called at that line, whatever causes what.
+    if any(one.evidence.get(LIBRARY_AT) is not None for one in (finding, other)):
         return False
     is_beside = finding.id == slow_checkpoints.ID and _is_near(finding, other)
     return finding.site == other.site or is_beside

@@ -5,7 +5,8 @@ What it means: passes without updates (validation, tests between epochs) hold tr
 How it is measured: the time of evaluation passes inside the training phase, loading included. It is
 named where the code that trains calls for it, as told when passes begin; by its loader where that
 is what it mostly waits for. Without a loader, what a model computes without gradients while it is
-in evaluation mode counts, and looks tell who calls for it.
+in evaluation mode counts, and looks tell who calls for it; so they do where most of it lies in no
+pass over a loader, as where a model generates samples after it was validated.
 
 When it is wrong: where the evaluation is what the run is for. Where no loader feeds it, it may be
 what training learns from: a policy that plays, or collects experience.
@@ -32,6 +33,7 @@ from trainprof.analysis.diagnosis.worker_restart import lost_s
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.hot_lines import MAKING, hottest
 from trainprof.analysis.loader_builder import settings_of
+from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.passes import TRAINING
 from trainprof.analysis.verdict_level import percent
 
@@ -42,6 +44,8 @@ THRESHOLDS: Final = {
     "loading_share": Threshold(0.5, "of the evaluation: from here on its loader is the cause"),
 }
 
+# Of the evaluation, in passes over loaders: else what comes behind them is most of it.
+_OVER_LOADERS_FROM_SHARE: Final = 0.5
 # Of forwards that no loader feeds: a policy's look the same, and may fill what a loader reads.
 _MAY_BE_ROLLOUTS: Final = (
     "if training learns from what these forwards give (a policy that collects experience), they "
@@ -53,9 +57,7 @@ def find(case: Case) -> Finding | None:
     least = case.threshold(ID, "share", THRESHOLDS["share"].value)
     of_loading = case.threshold(ID, "loading_share", THRESHOLDS["loading_share"].value)
     spent_s = case.training.get("evaluation", 0.0)
-    fed = max(
-        (*case.evaluating, *case.feeding), key=lambda one: one.loader.evaluation_s, default=None
-    )
+    fed = _fed(case, spent_s)
     if case.share("evaluation") < least:
         return None
     what = f"evaluation takes {span(spent_s)}, {percent(case.share('evaluation'))} of training"
@@ -106,10 +108,23 @@ def find(case: Case) -> Finding | None:
     )
 
 
+def is_over_loaders(loaders: Sequence[Loader], spent_s: float) -> bool:
+    """Whether passes over loaders are most of what evaluation takes."""
+    return sum(one.evaluation_s for one in loaders) >= _OVER_LOADERS_FROM_SHARE * spent_s
+
+
+def _fed(case: Case, spent_s: float) -> LoaderCase | None:
+    """Returns the loader that evaluation goes over for longest; None where most is over none."""
+    if not is_over_loaders(case.summary.loaders, spent_s):
+        return None
+    every = (*case.evaluating, *case.feeding)
+    return max(every, key=lambda one: one.loader.evaluation_s, default=None)
+
+
 def _without_loader(case: Case, spent_s: float, what: str) -> Finding:
     passes = max(case.summary.evaluation.passes, 1)
     most = hottest(case.summary.hot_lines, "evaluation")
-    called = None if most is None else _called_for_at(case.summary.hot_lines, most)
+    called = called_for_at(case.summary.hot_lines)
     return plain_finding(
         ID,
         f"{what} in {_often(passes)}",
@@ -122,8 +137,14 @@ def _without_loader(case: Case, spent_s: float, what: str) -> Finding:
     )
 
 
-def _called_for_at(lines: Sequence[HotLine], most: HotLine) -> str:
-    """Returns the outermost line that leads to evaluation, and to no other part of training."""
+def called_for_at(lines: Sequence[HotLine]) -> str | None:
+    """Returns the outermost line that leads to evaluation, and to no other part of training.
+
+    None where looks met no line of it.
+    """
+    most = hottest(lines, "evaluation")
+    if most is None:
+        return None
     elsewhere = {
         site
         for line in lines
