@@ -1973,6 +1973,9 @@ def test_evaluation_without_a_loader_is_named_by_who_calls_for_it(
     assert "a policy that collects experience" in minded(finding)
     nameless = only(replace(case, summary=replace(summary, hot_lines=[computing])))
     assert (nameless.id, nameless.site, nameless.also) == ("slow_validation", None, [])
+    # Without a look at the other parts, train.py:60 may call for all of them.
+    alone = only(replace(case, summary=replace(summary, hot_lines=[evaluating])))
+    assert (alone.site, alone.also) == ("data.py:12", [])
     assert found(case_of(*planted, parts={"evaluation": 0.1, "forward": 2.0})) == []
 
 
@@ -2041,7 +2044,8 @@ def test_samples_that_are_drawn_after_a_validation_are_not_its_loaders(
     case = case_of(
         Planted(workers=2, fetch_s=0.002, compute_s=0.01), validating, parts={"evaluation": 31.0}
     )
-    finding = only(replace(case, summary=replace(case.summary, hot_lines=[drawing])))
+    lines = [drawing, replace(hot_line("forward"), called_from=["train.py:59"])]
+    finding = only(replace(case, summary=replace(case.summary, hot_lines=lines)))
     assert finding.id == "slow_validation"
     assert ("over the loader of val.py:40" in finding.title) is is_told_by_it
     assert finding.site == ("train.py:60" if is_told_by_it else "train.py:61")

@@ -140,7 +140,8 @@ def _without_loader(case: Case, spent_s: float, what: str) -> Finding:
 def called_for_at(lines: Sequence[HotLine]) -> str | None:
     """Returns the outermost line that leads to evaluation, and to no other part of training.
 
-    None where looks met no line of it.
+    Where nothing is known of the others that may be any of them: the line itself is told then. None
+    where looks met none of it.
     """
     most = hottest(lines, "evaluation")
     if most is None:
@@ -152,7 +153,7 @@ def called_for_at(lines: Sequence[HotLine]) -> str | None:
         for site in (line.site, *line.called_from)
     }
     leading = [site for site in (most.site, *most.called_from) if site not in elsewhere]
-    return leading[-1] if leading else most.site
+    return leading[-1] if leading and elsewhere else most.site
 
 
 def _often(passes: int) -> str:
