@@ -28,6 +28,8 @@ from trainprof.analysis.system_processes import Samples, Tick
 from trainprof.analysis.whole_batches import TORCHS_SAMPLERS, whole_batches
 from trainprof.record.schema import Kind
 
+# Numbers of batches that passes came to: of loaders over parts of the data, one after the other.
+_UNLIKE: Final = 3
 # Of the passes of an evaluation: from there on a line is where it is called.
 _MOST: Final = 0.5
 # Of a usual batch's making: those are out of a buffer.
@@ -178,7 +180,7 @@ def _loader_of(
         shares_samples=_flag(facts.get("shares_samples")),
         set_up_as_workers_start=_flag(facts.get("set_up_as_workers_start")),
         dataset=_word(facts.get("dataset")),
-        length=integer(facts.get("length")),
+        length=None if _has_parts(p) else integer(facts.get("length")),
         num_workers=integer(facts.get("num_workers")),
         prefetch_factor=integer(facts.get("prefetch_factor")),
         persistent_workers=_flag(facts.get("persistent_workers")),
@@ -217,7 +219,7 @@ def _loader_of(
         built=max(len(built), 1),
         datasets=len(np.unique(built["value"])) if built["value"].any() else None,
         whole_batches=whole_batches(facts),
-        draws_all=_draws_all(facts),
+        draws_all=None if _has_parts(p) else _draws_all(facts),
         holds_tensors=_flag(facts.get("holds_tensors")),
         is_stackable=_flag(facts.get("is_stackable")),
         sampler_takes_epoch=_flag(facts.get("sampler_takes_epoch")),
@@ -290,6 +292,11 @@ def _seconds_within(details: Details, p: Passes) -> float:
     place = np.searchsorted(p.start, details["start"], side="right") - 1
     is_inside = (place >= 0) & (details["start"] < p.end[place])
     return float((details["end"] - details["start"])[is_inside].sum() / 1e9)
+
+
+def _has_parts(p: Passes) -> bool:
+    """Whether passes go over parts of the data: for one length they end after too many numbers."""
+    return len(np.unique(p.batches[p.is_ended])) >= _UNLIKE
 
 
 def _draws_all(facts: Mapping[str, Any]) -> int | None:

@@ -20,6 +20,7 @@ from trainprof.analysis.pipeline_model import Float64
 from trainprof.analysis.pipeline_receiving import guessed_receiving, with_received
 from trainprof.analysis.pipeline_scenario import Interval, PipelineInputs, Setting, filled
 from trainprof.analysis.recorded_pass import RecordedPass, recorded_passes
+from trainprof.analysis.steady import MIN_STEADY_STEPS
 from trainprof.analysis.system_processes import Tick
 from trainprof.analysis.timeline import Timeline
 
@@ -81,10 +82,9 @@ def pipeline_inputs(
     if not passes:
         return None
     length = integer(told.get("length")) or 0
-    longest = max(len(one) for one in passes)
+    whole = _of_one_length(passes)
     # A run that was limited ends in the midst of its only pass.
-    batches = max(longest, length) if len(passes) == 1 else longest
-    whole = [one for one in passes if len(one) == longest]
+    batches = max(len(whole[0]), length) if len(passes) == 1 else len(whole[0])
     rows = np.concatenate([one.fetch for one in whole])
     table = _rows(fetches, rows)
     fetch_ns = np.concatenate([one.fetch_ns for one in whole])
@@ -120,6 +120,16 @@ def pipeline_inputs(
     inputs = with_received(inputs, whole, details, loader)
     used = _by_threads(_compute_cores(inputs, timeline, ticks, pid), facts)
     return with_contention(replace(inputs, compute_cores=used))
+
+
+def _of_one_length(passes: list[RecordedPass]) -> list[RecordedPass]:
+    """Returns the longest of some passes, or the beginnings of most where those are too few."""
+    lengths = sorted(map(len, passes))
+    longest, usual = lengths[-1], lengths[len(lengths) // 2]
+    whole = [one for one in passes if len(one) == longest]
+    if len(whole) * longest >= MIN_STEADY_STEPS or usual == longest:
+        return whole
+    return [one.begun(usual) for one in passes if len(one) >= usual]
 
 
 def workers_busy(fetches: FetchTable, passes: Sequence[RecordedPass]) -> Float64:

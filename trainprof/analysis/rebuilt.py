@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from trainprof.analysis.facts import Facts
 from trainprof.analysis.passes import Passes
+
+# So many one after the other, of data of another length each, are parts of one.
+_MANY_PARTS: Final = 4
+_OF_ONE: Final = ("serial",)
+_OF_ONE_PART: Final = (*_OF_ONE, "dataset_length", "length", "dataset_number")
 
 Id = TypeVar("Id", np.uint32, np.int64)
 
@@ -21,15 +26,27 @@ def rebuilt_loaders(passes: list[Passes], facts: Facts) -> dict[int, int]:
 
     Built by the same line, of the same dataset, alike in all else that is known of them, of the
     same role, and none used until the one before had been used for the last time. While something
-    holds on to the earlier ones they have ids of their own.
+    holds on to the earlier ones they have ids of their own. Of many (files of a data set, rounds of
+    a growing one) the datasets may differ.
 
     Args:
         passes: Of every loader, their stages decided.
         facts: Of every loader.
     """
+    found: dict[int, int] = {}
+    for chain in _chains(passes, facts, _OF_ONE):
+        found |= {p.loader: chain[0].loader for p in chain[1:]}
+    for chain in _chains(passes, facts, _OF_ONE_PART):
+        if len({found.get(p.loader, p.loader) for p in chain}) >= _MANY_PARTS:
+            found |= {p.loader: chain[0].loader for p in chain[1:]}
+    return found
+
+
+def _chains(passes: list[Passes], facts: Facts, left_out: tuple[str, ...]) -> list[list[Passes]]:
+    """Returns loaders that were used one after the other, alike but for some facts."""
     chains: dict[tuple[str, str], list[list[Passes]]] = {}
     for p in sorted(passes, key=lambda p: int(p.start[0])):
-        key = _likeness(facts.loader(p.loader))
+        key = _likeness(facts.loader(p.loader), left_out)
         if key is None:
             continue
         alike = chains.setdefault((p.role, key), [])
@@ -38,15 +55,13 @@ def rebuilt_loaders(passes: list[Passes], facts: Facts) -> dict[int, int]:
             alike.append([p])
         else:
             before.append(p)
-    return {
-        p.loader: chain[0].loader for alike in chains.values() for chain in alike for p in chain[1:]
-    }
+    return [chain for alike in chains.values() for chain in alike]
 
 
-def _likeness(facts: Mapping[str, Any]) -> str | None:
+def _likeness(facts: Mapping[str, Any], left_out: tuple[str, ...]) -> str | None:
     if not isinstance(facts.get("site"), int):
         return None
-    return json.dumps({k: v for k, v in facts.items() if k != "serial"}, sort_keys=True)
+    return json.dumps({k: v for k, v in facts.items() if k not in left_out}, sort_keys=True)
 
 
 def joined_passes(passes: list[Passes], first_of: Mapping[int, int]) -> list[Passes]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 import numpy as np
@@ -55,6 +55,15 @@ class RecordedPass:
 
     def __len__(self) -> int:
         return len(self.starts)
+
+    def begun(self, batches: int) -> RecordedPass:
+        """Returns so many of its batches, from the first on."""
+        series: dict[str, Any] = {
+            one.name: value[:batches]
+            for one in fields(self)
+            if isinstance(value := getattr(self, one.name), np.ndarray)
+        }
+        return replace(self, **series)
 
     @property
     def is_in_turn(self) -> Bool:

@@ -443,3 +443,12 @@ def test_a_busy_interpreter_or_a_batch_of_objects_may_be_slow_to_take_over(tmp_p
     assert busy.handover_s.high == pytest.approx(0.015)
     assert objects.receive_s.high == pytest.approx(0.020)
     assert idle.receive_s.mid == busy.receive_s.mid == objects.receive_s.mid
+
+
+def test_of_short_passes_of_other_lengths_the_beginnings_are_told(tmp_path):
+    passes = [planted(length, workers=0, seed=length) for length in (11, 9, 12, 10, 8)]
+    inputs = recorded(tmp_path, passes)
+    assert inputs.batches == 10
+    assert len(inputs.fetch_s) == 30
+    made = [(p.asleep_s + p.running_s)[:10] for p in (passes[0], passes[2], passes[3])]
+    assert inputs.fetch_s == pytest.approx(np.concatenate(made), abs=1e-8)

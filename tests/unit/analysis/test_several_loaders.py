@@ -325,3 +325,27 @@ def test_an_update_in_the_next_epoch_is_not_the_last_ones(tmp_path):
         run.forward()
         run.backward()
     assert [x.steps for x in run.summary(tmp_path).epochs] == [1, 1]
+
+
+def _over_parts(tmp_path, lengths, **facts):
+    run = FakeRun()
+    first, optimizer = run.loader(10, **facts), run.optimizer()
+    for number, length in enumerate(lengths):
+        loader = _built_again(run, first, length=length, dataset_length=8 * length, serial=number)
+        run.mark(Kind.LOADER_BUILT, site=loader, value=number + 1)
+        run.train_pass(loader, optimizer, length)
+    return run.summary(tmp_path).loaders
+
+
+def test_many_loaders_over_parts_of_the_data_are_one(tmp_path):
+    (found,) = _over_parts(tmp_path, [4, 6, 5, 7, 4], num_workers=2)
+    assert (found.passes, found.iterations, found.built, found.datasets) == (5, 26, 5, 5)
+    assert found.has_new_datasets
+    assert found.length is None
+    assert found.draws_all is None
+
+
+@pytest.mark.parametrize("lengths", [[4, 6, 5], [4, 6, 4, 6, 4]])
+def test_a_few_loaders_of_one_line_are_kept_apart(tmp_path, lengths):
+    """As those of cross-validation."""
+    assert len(_over_parts(tmp_path, lengths)) == len(set(lengths))
