@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from planted.computing import (
     adversary,
+    decaying,
     hooked,
     looked_at,
     looked_at_again,
@@ -227,6 +228,14 @@ def little_recomputed(draw: Draw) -> Case:
     return _healthy("little_recomputed", planted, draw.one_of(EVERYWHERE), parts)
 
 
+def small_numbers(draw: Draw) -> Case:
+    """Sounds that fade out, to what a CPU computes with as it does with others."""
+    share, width = draw.between(0.2, 0.7), draw.one_of((512, 384, 768))
+    planted = f"{share:.0%} of the inputs are 1e-30, {width} numbers a layer".replace("%", " %")
+    parts = decaying(1e-30, share, width, 256)
+    return _healthy("small_numbers", planted, draw.one_of(EVERYWHERE), parts)
+
+
 def padded_to_the_longest(draw: Draw) -> Case:
     """Texts that are padded to the longest of their batch: shuffled, so that half is padding."""
     longest, batch = draw.one_of((96, 128, 160)), draw.one_of((8, 16))
@@ -432,6 +441,7 @@ CONTROLS: dict[str, Callable[[Draw], Case]] = {
         small_vocabulary,
         little_recomputed,
         padded_to_the_longest,
+        small_numbers,
         many_operators,
         deciding_layers,
         quick_optimizer,

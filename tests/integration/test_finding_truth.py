@@ -31,6 +31,7 @@ SEEDS = {
     "recomputed_forward": 9,
     "padded_batches": 9,
     "padded_to_the_longest": 9,
+    "tiny_numbers": 9,
     "validation_by_hand": 9,
     "module_hooks": 9,
     "competing_thread": 5,

@@ -13,6 +13,7 @@ from trainprof.analysis.facts import Facts, integer
 from trainprof.analysis.names import Sites
 from trainprof.analysis.padding import Padding, padding
 from trainprof.analysis.repeated_forwards import RepeatedForwards, repeated_forwards
+from trainprof.analysis.tiny_numbers import TinyNumbers, tiny_numbers
 from trainprof.analysis.unused_forwards import UnusedForwards, unused_forwards
 from trainprof.analysis.unused_gradients import (
     DiscardedGradients,
@@ -91,6 +92,7 @@ class TorchSettings:
         recomputes_at: Lines of the script that ask for forwards to be computed again.
         is_checkpointing: torch.utils.checkpoint is what has them computed again.
         padding: Of sequences that it is given; None where none were met.
+        tiny_numbers: That it computes with; None where none were met.
         tables: Of embeddings, that get whole gradients; None where none were met.
     """
 
@@ -116,6 +118,7 @@ class TorchSettings:
     recomputes_at: tuple[str, ...] = ()
     is_checkpointing: bool = False
     padding: Padding | None = None
+    tiny_numbers: TinyNumbers | None = None
 
 
 def torch_settings(facts: Facts, sites: Sites, updates_s: Mapping[int, float]) -> TorchSettings:
@@ -154,6 +157,7 @@ def torch_settings(facts: Facts, sites: Sites, updates_s: Mapping[int, float]) -
             place for x in told for place in _places(x.get("recomputes_at"), sites)
         ),
         padding=padding(told, sites),
+        tiny_numbers=tiny_numbers(told, sites),
         is_checkpointing=any(x.get("recomputed_by_torch") is True for x in told),
     )
 

@@ -26,6 +26,7 @@ from trainprof.probes.session import Probe
 from trainprof.probes.sync import SyncProbe
 from trainprof.probes.sync_debug import FindSyncsProbe
 from trainprof.probes.synchronize import SynchronizeProbe
+from trainprof.probes.tiny_numbers import TinyNumbersProbe
 from trainprof.probes.torch_settings import TorchSettingsProbe
 from trainprof.probes.transfer import TransferProbe
 from trainprof.probes.unused_forwards import UnusedForwardsProbe
@@ -57,8 +58,9 @@ def default_probes(trial: Mapping[str, Any] | None = None) -> list[Probe]:
         DeliveryProbe(loader),
         TransferProbe(),
         ForwardProbe(),
-        TorchSettingsProbe(),  # this one and the next four are told by those behind them
+        TorchSettingsProbe(),  # this one and the next five are told by those behind them
         PaddingProbe(),
+        TinyNumbersProbe(),
         UnusedForwardsProbe(),
         UnusedGradientsProbe(),
         DiscardedGradientsProbe(),

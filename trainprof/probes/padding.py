@@ -13,18 +13,15 @@ from typing import Any, Final
 from trainprof.probes.graph_look import Autograd
 from trainprof.probes.patcher import Patcher
 from trainprof.probes.session import ModuleCall, Session
+from trainprof.probes.step_looks import StepLooks
 from trainprof.probes.user_texts import any_text, lines_with
 
-# Steps that are looked at: none of the first, each after a share of those before it, a few in all.
-_NOT_THE_FIRST: Final = 12
-_GAP_SHARE: Final = 0.25
+# Steps that are looked at.
 _MOST_LOOKS: Final = 32
 # Of a script whose models are given no sequences.
 _LOOKS_WITHOUT: Final = 8
 # Of one step, and as many copies.
 _MOST_CALLS: Final = 64
-# Of the time since the first look.
-_COST_SHARE: Final = 1 / 200
 # What is looked at of a call's inputs, and what is kept of copies to a device.
 _MOST_TENSORS: Final = 16
 _MOST_NESTED: Final = 3
@@ -79,9 +76,8 @@ class PaddingProbe:
         self._begin_anew()
 
     def _begin_anew(self) -> None:
-        self._has_begun = self._is_open = self._has_found = False
-        self._steps = self._looks = self._without = self._spent_ns = self._began_ns = 0
-        self._due = _NOT_THE_FIRST
+        self._has_found = False
+        self._looks = self._without = 0
         self._calls = self._copies_seen = self._all_ns = self._reading_ns = 0
         self._copied: deque[Fill | None] = deque(maxlen=_MOST_TENSORS)
         self._rows = self._places = self._filled = self._longest = 0
@@ -95,40 +91,26 @@ class PaddingProbe:
         self._is_traced = getattr(torch._C, "_get_tracing_state", lambda: None)
         self._meets = patcher.guarded(self._meet)
         self._copies = patcher.guarded(self._note_copy)
-        self._counts = patcher.guarded(self._stepped)
+        self._steps = StepLooks(session, lambda: self._set_looking(is_on=True), self._close)
+        self._counts = patcher.guarded(self._steps.stepped)
         session.at_first_step.append(patcher.guarded(self._first_step))
         patcher.at_fault(self._stop)
         os.register_at_fork(after_in_child=self._in_child)
 
     def _first_step(self, _: Any) -> None:
-        if not self._has_begun:
-            self._has_begun = True
-            self._began_ns = self._session.now()
-            self._session.watch_steps(self._counts, is_on=True)
+        self._steps.begin(self._counts)
 
     def _stop(self) -> None:
         self._session.watch_steps(self._counts, is_on=False)
         self._set_looking(is_on=False)
 
     def _set_looking(self, *, is_on: bool) -> None:
-        self._is_open, self._has_found, self._calls, self._copies_seen = is_on, False, 0, 0
+        self._has_found, self._calls, self._copies_seen = False, 0, 0
         self._session.tell_modules(self._meets, is_on)
         self._session.watch_copies(self._copies, is_on=is_on)
         self._copied.clear()
 
-    def _stepped(self, _: Any) -> None:
-        """Looks at the next step where one is due, and at that alone."""
-        self._steps += 1
-        if self._is_open:
-            self._close()
-        elif self._steps >= self._due:
-            spent = self._spent_ns / max(self._session.now() - self._began_ns, 1)
-            if spent > _COST_SHARE:
-                self._due += self._steps
-            else:
-                self._set_looking(is_on=True)
-
-    def _close(self) -> None:
+    def _close(self, _: Any) -> None:
         self._looks += self._has_found
         self._without += not self._has_found
         if self._has_found:
@@ -137,7 +119,6 @@ class PaddingProbe:
             # To look up who pads takes some 30 ms, once: later looks are not put off for it.
             self._session.looked_ns += self._session.now() - began_ns
         self._set_looking(is_on=False)
-        self._due = self._steps + int(_GAP_SHARE * self._steps)
         if self._looks >= _MOST_LOOKS or (not self._looks and self._without >= _LOOKS_WITHOUT):
             self._stop()
 
@@ -145,6 +126,7 @@ class PaddingProbe:
         """In a forked child, which may train something of its own."""
         self._stop()
         self._begin_anew()
+        self._steps.begin_anew()
 
     def _note_copy(self, source: Any) -> None:
         """Looks at what is copied to a device in a step that is looked at."""
@@ -155,7 +137,7 @@ class PaddingProbe:
         with self._autograd.unseen():
             if self._is_table(source):
                 self._copied.append(self._fill_of(source))
-        self._spend(began_ns)
+        self._steps.spent(began_ns)
 
     def _may_look(self) -> bool:
         """Whether the script learns, and nothing of it would notice what is computed here."""
@@ -166,7 +148,7 @@ class PaddingProbe:
     def _meet(self, call: ModuleCall) -> None:
         self._calls += 1
         if self._calls > _MOST_CALLS:
-            self._close()  # what comes now may be no training: its last step may have been
+            self._steps.close()  # what comes now may be no training: its last step may have been
             return
         if call.module.__dict__.get("training") is not True or isinstance(call.module, self._loss):
             return
@@ -183,12 +165,7 @@ class PaddingProbe:
             self._places += fill.places
             self._filled += fill.filled
             self._longest += fill.rows * fill.longest
-        self._spend(began_ns)
-
-    def _spend(self, since_ns: int) -> None:
-        spent_ns = self._session.now() - since_ns
-        self._spent_ns += spent_ns
-        self._session.looked_ns += spent_ns
+        self._steps.spent(began_ns)
 
     def _fills(self, call: ModuleCall) -> list[Fill]:
         """Returns what is in the tables that a module is given: one of those that are alike.

@@ -45,9 +45,11 @@ from trainprof.analysis.limit_names import BLOCKED, RECEIVE
 from trainprof.analysis.loader_builder import builder_of
 from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.memory_figures import DeviceMemory
+from trainprof.analysis.names import Sites
 from trainprof.analysis.pipeline import predict
 from trainprof.analysis.pipeline_scenario import Interval
 from trainprof.analysis.repeated_forwards import RepeatedForwards
+from trainprof.analysis.tiny_numbers import TinyNumbers, tiny_numbers
 from trainprof.analysis.torch_settings import LoopedOptimizer, OwnOptimizer, TorchSettings
 from trainprof.analysis.unused_forwards import UnusedForwards
 from trainprof.analysis.unused_gradients import (
@@ -3764,6 +3766,40 @@ def test_convolutions_in_double_precision_may_gain_more() -> None:
         pytest.approx(0.5 * part * 2, rel=0.1),
         pytest.approx(0.75 * part * 2, rel=0.1),
     )
+
+
+@pytest.mark.parametrize(
+    ("operators_s", "optimizers_s", "looks", "saved_s"),
+    [
+        (0.002, 0.0, 3, 0.004),
+        (0.0, 0.002, 3, 0.0019),  # no more than nearly all of what updating takes
+        (0.001, 0.001, 3, 0.003),
+        (0.002, 0.0, 1, None),
+        (0.0001, 0.0001, 3, None),
+    ],
+)
+def test_denormal_numbers(
+    operators_s: float, optimizers_s: float, looks: int, saved_s: float | None
+) -> None:
+    told = TinyNumbers(looks, operators_s, optimizers_s, 0.3, "train.py:12")
+    steps = case_of().summary.training.steps
+    computing = {"forward": 0.006 * steps, "backward": 0.006 * steps, "optimizer": 0.002 * steps}
+    case = case_of(parts=computing, torch=TorchSettings(tiny_numbers=told))
+    if saved_s is None:
+        assert found(case) == []
+        return
+    finding = only(case)
+    assert (finding.id, finding.site) == ("tiny_numbers", "train.py:12")
+    assert finding.recoverable_s == pytest.approx(saved_s * steps, rel=0.01)
+    assert "set_flush_denormal(True)" in finding.advice
+    assert finding.predicted_speedup is not None
+    assert finding.predicted_speedup[0] == 1
+    assert ("the optimizer" in finding.title) is (optimizers_s > 0)
+
+
+@pytest.mark.parametrize("told", [{}, {"looks": 0}, {"looks": "x", "operators_ns": 5}, 7])
+def test_denormal_numbers_that_nobody_tells_of(told: Any) -> None:
+    assert tiny_numbers([{"tiny_numbers": told, "number": 1}], Sites({}, "/work")) is None
 
 
 @pytest.mark.parametrize(

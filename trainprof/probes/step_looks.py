@@ -1,0 +1,67 @@
+"""Which steps a probe looks at closer: none of the first, each after a share of those before it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from trainprof.probes.session import Session
+
+_NOT_THE_FIRST: Final = 12
+_GAP_SHARE: Final = 0.25
+# Of the time since the first step: looks that take more are put off.
+_COST_SHARE: Final = 1 / 200
+
+
+class StepLooks:
+    """Opens a look as a step begins that is due, and closes it as that step has ended.
+
+    Args:
+        session: Its steps are counted, and its clock is read.
+        opens, closes: To be called then; `closes` with the optimizer that has stepped, None where
+            the look ends for another reason.
+    """
+
+    def __init__(
+        self, session: Session, opens: Callable[[], None], closes: Callable[[Any], None]
+    ) -> None:
+        self._session, self._opens, self._closes = session, opens, closes
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Forgets all, as in a forked child, which may train something of its own."""
+        self._has_begun = self.is_open = False
+        self._steps = self._spent_ns = self._began_ns = 0
+        self._due = _NOT_THE_FIRST
+
+    def begin(self, stepped: Callable[[Any], None]) -> None:
+        """Begins with the first step; `stepped` is to be `stepped`, guarded."""
+        if not self._has_begun:
+            self._has_begun = True
+            self._began_ns = self._session.now()
+            self._session.watch_steps(stepped, is_on=True)
+
+    def stepped(self, optimizer: Any) -> None:
+        """Looks at the next step where one is due, and at that alone."""
+        self._steps += 1
+        if self.is_open:
+            self.close(optimizer)
+        elif self._steps >= self._due:
+            spent = self._spent_ns / max(self._session.now() - self._began_ns, 1)
+            if spent > _COST_SHARE:
+                self._due += self._steps
+            else:
+                self.is_open = True
+                self._opens()
+
+    def close(self, optimizer: Any = None) -> None:
+        """Ends the look; the next one is due a share of the steps so far later."""
+        self.is_open = False
+        self._closes(optimizer)
+        self._due = self._steps + int(_GAP_SHARE * self._steps)
+
+    def spent(self, since_ns: int) -> None:
+        """Counts what a look took from that time on."""
+        spent_ns = self._session.now() - since_ns
+        self._spent_ns += spent_ns
+        self._session.looked_ns += spent_ns

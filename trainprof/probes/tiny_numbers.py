@@ -1,0 +1,278 @@
+"""Looks for numbers so small that a CPU computes with them many times more slowly (denormals)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any, Final
+
+from trainprof.probes.graph_look import Autograd
+from trainprof.probes.graph_walk import is_leaf
+from trainprof.probes.known_optimizers import parameters_in
+from trainprof.probes.patcher import Patcher
+from trainprof.probes.session import ModuleCall, Session
+from trainprof.probes.step_looks import StepLooks
+
+# Looks that are taken, and those of them that are measured.
+_MOST_LOOKS: Final = 24
+_MOST_FOUND: Final = 4
+# Of one step: calls of models, and operators of each one's graph; operators that are timed.
+_MOST_CALLS: Final = 4
+_MOST_NODES: Final = 4_096
+_MOST_OPERATORS: Final = 64
+_MOST_TIMED: Final = 6
+# Of what a model gives.
+_MOST_NESTED: Final = 2
+_MOST_ELEMENTS: Final = 32
+# Numbers of a tensor that are looked at, and of one that is computed with again.
+_SAMPLED: Final = 4_096
+_MOST_NUMBERS: Final = 1 << 24
+# Of the numbers looked at.
+_FEW: Final = 0.002
+# What an optimizer computes of each number it keeps: a decay, and what makes a step of it.
+_PER_STATE: Final = 2
+_DECAY: Final = 0.9
+
+# By the name of an operator's node: what it keeps of what it was given.
+_OPERANDS: Final = {
+    "AddmmBackward0": ("_saved_mat1", "_saved_mat2"),
+    "MmBackward0": ("_saved_self", "_saved_mat2"),
+    "BmmBackward0": ("_saved_self", "_saved_mat2"),
+    "MulBackward0": ("_saved_self", "_saved_other"),
+    "ConvolutionBackward0": ("_saved_input", "_saved_weight"),
+}
+_GEOMETRY: Final = tuple(
+    f"_saved_{name}"
+    for name in ("stride", "padding", "dilation", "transposed", "output_padding", "groups")
+)
+
+
+class TinyNumbersProbe:
+    """Tells what denormal numbers cost: operators are computed again without them, and timed.
+
+    On the host alone, in a few steps: what models' operators were given, as their graph keeps it,
+    and what optimizers keep. Where torch flushes such numbers to zero there are none.
+    """
+
+    name = "tiny_numbers"
+
+    def __init__(self) -> None:
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self._looks = self._found = self._calls = 0
+        self._operators_ns = self._optimizers_ns = self._step_ns = 0
+        self._share, self._site = 0.0, 0
+
+    def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
+        self._torch, self._session = torch, session
+        self._autograd = Autograd(torch, session)
+        self._tiny = {one: torch.finfo(one).tiny for one in (torch.float32, torch.float64)}
+        self._hooked = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+        self._meets = patcher.guarded(self._meet)
+        self._steps = StepLooks(session, self._open, self._close)
+        self._counts = patcher.guarded(self._steps.stepped)
+        session.at_first_step.append(patcher.guarded(self._first_step))
+        patcher.at_fault(self._stop)
+        os.register_at_fork(after_in_child=self._in_child)
+
+    def _first_step(self, _: Any) -> None:
+        self._steps.begin(self._counts)
+
+    def _stop(self) -> None:
+        self._session.watch_steps(self._counts, is_on=False)
+        self._session.tell_modules(self._meets, False)
+
+    def _in_child(self) -> None:
+        self._stop()
+        self._begin_anew()
+        self._steps.begin_anew()
+
+    def _open(self) -> None:
+        self._calls = self._step_ns = 0
+        self._session.tell_modules(self._meets, True)
+
+    def _close(self, optimizer: Any) -> None:
+        self._session.tell_modules(self._meets, False)
+        self._looks += 1
+        if optimizer is not None and self._autograd.may_compute():
+            began_ns = self._session.now()
+            with self._autograd.unseen(), self._torch.no_grad():
+                kept_ns = self._cost_of_state(optimizer)
+            self._optimizers_ns += kept_ns
+            self._step_ns += kept_ns
+            self._steps.spent(began_ns)
+        self._found += self._step_ns > 0
+        if self._found:
+            self._note()
+        if self._looks >= _MOST_LOOKS or self._found >= _MOST_FOUND:
+            self._stop()
+
+    def _note(self) -> None:
+        told = {
+            "looks": self._found,
+            "operators_ns": self._operators_ns,
+            "optimizers_ns": self._optimizers_ns,
+            "share": self._share,
+            "site": self._site,
+        }
+        self._session.note_state({"tiny_numbers": told})
+
+    def _meet(self, call: ModuleCall) -> None:
+        self._calls += 1
+        if self._calls > _MOST_CALLS or not self._torch.is_grad_enabled():
+            return
+        if not self._autograd.may_compute() or self._is_packed():
+            return
+        began_ns = self._session.now()
+        with self._autograd.unseen(), self._torch.no_grad():
+            outputs = [one for one in _flat(call.output) if self._autograd.is_plain(one)]
+            roots = [node for one in outputs if (node := one.grad_fn) is not None]
+            cost_ns = self._cost_of_graph(roots)
+        if cost_ns:
+            self._site = self._site or call.site
+            self._operators_ns += cost_ns
+            self._step_ns += cost_ns
+        self._steps.spent(began_ns)
+
+    def _is_packed(self) -> bool:
+        """Whether functions of the script's, or a library's, are called for what graphs keep."""
+        try:
+            return self._hooked is None or self._hooked(True) is not None
+        except (RuntimeError, TypeError):
+            return True
+
+    def _cost_of_graph(self, roots: list[Any]) -> int:
+        """Returns what denormals cost the forward of some operators' graph, ns."""
+        nodes = list(_operators_of(roots))
+        apart = -(-len(nodes) // _MOST_OPERATORS) or 1
+        costs: list[int] = []
+        found = 0
+        for node in nodes[::apart]:
+            given = [self._saved(node, name) for name in _OPERANDS[type(node).__name__]]
+            share = max((self._share_of(one) for one in given if one is not None), default=0.0)
+            if share < _FEW:
+                continue
+            found += 1
+            self._share = max(self._share, share)
+            if len(costs) < _MOST_TIMED and (operands := self._whole(node, given)) is not None:
+                costs.append(self._cost_of(self._again(node), operands))
+        return int(apart * found * sum(costs) / len(costs)) if costs else 0
+
+    def _saved(self, node: Any, name: str) -> Any:
+        """Returns a plain tensor of the host's that a node keeps, None where there is none such."""
+        try:
+            kept = getattr(node, name, None)
+        except RuntimeError:  # written since, or given up
+            return None
+        if kept is None or not self._is_plain(kept) or not 0 < kept.numel() <= _MOST_NUMBERS:
+            return None
+        return kept.detach()
+
+    def _is_plain(self, tensor: Any) -> bool:
+        """Whether it is torch's own, of fractions, and lies on the host."""
+        if not self._autograd.is_plain(tensor) or tensor.dtype not in self._tiny:
+            return False
+        return bool(tensor.device.type == "cpu" and tensor.layout is self._torch.strided)
+
+    def _whole(self, node: Any, given: list[Any]) -> list[Any] | None:
+        """Returns an operator's operands, ones in place of what no gradient needs and is not kept.
+
+        None where nobody knows what shape that had.
+        """
+        if all(one is not None for one in given):
+            return given
+        kept, is_first = (given[0], False) if given[0] is not None else (given[1], True)
+        gave = getattr(node, "_input_metadata", None)
+        name = type(node).__name__
+        if not gave or name == "ConvolutionBackward0":
+            return None
+        shape = list(gave[0].shape)
+        if name != "MulBackward0" and is_first:
+            shape[-1] = kept.shape[-2]
+        elif name != "MulBackward0":
+            shape[-2] = kept.shape[-1]
+        ones = self._torch.ones(shape, dtype=kept.dtype)
+        return [ones, kept] if is_first else [kept, ones]
+
+    def _again(self, node: Any) -> Callable[[Any, Any], Any]:
+        """Returns what computes an operator again."""
+        name, torch = type(node).__name__, self._torch
+        if name == "ConvolutionBackward0":
+            how = [getattr(node, one) for one in _GEOMETRY]
+            return lambda given, weight: torch.convolution(given, weight, None, *how)
+        operator: Callable[[Any, Any], Any] = torch.matmul
+        if name == "MulBackward0":
+            operator = torch.mul
+        return operator
+
+    def _cost_of(self, operator: Callable[..., Any], given: list[Any]) -> int:
+        """Returns how much longer an operator takes for the denormals it is given, ns."""
+        flushed = [self._flushed(one) for one in given]
+        try:
+            as_is, without = (
+                min(self._took_ns(operator, one) for _ in range(2)) for one in (given, flushed)
+            )
+        except RuntimeError:
+            return 0
+        return max(as_is - without, 0)
+
+    def _took_ns(self, operator: Callable[..., Any], given: list[Any]) -> int:
+        began_ns = self._session.now()
+        operator(*given)
+        return self._session.now() - began_ns
+
+    def _flushed(self, tensor: Any) -> Any:
+        return tensor.masked_fill(tensor.abs() < self._tiny[tensor.dtype], 0.0)
+
+    def _share_of(self, tensor: Any) -> float:
+        """Returns which share of a tensor's numbers is denormal, by some of them."""
+        if not tensor.is_contiguous():
+            tensor = tensor.contiguous()
+        numbers = tensor.view(-1)
+        some = numbers[:: max(1, len(numbers) // _SAMPLED)]
+        is_tiny = (some.abs() < self._tiny[some.dtype]) & (some != 0)
+        return float(self._autograd.value_of(is_tiny.sum())) / len(some)
+
+    def _cost_of_state(self, optimizer: Any) -> int:
+        """Returns what denormals cost what an optimizer keeps of each parameter, ns."""
+        state = optimizer.__dict__.get("state")
+        cost_ns = 0
+        for parameter in parameters_in(optimizer).values():
+            kept = state.get(parameter) if isinstance(state, dict) else None
+            for one in list(kept.values()) if type(kept) is dict else ():
+                if not self._is_kept(one, parameter):
+                    continue
+                share = self._share_of(one)
+                if share >= _FEW:
+                    self._share = max(self._share, share)
+                    cost_ns += _PER_STATE * self._cost_of(lambda x: x * _DECAY, [one])
+        return cost_ns
+
+    def _is_kept(self, tensor: Any, parameter: Any) -> bool:
+        if not self._is_plain(tensor):
+            return False
+        return bool(_SAMPLED <= tensor.numel() == parameter.numel() <= _MOST_NUMBERS)
+
+
+def _operators_of(roots: list[Any]) -> Iterator[Any]:
+    """Goes through the operators of a graph that may be computed again."""
+    seen, stack = set(roots), list(roots)
+    while stack and len(seen) <= _MOST_NODES:
+        node = stack.pop()
+        if type(node).__name__ in _OPERANDS:
+            yield node
+        for found, _ in node.next_functions:
+            if found is not None and found not in seen and not is_leaf(found):
+                seen.add(found)
+                stack.append(found)
+
+
+def _flat(value: Any, depth: int = 0) -> Iterator[Any]:
+    """Goes through what is in lists, tuples and dicts, whoever made their classes."""
+    if not isinstance(value, (list, tuple, dict)):
+        yield value
+    elif depth < _MOST_NESTED and len(value) <= _MOST_ELEMENTS:
+        for one in list(dict.values(value)) if isinstance(value, dict) else list(value):
+            yield from _flat(one, depth + 1)
