@@ -1075,7 +1075,13 @@ def test_receiving_is_not_blamed_on_workers() -> None:
     assert finding.id == "slow_receive"
     assert "waiting" not in finding.title
     planted.loader = replace(planted.loader, receive_cpu_s=0.001 * STEPS)
-    assert "waiting for its process" in only(case_of(planted)).title
+    plain = only(case_of(planted))
+    assert "waiting for its process, which is asked for each tensor" in plain.title
+    assert plain.advice.startswith("few large tensors")
+    planted.loader = replace(planted.loader, kind="StatefulDataLoader")
+    stateful = only(case_of(planted))
+    assert "mostly waiting for its process; more" in stateful.title
+    assert stateful.advice.startswith("StatefulDataLoader(..., snapshot_every_n_steps=N)")
 
 
 def test_drawing_indices_is_not_blamed_on_workers() -> None:

@@ -10,7 +10,8 @@ how much of it the training process worked, against waiting for the worker's pro
 When it is wrong: with pin_memory=True a thread receives, and this is not seen.
 
 What to do: return few large tensors (collate lists into one tensor, encode strings as numbers), or
-let the dataset return whole batches.
+let the dataset return whole batches. torchdata's StatefulDataLoader sends the state of the dataset
+with each batch: with snapshot_every_n_steps=N only with each N-th.
 """
 
 from __future__ import annotations
@@ -32,6 +33,13 @@ from trainprof.analysis.finding import Finding
 
 ID: Final = "slow_receive"
 KEYS: Final[tuple[str, ...]] = ("data_wait", "first_batch")
+# Of torchdata.
+_STATEFUL: Final = "StatefulDataLoader"
+_WITHOUT_STATE: Final = (
+    "StatefulDataLoader(..., snapshot_every_n_steps=N) with as many batches as lie between two of "
+    "your checkpoints: by default a worker sends the state of its dataset (state_dict) with each"
+)
+_FEW_TENSORS: Final = "few large tensors a batch instead of many small ones or Python objects"
 THRESHOLDS: Final = {
     **WAITED_FROM,
     "receive_share": Threshold(RECEIVE_SHARE, "of a step, as for the wait"),
@@ -49,11 +57,10 @@ def find(case: Case) -> Finding | None:
         return None
     each_s, worked_s = loader.receive_s / max(loader.wait_s.n, 1), loader.receive_cpu_s
     waits_for_worker = worked_s is not None and worked_s < loader.receive_s / 2
-    why = (
-        ", mostly waiting for its process, which is asked for each tensor"
-        if waits_for_worker
-        else ""
-    )
+    is_stateful = loader.kind == _STATEFUL
+    why = ", mostly waiting for its process" if waits_for_worker else ""
+    if waits_for_worker and not is_stateful:
+        why += ", which is asked for each tensor"
     title = (
         f"taking a batch over from its worker takes {span(each_s)} of "
         f"{span(fed.measured.step_s)}{why}; more workers would not help"
@@ -64,7 +71,7 @@ def find(case: Case) -> Finding | None:
         ID,
         title,
         gain,
-        advice="few large tensors a batch instead of many small ones or Python objects",
+        advice=f"{_WITHOUT_STATE}; {_FEW_TENSORS}" if is_stateful else _FEW_TENSORS,
         also=["a worker that is computing answers late: cheaper samples help too"]
         if waits_for_worker
         else [],
