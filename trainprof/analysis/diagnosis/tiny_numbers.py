@@ -7,8 +7,8 @@ each step, the moments that an optimizer keeps of weights that no longer get a g
 
 How it is measured: in a few steps, what the operators of models were given (as their autograd graph
 keeps it) and what optimizers keep is looked at; where such numbers are, some of these operators are
-computed once more with them and once with zeros in their place. What that saves of a forward, its
-backward saves at least once more, and at most three times: both gradients go through such numbers.
+computed once more with them and once with zeros in their place. Of a backward as large a share is
+taken to go, and at most two and a half times that share of both.
 
 When it is wrong: an operator that is computed alone finds the caches and cores as it leaves them;
 elementwise functions of denormals other than products are not looked at, so that it may be more.
@@ -36,27 +36,24 @@ KEYS: Final[tuple[str, ...]] = COMPUTE_KEYS
 THRESHOLDS: Final = {
     "share": Threshold(0.05, "of training, computing with denormal numbers"),
 }
-_LEAST_LOOKS: Final = 2
-# Of a forward's cost, with its backward: likely, and at most.
-_WITH_BACKWARD: Final = (2.0, 4.0)
-# Of what an optimizer's few operators cost: its other ones, at most.
-_OF_OPTIMIZER: Final = (1.0, 2.0)
+# Of what operators that were looked at cost, or a few of an optimizer's: all, likely and at most.
+_OF_ALL: Final = (1.0, 2.5)
 # All of computing is never saved.
-_MOST_OF_PHASE: Final = 0.95
+_MOST_OF_PHASE: Final = 0.8
 _COMPUTING: Final = ("forward", "backward", "recompute")
 
 
 def find(case: Case) -> Finding | None:
     told = case.torch.tiny_numbers
-    if told is None or told.looks < _LEAST_LOOKS or case.is_on_device:
+    if told is None or case.is_on_device:
         return None
     steps = case.summary.training.steps
     computing_s = sum(spent_in(case, phase) for phase in _COMPUTING)
-    updating_s = spent_in(case, "optimizer")
+    forward_s, updating_s = (spent_in(case, phase) for phase in ("forward", "optimizer"))
     likely_s, most_s = (
-        min(times * told.operators_s * steps, _MOST_OF_PHASE * computing_s)
-        + min(of_optimizer * told.optimizers_s * steps, _MOST_OF_PHASE * updating_s)
-        for times, of_optimizer in zip(_WITH_BACKWARD, _OF_OPTIMIZER, strict=True)
+        _part_of(times * told.operators_s * steps, forward_s) * computing_s
+        + _part_of(times * told.optimizers_s * steps, updating_s) * updating_s
+        for times in _OF_ALL
     )
     part = likely_s / case.settled_s if case.settled_s > 0 else 0.0
     if part < case.threshold(ID, "share", THRESHOLDS["share"].value):
@@ -84,3 +81,7 @@ def find(case: Case) -> Finding | None:
             "share": told.share,
         },
     )
+
+
+def _part_of(seconds: float, phase_s: float) -> float:
+    return min(seconds / phase_s, _MOST_OF_PHASE) if phase_s > 0 else 0.0
