@@ -30,6 +30,10 @@ _SAMPLED: Final = 4_096
 _MOST_NUMBERS: Final = 1 << 24
 # Of the numbers looked at.
 _FEW: Final = 0.002
+# Looks from which on what an optimizer keeps is looked at, of its largest parameters: what it keeps
+# takes some steps to get so small.
+_FIRST_OF_STATE: Final = 6
+_MOST_PARAMETERS: Final = 8
 # What an optimizer computes of each number it keeps: a decay, and what makes a step of it.
 _PER_STATE: Final = 2
 _DECAY: Final = 0.9
@@ -96,7 +100,8 @@ class TinyNumbersProbe:
     def _close(self, optimizer: Any) -> None:
         self._session.tell_modules(self._meets, False)
         self._looks += 1
-        if optimizer is not None and self._autograd.may_compute():
+        is_due = optimizer is not None and self._looks >= _FIRST_OF_STATE
+        if is_due and self._autograd.may_compute():
             began_ns = self._session.now()
             with self._autograd.unseen(), self._torch.no_grad():
                 kept_ns = self._cost_of_state(optimizer)
@@ -239,7 +244,8 @@ class TinyNumbersProbe:
         """Returns what denormals cost what an optimizer keeps of each parameter, ns."""
         state = optimizer.__dict__.get("state")
         cost_ns = 0
-        for parameter in parameters_in(optimizer).values():
+        parameters = sorted(parameters_in(optimizer).values(), key=lambda one: -one.numel())
+        for parameter in parameters[:_MOST_PARAMETERS]:
             kept = state.get(parameter) if isinstance(state, dict) else None
             for one in list(kept.values()) if type(kept) is dict else ():
                 if not self._is_kept(one, parameter):

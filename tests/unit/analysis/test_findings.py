@@ -2525,6 +2525,9 @@ def test_samples_of_a_librarys_dataset_are_to_be_cheaper_where_workers_may_lose(
     assert (finding.id, finding.site, finding.change) == ("serial_loading", "train.py:41", {})
     assert finding.advice.startswith("cheaper samples: what comes out the same each time")
     assert any("helps only a rerun tells" in told for told in finding.also)
+    planted.loader = replace(planted.loader, dataset="Dataset")
+    rows = only(replace(case_of(planted), summary=seen.summary))
+    assert rows.advice.startswith("cheaper samples: of a datasets.Dataset only the columns that")
     planted.loader = replace(planted.loader, holds_tensors=True)
     tensors = case_of(planted)
     assert found(replace(tensors, summary=replace(tensors.summary, hot_lines=[loop]))) == []

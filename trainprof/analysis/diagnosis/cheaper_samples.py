@@ -13,16 +13,24 @@ from trainprof.analysis.diagnosis.gains import Gain, most_of_loading, of_inputs
 from trainprof.analysis.diagnosis.waiting import collate_share
 from trainprof.analysis.diagnosis.wording import place
 from trainprof.analysis.hot_lines import MAKING
+from trainprof.analysis.loader_figures import Loader
 
 _HALF: Final = 0.5
+# Hugging Face's, where no line of the user's makes samples: it decodes what is in all columns.
+_OF_COLUMNS: Final = "Dataset"
 
 
-def cheaper_samples(line: HotLine | None) -> str:
+def cheaper_samples(line: HotLine | None, loader: Loader) -> str:
     """Returns the advice to make samples cheaper, with the line to begin at."""
     if line is None:
+        columns = ""
+        if loader.dataset == _OF_COLUMNS:
+            columns = (
+                "of a datasets.Dataset only the columns that are used (with_format(columns=)); "
+            )
         return (
-            "cheaper samples: what comes out the same each time (decoded and resized pictures, "
-            "tokens, encodings) made once and stored"
+            f"cheaper samples: {columns}what comes out the same each time (decoded and resized "
+            "pictures, tokens, encodings) made once and stored"
         )
     if line.is_likely:
         return f"cheaper samples: look at {place(line)} and around it first"

@@ -80,7 +80,7 @@ def _of_loader(case: Case, fed: LoaderCase) -> Finding | None:
         ID,
         title,
         gain,
-        advice=f"{cheaper_samples(line)}{_fewer_threads(case)}",
+        advice=f"{cheaper_samples(line, fed.loader)}{_fewer_threads(case)}",
         also=[*fewer_workers(fed), *made_anew(case, fed)],
         evidence={
             "runnable_share": waits,

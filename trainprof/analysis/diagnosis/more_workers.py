@@ -115,7 +115,7 @@ def _by_cheaper_samples(
         rule,
         f"{title}; {more} may take as much from training as they give",
         gain,
-        advice=cheaper_samples(fed.hot_line()),
+        advice=cheaper_samples(fed.hot_line(), fed.loader),
         also=[
             f"whether {workers} helps only a rerun tells: trainprof tune",
             *made_anew(case, fed),

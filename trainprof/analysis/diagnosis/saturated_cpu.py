@@ -64,7 +64,7 @@ def find(case: Case) -> Finding | None:
         ID,
         _title(case, fed, fed.measured),
         gain,
-        advice=cheaper_samples(line),
+        advice=cheaper_samples(line, fed.loader),
         cautions=_cautions(case),
         also=[*fewer_workers(fed), *made_anew(case, fed)],
         site=line.site if line and not line.is_likely else None,
