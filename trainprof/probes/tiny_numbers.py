@@ -166,13 +166,22 @@ class TinyNumbersProbe:
         return int(apart * found * sum(costs) / len(costs)) if costs else 0
 
     def _saved(self, node: Any, name: str) -> Any:
-        """Returns a plain tensor of the host's that a node keeps, None where there is none such."""
+        """Returns a plain tensor of the host's that a node keeps, None where there is none such.
+
+        Nor where a function gives it back: torch.utils.checkpoint computes the forward again for
+        it. Older torch does not tell.
+        """
+        raw = getattr(node, f"_raw{name}", None)
+        if raw is None or getattr(raw, "unpack_hook", raw) is not None:
+            return None
         try:
             kept = getattr(node, name, None)
         except RuntimeError:  # written since, or given up
             return None
         if kept is None or not self._is_plain(kept) or not 0 < kept.numel() <= _MOST_NUMBERS:
             return None
+        if not kept.untyped_storage().nbytes():
+            return None  # given back meanwhile: FSDP shares out weights between their uses
         return kept.detach()
 
     def _is_plain(self, tensor: Any) -> bool:

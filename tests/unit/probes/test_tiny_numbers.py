@@ -9,6 +9,7 @@ import pytest
 import torch
 from support.session import FakeClock, Recorder
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from trainprof.probes import tiny_numbers
 from trainprof.probes.forward import ForwardProbe
@@ -144,6 +145,30 @@ def test_graphs_that_somebody_packs_are_left_alone(recorder: Recorder) -> None:
     plain = train_packed()
     recorder.start(*probes(), now=CLOCK)
     assert train_packed() == plain
+    assert told_by(recorder) is None
+
+
+class Checkpointed(nn.Module):
+    """Its block counts what it has seen, as a BatchNorm does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.block = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.Tanh())
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return checkpoint(self.block, x, use_reentrant=False)
+
+
+def test_no_forward_is_computed_again_for_what_it_would_give_back(recorder: Recorder) -> None:
+    def trained() -> tuple[int, Any]:
+        model = Checkpointed()
+        losses = train(model, TINY)
+        return int(model.block[1].num_batches_tracked), losses  # type: ignore[arg-type]
+
+    plain = trained()
+    recorder.start(*probes(), now=CLOCK)
+    assert trained() == plain
     assert told_by(recorder) is None
 
 
