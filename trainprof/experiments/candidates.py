@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from trainprof.analysis.diagnosis import tiny_numbers
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.crowding import crowding_of
 from trainprof.analysis.diagnosis.gains import FASTER_REST, times_without
@@ -156,7 +157,9 @@ def _optimizers(case: Case) -> tuple[tuple[str, str], ...]:
 
 def _of_numerics(case: Case) -> list[Candidate]:
     share = case.share(*COMPUTE_KEYS)
-    if not case.is_on_device or share < _COMPUTE_SHARE:
+    if not case.is_on_device:
+        return _of_denormals(case)
+    if share < _COMPUTE_SHARE:
         return []
     caution = "changes the numbers: compare the losses"
     changes: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -164,6 +167,16 @@ def _of_numerics(case: Case) -> list[Candidate]:
         ("convolutions", {"cudnn_benchmark": True}),
     )
     return [Candidate(subject, change, None, cautions=(caution,)) for subject, change in changes]
+
+
+def _of_denormals(case: Case) -> list[Candidate]:
+    found = tiny_numbers.find(case)
+    if found is None or found.predicted_speedup is None:
+        return []
+    most = max(found.predicted_speedup[1], 1.0)
+    caution = "numbers below 1.2e-38 are taken for zero: compare the losses"
+    change = {"flush_denormal": True}
+    return [Candidate("denormals", change, up_to(1 - 1 / most), cautions=(caution,))]
 
 
 def _ceiling(case: Case, fed: LoaderCase, others: Sequence[LoaderCase] = ()) -> Interval | None:

@@ -41,7 +41,8 @@ class TrialOptions:
             batches of the first pass are drawn without any training, and the run ends.
         batches: So many are drawn "alone".
         pass_batches: So many a pass of "free" data has where the loader does not tell.
-        settings: torch_threads, fused, foreach, float32_matmul_precision, cudnn_benchmark.
+        settings: torch_threads, fused, foreach, float32_matmul_precision, cudnn_benchmark,
+            flush_denormal.
         scratch: Directory that takes what the script writes; None lets it write where it wants to.
     """
 

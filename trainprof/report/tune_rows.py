@@ -43,8 +43,8 @@ VERDICT_WORDS: Final = {
     NO_VISIBLE_DIFFERENCE: "chance",
     UNKNOWN: "",
 }
-# What changes precision: where losses differ that is to be known of each trial.
-_NUMERICS: Final = frozenset({"float32_matmul_precision", "cudnn_benchmark"})
+# What changes the numbers themselves: where losses differ that is to be known of each trial.
+_NUMERICS: Final = frozenset({"float32_matmul_precision", "cudnn_benchmark", "flush_denormal"})
 # What changes how numbers are added up, and no sample.
 _OF_SUMS: Final = _NUMERICS | {"torch_threads", "fused", "foreach"}
 # Of the time of the script as it is: both bounds, a few changes, each again in turns with it.
