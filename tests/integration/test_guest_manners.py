@@ -6,6 +6,7 @@ import json
 import re
 import signal
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -1083,3 +1084,53 @@ def test_what_a_script_sees(tmp_path: Path) -> None:
     assert [event.kind for event in last] == [
         *(Kind.FORWARD, Kind.BACKWARD, Kind.OPTIMIZER_STEP, Kind.FORWARD)
     ]
+
+
+OWN_NAMES = """
+import sys
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+model = nn.Sequential(nn.Embedding(2000, 64), nn.Flatten(), nn.Linear(64, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+data = TensorDataset(torch.arange(256)[:, None], torch.ones(256, 1))
+if __name__ == "__main__":
+    for number in (0, 0, 1):
+        for x, y in DataLoader(data, 4, num_workers=number):
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(model(x), y)
+            loss.backward()
+            optimizer.step()
+    print(loss.item())
+    print("modules", *sorted({name.partition(".")[0] for name in sys.modules}), file=sys.stderr)
+"""
+
+
+@same("modules of Python's own names that lie beside the script")
+def test_no_file_beside_the_script_is_run_that_it_does_not_import(tmp_path: Path) -> None:
+    text = without_compiler(OWN_NAMES)
+    (tmp_path / "script.py").write_text(text)
+    known = run_plain(["script.py"], tmp_path)
+    assert known.returncode == 0, known.stderr
+    loaded = set(known.stderr.split("modules", 1)[1].split())
+    ran = tmp_path / "ran"
+    for name in sys.stdlib_module_names - loaded:
+        (tmp_path / f"{name}.py").write_text(
+            f"with open({str(ran)!r}, 'a') as file: print({name!r}, file=file)\n"
+            f"raise ModuleNotFoundError({name!r})\n"
+        )
+
+    def outcome(done: Done) -> tuple[int, str, str, set[str]]:
+        names = set(ran.read_text().split()) if ran.exists() else set()
+        ran.unlink(missing_ok=True)
+        return done.returncode, done.stdout, done.stderr.split("modules")[0], names
+
+    plain = outcome(run_plain(["script.py"], tmp_path))
+    for name in plain[3]:  # those of workers, and of other platforms
+        (tmp_path / f"{name}.py").unlink()
+    plain = outcome(run_plain(["script.py"], tmp_path))
+    ours = outcome(run_hooked(["script.py"], tmp_path, tmp_path / "run"))
+    assert plain[0] == 0, plain
+    assert ours == plain
+    assert read_recordings(tmp_path / "run" / "events")[0].notes(Topic.PROBE_FAILED) == []

@@ -137,6 +137,7 @@ def case_of(
     halves: dict[str, tuple[float, float]] | None = None,
     settings: dict[str, float] | None = None,
     torch: TorchSettings | None = None,
+    backwards: int = STEPS,
     **changes: Any,
 ) -> Case:
     """Returns a run of these loaders.
@@ -149,6 +150,7 @@ def case_of(
         halves: Shares of the steps of either half by ledger key, where a test asks for them.
         settings: Thresholds that the user has set.
         torch: How it was set.
+        backwards: Runs of the autograd engine.
         changes: Of the summary.
     """
     training = dict.fromkeys(LEDGER_KEYS, 0.0) | (parts or {})
@@ -170,6 +172,7 @@ def case_of(
         steps=_steps(training_s / STEPS, drift, halves or {}),
         checkpoints=Checkpoints(saves=4, save_s=training["checkpoint"], site="train.py:70"),
         settings=settings or {},
+        backwards=backwards,
         torch=torch,
     )
 

@@ -38,7 +38,7 @@ from trainprof.analysis.held_back import held_back
 from trainprof.analysis.hooks_in_forward import hooks_in_forward, lines_of_hooks
 from trainprof.analysis.hot_lines import hottest, lines_of_training
 from trainprof.analysis.kernel_share import kernel_share
-from trainprof.analysis.ledger import Attribution, attribute, ledger, loop_seconds
+from trainprof.analysis.ledger import Attribution, attribute, ledger, loop_seconds, within
 from trainprof.analysis.line_times import line_cost
 from trainprof.analysis.loader_bounds import LoaderModel
 from trainprof.analysis.loader_cost import cost_s
@@ -302,6 +302,7 @@ def _case(
         settings=_rule_settings(run),
         full_collections=_full_collections(run.timeline),
         clips_gradients=bool(run.timeline.events.is_kind(Kind.CLIP_GRADIENTS).any()),
+        backwards=_backwards(run.timeline),
         torch=torch,
     )
 
@@ -321,6 +322,16 @@ def _with_findings(summary: RunSummary, case: Case) -> RunSummary:
         together=together(case, diagnosis.findings),
         findings_from=least_gain(case.noise),
     )
+
+
+def _backwards(timeline: Timeline) -> int:
+    """Counts runs of the autograd engine, a closure's too; one inside another is part of it."""
+    events, parent = timeline.events, timeline.nesting.parent
+    is_run = events.is_kind(Kind.BACKWARD)
+    is_inside = (parent >= 0) & is_run[np.maximum(parent, 0)]
+    begun = events.start >= timeline.window.loop_start
+    counted = is_run & ~is_inside & begun & ~within(timeline.segments, events.start)
+    return int(counted.sum())
 
 
 def _full_collections(timeline: Timeline) -> int:

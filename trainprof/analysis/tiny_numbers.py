@@ -18,13 +18,15 @@ class TinyNumbers:
 
     Attributes:
         looks: In how many of them there were any.
-        operators_s: Of a step: what operators of models' forwards took longer for them.
+        since: Steps before the first such.
+        operators_s: Of a step since then: what operators of models' forwards took longer for them.
         optimizers_s: And what optimizers did.
         share: The most of one tensor's numbers that were such.
         site: The user's line that calls the first such model, None where no model is concerned.
     """
 
     looks: int
+    since: int
     operators_s: float
     optimizers_s: float
     share: float
@@ -36,17 +38,23 @@ def tiny_numbers(told: Iterable[Mapping[str, Any]], sites: Sites) -> TinyNumbers
     found = last_note(told, _TINY_NUMBERS).get(_TINY_NUMBERS)
     if not isinstance(found, dict):
         return None
-    looks = max(integer(found.get("looks")) or 0, 0)
+    looks = _of(found, "looks")
     if not looks:
         return None
-    operators_ns, optimizers_ns = (
-        max(integer(found.get(name)) or 0, 0) for name in ("operators_ns", "optimizers_ns")
+    operators_s, optimizers_s = (
+        _of(found, f"{name}_ns") / 1e9 / max(_of(found, f"{name}_looks"), 1)
+        for name in ("operators", "optimizers")
     )
     site = integer(found.get("site"))
     return TinyNumbers(
         looks=looks,
-        operators_s=operators_ns / looks / 1e9,
-        optimizers_s=optimizers_ns / looks / 1e9,
+        since=_of(found, "since"),
+        operators_s=operators_s,
+        optimizers_s=optimizers_s,
         share=share_in(found.get("share", 0.0)),
         site=sites.known(site) if site else None,
     )
+
+
+def _of(found: Mapping[str, Any], name: str) -> int:
+    return max(integer(found.get(name)) or 0, 0)

@@ -7,13 +7,13 @@ import json
 import os
 import site
 import sys
-import sysconfig
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from types import CodeType, FrameType
 from typing import Any, Final
 
+from trainprof.probes.python_places import standard_library
 from trainprof.record.event_log import EventLog
 from trainprof.record.schema import FETCHED, Topic
 from trainprof.record.site_name import site_name
@@ -23,6 +23,8 @@ KeepTrack = Callable[[object, dict[Any, Any], object], bool]
 # Of a stack are kept so many of the user's frames at its leaf and so many at its root.
 _KEPT_FRAMES: Final = 6
 _EXECUTED: Final = "<string>"
+# Of a script that executes texts, each of which is code of its own.
+_MOST_CODES: Final = 20_000
 
 
 class CallSites:
@@ -48,8 +50,16 @@ class CallSites:
             is_made = code.co_filename == _EXECUTED and code.co_name != "<module>"
             known = not is_made and self.is_user_file(code.co_filename)
             self._is_user[id(code)] = known
-            self._judged.append(code)
+            self._keep(code)
         return known
+
+    def _keep(self, code: CodeType) -> None:
+        """Keeps code that was judged, so that its id is no other's; too much is forgotten."""
+        self._judged.append(code)
+        if len(self._judged) > _MOST_CODES:
+            tables = self._is_user, self._is_torch, self._known
+            for table in (*tables, self._judged, *tables):  # another thread may have added some
+                table.clear()
 
     def find(self, frame: FrameType | None) -> int:
         """Returns the site id of the first user frame at or above `frame`; 0 without any frame.
@@ -133,7 +143,7 @@ class CallSites:
         return number
 
     def _define(self, code: CodeType, line: int) -> int:
-        self._judged.append(code)
+        self._keep(code)
         file = code.co_filename
         if not file.startswith("<"):
             file = os.path.join(self._cwd, file)
@@ -164,7 +174,7 @@ class CallSites:
             file = code.co_filename
             known = file.startswith(("<", *self._torch))
             self._is_torch[id(code)] = known
-            self._judged.append(code)
+            self._keep(code)
         return known
 
 
@@ -342,7 +352,7 @@ def _torch_directories() -> tuple[str, ...]:
 
 
 def _library_directories() -> tuple[str, ...]:
-    paths = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    paths = set(standard_library())
     paths.update(getattr(site, "getsitepackages", list)())
     paths.add(getattr(site, "USER_SITE", None) or "")
     paths.update(p for p in sys.path if p.endswith(("site-packages", "dist-packages")))

@@ -4,10 +4,35 @@ from __future__ import annotations
 
 import itertools
 import weakref
+from collections.abc import Collection
 from typing import Any
 
 from trainprof.probes.call_site import KeepTrack
 from trainprof.probes.worker_needs import attributes_of
+
+
+class LowestFree:
+    """Gives out the lowest number that nothing has, in hardly any time while none was given back.
+
+    What has a number is kept by others, who are not to be bound to tell when it goes.
+    """
+
+    def __init__(self) -> None:
+        self._highest: dict[int, int] = {}
+
+    def take(self, line: int, taken: Collection[int]) -> int:
+        """Returns a number for something of one line.
+
+        Args:
+            line: Its id.
+            taken: The numbers of what else of that line lives.
+        """
+        highest = self._highest.get(line, 0)
+        if len(taken) < highest:
+            all_taken = set(taken)
+            return next(number for number in itertools.count(1) if number not in all_taken)
+        self._highest[line] = highest + 1
+        return highest + 1
 
 
 class DatasetNumbers:
@@ -20,6 +45,7 @@ class DatasetNumbers:
     def __init__(self, keep_track: KeepTrack) -> None:
         self._keep_track = keep_track
         self._by_line: dict[int, dict[int | str, int]] = {}
+        self._lowest = LowestFree()
         self._counter = itertools.count(1)
         self._of_run: dict[int | str, int] = {}
         # By loader, with the dataset's id, where nothing tells when it is gone.
@@ -34,8 +60,7 @@ class DatasetNumbers:
                 weakref.ref(dataset)
             except TypeError:  # a list, say: nothing tells when another takes its id
                 return None
-            taken = numbers.values()
-            numbers[key] = next(number for number in itertools.count(1) if number not in taken)
+            numbers[key] = self._lowest.take(site, numbers.values())
             if type(key) is int:
                 self._keep_track(dataset, numbers, key)
         return numbers[key]

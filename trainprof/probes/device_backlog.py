@@ -9,8 +9,9 @@ times in a run, and only where the device keeps up with the host: it has time to
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from statistics import median
 from typing import Final
+
+from trainprof.probes.middle import median
 
 # All waiting together, of the time since torch was imported; and while it is little.
 SHARE_OF_TIME: Final = 0.002

@@ -230,7 +230,7 @@ class ForwardProbe:
         return named
 
     def _make_loss_maker(self, name: str) -> Callable[[Wrapped], Wrapped]:
-        emit, now = self._session.emit, self._session.phase_now
+        session, emit, now = self._session, self._session.emit, self._session.phase_now
         first, others = self._first, self._others
         compiler = self._session.compiler
         is_grad_enabled, define = self._torch.is_grad_enabled, self._session.log.define
@@ -251,14 +251,21 @@ class ForwardProbe:
                         raise
                 if number == 0:
                     number = define(Topic.CLASS, name)
+                output = None
                 start = now()
                 try:
-                    return original(*args, **kwargs)
+                    return (output := original(*args, **kwargs))
                 except BaseException as error:
                     hide_our_frame(error)
                     raise
                 finally:
-                    emit(kind, start, now(), number, 0, GRAD if is_grad_enabled() else 0)
+                    end = now()
+                    emit(kind, start, end, number, 0, GRAD if is_grad_enabled() else 0)
+                    if session.loss_watches:
+                        site = session.sites.find(sys._getframe())
+                        call = ModuleCall(name, output, (args, kwargs), site, end - start)
+                        for tell in session.loss_watches:
+                            tell(call)
 
             # torch.jit.script compiles what this returns: the function without us.
             loss.__prepare_scriptable__ = lambda: original  # type: ignore[attr-defined]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 import sys
@@ -14,7 +13,7 @@ from typing import Any, Final
 from trainprof.probes.call_site import Birthplace, LoaderBirthplaces
 from trainprof.probes.changed_datasets import ChangedDatasets, whole_of
 from trainprof.probes.collate_code import own_function
-from trainprof.probes.dataset_numbers import DatasetNumbers
+from trainprof.probes.dataset_numbers import DatasetNumbers, LowestFree
 from trainprof.probes.loader_call import constructor_sites, taken_by
 from trainprof.probes.loader_facts import asks_for_worker, describe, is_iterable
 from trainprof.probes.patcher import HookPointMissing, Patcher, heirs, hide_our_frame
@@ -48,6 +47,7 @@ class LoaderProbe:
         self._numbers: dict[int, int] = {}
         self._site_of: dict[int, int] = {}
         self._serials: dict[int, dict[int, None]] = {}
+        self._lowest = LowestFree()
         # Whether the user's code asks which worker it is; None until somebody wants to know.
         self._asks: bool | None = None
         # Those whose first batch was looked at.
@@ -338,7 +338,7 @@ class LoaderProbe:
     def _take_serial(self, site: int) -> int:
         """Tells loaders of one line apart that live at once; one rebuilt each epoch is the same."""
         taken = self._serials.setdefault(site, {})
-        serial = next(number for number in itertools.count(1) if number not in taken)
+        serial = self._lowest.take(site, taken)
         taken[serial] = None
         return serial
 

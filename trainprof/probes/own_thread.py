@@ -42,10 +42,12 @@ def times_waited() -> Callable[[], int]:
     Raises:
         ImportError: Where the platform does not tell.
     """
-    import resource
+    from trainprof.probes.process_usage import RUSAGE_THREAD, getrusage
 
-    usage, of_thread = resource.getrusage, resource.RUSAGE_THREAD
-    return lambda: usage(of_thread).ru_nvcsw
+    if RUSAGE_THREAD is None:
+        raise ImportError("RUSAGE_THREAD")
+    of_thread = RUSAGE_THREAD
+    return lambda: int(getrusage(of_thread).ru_nvcsw)
 
 
 def run_delay(thread: int | None = None) -> Callable[[], int]:

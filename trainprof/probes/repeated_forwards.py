@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from statistics import median
 from typing import Any, Final, TypeAlias
 
+from trainprof.probes.middle import median
 from trainprof.probes.session import ModuleCall
 
 _MOST_PLACES: Final = 64

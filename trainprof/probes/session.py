@@ -24,10 +24,11 @@ KEPT_AT_FIRST = 64
 
 @dataclass(frozen=True, slots=True)
 class ModuleCall:
-    """An outermost call of a module that has come to its end.
+    """An outermost call of a module, or of a function for a loss, that has come to its end.
 
     Attributes:
-        module, output: What was called, and what it gave; None where it failed.
+        module, output: What was called, and what it gave; None where it failed. A function is told
+            by its name.
         inputs: What it was given, by position and by name.
         site: The user's line that called it.
         took_ns: How long it took the host.
@@ -40,7 +41,7 @@ class ModuleCall:
     took_ns: int
 
 
-ModuleWatch = Callable[[ModuleCall], None]
+ModuleWatch = LossWatch = Callable[[ModuleCall], None]
 CopyWatch = Callable[[Any], None]
 StepWatch = Callable[[Any], None]
 
@@ -88,6 +89,7 @@ class Session:
         countdown: Of updates, in its only place; at 0, `at_countdown` is called.
         step_watches: To be called with each optimizer that has made a step, while there are any.
         backward_watches: Of each backward pass, while there are any.
+        loss_watches: To be called with each outermost call of a function for a loss.
         copy_watches: To be called with each tensor of the host's that is copied to a device.
         at_anomalous_backward: To be called after a backward pass under anomaly detection.
         tell_modules: Has something called with each outermost call of a module: from when it is
@@ -121,6 +123,7 @@ class Session:
         self.at_countdown: Callable[[], None] = _nothing
         self.step_watches: tuple[StepWatch, ...] = ()
         self.backward_watches: tuple[BackwardWatch, ...] = ()
+        self.loss_watches: tuple[LossWatch, ...] = ()
         self.copy_watches: tuple[CopyWatch, ...] = ()
         self.at_anomalous_backward: Callable[[], None] = _nothing
         self.tell_modules: Callable[[ModuleWatch, bool], None] = _nothing_with
@@ -182,6 +185,10 @@ class Session:
     def watch_steps(self, watch: StepWatch, *, is_on: bool) -> None:
         others = tuple(one for one in self.step_watches if one is not watch)
         self.step_watches = (*others, watch) if is_on else others
+
+    def watch_losses(self, watch: LossWatch, *, is_on: bool) -> None:
+        others = tuple(one for one in self.loss_watches if one != watch)
+        self.loss_watches = (*others, watch) if is_on else others
 
     def watch_copies(self, watch: CopyWatch, *, is_on: bool) -> None:
         others = tuple(one for one in self.copy_watches if one is not watch)

@@ -34,6 +34,11 @@ class StepLooks:
         self._steps = self._spent_ns = self._began_ns = 0
         self._due = _NOT_THE_FIRST
 
+    @property
+    def taken(self) -> int:
+        """Steps so far."""
+        return self._steps
+
     def begin(self, stepped: Callable[[Any], None]) -> None:
         """Begins with the first step; `stepped` is to be `stepped`, guarded."""
         if not self._has_begun:

@@ -39,6 +39,8 @@ _CHAINED_NS: Final = 50_000
 _QUICK_NS: Final = 60_000
 # As many in a row; then one gets a mark again.
 _MOST_CHAINED: Final = 64
+# In a script that executes texts each is a place of its own.
+_MOST_PLACES: Final = 20_000
 
 
 @dataclass(slots=True)
@@ -225,6 +227,8 @@ class SyncProbe:
         self._host_alone.is_so = not may_have_device(self._torch)
         sites = self._session.sites
         site = sites.name(caller) if sites.is_user_code(caller.f_code) else 0
+        if len(self._host_sites) >= _MOST_PLACES:
+            self._host_sites.clear()
         known = self._host_sites[key] = (site, caller.f_code)
         return known
 

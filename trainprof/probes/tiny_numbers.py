@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
 from types import ModuleType
 from typing import Any, Final
 
+from trainprof.probes.elements import elements_of, is_container
 from trainprof.probes.graph_look import Autograd
 from trainprof.probes.graph_walk import is_leaf
 from trainprof.probes.known_optimizers import parameters_in
@@ -52,6 +55,19 @@ _GEOMETRY: Final = tuple(
 )
 
 
+@dataclass(slots=True)
+class _Cost:
+    """What denormals cost: in how many looks, from the first one on that met any."""
+
+    ns: int = 0
+    looks: int = 0
+
+    def add(self, ns: int) -> None:
+        if ns or self.looks:
+            self.looks += 1
+            self.ns += ns
+
+
 class TinyNumbersProbe:
     """Tells what denormal numbers cost: operators are computed again without them, and timed.
 
@@ -65,9 +81,10 @@ class TinyNumbersProbe:
         self._begin_anew()
 
     def _begin_anew(self) -> None:
-        self._looks = self._found = self._calls = 0
-        self._operators_ns = self._optimizers_ns = self._step_ns = 0
-        self._share, self._site = 0.0, 0
+        self._looks = self._found = self._calls = self._step_ns = 0
+        self._operators, self._optimizers = _Cost(), _Cost()
+        self._share, self._site, self._since = 0.0, 0, 0
+        self._seen: set[int] = set()
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._torch, self._session = torch, session
@@ -95,21 +112,24 @@ class TinyNumbersProbe:
 
     def _open(self) -> None:
         self._calls = self._step_ns = 0
+        self._seen.clear()
         self._session.tell_modules(self._meets, True)
 
     def _close(self, optimizer: Any) -> None:
         self._session.tell_modules(self._meets, False)
         self._looks += 1
+        self._operators.add(self._step_ns)
         is_due = optimizer is not None and self._looks >= _FIRST_OF_STATE
         if is_due and self._autograd.may_compute():
             began_ns = self._session.now()
             with self._autograd.unseen(), self._torch.no_grad():
                 kept_ns = self._cost_of_state(optimizer)
-            self._optimizers_ns += kept_ns
+            self._optimizers.add(kept_ns)
             self._step_ns += kept_ns
             self._steps.spent(began_ns)
         self._found += self._step_ns > 0
         if self._found:
+            self._since = self._since or self._steps.taken
             self._note()
         if self._looks >= _MOST_LOOKS or self._found >= _MOST_FOUND:
             self._stop()
@@ -117,8 +137,11 @@ class TinyNumbersProbe:
     def _note(self) -> None:
         told = {
             "looks": self._found,
-            "operators_ns": self._operators_ns,
-            "optimizers_ns": self._optimizers_ns,
+            "since": self._since,
+            "operators_ns": self._operators.ns,
+            "operators_looks": self._operators.looks,
+            "optimizers_ns": self._optimizers.ns,
+            "optimizers_looks": self._optimizers.looks,
             "share": self._share,
             "site": self._site,
         }
@@ -137,7 +160,6 @@ class TinyNumbersProbe:
             cost_ns = self._cost_of_graph(roots)
         if cost_ns:
             self._site = self._site or call.site
-            self._operators_ns += cost_ns
             self._step_ns += cost_ns
         self._steps.spent(began_ns)
 
@@ -150,7 +172,7 @@ class TinyNumbersProbe:
 
     def _cost_of_graph(self, roots: list[Any]) -> int:
         """Returns what denormals cost the forward of some operators' graph, ns."""
-        nodes = list(_operators_of(roots))
+        nodes = list(_operators_of(roots, self._seen))
         apart = -(-len(nodes) // _MOST_OPERATORS) or 1
         costs: list[int] = []
         found = 0
@@ -271,23 +293,37 @@ class TinyNumbersProbe:
         return bool(_SAMPLED <= tensor.numel() == parameter.numel() <= _MOST_NUMBERS)
 
 
-def _operators_of(roots: list[Any]) -> Iterator[Any]:
-    """Goes through the operators of a graph that may be computed again."""
-    seen, stack = set(roots), list(roots)
+def _operators_of(roots: list[Any], numbers: set[int]) -> Iterator[Any]:
+    """Goes through the operators of a graph that may be computed again.
+
+    Those with one of these numbers are left out, with what they come of: a model's graph hangs on
+    that of the model that it is given the output of, and on a loss's. Others' numbers are added:
+    nodes themselves would be kept alive.
+    """
+    seen: set[Any] = set()
+    stack = list(roots)
     while stack and len(seen) <= _MOST_NODES:
         node = stack.pop()
+        if node in seen or _number_of(node) in numbers or is_leaf(node):
+            continue
+        seen.add(node)
         if type(node).__name__ in _OPERANDS:
             yield node
-        for found, _ in node.next_functions:
-            if found is not None and found not in seen and not is_leaf(found):
-                seen.add(found)
-                stack.append(found)
+        stack.extend(found for found, _ in node.next_functions if found is not None)
+    numbers.update(number for node in seen if (number := _number_of(node)) is not None)
+
+
+def _number_of(node: Any) -> int | None:
+    """Returns which of a thread's operators a node was made for, None where torch does not tell."""
+    number = getattr(node, "_sequence_nr", None)
+    return number() if callable(number) else None
 
 
 def _flat(value: Any, depth: int = 0) -> Iterator[Any]:
     """Goes through what is in lists, tuples and dicts, whoever made their classes."""
-    if not isinstance(value, (list, tuple, dict)):
+    if not is_container(value):
         yield value
-    elif depth < _MOST_NESTED and len(value) <= _MOST_ELEMENTS:
-        for one in list(dict.values(value)) if isinstance(value, dict) else list(value):
+    elif depth < _MOST_NESTED:
+        elements = list(islice(elements_of(value), _MOST_ELEMENTS + 1))
+        for one in elements if len(elements) <= _MOST_ELEMENTS else ():
             yield from _flat(one, depth + 1)

@@ -9,14 +9,15 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from statistics import median
 from types import ModuleType
 from typing import Any, Final, TypeAlias
 
+from trainprof.probes.elements import elements_of, is_container
 from trainprof.probes.graph_look import Autograd
 from trainprof.probes.graph_walk import is_leaf
 from trainprof.probes.kept_value import kept
 from trainprof.probes.known_optimizers import KnownOptimizers, parameters_in
+from trainprof.probes.middle import median
 from trainprof.probes.module_parts import parameters_of
 from trainprof.probes.patcher import Patcher, let_dynamo_skip
 from trainprof.probes.repeated_forwards import Given, RepeatedForwards
@@ -138,6 +139,7 @@ class UnusedForwardsProbe:
         self._watch = BackwardWatch(patcher.guarded(self._begins), patcher.guarded(self._has_ended))
         self._is_due = patcher.guarded(self._open_or_close)
         self._meets = patcher.guarded(self._meet)
+        self._meets_loss = patcher.guarded(self._meet_loss)
         session.at_first_step.append(patcher.guarded(self._first_step))
         session.at_end.append(patcher.guarded(self._judge_at_end))
         patcher.at_fault(partial(self._set_watching, is_on=False))
@@ -194,6 +196,7 @@ class UnusedForwardsProbe:
         self._is_on, self._depth = is_on, 0
         self._session.watch_backward(self._watch, is_on=is_on)
         self._session.tell_modules(self._meets, is_on)
+        self._session.watch_losses(self._meets_loss, is_on=is_on)
 
     def _meet(self, call: ModuleCall) -> None:
         if get_ident() != self._thread or self._depth:
@@ -204,9 +207,24 @@ class UnusedForwardsProbe:
             self._meet_with_gradients(call)
         else:
             self._repeats.meet(call, self._passes)
+        self._spend(began_ns)
+
+    def _spend(self, began_ns: int) -> None:
         spent_ns = self._session.now() - began_ns
         self._spent_ns += spent_ns
         self._session.looked_ns += spent_ns
+
+    def _meet_loss(self, call: ModuleCall) -> None:
+        if get_ident() != self._thread or self._depth or not self._torch.is_grad_enabled():
+            return
+        began_ns = self._session.now()
+        key = call.site, call.module
+        place = self._places.get(key)
+        if place is None and len(self._places) < _MOST_PLACES:
+            place = self._places[key] = _Place(is_trained=False, is_loss=True)
+        if place is not None:
+            self._count_in(place, key, call)
+        self._spend(began_ns)
 
     def _meet_with_gradients(self, call: ModuleCall) -> None:
         key = call.site, type(call.module).__qualname__
@@ -217,6 +235,9 @@ class UnusedForwardsProbe:
             place = self._places[key] = _Place()
             place.is_trained = self._is_trained(call.module)
             place.is_loss = issubclass(type(call.module), self._loss)
+        self._count_in(place, key, call)
+
+    def _count_in(self, place: _Place, key: _Key, call: ModuleCall) -> None:
         place.calls += 1
         if len(place.took_ns) < _MOST_KEPT:
             place.took_ns.append(call.took_ns)
@@ -400,13 +421,13 @@ def _hook(reached: list[bool]) -> Callable[[Any], None]:
 
 def _tensors_in(output: Any, tensor: type, depth: int = 0) -> Iterator[Any]:
     """Yields what a call gave, tensor by tensor, and None for what may hold more of them."""
-    if isinstance(output, tensor):
+    if issubclass(type(output), tensor):
         yield output
-    elif isinstance(output, (tuple, list, dict)) and depth < _MOST_NESTED:
-        if len(output) > _MOST_ELEMENTS:
+    elif is_container(output) and depth < _MOST_NESTED:
+        elements = list(islice(elements_of(output), _MOST_ELEMENTS + 1))
+        if len(elements) > _MOST_ELEMENTS:
             yield None
-        elements = output.values() if isinstance(output, dict) else output
-        for one in islice(elements, _MOST_ELEMENTS):
+        for one in elements[:_MOST_ELEMENTS]:
             yield from _tensors_in(one, tensor, depth + 1)
     elif type(output) not in _PLAIN:
         yield None

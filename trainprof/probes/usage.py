@@ -6,11 +6,11 @@ import errno
 import os
 from _thread import get_ident
 from collections.abc import Callable
-from resource import RUSAGE_SELF, getrusage
 from time import thread_time_ns
 from types import ModuleType
 from typing import Any, Final
 
+from trainprof.probes.process_usage import RUSAGE_SELF, getrusage
 from trainprof.record.schema import FAULTS_SHIFT, NOT_TOLD, Kind
 
 # Measuring takes some 10 us, and 50 more of the steps that follow, whose code it has driven out of

@@ -22,7 +22,7 @@ from trainprof.analysis.finding import (
     PassedOver,
 )
 from trainprof.analysis.hot_lines import hottest
-from trainprof.analysis.least_gain import LEAST_GAIN
+from trainprof.analysis.least_gain import LEAST_GAIN, MOST_NOISE
 from trainprof.analysis.passes import TRAINING
 from trainprof.analysis.steady import MIN_STEADY_STEPS
 from trainprof.analysis.summary import RunSummary
@@ -246,8 +246,10 @@ def _nothing(summary: RunSummary, page: Page) -> list[Text]:
         return []
     told = f"{_TITLE}: "
     if bar > LEAST_GAIN:
+        or_more = " or more" if bar / 2 >= MOST_NOISE else ""
         told += (
-            f"nothing that would show. The halves of this run differ by {percent(bar / 2)}, and "
+            f"nothing that would show. The halves of this run differ by {percent(bar / 2)}"
+            f"{or_more}, and "
         )
         told += "no cause was found that would gain over twice that."
     else:

@@ -2985,11 +2985,17 @@ def test_plain_sgd_of_few_parameters_has_nothing_to_fuse(
         assert told[0].predicted_speedup[0] == pytest.approx(at_least, abs=0.05)
 
 
-def with_steps(case: Case, backward_s: Any, forward_s: Any = 0.001) -> Case:
-    """Returns a case whose steady steps' backwards and forwards took so long."""
+def with_steps(
+    case: Case, backward_s: Any, forward_s: Any = 0.001, *, other_s: Any = 0.0, wall_s: Any = None
+) -> Case:
+    """Returns a case whose steady steps' backwards, forwards and other code took so long."""
     steady = np.flatnonzero(case.steps.steady.mask)
+    if wall_s is not None:
+        wall_ns = case.steps.wall_ns.copy()
+        wall_ns[steady] = np.resize(np.asarray(wall_s, dtype=float), len(steady)) * 1e9
+        case = replace(case, steps=replace(case.steps, wall_ns=wall_ns))
     columns = {}
-    for name, took in (("backward", backward_s), ("forward", forward_s)):
+    for name, took in (("backward", backward_s), ("forward", forward_s), ("other", other_s)):
         column = np.zeros(len(case.steps), dtype=np.int64)
         column[steady] = np.resize(np.asarray(took, dtype=float), len(steady)) * 1e9
         columns[name] = column
@@ -3008,6 +3014,16 @@ def test_a_backward_that_goes_through_earlier_steps_grows() -> None:
     assert finding.is_at_most
 
 
+def test_on_a_device_whole_steps_have_to_grow_as_well() -> None:
+    healthy = case_of(Planted(workers=2, fetch_s=0.002, compute_s=0.03), device="cuda:0")
+    longer = np.linspace(0.002, 0.050, STEPS)
+    case = with_steps(healthy, longer, wall_s=longer + 0.05)
+    [finding] = [one for one in diagnose(case).findings if one.id == "growing_backward"]
+    # 26 ms of a step of 76 in the mean are beyond the 50 of the beginning.
+    assert finding.recoverable_s == pytest.approx(0.024 * STEPS, rel=0.1)
+    assert "growing_backward" not in found(with_steps(healthy, longer, wall_s=0.1))
+
+
 def test_a_backward_grows_all_the_same_where_the_clock_changes() -> None:
     healthy = case_of(Planted(workers=2, fetch_s=0.002, compute_s=0.03))
     noise = np.random.default_rng(2).uniform(0.9, 1.1, STEPS)
@@ -3017,19 +3033,23 @@ def test_a_backward_grows_all_the_same_where_the_clock_changes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("backward_s", "forward_s"),
+    ("backward_s", "forward_s", "other_s"),
     [
-        (0.02, 0.001),
-        (np.linspace(0.015, 0.025, 60), 0.001),  # warms up
-        (np.linspace(0.002, 0.050, 60), np.linspace(0.001, 0.025, 60)),  # longer batches
-        (np.random.default_rng(1).uniform(0.002, 0.05, STEPS), 0.001),  # by chance
-        (np.linspace(0.050, 0.002, 60), 0.001),  # gets shorter
-        ([0.002] * 9 + [0.05], 0.001),  # another loss each tenth step
+        (0.02, 0.001, 0.0),
+        (np.linspace(0.015, 0.025, 60), 0.001, 0.0),  # warms up
+        (np.linspace(0.002, 0.050, 60), np.linspace(0.001, 0.025, 60), 0.0),  # longer batches
+        (np.linspace(0.002, 0.050, 60), 0.001, np.linspace(0.001, 0.025, 60)),  # a bank fills
+        (np.random.default_rng(1).uniform(0.002, 0.05, STEPS), 0.001, 0.0),  # by chance
+        (np.linspace(0.050, 0.002, 60), 0.001, 0.0),  # gets shorter
+        ([0.002] * 9 + [0.05], 0.001, 0.0),  # another loss each tenth step
     ],
 )
-def test_a_backward_that_differs_otherwise_is_left_alone(backward_s: Any, forward_s: Any) -> None:
+def test_a_backward_that_differs_otherwise_is_left_alone(
+    backward_s: Any, forward_s: Any, other_s: Any
+) -> None:
     healthy = case_of(Planted(workers=2, fetch_s=0.002, compute_s=0.03))
-    assert "growing_backward" not in found(with_steps(healthy, backward_s, forward_s))
+    case = with_steps(healthy, backward_s, forward_s, other_s=other_s)
+    assert "growing_backward" not in found(case)
 
 
 def test_an_optimizer_that_could_be_fused() -> None:
@@ -3789,7 +3809,7 @@ def test_convolutions_in_double_precision_may_gain_more() -> None:
 def test_denormal_numbers(
     operators_s: float, optimizers_s: float, looks: int, saved_s: float | None
 ) -> None:
-    told = TinyNumbers(looks, operators_s, optimizers_s, 0.3, "train.py:12")
+    told = TinyNumbers(looks, 0, operators_s, optimizers_s, 0.3, "train.py:12")
     # Of 1,250 steps: forward takes 1.6 ms of each, backward 6 ms, the optimizer 2 ms.
     computing = {"backward": 7.5, "optimizer": 2.5}
     case = case_of(parts=computing, torch=TorchSettings(tiny_numbers=told))
@@ -3803,6 +3823,12 @@ def test_denormal_numbers(
     assert finding.predicted_speedup is not None
     assert finding.predicted_speedup[0] == 1
     assert ("the optimizer" in finding.title) is (optimizers_s > 0)
+
+
+def test_denormal_numbers_cost_nothing_before_there_were_any() -> None:
+    told = TinyNumbers(3, 625, 0.0004, 0.0, 0.3, "train.py:12")
+    finding = only(case_of(parts={"backward": 7.5}, torch=TorchSettings(tiny_numbers=told)))
+    assert finding.recoverable_s == pytest.approx(9.5 / 8, rel=0.01)
 
 
 @pytest.mark.parametrize("told", [{}, {"looks": 0}, {"looks": "x", "operators_ns": 5}, 7])
@@ -3892,6 +3918,15 @@ def test_one_thread_beside_cores_that_have_nothing_to_do() -> None:
     # 15 of the 15.1 ms of a step at a quarter.
     assert finding.evidence[LIKELY] == pytest.approx(15.1 / 3.85, rel=0.05)
     assert finding.evidence["operator_s"] == pytest.approx(0.001)
+
+
+@pytest.mark.parametrize(("backwards", "is_found"), [(4, True), (6, False)])
+def test_each_of_several_backwards_of_a_step_has_operators_of_its_own(
+    backwards: int, is_found: bool
+) -> None:
+    planted = Planted(fetch_s=0.0001, compute_s=0.005)
+    case = case_of(planted, torch=ONE_THREAD, backwards=backwards * STEPS, **COMPUTES)
+    assert ("few_threads" in found(on_cores(case, 4.0))) is is_found
 
 
 def test_the_line_that_sets_too_few_threads_is_named() -> None:

@@ -426,7 +426,7 @@ def test_precision_is_left_alone_unless_it_may_be_changed() -> None:
 def test_denormal_numbers_are_flushed_where_they_cost_and_it_is_allowed(
     cost_s: float, is_tried: bool
 ) -> None:
-    told = TinyNumbers(3, cost_s, 0.0, 0.3, "train.py:12")
+    told = TinyNumbers(3, 0, cost_s, 0.0, 0.3, "train.py:12")
     case = case_of(parts={"backward": 7.5}, torch=TorchSettings(tiny_numbers=told))
     assert "denormals" not in subjects(plan(case))
     found = plan(case, allow_numerics=True)

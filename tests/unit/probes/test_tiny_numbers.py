@@ -95,10 +95,39 @@ def test_operators_that_are_given_denormals(recorder: Recorder, make: Any) -> No
     told = told_by(recorder)
     assert told is not None
     assert told["looks"] >= 2
-    assert told["operators_ns"] / told["looks"] == pytest.approx(8 * 32 * 1_000)
+    assert told["operators_ns"] / told["operators_looks"] == pytest.approx(8 * 32 * 1_000)
     assert told["optimizers_ns"] == 0
     assert told["share"] == pytest.approx(0.5)
     assert told["site"] > 0
+
+
+def test_operators_count_once_whatever_else_hangs_on_their_graph(recorder: Recorder) -> None:
+    recorder.start(*probes(), now=CLOCK)
+    encoder, head, loss_of = linear(), nn.Linear(1, 1), nn.MSELoss()
+    optimizer = torch.optim.SGD([*encoder.parameters(), *head.parameters()], lr=0.1)
+    for x in inputs(TINY):
+        optimizer.zero_grad()
+        loss_of(head(encoder(x)), torch.ones(8, 1)).backward()
+        optimizer.step()
+    told = told_by(recorder)
+    assert told is not None
+    assert told["operators_ns"] / told["operators_looks"] == pytest.approx(8 * 32 * 1_000)
+
+
+def test_looks_without_any_count_from_the_first_one_that_met_some(recorder: Recorder) -> None:
+    recorder.start(*probes(), now=CLOCK)
+    model = linear()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scales = [1.0] * 20 + [TINY] * 10 + [1.0] * 30
+    for x, scale in zip(inputs(1.0), scales, strict=True):
+        x[:, 32:] *= scale
+        model(x).square().mean().backward()
+        optimizer.step()
+    told = told_by(recorder)
+    assert told is not None
+    assert 20 < told["since"] <= 30
+    assert told["looks"] < told["operators_looks"]
+    assert told["operators_ns"] == told["looks"] * 8 * 32 * 1_000
 
 
 @pytest.mark.parametrize("scale", [SMALL, 0.0, 1.0])
@@ -126,7 +155,7 @@ def test_what_an_optimizer_keeps_of_weights_without_gradients(recorder: Recorder
     told = told_by(recorder)
     assert told is not None
     assert told["operators_ns"] == 0
-    assert told["optimizers_ns"] / told["looks"] == pytest.approx(2 * 16 * 512 * 1_000)
+    assert told["optimizers_ns"] / told["optimizers_looks"] == pytest.approx(2 * 16 * 512 * 1_000)
 
 
 def test_graphs_that_somebody_packs_are_left_alone(recorder: Recorder) -> None:

@@ -39,6 +39,7 @@ def build_case(
     settings: Mapping[str, float],
     full_collections: int = 0,
     clips_gradients: bool = False,
+    backwards: int = 0,
     torch: TorchSettings | None = None,
 ) -> Case:
     """Returns what the rules look at.
@@ -53,6 +54,7 @@ def build_case(
         settings: Thresholds that the user has set, by "rule.name".
         full_collections: How often the garbage collector walked all objects in training.
         clips_gradients: By torch.nn.utils.
+        backwards: Runs of the autograd engine in training.
         torch: How it was set, None where nothing is known.
     """
     here = [one for one in summary.loaders if one.thread == "training"]
@@ -81,6 +83,7 @@ def build_case(
         settings=settings,
         full_collections=full_collections,
         clips_gradients=clips_gradients,
+        backwards=backwards,
         torch=torch or TorchSettings(),
     )
 

@@ -103,6 +103,7 @@ class Case:
         checkpoints: What was saved and loaded in the training phase.
         full_collections: How often the garbage collector walked all objects in training.
         clips_gradients: By torch.nn.utils, which takes no sparse ones.
+        backwards: Runs of the autograd engine in training.
         noise: Of the mean steady step, as a share: by how much the halves of the run differ.
         steps: Of the training phase.
         settings: Thresholds that the user has set, by "rule.name".
@@ -120,6 +121,7 @@ class Case:
     settings: Mapping[str, float] = field(default_factory=dict)
     full_collections: int = 0
     clips_gradients: bool = False
+    backwards: int = 0
     torch: TorchSettings = field(default_factory=TorchSettings)
 
     @property

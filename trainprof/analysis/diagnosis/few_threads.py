@@ -101,10 +101,9 @@ def _operator_s(case: Case) -> float | None:
     """Returns what an operator of the backward pass takes in the mean; None: not known."""
     nodes, backward_s = case.torch.backward_nodes, case.training.get("backward", 0.0)
     # Of several optimizers each may have passes of its own, and one graph alone was gone through.
-    if not nodes or case.torch.optimizers != 1:
+    if not nodes or not case.backwards or case.torch.optimizers != 1:
         return None
-    passes = sum(fed.loader.iterations for fed in case.feeding) or len(case.steps)
-    return backward_s / max(passes, 1) / nodes
+    return backward_s / case.backwards / nodes
 
 
 def _free_of(cores: float, case: Case) -> float | None:

@@ -6,8 +6,9 @@ it as well, which takes longer with every step, and keeps their activations in m
 would refuse that, retain_graph=True was set.
 
 How it is measured: the backward of each step but the first ones, smoothed over five: its longest
-tenth against its shortest, which is twice as much as that of forward at least, and how often it
-rises.
+tenth against its shortest, which is twice as much as that of forward and of what the loop computes
+itself at least, and how often it rises. On a device it is the host's time, which grows with the
+operators it asks for; there whole steps have to grow as well, and tell what it costs.
 
 When it is wrong: where what backward goes through grows on purpose (truncated backpropagation whose
 window is being widened).
@@ -51,25 +52,30 @@ _TIMES_FORWARD: Final = 2.0
 _TIMES_BESIDES: Final = 2.0
 # Of the changes from some steps to the next; and how alike those are, where chance is 0: 0.5 where
 # it falls back after sixty steps.
+_BACKWARD: Final = ("backward",)
+# What a loop computes by itself is in the last of them: a product with all that a bank keeps.
+_FORWARD: Final = ("forward", "loss", "other")
 _RISES_SHARE: Final = 0.7
 _ALIKE: Final = 0.4
 
 
 def find(case: Case) -> Finding | None:
-    if case.is_on_device:
-        return None
-    took = _smoothed(case.steps, ("backward",))
+    took = _smoothed(case.steps, _BACKWARD)
     if len(took) < _LEAST_STEPS or not _rises(took):
         return None
     short_s, long_s = (float(x) / 1e9 for x in np.percentile(took, (10, 90)))
     times = long_s / short_s if short_s > 0 else 0.0
     least = case.threshold(ID, "times", THRESHOLDS["times"].value)
-    if times < max(least, _TIMES_FORWARD * _spread(_smoothed(case.steps, ("forward", "loss")))):
+    if times < max(least, _TIMES_FORWARD * _spread(_smoothed(case.steps, _FORWARD))):
         return None
+    whole, spent_s = case.steps.per_step["backward"], case.training.get("backward", 0.0)
+    if case.is_on_device:
+        if not _rises(_smoothed(case.steps, None)):
+            return None
+        whole = np.where(whole > 0, case.steps.wall_ns, 0)
+        spent_s = float(whole.sum()) / 1e9
     # The shortest are those of the beginning, which count as its warm-up.
-    whole = case.steps.per_step["backward"]
     kept = float(whole[whole > 0].min()) * np.count_nonzero(whole) / float(whole.sum())
-    spent_s = case.training.get("backward", 0.0)
     gain = outside_steps(case, (1 - kept) * spent_s, with_warmup=True)
     line = hottest(case.summary.hot_lines, "backward")
     return plain_finding(
@@ -90,8 +96,8 @@ def find(case: Case) -> Finding | None:
     )
 
 
-def _smoothed(steps: StepTable, keys: tuple[str, ...]) -> Float64:
-    """Returns the time of steps under some ledger keys, medians over a few, ns.
+def _smoothed(steps: StepTable, keys: tuple[str, ...] | None) -> Float64:
+    """Returns the time of steps under some ledger keys, or all of it, medians over a few, ns.
 
     Of those that had a backward: some loops have one in each second step. What grows looks like a
     warm-up at its beginning, which counts but for the very first.
@@ -100,7 +106,10 @@ def _smoothed(steps: StepTable, keys: tuple[str, ...]) -> Float64:
     place = np.arange(len(steps))
     counted = steps.steady.mask | ((place >= _COLD_STEPS) & (place < steps.steady.warmup))
     counted &= steps.per_step.get("backward", nothing) > 0
-    took = sum((steps.per_step.get(key, nothing) for key in keys), nothing)[counted]
+    took = steps.wall_ns
+    if keys is not None:
+        took = sum((steps.per_step.get(key, nothing) for key in keys), nothing)
+    took = took[counted]
     if len(took) < _SMOOTHED_OVER:
         return np.empty(0)
     windows = np.lib.stride_tricks.sliding_window_view(took, _SMOOTHED_OVER)

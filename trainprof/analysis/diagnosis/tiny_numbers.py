@@ -47,7 +47,7 @@ def find(case: Case) -> Finding | None:
     told = case.torch.tiny_numbers
     if told is None or case.is_on_device:
         return None
-    steps = case.summary.training.steps
+    steps = max(case.summary.training.steps - told.since, 0)
     computing_s = sum(spent_in(case, phase) for phase in _COMPUTING)
     forward_s, updating_s = (spent_in(case, phase) for phase in ("forward", "optimizer"))
     likely_s, most_s = (

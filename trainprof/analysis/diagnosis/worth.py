@@ -18,12 +18,10 @@ from trainprof.analysis.finding import (
     is_unsure,
     may_lose,
 )
-from trainprof.analysis.least_gain import LEAST_GAIN
+from trainprof.analysis.least_gain import LEAST_GAIN, MOST_NOISE
 
 # The halves of a run may differ so much by chance: a gain has to be so many times that.
 NOISE_TIMES: Final = 2.0
-# More than that is no measure of noise: the run changed in the midst.
-_MOST_NOISE: Final = 0.15
 # What may as well lose has to promise more.
 _UNSURE_GAIN: Final = 0.1
 
@@ -34,7 +32,7 @@ def least_gain(noise: float) -> float:
     Args:
         noise: By how much the halves of the run differ, as a share of the pace.
     """
-    return max(LEAST_GAIN, NOISE_TIMES * min(noise, _MOST_NOISE))
+    return max(LEAST_GAIN, NOISE_TIMES * min(noise, MOST_NOISE))
 
 
 def passed_over_for(finding: Finding, keys: Sequence[str], case: Case) -> PassedOver | None:
