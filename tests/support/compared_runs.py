@@ -18,6 +18,7 @@ from trainprof.analysis.speedup import Chance, Pace, SpeedUp
 from trainprof.analysis.summarize import summarize
 from trainprof.analysis.summary import RunSummary
 from trainprof.record.run_directory import RunDirectory
+from trainprof.record.schema import Kind
 
 
 def ar1(
@@ -57,27 +58,50 @@ def recorded(
     num_workers: int = 0,
     passes: int = 1,
     start: int = 0,
+    between: int = 0,
+    cut: int = 0,
     **manifest: Any,
 ) -> RunDirectory:
     """Writes a run of one step for each forward, which takes so many ns.
 
-    The first step of each of the passes takes `start` ns longer.
+    The first batch of each of the passes takes `start` ns longer. Behind each pass a checkpoint
+    takes half of `between`, a plot the rest. The last pass lacks its last `cut` steps.
     """
     run = FakeRun()
     loader = run.loader(batch_size=batch_size, num_workers=num_workers)
     optimizer = run.optimizer()
     run.passes_time(500 * MS)
-    for of_pass in np.array_split(np.array(forwards), passes):
+    of_passes = np.array_split(np.array(forwards), passes)
+    of_passes[-1] = of_passes[-1][: len(of_passes[-1]) - cut]
+    for of_pass in of_passes:
         run.iterate(loader)
         for place, forward in enumerate(of_pass.tolist()):
             run.next(loader, wait + (0 if place else start), samples=batch_size)
             run.learn(optimizer, forward=forward)
         run.stop(loader)
+        if between:
+            run.leaf(Kind.CHECKPOINT_SAVE, between // 2)
+            run.passes_time(between // 2)
     run.passes_time(20 * MS)
     plain = {"script": "train.py", "script_sha256": "0" * 64, "versions": {"torch": "2.13.0"}}
     directory = run.write(parent / name, **(plain | {"name": name} | manifest))
     assert directory.path.parent == parent / name
     return directory
+
+
+def ended_early(run: ComparedRun, *, length: int | None) -> ComparedRun:
+    """The same run as a limit ended it; its loader would give so many batches in a pass."""
+    summary = run.summary
+    (loader,) = summary.loaders
+    exit_ = replace(summary.run.exit, reason="limit")
+    return replace(
+        run,
+        summary=replace(
+            summary,
+            run=replace(summary.run, exit=exit_),
+            loaders=[replace(loader, length=length)],
+        ),
+    )
 
 
 def read(directory: RunDirectory) -> ComparedRun:

@@ -18,6 +18,7 @@ from trainprof.analysis.comparable_facts import (
     SETTING,
     SHORT,
     SLOWED,
+    STEPS,
     UNFINISHED,
     WORK,
     Fact,
@@ -341,7 +342,7 @@ def _lengths(base: Sequence[ComparedRun], other: Sequence[ComparedRun]) -> list[
     in_base, in_other = (
         _range([run.summary.training.steps for run in side]) for side in (base, other)
     )
-    return [_changed("steps", REMARK, in_base, in_other)]
+    return [_changed(STEPS, REMARK, in_base, in_other)]
 
 
 def _range(numbers: Sequence[int]) -> str:

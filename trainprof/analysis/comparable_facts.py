@@ -21,6 +21,7 @@ UNLIKE: Final = frozenset({WORK, GROUND, SLOWED, SHORT})
 
 SCRIPT: Final = "script"
 SCRIPT_TEXT: Final = "the script's text"
+STEPS: Final = "steps"
 _DIGEST_CHARACTERS: Final = 12
 
 Fact = Callable[[ComparedRun], Hashable]

@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 import numpy as np
 
 from trainprof.analysis.comparability import Discrepancy
-from trainprof.analysis.comparable_facts import SLOWED, WORK
+from trainprof.analysis.comparable_facts import SLOWED, STEPS, WORK
 from trainprof.analysis.compared_metrics import RUN_METRICS, RunMetric, loader_metrics
 from trainprof.analysis.compared_run import ComparedRun
 from trainprof.analysis.run_figures import LEDGER_KEYS
@@ -40,6 +40,7 @@ T = TypeVar("T")
 LOWER, HIGHER = "lower", "higher"
 PART_PREFIX: Final = "per_step_s."
 STARTS: Final = "starts_per_step_s"
+BETWEEN_PASSES: Final = "between_passes_per_step_s"
 # Starting processes and opening files takes longer or shorter from run to run than computing.
 _STARTS_CHANCE: Final = 0.2
 
@@ -111,20 +112,39 @@ class Sides:
             return SpeedUp(None, None, None, UNKNOWN, None, why or "no steady step was seen")
         return self._speedup(paces[0] or [], paces[1] or [], measured_by, why)
 
+    def have_like_passes(self) -> bool:
+        """Whether all runs went through as many passes, and to their own end or all cut short.
+
+        Else what comes once in a run or a pass is another share of each.
+        """
+        runs = [run for side in self.runs() for run in side]
+        if len({(run.passes(), run.is_whole) for run in runs}) > 1:
+            return False
+        # The loader's length tells what a pass has that was cut short.
+        return not (runs[0].is_whole and any(one.what == STEPS for one in self.found))
+
     def with_starts(self, measured_by: str) -> SpeedUp | None:
-        """Returns the speed of steady steps with what starts of passes add to them."""
-        paces = [_paces(side, ComparedRun.training_pace) for side in self.runs()]
+        """Returns the speed of steady steps with what starts of passes add to them.
+
+        Of runs that saw other passes, with those of later passes alone, which are the same in all;
+        None where not all runs saw the like.
+        """
+        is_like = self.have_like_passes()
+        pace_of = ComparedRun.training_pace if is_like else ComparedRun.later_pace
+        paces = [_paces(side, pace_of) for side in self.runs()]
         if any(side is None for side in paces) or self.why_unknown() is not None:
             return None
-        if not any(pace.starts_s is not None for side in paces for pace in side or ()):
+        if not all(pace.starts_s is not None for side in paces for pace in side or ()):
             return None
         return self._speedup(paces[0] or [], paces[1] or [], measured_by, None)
 
     def with_borders(self, measured_by: str) -> SpeedUp | None:
+        """Returns the speed of all steps, without a verdict on runs that saw other passes."""
         paces = [_paces(side, ComparedRun.loop_pace) for side in self.runs()]
         if any(side is None for side in paces) or self.why_unknown() is not None:
             return None
-        return self._speedup(paces[0] or [], paces[1] or [], measured_by, None)
+        why = None if self.have_like_passes() else "the sides went through other passes"
+        return self._speedup(paces[0] or [], paces[1] or [], measured_by, why)
 
     def _speedup(
         self, base: list[Pace], other: list[Pace], measured_by: str, why: str | None
@@ -189,7 +209,11 @@ def step_metrics(sides: Sides) -> list[Metric]:
             for side in (base, other)
         ]
         metrics.append(_of_time("loop_step_s", all_steps, borders, verdict=by_step))
-    return [*metrics, *_starts_metric(sides, verdict=by_step)]
+    metrics += _later_metric(STARTS, ComparedRun.starts, sides, verdict=by_step)
+    # Of runs without any work between passes it is what steps differ by for no reason.
+    of = PartOf(sides.longer_step_s(), 1)
+    between = ComparedRun.between_passes
+    return [*metrics, *_later_metric(BETWEEN_PASSES, between, sides, verdict=by_step, of=of)]
 
 
 def _of_each(sides: Sides, drawn: Callable[[ComparedRun, int], T]) -> list[list[T]]:
@@ -198,19 +222,26 @@ def _of_each(sides: Sides, drawn: Callable[[ComparedRun, int], T]) -> list[list[
     return [[drawn(run, next(seeds)) for run in side] for side in sides.runs()]
 
 
-def _starts_metric(sides: Sides, *, verdict: str | None) -> list[Metric]:
-    """What starts of later passes add to a step: a change of the loader may show there alone."""
+def _later_metric(
+    name: str,
+    added: Callable[[ComparedRun, int], Sampled | None],
+    sides: Sides,
+    *,
+    verdict: str | None,
+    of: PartOf | None = None,
+) -> list[Metric]:
+    """What later passes add to a step: a change of the loader may show where they start alone."""
     base, other = sides.runs()
-    drawn = _of_each(sides, ComparedRun.starts)
+    drawn = _of_each(sides, added)
     figures = [[one for one in side if one is not None] for side in drawn]
     if [len(side) for side in figures] != [len(base), len(other)]:
         return []
     # That steps drifted inside a run says nothing of them.
     shared = [max(run.disturbance(), run.wandering()) for run in (*base, *other)]
     chance = max(_STARTS_CHANCE, *shared)
-    found = difference(figures[0], figures[1], chance=chance, is_part=True)
+    found = difference(figures[0], figures[1], chance=chance, is_part=True, of=of)
     means = [fmean(one.value for one in side) for side in figures]
-    return [_metric(STARTS, STEP_GROUP, means, found, sides, LOWER, verdict)]
+    return [_metric(name, STEP_GROUP, means, found, sides, LOWER, verdict)]
 
 
 def _of_time(

@@ -131,33 +131,67 @@ class ComparedRun:
         mean_s = float(steps_s.mean())
         return self._pace_of(mean_s, steps_s) if mean_s > 0 else None
 
+    def passes(self) -> int | None:
+        """Returns how many passes its steps lie in, None where the events are gone."""
+        return None if self.series is None else len(self.series.steps_of_passes)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it went to its own end."""
+        return self.summary.run.exit.reason == "completed"
+
     def training_pace(self) -> Pace | None:
         """Returns how fast it trains, with starts of passes spread over their steps.
 
         Where it went to its end all of them count; else those after the first, which stand for what
-        would have followed; of a run that was ended inside its first pass that one.
+        would have followed; of a run that was ended inside its first pass that one. What else comes
+        between passes (checkpoints, plots) is no part of it: how often it came depends on where a
+        run was ended.
         """
-        pace, starts_s = self.pace(), self._starts_per_step()
+        return self._with(self._starts_per_step())
+
+    def later_pace(self) -> Pace | None:
+        """Returns the same by the starts of later passes alone, which runs of any length share."""
+        return self._with(self._of_later(self._starts_s()))
+
+    def _with(self, starts_s: Floats) -> Pace | None:
+        pace = self.pace()
         if pace is None or len(starts_s) == 0:
             return pace
         return replace(pace, mean_s=pace.mean_s + float(starts_s.mean()), starts_s=starts_s)
 
+    def _starts_s(self) -> Floats:
+        return np.zeros(0) if self.series is None else self.series.starts_s
+
     def _starts_per_step(self) -> Floats:
         """Returns what each start of a pass adds to a step; none where no pass is known whole."""
-        series = self.series
-        if series is None:
-            return np.zeros(0)
-        steps, starts_s = series.steps_of_passes.astype(np.float64), series.pass_starts_s
-        if len(steps) == 0:
+        starts_s = self._starts_s()
+        if self.series is None or len(starts_s) == 0:
             return starts_s
-        if self.summary.run.exit.reason != "completed":
-            length = self._steps_of_a_pass()
-            if length is None and len(steps) == 1:
-                return starts_s[:0]
-            steps[-1] = max(steps.max(), length or 0.0)
-            if len(steps) > 1:
-                starts_s, steps = starts_s[1:], steps[1:]
-        per_step: Floats = starts_s / steps.mean()
+        if self.is_whole:
+            of_all: Floats = starts_s / self.series.steps_of_passes.mean()
+            return of_all
+        if len(starts_s) > 1:
+            return self._of_later(starts_s)
+        length = self._steps_of_a_pass()
+        if length is None:
+            return starts_s[:0]
+        of_first: Floats = starts_s / max(float(self.series.steps_of_passes[0]), length)
+        return of_first
+
+    def _of_later(self, beyond_s: Floats) -> Floats:
+        """Returns what each pass after the first adds to a step, shape (n_passes - 1,).
+
+        The last one may have been cut short, and counts as long as the longest.
+
+        Args:
+            beyond_s: What each pass took beyond its steady steps, s.
+        """
+        if self.series is None or len(beyond_s) < 2:
+            return np.zeros(0)
+        steps = self.series.steps_of_passes.astype(np.float64)
+        steps[-1] = steps.max()
+        per_step: Floats = beyond_s[1:] / steps[1:].mean()
         return per_step
 
     def _steps_of_a_pass(self) -> float | None:
@@ -175,13 +209,13 @@ class ComparedRun:
         Args:
             seed: Another one for each run.
         """
-        if self.series is None or len(self.series.starts_s) == 0:
+        return _mean_of(self._of_later(self._starts_s()), seed)
+
+    def between_passes(self, seed: int) -> Sampled | None:
+        """Returns the same of what comes between passes and is no loading: checkpoints, plots."""
+        if self.series is None:
             return None
-        beyond_s, a_step = self.series.starts_s, 1 / max(self.series.later_steps, 1)
-        draws = None
-        if len(beyond_s) > 1:
-            draws = Resampling(beyond_s, seed=seed).means(beyond_s) * len(beyond_s) * a_step
-        return Sampled(float(beyond_s.sum()) * a_step, draws)
+        return _mean_of(self._of_later(self.series.between_s), seed)
 
     def _pace_of(self, mean_s: float, steps_s: Floats | None) -> Pace:
         return Pace(mean_s, steps_s, self.cycle(), self.disturbance(), self.wandering())
@@ -226,6 +260,15 @@ class ComparedRun:
         used = number_at(system.cpu, "tree_percent", "mean")
         most = _VIRTUAL_WANDERS_ALONE if self.computes_alone() else _VIRTUAL_WANDERS
         return 0.0 if used is None else most * min(used / _ONE_CORE_PERCENT, 1.0)
+
+
+def _mean_of(per_step_s: Floats, seed: int) -> Sampled | None:
+    if len(per_step_s) == 0:
+        return None
+    draws = None
+    if len(per_step_s) > 1:
+        draws = Resampling(per_step_s, seed=seed).means(per_step_s)
+    return Sampled(float(per_step_s.mean()), draws)
 
 
 def read_compared_run(directory: RunDirectory, summary: RunSummary) -> ComparedRun:

@@ -25,7 +25,7 @@ from trainprof.analysis.compared_figures import (
 from trainprof.analysis.compared_run import ComparedRun
 from trainprof.analysis.gate import REPEATED, Gate, judged
 from trainprof.analysis.least_gain import LEAST_GAIN
-from trainprof.analysis.speedup import FASTER, LEAST_CHANCE, SLOWER, SpeedUp
+from trainprof.analysis.speedup import FASTER, LEAST_CHANCE, SLOWER, UNKNOWN, SpeedUp
 
 # A part of a step that is halved or doubled, by so much of BASE's step, is no noise of single runs.
 _CLEARLY: Final = 2
@@ -97,6 +97,29 @@ class Comparison:
         """
         is_told = self.speedup.verdict in (FASTER, SLOWER)
         return _decided_by_starts(self.speedup, self.with_starts) if is_told else None
+
+    def told_by_starts(self) -> SpeedUp | None:
+        """Returns the speed of training where starts of passes tell what steps alone do not.
+
+        None where steps tell it, and where starts of later passes lead.
+        """
+        if not self.speedup.is_undecided or self.starts_alone() is not None:
+            return None
+        return _decided_by_starts(self.speedup, self.with_starts)
+
+    def answer(self) -> SpeedUp:
+        """Returns the speed that the headline speaks of: of training, or of steps."""
+        return self.turned_by_starts() or self.told_by_starts() or self.speedup
+
+    @property
+    def verdict(self) -> str:
+        """faster|slower|no_visible_difference|unknown, as the headline says."""
+        starts = self.starts_alone()
+        return self.answer().verdict if starts is None else starts.verdict
+
+    @property
+    def why_unknown(self) -> str | None:
+        return self.answer().why_unknown if self.verdict == UNKNOWN else None
 
     def clear_part(self) -> Metric | None:
         """Returns the part of a step that clearly changed, where the step itself does not tell.
@@ -173,7 +196,7 @@ def notes(comparison: Comparison) -> list[str]:
     told += [_sentence(one.text) for one in comparison.of_kind(UNFINISHED)]
     told += [_sentence(f"changed: {one.text}") for one in comparison.of_kind(SETTING)]
     told += [_sentence(one.text) for one in comparison.of_kind(REMARK)]
-    why, rests_on = comparison.speedup.why_unknown, basis(comparison)
+    why, rests_on = comparison.why_unknown, basis(comparison)
     told += [] if why is None else [f"No verdict: {why}"]
     return [*told, *([] if rests_on is None else [_sentence(rests_on)])]
 
@@ -235,14 +258,14 @@ def to_jsonable(comparison: Comparison) -> dict[str, Any]:
         "other": _side(comparison.other),
         "comparable": comparison.comparable,
         "notes": notes(comparison),
-        "verdict": speedup.verdict,
+        "verdict": comparison.verdict,
         "measured_by": comparison.measured_by,
         "speedup": _speedup(speedup),
         "speedup_with_starts": None
         if comparison.with_starts is None
         else _speedup(comparison.with_starts),
         "speedup_with_borders": None if borders is None else _speedup(borders),
-        "why_unknown": speedup.why_unknown,
+        "why_unknown": comparison.why_unknown,
         "gate": None if comparison.gate is None else _gate(comparison.gate),
         "chance": None if speedup.chance is None else speedup.chance.share,
         "discrepancies": [

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from trainprof.analysis.devices import meanwhile_of
-from trainprof.analysis.events import Bool, Int64
+from trainprof.analysis.events import Int64
 from trainprof.analysis.ledger import LOADER_KEYS, attribute
 from trainprof.analysis.ranks import rank_recordings
 from trainprof.analysis.recording import Recording, read_recording
@@ -26,20 +26,18 @@ class StepSeries:
         steady_s: The steady ones, shape (n_steady,).
         parts_s: Ledger key to each steady step's time under it, shape (n_steady,).
         all_s: Every step, warm-up and starts of passes too, without evaluation; shape (n_steps,).
-        starts_s: What each later pass took at its borders, beyond steady steps, shape (n,).
-        later_steps: Of those passes.
         steps_of_passes: Steps of each pass, the last one maybe cut short, shape (n_passes,).
-        pass_starts_s: As `starts_s`, of all passes; of the first one as far as its loaders took it,
-            shape (n_passes,).
+        starts_s: What loaders took at each pass's borders beyond steady steps, shape (n_passes,).
+        between_s: What all else took there beyond them (checkpoints, plots; of the first pass what
+            comes once in a run, too), shape (n_passes,).
     """
 
     steady_s: Floats
     parts_s: dict[str, Floats]
     all_s: Floats
-    starts_s: Floats
-    later_steps: int
     steps_of_passes: Int64
-    pass_starts_s: Floats
+    starts_s: Floats
+    between_s: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,48 +58,37 @@ def read_step_series(directory: RunDirectory) -> StepSeries | None:
     steady = steps.steady.mask
     all_s = steps.wall_ns / 1e9
     steady_s = all_s[steady]
-    starts_s = _starts_s(all_s, steady, steps.paused, steps.epoch_of)
-    seen = steps.epoch_of[steps.epoch_of >= 0]
+    loading_s = _loading_s(steps)
     return StepSeries(
         steady_s=steady_s,
         parts_s={key: ns[steady] / 1e9 for key, ns in steps.per_step.items()},
         all_s=all_s,
-        starts_s=starts_s,
-        later_steps=int(np.count_nonzero(steps.epoch_of > 0)),
-        steps_of_passes=np.unique(seen, return_counts=True)[1],
-        pass_starts_s=np.concatenate([_first_start_s(steps), starts_s]),
+        steps_of_passes=np.unique(steps.epoch_of[steps.epoch_of >= 0], return_counts=True)[1],
+        starts_s=_beyond_steady(loading_s, steps),
+        between_s=_beyond_steady(all_s - loading_s, steps),
     )
 
 
-def _starts_s(all_s: Floats, steady: Bool, paused: Bool, epoch_of: Int64) -> Floats:
-    """Sums up, pass by pass, what the steps that are no steady ones took beyond those.
+def _loading_s(steps: StepTable) -> Floats:
+    """Returns what loaders took of each step: waits, their starts and ends."""
+    told = [steps.per_step[key] for key in LOADER_KEYS if key in steps.per_step]
+    found: Floats = np.sum(told, axis=0) / 1e9 if told else np.zeros(len(steps))
+    return found
 
-    Those fed from a full buffer are shorter: what a start piled up is no gain of theirs. What we
+
+def _beyond_steady(part_s: Floats, steps: StepTable) -> Floats:
+    """Sums up, pass by pass, a part of the steps that are no steady ones beyond that of those.
+
+    Those fed from a full buffer wait less: what a start piled up is no gain of theirs. What we
     held up is no start's.
     """
-    if not steady.any():
-        return all_s[:0]
-    beyond = np.where(steady | paused, 0.0, all_s - all_s[steady].mean())
-    passes, place = np.unique(epoch_of, return_inverse=True)
-    sums = np.zeros(len(passes))
-    np.add.at(sums, place, beyond)
-    return sums[passes > 0]
-
-
-def _first_start_s(steps: StepTable) -> Floats:
-    """Returns what loaders took in the first pass beyond steady steps: one number, or none.
-
-    What else takes longer in first steps (code that is met for the first time) comes once in a
-    run, and not with each pass.
-    """
-    is_first = steps.epoch_of == 0
-    if not is_first.any() or not steps.steady.mask.any():
-        return np.zeros(int(is_first.any()))
-    told = [steps.per_step[key] for key in LOADER_KEYS if key in steps.per_step]
     steady = steps.steady.mask
-    waits_s = np.sum(told, axis=0) / 1e9 if told else np.zeros(len(steps))
-    beyond = waits_s[is_first & ~steady] - waits_s[steady].mean()
-    return np.array([beyond.sum()])
+    passes, place = np.unique(steps.epoch_of, return_inverse=True)
+    sums = np.zeros(len(passes))
+    if steady.any():
+        beyond = np.where(steady | steps.paused, 0.0, part_s - part_s[steady].mean())
+        np.add.at(sums, place, beyond)
+    return sums[passes >= 0]
 
 
 def read_recorded_steps(directory: RunDirectory) -> RecordedSteps | None:

@@ -78,7 +78,7 @@ def _page(comparison: Comparison, page: Page) -> list[Text]:
     for found in (unlike(comparison), unfinished(comparison)):
         if found is not None:
             lines += page.paragraph(found, style="bold yellow")
-    style = _STYLES.get(comparison.speedup.verdict, "bold")
+    style = _STYLES.get(comparison.verdict, "bold")
     lines += page.paragraph(headline(comparison), style=style)
     if comparison.gate is not None:
         style = _GATE_STYLES[comparison.gate.outcome]

@@ -8,11 +8,18 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from trainprof.analysis.comparable_facts import SCRIPT_TEXT, SETTING, UNFINISHED, UNLIKE
-from trainprof.analysis.compared_figures import BY_SAMPLE, Metric
+from trainprof.analysis.compared_figures import BETWEEN_PASSES, BY_SAMPLE, Metric
 from trainprof.analysis.compared_run import ComparedRun
 from trainprof.analysis.comparison import Comparison, basis
 from trainprof.analysis.gate import NOT_JUDGED, PASSED, TRIPPED, Gate
-from trainprof.analysis.speedup import FASTER, NO_VISIBLE_DIFFERENCE, SLOWER, UNKNOWN, SpeedUp
+from trainprof.analysis.speedup import (
+    FASTER,
+    LEAST_SHARE,
+    NO_VISIBLE_DIFFERENCE,
+    SLOWER,
+    UNKNOWN,
+    SpeedUp,
+)
 from trainprof.report.ledger_table import label_of
 from trainprof.report.units import (
     Scale,
@@ -50,6 +57,7 @@ _STEP_LABELS: Final = {
     "samples_per_s": "samples/s",
     "loop_step_s": "with starts of passes",
     "starts_per_step_s": "later starts add",
+    BETWEEN_PASSES: "work between passes",
 }
 _RUN_LABELS: Final = {
     "wall_s": "from start to end",
@@ -112,12 +120,15 @@ def headline(comparison: Comparison) -> str:
         times = _instead(comparison)
         tail = f"; a {comparison.measured_by} takes {times}" if times else ""
         return f"OTHER IS FASTER: {_faster(comparison)}{tail}"
-    told, between = _longer(found.mid), _between(1 / found.high - 1, 1 / found.low - 1)
+    told, between = _longer_between(found)
     starts = comparison.starts_alone()
     if starts is not None:
         with_them = "" if (all_steps := _with_starts(comparison)) is None else f"; {all_steps}"
         rest = f"a step in between takes {told} ({between} would fit)"
         return f"{_of_starts(comparison, starts)}{with_them}; {rest}"
+    training = comparison.told_by_starts()
+    if training is not None:
+        return _told_by_starts(comparison, training)
     if found.verdict == SLOWER:
         times = _instead(comparison)
         return (
@@ -144,20 +155,35 @@ def headline(comparison: Comparison) -> str:
 
 def _turned(comparison: Comparison, training: SpeedUp) -> str:
     """Says that steps are faster and training is not, or the other way round."""
-    steps = comparison.speedup
+    steps, per = comparison.speedup, comparison.measured_by
     assert steps.mid is not None
-    assert training.mid is not None
-    assert training.low is not None
-    assert training.high is not None
     words = {FASTER: "FASTER", SLOWER: "SLOWER"}
     whole = words.get(training.verdict, f"NOT {words[steps.verdict]} FOR CERTAIN")
-    between = _between(1 / training.high - 1, 1 / training.low - 1)
-    per = comparison.measured_by
+    told, between = _longer_between(training)
     return (
         f"OTHER'S {per.upper()}S ARE {words[steps.verdict]}, ITS TRAINING IS {whole}: with what "
-        f"starting each pass takes a {per} takes {_longer(training.mid)} ({between}), without it "
+        f"starting each pass takes a {per} takes {told} ({between}), without it "
         f"{_longer(steps.mid)}"
     )
+
+
+def _told_by_starts(comparison: Comparison, training: SpeedUp) -> str:
+    """Says that training is faster or slower for certain, where steps alone do not tell."""
+    per, word = comparison.measured_by, "FASTER" if training.verdict == FASTER else "SLOWER"
+    told, between = _longer_between(training)
+    of_steps, would_fit = _longer_between(comparison.speedup)
+    return (
+        f"OTHER'S TRAINING IS {word}: with what starting each pass takes a {per} takes {told} "
+        f"({between}, 95 % sure), without it {of_steps} ({would_fit} would fit)"
+    )
+
+
+def _longer_between(found: SpeedUp) -> tuple[str, str]:
+    """How much longer a step takes, and its interval."""
+    assert found.low is not None
+    assert found.mid is not None
+    assert found.high is not None
+    return _longer(found.mid), _between(1 / found.high - 1, 1 / found.low - 1)
 
 
 def gate_line(gate: Gate) -> str:
@@ -315,8 +341,19 @@ def _step_rows(comparison: Comparison, *, verbose: bool) -> list[Row]:
             is_judged=not by_sample or one.name in _OF_SAMPLES,
         )
         for one in comparison.in_group("step")
-        if verbose or one.name not in _ONLY_VERBOSE or (by_sample and one.name == "sample_s")
+        if verbose
+        or (one.name not in _ONLY_VERBOSE and not _is_little(comparison, one))
+        or (by_sample and one.name == "sample_s")
     ]
+
+
+def _is_little(comparison: Comparison, one: Metric) -> bool:
+    """Whether it is work between passes that is nearly nothing, as in most runs."""
+    if one.name != BETWEEN_PASSES:
+        return False
+    step = comparison.metric("step_s")
+    whole = 0.0 if step is None else max(step.base or 0.0, step.other or 0.0)
+    return max(one.base or 0.0, one.other or 0.0) < LEAST_SHARE * whole
 
 
 def _with_doubt(row: Row, *, is_judged: bool) -> Row:

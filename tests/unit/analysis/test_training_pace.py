@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.compared_runs import read, recorded
+from support.compared_runs import ended_early, read, recorded
 from support.events import MS, US
 
 from trainprof.analysis.compared_run import ComparedRun
@@ -18,26 +18,19 @@ STEP_S = (2 * MS + 1 * MS + 300 * US + 50 * US) / 1e9
 START_S = 0.060
 
 
-def run_of(tmp_path: Path, *, steps: int, passes: int, start: int = 60 * MS) -> ComparedRun:
+def run_of(
+    tmp_path: Path, *, steps: int, passes: int, start: int = 60 * MS, between: int = 0
+) -> ComparedRun:
     return read(
         recorded(
-            tmp_path, "run", forwards=[1 * MS] * steps, wait=2 * MS, passes=passes, start=start
+            tmp_path,
+            "run",
+            forwards=[1 * MS] * steps,
+            wait=2 * MS,
+            passes=passes,
+            start=start,
+            between=between,
         )
-    )
-
-
-def ended_early(run: ComparedRun, *, length: int | None) -> ComparedRun:
-    """The same run as a limit ended it; its loader would give so many batches in a pass."""
-    summary = run.summary
-    (loader,) = summary.loaders
-    exit_ = replace(summary.run.exit, reason="limit")
-    return replace(
-        run,
-        summary=replace(
-            summary,
-            run=replace(summary.run, exit=exit_),
-            loaders=[replace(loader, length=length)],
-        ),
     )
 
 
@@ -77,6 +70,41 @@ def test_a_run_that_was_ended_in_its_first_pass_starts_as_often_as_passes_would(
 def test_of_a_pass_without_a_known_end_no_start_is_told(tmp_path: Path) -> None:
     run = ended_early(run_of(tmp_path, steps=60, passes=1), length=None)
     assert pace_of(run).mean_s == pytest.approx(STEP_S)
+
+
+def test_a_pass_that_the_script_leaves_early_is_as_long_as_those_before_it(tmp_path: Path) -> None:
+    """Its loader has far more batches, which no pass ever asks for."""
+    run = ended_early(run_of(tmp_path, steps=120, passes=10), length=5000)
+    assert pace_of(run).mean_s == pytest.approx(STEP_S + START_S / 12, rel=0.02)
+
+
+def test_checkpoints_and_plots_between_passes_are_no_starts(tmp_path: Path) -> None:
+    run = run_of(tmp_path, steps=120, passes=10, between=1000 * MS)
+    assert pace_of(run).mean_s == pytest.approx(STEP_S + START_S / 12, rel=0.02)
+    ended = ended_early(run, length=12)
+    assert pace_of(ended).mean_s == pytest.approx(STEP_S + START_S / 12, rel=0.02)
+    starts, between = run.starts(1), run.between_passes(1)
+    assert starts is not None
+    assert starts.value == pytest.approx(START_S / 12, rel=0.02)
+    assert between is not None
+    assert between.value == pytest.approx(1.0 / 12, rel=0.02)
+
+
+def test_all_passes_start_alike_whatever_comes_between_them(tmp_path: Path) -> None:
+    """One that was ended in its first pass, of a run that saves a checkpoint behind each."""
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "cut").mkdir()
+    whole = run_of(tmp_path / "whole", steps=1000, passes=20, between=1000 * MS)
+    cut = ended_early(run_of(tmp_path / "cut", steps=40, passes=1), length=50)
+    assert pace_of(whole).mean_s == pytest.approx(pace_of(cut).mean_s, rel=0.01)
+
+
+def test_what_starts_add_does_not_grow_where_the_last_pass_was_cut(tmp_path: Path) -> None:
+    forwards = [1 * MS] * 48
+    cut = recorded(tmp_path, "run", forwards=forwards, wait=2 * MS, passes=4, start=60 * MS, cut=11)
+    starts = ended_early(read(cut), length=12).starts(1)
+    assert starts is not None
+    assert starts.value == pytest.approx(START_S / 12, rel=0.02)
 
 
 def test_what_only_steady_steps_gain_is_not_gained(tmp_path: Path) -> None:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
+from support.compared_runs import read, recorded
+from support.events import MS, US
 from support.planted_trials import FakeRunner, Planted, base_summary, plan_of, workers
 
+from trainprof.analysis.speedup import Pace
 from trainprof.analysis.summary_json import from_jsonable, to_jsonable
 from trainprof.analysis.tuning import (
     BASELINE,
@@ -21,7 +26,7 @@ from trainprof.experiments.candidate import Candidate
 from trainprof.experiments.found import Found
 from trainprof.experiments.results import recommended_of, summary_of_tune, trials_of
 from trainprof.experiments.search import Search
-from trainprof.experiments.trial import WARM_UP
+from trainprof.experiments.trial import WARM_UP, Measured, baseline, ceiling
 
 
 def found_with(planted: Planted, *candidates: object, **changes: object) -> Found:
@@ -272,3 +277,31 @@ def test_the_ceiling_of_whole_runs_keeps_what_is_no_step() -> None:
     base = next(run for run in found.runs if run.trial.name == BASELINE)
     expected = base.seconds / (2.0 + base.steps * 0.004)
     assert abs(row.run_speedup.mid / expected - 1) < 0.02
+
+
+def test_checkpoints_between_passes_are_no_loading(tmp_path: Path) -> None:
+    """50 steps of 20 ms a pass, 1 ms of each a wait, and a checkpoint of 1 s behind it."""
+    forwards = [18_650 * US] * 1000
+    run = read(recorded(tmp_path, "a", forwards=forwards, wait=MS, passes=20, between=1000 * MS))
+    wall_s = run.summary.run.wall_s
+    assert wall_s == pytest.approx(40.5, rel=0.01)
+    base = Measured(
+        baseline(),
+        1,
+        "trials/baseline",
+        OK,
+        None,
+        wall_s,
+        pace=run.pace(),
+        training_pace=run.training_pace(),
+        run_s=wall_s,
+        steps=1000,
+    )
+    free = Pace(0.019, np.full(200, 0.019))
+    trial = ceiling(("train.py:41",), None)
+    of_free = Measured(trial, 1, "trials/c", OK, None, 4.0, pace=free, training_pace=free)
+    row = next(row for row in trials_of(Found(runs=[base, of_free])) if row.name == CEILING)
+    assert row.speedup is not None
+    assert row.speedup.mid == pytest.approx(20 / 19, rel=0.005)
+    assert row.run_speedup is not None
+    assert row.run_speedup.mid == pytest.approx(wall_s / (wall_s - 1.0), rel=0.005)
