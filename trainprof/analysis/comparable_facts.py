@@ -21,6 +21,8 @@ UNLIKE: Final = frozenset({WORK, GROUND, SLOWED, SHORT})
 
 SCRIPT: Final = "script"
 SCRIPT_TEXT: Final = "the script's text"
+CPU: Final = "CPU"
+TORCH_THREADS: Final = "torch's threads"
 _DIGEST_CHARACTERS: Final = 12
 
 Fact = Callable[[ComparedRun], Hashable]
@@ -35,12 +37,6 @@ def script_text(run: ComparedRun) -> str | None:
     """Returns the beginning of the digest of its text, None where that is not known."""
     told = run.manifest.get("script_sha256")
     return told[:_DIGEST_CHARACTERS] if isinstance(told, str) else None
-
-
-def arguments(run: ComparedRun) -> str | None:
-    """Returns the words behind the script, "(none)" without any; None where nobody knows."""
-    words = run.summary.run.command
-    return " ".join(words[1:]) or "(none)" if words else None
 
 
 def _batch_size(run: ComparedRun) -> int | None:
@@ -74,9 +70,8 @@ def _cores(run: ComparedRun) -> str | None:
 
 
 def _cpu(run: ComparedRun) -> str | None:
-    """The processor's name, of runs that compute on it."""
     told = run.section("host").get("cpu")
-    return told if isinstance(told, str) and told and not run.summary.run.is_on_device else None
+    return told if isinstance(told, str) and told else None
 
 
 def _platform(run: ComparedRun) -> str | None:
@@ -87,7 +82,7 @@ def _platform(run: ComparedRun) -> str | None:
 
 
 def _torch_threads(run: ComparedRun) -> int | None:
-    return None if run.summary.run.is_on_device else run.summary.torch_threads
+    return run.summary.torch_threads
 
 
 def _batches(run: ComparedRun) -> str:
@@ -117,13 +112,12 @@ FACTS: Final[tuple[tuple[str, str, Fact], ...]] = (
     ("what counts as a step", WORK, _step_source),
     ("device", GROUND, _device),
     ("platform", GROUND, _platform),
-    ("CPU", GROUND, _cpu),
+    (CPU, GROUND, _cpu),
     ("CPU cores", GROUND, _cores),
     ("torch", GROUND, _version("torch")),
     ("CUDA", GROUND, _version("cuda")),
-    ("arguments", SETTING, arguments),
     ("batches", SETTING, _batches),
-    ("torch's threads", SETTING, _torch_threads),
+    (TORCH_THREADS, SETTING, _torch_threads),
     ("Python", SETTING, _version("python")),
     # That of a container is another one each time.
     ("host", REMARK, _host_name),
