@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, Final
@@ -39,6 +39,12 @@ _LITTLE_READ: Final = 0.25
 # Of a step: with a processor of half the pace it takes so much longer.
 _LITTLE_OF_HOST: Final = 0.1
 _FILES_NAMED: Final = 3
+# By the manifest's sections: settings that the command names, and what may have been imported.
+_FILES: Final = (
+    ("settings", SETTING, ""),
+    ("sources", REMARK, " beside the script"),
+    ("imported", REMARK, ", imported from elsewhere,"),
+)
 _OTHERS_TO_STAND_OUT: Final = 2
 _STANDS_OUT: Final = 0.25
 # From here on it is named where other programs explain it.
@@ -80,7 +86,7 @@ def discrepancies(base: Sequence[ComparedRun], other: Sequence[ComparedRun]) -> 
         found += _held_up(side, runs)
     found += [*_lengths(base, other), *_caches(base, other), *_order(base, other)]
     found += _recording(base, other)
-    found += [*_summaries_alone(base, other), *_edited_beside(base, other)]
+    found += [*_summaries_alone(base, other), *_edited(base, other)]
     order = (SLOWED, SHORT, WORK, GROUND, UNFINISHED, SETTING, REMARK)
     return sorted(found, key=lambda told: order.index(told.kind))
 
@@ -309,20 +315,26 @@ def _summaries_alone(
     return [_said("events", REMARK, f"of {which} only the summary is left")]
 
 
-def _edited_beside(base: Sequence[ComparedRun], other: Sequence[ComparedRun]) -> list[Discrepancy]:
-    """Python files in the script's directory that were others: it may have imported them."""
-    sides = [[run.section("sources") for run in side] for side in (base, other)]
+def _edited(base: Sequence[ComparedRun], other: Sequence[ComparedRun]) -> list[Discrepancy]:
+    """Files that are not the same in all runs; those beside the script it may not have used."""
+    found = []
+    for section, kind, where in _FILES:
+        edited = _edited_files([run.section(section) for run in (*base, *other)])
+        if edited:
+            more = f" and {len(edited) - _FILES_NAMED} more" if len(edited) > _FILES_NAMED else ""
+            told = f"{', '.join(edited[:_FILES_NAMED])}{more}{where}"
+            text = f"{told} {'was' if len(edited) == 1 else 'were'} edited"
+            found.append(_said("files", kind, text))
+    return found
+
+
+def _edited_files(digests: Sequence[Mapping[str, Any]]) -> list[str]:
     texts: dict[str, set[str]] = {}
-    for sources in (*sides[0], *sides[1]):
-        for name, digest in sources.items():
+    for of_run in digests:
+        for name, digest in of_run.items():
             if isinstance(digest, str):
                 texts.setdefault(name, set()).add(digest)
-    edited = sorted(name for name, digests in texts.items() if len(digests) > 1)
-    if not edited:
-        return []
-    more = f" and {len(edited) - _FILES_NAMED} more" if len(edited) > _FILES_NAMED else ""
-    told = f"{', '.join(edited[:_FILES_NAMED])}{more} beside the script"
-    return [_said("files", REMARK, f"{told} {'was' if len(edited) == 1 else 'were'} edited")]
+    return sorted(name for name, known in texts.items() if len(known) > 1)
 
 
 def _lengths(base: Sequence[ComparedRun], other: Sequence[ComparedRun]) -> list[Discrepancy]:

@@ -60,6 +60,18 @@ def test_files_beside_the_script_that_were_edited() -> None:
         assert [x.what for x in discrepancies([base], [unknown])] == ["events"]
 
 
+def test_settings_that_the_command_names_and_imported_modules_that_were_edited() -> None:
+    base = run(settings={"cfg.yaml": "1"}, imported={"pkg.model": "1", "pkg.data": "1"})
+    other = run(settings={"cfg.yaml": "2"}, imported={"pkg.model": "2", "pkg.loss": "1"})
+    told = [(x.kind, x.text) for x in discrepancies([base], [other]) if x.what == "files"]
+    assert told == [
+        ("setting", "cfg.yaml was edited"),
+        ("remark", "pkg.model, imported from elsewhere, was edited"),
+    ]
+    assert [x.what for x in discrepancies([base], [base])] == ["events"]
+    assert [x.what for x in discrepancies([base], [run(settings=[], imported=None)])] == ["events"]
+
+
 def test_what_recording_took_of_a_step() -> None:
     def costing(share: float | None) -> ComparedRun:
         return run(lambda s: replace(s, overhead=replace(s.overhead, share=share)))
