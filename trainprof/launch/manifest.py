@@ -221,6 +221,13 @@ def _settings(target: Target, environ: Mapping[str, str]) -> dict[str, str]:
     return {name: digest for name, digest in found.items() if name != script}
 
 
+def host_now() -> dict[str, Any]:
+    """Returns the machine as the manifest of a run would have it, with the cores it could use."""
+    from trainprof.sampling import cores
+
+    return {**_host(), "usable_cores": cores.usable_cores()}
+
+
 def _host() -> dict[str, Any]:
     page_bytes, pages = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_PHYS_PAGES")
     return {

@@ -81,6 +81,6 @@ def test_processes_of_a_run_write_a_line_each(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     os.symlink(tmp_path / "victim", other / "imported.jsonl")
-    with pytest.raises(OSError, match="symbolic link|symlink|Too many"):
+    with pytest.raises(OSError, match=r"imported\.jsonl"):
         tell_imported(modules, str(other))
     assert not (tmp_path / "victim").exists()
