@@ -28,22 +28,26 @@ def host_share(summary: RunSummary) -> float:
     """
     if not summary.run.is_on_device:
         return 1.0
-    training_s = summary.phases.training_s
     known = [
         share
         for device in summary.devices or ()
-        if (share := _waits_for_host(device, training_s)) is not None
+        if (share := _waits_for_host(device, summary)) is not None
     ]
     if not known:
         return _waits_for_batches(summary)
     return max(known) if summary.ranks else min(known)
 
 
-def _waits_for_host(device: Device, training_s: float) -> float | None:
+def _waits_for_host(device: Device, summary: RunSummary) -> float | None:
+    training, training_s = summary.training, summary.phases.training_s
     evidence = DeviceEvidence.of(device, training_s)
     if evidence is None:
         return None
     of_steps = 1 - sum(evidence.idle.get(cause, 0.0) for cause in _OF_NO_STEP)
+    settled_s = training_s - device.warmup_s
+    if training.step_s is not None and settled_s > 0:
+        # Of an evaluation that keeps the device at work no cause tells.
+        of_steps = min(of_steps, training.steps * training.step_s.mean / settled_s)
     waits = sum(evidence.idle.get(cause, 0.0) for cause in _OF_HOST) + evidence.launching
     return min(max(waits / of_steps, 0.0), 1.0) if of_steps > 0 else 0.0
 

@@ -78,6 +78,14 @@ def test_it_is_what_a_device_waits_for(found: RunSummary, share: float) -> None:
     assert host_share(found) == pytest.approx(share)
 
 
+def test_an_evaluation_that_keeps_the_device_at_work_is_no_part_of_steps() -> None:
+    found = on(device(loader_s=20.0))
+    step = summaries.statistics(0.05, n=780)
+    training = replace(found.training, steps=800, step_s=step)
+    assert host_share(found) == pytest.approx(0.2)
+    assert host_share(replace(found, training=training)) == pytest.approx(0.5)
+
+
 def test_where_no_device_tells_it_is_the_wait_for_batches() -> None:
     training = replace(on().training, per_step_s={"data_wait": 0.03, "forward": 0.07})
     assert host_share(replace(on(), training=training)) == pytest.approx(0.3)
