@@ -10,7 +10,9 @@ from trainprof.analysis.ledger import LOADER_KEYS
 from trainprof.analysis.summary import RunSummary
 
 # Copies go through the host's memory, and most of them are made by its cores.
-_OF_HOST: Final = ("loader_s", "copy_s", "sync_s", "host_s", "checkpoint_s")
+_OF_HOST: Final = ("copy_s", "sync_s", "host_s", "checkpoint_s")
+# Where passes begin and end: of their time no step tells.
+_STARTS: Final = ("loader_start", "first_batch", "loader_end")
 # Of training, but of no step.
 _OF_NO_STEP: Final = ("evaluation_s", "startup_s", "compile_s")
 
@@ -43,12 +45,14 @@ def _waits_for_host(device: Device, summary: RunSummary) -> float | None:
     evidence = DeviceEvidence.of(device, training_s)
     if evidence is None:
         return None
+    settled_s = max(training_s - device.warmup_s, 0.0) or 1.0
     of_steps = 1 - sum(evidence.idle.get(cause, 0.0) for cause in _OF_NO_STEP)
-    settled_s = training_s - device.warmup_s
-    if training.step_s is not None and settled_s > 0:
+    if training.step_s is not None:
         # Of an evaluation that keeps the device at work no cause tells.
         of_steps = min(of_steps, training.steps * training.step_s.mean / settled_s)
-    waits = sum(evidence.idle.get(cause, 0.0) for cause in _OF_HOST) + evidence.launching
+    starts = sum(summary.ledger.seconds.get(key, 0.0) for key in _STARTS) / settled_s
+    waits = max(evidence.idle.get("loader_s", 0.0) - starts, 0.0) + evidence.launching
+    waits += sum(evidence.idle.get(cause, 0.0) for cause in _OF_HOST)
     return min(max(waits / of_steps, 0.0), 1.0) if of_steps > 0 else 0.0
 
 

@@ -36,7 +36,7 @@ def own_modules(modules: Mapping[str, object]) -> dict[str, str]:
     for name, module in list(modules.items()):
         if not issubclass(type(module), ModuleType) or name in _RUN_AS:
             continue
-        file = ModuleType.__getattribute__(module, "__dict__").get("__file__")  # type: ignore[arg-type]
+        file = ModuleType.__getattribute__(module, "__dict__").get("__file__")
         if type(file) is str and type(name) is str and _is_own(file):
             found[name] = file
     sizes = Counter(_package(name) for name in found)

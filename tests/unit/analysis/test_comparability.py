@@ -220,8 +220,8 @@ def test_repeated_runs_may_have_arguments_of_their_own() -> None:
     ("base", "other", "changed", "of_runs"),
     [
         (
-            ("--seed 1 a", "--seed 2 a"),
-            ("--seed 3 --amp a", "--seed 4 --amp a"),
+            ("a --seed 1", "a --seed 2"),
+            ("a --seed 3 --amp", "a --seed 4 --amp"),
             ": --amp added",
             "a side are not alike: arguments --seed 1, --seed 2, --seed 3 and 1 more",
         ),

@@ -46,6 +46,7 @@ def on(*devices: Device) -> RunSummary:
     base = summaries.healthy()
     return replace(
         base,
+        ledger=summaries.ledger({"data_wait": 10.0, "forward": 90.0}),
         run=replace(base.run, device="cuda:0", device_timing="async"),
         phases=Phases(1.0, TRAINING_S, 1.0),
         devices=list(devices) or None,
@@ -86,6 +87,12 @@ def test_an_evaluation_that_keeps_the_device_at_work_is_no_part_of_steps() -> No
     assert host_share(replace(found, training=training)) == pytest.approx(0.5)
 
 
+def test_waits_where_passes_begin_are_no_part_of_steps() -> None:
+    found = on(device(loader_s=20.0, host_s=10.0))
+    starts = summaries.ledger({"loader_start": 10.0, "first_batch": 5.0, "loader_end": 1.0})
+    assert host_share(replace(found, ledger=starts)) == pytest.approx(0.14)
+
+
 def test_where_no_device_tells_it_is_the_wait_for_batches() -> None:
     training = replace(on().training, per_step_s={"data_wait": 0.03, "forward": 0.07})
     assert host_share(replace(on(), training=training)) == pytest.approx(0.3)
@@ -117,6 +124,7 @@ def test_waits_for_batches_wander_by_more_than_the_step_on_a_device(tmp_path: Pa
             run.summary,
             run=told.summary.run,
             phases=told.summary.phases,
+            training=replace(run.summary.training, steps=50_000),
             devices=told.summary.devices,
             system=told.summary.system,
         )

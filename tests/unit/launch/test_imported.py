@@ -64,7 +64,7 @@ def test_whatever_stands_in_its_place_is_no_trouble(package: Path) -> None:
 
 
 def test_it_never_reads_much(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(imported, "_MOST_BYTES", 14)
+    monkeypatch.setattr(imported, "_MOST_BYTES", 10)
     assert set(told_of(package)) == {"pkg.data"}
     monkeypatch.setattr(imported, "_MOST_SECONDS", -1.0)
     assert told_of(package) == {}
