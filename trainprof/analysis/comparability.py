@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, Final
 
 from trainprof.analysis.comparable_facts import (
+    CPU,
     FACTS,
     GROUND,
     REMARK,
@@ -19,12 +18,13 @@ from trainprof.analysis.comparable_facts import (
     SHORT,
     SLOWED,
     STEPS,
+    TORCH_THREADS,
     UNFINISHED,
     WORK,
     Fact,
-    arguments,
     script_text,
 )
+from trainprof.analysis.compared_arguments import compared_arguments
 from trainprof.analysis.compared_run import ComparedRun
 from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.run_figures import COSTLY_RECORDING, Exit
@@ -37,8 +37,15 @@ _MANY_MORE: Final = 2.0
 # Of a training set that lies in memory nothing like this is read.
 _MUCH_READ_BYTES: Final = 16 << 20
 _LITTLE_READ: Final = 0.25
-_OPTION: Final = re.compile(r"--?[A-Za-z]")
+# Of a step: with a processor of half the pace it takes so much longer.
+_LITTLE_OF_HOST: Final = 0.1
 _FILES_NAMED: Final = 3
+# By the manifest's sections: settings that the command names, and what may have been imported.
+_FILES: Final = (
+    ("settings", SETTING, ""),
+    ("sources", REMARK, " beside the script"),
+    ("imported", REMARK, ", imported from elsewhere,"),
+)
 _OTHERS_TO_STAND_OUT: Final = 2
 _STANDS_OUT: Final = 0.25
 # From here on it is named where other programs explain it.
@@ -70,7 +77,8 @@ def discrepancies(base: Sequence[ComparedRun], other: Sequence[ComparedRun]) -> 
         for what, kind, fact in FACTS
         if (told := _compared(what, kind, fact, base, other)) is not None
     ]
-    found = _as_one_script(found, base, other)
+    found = _of_device_alone(_as_one_script(found, base, other), base, other)
+    found = [*_arguments(base, other), *found]
     if not any(told.kind == WORK for told in found):
         found += _samples_per_step(base, other)
     found += _loader_settings(base, other)
@@ -79,7 +87,7 @@ def discrepancies(base: Sequence[ComparedRun], other: Sequence[ComparedRun]) -> 
         found += _held_up(side, runs)
     found += [*_lengths(base, other), *_caches(base, other), *_order(base, other)]
     found += _recording(base, other)
-    found += [*_summaries_alone(base, other), *_edited_beside(base, other)]
+    found += [*_summaries_alone(base, other), *_edited(base, other)]
     order = (SLOWED, SHORT, WORK, GROUND, UNFINISHED, SETTING, REMARK)
     return sorted(found, key=lambda told: order.index(told.kind))
 
@@ -99,6 +107,34 @@ def _as_one_script(
     return [*others, named]
 
 
+def _of_device_alone(
+    found: list[Discrepancy], base: Sequence[ComparedRun], other: Sequence[ComparedRun]
+) -> list[Discrepancy]:
+    """Makes little of the host's own where a device decides how long all runs' steps are."""
+    if any(run.host_share() > _LITTLE_OF_HOST for run in (*base, *other)):
+        return found
+    return [
+        replace(told, kind=REMARK) if told.what == CPU else told
+        for told in found
+        if told.what != TORCH_THREADS
+    ]
+
+
+def _arguments(base: Sequence[ComparedRun], other: Sequence[ComparedRun]) -> list[Discrepancy]:
+    """A seed or a directory of its own is no other work; what a step is is asked apart."""
+    known = [
+        [run.summary.run.command[1:] for run in s if run.summary.run.command] for s in (base, other)
+    ]
+    if not all(known):
+        return []
+    found = compared_arguments(*known)
+    told = [] if found.of_runs is None else [_said("arguments", REMARK, found.of_runs)]
+    if found.changed is None:
+        return told
+    changed = found.changed
+    return [Discrepancy("arguments", SETTING, changed.base, changed.other, changed.text), *told]
+
+
 def _called(side: str, run: ComparedRun, runs: Sequence[ComparedRun]) -> str:
     return side if len(runs) == 1 else f"run {run.name} of {side}"
 
@@ -113,52 +149,14 @@ def _compared(
         if len(values) > 1:
             told = "differs" if fact is script_text else ", ".join(map(str, values))
             text = f"the runs of {name} are not alike: {what} {told}"
-            if kind == SETTING:
-                # A seed or a directory of its own is no other work; what a step is is asked apart.
-                kind = REMARK if fact is arguments else GROUND
-            return Discrepancy(what, kind, "", "", text)
+            return _said(what, GROUND if kind == SETTING else kind, text)
     (in_base,), (in_other,) = sides
     if in_base == in_other:
         return None
     changed = _changed(what, kind, str(in_base), str(in_other))
     if fact is script_text:
         return replace(changed, text=f"{what} differs")
-    return _shortened(changed) if fact is arguments else changed
-
-
-def _shortened(changed: Discrepancy) -> Discrepancy:
-    """Names only the options and words that are not in both commands."""
-    base, other = (_options(told.split(" ")) for told in (changed.base, changed.other))
-    left, added = Counter(base) - Counter(other), Counter(other) - Counter(base)
-    if not left and not added:
-        return replace(changed, text="arguments in another order")
-    without, with_it = (
-        " ".join(dict.fromkeys(one for one in side if one in only))
-        for side, only in ((base, left), (other, added))
-    )
-    if not without or not with_it:
-        told = f"{with_it} added" if with_it else f"{without} left out"
-        return replace(changed, text=f"arguments: {told}")
-    return replace(changed, text=f"arguments {without} -> {with_it}")
-
-
-def _options(words: Sequence[str]) -> list[str]:
-    """Returns the words of a command, an option and the value behind it as one."""
-    found: list[str] = []
-    for word in words:
-        if found and " " not in found[-1] and _takes_value(found[-1]) and not _is_option(word):
-            found[-1] += f" {word}"
-        else:
-            found.append(word)
-    return [] if found == ["(none)"] else found
-
-
-def _is_option(word: str) -> bool:
-    return _OPTION.match(word) is not None
-
-
-def _takes_value(word: str) -> bool:
-    return _is_option(word) and "=" not in word
+    return changed
 
 
 def _changed(what: str, kind: str, base: str, other: str) -> Discrepancy:
@@ -318,20 +316,26 @@ def _summaries_alone(
     return [_said("events", REMARK, f"of {which} only the summary is left")]
 
 
-def _edited_beside(base: Sequence[ComparedRun], other: Sequence[ComparedRun]) -> list[Discrepancy]:
-    """Python files in the script's directory that were others: it may have imported them."""
-    sides = [[run.section("sources") for run in side] for side in (base, other)]
+def _edited(base: Sequence[ComparedRun], other: Sequence[ComparedRun]) -> list[Discrepancy]:
+    """Files that are not the same in all runs; those beside the script it may not have used."""
+    found = []
+    for section, kind, where in _FILES:
+        edited = _edited_files([run.section(section) for run in (*base, *other)])
+        if edited:
+            more = f" and {len(edited) - _FILES_NAMED} more" if len(edited) > _FILES_NAMED else ""
+            told = f"{', '.join(edited[:_FILES_NAMED])}{more}{where}"
+            text = f"{told} {'was' if len(edited) == 1 else 'were'} edited"
+            found.append(_said("files", kind, text))
+    return found
+
+
+def _edited_files(digests: Sequence[Mapping[str, Any]]) -> list[str]:
     texts: dict[str, set[str]] = {}
-    for sources in (*sides[0], *sides[1]):
-        for name, digest in sources.items():
+    for of_run in digests:
+        for name, digest in of_run.items():
             if isinstance(digest, str):
                 texts.setdefault(name, set()).add(digest)
-    edited = sorted(name for name, digests in texts.items() if len(digests) > 1)
-    if not edited:
-        return []
-    more = f" and {len(edited) - _FILES_NAMED} more" if len(edited) > _FILES_NAMED else ""
-    told = f"{', '.join(edited[:_FILES_NAMED])}{more} beside the script"
-    return [_said("files", REMARK, f"{told} {'was' if len(edited) == 1 else 'were'} edited")]
+    return sorted(name for name, known in texts.items() if len(known) > 1)
 
 
 def _lengths(base: Sequence[ComparedRun], other: Sequence[ComparedRun]) -> list[Discrepancy]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable
-from typing import Final
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, Final
 
 from trainprof.analysis.compared_run import ComparedRun
 from trainprof.analysis.facts import MAX_NUMBER
@@ -22,6 +22,10 @@ UNLIKE: Final = frozenset({WORK, GROUND, SLOWED, SHORT})
 SCRIPT: Final = "script"
 SCRIPT_TEXT: Final = "the script's text"
 STEPS: Final = "steps"
+DEVICE: Final = "device"
+CPU: Final = "CPU"
+TORCH: Final = "torch"
+TORCH_THREADS: Final = "torch's threads"
 _DIGEST_CHARACTERS: Final = 12
 
 Fact = Callable[[ComparedRun], Hashable]
@@ -36,12 +40,6 @@ def script_text(run: ComparedRun) -> str | None:
     """Returns the beginning of the digest of its text, None where that is not known."""
     told = run.manifest.get("script_sha256")
     return told[:_DIGEST_CHARACTERS] if isinstance(told, str) else None
-
-
-def arguments(run: ComparedRun) -> str | None:
-    """Returns the words behind the script, "(none)" without any; None where nobody knows."""
-    words = run.summary.run.command
-    return " ".join(words[1:]) or "(none)" if words else None
 
 
 def _batch_size(run: ComparedRun) -> int | None:
@@ -66,29 +64,48 @@ def _world_size(run: ComparedRun) -> int:
     return run.summary.run.world_size or 1
 
 
-def _cores(run: ComparedRun) -> str | None:
+def _cores(host: Mapping[str, Any]) -> str | None:
     for name in ("usable_cores", "cores"):
-        told = run.section("host").get(name)
+        told = host.get(name)
         if isinstance(told, (int, float)) and 0 < told < MAX_NUMBER:
             return f"{told:.3g}"
     return None
 
 
-def _cpu(run: ComparedRun) -> str | None:
-    """The processor's name, of runs that compute on it."""
-    told = run.section("host").get("cpu")
-    return told if isinstance(told, str) and told and not run.summary.run.is_on_device else None
+def _cpu(host: Mapping[str, Any]) -> str | None:
+    told = host.get("cpu")
+    return told if isinstance(told, str) and told else None
 
 
-def _platform(run: ComparedRun) -> str | None:
+def _platform(host: Mapping[str, Any]) -> str | None:
     """Such as "linux x86_64": the kernel's version between makes no other machine."""
-    told = run.section("host").get("platform")
+    told = host.get("platform")
     words = told.split() if isinstance(told, str) else []
     return f"{words[0]} {words[-1]}" if len(words) > 1 else None
 
 
+_OF_HOST: Final = {"platform": _platform, CPU: _cpu, "CPU cores": _cores}
+
+
+def _of_host(what: str) -> Fact:
+    return lambda run: _OF_HOST[what](run.section("host"))
+
+
+def ground_of_host(host: Mapping[str, Any]) -> dict[str, str]:
+    """Returns what a manifest's host is, by the names of facts, as far as it is known."""
+    told = {what: fact(host) for what, fact in _OF_HOST.items()}
+    return {what: value for what, value in told.items() if value is not None}
+
+
+def ground_of(run: ComparedRun) -> dict[str, str]:
+    """Returns the machine and libraries of a run, by the names of facts, as far as known."""
+    told = {what: fact(run) for what, kind, fact in FACTS if kind == GROUND}
+    of_script = (SCRIPT, SCRIPT_TEXT)
+    return {what: str(x) for what, x in told.items() if x is not None and what not in of_script}
+
+
 def _torch_threads(run: ComparedRun) -> int | None:
-    return None if run.summary.run.is_on_device else run.summary.torch_threads
+    return run.summary.torch_threads
 
 
 def _batches(run: ComparedRun) -> str:
@@ -116,15 +133,12 @@ FACTS: Final[tuple[tuple[str, str, Fact], ...]] = (
     ("batch size", WORK, _batch_size),
     ("world size", WORK, _world_size),
     ("what counts as a step", WORK, _step_source),
-    ("device", GROUND, _device),
-    ("platform", GROUND, _platform),
-    ("CPU", GROUND, _cpu),
-    ("CPU cores", GROUND, _cores),
-    ("torch", GROUND, _version("torch")),
+    (DEVICE, GROUND, _device),
+    *((what, GROUND, _of_host(what)) for what in _OF_HOST),
+    (TORCH, GROUND, _version("torch")),
     ("CUDA", GROUND, _version("cuda")),
-    ("arguments", SETTING, arguments),
     ("batches", SETTING, _batches),
-    ("torch's threads", SETTING, _torch_threads),
+    (TORCH_THREADS, SETTING, _torch_threads),
     ("Python", SETTING, _version("python")),
     # That of a container is another one each time.
     ("host", REMARK, _host_name),

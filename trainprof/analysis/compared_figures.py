@@ -14,6 +14,7 @@ from trainprof.analysis.comparability import Discrepancy
 from trainprof.analysis.comparable_facts import SLOWED, STEPS, WORK
 from trainprof.analysis.compared_metrics import RUN_METRICS, RunMetric, loader_metrics
 from trainprof.analysis.compared_run import ComparedRun
+from trainprof.analysis.ledger import LOADER_KEYS
 from trainprof.analysis.run_figures import LEDGER_KEYS
 from trainprof.analysis.speedup import (
     BOUNDLESS_CHANCE,
@@ -236,8 +237,8 @@ def _later_metric(
     figures = [[one for one in side if one is not None] for side in drawn]
     if [len(side) for side in figures] != [len(base), len(other)]:
         return []
-    # That steps drifted inside a run says nothing of them.
-    shared = [max(run.disturbance(), run.wandering()) for run in (*base, *other)]
+    # That steps drifted inside a run says nothing of them, and they are the host's work.
+    shared = [max(run.disturbance(), run.host_wandering()) for run in (*base, *other)]
     chance = max(_STARTS_CHANCE, *shared)
     found = difference(figures[0], figures[1], chance=chance, is_part=True, of=of)
     means = [fmean(one.value for one in side) for side in figures]
@@ -349,10 +350,18 @@ def ledger_metrics(sides: Sides) -> list[Metric]:
         means = [fmean(one.value for one in side) for side in figures]
         if not any(means):
             continue
-        found = difference(figures[0], figures[1], chance=sides.chance.share, of=of)
+        found = difference(figures[0], figures[1], chance=_chance_of_part(key, sides), of=of)
         name = f"{PART_PREFIX}{key}"
         metrics.append(_metric(name, LEDGER_GROUP, means, found, sides, LOWER, verdict))
     return metrics
+
+
+def _chance_of_part(key: str, sides: Sides) -> float:
+    """Returns what a part of single runs' steps may differ by; loading is the host's alone."""
+    if key not in LOADER_KEYS:
+        return sides.chance.share
+    runs = (*sides.base, *sides.other)
+    return max(sides.chance.share, *(run.host_wandering() for run in runs))
 
 
 def _means_of(key: str, told: Sequence[Sequence[Mapping[str, float] | None]]) -> list[float]:

@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from trainprof.analysis.facts import integer, number_at
+from trainprof.analysis.host_share import host_share
 from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.passes import EVALUATION, TRAINING
 from trainprof.analysis.recording import manifest_of_first
@@ -250,16 +251,28 @@ class ComparedRun:
     def wandering(self) -> float:
         """Returns by what share cores that are not the run's own may have changed its pace.
 
+        That is `host_wandering`, as far as the host's pace is the run's: on a device, in the time
+        in which that waits.
+        """
+        return self.host_wandering() * self.host_share()
+
+    def host_wandering(self) -> float:
+        """Returns by what share such cores may have changed the pace of what the host does.
+
         Of a virtual machine, in the time in which the run computes on them. 0 where nothing is
-        known, and where a device computes.
+        known.
         """
         system = self.summary.system
         is_virtual = self.section("host").get("is_virtual") is True
-        if system is None or self.summary.run.is_on_device or not is_virtual:
+        if system is None or not is_virtual:
             return 0.0
         used = number_at(system.cpu, "tree_percent", "mean")
         most = _VIRTUAL_WANDERS_ALONE if self.computes_alone() else _VIRTUAL_WANDERS
         return 0.0 if used is None else most * min(used / _ONE_CORE_PERCENT, 1.0)
+
+    def host_share(self) -> float:
+        """Returns the share of its steps that the host's work decides, 0 to 1."""
+        return host_share(self.summary)
 
 
 def _mean_of(per_step_s: Floats, seed: int) -> Sampled | None:

@@ -8,9 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
+from trainprof.analysis.comparable_facts import ground_of
+from trainprof.analysis.compared_run import ComparedRun
+from trainprof.analysis.recording import manifest_of_first
 from trainprof.analysis.saved_summary import saved_summary
 from trainprof.analysis.summarize import summarize
 from trainprof.analysis.tuning import BASELINE, BROKEN, INTERRUPTED
+from trainprof.experiments.ground import check_ground
 from trainprof.experiments.reading import read
 from trainprof.experiments.runner import label_of
 from trainprof.experiments.trial import (
@@ -131,6 +135,18 @@ class Journal:
         )
         return replace(found, seconds=float(entry["seconds"]))
 
+    def ground(self) -> dict[str, str]:
+        """Returns the machine and libraries that its runs stood on; {} where none is left."""
+        found: dict[str, str] = {}
+        for entry in self._done:
+            directory = self._directory_of(Trial(entry["name"]), entry["number"])
+            summary = saved_summary(directory)
+            if summary is not None:
+                manifest = manifest_of_first(directory)
+                run = ComparedRun(summary, None, manifest, str(directory.path))
+                found = ground_of(run) | found
+        return found
+
     def _entry_of(self, trial: Trial, number: int) -> dict[str, Any] | None:
         is_there = self._directory_of(trial, number).path.is_dir()
         asked = (trial.name, number, dict(trial.overrides))
@@ -145,17 +161,25 @@ class Journal:
 
 
 class RememberingRunner:
-    """Runs what was not run before."""
+    """Runs what was not run before, as long as it runs on what that did."""
 
     def __init__(self, runner: TrialRunner, journal: Journal) -> None:
         self._runner = runner
         self._journal = journal
+        self._ground: Mapping[str, str] = {}
 
     def run(self, trial: Trial, number: int, limits: Limits) -> Measured:
+        """Runs a trial, or returns what it showed.
+
+        Raises:
+            CannotResume: If it ran on another machine, or with other libraries, than earlier ones.
+        """
         known = self._journal.remembered(trial, number)
         if known is not None:
+            self._ground = {**known.ground, **self._ground}
             return known
         measured = self._runner.run(trial, number, limits)
+        check_ground(self._ground, measured.ground)
         is_lost = measured.outcome == INTERRUPTED or was_in_vain(measured, limits)
         # What all the rest stands on is tried again: a full disk or a device in use may pass.
         is_lost |= measured.outcome in BROKEN and trial.name in (WARM_UP, BASELINE)

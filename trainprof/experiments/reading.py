@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from trainprof.analysis.comparable_facts import DEVICE, ground_of
 from trainprof.analysis.compared_run import ComparedRun, read_compared_run
 from trainprof.analysis.ending import MAX_TIME
 from trainprof.analysis.facts import number_at
@@ -108,6 +109,7 @@ def read(
         uncontained=tuple(notes.uncontained),
         figures=_figures(summary),
         conditions=_conditions(run),
+        ground=_ground(trial, run, outcome),
     )
 
 
@@ -198,6 +200,14 @@ def _read_bytes(summary: RunSummary) -> float | None:
     ]
     known = [float(one) for one in told if one is not None]
     return sum(known) if known else None
+
+
+def _ground(trial: Trial, run: ComparedRun, outcome: str) -> dict[str, str]:
+    found = ground_of(run)
+    if trial.data != "real" or outcome != OK:
+        # A loader alone has nothing to do on it, and one that failed may not have come so far.
+        found.pop(DEVICE, None)
+    return found
 
 
 def _conditions(run: ComparedRun) -> dict[str, float]:

@@ -131,6 +131,7 @@ class Measured:
         figures: Named as in TrialSummary: peak_memory_bytes, device_peak_bytes, cpu_percent,
             read_bytes.
         conditions: As TrialSummary has them.
+        ground: The machine and libraries, as `comparable_facts.ground_of` has them.
     """
 
     trial: Trial
@@ -150,6 +151,7 @@ class Measured:
     uncontained: tuple[str, ...] = ()
     figures: Mapping[str, float] = field(default_factory=dict)
     conditions: Mapping[str, float] = field(default_factory=dict)
+    ground: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_ok(self) -> bool:

@@ -17,6 +17,7 @@ from trainprof.analysis.summary_json import to_jsonable
 from trainprof.analysis.tuning import BASELINE
 from trainprof.experiments.candidates import Plan, plan
 from trainprof.experiments.found import Found, Progress
+from trainprof.experiments.ground import CannotResume, check_ground, ground_now
 from trainprof.experiments.in_use import alone_in
 from trainprof.experiments.journal import Asked, Journal, RememberingRunner, read_journal
 from trainprof.experiments.own_files import digests_of, edited
@@ -34,11 +35,6 @@ from trainprof.record.run_directory import RunDirectory, write_json
 
 DEFAULT_BUDGET_S: Final = 600.0
 _FILES_NAMED: Final = 3
-
-
-class CannotResume(TrainprofError):
-    slug: ClassVar[str] = "cannot-resume"
-    exit_code: ClassVar[int] = 2
 
 
 class StoppedTooEarly(TrainprofError):
@@ -147,8 +143,8 @@ def resumed(directory: RunDirectory, again: AskedAgain) -> TuneRun:
 
     Raises:
         JournalDamaged: If it is no `tune` run.
-        CannotResume: If the script is another by now, its arguments are not known, or its trials
-            would not be like those before.
+        CannotResume: If the script, the machine or torch is another by now, its arguments are not
+            known, or its trials would not be like those before.
     """
     journal = read_journal(directory)
     asked = journal.asked
@@ -177,6 +173,7 @@ def resumed(directory: RunDirectory, again: AskedAgain) -> TuneRun:
             hint="start anew: trainprof tune SCRIPT",
         )
     _check_unedited(asked, cwd)
+    check_ground(journal.ground(), ground_now(target))
     if again.allow_numerics and not asked.allow_numerics:
         journal.asked = asked = replace(asked, allow_numerics=True)
         journal.save()
@@ -252,6 +249,7 @@ def tune(
 
     Raises:
         CannotTune: If the script as it is cannot be measured.
+        CannotResume: If a trial ran on another machine, or with other libraries, than earlier ones.
         StoppedTooEarly: If Ctrl-C came before it was.
         AlreadyTuning: If another process is at work in the same directory.
         TrainprofError: If nothing could be started.

@@ -16,7 +16,7 @@ from trainprof.launch.masking import masked_argv, masked_text
 from trainprof.launch.options import RunOptions
 from trainprof.launch.outcome import Outcome
 from trainprof.launch.plain_file import contents_of
-from trainprof.launch.sources import own_sources
+from trainprof.launch.sources import named_settings, own_sources, settings_beside
 from trainprof.launch.target import Target
 from trainprof.record.run_directory import MANIFEST_SCHEMA_VERSION
 
@@ -49,6 +49,7 @@ def opening_manifest(
     """
     started = datetime.fromtimestamp(spawned_time_ns / NS, timezone.utc)
     versions = {"trainprof": __version__}
+    settings = _settings(target, environ)
     if target.is_ours:
         versions["python"] = ".".join(map(str, sys.version_info[:3]))
     return {
@@ -57,7 +58,9 @@ def opening_manifest(
         "command": masked_argv(target.words),
         "script": masked_text(target.name),
         "script_sha256": script_sha256(target, environ),
-        "sources": _sources(target, environ),
+        "sources": _sources(target, environ, settings),
+        "settings": settings,
+        "imported": {},
         "cwd": _cwd(),
         "times": {
             "started_at": started.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
@@ -192,12 +195,37 @@ def _module_file(name: str, environ: Mapping[str, str]) -> str | None:
     return None
 
 
-def _sources(target: Target, environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns digests of the Python files beside the script, {} where it has no name of its own."""
+def _sources(
+    target: Target, environ: Mapping[str, str], settings: Mapping[str, str]
+) -> dict[str, str]:
+    """Returns digests of Python files and settings beside the script, but for what is named.
+
+    {} where it has no name of its own.
+    """
     script = _script(target, environ)
     if script is None or not script.endswith(".py"):
         return {}
-    return {masked_text(name): digest for name, digest in own_sources(Path(script)).items()}
+    place, named = os.path.dirname(script), {os.path.abspath(name) for name in settings}
+    found = own_sources(Path(script)) | settings_beside(Path(script))
+    return {
+        masked_text(name): digest
+        for name, digest in found.items()
+        if os.path.abspath(os.path.join(place, name)) not in named
+    }
+
+
+def _settings(target: Target, environ: Mapping[str, str]) -> dict[str, str]:
+    """Returns digests of the files of settings that the command names; none that is a secret."""
+    script = _script(target, environ)
+    found = named_settings(masked_argv(target.words))
+    return {name: digest for name, digest in found.items() if name != script}
+
+
+def host_now() -> dict[str, Any]:
+    """Returns the machine as the manifest of a run would have it, with the cores it could use."""
+    from trainprof.sampling import cores
+
+    return {**_host(), "usable_cores": cores.usable_cores()}
 
 
 def _host() -> dict[str, Any]:

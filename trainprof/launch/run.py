@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from trainprof.launch.deadline import Deadline
 from trainprof.launch.environment import script_environment
+from trainprof.launch.imported import imported_sources
 from trainprof.launch.manifest import closed_manifest, kill_detail, opening_manifest
 from trainprof.launch.options import RunOptions
 from trainprof.launch.outcome import Outcome
@@ -225,6 +226,8 @@ class Recording:
         if outcome.signal == signal.SIGKILL:
             with self._guarded("out-of-memory check"):
                 detail = self._kill_detail(outcome)
+        with self._guarded("imported modules"):
+            self._manifest["imported"] = self._imported()
         with self._guarded("manifest"):
             closed = closed_manifest(
                 self._manifest,
@@ -235,6 +238,11 @@ class Recording:
                 not_sampled=self._sampler.not_observed if self._sampler is not None else {},
             )
             write_json(self.directory.manifest, closed)
+
+    def _imported(self) -> dict[str, str]:
+        beside = {*self._manifest["sources"].values(), *self._manifest["settings"].values()}
+        since_ns = self._manifest["times"]["spawned_time_ns"]
+        return imported_sources(self.directory.imported, known=beside, since_ns=since_ns)
 
     def _kill_detail(self, outcome: Outcome) -> str | None:
         from trainprof.sampling import cores

@@ -1,10 +1,11 @@
-"""What the script's own Python files were made of: those in its directory, and below it."""
+"""What a script's own files were made of: those beside it, and settings that its command names."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -17,30 +18,77 @@ _MOST_BYTES: Final = 8 << 20
 _DEPTH: Final = 3
 _DIGEST_CHARACTERS: Final = 16
 _NOT_OWN: Final = frozenset({"site-packages", "node_modules", "__pycache__"})
+_CODE: Final = (".py",)
+SETTINGS: Final = (".py", ".yaml", ".yml", ".toml", ".json", ".ini", ".cfg")
+# Where Hydra and its like keep settings that no command names.
+_FOLDERS_OF_SETTINGS: Final = ("conf", "config", "configs")
+_IN_FOLDERS: Final = (".yaml", ".yml")
+_MOST_SETTINGS: Final = 20
+_LARGEST_SETTINGS_BYTES: Final = 2_000_000
+# Behind such options stand files that the script writes.
+_WRITTEN: Final = re.compile(
+    r"(?:^|[-_.])(?:out|output|save|log|dump|result|metric|report|checkpoint|ckpt)", re.IGNORECASE
+)
+
+
+def digest_of(text: bytes) -> str:
+    """Returns the first characters of the SHA-256 of what a file holds."""
+    return hashlib.sha256(text).hexdigest()[:_DIGEST_CHARACTERS]
 
 
 def own_sources(script: Path) -> dict[str, str]:
-    """Returns the first characters of each file's SHA-256, by its path from the script's directory.
+    """Returns digests of the Python files beside a script, by path from the script's directory.
 
     The script itself is left out, as are hidden directories and virtual environments.
     """
     script = Path(os.path.abspath(script))
+    return _digests(script.parent, _files(script.parent, _CODE), but_for=script)
+
+
+def settings_beside(script: Path) -> dict[str, str]:
+    """Returns the same of YAML files in folders beside it that are called as settings are."""
+    root = Path(os.path.abspath(script)).parent
+    folders = [root / name for name in _FOLDERS_OF_SETTINGS]
+    files = (path for folder in folders for path in _files(folder, _IN_FOLDERS))
+    return _digests(root, files)
+
+
+def named_settings(words: Sequence[str]) -> dict[str, str]:
+    """Returns digests of the files of settings that a command names, by the name as typed.
+
+    That is by itself, behind `--option=` or as `@file`. What stands behind an option that tells
+    where to write is left out.
+    """
     found: dict[str, str] = {}
-    left = _MOST_BYTES
-    for path in _files(script.parent):
-        if len(found) >= _MOST_FILES:
-            break
-        text = None if path == script else contents_of(path, left)
-        if text is None:
+    for before, word in zip(("", *words), words, strict=False):
+        option, _, name = word.rpartition("=")
+        if _WRITTEN.search(option or (before if before.startswith("-") else "")):
             continue
-        left -= len(text)
-        digest = hashlib.sha256(text).hexdigest()[:_DIGEST_CHARACTERS]
-        found[str(path.relative_to(script.parent))] = digest
+        is_listed = name.startswith("@") and len(name) > 1
+        if not is_listed and not name.lower().endswith(SETTINGS):
+            continue
+        text = contents_of(name.removeprefix("@"), _LARGEST_SETTINGS_BYTES)
+        if text is not None and len(found) < _MOST_SETTINGS:
+            found[name.removeprefix("@")] = digest_of(text)
     return found
 
 
-def _files(root: Path) -> Iterator[Path]:
-    """Yields Python files, those nearest to the root first, in order of name."""
+def _digests(root: Path, files: Iterator[Path], but_for: Path | None = None) -> dict[str, str]:
+    found: dict[str, str] = {}
+    left = _MOST_BYTES
+    for path in files:
+        if len(found) >= _MOST_FILES:
+            break
+        text = None if path == but_for else contents_of(path, left)
+        if text is None:
+            continue
+        left -= len(text)
+        found[str(path.relative_to(root))] = digest_of(text)
+    return found
+
+
+def _files(root: Path, endings: tuple[str, ...]) -> Iterator[Path]:
+    """Yields files by their endings, those nearest to the root first, in order of name."""
     entries, level = 0, [root]
     for _ in range(_DEPTH):
         deeper: list[Path] = []
@@ -58,6 +106,6 @@ def _files(root: Path) -> Iterator[Path]:
                 if entry.is_dir(follow_symlinks=False):
                     if not entry.name.startswith(".") and entry.name not in _NOT_OWN:
                         deeper.append(Path(entry.path))
-                elif entry.name.endswith(".py") and entry.is_file(follow_symlinks=False):
+                elif entry.name.endswith(endings) and entry.is_file(follow_symlinks=False):
                     yield Path(entry.path)
         level = deeper

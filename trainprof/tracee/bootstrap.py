@@ -41,7 +41,7 @@ class Tracee:
         self._directory = directory
         self._options = options
         self._is_script = os.getppid() == options.get("supervisor_pid")
-        self._has_ended = False
+        self._has_ended = self._is_forked = False
         self._cwd = _working_directory()
         self._log: EventLog | None = None
         self._container = self._contain()
@@ -177,6 +177,7 @@ class Tracee:
 
     def _after_fork(self) -> None:
         self._is_script = self._has_ended = False
+        self._is_forked = True
         if self._log is not None:
             self._log.reopen_in_child()
         if self._lines is not None:
@@ -201,6 +202,23 @@ class Tracee:
     def _on_exit(self) -> None:
         raised = getattr(sys, "last_type", None)
         self._note_end(raised.__name__ if raised is not None else None)
+        self._tell_imported()
+
+    def _tell_imported(self) -> None:
+        """Tells where the script's modules lie: the first rank's stand for all, and workers' too.
+
+        A trial's are no matter: trials are of one script.
+        """
+        if self.session is None or self._is_forked or self._container is not None:
+            return
+        try:
+            if os.environ.get("RANK", "0") != "0" or _is_child():
+                return
+            from trainprof.tracee.imported import tell_imported
+
+            tell_imported(sys.modules, self._directory)
+        except Exception as error:
+            self._report("imported modules", error)
 
     def _note_end(self, exception: str | None) -> None:
         """Notes how the process came to its end; of others than the script only if it recorded."""
@@ -248,6 +266,12 @@ def start() -> None:
 
 def _is_helper() -> bool:
     return any(HELPER_OF_MULTIPROCESSING in word for word in getattr(sys, "orig_argv", ()))
+
+
+def _is_child() -> bool:
+    """Whether multiprocessing has started this process, as by spawn."""
+    process = sys.modules.get("multiprocessing.process")
+    return process is not None and process.parent_process() is not None
 
 
 def _working_directory() -> str:

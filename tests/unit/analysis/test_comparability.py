@@ -60,6 +60,18 @@ def test_files_beside_the_script_that_were_edited() -> None:
         assert [x.what for x in discrepancies([base], [unknown])] == ["events"]
 
 
+def test_settings_that_the_command_names_and_imported_modules_that_were_edited() -> None:
+    base = run(settings={"cfg.yaml": "1"}, imported={"pkg.model": "1", "pkg.data": "1"})
+    other = run(settings={"cfg.yaml": "2"}, imported={"pkg.model": "2", "pkg.loss": "1"})
+    told = [(x.kind, x.text) for x in discrepancies([base], [other]) if x.what == "files"]
+    assert told == [
+        ("setting", "cfg.yaml was edited"),
+        ("remark", "pkg.model, imported from elsewhere, was edited"),
+    ]
+    assert [x.what for x in discrepancies([base], [base])] == ["events"]
+    assert [x.what for x in discrepancies([base], [run(settings=[], imported=None)])] == ["events"]
+
+
 def test_what_recording_took_of_a_step() -> None:
     def costing(share: float | None) -> ComparedRun:
         return run(lambda s: replace(s, overhead=replace(s.overhead, share=share)))
@@ -190,13 +202,56 @@ def test_of_the_arguments_only_those_that_differ_are_named(
     assert (told.kind, told.text) == ("setting", f"arguments{between}{text}")
 
 
+def with_words(*commands: str) -> list[ComparedRun]:
+    return [run(of_run(command=["train.py", *told.split()])) for told in commands]
+
+
 def test_repeated_runs_may_have_arguments_of_their_own() -> None:
     base, other = (
-        [run(of_run(command=["train.py", "--seed", str(seed)])) for seed in seeds]
-        for seeds in ((1, 2, 3), (4, 5, 6))
+        with_words(*(f"--seed {seed}" for seed in seeds)) for seeds in ((1, 2, 3), (4, 5, 6))
     )
     told = only(discrepancies(base, other))
     assert (told.what, told.kind) == ("arguments", "remark")
+    text = "the runs of a side are not alike: arguments --seed 1, --seed 2, --seed 3 and 3 more"
+    assert told.text == text
+
+
+@pytest.mark.parametrize(
+    ("base", "other", "changed", "of_runs"),
+    [
+        (
+            ("a --seed 1", "a --seed 2"),
+            ("a --seed 3 --amp", "a --seed 4 --amp"),
+            ": --amp added",
+            "a side are not alike: arguments --seed 1, --seed 2, --seed 3 and 1 more",
+        ),
+        # One run alone has a seed as well: that is no change either.
+        (
+            ("--seed=1 --lr 1",),
+            ("--seed=2 --lr 3", "--seed=3 --lr 3"),
+            " --lr 1 -> --lr 3",
+            "OTHER are not alike: arguments --seed=2, --seed=3",
+        ),
+        (
+            ("model.width=8 seed=1 out/a", "model.width=8 seed=2 out/b"),
+            ("model.width=4 seed=1 out/c", "model.width=4 seed=2 out/d"),
+            " model.width=8 -> model.width=4",
+            "a side are not alike: arguments seed=1 out/a, seed=2 out/b, seed=1 out/c and 1 more",
+        ),
+        # What one run of a side has and another has not is nobody's change.
+        (("--amp", ""), ("--amp", "--amp"), None, "BASE are not alike: arguments --amp, (none)"),
+        (("-v", "-v -v"), ("-v", "-v"), None, "BASE are not alike: arguments -v, -v -v"),
+        (("--lr 1", "--lr 1"), ("--lr 2", "--lr 2"), " --lr 1 -> --lr 2", None),
+    ],
+)
+def test_what_all_runs_of_a_side_share_is_compared(
+    base: tuple[str, ...], other: tuple[str, ...], changed: str | None, of_runs: str | None
+) -> None:
+    found = [x for x in discrepancies(with_words(*base), with_words(*other)) if x.what != "events"]
+    told = {one.kind: one.text for one in found}
+    expected = {} if changed is None else {"setting": f"arguments{changed}"}
+    expected |= {} if of_runs is None else {"remark": f"the runs of {of_runs}"}
+    assert told == expected
 
 
 def test_another_machine_is_found_by_what_it_computes_on() -> None:
@@ -208,7 +263,8 @@ def test_another_machine_is_found_by_what_it_computes_on() -> None:
     told = only(discrepancies([on("EPYC")], [on("EPYC", "b")]))
     assert (told.kind, told.text) == ("remark", "host a -> b")
     on_devices = [on(cpu, device="cuda:0") for cpu in ("EPYC", "Xeon")]
-    assert [x.what for x in discrepancies(on_devices[:1], on_devices[1:])] == ["events"]
+    told = only(discrepancies(on_devices[:1], on_devices[1:]))
+    assert (told.kind, told.text) == ("remark", "CPU EPYC -> Xeon")
     arm = run(host={"usable_cores": 8, "platform": "linux 6.1 aarch64"})
     intel, newer = (
         run(host={"usable_cores": 8, "platform": f"linux {kernel} x86_64"}) for kernel in (6, 7)

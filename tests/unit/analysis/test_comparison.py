@@ -416,7 +416,6 @@ def test_a_virtual_machines_pace_is_not_trusted_where_the_run_computes() -> None
     # No other thread to wait for.
     assert wandering(100.0, threads=1, is_virtual=True) == 0.35
     assert wandering(100.0, is_virtual=False) == wandering(100.0) == 0
-    assert wandering(100.0, "cuda:0", is_virtual=True) == 0
     unknown = replace(summaries.slow_loader(), system=None)
     assert made_up(unknown, "b", host={"is_virtual": True}).wandering() == 0
 

@@ -59,6 +59,7 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(tune, "ScriptRunner", Runner)
     monkeypatch.setattr(tune, "_planned", planned)
     monkeypatch.setattr(tune, "saved_summary", summary)
+    monkeypatch.setattr(tune, "ground_now", lambda target: {})
     monkeypatch.setattr(journal, "read", read)
     monkeypatch.setattr(journal, "saved_summary", summary)
     return ran
@@ -293,6 +294,66 @@ def test_changes_of_the_numbers_may_be_allowed_later_and_stay_so(
         told(capsys, "--resume", "t", *words)
         allowed.append(json.loads(Path("t/tune.json").read_text())["allow_numerics"])
     assert allowed == [True, True]
+
+
+HERE = {"platform": "linux x86_64", "CPU": "EPYC", "CPU cores": "8", "torch": "2.13.0"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"CPU": "Xeon"}, "CPU was EPYC and is Xeon: its trials"),
+        ({"CPU cores": "4"}, "CPU cores was 8 and is 4: its trials"),
+        ({"torch": "2.12.1", "CPU": "Xeon"}, "CPU was EPYC and is Xeon, torch was 2.13.0 and is"),
+    ],
+)
+def test_another_machine_or_torch_is_not_gone_on_with(
+    planted: list[str],
+    capsys: Captured,
+    monkeypatch: pytest.MonkeyPatch,
+    changed: dict[str, str],
+    said: str,
+) -> None:
+    told(capsys, "-o", "t", "--budget", "15s", "train.py")
+    host = {"platform": "linux 6.1 x86_64", "cpu": "EPYC", "usable_cores": 8.0}
+    Path("t/trials/baseline/manifest.json").write_text(json.dumps({"host": host}))
+    before = list(planted)
+    monkeypatch.setattr(tune, "ground_now", lambda target: HERE | changed)
+    shown = " ".join(complaint(capsys, "--resume", "t").split())
+    assert said in shown
+    assert "go on where it was begun, or start anew" in shown
+    assert planted == before
+    monkeypatch.setattr(tune, "ground_now", lambda target: HERE)
+    assert told(capsys, "--resume", "t", "--budget", "10m")["tuning"]["ended_by"] == "finished"
+
+
+def test_a_trial_on_another_device_is_told_and_not_counted(
+    planted: list[str], capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told(capsys, "-o", "t", "--budget", "15s", "--trial-steps", "100", "train.py")
+    begun, runner, read = (
+        json.loads(Path("t/tune.json").read_text()),
+        tune.ScriptRunner,
+        journal.read,
+    )
+    shown_by = {"device": "cuda (NVIDIA T4)"}
+
+    class Moved(runner):  # type: ignore[misc, valid-type]
+        def run(self, trial: Trial, number: int, limits: Limits) -> Measured:
+            return replace(super().run(trial, number, limits), ground=shown_by)
+
+    def read_on_another(*words: Any, **named: Any) -> Measured:
+        return replace(read(*words, **named), ground={"device": "cuda (NVIDIA H100)"})
+
+    monkeypatch.setattr(tune, "ScriptRunner", Moved)
+    monkeypatch.setattr(journal, "read", read_on_another)
+    shown = " ".join(complaint(capsys, "--resume", "t", "--budget", "10m").split())
+    assert "device was cuda (NVIDIA H100) and is cuda (NVIDIA T4): its trials" in shown
+    assert json.loads(Path("t/tune.json").read_text())["done"] == begun["done"]
+    name = planted[-1]
+    Path("t/trials", label_of(Trial(name), planted.count(name))).rmdir()
+    shown_by["device"] = "cuda (NVIDIA H100)"
+    assert told(capsys, "--resume", "t", "--budget", "10m")["tuning"]["ended_by"] == "finished"
 
 
 def test_another_command_is_not_gone_on_with(planted: list[str], capsys: Captured) -> None:

@@ -60,6 +60,18 @@ def test_the_scripts_text_is_told_by_its_digest(in_a_directory: Path) -> None:
     assert opening["sources"] == {}
 
 
+def test_settings_are_told_once_and_none_that_is_a_secret(in_a_directory: Path) -> None:
+    for name in ("t.py", "data.py", "conf/big.yaml", "conf/small.yaml", "key.json"):
+        (in_a_directory / name).parent.mkdir(exist_ok=True)
+        (in_a_directory / name).write_text(name)
+    words = ("t.py", "--config", "conf/big.yaml", "data.py", "--api-key", "key.json", "t.py")
+    opening = opening_manifest(
+        ours(*words), RunOptions(words), {}, name="t", spawned_ns=1, spawned_time_ns=1
+    )
+    assert set(opening["settings"]) == {"conf/big.yaml", "data.py"}
+    assert set(opening["sources"]) == {"conf/small.yaml"}
+
+
 def test_a_module_is_told_by_its_file_without_being_imported(in_a_directory: Path) -> None:
     package = in_a_directory / "lib" / "pkg"
     package.mkdir(parents=True)

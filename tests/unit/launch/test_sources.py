@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from trainprof.launch import sources
-from trainprof.launch.sources import own_sources
+from trainprof.launch.sources import named_settings, own_sources, settings_beside
 
 
 def plant(root: Path, *names: str) -> None:
@@ -50,3 +50,38 @@ def test_it_never_reads_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert len(own_sources(tmp_path / "train.py")) == 3
     monkeypatch.setattr(sources, "_MOST_ENTRIES", 2)
     assert len(own_sources(tmp_path / "train.py")) == 2
+
+
+def test_settings_that_the_command_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    plant(tmp_path, "cfg.yaml", "conf/base.toml", "more.json", "words.txt", "model.py", "pic.png")
+    plant(tmp_path, "metrics.json", "out.yaml")
+    os.mkfifo("pipe.yaml")
+    words = ["train.py", "--config", "cfg.yaml", "--base=conf/base.toml", "x.more=more.json"]
+    words += [
+        "@words.txt",
+        "model.py",
+        "pic.png",
+        "gone.yaml",
+        "pipe.yaml",
+        "a\0.yaml",
+        "@",
+        "conf",
+    ]
+    # What the script writes is another file after each run.
+    words += ["--metrics-out", "metrics.json", "--save_to=out.yaml"]
+    told = named_settings(words)
+    names = ["cfg.yaml", "conf/base.toml", "more.json", "words.txt", "model.py"]
+    assert list(told) == names
+    assert told["cfg.yaml"] == hashlib.sha256(b"# cfg.yaml\n").hexdigest()[:16]
+    monkeypatch.setattr(sources, "_LARGEST_SETTINGS_BYTES", 12)
+    assert set(named_settings(words)) == {"cfg.yaml", "more.json", "model.py", "words.txt"}
+    monkeypatch.setattr(sources, "_MOST_SETTINGS", 2)
+    assert len(named_settings(words)) == 2
+
+
+def test_settings_in_folders_that_are_called_so(tmp_path: Path) -> None:
+    plant(tmp_path, "train.py", "conf/config.yaml", "conf/model/big.yml", "configs/a.json")
+    plant(tmp_path, "outputs/config.yaml", "config.yaml", "conf/.hydra/config.yaml")
+    assert set(settings_beside(tmp_path / "train.py")) == {"conf/config.yaml", "conf/model/big.yml"}
+    assert settings_beside(tmp_path / "missing" / "train.py") == {}

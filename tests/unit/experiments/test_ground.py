@@ -1,0 +1,74 @@
+"""What trials stand on, and where that is another."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support import summaries
+from support.compared_runs import made_up
+
+from trainprof.analysis.comparable_facts import ground_of
+from trainprof.experiments.ground import CannotResume, check_ground, ground_now
+from trainprof.launch.installed_torch import installed_torch
+from trainprof.launch.target import Target
+
+OURS = Target("/p", ("/p", "t.py"), ("t.py",), "t.py", "t", True)
+HOST = {"platform": "linux 6.1 x86_64", "cpu": "EPYC", "usable_cores": 8.0, "cores": 64}
+
+
+def test_of_a_run_it_is_its_machine_and_its_libraries() -> None:
+    run = made_up(summaries.healthy(), "a", script="t.py", script_sha256="0", host=HOST)
+    told = ground_of(run)
+    expected = {"platform": "linux x86_64", "CPU": "EPYC", "CPU cores": "8", "torch": "2.13.0"}
+    assert {what: told[what] for what in expected} == expected
+    assert not {"script", "the script's text"} & told.keys()
+
+
+def test_of_this_machine_it_is_the_same_as_of_a_run_here(tmp_path: Path) -> None:
+    told = ground_now(replace(OURS, is_ours=False))
+    assert float(told["CPU cores"]) <= (os.cpu_count() or 1)
+    assert told["platform"].startswith("linux ")
+    assert "torch" not in told  # whose Python that is nobody knows
+
+
+def test_torchs_version_is_read_and_nothing_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("raise SystemExit('imported')\n")
+    version = tmp_path / "torch" / "version.py"
+    version.write_text("from typing import Optional\n__version__ = '2.9.1+cu128'\ncuda = '12.8'\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    assert installed_torch(OURS) == "2.9.1+cu128"
+    version.write_text("from .other import __version__\n")
+    assert installed_torch(OURS) is None
+    version.unlink()
+    assert installed_torch(OURS) is None
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "said"),
+    [
+        ({"torch": "2.9.1", "CPU": "EPYC"}, {"torch": "2.9.1", "CPU": "EPYC"}, None),
+        ({"torch": "2.9.1"}, {"CPU": "Xeon"}, None),
+        ({"torch": "2.9.1"}, {"torch": "2.10.0"}, "torch was 2.9.1 and is 2.10.0: its trials"),
+        ({"device": "cuda (NVIDIA H100)"}, {"device": "cuda"}, None),
+        ({"device": "cuda (NVIDIA H100)"}, {"device": "cuda (NVIDIA H100, NVIDIA T4)"}, None),
+        ({"device": "cuda (NVIDIA H100)"}, {"device": "cuda (NVIDIA T4)"}, "device was cuda (N"),
+        ({"device": "cuda (NVIDIA H100)"}, {"device": "cpu"}, "device was cuda (NVIDIA H100) and"),
+    ],
+)
+def test_only_what_is_known_to_be_another_is_refused(
+    before: dict[str, str], now: dict[str, str], said: str | None
+) -> None:
+    if said is None:
+        check_ground(before, now)
+        return
+    with pytest.raises(CannotResume) as refused:
+        check_ground(before, now)
+    assert str(refused.value).startswith(said)
