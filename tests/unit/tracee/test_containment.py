@@ -371,3 +371,48 @@ def test_a_run_that_is_no_trial_imports_nothing_of_it(tmp_path: Path) -> None:
     done = run_hooked(["s.py"], tmp_path, tmp_path / "run", options={"trial": None})
     assert (done.stdout, done.stderr) == ("[]\n", "")
     assert sys.version_info >= (3, 10)
+
+
+TENSORBOARD = {
+    "tensorflow.py": "raise SystemExit('TensorFlow writes where it is told')\n",
+    "tensorboard/__init__.py": "",
+    "tensorboard/compat/tensorflow_stub.py": "",
+    # As tensorboard 2.21 has it, and as older ones do.
+    "tensorboard/compat/__init__.py": """
+import importlib
+
+def tf():
+    try:
+        importlib.import_module("tensorboard.compat.notf")
+    except ImportError:
+        import tensorflow
+        return tensorflow
+    return importlib.import_module("tensorboard.compat.tensorflow_stub")
+
+def old_tf():
+    try:
+        from tensorboard.compat import notf
+    except ImportError:
+        import tensorflow
+        return tensorflow
+    return importlib.import_module("tensorboard.compat.tensorflow_stub")
+""",
+}
+
+
+def test_tensorboard_does_without_tensorflow(trees: tuple[Path, Path]) -> None:
+    script = """
+import sys
+print([name for name in sys.modules if name.startswith("tensor")])
+from tensorboard import compat
+print(compat.tf().__name__, compat.old_tf().__name__)
+"""
+    for tree in trees:
+        for name, text in TENSORBOARD.items():
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
+            (tree / name).write_text(text)
+    plain, ours = both(trees, script, untouched=False)  # __pycache__
+    stub = "tensorboard.compat.tensorflow_stub"
+    assert plain.stderr == "TensorFlow writes where it is told\n"
+    assert (ours.stdout, ours.stderr) == (f"[]\n{stub} {stub}\n", "")
+    assert faults(trees[1].parent / "run") == []
