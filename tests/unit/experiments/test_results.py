@@ -272,3 +272,15 @@ def test_the_ceiling_of_whole_runs_keeps_what_is_no_step() -> None:
     base = next(run for run in found.runs if run.trial.name == BASELINE)
     expected = base.seconds / (2.0 + base.steps * 0.004)
     assert abs(row.run_speedup.mid / expected - 1) < 0.02
+
+
+def test_large_files_that_trials_copied_are_named_the_largest_first() -> None:
+    assert not any("copied" in note for note in summary_of(found_with(Planted(twice))).tuning.notes)
+    copied = {"labels.bin": 1 << 28, "train.bin": 5 << 30}
+    told = summary_of(found_with(Planted(twice), copied=copied)).tuning.notes
+    [note] = [note for note in told if "copied" in note]
+    assert "opens train.bin, labels.bin for writing" in note
+    assert "copied 5.2 GiB" in note
+    many = {f"{number}.bin": 1 << 30 for number in range(5)}
+    told = summary_of(found_with(Planted(twice), copied=many)).tuning.notes
+    assert any("opens 0.bin, 1.bin, 2.bin and 2 more for writing" in note for note in told)

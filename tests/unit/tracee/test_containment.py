@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,9 @@ from pathlib import Path
 import pytest
 from support import file_operations
 from support.contained import escaped, faults, run_contained, snapshot
-from support.session import run_plain
+from support.session import read_recordings, run_plain
+
+from trainprof.record.schema import Topic
 
 SEEDS = range(24)
 
@@ -416,3 +419,35 @@ print(compat.tf().__name__, compat.old_tf().__name__)
     assert plain.stderr == "TensorFlow writes where it is told\n"
     assert (ours.stdout, ours.stderr) == (f"[]\n{stub} {stub}\n", "")
     assert faults(trees[1].parent / "run") == []
+
+
+def test_a_large_file_that_had_to_be_copied_is_told_once(trees: tuple[Path, Path]) -> None:
+    script = """
+import sys
+changes = sys.modules.get("trainprof.tracee.containment.changes")
+if changes is not None:
+    changes.TOLD_FROM_BYTES, changes._shares_blocks = 9, lambda *files: SHARES
+open("data/x.txt", "r+").close()  # smaller
+open("runs/old/w.bin", "rb").close()
+open("runs/old/w.bin", "wb").close()  # nothing of it is kept
+for name in ("runs/old/w.bin", "big.bin", "big.bin"):
+    with open(name, "r+b") as file:
+        print(file.read())
+"""
+    for shares in (True, False):
+        for tree in trees:
+            (tree / "big.bin").write_bytes(b"0123456789")
+        text = script.replace("SHARES", str(shares))
+        if shares:  # as if it did
+            text = text.replace("print(file.read())", "pass")
+        assert_alike(both(trees, text))
+        run = trees[1].parent / "run"
+        told = [
+            note["copied"]
+            for recording in read_recordings(run / "events")
+            for note in recording.notes(Topic.TRIAL)
+            if "copied" in note
+        ]
+        assert told == ([] if shares else [{"big.bin": 10}])
+        assert faults(run) == []
+        shutil.rmtree(run)
