@@ -22,12 +22,14 @@ class TrialNotes:
         refused: What was not changed, somewhere, and why; a name may be in both.
         losses: Of the first backward passes; one that was not finite is nan.
         uncontained: What wrote outside of the trial's own place, in any process.
+        copied: Bytes of large files that were copied before they could be changed, by path.
     """
 
     applied: Mapping[str, Any]
     refused: Mapping[str, str]
     losses: tuple[float, ...]
     uncontained: tuple[str, ...]
+    copied: Mapping[str, int]
 
 
 def read_trial_notes(directory: RunDirectory) -> TrialNotes:
@@ -47,11 +49,10 @@ def read_trial_notes(directory: RunDirectory) -> TrialNotes:
             refused = {name: str(why) for name, why in note["refused"].items()}
         if isinstance(note.get("losses"), list):
             losses = [_loss(value) for value in note["losses"]]
-    everywhere = (log.texts_of(Topic.TRIAL).values() for log in recording.logs)
-    uncontained = dict.fromkeys(
-        name for notes in everywhere for note in notes for name in _uncontained(note)
-    )
-    return TrialNotes(applied, refused, tuple(losses), tuple(uncontained))
+    everywhere = [note for log in recording.logs for note in log.texts_of(Topic.TRIAL).values()]
+    uncontained = dict.fromkeys(name for note in everywhere for name in _uncontained(note))
+    copied = dict(one for note in everywhere for one in _copied(note))
+    return TrialNotes(applied, refused, tuple(losses), tuple(uncontained), copied)
 
 
 def _loss(value: Any) -> float:
@@ -63,3 +64,11 @@ def _uncontained(note: Any) -> Iterator[str]:
     told = note.get("uncontained") if isinstance(note, dict) else None
     if isinstance(told, list):
         yield from (str(one) for one in told)
+
+
+def _copied(note: Any) -> Iterator[tuple[str, int]]:
+    told = note.get("copied") if isinstance(note, dict) else None
+    if isinstance(told, dict):
+        for path, size in told.items():
+            if isinstance(size, int) and not isinstance(size, bool) and size > 0:
+                yield str(path), size

@@ -128,7 +128,7 @@ def _check_contained(script: Script, *, is_agreed: bool) -> None:
     Raises:
         NotContained: If it is not.
     """
-    from trainprof.experiments.uncontained import find_uncontained
+    from trainprof.experiments.uncontained import NO_PYTHON, find_uncontained
     from trainprof.launch.target import resolve
 
     found = find_uncontained(resolve(script.words, script.module), Path.cwd())
@@ -137,8 +137,11 @@ def _check_contained(script: Script, *, is_agreed: bool) -> None:
     write(sys.stderr, "trainprof: what trials do here cannot be kept apart:\n")
     for one in found:
         write(sys.stderr, f"  {one.site}: {one.name} {one.sentence}\n")
-    if not is_agreed:
-        raise NotContained(
-            "nothing was run: each trial would do that again",
-            hint="switch it off by an argument of the script, or go on with --yes",
-        )
+    if is_agreed:
+        return
+    instead = "switch it off by an argument of the script"
+    if any(one.sentence == NO_PYTHON for one in found):
+        instead = "name the Python script itself, or what starts it (python, torchrun)"
+    raise NotContained(
+        "nothing was run: each trial would do that again", hint=f"{instead}, or go on with --yes"
+    )

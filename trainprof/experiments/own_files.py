@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from trainprof.experiments.own_modules import modules_of
+from trainprof.experiments.own_modules import own_of, shown
+from trainprof.experiments.programs import runs_only_python
 from trainprof.experiments.syntax import last_name
 from trainprof.launch.masking import masked_text
 from trainprof.launch.plain_file import contents_of
@@ -18,7 +19,7 @@ from trainprof.launch.target import Target
 
 _LARGEST_BYTES: Final = 2_000_000
 _DIGEST_CHARACTERS: Final = 16
-_SETTINGS: Final = (".py", ".yaml", ".yml", ".toml", ".json", ".ini", ".cfg")
+_SETTINGS: Final = (".py", ".sh", ".yaml", ".yml", ".toml", ".json", ".ini", ".cfg")
 # What a module calls that imports, or runs, what its text does not name.
 _DYNAMIC: Final = frozenset(
     (
@@ -31,17 +32,19 @@ _DYNAMIC: Final = frozenset(
 def digests_of(target: Target, cwd: Path) -> dict[str, str]:
     """Returns the first characters of the SHA-256 of each file, by its path as seen from `cwd`.
 
-    These are the script or module, what it imports from beside it, and settings that the command
-    names; where a text imports what it does not name, all Python files beside it. Nothing is run.
+    These are the script or module, what it imports of the user's own, and settings that the command
+    names or that Hydra makes of them; where a text imports what it does not name, all Python files
+    beside it. Nothing is run.
     """
     found: dict[str, str] = {}
     first: Path | None = None
     is_dynamic = False
-    for path, tree in modules_of(target, cwd):
+    own = own_of(target, cwd)
+    for path, tree in own.modules:
         first = first or path
         is_dynamic = is_dynamic or _imports_what_it_does_not_name(tree)
         _add(found, path, cwd)
-    for path in _settings(target, cwd):
+    for path in (*_named(target, cwd), *(one.path for one in own.settings)):
         _add(found, path, cwd)
     if first is not None and is_dynamic:
         for name in own_sources(first):
@@ -55,12 +58,10 @@ def edited(before: Mapping[str, str], cwd: Path) -> list[str]:
 
 
 def _add(found: dict[str, str], path: Path, cwd: Path) -> None:
-    digest = _digest(path)
-    shown = os.path.relpath(path, cwd)
-    shown = str(path) if shown.startswith(os.pardir) else shown
+    digest, name = _digest(path), shown(path, cwd)
     # What holds a secret is not written down.
-    if digest is not None and masked_text(shown) == shown:
-        found[shown] = digest
+    if digest is not None and masked_text(name) == name:
+        found[name] = digest
 
 
 def _digest(path: Path) -> str | None:
@@ -68,8 +69,10 @@ def _digest(path: Path) -> str | None:
     return None if text is None else hashlib.sha256(text).hexdigest()[:_DIGEST_CHARACTERS]
 
 
-def _settings(target: Target, cwd: Path) -> Iterator[Path]:
-    """Yields files of settings that the command names, by themselves or behind `--option=`."""
+def _named(target: Target, cwd: Path) -> Iterator[Path]:
+    """Yields files of text that the command names, by themselves or behind `--option=`."""
+    if os.sep in target.words[0] and not runs_only_python(target, cwd):
+        yield Path(os.path.normpath(cwd / target.words[0]))
     for word in target.words:
         name = word.rpartition("=")[2]
         if name.lower().endswith(_SETTINGS) and "\0" not in name:

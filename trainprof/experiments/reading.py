@@ -107,6 +107,7 @@ def read(
         losses=tuple(notes.losses),
         refused=notes.refused,
         uncontained=tuple(notes.uncontained),
+        copied=notes.copied,
         figures=_figures(summary),
         conditions=_conditions(run),
         ground=_ground(trial, run, outcome),

@@ -27,6 +27,7 @@ from trainprof.analysis.tuning import (
     Tuning,
 )
 from trainprof.experiments.candidates import Plan
+from trainprof.experiments.copied_files import copied_files
 from trainprof.experiments.found import Found
 from trainprof.experiments.not_compared import cold_runs, held_up_runs
 from trainprof.experiments.page_cache import kept_in_memory
@@ -71,6 +72,7 @@ def summary_of_tune(
                 *(found.plan.notes if found.plan is not None else ()),
                 *_left_out(found),
                 *kept_in_memory(found, base),
+                *copied_files(found),
             ],
         ),
     )

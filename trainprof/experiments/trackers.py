@@ -40,14 +40,17 @@ _SWITCHES: Final = {
 }
 
 
-def logged_to(tree: ast.Module, words: Sequence[str]) -> Iterator[tuple[str, int, str]]:
+def logged_to(
+    tree: ast.Module, words: Sequence[str], *, are_set: bool = False
+) -> Iterator[tuple[str, int, str]]:
     """Yields trackers that a module's text leads to: the name, the line, what it does.
 
     Args:
         tree: Of the module.
         words: The command, which may name trackers for the Trainer's own parser.
+        are_set: A file of settings names them, or that there are none.
     """
-    yield from _Reports(tree, words).found()
+    yield from _Reports(tree, words, are_set=are_set).found()
 
 
 def installed(argument: str) -> list[str]:
@@ -74,9 +77,10 @@ def _reports_unasked() -> bool:
 
 
 class _Reports:
-    def __init__(self, tree: ast.Module, words: Sequence[str]) -> None:
+    def __init__(self, tree: ast.Module, words: Sequence[str], *, are_set: bool) -> None:
         self._nodes = list(ast.walk(tree))
         self._words = words
+        self._are_set = are_set
         self._names = {
             one.asname: one.name
             for node in self._nodes
@@ -108,14 +112,14 @@ class _Reports:
             yield from self._named_by(argument, value.body)
             yield from self._named_by(argument, value.orelse)
         elif isinstance(value, ast.Attribute) and last_name(value.value) == "LoggerType":
-            yield from _told(argument, value.attr.lower())
+            yield from told(argument, value.attr.lower())
         elif not isinstance(value, ast.Constant):
             for name in installed(argument):
                 yield name, MAY_SEND.format(argument=argument)
         elif value.value is None and argument == REPORT_TO:
             yield from self._unasked()
         else:
-            yield from _told(argument, value.value)
+            yield from told(argument, value.value)
 
     def _of_trainer(self, call: ast.Call) -> Iterator[tuple[str, str]]:
         """Yields what the Trainer's arguments lead to where the text does not name it."""
@@ -127,11 +131,13 @@ class _Reports:
             asked = _words_behind(f"--{REPORT_TO}", self._words)
             if asked is not None:
                 for word in asked:
-                    yield from _told(REPORT_TO, word)
+                    yield from told(REPORT_TO, word)
                 return
         elif not self._is_arguments(call.func) or any(x.arg == REPORT_TO for x in call.keywords):
             return
         is_open = is_parser or any(word.arg is None for word in call.keywords)
+        if is_open and self._are_set:
+            return
         if self._is_told_by_name or (is_open and self._is_told_by_keyword):
             return
         yield from self._unasked()
@@ -156,7 +162,8 @@ class _Reports:
         return held.upper() in values
 
 
-def _told(argument: str, value: object) -> Iterator[tuple[str, str]]:
+def told(argument: str, value: object) -> Iterator[tuple[str, str]]:
+    """Yields the trackers that a value of `report_to` or `log_with` names, and what they do."""
     if value == _ALL:
         yield from ((name, SENDS) for name in installed(argument))
     elif value in TRACKERS:

@@ -128,6 +128,8 @@ class Measured:
         losses: Of its first backward passes, [] where not known.
         refused: What could not be changed, and why.
         uncontained: What it did besides that could not be kept from the user's files.
+        copied: Bytes of large files that were copied before it could open them to change them, by
+            path.
         figures: Named as in TrialSummary: peak_memory_bytes, device_peak_bytes, cpu_percent,
             read_bytes.
         conditions: As TrialSummary has them.
@@ -149,6 +151,7 @@ class Measured:
     losses: tuple[float, ...] = ()
     refused: Mapping[str, str] = field(default_factory=dict)
     uncontained: tuple[str, ...] = ()
+    copied: Mapping[str, int] = field(default_factory=dict)
     figures: Mapping[str, float] = field(default_factory=dict)
     conditions: Mapping[str, float] = field(default_factory=dict)
     ground: Mapping[str, str] = field(default_factory=dict)

@@ -1,7 +1,8 @@
 """What a trial could not keep from the world outside, told from the script's text alone.
 
 A trial's writes go to a scratch directory (tracee/containment). What a script sends away, what
-programs it starts and what libraries write by native code of their own does not.
+programs it starts and what libraries write by native code of their own does not; nor does what a
+command does that is no Python at all.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from trainprof.experiments.own_modules import modules_of
+from trainprof.experiments.own_modules import own_of, shown
+from trainprof.experiments.own_settings import Settings
+from trainprof.experiments.programs import runs_only_python
 from trainprof.experiments.syntax import constant as _constant
 from trainprof.experiments.syntax import last_name as _last_name
-from trainprof.experiments.trackers import SENDS, TRACKERS, logged_to
+from trainprof.experiments.trackers import REPORT_TO, SENDS, TRACKERS, logged_to, told
 from trainprof.launch.target import Target
 from trainprof.record.c_functions import CHANGING_FILES, is_c_library
 
@@ -25,7 +28,11 @@ UPLOADS: Final = "sends data to another machine, in every trial again"
 STORES: Final = "writes to a database, in every trial again"
 STARTS: Final = "starts a program; what that writes is not kept from your files"
 WRITES: Final = "writes by native code; that is not kept from your files"
+NO_PYTHON: Final = "is no Python; what it writes or removes itself is not kept from your files"
 OPENS: Final = "opens or changes files past Python; that is not kept from your files"
+
+# Where it is the command, and not a line of a file, that does something.
+COMMAND: Final = "the command"
 
 # Calls by the end of their name, wherever it comes from.
 LOGGERS: Final = {
@@ -37,6 +44,8 @@ LOGGERS: Final = {
     "DVCLiveLogger": "dvclive",
     "AimLogger": "aim",
 }
+# What ends a tracker's run, if another call has begun one.
+ENDING: Final = frozenset(("end_run", "finish"))
 # Dotted name, or its beginning up to a dot: what it does.
 CALLS: Final[Mapping[str, str]] = {
     **dict.fromkeys(
@@ -76,6 +85,7 @@ CALLS: Final[Mapping[str, str]] = {
             *("soundfile.write", "torchaudio.save", "torchvision.io.write_video"),
             *("torchvision.io.write_png", "torchvision.io.write_jpeg", "torchvision.io.write_file"),
             *("sentencepiece.SentencePieceTrainer", "rocksdb.DB", "plyvel.DB"),
+            *("tensorflow.summary.create_file_writer", "tensorflow.io.TFRecordWriter"),
         ),
         WRITES,
     ),
@@ -139,7 +149,7 @@ class Uncontained:
 
     Attributes:
         name: The package or function, as people know it.
-        site: `file.py:84`, the file as seen from the working directory.
+        site: `file.py:84`, the file as seen from the working directory; or COMMAND.
         sentence: What it does, without a subject.
     """
 
@@ -149,7 +159,7 @@ class Uncontained:
 
 
 def find_uncontained(target: Target, cwd: Path) -> list[Uncontained]:
-    """Reads a script and the modules beside it that it imports; runs nothing.
+    """Reads a command, its script, and the user's modules that it imports; runs nothing.
 
     Args:
         target: What is to be run.
@@ -159,17 +169,56 @@ def find_uncontained(target: Target, cwd: Path) -> list[Uncontained]:
         What was found, each name once a file, in the order of reading; what cannot be read or
         parsed tells nothing.
     """
-    found: list[Uncontained] = []
-    known: set[tuple[str, str]] = set()
-    for path, tree in modules_of(target, cwd):
-        shown = os.path.relpath(path, cwd)
-        shown = str(path) if shown.startswith(os.pardir) else shown
-        told = [*_Calls(tree).found(), *logged_to(tree, target.words)]
-        for name, line, sentence in sorted(told, key=lambda one: one[1]):
-            if (name, shown) not in known:
-                known.add((name, shown))
-                found.append(Uncontained(name, f"{shown}:{line}", sentence))
+    own = own_of(target, cwd)
+    are_set = any(one.key == REPORT_TO for file in own.settings for one in file.trackers)
+    found = list(_of_command(target, cwd))
+    for path, tree in own.modules:
+        calls = _Calls(tree).found()
+        found += _once(path, cwd, [*calls, *logged_to(tree, target.words, are_set=are_set)])
+    for settings in own.settings:
+        found += _once(settings.path, cwd, list(_of_settings(settings)))
     return found
+
+
+def _of_command(target: Target, cwd: Path) -> Iterator[Uncontained]:
+    if not runs_only_python(target, cwd):
+        yield Uncontained(target.name, COMMAND, NO_PYTHON)
+    values = (word.rpartition("=")[2].rpartition(".")[2] for word in target.words)
+    for tracker in dict.fromkeys(LOGGERS[value] for value in values if value in LOGGERS):
+        yield Uncontained(tracker, COMMAND, SENDS)
+
+
+def _of_settings(settings: Settings) -> Iterator[tuple[str, int, str]]:
+    for entry in settings.classes:
+        yield from ((name, entry.line, does) for name, does in _by_name(entry.value))
+    for entry in settings.trackers:
+        yield from ((name, entry.line, does) for name, does in told(entry.key, entry.value))
+
+
+def _once(path: Path, cwd: Path, told_of: list[tuple[str, int, str]]) -> Iterator[Uncontained]:
+    """Yields what was found in a file by its lines, each name once."""
+    known: set[str] = set()
+    for name, line, sentence in sorted(told_of, key=lambda one: one[1]):
+        if name not in known:
+            known.add(name)
+            yield Uncontained(name, f"{shown(path, cwd)}:{line}", sentence)
+
+
+def _by_name(dotted: str) -> Iterator[tuple[str, str]]:
+    """Yields what calling something does, wherever it is called, told by its full name."""
+    package, name = dotted.partition(".")[0], dotted.rpartition(".")[2]
+    if package in TRACKERS:
+        if name not in ENDING:
+            yield package, SENDS
+    elif name in LOGGERS:
+        yield LOGGERS[name], SENDS
+    else:
+        does = CALLS.get(dotted)
+        if does is None:
+            begin = next((key for key in CALLS if key[-1] == "." and dotted.startswith(key)), "")
+            does = CALLS.get(begin)
+        if does is not None:
+            yield dotted, does
 
 
 class _Calls:
@@ -243,29 +292,20 @@ class _Calls:
             if last in METHODS:
                 yield last, METHODS[last]
             return
-        package, name = dotted.partition(".")[0], dotted.rpartition(".")[2]
-        if package in TRACKERS:
-            yield package, SENDS
-        elif name in LOGGERS:
-            yield LOGGERS[name], SENDS
-        elif dotted in MODES:
+        if dotted in MODES:
             if not _reads(call, *MODES[dotted]):
                 yield dotted, WRITES
-        elif dotted == "urllib.request.urlopen":
+            return
+        if dotted == "urllib.request.urlopen":
             if len(call.args) > 1 or any(word.arg == "data" for word in call.keywords):
                 yield dotted, UPLOADS
-        else:
-            does = CALLS.get(dotted)
-            if does is None:
-                begin = next(
-                    (key for key in CALLS if key[-1] == "." and dotted.startswith(key)), ""
-                )
-                does = CALLS.get(begin)
-            if does is not None:
-                if does is not STARTS or not self._only_looks(call):
-                    yield dotted, does
-            elif last in METHODS:
-                yield last, METHODS[last]
+            return
+        known = list(_by_name(dotted))
+        if any(does is STARTS for _, does in known) and self._only_looks(call):
+            return
+        yield from known
+        if not known and last in METHODS:
+            yield last, METHODS[last]
 
     def _told_by_arguments(self, call: ast.Call) -> Iterator[tuple[str, str]]:
         """Yields what is told to do by arguments, as a push to the Hub is, or SQLite."""

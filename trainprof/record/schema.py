@@ -208,7 +208,8 @@ class Topic(IntEnum):
     # stands where torch makes a batch: what comes before it is the dataset's
     STACK = 11
     # Of a trial: {applied{}, refused{name: why}}: what was changed; {losses[]}: of the first
-    # backward passes; {uncontained[]}: what wrote outside of the trial's own place
+    # backward passes; {uncontained[]}: what wrote outside of the trial's own place;
+    # {copied{path: bytes}}: a large file that the script opened to change it in place
     TRIAL = 12
     # {device, place: [file, line, function], requested_bytes, ...}: a device ran out of memory,
     # and the process ended by that; see probes/out_of_memory.py

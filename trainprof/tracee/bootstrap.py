@@ -103,6 +103,9 @@ class Tracee:
                 scratch,
                 run=self._directory,
                 tell=lambda what: self._note_now(Topic.TRIAL, {"uncontained": [what]}),
+                tell_copy=lambda path, size: self._note_now(
+                    Topic.TRIAL, {"copied": {self._shown(path): size}}
+                ),
                 is_user_file=CallSites(self._open_log(), self._cwd).is_user_file,
                 report=lambda error: self._note_now(
                     Topic.PROBE_FAILED, _fault("containment", error)
@@ -115,6 +118,10 @@ class Tracee:
             os.write(2, f"{CANNOT_CONTAIN}{type(error).__name__}: {error}\n".encode())
             os._exit(STATUS_NOT_STARTED)
         return container
+
+    def _shown(self, path: str) -> str:
+        """Returns a path as seen from the working directory that the script began in."""
+        return path.removeprefix(os.path.join(self._cwd, ""))
 
     def _with_container(self, callbacks: Callbacks) -> Callbacks:
         """Adds what the container has to do with a library; its part comes first."""

@@ -39,17 +39,24 @@ def test_other_processes_tell_only_what_they_wrote(tmp_path: Path) -> None:
     worker.text(Topic.TRIAL, {"applied": {}, "refused": {"a": "no"}})
     worker.text(Topic.TRIAL, {"losses": [1.0]})
     worker.text(Topic.TRIAL, {"uncontained": ["of a worker"]})
+    worker.text(Topic.TRIAL, {"copied": {"data.bin": 7}})
+    worker.text(Topic.TRIAL, {"copied": {"labels.bin": 3, "empty": 0, "wrong": "x", "no": True}})
     notes = read_trial_notes(worker.write(tmp_path, script_pid=4242))
     assert (notes.applied, notes.refused, notes.losses) == ({"a": 1}, {}, ())
     assert notes.uncontained == ("of a worker",)
+    assert notes.copied == {"data.bin": 7, "labels.bin": 3}
 
 
 def test_damaged_notes_and_a_run_without_any(tmp_path: Path) -> None:
     run = run_that_trains()
-    for wrong in (7, ["x"], {"applied": 3, "refused": [], "losses": "none", "uncontained": 1}):
+    for wrong in (
+        *(7, ["x"], {"copied": ["x"]}),
+        {"applied": 3, "refused": [], "losses": "none", "uncontained": 1},
+    ):
         run.text(Topic.TRIAL, wrong)
     run.text(Topic.TRIAL, {"losses": ["x", True], "refused": {"a": 3}})
     notes = read_trial_notes(run.write(tmp_path))
     assert (notes.applied, notes.refused, notes.uncontained) == ({}, {"a": "3"}, ())
+    assert notes.copied == {}
     assert all(math.isnan(loss) for loss in notes.losses)
     assert len(notes.losses) == 2

@@ -384,6 +384,19 @@ def test_what_cannot_be_contained_is_said_and_nothing_is_run(
     assert told(capsys, "--yes", "-o", "t", "train.py")["trials"]
 
 
+def test_a_command_that_is_no_python_is_not_begun_unasked(
+    planted: list[str], capsys: Captured
+) -> None:
+    Path("train.sh").write_text("#!/bin/sh\nrm -rf runs/exp1\npython train.py\n")
+    Path("train.sh").chmod(0o755)
+    shown = complaint(capsys, "-o", "t", "./train.sh")
+    assert "the command: ./train.sh is no Python" in shown
+    assert "name the Python script itself" in shown
+    assert "--yes" in shown
+    assert planted == []
+    assert told(capsys, "--yes", "-o", "t", "./train.sh")["trials"]
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

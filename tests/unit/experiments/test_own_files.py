@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from pathlib import Path
 
@@ -87,8 +86,7 @@ def test_a_module_has_its_files_wherever_the_path_finds_it(
     plant(package, {"__init__.py": "", "train.py": "from . import other\n", "other.py": ""})
     own = [f"src/package_of_mine/{name}.py" for name in ("__init__", "other", "train")]
     assert files_of(project, module="package_of_mine.train") == []
-    monkeypatch.syspath_prepend(str(project / "src"))
-    importlib.invalidate_caches()
+    monkeypatch.setenv("PYTHONPATH", "src")
     assert files_of(project, "--lr", "1", module="package_of_mine.train") == own
     assert files_of(project, module="lib.model") == ["lib/__init__.py", "lib/model.py"]
 
@@ -115,3 +113,37 @@ def test_what_is_no_plain_file_or_holds_a_secret_is_left_out(project: Path) -> N
     plant(project, {f"{secret}.yaml": ""})
     words = ["dataset.py", "pipe.yaml", f"{secret}.yaml", "a\0b.yaml"]
     assert files_of(project, *words) == ["dataset.py"]
+
+
+def test_a_package_on_the_path_counts_and_its_edits_are_seen(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(project, {"scripts/train.py": "from mine import work\n", "src/mine/work.py": "x = 1\n"})
+    monkeypatch.setenv("PYTHONPATH", "src")
+    told = digests_of(resolve(["scripts/train.py"]), project)
+    assert sorted(told) == ["scripts/train.py", "src/mine/work.py"]
+    plant(project, {"src/mine/work.py": "x = 2\n"})
+    assert edited(told, project) == ["src/mine/work.py"]
+
+
+def test_what_hydra_makes_settings_of_counts(project: Path) -> None:
+    plant(
+        project,
+        {
+            "scripts/train.py": "import hydra\n"
+            "@hydra.main(config_path='../conf', config_name='train')\ndef main(c): ...\n",
+            "conf/train.yaml": "defaults:\n  - model: small\n",
+            "conf/model/small.yaml": "_target_: lib.model.Net\n",
+            "conf/model/large.yaml": "",
+        },
+    )
+    small = ["conf/model/small.yaml", "conf/train.yaml", "lib/__init__.py", "lib/model.py"]
+    large = ["conf/model/large.yaml", "conf/train.yaml"]
+    assert files_of(project, "scripts/train.py") == [*small, "scripts/train.py"]
+    assert files_of(project, "scripts/train.py", "model=large") == [*large, "scripts/train.py"]
+
+
+def test_a_script_of_the_shell_counts(project: Path) -> None:
+    plant(project, {"run": "#!/bin/sh\npython train.py\n", "more.sh": "python dataset.py\n"})
+    (project / "run").chmod(0o755)
+    assert files_of(project, "./run", "more.sh") == ["more.sh", "run"]

@@ -305,3 +305,15 @@ def test_checkpoints_between_passes_are_no_loading(tmp_path: Path) -> None:
     assert row.speedup.mid == pytest.approx(20 / 19, rel=0.005)
     assert row.run_speedup is not None
     assert row.run_speedup.mid == pytest.approx(wall_s / (wall_s - 1.0), rel=0.005)
+
+
+def test_large_files_that_trials_copied_are_named_the_largest_first() -> None:
+    assert not any("copied" in note for note in summary_of(found_with(Planted(twice))).tuning.notes)
+    copied = {"labels.bin": 1 << 28, "train.bin": 5 << 30}
+    told = summary_of(found_with(Planted(twice), copied=copied)).tuning.notes
+    [note] = [note for note in told if "copied" in note]
+    assert "opens train.bin, labels.bin for writing" in note
+    assert "copied 5.2 GiB" in note
+    many = {f"{number}.bin": 1 << 30 for number in range(5)}
+    told = summary_of(found_with(Planted(twice), copied=many)).tuning.notes
+    assert any("opens 0.bin, 1.bin, 2.bin and 2 more for writing" in note for note in told)

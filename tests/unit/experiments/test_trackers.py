@@ -200,3 +200,22 @@ def test_the_environment_keeps_a_tracker_out(
     assert names(tmp_path, f"{TRAINER}TrainingArguments('o')\n") == []
     # Who names it is asked.
     assert names(tmp_path, f"{TRAINER}TrainingArguments('o', report_to='wandb')\n") == ["wandb"]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [("report_to: none\n", []), ("report_to: null\n", ["wandb"]), ("lr: 1\n", ["wandb"])],
+)
+def test_settings_tell_the_trainers_own_parser(
+    tmp_path: Path,
+    machine: Callable[[str, tuple[str, ...]], None],
+    text: str,
+    told: list[str],
+) -> None:
+    machine("4.57.1", ("wandb",))
+    (tmp_path / "conf.yaml").write_text(text)
+    code = f"{TRAINER}HfArgumentParser(TrainingArguments).parse_yaml_file(name)\n"
+    assert names(tmp_path, code, str(tmp_path / "conf.yaml")) == told
+    # Arguments that are made in the script say for themselves.
+    code = f"{TRAINER}TrainingArguments('o')\n"
+    assert names(tmp_path, code, str(tmp_path / "conf.yaml")) == ["wandb"]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from trainprof.experiments import uncontained
 from trainprof.experiments.uncontained import Uncontained, find_uncontained
 from trainprof.launch.target import resolve
 
@@ -67,6 +68,10 @@ def test_the_sample_scripts_have_nothing(path: Path) -> None:
         ),
         ("import cffi; lib = cffi.FFI().dlopen(None)\nlib.open(p, 1)", "the C library's open"),
         ("import lmdb\nlmdb.open('x')", "lmdb.open"),
+        (
+            "import tensorflow as tf\ntf.summary.create_file_writer('x')",
+            "tensorflow.summary.create_file_writer",
+        ),
         ("frame = make()\nframe.write_parquet('x')", "write_parquet"),
     ],
 )
@@ -102,6 +107,7 @@ def test_each_kind_is_found_with_its_line(tmp_path: Path, code: str, name: str) 
         "class wandb: init = print\nwandb.init()",
         "def run(): pass\nrun()",
         "import wandb",
+        "import wandb\nif wandb.run:\n    wandb.finish()",
         "from PIL import Image\nImage.new('L', (1, 1)).save('x.png')",
         "from transformers import TrainingArguments as T\nT('o', report_to='none')",
     ],
@@ -137,12 +143,92 @@ def test_a_module_and_what_torchrun_starts_are_read(tmp_path: Path) -> None:
     (tmp_path / "package" / "train.py").write_text("import wandb\nwandb.init()\n")
     target = resolve(["--lr", "1"], "package.train")
     assert [one.site for one in find_uncontained(target, tmp_path)] == ["package/train.py:2"]
-    (tmp_path / "launcher").write_bytes(b"\x7fELF")
-    (tmp_path / "launcher").chmod(0o755)
-    words = [str(tmp_path / "launcher"), "--nproc=2", "package/train.py"]
+    (tmp_path / "torchrun").write_bytes(b"\x7fELF")
+    (tmp_path / "torchrun").chmod(0o755)
+    words = [str(tmp_path / "torchrun"), "--nproc=2", "package/train.py"]
     assert [one.name for one in find_uncontained(resolve(words), tmp_path)] == ["wandb"]
 
 
 @pytest.mark.parametrize("text", ["def f(:\n", "\0", "x = " + "(" * 5000, ""])
 def test_what_cannot_be_parsed_tells_nothing(tmp_path: Path, text: str) -> None:
     assert found(tmp_path, text) == []
+
+
+def test_a_command_that_is_no_python_is_told_before_what_its_words_lead_to(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import wandb\nwandb.init()\n")
+    (tmp_path / "train.sh").write_text("#!/bin/sh\nrm -rf runs\npython train.py\n")
+    (tmp_path / "train.sh").chmod(0o755)
+    shell, wandb = find_uncontained(resolve([str(tmp_path / "train.sh"), "train.py"]), tmp_path)
+    assert (shell.name, shell.site) == (str(tmp_path / "train.sh"), uncontained.COMMAND)
+    assert shell.sentence == uncontained.NO_PYTHON
+    assert (wandb.name, wandb.site) == ("wandb", "train.py:2")
+
+
+def test_a_package_that_is_found_by_the_path_is_read_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "src" / "package").mkdir(parents=True)
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "src" / "package" / "__init__.py").write_text("")
+    (tmp_path / "src" / "package" / "training.py").write_text("import wandb\nwandb.init()\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "src"))
+    code = "from package.training import main\nmain()\n"
+    assert [one.site for one in found(tmp_path, code, name="scripts/train.py")] == [
+        "src/package/training.py:2"
+    ]
+
+
+def told_of_settings(directory: Path, text: str, *words: str) -> list[tuple[str, str]]:
+    (directory / "train.py").write_text("print(1)\n")
+    (directory / "conf.yaml").write_text(text)
+    target = resolve([str(directory / "train.py"), *words])
+    return [(one.name, one.site) for one in find_uncontained(target, directory)]
+
+
+@pytest.mark.parametrize("words", [("--config", "conf.yaml"), ("--config=conf.yaml",)])
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("# one\na:\n  _target_: lightning.pytorch.loggers.wandb.WandbLogger\n", ["wandb"]),
+        ("\ntrainer:\n  logger: {class_path: MLFlowLogger}\n", ["mlflow"]),
+        ("\n\nreport_to: [wandb, 'mlflow']\n", ["wandb", "mlflow"]),
+        ('{\n\n"report_to": "wandb"}', ["wandb"]),
+        ("\n\nlog_with:\n  - tensorboard\n  - wandb\nlr: 1\n", ["wandb"]),
+        ("\n\n_target_: boto3.client\n", ["boto3.client"]),
+    ],
+)
+def test_what_settings_name_is_told(
+    tmp_path: Path, words: tuple[str, ...], text: str, names: list[str]
+) -> None:
+    told = told_of_settings(tmp_path, text, *words)
+    assert told == [(name, "conf.yaml:3") for name in names]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "report_to: none\nlr: wandb\n",
+        "# report_to: wandb\nreport_to: [tensorboard]  # wandb\n",
+        "report_to:\nwandb: true\n",
+        "a:\n  _target_: torch.optim.Adam\n",
+        "not_report_to: wandb\nmy._target_: wandb.init\n",
+    ],
+)
+def test_settings_that_name_nothing_are_no_alarm(tmp_path: Path, text: str) -> None:
+    assert told_of_settings(tmp_path, text, "--config", "conf.yaml") == []
+
+
+def test_settings_that_nobody_names_are_not_read(tmp_path: Path) -> None:
+    assert told_of_settings(tmp_path, "report_to: wandb\n") == []
+
+
+def test_a_logger_that_the_command_names_is_told(tmp_path: Path) -> None:
+    [one] = told_of_settings(tmp_path, "", "fit", "--trainer.logger=lightning.WandbLogger")
+    assert one == ("wandb", uncontained.COMMAND)
+    assert told_of_settings(tmp_path, "", "fit", "--trainer.logger=CSVLogger") == []
+
+
+def test_modules_of_classes_that_settings_name_are_read(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("import wandb\n\ndef make():\n    wandb.init()\n")
+    told = told_of_settings(tmp_path, "_target_: mine.make\n", "--config", "conf.yaml")
+    assert told == [("wandb", "mine.py:4")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,9 @@ from pathlib import Path
 import pytest
 from support import file_operations
 from support.contained import escaped, faults, run_contained, snapshot
-from support.session import run_plain
+from support.session import read_recordings, run_plain
+
+from trainprof.record.schema import Topic
 
 SEEDS = range(24)
 
@@ -371,3 +374,80 @@ def test_a_run_that_is_no_trial_imports_nothing_of_it(tmp_path: Path) -> None:
     done = run_hooked(["s.py"], tmp_path, tmp_path / "run", options={"trial": None})
     assert (done.stdout, done.stderr) == ("[]\n", "")
     assert sys.version_info >= (3, 10)
+
+
+TENSORBOARD = {
+    "tensorflow.py": "raise SystemExit('TensorFlow writes where it is told')\n",
+    "tensorboard/__init__.py": "",
+    "tensorboard/compat/tensorflow_stub.py": "",
+    # As tensorboard 2.21 has it, and as older ones do.
+    "tensorboard/compat/__init__.py": """
+import importlib
+
+def tf():
+    try:
+        importlib.import_module("tensorboard.compat.notf")
+    except ImportError:
+        import tensorflow
+        return tensorflow
+    return importlib.import_module("tensorboard.compat.tensorflow_stub")
+
+def old_tf():
+    try:
+        from tensorboard.compat import notf
+    except ImportError:
+        import tensorflow
+        return tensorflow
+    return importlib.import_module("tensorboard.compat.tensorflow_stub")
+""",
+}
+
+
+def test_tensorboard_does_without_tensorflow(trees: tuple[Path, Path]) -> None:
+    script = """
+import sys
+print([name for name in sys.modules if name.startswith("tensor")])
+from tensorboard import compat
+print(compat.tf().__name__, compat.old_tf().__name__)
+"""
+    for tree in trees:
+        for name, text in TENSORBOARD.items():
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
+            (tree / name).write_text(text)
+    plain, ours = both(trees, script, untouched=False)  # __pycache__
+    stub = "tensorboard.compat.tensorflow_stub"
+    assert plain.stderr == "TensorFlow writes where it is told\n"
+    assert (ours.stdout, ours.stderr) == (f"[]\n{stub} {stub}\n", "")
+    assert faults(trees[1].parent / "run") == []
+
+
+def test_a_large_file_that_had_to_be_copied_is_told_once(trees: tuple[Path, Path]) -> None:
+    script = """
+import sys
+changes = sys.modules.get("trainprof.tracee.containment.changes")
+if changes is not None:
+    changes.TOLD_FROM_BYTES, changes._shares_blocks = 9, lambda *files: SHARES
+open("data/x.txt", "r+").close()  # smaller
+open("runs/old/w.bin", "rb").close()
+open("runs/old/w.bin", "wb").close()  # nothing of it is kept
+for name in ("runs/old/w.bin", "big.bin", "big.bin"):
+    with open(name, "r+b") as file:
+        print(file.read())
+"""
+    for shares in (True, False):
+        for tree in trees:
+            (tree / "big.bin").write_bytes(b"0123456789")
+        text = script.replace("SHARES", str(shares))
+        if shares:  # as if it did
+            text = text.replace("print(file.read())", "pass")
+        assert_alike(both(trees, text))
+        run = trees[1].parent / "run"
+        told = [
+            note["copied"]
+            for recording in read_recordings(run / "events")
+            for note in recording.notes(Topic.TRIAL)
+            if "copied" in note
+        ]
+        assert told == ([] if shares else [{"big.bin": 10}])
+        assert faults(run) == []
+        shutil.rmtree(run)

@@ -29,6 +29,7 @@ class Container:
         *,
         run: str,
         tell: Callable[[str], None],
+        tell_copy: Callable[[str, int], None],
         is_user_file: Callable[[str], bool],
         report: Callable[[BaseException], None],
     ) -> None:
@@ -38,6 +39,7 @@ class Container:
             scratch: An absolute directory, of this trial alone.
             run: The run directory.
             tell: Takes what was seen to escape, in a few words.
+            tell_copy: Takes the path and the bytes of a large file that had to be copied.
             is_user_file: Whether code in a file is the user's.
             report: Takes a fault of ours.
 
@@ -59,7 +61,8 @@ class Container:
             for path, is_free in zones.items():
                 index.add_root(path, is_free=is_free)
         tree = MergedTree(scratch, index)
-        changes = Changes(tree, scratch)
+        self._tell_copy = tell_copy
+        changes = Changes(tree, scratch, tell_copy=self._copied)
         self._functions = Functions(tree, changes, report)
         self._files = FileFunctions(tree, changes, self._functions.report)
         self._files.passing = self._functions.passing
@@ -80,6 +83,12 @@ class Container:
     def callbacks(self) -> dict[str, Callable[[ModuleType, int, int], None]]:
         """Returns what is to be called with a library right after its import, by its name."""
         return {name: self._guarded(wrap) for name, wrap in self._packages.callbacks().items()}
+
+    def _copied(self, path: str, size: int) -> None:
+        try:
+            self._tell_copy(path, size)
+        except Exception as error:
+            self._functions.report(error)
 
     def _guarded(self, wrap: Callable[[ModuleType], None]) -> Callable[..., None]:
         def call(module: ModuleType, *times: Any) -> None:

@@ -23,6 +23,8 @@ from trainprof.tracee.containment.tree import NotAPath
 SQLITE_URI: Final = "file:"
 # Kept beside a database that was not closed.
 SQLITE_COMPANIONS: Final = ("-journal", "-wal")
+# Where it can be imported, TensorBoard takes its own Python code instead of TensorFlow.
+NO_TENSORFLOW: Final = "tensorboard.compat.notf"
 
 
 class Packages:
@@ -40,6 +42,7 @@ class Packages:
             "safetensors": self.safetensors,
             "tokenizers": self.tokenizers,
             "sqlite3": self.sqlite3,
+            "tensorboard.compat": self.tensorboard,
             **Arrow(self._paths).callbacks(),
         }
 
@@ -92,6 +95,14 @@ class Packages:
             return plain(self._database(database), *args, **kwargs)
 
         sqlite3.connect = sqlite3.dbapi2.connect = connect
+
+    def tensorboard(self, compat: Any) -> None:
+        """Lets it write by Python: TensorFlow, if that is installed, writes by C++ of its own.
+
+        It asks for TensorFlow no sooner than it needs it.
+        """
+        module = sys.modules.setdefault(NO_TENSORFLOW, ModuleType(NO_TENSORFLOW))
+        compat.notf = module
 
     def _mapping(self, plain: Wrapped) -> Wrapped:
         @functools.wraps(plain)
