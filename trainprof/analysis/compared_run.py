@@ -150,7 +150,7 @@ class ComparedRun:
         steps, starts_s = series.steps_of_passes.astype(np.float64), series.pass_starts_s
         if len(steps) == 0:
             return starts_s
-        if self.summary.run.exit.reason != "completed":
+        if not self.summary.run.exit.is_whole:
             length = self._steps_of_a_pass()
             if length is None and len(steps) == 1:
                 return starts_s[:0]
