@@ -462,7 +462,7 @@ def test_ranks_end_at_the_same_step_when_the_time_is_over(tmp_path: Path) -> Non
     assert summary["faults"] == []
     first, second = summary["ranks"]
     assert first["steps"] == second["steps"] > 0
-    for row in (first, second):
+    for row in (summary["run"], first, second):
         assert (row["exit"]["reason"], row["exit"]["detail"]) == ("limit", "--max-time")
 
 

@@ -16,6 +16,7 @@ import pytest
 from support.machine import attempts
 from support.styles import without_compiler
 
+from trainprof.analysis.run_figures import Exit
 from trainprof.analysis.saved_summary import saved_summary
 from trainprof.analysis.summarize import case_of
 from trainprof.analysis.trial_notes import read_trial_notes
@@ -213,6 +214,44 @@ def test_two_loaders_that_are_both_waited_for_are_both_changed(
     assert told.recommended is not None
     assert told.recommended.speedup.mid > 1.5
     assert [one.split(": ")[0] for one in told.recommended.change] == list(lines)
+
+
+SPAWNED = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+def train(rank):
+    torch.set_num_threads(1)
+    w = torch.zeros(8, 1, requires_grad=True)
+    data = TensorDataset(torch.randn(400, 8), torch.randn(400, 1))
+    for epoch in range(1000):
+        for x, y in DataLoader(data, batch_size=4):
+            ((x @ w - y) ** 2).mean().backward()
+            with torch.no_grad():
+                w -= 0.01 * w.grad
+                w.grad = None
+    torch.save(w, "final.pt")
+
+if __name__ == "__main__":
+    torch.multiprocessing.spawn(train)
+    torch.load("final.pt")
+"""
+
+
+def test_a_parent_that_loads_what_its_child_was_to_save_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The child updates its parameters by hand, and is ended at the limit all the same."""
+    (tmp_path / "train.py").write_text(SPAWNED)
+    monkeypatch.chdir(tmp_path)
+    directory = RunDirectory(tmp_path / "tune")
+    runner = ScriptRunner(Script(("train.py",)), directory, interval_s=0.5)
+    found = runner.run(baseline(), 1, Limits(steps=50, killed_after_s=120.0))
+    assert (found.outcome, found.steps, found.run_s, found.was_cut) == (OK, 50, None, False)
+    assert (found.failed_after or "").startswith("FileNotFoundError: ")
+    summary = saved_summary(RunDirectory(directory.path / found.directory))
+    assert summary is not None
+    assert summary.run.exit == Exit(1, None, "exception", "FileNotFoundError", "--max-steps")
 
 
 @pytest.mark.parametrize(

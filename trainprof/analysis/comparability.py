@@ -245,8 +245,10 @@ def _of_one(called: str, run: ComparedRun) -> list[Discrepancy]:
     end = run.summary.run.exit
     ended = _ended_early(end)
     if ended is not None:
-        kind = REMARK if end.reason == "interrupted" else UNFINISHED
-        found.append(_said("end", kind, f"{called} {ended}"))
+        is_judged = end.reason == "interrupted" or end.after_limit is not None
+        kind, limit = REMARK if is_judged else UNFINISHED, end.after_limit
+        once = f", once training had been ended at the limit ({limit})" if limit else ""
+        found.append(_said("end", kind, f"{called} {ended}{once}"))
     return found
 
 

@@ -139,7 +139,7 @@ class ComparedRun:
     @property
     def is_whole(self) -> bool:
         """Whether it went to its own end."""
-        return self.summary.run.exit.reason == "completed"
+        return self.summary.run.exit.is_whole
 
     def training_pace(self) -> Pace | None:
         """Returns how fast it trains, with starts of passes spread over their steps.

@@ -26,8 +26,42 @@ _LIMITS: Final = {1: "--max-steps", 3: "a trial had enough"}
 _KEYBOARD_INTERRUPT: Final = "KeyboardInterrupt"
 
 
+def ending_of_run(recording: Recording, logs: list[ProcessLog], shown: list[ProcessLog]) -> Exit:
+    """Returns the end of a run: of the script, and of what it started where a limit ended that.
+
+    What was started by torchrun, by `torch.multiprocessing.spawn` or by a driver meets the limit
+    itself, and its parent comes to an end of its own.
+
+    Args:
+        recording: The run.
+        logs: Of the script's own process.
+        shown: Of the training process whose figures are told: its limit comes first.
+    """
+    end = ending(recording, logs)
+    limit = _limit([*shown, *logs, *recording.logs])
+    if limit is None or end.reason == "running":
+        return end
+    if end.reason == "limit" or (end.reason == "completed" and not end.status):
+        return replace(end, reason="limit", detail=limit)
+    return replace(end, after_limit=limit) if _ended_well(recording.logs) else end
+
+
+def _ended_well(logs: list[ProcessLog]) -> bool:
+    """Whether all that trained was ended at a limit or came to its own end."""
+    of_process: dict[object, list[ProcessLog]] = {}
+    for log in logs:
+        of_process.setdefault(log.pid or id(log), []).append(log)
+    trained = [own for own in of_process.values() if any(_trains(log) for log in own)]
+    return all(_limit(own) is not None or _came_to_its_end(own) for own in trained)
+
+
+def _came_to_its_end(logs: list[ProcessLog]) -> bool:
+    end = recorded_ending(logs)
+    return end is not None and end.reason == "completed"
+
+
 def ending(recording: Recording, logs: list[ProcessLog]) -> Exit:
-    """Returns the end of a run: of the script's own process, unless what it started trains on.
+    """Returns the end of the script's own process, unless what it started trains on.
 
     Args:
         recording: The run.

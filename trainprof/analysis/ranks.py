@@ -219,7 +219,9 @@ def _mean_by_key(each: Sequence[dict[str, float]]) -> dict[str, float]:
 
 
 def _first_failure(exits: Sequence[Exit]) -> Exit:
-    return next((one for one in exits if one.reason != "completed" or one.status), exits[0])
+    """Returns the end of the first rank that failed, else of one that a limit ended."""
+    failed = [one for one in exits if one.reason not in ("completed", "limit") or one.status]
+    return next(iter([*failed, *(one for one in exits if not one.is_whole)]), exits[0])
 
 
 def _own_ending(process: TrainingProcess) -> Exit:

@@ -57,12 +57,30 @@ class Exit:
         signal: Number of the signal that ended it, or None.
         reason: completed|exception|interrupted|signal|killed|limit|running|unknown.
         detail: The exception's class, the limit's name, "out of memory: ..." and the like.
+        after_limit: The limit that all that trained had been ended at, or had not come to, where
+            the end that followed is another one: a parent that misses what its child was to write.
     """
 
     status: int | None
     signal: int | None
     reason: str
     detail: str | None = None
+    after_limit: str | None = None
+
+    @property
+    def limit(self) -> str | None:
+        """Returns the limit that ended training, whatever came then; None where none is known."""
+        return self.detail if self.reason == "limit" else self.after_limit
+
+    @property
+    def was_limited(self) -> bool:
+        """Whether a limit ended training."""
+        return self.reason == "limit" or self.after_limit is not None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it went to the script's own end, and nothing of it was ended at a limit."""
+        return self.reason == "completed" and not self.was_limited
 
 
 @dataclass(frozen=True, slots=True)

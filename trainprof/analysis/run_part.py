@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from trainprof.analysis.analysed import Analysed
-from trainprof.analysis.ending import ending
+from trainprof.analysis.ending import ending_of_run
 from trainprof.analysis.facts import integer
 from trainprof.analysis.recording import Recording
 from trainprof.analysis.run_figures import Exit, Ledger, Overhead, Run
@@ -38,7 +38,7 @@ def run_part(run: Analysed, account: Ledger) -> Run:
         name=str(manifest.get("name") or recording.directory.path.name),
         command=[str(word) for word in command] if isinstance(command, list) else [],
         wall_s=account.wall_s if run.part is not None else (run.end_ns - run.origin_ns) / 1e9,
-        exit=_exit(recording),
+        exit=_exit(run),
         versions=versions | run.facts.versions(),
         device_timing=run.device_timing(),
         rank=_first_known(integer(manifest.get("rank")), run.process.rank),
@@ -78,9 +78,10 @@ def _first_known(told: int | None, otherwise: int | None) -> int | None:
     return otherwise if told is None else told
 
 
-def _exit(recording: Recording) -> Exit:
-    pid = recording.manifest.get("script_pid")
-    return ending(recording, [x for x in recording.logs if x.pid == pid or x.role == "script"])
+def _exit(run: Analysed) -> Exit:
+    recording, pid = run.recording, run.recording.manifest.get("script_pid")
+    own = [log for log in recording.logs if log.pid == pid or log.role == "script"]
+    return ending_of_run(recording, own, run.process.logs)
 
 
 def _shown_directory(recording: Recording) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from trainprof.analysis.speedup import Pace, SpeedUp, speed_up
-from trainprof.analysis.tuning import BASELINE, RUNNING
+from trainprof.analysis.tuning import BASELINE, FAILED, OK, RUNNING
 from trainprof.experiments.candidates import Plan
 from trainprof.experiments.not_compared import cold_runs, held_up_runs
-from trainprof.experiments.trial import Measured, Trial
+from trainprof.experiments.trial import WARM_UP, Measured, Trial
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,24 @@ class Found:
         """Returns the runs of a trial."""
         return [one for one in self.runs if one.trial.name == name]
 
+    def failures_after(self) -> list[str]:
+        """Returns how runs of the script as it is failed once their training had been ended."""
+        runs = [one for one in self.runs if one.trial.name in (WARM_UP, BASELINE)]
+        return [one.failed_after for one in runs if one.failed_after is not None]
+
+    def judged(self, run: Measured) -> Measured:
+        """Returns a run that failed after its training as failed, where its change may be why.
+
+        Where the script as it is fails likewise it misses what the whole training writes, and a run
+        that was cut did not come as far.
+        """
+        if run.outcome != OK or run.failed_after is None or run.was_cut or not run.trial.overrides:
+            return run
+        known = {_kind(told) for told in self.failures_after()}
+        if _kind(run.failed_after) in known:
+            return run
+        return replace(run, outcome=FAILED, detail=run.failed_after, pace=None, training_pace=None)
+
     def comparable(self, name: str) -> list[Measured]:
         """Returns the runs of a trial that tell how fast it is."""
         left_out = {*cold_runs(self.runs), *held_up_runs(self.runs)}
@@ -95,3 +113,8 @@ class Found:
 
     def spent_s(self) -> float:
         return sum(one.seconds for one in self.runs)
+
+
+def _kind(told: str) -> str:
+    """Returns the exception's class, or the exit status: messages name files of a trial's own."""
+    return told.partition(":")[0]

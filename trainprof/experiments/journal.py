@@ -109,6 +109,7 @@ class Journal:
                 "directory": run.directory,
                 "outcome": run.outcome,
                 "detail": run.detail,
+                "failed_after": run.failed_after,
                 "seconds": run.seconds,
             }
         )
@@ -131,6 +132,7 @@ class Journal:
             saved_summary(directory) or summarize(directory),
             outcome=str(entry["outcome"]),
             detail=entry["detail"],
+            failed_after=entry["failed_after"],
             relative_to=self._directory.path,
         )
         return replace(found, seconds=float(entry["seconds"]))
@@ -229,7 +231,7 @@ def _asked(told: Mapping[str, Any]) -> Asked:
 
 
 def _entry(told: Mapping[str, Any]) -> dict[str, Any]:
-    detail = told["detail"]
+    detail, failed_after = told["detail"], told.get("failed_after")
     return {
         "name": str(told["name"]),
         "number": int(told["number"]),
@@ -237,5 +239,6 @@ def _entry(told: Mapping[str, Any]) -> dict[str, Any]:
         "directory": str(told["directory"]),
         "outcome": str(told["outcome"]),
         "detail": None if detail is None else str(detail),
+        "failed_after": None if failed_after is None else str(failed_after),
         "seconds": float(told["seconds"]),
     }

@@ -103,7 +103,7 @@ def unseen_starts(case: Case) -> tuple[str, ...]:
         loader, batches = fed.loader, fed.loader.length
         # Of one without a length, what was gone through when the trial had enough.
         is_within = loader.passes == 1 and (
-            loader.iterations < batches if batches else case.summary.run.exit.reason == "limit"
+            loader.iterations < batches if batches else case.summary.run.exit.was_limited
         )
         starts_anew = bool(loader.num_workers) and not loader.persistent_workers
         if not is_within or not starts_anew:
@@ -322,7 +322,7 @@ def _of_persistence(case: Case, starts: float) -> list[Candidate]:
     of_training = sum(_restart_share(case, fed) for fed in case.feeding)
     # A trial that is ended stands for a run that goes on, pass after pass.
     times = 1.0
-    if of_training > 0 and case.summary.run.exit.reason == "limit":
+    if of_training > 0 and case.summary.run.exit.was_limited:
         times = max(starts / (1 + starts) / of_training, 1.0)
 
     def predicted(chosen: Sequence[LoaderCase]) -> Interval:

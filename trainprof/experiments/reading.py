@@ -66,8 +66,19 @@ def measured(
     summary = summarize(directory)
     write_json(directory.summary, to_jsonable(summary))
     outcome, detail = _outcome(summary, ended, directory.console)
+    failed_after = None
+    if outcome == FAILED and summary.run.exit.after_limit is not None:
+        # What was to be measured was: who comes then may miss what the whole training writes.
+        outcome, detail, failed_after = OK, None, detail
     return read(
-        trial, number, directory, summary, outcome=outcome, detail=detail, relative_to=relative_to
+        trial,
+        number,
+        directory,
+        summary,
+        outcome=outcome,
+        detail=detail,
+        failed_after=failed_after,
+        relative_to=relative_to,
     )
 
 
@@ -79,6 +90,7 @@ def read(
     *,
     outcome: str,
     detail: str | None,
+    failed_after: str | None,
     relative_to: Path,
 ) -> Measured:
     """Returns what a saved run of a trial showed."""
@@ -90,7 +102,6 @@ def read(
     elif outcome == OK and pace is None:
         outcome = TOO_FEW_STEPS
         detail = _too_few(trial, run.steady_steps())
-    is_whole = summary.run.exit.reason == "completed"
     return Measured(
         trial=trial,
         number=number,
@@ -100,10 +111,11 @@ def read(
         seconds=0.0,
         pace=pace,
         training_pace=training_pace,
-        run_s=summary.run.wall_s if is_whole and trial.data == "real" else None,
+        run_s=summary.run.wall_s if summary.run.exit.is_whole and trial.data == "real" else None,
         steps=summary.training.steps,
         training_s=summary.phases.training_s,
-        was_cut=outcome == TIMED_OUT or summary.run.exit.detail == MAX_TIME,
+        was_cut=outcome == TIMED_OUT or summary.run.exit.limit == MAX_TIME,
+        failed_after=failed_after,
         losses=tuple(notes.losses),
         refused=notes.refused,
         uncontained=tuple(notes.uncontained),

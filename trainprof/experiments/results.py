@@ -71,6 +71,7 @@ def summary_of_tune(
             notes=[
                 *(found.plan.notes if found.plan is not None else ()),
                 *_left_out(found),
+                *_failed_after(found),
                 *kept_in_memory(found, base),
                 *copied_files(found),
             ],
@@ -276,6 +277,15 @@ def _left_out(found: Found) -> list[str]:
         "took over twice as long as another run of the same": held_up_runs(found.runs),
     }
     return [f"{why}, so not compared: {', '.join(x)}" for why, x in reasons.items() if x]
+
+
+def _failed_after(found: Found) -> list[str]:
+    """Says how the script as it is fails behind a training that a limit ended, where it does."""
+    return [
+        f"once its training was ended at the limit, the script failed ({why}): what it trained "
+        "until then counts"
+        for why in found.failures_after()[:1]
+    ]
 
 
 def _largest(runs: Sequence[Measured], name: str) -> float | None:

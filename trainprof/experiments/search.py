@@ -439,7 +439,7 @@ class Search:
                 raise _Ended(BUDGET)
             limits = self._limits(trial, left_s - aside_s)
         self._say(trial, None)
-        measured = self._runner.run(trial, number, limits)
+        measured = self.found.judged(self._runner.run(trial, number, limits))
         if not is_known and was_in_vain(measured, limits):
             told = f"the budget was over after {measured.steps} of its steps"
             measured = replace(measured, outcome=CUT_SHORT, detail=told)

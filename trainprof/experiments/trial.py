@@ -125,6 +125,7 @@ class Measured:
         steps: That it made.
         training_s: Of the training phase.
         was_cut: Its time was over before its steps were made.
+        failed_after: How it failed once all its training had been ended at a limit, None: not.
         losses: Of its first backward passes, [] where not known.
         refused: What could not be changed, and why.
         uncontained: What it did besides that could not be kept from the user's files.
@@ -148,6 +149,7 @@ class Measured:
     steps: int = 0
     training_s: float = 0.0
     was_cut: bool = False
+    failed_after: str | None = None
     losses: tuple[float, ...] = ()
     refused: Mapping[str, str] = field(default_factory=dict)
     uncontained: tuple[str, ...] = ()

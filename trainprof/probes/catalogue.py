@@ -20,6 +20,7 @@ from trainprof.probes.garbage import GarbageProbe
 from trainprof.probes.loader import LoaderProbe
 from trainprof.probes.looks import LooksProbe
 from trainprof.probes.optimizer import OptimizerProbe
+from trainprof.probes.own_updates import OwnUpdatesProbe
 from trainprof.probes.padding import PaddingProbe
 from trainprof.probes.process_group import ProcessGroupProbe
 from trainprof.probes.session import Probe
@@ -64,6 +65,7 @@ def default_probes(trial: Mapping[str, Any] | None = None) -> list[Probe]:
         UnusedForwardsProbe(),
         UnusedGradientsProbe(),
         DiscardedGradientsProbe(),
+        OwnUpdatesProbe(),
         BackwardProbe(),
         OptimizerProbe(),
         SyncProbe(),

@@ -17,6 +17,8 @@ MAX_STEPS: Final = "--max-steps"
 MAX_TIME: Final = "--max-time"
 TRIAL: Final = "trial"
 _VALUES: Final = {MAX_STEPS: 1, MAX_TIME: 2, TRIAL: 3}
+# In the place of an optimizer's id: the script updates its parameters itself.
+OWN_UPDATES: Final = 0
 
 
 def is_loader_worker() -> bool:
@@ -68,6 +70,11 @@ class Limit:
             self._steps[optimizer] += 1
             self._most = max(self._most, self._steps[optimizer])
 
+    def forget(self, optimizer: int) -> None:
+        """Takes back what was counted as updates of one optimizer: they were none."""
+        if self._steps.pop(optimizer, 0):
+            self._most = max(self._steps.values(), default=0)
+
     def join(self, world_size: int) -> None:
         """Has this process, one of so many ranks, end at the same step as the others."""
         if world_size > 1 and self._deadline_ns is not None and self._last_step is None:
@@ -97,18 +104,19 @@ class Limit:
         if self._deadline_ns is None:
             return
         now = self._now()
-        if now < self._deadline_ns or not _can_end():
+        if now < self._deadline_ns or not can_end():
             return
         if self._last_step is None or self._last_step.is_out_of_reach(self._most, now):
             self._end(MAX_TIME)
 
     def _end(self, limit: str) -> None:
-        if not _can_end():
+        if not can_end():
             return
         now = self._now()
         self._log.emit(Kind.LIMIT, now, now, 0, _VALUES[limit])
         raise RunLimitReached(limit)
 
 
-def _can_end() -> bool:
+def can_end() -> bool:
+    """Whether a limit may end the run here: on the main thread, and not in a loader's worker."""
     return threading.current_thread() is threading.main_thread() and not is_loader_worker()

@@ -28,7 +28,11 @@ def ending(summary: RunSummary) -> str:
 def cause(summary: RunSummary) -> str | None:
     """Returns what more is known of the end than `ending` tells."""
     end = summary.run.exit
-    return None if end.reason in ("exception", "limit") else end.detail
+    known = None if end.reason in ("exception", "limit") else end.detail
+    if end.after_limit is None:
+        return known
+    limit = f"training had been ended at the limit asked for ({end.after_limit})"
+    return limit if known is None else f"{limit}; {known}"
 
 
 def progress(summary: RunSummary) -> list[str]:

@@ -130,6 +130,11 @@ def only(found: list[Discrepancy]) -> Discrepancy:
             "OTHER ended by an exception (ValueError)",
         ),
         (
+            run(of_run(exit=Exit(1, None, "exception", "OSError", "--max-steps"))),
+            "remark",
+            "OTHER ended by an exception (OSError), once training had been ended at the limit (",
+        ),
+        (
             run(of_run(exit=Exit(3, None, "completed"))),
             "unfinished",
             "OTHER ended with exit status 3",

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from support import summaries
+from support.events import FakeRun
 from support.planted_trials import FakeRunner, Planted, plan_of, workers
 
 from trainprof.analysis.tuning import (
@@ -20,8 +21,9 @@ from trainprof.analysis.tuning import (
 )
 from trainprof.experiments.found import Found
 from trainprof.experiments.in_use import AlreadyTuning, alone_in
-from trainprof.experiments.journal import Asked, Journal, RememberingRunner
+from trainprof.experiments.journal import Asked, Journal, RememberingRunner, read_journal
 from trainprof.experiments.reading import Ended, _outcome
+from trainprof.experiments.results import summary_of_tune
 from trainprof.experiments.search import Search
 from trainprof.experiments.trial import WARM_UP, Limits, Measured, Trial, baseline
 from trainprof.launch.outcome import Outcome
@@ -76,6 +78,68 @@ def test_a_setting_that_failed_once_is_not_recommended() -> None:
     found = searched(Changed("num_workers=2", 2, outcome=FAILED, pace=None, training_pace=None))
     assert [one.outcome for one in found.of("num_workers=2")][:2] == [OK, FAILED]
     assert found.best is None
+
+
+class FailingAfter(FakeRunner):
+    """As FakeRunner, but some trials' scripts fail once their training was ended at the limit."""
+
+    def __init__(self, was_cut: bool = False, **told: str) -> None:
+        super().__init__(Planted(by_workers))
+        self._told, self._was_cut = told, was_cut
+
+    def run(self, trial: Trial, number: int, limits: Limits) -> Measured:
+        found = super().run(trial, number, limits)
+        name = "change" if trial.overrides else trial.name
+        return replace(found, failed_after=self._told.get(name), was_cut=self._was_cut)
+
+
+MISSING = "FileNotFoundError: no trials/{}/final.pt"
+
+
+def test_a_script_that_fails_whenever_it_was_ended_at_the_limit_is_tuned() -> None:
+    told = {name: MISSING.format(name) for name in (WARM_UP, BASELINE, "change")}
+    found = searched(FailingAfter(**told))
+    assert {one.outcome for one in found.runs} == {OK}
+    assert found.best is not None
+    summary = summary_of_tune(
+        summaries.slow_loader(), found, name="tune", directory="tune", budget_s=600.0
+    )
+    assert summary.tuning is not None
+    said = [note for note in summary.tuning.notes if "ended at the limit" in note]
+    assert len(said) == 1
+    assert MISSING.format(WARM_UP) in said[0]
+
+
+@pytest.mark.parametrize(
+    "told", [{"change": "OSError: x"}, {BASELINE: MISSING, "change": "OSError: too many files"}]
+)
+def test_a_change_that_has_the_script_fail_after_its_training_is_not_recommended(
+    told: dict[str, str],
+) -> None:
+    found = searched(FailingAfter(**told))
+    [first, *_] = found.of("num_workers=2")
+    assert (first.outcome, first.detail, first.pace) == (FAILED, told["change"], None)
+    assert found.best is None
+
+
+def test_a_trial_that_was_cut_may_fail_for_that() -> None:
+    found = searched(FailingAfter(was_cut=True, change=MISSING))
+    assert {one.outcome for one in found.of("num_workers=2")} == {OK}
+
+
+def test_how_a_run_failed_afterwards_is_remembered(tmp_path: Path) -> None:
+    asked = Asked(("train.py",), None, None, 600.0, None, False)
+    journal = Journal(RunDirectory(tmp_path), asked)
+    journal.save()
+    run = replace(
+        FakeRunner(Planted(by_workers)).run(baseline(), 1, Limits(30, 60.0)), failed_after=MISSING
+    )
+    journal.add(run)
+    directory = FakeRun().write(tmp_path / "trials").path
+    directory.rename(tmp_path / "trials" / BASELINE)
+    again = read_journal(RunDirectory(tmp_path)).remembered(baseline(), 1)
+    assert again is not None
+    assert again.failed_after == MISSING
 
 
 def test_a_trial_that_read_from_disk_what_others_had_in_memory_is_made_again() -> None:

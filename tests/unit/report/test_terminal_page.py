@@ -192,6 +192,14 @@ def test_the_first_line_says_how_far_it_got() -> None:
         (Exit(None, 9, "killed"), "train.py was killed by SIGKILL after"),
         (Exit(None, 9, "killed", "out of memory"), "SIGKILL after 58.4 s: out of memory"),
         (Exit(0, None, "limit", "--max-steps 200"), "at the limit asked for (--max-steps 200)"),
+        (
+            Exit(1, None, "exception", "OSError", "--max-steps"),
+            "OSError after 58.4 s: training had been ended at the limit asked for (--max-steps)",
+        ),
+        (
+            Exit(None, 9, "killed", "out of memory", "--max-time"),
+            "training had been ended at the limit asked for (--max-time); out of memory",
+        ),
         (Exit(None, None, "running"), "train.py is still running, after"),
         (Exit(None, None, "unknown"), "train.py ended without a record of how, after"),
         (Exit(None, None, "a later version's"), "train.py ended without a record of how, after"),
