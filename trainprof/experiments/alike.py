@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from trainprof.analysis.seen_steps import SeenSteps
 from trainprof.experiments.trial import Measured
 
 # Later steps that take another time by more than this share are of another kind: clocks, caches
@@ -50,17 +49,16 @@ def alike(base: Sequence[Measured], other: Sequence[Measured]) -> Alike:
     if len(seen) < len(runs) or not runs:
         return Alike(base, other)
     until = min(one.until for one in seen)
-    if not any(_is_of_another_kind(run, one, until) for run, one in zip(runs, seen, strict=True)):
+    least = max(_OTHER_KIND, *map(_may_wander, runs))
+    if not any(one.until > until and one.drift_beyond(until) > least for one in seen):
         return Alike(base, other)
     return Alike([run.up_to(until) for run in base], [run.up_to(until) for run in other], until)
 
 
-def _is_of_another_kind(run: Measured, seen: SeenSteps, until: int) -> bool:
-    """Whether a run's steps beyond the first so many differ by more than the machine's pace may."""
-    if seen.until <= until:
-        return False
-    wanders = 0.0 if run.pace is None else max(run.pace.wandering, run.pace.disturbance)
-    return seen.drift_beyond(until) > max(_OTHER_KIND, wanders)
+def _may_wander(run: Measured) -> float:
+    """Returns by what share the machine's pace may have changed meanwhile."""
+    wandering = 0.0 if run.pace is None else run.pace.wandering
+    return max(wandering, run.conditions.get("disturbance", 0.0))
 
 
 def _with_pace(runs: Sequence[Measured]) -> list[Measured]:

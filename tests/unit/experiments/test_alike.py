@@ -120,12 +120,14 @@ def test_a_few_more_steps_tell_of_no_other_kind() -> None:
     assert found.alike(WORKERS.name).until is None
 
 
-def test_what_the_cores_of_a_virtual_machine_wander_by_is_no_other_kind() -> None:
+def test_what_the_pace_of_a_machine_wanders_by_is_no_other_kind() -> None:
     base, trial = ran(baseline(), (200, 0.010)), ran(WORKERS, (200, 0.005), (600, 0.0058))
     assert found_of(base, trial).alike(WORKERS.name).until == 200
-    assert trial.pace is not None
-    wandering = replace(trial, pace=replace(trial.pace, wandering=0.2))
-    assert found_of(base, wandering).alike(WORKERS.name).until is None
+    assert base.pace is not None
+    virtual = replace(base, pace=replace(base.pace, wandering=0.2))
+    assert found_of(virtual, trial).alike(WORKERS.name).until is None
+    shared = replace(trial, conditions={"disturbance": 0.2})
+    assert found_of(base, shared).alike(WORKERS.name).until is None
 
 
 def test_where_single_steps_are_not_known_all_of_them_count() -> None:
