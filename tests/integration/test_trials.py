@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from support.session import read_recordings, run_hooked, run_plain
 from support.styles import without_compiler
+from support.trials import free_pace_in
 
 from trainprof.analysis.trial_notes import read_trial_notes
-from trainprof.analysis.trial_pace import alone_pace, free_pace
+from trainprof.analysis.trial_pace import alone_pace
 from trainprof.launch.options import TrialOptions
 from trainprof.record.run_directory import RunDirectory
 from trainprof.record.schema import Kind
@@ -96,7 +97,7 @@ def test_so_it_does_where_accelerate_rebuilt_the_loader(tmp_path: Path) -> None:
 
 def check_free_data(directory: Path, script: str, workers: int) -> None:
     told, run = run_trial(directory, script, workers, data="free")
-    pace = free_pace(run)
+    pace = free_pace_in(run)
     assert pace is not None
     assert pace.steps_s is not None
     # Of three passes; where a machine's clock changes meanwhile, what came before is warm-up.

@@ -220,4 +220,7 @@ def _steps(step_s: float, drift: float, halves: dict[str, tuple[float, float]]) 
         candidates=everything,
         paused=~everything,
         epoch_of=nothing,
+        border=~everything,
+        buffered=~everything,
+        cycle=1,
     )

@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 from support import summaries
 
+from trainprof.analysis.seen_steps import Paces, SeenSteps
 from trainprof.analysis.speedup import Pace
 from trainprof.analysis.steady import MIN_STEADY_STEPS
 from trainprof.analysis.step_noise import Floats
+from trainprof.analysis.step_table import StepTable
 from trainprof.analysis.summary import RunSummary
 from trainprof.analysis.tuning import FAILED, INTERRUPTED, OK, TIMED_OUT, TOO_FEW_STEPS
 from trainprof.experiments.candidate import Candidate
@@ -34,6 +36,8 @@ class Planted:
         failing: Names of trials that fail.
         starts_s: What starts of passes add to each step, by what is changed.
         interrupted_at: The how many-th run Ctrl-C ends, from 1 on.
+        later: From which step on steps take how many times as long; None: steps are not told one by
+            one.
     """
 
     step_s: Callable[[Mapping[str, Any]], float]
@@ -46,6 +50,7 @@ class Planted:
     failing: dict[str, str] = field(default_factory=dict)
     starts_s: Callable[[Mapping[str, Any]], float] = lambda overrides: 0.0
     interrupted_at: int | None = None
+    later: tuple[int, float] | None = None
     seed: int = 0
 
 
@@ -69,6 +74,9 @@ class FakeRunner:
         }[trial.data]() * np.exp(planted.spread * rng.standard_normal())
         steps = planted.steps if limits.steps is None else min(limits.steps, planted.steps)
         steps_s = mean_s * rng.gamma(400.0, 1 / 400.0, size=steps)
+        if planted.later is not None:
+            begin, times = planted.later
+            steps_s[begin:] *= times
         start_up_s = planted.slow_starts.get(trial.name, planted.start_up_s)
         steps_s, was_cut = self._in_time(steps_s, start_up_s, limits)
         outcome = planted.failing.get(trial.name, OK)
@@ -98,6 +106,7 @@ class FakeRunner:
             steps=len(steps_s),
             training_s=float(steps_s.sum()),
             was_cut=was_cut,
+            seen=None if planted.later is None or trial.data == "alone" else seen_steps(steps_s),
         )
 
     def _in_time(self, steps_s: Floats, start_up_s: float, limits: Limits) -> tuple[Floats, bool]:
@@ -109,6 +118,29 @@ class FakeRunner:
         if start_up_s > limits.killed_after_s:
             count = 0
         return steps_s[:count], count < len(steps_s)
+
+
+def seen_steps(steps_s: Floats, first: int = 0) -> SeenSteps:
+    """Returns steps that nothing but their time is known of; the run made `first` before them."""
+    none = np.zeros(len(steps_s), dtype=bool)
+    table = StepTable.of(
+        np.round(steps_s * 1e9).astype(np.int64),
+        {},
+        paused=none,
+        epoch_of=none.astype(np.int64),
+        border=none,
+        buffered=none,
+        cycle=1,
+    )
+    return SeenSteps(table, first, paces_of)
+
+
+def paces_of(table: StepTable) -> Paces:
+    steady_s = table.wall_ns[table.steady.mask] / 1e9
+    if len(steady_s) < MIN_STEADY_STEPS:
+        return Paces()
+    pace = Pace(float(steady_s.mean()), steady_s)
+    return Paces(pace, pace)
 
 
 def plan_of(*candidates: Candidate, sites: tuple[str, ...] = ("train.py:9",)) -> Plan:
@@ -129,4 +161,14 @@ def threads(count: int) -> Candidate:
     return Candidate("threads", {"torch_threads": count}, None)
 
 
-__all__ = ["WARM_UP", "FakeRunner", "Planted", "base_summary", "plan_of", "threads", "workers"]
+__all__ = [
+    "WARM_UP",
+    "FakeRunner",
+    "Planted",
+    "base_summary",
+    "paces_of",
+    "plan_of",
+    "seen_steps",
+    "threads",
+    "workers",
+]

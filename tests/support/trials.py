@@ -8,9 +8,13 @@ from typing import Any
 
 from support.session import Recorder
 
+from trainprof.analysis.speedup import Pace
+from trainprof.analysis.step_series import read_recorded_steps
+from trainprof.analysis.trial_pace import free_pace, free_steps
 from trainprof.launch.options import TrialOptions
 from trainprof.probes.catalogue import default_probes
 from trainprof.probes.session import Session
+from trainprof.record.run_directory import RunDirectory
 from trainprof.record.schema import Topic
 
 
@@ -24,6 +28,13 @@ def start_trial(recorder: Recorder, **asked: Any) -> Session:
     """Starts all probes of a run with a trial; `asked` as TrialOptions takes it."""
     trial = TrialOptions(**asked).to_json()
     return recorder.start(*default_probes(trial), options={"trial": trial})
+
+
+def free_pace_in(directory: RunDirectory) -> Pace | None:
+    """Returns the pace of a run's steps on free data, None where it has none."""
+    recorded = read_recorded_steps(directory)
+    free = None if recorded is None else free_steps(recorded)
+    return None if free is None else free_pace(free.table)
 
 
 def end_of_process(recorder: Recorder) -> None:

@@ -126,7 +126,12 @@ def fetch_of(
         per_worker=sorted(
             workers, key=lambda row: (row["worker"] is not None, row["worker"], row["pid"])
         ),
+        batch_bytes_error=_standard_error(told_bytes),
     )
+
+
+def _standard_error(told: Float64) -> float | None:
+    return float(told.std(ddof=1)) / len(told) ** 0.5 if len(told) > 1 else None
 
 
 def _slowest(slow: SlowSamples, loader: int, count: int, origin_ns: int) -> list[dict[str, Any]]:

@@ -290,5 +290,15 @@ def read_compared_run(directory: RunDirectory, summary: RunSummary) -> ComparedR
     Raises:
         OSError: If a file is there but cannot be read.
     """
-    manifest = manifest_of_first(directory)
-    return ComparedRun(summary, read_step_series(directory), manifest, str(directory.path))
+    return compared_run(directory, summary, read_step_series(directory))
+
+
+def compared_run(
+    directory: RunDirectory, summary: RunSummary, series: StepSeries | None
+) -> ComparedRun:
+    """Reads the same where its steps are read already.
+
+    Raises:
+        OSError: If a file is there but cannot be read.
+    """
+    return ComparedRun(summary, series, manifest_of_first(directory), str(directory.path))

@@ -21,6 +21,7 @@ class Fetch:
     throttled, reading and asleep partition the wall time; what the kernel does not tell is None,
     and in asleep. Totals are scaled up from the `measured` fetches. `typical_sample_s` is the
     median over batches of a sample's mean; `slow_samples` the slowest of all, slowest first.
+    `batch_bytes_error` is the standard error of `batch_bytes`, None of fewer than two batches.
     """
 
     n: int
@@ -41,6 +42,7 @@ class Fetch:
     typical_sample_s: float | None
     slow_samples: list[dict[str, Any]]
     per_worker: list[dict[str, Any]]
+    batch_bytes_error: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

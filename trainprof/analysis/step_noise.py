@@ -176,10 +176,21 @@ def half_split_drift(steps: Floats, *, cycle: int = 1) -> float:
         steps: Durations in order of time, shape (n,), n > 1.
         cycle: As `block_length` takes it.
     """
-    halves = steps[: len(steps) // 2], steps[len(steps) // 2 :]
-    first, second = (float(half.mean()) for half in halves)
-    if first <= 0 or second <= 0:
+    half = len(steps) // 2
+    return drift_between(steps[:half], steps[half:], cycle=cycle)
+
+
+def drift_between(first: Floats, second: Floats, *, cycle: int = 1) -> float:
+    """Returns by what share two stretches of a run differ, 0 where their own noise explains it.
+
+    Args:
+        first, second: Durations in order of time, shapes (n,) and (m,), n > 0 and m > 0.
+        cycle: As `block_length` takes it.
+    """
+    stretches = first, second
+    means = [float(stretch.mean()) for stretch in stretches]
+    if min(means) <= 0:
         return 0.0
-    errors = [Resampling(half, cycle=cycle).standard_error() / half.mean() for half in halves]
-    apart = abs(math.log(second / first))
+    errors = [Resampling(one, cycle=cycle).standard_error() / one.mean() for one in stretches]
+    apart = abs(math.log(means[1] / means[0]))
     return apart if apart > _NORMAL * math.hypot(*errors) else 0.0

@@ -9,6 +9,7 @@ import numpy as np
 from trainprof.analysis.devices import meanwhile_of
 from trainprof.analysis.events import Int64
 from trainprof.analysis.ledger import LOADER_KEYS, attribute
+from trainprof.analysis.meanwhile import Meanwhile
 from trainprof.analysis.ranks import rank_recordings
 from trainprof.analysis.recording import Recording, read_recording
 from trainprof.analysis.step_noise import Floats
@@ -42,19 +43,26 @@ class StepSeries:
 
 @dataclass(frozen=True, slots=True)
 class RecordedSteps:
-    """The steps of the first training process with all that they are taken from."""
+    """The steps of the first training process with all that they are taken from.
+
+    Attributes:
+        device: What it did meanwhile, None where that is not known, or there is none.
+    """
 
     process: TrainingProcess
     timeline: Timeline
     steps: StepTable
+    device: Meanwhile | None
 
 
 def read_step_series(directory: RunDirectory) -> StepSeries | None:
     """Returns the steps of a run, None where its events are gone or tell of no step."""
     recorded = read_recorded_steps(directory)
-    if recorded is None:
-        return None
-    steps = recorded.steps
+    return None if recorded is None else series_of(recorded.steps)
+
+
+def series_of(steps: StepTable) -> StepSeries:
+    """Returns the series of a table's steps."""
     steady = steps.steady.mask
     all_s = steps.wall_ns / 1e9
     steady_s = all_s[steady]
@@ -118,7 +126,7 @@ def read_recorded_steps(directory: RunDirectory) -> RecordedSteps | None:
         attribution = replace(attribution, device_waits=device.waits())
         paused = device.backlog.steps_of(timeline.steps.ends)
     steps = step_table(timeline, attribution, process.facts, paused)
-    return RecordedSteps(process, timeline, steps) if len(steps) else None
+    return RecordedSteps(process, timeline, steps, device) if len(steps) else None
 
 
 def first_recording(directory: RunDirectory) -> Recording:

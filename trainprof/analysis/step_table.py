@@ -26,6 +26,9 @@ class StepTable:
         candidates: Steps that may be outliers: after warm-up and off the borders of passes.
         paused: Those that we held up, to see how long a device works.
         epoch_of: 0-based epoch, -1 where there is none.
+        border: Those in which a pass begins or evaluation ran.
+        buffered: Those that may be fed by batches which workers had piled up before.
+        cycle: Steps after which waits repeat: workers take turns.
     """
 
     wall_ns: Int64
@@ -34,9 +37,45 @@ class StepTable:
     candidates: Bool
     paused: Bool
     epoch_of: Int64
+    border: Bool
+    buffered: Bool
+    cycle: int
 
     def __len__(self) -> int:
         return len(self.wall_ns)
+
+    @classmethod
+    def of(
+        cls,
+        wall_ns: Int64,
+        per_step: dict[str, Int64],
+        *,
+        paused: Bool,
+        epoch_of: Int64,
+        border: Bool,
+        buffered: Bool,
+        cycle: int,
+    ) -> StepTable:
+        """Finds out which steps are steady, and which may be outliers."""
+        steady = steady_steps(wall_ns, border=border, buffered=buffered, cycle=cycle)
+        settled = np.arange(len(wall_ns)) >= steady.warmup
+        if (steady.mask & ~paused).any():
+            steady = Steady(steady.mask & ~paused, steady.warmup)
+            settled &= ~paused
+        candidates = settled & ~border
+        return cls(wall_ns, per_step, steady, candidates, paused, epoch_of, border, buffered, cycle)
+
+    def part(self, chosen: slice) -> StepTable:
+        """Returns some steps that follow one another, as if there were no others."""
+        return StepTable.of(
+            self.wall_ns[chosen],
+            {key: ns[chosen] for key, ns in self.per_step.items()},
+            paused=self.paused[chosen],
+            epoch_of=self.epoch_of[chosen],
+            border=self.border[chosen],
+            buffered=self.buffered[chosen],
+            cycle=self.cycle,
+        )
 
 
 def step_table(
@@ -51,25 +90,14 @@ def step_table(
         paused: Steps that we held up, which say nothing of the others, shape (n_steps,).
     """
     starts, ends = timeline.step_starts, timeline.steps.ends
-    wall = step_wall_ns(starts, ends, timeline.segments)
-    border = pass_borders(timeline)
-    steady = steady_steps(
-        wall,
-        border=border,
-        buffered=_buffered(timeline, facts),
-        cycle=_worker_cycle(timeline, facts),
-    )
-    settled = np.arange(len(ends)) >= steady.warmup
-    if paused is not None and (steady.mask & ~paused).any():
-        steady = Steady(steady.mask & ~paused, steady.warmup)
-        settled &= ~paused
-    return StepTable(
-        wall_ns=wall,
-        per_step=per_step_ns(timeline.events, attribution, starts, ends),
-        steady=steady,
-        candidates=settled & ~border,
+    return StepTable.of(
+        step_wall_ns(starts, ends, timeline.segments),
+        per_step_ns(timeline.events, attribution, starts, ends),
         paused=np.zeros(len(ends), dtype=bool) if paused is None else paused,
         epoch_of=_epoch_of(timeline),
+        border=_pass_borders(timeline),
+        buffered=_buffered(timeline, facts),
+        cycle=_worker_cycle(timeline, facts),
     )
 
 
@@ -81,7 +109,7 @@ def _consumed(timeline: Timeline) -> list[Passes]:
     return [p for p in timeline.passes_here() if len(p) * 2 <= len(timeline.steps.ends)]
 
 
-def pass_borders(timeline: Timeline) -> Bool:
+def _pass_borders(timeline: Timeline) -> Bool:
     """Returns the steps in which a pass begins on the training thread, or evaluation ran."""
     ends = timeline.steps.ends
     times = [timeline.segments[:, 0], *(p.start for p in _consumed(timeline))]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -10,12 +11,13 @@ import numpy as np
 from trainprof.analysis.events import Int64
 from trainprof.analysis.facts import integer
 from trainprof.analysis.free_data import free_data
+from trainprof.analysis.least_gain import LEAST_GAIN
 from trainprof.analysis.passes import LOADER_CALLS
 from trainprof.analysis.speedup import Pace
-from trainprof.analysis.steady import MIN_STEADY_STEPS, steady_steps
+from trainprof.analysis.steady import MIN_STEADY_STEPS
 from trainprof.analysis.step_noise import Floats
-from trainprof.analysis.step_series import first_recording, read_recorded_steps
-from trainprof.analysis.step_table import pass_borders
+from trainprof.analysis.step_series import RecordedSteps, first_recording
+from trainprof.analysis.step_table import StepTable
 from trainprof.analysis.timeline import Timeline
 from trainprof.analysis.training_process import training_processes
 from trainprof.record.run_directory import RunDirectory
@@ -27,24 +29,74 @@ _START: Final = 2
 _FIRST_BATCHES: Final = 2
 
 
-def free_pace(directory: RunDirectory) -> Pace | None:
-    """Returns the steady steps on free data, without the time inside these loaders' calls.
+@dataclass(frozen=True, slots=True)
+class FreeSteps:
+    """Steps of a trial on free data, without what its copies of batches cost them.
 
-    Only steps that began after the last loader that feeds training had become free. None where
-    none did, or the events are gone.
+    Attributes:
+        table: Those that began after the last loader that feeds training had become free.
+        first: How many the run had made before.
+        is_least: They may be faster still: of much of the copying it is not known whether a device
+            worked meanwhile, and none of that is taken out.
     """
-    recorded = read_recorded_steps(directory)
-    if recorded is None:
-        return None
-    timeline, steps = recorded.timeline, recorded.steps
-    free = free_data(timeline, recorded.process.details)
+
+    table: StepTable
+    first: int
+    is_least: bool
+
+
+def free_steps(recorded: RecordedSteps) -> FreeSteps | None:
+    """Returns the steps on free data, None where there is none.
+
+    What the copies of batches took inside the calls of free loaders is taken out of them, as far as
+    it was not hidden behind a device's work.
+    """
+    steps = recorded.steps
+    free = free_data(recorded.timeline, recorded.process.details)
     if free is None or free.first_step is None:
         return None
-    wall = np.maximum(steps.wall_ns - _inside_calls(timeline, free.loaders), 0)[free.steps]
-    border = pass_borders(timeline)[free.steps]
-    # No worker has anything ready, and none takes turns.
-    steady = steady_steps(wall, border=border, buffered=np.zeros(len(wall), dtype=bool))
-    return _pace(wall[steady.mask] / 1e9)
+    chosen = slice(free.first_step, None)
+    surely, maybe = (ns[chosen] for ns in _copying(recorded, free.loaders))
+    left = np.maximum(steps.wall_ns[chosen] - surely, 0)
+    table = StepTable.of(
+        left,
+        {},
+        paused=steps.paused[chosen],
+        epoch_of=steps.epoch_of[chosen],
+        border=steps.border[chosen],
+        # No worker has anything ready, and none takes turns.
+        buffered=np.zeros(len(left), dtype=bool),
+        cycle=1,
+    )
+    steady = table.steady.mask
+    unknown_ns = int((maybe - surely)[steady].sum())
+    is_least = unknown_ns > LEAST_GAIN * int(left[steady].sum())
+    return FreeSteps(table, free.first_step, is_least)
+
+
+def free_pace(table: StepTable) -> Pace | None:
+    """Returns the pace of steady steps on free data, of a table that `free_steps` gave."""
+    return _pace(table.wall_ns[table.steady.mask] / 1e9)
+
+
+def _copying(recorded: RecordedSteps, loaders: Collection[int]) -> tuple[Int64, Int64]:
+    """Returns what the copies of batches cost each step, ns: surely, and at most.
+
+    On a device no more than the time for which it had nothing to do: its work takes the rest of a
+    step without them, too.
+    """
+    timeline, device = recorded.timeline, recorded.device
+    inside = _inside_calls(timeline, loaders)
+    if recorded.process.facts.device() is None:
+        return inside, inside
+    if device is None:
+        return np.zeros_like(inside), inside
+    starts, ends = timeline.step_starts, timeline.steps.ends
+    surely, maybe = (
+        np.clip(recorded.steps.wall_ns - busy.inside_ns(starts, ends), 0, inside)
+        for busy in (device.most, device.least)
+    )
+    return surely, maybe
 
 
 def _inside_calls(timeline: Timeline, loaders: Collection[int]) -> Int64:

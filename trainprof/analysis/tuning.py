@@ -75,6 +75,8 @@ class TrialSummary:
         cpu_percent: Mean of the process tree; 100 is one core.
         read_bytes: By the making of batches, of all its steps.
         was_cut: The time of a run was over before its steps were made; those it made count.
+        is_least: Its speed-up is the least that free data gives: it is not known how much of what
+            copying batches took a device worked through.
         conditions: {cpu_mhz, stolen_share, throttled_share, disturbance}: of the machine meanwhile,
             as far as known; the last is the share by which other processes may have slowed it.
     """
@@ -103,6 +105,7 @@ class TrialSummary:
     read_bytes: int | None = None
     steps: int | None = None
     was_cut: bool = False
+    is_least: bool = False
     conditions: dict[str, float] = field(default_factory=dict)
 
 

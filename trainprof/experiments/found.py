@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from trainprof.analysis.speedup import Pace, SpeedUp, speed_up
-from trainprof.analysis.tuning import BASELINE, FAILED, OK, RUNNING
+from trainprof.analysis.speedup import UNKNOWN, Pace, SpeedUp, speed_up
+from trainprof.analysis.tuning import BASELINE, CEILING, FAILED, OK, RUNNING
+from trainprof.experiments.alike import Alike, alike
 from trainprof.experiments.candidates import Plan
-from trainprof.experiments.not_compared import cold_runs, held_up_runs
+from trainprof.experiments.not_compared import cold_runs, held_up_runs, runs_on_other_batches
 from trainprof.experiments.trial import WARM_UP, Measured, Trial
 
 
@@ -55,6 +56,7 @@ class Found:
     ended_by: str = RUNNING
     unfinished: list[str] = field(default_factory=list)
     _compared: dict[object, tuple[SpeedUp, object]] = field(default_factory=dict)
+    _alike: dict[object, tuple[Alike, object]] = field(default_factory=dict)
 
     def of(self, name: str) -> list[Measured]:
         """Returns the runs of a trial."""
@@ -80,7 +82,11 @@ class Found:
 
     def comparable(self, name: str) -> list[Measured]:
         """Returns the runs of a trial that tell how fast it is."""
-        left_out = {*cold_runs(self.runs), *held_up_runs(self.runs)}
+        left_out = {
+            *cold_runs(self.runs),
+            *held_up_runs(self.runs),
+            *runs_on_other_batches(self.runs),
+        }
         return [one for one in self.of(name) if one.is_ok and one.directory not in left_out]
 
     def speedup(self, trial: Trial) -> SpeedUp | None:
@@ -96,11 +102,34 @@ class Found:
         return self._of(trial, lambda run: run.pace)
 
     def _of(self, trial: Trial, pace_of: Callable[[Measured], Pace | None]) -> SpeedUp | None:
+        both = self.alike(trial.name)
+        if both.is_too_short:
+            return SpeedUp(None, None, None, UNKNOWN, None, "too few steps are alike")
         base, other = (
-            [pace for one in self.comparable(name) if (pace := pace_of(one)) is not None]
-            for name in (BASELINE, trial.name)
+            [pace for one in runs if (pace := pace_of(one)) is not None]
+            for runs in (both.base, both.other)
         )
         return self.compared(base, other) if base and other else None
+
+    def alike(self, name: str) -> Alike:
+        """Returns the baseline's runs and a trial's as they are compared; each question once."""
+        base, other = self.comparable(BASELINE), self.comparable(name)
+        key = (tuple(map(id, base)), tuple(map(id, other)))
+        known = self._alike.get(key)
+        if known is None:
+            # With the runs, so that no other object gets its id.
+            known = self._alike[key] = (alike(base, other), (base, other))
+        return known[0]
+
+    def free_step_s(self) -> float | None:
+        """Returns what a step takes on free data, None where that is not known, or only a bound."""
+        paces = [one.pace for one in self.alike(CEILING).other if not one.is_least]
+        return next((pace.mean_s for pace in paces if pace is not None), None)
+
+    def tells_ceiling(self) -> bool:
+        """Whether free data shows what loading costs, and not only the least that it may cost."""
+        runs = self.comparable(CEILING)
+        return bool(runs) and not any(one.is_least for one in runs)
 
     def compared(self, base: Sequence[Pace], other: Sequence[Pace]) -> SpeedUp:
         """Returns how many times as fast some runs were as others; each question once."""

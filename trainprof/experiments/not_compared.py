@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from typing import Final
 
-from trainprof.experiments.trial import WARM_UP, Measured
+from trainprof.analysis.tuning import BASELINE
+from trainprof.experiments.trial import WARM_UP, BatchSize, Measured
 
 # Less a step is no matter of the page cache.
 COLD_BYTES_PER_STEP: Final = 1 << 20
 _COLD_TIMES: Final = 2.0
 # A run that took so many times as long as another of the same trial did not do so by chance.
 _HELD_UP_TIMES: Final = 2.0
+# Batches are of another size that differ by more than this share, on average: what they take to
+# train on does so by as much at the least.
+_OTHER_SIZE: Final = 0.1
+# And by so many standard errors: chance does that in one of a hundred cases.
+_CERTAIN: Final = 2.6
 
 
 def cold_runs(runs: Sequence[Measured]) -> list[str]:
@@ -44,3 +51,29 @@ def held_up_runs(runs: Sequence[Measured]) -> list[str]:
         for directory, mean_s in of_trial.items()
         if mean_s > _HELD_UP_TIMES * min(of_trial.values())
     ]
+
+
+def runs_on_other_batches(runs: Sequence[Measured]) -> list[str]:
+    """Returns the directories of those on free data whose batches are of another size.
+
+    They are copies of the first ones. Where samples come sorted, or grow from pass to pass, those
+    are not like the batches that the script as it is was measured on.
+    """
+    told = (one.batches for one in runs if one.trial.name == BASELINE and one.is_ok)
+    usual = next((batches for batches in told if batches), {})
+    return [
+        run.directory
+        for run in runs
+        if run.is_ok and run.trial.data == "free"
+        if any(
+            _differ(usual[site], run.batches[site])
+            for site in run.trial.sites
+            if site in usual and site in run.batches
+        )
+    ]
+
+
+def _differ(one: BatchSize, other: BatchSize) -> bool:
+    apart = abs(one.mean - other.mean)
+    is_chance = apart <= _CERTAIN * math.hypot(one.error, other.error)
+    return not is_chance and apart > _OTHER_SIZE * max(one.mean, other.mean)

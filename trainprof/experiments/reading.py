@@ -8,17 +8,20 @@ from pathlib import Path
 from typing import Final
 
 from trainprof.analysis.comparable_facts import DEVICE, ground_of
-from trainprof.analysis.compared_run import ComparedRun, read_compared_run
+from trainprof.analysis.compared_run import ComparedRun, compared_run
 from trainprof.analysis.ending import MAX_TIME
 from trainprof.analysis.facts import number_at
 from trainprof.analysis.passes import TRAINING
+from trainprof.analysis.seen_steps import Paces, SeenSteps
 from trainprof.analysis.speedup import Pace
 from trainprof.analysis.steady import MIN_STEADY_STEPS
+from trainprof.analysis.step_series import RecordedSteps, read_recorded_steps, series_of
+from trainprof.analysis.step_table import StepTable
 from trainprof.analysis.summarize import summarize
 from trainprof.analysis.summary import RunSummary
 from trainprof.analysis.summary_json import to_jsonable
 from trainprof.analysis.trial_notes import read_trial_notes
-from trainprof.analysis.trial_pace import alone_pace, free_pace
+from trainprof.analysis.trial_pace import FreeSteps, alone_pace, free_pace, free_steps
 from trainprof.analysis.tuning import (
     FAILED,
     INTERRUPTED,
@@ -29,7 +32,7 @@ from trainprof.analysis.tuning import (
     TOO_FEW_STEPS,
 )
 from trainprof.experiments.last_words import last_words
-from trainprof.experiments.trial import Measured, Trial
+from trainprof.experiments.trial import BatchSize, Measured, Trial
 from trainprof.launch.outcome import Outcome
 from trainprof.launch.signals import ENDING
 from trainprof.record.run_directory import RunDirectory, write_json
@@ -94,9 +97,14 @@ def read(
     relative_to: Path,
 ) -> Measured:
     """Returns what a saved run of a trial showed."""
-    run = read_compared_run(directory, summary)
+    recorded = read_recorded_steps(directory)
+    series = None if recorded is None else series_of(recorded.steps)
+    run = compared_run(directory, summary, series)
     notes = read_trial_notes(directory)
-    pace, training_pace = _paces(trial, run, directory, summary) if outcome == OK else (None, None)
+    free = free_steps(recorded) if recorded is not None and trial.data == "free" else None
+    seen = _seen(trial, run, recorded, free) if outcome == OK else None
+    paces = _paces(trial, run, directory, seen) if outcome == OK else Paces()
+    pace = paces.steps
     if outcome == OK and notes.refused and not notes.applied and trial.overrides:
         outcome, detail = NOT_APPLIED, "; ".join(notes.refused.values())
     elif outcome == OK and pace is None:
@@ -110,7 +118,7 @@ def read(
         detail=detail,
         seconds=0.0,
         pace=pace,
-        training_pace=training_pace,
+        training_pace=paces.training,
         run_s=summary.run.wall_s if summary.run.exit.is_whole and trial.data == "real" else None,
         steps=summary.training.steps,
         training_s=summary.phases.training_s,
@@ -123,21 +131,51 @@ def read(
         figures=_figures(summary),
         conditions=_conditions(run),
         ground=_ground(trial, run, outcome),
+        seen=seen,
+        is_least=free is not None and free.is_least,
+        batches=_batches(summary),
     )
 
 
+def _seen(
+    trial: Trial, run: ComparedRun, recorded: RecordedSteps | None, free: FreeSteps | None
+) -> SeenSteps | None:
+    if free is not None:
+        return SeenSteps(free.table, free.first, _free_paces)
+    if recorded is None or trial.data != "real":
+        return None
+    return SeenSteps(recorded.steps, 0, lambda table: _real_paces(_of_steps(run, table)))
+
+
 def _paces(
-    trial: Trial, run: ComparedRun, directory: RunDirectory, summary: RunSummary
-) -> tuple[Pace | None, Pace | None]:
-    """Returns that of steady steps, or of a loader's batches, and that of training."""
+    trial: Trial, run: ComparedRun, directory: RunDirectory, seen: SeenSteps | None
+) -> Paces:
     if trial.data == "alone":
-        return _telling(alone_pace(directory, trial.sites), _FEWEST_BATCHES), None
-    if trial.data == "free":
-        pace = _telling(free_pace(directory), MIN_STEADY_STEPS)
-        return pace, pace
+        return Paces(_telling(alone_pace(directory, trial.sites), _FEWEST_BATCHES))
+    if seen is not None:
+        return seen.paces()
+    return _real_paces(run) if trial.data == "real" else Paces()
+
+
+def _free_paces(table: StepTable) -> Paces:
+    pace = _telling(free_pace(table), MIN_STEADY_STEPS)
+    return Paces(pace, pace)
+
+
+def _of_steps(run: ComparedRun, table: StepTable) -> ComparedRun:
+    """Returns a run with a part of its steps, as if it had been ended there."""
+    if run.series is not None and len(table) == len(run.series.all_s):
+        return run
+    told = run.summary.run
+    ended = replace(told, exit=replace(told.exit, reason="limit"))
+    summary = replace(run.summary, run=ended)
+    return replace(run, summary=summary, series=series_of(table))
+
+
+def _real_paces(run: ComparedRun) -> Paces:
     if not run.is_telling():
-        return None, None
-    return _in_turns(run.pace()), _in_turns(run.training_pace())
+        return Paces()
+    return Paces(_in_turns(run.pace()), _in_turns(run.training_pace()))
 
 
 def _in_turns(pace: Pace | None) -> Pace | None:
@@ -221,6 +259,16 @@ def _ground(trial: Trial, run: ComparedRun, outcome: str) -> dict[str, str]:
         # A loader alone has nothing to do on it, and one that failed may not have come so far.
         found.pop(DEVICE, None)
     return found
+
+
+def _batches(summary: RunSummary) -> dict[str, BatchSize]:
+    """Returns how large the batches of training were, by the line that builds their loader."""
+    told = ((one.site, one.fetch) for one in summary.loaders if one.role == TRAINING)
+    return {
+        site: BatchSize(fetch.batch_bytes, fetch.batch_bytes_error)
+        for site, fetch in told
+        if fetch is not None and fetch.batch_bytes and fetch.batch_bytes_error is not None
+    }
 
 
 def _conditions(run: ComparedRun) -> dict[str, float]:

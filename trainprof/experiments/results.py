@@ -29,7 +29,7 @@ from trainprof.analysis.tuning import (
 from trainprof.experiments.candidates import Plan
 from trainprof.experiments.copied_files import copied_files
 from trainprof.experiments.found import Found
-from trainprof.experiments.not_compared import cold_runs, held_up_runs
+from trainprof.experiments.not_compared import cold_runs, held_up_runs, runs_on_other_batches
 from trainprof.experiments.page_cache import kept_in_memory
 from trainprof.experiments.trial import WARM_UP, Measured, Trial
 
@@ -72,6 +72,7 @@ def summary_of_tune(
                 *(found.plan.notes if found.plan is not None else ()),
                 *_left_out(found),
                 *_failed_after(found),
+                *_unlike(found),
                 *kept_in_memory(found, base),
                 *copied_files(found),
             ],
@@ -94,15 +95,16 @@ def _row(found: Found, trial: Trial) -> TrialSummary:
     speed = None if is_base else found.speedup(trial)
     predicted = found.predicted.get(trial.name)
     times = _times(speed)
+    is_least = any(one.is_least for one in good)
     return TrialSummary(
         name=trial.name,
         overrides=dict(trial.overrides),
-        steps_per_s=_steps_per_s(found.comparable(trial.name)),
+        steps_per_s=_steps_per_s(found.alike(trial.name).other),
         speedup=Times(1.0, 1.0, 1.0) if is_base and good else times,
         verdict=speed.verdict if speed is not None else UNKNOWN,
         predicted=list(predicted) if predicted is not None else None,
         learned_from=found.learned_from.get(trial.name),
-        held=None if times is None or predicted is None else _held(times, predicted),
+        held=None if times is None or predicted is None or is_least else _held(times, predicted),
         measured_by=BY_BATCHES if trial.data == "alone" else BY_TRAINING,
         steps_speedup=_of_steps(found, trial),
         run_speedup=None if is_base else _of_whole_runs(found, trial),
@@ -119,6 +121,7 @@ def _row(found: Found, trial: Trial) -> TrialSummary:
         read_bytes=None if (read := _mean(good, "read_bytes")) is None else int(read),
         steps=max((one.steps for one in runs), default=None),
         was_cut=any(one.was_cut for one in runs),
+        is_least=is_least,
         conditions=_mean_conditions(good),
     )
 
@@ -181,7 +184,7 @@ def _of_a_free_run(found: Found, trial: Trial) -> Times | None:
     Measured are the steps of both; that all else stays as it is, is taken for granted.
     """
     whole = [x for x in found.comparable(BASELINE) if x.run_s and x.training_pace is not None]
-    free = [one.pace.mean_s for one in found.comparable(trial.name) if one.pace is not None]
+    free = [one.pace.mean_s for one in found.alike(trial.name).other if one.pace is not None]
     if not whole or not free:
         return None
     ratios = []
@@ -275,6 +278,9 @@ def _left_out(found: Found) -> list[str]:
     reasons = {
         "read from disk what the other trials had in memory": cold_runs(found.runs),
         "took over twice as long as another run of the same": held_up_runs(found.runs),
+        "the first batches, which free data is copied from, are not as large as later ones": (
+            runs_on_other_batches(found.runs)
+        ),
     }
     return [f"{why}, so not compared: {', '.join(x)}" for why, x in reasons.items() if x]
 
@@ -286,6 +292,25 @@ def _failed_after(found: Found) -> list[str]:
         "until then counts"
         for why in found.failures_after()[:1]
     ]
+
+
+def _unlike(found: Found) -> list[str]:
+    """Says of which trials only the steps count that the script as it is made too."""
+    trials = dict.fromkeys(run.trial.name for run in found.runs if run.is_ok)
+    counted: dict[int, list[str]] = {}
+    untold = []
+    for name in trials:
+        both = found.alike(name) if name not in (WARM_UP, BASELINE) else None
+        if both is not None and both.is_too_short:
+            untold.append(name)
+        elif both is not None and both.until is not None:
+            counted.setdefault(both.until, []).append(name)
+    why = "later steps take another time, and not all runs came to them"
+    notes = [
+        f"{why}, so that only the first {steps} count: {', '.join(names)}"
+        for steps, names in counted.items()
+    ]
+    return notes + ([f"{why}, so not compared: {', '.join(untold)}"] if untold else [])
 
 
 def _largest(runs: Sequence[Measured], name: str) -> float | None:

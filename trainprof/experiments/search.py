@@ -137,7 +137,7 @@ class Search:
             base = self._planned_from(self._begin())
             assert found.plan is not None
             self._bounds(found.plan)
-            plan = found.plan = self._plan_of(base, self._free_step_s())
+            plan = found.plan = self._plan_of(base, found.free_step_s())
             self._singles(plan)
             plan = found.plan = self._with_kept_workers(found.plan)
             self._put_together(plan)
@@ -219,10 +219,6 @@ class Search:
             else:
                 self._measure(trial)
 
-    def _free_step_s(self) -> float | None:
-        paces = [one.pace.mean_s for one in self.found.comparable(CEILING) if one.pace is not None]
-        return paces[0] if paces else None
-
     def _singles(self, plan: Plan) -> None:
         left = list(plan.candidates)
         while left:
@@ -245,7 +241,7 @@ class Search:
         runs = [] if winner is None else self.found.comparable(winner.name)
         if winner is None or not runs or runs[0].starts_share() < LEAST_GAIN:
             return plan
-        seen = self._plan_of(runs[0], self._free_step_s()).candidates
+        seen = self._plan_of(runs[0], self.found.free_step_s()).candidates
         kept = next((one for one in seen if KEPT in one.overrides), None)
         if kept is None or KEPT in winner.overrides:
             return plan
@@ -342,7 +338,9 @@ class Search:
                 changed.append((speed.mid or 0.0, trial))
         changed.sort(key=lambda pair: -pair[0])
         fastest = [trial for _, trial in changed[:_REPEATED_AT_MOST]]
-        return [*fastest, *(trial for trial in trials if trial.name == CEILING)]
+        ceiling = self.found.alike(CEILING)
+        may_tell = ceiling.other and not ceiling.is_too_short
+        return [*fastest, *(one for one in trials if one.name == CEILING and may_tell)]
 
     def _is_decided(self, trial: Trial) -> bool:
         """Whether repeated runs tell it from the baseline, by less than what it gains."""
@@ -377,7 +375,7 @@ class Search:
 
     def _data_is_free_enough(self, plan: Plan) -> bool:
         """Whether even batches that cost nothing are no faster: then no loader setting can be."""
-        found = self.found.speedup(_ceiling(plan))
+        found = self.found.speedup(_ceiling(plan)) if self.found.tells_ceiling() else None
         if found is None or found.mid is None or found.high is None:
             return False
         return found.mid < 1 + LEAST_GAIN / 2 and found.high < 1 + _MAY_BE_CHANCE

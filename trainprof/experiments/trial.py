@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, Protocol
 
+from trainprof.analysis.seen_steps import SeenSteps
 from trainprof.analysis.speedup import Pace
 from trainprof.analysis.tuning import BASELINE, CEILING, LOADER_ALONE, OK
 
@@ -108,6 +109,14 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class BatchSize:
+    """Of a loader's batches, in bytes: the mean, and its standard error."""
+
+    mean: float
+    error: float
+
+
+@dataclass(frozen=True, slots=True)
 class Measured:
     """One run of a trial.
 
@@ -135,6 +144,10 @@ class Measured:
             read_bytes.
         conditions: As TrialSummary has them.
         ground: The machine and libraries, as `comparable_facts.ground_of` has them.
+        seen: Its steps one by one, None where they are not known, or it is of a loader alone.
+        is_least: As FreeSteps has it; of trials on free data.
+        batches: How large the batches of training were, by the line that builds their loader, where
+            that is known.
     """
 
     trial: Trial
@@ -157,6 +170,9 @@ class Measured:
     figures: Mapping[str, float] = field(default_factory=dict)
     conditions: Mapping[str, float] = field(default_factory=dict)
     ground: Mapping[str, str] = field(default_factory=dict)
+    seen: SeenSteps | None = None
+    is_least: bool = False
+    batches: Mapping[str, BatchSize] = field(default_factory=dict)
 
     @property
     def is_ok(self) -> bool:
@@ -173,6 +189,13 @@ class Measured:
         steps_s = self.pace.steps_s / steps_per_batch
         pace = replace(self.pace, mean_s=self.pace.mean_s / steps_per_batch, steps_s=steps_s)
         return replace(self, pace=pace)
+
+    def up_to(self, steps: int) -> Measured:
+        """Returns the same as if it had been ended after so many steps, in what tells its pace."""
+        if self.seen is None or self.seen.until <= steps:
+            return self
+        paces = self.seen.paces(steps)
+        return replace(self, pace=paces.steps, training_pace=paces.training)
 
     def starts_share(self) -> float:
         """Returns what starts of passes add to its steady steps, as a share of them."""

@@ -57,6 +57,10 @@ _HARDLY: Final = 1.03
 # Above it an interval does not tell that there is nothing to gain.
 _MAY_BE_MORE: Final = 1.2
 _NO_COPIES: Final = "copies to the device are not counted in it"
+_COPYING_COUNTS: Final = (
+    "giving copies of batches takes time too, and it is not known how much of that the device "
+    "worked through"
+)
 _SLOWED_SHARE: Final = 0.02
 _DISTURBED: Final = 0.05
 _CLOCKS_APART: Final = 0.05
@@ -277,6 +281,8 @@ def _losses(row: TrialSummary) -> list[tuple[str, str]]:
 
 
 def _ceiling_words(row: TrialSummary, speedup: Times, *, is_on_device: bool) -> str:
+    if row.is_least and (speedup.mid < _HARDLY or row.verdict == FASTER):
+        return _least_words(speedup)
     if speedup.mid < _HARDLY:
         if speedup.high is not None and speedup.high > _MAY_BE_MORE:
             return (
@@ -298,6 +304,13 @@ def _ceiling_words(row: TrialSummary, speedup: Times, *, is_on_device: bool) -> 
     if is_on_device:
         return f"{words}: no change of how batches are made can give more; {_NO_COPIES}"
     return f"{words}: no change of loading can give more"
+
+
+def _least_words(speedup: Times) -> str:
+    least = f"it is at least {times(speedup.mid)} as fast"
+    if speedup.mid < _HARDLY:
+        least = "it may be faster or not"
+    return f"with batches that cost nothing {least}: {_COPYING_COUNTS}"
 
 
 def _starts_words(row: TrialSummary) -> list[str]:

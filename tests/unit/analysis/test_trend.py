@@ -19,7 +19,15 @@ def steps(part_ms: np.ndarray, epochs: int = EPOCHS) -> tuple[np.ndarray, StepTa
     everything = np.ones(len(part), dtype=bool)
     epoch_of = np.repeat(np.arange(epochs), len(part) // epochs)
     return part, StepTable(
-        wall, {"other": part}, Steady(everything, 0), everything, ~everything, epoch_of
+        wall,
+        {"other": part},
+        Steady(everything, 0),
+        candidates=everything,
+        paused=~everything,
+        epoch_of=epoch_of,
+        border=~everything,
+        buffered=~everything,
+        cycle=1,
     )
 
 

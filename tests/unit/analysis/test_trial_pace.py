@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.events import MS, US, FakeRun
+from support.trials import free_pace_in
 
 from trainprof.analysis.summarize import summarize
-from trainprof.analysis.trial_pace import alone_pace, free_pace
+from trainprof.analysis.trial_pace import alone_pace
 from trainprof.record.run_directory import RunDirectory
 from trainprof.record.schema import Kind
 
@@ -40,7 +41,7 @@ def run_with_free_data(
 
 
 def test_the_time_of_copies_is_taken_out_and_real_steps_are_left_out(tmp_path: Path) -> None:
-    pace = free_pace(run_with_free_data(tmp_path))
+    pace = free_pace_in(run_with_free_data(tmp_path))
     assert pace is not None
     assert pace.steps_s is not None
     assert np.allclose(pace.steps_s, STEP_S)
@@ -51,7 +52,7 @@ def test_the_time_of_copies_is_taken_out_and_real_steps_are_left_out(tmp_path: P
 
 
 def test_copies_that_take_longer_change_nothing(tmp_path: Path) -> None:
-    pace = free_pace(run_with_free_data(tmp_path, copies=9 * MS))
+    pace = free_pace_in(run_with_free_data(tmp_path, copies=9 * MS))
     assert pace is not None
     assert pace.mean_s == pytest.approx(STEP_S)
 
@@ -67,7 +68,7 @@ def test_where_starts_of_passes_have_to_count_they_are_taken_out_too(tmp_path: P
             run.next(loader, 1 * MS)
             run.learn(optimizer, forward=1 * MS, backward=2 * MS, update=1 * MS)
         run.stop(loader, 5 * MS)
-    pace = free_pace(run.write(tmp_path))
+    pace = free_pace_in(run.write(tmp_path))
     assert pace is not None
     assert pace.mean_s == pytest.approx(STEP_S)
 
@@ -92,21 +93,21 @@ def test_a_loader_of_evaluation_that_became_free_later_counts_for_nothing(tmp_pa
     run.train_pass(loader, optimizer, 30, wait=1 * MS)
     run.evaluation_pass(evaluator, 3)
     run.mark(Kind.FREE_DATA, site=evaluator, value=3)
-    pace = free_pace(run.write(tmp_path))
+    pace = free_pace_in(run.write(tmp_path))
     assert pace is not None
     assert pace.steps_s is not None
     assert len(pace.steps_s) >= 28
 
 
 def test_without_free_data_there_is_no_such_pace(tmp_path: Path) -> None:
-    assert free_pace(run_with_free_data(tmp_path, switch=False)) is None
+    assert free_pace_in(run_with_free_data(tmp_path, switch=False)) is None
 
 
 def test_nor_without_a_step_after_it_nor_without_events(tmp_path: Path) -> None:
-    assert free_pace(run_with_free_data(tmp_path, free_passes=0)) is None
+    assert free_pace_in(run_with_free_data(tmp_path, free_passes=0)) is None
     empty = RunDirectory(tmp_path / "empty")
     empty.create()
-    assert free_pace(empty) is None
+    assert free_pace_in(empty) is None
     assert alone_pace(empty) is None
 
 

@@ -98,6 +98,25 @@ def test_on_a_device_copies_to_it_are_not_counted() -> None:
         assert "copies to the device" not in on_cpu
 
 
+@pytest.mark.parametrize(
+    ("speedup", "verdict", "said"),
+    [
+        ((1.2, 1.33, 1.4), "faster", "it is at least 1.33x as fast: giving copies of batches"),
+        ((0.9, 1.0, 1.1), NO_VISIBLE_DIFFERENCE, "it may be faster or not: giving copies of"),
+        ((0.8, 1.3, 2.1), NO_VISIBLE_DIFFERENCE, "what loading costs is not known"),
+    ],
+)
+def test_of_free_data_that_a_device_may_have_hidden_the_least_is_said(
+    speedup: tuple[float, float, float], verdict: str, said: str
+) -> None:
+    summary = noisy_ceiling(*speedup, verdict)
+    rows = [replace(row, is_least=row.name == CEILING) for row in summary.trials]
+    told = " ".join(page(replace(summary, trials=rows, devices=[GPU])).split())
+    assert said in told
+    assert "can give more" not in told
+    assert "does not hold it back" not in told
+
+
 def noisy_ceiling(low: float, mid: float, high: float, verdict: str) -> RunSummary:
     summary = tuned(FASTER)
     rows = [

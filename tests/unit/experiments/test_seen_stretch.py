@@ -1,0 +1,88 @@
+"""What a trial's directory tells, against recordings in which it is planted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.events import MS, FakeRun
+
+from trainprof.analysis.summarize import summarize
+from trainprof.analysis.tuning import OK
+from trainprof.experiments.reading import read
+from trainprof.experiments.trial import Measured, Trial, baseline, ceiling
+from trainprof.record.schema import Kind
+
+SITE = "train.py:41"
+EACH = 40
+START = 80 * MS
+
+
+def training(passes: int, *, kept: int | None = None) -> FakeRun:
+    """Passes of 40 steps: 6 ms at first, 12 from the fifth pass on, each behind a start of 80 ms.
+
+    Batches take 2 ms, and grow with each pass; `kept`: they are free after so many passes.
+    """
+    run = FakeRun()
+    loader, optimizer = run.loader(length=EACH), run.optimizer()
+    for number in range(passes):
+        run.iterate(loader, START)
+        for _ in range(EACH):
+            start = run.now
+            run.next(loader, 2 * MS, samples=8)
+            run.record(Kind.FETCH_BATCH, start, start, site=1, value=1000 * (number + 1), flags=1)
+            run.learn(optimizer, forward=4 * MS if number < 4 else 10 * MS)
+        if kept is not None and number + 1 == kept:
+            run.mark(Kind.FREE_DATA, site=loader, value=EACH)
+        run.stop(loader)
+    return run
+
+
+LEARN_S = 0.00035
+
+
+def measured(trial: Trial, run: FakeRun, directory: Path) -> Measured:
+    written = run.write(directory)
+    return read(
+        trial,
+        1,
+        written,
+        summarize(written),
+        outcome=OK,
+        detail=None,
+        relative_to=directory,
+    )
+
+
+def test_a_part_of_a_run_is_as_a_run_that_was_ended_there(tmp_path: Path) -> None:
+    whole = measured(baseline(), training(8), tmp_path / "whole")
+    short = measured(baseline(), training(4), tmp_path / "short")
+    part = whole.up_to(4 * EACH)
+    assert whole.pace is not None
+    assert part.pace is not None
+    assert short.pace is not None
+    assert whole.pace.mean_s > 1.3 * short.pace.mean_s
+    assert part.pace.mean_s == pytest.approx(short.pace.mean_s) == pytest.approx(0.006 + LEARN_S)
+    # Ended within a training, it counts the starts of later passes, as that would.
+    assert part.training_pace is not None
+    assert part.training_pace.mean_s == pytest.approx(0.006 + LEARN_S + 0.080 / EACH, rel=0.02)
+    assert whole.up_to(8 * EACH) is whole
+    assert whole.up_to(5).pace is None
+
+
+def test_free_steps_are_numbered_as_those_of_the_run(tmp_path: Path) -> None:
+    free = measured(ceiling((SITE,), None), training(8, kept=2), tmp_path)
+    assert free.seen is not None
+    assert (free.seen.first, free.seen.until) == (2 * EACH, 8 * EACH)
+    part = free.up_to(4 * EACH)
+    assert part.pace is not None
+    assert part.pace.mean_s == pytest.approx(0.004 + LEARN_S)
+    assert free.seen.drift_beyond(4 * EACH) > 0.5
+    assert not free.is_least
+
+
+def test_how_large_batches_are_is_told_by_line(tmp_path: Path) -> None:
+    found = measured(baseline(), training(4), tmp_path).batches
+    assert list(found) == [SITE]
+    assert found[SITE].mean == 2500
+    assert 0 < found[SITE].error < 200
