@@ -50,6 +50,7 @@ def measured(trial: Trial, run: FakeRun, directory: Path) -> Measured:
         summarize(written),
         outcome=OK,
         detail=None,
+        failed_after=None,
         relative_to=directory,
     )
 
