@@ -57,8 +57,10 @@ from planted.pausing import (
     much_validation,
     python_in_loop,
     slow_checkpoints,
+    slow_environment,
     slow_validation,
     validation_by_hand,
+    validation_without_loaders,
 )
 from planted.ranks import slow_rank, uneven_ranks
 from planted.script import Case
@@ -101,9 +103,11 @@ FAULTS: dict[str, Callable[[Draw], Case]] = {
         slow_validation,
         much_validation,
         validation_by_hand,
+        validation_without_loaders,
         slow_checkpoints,
         python_in_loop,
         batches_by_hand,
+        slow_environment,
         python_in_model,
         elements_in_model,
         module_hooks,

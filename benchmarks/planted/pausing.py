@@ -80,6 +80,79 @@ def evaluate(model):
     return Case("validation_by_hand", planted, style, script(style, parts), "slow_validation", gain)
 
 
+def validation_without_loaders(draw: Draw) -> Case:
+    """No loader at all: training and evaluation make their batches, evaluation ahead of all."""
+    share, compute_s, every = draw.between(0.3, 0.6), 0.006, draw.one_of((10, 15))
+    validated = max(round(every * share / (1 - share)), 3)
+    definitions = f"""\
+def get_batch():
+    return torch.randn(8, 64), torch.randn(8, 1)
+
+
+def estimate_loss(model):
+    model.eval()
+    with torch.no_grad():
+        losses = torch.zeros({validated})
+        for number in range({validated}):
+            x, y = get_batch()
+            losses[number] = nn.functional.mse_loss(model(x), y).item()
+    model.train()
+    return losses.mean()
+"""
+    parts = Parts(
+        loader=None,
+        definitions=definitions,
+        compute_s=compute_s,
+        each_batch=f"if step % {every} == 0:\n    estimate_loss(model)  {HERE}",
+        batch="get_batch()",
+        steps=12 * every,
+    )
+    style = draw.one_of(("plain loop", "function"))
+    planted = f"{validated} batches evaluated ahead of each {every} steps"
+    case = Case("validation_without_loaders", planted, style, script(style, parts))
+    return replace(case, finding="slow_validation")
+
+
+def slow_environment(draw: Draw) -> Case:
+    """A policy plays, in evaluation mode, and its environment takes longer than it does."""
+    compute_s, slower = draw.between(0.002, 0.004), draw.between(1.5, 4.0)
+    moves, updates = draw.one_of((16, 24)), draw.one_of((20, 30))
+    environment_s = slower * compute_s
+    definitions = f"""\
+class Environment:
+    def step(self, action):
+        time.sleep({environment_s:.6f})  {HERE}
+        return torch.randn(1, 64)
+
+
+def play(model, environment):
+    model.eval()
+    with torch.no_grad():
+        observation = torch.randn(1, 64)
+        for _ in range({moves}):
+            observation = environment.step(model(observation))
+    model.train()
+
+
+def get_batch():
+    return torch.randn(8, 64), torch.randn(8, 1)
+"""
+    parts = Parts(
+        loader=None,
+        definitions=definitions,
+        compute_s=compute_s,
+        each_batch=f"if step % {updates} == 0:\n    play(model, Environment())",
+        batch="get_batch()",
+        steps=10 * updates,
+    )
+    played_s, learned_s = moves * (compute_s + environment_s), updates * (compute_s + STEPPING_S)
+    share = moves * environment_s / (played_s + learned_s)
+    style = draw.one_of(("plain loop", "function"))
+    planted = f"{moves} moves of {as_ms(environment_s)} ahead of {updates} updates"
+    files = script(style, parts)
+    return Case("slow_environment", planted, style, files, "python_in_loop", 1 / (1 - share))
+
+
 def slow_checkpoints(draw: Draw) -> Case:
     share, compute_s = draw.between(0.06, 0.6), draw.between(0.008, 0.015)
     every, style = draw.one_of((10, 20, 5)), draw.one_of(EVERYWHERE)

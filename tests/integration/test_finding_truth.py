@@ -33,6 +33,8 @@ SEEDS = {
     "padded_to_the_longest": 9,
     "tiny_numbers": 9,
     "validation_by_hand": 9,
+    "validation_without_loaders": 9,
+    "slow_environment": 9,
     "module_hooks": 9,
     "competing_thread": 5,
     "recompiling": 37,

@@ -157,8 +157,16 @@ def _numbered(epoch: Epoch, index: int) -> Epoch:
     return replace(epoch, index=index)
 
 
-def evaluation_of(passes: list[Passes], segments: Int64) -> Evaluation:
-    """Sums up evaluation by the training thread's passes; its seconds are those of the ledger."""
+def evaluation_of(
+    passes: list[Passes], segments: Int64, *, may_be_rollouts_ns: int = 0
+) -> Evaluation:
+    """Sums up evaluation by the training thread's passes; its seconds are those of the ledger.
+
+    Args:
+        passes: Of that thread.
+        segments: Evaluation, shape (n, 2), ns.
+        may_be_rollouts_ns: Of that, what may be none.
+    """
     batches = count = waited = first = 0
     ids = []
     for p in passes:
@@ -177,4 +185,5 @@ def evaluation_of(passes: list[Passes], segments: Int64) -> Evaluation:
         data_wait_s=waited / 1e9,
         first_batch_s=first / 1e9,
         loaders=ids,
+        may_be_rollouts_s=may_be_rollouts_ns / 1e9,
     )

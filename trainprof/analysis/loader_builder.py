@@ -22,7 +22,7 @@ class BuilderSettings:
         prefix: Of each argument's name there.
         arguments: Of a DataLoader, which it has.
         counts_for_all: Evaluation's loaders are built by the same ones.
-        evaluates: The argument of how often it evaluates, None where it has none.
+        evaluates: Arguments by which it evaluates less often, as one says it.
         keeps_workers: It has persistent_workers=True unless it is told otherwise.
         copies: The argument that has it copy batches with non_blocking, as one writes it.
         compiles: The prefix of the arguments by which it compiles the model: PREFIX itself is
@@ -60,7 +60,11 @@ _ALL: Final = ("num_workers", "persistent_workers", "prefetch_factor", "pin_memo
 _HF_CHECKS: Final = "logging_nan_inf_filter=False"
 _HF_QUIET: Final = "disable_tqdm=True, a larger logging_steps"
 _HF_COMPILES: Final = "torch_compile"
-_HF_EVALUATES: Final = "eval_steps"
+# With eval_strategy="epoch" it does not look at eval_steps.
+_HF_EVALUATES: Final = (
+    'eval_strategy="steps" with a larger eval_steps, and save_strategy, save_steps to match for '
+    "load_best_model_at_end"
+)
 _HF_COPIES: Final = 'accelerator_config={"non_blocking": True}'
 # By top-level package. Of others only that they build the loader is said.
 _KNOWN: Final = {

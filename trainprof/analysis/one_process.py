@@ -196,7 +196,11 @@ def summary_of(run: Analysed) -> Shown:
         ),
         ledger=account,
         training=training,
-        evaluation=evaluation_of(timeline.passes_here(), timeline.segments),
+        evaluation=evaluation_of(
+            timeline.passes_here(),
+            timeline.segments,
+            may_be_rollouts_ns=timeline.may_be_rollouts_ns,
+        ),
         epochs=epochs,
         loaders=loaders,
         transfers=copies,
@@ -446,6 +450,9 @@ def _evidence(
         ),
         evaluation_site=longest.site if longest is not None else None,
         evaluation_call=_evaluation_call(run, longest) if longest is not None else None,
+        may_be_rollouts=slow_validation.may_be_rollouts(
+            timeline.may_be_rollouts_ns / 1e9, spent["evaluation"]
+        ),
         other_place=max(places, key=lambda name: places[name]) if places else None,
         has_timed_lines=run.has_timed_lines(),
         was_synchronized=run.synchronized() is not None,

@@ -24,6 +24,8 @@ class Padding:
         sites: The user's lines that ask for rows of one length.
         of_calls: Of the time of models that are trained, in those that are given sequences.
         is_left_out: The script's files name what leaves padding out of what is computed.
+        is_left: Padding stands in front, of most rows of batches.
+        has_labels: The model is given a table of labels as well, one for each place.
     """
 
     looks: int
@@ -33,6 +35,8 @@ class Padding:
     sites: tuple[str, ...]
     is_left_out: bool
     of_calls: float = 1.0
+    is_left: bool = False
+    has_labels: bool = False
 
     @property
     def share(self) -> float:
@@ -64,4 +68,6 @@ def padding(told: Iterable[Mapping[str, Any]], sites: Sites) -> Padding | None:
         sites=tuple(dict.fromkeys(one for one in asked if one is not None)),
         is_left_out=found.get("is_left_out") is True,
         of_calls=share_in(found.get("of_calls", 1.0)),
+        is_left=2 * (integer(found.get("left")) or 0) > rows,
+        has_labels=found.get("has_labels") is True,
     )

@@ -170,6 +170,8 @@ class Evaluation:
     Attributes:
         data_wait_s: `next` calls later than the first of a pass; those are `first_batch_s`.
         loaders: Ids.
+        may_be_rollouts_s: Of its seconds, what may be none: forwards that no loader feeds, from
+            which training may learn.
     """
 
     iterations: int
@@ -178,6 +180,7 @@ class Evaluation:
     data_wait_s: float
     loaders: list[int]
     first_batch_s: float = 0.0
+    may_be_rollouts_s: float = 0.0
 
     @property
     def waited_s(self) -> float:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from trainprof.analysis.autograd_threads import on_calling_threads
-from trainprof.analysis.evaluation import evaluation_segments
+from trainprof.analysis.evaluation import evaluated
 from trainprof.analysis.events import Bool, Events, Int64, Nesting, nest
 from trainprof.analysis.facts import Facts
 from trainprof.analysis.feeding import feeders
@@ -40,6 +40,7 @@ class Timeline:
         passes: Of every loader.
         on_thread: Per entry of `passes`: the training thread consumes it.
         segments: Evaluation, shape (n, 2), ns.
+        may_be_rollouts_ns: Of that, what may be none: training may learn from it.
         steps: Their ends and what they are.
         step_starts: The end of the step before; of the first, the loop's start.
         window: The run.
@@ -57,6 +58,7 @@ class Timeline:
     step_starts: Int64
     window: Window
     first_of: Mapping[int, int]
+    may_be_rollouts_ns: int
 
     def feeder(self) -> Passes | None:
         """Returns the loader that feeds training: the one with most batches, then the first."""
@@ -100,7 +102,8 @@ def build_timeline(
     loaders_here = set(np.unique(own.site[own.is_kind(*LOADER_CALLS)]).tolist())
     on_thread = np.array([p.loader in loaders_here for p in passes], dtype=bool)
     here = [p for p, is_here in zip(passes, on_thread.tolist(), strict=True) if is_here]
-    segments = evaluation_segments(here, own, nesting, update_ends)
+    evaluation = evaluated(here, own, nesting, update_ends)
+    segments = evaluation.segments
     training = [p.loader for p in here if p.role == TRAINING]
     batches = own.is_kind(Kind.LOADER_NEXT) & np.isin(own.site, training)
     ignore = within(segments, own.start)
@@ -108,7 +111,18 @@ def build_timeline(
     window = _window(own, nesting, here, segments, steps.ends, start, end)
     starts = np.concatenate([[window.loop_start], steps.ends[:-1]])[: len(steps.ends)]
     return Timeline(
-        thread, own, nesting, events, passes, on_thread, segments, steps, starts, window, first_of
+        thread=thread,
+        events=own,
+        nesting=nesting,
+        all_events=events,
+        passes=passes,
+        on_thread=on_thread,
+        segments=segments,
+        steps=steps,
+        step_starts=starts,
+        window=window,
+        first_of=first_of,
+        may_be_rollouts_ns=evaluation.may_be_rollouts_ns,
     )
 
 

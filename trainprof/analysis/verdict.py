@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from trainprof.analysis.beside import holds_the_interpreter
@@ -59,6 +59,7 @@ class Evidence:
         python_in_model: What of the model's parts is Python code, where that is known.
         competing: Another thread that was busy meanwhile.
         python_once_s: Of "other", what comes but once.
+        may_be_rollouts: Training may learn from what counts as evaluation.
     """
 
     wall_s: float
@@ -82,6 +83,7 @@ class Evidence:
     python_in_model: PythonInModel | None = None
     competing: CompetingThread | None = None
     python_once_s: float = 0.0
+    may_be_rollouts: bool = False
 
     @property
     def communication_s(self) -> float:
@@ -130,19 +132,30 @@ def verdict(evidence: Evidence) -> Verdict:
                 "highly",
                 share,
             )
-    if evidence.device is not None:
-        return device_verdict(
-            evidence.device,
-            training_s=evidence.training_s,
-            evaluation_s=evidence.training.get("evaluation", 0.0),
-            sites={
-                "data": _feeding_site(evidence),
-                "transfer": evidence.transfer_site,
-                "sync": evidence.sync_site,
-                "checkpoint": evidence.checkpoints.site,
-                "evaluation": evidence.evaluation_call or evidence.evaluation_site,
-            },
-        )
+    device = evidence.device
+    found = _of_host(evidence) if device is None else _of_device(evidence, device)
+    if found.bottleneck == "evaluation" and evidence.may_be_rollouts:
+        is_either = found.headline.replace("EVALUATION:", "EVALUATION, OR ROLLOUTS:", 1)
+        return replace(found, headline=is_either)
+    return found
+
+
+def _of_device(evidence: Evidence, device: DeviceEvidence) -> Verdict:
+    return device_verdict(
+        device,
+        training_s=evidence.training_s,
+        evaluation_s=evidence.training.get("evaluation", 0.0),
+        sites={
+            "data": _feeding_site(evidence),
+            "transfer": evidence.transfer_site,
+            "sync": evidence.sync_site,
+            "checkpoint": evidence.checkpoints.site,
+            "evaluation": evidence.evaluation_call or evidence.evaluation_site,
+        },
+    )
+
+
+def _of_host(evidence: Evidence) -> Verdict:
     found = _of_shares(evidence)
     by = evidence.competing
     # What waits for the interpreter takes long, whatever it is.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Final
@@ -42,6 +42,8 @@ _TO_A_LENGTH: Final = re.compile(
 _LEFT_OUT: Final = re.compile(
     r"\bpack_(?:padded_)?sequence\b|\bPackedSequence\b|varlen|\bnested_tensor|\bunpad_"
 )
+# What a model is given by a name that ends so has to be padded along with what it reads.
+_LABELS: Final = "labels"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +53,14 @@ class Fill:
     Attributes:
         filled: Places that are no padding.
         longest: Of one row, such places.
+        is_left: Padding stands in front.
     """
 
     rows: int
     width: int
     filled: int
     longest: int
+    is_left: bool = False
 
     @property
     def places(self) -> int:
@@ -80,7 +84,8 @@ class PaddingProbe:
         self._looks = self._without = 0
         self._calls = self._copies_seen = self._all_ns = self._reading_ns = 0
         self._copied: deque[Fill | None] = deque(maxlen=_MOST_TENSORS)
-        self._rows = self._places = self._filled = self._longest = 0
+        self._rows = self._places = self._filled = self._longest = self._left = 0
+        self._has_labels = False
         self._facts: dict[str, Any] | None = None
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
@@ -157,18 +162,20 @@ class PaddingProbe:
         began_ns = self._session.now()
         with self._autograd.unseen():
             fills = self._fills(call)
+            self._has_labels |= any(x in fills for x in _shapes_of_labels(call, self._is_table))
         self._all_ns += call.took_ns
         self._reading_ns += call.took_ns if fills else 0
-        for fill in fills:
+        for fill in fills.values():
             self._has_found = True
             self._rows += fill.rows
             self._places += fill.places
             self._filled += fill.filled
             self._longest += fill.rows * fill.longest
+            self._left += fill.rows if fill.is_left else 0
         self._steps.spent(began_ns)
 
-    def _fills(self, call: ModuleCall) -> list[Fill]:
-        """Returns what is in the tables that a module is given: one of those that are alike.
+    def _fills(self, call: ModuleCall) -> dict[tuple[int, int], Fill]:
+        """Returns what is in the tables that a module is given, by shape: one of those of each.
 
         Masks and labels lie beside what they are of, as wide: the one with least padding is it.
         """
@@ -178,7 +185,7 @@ class PaddingProbe:
         tables = [x for x in given if self._is_table(x)][:_MOST_TENSORS]
         most = max((table.numel() for table in tables), default=0)
         if any(x.is_floating_point() and x.numel() > most for x in given):
-            return []  # pictures, sounds: what is computed is not for the tables alone
+            return {}  # pictures, sounds: what is computed is not for the tables alone
         for table in tables:
             rows, width = table.shape
             if table.device.type == "cpu":
@@ -195,7 +202,7 @@ class PaddingProbe:
                     known = found.get((rows, width))
                     if known is None or fill.filled > known.filled:
                         found[rows, width] = fill
-        return list(found.values())
+        return found
 
     def _is_table(self, tensor: Any) -> bool:
         if not self._autograd.is_plain(tensor) or tensor.dtype not in self._whole:
@@ -214,30 +221,36 @@ class PaddingProbe:
         """
         try:
             with self._torch.no_grad():
-                lengths = self._lengths_of_mask(table)
-                if lengths is None:
-                    ends = [self._lengths(table), self._lengths(table.flip(1))]
-                    lengths = min((one for one in ends if one is not None), key=sum, default=None)
+                told = self._lengths_of_mask(table)
+                if told is None:
+                    ends = self._lengths(table), self._lengths(table.flip(1))
+                    sides = [(one, bool(at)) for at, one in enumerate(ends) if one is not None]
+                    told = min(sides, key=lambda side: sum(side[0]), default=([], False))
         except RuntimeError:
             return None
+        lengths, is_left = told
         if not lengths:
             return None
-        return Fill(len(lengths), int(table.shape[1]), sum(lengths), max(lengths))
+        width, filled = int(table.shape[1]), sum(lengths)
+        is_padded = filled < len(lengths) * width
+        return Fill(len(lengths), width, filled, max(lengths), is_padded and is_left)
 
-    def _lengths_of_mask(self, table: Any) -> list[int] | None:
-        """Returns how many ones each row has; None of what does not hold zeros and ones alone.
+    def _lengths_of_mask(self, table: Any) -> tuple[list[int], bool] | None:
+        """Returns how many ones each row has, and whether the zeros stand in front of them.
 
-        Empty where they do not lie together at one end of all rows: features, and no mask.
+        None of what does not hold zeros and ones alone; no lengths where the ones do not lie
+        together at one end of all rows: features, and no mask.
         """
         is_one = table == 1
         value_of = self._autograd.value_of
         if value_of(((table != 0) & ~is_one).any()):
             return None
         before, after = is_one[:, :-1], is_one[:, 1:]
-        if value_of((after & ~before).any()) and value_of((before & ~after).any()):
-            return []
+        begins = bool(value_of((after & ~before).any()))
+        if begins and value_of((before & ~after).any()):
+            return [], False
         found: list[int] = self._torch._C.TensorBase.tolist(is_one.sum(dim=1))
-        return found if any(found) else []
+        return (found if any(found) else []), begins
 
     def _lengths(self, table: Any) -> list[int] | None:
         """Returns how long each row is without the value that rows end with."""
@@ -271,6 +284,8 @@ class PaddingProbe:
             "places": self._places,
             "filled": self._filled,
             "longest": self._longest,
+            "left": self._left,
+            "has_labels": self._has_labels,
             "of_calls": self._reading_ns / max(self._all_ns, 1),
             **(self._facts or {}),
         }
@@ -287,9 +302,22 @@ def _tensors_in(values: list[Any], depth: int = 0) -> Iterator[Any]:
     """Goes through what is in plain containers; objects of the script's are left alone."""
     for value in values:
         kind = type(value)
-        if kind in (list, tuple, dict):
+        # By identity: a class of the script's may have an == of its own.
+        if kind is list or kind is tuple or kind is dict:
             if depth < _MOST_NESTED and len(value) <= _MOST_TENSORS:
                 inner = list(value.values()) if kind is dict else list(value)
                 yield from _tensors_in(inner, depth + 1)
         else:
             yield value
+
+
+def _shapes_of_labels(
+    call: ModuleCall, is_table: Callable[[Any], bool]
+) -> Iterator[tuple[int, int]]:
+    """Goes through the shapes of the tables that a module is given as labels, by their names."""
+    args, kwargs = call.inputs
+    for named in (kwargs, *(one for one in args if type(one) is dict)):
+        for name, value in list(named.items()):
+            if type(name) is str and name.endswith(_LABELS) and is_table(value):
+                rows, width = value.shape
+                yield rows, width

@@ -83,6 +83,26 @@ def test_where_it_is_to_be_changed(
     assert (finding.also[0] == "it is asked for at a.py:1 and b.py:2") is (len(sites) > 1)
 
 
+def test_labels_of_tokens_are_padded_as_well() -> None:
+    with_labels = replace(TOLD, has_labels=True)
+    plain = only(padded(built_by="transformers")).advice
+    assert "DataCollatorWithPadding(tokenizer)" in plain
+    told = only(padded(with_labels, built_by="transformers")).advice
+    assert told.startswith('no padding="max_length" as texts are tokenized: DataCollatorForSeq2Seq')
+    assert "DataCollatorForTokenClassification" in told
+    assert "DataCollatorForLanguageModeling(tokenizer, mlm=False)" in told
+    assert "DataCollatorWithPadding leaves labels as they are" in told
+    assert only(padded(with_labels)).advice.endswith("the value that the loss ignores")
+    assert "labels" not in only(padded()).advice
+
+
+@pytest.mark.parametrize("is_left", [True, False])
+def test_models_that_other_widths_do_not_suit_are_minded(is_left: bool) -> None:
+    cautions = only(padded(replace(TOLD, is_left=is_left))).cautions
+    assert any("made for one width" in told for told in cautions)
+    assert any("padding stands in front" in told for told in cautions) is is_left
+
+
 @pytest.mark.parametrize(("at_work", "is_told"), [(0.9, True), (0.1, False)])
 def test_on_a_device_only_its_own_work_counts(at_work: float, is_told: bool) -> None:
     case = padded()
@@ -117,6 +137,14 @@ class Sites:
         (
             {"looks": 4, "rows": 10, "places": 1600, "filled": 400, "longest": 900, "sites": [7]},
             Padding(4, 160.0, 40.0, 90.0, ("train.py:7",), is_left_out=False),
+        ),
+        (
+            {"rows": 10, "places": 160, "filled": 40, "longest": 90, "left": 6, "has_labels": True},
+            Padding(0, 16.0, 4.0, 9.0, (), is_left_out=False, is_left=True, has_labels=True),
+        ),
+        (
+            {"rows": 10, "places": 160, "filled": 40, "longest": 90, "left": 5, "has_labels": 1},
+            Padding(0, 16.0, 4.0, 9.0, (), is_left_out=False),
         ),
         ({"looks": 4, "rows": 0, "places": 1600, "filled": 400, "longest": 900}, None),
         ({"looks": 4, "rows": 10, "places": 1600, "filled": 4000, "longest": 900}, None),

@@ -201,6 +201,72 @@ def test_nothing_is_told_of_others(
     assert read_by(recorder, call) == {}
 
 
+@pytest.mark.parametrize(
+    ("call", "is_left"),
+    [
+        (lambda model: model(texts()), False),
+        (lambda model: model(texts(is_left=True)), True),
+        (lambda model: model(attention_mask=(texts() != PAD).long()), False),
+        (lambda model: model(attention_mask=(texts(is_left=True) != PAD).long()), True),
+        (lambda model: model(attention_mask=torch.ones(ROWS, WIDTH).long()), False),
+    ],
+    ids=["right", "left", "a mask", "one of the left", "none"],
+)
+def test_padding_in_front_is_told(
+    recorder: Recorder, call: Callable[[nn.Module], torch.Tensor], is_left: bool
+) -> None:
+    found = read_by(recorder, call)
+    assert found["left"] == (found["rows"] if is_left else 0)
+
+
+@pytest.mark.parametrize(
+    ("call", "has_labels"),
+    [
+        (lambda model: model(input_ids=texts(), labels=texts(pad=-100)), True),
+        (lambda model: model({"input_ids": texts(), "labels": texts()}), True),
+        (lambda model: model(input_ids=texts(), labels=texts(width=24)), True),
+        (lambda model: model(input_ids=texts(), lm_labels=texts()), True),
+        (lambda model: model(input_ids=texts(), labels=torch.arange(ROWS)), False),
+        (lambda model: model(input_ids=texts(), labels=features()[:, :20]), False),
+        (lambda model: model(input_ids=texts(), labels=torch.rand(ROWS, WIDTH)), False),
+        (lambda model: model(input_ids=texts(), attention_mask=texts()), False),
+        (lambda model: model({1: texts(), "labels": None}), False),
+    ],
+    ids=[
+        "of each place",
+        "in a batch",
+        "of another width",
+        "another name",
+        "of each text",
+        "several of each text",
+        "no whole numbers",
+        "a mask",
+        "none",
+    ],
+)
+def test_labels_that_have_to_be_padded_as_well_are_told(
+    recorder: Recorder, call: Callable[[nn.Module], torch.Tensor], has_labels: bool
+) -> None:
+    assert read_by(recorder, call)["has_labels"] is has_labels
+
+
+def test_classes_of_the_scripts_are_not_compared(recorder: Recorder) -> None:
+    compared = []
+
+    class Comparing(type):
+        def __eq__(cls, other: object) -> bool:
+            compared.append(other)
+            return True
+
+        __hash__ = type.__hash__
+
+    class Odd(metaclass=Comparing):
+        pass
+
+    assert read_by(recorder, lambda model: model(texts(), Odd()))["rows"] > 0
+    assert compared == []
+
+
 def test_a_few_batches_spread_over_the_run_are_looked_at(recorder: Recorder) -> None:
     recorder.start(*probes(), now=CLOCK)
     seen = []

@@ -17,7 +17,10 @@ where the script's files name packed or nested sequences); where rows truly end 
 
 What to do: pad each batch to its own longest, as it is put together: DataCollatorWithPadding, or
 tokenizer.pad in collate_fn, and no padding="max_length" ahead of it; torch.nn.utils.rnn.
-pad_sequence. Batches of sequences of like length (group_by_length=True, a sampler that sorts by
+pad_sequence. Labels that each token has are to be padded as well: DataCollatorForSeq2Seq and
+DataCollatorForTokenClassification do so, DataCollatorWithPadding does not. A model that is made for
+one width keeps it; where padding stands in front, one that counts positions from the first place
+learns otherwise. Batches of sequences of like length (group_by_length=True, a sampler that sorts by
 length) save more, but change the order of the data. Under torch.compile each new width is compiled
 once: pad to a multiple of 32 or so.
 """
@@ -45,6 +48,14 @@ _LEAST_LOOKS: Final = 4
 _GROWS_WITH: Final = 1.5
 _COMPUTING: Final = ("forward", "loss", "backward", "recompute")
 _HUGGING_FACE: Final = "transformers"
+_WIDTH: Final = (
+    "a model that is made for one width fails with others: a Linear layer over all places, a fixed "
+    "table of positions (CLIP's 77), an exported graph"
+)
+_IN_FRONT: Final = (
+    "padding stands in front: positions that are counted from the first place shift with the width "
+    "of each batch, and the model learns otherwise (position_ids that leave padding out do not)"
+)
 _CHANGES: Final = (
     "batches then differ in width: what torch.compile compiles, it compiles for each (pad to a "
     "multiple of 32 or so); what a model makes of padding that is not masked changes"
@@ -76,8 +87,8 @@ def find(case: Case) -> Finding | None:
         f"{case.summary.time_of_devices} is computing for places that none of a batch fills",
         replace(gain, training=(1.0, most.training[1]), run=(1.0, most.run[1])),
         site=site,
-        advice=_advice(case),
-        cautions=[_CHANGES],
+        advice=_advice(case, has_labels=told.has_labels),
+        cautions=[_CHANGES, _WIDTH, *([_IN_FRONT] if told.is_left else [])],
         also=_also(told.sites, told.share),
         evidence={
             "width": told.width,
@@ -100,15 +111,21 @@ def _computing_s(case: Case) -> float:
     return min(computing_s, at_work[0] * case.settled_s) if at_work else 0.0
 
 
-def _advice(case: Case) -> str:
-    if case.has_loader_of(_HUGGING_FACE):
+def _advice(case: Case, *, has_labels: bool) -> str:
+    if not case.has_loader_of(_HUGGING_FACE):
+        labels = ", and its labels with the value that the loss ignores" if has_labels else ""
         return (
-            'no padding="max_length" as texts are tokenized: DataCollatorWithPadding(tokenizer) '
-            "pads each batch to its longest"
+            "pad each batch to its own longest in collate_fn (torch.nn.utils.rnn.pad_sequence, or "
+            f"the tokenizer's padding=True for the texts of one batch){labels}"
         )
+    first = 'no padding="max_length" as texts are tokenized'
+    if not has_labels:
+        return f"{first}: DataCollatorWithPadding(tokenizer) pads each batch to its longest"
     return (
-        "pad each batch to its own longest in collate_fn (torch.nn.utils.rnn.pad_sequence, or the "
-        "tokenizer's padding=True for the texts of one batch)"
+        f"{first}: DataCollatorForSeq2Seq(tokenizer) pads each batch to its longest, its labels "
+        "too, as DataCollatorForTokenClassification does where each token has one; "
+        "DataCollatorForLanguageModeling(tokenizer, mlm=False) makes them of the ids, and takes no "
+        "column of labels (DataCollatorWithPadding leaves labels as they are, and then fails)"
     )
 
 

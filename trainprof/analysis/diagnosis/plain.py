@@ -20,8 +20,10 @@ def unmeasured_finding(
     advice: str,
     evidence: Mapping[str, Any],
     also: Sequence[str] = (),
+    cautions: Sequence[str] = (),
+    unknown: str = "what it costs",
 ) -> Finding:
-    """Returns a finding of something whose cost this run alone cannot tell."""
+    """Returns a finding of something whose cost, or what is `unknown`, this run cannot tell."""
     return Finding(
         id=rule,
         severity="",
@@ -34,8 +36,9 @@ def unmeasured_finding(
         predicted_speedup=None,
         run_speedup=None,
         is_at_most=False,
-        also=[*also, "what it costs only a rerun tells"],
-        verify="what it costs only a rerun tells: trainprof compare BASE OTHER",
+        cautions=[*cautions],
+        also=[*also, f"{unknown} only a rerun tells"],
+        verify=f"{unknown} only a rerun tells: trainprof compare BASE OTHER",
     )
 
 

@@ -6,10 +6,12 @@ How it is measured: the time of evaluation passes inside the training phase, loa
 named where the code that trains calls for it, as told when passes begin; by its loader where that
 is what it mostly waits for. Without a loader, what a model computes without gradients while it is
 in evaluation mode counts, and looks tell who calls for it; so they do where most of it lies in no
-pass over a loader, as where a model generates samples after it was validated.
+pass over a loader, as where a model generates samples after it was validated. Where no loader feeds
+training either, a policy's rollouts look the same: they are none of it if an environment takes its
+time between the forwards, and else both are said, without a gain.
 
-When it is wrong: where the evaluation is what the run is for. Where no loader feeds it, it may be
-what training learns from: a policy that plays, or collects experience.
+When it is wrong: where the evaluation is what the run is for, or what training learns from: the
+labels or features of a pass over all samples, hard samples that it picks, what a policy collects.
 
 What to do: if its loader makes batches in the training process, give it workers, as the finding
 says. Where it goes over the samples that train, count while training. Else evaluate less often, on
@@ -25,7 +27,7 @@ from trainprof.analysis.code_figures import HotLine
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.gains import Gain, outside_steps, start_of_workers
 from trainprof.analysis.diagnosis.loader_change import advised, finding, with_workers
-from trainprof.analysis.diagnosis.plain import plain_finding
+from trainprof.analysis.diagnosis.plain import plain_finding, unmeasured_finding
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.waiting import more_workers
 from trainprof.analysis.diagnosis.wording import its_share, place, span
@@ -34,7 +36,7 @@ from trainprof.analysis.finding import Finding
 from trainprof.analysis.hot_lines import MAKING, hottest
 from trainprof.analysis.loader_builder import settings_of
 from trainprof.analysis.loader_figures import Loader
-from trainprof.analysis.passes import TRAINING
+from trainprof.analysis.passes import EVALUATION, TRAINING
 from trainprof.analysis.verdict_level import percent
 
 ID: Final = "slow_validation"
@@ -46,6 +48,11 @@ THRESHOLDS: Final = {
 
 # Of the evaluation, in passes over loaders: else what comes behind them is most of it.
 _OVER_LOADERS_FROM_SHARE: Final = 0.5
+# Of it, what may be rollouts: from here on both are said.
+_ROLLOUTS_FROM_SHARE: Final = 0.5
+# Of the longest of its passes, in batches: a shorter one ahead of training only tries it out.
+_WHOLE_PASS_SHARE: Final = 0.5
+_LEARNED_FROM: Final = "leave it where training learns from it (labels, features, hard samples)"
 # Of forwards that no loader feeds: a policy's look the same, and may fill what a loader reads.
 _MAY_BE_ROLLOUTS: Final = (
     "if training learns from what these forwards give (a policy that collects experience), they "
@@ -101,6 +108,7 @@ def find(case: Case) -> Finding | None:
         f"{what} in {often}{over}{slow}",
         outside_steps(case, spent_s),
         advice=_less_often(spent_s, fed.loader.built_by),
+        cautions=[_LEARNED_FROM] if _may_be_learned_from(case, fed.loader) else [],
         also=_most_of_it(most),
         evidence=evidence,
         site=called,
@@ -111,6 +119,29 @@ def find(case: Case) -> Finding | None:
 def is_over_loaders(loaders: Sequence[Loader], spent_s: float) -> bool:
     """Whether passes over loaders are most of what evaluation takes."""
     return sum(one.evaluation_s for one in loaders) >= _OVER_LOADERS_FROM_SHARE * spent_s
+
+
+def may_be_rollouts(seconds: float, spent_s: float) -> bool:
+    """Whether most of evaluation may be none, by the seconds that may be rollouts."""
+    return seconds >= _ROLLOUTS_FROM_SHARE * spent_s > 0
+
+
+def _may_be_learned_from(case: Case, loader: Loader) -> bool:
+    """Whether training may learn from what passes over a loader give.
+
+    They go over data that trains, or come ahead of training each time and never after it.
+    """
+    if loader.has_training_data:
+        return True
+    told = case.summary.epochs
+    passes = [one for one in told if one.stage == EVALUATION and one.loader == loader.id]
+    trained = [one.start_s for one in told if one.stage == TRAINING]
+    if len(passes) < 2 or not trained:
+        return False
+    most = max(one.iterations for one in passes)
+    is_first = passes[0].iterations >= _WHOLE_PASS_SHARE * most
+    is_first &= passes[0].start_s < trained[0]
+    return is_first and passes[-1].start_s < trained[-1]
 
 
 def _fed(case: Case, spent_s: float) -> LoaderCase | None:
@@ -125,6 +156,20 @@ def _without_loader(case: Case, spent_s: float, what: str) -> Finding:
     passes = max(case.summary.evaluation.passes, 1)
     most = hottest(case.summary.hot_lines, "evaluation")
     called = called_for_at(case.summary.hot_lines)
+    also = [] if most is None or most.site == called else _most_of_it(most)
+    evidence = {"evaluation_s": spent_s, "passes": passes}
+    if may_be_rollouts(case.summary.evaluation.may_be_rollouts_s, spent_s):
+        return unmeasured_finding(
+            ID,
+            f"forwards that no loader feeds, evaluation or rollouts, take {span(spent_s)}, "
+            f"{percent(case.share('evaluation'))} of training in {_often(passes)}",
+            site=called,
+            advice=f"if it is evaluation, {_less_often(spent_s)}",
+            cautions=[_MAY_BE_ROLLOUTS],
+            also=also,
+            evidence=evidence,
+            unknown="whether training does as well with less of it",
+        )
     return plain_finding(
         ID,
         f"{what} in {_often(passes)}",
@@ -132,8 +177,8 @@ def _without_loader(case: Case, spent_s: float, what: str) -> Finding:
         site=called,
         advice=_less_often(spent_s),
         cautions=[_MAY_BE_ROLLOUTS],
-        also=[] if most is None or most.site == called else _most_of_it(most),
-        evidence={"evaluation_s": spent_s, "passes": passes},
+        also=also,
+        evidence=evidence,
     )
 
 
@@ -162,7 +207,7 @@ def _often(passes: int) -> str:
 
 def _less_often(spent_s: float, package: str | None = None) -> str:
     settings = settings_of(package)
-    by = f" ({settings.evaluates} of {settings.call})" if settings and settings.evaluates else ""
+    by = f" (in {settings.call}: {settings.evaluates})" if settings and settings.evaluates else ""
     return (
         f"evaluate less often{by} or on fewer samples: every second time saves {span(spent_s / 2)}"
     )
@@ -184,6 +229,7 @@ def _of_what_trains(case: Case, fed: LoaderCase, spent_s: float, what: str) -> F
         outside_steps(case, spent_s),
         advice="count while training what is wanted of the samples that train, or evaluate them "
         f"less often: every second time saves {span(own_s / 2)}",
+        cautions=[_LEARNED_FROM],
         evidence={"evaluation_s": spent_s, "of_training_loader_s": own_s},
         site=fed.loader.called_at,
         is_of_making=False,

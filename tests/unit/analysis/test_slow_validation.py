@@ -1,0 +1,108 @@
+"""What is said of evaluation that training may learn from, and how it is told to be less."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from support import summaries
+from support.cases import Planted, case_of
+
+from trainprof.analysis.diagnosis.case import Case
+from trainprof.analysis.diagnosis.diagnose import diagnose
+from trainprof.analysis.finding import Finding
+from trainprof.analysis.run_figures import Epoch, Evaluation
+
+LEAVE_IT = "leave it where training learns from it (labels, features, hard samples)"
+
+
+def only(case: Case) -> Finding:
+    [finding] = diagnose(case).findings
+    return finding
+
+
+def in_turn(passes: str) -> list[Epoch]:
+    """Returns passes in order: T trains, E evaluates, e does so for a few batches."""
+    return [
+        summaries.epoch(
+            number,
+            1.0,
+            0.1,
+            stage="training" if one == "T" else "evaluation",
+            loader=0 if one == "T" else 1,
+            iterations=2 if one == "e" else 125,
+        )
+        for number, one in enumerate(passes)
+    ]
+
+
+def evaluated(passes: str, **of_loader: object) -> Finding:
+    training = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
+    quick = Planted(fetch_s=0.0001, compute_s=0.02, role="evaluation")
+    quick.loader = replace(quick.loader, id=1, site="train.py:44", **of_loader)
+    return only(case_of(training, quick, parts={"evaluation": 4.0}, epochs=in_turn(passes)))
+
+
+@pytest.mark.parametrize(
+    ("passes", "is_minded"),
+    [
+        ("ETETET", True),
+        ("ETTETT", True),
+        ("TETETE", False),
+        ("ETETETE", False),
+        ("eTETET", False),  # a try ahead of training, and a run that ended within an epoch
+        ("TETET", False),
+        ("ET", False),
+        ("T", False),
+    ],
+)
+def test_passes_ahead_of_each_epoch_may_be_what_training_learns_from(
+    passes: str, is_minded: bool
+) -> None:
+    finding = evaluated(passes)
+    assert finding.id == "slow_validation"
+    assert "less often" in finding.advice
+    assert (LEAVE_IT in finding.cautions) is is_minded
+
+
+def test_so_may_passes_over_the_data_that_trains() -> None:
+    assert LEAVE_IT in evaluated("TETETE", has_training_data=True).cautions
+
+
+def test_and_those_over_the_loader_that_trains() -> None:
+    training = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
+    training.loader = replace(training.loader, evaluation_s=4.0, called_at="train.py:70")
+    finding = only(case_of(training, parts={"evaluation": 4.0}))
+    assert "over the loader that trains" in finding.title
+    assert finding.cautions == [LEAVE_IT]
+
+
+def by_hand(may_be_rollouts_s: float, checkpoint_s: float = 0.0) -> Case:
+    evaluation = Evaluation(0, 8, 4.0, 0.0, [], may_be_rollouts_s=may_be_rollouts_s)
+    parts = {"evaluation": 4.0, "checkpoint": checkpoint_s}
+    return case_of(parts=parts, evaluation=evaluation)
+
+
+def test_what_may_be_rollouts_is_said_to_be_without_a_gain() -> None:
+    finding = only(by_hand(4.0))
+    assert finding.id == "slow_validation"
+    assert finding.title.startswith("forwards that no loader feeds, evaluation or rollouts, take")
+    assert finding.advice.startswith("if it is evaluation, evaluate less often")
+    assert "a policy that collects experience" in finding.cautions[0]
+    assert finding.recoverable_s is finding.predicted_speedup is None
+    plain = only(by_hand(1.0))
+    assert plain.title.startswith("evaluation takes 4.00 s")
+    assert plain.recoverable_s == pytest.approx(4.0)
+
+
+def test_what_may_be_rollouts_comes_last() -> None:
+    ids = [one.id for one in diagnose(by_hand(4.0, checkpoint_s=2.0)).findings]
+    assert ids == ["slow_checkpoints", "slow_validation"]
+    ids = [one.id for one in diagnose(by_hand(0.0, checkpoint_s=2.0)).findings]
+    assert ids == ["slow_validation", "slow_checkpoints"]
+
+
+def test_a_trainer_that_evaluates_with_each_epoch_does_not_look_at_steps_alone() -> None:
+    advice = evaluated("TETETE", built_by="transformers").advice
+    assert 'in TrainingArguments: eval_strategy="steps" with a larger eval_steps' in advice
+    assert "TrainingArguments" not in evaluated("TETETE", built_by="timm").advice
