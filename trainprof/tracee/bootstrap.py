@@ -224,6 +224,8 @@ class Tracee:
             from trainprof.tracee.imported import tell_imported
 
             tell_imported(sys.modules, self._directory)
+        except OSError:
+            return  # the disk is full, or the directory gone: then nobody knows of them
         except Exception as error:
             self._report("imported modules", error)
 

@@ -70,7 +70,7 @@ def tell_imported(modules: Mapping[str, object], directory: str) -> None:
 def _is_own(file: str) -> bool:
     return (
         file.endswith(".py")
-        and os.path.isabs(file)
+        and file.startswith(os.sep)
         and not file.startswith(_NOT_OWN)
         and not any(part in file for part in _INSTALLED)
     )
