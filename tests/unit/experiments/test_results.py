@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from support.planted_trials import FakeRunner, Planted, base_summary, plan_of, workers
 
+from trainprof.analysis.optimizer_builder import OptimizerCall
 from trainprof.analysis.summary_json import from_jsonable, to_jsonable
 from trainprof.analysis.tuning import (
     BASELINE,
@@ -230,7 +231,14 @@ def test_a_setting_of_the_optimizer_is_told_at_its_line() -> None:
     fused = Candidate("optimizer", {"fused": True}, None)
     planted = Planted(lambda o: 0.005 if o else 0.010)
     for optimizers, told in (
-        ((("train.py:5", "Adam"),), ["train.py:5: Adam(..., fused=True)"]),
+        (
+            (OptimizerCall("Adam", "train.py:5"),),
+            ["train.py:5: torch.optim.Adam(..., fused=True)"],
+        ),
+        (
+            (OptimizerCall("AdamW", "train.py:9", "transformers"),),
+            ['train.py:9: TrainingArguments(..., optim="adamw_torch_fused")'],
+        ),
         ((), ["the optimizer: fused=True"]),
     ):
         plan = replace(plan_of(fused), optimizers=optimizers)
