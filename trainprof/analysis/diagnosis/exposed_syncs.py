@@ -54,8 +54,8 @@ _SYNCHRONIZE: Final = "synchronize"
 _LESS_OFTEN: Final = "ask for the value every 100th step, or keep it on the device"
 # By the kind of sync.
 _ADVICE: Final = {
-    _CHECK: "keep what it decides, and let the device decide it (torch.where on what would change "
-    "else), or look at the value one step later, where that is soon enough",
+    _CHECK: "keep the check, but let the device decide (torch.where between what is to change and "
+    "what was), or look at the value one step later, where that is soon enough",
     _SYNCHRONIZE: "take torch.cuda.synchronize() out of the loop: values are waited for when they "
     "are asked for; torch.cuda.Event(enable_timing=True) times work without waiting for each step",
     "nonzero": "a mask in place of its indices (torch.where(mask, a, b), or multiplied by it): how "
