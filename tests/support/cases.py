@@ -9,6 +9,7 @@ import numpy as np
 from support import summaries
 
 from trainprof.analysis.checkpoints import Checkpoints
+from trainprof.analysis.device_figures import Device, SyncPoint
 from trainprof.analysis.diagnosis.building import build_case
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.loader_bounds import model_of
@@ -175,6 +176,42 @@ def case_of(
         backwards=backwards,
         torch=torch,
     )
+
+
+def idle_device(because_s: dict[str, float]) -> Device:
+    """Returns a device that was idle for these causes."""
+    return Device(
+        index=0,
+        name="cuda:0",
+        busy_share=[0.4, 0.5],
+        idle_because=because_s,
+        per_step_s={},
+        queue_delay_s=None,
+        memory=None,
+        marks=2000,
+    )
+
+
+def on_device(case: Case, training: dict[str, float] | None = None, **idle_s: float) -> Case:
+    """Returns the case on a device that was idle for these causes; without any, nobody knows."""
+    device = idle_device(idle_s)
+    summary = replace(
+        case.summary,
+        run=replace(case.summary.run, device="cuda:0"),
+        devices=[device] if idle_s else None,
+        transfers=[
+            replace(
+                row,
+                exposed_s=1.0,
+                pinned_share=0.0,
+                non_blocking_share=0.0,
+                bytes=row.count * 4 * summaries.MIB,
+            )
+            for row in summaries.accelerator().transfers[:1]
+        ],
+        sync_points=[SyncPoint("train.py:60", "item", 200, 0, 3.0, 1.0)],
+    )
+    return replace(case, summary=summary, training=training or case.training)
 
 
 def _summary(

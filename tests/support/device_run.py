@@ -202,11 +202,16 @@ class DeviceRun:
             self.phase(kind, launch, ns, pieces=pieces)
 
     def item(
-        self, value: int = 10 * US, *, line: int | None = None, in_chain: bool = False
+        self,
+        value: int = 10 * US,
+        *,
+        line: int | None = None,
+        in_chain: bool = False,
+        flags: int = 0,
     ) -> None:
         """Waits for a value, which is brought in `value` ns; `line`: of another one.
 
-        `in_chain`: right after another, so that no mark is put.
+        `in_chain`: right after another, so that no mark is put. `flags`: more of the record's.
         """
         start = self.run.now
         with self.doing("sync_s"):
@@ -217,7 +222,7 @@ class DeviceRun:
             end = self.run.now
             self.stream.look()
         site = self._sync_site if line is None else self._site(line)
-        flags = SyncFlag.ITEM | (SyncFlag.IN_CHAIN if in_chain else 0)
+        flags |= SyncFlag.ITEM | (SyncFlag.IN_CHAIN if in_chain else 0)
         self.run.record(Kind.SYNC, start, end, site=site, flags=flags)
 
     def python(self, ns: int) -> None:

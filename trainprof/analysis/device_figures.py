@@ -21,6 +21,7 @@ class Transfer:
         exposed_s: Time in which the device could do nothing else for them; None: not told.
         beside_share: Share that ran beside other work, on a stream of its own; None: not told.
         by_library_share: Share that a library made for the line, as a container's `to` does.
+        is_made_there: By the line's text one of torch's functions makes there what is copied.
         exposed_in_training_s, in_training: Of `exposed_s` and `count`, what lies in the training
             phase; None where `exposed_s` is not told.
     """
@@ -40,6 +41,7 @@ class Transfer:
     by_library_share: float = 0.0
     exposed_in_training_s: float | None = None
     in_training: int | None = None
+    is_made_there: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,9 @@ class SyncPoint:
     start: calls on the host were so many that later ones are not counted; None where all are.
     `held_back_s`: of training once it has warmed up, for how long the device idles after them, at
     least and at most, as a host that had not waited would have kept it at work; None where
-    `exposed_s` is.
+    `exposed_s` is. `library_share`: of the calls that waited, the share that a library made for the
+    line, None where that is not told. `needed_s`: of `exposed_in_training_s`, what is torch's own
+    in an optimizer's step, a gradient scaler's, or a checkpoint: no script can leave that out.
     """
 
     site: str
@@ -75,6 +79,8 @@ class SyncPoint:
     exposed_in_training_s: float | None = None
     in_training: int | None = None
     held_back_s: list[float] | None = None
+    library_share: float | None = None
+    needed_s: float = 0.0
 
     def dearest_first(self) -> tuple[float, float, int]:
         """Returns what sorts them so: in exposed time and what comes after it, if known."""

@@ -48,12 +48,14 @@ class EmbeddingTables:
         backward_share: Of their time, what went to the gradients of tables.
         numbers: That all optimizers change in a step.
         tables: Largest first.
+        reads_gradients: The user's code seems to, itself.
     """
 
     looks: int
     backward_share: float
     numbers: int
     tables: list[EmbeddingTable]
+    reads_gradients: bool = False
 
 
 def embedding_tables(told: Iterable[Mapping[str, Any]], sites: Sites) -> EmbeddingTables | None:
@@ -67,6 +69,7 @@ def embedding_tables(told: Iterable[Mapping[str, Any]], sites: Sites) -> Embeddi
         backward_share=share_in(found.get("backward_share")),
         numbers=integer(found.get("numbers")) or 0,
         tables=sorted(tables, key=lambda one: -one.numbers),
+        reads_gradients=found.get("reads_gradients") is True,
     )
 
 

@@ -14,6 +14,8 @@ LIKELY: Final = "likely_speedup"
 LOADER_ID: Final = "loader_id"
 # Likewise: optimizers that are to be changed besides that at its site, as "class file:line".
 OTHER_OPTIMIZERS: Final = "other_optimizers"
+# Likewise: the packages that build optimizers and have to be told their arguments, by "file:line".
+OPTIMIZER_BUILDERS: Final = "optimizers_built_by"
 # Likewise: how many workers the model gave it, where the gain is the model's.
 MODELLED_WORKERS: Final = "modelled_workers"
 # What lies outside of steady steps, or is the change itself that halves of a run differ by.

@@ -5,7 +5,7 @@ work. By so much it would be ahead of the device afterwards, and by two steps at
 takes no more ahead: idle time that follows, while the host is in Python or gives out work, would be
 filled as far as that lead goes. What takes time in a loader takes as much of it; where the host
 waits for the device all the same (a copy that blocks, an evaluation, a checkpoint, memory that is
-given back, a gradient scaler) or for other ranks, nothing is left.
+given back, a gradient scaler, an optimizer's own reads) or for other ranks, nothing is left.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from trainprof.analysis.coverage import Coverage
 from trainprof.analysis.device_time import GIVES_WORK
 from trainprof.analysis.events import Bool, Int64
 from trainprof.analysis.ledger import LOADER_KINDS, within
-from trainprof.analysis.meanwhile import Meanwhile, waiting
+from trainprof.analysis.meanwhile import Meanwhile, needed_syncs, waiting
 from trainprof.record.schema import Kind
 
 # Longer than any lead, ns.
@@ -63,14 +63,11 @@ def held_back(meanwhile: Meanwhile, details: npt.NDArray[np.void], begin: int) -
     is_sync, is_copy = waiting(events)
     inside = (events.start >= begin) & (events.start < window.loop_end)
     inside &= ~within(timeline.segments, events.start)
-    # Reads of the scaler's own, and of a checkpoint's, are none that a script could leave out.
-    by_others = timeline.nesting.inside(
-        events.is_kind(Kind.SCALER_STEP, Kind.SCALER_UPDATE, Kind.CHECKPOINT_SAVE)
-    )
+    is_needed = needed_syncs(timeline)
     is_loader = events.is_kind(*LOADER_KINDS)
-    stops = is_loader | is_copy | (is_sync & by_others)
+    stops = is_loader | is_copy | is_needed
     stops |= events.is_kind(Kind.CHECKPOINT_SAVE, Kind.CHECKPOINT_LOAD)
-    is_sync &= inside & ~by_others
+    is_sync &= inside & ~is_needed
     index = np.flatnonzero(is_sync | (stops & inside))
     rows = details[np.isin(details["kind"], _WAITS) & (details["thread"] == timeline.thread)]
     others = np.stack((rows["start"], rows["end"]), axis=1).astype(np.int64)

@@ -29,6 +29,7 @@ class BuilderSettings:
             True, PREFIX_mode is as torch.compile's.
         checks: The argument that has it look at no step's loss, as one writes it.
         quiet: Arguments by which it shows and logs less in its loop, as one says it.
+        fuses: The argument that has it fuse the AdamW that it builds, as one writes it.
     """
 
     call: str
@@ -41,6 +42,7 @@ class BuilderSettings:
     compiles: str | None = None
     checks: str | None = None
     quiet: str | None = None
+    fuses: str | None = None
 
     def name_of(self, argument: str) -> str:
         """Returns what an argument of a DataLoader is called there."""
@@ -59,6 +61,7 @@ class BuilderSettings:
 _ALL: Final = ("num_workers", "persistent_workers", "prefetch_factor", "pin_memory")
 _HF_CHECKS: Final = "logging_nan_inf_filter=False"
 _HF_QUIET: Final = "disable_tqdm=True, a larger logging_steps"
+_HF_FUSES: Final = 'optim="adamw_torch_fused"'
 _HF_COMPILES: Final = "torch_compile"
 # With eval_strategy="epoch" it does not look at eval_steps.
 _HF_EVALUATES: Final = (
@@ -78,6 +81,7 @@ _KNOWN: Final = {
         compiles=_HF_COMPILES,
         checks=_HF_CHECKS,
         quiet=_HF_QUIET,
+        fuses=_HF_FUSES,
     ),
     "sentence_transformers": BuilderSettings(
         "SentenceTransformerTrainingArguments",
@@ -89,6 +93,7 @@ _KNOWN: Final = {
         compiles=_HF_COMPILES,
         checks=_HF_CHECKS,
         quiet=_HF_QUIET,
+        fuses=_HF_FUSES,
     ),
     "timm": BuilderSettings(
         "create_loader",
@@ -105,10 +110,11 @@ def settings_of(package: str | None) -> BuilderSettings | None:
 
 
 def builder_of(facts: Mapping[str, Any]) -> str | None:
-    """Returns the package that has to be told a loader's arguments, None where its line can be.
+    """Returns the package that has to be told the arguments, None where the user's line can be.
 
     Args:
-        facts: Of the loader, as probes/loader_facts.py describes them. Where a package's own line
+        facts: Of the loader, as probes/loader_facts.py describes them, or alike of an optimizer:
+            `built_by`, and `built_at` and `site` as ids of lines. Where a package's own line
             had to be named, because none is the user's, that line is where they stand.
     """
     package = facts.get("built_by")

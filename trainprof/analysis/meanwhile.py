@@ -83,6 +83,24 @@ def waiting(events: Events) -> tuple[Bool, Bool]:
     return is_sync, is_copy
 
 
+def needed_syncs(timeline: Timeline) -> Bool:
+    """Returns which events are syncs that no script could leave out, shape (n,).
+
+    Those of gradient scalers and checkpoints, and what torch's own optimizers ask for in their
+    steps (LBFGS): not what a closure does that they call.
+    """
+    events, nesting = timeline.events, timeline.nesting
+    is_sync, _ = waiting(events)
+    by_others = nesting.inside(
+        events.is_kind(Kind.SCALER_STEP, Kind.SCALER_UPDATE, Kind.CHECKPOINT_SAVE)
+    )
+    in_update = nesting.inside(events.is_kind(Kind.OPTIMIZER_STEP))
+    in_update &= ~nesting.inside(events.is_kind(Kind.CLOSURE))
+    in_update &= (events.flags & SyncFlag.BY_TORCH) > 0
+    needed: Bool = is_sync & (by_others | in_update)
+    return needed
+
+
 def with_told(covered: Coverage, covered_ns: Int64, meanwhile: Meanwhile) -> tuple[Coverage, Int64]:
     """Joins the time of which the device's work is known to `covered`, and to its `covered_ns`."""
     told, timeline = meanwhile.backlog.told, meanwhile.timeline

@@ -17,7 +17,7 @@ from trainprof.analysis.call_search import (
     name_of,
     names_given,
 )
-from trainprof.analysis.finding import OTHER_OPTIMIZERS, Finding
+from trainprof.analysis.finding import OPTIMIZER_BUILDERS, OTHER_OPTIMIZERS, Finding
 from trainprof.analysis.loader_builder import settings_of
 from trainprof.analysis.loader_figures import Loader, LoaderCall
 from trainprof.analysis.source_text import Edit, NotMechanical, applied, parsed
@@ -110,12 +110,16 @@ def _of_optimizers(finding: Finding, source_of: Callable[[str], str]) -> Changes
     """
     told = finding.evidence.get(OTHER_OPTIMIZERS)
     others = [str(one).partition(" ") for one in told] if isinstance(told, list) else []
+    builders = finding.evidence.get(OPTIMIZER_BUILDERS)
+    builders = builders if isinstance(builders, dict) else {}
     first = (str(finding.evidence.get("optimizer", "")), finding.site)
     found = Changes()
     failed: list[NotMechanical] = []
     for name, site in [first, *((name, site) for name, _, site in others)]:
         one = replace(finding, site=site, evidence={"optimizer": name})
         try:
+            if site in builders:
+                raise NotMechanical(f"{builders[site]} builds it, by settings of its own")
             path, _ = _place_of(site)
             known = found.edits.get(path, [])
             found.add(path, [edit for edit in edits_of(one, source_of(path)) if edit not in known])

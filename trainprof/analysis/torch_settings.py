@@ -11,6 +11,7 @@ from trainprof.analysis.code_figures import Numerics
 from trainprof.analysis.embedding_tables import EmbeddingTables, embedding_tables
 from trainprof.analysis.facts import Facts, integer
 from trainprof.analysis.names import Sites
+from trainprof.analysis.optimizer_builder import OptimizerCall, builder_in
 from trainprof.analysis.padding import Padding, padding
 from trainprof.analysis.repeated_forwards import RepeatedForwards, repeated_forwards
 from trainprof.analysis.tiny_numbers import TinyNumbers, tiny_numbers
@@ -37,6 +38,8 @@ class LoopedOptimizer:
             older runs.
         is_told_to: By foreach=False, which holds on a device too.
         spent_s: In its steps, of the training phase.
+        built_by: As OptimizerCall has it.
+        has_hooks: Its steps call functions that somebody has registered: they are in `spent_s`.
     """
 
     name: str
@@ -45,6 +48,12 @@ class LoopedOptimizer:
     is_plain: bool = False
     is_told_to: bool = False
     spent_s: float = 0.0
+    built_by: str | None = None
+    has_hooks: bool = False
+
+    @property
+    def call(self) -> OptimizerCall:
+        return OptimizerCall(self.name, self.site, self.built_by)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +86,7 @@ class TorchSettings:
         detects_anomalies: Backward passes looked for NaN, again and again.
         is_data_parallel: By DistributedDataParallel: ranks wait for one another inside the model.
         looped: In the order of their first steps.
-        unfused: Classes of torch's optimizers that could be fused and are not, on a device too.
+        unfused: Those of torch's optimizers that could be fused and are not, on a device too.
         trains_by_lightning: Lightning, which has a trainer, was imported.
         compiles_to_graphs: torch.compile was asked for CUDA graphs, which are given out as one.
         own: Optimizers of the script's own, likewise.
@@ -102,7 +111,7 @@ class TorchSettings:
     detects_anomalies: bool = False
     is_data_parallel: bool = False
     looped: list[LoopedOptimizer] = field(default_factory=list)
-    unfused: tuple[str, ...] = ()
+    unfused: tuple[OptimizerCall, ...] = ()
     trains_by_lightning: bool = False
     compiles_to_graphs: bool = False
     own: list[OwnOptimizer] = field(default_factory=list)
@@ -140,7 +149,7 @@ def torch_settings(facts: Facts, sites: Sites, updates_s: Mapping[int, float]) -
         detects_anomalies=any(x.get("detects_anomalies") is True for x in told),
         is_data_parallel=facts.is_data_parallel(),
         looped=spent.with_others([_looped(x, sites, spent) for x in looped]),
-        unfused=tuple(dict.fromkeys(str(x["unfused"]) for x in told if x.get("unfused"))),
+        unfused=tuple(dict.fromkeys(_unfused(x, sites) for x in told if x.get("unfused"))),
         trains_by_lightning=any(x.get("trains_by_lightning") is True for x in told),
         compiles_to_graphs=any(x.get("compiles_to_graphs") is True for x in told),
         own=spent.with_others([one for x in told if (one := _own(x, sites, spent)) is not None]),
@@ -252,4 +261,12 @@ def _looped(told: Mapping[str, Any], sites: Sites, spent: _Updates) -> LoopedOpt
         is_plain=found.get("is_plain") is True,
         is_told_to=found.get("is_told_to") is True,
         spent_s=spent.by(told),
+        built_by=builder_in(told),
+        has_hooks=found.get("has_hooks") is True,
     )
+
+
+def _unfused(told: Mapping[str, Any], sites: Sites) -> OptimizerCall:
+    built = told.get("built")
+    site = integer(built.get("site")) if isinstance(built, dict) else None
+    return OptimizerCall(str(told["unfused"]), sites.known(site), builder_in(told))

@@ -12,12 +12,14 @@ from trainprof.analysis.device_figures import Placement, SyncPoint, Transfer
 from trainprof.analysis.events import Bool, Events, Int64
 from trainprof.analysis.held_back import HeldBack
 from trainprof.analysis.ledger import within
-from trainprof.analysis.meanwhile import Meanwhile
+from trainprof.analysis.meanwhile import Meanwhile, needed_syncs
 from trainprof.analysis.names import Sites
 from trainprof.analysis.timeline import Timeline
 from trainprof.record.schema import Kind, SyncFlag, TransferFlag
 
-_WHICH_CALL: Final = ~np.uint8(SyncFlag.ON_CPU | SyncFlag.IN_CHAIN)
+_WHICH_CALL: Final = ~np.uint8(
+    SyncFlag.ON_CPU | SyncFlag.IN_CHAIN | SyncFlag.BY_TORCH | SyncFlag.BY_LIBRARY
+)
 _Row = TypeVar("_Row", bound=Transfer | SyncPoint)
 
 
@@ -49,6 +51,7 @@ def transfers(events: Events, sites: Sites, meanwhile: Meanwhile | None) -> list
                 pinned_share=float(((rows.flags & TransferFlag.PINNED) > 0).mean()),
                 non_blocking_share=float(((rows.flags & TransferFlag.NON_BLOCKING) > 0).mean()),
                 by_library_share=float(((rows.flags & TransferFlag.BY_LIBRARY) > 0).mean()),
+                is_made_there=bool((rows.flags & TransferFlag.MADE_THERE).any()),
             )
             found.append(one if told is None else told.added_to(one, index, rows))
     return sorted(found, key=lambda one: -(one.host_s if one.exposed_s is None else one.exposed_s))
@@ -123,8 +126,9 @@ def idle_meanwhile_s(row: Transfer | SyncPoint) -> float:
 
 
 def idle_for_s(point: SyncPoint) -> float:
-    """Returns the same with what it idles after them for them."""
-    return idle_meanwhile_s(point) + (point.held_back_s[0] if point.held_back_s else 0.0)
+    """Returns the same with what it idles after them for them, without what has to be."""
+    after_s = point.held_back_s[0] if point.held_back_s else 0.0
+    return max(idle_meanwhile_s(point) - point.needed_s, 0.0) + after_s
 
 
 def placements(events: Events, sites: Sites) -> list[Placement]:
@@ -158,9 +162,10 @@ def sync_points(
     is_sync = events.is_kind(Kind.SYNC)
     mine = events.where(is_sync)
     exposed = None if meanwhile is None else meanwhile.exposed_ns()[is_sync]
-    trains = np.zeros(len(mine), dtype=bool)
+    trains, is_needed = np.zeros((2, len(mine)), dtype=bool)
     if meanwhile is not None:
         timeline = meanwhile.timeline
+        is_needed = needed_syncs(timeline)[is_sync]
         trains = (_in_loop(timeline) & ~within(timeline.segments, events.start))[is_sync]
     on_cpu = (mine.flags & SyncFlag.ON_CPU) > 0
     which = mine.flags & _WHICH_CALL
@@ -186,6 +191,8 @@ def sync_points(
                 exposed_s=float(exposed[waits].sum() / 1e9),
                 exposed_in_training_s=float(exposed[waits & trains].sum() / 1e9),
                 in_training=int((waits & trains).sum()),
+                library_share=float(((mine.flags & SyncFlag.BY_LIBRARY) > 0)[waits].mean()),
+                needed_s=float(exposed[waits & trains & is_needed].sum() / 1e9),
                 held_back_s=None if held is None else held.seconds(of_call[held.index] == key),
             )
         found.append(one)

@@ -14,6 +14,7 @@ from trainprof.analysis.diagnosis.crowding import crowding_of
 from trainprof.analysis.diagnosis.gains import FASTER_REST, times_without
 from trainprof.analysis.diagnosis.needless_workers import QUICK_BATCH_S, WARM_TIMES
 from trainprof.analysis.least_gain import LEAST_GAIN
+from trainprof.analysis.optimizer_builder import OptimizerCall
 from trainprof.analysis.pipeline import MODEL_ERROR, predict
 from trainprof.analysis.pipeline_scenario import without_sending
 from trainprof.analysis.verdict import COMPUTE_KEYS
@@ -55,7 +56,7 @@ class Plan:
         pass_batches: Of a pass of the feeding loader, None where it tells its length itself.
         steps_per_batch: Updates for each batch of the feeding loader.
         steps_of_a_pass: That a trial is to go beyond, None: wherever it ends, it tells as much.
-        optimizers: Where those are built that go through parameters one by one: line and class.
+        optimizers: Where those are built that could be fused, and are not.
         notes: What is left out and why.
     """
 
@@ -68,7 +69,7 @@ class Plan:
     free_sites: tuple[str, ...] = ()
     steps_per_batch: float = 1.0
     steps_of_a_pass: float | None = None
-    optimizers: tuple[tuple[str, str], ...] = ()
+    optimizers: tuple[OptimizerCall, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -150,9 +151,9 @@ def _of_optimizer(case: Case) -> list[Candidate]:
     return [Candidate("optimizer", {way: True}, predicted, cautions=(caution,)) for way in ways]
 
 
-def _optimizers(case: Case) -> tuple[tuple[str, str], ...]:
-    told = ((one.site, one.name) for one in case.torch.looped)
-    return tuple(dict.fromkeys((site, name) for site, name in told if site is not None))
+def _optimizers(case: Case) -> tuple[OptimizerCall, ...]:
+    told = (*(one.call for one in case.torch.looped), *case.torch.unfused)
+    return tuple(dict.fromkeys(one for one in told if one.site is not None))
 
 
 def _of_numerics(case: Case) -> list[Candidate]:

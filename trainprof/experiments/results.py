@@ -12,6 +12,7 @@ import numpy as np
 from trainprof.analysis.diagnosis.loader_cautions import counts_for_all
 from trainprof.analysis.diagnosis.loader_change import call_with
 from trainprof.analysis.loader_figures import Loader
+from trainprof.analysis.optimizer_builder import minded_of
 from trainprof.analysis.speedup import UNKNOWN, Pace, SpeedUp, speed_up
 from trainprof.analysis.summary import RunSummary
 from trainprof.analysis.tuning import (
@@ -234,7 +235,7 @@ def recommended_of(
             *(f"{loader.site}: {call_with(loader, change)}" for loader, change in changed),
             *_other_changes(found.best, found.plan),
         ],
-        cautions=list(dict.fromkeys((*row.cautions, *for_all))),
+        cautions=list(dict.fromkeys((*row.cautions, *for_all, *_of_builders(found)))),
     )
 
 
@@ -253,12 +254,19 @@ def _other_changes(trial: Trial, plan: Plan | None) -> list[str]:
     for name, code in _SETTINGS.items():
         if name not in trial.overrides:
             continue
-        value = repr(trial.overrides[name])
+        value = trial.overrides[name]
         if name in _OF_OPTIMIZERS and optimizers:
-            lines += [f"{site}: {kind}(..., {name}={value})" for site, kind in optimizers]
+            lines += [f"{one.site}: {one.with_argument(name, value)}" for one in optimizers]
         else:
-            lines.append(code.format(value))
+            lines.append(code.format(repr(value)))
     return lines
+
+
+def _of_builders(found: Found) -> list[str]:
+    """Returns what to mind where a package builds an optimizer that the best trial changed."""
+    if found.best is None or found.plan is None or not _OF_OPTIMIZERS & found.best.overrides.keys():
+        return []
+    return minded_of(found.plan.optimizers)
 
 
 _SETTINGS: Final = {

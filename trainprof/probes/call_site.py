@@ -14,6 +14,7 @@ from types import CodeType, FrameType
 from typing import Any, Final
 
 from trainprof.probes.python_places import standard_library
+from trainprof.probes.user_texts import line_of
 from trainprof.record.event_log import EventLog
 from trainprof.record.schema import FETCHED, Topic
 from trainprof.record.site_name import site_name
@@ -25,6 +26,7 @@ _KEPT_FRAMES: Final = 6
 _EXECUTED: Final = "<string>"
 # Of a script that executes texts, each of which is code of its own.
 _MOST_CODES: Final = 20_000
+_OURS: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
 class CallSites:
@@ -125,6 +127,11 @@ class CallSites:
         text = self._log.text_of(number)
         return site_name(json.loads(text) if text is not None else None, self._cwd)
 
+    def text_of(self, frame: FrameType) -> str:
+        """Returns the text of the line that a frame is at, as its file has it now; "" if none."""
+        path = os.path.join(self._cwd, frame.f_code.co_filename)
+        return line_of(path, _line_of(frame))
+
     def beginning_of(self, code: CodeType) -> int:
         """Returns the site id of the line that a function's definition begins at."""
         return self._name_line(code, code.co_firstlineno)
@@ -149,6 +156,20 @@ class CallSites:
             file = os.path.join(self._cwd, file)
         text = json.dumps([file, line, code.co_name], ensure_ascii=True)
         return self._log.define(Topic.SITE, text)
+
+    def birthplace(self, cls: type, frame: FrameType | None) -> Birthplace:
+        """Returns where an instance is built, by a frame inside of its constructor."""
+        builders = _constructors(cls)
+        while frame is not None and (
+            id(frame.f_code) in builders
+            or frame.f_code.co_filename.startswith(_OURS)
+            or (self.is_ours_or_torch(frame) and not self.is_user_code(frame.f_code))
+        ):
+            frame = frame.f_back
+        site = self.find(frame)
+        if frame is None or self.is_user_code(frame.f_code):
+            return Birthplace(site, call_ends_at=call_end(frame))
+        return Birthplace(site, self.package_of(frame.f_code), self.name(frame))
 
     def is_user_file(self, file: str) -> bool:
         """Tells the same of a file that code stands in."""
@@ -220,19 +241,8 @@ class LoaderBirthplaces:
 
     def note(self, loader: object, frame: FrameType | None) -> None:
         """Called while `loader` is being built, with the frame that sets its dataset."""
-        builders = _constructors(type(loader))
-        while frame is not None and (
-            self._sites.is_ours_or_torch(frame) or id(frame.f_code) in builders
-        ):
-            frame = frame.f_back
-        is_own = frame is not None and self._sites.is_user_code(frame.f_code)
-        place = Birthplace(
-            self._sites.find(frame), call_ends_at=call_end(frame) if is_own else None
-        )
-        birth = _Birth(weakref.ref(loader), place)
-        if frame is not None and not is_own:
-            package, line = self._sites.package_of(frame.f_code), self._sites.name(frame)
-            birth.place = replace(birth.place, built_by=package, built_at=line)
+        birth = _Birth(weakref.ref(loader), self._sites.birthplace(type(loader), frame))
+        if birth.place.built_at:
             datasets = _with_inner(vars(loader).get("dataset"), "dataset")
             birth.candidates = [
                 (other.place, _traits(known))
@@ -258,7 +268,7 @@ class LoaderBirthplaces:
 
 @dataclass(frozen=True, slots=True)
 class Birthplace:
-    """Where a loader was built.
+    """Where a loader, or an optimizer, was built.
 
     Attributes:
         site: The user's line, as an id.
@@ -356,6 +366,5 @@ def _library_directories() -> tuple[str, ...]:
     paths.update(getattr(site, "getsitepackages", list)())
     paths.add(getattr(site, "USER_SITE", None) or "")
     paths.update(p for p in sys.path if p.endswith(("site-packages", "dist-packages")))
-    ours = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     found = {p for path in paths if path for p in (path, os.path.realpath(path))}
-    return tuple(sorted(p.rstrip(os.sep) + os.sep for p in (*found, ours)))
+    return tuple(sorted(p.rstrip(os.sep) + os.sep for p in (*found, _OURS)))

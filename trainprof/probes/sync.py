@@ -11,6 +11,7 @@ from types import CodeType, FrameType, ModuleType
 from typing import Any, Final
 
 from trainprof.probes.accelerator import may_have_device
+from trainprof.probes.call_site import CallSites
 from trainprof.probes.patcher import Arguments, Patcher, hide_our_frame, let_dynamo_skip, told_after
 from trainprof.probes.session import Session
 from trainprof.record.schema import Kind, SyncFlag, Topic
@@ -117,7 +118,9 @@ class SyncProbe:
         self._references: dict[str, int] = {}
         self._torch, self._host_alone = torch, _HostAlone(not may_have_device(torch))
         self._chain = _Chain(session.now, session.wait_now)
-        for of_ours in (self._host_site, self._chain.begin, self._chain.end):
+        # By code that is not torch's: whose it is. The sites keep the code.
+        self._whose: dict[int, int] = {}
+        for of_ours in (self._host_site, self._flag_of, self._chain.begin, self._chain.end):
             let_dynamo_skip(of_ours, and_all_below=True)
         for name, flag in TENSOR_CALLS.items():
             place = (torch.Tensor, name)
@@ -139,7 +142,7 @@ class SyncProbe:
         find, this_frame = self._session.sites.find, sys._getframe
         was_waited_for = self._session.device_was_waited_for
         leaves_marks = was_waited_for is not None
-        chain = self._chain
+        chain, whose, flag_of = self._chain, self._whose, self._flag_of
 
         def make(original: Wrapped) -> Wrapped:
             def is_on_device(args: tuple[Any, ...]) -> bool:
@@ -201,7 +204,9 @@ class SyncProbe:
                                         burst_ends()
                             else:
                                 end = chain.end(key, start, in_chain)
-                                emit(_SYNC, start, end, find(caller), 0, flag | in_chain)
+                                by = whose.get(id(caller.f_code))
+                                by = flag_of(caller) if by is None else by
+                                emit(_SYNC, start, end, find(caller), 0, flag | in_chain | by)
                                 if was_waited_for is not None and not in_chain:
                                     was_waited_for()
                         except Exception as error:
@@ -232,10 +237,26 @@ class SyncProbe:
         known = self._host_sites[key] = (site, caller.f_code)
         return known
 
+    def _flag_of(self, caller: FrameType) -> int:
+        """Returns whose a call is; kept of code that is not torch's, which others call."""
+        sites, outer, found = self._session.sites, caller, 0
+        while outer.f_back is not None and _is_torchs(sites, outer):
+            outer, found = outer.f_back, _BY_TORCH
+        if not sites.is_user_code(outer.f_code) and sites.package_of(outer.f_code) is not None:
+            found |= _BY_LIBRARY
+        if outer is caller:
+            self._whose[id(caller.f_code)] = found
+        return found
+
     def _synchronized(self, start: int, end: int, caller: FrameType | None, _: Arguments) -> None:
-        self._session.emit(_SYNC, start, end, self._session.sites.find(caller), 0, _SYNCHRONIZE)
+        flags = _SYNCHRONIZE | (self._flag_of(caller) if caller is not None else 0)
+        self._session.emit(_SYNC, start, end, self._session.sites.find(caller), 0, flags)
         if self._session.device_was_waited_for is not None:
             self._session.device_was_waited_for()
+
+
+def _is_torchs(sites: CallSites, frame: FrameType) -> bool:
+    return sites.is_ours_or_torch(frame) and not sites.is_user_code(frame.f_code)
 
 
 def _place_of(frame: FrameType | None) -> tuple[int, int]:
@@ -264,5 +285,6 @@ def _references_by_a_call(name: str) -> int:
 _SYNC = int(Kind.SYNC)
 _SYNCHRONIZE, _ON_CPU = int(SyncFlag.SYNCHRONIZE), int(SyncFlag.ON_CPU)
 _IN_CHAIN = int(SyncFlag.IN_CHAIN)
+_BY_TORCH, _BY_LIBRARY = int(SyncFlag.BY_TORCH), int(SyncFlag.BY_LIBRARY)
 # In place of a caller's code, where C code alone calls.
 _NOWHERE = (0, 0)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from types import FrameType, FunctionType, ModuleType
 from typing import Any, Final
 
+from trainprof.probes.call_site import Birthplace
 from trainprof.probes.module_parts import modules_of, parameters_of
 from trainprof.probes.patcher import Patcher, hide_our_frame
 from trainprof.probes.session import BackwardWatch, ModuleCall, Session
@@ -53,6 +54,11 @@ _SETS_THREADS: Final = re.compile(
 _LIGHTNING: Final = ("lightning.pytorch", "pytorch_lightning")
 # A step with these in it leaves the update, or a part of it, to another's.
 _HANDS_ON: Final = frozenset(("super", "step"))
+_NOWHERE: Final = Birthplace(0)
+# Where torch keeps the functions that a step calls before and after its update: of one optimizer,
+# and of all.
+_STEP_HOOKS: Final = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+_STEP_HOOKS_OF_ALL: Final = ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
 
 
 class TorchSettingsProbe:
@@ -63,7 +69,7 @@ class TorchSettingsProbe:
     def __init__(self) -> None:
         self._passes = self._optimizers = 0
         # By id: where optimizers that live were built.
-        self._built: dict[int, int] = {}
+        self._built: dict[int, Birthplace] = {}
         # Where the script said how many threads torch has, 0 where it has not.
         self._threads_set_at = 0
         # Backward passes that were watched for calls of modules, and whether one was told of.
@@ -122,7 +128,8 @@ class TorchSettingsProbe:
     def _note_place(self, optimizer: Any) -> None:
         key = id(optimizer)
         if key not in self._built and len(self._built) < _MOST_OPTIMIZERS:
-            self._built[key] = self._session.sites.find(sys._getframe(1))
+            sites = self._session.sites
+            self._built[key] = sites.birthplace(type(optimizer), sys._getframe(1))
             self._session.keep_track(optimizer, self._built, key)
 
     def _first_step(self, optimizer: Any) -> None:
@@ -140,21 +147,28 @@ class TorchSettingsProbe:
             self._session.watch_backward(self._watch, is_on=True)
         is_unwatched = not self._mode_depth()  # a mode of the script's would see what is asked for
         may_be_fused = is_unwatched and self._may_be_fused(optimizer)
+        built = self._built.get(id(optimizer), _NOWHERE)
         if may_be_fused:
             facts["unfused"] = type(optimizer).__qualname__
+            facts["built"] = {
+                "site": built.site,
+                "built_by": built.built_by,
+                "built_at": built.built_at,
+            }
         is_on_host = may_be_fused and self._is_on_host(optimizer)
         if is_on_host or (may_be_fused and _is_told_to_loop(optimizer)):
             facts["looped_optimizer"] = {
                 "class": type(optimizer).__qualname__,
                 "tensors": sum(len(group["params"]) for group in optimizer.param_groups),
                 "site": self._session.sites.find(sys._getframe(1)),
-                "built": self._built.get(id(optimizer), 0),
+                "built": built.site,
                 "is_plain": not any(
                     group.get(name)
                     for group in optimizer.param_groups
                     for name in ("momentum", "weight_decay")
                 ),
                 "is_told_to": not is_on_host,
+                "has_hooks": _has_step_hooks(optimizer),
             }
         begins = self._own_loop(optimizer) if is_unwatched else None
         if begins is not None:
@@ -333,6 +347,19 @@ def _environment_at_start() -> dict[str, str] | None:
 def _is_told_to_loop(optimizer: Any) -> bool:
     """Whether it is to take parameter by parameter wherever they are."""
     return all(group.get("foreach") is False for group in optimizer.param_groups)
+
+
+def _has_step_hooks(optimizer: Any) -> bool:
+    """Whether its steps call functions that somebody has registered, an average of weights say."""
+    own, of_all = vars(optimizer), vars(sys.modules["torch.optim.optimizer"])
+    hooks = [hook for name in _STEP_HOOKS for hook in (own.get(name) or {}).values()]
+    hooks += [hook for name in _STEP_HOOKS_OF_ALL for hook in (of_all.get(name) or {}).values()]
+    return not all(_is_ours(hook) for hook in hooks)
+
+
+def _is_ours(hook: object) -> bool:
+    package, _, _ = __name__.partition(".")
+    return type(hook) is FunctionType and hook.__module__.partition(".")[0] == package
 
 
 def _cores_allotted() -> int | None:

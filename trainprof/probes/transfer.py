@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from _thread import get_ident
 from collections.abc import Callable
 from types import FrameType, ModuleType
-from typing import Any
+from typing import Any, Final
 
 from trainprof.probes.patcher import Patcher, beyond_ours, hide_our_frame, is_profiling
 from trainprof.probes.session import Session
@@ -15,6 +16,13 @@ from trainprof.record.schema import Kind, Topic, TransferFlag
 Wrapped = Callable[..., Any]
 Arguments = tuple[Any, ...]
 Keywords = dict[str, Any]
+
+# A call of torch's that makes a tensor without anything that the host has.
+_MAKES: Final = re.compile(
+    r"\btorch\.(?:rand|randn|randint|randperm|normal|zeros|ones|full|empty|arange|linspace|eye)"
+    r"(?:_like)?\("
+)
+_COPIES: Final = re.compile(r"\s*\.(?:to|cuda)\(")
 
 
 class TransferProbe:
@@ -39,6 +47,8 @@ class TransferProbe:
         self._devices: set[str] = set()
         # By site: of the last copy from there.
         self._pinned: dict[int, bool] = {}
+        # By site of a copy to a device: by its line's text.
+        self._made_there: dict[int, bool] = {}
         observe = patcher.guarded(self._observe)
         self._record_placement = patcher.guarded(self._placed)
         has_marks = session.mark_copy_begin is not None
@@ -152,16 +162,26 @@ class TransferProbe:
         if kwargs.get("non_blocking", next((a for a in args if type(a) is bool), False)):
             flags |= TransferFlag.NON_BLOCKING
         sites, frame = self._session.sites, beyond_ours(sys._getframe(3))
-        if not sites.is_user_code(frame.f_code):
+        is_users = sites.is_user_code(frame.f_code)
+        if not is_users:
             flags |= TransferFlag.BY_LIBRARY
         site = sites.find(frame)
         if origin.type == "cpu":
+            if is_users and self._is_made_there(frame, site):
+                flags |= TransferFlag.MADE_THERE
             if self._was_pinned(source, site):
                 flags |= TransferFlag.PINNED
             for tell in self._session.copy_watches:
                 tell(source)
         size = result.numel() * result.element_size()
         self._session.emit(_TRANSFER, start, end, site, size, flags)
+
+    def _is_made_there(self, frame: FrameType, site: int) -> bool:
+        known = self._made_there.get(site)
+        if known is None:
+            text = self._session.sites.text_of(frame)
+            known = self._made_there[site] = is_made_in(text)
+        return known
 
     def _was_pinned(self, source: Any, site: int) -> bool:
         """Whether a tensor of the host's is pinned; torch's profiler would show that we ask.
@@ -220,6 +240,23 @@ class TransferProbe:
 
     def _placed(self, start: int, end: int, caller: FrameType) -> None:
         self._session.emit(_PLACEMENT, start, end, self._session.sites.find(caller))
+
+
+def is_made_in(line: str) -> bool:
+    """Whether all that a line copies is made there by torch's functions, out of nothing."""
+    ends = (_end_of_call(line, found.end()) for found in _MAKES.finditer(line))
+    made = sum(_COPIES.match(line, end) is not None for end in ends)
+    return 0 < made == len(_COPIES.findall(line))
+
+
+def _end_of_call(line: str, begin: int) -> int:
+    """Returns where the call ends whose arguments begin there; the line's end if it does not."""
+    depth = 1
+    for at in range(begin, len(line)):
+        depth += {"(": 1, ")": -1}.get(line[at], 0)
+        if not depth:
+            return at + 1
+    return len(line)
 
 
 def _first_parameter(module: Any) -> Any:

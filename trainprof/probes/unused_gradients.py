@@ -238,6 +238,8 @@ class UnusedGradientsProbe:
             self._session.log.note(Topic.ENVIRONMENT, {"backward_nodes": window.nodes})
         window.next_pass = window.passes + 1 + window.looks % 3  # in step with no loop
         window.followed += bool(window.tables.tables) and window.followed <= _FOLLOWED
+        if window.tables.tables:
+            self._are_read()  # at the end the script's text is no longer known as a module's
         if window.looks in (_FIRST_JUDGED, _ENOUGH_LOOKS):
             self._tell_tables()
         if window.looks == _ENOUGH_LOOKS:
@@ -278,6 +280,7 @@ class UnusedGradientsProbe:
             "backward_share": met.took_ns / max(met.took_ns + met.others_ns, 1),
             "tables": tables,
             "numbers": numbers,
+            "reads_gradients": self._are_read(),
         }
         # At the end the script may have let go of the optimizers that it told of.
         is_wrong = self._are_tables_told and met.shared.issuperset(met.tables)

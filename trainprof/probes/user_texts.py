@@ -37,6 +37,12 @@ def lines_with(
     ]
 
 
+def line_of(path: str, number: int) -> str:
+    """Returns a line of a file, from 1, without its comment; "" where it cannot be read."""
+    lines = (_text_of(path) or "").splitlines()
+    return lines[number - 1].partition("#")[0] if 0 < number <= len(lines) else ""
+
+
 def names_in(module: Any) -> dict[str, Any]:
     """Returns what a module of `sys.modules` has; one that loads itself at first use is not loaded.
 

@@ -253,6 +253,7 @@ class TransferFlag(IntEnum):
     PINNED = 8
     NON_BLOCKING = 16
     BY_LIBRARY = 32  # no code of the user's called the tensor's own method
+    MADE_THERE = 64  # by the text of the line one of torch's functions makes the tensor there
 
 
 class ForwardFlag(IntEnum):
@@ -288,7 +289,9 @@ class SyncFlag(IntEnum):
     """Flags of a SYNC record: which call, plus ON_CPU when the tensor lived on the host.
 
     IN_CHAIN where another value had been read just before, as quickly as this line's last one was:
-    no mark was put into the device's stream.
+    no mark was put into the device's stream. BY_TORCH where the call itself is in torch's code,
+    BY_LIBRARY where it, or what torch's was called from, is in a package's; of host tensors that is
+    not told.
     """
 
     ITEM = 1
@@ -301,6 +304,8 @@ class SyncFlag(IntEnum):
     FORMAT = 8
     NONZERO = 9
     SYNCHRONIZE = 10
+    BY_TORCH = 16
+    BY_LIBRARY = 32
     IN_CHAIN = 64
     ON_CPU = 128
 

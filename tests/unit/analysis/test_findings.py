@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from support import summaries
-from support.cases import STEPS, Planted, case_of
+from support.cases import STEPS, Planted, case_of, idle_device, on_device
 
 from trainprof.analysis.checkpoints import Checkpoints
 from trainprof.analysis.code_figures import (
@@ -21,7 +21,6 @@ from trainprof.analysis.code_figures import (
     Numerics,
     PythonInModel,
 )
-from trainprof.analysis.device_figures import Device, SyncPoint
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.catalogue import RULES
 from trainprof.analysis.diagnosis.cheaper_samples import without_line
@@ -46,6 +45,7 @@ from trainprof.analysis.loader_builder import builder_of
 from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.memory_figures import DeviceMemory
 from trainprof.analysis.names import Sites
+from trainprof.analysis.optimizer_builder import OptimizerCall
 from trainprof.analysis.pipeline import predict
 from trainprof.analysis.pipeline_scenario import Interval
 from trainprof.analysis.repeated_forwards import RepeatedForwards
@@ -2215,35 +2215,6 @@ def test_a_loader_that_the_model_does_not_know_is_not_judged() -> None:
     assert summaries.healthy().findings == []
 
 
-def idle_device(because_s: dict[str, float]) -> Device:
-    return Device(
-        index=0,
-        name="cuda:0",
-        busy_share=[0.4, 0.5],
-        idle_because=because_s,
-        per_step_s={},
-        queue_delay_s=None,
-        memory=None,
-        marks=2000,
-    )
-
-
-def on_device(case: Case, training: dict[str, float] | None = None, **idle_s: float) -> Case:
-    """Returns the case on a device that was idle for these causes; without any, nobody knows."""
-    device = idle_device(idle_s)
-    summary = replace(
-        case.summary,
-        run=replace(case.summary.run, device="cuda:0"),
-        devices=[device] if idle_s else None,
-        transfers=[
-            replace(row, exposed_s=1.0, pinned_share=0.0, non_blocking_share=0.0)
-            for row in summaries.accelerator().transfers[:1]
-        ],
-        sync_points=[SyncPoint("train.py:60", "item", 200, 0, 3.0, 1.0)],
-    )
-    return replace(case, summary=summary, training=training or case.training)
-
-
 def test_on_a_device_only_that_counts_in_which_it_had_run_dry() -> None:
     healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
     case = case_of(healthy, parts={"other": 1.0, "gc": 0.5})
@@ -2309,7 +2280,9 @@ def test_a_device_that_keeps_up_with_small_work_and_one_that_does_not() -> None:
 def test_which_optimizers_of_a_device_are_to_be_fused(
     unfused: tuple[str, ...], update_s: float, told: str, by_lightning: bool
 ) -> None:
-    settings = TorchSettings(unfused=unfused, trains_by_lightning=by_lightning)
+    settings = TorchSettings(
+        unfused=tuple(OptimizerCall(name) for name in unfused), trains_by_lightning=by_lightning
+    )
     parts = {"optimizer": update_s}
     case = case_of(Planted(workers=2, fetch_s=0.002), parts=parts, torch=settings)
     finding = only(on_device(case, launch_s=1.0))
@@ -3492,10 +3465,15 @@ def test_on_a_device_its_own_memory_counts(reserved: int | None, is_told: bool) 
 TABLE = EmbeddingTable("train.py:16", 100_000, 6_400_000, 512, "Adam", is_plain=False)
 
 
-def with_tables(*tables: EmbeddingTable, iterations: int = STEPS, **settings: Any) -> Case:
+def with_tables(
+    *tables: EmbeddingTable,
+    iterations: int = STEPS,
+    reads_gradients: bool = False,
+    **settings: Any,
+) -> Case:
     """A second of training in backward, one in what goes by the 7.1 million numbers."""
     healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
-    told = EmbeddingTables(12, 0.6, 7_100_000, tables=list(tables))
+    told = EmbeddingTables(12, 0.6, 7_100_000, list(tables), reads_gradients)
     torch = TorchSettings(tables=told, **settings)
     parts = {"backward": 1.0, "optimizer": 0.8, "zero_grad": 0.2}
     case = case_of(healthy, parts=parts, torch=torch)
@@ -3573,6 +3551,7 @@ def test_what_is_advised_goes_by_the_optimizer(
         with_tables(replace(TABLE, indices=3_000), iterations=4 * STEPS),
         with_tables(TABLE, is_data_parallel=True),
         replace(with_tables(TABLE), clips_gradients=True),
+        with_tables(TABLE, reads_gradients=True),
         case_of(
             Planted(workers=2, fetch_s=0.002, compute_s=0.01),
             torch=TorchSettings(tables=EmbeddingTables(12, 0.01, 7_100_000, tables=[TABLE])),
@@ -3584,6 +3563,7 @@ def test_what_is_advised_goes_by_the_optimizer(
         "most rows over four batches",
         "ranks",
         "clipped",
+        "the script reads gradients",
         "that takes no time",
     ],
 )

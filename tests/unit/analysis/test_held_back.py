@@ -9,7 +9,7 @@ import pytest
 from support.device_run import DeviceRun
 from support.events import MS, US
 
-from trainprof.record.schema import Kind
+from trainprof.record.schema import Kind, SyncFlag
 
 STEPS = 120
 Step = Callable[[DeviceRun, bool], None]
@@ -198,3 +198,51 @@ def test_a_gradient_scalers_own_reads_are_none_of_the_scripts(tmp_path: Path) ->
     run.stop()
     (point,) = run.run.summary(tmp_path).sync_points
     assert point.held_back_s == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("flags", "is_needed"),
+    [(SyncFlag.BY_TORCH, True), (0, False), (SyncFlag.BY_LIBRARY, False)],
+)
+def test_what_an_optimizer_of_torchs_asks_for_in_its_step_is_none_of_the_scripts(
+    tmp_path: Path, flags: int, is_needed: bool
+) -> None:
+    """As LBFGS does, between calls of its closure: by the code that asks, not by the line."""
+    run = DeviceRun()
+    run.start()
+    for _ in range(STEPS):
+        run.next(50 * US)
+        start = run.run.now
+        for _ in range(2):
+            run.learn(1 * MS, 2 * MS, kinds=(Kind.FORWARD, Kind.BACKWARD))
+            run.item(1 * MS, flags=flags)
+        run.stream.gets(100 * US)
+        run.run.record(Kind.OPTIMIZER_STEP, start, run.run.now, site=run.optimizer)
+    run.stop()
+    summary = run.run.summary(tmp_path)
+    (point,) = summary.sync_points
+    assert (point.kind, point.count) == ("item", 2 * STEPS)
+    assert point.library_share == (1.0 if flags == SyncFlag.BY_LIBRARY else 0.0)
+    assert point.exposed_in_training_s is not None
+    assert point.exposed_in_training_s > 0.1 * summary.phases.training_s
+    assert point.needed_s == (point.exposed_in_training_s if is_needed else 0.0)
+    assert (point.held_back_s == [0.0, 0.0]) is is_needed
+    found = [one.id for one in summary.findings]
+    assert ("exposed_syncs" in found) is not is_needed
+
+
+def test_what_a_closure_asks_for_in_an_optimizers_step_is_the_scripts(tmp_path: Path) -> None:
+    """As Lightning computes a whole step in there: a check in torch's code that it calls."""
+    run = DeviceRun()
+    run.start()
+    for _ in range(STEPS):
+        run.next(50 * US)
+        start = run.run.now
+        run.phase(Kind.FORWARD, 200 * US, 1 * MS)
+        run.item(1 * MS, flags=SyncFlag.BY_TORCH)
+        run.phase(Kind.BACKWARD, 200 * US, 2 * MS)
+        run.stream.gets(100 * US)
+        run.run.record(Kind.OPTIMIZER_STEP, start, run.run.now, site=run.optimizer)
+    run.stop()
+    (point,) = run.run.summary(tmp_path).sync_points
+    assert point.needed_s == 0.0

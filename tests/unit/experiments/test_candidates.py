@@ -10,6 +10,7 @@ import pytest
 from support.cases import STEPS, Planted, case_of
 
 from trainprof.analysis.diagnosis.case import Case
+from trainprof.analysis.optimizer_builder import OptimizerCall
 from trainprof.analysis.pipeline_scenario import Interval
 from trainprof.analysis.tiny_numbers import TinyNumbers
 from trainprof.analysis.torch_settings import LoopedOptimizer, TorchSettings
@@ -443,7 +444,7 @@ def test_an_optimizer_that_takes_long_is_tried_fused() -> None:
     found = next(one for one in plan(case).candidates if one.subject == "optimizer")
     assert found.overrides == {"fused": True}
     assert found.predicted == pytest.approx((1 / 1.035, 2.0), rel=0.05)
-    assert plan(case).optimizers == (("train.py:5", "Adam"),)
+    assert plan(case).optimizers == (OptimizerCall("Adam", "train.py:5"),)
     assert plan(case_of(HEALTHY)).optimizers == ()
 
 

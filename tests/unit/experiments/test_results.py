@@ -11,6 +11,7 @@ from support.compared_runs import read, recorded
 from support.events import MS, US
 from support.planted_trials import FakeRunner, Planted, base_summary, plan_of, workers
 
+from trainprof.analysis.optimizer_builder import OptimizerCall
 from trainprof.analysis.speedup import Pace
 from trainprof.analysis.summary_json import from_jsonable, to_jsonable
 from trainprof.analysis.tuning import (
@@ -235,7 +236,14 @@ def test_a_setting_of_the_optimizer_is_told_at_its_line() -> None:
     fused = Candidate("optimizer", {"fused": True}, None)
     planted = Planted(lambda o: 0.005 if o else 0.010)
     for optimizers, told in (
-        ((("train.py:5", "Adam"),), ["train.py:5: Adam(..., fused=True)"]),
+        (
+            (OptimizerCall("Adam", "train.py:5"),),
+            ["train.py:5: torch.optim.Adam(..., fused=True)"],
+        ),
+        (
+            (OptimizerCall("AdamW", "train.py:9", "transformers"),),
+            ['train.py:9: TrainingArguments(..., optim="adamw_torch_fused")'],
+        ),
         ((), ["the optimizer: fused=True"]),
     ):
         plan = replace(plan_of(fused), optimizers=optimizers)

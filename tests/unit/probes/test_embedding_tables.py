@@ -105,6 +105,22 @@ def test_a_table_is_told_with_its_line_and_what_changes_it(recorder: Recorder) -
     assert int(line) == built
 
 
+@pytest.mark.parametrize("is_read", [True, False])
+def test_whether_the_script_reads_gradients_is_told_with_them(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, is_read: bool
+) -> None:
+    """As clipping by hand does: sparse ones do not take all that whole ones do."""
+    monkeypatch.setattr(
+        "trainprof.probes.unused_gradients.reads_gradients", lambda is_user_file: is_read
+    )
+    start(recorder)
+    model = Scored()
+    train(model, model, torch.optim.Adam(model.parameters()))
+    found = told(recorder)
+    assert found is not None
+    assert found["reads_gradients"] is is_read
+
+
 def test_a_table_whose_line_is_not_plain_is_told_by_its_models_call(recorder: Recorder) -> None:
     start(recorder)
     model = nn.Sequential(nn.Embedding(ROWS, WIDTH), nn.Linear(WIDTH, 1))  # one of several lines

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import operator
 import pickle
 import sys
+import sysconfig
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -165,6 +167,46 @@ def test_synchronize(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> Non
         recorder.stop()
     [event] = recorder.read().of(Kind.SYNC)
     assert (event.flags, event.text[0]) == (SyncFlag.SYNCHRONIZE, __file__)
+
+
+def reading_in(file: str) -> Callable[[Callable[[], Any]], None]:
+    """Returns a function of a file that calls another."""
+    names: dict[str, Any] = {}
+    exec(compile("def read(call):\n    call()\n", file, "exec"), names)
+    read: Callable[[Callable[[], Any]], None] = names["read"]
+    return read
+
+
+def test_whose_code_asks_for_a_devices_value(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainprof.probes.sync.may_have_device", lambda torch: True)
+    recorder.start(SyncProbe())
+    value = torch.ones(1, device="meta")  # stands for a device's
+    item = operator.methodcaller("item")
+    of_torch = reading_in(f"{torch.__path__[0]}/optim/planted.py")
+    of_package = reading_in(f"{sysconfig.get_path('purelib')}/planted_trainer.py")
+    of_python = reading_in(f"{sysconfig.get_path('stdlib')}/statistics.py")
+    calls: list[tuple[Callable[[], None], int]] = [
+        (lambda: item(value), 0),
+        (lambda: of_torch(functools.partial(item, value)), SyncFlag.BY_TORCH),
+        (lambda: of_package(functools.partial(item, value)), SyncFlag.BY_LIBRARY),
+        (
+            lambda: of_package(functools.partial(of_torch, functools.partial(item, value))),
+            SyncFlag.BY_TORCH | SyncFlag.BY_LIBRARY,
+        ),
+        (lambda: of_torch(functools.partial(item, value)), SyncFlag.BY_TORCH),
+        (lambda: of_python(functools.partial(item, value)), 0),
+    ]
+    for _ in range(2):  # whose it is, is asked once, or known
+        for call, _ in calls:
+            with pytest.raises(RuntimeError):
+                call()
+    recording = recorder.read()
+    flags = [event.flags for event in recording.of(Kind.SYNC)]
+    assert flags == [SyncFlag.ITEM | flag for _, flag in calls] * 2
+    assert {event.text[0] for event in recording.of(Kind.SYNC)} == {__file__}
+    assert recording.notes(Topic.PROBE_FAILED) == []
 
 
 def test_the_methods_are_still_found_by_pickle(recorder: Recorder) -> None:

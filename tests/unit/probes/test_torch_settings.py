@@ -5,10 +5,11 @@ from __future__ import annotations
 import inspect
 import json
 import sys
+import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Final
 
 import pytest
 import torch
@@ -58,6 +59,65 @@ def test_an_optimizer_that_goes_through_its_parameters_one_by_one(recorder: Reco
     for place in ("built", "site"):
         assert f'test_torch_settings.py", {begins + 4}' in sites[facts[place]][1]
     assert told(recorder, "torch_threads") == [torch.get_num_threads()]
+
+
+MAKES: Final = "def make(parameters):\n    return Adam(parameters, lr=0.1)\n"
+
+
+@pytest.mark.parametrize(
+    ("file", "package"),
+    [
+        (f"{sysconfig.get_path('purelib')}/planted_trainer/policies.py", "planted_trainer"),
+        ("/home/somebody/policies.py", None),  # a module of the user's own
+        ("<stdin>", None),
+        (f"{sysconfig.get_path('stdlib')}/statistics.py", None),  # nobody can be told
+    ],
+)
+def test_who_builds_an_optimizer(recorder: Recorder, file: str, package: str | None) -> None:
+    names: dict[str, Any] = {"Adam": torch.optim.Adam}
+    exec(compile(MAKES, file, "exec"), names)
+    recorder.start(TorchSettingsProbe(), OptimizerProbe())
+    parameter = torch.nn.Parameter(torch.ones(2))
+    optimizer = names["make"]([parameter])
+    line = sys._getframe().f_lineno - 1
+    parameter.grad = torch.ones(2)
+    optimizer.step()
+    [facts] = told(recorder, "built")
+    sites = recorder.read().texts
+    assert facts["built_by"] == package
+    at = (file, 2) if file.startswith(("/home", "<")) else (__file__, line)
+    assert json.loads(sites[facts["site"]][1])[:2] == [*at]
+    assert told(recorder, "looped_optimizer")[0]["built"] == facts["site"]
+    if package is not None:
+        assert json.loads(sites[facts["built_at"]][1])[:2] == [file, 2]
+
+
+def averages(*_: Any) -> None:
+    """As an average of weights does, after each update."""
+
+
+def test_functions_that_steps_call_are_told(recorder: Recorder) -> None:
+    recorder.start(TorchSettingsProbe(), OptimizerProbe())
+
+    def ours(*_: Any) -> None:
+        """As --find-syncs registers."""
+
+    ours.__module__ = torch_settings.__name__
+    of_all = sys.modules["torch.optim.optimizer"].register_optimizer_step_post_hook
+    for register in (None, ours, averages, "its own"):
+        parameter = torch.nn.Parameter(torch.ones(2))
+        parameter.grad = torch.ones(2)
+        optimizer = torch.optim.Adam([parameter])
+        handle = None
+        if register == "its own":
+            optimizer.register_step_post_hook(averages)
+        elif callable(register):
+            handle = of_all(register)
+        optimizer.step()
+        if handle is not None:
+            handle.remove()
+    has_hooks = [one["has_hooks"] for one in told(recorder, "looped_optimizer")]
+    assert has_hooks == [False, False, True, True]
 
 
 @pytest.mark.parametrize(

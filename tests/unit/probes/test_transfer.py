@@ -14,7 +14,7 @@ from support.fake_device import FakeTensor
 from support.session import Recorder
 from torch import nn
 
-from trainprof.probes.transfer import TransferProbe
+from trainprof.probes.transfer import TransferProbe, is_made_in
 from trainprof.probes.trial_copies import NonBlockingProbe
 from trainprof.record.schema import Kind, Topic, TransferFlag
 
@@ -109,9 +109,38 @@ def test_pinned_memory(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> N
     recorder.start(probe())
     with monkeypatch.context() as patched:
         patched.setattr(torch.Tensor, "is_pinned", lambda self: True)
-        torch.zeros(3).to(GPU)
+        x = torch.zeros(3)
+        x.to(GPU)
     [event] = recorder.read().of(Kind.TRANSFER)
     assert event.flags == TransferFlag.H2D | TransferFlag.PINNED
+
+
+def test_what_is_made_by_the_line_that_copies_it(recorder: Recorder) -> None:
+    recorder.start(probe())
+    torch.zeros(3).to(GPU)
+    x = torch.zeros(3)
+    x.to(GPU)
+    torch.zeros(3).to(GPU).cpu()
+    flags = [event.flags for event in recorder.read().of(Kind.TRANSFER)]
+    made = TransferFlag.H2D | TransferFlag.MADE_THERE
+    assert flags == [made, TransferFlag.H2D, made, TransferFlag.D2H]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("noise = torch.randn(x.shape).to(device)", True),
+        ("noise = torch.randn_like(x, dtype=f(a, (1, 2))).cuda()", True),
+        ("h, c = torch.zeros(n).to(device), torch.zeros(n).to(device)", True),
+        ("x, h = x.to(device), torch.zeros(n).to(device)", False),  # a batch as well
+        ("mask = torch.ones(n) * x.float().to(device)", False),
+        ("x = torch.tensor(seen).to(device)", False),  # the host has it
+        ("x = x.to(device)", False),
+        ("noise = torch.randn(", False),
+    ],
+)
+def test_a_line_that_makes_what_it_copies(line: str, expected: bool) -> None:
+    assert is_made_in(line) is expected
 
 
 class Pair:
@@ -140,7 +169,8 @@ def test_who_calls_a_tensors_own_method(recorder: Recorder) -> None:
 
 def test_a_trials_own_call_in_between_is_no_librarys(recorder: Recorder) -> None:
     recorder.start(probe(), NonBlockingProbe())
-    torch.zeros(3).to(GPU)
+    x = torch.zeros(3)
+    x.to(GPU)
     line = here() - 1
     (copied,) = recorder.read().of(Kind.TRANSFER)
     assert (copied.flags, copied.line) == (TransferFlag.H2D, f"test_transfer.py:{line}")
@@ -156,12 +186,13 @@ def test_torchs_profiler_does_not_show_that_memory_is_asked_about(
         return False
 
     recorder.start(probe())
+    x = torch.zeros(3)
     with monkeypatch.context() as patched:
         patched.setattr(torch.Tensor, "is_pinned", is_pinned)
         for profiles in (False, True):
             monkeypatch.setattr("torch.autograd.profiler._is_profiler_enabled", profiles)
-            torch.zeros(3).to(GPU)
-        torch.zeros(3).to(GPU)  # at a line that was not met before
+            x.to(GPU)
+        x.to(GPU)  # at a line that was not met before
     flags = [event.flags for event in recorder.read().of(Kind.TRANSFER)]
     h2d = TransferFlag.H2D
     assert flags == [h2d, h2d, h2d | TransferFlag.PINNED]

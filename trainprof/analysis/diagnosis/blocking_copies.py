@@ -11,7 +11,9 @@ in the training phase.
 
 When it is wrong: where the bytes themselves are too many for the link, overlapping hides only what
 computing is long enough to hide. Nothing of it is known for work on side streams. How much quicker
-pinned copies are is not known before they are made: the gain is what cannot be exceeded.
+pinned copies are is not known before they are made: the gain is what cannot be exceeded. Copies of
+less than 64 KiB take their time for the way alone: pinned they are hardly quicker, and the gain is
+what two in one would save. What is larger than a loader's batches is not taken for one of them.
 
 What to do: what comes back to the host: bring less of it, and more rarely; Hugging Face's Trainer
 brings all logits of an evaluation, unless preprocess_logits_for_metrics= makes less of them on the
@@ -21,13 +23,16 @@ another torch.cuda.Stream while the device works on this one (with wait_stream, 
 what is copied). Where the dataset or the collate function makes the copies, the loop is to make
 them: torch pins nothing that is on a device. Of a batch that is of a class of the script's own, the
 loader pins what its pin_memory() method returns, and else nothing; a tensor that no loader gives
-has .pin_memory().
+has .pin_memory(), and one that the copying line makes (torch.randn(...).to(device)) is to be made
+on the device, by device=.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any, Final
 
+from trainprof.analysis.device_figures import Transfer
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.gains import outside_steps
 from trainprof.analysis.diagnosis.loader_cautions import OFF_DEVICE, counts_for_all
@@ -38,7 +43,7 @@ from trainprof.analysis.diagnosis.wording import size, span
 from trainprof.analysis.finding import LOADER_ID, Finding
 from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.passes import TRAINING
-from trainprof.analysis.traffic import dearest_in_training
+from trainprof.analysis.traffic import dearest_in_training, idle_meanwhile_s
 
 ID: Final = "blocking_copies"
 KEYS: Final[tuple[str, ...]] = ("transfer",)
@@ -46,6 +51,7 @@ THRESHOLDS: Final = {
     "share": Threshold(0.1, "of training, the device idle for it (TraceML)"),
 }
 _MOSTLY: Final = 0.5
+_BY_ITSELF: Final = ".pin_memory() on the tensor"
 # By the thread that pins: 19 MB in 2.9 ms, and 154 MB in 50 (host of an H100).
 _PINNED_BYTES_PER_S: Final = (3e9, 6.5e9)
 _MUCH_OF_A_STEP: Final = 0.5
@@ -60,6 +66,17 @@ _METRICS_OF_HUGGING_FACE: Final = (
     "Trainer(..., preprocess_logits_for_metrics=...), a function that gives on the device what "
     "compute_metrics needs of the logits (their argmax, say): all of them are brought back else"
 )
+# CUDA's runtime (API synchronization behavior) takes up so much at once, pinned or not, and does
+# not block for it: what such a copy takes is none of its bytes.
+_SMALL_BYTES: Final = 64 << 10
+# Of what small copies take: two in one.
+_JOINED_SAVES: Final = 0.5
+# A batch, or what has been made of one without growing: means may differ by the last of a pass.
+_AS_LARGE_TIMES: Final = 1.05
+_HANGS_ON: Final = (
+    "a value that decides what comes next (an action, say) has to come each time: several at once "
+    "(environments, samples) make one copy of many"
+)
 _BESIDE: Final = (
     "copy the next batch on a stream of its own (torch.cuda.Stream) while the device works on this "
     "one"
@@ -72,15 +89,100 @@ def find(case: Case) -> Finding | None:
     if case.settled_s <= 0 or spent_s < least * case.settled_s:
         return None
     worst, are_several = dearest_in_training(case.summary.transfers)
-    wait_s = sum(device.copy_wait_s for device in case.summary.devices or ())
     if worst is None:
         return None
-    pageable = worst.direction == "h2d" and worst.pinned_share < _MOSTLY
     # What comes back to the host is read there: it would be read too early.
-    comes_back = worst.direction == "d2h"
-    blocking = not comes_back and worst.non_blocking_share < _MOSTLY
-    is_made_there = pageable and any(fed.loader.touches_device for fed in case.feeding)
+    pageable = worst.direction == "h2d" and worst.pinned_share < _MOSTLY
+    blocking = worst.direction != "d2h" and worst.non_blocking_share < _MOSTLY
     how = [word for word, holds in (("pageable", pageable), ("blocking", blocking)) if holds]
+    change = _change_for(case, worst, spent_s, pageable=pageable, blocking=blocking)
+    count = worst.count if worst.in_training is None else worst.in_training
+    copies = f"{count} {' '.join([*how, 'copies'])}"
+    if are_several:
+        copies = f"copies, most of it for the {copies} at {worst.site}"
+    return plain_finding(
+        ID,
+        f"the device waits {span(spent_s)}, {case.of_settled(spent_s)}, for {copies}",
+        outside_steps(case, change.gain_s),
+        site=worst.site,
+        advice=change.advice,
+        change=change.arguments,
+        cautions=change.cautions,
+        also=change.also,
+        evidence={
+            "copy_idle_s": spent_s,
+            "copy_idle_share": spent_s / case.settled_s,
+            "copy_wait_s": _waited_s(case),
+            "bytes": worst.bytes,
+            "pinned_share": worst.pinned_share,
+            "non_blocking_share": worst.non_blocking_share,
+            **({LOADER_ID: case.feeding[0].loader.id} if len(case.feeding) == 1 else {}),
+        },
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """What to do about copies, what that saves at most, s, and what to say with it."""
+
+    advice: str
+    gain_s: float
+    arguments: dict[str, Any] = field(default_factory=dict)
+    cautions: list[str] = field(default_factory=list)
+    also: list[str] = field(default_factory=list)
+
+
+def _change_for(
+    case: Case, worst: Transfer, spent_s: float, *, pageable: bool, blocking: bool
+) -> _Change:
+    if worst.direction == "d2h":
+        return _of_what_comes_back(case, worst, spent_s)
+    if worst.direction == "h2d" and _copy_loaders(case):
+        if pageable:
+            advice = f"{OFF_DEVICE}: what comes out of a loader on the CPU can be pinned"
+            return _Change(advice, spent_s)
+    elif worst.direction == "h2d" and worst.is_made_there:
+        return _made_there(worst, spent_s)
+    elif worst.direction == "h2d" and _each_bytes(worst) < _SMALL_BYTES:
+        return _of_small_ones(case, worst, spent_s)
+    return _of_batches(case, worst, spent_s, pageable=pageable, blocking=blocking)
+
+
+def _of_what_comes_back(case: Case, worst: Transfer, spent_s: float) -> _Change:
+    is_large = worst.bytes >= _LARGE_BYTES * worst.count
+    if is_large and worst.by_library_share > _MOSTLY and _is_hugging_faces(case):
+        return _Change(_METRICS_OF_HUGGING_FACE, spent_s)
+    advice = "bring fewer values back, and more rarely: add them up on the device meanwhile"
+    return _Change(advice, spent_s, cautions=[_HANGS_ON])
+
+
+def _made_there(worst: Transfer, spent_s: float) -> _Change:
+    return _Change(
+        "make it on the device, by device= in the call of torch's that makes it: nothing is copied "
+        "then",
+        min(idle_meanwhile_s(worst), spent_s),
+        cautions=["random numbers that the device draws are others than the host's"],
+    )
+
+
+def _of_small_ones(case: Case, worst: Transfer, spent_s: float) -> _Change:
+    small = [one for one in case.summary.transfers if _each_bytes(one) < _SMALL_BYTES]
+    small_s = sum(idle_meanwhile_s(one) for one in small if one.direction == worst.direction)
+    return _Change(
+        f"fewer and larger copies: with {size(_each_bytes(worst))} each it is not their bytes that "
+        "take time. Several tensors in one, or those of several samples (environments) at once: "
+        "two in one save half of it",
+        _JOINED_SAVES * min(small_s, spent_s),
+        cautions=[_HANGS_ON],
+    )
+
+
+def _of_batches(
+    case: Case, worst: Transfer, spent_s: float, *, pageable: bool, blocking: bool
+) -> _Change:
+    """Returns what makes copies of batches, or of as large tensors, quicker."""
+    least = case.threshold(ID, "share", THRESHOLDS["share"].value)
+    wait_s = _waited_s(case)
     is_waited_for = blocking and wait_s >= least * case.settled_s
     settings = case.builder()
     settings = settings if settings is not None and settings.copies else None
@@ -89,53 +191,53 @@ def find(case: Case) -> Finding | None:
     to = _BY_LIBRARY if is_by_library else ".to(device, non_blocking=True)"
     if settings is not None:
         to = settings.copies or ""
-    change: dict[str, Any] = {}
-    loaders = _training_loaders(case)
-    if pageable and not is_made_there and not all(one.pin_memory for one in loaders):
-        change["pin_memory"] = True
-    may_unblock = blocking and not is_made_there and (pageable or is_waited_for)
-    if may_unblock and settings is None and not is_by_library:
-        change["non_blocking"] = True
-    advice, gain_s = f"{_BESIDE}; or {_FEWER_BYTES}", spent_s
-    also = []
-    is_large = worst.bytes >= _LARGE_BYTES * worst.count
-    if comes_back and is_large and worst.by_library_share > _MOSTLY and _is_hugging_faces(case):
-        advice = _METRICS_OF_HUGGING_FACE
-    elif comes_back:
-        advice = "bring fewer values back, and more rarely: add them up on the device meanwhile"
-    if is_made_there:
-        advice = f"{OFF_DEVICE}: what comes out of a loader on the CPU can be pinned"
-    elif pageable:
-        advice = f"{_pinned(case)} with {to}"
-        also = [f"that makes copies quicker, and none of them overlap: for that {_BESIDE}"]
-    elif is_waited_for:
-        advice, gain_s = to if settings is None else f"{settings.call}(..., {to})", wait_s
-        also = [f"the host waits no longer, but copies do not overlap: for that {_BESIDE}"]
-    elif blocking:
-        also = [f"non_blocking=True saves only what the host waits for, {span(wait_s)}"]
-    count = worst.count if worst.in_training is None else worst.in_training
-    copies = f"{count} {' '.join([*how, 'copies'])}"
-    if are_several:
-        copies = f"copies, most of it for the {copies} at {worst.site}"
-    return plain_finding(
-        ID,
-        f"the device waits {span(spent_s)}, {case.of_settled(spent_s)}, for {copies}",
-        outside_steps(case, gain_s),
-        site=worst.site,
-        advice=advice,
-        change=change,
-        cautions=_cautions(case, change) if pageable and not is_made_there else [],
-        also=also,
-        evidence={
-            "copy_idle_s": spent_s,
-            "copy_idle_share": spent_s / case.settled_s,
-            "copy_wait_s": wait_s,
-            "bytes": worst.bytes,
-            "pinned_share": worst.pinned_share,
-            "non_blocking_share": worst.non_blocking_share,
-            **({LOADER_ID: case.feeding[0].loader.id} if len(case.feeding) == 1 else {}),
-        },
-    )
+    arguments: dict[str, Any] = {}
+    may_be_batches = _may_be_batches(case, worst)
+    if pageable and may_be_batches and not all(one.pin_memory for one in _training_loaders(case)):
+        arguments["pin_memory"] = True
+    may_unblock = (pageable or is_waited_for) and not _copy_loaders(case)
+    if blocking and may_unblock and settings is None and not is_by_library:
+        arguments["non_blocking"] = True
+    if pageable:
+        pinned = _pinned(case) if may_be_batches else _BY_ITSELF
+        return _Change(
+            f"{pinned} with {to}",
+            spent_s,
+            arguments,
+            _cautions(case, arguments),
+            [f"that makes copies quicker, and none of them overlap: for that {_BESIDE}"],
+        )
+    if is_waited_for:
+        return _Change(
+            to if settings is None else f"{settings.call}(..., {to})",
+            wait_s,
+            arguments,
+            also=[f"the host waits no longer, but copies do not overlap: for that {_BESIDE}"],
+        )
+    also = [f"non_blocking=True saves only what the host waits for, {span(wait_s)}"]
+    return _Change(f"{_BESIDE}; or {_FEWER_BYTES}", spent_s, arguments, also=also * blocking)
+
+
+def _waited_s(case: Case) -> float:
+    return sum(device.copy_wait_s for device in case.summary.devices or ())
+
+
+def _copy_loaders(case: Case) -> bool:
+    """Whether what makes the batches of training copies them to the device as well."""
+    return any(fed.loader.touches_device for fed in case.feeding)
+
+
+def _each_bytes(one: Transfer) -> float:
+    return one.bytes / max(one.count, 1)
+
+
+def _may_be_batches(case: Case, worst: Transfer) -> bool:
+    """Whether what is copied is no larger than batches are, as far as that is known."""
+    fetches = [one.fetch for one in _training_loaders(case)]
+    told = [fetch.batch_bytes for fetch in fetches if fetch is not None and fetch.batch_bytes]
+    if not told or len(told) < len(fetches):
+        return True
+    return _each_bytes(worst) <= _AS_LARGE_TIMES * max(told)
 
 
 def _is_hugging_faces(case: Case) -> bool:
@@ -176,7 +278,7 @@ def _pinned(case: Case) -> str:
     """Returns how batches come to be pinned, as far as it is known whose they are."""
     loaders = _training_loaders(case)
     if not loaders:
-        return ".pin_memory() on the tensor"
+        return _BY_ITSELF
     if all(one.pin_memory for one in loaders):
         return (
             "a pin_memory() method for the batch's own class, which returns it pinned (the loader "

@@ -10,7 +10,8 @@ gradients back, tables have the share of their numbers. How many rows are looked
 the number of indices, each counted. Tables that something else multiplies with (a decoder's tied
 weights) get all of their gradient by that, and are not told. EmbeddingBag is not judged: it does
 not tell how many indices it had; nor a run that clips gradients, for torch.nn.utils.clip_grad_norm_
-does not take sparse ones, nor one of DistributedDataParallel or on a GPU.
+does not take sparse ones, nor one whose own code reads gradients, which may do what those do not
+take either (clamp_, view), nor one of DistributedDataParallel or on a GPU.
 
 When it is wrong: where the table has to change as a whole (weight decay on all rows).
 
@@ -67,7 +68,9 @@ def find(case: Case) -> Finding | None:
         return None
     # What is advised would end such a run with an error, is added up in another way, or has not
     # been measured there.
-    if case.clips_gradients or case.torch.is_data_parallel or case.is_on_device:
+    if case.clips_gradients or told.reads_gradients:
+        return None
+    if case.torch.is_data_parallel or case.is_on_device:
         return None
     passes = _passes_per_step(case)
     tables = [one for one in told.tables if passes * one.looked_up <= _most(one, case)]

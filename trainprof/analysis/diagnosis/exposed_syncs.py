@@ -8,8 +8,9 @@ has given out work again. A host that had not waited would be ahead of the devic
 How it is measured: marks in the device's stream: the part of each such wait in which the device had
 surely nothing to do, and what it idles after it, as far as the host had waited while the device
 worked, by two steps at most. What takes time in a loader is not counted, and a copy that blocks,
-which waits by itself, ends it. The line named is the one that cost most of that in training,
-evaluation left out.
+which waits by itself, ends it. Nor is what no script can leave out: the reads of a gradient scaler,
+of a checkpoint, and of torch's own optimizers in their steps (LBFGS). The line named is the one
+that cost most of that in training, evaluation left out.
 
 When it is wrong: where the device would wait for the host even without it, for a wait that comes
 later in a step then takes its place. How much of the time in which the host gives out work the
@@ -17,7 +18,11 @@ device idles is not known: with all of that the gain is told as "up to". Values 
 less often need not be computed either, which is not counted. Work given out between the parts of a
 step is not seen, and counts as idle time.
 
-What to do: keep values on the device (add losses up there), and ask for them every 100th step.
+What to do: keep values on the device (add losses up there), and ask for them every 100th step. Not
+so a value that decides what comes next, a check for NaN say: every 100th step it would let through
+what it is to stop. The device can decide (torch.where), or the value is looked at one step later.
+torch.cuda.synchronize() brings nothing: take it out; torch.cuda.Event(enable_timing=True) times
+without it. Where it is a library that asks, its settings say how often.
 """
 
 from __future__ import annotations
@@ -25,8 +30,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from trainprof.analysis.device_figures import SyncPoint
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.gains import outside_steps
+from trainprof.analysis.diagnosis.library_loop import advice_for, is_called_at
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.python_in_loop import may_be_waiting
 from trainprof.analysis.diagnosis.rule import Threshold
@@ -38,8 +45,36 @@ ID: Final = "exposed_syncs"
 KEYS: Final[tuple[str, ...]] = ("sync", "device_wait")
 # Of all that is told.
 _NOTICEABLE: Final = 0.1
-# The kind of sync by which a package looks whether a loss is a number.
+# Of a line's calls.
+_MOSTLY: Final = 0.5
+# The kind of sync that decides which way the code goes: a package looks so whether a loss is a
+# number.
 _CHECK: Final = "bool"
+_SYNCHRONIZE: Final = "synchronize"
+_LESS_OFTEN: Final = "ask for the value every 100th step, or keep it on the device"
+# By the kind of sync.
+_ADVICE: Final = {
+    _CHECK: "keep the check, but let the device decide (torch.where between what is to change and "
+    "what was), or look at the value one step later, where that is soon enough",
+    _SYNCHRONIZE: "take torch.cuda.synchronize() out of the loop: values are waited for when they "
+    "are asked for; torch.cuda.Event(enable_timing=True) times work without waiting for each step",
+    "nonzero": "a mask in place of its indices (torch.where(mask, a, b), or multiplied by it): how "
+    "many there are the device alone knows",
+    "int": "keep it a tensor, by which others can be indexed, or ask for it less often",
+    "index": "keep it a tensor, by which others can be indexed, or ask for it less often",
+}
+_BY_LIBRARY: Final = (
+    "a library that this line calls asks for it: have it check or show less by its settings "
+    "(torchmetrics: validate_args=False), or call it every 100th step"
+)
+_NEEDED: Final = {
+    _CHECK: "asked for every 100th step only, a check would let through what it is to stop"
+}
+_LOOKS_AT_EACH: Final = "it looks at the loss of each step, which may be not a number"
+_MAY_BE_NEEDED: Final = (
+    "a value that decides what comes next (a check for NaN, an action) is needed each time: of one "
+    "that only ends the run, or is only shown, one step later is soon enough"
+)
 # Of the evidence: what the device idles after its values were there.
 AFTER_S: Final = "idle_after_syncs_s"
 THRESHOLDS: Final = {
@@ -49,7 +84,8 @@ THRESHOLDS: Final = {
 
 def find(case: Case) -> Finding | None:
     least = case.threshold(ID, "share", THRESHOLDS["share"].value)
-    inside_s = case.idle_s("sync_s") or 0.0
+    needed_s = sum(one.needed_s for one in case.summary.sync_points)
+    inside_s = max((case.idle_s("sync_s") or 0.0) - needed_s, 0.0)
     # Else what the device idles may be for whom the loop waits next.
     after_s, most_after_s = (0.0, 0.0) if may_be_waiting(case) else _held_back_s(case)
     spent_s = inside_s + after_s
@@ -61,15 +97,17 @@ def find(case: Case) -> Finding | None:
     here = f"most of it in {here} at {worst.site}" if are_several else f"{here} here"
     after = ", and as it goes on from there" if after_s > _NOTICEABLE * spent_s else ""
     gain = outside_steps(case, inside_s + after_s)
-    most_s = _most_inside_s(case, inside_s) + most_after_s
+    most_s = _most_inside_s(case, inside_s, needed_s) + most_after_s
     most = outside_steps(case, min(most_s, inside_s + max(case.idle_for_host_s(), after_s)))
+    advice, cautions = _advice(case, worst)
     return plain_finding(
         ID,
         f"the device has nothing to do for {span(spent_s)}, {case.of_settled(spent_s)}, while the "
         f"host waits for its values{after}: {here}",
         replace(gain, training=most.training, run=most.run),
         site=worst.site,
-        advice=_advice(case, worst.kind),
+        advice=advice,
+        cautions=cautions,
         evidence={
             "sync_idle_s": inside_s,
             AFTER_S: after_s,
@@ -79,24 +117,31 @@ def find(case: Case) -> Finding | None:
             else worst.exposed_in_training_s,
             "idle_after_here_s": worst.held_back_s[0] if worst.held_back_s else None,
             "calls": calls,
+            "left_out_as_needed_s": needed_s,
         },
     )
 
 
-def _advice(case: Case, kind: str) -> str:
-    builder = case.builder()
-    if builder is None or builder.checks is None or kind != _CHECK:
-        return "ask for the value every 100th step, or keep it on the device"
-    return (
-        f"{builder.call}(..., {builder.checks}): it looks at the loss of each step, which may be "
-        "not a number"
-    )
+def _advice(case: Case, worst: SyncPoint) -> tuple[str, list[str]]:
+    """Returns what to do about a line's calls, and what to mind."""
+    builder, share = case.builder(), worst.library_share
+    is_check = builder is not None and builder.checks is not None and worst.kind == _CHECK
+    # Older runs do not tell whose calls they are.
+    if builder is not None and is_check and (share is None or share > _MOSTLY):
+        return f"{builder.call}(..., {builder.checks}): {_LOOKS_AT_EACH}", []
+    if share is not None and share > _MOSTLY:
+        if is_called_at(case, worst.site):
+            return advice_for(case, worst.site, is_sure=True), []
+        return _BY_LIBRARY, []
+    if worst.kind == _SYNCHRONIZE:
+        return _ADVICE[_SYNCHRONIZE], []
+    return _ADVICE.get(worst.kind, _LESS_OFTEN), [_NEEDED.get(worst.kind, _MAY_BE_NEEDED)]
 
 
-def _most_inside_s(case: Case, inside_s: float) -> float:
+def _most_inside_s(case: Case, inside_s: float, needed_s: float) -> float:
     """Returns for how long the device idles in syncs, at most: it may do next to nothing there."""
     devices = case.summary.devices or ()
-    most_s = max((one.exposed_s.get("sync", [0.0])[-1] for one in devices), default=0.0)
+    most_s = max((one.exposed_s.get("sync", [0.0])[-1] for one in devices), default=0.0) - needed_s
     return min(max(most_s, inside_s), inside_s + (case.idle_s("unknown_s") or 0.0))
 
 

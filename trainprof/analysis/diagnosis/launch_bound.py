@@ -25,6 +25,7 @@ what is learned.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from trainprof.analysis.code_figures import HotLine
@@ -40,6 +41,7 @@ from trainprof.analysis.diagnosis.slow_optimizer import (
 )
 from trainprof.analysis.diagnosis.wording import is_nameless, place, span
 from trainprof.analysis.finding import Finding
+from trainprof.analysis.optimizer_builder import OptimizerCall, minded_of, with_argument
 from trainprof.analysis.verdict import COMPUTE_KEYS
 from trainprof.analysis.verdict_level import percent
 
@@ -88,9 +90,8 @@ def find(case: Case) -> Finding | None:
     is_updating = parts_s.get("optimizer", 0.0) >= _MUCH_UPDATE * host_s
     line = case.hot_line("forward")
     line = None if line is None or line.is_likely else line
-    unfused = [name for name in FUSED_ON_DEVICES if name in case.torch.unfused]
-    is_to_fuse = is_updating and bool(unfused)
-    fused = f", fused=True for {' and '.join(unfused)}" if is_to_fuse else ""
+    unfused = [one for one in case.torch.unfused if one.name in FUSED_ON_DEVICES]
+    to_fuse = unfused if is_updating else []
     joined, cautions = _joined(case), [_OVERWRITES, _DIFFERS]
     if case.summary.compilations:
         joined = _JOINED_FURTHER
@@ -103,7 +104,7 @@ def find(case: Case) -> Finding | None:
         "operator",
         outside_steps(case, spent_s),
         site=line.site if line is not None else None,
-        advice=f"{joined}{fused}; larger batches, where learning allows",
+        advice=f"{', '.join([joined, *_fused(to_fuse)])}; larger batches, where learning allows",
         also=_one_line(case, line),
         evidence={
             "launching_s": spent_s,
@@ -114,9 +115,18 @@ def find(case: Case) -> Finding | None:
         },
         cautions=[
             *cautions,
-            *(refused_when_fused(case) if is_to_fuse else []),
+            *(refused_when_fused(case) if to_fuse else []),
+            *minded_of(to_fuse),
         ],
     )
+
+
+def _fused(calls: Sequence[OptimizerCall]) -> list[str]:
+    """Returns how optimizers are fused: those that the user builds by their classes alone."""
+    own = {one.name for one in calls if one.built_by is None}
+    names = [name for name in FUSED_ON_DEVICES if name in own]
+    by_packages = with_argument([one for one in calls if one.built_by is not None], "fused")
+    return [*([f"fused=True for {' and '.join(names)}"] if names else []), *by_packages]
 
 
 def _joined(case: Case) -> str:

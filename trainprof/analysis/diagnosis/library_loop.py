@@ -29,8 +29,12 @@ def is_library(case: Case, line: HotLine) -> bool:
     Forward and backward are called from there as well; where no look tells, the library has made
     the loader there.
     """
+    return _is_librarys(case, line.site)
+
+
+def _is_librarys(case: Case, site: str) -> bool:
     known = _known(case, _OF_MODEL)
-    return _all_lead_to(line.site, known) if known else _makes_loaders(case, line.site)
+    return _all_lead_to(site, known) if known else _makes_loaders(case, site)
 
 
 def library_called_at(case: Case, line: HotLine | None) -> str | None:
@@ -43,14 +47,19 @@ def library_called_at(case: Case, line: HotLine | None) -> str | None:
         case: The run.
         line: That most of the code between the parts of a step goes to, None where none is known.
     """
-    known, others = _known(case, _OF_MODEL), _known(case, _OF_LOOP)
+    known = _known(case, _OF_MODEL)
     if line is None and len(known) < len(_OF_MODEL):
         return None
-    called = known[-1] if line is None else line
-    if not is_library(case, called) or not _all_lead_to(called.site, others):
-        return None
-    has_loop = bool(others) or _settings(case) != _ANY or _makes_loaders(case, called.site)
-    return called.site if has_loop else None
+    site = (known[-1] if line is None else line).site
+    return site if is_called_at(case, site) else None
+
+
+def is_called_at(case: Case, site: str) -> bool:
+    """Whether a library's loop seems to be called at a line of the user's."""
+    others = _known(case, _OF_LOOP)
+    if not _is_librarys(case, site) or not _all_lead_to(site, others):
+        return False
+    return bool(others) or _settings(case) != _ANY or _makes_loaders(case, site)
 
 
 def advice_for(case: Case, called_at: str, *, is_sure: bool) -> str:

@@ -15,9 +15,13 @@ was built with foreach=False: then the host gives out a dozen kernels for each p
 the device waits for them (see launch_bound) is counted.
 
 When it is wrong: where parameters are few and the update is plain (SGD without momentum), there is
-little to fuse. Sparse gradients cannot be fused: where the first step has one, nothing is said.
-Results differ in the last digits. Lightning's Trainer refuses fused optimizers where precision is
-mixed and gradients are clipped (gradient_clip_val): where they are clipped there is no patch.
+little to fuse. Functions that were registered with an optimizer's steps (register_step_post_hook:
+an average of weights, say) are in their time, and fusing saves nothing of them: where there are any
+the gain is told as "up to". Sparse gradients cannot be fused: where the first step has one, nothing
+is said. Results differ in the last digits. Lightning's Trainer refuses fused optimizers where
+precision is mixed and gradients are clipped (gradient_clip_val): where they are clipped there is no
+patch. Nor is there one where an installed package builds the optimizer: that is told arguments by
+settings of its own, which are named of those that are known (Hugging Face's, Stable-Baselines3).
 
 What to do: fused=True, which torch has for SGD, Adam, AdamW and Adagrad. foreach=True, meant for
 GPUs, was seen to be slower than the loop on a CPU. For a class of the script's own, the one of
@@ -34,7 +38,8 @@ from trainprof.analysis.diagnosis.gains import Gain, of_python, outside_steps
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.wording import place, span
-from trainprof.analysis.finding import OTHER_OPTIMIZERS, Finding
+from trainprof.analysis.finding import OPTIMIZER_BUILDERS, OTHER_OPTIMIZERS, Finding
+from trainprof.analysis.optimizer_builder import OptimizerCall, minded_of, with_argument
 from trainprof.analysis.torch_settings import LoopedOptimizer
 from trainprof.analysis.verdict_level import percent
 
@@ -67,6 +72,10 @@ _SAVED_ON_DEVICE: Final = 0.95
 _REFUSED_BY_LIGHTNING: Final = (
     "Lightning's Trainer ends with an error where a fused optimizer meets mixed precision "
     "(16-mixed, bf16-mixed) and gradient_clip_val together"
+)
+_HOOKED: Final = (
+    "functions that were registered with its steps (register_step_pre_hook, "
+    "register_step_post_hook) are in that time, and fusing saves nothing of them"
 )
 
 
@@ -104,9 +113,8 @@ def _on_device(case: Case) -> Finding | None:
     spent_s = sum(one.spent_s for one in looped)
     names = list(dict.fromkeys(one.name for one in looped))
     others = [f"{one.name} {one.site}" for one in looped if one.site != costliest.site]
-    change = " and ".join(
-        f"torch.optim.{name}(..., fused=True)" for name in names if name in FUSED_ON_DEVICES
-    )
+    calls = [one.call for one in looped if one.name in FUSED_ON_DEVICES]
+    change = " and ".join(with_argument(calls, "fused"))
     instead = f"{change} in place of foreach=False, or leave both out" if change else ""
     return plain_finding(
         ID,
@@ -118,6 +126,7 @@ def _on_device(case: Case) -> Finding | None:
         advice=f"{instead or 'leave foreach=False out'}: torch takes all of them at once then",
         cautions=[
             *(refused_when_fused(case) if change else []),
+            *minded_of(calls),
             "updates that are put together differ in the last digits",
         ],
         evidence={
@@ -183,20 +192,22 @@ def _of_torchs(case: Case) -> Finding | None:
     spent_s = sum(one.spent_s for one, _ in fusable)
     if not _is_enough(case, spent_s):
         return None
+    has_hooks = any(one.has_hooks for one, _ in fusable)
     gains = [
-        of_python(case, sum(saves[bound] * one.spent_s for one, saves in fusable))
+        of_python(case, sum(_saved_s(one, saves, bound) for one, saves in fusable))
         for bound in range(3)
     ]
     low, likely, high = gains
     if low is None or likely is None or high is None:
         return None
+    told = high if has_hooks else likely
     gain = Gain(
         training=(low.likely, high.likely),
         run=(low.run[1], high.run[1]),
-        likely=likely.likely,
-        saved_s=likely.saved_s,
-        is_at_most=False,
-        of_steps=likely.of_steps,
+        likely=told.likely,
+        saved_s=told.saved_s,
+        is_at_most=has_hooks,
+        of_steps=told.of_steps,
     )
     costliest = fusable[0][0]
     tensors: dict[tuple[str, str | None], int] = {}  # of one of those that a line builds
@@ -209,7 +220,8 @@ def _of_torchs(case: Case) -> Finding | None:
     if len(tensors) > len(names):
         who = f"{len(tensors)} optimizers ({who})"
     part = spent_s / case.training_s
-    change = " and ".join(f"torch.optim.{name}(..., fused=True)" for name in names)
+    calls = list(dict.fromkeys(one.call for one, _ in fusable))
+    change = " and ".join(with_argument(calls, "fused"))
     also_at = " and ".join(f"{site} ({name})" for name, site in others)
     return plain_finding(
         ID,
@@ -218,10 +230,11 @@ def _of_torchs(case: Case) -> Finding | None:
         gain,
         site=costliest.site,
         advice=f"{change}, and so at {also_at}" if others else change,
-        # Nothing tells how Lightning's Trainer was set: with clipping it may end with an error.
-        change={} if case.torch.trains_by_lightning and case.clips_gradients else {"fused": True},
+        change={"fused": True} if _may_be_patched(case, calls) else {},
         cautions=[
+            *([_HOOKED] if has_hooks else []),
             *refused_when_fused(case),
+            *minded_of(calls),
             "fused updates differ in the last digits, and so do later losses by more and more",
         ],
         evidence={
@@ -230,13 +243,31 @@ def _of_torchs(case: Case) -> Finding | None:
             "tensors": sum(tensors.values()),
             "optimizer": costliest.name,
             OTHER_OPTIMIZERS: [f"{name} {site}" for name, site in others] or None,
+            OPTIMIZER_BUILDERS: {
+                one.site: one.built_by for one in calls if one.site and one.built_by
+            }
+            or None,
         },
     )
+
+
+def _may_be_patched(case: Case, calls: list[OptimizerCall]) -> bool:
+    """Whether one of the calls is the user's.
+
+    Nothing tells how Lightning's Trainer was set: with clipping it may end with an error.
+    """
+    is_refused = case.torch.trains_by_lightning and case.clips_gradients
+    return not is_refused and any(one.built_by is None for one in calls)
 
 
 def refused_when_fused(case: Case) -> list[str]:
     """Returns what a package that trains may refuse of optimizers that are fused."""
     return [_REFUSED_BY_LIGHTNING] if case.torch.trains_by_lightning else []
+
+
+def _saved_s(looped: LoopedOptimizer, saves: tuple[float, float, float], bound: int) -> float:
+    """Returns what of its time goes: nothing is sure to, where that of others is in it."""
+    return 0.0 if looped.has_hooks and bound == 0 else saves[bound] * looped.spent_s
 
 
 def _saves(looped: LoopedOptimizer) -> tuple[float, float, float] | None:
