@@ -41,7 +41,8 @@ class ModuleCall:
     took_ns: int
 
 
-ModuleWatch = LossWatch = Callable[[ModuleCall], None]
+ModuleWatch = Callable[[ModuleCall], None]
+LossWatch = Callable[[ModuleCall], None]
 CopyWatch = Callable[[Any], None]
 StepWatch = Callable[[Any], None]
 
