@@ -20,7 +20,7 @@ import time
 from _thread import get_ident
 from collections import deque
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 
 from trainprof.record.ancestry import ancestors
 from trainprof.record.log_chunk import (
@@ -86,10 +86,8 @@ class EventLog:
         self._preamble: list[tuple[int, int, int, int]] = []
         self.path: str | None = None
         self.is_open = False
-        written = _writer(self)
-        self.emit, self.emit_of, self._write_bytes = written.emit, written.emit_of, written.write
-        self.begin_end, self.trim = written.begin_end, written.trim
-        self._start_over = written.start_over
+        self.emit, self.emit_of, self._write_bytes, *acts = _writer(self)
+        self.begin_end, self.trim, self._start_over = acts
 
     @property
     def run_directory(self) -> str:
@@ -205,17 +203,15 @@ Emit = Callable[..., None]
 _Room = mmap.mmap | bytearray
 
 
-class _Writer(NamedTuple):
-    emit: Emit
-    emit_of: Emit
-    write: Callable[[bytes], None]
-    begin_end: Callable[[], None]
-    trim: Callable[[], None]
-    start_over: Callable[[], None]
+_Act = Callable[[], None]
 
 
-def _writer(log: EventLog) -> _Writer:
-    """Makes the functions that share one cursor; a closure is the fastest state Python has."""
+def _writer(log: EventLog) -> tuple[Emit, Emit, Callable[[bytes], None], _Act, _Act, _Act]:
+    """Makes the functions that share one cursor; a closure is the fastest state Python has.
+
+    They come in a plain tuple: this module may be imported at an exit by Ctrl-C, and the source
+    that a named one is made of would make Python forget how it is to end.
+    """
     pack_into = NATIVE_RECORD.pack_into
     threads: dict[int, int] = {}
     # Nearly all records are of one thread: comparing takes half as long as looking up.
@@ -431,7 +427,7 @@ def _writer(log: EventLog) -> _Writer:
         del before
 
     if getattr(sys, "_is_gil_enabled", lambda: True)():
-        return _Writer(emit, emit_of, write_bytes, begin_end, trim, start_over)
+        return emit, emit_of, write_bytes, begin_end, trim, start_over
     unlocked_take, unlocked_go_on, unlocked_leave = take, go_on, leave
 
     def take_locked() -> tuple[_Room, int]:
@@ -447,7 +443,7 @@ def _writer(log: EventLog) -> _Writer:
             return unlocked_leave()
 
     take, go_on, leave = take_locked, go_on_locked, leave_locked
-    return _Writer(emit_slowly, emit_of, write_bytes, begin_end, trim, start_over)
+    return emit_slowly, emit_of, write_bytes, begin_end, trim, start_over
 
 
 def _note_stop(path: str | None, header: bytes | None, reason: int) -> None:
