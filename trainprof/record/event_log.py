@@ -200,10 +200,8 @@ def _is_raised_deeper(error: BaseException) -> bool:
 
 
 Emit = Callable[..., None]
-_Room = mmap.mmap | bytearray
-
-
 _Act = Callable[[], None]
+_Room = mmap.mmap | bytearray
 
 
 def _writer(log: EventLog) -> tuple[Emit, Emit, Callable[[bytes], None], _Act, _Act, _Act]:
