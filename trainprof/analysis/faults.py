@@ -9,9 +9,13 @@ from typing import Final
 
 from trainprof.analysis.events import ProcessLog
 from trainprof.analysis.recording import Recording
-from trainprof.record.schema import Topic
+from trainprof.record.schema import MAX_WRITTEN_BYTES, Stop, Topic
 
 RECORDING_STOPPED: Final = "recording stopped"
+_STOPS: Final[dict[int, str]] = {
+    Stop.LARGE: f"its log had {MAX_WRITTEN_BYTES >> 30} GiB, the most that is kept of a process",
+    Stop.LITTLE_ROOM: "its disk was nearly full, and what was left is the script's",
+}
 
 
 def faults_of(recording: Recording, origin_ns: int) -> list[str]:
@@ -35,6 +39,8 @@ def faults_of(recording: Recording, origin_ns: int) -> list[str]:
 
 
 def _reason(number: int) -> str:
+    if number in _STOPS:
+        return _STOPS[number]
     # A damaged log may hold any number.
     return "unknown reason" if number not in errno.errorcode else os.strerror(number)
 

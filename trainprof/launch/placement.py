@@ -15,6 +15,8 @@ from trainprof.record.run_directory import RANKS, RunDirectory
 
 RUNS: Final = "trainprof-runs"
 LATEST: Final = "latest"
+IGNORE_FILE: Final = ".gitignore"
+IGNORE_ALL: Final = "*\n"
 STEM_CHARACTERS: Final = 60
 
 # torchrun's id where the user gave none
@@ -55,6 +57,7 @@ def create_run_directory(
             _refuse_foreign(top)
     directory = RunDirectory(top if rank is None else top / RANKS / rank)
     _create(directory)
+    _keep_from_git(top)
     if output is None:
         # The link is a convenience: the run goes on without.
         with contextlib.suppress(OSError):
@@ -81,6 +84,21 @@ def _create(directory: RunDirectory) -> None:
         raise RunDirectoryRefused(
             f"{path} cannot be made: {error.strerror}", hint="give another directory with -o"
         ) from error
+
+
+def _keep_from_git(top: Path) -> None:
+    """Puts a .gitignore into our own trainprof-runs, unless it has one: some scripts ask git.
+
+    The file is a convenience: the run goes on without. A directory of the user's gets none.
+    """
+    with contextlib.suppress(OSError):
+        runs = Path(RUNS).absolute()
+        if runs not in top.parents or runs.is_symlink():
+            return
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+        descriptor = os.open(runs / IGNORE_FILE, flags, 0o666)
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            file.write(IGNORE_ALL)
 
 
 def _refuse_foreign(top: Path) -> None:

@@ -3,13 +3,12 @@
 A record lands in the page cache as it is written, so nothing is lost to SIGKILL or `os._exit`, and
 there is nothing to flush. Only the record in the making may be half there: its later fields are 0.
 Every chunk is allocated on disk before it is mapped: writing into a sparse mapping on a full disk
-would kill the script with SIGBUS.
+would kill the script with SIGBUS. A process that ends in order gives back what it did not write.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import itertools
 import json
 import mmap
@@ -24,9 +23,15 @@ from collections.abc import Callable
 from typing import Final
 
 from trainprof.record.ancestry import ancestors
+from trainprof.record.log_chunk import (
+    END_BYTES,
+    FIRST_CHUNK_BYTES,
+    Chunk,
+    check_room,
+    next_chunk_bytes,
+)
 from trainprof.record.names import EVENT_LOG_SUFFIX
 from trainprof.record.schema import (
-    CHUNK_BYTES,
     HEADER_BYTES,
     HEADER_PREFIX,
     LAST_PART,
@@ -40,11 +45,14 @@ from trainprof.record.schema import (
     TEXT_PART_BYTES,
     TEXT_RECORD,
     Kind,
+    Stop,
     Topic,
 )
 from trainprof.record.signal_handlers import comes_from_signal_handler, traceback_of
 
 _MAX_THREADS: Final = 0xFFFF
+# Once recording has stopped, events are written here, over and over: as dear as before, not more.
+_UNRECORDED_BYTES: Final = 1 << 16
 _MAX_ARGV0: Final = 1000
 
 
@@ -58,6 +66,9 @@ class EventLog:
         emit: `emit(kind, start_ns, end_ns, site=0, value=0, flags=0)`, from any thread.
         emit_of: `emit_of(thread, kind, start_ns, end_ns, site, value, flags)`: of another
             thread, by its identity; does nothing where that one has recorded nothing itself.
+        begin_end: The process comes to its end: what is recorded of it has room in a log that had
+            stopped for its size.
+        trim: Gives back what is allocated and not written. Later records begin another chunk.
     """
 
     def __init__(self, directory: str, *, role: str) -> None:
@@ -75,7 +86,8 @@ class EventLog:
         self._preamble: list[tuple[int, int, int, int]] = []
         self.path: str | None = None
         self.is_open = False
-        self.emit, self.emit_of, self._write_bytes, self._start_over = _writer(self)
+        self.emit, self.emit_of, self._write_bytes, *acts = _writer(self)
+        self.begin_end, self.trim, self._start_over = acts
 
     @property
     def run_directory(self) -> str:
@@ -175,54 +187,6 @@ class EventLog:
         )
 
 
-class _Chunk:
-    """One mapped stretch of the log file, and the descriptor that Python's mmap keeps for it."""
-
-    def __init__(self, path: str, offset: int) -> None:
-        flags = os.O_RDWR | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
-        if offset == 0:
-            flags |= os.O_CREAT | os.O_EXCL
-        descriptor = os.open(path, flags, 0o600)
-        try:
-            _allocate(descriptor, offset, CHUNK_BYTES)
-            self._kept = -1
-            if sys.version_info >= (3, 13):
-                self.buffer = mmap.mmap(descriptor, CHUNK_BYTES, offset=offset, trackfd=False)
-                return
-            # mmap duplicates the descriptor to the lowest free number, which this finds out.
-            self._kept = os.dup(descriptor)
-            os.close(self._kept)
-            self.buffer = mmap.mmap(descriptor, CHUNK_BYTES, offset=offset)
-            status = os.fstat(descriptor)
-            self._file = (status.st_dev, status.st_ino)
-        finally:
-            os.close(descriptor)
-
-    def may_be_released(self) -> bool:
-        """False once the script has closed our descriptor: unmapping would close its successor."""
-        if self._kept < 0:
-            return True
-        try:
-            status = os.fstat(self._kept)
-        except OSError:
-            return False
-        return (status.st_dev, status.st_ino) == self._file
-
-
-def _allocate(descriptor: int, offset: int, size: int) -> None:
-    if hasattr(os, "posix_fallocate"):
-        try:
-            os.posix_fallocate(descriptor, offset, size)
-        except OSError as error:
-            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
-                raise
-        else:
-            return
-    written = 0
-    while written < size:
-        written += os.pwrite(descriptor, bytes(size - written), offset + written)
-
-
 # What a buffer without room, an unknown thread, a value that does not fit and a lock that was there
 # before a fork raise. A signal handler of the script's may raise anything, these included, wherever
 # Python code runs.
@@ -236,20 +200,28 @@ def _is_raised_deeper(error: BaseException) -> bool:
 
 
 Emit = Callable[..., None]
+_Act = Callable[[], None]
 _Room = mmap.mmap | bytearray
 
 
-def _writer(log: EventLog) -> tuple[Emit, Emit, Callable[[bytes], None], Callable[[], None]]:
-    """Makes the functions that share one cursor; a closure is the fastest state Python has."""
+def _writer(log: EventLog) -> tuple[Emit, Emit, Callable[[bytes], None], _Act, _Act, _Act]:
+    """Makes the functions that share one cursor; a closure is the fastest state Python has.
+
+    They come in a plain tuple: this module may be imported at an exit by Ctrl-C, and the source
+    that a named one is made of would make Python forget how it is to end.
+    """
     pack_into = NATIVE_RECORD.pack_into
     threads: dict[int, int] = {}
     # Nearly all records are of one thread: comparing takes half as long as looking up.
     first_thread = first_number = 0
     next_thread = itertools.count().__next__
-    chunk: _Chunk | None = None
-    unreleased: list[_Chunk] = []
-    chunks = 0
-    stopped = False
+    chunk: Chunk | None = None
+    unreleased: list[Chunk] = []
+    size = 0
+    # Why no more is recorded: an errno, a Stop, or -1.
+    stopped = 0
+    # At the process's end: up to where it may still write, where that is not asked of the disk.
+    is_ending, end_of_end = False, 0
     growing, placing = threading.Lock(), threading.Lock()
     # Records of those that met a log being grown: waiting could deadlock a signal handler.
     late: deque[bytes] = deque()
@@ -278,6 +250,7 @@ def _writer(log: EventLog) -> tuple[Emit, Emit, Callable[[bytes], None], Callabl
     ) -> None:
         try:
             if stopped:
+                go_on(buffer, 0)  # the next ones cost what they did, until the room is used up
                 return
             thread = threads.get(get_ident())
             if thread is None:
@@ -345,15 +318,17 @@ def _writer(log: EventLog) -> tuple[Emit, Emit, Callable[[bytes], None], Callabl
             write_bytes(record)
 
     def grow() -> None:
-        nonlocal chunk, chunks, stopped
+        nonlocal chunk, size
         header = None
         try:
-            if chunks == 0:
+            if size == 0:
                 name = f"{os.getpid()}-{time.time_ns()}{EVENT_LOG_SUFFIX}"
                 log.path = os.path.join(log._directory, name)
                 header = log._header()
             assert log.path is not None
-            fresh = _Chunk(log.path, chunks * CHUNK_BYTES)
+            if size >= end_of_end:
+                check_room(log._directory, size)
+            fresh = Chunk(log.path, size, bytes_of_next())
             first = 0
             if header is not None:
                 fresh.buffer[:HEADER_BYTES] = header
@@ -362,21 +337,68 @@ def _writer(log: EventLog) -> tuple[Emit, Emit, Callable[[bytes], None], Callabl
             RECORD.pack_into(fresh.buffer, first, Kind.CLOCK, 0, 0, 0, *clock, 0)
         except Exception as error:
             if comes_from_signal_handler(error):
-                if chunks == 0 and log.path is not None:  # the next record begins another
+                if size == 0 and log.path is not None:  # the next record begins another
                     with contextlib.suppress(OSError):
                         os.unlink(log.path)
                 raise
-            stopped = True
-            late.clear()
-            if not isinstance(error, FileExistsError):  # that one is not ours to write into
-                _note_stop(log.path, header, getattr(error, "errno", None) or 0)
+            stop(error, header)
             return
-        if chunk is not None and not chunk.may_be_released():
-            unreleased.append(chunk)
-        chunk, chunks = fresh, chunks + 1
+        release()
+        chunk, size = fresh, size + fresh.size
         go_on(fresh.buffer, first + RECORD_BYTES)
         if header is not None:
             write_what_was_known()
+
+    def bytes_of_next() -> int:
+        if is_ending:
+            return FIRST_CHUNK_BYTES
+        return next_chunk_bytes(size, is_script=log._role == "script")
+
+    def stop(error: Exception, header: bytes | None) -> None:
+        nonlocal stopped
+        reason = getattr(error, "errno", None) or 0
+        stopped = reason or -1
+        late.clear()
+        release()
+        go_on(bytearray(_UNRECORDED_BYTES), 0)
+        # The file that is there already is not ours to write into; once stopped is enough to know.
+        if not isinstance(error, FileExistsError) and not end_of_end:
+            _note_stop(log.path, header, reason)
+
+    def release() -> None:
+        nonlocal chunk
+        if chunk is not None and not chunk.may_be_released():
+            unreleased.append(chunk)
+        chunk = None
+
+    def begin_end() -> None:
+        nonlocal stopped, is_ending, end_of_end
+        is_ending = True
+        if stopped in (Stop.LARGE, Stop.LITTLE_ROOM):
+            end_of_end = size + END_BYTES
+            go_on(bytearray(), 0)
+            stopped = 0
+
+    def trim() -> None:
+        nonlocal size
+        if chunk is None or stopped or not growing.acquire(blocking=False):
+            return
+        try:
+            # Whoever still holds its buffer has a place before this one.
+            used = min(leave(), chunk.size)
+            if log.path is not None and chunk.is_cut(log.path, used):
+                size = chunk.offset + chunk.size
+            release()
+        finally:
+            growing.release()
+        write_late()
+
+    def leave() -> int:
+        """Goes on without room, which the next record makes; returns where records ended."""
+        nonlocal buffer, offset
+        nothing = bytearray()
+        used, buffer, offset = offset, nothing, 0
+        return used
 
     def write_what_was_known() -> None:
         log.is_open = True  # first: a text defined from here on is written by its definer
@@ -386,10 +408,9 @@ def _writer(log: EventLog) -> tuple[Emit, Emit, Callable[[bytes], None], Callabl
             emit_slowly(kind, start, end, 0, value, 0)
 
     def start_over() -> None:
-        nonlocal chunk, chunks, stopped, growing, placing, next_thread, first_thread
-        if chunk is not None and not chunk.may_be_released():
-            unreleased.append(chunk)
-        chunk, chunks, stopped = None, 0, False
+        nonlocal size, stopped, is_ending, end_of_end, growing, placing, next_thread, first_thread
+        release()
+        size, stopped, is_ending, end_of_end = 0, 0, False, 0
         growing, placing = threading.Lock(), threading.Lock()
         next_thread = itertools.count().__next__
         threads.clear()
@@ -404,8 +425,8 @@ def _writer(log: EventLog) -> tuple[Emit, Emit, Callable[[bytes], None], Callabl
         del before
 
     if getattr(sys, "_is_gil_enabled", lambda: True)():
-        return emit, emit_of, write_bytes, start_over
-    unlocked_take, unlocked_go_on = take, go_on
+        return emit, emit_of, write_bytes, begin_end, trim, start_over
+    unlocked_take, unlocked_go_on, unlocked_leave = take, go_on, leave
 
     def take_locked() -> tuple[_Room, int]:
         with placing:
@@ -415,8 +436,12 @@ def _writer(log: EventLog) -> tuple[Emit, Emit, Callable[[bytes], None], Callabl
         with placing:
             unlocked_go_on(room, first)
 
-    take, go_on = take_locked, go_on_locked
-    return emit_slowly, emit_of, write_bytes, start_over
+    def leave_locked() -> int:
+        with placing:
+            return unlocked_leave()
+
+    take, go_on, leave = take_locked, go_on_locked, leave_locked
+    return emit_slowly, emit_of, write_bytes, begin_end, trim, start_over
 
 
 def _note_stop(path: str | None, header: bytes | None, reason: int) -> None:
@@ -425,7 +450,7 @@ def _note_stop(path: str | None, header: bytes | None, reason: int) -> None:
     Args:
         path: The log.
         header: The page where it could not be written yet; else it has its room already.
-        reason: An errno, or 0.
+        reason: An errno, a Stop, or 0.
     """
     if path is None:
         return

@@ -15,6 +15,7 @@ from trainprof.record.errors import TrainprofError
 from trainprof.record.names import EVENT_LOG_SUFFIX
 from trainprof.record.run_file import open_run_file
 from trainprof.record.schema import (
+    CHUNK_BYTES,
     HEADER_BYTES,
     HEADER_PREFIX,
     LAST_PART,
@@ -46,7 +47,8 @@ class EventLogFile:
 
     Attributes:
         header: {pid, ppid, role, forked_from, perf_ns, time_ns, ...}; {} where the header is cut.
-        body: The records' bytes, a whole number of records; holes included.
+        body: The records' bytes, a whole number of records; holes included, but for empty pages
+            at the end of the log.
         cut_bytes: Bytes at the end that are no whole record.
         unread_bytes: Bytes beyond MAX_LOG_BYTES: not mapped.
         stopped_ns: When recording stopped early (perf_counter_ns), or None.
@@ -84,9 +86,9 @@ def read_log(path: Path) -> EventLogFile:
         raise UnreadableLog(f"Cannot open {path.name}: {error.strerror}") from error
     try:
         written = _data_end(descriptor, os.fstat(descriptor).st_size)
-        if written < HEADER_PREFIX.size:
+        size = _size_for_good(descriptor, min(written, MAX_LOG_BYTES))
+        if size < HEADER_PREFIX.size:
             raise UnreadableLog(f"{path.name} is too short to be an event log")
-        size = min(written, MAX_LOG_BYTES)
         data = memoryview(mmap.mmap(descriptor, size, access=mmap.ACCESS_READ))
     except (OSError, ValueError) as error:
         raise UnreadableLog(f"Cannot read {path.name}: {error}") from error
@@ -114,7 +116,7 @@ def read_log(path: Path) -> EventLogFile:
         cut_bytes=max(0, size - HEADER_BYTES - whole),
         stopped_ns=stopped_ns or None,
         stopped_errno=stopped_errno or None,
-        unread_bytes=written - size,
+        unread_bytes=max(0, written - MAX_LOG_BYTES),
     )
 
 
@@ -132,6 +134,17 @@ def _data_end(descriptor: int, size: int) -> int:
         except OSError as error:
             return end if error.errno == errno.ENXIO else size  # ENXIO: there is no data behind
     return size
+
+
+def _size_for_good(descriptor: int, size: int) -> int:
+    """Returns the size of a log without the empty pages of its last chunk.
+
+    A process that comes to its end cuts them off: whoever reads them in a mapping then is killed.
+    """
+    begin = max(0, size - CHUNK_BYTES)
+    data = os.pread(descriptor, size - begin, begin).rstrip(b"\0")
+    end = begin + len(data)
+    return min(size, end + -end % mmap.PAGESIZE)
 
 
 def _header(text: bytes) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The event log's layout: what the profiled process writes and the analysis reads.
 
-A log is a file of `CHUNK_BYTES` chunks. The first page holds the header; every other 32 bytes are
-one record. A record of kind 0 is a hole (not written yet, or cut off) and is skipped.
+The first page of a log holds the header; every other 32 bytes are one record. A record of kind 0 is
+a hole (not written yet, or cut off) and is skipped.
 
 History:
     1: first version.
@@ -19,10 +19,14 @@ MAGIC: Final = b"TRAINPRF"
 # magic, schema version, byte length of the JSON that follows
 HEADER_PREFIX: Final = struct.Struct("<8sII")
 HEADER_BYTES: Final = 4096
-# In the header page: when recording stopped for good (perf_counter_ns, errno), or zeros.
+# In the header page: when recording stopped (perf_counter_ns, errno or Stop), or zeros.
 STOPPED: Final = struct.Struct("<QI")
 STOPPED_OFFSET: Final = 4000
+# By which a log grows at the most, and so what its end may lack of data while it is written.
 CHUNK_BYTES: Final = 1 << 20
+# One process records no more: half of what is read of a log. At 20 events a step and 10 steps a
+# second it lasts for four days.
+MAX_WRITTEN_BYTES: Final = 1 << 31
 
 # kind u8, flags u8, thread u16, site u32, start ns u64, end ns u64, value u64
 RECORD: Final = struct.Struct("<BBHIQQQ")
@@ -39,6 +43,13 @@ NATIVE_RECORD: Final = (
 TEXT_RECORD: Final = struct.Struct("<BBHI24s")
 TEXT_PART_BYTES: Final = 24
 LAST_PART: Final = 0x8000
+
+
+class Stop(IntEnum):
+    """Why recording stopped where no errno tells; those stay far below."""
+
+    LARGE = 1 << 16  # MAX_WRITTEN_BYTES were reached
+    LITTLE_ROOM = (1 << 16) + 1  # what is free of the disk is left to the script
 
 
 class Kind(IntEnum):

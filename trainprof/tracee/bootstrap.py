@@ -233,6 +233,8 @@ class Tracee:
         """Notes how the process came to its end; of others than the script only if it recorded."""
         if self._has_ended:
             return
+        if self._log is not None:
+            self._log.begin_end()
         if self._lines is not None:
             self._lines.finish()
         for finish in self.session.at_end if self.session is not None else ():
@@ -247,6 +249,7 @@ class Tracee:
             name = log.define(Topic.EXCEPTION, exception) if exception is not None else 0
             now = perf_counter_ns()
             log.emit(Kind.PROCESS_END, now, now, 0, name)
+            log.trim()
         except Exception:
             return
 

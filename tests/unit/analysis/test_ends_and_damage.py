@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 
@@ -13,7 +14,15 @@ from trainprof.analysis.run_figures import Exit
 from trainprof.analysis.summarize import summarize
 from trainprof.analysis.summary_json import from_jsonable, to_jsonable
 from trainprof.record.run_directory import RunDirectory
-from trainprof.record.schema import HEADER_BYTES, RECORD_BYTES, Kind, Topic
+from trainprof.record.schema import (
+    HEADER_BYTES,
+    RECORD_BYTES,
+    STOPPED,
+    STOPPED_OFFSET,
+    Kind,
+    Stop,
+    Topic,
+)
 
 NOBODYS_PID = 2**31 - 1  # no kernel gives out that one
 
@@ -206,6 +215,27 @@ def test_what_of_ours_failed_is_told(tmp_path):
     assert any("too short" in fault for fault in faults)
     assert "probe sync failed: ValueError: x" in faults
     assert "probe loader is missing: no such thing" in faults
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [
+        (Stop.LARGE, "its log had 2 GiB, the most that is kept of a process"),
+        (Stop.LITTLE_ROOM, "its disk was nearly full, and what was left is the script's"),
+        (errno.ENOSPC, os.strerror(errno.ENOSPC)),
+        (0, "unknown reason"),
+        (12_345_678, "unknown reason"),
+    ],
+)
+def test_why_recording_stopped_is_told(tmp_path, reason, told):
+    run = run_of()
+    directory = run.write(tmp_path)
+    (log,) = directory.events.iterdir()
+    whole = bytearray(log.read_bytes())
+    STOPPED.pack_into(whole, STOPPED_OFFSET, run.start + 1_500_000_000, reason)
+    log.write_bytes(whole)
+    sentence = f"recording stopped after 1.5 s (process {run.pid}): {told}"
+    assert sentence in summarize(directory).faults
 
 
 def test_a_process_that_outlives_its_parents_view_belongs_to_the_run(tmp_path):

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -37,7 +39,7 @@ def test_latest_is_relative_and_follows() -> None:
     second = create()
     link = Path("trainprof-runs/latest")
     assert os.readlink(link) == second.name
-    assert sorted(path.name for path in link.parent.iterdir() if path.name.startswith(".")) == []
+    assert [path.name for path in link.parent.glob(".*")] == [".gitignore"]
 
 
 def test_a_directory_called_latest_is_left_alone() -> None:
@@ -45,6 +47,40 @@ def test_a_directory_called_latest_is_left_alone() -> None:
     create()
     assert Path("trainprof-runs/latest").is_dir()
     assert not Path("trainprof-runs/latest").is_symlink()
+
+
+@pytest.mark.parametrize("output", [None, "trainprof-runs/mine", "./trainprof-runs/a/../b/mine"])
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+def test_git_sees_no_run_in_our_own_folder(output: str | None) -> None:
+    subprocess.run(["git", "init", "-q", "."], check=True)
+    create(output)
+    command = ["git", "status", "--porcelain", "--untracked-files=all"]
+    assert subprocess.run(command, check=True, capture_output=True).stdout == b""
+
+
+def test_what_git_is_told_already_stays() -> None:
+    told = Path("trainprof-runs/.gitignore")
+    told.parent.mkdir()
+    for text in ("", "!*\n"):
+        told.write_text(text)
+        create()
+        assert told.read_text() == text
+    told.unlink()
+    told.symlink_to("elsewhere")
+    create()
+    assert sorted(map(str, Path().iterdir())) == ["trainprof-runs"]
+    assert not Path("trainprof-runs/elsewhere").exists()
+
+
+def test_a_directory_of_the_users_gets_no_file_of_ours() -> None:
+    Path("trainprof-runs").mkdir()
+    create("mine/trainprof-runs/one")
+    create("other")
+    assert list(Path().rglob(".gitignore")) == []
+    Path("trainprof-runs").rmdir()
+    Path("trainprof-runs").symlink_to("mine")
+    create()
+    assert list(Path("mine").glob(".*")) == []
 
 
 @pytest.mark.parametrize("stem", ["a b/c", "..", "-rf", "\x1b[31m", "é", "x" * 500, ""])

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from support.session import ROOT, read_recording, read_recordings
 
-from trainprof.record import event_log
+from trainprof.record import log_chunk
 from trainprof.record.event_log import EventLog
 from trainprof.record.log_reader import log_paths, read_log
 from trainprof.record.schema import CHUNK_BYTES, HEADER_BYTES, RECORD_BYTES, Kind, Topic
@@ -269,7 +269,7 @@ def test_what_a_signal_handler_raises_while_the_log_grows(
         allocate(*args)
 
     monkeypatch.setattr(os, "posix_fallocate", interrupted)
-    monkeypatch.setattr(event_log, "CHUNK_BYTES", SMALL_CHUNK_BYTES)
+    monkeypatch.setattr(log_chunk, "CHUNK_BYTES", SMALL_CHUNK_BYTES)
     for _ in range(chunks):
         log.emit(Kind.FORWARD, 1, 2, 0, 1)
     is_armed = True

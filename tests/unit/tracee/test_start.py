@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from support.session import read_recordings, run_hooked, run_plain, tracee_environment
 
-from trainprof.record.schema import Kind, Topic
+from trainprof.record.log_chunk import FIRST_CHUNK_BYTES
+from trainprof.record.schema import Kind, Stop, Topic
 
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 OURS = ("trainprof.tracee", "trainprof.probes", "trainprof.record")
@@ -169,6 +170,51 @@ def test_the_torch_import_is_timed(tmp_path: Path) -> None:
     assert mark.start < mark.end <= recording.of(Kind.FORWARD)[0].start
     assert json.loads(json.dumps(recording.notes(Topic.ENVIRONMENT)))[0]["torch"]
     assert recording.notes(Topic.PROBE_UNAVAILABLE) == recording.notes(Topic.PROBE_FAILED) == []
+
+
+WORKERS = """
+import torch
+from torch.utils.data import DataLoader
+for _ in range(3):
+    for batch in DataLoader(list(range(8)), num_workers=2):
+        torch.ones(1).sum()
+    next(iter(DataLoader(list(range(8)), num_workers=2)))
+"""
+
+
+@needs_torch
+def test_processes_that_end_in_order_leave_small_logs(tmp_path: Path) -> None:
+    done = run_hooked([script(tmp_path, WORKERS)], tmp_path, tmp_path / "run")
+    assert (done.stderr, done.returncode) == ("", 0)
+    events = tmp_path / "run" / "events"
+    recordings = read_recordings(events)
+    assert 1 + 3 * 2 < len(recordings) <= 1 + 6 * 2  # some are ended before their first batch
+    assert all(len(one.of(Kind.PROCESS_END)) == 1 for one in recordings)
+    script_log, *others = (one.file.path.stat().st_size for one in recordings)
+    assert max(others) < FIRST_CHUNK_BYTES
+    assert script_log < 4 * FIRST_CHUNK_BYTES
+
+
+FULL_LOG = """
+import torch
+from trainprof.record import log_chunk
+log_chunk.MAX_WRITTEN_BYTES = 1 << 20
+model, one = torch.nn.Identity(), torch.ones(1)
+for _ in range(40_000):
+    model(one)
+raise KeyError("the end")
+"""
+
+
+@needs_torch
+def test_the_end_is_noted_in_a_log_that_was_full(tmp_path: Path) -> None:
+    done = run_hooked([script(tmp_path, FULL_LOG)], tmp_path, tmp_path / "run")
+    assert done.returncode == 1
+    [recording] = read_recordings(tmp_path / "run" / "events")
+    assert recording.file.stopped_errno == Stop.LARGE
+    [end] = recording.of(Kind.PROCESS_END)
+    assert recording.texts[end.value] == (Topic.EXCEPTION, "KeyError")
+    assert 30_000 < len(recording.of(Kind.FORWARD)) < 40_000
 
 
 PROFILE = [

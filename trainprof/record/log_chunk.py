@@ -1,0 +1,127 @@
+"""Stretches of an event log's file: allocated, mapped for writing, and how large they may grow."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import sys
+from typing import Final
+
+from trainprof.record.schema import CHUNK_BYTES, MAX_WRITTEN_BYTES, Stop
+
+_PAGE_BYTES: Final = mmap.ALLOCATIONGRANULARITY
+# A worker of a short pass writes 7 to 9 KiB, and a run may start thousands of them.
+FIRST_CHUNK_BYTES: Final = max(16 << 10, _PAGE_BYTES)
+# For what a process tells of its own end when its log had grown too large before.
+END_BYTES: Final = 1 << 20
+# The rest of the disk is the script's: its next checkpoint must not fail for a recording. Less of
+# a small file system, and a log that is smaller than this one is no matter.
+LEFT_FREE_BYTES: Final = 1 << 30
+LEFT_FREE_SHARE: Final = 0.05
+SMALL_LOG_BYTES: Final = 16 << 20
+_NO_LINK: Final = getattr(os, "O_NOFOLLOW", 0)
+
+
+class Chunk:
+    """One mapped stretch of the log file, and the descriptor that Python's mmap keeps for it."""
+
+    def __init__(self, path: str, offset: int, size: int) -> None:
+        """
+        Args:
+            path: The log; made, and refused if it is there, where `offset` is 0.
+            offset: Where the chunk begins, a whole number of pages.
+            size: Its bytes, a whole number of pages.
+
+        Raises:
+            OSError: If the room for it is not to be had.
+        """
+        self.offset, self.size = offset, size
+        flags = os.O_RDWR | os.O_CLOEXEC | _NO_LINK
+        if offset == 0:
+            flags |= os.O_CREAT | os.O_EXCL
+        descriptor = os.open(path, flags, 0o600)
+        try:
+            _allocate(descriptor, offset, size)
+            self._kept = -1
+            if sys.version_info >= (3, 13):
+                self.buffer = mmap.mmap(descriptor, size, offset=offset, trackfd=False)
+                return
+            # mmap duplicates the descriptor to the lowest free number, which this finds out.
+            self._kept = os.dup(descriptor)
+            os.close(self._kept)
+            self.buffer = mmap.mmap(descriptor, size, offset=offset)
+            status = os.fstat(descriptor)
+            self._file = (status.st_dev, status.st_ino)
+        finally:
+            os.close(descriptor)
+
+    def may_be_released(self) -> bool:
+        """False once the script has closed our descriptor: unmapping would close its successor."""
+        if self._kept < 0:
+            return True
+        try:
+            status = os.fstat(self._kept)
+        except OSError:
+            return False
+        return (status.st_dev, status.st_ino) == self._file
+
+    def is_cut(self, path: str, used: int) -> bool:
+        """Gives back the pages behind the first `used` bytes of the log's last chunk, if it can.
+
+        Whoever reads or writes them in a mapping is killed from then on.
+        """
+        kept = -(-used // _PAGE_BYTES) * _PAGE_BYTES
+        if kept >= self.size:
+            return False
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | _NO_LINK)
+            try:
+                if os.fstat(descriptor).st_size != self.offset + self.size:
+                    return False
+                os.ftruncate(descriptor, self.offset + kept)
+            finally:
+                os.close(descriptor)
+        except OSError:
+            return False
+        self.size = kept
+        return True
+
+
+def next_chunk_bytes(written: int, *, is_script: bool) -> int:
+    """Returns the size of the chunk that follows `written` bytes: their double is the next size.
+
+    The script's own process trains, as a rule: there a log that grows is to be rare.
+    """
+    return CHUNK_BYTES if is_script else min(max(written, FIRST_CHUNK_BYTES), CHUNK_BYTES)
+
+
+def check_room(directory: str, written: int) -> None:
+    """Refuses to let a log of `written` bytes grow further.
+
+    Raises:
+        OSError: Of a `Stop`, or if the file system cannot be asked.
+    """
+    if written >= MAX_WRITTEN_BYTES:
+        raise OSError(Stop.LARGE, "the log is large enough")
+    if written < SMALL_LOG_BYTES:
+        return
+    told = os.statvfs(directory)
+    # Some file systems in user space tell nothing at all.
+    wanted = min(LEFT_FREE_BYTES, LEFT_FREE_SHARE * told.f_blocks * told.f_frsize)
+    if told.f_bavail * told.f_frsize < wanted:
+        raise OSError(Stop.LITTLE_ROOM, "the rest of the disk is the script's")
+
+
+def _allocate(descriptor: int, offset: int, size: int) -> None:
+    if hasattr(os, "posix_fallocate"):
+        try:
+            os.posix_fallocate(descriptor, offset, size)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                raise
+        else:
+            return
+    written = 0
+    while written < size:
+        written += os.pwrite(descriptor, bytes(size - written), offset + written)
