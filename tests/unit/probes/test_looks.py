@@ -26,6 +26,7 @@ from trainprof.probes import looks
 from trainprof.probes.call_site import CallSites
 from trainprof.probes.forward import ForwardProbe
 from trainprof.probes.looks import LooksProbe, why_not_here
+from trainprof.probes.own_thread import no_collections
 from trainprof.record.schema import Kind, LookFlag, Topic
 
 pytestmark = pytest.mark.skipif(why_not_here() is not None, reason="not told here")
@@ -395,6 +396,40 @@ def test_the_script_sees_no_thread_of_its_own_and_none_goes_on(recorder: Recorde
     burn()
     assert probe._looks == looks_taken
     assert gc.isenabled() is was_enabled
+
+
+@pytest.mark.usefixtures("often")
+def test_code_is_read_and_places_are_written_down_while_the_collector_is_on(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both may let go of the interpreter, and the script would find the collector off."""
+    is_on: list[bool] = []
+    probe = LooksProbe()
+    named = probe._stack
+    monkeypatch.setattr(probe, "_stack", lambda stack: is_on.append(gc.isenabled()) or named(stack))
+    recorder.start(probe, ForwardProbe())
+    compute()
+    while probe._looks < 10:
+        burn()
+    probe._pause()
+    assert len(is_on) >= 9
+    assert all(is_on)
+
+
+def test_a_fork_in_the_midst_of_a_look_leaves_the_collector_on(recorder: Recorder) -> None:
+    probe = LooksProbe()
+    recorder.start(probe)
+    with no_collections():
+        assert not gc.isenabled()
+        probe._forget()  # as a child does, in which this thread does not go on
+        assert gc.isenabled()
+    gc.disable()
+    try:
+        with no_collections():
+            probe._forget()
+        assert not gc.isenabled()  # that is how the script has it
+    finally:
+        gc.enable()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="told by /proc")
