@@ -267,8 +267,8 @@ class LooksProbe:
         seen = _Seen()
         frames = sys._current_frames()
         frames.pop(get_ident(), None)
-        for of, frame in frames.items():
-            (seen.waiting if _waits(frame) else seen.works).add(of)
+        for of, innermost in frames.items():
+            (seen.waiting if _waits(innermost) else seen.works).add(of)
         for of in self._watched:
             frame = frames.pop(of, None)
             if frame is not None:

@@ -26,7 +26,6 @@ from trainprof.probes import looks
 from trainprof.probes.call_site import CallSites
 from trainprof.probes.forward import ForwardProbe
 from trainprof.probes.looks import LooksProbe, why_not_here
-from trainprof.probes.own_thread import no_collections
 from trainprof.record.schema import Kind, LookFlag, Topic
 
 pytestmark = pytest.mark.skipif(why_not_here() is not None, reason="not told here")
@@ -414,22 +413,6 @@ def test_code_is_read_and_places_are_written_down_while_the_collector_is_on(
     probe._pause()
     assert len(is_on) >= 9
     assert all(is_on)
-
-
-def test_a_fork_in_the_midst_of_a_look_leaves_the_collector_on(recorder: Recorder) -> None:
-    probe = LooksProbe()
-    recorder.start(probe)
-    with no_collections():
-        assert not gc.isenabled()
-        probe._forget()  # as a child does, in which this thread does not go on
-        assert gc.isenabled()
-    gc.disable()
-    try:
-        with no_collections():
-            probe._forget()
-        assert not gc.isenabled()  # that is how the script has it
-    finally:
-        gc.enable()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="told by /proc")
