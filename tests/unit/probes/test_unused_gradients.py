@@ -480,7 +480,7 @@ def test_how_many_operators_a_backward_has_is_told_once(recorder: Recorder) -> N
 
 def test_torch_may_swap_what_was_looked_at(recorder: Recorder) -> None:
     """It swaps no tensor that somebody refers to, even weakly."""
-    start(recorder)
+    start(recorder, CLOCK)
     teacher, student = network(), network()
     train(distil(teacher, student), *student.parameters())
     for parameter in (*teacher.parameters(), *student.parameters()):
@@ -492,7 +492,7 @@ def test_torch_may_swap_what_was_looked_at(recorder: Recorder) -> None:
 
 
 def test_what_is_in_no_module_is_told_by_the_passes_that_reach_it(recorder: Recorder) -> None:
-    start(recorder)
+    start(recorder, CLOCK)
     student, scale = network(), nn.Parameter(torch.ones(8))
     train(lambda x: (student(x) * scale).square().mean(), *student.parameters())
     found = told(recorder)
