@@ -176,7 +176,7 @@ import atexit, os, signal, sys, threading
 IMPORT
 print(sys.argv, sys.orig_argv[1:], sys.path, __file__, __name__, __package__)
 print(__spec__ and (__spec__.name, __spec__.origin), type(__loader__), sys.flags)
-print(sorted(set(globals()) - {"profile"}))
+print(sorted(globals()), sorted(vars(__import__("builtins"))))
 print([(n, str(signal.getsignal(n))) for n in sorted(signal.valid_signals())])
 print(sys.gettrace(), sys.getprofile(), sys.excepthook, sys.displayhook, sys.getrecursionlimit())
 print([t.name for t in threading.enumerate()], os.getcwd())
@@ -206,6 +206,34 @@ def test_the_surroundings_are_the_same(tmp_path: Path, module: str | None) -> No
     plain, ours = both(tmp_path, text, "a", "--help", "-o", "x", module=module)
     assert normal(ours.stdout) == normal(plain.stdout)
     assert (ours.stderr, ours.returncode) == (plain.stderr, plain.returncode) == ("", 0)
+
+
+ASKS = """
+import atexit, builtins, json
+try:
+    profile
+except NameError:
+    def profile(function): return function
+if hasattr(builtins, "profile"):
+    atexit.register(profile.print_stats)
+@profile
+def count(): return 1
+print(count(), "profile" in vars(builtins), json.dumps([*map(str, globals())]))
+"""
+
+
+def test_who_asks_for_kernprof_hears_that_it_is_not_there(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(ASKS)
+    plain = run_plain(["script.py"], tmp_path)
+    ours = run_under(["script.py"], tmp_path, tmp_path / "run")
+    assert_same(plain, ours)
+    assert ours.returncode == 0
+
+
+def test_who_was_written_for_kernprof_alone_runs_all_the_same(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("@profile\ndef f(): return 1\nprint(f())\n")
+    done = run_under(["script.py"], tmp_path, tmp_path / "run")
+    assert (done.stdout, done.stderr, done.returncode) == ("1\n", "", 0)
 
 
 DESCRIPTORS = """

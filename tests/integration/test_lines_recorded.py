@@ -745,7 +745,7 @@ def test_a_plain_run_never_imports_line_profiler(tmp_path: Path) -> None:
         "import sys, torch\n@profile\ndef f(): pass\nf()\nprint('line_profiler' in sys.modules)\n"
     )
     (tmp_path / "script.py").write_text(script)
-    done = run_hooked(["script.py"], tmp_path, tmp_path / "run")
+    done = run_hooked(["script.py"], tmp_path, tmp_path / "run", options={"profile": True})
     assert (done.stdout, done.stderr) == ("False\n", "")
 
 

@@ -169,12 +169,13 @@ def script_sha256(target: Target, environ: Mapping[str, str] = os.environ) -> st
 
     Of a command such as torchrun, that of the Python file among its words.
     """
-    script = _script(target, environ)
+    script = script_of(target, environ)
     text = None if script is None else contents_of(script, _LARGEST_SCRIPT_BYTES)
     return None if text is None else hashlib.sha256(text).hexdigest()
 
 
-def _script(target: Target, environ: Mapping[str, str]) -> str | None:
+def script_of(target: Target, environ: Mapping[str, str] = os.environ) -> str | None:
+    """Returns the script's file, of a command the Python file among its words; None if unknown."""
     if target.is_ours and target.words[0] == "-m":
         return _module_file(target.words[1], environ) if len(target.words) > 1 else None
     if target.is_ours:
@@ -202,7 +203,7 @@ def _sources(
 
     {} where it has no name of its own.
     """
-    script = _script(target, environ)
+    script = script_of(target, environ)
     if script is None or not script.endswith(".py"):
         return {}
     place, named = os.path.dirname(script), {os.path.abspath(name) for name in settings}
@@ -216,7 +217,7 @@ def _sources(
 
 def _settings(target: Target, environ: Mapping[str, str]) -> dict[str, str]:
     """Returns digests of the files of settings that the command names; none that is a secret."""
-    script = _script(target, environ)
+    script = script_of(target, environ)
     found = named_settings(masked_argv(target.words))
     return {name: digest for name, digest in found.items() if name != script}
 

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from trainprof.launch.deadline import Deadline
 from trainprof.launch.environment import script_environment
 from trainprof.launch.imported import imported_sources
-from trainprof.launch.manifest import closed_manifest, kill_detail, opening_manifest
+from trainprof.launch.manifest import closed_manifest, kill_detail, opening_manifest, script_of
 from trainprof.launch.options import RunOptions
 from trainprof.launch.outcome import Outcome
 from trainprof.launch.placement import create_run_directory, run_name
+from trainprof.launch.profile_use import needs_profile
 from trainprof.launch.supervisor import Supervisor
 from trainprof.launch.target import resolve
 from trainprof.record.errors import TrainprofError
@@ -99,7 +100,11 @@ def run(
         environment = script_environment(
             environ,
             directory=str(directory.path),
-            options={**for_tracee, "throttle_file": recording.throttle_file()},
+            options={
+                **for_tracee,
+                "throttle_file": recording.throttle_file(),
+                "profile": needs_profile(script_of(target, environ)),
+            },
             site_directory=site_directory(),
         )
         pid = supervisor.spawn(environment, spawned_ns, console)

@@ -45,6 +45,14 @@ def own_sources(script: Path) -> dict[str, str]:
     return _digests(script.parent, _files(script.parent, _CODE), but_for=script)
 
 
+def own_texts(script: Path) -> Iterator[bytes]:
+    """Yields what a script holds, if it can be read, and then what those files do."""
+    script = Path(os.path.abspath(script))
+    yield contents_of(script, _MOST_BYTES) or b""
+    beside = _files(script.parent, _CODE) if script.name.endswith(_CODE) else iter(())
+    yield from (text for _, text in _texts(beside, but_for=script))
+
+
 def settings_beside(script: Path) -> dict[str, str]:
     """Returns the same of YAML files in folders beside it that are called as settings are."""
     root = Path(os.path.abspath(script)).parent
@@ -74,17 +82,21 @@ def named_settings(words: Sequence[str]) -> dict[str, str]:
 
 
 def _digests(root: Path, files: Iterator[Path], but_for: Path | None = None) -> dict[str, str]:
-    found: dict[str, str] = {}
-    left = _MOST_BYTES
+    texts = _texts(files, but_for)
+    return {str(path.relative_to(root)): digest_of(text) for path, text in texts}
+
+
+def _texts(files: Iterator[Path], but_for: Path | None) -> Iterator[tuple[Path, bytes]]:
+    """Yields what files hold, as far as they are not too many, nor too large in all."""
+    found, left = 0, _MOST_BYTES
     for path in files:
-        if len(found) >= _MOST_FILES:
+        if found >= _MOST_FILES:
             break
         text = None if path == but_for else contents_of(path, left)
         if text is None:
             continue
-        left -= len(text)
-        found[str(path.relative_to(root))] = digest_of(text)
-    return found
+        found, left = found + 1, left - len(text)
+        yield path, text
 
 
 def _files(root: Path, endings: tuple[str, ...]) -> Iterator[Path]:

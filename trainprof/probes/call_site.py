@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from types import CodeType, FrameType
 from typing import Any, Final
 
+from trainprof.probes.copied_frames import Place
 from trainprof.probes.python_places import standard_library
 from trainprof.probes.user_texts import line_of
 from trainprof.record.event_log import EventLog
@@ -86,7 +87,7 @@ class CallSites:
 
     def frames(
         self,
-        frame: FrameType | None,
+        frame: Place | None,
         until: CodeType | None = None,
         fetching: str | None = None,
         line: int | None = None,
@@ -113,7 +114,7 @@ class CallSites:
             return found
         return [*found[:_KEPT_FRAMES], *found[-_KEPT_FRAMES:]]
 
-    def name(self, frame: FrameType) -> int:
+    def name(self, frame: Place) -> int:
         """Returns the site id of the line that `frame` is at."""
         code = frame.f_code
         key = (id(code), frame.f_lasti)
@@ -187,7 +188,7 @@ class CallSites:
         is_package = bool(inside) and name.isidentifier() and name not in sys.stdlib_module_names
         return name if is_package else None
 
-    def is_ours_or_torch(self, frame: FrameType) -> bool:
+    def is_ours_or_torch(self, frame: Place) -> bool:
         """True for torch's frames, ours and generated code."""
         code = frame.f_code
         known = self._is_torch.get(id(code))
@@ -199,7 +200,7 @@ class CallSites:
         return known
 
 
-def _line_of(frame: FrameType) -> int:
+def _line_of(frame: Place) -> int:
     """Returns the line that a frame is at; of an instruction that has none, the one before.
 
     Python gives loops back to their beginning by such instructions, and lets go of the GIL there.

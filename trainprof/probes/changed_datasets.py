@@ -180,8 +180,13 @@ def _mark_of_items(value: list[Any] | tuple[Any, ...]) -> tuple[Any, ...]:
 def _which(value: Any) -> Any:
     """Returns what tells an object from all others, those that are made once it is gone as well.
 
-    Of what cannot be watched, as a dict, the id: another may have that then.
+    Of what cannot be watched, as a dict, the id: another may have that then. Of tensors as well:
+    torch swaps none that is watched (`torch.utils.swap_tensors`), and where their numbers lie is
+    another place once workers have been given them.
     """
+    tensor = getattr(sys.modules.get("torch"), "Tensor", None)
+    if tensor is not None and issubclass(type(value), tensor):
+        return id(value)
     try:
         return _Reference(weakref.ref(value))
     except TypeError:

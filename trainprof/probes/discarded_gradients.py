@@ -8,7 +8,7 @@ import sys
 import weakref
 from _thread import get_ident
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Final
@@ -63,13 +63,16 @@ _ENOUGH_FATES: Final = 3
 
 @dataclass(slots=True)
 class _Watched:
-    """A parameter ahead of a pass, weakly, and its numbers."""
+    """A parameter ahead of a pass, by id, and its numbers.
 
-    parameter: weakref.ref[Any]
+    Not by a weak reference: torch swaps no tensor that has one (`torch.utils.swap_tensors`).
+    """
+
+    key: int
     before: Numbers
 
-    def is_unwritten(self) -> bool:
-        known = self.parameter()
+    def is_unwritten(self, owned: Mapping[int, Any]) -> bool:
+        known = owned.get(self.key)
         return known is not None and known._version == self.before.version
 
 
@@ -229,7 +232,13 @@ class DiscardedGradientsProbe:
         is_due = self._is_due(window, began_ns)
         if window.fates and self._autograd.may_compute():
             with self._autograd.unseen():
-                window.fates = [one for one in window.fates if not self._is_known(*one)]
+                owned = self._owned(fate.owner for _, fate in window.fates)
+                window.fates = [
+                    (place, fate)
+                    for place, fate in window.fates
+                    if not self._is_known(place, fate, owned[fate.owner])
+                ]
+                del owned
         if is_due and self._autograd.may_look(args, kwargs):
             window.began_ns = window.began_ns or began_ns
             graph = self._graph(outputs, place)
@@ -284,30 +293,35 @@ class DiscardedGradientsProbe:
                 found[key] = parameter, others | (ANYONE << number)
         return found
 
+    def _owned(self, owners: Iterable[int]) -> dict[int, dict[int, Any]]:
+        """Returns the parameters that optimizers have now, by the optimizer's bit and by id."""
+        return {
+            owner: parameters_in(self._owners[owner.bit_length() - ANYONE.bit_length() - 1]())
+            for owner in set(owners)
+        }
+
     def _await(self, place: _Place, owner: int, leaves: list[Any]) -> None:
         """Keeps in mind some parameters of an owner as they are ahead of a pass."""
         some = {id(leaves[at]): leaves[at] for at in (0, len(leaves) // 2, -1)}
         watched = [
-            _Watched(weakref.ref(leaf), self._autograd.numbers_of(leaf))
+            _Watched(id(leaf), self._autograd.numbers_of(leaf))
             for leaf in list(some.values())[:_WATCHED]
         ]
         self._window.fates.append((place, _Fate(owner, watched, self._window.steps[owner])))
 
-    def _is_known(self, place: _Place, fate: _Fate) -> bool:
+    def _is_known(self, place: _Place, fate: _Fate, owned: Mapping[int, Any]) -> bool:
         """Sees whether the gradients of an earlier pass have been used, or are gone."""
         fate.passes += 1
-        is_written = not all(one.is_unwritten() for one in fate.watched)
+        is_written = not all(one.is_unwritten(owned) for one in fate.watched)
         if all(one.before.total is None for one in fate.watched):
             is_written |= self._window.steps[fate.owner] != fate.steps
         if is_written or fate.passes > _LONGEST_WAIT:
             place.used |= fate.owner
             return True
-        alive = [
-            (known, one.before) for one in fate.watched if (known := one.parameter()) is not None
-        ]
-        if not all(self._is_set_back(parameter.grad) for parameter, _ in alive):
+        watched = [(owned[one.key], one.before) for one in fate.watched]
+        if not all(self._is_set_back(parameter.grad) for parameter, _ in watched):
             return False
-        if any(self._autograd.numbers_of(known).differ_from(before) for known, before in alive):
+        if any(self._autograd.numbers_of(known).differ_from(before) for known, before in watched):
             place.used |= fate.owner
         else:
             place.in_vain[fate.owner] = place.in_vain.get(fate.owner, 0) + 1

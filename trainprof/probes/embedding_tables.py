@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import weakref
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -25,9 +24,12 @@ _BUILT: Final = r"\bEmbedding(?:\.from_pretrained)?\("
 
 @dataclass(slots=True)
 class _Table:
-    """A parameter, weakly, and the most indices that a pass of backward had for it."""
+    """A parameter, by its shape, and the most indices that a pass of backward had for it.
 
-    weight: weakref.ref[Any]
+    Not by a weak reference: torch swaps no tensor that has one (`torch.utils.swap_tensors`).
+    """
+
+    shape: tuple[int, ...]
     indices: int
 
 
@@ -72,7 +74,7 @@ class MetTables:
                 met[node] = weight
                 indices[id(weight)] = indices.get(id(weight), 0) + rows
         for weight in met.values():
-            table = self.tables.setdefault(id(weight), _Table(weakref.ref(weight), 0))
+            table = self.tables.setdefault(id(weight), _Table(tuple(weight.shape), 0))
             table.indices = max(table.indices, indices[id(weight)])
         return frozenset(met)
 
@@ -82,10 +84,10 @@ class MetTables:
         for optimizer in optimizers:
             owned = parameters_in(optimizer)
             for key, table in self.tables.items():
-                weight = table.weight()
-                if weight is None or key in self.shared or key not in owned:
+                weight = owned.get(key)
+                if weight is None or key in self.shared:
                     continue
-                if owned[key] is weight:
+                if tuple(weight.shape) == table.shape:
                     told.append(
                         {
                             "rows": int(weight.shape[0]),

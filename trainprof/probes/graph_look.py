@@ -68,6 +68,7 @@ class Autograd:
     def __init__(self, torch: ModuleType, session: Session) -> None:
         self._torch, self._session = torch, session
         self._plain_types = (torch.Tensor, torch.nn.Parameter)
+        self._is_traced = getattr(torch._C, "_get_tracing_state", lambda: None)
         self._dispatch_depth = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
         self.opaque = torch.autograd.function.BackwardCFunction
         self.unseen = torch._C.DisableTorchFunction
@@ -97,7 +98,7 @@ class Autograd:
         """Whether nothing of the script's would notice a tensor that is computed here."""
         if COMPILER in sys.modules and self._session.compiler.is_compiling():
             return False
-        if self._dispatch_depth() or is_profiling():
+        if self._dispatch_depth() or is_profiling() or self._is_traced() is not None:
             return False
         cuda = self._torch.cuda
         return not (cuda.is_initialized() and cuda.is_current_stream_capturing())

@@ -24,7 +24,13 @@ from types import FrameType
 from typing import Any, Final
 
 from trainprof.probes.line_timer import Label, label
-from trainprof.probes.own_thread import no_collections, run_delay, start_thread, times_waited
+from trainprof.probes.own_thread import (
+    collect_again,
+    no_collections,
+    run_delay,
+    start_thread,
+    times_waited,
+)
 from trainprof.probes.switch_interval import SwitchInterval
 
 # A look at Python code stops it for about 70 us: 0.3 % of the time.
@@ -96,6 +102,7 @@ class CodeWatch:
         """Starts from zero in a forked process, where the thread is no more."""
         self._stop = None
         self._interval.restore()
+        collect_again()
         self.looks = {}
         frame: FrameType | None = sys._getframe()
         while frame is not None:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import dis
 import sys
 from collections.abc import Callable, Iterator
-from types import CodeType, FrameType
+from types import CodeType
 from typing import Any, Final
 
+from trainprof.probes.copied_frames import Place
 from trainprof.probes.garbage import TOLD_OF_COLLECTIONS
 
 # Names of functions in C that are over at once, whatever they are given: where one of them is met,
@@ -77,7 +78,7 @@ class LongOperations:
         self._lines: dict[tuple[CodeType, int], int | None] = {}
         self._met_once: set[tuple[int, int]] = set()
 
-    def before(self, frame: FrameType) -> tuple[FrameType, int | None]:
+    def before(self, frame: Place) -> tuple[Place, int | None]:
         """Returns the frame and the line of the operation that came before, if one must be it.
 
         Args:

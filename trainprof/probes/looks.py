@@ -8,15 +8,18 @@ import signal
 import sys
 from _thread import allocate_lock, get_ident, get_native_id
 from collections import deque
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from random import Random
 from time import perf_counter_ns
 from types import CodeType, FrameType, ModuleType
 from typing import Any, Final
 
 from trainprof.probes.beside import AT_WORK_FROM, BUSY_FROM, BesideThreads
+from trainprof.probes.copied_frames import CopiedFrame, copied
 from trainprof.probes.long_operation import LongOperations
 from trainprof.probes.own_thread import (
+    collect_again,
     core_times,
     has_a_core,
     no_collections,
@@ -52,6 +55,33 @@ _AHEAD_NS: Final = 8_000_000
 _ALL_EVERY: Final = 8
 # Whoever has to end it waits so long for it; it needs some 50 us.
 _PATIENCE_S: Final = 0.05
+
+
+@dataclass(slots=True)
+class _Seen:
+    """Where threads stand, by ident.
+
+    Attributes:
+        watched: Stacks of those that are watched.
+        by_torch: Of these, those in code that may have called torch's operators.
+        others: All others but ours.
+        waiting: Of all, those at a line that waits.
+        works: The rest of them; in the end those that do work.
+    """
+
+    watched: dict[int, CopiedFrame] = field(default_factory=dict)
+    by_torch: set[int] = field(default_factory=set)
+    others: list[int] = field(default_factory=list)
+    waiting: set[int] = field(default_factory=set)
+    works: set[int] = field(default_factory=set)
+
+    def flags(self, of: int, *, is_running: bool) -> int:
+        """Returns what a LOOK record tells of a watched thread, and of others beside it."""
+        waits = LookFlag.WAITS if of in self.waiting else 0
+        runs = LookFlag.RUNS if is_running else 0
+        operator = LookFlag.OPERATOR if runs and not waits and of in self.by_torch else 0
+        crowded = LookFlag.CROWDED if self.works - {of} else 0
+        return waits | runs | operator | crowded
 
 
 class LooksProbe:
@@ -141,6 +171,7 @@ class LooksProbe:
         self._looks = 0
         self._beside, self._last_look_ns, self._had = BesideThreads(), 0, {}
         self._interval.restore()
+        collect_again()
 
     def _run(self, stop: Any, has_ended: Any) -> None:
         try:
@@ -185,7 +216,7 @@ class LooksProbe:
             # First of all: what else is asked for lets go of the GIL, and threads go on meanwhile.
             with no_collections():
                 self._interval.restore()
-                stacks = self._stacks_now()
+                seen = self._seen_now()
             # One for the wait itself; whoever finds the GIL taken has to wait once more.
             times = waits() - before - 1
             with no_collections():
@@ -217,82 +248,64 @@ class LooksProbe:
                     if one is not None
                 }
                 running = {of for of, one in zip(self._watched, runs, strict=False) if one}
-                flags = LookFlag.KNOWN if is_known else 0
-                self._record(due, got, held_ns, flags, had, running, stacks)
+                beside = self._judge_others(seen, got)
+            flags = LookFlag.KNOWN if is_known else 0
+            # What is named, written down and read of code may let go of the GIL.
+            if beside is not None:
+                self._record_busiest(*beside, got, had)
+            self._last_look_ns, self._had = got, had
+            for of, stack in seen.watched.items():
+                told = flags | seen.flags(of, is_running=of in running)
+                if of in seen.waiting and self._has_a_librarys_pool(stack):
+                    told |= LookFlag.POOLED
+                number = self._stack(stack)
+                self._session.log.emit_of(of, _LOOK, due, got, number, held_ns, told)
+            del seen, beside
 
-    def _stacks_now(self) -> dict[int, int]:
-        """Returns the id of the stack of each watched thread that lives."""
-        frames = sys._current_frames()
-        watched = [(of, frames.get(of)) for of in self._watched]
-        del frames
-        return {of: self._stack(frame) for of, frame in watched if frame is not None}
-
-    def _record(
-        self,
-        due: int,
-        got: int,
-        held_ns: int,
-        flags: int,
-        had: Mapping[int, int],
-        running: Set[int],
-        stacks: Mapping[int, int],
-    ) -> None:
-        """Writes down where the watched threads stand.
-
-        Args:
-            due, got, held_ns, flags: As a LOOK record has them.
-            had: For each of them, how long it had been on a core or waiting for one by now, ns.
-            running: Those that had a core, or waited for one, while the interpreter was free.
-            stacks: Of each of them that lives.
-        """
+    def _seen_now(self) -> _Seen:
+        """Copies where threads stand; whoever holds a frame keeps alive what it refers to."""
+        seen = _Seen()
         frames = sys._current_frames()
         frames.pop(get_ident(), None)
-        works = {of for of, frame in frames.items() if not _waits(frame)}
-        # Whoever holds a frame keeps alive what it refers to: none longer than need be.
-        places: dict[int, tuple[int, int]] = {}
+        for of, innermost in frames.items():
+            (seen.waiting if _waits(innermost) else seen.works).add(of)
         for of in self._watched:
             frame = frames.pop(of, None)
-            if frame is not None and of in stacks:
-                waits = LookFlag.WAITS if of not in works else 0
-                pooled = LookFlag.POOLED if waits and self._has_a_librarys_pool(frame) else 0
-                runs = LookFlag.RUNS if of in running else 0
-                is_operator = runs and not waits and self._computes_by_torch(frame)
-                operator = LookFlag.OPERATOR if is_operator else 0
-                places[of] = stacks[of], waits | pooled | runs | operator
-            del frame
+            if frame is not None:
+                seen.watched[of] = copied(frame)
+                if self._computes_by_torch(frame):
+                    seen.by_torch.add(of)
+        seen.others = [*frames]
+        return seen
+
+    def _judge_others(self, seen: _Seen, got: int) -> tuple[CopiedFrame, int] | None:
+        """Takes off `seen.works` who sleeps; returns which other thread is at work most, and how.
+
+        That is where it stands, and the percentage of the time since it was last asked for; None
+        where there is none.
+        """
         # One that seems to wait may ask again and again.
-        others = [*((works | self._beside.busy) & frames.keys())]
+        works, asked = seen.works, [*((seen.works | self._beside.busy) & {*seen.others})]
         if self._looks % _ALL_EVERY == 1:
-            idle = [of for of in frames if of not in others]
+            idle = [of for of in seen.others if of not in asked]
             turn = self._looks // _ALL_EVERY % len(idle) if idle else 0
-            others += idle[turn:] + idle[:turn]
-        if others:
-            shares = self._beside.shares(others, got)
+            asked += idle[turn:] + idle[:turn]
+        shares = self._beside.shares(asked, got) if asked else {}
+        if asked:
             asleep = (of for of, x in shares.items() if x is not None and x < AT_WORK_FROM)
             works.difference_update(asleep)
             works |= self._beside.busy
-            self._record_busiest(shares, frames, got, had)
-        del frames
-        self._last_look_ns, self._had = got, dict(had)
         self._crowded.append(len(works) > 1)
-        for thread, (stack, met) in places.items():
-            crowded = LookFlag.CROWDED if works - {thread} else 0
-            told = flags | met | crowded
-            self._session.log.emit_of(thread, _LOOK, due, got, stack, held_ns, told)
-
-    def _record_busiest(
-        self,
-        shares: Mapping[int, float | None],
-        frames: Mapping[int, FrameType],
-        got: int,
-        had: Mapping[int, int],
-    ) -> None:
-        """Writes down which other thread was at work most since the last look, and how far."""
         known = [(share, of) for of, share in shares.items() if share is not None]
         share, busiest = max(known, default=(0.0, 0))
-        if share < BUSY_FROM:
-            return
-        stack, percent = self._stack(frames[busiest]), min(round(100 * share), 100)
+        frame = sys._current_frames().get(busiest) if share >= BUSY_FROM else None
+        return None if frame is None else (copied(frame), min(round(100 * share), 100))
+
+    def _record_busiest(
+        self, stands: CopiedFrame, percent: int, got: int, had: Mapping[int, int]
+    ) -> None:
+        """Writes down which other thread was at work most since the last look, and how far."""
+        stack = self._stack(stands)
         for thread in self._watched:
             if thread in had and thread in self._had:
                 own_ns = max(had[thread] - self._had[thread], 0)
@@ -306,17 +319,16 @@ class LooksProbe:
         is_own = sites.is_user_code(frame.f_code) or sites.is_ours_or_torch(frame)
         return is_own or self._torch_users.has(frame)
 
-    def _has_a_librarys_pool(self, frame: FrameType | None) -> bool:
+    def _has_a_librarys_pool(self, frame: CopiedFrame | None) -> bool:
         """Whether a library waits for threads of its own, as pandas' read_csv does."""
         while frame is not None and frame.f_code.co_filename in _POOL_FILES:
             frame = frame.f_back
         return frame is not None and self._session.sites.package_of(frame.f_code) is not None
 
-    def _stack(self, frame: FrameType | None) -> int:
-        """Returns the id of the user's frames at and above `frame`, innermost first; 0 if none."""
-        begins, line = _beginning_of_child(), None
-        if frame is not None:
-            frame, line = self._long.before(frame)
+    def _stack(self, stack: CopiedFrame) -> int:
+        """Returns the id of the user's frames in a stack, innermost first; 0 if none."""
+        begins = _beginning_of_child()
+        frame, line = self._long.before(stack)
         found = self._session.sites.frames(frame, begins, self._fetch_file, line)
         key = tuple(found)
         known = self._stacks.get(key, 0)

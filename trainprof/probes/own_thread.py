@@ -12,6 +12,8 @@ from typing import Any, Final
 
 _PR_SET_TIMERSLACK: Final = 29
 _FILE_BYTES: Final = 96
+# Whether a thread of ours, of which one at a time looks, has switched the collector off.
+_is_off = False
 
 
 def start_thread(run: Callable[..., None], *arguments: Any) -> None:
@@ -26,14 +28,28 @@ def start_thread(run: Callable[..., None], *arguments: Any) -> None:
 
 @contextmanager
 def no_collections() -> Iterator[None]:
-    """Keeps the garbage collector from running the script's finalizers on this thread."""
-    was_enabled = gc.isenabled()
+    """Keeps the garbage collector from running the script's finalizers on this thread.
+
+    Only for what takes less than a switch interval and lets go of the GIL nowhere: the script would
+    see it, and what it asks of the collector meanwhile would be undone.
+    """
+    global _is_off
+    _is_off = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if was_enabled:
+        if _is_off:
             gc.enable()
+        _is_off = False
+
+
+def collect_again() -> None:
+    """Undoes `no_collections` in a forked child, which has no such thread to do it."""
+    global _is_off
+    if _is_off:
+        gc.enable()
+    _is_off = False
 
 
 def times_waited() -> Callable[[], int]:

@@ -93,7 +93,6 @@ class PaddingProbe:
         self._autograd = Autograd(torch, session)
         self._whole = {torch.int64, torch.int32, torch.int16}
         self._loss = getattr(torch.nn.modules.loss, "_Loss", ())
-        self._is_traced = getattr(torch._C, "_get_tracing_state", lambda: None)
         self._meets = patcher.guarded(self._meet)
         self._copies = patcher.guarded(self._note_copy)
         self._steps = StepLooks(session, lambda: self._set_looking(is_on=True), self._close)
@@ -146,9 +145,7 @@ class PaddingProbe:
 
     def _may_look(self) -> bool:
         """Whether the script learns, and nothing of it would notice what is computed here."""
-        if not self._torch.is_grad_enabled() or self._is_traced() is not None:
-            return False
-        return self._autograd.may_compute()
+        return bool(self._torch.is_grad_enabled()) and self._autograd.may_compute()
 
     def _meet(self, call: ModuleCall) -> None:
         self._calls += 1

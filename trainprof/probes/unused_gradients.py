@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import weakref
 from _thread import get_ident
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -15,7 +14,7 @@ from trainprof.probes.graph_look import Autograd, GraphLook, Numbers
 from trainprof.probes.graph_walk import ANYONE, MIXED, UNUSED, USED, GraphTooLarge, use_of
 from trainprof.probes.known_optimizers import KnownOptimizers, parameters_in
 from trainprof.probes.look_window import LookWindow
-from trainprof.probes.module_parts import told_of
+from trainprof.probes.module_parts import parameters_of, told_of
 from trainprof.probes.patcher import Patcher
 from trainprof.probes.session import BackwardWatch, ModuleCall, Session
 from trainprof.record.schema import Topic
@@ -44,15 +43,18 @@ _NOBODY: Final = 2 * ANYONE
 class _Candidate:
     """A parameter that had a gradient computed, and is in no optimizer.
 
+    Not even a weak reference to it outlives the look at a pass: torch swaps no tensor that has one
+    (`torch.utils.swap_tensors`).
+
     Attributes:
-        parameter: Weakly.
+        kind: Its type of numbers and its shape: with others it is another by now.
         before: Its numbers as it was first met.
         grad: Of its gradient, as it was met again ahead of a pass: where it lay, how often it had
             been written, and the passes until then; None before that.
         grows: Nobody but backward writes to its gradient, as far as passes were counted.
     """
 
-    parameter: weakref.ref[Any]
+    kind: tuple[Any, ...]
     before: Numbers
     grad: tuple[int, int, int] | None = None
     grows: bool = False
@@ -94,8 +96,10 @@ class UnusedGradientsProbe:
         # Whether the user's code reads gradients; None until somebody asks.
         self._reads: bool | None = None
         self._accumulates: bool | None = None
-        # By id: parameters whose numbers have changed without an optimizer.
-        self._changed: dict[int, weakref.ref[Any]] = {}
+        # Ids of parameters whose numbers have changed without an optimizer.
+        self._changed: set[int] = set()
+        # By id: candidates that passes which are being looked at go back to.
+        self._at_hand: dict[int, Any] = {}
         # Of the thread that trains: for each pass that it is in, the look at it, if there is one.
         self._thread = 0
         self._inside: list[GraphLook | None] = []
@@ -131,6 +135,7 @@ class UnusedGradientsProbe:
         self._session.watch_backward(self._watch, is_on=False)
         self._session.tell_modules(self._meets, False)
         self._window, self._is_told = _Window(), False
+        self._at_hand.clear()
 
     def _begin_anew(self) -> None:
         """In a forked child, which may train something of its own."""
@@ -203,15 +208,14 @@ class UnusedGradientsProbe:
             return True
         known = self._window.candidates.get(key)
         if known is not None:
+            self._at_hand[key] = leaf
             if known.grad is None and (grad := leaf.grad) is not None:
                 known.grad = grad.data_ptr(), grad._version, self._window.passes - 1
             return False
-        changed = self._changed.get(key)
-        if changed is not None and changed() is leaf:
+        if key in self._changed:
             return True
-        self._window.candidates[key] = _Candidate(
-            weakref.ref(leaf), self._autograd.numbers_of(leaf)
-        )
+        self._at_hand[key] = leaf
+        self._window.candidates[key] = _Candidate(_kind_of(leaf), self._autograd.numbers_of(leaf))
         return False
 
     def _has_ended(self) -> None:
@@ -251,6 +255,7 @@ class UnusedGradientsProbe:
             self._judge()
         elif window.candidates or window.tables.tables:
             self._session.tell_modules(self._meets, True)
+        self._at_hand.clear()
         window.spend(self._session, end_ns)
 
     def _meet(self, call: ModuleCall) -> None:
@@ -299,8 +304,9 @@ class UnusedGradientsProbe:
         owned = self._owned()
         unused, gone = {}, 0
         with self._autograd.unseen():
+            alive = self._candidates_alive(window)
             for key, candidate in window.candidates.items():
-                parameter = candidate.parameter()
+                parameter = alive.get(key)
                 if parameter is None:
                     gone += 1
                 elif key in owned:
@@ -308,7 +314,7 @@ class UnusedGradientsProbe:
                 elif self._is_for_nothing(parameter, candidate):
                     unused[key] = parameter
                 else:
-                    self._changed[key] = candidate.parameter
+                    self._changed.add(key)
         if len(unused) == len(window.candidates):
             self._tell(unused)
         elif self._is_told and len(unused) + gone == len(window.candidates):
@@ -319,6 +325,18 @@ class UnusedGradientsProbe:
         else:
             self._retract()
             self._stop()
+
+    def _candidates_alive(self, window: _Window) -> dict[int, Any]:
+        """Returns candidates, by id: those of the pass just seen, and of models that still live."""
+        found = dict(self._at_hand)
+        for model, _ in window.models():
+            found.update((id(one), one) for one in parameters_of(model))
+        known = window.candidates
+        return {
+            key: one
+            for key, one in found.items()
+            if key in known and known[key].kind == _kind_of(one)
+        }
 
     def _is_for_nothing(self, parameter: Any, candidate: _Candidate) -> bool:
         """Whether nobody uses a gradient, as far as is known."""
@@ -378,3 +396,7 @@ class UnusedGradientsProbe:
         if self._is_told:
             self._session.note_state({"unused_gradients": None})
             self._is_told = False
+
+
+def _kind_of(parameter: Any) -> tuple[Any, ...]:
+    return parameter.dtype, *parameter.shape

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable
 from typing import Any, Final
 
+from trainprof.record.plain_file import contents_of
+
 _LARGEST_BYTES: Final = 1 << 20
 _MOST_FILES: Final = 500
 
@@ -67,10 +69,6 @@ def _is_in(path: str, is_it: Callable[[str], bool]) -> bool:
 
 
 def _text_of(path: str) -> str | None:
-    """Returns what a file says; None where it cannot be read, or is very long."""
-    try:
-        with open(path, "rb") as file:
-            data = file.read(_LARGEST_BYTES + 1)
-    except OSError:
-        return None
-    return None if len(data) > _LARGEST_BYTES else data.decode(errors="replace")
+    """Returns what a file says; None where it is a pipe, cannot be read, or is very long."""
+    data = contents_of(path, _LARGEST_BYTES)
+    return None if data is None else data.decode(errors="replace")

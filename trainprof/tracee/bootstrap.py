@@ -50,7 +50,8 @@ class Tracee:
 
     def install(self) -> None:
         if self._lines is None:
-            profile_shim.install(profile_shim.IdleProfile())
+            if self._options.get("profile") or self._options.get("lines"):
+                profile_shim.install(profile_shim.IdleProfile())
             AfterImport(self._with_container({"torch": self._on_torch})).install()
         else:
             self._install_lines(self._lines)
@@ -78,7 +79,7 @@ class Tracee:
 
     def _install_lines(self, lines: Lines) -> None:
         """Lets lines be timed from the script's first on."""
-        profile_shim.install(lines.profile)
+        profile_shim.install_in_script(lines.profile)
         callbacks: Callbacks = {
             "torch": self._on_torch,
             "multiprocessing.util": lambda *_: self._watch_multiprocessing(),

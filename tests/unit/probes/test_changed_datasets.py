@@ -420,3 +420,14 @@ def copy_of(value: Any) -> Any:
 def changed(recorder: Recorder) -> list[str]:
     told = [note.get("changed_dataset") for note in recorder.read().notes(Topic.ENVIRONMENT)]
     return [one["attribute"] for one in told if one]
+
+
+def test_torch_may_swap_what_was_looked_at(recorder: Recorder) -> None:
+    """It swaps no tensor that somebody refers to, even weakly."""
+    recorder.start(LoaderProbe())
+    dataset = Curriculum()
+    dataset.held = torch.ones(1)
+    for _ in range(2):
+        list(DataLoader(dataset, 2))
+    torch.utils.swap_tensors(dataset.held, torch.zeros(1))
+    assert recorder.read().notes(Topic.PROBE_FAILED) == []

@@ -538,3 +538,15 @@ def test_the_same_losses_and_nothing_left_on_the_graph(recorder: Recorder) -> No
     plain = losses()
     recorder.start(*default_probes(), now=CLOCK)
     assert losses() == plain
+
+
+def test_torch_may_swap_what_was_looked_at(recorder: Recorder) -> None:
+    """It swaps no tensor that somebody refers to, even weakly."""
+    start(recorder)
+    models = maker(), judge()
+    adversaries(*models)
+    for model in models:
+        for parameter in model.parameters():
+            parameter.grad = None
+            torch.utils.swap_tensors(parameter, nn.Parameter(parameter.detach().half()))
+    assert told(recorder) is not None

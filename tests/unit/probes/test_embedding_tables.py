@@ -222,3 +222,14 @@ def test_the_same_with_and_without(same_with_us: Callable[..., Any]) -> None:
         return train(model, model, torch.optim.Adam(model.parameters()))
 
     assert same_with_us(script, *default_probes())[0] == "returned"
+
+
+def test_torch_may_swap_what_was_looked_at(recorder: Recorder) -> None:
+    """It swaps no tensor that somebody refers to, even weakly."""
+    start(recorder)
+    model = Scored()
+    train(model, model, torch.optim.Adam(model.parameters()))
+    for parameter in model.parameters():
+        parameter.grad = None
+        torch.utils.swap_tensors(parameter, nn.Parameter(parameter.detach().half()))
+    assert told(recorder) is not None

@@ -397,6 +397,24 @@ def test_the_script_sees_no_thread_of_its_own_and_none_goes_on(recorder: Recorde
     assert gc.isenabled() is was_enabled
 
 
+@pytest.mark.usefixtures("often")
+def test_code_is_read_and_places_are_written_down_while_the_collector_is_on(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both may let go of the interpreter, and the script would find the collector off."""
+    is_on: list[bool] = []
+    probe = LooksProbe()
+    named = probe._stack
+    monkeypatch.setattr(probe, "_stack", lambda stack: is_on.append(gc.isenabled()) or named(stack))
+    recorder.start(probe, ForwardProbe())
+    compute()
+    while probe._looks < 10:
+        burn()
+    probe._pause()
+    assert len(is_on) >= 9
+    assert all(is_on)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="told by /proc")
 @pytest.mark.usefixtures("often")
 def test_no_signal_of_the_script_is_delivered_to_it(recorder: Recorder) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -175,6 +176,29 @@ def test_graphs_that_somebody_packs_are_left_alone(recorder: Recorder) -> None:
     recorder.start(*probes(), now=CLOCK)
     assert train_packed() == plain
     assert told_by(recorder) is None
+
+
+def test_models_that_are_traced_are_left_alone(recorder: Recorder) -> None:
+    """What is computed meanwhile would be in the trace, which keeps none of it alive."""
+
+    def traced() -> tuple[list[str], set[str]]:
+        model, places = linear(), set()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        graphs = []
+        for x in inputs(TINY):
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                graph = torch.jit.trace(model, x, check_trace=False).inlined_graph
+            graphs.append(" ".join(node.kind() for node in graph.nodes()))
+            places |= {f"{one.filename}: {one.message}" for one in caught}
+            optimizer.step()
+        return graphs, {place for place in places if "trainprof" in place}
+
+    plain, _ = traced()
+    recorder.start(*probes(), now=CLOCK)
+    graphs, ours = traced()
+    assert ours == set()
+    assert graphs == plain
 
 
 class Checkpointed(nn.Module):

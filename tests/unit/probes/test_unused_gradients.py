@@ -476,3 +476,25 @@ def test_how_many_operators_a_backward_has_is_told_once(recorder: Recorder) -> N
         if "backward_nodes" in x
     ]
     assert nodes == [6]  # two layers, their weights turned round, what lies between, and the loss
+
+
+def test_torch_may_swap_what_was_looked_at(recorder: Recorder) -> None:
+    """It swaps no tensor that somebody refers to, even weakly."""
+    start(recorder, CLOCK)
+    teacher, student = network(), network()
+    train(distil(teacher, student), *student.parameters())
+    for parameter in (*teacher.parameters(), *student.parameters()):
+        parameter.grad = None
+        torch.utils.swap_tensors(parameter, nn.Parameter(parameter.detach().half()))
+    found = told(recorder)
+    assert found is not None
+    assert found["tensors"] == len(list(teacher.parameters()))
+
+
+def test_what_is_in_no_module_is_told_by_the_passes_that_reach_it(recorder: Recorder) -> None:
+    start(recorder, CLOCK)
+    student, scale = network(), nn.Parameter(torch.ones(8))
+    train(lambda x: (student(x) * scale).square().mean(), *student.parameters())
+    found = told(recorder)
+    assert found is not None
+    assert (found["tensors"], found["models"]) == (1, [])

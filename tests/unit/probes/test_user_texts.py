@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import sys
 from pathlib import Path
@@ -55,6 +56,22 @@ def test_lazy_modules_stay_unloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert not any_text(is_users, lambda text: "nowhere" in text)
     _SyncText(lambda frame: None)
     assert not hasattr(sys, "loaded_by_trainprof")
+
+
+def test_a_script_that_was_run_from_a_pipe_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe = tmp_path / "script.py"
+    os.mkfifo(pipe)
+    module = ModuleType("planted_pipe")
+    module.__file__ = str(pipe)
+    monkeypatch.setitem(sys.modules, "planted_pipe", module)
+
+    def is_users(path: str) -> bool:
+        return path == str(pipe)
+
+    assert lines_with(is_users, re.compile("grad")) == []
+    assert any_text(is_users, lambda text: False)  # nobody knows what it said
 
 
 def test_names_in_a_module() -> None:

@@ -219,8 +219,11 @@ def test_the_end_is_noted_in_a_log_that_was_full(tmp_path: Path) -> None:
 
 PROFILE = [
     "@profile\ndef f(): return 1\nprint(f())",
-    "if 'profile' not in globals(): profile = lambda f: 0\n@profile\ndef f(): return 1\nprint(f())",
     "try:\n    profile\nexcept NameError:\n    profile = lambda f: 0\nprint(profile(lambda: 1)())",
+    "print(profile.runcall(lambda x, y: x - y, 2, y=1))\nprofile.print_stats(stripzeros=True)",
+    "profile.enable()\nprofile.run('one = 1')\nprofile.disable()\nprint(one)",
+    "names = {}\nprofile.runctx('one = 1', names, names).dump_stats('x')\nprint(names['one'])",
+    "with profile as p: p.enable_by_count()\nprint(1 + len(p.get_stats().timings))",
     "import builtins\nprint(builtins.profile(lambda: 1)())\nwith profile: pass",
     "import other\nprint(other.f())",
 ]
@@ -229,5 +232,32 @@ PROFILE = [
 @pytest.mark.parametrize("text", PROFILE)
 def test_profile_is_a_decorator_that_does_nothing(tmp_path: Path, text: str) -> None:
     script(tmp_path, "@profile\ndef f(): return 1\n", "other.py")
-    done = run_hooked([script(tmp_path, text)], tmp_path, tmp_path / "run")
+    done = run_hooked(
+        [script(tmp_path, text)], tmp_path, tmp_path / "run", options={"profile": True}
+    )
     assert (done.stdout, done.stderr, done.returncode) == ("1\n", "", 0)
+    assert [path.name for path in tmp_path.iterdir() if path.name == "x"] == []
+
+
+TOLD = """
+import atexit, builtins, json
+try:
+    profile; under_kernprof = True
+except NameError:
+    under_kernprof = False
+if hasattr(builtins, "profile"):
+    atexit.register(profile.print_stats)
+print(under_kernprof, json.dumps({k: repr(type(v)) for k, v in globals().items()}))
+"""
+
+
+@pytest.mark.parametrize("is_needed", [True, False])
+def test_no_script_is_told_that_kernprof_runs_it_where_nobody_needs_that(
+    tmp_path: Path, is_needed: bool
+) -> None:
+    name = script(tmp_path, TOLD)
+    plain = run_plain([name], tmp_path)
+    done = run_hooked([name], tmp_path, tmp_path / "run", options={"profile": is_needed})
+    assert (done.stderr, done.returncode) == ("", 0)
+    # Its own globals are its own in any case.
+    assert done.stdout == plain.stdout.replace("False", str(is_needed), 1)
