@@ -13,9 +13,9 @@ from trainprof.experiments.own_modules import own_of, shown
 from trainprof.experiments.programs import runs_only_python
 from trainprof.experiments.syntax import last_name
 from trainprof.launch.masking import masked_text
-from trainprof.launch.plain_file import contents_of
 from trainprof.launch.sources import own_sources
 from trainprof.launch.target import Target
+from trainprof.record.plain_file import contents_of
 
 _LARGEST_BYTES: Final = 2_000_000
 _DIGEST_CHARACTERS: Final = 16

@@ -19,8 +19,8 @@ from trainprof.experiments.own_settings import (
     read_settings,
 )
 from trainprof.experiments.syntax import parsed
-from trainprof.launch.plain_file import contents_of
 from trainprof.launch.target import Target
+from trainprof.record.plain_file import contents_of
 
 # A project's own modules are fewer and smaller; to read so many takes some seconds.
 MAX_FILES: Final = 300

@@ -15,8 +15,8 @@ from typing import Final
 
 from trainprof.experiments.programs import interpreter_of
 from trainprof.experiments.syntax import constant, parsed
-from trainprof.launch.plain_file import contents_of
 from trainprof.launch.target import Target
+from trainprof.record.plain_file import contents_of
 
 # Where pip puts what is not the user's own.
 INSTALLED: Final = frozenset({"site-packages", "dist-packages"})

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from trainprof.experiments.syntax import constant, last_name
-from trainprof.launch.plain_file import contents_of
+from trainprof.record.plain_file import contents_of
 
 MAX_FILES: Final = 100
 MAX_BYTES: Final = 1 << 20

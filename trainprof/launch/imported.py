@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from trainprof.launch.masking import masked_text
-from trainprof.launch.plain_file import contents_of
 from trainprof.launch.sources import digest_of
+from trainprof.record.plain_file import contents_of
 
 # As its processes write it; of more than that somebody else has written.
 _LARGEST_TOLD: Final = 1 << 20

@@ -7,8 +7,8 @@ from importlib import util
 from pathlib import Path
 from typing import Final
 
-from trainprof.launch.plain_file import contents_of
 from trainprof.launch.target import Target
+from trainprof.record.plain_file import contents_of
 
 # It has a few hundred bytes.
 _LARGEST_BYTES: Final = 1 << 16

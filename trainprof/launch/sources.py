@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from trainprof.launch.plain_file import contents_of
+from trainprof.record.plain_file import contents_of
 
 # A project's own files are fewer and smaller; what lies deeper, or behind more, is left out.
 _MOST_FILES: Final = 100
