@@ -481,7 +481,8 @@ print("reached", json.dumps(reached))
         for text in (page, told.page):
             assert "Recording stopped after" in text
             assert "No space left on device. What follows covers the time until then." in text
-        assert told.exit == {"status": 0, "signal": None, "reason": "completed", "detail": None}
+        assert told.exit["reason"] == "completed"
+        assert told.exit["status"] == 0
         assert 5000 < told.steps < STEPS + 9000
         reached = json.loads(ended.stdout.decode().rpartition("reached ")[2])
         seconds = told.summary["ledger"]["seconds"]["forward"]
