@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Generator
 from pathlib import Path
 
@@ -10,6 +11,10 @@ from support import proofs
 from support.machine import MACHINE
 
 GOLDEN = Path(__file__).parent / "golden"
+
+# torch's threads spin while they wait for one another: where tests run side by side they would take
+# the cores from those of the other test. Of tests' processes, too, before any imports torch.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
