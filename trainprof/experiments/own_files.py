@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,13 +12,11 @@ from trainprof.experiments.own_modules import own_of, shown
 from trainprof.experiments.programs import runs_only_python
 from trainprof.experiments.syntax import last_name
 from trainprof.launch.masking import masked_text
-from trainprof.launch.sources import own_sources
+from trainprof.launch.sources import LARGEST_SETTINGS_BYTES, SETTINGS, digest_of, own_sources
 from trainprof.launch.target import Target
 from trainprof.record.plain_file import contents_of
 
-_LARGEST_BYTES: Final = 2_000_000
-_DIGEST_CHARACTERS: Final = 16
-_SETTINGS: Final = (".py", ".sh", ".yaml", ".yml", ".toml", ".json", ".ini", ".cfg")
+_NAMED: Final = (*SETTINGS, ".sh")
 # What a module calls that imports, or runs, what its text does not name.
 _DYNAMIC: Final = frozenset(
     (
@@ -65,8 +62,8 @@ def _add(found: dict[str, str], path: Path, cwd: Path) -> None:
 
 
 def _digest(path: Path) -> str | None:
-    text = contents_of(path, _LARGEST_BYTES)
-    return None if text is None else hashlib.sha256(text).hexdigest()[:_DIGEST_CHARACTERS]
+    text = contents_of(path, LARGEST_SETTINGS_BYTES)
+    return None if text is None else digest_of(text)
 
 
 def _named(target: Target, cwd: Path) -> Iterator[Path]:
@@ -75,7 +72,7 @@ def _named(target: Target, cwd: Path) -> Iterator[Path]:
         yield Path(os.path.normpath(cwd / target.words[0]))
     for word in target.words:
         name = word.rpartition("=")[2]
-        if name.lower().endswith(_SETTINGS) and "\0" not in name:
+        if name.lower().endswith(_NAMED) and "\0" not in name:
             yield Path(os.path.normpath(cwd / name))
 
 

@@ -24,7 +24,7 @@ SETTINGS: Final = (".py", ".yaml", ".yml", ".toml", ".json", ".ini", ".cfg")
 _FOLDERS_OF_SETTINGS: Final = ("conf", "config", "configs")
 _IN_FOLDERS: Final = (".yaml", ".yml")
 _MOST_SETTINGS: Final = 20
-_LARGEST_SETTINGS_BYTES: Final = 2_000_000
+LARGEST_SETTINGS_BYTES: Final = 2_000_000
 # Behind such options stand files that the script writes.
 _WRITTEN: Final = re.compile(
     r"(?:^|[-_.])(?:out|output|save|log|dump|result|metric|report|checkpoint|ckpt)", re.IGNORECASE
@@ -75,7 +75,7 @@ def named_settings(words: Sequence[str]) -> dict[str, str]:
         is_listed = name.startswith("@") and len(name) > 1
         if not is_listed and not name.lower().endswith(SETTINGS):
             continue
-        text = contents_of(name.removeprefix("@"), _LARGEST_SETTINGS_BYTES)
+        text = contents_of(name.removeprefix("@"), LARGEST_SETTINGS_BYTES)
         if text is not None and len(found) < _MOST_SETTINGS:
             found[name.removeprefix("@")] = digest_of(text)
     return found

@@ -164,7 +164,7 @@ class CallSites:
         while frame is not None and (
             id(frame.f_code) in builders
             or frame.f_code.co_filename.startswith(_OURS)
-            or (self.is_ours_or_torch(frame) and not self.is_user_code(frame.f_code))
+            or self.is_not_the_users(frame)
         ):
             frame = frame.f_back
         site = self.find(frame)
@@ -198,6 +198,10 @@ class CallSites:
             self._is_torch[id(code)] = known
             self._keep(code)
         return known
+
+    def is_not_the_users(self, frame: Place) -> bool:
+        """True for the same, but for what a script executes as its own, such as `<stdin>`."""
+        return self.is_ours_or_torch(frame) and not self.is_user_code(frame.f_code)
 
 
 def _line_of(frame: Place) -> int:

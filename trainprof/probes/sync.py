@@ -11,7 +11,6 @@ from types import CodeType, FrameType, ModuleType
 from typing import Any, Final
 
 from trainprof.probes.accelerator import may_have_device
-from trainprof.probes.call_site import CallSites
 from trainprof.probes.patcher import Arguments, Patcher, hide_our_frame, let_dynamo_skip, told_after
 from trainprof.probes.session import Session
 from trainprof.record.schema import Kind, SyncFlag, Topic
@@ -240,7 +239,7 @@ class SyncProbe:
     def _flag_of(self, caller: FrameType) -> int:
         """Returns whose a call is; kept of code that is not torch's, which others call."""
         sites, outer, found = self._session.sites, caller, 0
-        while outer.f_back is not None and _is_torchs(sites, outer):
+        while outer.f_back is not None and sites.is_not_the_users(outer):
             outer, found = outer.f_back, _BY_TORCH
         if not sites.is_user_code(outer.f_code) and sites.package_of(outer.f_code) is not None:
             found |= _BY_LIBRARY
@@ -253,10 +252,6 @@ class SyncProbe:
         self._session.emit(_SYNC, start, end, self._session.sites.find(caller), 0, flags)
         if self._session.device_was_waited_for is not None:
             self._session.device_was_waited_for()
-
-
-def _is_torchs(sites: CallSites, frame: FrameType) -> bool:
-    return sites.is_ours_or_torch(frame) and not sites.is_user_code(frame.f_code)
 
 
 def _place_of(frame: FrameType | None) -> tuple[int, int]:

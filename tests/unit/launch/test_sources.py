@@ -74,7 +74,7 @@ def test_settings_that_the_command_names(tmp_path: Path, monkeypatch: pytest.Mon
     names = ["cfg.yaml", "conf/base.toml", "more.json", "words.txt", "model.py"]
     assert list(told) == names
     assert told["cfg.yaml"] == hashlib.sha256(b"# cfg.yaml\n").hexdigest()[:16]
-    monkeypatch.setattr(sources, "_LARGEST_SETTINGS_BYTES", 12)
+    monkeypatch.setattr(sources, "LARGEST_SETTINGS_BYTES", 12)
     assert set(named_settings(words)) == {"cfg.yaml", "more.json", "model.py", "words.txt"}
     monkeypatch.setattr(sources, "_MOST_SETTINGS", 2)
     assert len(named_settings(words)) == 2
