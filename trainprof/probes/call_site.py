@@ -75,7 +75,7 @@ class CallSites:
         while frame is not None:
             if is_user_code(frame.f_code):
                 return self.name(frame)
-            if fallback is None and not self.is_ours_or_torch(frame):
+            if fallback is None and not self.is_ours_or_torch(frame.f_code):
                 fallback = frame
             frame = frame.f_back
         return self.name(fallback) if fallback is not None else 0
@@ -164,7 +164,7 @@ class CallSites:
         while frame is not None and (
             id(frame.f_code) in builders
             or frame.f_code.co_filename.startswith(_OURS)
-            or self.is_not_the_users(frame)
+            or self.is_not_the_users(frame.f_code)
         ):
             frame = frame.f_back
         site = self.find(frame)
@@ -188,9 +188,8 @@ class CallSites:
         is_package = bool(inside) and name.isidentifier() and name not in sys.stdlib_module_names
         return name if is_package else None
 
-    def is_ours_or_torch(self, frame: Place) -> bool:
-        """True for torch's frames, ours and generated code."""
-        code = frame.f_code
+    def is_ours_or_torch(self, code: CodeType) -> bool:
+        """True for torch's code, ours and generated code."""
         known = self._is_torch.get(id(code))
         if known is None:
             file = code.co_filename
@@ -199,9 +198,9 @@ class CallSites:
             self._keep(code)
         return known
 
-    def is_not_the_users(self, frame: Place) -> bool:
+    def is_not_the_users(self, code: CodeType) -> bool:
         """True for the same, but for what a script executes as its own, such as `<stdin>`."""
-        return self.is_ours_or_torch(frame) and not self.is_user_code(frame.f_code)
+        return self.is_ours_or_torch(code) and not self.is_user_code(code)
 
 
 def _line_of(frame: Place) -> int:

@@ -1,9 +1,25 @@
-"""Where a stack stands, copied: it is named later on, without the script's frames."""
+"""Where threads stand, copied: it is named later on, without the script's frames.
+
+Whoever holds a frame keeps alive what it refers to. Where Python code holds another thread's, that
+thread may be let in meanwhile and go on. So frames are asked for, read and let go within one call
+into C, in which no other thread is let in.
+"""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import accumulate, chain, repeat, starmap, tee
+from operator import attrgetter, itemgetter
 from types import CodeType, FrameType
-from typing import Protocol
+from typing import Any, Final, Protocol
+
+_STANDS: Final = attrgetter("f_code", "f_lasti")
+_CODE: Final = attrgetter("f_code")
+_CODE_AND_GLOBALS: Final = attrgetter("f_code", "f_globals")
+_FOLLOWED: Final[Callable[..., Any]] = getattr
+_ONCE: Final[tuple[tuple[()]]] = ((),)
 
 
 class Place(Protocol):
@@ -33,16 +49,46 @@ class CopiedFrame:
 
     f_lineno = None
 
-    def __init__(self, frame: FrameType) -> None:
-        self.f_code, self.f_lasti = frame.f_code, frame.f_lasti
-        self.f_back: CopiedFrame | None = None
+    def __init__(self, code: CodeType, lasti: int, back: CopiedFrame | None) -> None:
+        self.f_code, self.f_lasti, self.f_back = code, lasti, back
 
 
-def copied(frame: FrameType) -> CopiedFrame:
-    """Returns a copy of a stack, which begins with the innermost of its frames."""
-    innermost = last = CopiedFrame(frame)
-    above = frame.f_back
-    while above is not None:
-        last.f_back = CopiedFrame(above)
-        last, above = last.f_back, above.f_back
-    return innermost
+def stack_of(thread: int) -> CopiedFrame | None:
+    """Returns a copy of a thread's innermost frame and, behind it, of all others; None if gone.
+
+    Args:
+        thread: Its ident.
+    """
+    places: list[tuple[CodeType, int]] = []
+    # Each frame's `f_back`, down to the outermost's None.
+    stack: Iterator[Any] = accumulate(chain(_frame_of(thread), repeat("f_back")), _FOLLOWED)
+    with suppress(AttributeError, KeyError):
+        places.extend(map(_STANDS, stack))
+    copied = None
+    for code, lasti in reversed(places):
+        copied = CopiedFrame(code, lasti, copied)
+    return copied
+
+
+def codes_by_thread() -> dict[int, CodeType]:
+    """Returns the code that each thread is in, innermost, by its ident."""
+    frames, same = tee(starmap(sys._current_frames, _ONCE))
+    codes = map(_CODE, chain.from_iterable(map(dict.values, same)))
+    found = [*zip(chain.from_iterable(frames), codes, strict=True)]
+    # Before any other call: `tee` keeps what it gave.
+    del frames, same
+    return dict(found)
+
+
+def globals_of(thread: int, code: CodeType) -> dict[str, Any] | None:
+    """Returns the names that a thread's innermost code has; None where that is no longer `code`."""
+    try:
+        now, names = next(map(_CODE_AND_GLOBALS, _frame_of(thread)))
+    except KeyError:
+        return None
+    return names if now is code else None
+
+
+def _frame_of(thread: int) -> Iterator[FrameType]:
+    """Yields the innermost frame of a thread, once asked to."""
+    return map(itemgetter(thread), starmap(sys._current_frames, _ONCE))

@@ -10,13 +10,19 @@ from _thread import allocate_lock, get_ident, get_native_id
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from time import perf_counter_ns
-from types import CodeType, FrameType, ModuleType
+from types import CodeType, ModuleType
 from typing import Any, Final
 
 from trainprof.probes.beside import AT_WORK_FROM, BUSY_FROM, BesideThreads
-from trainprof.probes.copied_frames import CopiedFrame, copied
+from trainprof.probes.copied_frames import (
+    CopiedFrame,
+    codes_by_thread,
+    globals_of,
+    stack_of,
+)
 from trainprof.probes.long_operation import LongOperations
 from trainprof.probes.own_thread import (
     collect_again,
@@ -263,19 +269,18 @@ class LooksProbe:
             del seen, beside
 
     def _seen_now(self) -> _Seen:
-        """Copies where threads stand; whoever holds a frame keeps alive what it refers to."""
         seen = _Seen()
-        frames = sys._current_frames()
-        frames.pop(get_ident(), None)
-        for of, innermost in frames.items():
-            (seen.waiting if _waits(innermost) else seen.works).add(of)
         for of in self._watched:
-            frame = frames.pop(of, None)
-            if frame is not None:
-                seen.watched[of] = copied(frame)
-                if self._computes_by_torch(frame):
-                    seen.by_torch.add(of)
-        seen.others = [*frames]
+            stack = stack_of(of)
+            if stack is not None:
+                seen.watched[of] = stack
+        codes = codes_by_thread()
+        codes.pop(get_ident(), None)
+        codes.update((of, stack.f_code) for of, stack in seen.watched.items())
+        for of, code in codes.items():
+            (seen.waiting if code.co_filename in _WAITING_FILES else seen.works).add(of)
+        seen.by_torch = {of for of in seen.watched if self._computes_by_torch(of, codes[of])}
+        seen.others = [of for of in codes if of not in seen.watched]
         return seen
 
     def _judge_others(self, seen: _Seen, got: int) -> tuple[CopiedFrame, int] | None:
@@ -298,8 +303,8 @@ class LooksProbe:
         self._crowded.append(len(works) > 1)
         known = [(share, of) for of, share in shares.items() if share is not None]
         share, busiest = max(known, default=(0.0, 0))
-        frame = sys._current_frames().get(busiest) if share >= BUSY_FROM else None
-        return None if frame is None else (copied(frame), min(round(100 * share), 100))
+        stack = stack_of(busiest) if share >= BUSY_FROM else None
+        return None if stack is None else (stack, min(round(100 * share), 100))
 
     def _record_busiest(
         self, stands: CopiedFrame, percent: int, got: int, had: Mapping[int, int]
@@ -313,11 +318,11 @@ class LooksProbe:
                     thread, _BESIDE, self._last_look_ns, got, stack, own_ns, percent
                 )
 
-    def _computes_by_torch(self, frame: FrameType) -> bool:
-        """Whether what runs below `frame` without the interpreter may be torch's operators."""
+    def _computes_by_torch(self, of: int, code: CodeType) -> bool:
+        """Whether what `code`, of thread `of`, calls into C may be torch's operators."""
         sites = self._session.sites
-        is_own = sites.is_user_code(frame.f_code) or sites.is_ours_or_torch(frame)
-        return is_own or self._torch_users.has(frame)
+        is_own = sites.is_user_code(code) or sites.is_ours_or_torch(code)
+        return is_own or self._torch_users.has(code, partial(globals_of, of, code))
 
     def _has_a_librarys_pool(self, frame: CopiedFrame | None) -> bool:
         """Whether a library waits for threads of its own, as pandas' read_csv does."""
@@ -375,10 +380,6 @@ def _had_all(then: tuple[int, int] | None, now: tuple[int, int] | None, passed_n
 
 def _delay(times: tuple[int, int] | None) -> int:
     return 0 if times is None else times[1]
-
-
-def _waits(frame: FrameType) -> bool:
-    return frame.f_code.co_filename in _WAITING_FILES
 
 
 def _beginning_of_child() -> CodeType | None:

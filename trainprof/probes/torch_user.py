@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, ModuleType
-from typing import Final
+from collections.abc import Callable
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from typing import Any, Final
 
 # A function of such a module that names one of these computes with arrays, or may.
 _OF_ARRAYS: Final = ("numpy", "scipy")
@@ -22,24 +23,32 @@ class TorchUsers:
         self._known: dict[int, bool] = {}
         self._judged: list[CodeType] = []
 
-    def has(self, frame: FrameType) -> bool:
-        """Says whether a frame's module has torch, and its code no array library."""
-        code = frame.f_code
+    def has(self, code: CodeType, names_of: Callable[[], dict[str, Any] | None]) -> bool:
+        """Says whether a code's module has torch, and the code itself no array library.
+
+        Args:
+            code: What is asked about.
+            names_of: Returns its module's names, where it is not known yet; None if they cannot be
+                had now.
+        """
         known = self._known.get(id(code))
         if known is None:
-            known = self._known[id(code)] = _uses_torch(frame)
+            names = names_of()
+            if names is None:
+                return False
+            known = self._known[id(code)] = _uses_torch(code, names)
             self._judged.append(code)
         return known
 
 
-def _uses_torch(frame: FrameType) -> bool:
-    names = frame.f_code.co_names
+def _uses_torch(code: CodeType, module: dict[str, Any]) -> bool:
+    names = code.co_names
     # As a method of tensors, or as what the function imports.
     if not set(_OF_ARRAYS).isdisjoint(names):
         return False
     is_there = False
     # At once: its own thread may go on to define names.
-    for name, thing in list(dict.items(frame.f_globals)):
+    for name, thing in list(dict.items(module)):
         package = _package_of(thing)
         if package in _OF_ARRAYS and name in names:
             return False

@@ -857,4 +857,4 @@ def test_user_code_in_a_folder_named_torch_is_the_users(recorder: Recorder) -> N
     names: dict[str, Any] = {}
     exec(code, names)
     assert session.sites.is_user_code(code)
-    assert not session.sites.is_ours_or_torch(SimpleNamespace(f_code=code))  # type: ignore[arg-type]
+    assert not session.sites.is_ours_or_torch(code)

@@ -24,6 +24,10 @@ def frame_of(names: dict[str, Any], does: str = "return here()") -> FrameType:
     return found
 
 
+def is_user_of(frame: FrameType) -> bool:
+    return TorchUsers().has(frame.f_code, lambda: frame.f_globals)
+
+
 @pytest.mark.parametrize(
     ("names", "is_user"),
     [
@@ -42,7 +46,7 @@ def frame_of(names: dict[str, Any], does: str = "return here()") -> FrameType:
 def test_a_module_that_has_torch_or_a_name_of_its_uses_it(
     names: dict[str, Any], is_user: bool
 ) -> None:
-    assert TorchUsers().has(frame_of(names)) is is_user
+    assert is_user_of(frame_of(names)) is is_user
 
 
 @pytest.mark.parametrize(
@@ -60,7 +64,7 @@ def test_a_function_that_names_an_array_library_may_compute_with_that(
     does: str, is_user: bool
 ) -> None:
     names = {"torch": torch, "np": numpy, "optimize": ModuleType("scipy.optimize")}
-    assert TorchUsers().has(frame_of({**names, "exp": numpy.exp}, does)) is is_user
+    assert is_user_of(frame_of({**names, "exp": numpy.exp}, does)) is is_user
 
 
 def test_nothing_of_the_modules_own_runs_for_it() -> None:
@@ -80,12 +84,12 @@ def test_nothing_of_the_modules_own_runs_for_it() -> None:
     del nameless.__name__
     vars(nameless)["__getattr__"] = lambda name: pytest.fail(name)
     odd = {"Odd": Odd, "odd": object.__new__(Odd), "lazy": Lazy("torch"), "nameless": nameless}
-    assert TorchUsers().has(frame_of(odd)) is False
-    assert TorchUsers().has(frame_of({**odd, "torch": torch})) is True
+    assert is_user_of(frame_of(odd)) is False
+    assert is_user_of(frame_of({**odd, "torch": torch})) is True
 
 
 def test_code_is_judged_once() -> None:
     users, frame = TorchUsers(), frame_of({"torch": torch})
-    assert users.has(frame)
-    del frame.f_globals["torch"]
-    assert users.has(frame)
+    assert not users.has(frame.f_code, lambda: None)  # it is another's turn by now
+    assert users.has(frame.f_code, lambda: frame.f_globals)
+    assert users.has(frame.f_code, lambda: pytest.fail("it is known"))
