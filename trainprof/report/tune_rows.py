@@ -57,6 +57,12 @@ _HARDLY: Final = 1.03
 # Above it an interval does not tell that there is nothing to gain.
 _MAY_BE_MORE: Final = 1.2
 _NO_COPIES: Final = "copies to the device are not counted in it"
+# Seen with data made free by hand as well: memory of the heap is given back and faulted in anew at
+# each step, once no batch of the loader's lies at its end.
+_OTHER_MEMORY: Final = (
+    "its steps were slower, as the same work can be where other memory is in use; a loader that "
+    "makes batches elsewhere, in workers say, may do the same to it"
+)
 _COPYING_COUNTS: Final = (
     "giving copies of batches takes time too, and it is not known how much of that the device "
     "worked through"
@@ -292,7 +298,8 @@ def _ceiling_words(row: TrialSummary, speedup: Times, *, is_on_device: bool) -> 
         words = "batches that cost nothing make it no faster"
         if is_on_device:
             return f"{words}: making them does not hold it back; {_NO_COPIES}"
-        return f"{words}: loading does not hold it back"
+        words += ": loading does not hold it back"
+        return f"{words}; {_OTHER_MEMORY}" if row.verdict == SLOWER else words
     if row.verdict != FASTER:
         return (
             f"with batches that cost nothing it was {times(speedup.mid)} as fast, but trials "

@@ -55,7 +55,13 @@ def test_where_free_data_is_no_faster_loading_is_cleared() -> None:
     told = " ".join(page(tuned(Planted(lambda _: 0.01, free_s=0.01))).split())
     assert "NOTHING WAS VISIBLY FASTER" in told
     assert "loading does not hold it back" in told
+    assert "other memory is in use" not in told
     assert "AS FAST" not in told
+
+
+def test_where_free_data_makes_steps_slower_it_is_said_how_that_can_be() -> None:
+    told = " ".join(page(tuned(Planted(lambda _: 0.01, free_s=0.012))).split())
+    assert "loading does not hold it back; its steps were slower, as the same work can be" in told
 
 
 def test_where_no_setting_gives_what_free_batches_do_their_line_is_told() -> None:
