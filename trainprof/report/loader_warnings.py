@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from trainprof.analysis.facts import known, number_at
+from trainprof.analysis.finding import LOADER_ID
 from trainprof.analysis.limit_names import CPU
 from trainprof.analysis.loader_builder import settings_of
 from trainprof.analysis.loader_cost import cost_s, starts_s
@@ -24,6 +25,8 @@ THROTTLED_FROM_SHARE: Final = 0.05
 STARTS_FROM_SHARE: Final = 0.5
 # Of the cores: a run that keeps fewer busy does not crowd them by itself.
 _BUSY_SHARE: Final = 0.9
+# In a finding's advice, by whatever name a package has for it.
+_NO_WORKERS: Final = "num_workers=0"
 
 
 def deaths(loader: Loader) -> list[str]:
@@ -41,7 +44,7 @@ def warnings(loader: Loader, summary: RunSummary) -> list[str]:
     """Returns a sentence for each other thing; what training does not feel is left out."""
     fetch = loader.fetch
     is_felt = needs_words(loader, summary)
-    told = [_starting(loader)] if is_felt else []
+    told = [_starting(loader, summary)] if is_felt else []
     if fetch is not None and is_felt:
         told.append(_throttled(fetch))
         # Where the model says that this run's own work fills the cores, nobody else need be named.
@@ -99,7 +102,7 @@ def _sharing_files(loader: Loader) -> str:
     )
 
 
-def _starting(loader: Loader) -> str:
+def _starting(loader: Loader, summary: RunSummary) -> str:
     starts = starts_s(loader)
     share = share_of(starts, cost_s(loader))
     if not loader.num_workers or loader.passes < 2:
@@ -108,11 +111,21 @@ def _starting(loader: Loader) -> str:
         return ""
     passes = counted(loader.passes, "pass", "passes")
     told = f"beginning {passes} (workers, first batches) took {seconds(starts)}, most of its cost"
-    if loader.persistent_workers or loader.changed_between_passes or loader.is_rebuilt:
+    if loader.persistent_workers or not loader.may_keep_workers:
+        return told
+    if loader.is_each_step or _are_to_go(loader, summary):
         return told
     settings = settings_of(loader.built_by)
     name = settings.name_of("persistent_workers") if settings else "persistent_workers"
     return f"{told}; {name}=True keeps them"
+
+
+def _are_to_go(loader: Loader, summary: RunSummary) -> bool:
+    """Whether a finding advises to do without a loader's workers."""
+    return any(
+        one.evidence.get(LOADER_ID) == loader.id and _NO_WORKERS in one.advice
+        for one in summary.findings
+    )
 
 
 def _throttled(fetch: Fetch) -> str:

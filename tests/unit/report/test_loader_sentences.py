@@ -242,6 +242,27 @@ def test_begun_passes_that_cost_most_are_named() -> None:
     assert warnings(replace(many, built=5), run()) == [told]
     assert warnings(replace(many, num_workers=0), run()) == []
     assert warnings(replace(many, wait_total_s=9.0), run()) == []
+    # Workers that live on would make batches that nobody takes.
+    assert warnings(replace(many, iterations=5), run()) == [told]
+
+
+@pytest.mark.parametrize(
+    ("loader_id", "advice", "are_to_go"),
+    [
+        (1, "DataLoader(..., num_workers=0)", True),
+        (1, "have the dataset work without workers, then DataLoader(..., num_workers=0)", True),
+        (1, "TrainingArguments(..., dataloader_num_workers=0)", True),
+        (1, "DataLoader(..., persistent_workers=True)", False),
+        (2, "DataLoader(..., num_workers=0)", False),  # of another
+    ],
+)
+def test_workers_that_are_to_go_are_not_said_to_be_kept(
+    loader_id: int, advice: str, are_to_go: bool
+) -> None:
+    many = loader(id=1, passes=5, wait_total_s=1.0, init_s=summaries.statistics(0.8, n=5))
+    told = summaries.finding(advice=advice, evidence={"loader_id": loader_id})
+    [sentence] = warnings(many, replace(run(), findings=[told]))
+    assert ("keeps them" not in sentence) is are_to_go
 
 
 def test_workers_that_each_give_all_of_a_stream_are_named() -> None:
