@@ -435,21 +435,26 @@ def minded(finding: Finding) -> str:
 
 def test_the_same_change_is_minded_alike_whoever_advises_it() -> None:
     kept, own = "workers keep their copy of the dataset", "workers have their own copy"
+    lost = "what workers change in their copy of the dataset does not come back"
     serial = only(case_of(Planted(fetch_s=0.03, compute_s=0.01)))
     assert serial.change["persistent_workers"] is True
     assert kept in minded(serial)
+    assert lost in minded(serial)
     assert own not in minded(serial)
     once = only(case_of(Planted(fetch_s=0.03, compute_s=0.01, passes=1)))
     assert "persistent_workers" not in once.change
     assert own in minded(once)
+    assert "what they change in it does not come back" in minded(once)
     assert kept not in minded(once)
+    assert lost not in minded(once)
     restarted = only(case_of(Planted(workers=2, fetch_s=0.02, passes=10, start_s=0.3)))
     assert restarted.change == {"persistent_workers": True}
     assert [one for one in serial.cautions if "persistent" in one or kept in one] == (
         restarted.cautions
     )
     few = only(case_of(Planted(workers=1, fetch_s=0.06, compute_s=0.02)))
-    assert own not in minded(few)  # there are workers already
+    # There are workers already.
+    assert all(told not in minded(one) for one in (few, restarted) for told in (own, lost))
 
 
 def test_workers_are_added_where_they_sleep() -> None:

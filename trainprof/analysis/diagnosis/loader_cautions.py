@@ -28,6 +28,8 @@ _COPY_THE_DATASET: Final = (
     "workers have their own copy of the dataset: what training changes in it during a pass does "
     "not reach them, and what they change in it does not come back"
 )
+# What those do besides that take the place of none.
+_NOT_BACK: Final = "what workers change in their copy of the dataset does not come back"
 # Where one is made for each step: it would start workers, or draw an order, as often.
 _ONE_ITERATOR: Final = "one iterator, batches = iter(loader), and another only when that has ended"
 # Ahead of workers, and of pinned memory, where making a batch uses a device.
@@ -52,7 +54,7 @@ def cautions_of(fed: LoaderCase, change: Mapping[str, Any]) -> list[str]:
     elif not workers and now:
         told += _of_no_workers(loader)
     if change.get("persistent_workers"):
-        told += [KEEP_THE_DATASET, *_another_order(loader)]
+        told += [KEEP_THE_DATASET, *([] if now else [_NOT_BACK]), *_another_order(loader)]
     elif loader.changed_between_passes and workers > now:
         told.append(
             f"training changes {_changed(loader)} between passes: workers see that as long as each "
