@@ -9,6 +9,7 @@ from typing import Any, Final
 from trainprof.analysis.code_figures import HotLine
 from trainprof.analysis.diagnosis.case import NAMED_FROM_SHARE, Case, LoaderCase
 from trainprof.analysis.diagnosis.cheaper_samples import gain_of_line, own_share, without_line
+from trainprof.analysis.diagnosis.constructor_words import own_call
 from trainprof.analysis.diagnosis.gains import Gain, of_setting
 from trainprof.analysis.diagnosis.loader_cautions import cautions_of, needed_first
 from trainprof.analysis.diagnosis.plain import plain_finding
@@ -205,7 +206,7 @@ def advised(loader: Loader, change: dict[str, Any]) -> tuple[str, dict[str, Any]
 def call_with(loader: Loader, change: dict[str, Any]) -> str:
     """Returns the call that gives a loader arguments; where nobody knows it, who has to be told."""
     if loader.built_by is None:
-        return f"{loader.kind}(..., {arguments(change)})"
+        return own_call(loader, {name: repr(value) for name, value in change.items()})
     settings = settings_of(loader.built_by)
     named = None if settings is None else settings.named(change)
     if settings is None or named is None:

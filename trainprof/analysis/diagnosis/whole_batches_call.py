@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
+from trainprof.analysis.diagnosis.constructor_words import by_base, not_taken
 from trainprof.analysis.diagnosis.loader_cautions import others_of_line
 from trainprof.analysis.loader_figures import Loader
 
 # torch's own samplers: that of shuffle=True, and that without it.
 _SHUFFLES: Final = "RandomSampler"
 _IN_ORDER: Final = "SequentialSampler"
+# What `whole_batches` gives a loader.
+_ARGUMENTS: Final = ("sampler", "batch_size")
 # Of a dataset that takes no list of indices; batches are collated the same way.
 _STACKED: Final = "dataset = TensorDataset(*default_collate(list(dataset))), once, then "
 # What stands in the arguments for something that the call as it is has.
@@ -38,7 +41,10 @@ def call_for_whole_batches(loader: Loader, more: str = "") -> str:
     stacks = ["TensorDataset", "default_collate"] if loader.is_stackable else []
     imports = ", ".join(["BatchSampler", *named, *stacks])
     first = f"{_for_it_alone(loader)}{_STACKED if stacks else ''}"
-    call = f"{loader.kind}(..., {asked}{more}){''.join(kept)}{without}"
+    call = f"{loader.kind}(..., {asked}{more})"
+    if not_taken(loader, _ARGUMENTS):
+        call = f"{asked}{more} {by_base(loader)}"
+    call += f"{''.join(kept)}{without}"
     return f"{first}{call} (from torch.utils.data import {imports})"
 
 
