@@ -26,7 +26,11 @@ from trainprof.analysis.diagnosis.catalogue import RULES
 from trainprof.analysis.diagnosis.cheaper_samples import without_line
 from trainprof.analysis.diagnosis.diagnose import _without_symptoms, diagnose
 from trainprof.analysis.diagnosis.gains import FASTER_REST
-from trainprof.analysis.diagnosis.loader_cautions import cautions_of
+from trainprof.analysis.diagnosis.loader_cautions import (
+    cautions_of,
+    cautions_of_needed,
+    cautions_of_one_iterator,
+)
 from trainprof.analysis.diagnosis.loader_change import fewer_workers
 from trainprof.analysis.diagnosis.settings import (
     UnknownThreshold,
@@ -1404,6 +1408,7 @@ def test_an_iterator_for_each_step() -> None:
     assert finding.id == "slow_pass_starts"
     assert finding.title.startswith(f"an iterator is made for each of {count} batches")
     assert finding.advice.startswith("one iterator")
+    assert minded(finding) == " ".join(cautions_of_one_iterator(planted.loader))
 
 
 def test_batches_that_an_iterator_for_each_step_makes_are_waited_for() -> None:
@@ -1427,6 +1432,30 @@ def test_batches_that_an_iterator_for_each_step_makes_are_waited_for() -> None:
     assert "num_workers=" in serial.advice
     assert serial.change == {}
     assert each.advice.startswith("one iterator")
+    [told] = cautions_of_one_iterator(planted.loader)
+    assert all(one.cautions[0] == told for one in (serial, each))
+
+
+@pytest.mark.parametrize(
+    ("facts", "told"),
+    [
+        ({"draws_in_order": True}, "each step gets the first batch again now"),
+        ({"draws_in_order": False}, "each step gets the first of a new pass now"),
+        ({"is_iterable": True}, "each step gets the first of a new pass now"),
+        ({"built": 10, "datasets": 10}, ""),  # the advice says so
+    ],
+)
+def test_one_iterator_alters_which_batches_come(facts: dict[str, Any], told: str) -> None:
+    loader = replace(Planted(passes=10).loader, **facts)
+    assert told in " ".join(cautions_of_one_iterator(loader))
+    assert bool(cautions_of_one_iterator(loader)) is bool(told)
+    # Workers for passes of many batches need no such iterator.
+    assert not loader.is_each_step
+    assert cautions_of_needed(loader, {"num_workers": 2}) == []
+    each = replace(loader, passes=loader.iterations)
+    assert cautions_of_needed(each, {"num_workers": 2}) == cautions_of_one_iterator(each)
+    assert cautions_of_needed(each, {"pin_memory": True}) == []
+    assert cautions_of_needed(replace(each, num_workers=1), {"num_workers": 2}) == []
 
 
 def test_the_only_batch_of_each_pass_is_waited_for_too() -> None:
@@ -1469,7 +1498,7 @@ def test_workers_for_each_step_want_one_iterator(sampler_s: float) -> None:
     assert "80.0 ms each time" in finding.title
     assert finding.advice.startswith("one iterator")
     assert "up to 4 batches" in finding.also[0]
-    assert minded(finding) == ""
+    assert minded(finding) == " ".join(cautions_of_one_iterator(planted.loader))
     # A batch of one iterator is there 2 ms later at most.
     assert finding.recoverable_s == pytest.approx((count - 1) * 0.078)
     # Passes of one batch, each to its end.

@@ -32,6 +32,15 @@ _COPY_THE_DATASET: Final = (
 _NOT_BACK: Final = "what workers change in their copy of the dataset does not come back"
 # Where one is made for each step: it would start workers, or draw an order, as often.
 _ONE_ITERATOR: Final = "one iterator, batches = iter(loader), and another only when that has ended"
+# What that alters, where samples come in order, and elsewhere.
+_FIRST_AGAIN: Final = (
+    "it alters which batches come: samples come in order, so that each step gets the first batch "
+    "again now; one iterator gives all batches in turn"
+)
+_OTHER_BATCHES: Final = (
+    "it alters which batches come: each step gets the first of a new pass now; one iterator gives "
+    "all batches of a pass in turn"
+)
 # Ahead of workers, and of pinned memory, where making a batch uses a device.
 OFF_DEVICE: Final = "move .to(device) out of the dataset or collate function into the loop"
 # Workers that are new interpreters.
@@ -84,7 +93,7 @@ def needed_first(loader: Loader, change: Mapping[str, Any]) -> list[str]:
         first.append(f"have the dataset work without workers ({_given_in_workers(loader)})")
     if workers <= now:
         return first
-    if loader.is_each_step and not now:
+    if _needs_one_iterator(loader, workers):
         first.append(_one_of_all(loader))
     if repeats_samples(loader, workers):
         first.append("have the dataset give each worker its share (get_worker_info())")
@@ -112,6 +121,30 @@ def one_iterator(loader: Loader) -> str:
     kept = {"persistent_workers": True} if loader.num_workers else {}
     first = [] if loader.has_new_datasets else needed_first(loader, kept)
     return "".join(f"{one}, then " for one in first) + _one_of_all(loader)
+
+
+def cautions_of_one_iterator(loader: Loader) -> list[str]:
+    """Returns what one iterator alters where one is made for each step."""
+    # Of several datasets the advice itself says that the samples become others.
+    if loader.has_new_datasets:
+        return []
+    return [_FIRST_AGAIN if loader.draws_in_order else _OTHER_BATCHES]
+
+
+def cautions_of_needed(loader: Loader, change: Mapping[str, Any]) -> list[str]:
+    """Returns what it alters that has to be done ahead of a change.
+
+    Args:
+        loader: To be changed.
+        change: Its arguments, by name.
+    """
+    workers = change.get("num_workers", 0)
+    return cautions_of_one_iterator(loader) if _needs_one_iterator(loader, workers) else []
+
+
+def _needs_one_iterator(loader: Loader, workers: int) -> bool:
+    """Whether workers, of which there are none, would be started anew for each step."""
+    return workers > 0 and not loader.num_workers and loader.is_each_step
 
 
 def _one_of_all(loader: Loader) -> str:

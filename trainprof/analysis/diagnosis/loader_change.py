@@ -11,7 +11,11 @@ from trainprof.analysis.diagnosis.case import NAMED_FROM_SHARE, Case, LoaderCase
 from trainprof.analysis.diagnosis.cheaper_samples import gain_of_line, own_share, without_line
 from trainprof.analysis.diagnosis.constructor_words import own_call
 from trainprof.analysis.diagnosis.gains import Gain, of_setting
-from trainprof.analysis.diagnosis.loader_cautions import cautions_of, needed_first
+from trainprof.analysis.diagnosis.loader_cautions import (
+    cautions_of,
+    cautions_of_needed,
+    needed_first,
+)
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.waiting import (
@@ -128,7 +132,8 @@ def finding(
         site: Where it is, if not at the loader.
         is_of_making: It is about the making of batches.
     """
-    measured, loader = fed.measured, fed.loader
+    measured, loader, altered = fed.measured, fed.loader, alters or change or {}
+    minded = [*cautions_of_needed(loader, altered), *cautions_of(fed, altered)]
     of_making = _where_it_goes(case, fed, is_unsure=gain.training[0] < 1)
     numbers = {
         LOADER_ID: loader.id,
@@ -152,7 +157,7 @@ def finding(
         advice=advice,
         evidence=numbers,
         change=change,
-        cautions=[*(cautions or []), *cautions_of(fed, alters or change or {})],
+        cautions=[*(cautions or []), *minded],
         also=[*(also or []), *(of_making if is_of_making else [])],
     )
 

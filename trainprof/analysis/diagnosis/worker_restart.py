@@ -14,7 +14,8 @@ takes its workers with it. The workers then keep their memory between epochs, an
 the dataset: a change made to it in the training process does not reach them. Where each pass has
 another dataset, fewer workers, or none; or one dataset, whose new content is drawn in __getitem__
 or lies in shared memory. Where an iterator is made for each step, as next(iter(loader)) does, one
-iterator, kept, instead: workers that live on would make batches that are thrown away.
+iterator, kept, instead: workers that live on would make batches that are thrown away. It gives
+other batches: all of a pass in turn, where each step had the first of a new one.
 """
 
 from __future__ import annotations
@@ -24,7 +25,11 @@ from typing import Any, Final
 
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.gains import as_a_device_lets, outside_steps
-from trainprof.analysis.diagnosis.loader_cautions import needed_first, one_iterator
+from trainprof.analysis.diagnosis.loader_cautions import (
+    cautions_of_one_iterator,
+    needed_first,
+    one_iterator,
+)
 from trainprof.analysis.diagnosis.loader_change import (
     advised,
     costliest,
@@ -172,6 +177,7 @@ def _for_each_step(case: Case, fed: LoaderCase, spent_s: float) -> Finding:
         f"{percent(fed.exposed * loader.passes * each_s / case.training_s)} of training",
         as_a_device_lets(case, fed, outside_steps(case, spent_s)),
         advice=one_iterator(loader),
+        cautions=cautions_of_one_iterator(loader),
         also=[
             f"up to {ahead} batches are asked of the workers each time, and one is taken: with "
             "persistent_workers=True the others would be waited for, and thrown away"
