@@ -133,6 +133,7 @@ class Loader:
         ended: Passes that went on until there was no batch left.
         later_starts_s, sampler_starts_s: What iterators and first batches of passes after the
             first took (none where it made later batches as much quicker), and the sampler's part.
+        first_start_s: What the iterator and the first batch of the first pass took.
         first_given_back_s: What later batches of the first pass were quicker for its start; 0 where
             that does not make up for it.
     """
@@ -191,6 +192,7 @@ class Loader:
     ended: int = 0
     later_starts_s: float | None = None
     sampler_starts_s: float | None = None
+    first_start_s: float | None = None
     first_given_back_s: float | None = None
     set_up_as_workers_start: bool | None = None
     sampler_takes_epoch: bool | None = None

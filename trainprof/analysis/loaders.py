@@ -214,6 +214,7 @@ def _loader_of(
         sampler_s=sampler_ns / 1e9 if sampler_ns else None,
         ended=int(np.count_nonzero(p.is_ended)),
         later_starts_s=_later_starts_s(p, fetches),
+        first_start_s=float((p.init_ns + np.maximum(p.first_ns, 0))[:1].sum() / 1e9),
         first_given_back_s=_first_given_back_s(p, fetches),
         sampler_starts_s=_sampler_starts_s(p, calls, fetches) if sampler_ns else None,
         blocked_s=delivery.blocked_s if delivery else None,

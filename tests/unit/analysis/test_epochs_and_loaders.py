@@ -332,12 +332,14 @@ def passes_that_begin(tmp_path: Path, drawing: int, making: int, last: int) -> L
 def test_what_later_passes_take_to_begin(tmp_path):
     entry = passes_that_begin(tmp_path, 90 * MS, 10 * MS, 2 * MS)
     assert entry.later_starts_s == pytest.approx(3 * 0.10001)
+    assert entry.first_start_s == pytest.approx(0.10001)
     assert entry.sampler_starts_s == pytest.approx(3 * 0.09)
 
 
 def test_a_buffer_that_is_filled_ahead_gives_its_time_back(tmp_path):
     entry = passes_that_begin(tmp_path, 0, 8 * MS, 0)
     assert entry.later_starts_s == 0
+    assert entry.first_start_s == pytest.approx(0.008, rel=0.01)
     assert entry.first_given_back_s == pytest.approx(4 * 0.002)
     assert passes_that_begin(tmp_path, 0, 80 * MS, 0).first_given_back_s == 0
     assert passes_that_begin(tmp_path, 0, 8 * MS, 2 * MS).first_given_back_s == 0

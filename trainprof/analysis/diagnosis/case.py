@@ -72,6 +72,17 @@ class LoaderCase:
         return starts_s(self.loader)
 
     @property
+    def later_starts_s(self) -> float:
+        """Seconds of those that passes after the first took: the first may take far longer.
+
+        As if all took alike, where nothing tells the first one apart.
+        """
+        first_s, passes = self.loader.first_start_s, max(self.loader.passes, 1)
+        if first_s is None:
+            first_s = self.starts_s / passes
+        return max(self.starts_s - first_s, 0.0) if passes > 1 else 0.0
+
+    @property
     def recorded_starts(self) -> tuple[int, float]:
         """How often a pass began in what `measured` was measured from, and seconds spent on that.
 

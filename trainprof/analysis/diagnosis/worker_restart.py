@@ -4,8 +4,8 @@ What it means: without persistent_workers=True each pass ends its workers and th
 ones; training waits until they are up and the first batch is made.
 
 How it is measured: making the iterator, waiting for the first batch and ending the workers, in all
-passes but one, less what the first batch of a pass takes where workers live on (by the pipeline
-model).
+passes after the first, less what the first batch of a pass takes where workers live on (by the
+pipeline model).
 
 When it is wrong: where the dataset must be opened anew in each epoch, which a fresh worker does.
 
@@ -97,20 +97,24 @@ def find(case: Case) -> Finding | None:
         without, how = shorter_without(fed), _SHORTER
     if without is None and loader.has_new_datasets:
         without, how = _worthwhile_without(case, fed), _SHORTER
-    is_once_much = fed.exposed * fed.starts_s / loader.passes >= _MUCH_ONCE * case.training_s
+    later = loader.passes - 1
+    once_s = fed.starts_s - fed.later_starts_s
+    is_once_much = fed.exposed * once_s >= _MUCH_ONCE * case.training_s
     # What the sampler takes meanwhile is no matter of workers.
-    each_s = fed.starts_s / loader.passes - (loader.sampler_starts_s or 0.0) / (loader.passes - 1)
+    each_s = (fed.later_starts_s - (loader.sampler_starts_s or 0.0)) / later
     who = "its worker is" if loader.num_workers == 1 else f"its {loader.num_workers} workers are"
     end_s = loader.end_s / loader.passes
     ending = f" and {span(end_s)} to end them" if end_s >= _MUCH_OF_IT * each_s else ""
     around_s = each_s + (end_s if ending else 0.0)
-    over = ", each over another dataset" if loader.has_new_datasets else ""
+    again, over = "the second pass", ", over another dataset"
+    if later > 1:
+        again, over = f"each of the {later} passes after the first", ", each over another dataset"
     title = (
-        f"{who} started again for each of {loader.passes} passes{over}: "
+        f"{who} started again for {again}{over if loader.has_new_datasets else ''}: "
         f"{span(each_s)} until the first batch is there{ending}, "
-        f"{percent(fed.exposed * loader.passes * around_s / case.training_s)} of training"
+        f"{percent(fed.exposed * later * around_s / case.training_s)} of training"
     )
-    evidence = {"starts_s": fed.starts_s, "passes": loader.passes}
+    evidence = _evidence(fed)
     # Without any no first start is left either, and nothing has to be built elsewhere.
     is_to_go = loader.is_rebuilt or is_once_much or len(may_stay) < len(fed_by)
     if without is not None and is_to_go:
@@ -165,7 +169,8 @@ def _to_keep_them(loader: Loader) -> tuple[str, dict[str, Any]]:
 def _for_each_step(case: Case, fed: LoaderCase, spent_s: float) -> Finding:
     """Workers that live on would go on making batches that nobody takes."""
     loader, workers = fed.loader, fed.loader.num_workers or 0
-    each_s = (fed.starts_s + loader.end_s) / loader.passes
+    later = loader.passes - 1
+    each_s = fed.later_starts_s / later + loader.end_s / loader.passes
     ahead = workers * (loader.prefetch_factor or USUAL_PREFETCH)
     who = "its worker is" if workers == 1 else f"its {workers} workers are"
     return finding(
@@ -174,7 +179,7 @@ def _for_each_step(case: Case, fed: LoaderCase, spent_s: float) -> Finding:
         ID,
         f"an iterator is made for each of {loader.iterations} batches, and {who} started again for "
         f"it: {span(each_s)} each time, "
-        f"{percent(fed.exposed * loader.passes * each_s / case.training_s)} of training",
+        f"{percent(fed.exposed * later * each_s / case.training_s)} of training",
         as_a_device_lets(case, fed, outside_steps(case, spent_s)),
         advice=one_iterator(loader),
         cautions=cautions_of_one_iterator(loader),
@@ -182,9 +187,17 @@ def _for_each_step(case: Case, fed: LoaderCase, spent_s: float) -> Finding:
             f"up to {ahead} batches are asked of the workers each time, and one is taken: with "
             "persistent_workers=True the others would be waited for, and thrown away"
         ],
-        evidence={"starts_s": fed.starts_s, "passes": loader.passes},
+        evidence=_evidence(fed),
         is_of_making=False,
     )
+
+
+def _evidence(fed: LoaderCase) -> dict[str, float]:
+    return {
+        "starts_s": fed.starts_s,
+        "later_starts_s": fed.later_starts_s,
+        "passes": fed.loader.passes,
+    }
 
 
 def _without(fed: LoaderCase) -> str:
@@ -202,7 +215,7 @@ def lost_s(fed: LoaderCase) -> float:
     if not loader.num_workers or live_on or loader.passes < 2:
         return 0.0
     # Ending them, too: workers that live on are ended once.
-    later_s = (fed.starts_s + loader.end_s) * (loader.passes - 1) / loader.passes
+    later_s = fed.later_starts_s + loader.end_s * (loader.passes - 1) / loader.passes
     if loader.is_each_step:
         # Of one iterator, whose workers make batches meanwhile, each is waited for at most so long.
         usual_s = loader.fetch.wall_s.mean if loader.fetch and loader.fetch.wall_s else 0.0
