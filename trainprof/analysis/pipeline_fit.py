@@ -49,6 +49,7 @@ def pipeline_inputs(
     loader: int,
     *,
     cores: float,
+    ranks: int = 1,
     details: npt.NDArray[np.void] | None = None,
     ticks: Sequence[Tick] = (),
     pid: int | None = None,
@@ -62,7 +63,8 @@ def pipeline_inputs(
         fetches: Of it and its workers.
         facts: Of its loaders.
         loader: Id of the loader.
-        cores: That can be used.
+        cores: That can be used, by all ranks of the host together.
+        ranks: That share them.
         details: Of the training process, for what receiving took.
         ticks, pid: Samples of the process tree, and which process trains.
     """
@@ -89,13 +91,17 @@ def pipeline_inputs(
     table = _rows(fetches, rows)
     fetch_ns = np.concatenate([one.fetch_ns for one in whole])
     running = np.minimum(running_ns(table), fetch_ns)
+    # A thread that runs has a whole core, as long as there is one.
+    own_cores = max(cores / ranks, min(cores, 1.0))
     inputs = PipelineInputs(
         setting=setting,
         batches=batches,
         fetch_s=fetch_ns / 1e9,
         compute_s=np.concatenate([one.compute_ns for one in whole]) / 1e9,
         wait_s=np.concatenate([one.wait_ns for one in whole]) / 1e9,
-        cores=cores,
+        cores=own_cores,
+        ranks=ranks,
+        ranks_per_core=ranks * own_cores / cores,
         running_s=_told(running, fetch_ns, table.stands_for),
         runnable_s=_told(
             np.minimum(table.delay_ns, fetch_ns - running), fetch_ns, table.stands_for

@@ -380,3 +380,36 @@ def test_measured_rates_leave_out_how_the_pipeline_fills():
     assert rates.step_s == pytest.approx(10 * MS)
     assert rates.pass_wait_s == pytest.approx(31 / 8 * MS)
     assert measured_rates(replace(inputs, wait_s=None)) is None
+
+
+# Ranks that have one core together
+
+
+def two_on_a_core(*, fetch: float, running: float, compute: float, **more: object):
+    plain = {"cores": 1.0, "others": Interval.exactly(1.0), "ranks": 2, "ranks_per_core": 2.0}
+    return planted(fetch=fetch, running=running, compute=compute, **plain | more)
+
+
+def test_workers_of_the_other_rank_want_the_core_too():
+    inputs = two_on_a_core(fetch=20, running=20, compute=20)
+    alone = replace(inputs, ranks_per_core=1.0)
+    assert ms(predict(inputs).step_s) == ms(predict(alone).step_s) == pytest.approx(80)
+    # Four that want the core, where there would be three.
+    assert ms(with_workers(inputs, 1).step_s) == pytest.approx(80, rel=0.02)
+    assert ms(with_workers(alone, 1).step_s) == pytest.approx(60, rel=0.02)
+    # Each rank needs no more than one at a time.
+    assert ms(with_workers(inputs, 4).step_s) <= 80 * 1.1
+
+
+def test_workers_of_the_other_rank_that_sleep_want_no_core():
+    inputs = two_on_a_core(fetch=20, running=0, compute=20, others=Interval.exactly(0.0))
+    assert ms(with_workers(inputs, 1).step_s) == pytest.approx(20, rel=0.1)
+    at_once = replace(inputs, compute_s=np.zeros(BATCHES))
+    assert ms(with_workers(at_once, 1).step_s) == pytest.approx(20, rel=0.1)
+
+
+def test_a_rank_that_has_workers_is_played_as_it_was():
+    inputs = two_on_a_core(fetch=20, running=20, compute=20, workers=2)
+    alone = replace(inputs, ranks_per_core=1.0)
+    assert predict(inputs) == predict(alone)
+    assert with_workers(inputs, 1).step_s == with_workers(alone, 1).step_s

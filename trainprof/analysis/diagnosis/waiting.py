@@ -191,7 +191,7 @@ def cause_of(
     if is_read:
         return Cause(STORAGE)
     # Batches that are made as fast as a worker could hand them over are no matter of the CPU.
-    on_more = replace(inputs, cores=inputs.cores * _MORE_CORES)
+    on_more = replace(inputs, cores=inputs.cores * _MORE_CORES, ranks_per_core=1.0)
     is_crowded = more_workers(on_more, predict(on_more), stay=loader.may_keep_workers) is not None
     busy_s = (fetch.running_s or 0.0) + (fetch.runnable_s or 0.0) + (fetch.throttled_s or 0.0)
     is_busy = busy_s >= (1 - ASLEEP_SHARE) * made_s
