@@ -69,6 +69,7 @@ class PipelineInputs:
     Attributes:
         setting: It was recorded with.
         batches: Per pass.
+        left: That a pass would go on with, were it not left after those, by `break` say.
         fetch_s: Wall time of the making of each batch, in the sampler's order.
         running_s: Part of it on a core; NaN where not measured, None where nowhere.
         runnable_s: Part of it spent waiting for a core; likewise.
@@ -108,6 +109,7 @@ class PipelineInputs:
     fetch_s: Float64
     compute_s: Float64
     cores: float
+    left: int = 0
     ranks: int = 1
     ranks_per_core: float = 1.0
     running_s: Float64 | None = None

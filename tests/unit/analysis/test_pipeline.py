@@ -413,3 +413,49 @@ def test_a_rank_that_has_workers_is_played_as_it_was():
     alone = replace(inputs, ranks_per_core=1.0)
     assert predict(inputs) == predict(alone)
     assert with_workers(inputs, 1).step_s == with_workers(alone, 1).step_s
+
+
+# Passes that are left before their end
+
+
+def resumed(inputs: PipelineInputs, **setting: object) -> float:
+    """Returns what workers that live on take to be resumed, in ms."""
+    kept = replace(inputs.setting, is_persistent=True, **setting)
+    return ms(predict(inputs, kept).reset_s)
+
+
+def test_workers_that_live_on_first_make_what_a_pass_that_was_left_asked_for():
+    behind = planted(fetch=60, running=0, compute=5, workers=2, left=1000)
+    # Each has two batches to make; of the first of them it has made some.
+    assert 60 <= resumed(behind) <= 2 * 60
+    assert 3 * 60 <= resumed(behind, prefetch=4) <= 4 * 60
+    assert resumed(replace(behind, left=1)) <= 60
+    assert resumed(replace(behind, left=0)) == 0
+    ended, left = (
+        predict(replace(behind, left=n), replace(behind.setting, is_persistent=True))
+        for n in (0, 1000)
+    )
+    assert left.epoch_s.mid == pytest.approx(ended.epoch_s.mid + left.reset_s.mid)
+    assert left.step_s == ended.step_s
+
+
+def test_of_batches_that_are_there_only_the_taking_over_is_left():
+    ahead = planted(fetch=5, running=0, compute=60, workers=2, left=1000)
+    taking = replace(ahead, receive_s=Interval.exactly(1 * MS), delivery_s=1 * MS)
+    # Four are taken in; the last was asked for before the batch was computed with.
+    assert resumed(taking) == pytest.approx(4, abs=1e-6)
+
+
+def test_workers_that_are_started_anew_are_not_resumed():
+    anew = planted(fetch=60, running=0, compute=5, workers=2, left=1000)
+    assert predict(anew).reset_s.mid == 0
+    assert predict(anew, Setting(0)).reset_s.mid == 0
+    assert predict(anew) == predict(replace(anew, left=0))
+
+
+def test_what_resuming_took_in_the_run_is_told_as_it_was():
+    inputs = planted(fetch=60, running=0, compute=5, left=1000, reset_s=150 * MS)
+    inputs = replace(inputs, setting=Setting(2, is_persistent=True))
+    assert resumed(inputs) == pytest.approx(150)
+    more = resumed(inputs, prefetch=3)
+    assert more == pytest.approx(150 + 60, abs=10)

@@ -361,7 +361,21 @@ def more_workers(
     best_s = min(found.step_s.mid for _, found in tried)
     if best_s > (1 - LEAST_GAIN) * now.step_s.mid:
         return None
-    return tried[fewest_of([found.step_s.mid for _, found in tried])]
+    return _kept_where_shorter(inputs, *tried[fewest_of([x.step_s.mid for _, x in tried])])
+
+
+def _kept_where_shorter(
+    inputs: PipelineInputs, setting: Setting, found: Prediction
+) -> tuple[Setting, Prediction]:
+    """Returns a setting whose workers are not to live on where passes that are left forbid it.
+
+    What they were asked for by then they would make first, which may take longer than new ones.
+    """
+    if not inputs.left or not setting.is_persistent or inputs.setting.is_persistent:
+        return setting, found
+    anew = replace(setting, is_persistent=False)
+    started = predict(inputs, anew)
+    return (anew, started) if started.epoch_s.mid <= found.epoch_s.mid else (setting, found)
 
 
 def more_ahead(inputs: PipelineInputs, now: Prediction) -> tuple[Setting, Prediction] | None:
