@@ -253,7 +253,7 @@ def _drain_s(pipeline: Pipeline, left: int) -> float:
         left: Batches that it would go on with.
     """
     count, asked = len(pipeline), min(pipeline.ahead, left)
-    longer = {
+    longer: dict[str, Any] = {
         name: np.append(series, np.resize(series, asked))
         for name in ("asleep_s", "running_s", "receive_s")
         for series in [getattr(pipeline, name)]
