@@ -397,6 +397,8 @@ def test_torchrun_under_trainprof_and_above_it(tmp_path: Path) -> None:
         own = replace(pair, run=pair.run / "ranks" / str(rank)).summary()
         assert (own["run"]["rank"], own["run"]["world_size"]) == (rank, 2)
         assert (own["training"]["steps"], own["ranks"]) == (12, [])
+        manifest = json.loads((pair.run / "ranks" / str(rank) / "manifest.json").read_bytes())
+        assert manifest["local_world_size"] == 2
         check_cost(own, truth_of_rank(pair, rank))
     whole = run(REPORT, "--format", "json", "run", cwd=pair.run.parent, env=environment())
     check_ranks(json.loads(whole.stdout), pair)

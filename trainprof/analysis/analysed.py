@@ -25,6 +25,7 @@ class Analysed:
     Attributes:
         origin_ns, end_ns: Start and end of the run.
         part: The epoch or the steps that the timeline is narrowed to, in words, or None.
+        ranks: Of the run, that share the cores of its host, this one among them.
     """
 
     recording: Recording
@@ -33,6 +34,7 @@ class Analysed:
     origin_ns: int
     end_ns: int
     part: str | None = None
+    ranks: int = 1
 
     @property
     def facts(self) -> Facts:

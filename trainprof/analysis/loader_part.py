@@ -119,6 +119,7 @@ def _pipeline_inputs(run: Analysed, making: BatchMaking, loader: int) -> Pipelin
         run.facts,
         loader,
         cores=cores,
+        ranks=run.ranks,
         details=making.details,
         ticks=making.ticks,
         pid=run.process.pid,

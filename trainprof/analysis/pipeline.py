@@ -82,6 +82,8 @@ class Prediction:
         step_s, wait_s: Of a batch once the pipeline is filled, over whole cycles of the workers.
         pass_wait_s: Of all batches of a pass but its first.
         first_batch_s: The first `next` of a pass.
+        reset_s: Resuming workers that live on for another pass, and what they still make of one
+            that was left; 0 of others.
         epoch_s: A pass from making the iterator to its end; with persistent workers a later one.
         bound: At the most likely.
         is_steady: A pass is long enough for the pipeline to fill; else means are over all of it.
@@ -93,6 +95,7 @@ class Prediction:
     wait_s: Interval
     pass_wait_s: Interval
     first_batch_s: Interval
+    reset_s: Interval
     epoch_s: Interval
     bound: Bound
     is_steady: bool
@@ -137,6 +140,7 @@ def predict(inputs: PipelineInputs, setting: Setting | None = None) -> Predictio
         wait_s=interval({name: x.rates.wait_s for name, x in played.items()}, slack),
         pass_wait_s=interval({name: x.rates.pass_wait_s for name, x in played.items()}, slack),
         first_batch_s=interval({name: x.first_batch_s for name, x in played.items()}, slack),
+        reset_s=interval({name: x.reset_s for name, x in played.items()}),
         epoch_s=interval({name: x.epoch_s for name, x in played.items()}),
         bound=bound_of(inputs, mid.first, mid.parts_s),
         is_steady=mid.is_steady,
@@ -186,6 +190,7 @@ class _Played:
     is_steady: bool
     parts_s: dict[str, float]
     first_batch_s: float
+    reset_s: float
     epoch_s: float
     contended_share: float
     busy_share: float
@@ -202,18 +207,60 @@ def _play(
     ended = sum(flow.ended_s for flow in flows)
     left_out = (inputs.batches - len(pipelines[0])) * rates.step_s
     is_resumed = setting.is_persistent and setting.workers > 0
-    borders = inputs.reset_s if is_resumed else inputs.end_s if setting.workers else 0.0
+    reset_s = _reset_s(inputs, setting, pipelines[-1], scenario) if is_resumed else 0.0
+    borders = reset_s if is_resumed else inputs.end_s if setting.workers else 0.0
     return _Played(
         first=pipelines[0],
         rates=rates,
         is_steady=is_steady,
         parts_s=_parts(setting, pipelines, flows),
         first_batch_s=float(np.mean([wait[0] for wait in waits])),
+        reset_s=reset_s,
         epoch_s=ended / len(flows) + left_out + borders,
         contended_share=sum(flow.contended_s for flow in flows) / ended if ended > 0 else 0.0,
         busy_share=_busy_share(inputs, setting, flows),
         sampling_error=_sampling_error(inputs, pipelines, rates.step_s),
     )
+
+
+def _reset_s(
+    inputs: PipelineInputs, setting: Setting, pipeline: Pipeline, scenario: Scenario
+) -> float:
+    """Returns what it takes to resume workers that live on.
+
+    Args:
+        inputs: Of the recording.
+        setting: With such workers.
+        pipeline: A pass in it.
+        scenario: It was made for.
+    """
+    recorded = inputs.setting
+    if not inputs.left or setting == recorded:
+        return inputs.reset_s
+    before_s = 0.0
+    if recorded.is_persistent and recorded.workers:
+        before_s = _drain_s(next(pipelines_of(inputs, recorded, scenario)), inputs.left)
+    return max(inputs.reset_s + _drain_s(pipeline, inputs.left) - before_s, 0.0)
+
+
+def _drain_s(pipeline: Pipeline, left: int) -> float:
+    """Returns how long workers still make batches of a pass that is left, and it takes them in.
+
+    torch's `_reset` takes all that they were asked for off their queue, ahead of another pass.
+
+    Args:
+        pipeline: The pass, up to there.
+        left: Batches that it would go on with.
+    """
+    count, asked = len(pipeline), min(pipeline.ahead, left)
+    longer: dict[str, Any] = {
+        name: np.append(series, np.resize(series, asked))
+        for name in ("asleep_s", "running_s", "receive_s")
+        for series in [getattr(pipeline, name)]
+    }
+    computes = np.append(pipeline.compute_s, np.zeros(asked))
+    flow = simulate(replace(pipeline, **longer, compute_s=computes))
+    return flow.ended_s - float(flow.called_s[count]) if asked else 0.0
 
 
 def _parts(setting: Setting, pipelines: list[Pipeline], flows: list[Flow]) -> dict[str, float]:

@@ -18,7 +18,13 @@ from trainprof.analysis.passes import Passes
 from trainprof.analysis.pipeline_contention import with_contention
 from trainprof.analysis.pipeline_model import Float64
 from trainprof.analysis.pipeline_receiving import guessed_receiving, with_received
-from trainprof.analysis.pipeline_scenario import Interval, PipelineInputs, Setting, filled
+from trainprof.analysis.pipeline_scenario import (
+    MAX_BATCHES_PLAYED,
+    Interval,
+    PipelineInputs,
+    Setting,
+    filled,
+)
 from trainprof.analysis.recorded_pass import RecordedPass, recorded_passes
 from trainprof.analysis.steady import MIN_STEADY_STEPS
 from trainprof.analysis.system_processes import Tick
@@ -36,6 +42,8 @@ _MAX_WORKERS: Final = 4096
 # A batch counts as ready where it was made so much before it was asked for.
 _READY_NS: Final = 2_000_000
 _ENOUGH: Final = 5
+# Of the passes: where no more than half of them end, it is usual to leave them.
+_MOST_ENDED: Final = 0.5
 # Where computing is less of the time, what it takes of the CPU cannot be told from the rest.
 _LEAST_COMPUTE_SHARE: Final = 0.1
 _LEAST_SAMPLED_NS: Final = 500_000_000
@@ -49,6 +57,7 @@ def pipeline_inputs(
     loader: int,
     *,
     cores: float,
+    ranks: int = 1,
     details: npt.NDArray[np.void] | None = None,
     ticks: Sequence[Tick] = (),
     pid: int | None = None,
@@ -62,7 +71,8 @@ def pipeline_inputs(
         fetches: Of it and its workers.
         facts: Of its loaders.
         loader: Id of the loader.
-        cores: That can be used.
+        cores: That can be used, by all ranks of the host together.
+        ranks: That share them.
         details: Of the training process, for what receiving took.
         ticks, pid: Samples of the process tree, and which process trains.
     """
@@ -89,13 +99,18 @@ def pipeline_inputs(
     table = _rows(fetches, rows)
     fetch_ns = np.concatenate([one.fetch_ns for one in whole])
     running = np.minimum(running_ns(table), fetch_ns)
+    # A thread that runs has a whole core, as long as there is one.
+    own_cores = max(cores / ranks, min(cores, 1.0))
     inputs = PipelineInputs(
         setting=setting,
         batches=batches,
+        left=_left(p, len(passes), length, batches),
         fetch_s=fetch_ns / 1e9,
         compute_s=np.concatenate([one.compute_ns for one in whole]) / 1e9,
         wait_s=np.concatenate([one.wait_ns for one in whole]) / 1e9,
-        cores=cores,
+        cores=own_cores,
+        ranks=ranks,
+        ranks_per_core=ranks * own_cores / cores,
         running_s=_told(running, fetch_ns, table.stands_for),
         runnable_s=_told(
             np.minimum(table.delay_ns, fetch_ns - running), fetch_ns, table.stands_for
@@ -130,6 +145,23 @@ def _of_one_length(passes: list[RecordedPass]) -> list[RecordedPass]:
     if len(whole) * longest >= MIN_STEADY_STEPS or usual == longest:
         return whole
     return [one.begun(usual) for one in passes if len(one) >= usual]
+
+
+def _left(p: Passes, known: int, length: int, batches: int) -> int:
+    """Returns how many batches most passes still had when they were left; 0 where they ended.
+
+    Args:
+        p: The loader's passes.
+        known: Of how many the fetches are known.
+        length: Of the loader, 0 where it has none.
+        batches: That each of them took.
+    """
+    used = p.trained() if p.trained().any() else p.batches > 0
+    # The last one may have been cut off with the run.
+    is_ended = p.is_ended[used][:-1]
+    if known < 2 or len(is_ended) == 0 or is_ended.mean() >= _MOST_ENDED:
+        return 0
+    return min(max(length - batches, 0) if length else MAX_BATCHES_PLAYED, MAX_BATCHES_PLAYED)
 
 
 def workers_busy(fetches: FetchTable, passes: Sequence[RecordedPass]) -> Float64:

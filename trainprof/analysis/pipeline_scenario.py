@@ -69,6 +69,7 @@ class PipelineInputs:
     Attributes:
         setting: It was recorded with.
         batches: Per pass.
+        left: That a pass would go on with, were it not left after those, by `break` say.
         fetch_s: Wall time of the making of each batch, in the sampler's order.
         running_s: Part of it on a core; NaN where not measured, None where nowhere.
         runnable_s: Part of it spent waiting for a core; likewise.
@@ -90,7 +91,9 @@ class PipelineInputs:
         boot_s: From its start until a worker can take an index.
         reset_s: Resuming persistent workers for another pass.
         end_s: The end of a pass: workers shut down.
-        cores: That can be used.
+        cores: That can be used; of several ranks on a host, what each has of them, one at least.
+        ranks: That share the host's cores, this one among them: what one is given, all are.
+        ranks_per_core: That each of `cores` is for; over 1 where there are more ranks than cores.
         read_bytes: Of all fetches, from storage; None where not observed.
         batch_bytes: Of the tensors and arrays of a mean batch; None where not observed.
         others: Threads of other processes that wanted a core all the time.
@@ -106,6 +109,9 @@ class PipelineInputs:
     fetch_s: Float64
     compute_s: Float64
     cores: float
+    left: int = 0
+    ranks: int = 1
+    ranks_per_core: float = 1.0
     running_s: Float64 | None = None
     runnable_s: Float64 | None = None
     cpu_s: Float64 | None = None
@@ -148,6 +154,7 @@ def pipelines_of(
     if inputs.setting.workers == 0 < setting.workers:
         receive += (inputs.batch_bytes or 0.0) * _MAPPING_S_PER_BYTE[scenario]
     own_receive = receive / (main_slowdown if inputs.setting.workers else 1.0)
+    others = inputs.others.at(scenario) + _workers_of_other_ranks(inputs, setting, asleep, running)
     starts = not setting.is_persistent
     computes = passes_of(inputs, inputs.compute_s)
     if setting.workers == 0 < inputs.setting.workers:
@@ -172,10 +179,26 @@ def pipelines_of(
             prefetch=setting.prefetch,
             is_in_order=setting.is_in_order,
             cores=inputs.cores,
-            others=inputs.others.at(scenario),
+            others=others,
             spawn_s=inputs.spawn_s.at(scenario) if starts else 0.0,
             boot_s=inputs.boot_s.at(scenario) if starts else 0.0,
         )
+
+
+def _workers_of_other_ranks(
+    inputs: PipelineInputs, setting: Setting, asleep: Float64, running: Float64
+) -> float:
+    """Returns how many more threads of other ranks want the core that one has with them.
+
+    They get as many workers more; no more of those are busy at once than computing has use for.
+    """
+    more = setting.workers - inputs.setting.workers
+    made_s, runs_s = float((asleep + running).sum()), float(running.sum())
+    if more <= 0 or inputs.ranks_per_core <= 1 or made_s <= 0:
+        return 0.0
+    computed_s = float(inputs.compute_s.sum()) / (1 + inputs.main_slowdown)
+    busy = min(more * runs_s / made_s, runs_s / computed_s if computed_s > 0 else np.inf)
+    return (inputs.ranks_per_core - 1) * busy
 
 
 def _waiting_for_one_another(inputs: PipelineInputs, setting: Setting) -> float:

@@ -12,6 +12,7 @@ from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.events import Events
 from trainprof.analysis.facts import integer
 from trainprof.analysis.feeding import epoch_starts
+from trainprof.analysis.host_ranks import are_ranks, ranks_on_cores
 from trainprof.analysis.joined_ranks import joined_ranks
 from trainprof.analysis.line_times import line_cost
 from trainprof.analysis.one_process import Shown, summary_of
@@ -48,15 +49,19 @@ def summarize(
     if of_ranks:
         placed = [replace(_judged_by(x, rules), directory=directory) for x in of_ranks]
         pairs = [(one, training_processes(one)[0]) for one in placed]
-        joined = joined_ranks([(_analysed(*pair, epoch, steps), *pair) for pair in pairs])
+        joined = joined_ranks(
+            [(_analysed(*x, epoch, steps, ranks_on_cores(x[0], placed)), *x) for x in pairs]
+        )
         return replace(joined, lines=line_cost([log for one in of_ranks for log in one.logs]))
     recording = _judged_by(read_recording(directory), rules)
-    first, *others = training_processes(recording)
-    if others and first.rank is not None and others[0].rank is not None:
-        ranks = [first, *others]
-        return joined_ranks([(_analysed(recording, x, epoch, steps), recording, x) for x in ranks])
+    processes = training_processes(recording)
+    first, *others = processes
+    ranks = ranks_on_cores(recording, [recording], processes)
+    if are_ranks(processes):
+        shown = [_analysed(recording, one, epoch, steps, ranks) for one in processes]
+        return joined_ranks([(x, recording, y) for x, y in zip(shown, processes, strict=True)])
     apart = [rank_row(_analysed(recording, x, None, None).summary, x, recording) for x in others]
-    return replace(_analysed(recording, first, epoch, steps).summary, trained_apart=apart)
+    return replace(_analysed(recording, first, epoch, steps, ranks).summary, trained_apart=apart)
 
 
 def case_of(directory: RunDirectory) -> Case | None:
@@ -66,7 +71,9 @@ def case_of(directory: RunDirectory) -> Case | None:
     """
     of_ranks = [] if directory.manifest.exists() else rank_recordings(directory)
     recording = of_ranks[0] if of_ranks else read_recording(directory)
-    return _analysed(recording, training_processes(recording)[0], None, None).case
+    processes = training_processes(recording)
+    ranks = ranks_on_cores(recording, of_ranks or [recording], processes)
+    return _analysed(recording, processes[0], None, None, ranks).case
 
 
 def _judged_by(recording: Recording, rules: Mapping[str, float] | None) -> Recording:
@@ -81,6 +88,7 @@ def _analysed(
     process: TrainingProcess,
     epoch: int | None,
     steps: tuple[int, int] | None,
+    ranks: int = 1,
 ) -> Shown:
     start, end = _span(recording, process.events)
     recorded = end if process.stopped_ns is None else min(end, max(start, process.stopped_ns))
@@ -92,9 +100,9 @@ def _analysed(
         end=recorded,
     )
     if epoch is None and steps is None:
-        return summary_of(Analysed(recording, process, timeline, start, end))
+        return summary_of(Analysed(recording, process, timeline, start, end, ranks=ranks))
     part = narrowed(timeline, epoch, steps)
-    whole = Analysed(recording, process, part, start, end, described(epoch, steps))
+    whole = Analysed(recording, process, part, start, end, described(epoch, steps), ranks)
     shown = summary_of(whole)
     return replace(shown, summary=_counted_as_in_the_run(shown.summary, timeline, part))
 

@@ -74,6 +74,7 @@ def opening_manifest(
         "devices": [],
         "rank": _int_or_none(environ.get("RANK")),
         "world_size": _int_or_none(environ.get("WORLD_SIZE")),
+        "local_world_size": _int_or_none(environ.get("LOCAL_WORLD_SIZE")),
         "options": {
             "interval_s": options.interval_s,
             "wait_threshold_s": options.wait_threshold_s,

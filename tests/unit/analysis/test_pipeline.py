@@ -380,3 +380,82 @@ def test_measured_rates_leave_out_how_the_pipeline_fills():
     assert rates.step_s == pytest.approx(10 * MS)
     assert rates.pass_wait_s == pytest.approx(31 / 8 * MS)
     assert measured_rates(replace(inputs, wait_s=None)) is None
+
+
+# Ranks that have one core together
+
+
+def two_on_a_core(*, fetch: float, running: float, compute: float, **more: object):
+    plain = {"cores": 1.0, "others": Interval.exactly(1.0), "ranks": 2, "ranks_per_core": 2.0}
+    return planted(fetch=fetch, running=running, compute=compute, **plain | more)
+
+
+def test_workers_of_the_other_rank_want_the_core_too():
+    inputs = two_on_a_core(fetch=20, running=20, compute=20)
+    alone = replace(inputs, ranks_per_core=1.0)
+    assert ms(predict(inputs).step_s) == ms(predict(alone).step_s) == pytest.approx(80)
+    # Four that want the core, where there would be three.
+    assert ms(with_workers(inputs, 1).step_s) == pytest.approx(80, rel=0.02)
+    assert ms(with_workers(alone, 1).step_s) == pytest.approx(60, rel=0.02)
+    # Each rank needs no more than one at a time.
+    assert ms(with_workers(inputs, 4).step_s) <= 80 * 1.1
+
+
+def test_workers_of_the_other_rank_that_sleep_want_no_core():
+    inputs = two_on_a_core(fetch=20, running=0, compute=20, others=Interval.exactly(0.0))
+    assert ms(with_workers(inputs, 1).step_s) == pytest.approx(20, rel=0.1)
+    at_once = replace(inputs, compute_s=np.zeros(BATCHES))
+    assert ms(with_workers(at_once, 1).step_s) == pytest.approx(20, rel=0.1)
+
+
+def test_a_rank_that_has_workers_is_played_as_it_was():
+    inputs = two_on_a_core(fetch=20, running=20, compute=20, workers=2)
+    alone = replace(inputs, ranks_per_core=1.0)
+    assert predict(inputs) == predict(alone)
+    assert with_workers(inputs, 1).step_s == with_workers(alone, 1).step_s
+
+
+# Passes that are left before their end
+
+
+def resumed(inputs: PipelineInputs, **setting: object) -> float:
+    """Returns what workers that live on take to be resumed, in ms."""
+    kept = replace(inputs.setting, is_persistent=True, **setting)
+    return ms(predict(inputs, kept).reset_s)
+
+
+def test_workers_that_live_on_first_make_what_a_pass_that_was_left_asked_for():
+    behind = planted(fetch=60, running=0, compute=5, workers=2, left=1000)
+    # Each has two batches to make; of the first of them it has made some.
+    assert 60 <= resumed(behind) <= 2 * 60
+    assert 3 * 60 <= resumed(behind, prefetch=4) <= 4 * 60
+    assert resumed(replace(behind, left=1)) <= 60
+    assert resumed(replace(behind, left=0)) == 0
+    ended, left = (
+        predict(replace(behind, left=n), replace(behind.setting, is_persistent=True))
+        for n in (0, 1000)
+    )
+    assert left.epoch_s.mid == pytest.approx(ended.epoch_s.mid + left.reset_s.mid)
+    assert left.step_s == ended.step_s
+
+
+def test_of_batches_that_are_there_only_the_taking_over_is_left():
+    ahead = planted(fetch=5, running=0, compute=60, workers=2, left=1000)
+    taking = replace(ahead, receive_s=Interval.exactly(1 * MS), delivery_s=1 * MS)
+    # Four are taken in; the last was asked for before the batch was computed with.
+    assert resumed(taking) == pytest.approx(4, abs=1e-6)
+
+
+def test_workers_that_are_started_anew_are_not_resumed():
+    anew = planted(fetch=60, running=0, compute=5, workers=2, left=1000)
+    assert predict(anew).reset_s.mid == 0
+    assert predict(anew, Setting(0)).reset_s.mid == 0
+    assert predict(anew) == predict(replace(anew, left=0))
+
+
+def test_what_resuming_took_in_the_run_is_told_as_it_was():
+    inputs = planted(fetch=60, running=0, compute=5, left=1000, reset_s=150 * MS)
+    inputs = replace(inputs, setting=Setting(2, is_persistent=True))
+    assert resumed(inputs) == pytest.approx(150)
+    more = resumed(inputs, prefetch=3)
+    assert more == pytest.approx(150 + 60, abs=10)

@@ -45,6 +45,7 @@ def recorded(
     passes: list[Pipeline],
     *,
     is_cut_off: bool = False,
+    are_left: bool = False,
     tells_receiving: bool = False,
     **facts: object,
 ) -> PipelineInputs:
@@ -54,6 +55,7 @@ def recorded(
         tmp_path: Where to.
         passes: What they consist of.
         is_cut_off: The last one does not come to its end.
+        are_left: None of them does.
         tells_receiving: What receiving took was measured.
         facts: Of the loader.
     """
@@ -72,7 +74,7 @@ def recorded(
             played.with_workers(truth, workers)
         else:
             played.without_workers(p)
-        if not (is_cut_off and number == len(passes) - 1):
+        if not are_left and not (is_cut_off and number == len(passes) - 1):
             run.stop(loader, round(END_S * NS))
         logs += workers
     return inputs_of(tmp_path, logs, loader)
@@ -452,3 +454,20 @@ def test_of_short_passes_of_other_lengths_the_beginnings_are_told(tmp_path):
     assert len(inputs.fetch_s) == 30
     made = [(p.asleep_s + p.running_s)[:10] for p in (passes[0], passes[2], passes[3])]
     assert inputs.fetch_s == pytest.approx(np.concatenate(made), abs=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("facts", "left"),
+    [({"length": 100}, 60), ({"length": 40}, 0), ({}, 4_000), ({"length": 10**9}, 4_000)],
+)
+def test_what_passes_that_are_left_would_go_on_with(tmp_path, facts, left):
+    p = planted(40, workers=2)
+    assert recorded(tmp_path, [p, p, p], are_left=True, **facts).left == left
+
+
+def test_passes_that_end_leave_nothing(tmp_path):
+    p = planted(40, workers=2)
+    assert recorded(tmp_path / "whole", [p, p], length=100).left == 0
+    # The run ended in the last one, or in the only one.
+    assert recorded(tmp_path / "cut", [p, p], is_cut_off=True, length=100).left == 0
+    assert recorded(tmp_path / "one", [p], is_cut_off=True, length=100).left == 0

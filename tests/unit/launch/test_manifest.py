@@ -141,7 +141,7 @@ def test_a_manifest_from_start_to_end() -> None:
     opened = opening_manifest(
         TARGET,
         RunOptions(("t.py",), max_steps=5),
-        {"RANK": "1", "WORLD_SIZE": "x"},
+        {"RANK": "1", "WORLD_SIZE": "x", "LOCAL_WORLD_SIZE": "2"},
         name="t-1",
         spawned_ns=1_000,
         spawned_time_ns=1_795_262_400_250_000_000,
@@ -149,7 +149,7 @@ def test_a_manifest_from_start_to_end() -> None:
     assert opened["exit"]["reason"] == "running"
     assert opened["command"] == ["t.py", "--token", "***"]
     assert opened["times"]["started_at"] == "2026-11-21T12:00:00.250Z"
-    assert (opened["rank"], opened["world_size"]) == (1, None)
+    assert (opened["rank"], opened["world_size"], opened["local_world_size"]) == (1, None, 2)
     assert opened["options"]["max_steps"] == 5
     closed = closed_manifest(opened, ENDED, ended_time_ns=9, detail=None, faults=["sampler: x"])
     assert list(closed) == list(opened)

@@ -55,7 +55,7 @@ def of_setting(case: Case, fed: LoaderCase, setting: Setting, found: Prediction)
     steps = found.speedup_over(fed.measured.step_s)
     batches, (passes, now_starts_s) = fed.loader.iterations, fed.recorded_starts
     starting = start_of_workers(fed.inputs, setting)
-    later = found.first_batch_s if setting.is_persistent else starting
+    later = _resumed(found) if setting.is_persistent else starting
     starts_s = [
         one + (passes - 1) * other for one, other in zip(_of(starting), _of(later), strict=True)
     ]
@@ -84,6 +84,12 @@ def of_setting(case: Case, fed: LoaderCase, setting: Setting, found: Prediction)
         of_steps=True,
     )
     return as_a_device_lets(case, fed, gain)
+
+
+def _resumed(found: Prediction) -> Interval:
+    """Returns what a pass takes to begin whose workers have lived on."""
+    pairs = zip(_of(found.reset_s), _of(found.first_batch_s), strict=True)
+    return Interval(*(reset + first for reset, first in pairs))
 
 
 def start_of_workers(inputs: PipelineInputs, setting: Setting) -> Interval:

@@ -211,7 +211,8 @@ def _of_more_workers(fed: LoaderCase, workers: int, *, is_kept: bool) -> list[st
             "error), and each started otherwise takes memory of the device"
         )
     alike = _of_generators(fed.loader, workers, is_kept=is_kept)
-    told += [*alike, *_more_than_cores(fed, workers), *_shared_source(fed)]
+    told += [*alike, *_of_all_ranks(fed, workers), *_more_than_cores(fed, workers)]
+    told += _shared_source(fed)
     if not fed.loader.num_workers:
         if fed.loader.may_augment and not alike:
             told.append("random augmentation, if there is any, draws other numbers in workers")
@@ -231,10 +232,23 @@ def _built_anew(loader: Loader) -> str:
     return f"{told}: built once, with persistent_workers=True, they would be started once"
 
 
-def _more_than_cores(fed: LoaderCase, workers: int) -> list[str]:
-    if fed.inputs is None or workers <= fed.inputs.cores:
+def ranks_of(fed: LoaderCase) -> int:
+    """Returns how many ranks share the cores, and the memory, of a loader's host; 1 of no ranks."""
+    return 1 if fed.inputs is None else fed.inputs.ranks
+
+
+def _of_all_ranks(fed: LoaderCase, workers: int) -> list[str]:
+    ranks = ranks_of(fed)
+    if ranks < 2:
         return []
-    return ["more workers than cores: they mostly sleep, but each takes memory"]
+    return [f"each of the {ranks} ranks on this host has as many: {ranks * workers} workers in all"]
+
+
+def _more_than_cores(fed: LoaderCase, workers: int) -> list[str]:
+    if fed.inputs is None or workers * fed.inputs.ranks_per_core <= fed.inputs.cores:
+        return []
+    all_of_them = " in all ranks" if ranks_of(fed) > 1 else ""
+    return [f"more workers{all_of_them} than cores: they mostly sleep, but each takes memory"]
 
 
 def _shared_source(fed: LoaderCase) -> list[str]:
@@ -364,13 +378,16 @@ def _of_shared_memory(fed: LoaderCase, change: Mapping[str, Any]) -> list[str]:
     each = fed.inputs.batch_bytes if fed.inputs is not None else None
     now = loader.num_workers or 0
     ahead = loader.prefetch_factor or USUAL_PREFETCH
-    waiting = change.get("num_workers", now) * (change.get("prefetch_factor") or ahead)
-    if free is None or not each or waiting <= now * ahead or waiting * each <= free:
+    ranks = ranks_of(fed)
+    waiting = ranks * change.get("num_workers", now) * (change.get("prefetch_factor") or ahead)
+    if free is None or not each or waiting <= ranks * now * ahead or waiting * each <= free:
         return []
+    of_all = f" of {ranks} ranks" if ranks > 1 else ""
     return [
-        f"up to {waiting} batches, {size(waiting * each)}, wait in shared memory (/dev/shm), where "
-        f'{size(free)} are free: a worker that finds it full dies ("Bus error"); give it more '
-        "(docker run --shm-size), or have fewer batches ahead (prefetch_factor)"
+        f"up to {waiting} batches{of_all}, {size(waiting * each)}, wait in shared memory "
+        f"(/dev/shm), where {size(free)} are free: a worker that finds it full dies "
+        '("Bus error"); give it more (docker run --shm-size), or have fewer batches ahead '
+        "(prefetch_factor)"
     ]
 
 

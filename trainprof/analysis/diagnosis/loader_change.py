@@ -15,6 +15,7 @@ from trainprof.analysis.diagnosis.loader_cautions import (
     cautions_of,
     cautions_of_needed,
     needed_first,
+    ranks_of,
 )
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
@@ -174,6 +175,7 @@ def fewer_workers(fed: LoaderCase) -> list[str]:
         return []
     who = f"{workers} workers" if workers > 1 else "1 worker"
     cores = f"the {workers} cores" if workers > 1 else "the core"
+    cores += " that a rank has" if ranks_of(fed) > 1 else ""
     return [
         f"{who} would make batches about as fast on {cores} as {now} do: more of them only wait "
         "for one another, take longer to start, and each takes memory"
@@ -189,11 +191,12 @@ def made_anew(case: Case, fed: LoaderCase) -> list[str]:
         return []
     memory = case.summary.system.memory if case.summary.system else {}
     free = number_at(memory, "host_available_bytes", "min")
+    ranks = ranks_of(fed)
     holders = max(loader.num_workers or 0, 1)
     bytes_all = loader.length * fetch.batch_bytes
-    if free is None or holders * bytes_all > _MEMORY_FOR_IT * free:
+    if free is None or ranks * holders * bytes_all > _MEMORY_FOR_IT * free:
         return []
-    each = " in each worker" if holders > 1 else ""
+    each = " in each worker" if holders > 1 else " in each rank" if ranks > 1 else ""
     return [
         f"each pass makes its samples anew, {size(bytes_all)} as they come out{each}, and "
         f"{size(free)} of memory are free: what is not random in them could be kept from the "

@@ -121,6 +121,7 @@ def _shortest_step_s(case: Case, fed: LoaderCase, found: Prediction) -> float:
     cores, workers = case.cores(), fed.loader.num_workers or 0
     if fed.inputs is None or cores is None or case.is_on_device:
         return found.step_s.low
+    cores = min(cores, fed.inputs.cores / fed.inputs.ranks_per_core)
     sharing = max((workers + 1) / cores, 1.0)
     making_s = float(running_of(fed.inputs, "mid").mean())
     if making_s >= QUICK_BATCH_S * sharing:

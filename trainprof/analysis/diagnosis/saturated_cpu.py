@@ -23,6 +23,7 @@ from trainprof.analysis.diagnosis.changed_inputs import without_running
 from trainprof.analysis.diagnosis.cheaper_samples import cheaper_samples
 from trainprof.analysis.diagnosis.crowding import crowding_of
 from trainprof.analysis.diagnosis.gains import larger, of_batches, of_inputs, outside_steps
+from trainprof.analysis.diagnosis.loader_cautions import ranks_of
 from trainprof.analysis.diagnosis.loader_change import (
     WAITED_FROM,
     fewer_workers,
@@ -65,34 +66,38 @@ def find(case: Case) -> Finding | None:
         _title(case, fed, fed.measured),
         gain,
         advice=cheaper_samples(line, fed.loader),
-        cautions=_cautions(case),
+        cautions=_cautions(case, fed),
         also=[*fewer_workers(fed), *made_anew(case, fed)],
         site=line.site if line and not line.is_likely else None,
     )
 
 
 def _title(case: Case, fed: LoaderCase, rates: Rates) -> str:
-    cores = case.cores()
+    cores, ranks = case.cores(), ranks_of(fed)
     waits = (
         f"waits {span(rates.wait_s)} of {span(rates.step_s)} a batch, "
         f"{percent(fed.wait_share)} of training"
     )
     if not fed.loader.num_workers:
         which = "cores" if cores is None else "core" if cores == 1 else f"{cores:.3g} cores"
+        who = "training computes" if ranks < 2 else f"{ranks} ranks compute"
         return (
             f"the training process makes its batches itself (num_workers=0) and {waits}; workers "
-            f"would want the {which} that training computes on, and not help"
+            f"would want the {which} that {who} on, and not help"
         )
     have = "" if cores is None else f" on {cores:.3g} core{'' if cores == 1 else 's'}"
+    have += f" for {ranks} ranks" if have and ranks > 1 else ""
     return (
         f"making batches needs more of the CPU than there is{have}: training {waits}; more workers "
         "would not help"
     )
 
 
-def _cautions(case: Case) -> list[str]:
+def _cautions(case: Case, fed: LoaderCase) -> list[str]:
     cpu = case.summary.system.cpu if case.summary.system else {}
     used, cores = cpu.get("tree_percent"), case.cores()
+    if cores is not None and fed.inputs is not None and fed.inputs.ranks > 1:
+        cores = min(cores, fed.inputs.cores)  # one that has a sampler of its own sees no other
     busiest = used.get("p95") if isinstance(used, dict) else None
     if cores is None or not isinstance(busiest, (int, float)) or busiest / 100 > _BUSY * cores:
         return []

@@ -5,7 +5,8 @@ on it, take turns, though other cores are free.
 
 How it is measured: the time inside `next` on the loader's iterator, as a share of the training
 phase, and the recorded making of each batch played through torch's pipeline with 1, 2, 3, ...
-workers on the cores that the run may use; where a GPU trains, for steps no shorter than it takes.
+workers on the cores that the run may use, of which several ranks on a host have a part each; where
+a GPU trains, for steps no shorter than it takes.
 
 When it is wrong: where making a batch on a worker costs more than it does here (large batches that
 have to be copied, datasets that cannot be pickled or forked, libraries that are not safe to fork).

@@ -247,9 +247,10 @@ def _with_workers(
         return None
     setting, found = more
     batches = fed.loader.iterations
-    started = 1 if setting.is_persistent else max(fed.loader.passes, 1)
+    passes = max(fed.loader.passes, 1)
+    started = 1 if setting.is_persistent else passes
     longer_s = start_of_workers(fed.inputs, setting).mid - fed.now.first_batch_s.mid
-    starts_s = started * max(longer_s, 0.0)
+    starts_s = started * max(longer_s, 0.0) + (passes - started) * found.reset_s.mid
     saved_s = [
         min(max(batches * (fed.measured.step_s - s) - starts_s, 0.0), spent_s)
         for s in (found.step_s.high, found.step_s.mid, found.step_s.low)

@@ -5,7 +5,7 @@ are free or the workers mostly sleep (waiting for a disk, a network, a lock).
 
 How it is measured: the time inside `next` on the loader's iterator, as a share of the training
 phase, and the recorded making of each batch played through torch's pipeline with more workers on
-the cores that the run may use.
+the cores that the run may use, of which several ranks on a host have a part each.
 
 When it is wrong: where all workers share what they wait for (one disk, one server, one lock): more
 of them then wait longer. Each worker takes memory of its own.

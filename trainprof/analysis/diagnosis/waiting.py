@@ -191,7 +191,7 @@ def cause_of(
     if is_read:
         return Cause(STORAGE)
     # Batches that are made as fast as a worker could hand them over are no matter of the CPU.
-    on_more = replace(inputs, cores=inputs.cores * _MORE_CORES)
+    on_more = replace(inputs, cores=inputs.cores * _MORE_CORES, ranks_per_core=1.0)
     is_crowded = more_workers(on_more, predict(on_more), stay=loader.may_keep_workers) is not None
     busy_s = (fetch.running_s or 0.0) + (fetch.runnable_s or 0.0) + (fetch.throttled_s or 0.0)
     is_busy = busy_s >= (1 - ASLEEP_SHARE) * made_s
@@ -361,7 +361,21 @@ def more_workers(
     best_s = min(found.step_s.mid for _, found in tried)
     if best_s > (1 - LEAST_GAIN) * now.step_s.mid:
         return None
-    return tried[fewest_of([found.step_s.mid for _, found in tried])]
+    return _kept_where_shorter(inputs, *tried[fewest_of([x.step_s.mid for _, x in tried])])
+
+
+def _kept_where_shorter(
+    inputs: PipelineInputs, setting: Setting, found: Prediction
+) -> tuple[Setting, Prediction]:
+    """Returns a setting whose workers are not to live on where passes that are left forbid it.
+
+    What they were asked for by then they would make first, which may take longer than new ones.
+    """
+    if not inputs.left or not setting.is_persistent or inputs.setting.is_persistent:
+        return setting, found
+    anew = replace(setting, is_persistent=False)
+    started = predict(inputs, anew)
+    return (anew, started) if started.epoch_s.mid <= found.epoch_s.mid else (setting, found)
 
 
 def more_ahead(inputs: PipelineInputs, now: Prediction) -> tuple[Setting, Prediction] | None:

@@ -5,7 +5,8 @@ ones; training waits until they are up and the first batch is made.
 
 How it is measured: making the iterator, waiting for the first batch and ending the workers, in all
 passes after the first, less what the first batch of a pass takes where workers live on (by the
-pipeline model).
+pipeline model). Where passes are left before their end (break) workers that live on first make all
+that they were asked for, which counts as well.
 
 When it is wrong: where the dataset must be opened anew in each epoch, which a fresh worker does.
 
@@ -13,9 +14,10 @@ What to do: persistent_workers=True, for a loader that is built once: one that e
 takes its workers with it. The workers then keep their memory between epochs, and their copies of
 the dataset: a change made to it in the training process does not reach them. Where each pass has
 another dataset, fewer workers, or none; or one dataset, whose new content is drawn in __getitem__
-or lies in shared memory. Where an iterator is made for each step, as next(iter(loader)) does, one
-iterator, kept, instead: workers that live on would make batches that are thrown away. It gives
-other batches: all of a pass in turn, where each step had the first of a new one.
+or lies in shared memory. Where an iterator is made for each step, as next(iter(loader)) does, or is
+left after so many of them, one iterator, kept, instead: workers that live on would make batches
+that are thrown away. One for all steps gives other batches: all of a pass in turn, where each step
+had the first of a new one.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from typing import Any, Final
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.gains import as_a_device_lets, outside_steps
 from trainprof.analysis.diagnosis.loader_cautions import (
+    KEEP_THE_DATASET,
     cautions_of_one_iterator,
     needed_first,
     one_iterator,
@@ -50,7 +53,8 @@ from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.least_gain import LEAST_GAIN
 from trainprof.analysis.loader_figures import Loader
-from trainprof.analysis.pipeline import Prediction, predict
+from trainprof.analysis.passes import TRAINING
+from trainprof.analysis.pipeline import PipelineInputs, Prediction, predict
 from trainprof.analysis.pipeline_model import USUAL_PREFETCH
 from trainprof.analysis.verdict_level import percent
 
@@ -75,6 +79,13 @@ _NEW_DATASETS: Final = (
     "where all passes may have the same samples, or what is new in each is drawn in __getitem__ or "
     "lies in a tensor in shared memory, one dataset and one loader for all, with "
     "persistent_workers=True"
+)
+# Of what one iterator for all passes saves: from here on persistent_workers=True will do, for it
+# leaves each pass as it is.
+_NEARLY_AS_MUCH: Final = 0.8
+_GOES_ON: Final = (
+    "each pass then goes on where the one before was left, and has other samples than now: all of "
+    "them get their turn"
 )
 _FEWER: Final = "; elsewhere fewer workers, which start sooner"
 _NOT_SEEN: Final = ": now each has another dataset, which workers that live on would not see"
@@ -131,6 +142,8 @@ def find(case: Case) -> Finding | None:
             evidence=evidence,
             is_of_making=False,
         )
+    if _wants_one_iterator(fed):
+        return _for_left_passes(case, fed, title, spent_s, evidence)
     advice, change = _to_keep_them(loader)
     return finding(
         case,
@@ -200,6 +213,33 @@ def _evidence(fed: LoaderCase) -> dict[str, float]:
     }
 
 
+def _for_left_passes(
+    case: Case, fed: LoaderCase, title: str, spent_s: float, evidence: dict[str, float]
+) -> Finding:
+    """Workers that live on would make first what a pass that was left had asked of them."""
+    loader, inputs = fed.loader, fed.inputs
+    assert inputs is not None
+    once = "build it once, ahead of all passes, then " if loader.is_rebuilt else ""
+    kept = _played_with_workers_kept(inputs)
+    asked = min(inputs.setting.workers * inputs.setting.prefetch, inputs.left)
+    batches = f"up to {asked} batches" if asked > 1 else "a batch"
+    return finding(
+        case,
+        fed,
+        ID,
+        f"{title}; each is left after {inputs.batches} batches",
+        as_a_device_lets(case, fed, outside_steps(case, spent_s)),
+        advice=f"{once}{one_iterator(loader)}",
+        cautions=[_GOES_ON, KEEP_THE_DATASET],
+        also=[
+            f"with persistent_workers=True alone each pass would begin with {batches} that the one "
+            f"before had asked for, about {span(kept.reset_s.mid)}, to be thrown away"
+        ],
+        evidence=evidence,
+        is_of_making=False,
+    )
+
+
 def _without(fed: LoaderCase) -> str:
     first = "".join(f"; {one} first" for one in needed_first(fed.loader, WITHOUT))
     return (
@@ -214,17 +254,51 @@ def lost_s(fed: LoaderCase) -> float:
     live_on = loader.persistent_workers and not loader.is_rebuilt
     if not loader.num_workers or live_on or loader.passes < 2:
         return 0.0
-    # Ending them, too: workers that live on are ended once.
-    later_s = fed.later_starts_s + loader.end_s * (loader.passes - 1) / loader.passes
-    if loader.is_each_step:
-        # Of one iterator, whose workers make batches meanwhile, each is waited for at most so long.
-        usual_s = loader.fetch.wall_s.mean if loader.fetch and loader.fetch.wall_s else 0.0
-        return max(later_s - (loader.passes - 1) * usual_s / loader.num_workers, 0.0)
+    if loader.is_each_step or _wants_one_iterator(fed):
+        return _saved_by_one_iterator_s(fed)
+    return _saved_by_keeping_s(fed)
+
+
+def _wants_one_iterator(fed: LoaderCase) -> bool:
+    """Whether passes are left, so that it does not save much to keep the workers alone."""
+    loader = fed.loader
+    # Each evaluation is to have the same samples.
+    if fed.inputs is None or not fed.inputs.left or loader.role != TRAINING:
+        return False
+    if loader.has_new_datasets or loader.passes < 2 or loader.is_each_step:
+        return False
+    return _saved_by_keeping_s(fed) < _NEARLY_AS_MUCH * _saved_by_one_iterator_s(fed)
+
+
+def _later_s(fed: LoaderCase) -> float:
+    """Returns what all passes but the first took to begin, and workers to end.
+
+    Workers that live on are ended once.
+    """
+    loader = fed.loader
+    return fed.later_starts_s + loader.end_s * (loader.passes - 1) / loader.passes
+
+
+def _saved_by_one_iterator_s(fed: LoaderCase) -> float:
+    loader = fed.loader
+    # Its workers make batches meanwhile: each is waited for at most so long.
+    usual_s = loader.fetch.wall_s.mean if loader.fetch and loader.fetch.wall_s else 0.0
+    sampler_s = 0.0 if loader.is_each_step else loader.sampler_starts_s or 0.0
+    each_s = usual_s / max(loader.num_workers or 0, 1)
+    return max(_later_s(fed) - sampler_s - (loader.passes - 1) * each_s, 0.0)
+
+
+def _saved_by_keeping_s(fed: LoaderCase) -> float:
+    loader = fed.loader
     if fed.inputs is None:
         each_s = loader.fetch.wall_s.mean if loader.fetch and loader.fetch.wall_s else 0.0
     else:
-        setting = replace(fed.inputs.setting, is_persistent=True)
         # At least: what is gained is told as the most that it may be.
-        each_s = predict(fed.inputs, setting).first_batch_s.low + fed.inputs.reset_s
-    later_s -= loader.sampler_starts_s or 0.0
+        kept = _played_with_workers_kept(fed.inputs)
+        each_s = kept.first_batch_s.low + kept.reset_s.low
+    later_s = _later_s(fed) - (loader.sampler_starts_s or 0.0)
     return max(later_s - (loader.passes - 1) * each_s, 0.0)
+
+
+def _played_with_workers_kept(inputs: PipelineInputs) -> Prediction:
+    return predict(inputs, replace(inputs.setting, is_persistent=True))

@@ -20,6 +20,7 @@ from __future__ import annotations
 from typing import Final
 
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
+from trainprof.analysis.diagnosis.loader_cautions import ranks_of
 from trainprof.analysis.diagnosis.plain import unmeasured_finding
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.wording import place
@@ -56,14 +57,16 @@ def _of_loader(case: Case, fed: LoaderCase) -> Finding | None:
     ):
         return None
     # Those that wait for a core would work beside those that do.
-    at_once = workers * busy * threads * (1 + runnable / max(1 - runnable, 0.1))
+    ranks = ranks_of(fed)
+    at_once = ranks * workers * busy * threads * (1 + runnable / max(1 - runnable, 0.1))
     if at_once < _CROWDED * cores:
         return None
+    of_ranks = f" of {ranks} ranks" if ranks > 1 else ""
     line = fed.hot_line()
     also = [f"most of making a batch is at {place(line)}"] if line is not None else []
     return unmeasured_finding(
         ID,
-        f"{threads:.1f} threads compute in each of {workers} workers, on {cores:.3g} "
+        f"{threads:.1f} threads compute in each of {workers} workers{of_ranks}, on {cores:.3g} "
         f"core{'' if cores == 1 else 's'} that training needs too: a batch waits for a core for "
         f"{percent(runnable)} of its making",
         site=fed.loader.site,

@@ -1,0 +1,250 @@
+"""What ranks of one host have of its cores, and what is told of workers for that."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import summaries
+from support.cases import Planted, case_of
+from support.events import MS, FakeRun
+
+from trainprof.analysis import summarize
+from trainprof.analysis.diagnosis.case import Case
+from trainprof.analysis.diagnosis.diagnose import diagnose
+from trainprof.analysis.diagnosis.loader_change import fewer_workers, made_anew
+from trainprof.analysis.finding import Finding
+from trainprof.analysis.pipeline import PipelineInputs, predict
+from trainprof.record.run_directory import RunDirectory
+from trainprof.record.schema import Kind
+
+STEPS = 40
+
+
+def serial(pid: int, rank: int | None, *, delay_ms: int = 0) -> FakeRun:
+    """A process that makes each batch in 20 ms of its core, and computes with it for 21."""
+    told = {"ancestors": [1], "rank": None if rank is None else str(rank)}
+    run = FakeRun(pid=pid, role="child", header=told)
+    loader, optimizer = run.loader(num_workers=0), run.optimizer()
+    run.iterate(loader)
+    for number in range(STEPS):
+        with run.span(Kind.LOADER_NEXT, site=loader, value=number + 1):
+            start, cpu_ns = run.now, 20 * MS
+            run.fetch((20 + delay_ms) * MS, 4)
+            delay_us = delay_ms * 1000
+            run.record(Kind.FETCH_CPU, start, start + cpu_ns, site=delay_us, value=cpu_ns, flags=1)
+        run.learn(optimizer, forward=10 * MS, backward=10 * MS, update=1 * MS)
+    run.stop(loader)
+    run.mark(Kind.PROCESS_END)
+    return run
+
+
+def together(tmp_path: Path, ranks: int, cores: float, **plain: Any) -> RunDirectory:
+    """Ranks that one trainprof recorded."""
+    host = {"name": "here", "usable_cores": cores}
+    for rank in range(ranks):
+        directory = serial(20 + rank, rank, **plain).write(tmp_path, host=host, script_pid=9)
+    return directory
+
+
+def each(top: Path, hosts: list[dict[str, Any]], **manifest: Any) -> RunDirectory:
+    """Ranks that each had a trainprof of its own, and what that saw of its host."""
+    for rank, host in enumerate(hosts):
+        own = {"rank": rank, "world_size": len(hosts), "name": "whole", "host": host}
+        directory = serial(20, rank).write(top / "written" / str(rank), **own, **manifest)
+        (top / "ranks").mkdir(parents=True, exist_ok=True)
+        directory.path.rename(top / "ranks" / str(rank))
+    return RunDirectory(top)
+
+
+def inputs_of(directory: RunDirectory) -> PipelineInputs:
+    case = summarize.case_of(directory)
+    assert case is not None
+    inputs = case.feeding[0].inputs
+    assert inputs is not None
+    return inputs
+
+
+def shared(directory: RunDirectory) -> tuple[float, int]:
+    inputs = inputs_of(directory)
+    return inputs.cores, inputs.ranks
+
+
+def test_two_ranks_on_two_cores_are_promised_nothing_of_workers(tmp_path):
+    directory = together(tmp_path, 2, 2.0)
+    assert shared(directory) == (1.0, 2)
+    [finding] = [x for x in summarize.summarize(directory).findings if x.site == "train.py:41"]
+    assert finding.id == "saturated_cpu"
+    assert finding.change == {}
+    assert "workers would want the cores that 2 ranks compute on" in finding.title
+
+
+def test_one_process_alone_has_all_cores(tmp_path):
+    host = {"name": "here", "usable_cores": 2.0}
+    directory = serial(20, None).write(tmp_path, host=host)
+    assert shared(directory) == (2.0, 1)
+    [finding] = [x for x in summarize.summarize(directory).findings if x.site == "train.py:41"]
+    assert (finding.id, finding.change["num_workers"]) == ("serial_loading", 1)
+    assert not any("rank" in one for one in finding.cautions)
+
+
+def test_processes_that_are_no_ranks_are_not_counted(tmp_path):
+    host = {"name": "here", "usable_cores": 2.0}
+    for pid in (20, 21):
+        directory = serial(pid, None).write(tmp_path, host=host, script_pid=9)
+    assert shared(directory) == (2.0, 1)
+
+
+HERE = {"name": "here", "usable_cores": 8.0}
+
+
+@pytest.mark.parametrize(
+    ("hosts", "manifest", "expected"),
+    [
+        ([HERE, HERE], {}, (4.0, 2)),
+        ([HERE, HERE | {"name": "there"}], {}, (8.0, 1)),
+        # Of the others of this host nobody knows but the launcher.
+        ([HERE, HERE | {"name": "there"}], {"local_world_size": 4}, (2.0, 4)),
+        ([HERE], {"local_world_size": 4}, (2.0, 4)),
+        # Each is bound to cores of its own, or two and two are.
+        ([HERE | {"core_numbers": [8 * k, 8 * k + 1]} for k in range(2)], {}, (8.0, 1)),
+        (
+            [HERE | {"core_numbers": [8 * (k // 2), 8 * (k // 2) + 1]} for k in range(4)],
+            {"local_world_size": 4},
+            (4.0, 2),
+        ),
+        ([HERE | {"core_numbers": [0, 1]}] * 2, {"local_world_size": 2}, (4.0, 2)),
+        ([HERE], {"local_world_size": "x"}, (8.0, 1)),
+        ([HERE], {"local_world_size": -3}, (8.0, 1)),
+        ([HERE], {"local_world_size": 1 << 50}, (8.0, 1)),
+    ],
+)
+def test_ranks_with_a_trainprof_each(tmp_path, hosts, manifest, expected):
+    assert shared(each(tmp_path / "whole", hosts, **manifest)) == expected
+
+
+def test_a_rank_seen_alone_knows_of_the_others_by_its_launcher(tmp_path):
+    directory = serial(20, 0).write(tmp_path, host=HERE, local_world_size=2)
+    assert shared(directory) == (4.0, 2)
+
+
+def test_more_ranks_than_cores_have_one_together(tmp_path):
+    # Each waits for the core as long as it has it.
+    inputs = inputs_of(together(tmp_path, 4, 2.0, delay_ms=20))
+    assert (inputs.cores, inputs.ranks, inputs.ranks_per_core) == (1.0, 4, 2.0)
+    assert inputs_of(together(tmp_path / "cut", 2, 0.5)).cores == 0.5
+
+
+# What is said of it
+
+
+def of_ranks(ranks: int, **planted: Any):
+    plain = {"fetch_s": 0.03, "running": 0.6, "compute_s": 0.01, "cores": 4.0}
+    return Planted(**plain | planted, ranks=ranks)
+
+
+def test_the_workers_of_all_ranks_are_counted():
+    case = case_of(of_ranks(8))
+    [finding] = diagnose(case).findings
+    workers = finding.change["num_workers"]
+    said = f"each of the 8 ranks on this host has as many: {8 * workers} workers in all"
+    assert said in finding.cautions
+    [alone] = diagnose(case_of(of_ranks(1))).findings
+    assert alone.change == finding.change
+    assert not any("rank" in one for one in alone.cautions)
+
+
+def test_workers_of_ranks_that_outnumber_the_cores_are_more_than_cores():
+    one_each = {"cores": 1.0, "running": 0.2, "fetch_s": 0.01, "compute_s": 0.01}
+    cautions = {
+        ranks_per_core: [
+            caution
+            for finding in diagnose(
+                case_of(of_ranks(8, ranks_per_core=ranks_per_core, **one_each))
+            ).findings
+            for caution in finding.cautions
+            if "more workers in all ranks than cores" in caution
+        ]
+        for ranks_per_core in (1.0, 2.0)
+    }
+    assert [len(x) for x in cautions.values()] == [0, 1]
+
+
+def of_system(*planted: Planted, memory: dict[str, Any] | None = None, **cpu: Any) -> Case:
+    plain = summaries.system()
+    changed = replace(plain, cpu={**plain.cpu, **cpu}, memory={**plain.memory, **(memory or {})})
+    return case_of(*planted, system=changed)
+
+
+def first(case: Case) -> Finding:
+    return diagnose(case).findings[0]
+
+
+def test_batches_of_all_ranks_wait_in_shared_memory():
+    # Of one rank no more than 16 MiB wait.
+    memory = {"shm_total_bytes": 40 * summaries.MIB, "shm_used_bytes": {"min": 0}}
+
+    def told(ranks: int) -> str:
+        planted = of_ranks(ranks, batch_bytes=float(summaries.MIB))
+        finding = first(of_system(planted, memory=memory))
+        assert finding.change["num_workers"] <= 8
+        return "; ".join(finding.cautions)
+
+    assert "of 8 ranks" in told(8)
+    assert "wait in shared memory (/dev/shm), where 40 MiB are free" in told(8)
+    assert "shared memory" not in told(1)
+
+
+def test_fewer_workers_are_as_many_as_a_rank_has_cores():
+    planted = of_ranks(4, workers=8, fetch_s=0.32, running=0.25, cores=2.0)
+    [fed] = case_of(planted).feeding
+    assert fed.inputs is not None
+    inputs = replace(fed.inputs, fetch_slowdown=3.0)
+    assert fed.loader.fetch is not None
+    loader = replace(fed.loader, fetch=replace(fed.loader.fetch, asleep_s=0.0))
+    [told] = fewer_workers(replace(fed, loader=loader, inputs=inputs, now=predict(inputs)))
+    assert told.startswith("2 workers would make batches about as fast on the 2 cores that a rank")
+
+
+def test_memory_must_have_room_for_what_each_rank_makes():
+    def told(ranks: int, free_bytes: int) -> list[str]:
+        planted = of_ranks(ranks)
+        planted.loader = replace(planted.loader, length=100)
+        case = of_system(planted, memory={"host_available_bytes": {"min": free_bytes}})
+        return made_anew(case, case.feeding[0])
+
+    assert "in each rank" in told(4, 16 << 30)[0]
+    assert "in each rank" not in told(1, 16 << 30)[0]
+    assert told(1, 4 << 30) != []
+    assert told(4, 4 << 30) == []
+
+
+def with_threads(ranks: int) -> Case:
+    planted = of_ranks(ranks, workers=2, fetch_s=0.02, running=0.5, compute_s=0.008)
+    fetch = planted.loader.fetch
+    assert fetch is not None
+    assert fetch.wall_s is not None
+    half_s = fetch.wall_s.mean * fetch.n / 2
+    fetch = replace(fetch, runnable_s=half_s, asleep_s=0.0, running_s=half_s, cpu_s=2 * half_s)
+    planted.loader = replace(planted.loader, fetch=fetch)
+    return of_system(planted, cores_usable=16.0)
+
+
+def test_threads_in_the_workers_of_all_ranks_count():
+    crowded = first(with_threads(4))
+    assert crowded.id == "worker_threads"
+    assert "in each of 2 workers of 4 ranks, on 16 cores" in crowded.title
+    assert "worker_threads" not in [one.id for one in diagnose(with_threads(1)).findings]
+
+
+@pytest.mark.parametrize(("ranks", "is_said"), [(1, True), (2, False)])
+def test_a_rank_that_keeps_its_part_of_the_cores_busy_blames_no_other_program(ranks, is_said):
+    planted = of_ranks(ranks, fetch_s=0.03, running=1.0, compute_s=0.03, cores=2.0 / ranks)
+    busy = {"cores_usable": 2.0, "tree_percent": {"mean": 100.0, "p95": 101.0}}
+    if ranks == 1:
+        planted = of_ranks(1, workers=2, fetch_s=0.08, running=1.0, cores=2.0)
+    finding = first(of_system(planted, **busy))
+    assert finding.id == "saturated_cpu"
+    assert any("other programs" in one for one in finding.cautions) is is_said
