@@ -32,6 +32,7 @@ from trainprof.report.layout import Page
 from trainprof.report.units import counted, percent
 
 FINDINGS_SHOWN: Final = 5
+_MORE: Final = "--verbose"
 _TITLE: Final = "What to change"
 # Times as fast: what may give so much is told however long the page gets, as a warning is.
 _TOLD_FROM: Final = 1.1
@@ -55,7 +56,6 @@ _LOADING: Final = ("data_wait", "first_batch", "loader_start")
 _AT_BEST: Final = {few_threads.ID: "the cores could share all of it evenly"}
 # What comes once makes training no faster that goes on for longer than this run.
 _COMES_ONCE: Final = frozenset({slow_first_batch.ID})
-_MORE: Final = "--verbose"
 _INDENT: Final = 2
 _STYLES: Final = {"high": "bold red", "warn": "bold yellow", "note": "bold"}
 
