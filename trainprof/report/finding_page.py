@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 from rich.text import Text
@@ -14,9 +14,19 @@ from trainprof.report.findings_section import speedup_words, why_passed_over
 from trainprof.report.layout import Page, written
 from trainprof.report.ledger_table import parts_of
 from trainprof.report.safe_text import with_safe_text
-from trainprof.report.units import byte_count, count, percent, seconds, share_of
+from trainprof.report.units import (
+    NOT_MEASURED,
+    byte_count,
+    count,
+    is_known,
+    percent,
+    seconds,
+    share_of,
+)
 
 BLANK: Final = (Text(),)
+# From here on a number is told without decimals: three digits have none left.
+_WHOLE_FROM: Final = 100
 
 
 def render_rule(rule: Rule, *, width: int, color: bool, unicode: bool = True) -> str:
@@ -139,9 +149,13 @@ def _numbers(found: Finding, page: Page) -> list[Text]:
     told = [
         f"{_name(name)} {_figure(name, value)}"
         for name, value in found.evidence.items()
-        if value is not None and name != LIKELY
+        if name != LIKELY and _is_known(value)
     ]
     return page.labelled("Measured", told)
+
+
+def _is_known(value: Any) -> bool:
+    return bool(value) if isinstance(value, (list, dict)) else value is not None
 
 
 def _from(rule: Rule, thresholds: Mapping[str, float], page: Page) -> list[Text]:
@@ -177,26 +191,38 @@ def _steps(found: Finding, page: Page) -> list[Text]:
 
 
 def _name(key: str) -> str:
-    for ending in ("_s", "_bytes"):
-        key = key.removesuffix(ending)
-    return key.replace("_", " ")
+    """Returns a number's name without its unit, which its figure has."""
+    words = key.removesuffix("_bytes").split("_")
+    return " ".join(word for word in words if word != "s")
 
 
 def _figure(name: str, value: Any) -> str:
-    if isinstance(value, bool) or not isinstance(value, (int, float, list, dict)):
-        return str(value)
+    """Returns a number in the unit that its name has, of several each; a text as it is."""
     if isinstance(value, dict):
-        return ", ".join(f"{key} {seconds(part)}" for key, part in value.items())
+        return ", ".join(_entry(name, key, part) for key, part in value.items())
     if isinstance(value, list):
-        return _listed(value)
-    if name.endswith("_share") or name == "share":
+        return ", ".join(str(one) for one in value)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return NOT_MEASURED if value is None else str(value)
+    words = name.split("_")
+    if "share" in words:
         return percent(value)
-    if name.endswith("_s") or name == "seconds":
+    if "s" in words or "seconds" in words:
         return seconds(value)
-    if name.endswith("_bytes"):
+    if "bytes" in words:
         return byte_count(value)
-    return f"{value:g}"
+    return _number(value)
 
 
-def _listed(values: Sequence[Any]) -> str:
-    return ", ".join(str(value) for value in values)
+def _entry(name: str, key: object, value: Any) -> str:
+    """Returns one figure of several, with what it is of."""
+    if isinstance(value, str):
+        return f"{value} ({key})"
+    # Two numbers in a row would be read as one.
+    told = f"{key}:" if str(key).isdecimal() else key
+    return f"{told} {_figure(name, value)}"
+
+
+def _number(value: float) -> str:
+    is_whole = not is_known(value) or float(value).is_integer()
+    return count(value) if is_whole or abs(value) >= _WHOLE_FROM else f"{value:.3g}"

@@ -32,6 +32,7 @@ from trainprof.report.layout import Page
 from trainprof.report.units import counted, percent
 
 FINDINGS_SHOWN: Final = 5
+_MORE: Final = "--verbose"
 _TITLE: Final = "What to change"
 # Times as fast: what may give so much is told however long the page gets, as a warning is.
 _TOLD_FROM: Final = 1.1
@@ -77,13 +78,19 @@ def findings_section(summary: RunSummary, page: Page, room: int | None = None) -
     hidden = [finding.id for finding in summary.findings[len(blocks) :]]
     if hidden:
         named = page.shortened(", ".join(hidden), page.width)
-        told = f"{counted(len(hidden), 'more finding')} ({named}): --verbose"
+        told = f"{counted(len(hidden), 'more finding')} ({named}): {_MORE}"
         lines += page.paragraph(told, indent=_INDENT)
-    if summary.together is not None and math.isfinite(summary.together):
-        told = f"All of these together: training up to about {_two(summary.together)} x as fast."
-        lines += page.paragraph(told)
+    together = together_words(summary)
+    lines += page.paragraph(together) if together else []
     hidden_by_noise = _in_noise(summary, page).strip() if page.verbose else ""
     return lines + (page.paragraph(hidden_by_noise) if hidden_by_noise else [])
+
+
+def together_words(summary: RunSummary) -> str:
+    """Returns what all changes would give at most, "" where that is not known."""
+    if summary.together is None or not math.isfinite(summary.together):
+        return ""
+    return f"All of these together: training up to about {_two(summary.together)} x as fast."
 
 
 def _blocks(shown: Sequence[Finding], page: Page, whole: str, room: int | None) -> list[list[Text]]:
@@ -128,13 +135,13 @@ def why_passed_over(passed: PassedOver) -> str:
     return f"it would gain less than {percent(LEAST_GAIN)}"
 
 
-def _in_noise(summary: RunSummary, page: Page) -> str:
+def _in_noise(summary: RunSummary, page: Page, more: str = _MORE) -> str:
     """Returns what would gain something by the figures, but too little to show in this run."""
     told = [one.finding for one in summary.passed_over if one.why == IN_NOISE]
     if not told:
         return ""
     if not page.verbose:
-        return f" {counted(len(told), 'cause')} below that: --verbose."
+        return f" {counted(len(told), 'cause')} below that: {more}."
     named = []
     for finding in told:
         at = f" at {page.site(finding.site)}" if finding.site else ""
@@ -240,10 +247,25 @@ def _labelled(label: str, words: str, page: Page) -> list[Text]:
 
 
 def _nothing(summary: RunSummary, page: Page) -> list[Text]:
+    told = nothing_words(summary, page)
+    lines = page.paragraph(told) if told else []
+    if lines:
+        lines[0].stylize("bold", 0, len(_TITLE))
+    return lines
+
+
+def nothing_words(summary: RunSummary, page: Page, more: str = _MORE) -> str:
+    """Returns that no cause was found, and what no rule looks into; "" where nobody could tell.
+
+    Args:
+        summary: Of a run without findings.
+        page: Where it is written.
+        more: How to get what is left out.
+    """
     training = summary.training
     bar, is_judged = summary.findings_from, summary.verdict.bottleneck != "unknown"
     if bar is None or training.steady_steps < MIN_STEADY_STEPS or not is_judged:
-        return []
+        return ""
     told = f"{_TITLE}: "
     if bar > LEAST_GAIN:
         or_more = " or more" if bar / 2 >= MOST_NOISE else ""
@@ -254,7 +276,7 @@ def _nothing(summary: RunSummary, page: Page) -> list[Text]:
         told += "no cause was found that would gain over twice that."
     else:
         told += f"no cause was found that would gain over {percent(bar)} of training."
-    told += _in_noise(summary, page)
+    told += _in_noise(summary, page, more)
     if page.verbose:
         told += f" Looked for: {checked_words()}."
     told += _not_judged(summary)
@@ -263,10 +285,7 @@ def _nothing(summary: RunSummary, page: Page) -> list[Text]:
         told += f" But forward takes {_two(longer)} x as long as backward, where half is usual"
         line = _line_of_forward(summary)
         told += "." if line is None else f": look at {line.site}."
-    lines = page.paragraph(told)
-    if lines:
-        lines[0].stylize("bold", 0, len(_TITLE))
-    return lines
+    return told
 
 
 def _not_judged(summary: RunSummary) -> str:

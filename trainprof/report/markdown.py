@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from trainprof.analysis.finding import Finding
 from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.summary import RunSummary
 from trainprof.report.device_memory_section import ran_out
@@ -16,9 +17,14 @@ from trainprof.report.ending import (
     memory_before_the_end,
     progress,
 )
-from trainprof.report.findings_section import FINDINGS_SHOWN, speedup_words
+from trainprof.report.findings_section import (
+    FINDINGS_SHOWN,
+    nothing_words,
+    speedup_words,
+    together_words,
+)
 from trainprof.report.gpu_section import energy_words, gpu_columns, is_hidden
-from trainprof.report.layout import Column
+from trainprof.report.layout import Column, Page
 from trainprof.report.ledger_table import LedgerTable, ledger_table
 from trainprof.report.loader_advice import UNKNOWN, advice, basis
 from trainprof.report.loader_tables import (
@@ -46,6 +52,10 @@ from trainprof.report.sections import (
 from trainprof.report.units import NOT_MEASURED, count, counted, percent, seconds, share_of
 
 LOADERS_SHOWN: Final = 5
+# Sentences that a page shares with the comment, which the browser breaks into lines.
+_PAGE: Final = Page(width=80, unicode=True, verbose=False)
+# Who reads a comment did not give the command that made it.
+_MORE: Final = "trainprof report RUN --verbose"
 
 # Entities cannot be markup, also inside a table's cell; the backslash escapes are easier to read.
 _ESCAPES: Final = str.maketrans(
@@ -95,15 +105,30 @@ def _shared(summary: RunSummary) -> str:
 
 
 def _findings(summary: RunSummary) -> str:
-    """Returns what to change, one list item each."""
-    items = []
-    for finding in summary.findings[:FINDINGS_SHOWN]:
-        at = f" at {finding.site}" if finding.site else ""
-        gives = speedup_words(finding)
-        told = [f"{finding.id}{at}: {finding.title}.", f"Change: {finding.advice}."]
-        told += [f"Gives: {gives}."] if gives else []
-        items.append(f"- {escaped(' '.join(told))}")
-    return "\n".join(items)
+    """Returns what to change, one list item each; or that there is nothing."""
+    if not summary.findings:
+        return escaped(nothing_words(summary, _PAGE, _MORE))
+    first, *others = summary.findings[:FINDINGS_SHOWN]
+    items = [_finding(first, *first.also), *map(_finding, others)]
+    hidden = [finding.id for finding in summary.findings[FINDINGS_SHOWN:]]
+    if hidden:
+        named = ", ".join(hidden)
+        told = f"{counted(len(hidden), 'more finding')} ({named}): {_MORE}"
+        items.append(f"- {escaped(told)}")
+    together = escaped(together_words(summary))
+    return "\n\n".join(block for block in ("\n".join(items), together) if block)
+
+
+def _finding(finding: Finding, *also: str) -> str:
+    """Returns a list item: a finding, its change, what that would give, what may break by it."""
+    at = f" at {finding.site}" if finding.site else ""
+    gives = speedup_words(finding)
+    told = [f"{finding.id}{at}: {finding.title}.", f"Change: {finding.advice}."]
+    told += [f"Gives: {gives}."] if gives else []
+    # Behind words of ours, for what begins a line may be markup.
+    told[-1] = " ".join([told[-1], *(f"{one[:1].upper()}{one[1:]}." for one in also)])
+    told += [f"Mind: {'; '.join(finding.cautions)}."] if finding.cautions else []
+    return "- " + "\n  ".join(map(escaped, told))
 
 
 def render_loader(summary: RunSummary, index: int) -> str:

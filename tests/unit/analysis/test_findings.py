@@ -3842,6 +3842,16 @@ def test_a_model_in_double_precision() -> None:
     assert found(case_of(Planted(workers=2, fetch_s=0.002, compute_s=0.01), torch=single)) == []
 
 
+def test_what_float32_changes_is_minded_on_a_device_too() -> None:
+    case = on_device(case_of(Planted(workers=2, fetch_s=0.002, compute_s=0.01), torch=DOUBLE))
+    case = replace(case, summary=replace(case.summary, devices=[idle_device({})]))
+    [finding] = [one for one in diagnose(case).findings if one.id == "double_precision"]
+    assert finding.cautions == [
+        "the numbers change from the seventh digit on: not where double is meant"
+    ]
+    assert finding.also == ["what it costs only a rerun tells"]
+
+
 def test_convolutions_in_double_precision_may_gain_more() -> None:
     """torch has its fast ones for float32 alone."""
     healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)

@@ -425,3 +425,47 @@ def test_markdown_lists_them_and_acts_on_nothing() -> None:
     told = markdown.render(replace(summaries.slow_loader(), findings=[hostile]))
     assert "<img" not in told
     assert "@someone" not in told
+
+
+def items(**changes: object) -> str:
+    """Returns what the comment has between how the run ended and where its time went."""
+    blocks = markdown.render(replace(summaries.slow_loader(), **changes)).split("\n\n")  # type: ignore[arg-type]
+    return "\n\n".join(blocks[2 : next(i for i, x in enumerate(blocks) if x.startswith("| wh"))])
+
+
+def test_markdown_minds_what_a_change_breaks() -> None:
+    cautions = ["other <b>numbers</b> are drawn", "more memory is needed"]
+    minded = summaries.finding(cautions=cautions)
+    plain = summaries.finding(id="gc_pauses", cautions=[], also=["it is left to the page"])
+    told = items(findings=[minded, plain]).splitlines()
+    assert [line[:10] for line in told] == [
+        *("- serial\\_", "  Change: ", "  Gives: s", "  Mind: ot"),
+        *("- gc\\_paus", "  Change: ", "  Gives: s"),
+    ]
+    assert told[2].endswith(" 71 % of making a batch goes to data.py:52 (decode).")
+    assert told[3] == ("  Mind: other &lt;b&gt;numbers&lt;/b&gt; are drawn; more memory is needed.")
+    assert told[6].endswith("trainprof tune does).")
+
+
+def test_markdown_names_what_it_does_not_show() -> None:
+    unsure = {"predicted_speedup": None, "cautions": [], "also": []}
+    many = [summaries.finding(id=f"rule_{number}", **unsure) for number in range(7)]
+    lines = items(findings=many, together=3.21).splitlines()
+    assert len(lines) == 13
+    assert lines[10] == ("- 2 more findings (rule\\_5, rule\\_6): trainprof report RUN --verbose")
+    assert lines[12] == "All of these together: training up to about 3.2 x as fast."
+    for together in (None, float("inf")):
+        few = items(findings=many[:5], together=together)
+        assert len(few.splitlines()) == 10
+        assert "more finding" not in few
+
+
+def test_markdown_tells_that_no_cause_was_found() -> None:
+    known = {"findings": [], "verdict": summaries.healthy().verdict, "findings_from": 0.03}
+    told = items(**known)
+    assert told.startswith("What to change: no cause was found that would gain over 3 % of train")
+    assert "Not judged: computing itself" in told
+    hidden = [PassedOver(summaries.finding(id="gc_pauses"), IN_NOISE, 0.03)]
+    told = items(**known, passed_over=hidden)
+    assert " 1 cause below that: trainprof report RUN --verbose." in told
+    assert items(**{**known, "findings_from": None}) == ""

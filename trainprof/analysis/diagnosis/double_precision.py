@@ -63,7 +63,13 @@ def find(case: Case) -> Finding | None:
     also = [f"it may be made so by {' or '.join(numerics.sites)}"] if numerics.sites[1:] else []
     if case.is_on_device:
         return unmeasured_finding(
-            ID, title, site=site, advice=_ADVICE, evidence=evidence, also=[*also, _CAUTION]
+            ID,
+            title,
+            site=site,
+            advice=_ADVICE,
+            cautions=[_CAUTION],
+            also=also,
+            evidence=evidence,
         )
     gain = _gain(case, part)
     if gain is None:
