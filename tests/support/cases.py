@@ -169,6 +169,7 @@ def case_of(
         summary,
         training_s=training_s,
         training=training,
+        loaders=summary.loaders,
         known_of=lambda number: model_of(inputs.get(number)),
         steps=_steps(training_s / STEPS, drift, halves or {}),
         checkpoints=Checkpoints(saves=4, save_s=training["checkpoint"], site="train.py:70"),

@@ -69,6 +69,10 @@ class SlowSamples:
             )
         return SlowSamples.joined(found)
 
+    def rows(self, which: Bool) -> SlowSamples:
+        """Returns the rows of a mask."""
+        return SlowSamples(**{name: getattr(self, name)[which] for name in _SLOW_COLUMNS})
+
     @staticmethod
     def joined(tables: Sequence[SlowSamples]) -> SlowSamples:
         columns: dict[str, Any] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final
 
@@ -16,7 +16,7 @@ from trainprof.analysis.facts import integer, number
 from trainprof.analysis.fetches import Details, FetchTable, copying_loaders, fetch_table
 from trainprof.analysis.loader_bounds import LoaderModel, model_of, shortened, with_bounds
 from trainprof.analysis.loader_figures import Loader
-from trainprof.analysis.loaders import BatchMaking, loaders_of
+from trainprof.analysis.loaders import BatchMaking, loaders_in_loop, loaders_of
 from trainprof.analysis.looks import LineNames, line_names, looked_at, looks_of
 from trainprof.analysis.pipeline import PipelineInputs
 from trainprof.analysis.pipeline_fit import pipeline_inputs
@@ -30,10 +30,25 @@ from trainprof.record.schema import Kind
 _LOADERS_MODELLED: Final = 8
 
 
-def loader_part(
-    run: Analysed,
-) -> tuple[list[Loader], int | None, Callable[[int], LoaderModel | None]]:
-    """Returns the loaders, how many samples were trained on, and the model of each by its id."""
+@dataclass(frozen=True, slots=True)
+class LoaderPart:
+    """The loaders of a run.
+
+    Attributes:
+        loaders: As all of the run has them.
+        in_loop: As its training phase has them, without those that have no pass in it.
+        samples: How many were trained on, None where that is not told.
+        known_of: Returns the model of a loader, by its id.
+    """
+
+    loaders: list[Loader]
+    in_loop: list[Loader]
+    samples: int | None
+    known_of: Callable[[int], LoaderModel | None]
+
+
+def loader_part(run: Analysed) -> LoaderPart:
+    """Returns what is known of a run's loaders."""
     timeline, making = run.timeline, _batch_making(run)
     loaders = loaders_of(
         timeline.passes, timeline.on_thread, timeline.all_events, making, run.facts, run.sites()
@@ -44,7 +59,17 @@ def loader_part(
     known = {number: shortened(one) for number, one in inputs.items() if one is not None}
     samples = trained_samples(timeline, making.fetches, run.facts)
     known_of = cache(lambda number: model_of(known.get(number)))
-    return with_bounds(loaders, known_of), samples, known_of
+    loaders, window = with_bounds(loaders, known_of), timeline.window
+    in_loop = loaders_in_loop(
+        loaders,
+        timeline.passes,
+        timeline.all_events,
+        making,
+        run.facts,
+        run.sites(),
+        (window.loop_start, window.loop_end),
+    )
+    return LoaderPart(loaders, in_loop, samples, known_of)
 
 
 def _batch_making(run: Analysed) -> BatchMaking:

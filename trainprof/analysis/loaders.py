@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from trainprof.analysis.batch_making import SlowSamples, fetch_of
 from trainprof.analysis.delivery import delivery_of, lost_workers
-from trainprof.analysis.events import Bool, Events
+from trainprof.analysis.events import Bool, Events, Int64
 from trainprof.analysis.facts import Facts, integer, words
 from trainprof.analysis.fetches import Details, FetchTable
 from trainprof.analysis.hot_lines import lines_of_making
@@ -28,6 +28,7 @@ from trainprof.analysis.system_processes import Samples, Tick
 from trainprof.analysis.whole_batches import TORCHS_SAMPLERS, whole_batches
 from trainprof.record.schema import Kind
 
+_CALLS: Final = (Kind.LOADER_NEXT, Kind.SAMPLER, Kind.LOADER_CLOSE)
 # Numbers of batches that passes came to: of loaders over parts of the data, one after the other.
 _UNLIKE: Final = 3
 # Of the passes of an evaluation: from there on a line is where it is called.
@@ -38,6 +39,29 @@ _QUICK_SHARE: Final = 0.5
 _USUAL_QUANTILE: Final = 0.75
 # Of what starts of passes took: what quick batches saved later on.
 _GIVEN_BACK_SHARE: Final = 0.5
+# What the passes over a loader, and the making of their batches, came to.
+_OF_PASSES: Final = (
+    "passes",
+    "iterations",
+    "ended",
+    "init_s",
+    "first_batch_s",
+    "wait_s",
+    "wait_total_s",
+    "end_s",
+    "sampler_s",
+    "later_starts_s",
+    "first_given_back_s",
+    "sampler_starts_s",
+    "blocked_s",
+    "receive_s",
+    "receive_cpu_s",
+    "ready_share",
+    "pin_s",
+    "fetch",
+    "evaluation_s",
+    "evaluation_wait_s",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +90,18 @@ class BatchMaking:
     looks: Mapping[tuple[int, int], tuple[Looks, LineNames]] = field(default_factory=dict)
     copying: frozenset[int] = frozenset()
 
+    def of_passes(self, p: Passes, chosen: Bool) -> BatchMaking:
+        """Returns it with no fetches but those of some passes over one loader.
+
+        Args:
+            p: All passes over it.
+            chosen: Which of them, shape (n_passes,).
+        """
+        fetches, slow = self.fetches, self.slow
+        mine = (fetches.loader == p.loader) & _are_of(chosen, p.number_at(fetches.start_ns))
+        slow = slow.rows((slow.loader == p.loader) & _are_of(chosen, p.number_at(slow.start_ns)))
+        return replace(self, fetches=fetches.rows(mine), slow=slow)
+
 
 def loaders_of(
     passes: list[Passes],
@@ -84,7 +120,7 @@ def loaders_of(
         making, facts: Of all loaders.
         sites: Names of places.
     """
-    calls = events.where(events.is_kind(Kind.LOADER_NEXT, Kind.SAMPLER, Kind.LOADER_CLOSE))
+    calls = events.where(events.is_kind(*_CALLS))
     found = [
         _loader_of(
             p,
@@ -110,6 +146,56 @@ def loaders_of(
     found = _with_callers(found, passes, making.details, names)
     found = with_others_of_line(found, [facts.loader(x.id).get("serial") for x in found])
     return sorted(found, key=lambda x: (x.role != TRAINING, x.id))
+
+
+def loaders_in_loop(
+    loaders: list[Loader],
+    passes: list[Passes],
+    events: Events,
+    making: BatchMaking,
+    facts: Facts,
+    sites: Sites,
+    loop: tuple[int, int],
+) -> list[Loader]:
+    """Returns the loaders as the training phase has them: with the figures of passes in it alone.
+
+    A pass for statistics ahead of training, or a test behind it, is no part of what training waits
+    for. Loaders without any pass in it are left out. Those that another thread reads, ahead of
+    training, are left as they are.
+
+    Args:
+        loaders: With the figures of all of the run.
+        passes: Of each loader, in any order.
+        events: Of all threads.
+        making, facts: Of all loaders.
+        sites: Names of places.
+        loop: Where the training phase begins and ends, ns.
+    """
+    passes_of = {p.loader: p for p in passes}
+    found = []
+    for one in loaders:
+        p = passes_of[one.id]
+        is_inside = (p.start >= loop[0]) & (p.start < loop[1])
+        if is_inside.all() or one.thread != "training":
+            found.append(one)
+        elif is_inside.any():
+            own = events.where(events.is_kind(*_CALLS) & (events.site == p.loader))
+            part = _loader_of(
+                p.where(is_inside),
+                facts.loader(p.loader),
+                own.where(_are_of(is_inside, p.number_at(own.start))),
+                making.of_passes(p, is_inside),
+                sites,
+                on_training_thread=True,
+            )
+            found.append(replace(one, **{name: getattr(part, name) for name in _OF_PASSES}))
+    return found
+
+
+def _are_of(chosen: Bool, number: Int64) -> Bool:
+    """Whether passes of these numbers are among those chosen; -1 is the number of none."""
+    found: Bool = (number >= 0) & chosen[np.maximum(number, 0)]
+    return found
 
 
 def _with_training_data(loaders: list[Loader], details: Details) -> list[Loader]:

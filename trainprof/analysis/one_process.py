@@ -98,7 +98,8 @@ def summary_of(run: Analysed) -> Shown:
     timeline, recording, facts = run.timeline, run.recording, run.facts
     window, sites = timeline.window, run.sites()
     # First of all: of long runs the fetches and the ledger's tables would not fit side by side.
-    loaders, samples, known_of = loader_part(run)
+    part = loader_part(run)
+    loaders = part.loaders
     attribution = attribute(
         timeline.events,
         timeline.nesting,
@@ -114,7 +115,7 @@ def summary_of(run: Analysed) -> Shown:
     steps = step_table(timeline, attribution, facts, paused)
     collectives = collectives_of(run.process.details, timeline, attribution, sites)
     free = free_data(timeline, run.process.details)
-    training = training_of(timeline, steps, samples, facts, free)
+    training = training_of(timeline, steps, part.samples, facts, free)
     epochs = epochs_of(
         timeline.passes,
         timeline.all_events,
@@ -142,7 +143,7 @@ def summary_of(run: Analysed) -> Shown:
         {k: (ns - run.origin_ns) / 1e9 for k, ns in facts.reads_counted_until().items()},
         None if meanwhile is None else held_back(meanwhile, run.process.details, settled[0]),
     )
-    evidence = _evidence(run, attribution, account, training, loaders, device, copies, syncs)
+    evidence = _evidence(run, attribution, account, training, part.in_loop, device, copies, syncs)
     evidence = replace(evidence, collectives=collectives.by_line)
     looks, names = looks_of(run.process.details, timeline.thread), LineNames(facts.texts, sites)
     parts = PartsOfLoop(timeline.events, timeline.nesting, attribution, window)
@@ -256,7 +257,7 @@ def summary_of(run: Analysed) -> Shown:
         numerics=torch.numerics,
         faults=faults_of(recording, run.origin_ns),
     )
-    case = _case(summary, evidence, steps, known_of, run, torch)
+    case = _case(summary, evidence, steps, part.known_of, run, torch)
     shown = summary if case is None else _with_findings(summary, case)
     return Shown(shown, evidence, case, _rank_steps(run, steps, collectives, shown.run.rank))
 
@@ -300,6 +301,7 @@ def _case(
         summary,
         training_s=evidence.training_s,
         training=evidence.training,
+        loaders=evidence.loaders,
         known_of=known_of,
         checkpoints=evidence.checkpoints,
         steps=steps,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -63,6 +63,24 @@ class Passes:
 
     def __len__(self) -> int:
         return len(self.start)
+
+    def where(self, mask: Bool) -> Passes:
+        """Returns the passes of a mask; the loader keeps its role."""
+        columns: dict[str, Any] = {
+            one.name: value[mask]
+            for one in fields(self)
+            if isinstance(value := getattr(self, one.name), np.ndarray)
+        }
+        return replace(self, **columns)
+
+    def number_at(self, times: Int64) -> Int64:
+        """Returns the number of the pass that had begun last at each time, -1 ahead of the first.
+
+        Args:
+            times: ns.
+        """
+        found: Int64 = np.searchsorted(self.start, times, side="right") - 1
+        return found
 
     def of_stage(self, stage: str) -> Bool:
         mask: Bool = self.stage == stage

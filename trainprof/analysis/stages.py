@@ -37,11 +37,21 @@ def decide_stages(
 
 @dataclass(frozen=True, slots=True)
 class _ThreadFacts:
-    """Sorted times of what the training thread did, for counting inside intervals."""
+    """Sorted times of what the training thread did, for counting inside intervals.
+
+    Attributes:
+        learning: Starts of backwards and updates, ns.
+        forwards: Starts of outermost forwards, ns.
+        in_grad, of_loss: How many of the forwards up to each are in grad mode, and of those in the
+            mode of the model in which any trains.
+        next_starts: When batches were asked for, ns.
+        trains_without_backward: Most forwards are such as train, and nothing learns.
+    """
 
     learning: Int64
     forwards: Int64
-    is_grad: Int64
+    in_grad: Int64
+    of_loss: Int64
     next_starts: Int64
     trains_without_backward: bool
 
@@ -51,11 +61,14 @@ class _ThreadFacts:
         forward = every & ~nesting.inside(every | events.is_kind(Kind.BACKWARD))
         is_grad = (events.flags[forward] & ForwardFlag.GRAD) > 0
         is_training = (events.flags[forward] & ForwardFlag.TRAINING) > 0
+        # Some train in evaluation mode altogether: batch norms keep what they were pretrained with.
+        of_loss = is_grad & (is_training | ~is_training.any())
         learning = events.start[events.is_kind(*LEARNING)]
         return _ThreadFacts(
             learning=learning,
             forwards=events.start[forward],
-            is_grad=np.concatenate([[0], np.cumsum(is_grad)]),
+            in_grad=np.concatenate([[0], np.cumsum(is_grad)]),
+            of_loss=np.concatenate([[0], np.cumsum(of_loss)]),
             next_starts=events.start[events.is_kind(Kind.LOADER_NEXT)],
             trains_without_backward=bool(
                 len(learning) == 0 and len(is_grad) and (is_grad & is_training).mean() > 0.5
@@ -70,27 +83,39 @@ class _ThreadFacts:
     def forwards_between(self, start: Int64, end: Int64) -> tuple[Int64, Int64]:
         """Forwards that begin in each interval, and those of them in grad mode."""
         first, last = np.searchsorted(self.forwards, start), np.searchsorted(self.forwards, end)
-        return last - first, self.is_grad[last] - self.is_grad[first]
+        return last - first, self.in_grad[last] - self.in_grad[first]
 
     def work_learns(self, after: Int64, before: Int64 | int = _NEVER) -> Bool:
         """Whether the compute that follows each time learns, before another batch is taken.
 
         It must begin before `before`.
         """
-        if len(self.forwards) == 0:
-            return np.zeros(len(after), dtype=bool)
-        forward = np.append(self.forwards, _NEVER)[np.searchsorted(self.forwards, after)]
-        place = np.searchsorted(self.next_starts, forward)
-        until = np.append(self.next_starts, _NEVER)[place]
-        return (forward < before) & self.learns_between(after, until)
+        begins, until = self._work(after)
+        return (begins < before) & self.learns_between(after, until)
+
+    def work_is_learnt_from(self, after: Int64, before: Int64) -> Bool:
+        """Whether the compute that follows each time goes into a loss that is learnt from later.
+
+        Other loaders' batches may be taken in between; all of it comes before `before`.
+        """
+        begins, until = self._work(after)
+        first, last = np.searchsorted(self.forwards, after), np.searchsorted(self.forwards, until)
+        goes_into_loss = self.of_loss[last] > self.of_loss[first]
+        return (begins < before) & goes_into_loss & self.learns_between(after, before)
+
+    def _work(self, after: Int64) -> tuple[Int64, Int64]:
+        """When the compute that follows each time begins, and the next batch is then taken."""
+        begins = np.append(self.forwards, _NEVER)[np.searchsorted(self.forwards, after)]
+        place = np.searchsorted(self.next_starts, begins)
+        return begins, np.append(self.next_starts, _NEVER)[place]
 
 
 def _decide(p: Passes, events: Events, update_ends: Int64, facts: _ThreadFacts) -> Passes:
     if facts.trains_without_backward:
         learns = p.batches > 0
     else:
-        learns = _learns(p, facts)
-        learns &= ~_is_taken_in_portions(p, learns, events, facts)
+        learns = _learns(p, events, update_ends, facts)
+        learns &= ~_is_taken_in_portions(p, learns, events, update_ends, facts)
     # Look-ahead fetchers raise StopIteration before the last batch is used.
     reach = np.append(p.start[1:], _NEVER)
     forwards, in_grad = facts.forwards_between(p.start, np.where(p.is_ended, p.end, reach))
@@ -108,38 +133,52 @@ def _decide(p: Passes, events: Events, update_ends: Int64, facts: _ThreadFacts) 
     return replace(p, stage=stage.astype("<U10"), role=role)
 
 
-def _is_in_most_steps(p: Passes, learns: Bool, events: Events, update_ends: Int64) -> bool:
-    """Whether most of the steps between its first and last learning pass take a batch of it."""
-    taken = events.start[events.is_kind(Kind.LOADER_NEXT) & (events.site == p.loader)]
-    number = np.searchsorted(p.start, taken, side="right") - 1
-    taken = taken[(number >= 0) & learns[np.maximum(number, 0)]]
+def _is_in_most_steps(p: Passes, counted: Bool, events: Events, update_ends: Int64) -> bool:
+    """Whether most steps between its first and last pass that counts take a batch of it."""
+    taken, number = _batches_of(p, events)
+    taken = taken[counted[number]]
     if len(taken) == 0:
         return False
     step = np.unique(np.searchsorted(update_ends, taken))
     return bool(len(step) * 2 >= step[-1] - step[0] + 1)
 
 
-def _learns(p: Passes, facts: _ThreadFacts) -> Bool:
+def _batches_of(p: Passes, events: Events) -> tuple[Int64, Int64]:
+    """When batches of a loader were asked for, and the number of the pass of each."""
+    taken = events.start[events.is_kind(Kind.LOADER_NEXT) & (events.site == p.loader)]
+    number = np.searchsorted(p.start, taken, side="right") - 1
+    return taken[number >= 0], number[number >= 0]
+
+
+def _learns(p: Passes, events: Events, update_ends: Int64, facts: _ThreadFacts) -> Bool:
     before_end = np.where(p.is_ended, p.end - p.end_ns, p.last_next)
     learns = facts.learns_between(p.start, before_end)
     # Of a single batch the work comes after it: where it was not seen before the end of the pass.
     forwards, _ = facts.forwards_between(p.last_next, before_end)
     single = (p.batches == 1) & (~p.is_ended | (forwards == 0))
-    learns |= single & facts.work_learns(p.last_next + 1, np.append(p.start[1:], _NEVER))
+    after, before = p.last_next + 1, np.append(p.start[1:], _NEVER)
+    learns |= single & facts.work_learns(after, before)
+    shared = single & facts.work_is_learnt_from(after, before)
+    if shared.sum() * 2 > single.sum() and _is_in_most_steps(p, single, events, update_ends):
+        learns |= shared
     return learns
 
 
-def _is_taken_in_portions(p: Passes, learns: Bool, events: Events, facts: _ThreadFacts) -> Bool:
+def _is_taken_in_portions(
+    p: Passes, learns: Bool, events: Events, update_ends: Int64, facts: _ThreadFacts
+) -> Bool:
     """Passes that other loaders' training goes on around: few of their batches are learnt from.
 
-    An endless iterator over the validation set gives a batch now and then, for years.
+    An endless iterator over the validation set gives a batch now and then, for years. One that
+    gives most steps a batch may share their backward with other loaders: each has its own forward,
+    and the losses are summed.
     """
-    taken = events.start[events.is_kind(Kind.LOADER_NEXT) & (events.site == p.loader)]
-    number = np.searchsorted(p.start, taken, side="right") - 1
-    taken, number = taken[number >= 0], number[number >= 0]
+    taken, number = _batches_of(p, events)
     if not learns.any() or len(taken) == 0 or len(facts.forwards) == 0:
         return np.zeros(len(p), dtype=bool)
     is_used = facts.work_learns(taken + 1)
+    if _is_in_most_steps(p, learns, events, update_ends):
+        is_used |= facts.work_is_learnt_from(taken + 1, np.append(taken[1:], _NEVER))
     used = np.bincount(number[is_used], minlength=len(p))
     seen = np.bincount(number, minlength=len(p))
     found: Bool = (seen > 1) & (used * 2 < seen)

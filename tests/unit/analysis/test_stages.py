@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.events import LEARNS, MS, US, FakeRun, seconds
 
-from trainprof.record.schema import Kind
+from trainprof.record.schema import ForwardFlag, Kind
 
 
 def counts(found):
@@ -266,3 +266,71 @@ def test_a_validation_loader_made_anew_each_time_counts_as_itself(tmp_path):
         run.train_pass(loader, optimizer, 4)
         run.evaluation_pass(run.loader(10 + epoch), 2)
     assert counts(run.summary(tmp_path)) == (12, 12, 3, 6)
+
+
+@pytest.mark.parametrize("mode", [LEARNS, ForwardFlag.GRAD])
+@pytest.mark.parametrize("is_new_iterator", [False, True])
+def test_loaders_whose_losses_are_summed_for_one_backward(tmp_path, mode, is_new_iterator):
+    """Each has its own forward, and the other's batch is taken after that."""
+    run = FakeRun()
+    source, target, optimizer = run.loader(1), run.loader(2), run.optimizer()
+    run.iterate(source)
+    run.iterate(target)
+    for _ in range(30):
+        for loader in (source, target):
+            if is_new_iterator:
+                run.iterate(loader)
+            run.next(loader)
+            run.forward(flags=mode)
+        run.backward()
+        run.update(optimizer)
+    found = run.summary(tmp_path)
+    assert set(roles(found).values()) == {"training"}
+    assert counts(found)[3] == 0
+    assert "evaluation" not in seconds(found)
+
+
+def test_losses_of_several_steps_of_two_loaders_are_accumulated(tmp_path):
+    run = FakeRun()
+    source, target, optimizer = run.loader(1), run.loader(2), run.optimizer()
+    run.iterate(source)
+    run.iterate(target)
+    for batch in range(60):
+        for loader in (source, target):
+            run.next(loader)
+            run.forward()
+        run.backward()
+        if batch % 2:
+            run.update(optimizer)
+    assert set(roles(run.summary(tmp_path)).values()) == {"training"}
+
+
+@pytest.mark.parametrize("is_new_iterator", [False, True])
+@pytest.mark.parametrize(
+    ("every", "batches", "mode"),
+    [
+        pytest.param(1, 1, 0, id="in each step, without gradients"),
+        pytest.param(1, 1, ForwardFlag.GRAD, id="in each step, in evaluation mode"),
+        pytest.param(1, 4, LEARNS, id="some batches in each step, as in training"),
+        pytest.param(5, 1, LEARNS, id="now and then, as in training"),
+    ],
+)
+def test_batches_that_are_evaluated_within_training_are_not_learnt_from(
+    tmp_path, every, batches, mode, is_new_iterator
+):
+    run = FakeRun()
+    loader, validation, optimizer = run.loader(1), run.loader(2), run.optimizer()
+    run.iterate(loader)
+    run.iterate(validation)
+    for step in range(30):
+        run.next(loader)
+        run.learn(optimizer)
+        if step % every == 0:
+            for _ in range(batches):
+                if is_new_iterator:
+                    run.iterate(validation)
+                run.next(validation)
+                run.forward(flags=mode)
+    found = run.summary(tmp_path)
+    assert roles(found) == {"train.py:1": "training", "train.py:2": "evaluation"}
+    assert counts(found) == (30, 30, 1, batches * 30 // every)

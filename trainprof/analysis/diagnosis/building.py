@@ -33,6 +33,7 @@ def build_case(
     *,
     training_s: float,
     training: Mapping[str, float],
+    loaders: Sequence[Loader],
     known_of: Callable[[int], LoaderModel | None],
     steps: StepTable,
     checkpoints: Checkpoints,
@@ -48,6 +49,7 @@ def build_case(
         summary: Without findings.
         training_s: Of the training phase.
         training: Seconds per ledger key inside it.
+        loaders: As it has them.
         known_of: Returns the pipeline model of a loader, by its id.
         steps: Of the training phase.
         checkpoints: What was saved and loaded in the training phase.
@@ -57,7 +59,7 @@ def build_case(
         backwards: Runs of the autograd engine in training.
         torch: How it was set, None where nothing is known.
     """
-    here = [one for one in summary.loaders if one.thread == "training"]
+    here = [one for one in loaders if one.thread == "training"]
     shared_memory, on_device = _free_shared_memory(summary), summary.run.is_on_device
     cases = {
         role: [
@@ -75,6 +77,7 @@ def build_case(
         summary=summary,
         training_s=training_s,
         training=training,
+        loaders=loaders,
         feeding=cases[TRAINING],
         evaluating=cases[EVALUATION],
         checkpoints=checkpoints,

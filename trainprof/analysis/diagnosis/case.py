@@ -109,7 +109,8 @@ class Case:
         summary: Without findings.
         training_s: Of the training phase.
         training: Seconds per ledger key inside it.
-        feeding: The loaders that training consumes, costliest first.
+        loaders: As it has them: with the figures of passes in it alone.
+        feeding: Those of them that training consumes, costliest first.
         evaluating: Those of evaluation.
         checkpoints: What was saved and loaded in the training phase.
         full_collections: How often the garbage collector walked all objects in training.
@@ -124,6 +125,7 @@ class Case:
     summary: RunSummary
     training_s: float
     training: Mapping[str, float]
+    loaders: Sequence[Loader]
     feeding: list[LoaderCase]
     evaluating: list[LoaderCase]
     checkpoints: Checkpoints

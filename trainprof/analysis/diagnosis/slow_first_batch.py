@@ -3,8 +3,8 @@
 What it means: before the first step, workers are started, import their modules, get the dataset
 (pickled, where they are started by spawn or forkserver), and make a batch.
 
-How it is measured: making the first iterator, and waiting for its first batch, against the run;
-when the first worker began to fetch, and how long the slowest batch was made.
+How it is measured: making the first iterator in training, and waiting for its first batch, against
+the run; when the first worker began to fetch, and how long the slowest batch was made.
 
 When it is wrong: it comes once; in a run of hours it does not matter, however long it is. Where a
 stream fills a buffer to shuffle, and later batches come out of that, what those save is taken off;

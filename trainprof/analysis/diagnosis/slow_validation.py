@@ -146,7 +146,7 @@ def _may_be_learned_from(case: Case, loader: Loader) -> bool:
 
 def _fed(case: Case, spent_s: float) -> LoaderCase | None:
     """Returns the loader that evaluation goes over for longest; None where most is over none."""
-    if not is_over_loaders(case.summary.loaders, spent_s):
+    if not is_over_loaders(case.loaders, spent_s):
         return None
     every = (*case.evaluating, *case.feeding)
     return max(every, key=lambda one: one.loader.evaluation_s, default=None)
