@@ -133,6 +133,8 @@ class Loader:
         ended: Passes that went on until there was no batch left.
         later_starts_s, sampler_starts_s: What iterators and first batches of passes after the
             first took (none where it made later batches as much quicker), and the sampler's part.
+        taking_turns: How many of its line, alike but for their data, live side by side and are used
+            one after the other, again and again: they are told as one.
         first_given_back_s: What later batches of the first pass were quicker for its start; 0 where
             that does not make up for it.
     """
@@ -198,10 +200,13 @@ class Loader:
     also_builds: list[str] = field(default_factory=list)
     datasets: int | None = None
     has_training_data: bool = False
+    taking_turns: int = 1
 
     @property
     def is_rebuilt(self) -> bool:
         """Whether the user's code builds it anew for most passes: its workers cannot live on."""
+        if self.taking_turns > 1:
+            return False
         return self.passes > 1 and 4 * self.built > 3 * self.passes and self.built_by is None
 
     @property
@@ -209,6 +214,11 @@ class Loader:
         """Whether an iterator is made for each batch that is asked for."""
         # Passes of one batch that go on to their end are none.
         return self.iterations < _FEW * self.passes and self.ended < self.passes / 2
+
+    @property
+    def later_passes(self) -> int:
+        """How many passes begin with an iterator that could have been there before."""
+        return max(self.passes - self.taking_turns, 0)
 
     @property
     def made_first_s(self) -> float:
@@ -253,5 +263,10 @@ class Loader:
 
     @property
     def may_keep_workers(self) -> bool:
-        """Whether persistent_workers=True has a later pass to keep them for, with the same data."""
+        """Whether persistent_workers=True has a later pass to keep them for, with the same data.
+
+        Of loaders that take turns those of all would live at once.
+        """
+        if self.taking_turns > 1 and not self.persistent_workers:
+            return False
         return self.passes > 1 and not self.is_rebuilt and not self.changed_between_passes

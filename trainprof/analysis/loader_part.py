@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -34,10 +35,13 @@ def loader_part(
     run: Analysed,
 ) -> tuple[list[Loader], int | None, Callable[[int], LoaderModel | None]]:
     """Returns the loaders, how many samples were trained on, and the model of each by its id."""
+    turns_of, run = run.timeline.turns_of, replace(run, timeline=run.timeline.with_turns_as_one())
     timeline, making = run.timeline, _batch_making(run)
     loaders = loaders_of(
         timeline.passes, timeline.on_thread, timeline.all_events, making, run.facts, run.sites()
     )
+    others = Counter(turns_of.values())
+    loaders = [replace(one, taking_turns=1 + others[one.id]) for one in loaders]
     # At once, and shortened: the series of a long run are large, and not to be kept.
     costliest = sorted(loaders, key=lambda one: -one.wait_total_s)[:_LOADERS_MODELLED]
     inputs = {one.id: _pipeline_inputs(run, making, one.id) for one in costliest}

@@ -148,10 +148,11 @@ def _taken_up(finding: Finding, files: _Files, summary: RunSummary) -> list[str]
 def _built_there(loader: Loader | None, summary: RunSummary) -> list[str]:
     """Says so where one call builds several loaders."""
     alike = [one for one in summary.loaders if _same_call(loader, one)]
-    if len(alike) < 2:
+    count = sum(one.taking_turns for one in alike)
+    if count < 2:
         return []
     roles = ", ".join(dict.fromkeys(one.role for one in alike))
-    return [f"its line builds {len(alike)} loaders ({roles}): it counts for all of them"]
+    return [f"its line builds {count} loaders ({roles}): it counts for all of them"]
 
 
 def _same_call(loader: Loader | None, other: Loader) -> bool:

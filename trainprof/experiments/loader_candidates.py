@@ -349,9 +349,9 @@ def _of_persistence(case: Case, starts: float) -> list[Candidate]:
 def _restart_share(case: Case, fed: LoaderCase) -> float:
     """Returns the share of training that goes to starting workers that were there before."""
     loader = fed.loader
-    if not loader.num_workers or loader.persistent_workers or loader.passes < 2:
+    if not loader.num_workers or loader.persistent_workers or not loader.later_passes:
         return 0.0
-    later = (loader.passes - 1) / loader.passes
+    later = loader.later_passes / loader.passes
     return later * fed.starts_s / case.training_s if case.training_s > 0 else 0.0
 
 

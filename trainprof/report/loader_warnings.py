@@ -108,7 +108,7 @@ def _starting(loader: Loader) -> str:
         return ""
     passes = counted(loader.passes, "pass", "passes")
     told = f"beginning {passes} (workers, first batches) took {seconds(starts)}, most of its cost"
-    if loader.persistent_workers or loader.changed_between_passes or loader.is_rebuilt:
+    if loader.persistent_workers or not loader.may_keep_workers:
         return told
     settings = settings_of(loader.built_by)
     name = settings.name_of("persistent_workers") if settings else "persistent_workers"

@@ -152,8 +152,15 @@ def finding(
         evidence=numbers,
         change=change,
         cautions=[*(cautions or []), *cautions_of(fed, alters or change or {})],
-        also=[*(also or []), *(of_making if is_of_making else [])],
+        also=[*(also or []), *_of_turns(loader), *(of_making if is_of_making else [])],
     )
+
+
+def _of_turns(loader: Loader) -> list[str]:
+    """Says that the figures are those of several loaders."""
+    if loader.taking_turns == 1:
+        return []
+    return [f"the line builds {loader.taking_turns} loaders that take turns: all of them together"]
 
 
 def fewer_workers(fed: LoaderCase) -> list[str]:

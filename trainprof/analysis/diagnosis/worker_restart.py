@@ -193,14 +193,14 @@ def lost_s(fed: LoaderCase) -> float:
     """Returns what starting workers again took, beyond what a pass begins with anyway."""
     loader = fed.loader
     live_on = loader.persistent_workers and not loader.is_rebuilt
-    if not loader.num_workers or live_on or loader.passes < 2:
+    if not loader.num_workers or live_on or not loader.later_passes:
         return 0.0
     # Ending them, too: workers that live on are ended once.
-    later_s = (fed.starts_s + loader.end_s) * (loader.passes - 1) / loader.passes
+    later_s = (fed.starts_s + loader.end_s) * loader.later_passes / loader.passes
     if loader.is_each_step:
         # Of one iterator, whose workers make batches meanwhile, each is waited for at most so long.
         usual_s = loader.fetch.wall_s.mean if loader.fetch and loader.fetch.wall_s else 0.0
-        return max(later_s - (loader.passes - 1) * usual_s / loader.num_workers, 0.0)
+        return max(later_s - loader.later_passes * usual_s / loader.num_workers, 0.0)
     if fed.inputs is None:
         each_s = loader.fetch.wall_s.mean if loader.fetch and loader.fetch.wall_s else 0.0
     else:
@@ -208,4 +208,4 @@ def lost_s(fed: LoaderCase) -> float:
         # At least: what is gained is told as the most that it may be.
         each_s = predict(fed.inputs, setting).first_batch_s.low + fed.inputs.reset_s
     later_s -= loader.sampler_starts_s or 0.0
-    return max(later_s - (loader.passes - 1) * each_s, 0.0)
+    return max(later_s - loader.later_passes * each_s, 0.0)
