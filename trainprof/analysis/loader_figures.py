@@ -135,6 +135,8 @@ class Loader:
             first took (none where it made later batches as much quicker), and the sampler's part.
         taking_turns: How many of its line, alike but for their data, live side by side and are used
             one after the other, again and again: they are told as one.
+        skipped, skipped_s: Batches that passes of training began with and left, as one does that is
+            resumed, and the waits for them without those for the first of a pass.
         first_given_back_s: What later batches of the first pass were quicker for its start; 0 where
             that does not make up for it.
     """
@@ -201,6 +203,8 @@ class Loader:
     datasets: int | None = None
     has_training_data: bool = False
     taking_turns: int = 1
+    skipped: int = 0
+    skipped_s: float = 0.0
 
     @property
     def is_rebuilt(self) -> bool:
@@ -214,6 +218,11 @@ class Loader:
         """Whether an iterator is made for each batch that is asked for."""
         # Passes of one batch that go on to their end are none.
         return self.iterations < _FEW * self.passes and self.ended < self.passes / 2
+
+    @property
+    def batches_used(self) -> int:
+        """How many batches it gave that were not left at once."""
+        return self.iterations - self.skipped
 
     @property
     def later_passes(self) -> int:

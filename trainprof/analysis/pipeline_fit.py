@@ -228,11 +228,7 @@ def _with_workers(inputs: PipelineInputs, passes: list[RecordedPass], p: Passes)
     starting = starting if len(starting) else np.array([0])  # of a part of the run
     resets = p.init_ns[numbers[p.is_resumed[numbers]]] if setting.is_persistent else np.empty(0)
     init = float(np.median(p.init_ns[starting]))
-    boots = [
-        one.fetch_starts[setting.workers - 1] - p.start[one.number] - p.init_ns[one.number]
-        for one in passes
-        if one.number in starting and len(one) >= setting.workers
-    ]
+    boots = [one.boot_ns for one in passes if one.number in starting and one.boot_ns is not None]
     drawn = np.concatenate([one.drawn_ns for one in passes])
     delivered, is_ready = _deliveries(passes)
     blocked, ready = delivered[~is_ready], delivered[is_ready]

@@ -61,7 +61,7 @@ class LoaderCase:
         """
         if self.training_s <= 0:
             return 0.0
-        waited_s = self.loader.wait_total_s + self.loader.made_first_s
+        waited_s = self.loader.wait_total_s + self.loader.made_first_s - self.loader.skipped_s
         if self.loader.role == TRAINING:
             waited_s -= self.loader.evaluation_wait_s
         return self.exposed * waited_s / self.training_s

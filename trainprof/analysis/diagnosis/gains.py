@@ -53,14 +53,14 @@ def of_setting(case: Case, fed: LoaderCase, setting: Setting, found: Prediction)
     if fed.inputs is None or fed.measured is None:
         return None
     steps = found.speedup_over(fed.measured.step_s)
-    batches, (passes, now_starts_s) = fed.loader.iterations, fed.recorded_starts
+    batches, (passes, now_starts_s) = fed.loader.batches_used, fed.recorded_starts
     starting = start_of_workers(fed.inputs, setting)
     later = found.first_batch_s if setting.is_persistent else starting
     starts_s = [
         one + (passes - 1) * other for one, other in zip(_of(starting), _of(later), strict=True)
     ]
     # What was recorded may have waited for longer than the rest of the run.
-    waited_s = fed.loader.wait_total_s + fed.loader.made_first_s
+    waited_s = fed.loader.wait_total_s - fed.loader.skipped_s + fed.loader.made_first_s
     recorded_s = batches * fed.measured.wait_s
     alike = min(waited_s / recorded_s, 1.0) if recorded_s > 0 else 1.0
     wall_s = case.wall_s
@@ -141,7 +141,7 @@ def of_batches(case: Case, fed: LoaderCase, saved_s: float) -> Gain | None:
     if not np.isfinite(saved_s) or step_s <= 0:
         return None
     kept_s = max(step_s - max(saved_s, 0.0), (1 - _MOST_REMOVED) * step_s)
-    all_s = fed.loader.iterations * (step_s - kept_s)
+    all_s = fed.loader.batches_used * (step_s - kept_s)
     run = case.wall_s / max(case.wall_s - all_s, (1 - _MOST_REMOVED) * case.wall_s)
     likely = step_s / kept_s
     most = _with_faster_rest(case, likely, 1 - kept_s / step_s)
