@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -142,7 +142,22 @@ def _taken_up(finding: Finding, files: _Files, summary: RunSummary) -> list[str]
         return [f"no patch: {error}"]
     if is_of_workers and loader is not None:
         files.other_workers.append(loader)
-    return [f"mind: {one}" for one in (*changes.minds, *_built_there(loader, summary))]
+    told = [f"mind: {one}" for one in (*changes.minds, *_built_there(loader, summary))]
+    return [*told, *_of_others(finding, files, summary)]
+
+
+def _of_others(finding: Finding, files: _Files, summary: RunSummary) -> list[str]:
+    """Adds what a finding changes of other loaders; returns what has to be said of that."""
+    from trainprof.analysis.finding import BESIDE, LOADER_ID
+
+    told = []
+    for other in finding.evidence.get(BESIDE) or ():
+        site, number = other["site"], other[LOADER_ID]
+        its = replace(
+            finding, site=site, change=other["change"], evidence={LOADER_ID: number}, cautions=[]
+        )
+        told += [f"{site}: {one}" for one in _taken_up(its, files, summary)]
+    return told
 
 
 def _built_there(loader: Loader | None, summary: RunSummary) -> list[str]:

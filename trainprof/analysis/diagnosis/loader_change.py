@@ -13,6 +13,7 @@ from trainprof.analysis.diagnosis.gains import Gain, of_setting
 from trainprof.analysis.diagnosis.loader_cautions import cautions_of, needed_first
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
+from trainprof.analysis.diagnosis.side_by_side import gain_beside
 from trainprof.analysis.diagnosis.waiting import (
     WAIT_SHARE,
     asleep_share,
@@ -81,7 +82,8 @@ def gain_of_cause(case: Case, fed: LoaderCase) -> Gain | None:
     cause = fed.cause
     if cause is None or cause.setting is None or cause.found is None:
         return None
-    return of_setting(case, fed, cause.setting, cause.found)
+    beside = gain_beside(case, fed)
+    return of_setting(case, fed, cause.setting, cause.found) if beside is None else beside
 
 
 def with_workers(fed: LoaderCase, setting: Setting) -> dict[str, Any]:
