@@ -6,6 +6,7 @@ import signal
 from collections.abc import Mapping
 from typing import Any, Final
 
+from trainprof.analysis.diagnosis.wording import skipping
 from trainprof.analysis.facts import known, number_at
 from trainprof.analysis.limit_names import CPU
 from trainprof.analysis.loader_builder import settings_of
@@ -22,8 +23,6 @@ CROWDED_FROM_SHARE: Final = 0.2
 THROTTLED_FROM_SHARE: Final = 0.05
 # Starting workers and first batches, of what a loader costs.
 STARTS_FROM_SHARE: Final = 0.5
-# Of training: taking batches only to leave them.
-SKIPPED_FROM_SHARE: Final = 0.03
 # Of the cores: a run that keeps fewer busy does not crowd them by itself.
 _BUSY_SHARE: Final = 0.9
 
@@ -43,7 +42,7 @@ def warnings(loader: Loader, summary: RunSummary) -> list[str]:
     """Returns a sentence for each other thing; what training does not feel is left out."""
     fetch = loader.fetch
     is_felt = needs_words(loader, summary)
-    told = [_starting(loader), _skipping(loader, summary)] if is_felt else []
+    told = [_starting(loader), skipping(loader, summary.phases.training_s)] if is_felt else []
     if fetch is not None and is_felt:
         told.append(_throttled(fetch))
         # Where the model says that this run's own work fills the cores, nobody else need be named.
@@ -115,20 +114,6 @@ def _starting(loader: Loader) -> str:
     settings = settings_of(loader.built_by)
     name = settings.name_of("persistent_workers") if settings else "persistent_workers"
     return f"{told}; {name}=True keeps them"
-
-
-def _skipping(loader: Loader, summary: RunSummary) -> str:
-    share = share_of(loader.skipped_s, summary.phases.training_s)
-    if share is None or share < SKIPPED_FROM_SHARE:
-        return ""
-    who = "a sampler that begins behind them, or torchdata's StatefulDataLoader,"
-    if loader.is_iterable:
-        who = "a dataset that begins behind them"
-    return (
-        f"the first {counted(loader.skipped, 'batch', 'batches')} were taken and nothing was "
-        f"computed with them, which took {seconds(loader.skipped_s)} ({percent(share)} of "
-        f"training): {who} does not make them"
-    )
 
 
 def _throttled(fetch: Fetch) -> str:

@@ -19,7 +19,7 @@ from trainprof.analysis.diagnosis.waiting import (
     asleep_share,
     collate_share,
 )
-from trainprof.analysis.diagnosis.wording import around, place, share_of, size, span
+from trainprof.analysis.diagnosis.wording import around, place, share_of, size, skipping, span
 from trainprof.analysis.facts import number_at
 from trainprof.analysis.finding import LOADER_ID, Finding
 from trainprof.analysis.loader_builder import settings_of
@@ -154,7 +154,12 @@ def finding(
         evidence=numbers,
         change=change,
         cautions=[*(cautions or []), *cautions_of(fed, alters or change or {})],
-        also=[*(also or []), *_of_turns(loader), *(of_making if is_of_making else [])],
+        also=[
+            *(also or []),
+            *_of_turns(loader),
+            *_of_skipped(case, loader),
+            *(of_making if is_of_making else []),
+        ],
     )
 
 
@@ -163,6 +168,11 @@ def _of_turns(loader: Loader) -> list[str]:
     if loader.taking_turns == 1:
         return []
     return [f"the line builds {loader.taking_turns} loaders that take turns: all of them together"]
+
+
+def _of_skipped(case: Case, loader: Loader) -> list[str]:
+    told = skipping(loader, case.training_s)
+    return [told] if told else []
 
 
 def fewer_workers(fed: LoaderCase) -> list[str]:
