@@ -71,7 +71,8 @@ def skipping(loader: Loader, training_s: float) -> str:
         training_s: Of the training phase.
     """
     share = loader.skipped_s / training_s if training_s > 0 else 0.0
-    if share < _SKIPPED_FROM_SHARE:
+    # Of a damaged summary any number may be any.
+    if not loader.skipped or not _SKIPPED_FROM_SHARE <= share <= 1:
         return ""
     who = "a sampler that begins behind them, or torchdata's StatefulDataLoader,"
     if loader.is_iterable:
