@@ -150,12 +150,10 @@ def _of_others(finding: Finding, files: _Files, summary: RunSummary) -> list[str
     """Adds what a finding changes of other loaders; returns what has to be said of that."""
     from trainprof.analysis.finding import BESIDE, LOADER_ID
 
-    told = []
-    for other in finding.evidence.get(BESIDE) or ():
-        site, number = other["site"], other[LOADER_ID]
-        its = replace(
-            finding, site=site, change=other["change"], evidence={LOADER_ID: number}, cautions=[]
-        )
+    told, others = [], finding.evidence.get(BESIDE)
+    for other in others if isinstance(others, list) else ():
+        site, number, change = (other.get(name) for name in ("site", LOADER_ID, "change"))
+        its = replace(finding, site=site, change=change, evidence={LOADER_ID: number}, cautions=[])
         told += [f"{site}: {one}" for one in _taken_up(its, files, summary)]
     return told
 
