@@ -12,6 +12,8 @@ GROWN_TO_S: Final = "grown_to_s"
 LIKELY: Final = "likely_speedup"
 # Likewise: the loader that a finding is about.
 LOADER_ID: Final = "loader_id"
+# Likewise: other loaders that are to be changed besides: of each `site`, LOADER_ID and `change`.
+BESIDE: Final = "other_loaders"
 # Likewise: optimizers that are to be changed besides that at its site, as "class file:line".
 OTHER_OPTIMIZERS: Final = "other_optimizers"
 # Likewise: the packages that build optimizers and have to be told their arguments, by "file:line".

@@ -134,6 +134,10 @@ class Loader:
         later_starts_s, sampler_starts_s: What iterators and first batches of passes after the
             first took (none where it made later batches as much quicker), and the sampler's part.
         first_start_s: What the iterator and the first batch of the first pass took.
+        taking_turns: How many of its line, alike but for their data, live side by side and are used
+            one after the other, again and again: they are told as one.
+        skipped, skipped_s: Batches that passes of training began with and left, as one does that is
+            resumed, and the waits for them without those for the first of a pass.
         first_given_back_s: What later batches of the first pass were quicker for its start; 0 where
             that does not make up for it.
     """
@@ -200,10 +204,15 @@ class Loader:
     also_builds: list[str] = field(default_factory=list)
     datasets: int | None = None
     has_training_data: bool = False
+    taking_turns: int = 1
+    skipped: int = 0
+    skipped_s: float = 0.0
 
     @property
     def is_rebuilt(self) -> bool:
         """Whether the user's code builds it anew for most passes: its workers cannot live on."""
+        if self.taking_turns > 1:
+            return False
         return self.passes > 1 and 4 * self.built > 3 * self.passes and self.built_by is None
 
     @property
@@ -211,6 +220,16 @@ class Loader:
         """Whether an iterator is made for each batch that is asked for."""
         # Passes of one batch that go on to their end are none.
         return self.iterations < _FEW * self.passes and self.ended < self.passes / 2
+
+    @property
+    def batches_used(self) -> int:
+        """How many batches it gave that were not left at once."""
+        return self.iterations - self.skipped
+
+    @property
+    def later_passes(self) -> int:
+        """How many passes begin with an iterator that could have been there before."""
+        return max(self.passes - self.taking_turns, 0)
 
     @property
     def made_first_s(self) -> float:
@@ -255,5 +274,10 @@ class Loader:
 
     @property
     def may_keep_workers(self) -> bool:
-        """Whether persistent_workers=True has a later pass to keep them for, with the same data."""
+        """Whether persistent_workers=True has a later pass to keep them for, with the same data.
+
+        Of loaders that take turns those of all would live at once.
+        """
+        if self.taking_turns > 1 and not self.persistent_workers:
+            return False
         return self.passes > 1 and not self.is_rebuilt and not self.changed_between_passes

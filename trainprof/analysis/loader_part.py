@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
@@ -22,6 +23,7 @@ from trainprof.analysis.pipeline import PipelineInputs
 from trainprof.analysis.pipeline_fit import pipeline_inputs
 from trainprof.analysis.reading_states import StateSamples, with_sampled_reading
 from trainprof.analysis.rebuilt import renumbered
+from trainprof.analysis.skipped_batches import skipped_in_training
 from trainprof.analysis.system_processes import samples_by_pid, ticks_of
 from trainprof.analysis.training_part import trained_samples
 from trainprof.analysis.training_process import is_of_loader
@@ -49,10 +51,23 @@ class LoaderPart:
 
 def loader_part(run: Analysed) -> LoaderPart:
     """Returns what is known of a run's loaders."""
+    turns_of, run = run.timeline.turns_of, replace(run, timeline=run.timeline.with_turns_as_one())
     timeline, making = run.timeline, _batch_making(run)
     loaders = loaders_of(
         timeline.passes, timeline.on_thread, timeline.all_events, making, run.facts, run.sites()
     )
+    others = Counter(turns_of.values())
+    passes = {p.loader: p for p in timeline.passes_here()}
+    skipped = {x: skipped_in_training(p, timeline.events) for x, p in passes.items()}
+    loaders = [
+        replace(
+            one,
+            taking_turns=1 + others[one.id],
+            skipped=skipped.get(one.id, (0, 0.0))[0],
+            skipped_s=skipped.get(one.id, (0, 0.0))[1],
+        )
+        for one in loaders
+    ]
     # At once, and shortened: the series of a long run are large, and not to be kept.
     costliest = sorted(loaders, key=lambda one: -one.wait_total_s)[:_LOADERS_MODELLED]
     inputs = {one.id: _pipeline_inputs(run, making, one.id) for one in costliest}

@@ -51,6 +51,7 @@ _OF_PASSES: Final = (
     "end_s",
     "sampler_s",
     "later_starts_s",
+    "first_start_s",
     "first_given_back_s",
     "sampler_starts_s",
     "blocked_s",

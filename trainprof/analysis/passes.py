@@ -38,6 +38,7 @@ class Passes:
             where none did.
         last_next: Start of the last `next` that gave a batch (or of the pass, without one), ns.
         is_ended: A StopIteration was seen.
+        is_resumed: Its iterator was there before, with workers that live on.
         batches: Batches taken.
         init_ns: Creating or resetting the iterator.
         first_ns: The first `next`, without garbage collection; -1 where there was none.
@@ -53,6 +54,7 @@ class Passes:
     after_first: Int64
     last_next: Int64
     is_ended: Bool
+    is_resumed: Bool
     batches: Int64
     init_ns: Int64
     first_ns: Int64
@@ -164,6 +166,7 @@ def _passes_of(loader: int, calls: Events, length: Int64) -> Passes:
         after_first=after_first,
         last_next=last_next,
         is_ended=np.bincount(number[is_stop], minlength=count) > 0,
+        is_resumed=calls.is_kind(Kind.LOADER_RESET)[firsts],
         batches=np.bincount(number[is_next], minlength=count),
         init_ns=total(calls.is_kind(*_STARTS)),
         first_ns=np.where(has_first, total(is_first), -1),

@@ -255,15 +255,12 @@ def _without_workers(
 def _with_workers(inputs: PipelineInputs, passes: list[RecordedPass], p: Passes) -> PipelineInputs:
     setting = inputs.setting
     numbers = np.array([one.number for one in passes])
-    # Of persistent workers only the first pass starts them.
-    starting = np.array([0]) if setting.is_persistent else numbers
-    resets = p.init_ns[numbers[numbers > 0]] if setting.is_persistent else np.empty(0)
+    # Of persistent workers only a loader's first pass starts them.
+    starting = np.flatnonzero(~p.is_resumed) if setting.is_persistent else numbers
+    starting = starting if len(starting) else np.array([0])  # of a part of the run
+    resets = p.init_ns[numbers[p.is_resumed[numbers]]] if setting.is_persistent else np.empty(0)
     init = float(np.median(p.init_ns[starting]))
-    boots = [
-        one.fetch_starts[setting.workers - 1] - p.start[one.number] - p.init_ns[one.number]
-        for one in passes
-        if one.number in starting and len(one) >= setting.workers
-    ]
+    boots = [one.boot_ns for one in passes if one.number in starting and one.boot_ns is not None]
     drawn = np.concatenate([one.drawn_ns for one in passes])
     delivered, is_ready = _deliveries(passes)
     blocked, ready = delivered[~is_ready], delivered[is_ready]

@@ -16,7 +16,7 @@ from trainprof.analysis.passes import Passes
 # So many one after the other, of data of another length each, are parts of one.
 _MANY_PARTS: Final = 4
 _OF_ONE: Final = ("serial",)
-_OF_ONE_PART: Final = (*_OF_ONE, "dataset_length", "length", "dataset_number")
+OF_ONE_PART: Final = (*_OF_ONE, "dataset_length", "length", "dataset_number")
 
 Id = TypeVar("Id", np.uint32, np.int64)
 
@@ -36,7 +36,7 @@ def rebuilt_loaders(passes: list[Passes], facts: Facts) -> dict[int, int]:
     found: dict[int, int] = {}
     for chain in _chains(passes, facts, _OF_ONE):
         found |= {p.loader: chain[0].loader for p in chain[1:]}
-    for chain in _chains(passes, facts, _OF_ONE_PART):
+    for chain in _chains(passes, facts, OF_ONE_PART):
         if len({found.get(p.loader, p.loader) for p in chain}) >= _MANY_PARTS:
             found |= {p.loader: chain[0].loader for p in chain[1:]}
     return found
@@ -46,7 +46,7 @@ def _chains(passes: list[Passes], facts: Facts, left_out: tuple[str, ...]) -> li
     """Returns loaders that were used one after the other, alike but for some facts."""
     chains: dict[tuple[str, str], list[list[Passes]]] = {}
     for p in sorted(passes, key=lambda p: int(p.start[0])):
-        key = _likeness(facts.loader(p.loader), left_out)
+        key = likeness(facts.loader(p.loader), left_out)
         if key is None:
             continue
         alike = chains.setdefault((p.role, key), [])
@@ -58,14 +58,25 @@ def _chains(passes: list[Passes], facts: Facts, left_out: tuple[str, ...]) -> li
     return [chain for alike in chains.values() for chain in alike]
 
 
-def _likeness(facts: Mapping[str, Any], left_out: tuple[str, ...]) -> str | None:
+def likeness(facts: Mapping[str, Any], left_out: tuple[str, ...]) -> str | None:
+    """Returns what is equal of loaders that one line builds alike; None where no line is known.
+
+    Args:
+        facts: Of the loader.
+        left_out: Names of those that may differ.
+    """
     if not isinstance(facts.get("site"), int):
         return None
     return json.dumps({k: v for k, v in facts.items() if k not in left_out}, sort_keys=True)
 
 
 def joined_passes(passes: list[Passes], first_of: Mapping[int, int]) -> list[Passes]:
-    """Gives the passes of loaders built anew to the first one of each; `first_of` as above."""
+    """Gives the passes of loaders that count as one to that one, in order of time.
+
+    Args:
+        passes: Of every loader; no two of those that count as one overlap.
+        first_of: By the id of each of the others, that of the one.
+    """
     groups: dict[int, list[Passes]] = {}
     for p in sorted(passes, key=lambda p: int(p.start[0])):
         groups.setdefault(first_of.get(p.loader, p.loader), []).append(p)
@@ -74,12 +85,15 @@ def joined_passes(passes: list[Passes], first_of: Mapping[int, int]) -> list[Pas
 
 def _joined(loader: int, group: list[Passes]) -> Passes:
     names = [field.name for field in fields(Passes) if field.name not in ("loader", "role")]
-    columns: dict[str, Any] = {n: np.concatenate([getattr(p, n) for p in group]) for n in names}
+    order = np.argsort(np.concatenate([p.start for p in group]), kind="stable")
+    columns: dict[str, Any] = {
+        n: np.concatenate([getattr(p, n) for p in group])[order] for n in names
+    }
     return replace(group[0], loader=loader, **columns)
 
 
 def renumbered(ids: npt.NDArray[Id], first_of: Mapping[int, int]) -> npt.NDArray[Id]:
-    """Replaces the ids of loaders built anew by that of the first one of each."""
+    """Replaces the ids of loaders that count as another one by that one's."""
     if not first_of:
         return ids
     known = np.array(sorted(first_of), dtype=ids.dtype)

@@ -14,6 +14,7 @@ from trainprof.analysis.fetches import FetchTable
 from trainprof.analysis.passes import Passes
 from trainprof.analysis.pauses import EVER, collections_on
 from trainprof.analysis.pipeline_scenario import Setting
+from trainprof.analysis.skipped_batches import computing_starts, skipped_first
 from trainprof.analysis.timeline import Timeline
 from trainprof.record.schema import Kind
 
@@ -29,8 +30,11 @@ _FEW: Final = 1.5
 class RecordedPass:
     """One pass as recorded; arrays of shape (n_batches,), ns.
 
+    Without the first batches where a loop took them only to leave them.
+
     Attributes:
         number: In the loader's `Passes`.
+        boot_ns: From when its workers were started until each had begun a fetch; None without any.
         starts, ends: Of each `next` that gave a batch.
         wait_ns: What each took, without garbage collection.
         compute_ns: From its end to the following call, without that and evaluation in between.
@@ -42,6 +46,7 @@ class RecordedPass:
     """
 
     number: int
+    boot_ns: int | None
     starts: Int64
     ends: Int64
     wait_ns: Int64
@@ -58,8 +63,15 @@ class RecordedPass:
 
     def begun(self, batches: int) -> RecordedPass:
         """Returns so many of its batches, from the first on."""
+        return self._cut(slice(batches))
+
+    def without_first(self, batches: int) -> RecordedPass:
+        """Returns it without so many of its batches."""
+        return self._cut(slice(batches, None)) if batches else self
+
+    def _cut(self, kept: slice) -> RecordedPass:
         series: dict[str, Any] = {
-            one.name: value[:batches]
+            one.name: value[kept]
             for one in fields(self)
             if isinstance(value := getattr(self, one.name), np.ndarray)
         }
@@ -106,6 +118,7 @@ def recorded_passes(
     own = own[np.argsort(fetches.start_ns[own], kind="stable")]
     until = np.append(p.start[1:], np.iinfo(np.int64).max)
     pauses = collections_on(timeline.thread, timeline.events)
+    computing = computing_starts(timeline.events)
     inits = events.where(events.is_kind(Kind.LOADER_INIT, Kind.LOADER_RESET))
     begins = np.stack((inits.start, inits.end), axis=1)
     no_computing = Coverage.of(np.concatenate([timeline.segments, pauses.spans(), begins]), EVER)
@@ -123,9 +136,10 @@ def recorded_passes(
         rows = rows[: len(mine)]
         asked_again = int(p.end[last] - p.end_ns[last]) if p.is_ended[last] else None
         compute_ns = _compute_ns(mine, asked_again, no_computing)
-        if number == chosen[0] and len(mine) > 1:
+        left = 0 if are_joined else skipped_first(mine, computing)
+        if number == chosen[0] and len(mine) > left + 1:
             # A run's first step pays once for imports and kernels: that is no computing of a batch.
-            compute_ns[0] = min(compute_ns[0], compute_ns[1:].max())
+            compute_ns[left] = min(compute_ns[left], compute_ns[left + 1 :].max())
         begun, took_ns = fetches.start_ns[rows], fetches.wall_ns[rows]
         is_own = setting.workers == 0
         made_ns = took_ns - pauses.inside_ns(begun, begun + took_ns) if is_own else took_ns
@@ -133,6 +147,7 @@ def recorded_passes(
         found.append(
             RecordedPass(
                 number=number,
+                boot_ns=_boot_ns(begun, int(p.start[number] + p.init_ns[number]), setting),
                 starts=mine.start,
                 ends=mine.end,
                 wait_ns=np.minimum(wait_ns, made_ns) if are_joined else wait_ns,
@@ -143,9 +158,16 @@ def recorded_passes(
                 fetch_starts=begun,
                 fetch_ends=begun + took_ns,
                 fetch_ns=made_ns,
-            )
+            ).without_first(left)
         )
     return found
+
+
+def _boot_ns(begun: Int64, started_ns: int, setting: Setting) -> int | None:
+    """Returns when the last of the workers began its first fetch, ns from their start."""
+    if not 0 < setting.workers <= len(begun):
+        return None
+    return int(begun[setting.workers - 1]) - started_ns
 
 
 def _told_as_one(chosen: Int64, *, are_joined: bool) -> list[tuple[int, int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -142,16 +142,30 @@ def _taken_up(finding: Finding, files: _Files, summary: RunSummary) -> list[str]
         return [f"no patch: {error}"]
     if is_of_workers and loader is not None:
         files.other_workers.append(loader)
-    return [f"mind: {one}" for one in (*changes.minds, *_built_there(loader, summary))]
+    told = [f"mind: {one}" for one in (*changes.minds, *_built_there(loader, summary))]
+    return [*told, *_of_others(finding, files, summary)]
+
+
+def _of_others(finding: Finding, files: _Files, summary: RunSummary) -> list[str]:
+    """Adds what a finding changes of other loaders; returns what has to be said of that."""
+    from trainprof.analysis.finding import BESIDE, LOADER_ID
+
+    told, others = [], finding.evidence.get(BESIDE)
+    for other in others if isinstance(others, list) else ():
+        site, number, change = (other.get(name) for name in ("site", LOADER_ID, "change"))
+        its = replace(finding, site=site, change=change, evidence={LOADER_ID: number}, cautions=[])
+        told += [f"{site}: {one}" for one in _taken_up(its, files, summary)]
+    return told
 
 
 def _built_there(loader: Loader | None, summary: RunSummary) -> list[str]:
     """Says so where one call builds several loaders."""
     alike = [one for one in summary.loaders if _same_call(loader, one)]
-    if len(alike) < 2:
+    count = sum(one.taking_turns for one in alike)
+    if count < 2:
         return []
     roles = ", ".join(dict.fromkeys(one.role for one in alike))
-    return [f"its line builds {len(alike)} loaders ({roles}): it counts for all of them"]
+    return [f"its line builds {count} loaders ({roles}): it counts for all of them"]
 
 
 def _same_call(loader: Loader | None, other: Loader) -> bool:

@@ -15,6 +15,12 @@ from trainprof.analysis.diagnosis.loader_cautions import (
     too_few_shards,
 )
 from trainprof.analysis.diagnosis.loader_change import with_workers
+from trainprof.analysis.diagnosis.loader_forecast import (
+    LoaderForecast,
+    Modelled,
+    modelled,
+    on_the_cores,
+)
 from trainprof.analysis.diagnosis.waiting import (
     TRIED_PREFETCH,
     TRIED_WORKERS,
@@ -26,7 +32,6 @@ from trainprof.analysis.least_gain import LEAST_GAIN
 from trainprof.analysis.pipeline import Setting
 from trainprof.analysis.pipeline_model import USUAL_PREFETCH
 from trainprof.experiments.candidate import Candidate, Interval, up_to
-from trainprof.experiments.loader_forecast import LoaderForecast, Modelled, modelled
 
 WORKERS: Final = "workers"
 KEPT: Final = "persistent_workers"
@@ -171,7 +176,7 @@ def _of_workers(loaders: Sequence[Modelled], forecast: LoaderForecast) -> list[C
             settings[min(more, len(settings) - 1)] if settings else one.inputs.setting
             for one, settings in zip(loaders, wanted, strict=True)
         ]
-        chosen = _alike_by_line(loaders, _on_the_cores(loaders, chosen))
+        chosen = _alike_by_line(loaders, on_the_cores(loaders, chosen))
         speed = forecast.speedup(chosen)
         changed = [
             (one, setting)
@@ -239,20 +244,6 @@ def _settings(one: Modelled) -> list[Setting]:
 def _most(one: Modelled) -> Setting:
     """Returns a loader's setting with as many workers as may be worth trying."""
     return max([one.inputs.setting, *_settings(one)], key=lambda setting: setting.workers)
-
-
-def _on_the_cores(loaders: Sequence[Modelled], chosen: Sequence[Setting]) -> list[Setting]:
-    """Returns the settings with fewer workers each where all of them are more than can run."""
-    most = max(max(most_workers(one.inputs), len(loaders)) for one in loaders)
-    total = sum(setting.workers for setting in chosen)
-    if total <= most or len(loaders) == 1:
-        return list(chosen)
-    return [
-        setting
-        if setting == one.inputs.setting
-        else replace(setting, workers=max(setting.workers * most // total, 1))
-        for one, setting in zip(loaders, chosen, strict=True)
-    ]
 
 
 def _alike_by_line(loaders: Sequence[Modelled], chosen: Sequence[Setting]) -> list[Setting]:

@@ -201,7 +201,7 @@ def _figure(name: str, value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(_entry(name, key, part) for key, part in value.items())
     if isinstance(value, list):
-        return ", ".join(str(one) for one in value)
+        return ", ".join(_of_list(one) for one in value)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return NOT_MEASURED if value is None else str(value)
     words = name.split("_")
@@ -212,6 +212,15 @@ def _figure(name: str, value: Any) -> str:
     if "bytes" in words:
         return byte_count(value)
     return _number(value)
+
+
+def _of_list(value: Any) -> str:
+    """Returns one of several as it is; a change of another loader by its line and arguments."""
+    if not isinstance(value, dict):
+        return str(value)
+    change = value.get("change")
+    arguments = change.items() if isinstance(change, dict) else ()
+    return " ".join([str(value.get("site")), *(f"{key}={one!r}" for key, one in arguments)])
 
 
 def _entry(name: str, key: object, value: Any) -> str:

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Mapping
 from typing import Any, Final
 
+from trainprof.analysis.diagnosis.wording import skipping
 from trainprof.analysis.facts import known, number_at
 from trainprof.analysis.finding import LOADER_ID
 from trainprof.analysis.limit_names import CPU
@@ -44,7 +45,8 @@ def warnings(loader: Loader, summary: RunSummary) -> list[str]:
     """Returns a sentence for each other thing; what training does not feel is left out."""
     fetch = loader.fetch
     is_felt = needs_words(loader, summary)
-    told = [_starting(loader, summary)] if is_felt else []
+    training_s = summary.phases.training_s
+    told = [_starting(loader, summary), skipping(loader, training_s)] if is_felt else []
     if fetch is not None and is_felt:
         told.append(_throttled(fetch))
         # Where the model says that this run's own work fills the cores, nobody else need be named.

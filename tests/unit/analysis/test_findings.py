@@ -141,6 +141,28 @@ def test_a_change_counts_for_all_that_a_line_builds(also: list[str], others: str
     assert finding.change == {"num_workers": 3, "persistent_workers": True}
 
 
+def test_loaders_that_take_turns_have_one_change() -> None:
+    planted = Planted(fetch_s=0.03, compute_s=0.01, passes=10)
+    planted.loader = replace(planted.loader, taking_turns=5)
+    finding = only(case_of(planted))
+    assert finding.change == {"num_workers": 3}  # those of all would live at once
+    assert "the line builds 5 loaders that take turns: all of them together" in finding.also
+
+
+@pytest.mark.parametrize(("turns", "restarts"), [(1, 9), (4, 6), (10, 0)])
+def test_of_loaders_that_take_turns_each_starts_its_workers_once(turns: int, restarts: int) -> None:
+    planted = Planted(workers=2, fetch_s=0.004, compute_s=0.01, passes=10, start_s=0.1)
+    planted.loader = replace(planted.loader, taking_turns=turns)
+    told = [one for one in diagnose(case_of(planted)).findings if one.id == "worker_restart"]
+    assert len(told) == (1 if restarts else 0)
+    for one in told:
+        assert one.recoverable_s == pytest.approx(restarts * 0.1, rel=0.15)
+        many = [x for x in one.cautions if "would keep its own workers" in x]
+        assert [x.split(": ")[1] for x in many] == (
+            [f"{2 * turns} processes at once, each with its memory"] if turns > 1 else []
+        )
+
+
 def test_a_package_that_starts_workers_again_is_told_in_its_own_words() -> None:
     planted = Planted(workers=2, fetch_s=0.004, compute_s=0.01, passes=10, start_s=0.1)
     planted.loader = replace(planted.loader, built_by="transformers")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -68,6 +69,7 @@ def recorded(
         begin = run.now
         workers = [FakeRun(pid=5000 + 100 * number + k, role="child") for k in range(p.workers)]
         played = Recorder(run, loader, begin, tells_receiving)
+        played.is_resumed = bool(number and facts.get("persistent_workers"))
         if p.workers:
             truth = PlayedIterator(p)
             truth.play()
@@ -86,13 +88,15 @@ class Recorder:
     def __init__(self, run: FakeRun, loader: int, begin: int, tells_receiving: bool) -> None:
         self.run, self.loader, self.begin = run, loader, begin
         self.tells_receiving = tells_receiving
+        self.is_resumed = False
 
     def at(self, seconds: float) -> int:
         return self.begin + round(seconds * NS)
 
     def with_workers(self, truth: PlayedIterator, workers: list[FakeRun]) -> None:
         run, loader = self.run, self.loader
-        run.record(Kind.LOADER_INIT, self.begin, self.at(truth.called[0]), site=loader)
+        begins = Kind.LOADER_RESET if self.is_resumed else Kind.LOADER_INIT
+        run.record(begins, self.begin, self.at(truth.called[0]), site=loader)
         for began, ended in truth.drawn:
             run.record(Kind.SAMPLER, self.at(began), self.at(ended), site=loader, value=8)
         for number, (called, handed) in enumerate(zip(truth.called, truth.handed, strict=True)):
@@ -147,7 +151,7 @@ def inputs_of(tmp_path: Path, logs: list[FakeRun], loader: int, cores: float = 8
         main_thread=process.main_thread,
         start=run.start,
         end=run.now,
-    )
+    ).with_turns_as_one()
     tables = [fetch_table(timeline.all_events, process.details, process.pid, 0)]
     tables += [fetch_table(x.events, x.details, x.pid or 0, loader) for x in process.workers]
     return pipeline_inputs(
@@ -471,3 +475,24 @@ def test_passes_that_end_leave_nothing(tmp_path):
     # The run ended in the last one, or in the only one.
     assert recorded(tmp_path / "cut", [p, p], is_cut_off=True, length=100).left == 0
     assert recorded(tmp_path / "one", [p], is_cut_off=True, length=100).left == 0
+
+
+def test_workers_that_live_on_start_once_in_each_loader_that_takes_turns(tmp_path):
+    run, worker = FakeRun(), FakeRun(pid=5000, role="child")
+    loader = run.loader(num_workers=1, persistent_workers=True)
+    told = json.loads(run.texts[loader - 1][1])
+    other = run.text(Topic.LOADER, {**told, "serial": 2})
+    for number in range(6):
+        used = (loader, other)[number % 2]
+        run.yielded[used], is_first = 0, number < 2
+        begins = Kind.LOADER_INIT if is_first else Kind.LOADER_RESET
+        run.leaf(begins, 20 * MS if is_first else MS, site=used)
+        for _ in range(10):
+            worker.record(Kind.FETCH, run.now, run.now + 2 * MS, site=loader, value=8, flags=1)
+            run.next(used, 3 * MS)
+            run.leaf(Kind.FORWARD, MS, flags=LEARNS)
+            run.leaf(Kind.OPTIMIZER_STEP, MS)
+        run.stop(used)
+    worker.texts = run.texts
+    inputs = inputs_of(tmp_path, [run, worker], loader)
+    assert (inputs.spawn_s.mid, inputs.reset_s) == (0.02, 0.001)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from support import summaries
 
-from trainprof.analysis.finding import LOADER_ID, OTHER_OPTIMIZERS, Finding
+from trainprof.analysis.finding import BESIDE, LOADER_ID, OTHER_OPTIMIZERS, Finding
 from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.summary_json import to_jsonable
 from trainprof.cli.app import run_command
@@ -106,6 +106,34 @@ def test_a_file_of_any_name(name: str, how: str, tmp_path: Path, capsysbinary: C
     out, _ = suggested(tmp_path, capsysbinary, site=f"{name}:1")
     apply(how, out, tmp_path)
     assert (tmp_path / name).read_text() == "a = DataLoader(d, 8, num_workers=4)\n"
+
+
+@pytest.mark.parametrize("how", TOOLS)
+def test_loaders_that_are_to_be_changed_together_are(
+    how: str, tmp_path: Path, capsysbinary: Captured
+) -> None:
+    (tmp_path / "train.py").write_text("a = DataLoader(d, 8)\nb = DataLoader(e, 8)\n")
+    other = {"site": "train.py:2", LOADER_ID: 1, "change": {"num_workers": 2}}
+    out, _ = suggested(
+        tmp_path,
+        capsysbinary,
+        evidence={LOADER_ID: 0, BESIDE: [other]},
+        more_loaders=(replace(summaries.loader("train.py:2"), id=1),),
+    )
+    apply(how, out, tmp_path)
+    assert (tmp_path / "train.py").read_text() == (
+        "a = DataLoader(d, 8, num_workers=4)\nb = DataLoader(e, 8, num_workers=2)\n"
+    )
+
+
+def test_where_another_loader_needs_more_than_arguments_it_is_said(
+    tmp_path: Path, capsysbinary: Captured
+) -> None:
+    (tmp_path / "train.py").write_text("a = DataLoader(d, 8)\nb = DataLoader(e, 8)\n")
+    other: dict[str, Any] = {"site": "train.py:2", LOADER_ID: 1, "change": {}}
+    out, _ = suggested(tmp_path, capsysbinary, evidence={LOADER_ID: 0, BESIDE: [other]})
+    assert b"train.py:2: no patch: it takes more than other arguments of a call" in out
+    assert b"+a = DataLoader(d, 8, num_workers=4)" in out
 
 
 @pytest.mark.parametrize("how", TOOLS)

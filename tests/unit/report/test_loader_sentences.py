@@ -265,6 +265,19 @@ def test_workers_that_are_to_go_are_not_said_to_be_kept(
     assert ("keeps them" not in sentence) is are_to_go
 
 
+def test_batches_that_are_taken_only_to_be_left_are_named() -> None:
+    resumed = loader(skipped=400, skipped_s=8.0, wait_total_s=9.0)
+    [sentence] = warnings(resumed, run())
+    assert sentence.startswith(
+        "the first 400 batches were taken and nothing was computed with them, which took 8.00 s ("
+    )
+    by_sampler = "a sampler that begins behind them, or torchdata's StatefulDataLoader, does not"
+    assert sentence.endswith(f"of training): {by_sampler} make them")
+    [of_stream] = warnings(replace(resumed, is_iterable=True), run())
+    assert of_stream.endswith("of training): a dataset that begins behind them does not make them")
+    assert warnings(replace(resumed, skipped_s=0.1), run()) == []
+
+
 def test_workers_that_each_give_all_of_a_stream_are_named() -> None:
     streamed = {"is_iterable": True, "shares_samples": False}
     [sentence] = faults(loader(2, **streamed))

@@ -26,6 +26,9 @@ from trainprof.analysis.torch_settings import TorchSettings
 # work for so much of it, each waiting for a free core for so much of that.
 _LOOKED_AT_FROM_SHARE: Final = 0.03
 _CROWDED_FROM_SHARE: Final = 0.1
+# Of training, that workers need at least to make all of a loader's batches: one beside it that is
+# waited for may hide that.
+_HIDDEN_FROM_SHARE: Final = 0.25
 
 
 def build_case(
@@ -148,7 +151,8 @@ def _loader_case(
     on_device: bool,
 ) -> LoaderCase:
     unknown = LoaderCase(loader, None, None, None, None, training_s, exposed, shared_memory)
-    if unknown.cost_s < _LOOKED_AT_FROM_SHARE * training_s and not _may_crowd(loader, training_s):
+    is_cheap = unknown.cost_s < _LOOKED_AT_FROM_SHARE * training_s
+    if is_cheap and not (_may_crowd(loader, training_s) or _may_be_hidden(loader, training_s)):
         return unknown
     model = known_of(loader.id)
     if model is None:
@@ -166,3 +170,11 @@ def _may_crowd(loader: Loader, training_s: float) -> bool:
     if not loader.num_workers or fetch is None:
         return False
     return (fetch.running_s or 0.0) >= least * training_s and runnable_share(fetch) >= least
+
+
+def _may_be_hidden(loader: Loader, training_s: float) -> bool:
+    """Whether training may wait for it as soon as it waits for no other loader."""
+    fetch, workers = loader.fetch, loader.num_workers
+    if loader.role != TRAINING or not workers or fetch is None or fetch.wall_s is None:
+        return False
+    return fetch.wall_s.mean * fetch.n / workers >= _HIDDEN_FROM_SHARE * training_s

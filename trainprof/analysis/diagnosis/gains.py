@@ -41,7 +41,16 @@ class Gain:
     of_steps: bool
 
 
-def of_setting(case: Case, fed: LoaderCase, setting: Setting, found: Prediction) -> Gain | None:
+def of_setting(
+    case: Case,
+    fed: LoaderCase,
+    setting: Setting,
+    found: Prediction,
+    *,
+    steps: Interval | None = None,
+    wait_share: float | None = None,
+    more_starts_s: float = 0.0,
+) -> Gain | None:
     """Returns what another setting of a loader would give, by the pipeline model.
 
     Args:
@@ -49,24 +58,30 @@ def of_setting(case: Case, fed: LoaderCase, setting: Setting, found: Prediction)
         fed: The loader.
         setting: The new one; its workers may live on from pass to pass.
         found: The model's answer to it.
+        steps: How many times as fast they will be beside other loaders; None: as the model says.
+        wait_share: Of training, spent waiting for all that are changed; None: for this one.
+        more_starts_s: What passes take longer to begin for the others that are changed.
     """
     if fed.inputs is None or fed.measured is None:
         return None
-    steps = found.speedup_over(fed.measured.step_s)
-    batches, (passes, now_starts_s) = fed.loader.iterations, fed.recorded_starts
+    steps = steps or found.speedup_over(fed.measured.step_s)
+    wait_share = fed.wait_share if wait_share is None else wait_share
+    batches, (passes, now_starts_s) = fed.loader.batches_used, fed.recorded_starts
     starting = start_of_workers(fed.inputs, setting)
     later = _resumed(found) if setting.is_persistent else starting
     starts_s = [
         one + (passes - 1) * other for one, other in zip(_of(starting), _of(later), strict=True)
     ]
     # What was recorded may have waited for longer than the rest of the run.
-    waited_s = fed.loader.wait_total_s + fed.loader.made_first_s
+    waited_s = fed.loader.wait_total_s - fed.loader.skipped_s + fed.loader.made_first_s
     recorded_s = batches * fed.measured.wait_s
     alike = min(waited_s / recorded_s, 1.0) if recorded_s > 0 else 1.0
     wall_s = case.wall_s
     run_s = [
-        wall_s - alike * batches * (fed.measured.step_s - step_s) - (now_starts_s - start_s)
-        for step_s, start_s in zip(_of(found.step_s), starts_s, strict=True)
+        wall_s
+        - alike * batches * fed.measured.step_s * (1 - 1 / times)
+        - (now_starts_s - start_s - more_starts_s)
+        for times, start_s in zip(reversed(_of(steps)), starts_s, strict=True)
     ]
     best, likely, worst = (wall_s / max(s, (1 - _MOST_REMOVED) * wall_s) for s in run_s)
     # A longer queue of the same batches delays none of them.
@@ -75,7 +90,7 @@ def of_setting(case: Case, fed: LoaderCase, setting: Setting, found: Prediction)
     gain = Gain(
         training=(
             max(steps.low, min(least, steps.mid)),
-            _with_faster_rest(case, steps.high, fed.wait_share),
+            _with_faster_rest(case, steps.high, wait_share),
         ),
         run=(max(min(worst, likely), min(least, likely)), max(best, likely)),
         likely=steps.mid,
@@ -147,7 +162,7 @@ def of_batches(case: Case, fed: LoaderCase, saved_s: float) -> Gain | None:
     if not np.isfinite(saved_s) or step_s <= 0:
         return None
     kept_s = max(step_s - max(saved_s, 0.0), (1 - _MOST_REMOVED) * step_s)
-    all_s = fed.loader.iterations * (step_s - kept_s)
+    all_s = fed.loader.batches_used * (step_s - kept_s)
     run = case.wall_s / max(case.wall_s - all_s, (1 - _MOST_REMOVED) * case.wall_s)
     likely = step_s / kept_s
     most = _with_faster_rest(case, likely, 1 - kept_s / step_s)

@@ -63,7 +63,8 @@ def cautions_of(fed: LoaderCase, change: Mapping[str, Any]) -> list[str]:
     elif not workers and now:
         told += _of_no_workers(loader)
     if change.get("persistent_workers"):
-        told += [KEEP_THE_DATASET, *([] if now else [_NOT_BACK]), *_another_order(loader)]
+        told += [*_of_many_kept(loader, workers), KEEP_THE_DATASET]
+        told += [*([] if now else [_NOT_BACK]), *_another_order(loader)]
     elif loader.changed_between_passes and workers > now:
         told.append(
             f"training changes {_changed(loader)} between passes: workers see that as long as each "
@@ -184,6 +185,17 @@ def counts_for_all(loader: Loader, change: Mapping[str, Any] | None) -> list[str
     if not change or settings is None or not settings.counts_for_all:
         return []
     return ["it counts for the loaders of training and of evaluation"]
+
+
+def _of_many_kept(loader: Loader, workers: int) -> list[str]:
+    """Returns how many workers would live at once, of loaders that take turns."""
+    loaders = loader.taking_turns
+    if loaders == 1:
+        return []
+    return [
+        f"each of {loaders} loaders would keep its own workers: {loaders * workers} processes at "
+        "once, each with its memory"
+    ]
 
 
 def others_of_line(loader: Loader) -> str:

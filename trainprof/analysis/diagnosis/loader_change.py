@@ -19,12 +19,13 @@ from trainprof.analysis.diagnosis.loader_cautions import (
 )
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
+from trainprof.analysis.diagnosis.side_by_side import gain_beside
 from trainprof.analysis.diagnosis.waiting import (
     WAIT_SHARE,
     asleep_share,
     collate_share,
 )
-from trainprof.analysis.diagnosis.wording import around, place, share_of, size, span
+from trainprof.analysis.diagnosis.wording import around, place, share_of, size, skipping, span
 from trainprof.analysis.facts import number_at
 from trainprof.analysis.finding import LOADER_ID, Finding
 from trainprof.analysis.loader_builder import settings_of
@@ -87,7 +88,8 @@ def gain_of_cause(case: Case, fed: LoaderCase) -> Gain | None:
     cause = fed.cause
     if cause is None or cause.setting is None or cause.found is None:
         return None
-    return of_setting(case, fed, cause.setting, cause.found)
+    beside = gain_beside(case, fed)
+    return of_setting(case, fed, cause.setting, cause.found) if beside is None else beside
 
 
 def with_workers(fed: LoaderCase, setting: Setting) -> dict[str, Any]:
@@ -159,8 +161,25 @@ def finding(
         evidence=numbers,
         change=change,
         cautions=[*(cautions or []), *minded],
-        also=[*(also or []), *(of_making if is_of_making else [])],
+        also=[
+            *(also or []),
+            *_of_turns(loader),
+            *_of_skipped(case, loader),
+            *(of_making if is_of_making else []),
+        ],
     )
+
+
+def _of_turns(loader: Loader) -> list[str]:
+    """Says that the figures are those of several loaders."""
+    if loader.taking_turns == 1:
+        return []
+    return [f"the line builds {loader.taking_turns} loaders that take turns: all of them together"]
+
+
+def _of_skipped(case: Case, loader: Loader) -> list[str]:
+    told = skipping(loader, case.training_s)
+    return [told] if told else []
 
 
 def fewer_workers(fed: LoaderCase) -> list[str]:

@@ -14,7 +14,7 @@ from trainprof.analysis.diagnosis.cheaper_samples import (
     without_line,
 )
 from trainprof.analysis.diagnosis.gains import Gain
-from trainprof.analysis.diagnosis.loader_cautions import shares_a_disk
+from trainprof.analysis.diagnosis.loader_cautions import cautions_of, shares_a_disk
 from trainprof.analysis.diagnosis.loader_change import (
     advised,
     call_with,
@@ -23,10 +23,18 @@ from trainprof.analysis.diagnosis.loader_change import (
     made_anew,
     with_workers,
 )
+from trainprof.analysis.diagnosis.side_by_side import SideBySide, side_by_side
 from trainprof.analysis.diagnosis.waiting import ASLEEP_SHARE, asleep_share
 from trainprof.analysis.diagnosis.wording import place
 from trainprof.analysis.diagnosis.worth import passed_over_for
-from trainprof.analysis.finding import MODELLED_WORKERS, Finding, is_unsure
+from trainprof.analysis.finding import (
+    BESIDE,
+    LOADER_ID,
+    MODELLED_WORKERS,
+    Finding,
+    is_unsure,
+)
+from trainprof.analysis.least_gain import LEAST_GAIN
 from trainprof.analysis.pipeline import Setting
 
 # Of what workers give at most: a line that would give so much more comes beside them.
@@ -55,7 +63,9 @@ def more_workers(
         title: What was measured.
     """
     assert fed.cause is not None
-    setting, gain = fed.cause.setting, gain_of_cause(case, fed)
+    setting, gain, beside = fed.cause.setting, gain_of_cause(case, fed), side_by_side(case, fed)
+    if beside is not None:
+        setting, gain = beside.setting, beside.gain
     if setting is None or gain is None:
         return None
     if shares_a_disk(fed) or asleep_share(fed.loader.fetch) >= ASLEEP_SHARE:
@@ -65,6 +75,8 @@ def more_workers(
         )
     times = _times_without_line(case, fed)
     found = _by_workers(case, fed, rule, title, setting, gain, times)
+    if beside is not None:
+        found = _with_others(found, fed, beside)
     if not is_unsure(found):
         return found
     is_little = passed_over_for(found, keys, case) is not None or _gives_more(times, gain)
@@ -98,6 +110,36 @@ def _by_workers(
         change=change,
         alters=wanted,
         evidence={MODELLED_WORKERS: setting.workers},
+    )
+
+
+def _with_others(found: Finding, fed: LoaderCase, beside: SideBySide) -> Finding:
+    """Adds what other loaders need, without which training would wait for them instead."""
+    calls, changes, cautions = [], [], []
+    for other, setting in beside.others:
+        site, wanted = other.loader.site, with_workers(other, setting)
+        # What one line builds is changed at once.
+        if site == fed.loader.site:
+            continue
+        call, change = advised(other.loader, wanted)
+        calls.append(f"and at {site} {call}")
+        changes.append({"site": site, LOADER_ID: other.loader.id, "change": change})
+        told = cautions_of(other, wanted)
+        cautions += [f"at {site}: {one}" for one in told if one not in found.cautions]
+    if not calls:
+        return found
+    sites = " and ".join(dict.fromkeys(str(one["site"]) for one in changes))
+    gives = f"steps would be up to about {beside.alone:.2f} x as fast"
+    alone = gives if beside.alone >= 1 + LEAST_GAIN else "nothing would be gained"
+    return replace(
+        found,
+        advice=", ".join([found.advice, *dict.fromkeys(calls)]),
+        evidence={**found.evidence, BESIDE: changes, "alone_speedup": beside.alone},
+        cautions=[*found.cautions, *dict.fromkeys(cautions)],
+        also=[
+            f"without the change at {sites} {alone}: training would wait there",
+            *found.also,
+        ],
     )
 
 

@@ -14,7 +14,9 @@ The prediction is a model of this run, not a measurement.
 
 What to do: give the loader the named number of workers; persistent_workers=True keeps them from
 being started again in each epoch. Where training keeps the cores busy itself, workers may take as
-much from it as they give: then make samples cheaper, the named function first.
+much from it as they give: then make samples cheaper, the named function first. Where each step asks
+several loaders, those that training would wait for next are named with it: without workers for them
+too it gains less, or nothing.
 """
 
 from __future__ import annotations

@@ -5,10 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 from trainprof.analysis.code_figures import HotLine
+from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.verdict_level import percent
 
 # Of its function's share: a line that takes so much of it stands for the function.
 _NEARLY_ALL: Final = 0.9
+# Of training: batches that are taken only to be left are told from there on, as what is worth a
+# change is.
+_SKIPPED_FROM_SHARE: Final = 0.03
 
 
 def span(seconds: float) -> str:
@@ -57,6 +61,26 @@ def caller(line: HotLine) -> list[str]:
 
 def _share(line: HotLine, share: float) -> str:
     return f"{'at least ' if line.is_at_least else ''}{percent(share)}"
+
+
+def skipping(loader: Loader, training_s: float) -> str:
+    """Says what it takes to go through the batches that a resumed pass leaves; "" if it is little.
+
+    Args:
+        loader: Whose batches they are.
+        training_s: Of the training phase.
+    """
+    share = loader.skipped_s / training_s if training_s > 0 else 0.0
+    # Of a damaged summary any number may be any.
+    if not loader.skipped or not _SKIPPED_FROM_SHARE <= share <= 1:
+        return ""
+    who = "a sampler that begins behind them, or torchdata's StatefulDataLoader,"
+    if loader.is_iterable:
+        who = "a dataset that begins behind them"
+    return (
+        f"the first {loader.skipped} batches were taken and nothing was computed with them, which "
+        f"took {span(loader.skipped_s)} ({percent(share)} of training): {who} does not make them"
+    )
 
 
 def place(line: HotLine) -> str:

@@ -108,7 +108,7 @@ def find(case: Case) -> Finding | None:
         without, how = shorter_without(fed), _SHORTER
     if without is None and loader.has_new_datasets:
         without, how = _worthwhile_without(case, fed), _SHORTER
-    later = loader.passes - 1
+    later = loader.later_passes
     once_s = fed.starts_s - fed.later_starts_s
     is_once_much = fed.exposed * once_s >= _MUCH_ONCE * case.training_s
     # What the sampler takes meanwhile is no matter of workers.
@@ -182,7 +182,7 @@ def _to_keep_them(loader: Loader) -> tuple[str, dict[str, Any]]:
 def _for_each_step(case: Case, fed: LoaderCase, spent_s: float) -> Finding:
     """Workers that live on would go on making batches that nobody takes."""
     loader, workers = fed.loader, fed.loader.num_workers or 0
-    later = loader.passes - 1
+    later = loader.later_passes
     each_s = fed.later_starts_s / later + loader.end_s / loader.passes
     ahead = workers * (loader.prefetch_factor or USUAL_PREFETCH)
     who = "its worker is" if workers == 1 else f"its {workers} workers are"
@@ -252,7 +252,7 @@ def lost_s(fed: LoaderCase) -> float:
     """Returns what starting workers again took, beyond what a pass begins with anyway."""
     loader = fed.loader
     live_on = loader.persistent_workers and not loader.is_rebuilt
-    if not loader.num_workers or live_on or loader.passes < 2:
+    if not loader.num_workers or live_on or not loader.later_passes:
         return 0.0
     if loader.is_each_step or _wants_one_iterator(fed):
         return _saved_by_one_iterator_s(fed)
@@ -265,7 +265,7 @@ def _wants_one_iterator(fed: LoaderCase) -> bool:
     # Each evaluation is to have the same samples.
     if fed.inputs is None or not fed.inputs.left or loader.role != TRAINING:
         return False
-    if loader.has_new_datasets or loader.passes < 2 or loader.is_each_step:
+    if loader.has_new_datasets or not loader.later_passes or loader.is_each_step:
         return False
     return _saved_by_keeping_s(fed) < _NEARLY_AS_MUCH * _saved_by_one_iterator_s(fed)
 
@@ -276,7 +276,7 @@ def _later_s(fed: LoaderCase) -> float:
     Workers that live on are ended once.
     """
     loader = fed.loader
-    return fed.later_starts_s + loader.end_s * (loader.passes - 1) / loader.passes
+    return fed.later_starts_s + loader.end_s * loader.later_passes / loader.passes
 
 
 def _saved_by_one_iterator_s(fed: LoaderCase) -> float:
@@ -285,7 +285,7 @@ def _saved_by_one_iterator_s(fed: LoaderCase) -> float:
     usual_s = loader.fetch.wall_s.mean if loader.fetch and loader.fetch.wall_s else 0.0
     sampler_s = 0.0 if loader.is_each_step else loader.sampler_starts_s or 0.0
     each_s = usual_s / max(loader.num_workers or 0, 1)
-    return max(_later_s(fed) - sampler_s - (loader.passes - 1) * each_s, 0.0)
+    return max(_later_s(fed) - sampler_s - loader.later_passes * each_s, 0.0)
 
 
 def _saved_by_keeping_s(fed: LoaderCase) -> float:
@@ -297,7 +297,7 @@ def _saved_by_keeping_s(fed: LoaderCase) -> float:
         kept = _played_with_workers_kept(fed.inputs)
         each_s = kept.first_batch_s.low + kept.reset_s.low
     later_s = _later_s(fed) - (loader.sampler_starts_s or 0.0)
-    return max(later_s - (loader.passes - 1) * each_s, 0.0)
+    return max(later_s - loader.later_passes * each_s, 0.0)
 
 
 def _played_with_workers_kept(inputs: PipelineInputs) -> Prediction:

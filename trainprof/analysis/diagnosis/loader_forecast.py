@@ -16,6 +16,7 @@ import numpy as np
 
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.gains import of_faster_steps
+from trainprof.analysis.diagnosis.waiting import most_workers
 from trainprof.analysis.pipeline import Interval, PipelineInputs, Prediction, Setting, predict
 from trainprof.analysis.pipeline_rates import Rates
 from trainprof.analysis.pipeline_scenario import running_of
@@ -51,6 +52,20 @@ def modelled(feeding: Sequence[LoaderCase]) -> list[Modelled]:
     ]
 
 
+def on_the_cores(loaders: Sequence[Modelled], chosen: Sequence[Setting]) -> list[Setting]:
+    """Returns the settings with fewer workers each where all of them are more than can run."""
+    most = max(max(most_workers(one.inputs), len(loaders)) for one in loaders)
+    total = sum(setting.workers for setting in chosen)
+    if total <= most or len(loaders) == 1:
+        return list(chosen)
+    return [
+        setting
+        if setting == one.inputs.setting
+        else replace(setting, workers=max(setting.workers * most // total, 1))
+        for one, setting in zip(loaders, chosen, strict=True)
+    ]
+
+
 class LoaderForecast:
     """The loaders of a run in other settings; settings are given for all of them, in their order.
 
@@ -59,21 +74,35 @@ class LoaderForecast:
         loaders: That training waits for.
         free_step_s: What a step takes where it waits for none of them, None where that is unknown:
             a thread that never waits computes faster, and no recording tells by how much.
+        felt: Share of the waits in which a device had nothing to do: steps get no shorter than it
+            takes for them. None without one.
     """
 
     def __init__(
-        self, case: Case, loaders: Sequence[Modelled], free_step_s: float | None = None
+        self,
+        case: Case,
+        loaders: Sequence[Modelled],
+        free_step_s: float | None = None,
+        *,
+        felt: float | None = None,
     ) -> None:
-        self._case, self._loaders = case, loaders
+        self._case, self._loaders, self._felt = case, loaders, felt
         batches = sum(one.batches for one in loaders)
         self._take_turns = batches <= _BY_TURNS * case.summary.training.iterations
         self._faster = None if free_step_s is None else self._compute_left(free_step_s)
 
+    @property
+    def are_side_by_side(self) -> bool:
+        """Whether there are several, and they are asked one after the other in every step."""
+        return len(self._loaders) > 1 and not self._take_turns
+
     def played(self, index: int, settings: Sequence[Setting]) -> Prediction:
         """Returns the model of one loader among the others."""
-        return predict(
-            self._inputs(index, settings, self._faster or 1.0, others=0.0), settings[index]
-        )
+        return predict(self.inputs(index, settings), settings[index])
+
+    def inputs(self, index: int, settings: Sequence[Setting]) -> PipelineInputs:
+        """Returns the series of one loader among the others."""
+        return self._inputs(index, settings, self._faster or 1.0, others=0.0)
 
     def batch_s(self, index: int, settings: Sequence[Setting]) -> float:
         """Returns what a batch of one loader takes most likely, with its part of a pass's start."""
@@ -82,16 +111,22 @@ class LoaderForecast:
 
     def speedup(self, settings: Sequence[Setting]) -> Interval | None:
         """Returns how many times as fast training will be; None where it cannot be told."""
+        found = self.of_steps(settings)
+        if found is None:
+            return None
+        if self._faster is None:
+            waits = sum(x.fed.wait_share for x in self._loaders)
+            found = of_faster_steps(self._case, found, waits)
+        return self._with_starts(found, settings)
+
+    def of_steps(self, settings: Sequence[Setting]) -> Interval | None:
+        """Returns how many times as fast steps will be by the model alone; None as above."""
         kept = self._kept(settings, [0.0] * len(settings))
         if not 0 < kept.low <= kept.high < np.inf:
             return None
         if len(settings) > 1 and not self._take_turns:
             kept = self._kept(settings, self._loads(settings, kept.mid))
-        found = Interval(1 / kept.high, 1 / kept.mid, 1 / kept.low)
-        if self._faster is None:
-            waits = sum(x.fed.wait_share for x in self._loaders)
-            found = of_faster_steps(self._case, found, waits)
-        return self._with_starts(found, settings)
+        return Interval(1 / kept.high, 1 / kept.mid, 1 / kept.low)
 
     def _with_starts(self, steps: Interval, settings: Sequence[Setting]) -> Interval:
         """Returns how many times as fast training will be whose steps are so many times as fast."""
@@ -192,9 +227,14 @@ class LoaderForecast:
         stays_s = self._waits_for_others_s(index, settings)
         own_s = self._own_compute_s(index) * faster + stays_s
         busy = inputs.others
+        compute_s = inputs.compute_s * (own_s / mean_s if mean_s > 0 else 1.0)
+        if self._felt is not None:
+            measured = self._loaders[index].measured
+            waits_s = measured.wait_s + self._waits_for_others_s(index)
+            compute_s = np.maximum(compute_s, measured.step_s - self._felt * waits_s)
         return replace(
             inputs,
-            compute_s=inputs.compute_s * (own_s / mean_s if mean_s > 0 else 1.0),
+            compute_s=compute_s,
             others=Interval(busy.low, busy.mid + others / 2, busy.high + others),
         )
 
