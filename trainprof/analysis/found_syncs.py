@@ -12,7 +12,7 @@ from trainprof.analysis.memory_figures import FoundSync, FoundSyncs
 from trainprof.analysis.names import Sites
 from trainprof.record.schema import FoundSyncFlag, Kind
 
-TOO_FEW_STEPS: Final = "too few steps of one of torch's optimizers were seen"
+TOO_FEW_STEPS: Final = "too few steps of torch's optimizers were seen"
 # A damaged log may tell any number.
 _MOST_STEPS: Final = 1 << 31
 

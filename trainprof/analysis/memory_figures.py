@@ -83,7 +83,7 @@ class FoundSyncs:
     """What torch's sync debug mode told while it was on.
 
     Attributes:
-        first_step: 0-based, of the optimizer that was counted by.
+        first_step: 0-based.
         steps: In which it was on.
         calls: By line, most first; those that are sync points or transfers anyway are left out.
         known_calls: How many those are.

@@ -9,6 +9,7 @@ import numpy as np
 
 from trainprof.analysis.events import Bool, Events, Int64, Nesting
 from trainprof.record.schema import Kind
+from trainprof.record.step_count import LEAST_BLOCK
 
 # An optimizer that steps this often compared with the busiest one may be the anchor.
 ANCHOR_SHARE: Final = 0.9
@@ -71,7 +72,7 @@ def _of_a_forward(events: Events, nesting: Nesting, backwards: Int64) -> Int64:
 
 
 def _anchor_ends(events: Events, nesting: Nesting, updates: Int64) -> Int64:
-    """Ends of the anchor optimizer's updates; one update per backward where they run inside it."""
+    """Ends of the updates that are steps; one update per backward where they run inside it."""
     ends = events.end[updates]
     optimizer = events.site[updates].astype(np.int64)
     backward = _outermost_around(nesting, updates, events.is_kind(Kind.BACKWARD))
@@ -82,8 +83,18 @@ def _anchor_ends(events: Events, nesting: Nesting, updates: Int64) -> Int64:
         optimizer = np.concatenate([optimizer[~inside], np.full(len(hosts), _IN_BACKWARD)])
         order = np.argsort(ends, kind="stable")
         ends, optimizer = ends[order], optimizer[order]
-    anchors = _anchors(optimizer)
-    return ends[np.isin(optimizer, anchors)]
+    return ends[_in_block(optimizer) | np.isin(optimizer, _anchors(optimizer))]
+
+
+def _in_block(optimizer: Int64) -> Bool:
+    """Tells of each update whether it is one of several on end.
+
+    Args:
+        optimizer: Optimizer id of each update, in order of time.
+    """
+    begins = np.flatnonzero(np.append(True, optimizer[1:] != optimizer[:-1]))
+    lengths = np.diff(np.append(begins, len(optimizer)))
+    return np.repeat(lengths >= LEAST_BLOCK, lengths)
 
 
 def _outermost_around(nesting: Nesting, indices: Int64, hosts: Bool) -> Int64:

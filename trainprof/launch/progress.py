@@ -15,6 +15,7 @@ from typing import Any, Final
 from trainprof.launch.live_log import LiveLog, LiveRecord
 from trainprof.record.schema import Kind, Topic
 from trainprof.record.site_name import site_name
+from trainprof.record.step_count import StepCount
 
 POLL_S: Final = 0.5
 LINE_EVERY_S: Final = 10.0
@@ -59,7 +60,8 @@ class Progress:
     cwd: str
     utc: Callable[[], datetime] = lambda: datetime.now(timezone.utc)
     _loaders: dict[int, LoaderProgress] = field(default_factory=dict)
-    _steps: dict[int, int] = field(default_factory=dict)
+    _steps: StepCount = field(default_factory=StepCount)
+    _updated_ns: int = -1
     _created_ns: dict[int, int] = field(default_factory=dict)
     _since_backward: dict[int, int] = field(default_factory=dict)
     _current: LoaderProgress | None = None
@@ -94,8 +96,14 @@ class Progress:
         elif kind == Kind.BACKWARD:
             self._learnt()
         elif kind in _STEPS:
-            self._steps[site] = self._steps.get(site, 0) + 1
+            self._updated(site, start)
         return None
+
+    def _updated(self, optimizer: int, start: int) -> None:
+        """Counts an update, but for one around an update: a scaler's, a class's of its base's."""
+        if start > self._updated_ns:
+            self._updated_ns = start
+            self._steps.add(optimizer)
 
     def _learnt(self) -> None:
         """Takes note of whose batches a backward was for: all that were zipped, one of each."""
@@ -178,9 +186,9 @@ class Progress:
             count += f"/{loader.length} ({loader.batches / loader.length:.0%})"
             remaining = (loader.length - loader.batches) * elapsed_s / max(loader.batches, 1)
             left = f", about {_clock(remaining)} left in the epoch"
-        steps = max(self._steps.values(), default=0)
         return (
-            f"{self._stage(loader)} epoch {loader.passes} batch {count}, step {steps}, "
+            f"{self._stage(loader)} epoch {loader.passes} batch {count}, "
+            f"step {self._steps.steps}, "
             f"{_clock((self._now_ns - self.spawned_ns) / 1e9)} elapsed{left}"
         )
 

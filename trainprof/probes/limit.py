@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
 from trainprof.probes.last_step import LastStep
 from trainprof.record.event_log import EventLog
 from trainprof.record.schema import Kind
+from trainprof.record.step_count import StepCount
 
 # What ended the run, as a LIMIT record's value tells it.
 MAX_STEPS: Final = "--max-steps"
@@ -55,8 +55,7 @@ class Limit:
         self._deadline_ns = None if seconds is None else started + int(seconds * 1e9)
         self._allowed_ns = 0 if self._deadline_ns is None else self._deadline_ns - started
         self._last_step: LastStep | None = None
-        self._steps: Counter[int] = Counter()
-        self._most = 0
+        self._count = StepCount()
         armed = self._max_steps is not None or self._deadline_ns is not None
         self.before_batch: Callable[[], None] | None = self._before_batch if armed else None
         self.before_step: Callable[[int], None] | None = self._before_step if armed else None
@@ -67,13 +66,11 @@ class Limit:
     def stepped(self, optimizer: int) -> None:
         """Counts an outermost update of one optimizer."""
         if self._max_steps is not None or self._last_step is not None:
-            self._steps[optimizer] += 1
-            self._most = max(self._most, self._steps[optimizer])
+            self._count.add(optimizer)
 
-    def forget(self, optimizer: int) -> None:
-        """Takes back what was counted as updates of one optimizer: they were none."""
-        if self._steps.pop(optimizer, 0):
-            self._most = max(self._steps.values(), default=0)
+    def forget(self) -> None:
+        """Takes back what was counted so far: those were no updates."""
+        self._count = StepCount()
 
     def join(self, world_size: int) -> None:
         """Has this process, one of so many ranks, end at the same step as the others."""
@@ -85,19 +82,21 @@ class Limit:
         self._end(TRIAL)
 
     def _before_batch(self) -> None:
-        if self._max_steps is not None and self._most >= self._max_steps:
+        if self._max_steps is not None and self._count.steps >= self._max_steps:
             self._end(MAX_STEPS)
         self._check_time()
         # Behind the last step: an optimizer may step on a thread that cannot end the run.
-        if self._last_step is not None and self._last_step.is_reached(self._most - 1):
+        if self._last_step is not None and self._last_step.is_reached(self._count.steps - 1):
             self._end(MAX_TIME)
 
     def _before_step(self, optimizer: int) -> None:
-        if self._max_steps is not None and self._steps[optimizer] >= self._max_steps:
+        count, last_step = self._count, self._last_step
+        begins = count.begins_step(optimizer)
+        if self._max_steps is not None and begins and count.steps >= self._max_steps:
             self._end(MAX_STEPS)
         self._check_time()
         # Not ahead of a batch or a forward: one rank alone may have some, as it evaluates.
-        if self._last_step is not None and self._last_step.is_reached(self._steps[optimizer]):
+        if last_step is not None and begins and last_step.is_reached(count.steps):
             self._end(MAX_TIME)
 
     def _check_time(self) -> None:
@@ -106,7 +105,7 @@ class Limit:
         now = self._now()
         if now < self._deadline_ns or not can_end():
             return
-        if self._last_step is None or self._last_step.is_out_of_reach(self._most, now):
+        if self._last_step is None or self._last_step.is_out_of_reach(self._count.steps, now):
             self._end(MAX_TIME)
 
     def _end(self, limit: str) -> None:

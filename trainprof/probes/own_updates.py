@@ -52,7 +52,7 @@ class OwnUpdatesProbe:
     def _begin_outermost(self, order: int) -> None:
         if self._least_order is None or order < self._least_order:
             self._least_order = order
-            self._limit.forget(OWN_UPDATES)
+            self._limit.forget()
         self._counts = order == self._least_order
         if self._counts:
             self._before_step(OWN_UPDATES)
@@ -77,5 +77,5 @@ class OwnUpdatesProbe:
     def _stop(self, _: Any) -> None:
         if self._watch in self._session.backward_watches:
             self._session.watch_backward(self._watch, is_on=False)
-            self._limit.forget(OWN_UPDATES)
+            self._limit.forget()
             self._counts = False

@@ -6,7 +6,6 @@ import os
 import re
 import sys
 import warnings
-from collections import Counter
 from collections.abc import Callable
 from types import FrameType, ModuleType
 from typing import Any, Final
@@ -16,10 +15,11 @@ from trainprof.probes.session import Session
 from trainprof.probes.user_texts import names_in
 from trainprof.probes.warning_place import REGISTRY
 from trainprof.record.schema import FoundSyncFlag, Kind, Topic
+from trainprof.record.step_count import StepCount
 
 Wrapped = Callable[..., Any]
 
-# Steps of one optimizer before the mode is on, and in which it is.
+# Steps before the mode is on, and in which it is.
 SKIPPED_STEPS: Final = 20
 WINDOW_STEPS: Final = 20
 # Of the warnings: a sync, and that the mode is new and does not see all.
@@ -55,7 +55,7 @@ class FindSyncsProbe:
         if getattr(sys.flags, "context_aware_warnings", 0):
             self._cannot("this Python keeps filters of warnings per context")
             return
-        self._steps: Counter[int] = Counter()
+        self._count = StepCount()
         self._window: _Window | None = None
         self._filter: _Filter | None = None
         self._has_begun = False
@@ -86,19 +86,18 @@ class FindSyncsProbe:
         return after_step
 
     def _stepped(self, optimizer: int) -> None:
-        self._steps[optimizer] += 1
-        steps = self._steps[optimizer]
+        self._count.add(optimizer)
         window = self._window
         if window is not None:
-            if optimizer == window.optimizer and steps >= SKIPPED_STEPS + WINDOW_STEPS:
+            if self._count.steps >= window.first_step + WINDOW_STEPS:
                 self._stop()
             elif self._filter is not None:
                 self._filter.come_first()
-        elif steps == SKIPPED_STEPS and not self._has_begun:
+        elif not self._has_begun and self._count.steps >= SKIPPED_STEPS:
             self._has_begun = True
-            self._begin(optimizer)
+            self._begin()
 
-    def _begin(self, optimizer: int) -> None:
+    def _begin(self) -> None:
         module = self._module()
         if module is None:
             return
@@ -106,7 +105,8 @@ class FindSyncsProbe:
             self._cannot("the script sets torch's sync debug mode itself")
             return
         self._filter = _Filter(self._patcher.guarded(self._caught))
-        self._window = _Window(optimizer, module, getattr(module, _SET), self._session.now())
+        first_step, begun = self._count.steps, self._session.now()
+        self._window = _Window(first_step, module, getattr(module, _SET), begun)
         self._filter.come_first()
         self._window.set_mode(self._torch, _WARN)
         for name, make in ((_SET, self._make_set), (_GET, self._make_get)):
@@ -160,8 +160,9 @@ class FindSyncsProbe:
         window = closed or self._window
         assert window is not None
         end = self._session.now() if closed else window.start
-        steps = self._steps[window.optimizer] - SKIPPED_STEPS
-        self._session.emit(_WINDOW, window.start, end, SKIPPED_STEPS, steps)
+        # Optimizers that turn out to take turns have made fewer.
+        steps = max(self._count.steps - window.first_step, 0)
+        self._session.emit(_WINDOW, window.start, end, window.first_step, steps)
 
     def _make_mutated(self, original: Wrapped) -> Wrapped:
         def come_first() -> None:
@@ -213,8 +214,8 @@ class FindSyncsProbe:
 class _Window:
     """The steps in which the mode is on; it was off before."""
 
-    def __init__(self, optimizer: int, module: Any, set_mode: Wrapped, start: int) -> None:
-        self.optimizer, self.start = optimizer, start
+    def __init__(self, first_step: int, module: Any, set_mode: Wrapped, start: int) -> None:
+        self.first_step, self.start = first_step, start
         self.mode: Callable[[], int] = getattr(module, _GET)
         self._set_mode = set_mode
 

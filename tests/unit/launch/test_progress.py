@@ -89,6 +89,30 @@ def test_a_line_is_due_every_ten_seconds_with_share_and_estimate(training, progr
     assert due(progress, training) == []
 
 
+@pytest.mark.parametrize(
+    ("optimizers", "step"),
+    [("A", 20), ("AB", 20), ("AAAAAABBBB", 200)],
+    ids=["one", "two in turn", "blocks"],
+)
+@pytest.mark.parametrize("is_scaled", [False, True])
+def test_steps_are_those_of_the_report(training, progress, optimizers, step, is_scaled):
+    loader = training.loader(41, 40)
+    training.begin(loader)
+    for number in range(1, 21):
+        training.span(Kind.LOADER_NEXT, 0.2, loader, number)
+        for optimizer in optimizers:
+            start, site = training.now, ord(optimizer)
+            training.now += 1
+            training.span(Kind.OPTIMIZER_STEP, 0.3, site)
+            if is_scaled:  # written when it is over, around the update
+                training.log.emit(Kind.SCALER_STEP, start, training.now, site, 0)
+    training.end(loader)
+    training.begin(loader)
+    training.batch(loader, 1, 20.0)
+    (line,) = [line for line in due(progress, training) if "step" in line]
+    assert f" step {step}," in line
+
+
 def test_an_endless_loader_has_no_share(training, progress):
     loader = training.loader(41, None)
     training.begin(loader)

@@ -40,6 +40,49 @@ def test_steps_are_counted_and_the_run_ends_between_two(recorder: Recorder) -> N
     assert recording.of(Kind.LIMIT)[0].value == 1
 
 
+def take_turns(turns: str, times: int, *, has_loader: bool) -> str:
+    """Has an optimizer for each letter make its updates; returns those before the limit."""
+    parameters = {letter: torch.nn.Parameter(torch.ones(2)) for letter in turns}
+    optimizers = {letter: torch.optim.SGD([p], lr=0.1) for letter, p in parameters.items()}
+    done = ""
+    batches = list(turns * times)
+    for letter in DataLoader(batches, batch_size=None) if has_loader else batches:
+        parameters[letter].grad = torch.ones(2)
+        try:
+            optimizers[letter].step()
+        except RunLimitReached:
+            return done
+        done += letter
+    return done
+
+
+@pytest.mark.parametrize(
+    ("turns", "steps", "made"),
+    [
+        ("AB", 1, "AB"),
+        ("AB", 4, "AB" * 4),
+        ("ABCDEF", 3, "ABCDEF" * 3),
+        ("AAAAAB", 10, "AAAAAB" * 2),
+        ("A" * 20 + "B" * 20, 50, "A" * 20 + "B" * 20 + "A" * 10),
+        ("A" * 20 + "B" * 20, 30, "A" * 20 + "B" * 10),
+        # The third may have been about to end a step, and its update is none in the report.
+        ("AAAABBBBCCCCDDDD", 24, "AAAABBBBCCCCDDDDAAAABBBB" + "C"),
+    ],
+)
+def test_steps_of_several_optimizers_are_those_of_the_report(
+    recorder: Recorder, turns: str, steps: int, made: str
+) -> None:
+    recorder.start(*default_probes(), options={"max_steps": steps})
+    assert take_turns(turns, 30, has_loader=False) == made
+
+
+def test_ahead_of_a_batch_a_block_of_updates_ends_at_its_step(recorder: Recorder) -> None:
+    recorder.start(*default_probes(), options={"max_steps": 40})
+    with pytest.raises(RunLimitReached):
+        take_turns("A" * 20 + "B" * 20, 30, has_loader=True)
+    assert len(recorder.read().of(Kind.OPTIMIZER_STEP)) == 40
+
+
 def test_a_run_that_is_shorter_is_left_alone(recorder: Recorder) -> None:
     recorder.start(*default_probes(), options={"max_steps": 3})
     assert train(2) == 2

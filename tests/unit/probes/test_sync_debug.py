@@ -116,6 +116,32 @@ def test_calls_that_wait_in_native_code_are_found_in_the_window(
     assert reasons(recording) == []
 
 
+def test_its_steps_are_those_of_the_report(recorder: Recorder, device: SyncMode) -> None:
+    """Of optimizers that take turns in blocks each update is one."""
+    recorder.start(*probes(), options=OPTIONS)
+    script = Script(device)
+    optimizers = [torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.0) for _ in range(2)]
+    for optimizer in optimizers * 3:
+        for _ in range(10):
+            script.step()
+            optimizer.step()
+    recording = recorder.read()
+    assert len(found(recording)) == WINDOW_STEPS
+    closed = recording.of(Kind.SYNC_WINDOW)[1]
+    assert (closed.site, closed.value) == (SKIPPED_STEPS, WINDOW_STEPS)
+
+
+def test_optimizers_in_turn_make_a_step_together(recorder: Recorder, device: SyncMode) -> None:
+    recorder.start(*probes(), options=OPTIONS)
+    optimizers = [torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.0) for _ in range(2)]
+    seen: list[int] = []
+    for _ in range(END + 5):
+        for optimizer in optimizers:
+            optimizer.step()
+        seen.append(device.mode)
+    assert seen == [0] * (SKIPPED_STEPS - 1) + [1] * WINDOW_STEPS + [0] * 6
+
+
 def test_without_the_option_nothing_is_hooked(recorder: Recorder, device: SyncMode) -> None:
     before = (warnings._filters_mutated, list(warnings.filters))  # type: ignore[attr-defined]
     recorder.start(*probes())
