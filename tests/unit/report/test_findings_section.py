@@ -62,6 +62,10 @@ def test_tune_is_offered_only_for_what_it_can_change() -> None:
     told = speedup_words(summaries.finding())
     assert told.endswith("(a model, not measured: trainprof tune does)")
     assert speedup_words(summaries.finding(change={})).endswith("(a model, not measured)")
+    by_hand = "(a model, not measured: trainprof compare of a rerun does)"
+    found = summaries.finding(is_tried_by_tune=False)
+    assert speedup_words(found).endswith(by_hand)
+    assert speedup_words(replace(found, is_at_most=True)).endswith(by_hand)
 
 
 def test_a_change_that_may_lose_says_so() -> None:
