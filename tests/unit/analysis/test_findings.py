@@ -979,6 +979,16 @@ def test_workers_that_share_alike_are_no_finding_of_that_kind() -> None:
     assert found(case_of(shared_out(198, 2, is_iterable=False))) == ["too_few_workers"]
 
 
+def test_from_how_many_fair_shares_on_is_for_the_user_to_say() -> None:
+    # 198 of 200 batches are 1.98 fair shares of two workers.
+    for fair_shares, rule in ((1.98, "idle_workers"), (1.99, "too_few_workers")):
+        case = case_of(shared_out(198, 2), settings={"idle_workers.fair_shares": fair_shares})
+        assert found(case) == [rule]
+    alike = shared_out(120, 80)
+    assert found(case_of(alike)) == ["too_few_workers"]
+    assert found(case_of(alike, settings={"idle_workers.fair_shares": 1.2})) == ["idle_workers"]
+
+
 def test_long_waits_for_a_core_tell_that_cores_are_short() -> None:
     """Where others take them, too: the run's own work would not fill them."""
     planted = Planted(workers=2, fetch_s=0.08, running=0.5, compute_s=0.005, cores=2)
