@@ -73,8 +73,7 @@ def findings_section(summary: RunSummary, page: Page, room: int | None = None) -
     if not summary.findings:
         return _nothing(summary, page)
     shown = summary.findings if page.verbose else summary.findings[:FINDINGS_SHOWN]
-    whole = "the run" if summary.run.part is None else "this part of it"
-    blocks = _blocks(shown, page, whole, room)
+    blocks = _blocks(shown, page, whole_of(summary), room)
     lines = [line for block in blocks for line in block]
     hidden = [finding.id for finding in summary.findings[len(blocks) :]]
     if hidden:
@@ -144,6 +143,11 @@ def _in_noise(summary: RunSummary, page: Page) -> str:
         times = "" if steps is None else f" (up to {_two(steps[1])} x)"
         named.append(f"{finding.id}{at}{times}")
     return f" Too little to show in this run, which is uneven: {', '.join(named)}."
+
+
+def whole_of(summary: RunSummary) -> str:
+    """Returns what is shown, as gains are told of it: all of a run, or a part."""
+    return "the run" if summary.run.part is None else "this part of it"
 
 
 def speedup_words(finding: Finding, whole: str = "the run") -> str:

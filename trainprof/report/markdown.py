@@ -16,7 +16,7 @@ from trainprof.report.ending import (
     memory_before_the_end,
     progress,
 )
-from trainprof.report.findings_section import FINDINGS_SHOWN, speedup_words
+from trainprof.report.findings_section import FINDINGS_SHOWN, speedup_words, whole_of
 from trainprof.report.gpu_section import energy_words, gpu_columns, is_hidden
 from trainprof.report.layout import Column
 from trainprof.report.ledger_table import LedgerTable, ledger_table
@@ -99,7 +99,7 @@ def _findings(summary: RunSummary) -> str:
     items = []
     for finding in summary.findings[:FINDINGS_SHOWN]:
         at = f" at {finding.site}" if finding.site else ""
-        gives = speedup_words(finding)
+        gives = speedup_words(finding, whole_of(summary))
         told = [f"{finding.id}{at}: {finding.title}.", f"Change: {finding.advice}."]
         told += [f"Gives: {gives}."] if gives else []
         items.append(f"- {escaped(' '.join(told))}")
