@@ -1,4 +1,4 @@
-"""Numbers as people read them; `%`, "ms" and "MiB" exist here and nowhere else in trainprof."""
+"""Numbers as people read them."""
 
 from __future__ import annotations
 
