@@ -224,6 +224,7 @@ def finding(**changes: Any) -> Finding:
         steps=[{"step": 17, "seconds": 0.9, "part_s": 0.8}],
         verify="run it again with the change: trainprof compare BASE OTHER tells the two apart",
         of_steps=True,
+        is_tried_by_tune=True,
     )
     return replace(plain, **changes)
 

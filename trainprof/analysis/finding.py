@@ -30,7 +30,8 @@ NO_MATTER_OF_NOISE: Final = (
     "recompiling",
     "growing_backward",
 )
-
+# What makes training no faster that goes on for longer than the run.
+COMES_ONCE: Final = ("slow_first_batch",)
 # What these cost is not known, but all that is measured beside them is slowed by it.
 SLOWS_EVERYTHING: Final = (
     "anomaly_detection",
@@ -77,6 +78,7 @@ class Finding:
         thresholds: From which values on it is found, by name.
         steps: Those that show it best: step (from 0), seconds, part_s of them.
         verify: How to see whether it is true.
+        is_tried_by_tune: `tune` measures its change.
     """
 
     id: str
@@ -96,6 +98,7 @@ class Finding:
     steps: list[dict[str, float]] = field(default_factory=list)
     verify: str = ""
     of_steps: bool = False
+    is_tried_by_tune: bool = False
 
 
 # Why a finding was passed over.

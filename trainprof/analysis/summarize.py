@@ -12,6 +12,7 @@ from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.events import Events
 from trainprof.analysis.facts import integer
 from trainprof.analysis.feeding import epoch_starts
+from trainprof.analysis.finding import Finding
 from trainprof.analysis.host_ranks import are_ranks, ranks_on_cores
 from trainprof.analysis.joined_ranks import joined_ranks
 from trainprof.analysis.line_times import line_cost
@@ -126,7 +127,18 @@ def _counted_as_in_the_run(summary: RunSummary, whole: Timeline, part: Timeline)
             replace(epoch, index=epoch.index + (first_epoch if epoch.stage == TRAINING else 0))
             for epoch in summary.epochs
         ],
+        findings=[_shown_by(finding, first_step) for finding in summary.findings],
+        passed_over=[
+            replace(passed, finding=_shown_by(passed.finding, first_step))
+            for passed in summary.passed_over
+        ],
     )
+
+
+def _shown_by(finding: Finding, first_step: int) -> Finding:
+    """Returns a finding of a part by the numbers that its steps have in the whole run."""
+    steps = [{**step, "step": step["step"] + first_step} for step in finding.steps]
+    return replace(finding, steps=steps)
 
 
 def _span(recording: Recording, events: Events) -> tuple[int, int]:

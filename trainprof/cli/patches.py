@@ -105,7 +105,7 @@ def patches(directory: RunDirectory, summary: RunSummary) -> Patches:
     began.
     """
     from trainprof.analysis.recording import manifest_of_first
-    from trainprof.report.findings_section import speedup_words
+    from trainprof.report.findings_section import speedup_words, whole_of
     from trainprof.report.safe_text import one_line
 
     manifest = manifest_of_first(directory)
@@ -115,7 +115,7 @@ def patches(directory: RunDirectory, summary: RunSummary) -> Patches:
     for finding in summary.findings:
         at = f" at {finding.site}" if finding.site else ""
         told.append(f"{finding.id}{at}: {finding.advice}")
-        if finding.change and (gives := speedup_words(finding)):
+        if finding.change and (gives := speedup_words(finding, whole_of(summary))):
             told.append(f"gives: {gives}")
         told += [f"mind: {caution}" for caution in finding.cautions]
         told += _taken_up(finding, files, summary)

@@ -13,6 +13,7 @@ from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.crowding import crowding_of
 from trainprof.analysis.diagnosis.gains import FASTER_REST, times_without
 from trainprof.analysis.diagnosis.needless_workers import QUICK_BATCH_S, WARM_TIMES
+from trainprof.analysis.diagnosis.tuneable import may_fuse, waited_for
 from trainprof.analysis.least_gain import LEAST_GAIN
 from trainprof.analysis.optimizer_builder import OptimizerCall
 from trainprof.analysis.pipeline import MODEL_ERROR, predict
@@ -25,12 +26,10 @@ from trainprof.experiments.loader_candidates import (
     steps_of_a_pass,
     steps_per_batch,
     unseen_starts,
-    waited_for,
 )
 from trainprof.experiments.trial import workers_of
 
-# Of a training step: from which shares on its parts are worth changing something for.
-_OPTIMIZER_SHARE: Final = 0.05
+# Of a training step: from which share on it is worth changing something for.
 _COMPUTE_SHARE: Final = 0.2
 # As FASTER_REST, where the thread sleeps in between: with 12 ms of sleep in steps of 21 ms the rest
 # took 9 ms, without them 5.4 (benchmarks/scripts/planted_loading.py real and free).
@@ -142,10 +141,9 @@ def _of_threads(case: Case) -> list[Candidate]:
 
 def _of_optimizer(case: Case) -> list[Candidate]:
     """Parameters all at once: on a CPU torch takes them one by one, unless it is told to."""
-    share = case.share("optimizer")
-    if share < _OPTIMIZER_SHARE or not (case.is_on_device or case.torch.looped):
+    if not may_fuse(case):
         return []
-    predicted = up_to(share)
+    predicted = up_to(case.share("optimizer"))
     caution = "updates are added up in another order: losses may differ in the last digits"
     ways = ("fused",) if case.is_on_device else ("fused", "foreach")
     return [Candidate("optimizer", {way: True}, predicted, cautions=(caution,)) for way in ways]

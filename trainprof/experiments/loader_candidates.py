@@ -21,31 +21,32 @@ from trainprof.analysis.diagnosis.loader_forecast import (
     modelled,
     on_the_cores,
 )
+from trainprof.analysis.diagnosis.tuneable import (
+    copied_share,
+    keeps_multiplicity,
+    may_be_kept,
+    may_have_ahead,
+    may_have_workers,
+    pageable_loaders,
+    restart_share,
+    waited_for,
+)
 from trainprof.analysis.diagnosis.waiting import (
     TRIED_PREFETCH,
     TRIED_WORKERS,
     fewest_of,
-    most_workers,
 )
 from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.least_gain import LEAST_GAIN
 from trainprof.analysis.pipeline import Setting
-from trainprof.analysis.pipeline_model import USUAL_PREFETCH
 from trainprof.experiments.candidate import Candidate, Interval, up_to
 
 WORKERS: Final = "workers"
 KEPT: Final = "persistent_workers"
 PREFETCHING: Final = "prefetching"
-# Of a training step: from which share on copies are worth changing something for.
-_TRANSFER_SHARE: Final = 0.03
 _WORKERS_TRIED_AT_MOST: Final = 2
 # As many workers share a file.
 _MORE_THAN_ONE: Final = 2
-
-
-def waited_for(case: Case) -> list[LoaderCase]:
-    """Returns the loader that costs most, and the others whose batches training waits for."""
-    return case.feeding[:1] + [x for x in case.feeding[1:] if x.wait_share >= LEAST_GAIN]
 
 
 def of_loaders(case: Case, free_step_s: float | None, starts: float) -> list[Candidate]:
@@ -74,7 +75,7 @@ def left_out(case: Case) -> tuple[str, ...]:
     for fed in waited_for(case):
         first = needed_first(fed.loader, {"num_workers": _MORE_THAN_ONE})
         shards = shards_of(fed)
-        if not _keeps_multiplicity(fed):
+        if not keeps_multiplicity(fed):
             told.append(
                 f"{fed.loader.site}: {_of_repeated_samples(fed)}, unless it asks get_worker_info()"
             )
@@ -157,16 +158,6 @@ def _next_start_tells(fed: LoaderCase, batches: float) -> bool:
     return fed.starts_s / max(loader.passes, 1) >= LEAST_GAIN * batches * fed.measured.step_s
 
 
-def _keeps_multiplicity(fed: LoaderCase) -> bool:
-    """Whether other numbers of workers give each sample as often as now."""
-    loader = fed.loader
-    if shards_of(fed) is not None:
-        return True
-    if not loader.is_iterable or loader.shares_samples is not None:
-        return not loader.is_iterable or bool(loader.shares_samples)
-    return bool(loader.num_workers)
-
-
 def _of_workers(loaders: Sequence[Modelled], forecast: LoaderForecast) -> list[Candidate]:
     """Returns the fewest workers that do nearly as well as any, and the next more."""
     wanted = [_fewest_workers(k, loaders, forecast) for k in range(len(loaders))]
@@ -227,17 +218,13 @@ def _fewest_workers(
 
 def _settings(one: Modelled) -> list[Setting]:
     """Returns a loader's setting with every other number of workers that may be worth trying."""
-    if not _keeps_multiplicity(one.fed):
-        return []
     loader, now = one.fed.loader, one.fed.loader.num_workers or 0
     # Workers that are there already stay as they are from pass to pass: one change at a time.
     stays = bool(loader.persistent_workers) if now else loader.may_keep_workers
     return [
         replace(one.inputs.setting, workers=workers, is_persistent=stays and workers > 0)
         for workers in (0, *TRIED_WORKERS)
-        if workers != now
-        and workers <= max(most_workers(one.inputs), 1)
-        and not needed_first(loader, {"num_workers": workers})
+        if may_have_workers(one.fed, workers)
     ]
 
 
@@ -276,13 +263,7 @@ def _of_prefetch(loaders: Sequence[Modelled], forecast: LoaderForecast) -> list[
     """More batches ahead: what helps where some take far longer than others."""
     now = forecast.speedup([one.inputs.setting for one in loaders])
     for factor in TRIED_PREFETCH:
-        changed = [
-            one
-            for one in loaders
-            if one.fed.loader.num_workers
-            and _keeps_multiplicity(one.fed)
-            and factor > (one.fed.loader.prefetch_factor or USUAL_PREFETCH)
-        ]
+        changed = [one for one in loaders if may_have_ahead(one.fed, factor)]
         settings = [
             replace(one.inputs.setting, prefetch=factor) if one in changed else one.inputs.setting
             for one in loaders
@@ -310,17 +291,17 @@ def _of_more_ahead(fed: Sequence[LoaderCase], factor: int) -> tuple[str, ...]:
 
 def _of_persistence(case: Case, starts: float) -> list[Candidate]:
     """Workers that live on from pass to pass, or start in a shorter way."""
-    of_training = sum(_restart_share(case, fed) for fed in case.feeding)
+    of_training = sum(restart_share(case, fed) for fed in case.feeding)
     # A trial that is ended stands for a run that goes on, pass after pass.
     times = 1.0
     if of_training > 0 and case.summary.run.exit.was_limited:
         times = max(starts / (1 + starts) / of_training, 1.0)
 
     def predicted(chosen: Sequence[LoaderCase]) -> Interval:
-        return up_to(times * sum(_restart_share(case, fed) for fed in chosen))
+        return up_to(times * sum(restart_share(case, fed) for fed in chosen))
 
-    restarting = [fed for fed in case.feeding if _restart_share(case, fed) >= LEAST_GAIN]
-    kept = [fed for fed in restarting if fed.loader.may_keep_workers]
+    restarting = [fed for fed in case.feeding if restart_share(case, fed) >= LEAST_GAIN]
+    kept = [fed for fed in restarting if may_be_kept(case, fed)]
     found = []
     if kept:
         persistent = {KEPT: True}
@@ -337,24 +318,12 @@ def _of_persistence(case: Case, starts: float) -> list[Candidate]:
     return found
 
 
-def _restart_share(case: Case, fed: LoaderCase) -> float:
-    """Returns the share of training that goes to starting workers that were there before."""
-    loader = fed.loader
-    if not loader.num_workers or loader.persistent_workers:
-        return 0.0
-    return fed.later_starts_s / case.training_s if case.training_s > 0 else 0.0
-
-
 def _of_pinning(case: Case) -> list[Candidate]:
     """Pinned memory for what is copied to a device."""
-    pageable = [
-        fed for fed in case.feeding if not fed.loader.pin_memory and not fed.loader.touches_device
-    ]
-    copied_s = case.idle_s("copy_s") or 0.0
-    share = copied_s / case.training_s if case.training_s > 0 else 0.0
-    if not case.is_on_device or not pageable or share < _TRANSFER_SHARE:
+    pageable = pageable_loaders(case)
+    if not pageable:
         return []
-    predicted = up_to(share)
+    predicted = up_to(copied_share(case))
     return [Candidate("pinned memory", {"pin_memory": True}, predicted, sites=_lines(pageable))]
 
 

@@ -10,7 +10,7 @@ from rich.text import Text
 from trainprof.analysis.diagnosis.rule import Rule
 from trainprof.analysis.finding import LIKELY, Finding, PassedOver
 from trainprof.analysis.summary import RunSummary
-from trainprof.report.findings_section import speedup_words, why_passed_over
+from trainprof.report.findings_section import speedup_words, whole_of, why_passed_over
 from trainprof.report.layout import Page, written
 from trainprof.report.ledger_table import parts_of
 from trainprof.report.safe_text import with_safe_text
@@ -66,11 +66,10 @@ def render_why(
         name: (settings or {}).get(f"{rule.id}.{name}", one.value)
         for name, one in rule.thresholds.items()
     }
-    is_on_device = summary.run.is_on_device
     found = next((one for one in summary.findings if one.id == rule.id), None)
     passed = next((one for one in summary.passed_over if one.finding.id == rule.id), None)
     if found is None and passed is not None:
-        lines = _passed_over(passed, rule, looked_for, page, is_on_device=is_on_device)
+        lines = _passed_over(passed, rule, looked_for, page, summary)
         return written(lines, page, color=color)
     if found is None:
         return written(_not_found(summary, rule, looked_for, page), page, color=color)
@@ -79,7 +78,7 @@ def render_why(
         *BLANK,
         *_numbers(found, page),
         *_from(rule, found.thresholds, page),
-        *_gain(found, page, is_on_device=is_on_device),
+        *_gain(found, page, summary),
         *_steps(found, page),
         *page.labelled("Verify", [found.verify]),
         *page.command("More", "what it means:", f"trainprof report --explain {found.id}"),
@@ -92,8 +91,7 @@ def _passed_over(
     rule: Rule,
     looked_for: Mapping[str, float],
     page: Page,
-    *,
-    is_on_device: bool,
+    summary: RunSummary,
 ) -> list[Text]:
     """What a rule found, and why it is not among the findings."""
     found = passed.finding
@@ -103,7 +101,7 @@ def _passed_over(
         *BLANK,
         *_numbers(found, page),
         *_from(rule, found.thresholds or looked_for, page),
-        *_gain(found, page, is_on_device=is_on_device),
+        *_gain(found, page, summary),
         *page.command("More", "what it means:", f"trainprof report --explain {found.id}"),
     ]
 
@@ -169,15 +167,18 @@ def _from(rule: Rule, thresholds: Mapping[str, float], page: Page) -> list[Text]
     return page.labelled("Found at", told) if told else []
 
 
-def _gain(found: Finding, page: Page, *, is_on_device: bool) -> list[Text]:
-    told = [speedup_words(found) or "not known: only a rerun tells"]
+def _gain(found: Finding, page: Page, summary: RunSummary) -> list[Text]:
+    told = [speedup_words(found, whole_of(summary)) or "not known: only a rerun tells"]
     likely = found.evidence.get(LIKELY)
     if isinstance(likely, (int, float)):
-        why = "by what is sure" if is_on_device else "where the rest gets no faster by it"
+        why = (
+            "by what is sure" if summary.run.is_on_device else "where the rest gets no faster by it"
+        )
         all_gone = f"{likely:.2f} x {why}"
         told.append(all_gone if found.is_at_most else f"most likely {likely:.2f} x")
     if found.recoverable_s is not None:
-        told.append(f"{seconds(found.recoverable_s)} of this run")
+        shown = "this run" if summary.run.part is None else "this part of the run"
+        told.append(f"{seconds(found.recoverable_s)} of {shown}")
     return page.labelled("Gain", told)
 
 

@@ -9,10 +9,11 @@ from typing import Final
 from rich.text import Text
 
 from trainprof.analysis.code_figures import HotLine
-from trainprof.analysis.diagnosis import few_threads, slow_first_batch
+from trainprof.analysis.diagnosis import few_threads
 from trainprof.analysis.diagnosis.case import NAMED_FROM_SHARE
 from trainprof.analysis.diagnosis.catalogue import RULES
 from trainprof.analysis.finding import (
+    COMES_ONCE,
     IN_NOISE,
     LIKELY,
     MAY_LOSE,
@@ -54,8 +55,9 @@ _BETWEEN: Final = ("other",)
 _LOADING: Final = ("data_wait", "first_batch", "loader_start")
 # What has to be so for a gain that is told as the most, where that is not that all of a cost goes.
 _AT_BEST: Final = {few_threads.ID: "the cores could share all of it evenly"}
-# What comes once makes training no faster that goes on for longer than this run.
-_COMES_ONCE: Final = frozenset({slow_first_batch.ID})
+_NOT_MEASURED: Final = "a model, not measured"
+_BY_TUNE: Final = ": trainprof tune does"
+_BY_COMPARE: Final = ": trainprof compare of a rerun does"
 _INDENT: Final = 2
 _STYLES: Final = {"high": "bold red", "warn": "bold yellow", "note": "bold"}
 
@@ -72,8 +74,7 @@ def findings_section(summary: RunSummary, page: Page, room: int | None = None) -
     if not summary.findings:
         return _nothing(summary, page)
     shown = summary.findings if page.verbose else summary.findings[:FINDINGS_SHOWN]
-    whole = "the run" if summary.run.part is None else "this part of it"
-    blocks = _blocks(shown, page, whole, room)
+    blocks = _blocks(shown, page, whole_of(summary), room)
     lines = [line for block in blocks for line in block]
     hidden = [finding.id for finding in summary.findings[len(blocks) :]]
     if hidden:
@@ -151,6 +152,11 @@ def _in_noise(summary: RunSummary, page: Page, more: str = _MORE) -> str:
     return f" Too little to show in this run, which is uneven: {', '.join(named)}."
 
 
+def whole_of(summary: RunSummary) -> str:
+    """Returns what is shown, as gains are told of it: all of a run, or a part."""
+    return "the run" if summary.run.part is None else "this part of it"
+
+
 def speedup_words(finding: Finding, whole: str = "the run") -> str:
     """Returns what the change would give, "" where that is not known.
 
@@ -161,16 +167,16 @@ def speedup_words(finding: Finding, whole: str = "the run") -> str:
     steps, run = _known(finding.predicted_speedup), _known(finding.run_speedup)
     if steps is None:
         return ""
-    if finding.id in _COMES_ONCE:
+    if finding.id in COMES_ONCE:
         times = "" if run is None else f"{whole} up to about {_two(run[1])} x as fast, "
         return f"{times}once, however long it goes on (if all of it could go; not measured)"
     if finding.is_at_most:
         told = f"{_what(finding)} up to about {_two(steps[1])} x as fast"
         if run is not None:
             told += f", {whole} {_two(run[1])} x"
-        how = "a model, not measured"
+        how = _NOT_MEASURED
         if "num_workers" in finding.change:
-            how += ": trainprof tune does"
+            how += _by_whom(finding)
         elif MODELLED_WORKERS not in finding.evidence:
             how = f"if {_AT_BEST.get(finding.id, 'all of it could go')}; not measured"
         return f"{told} ({how})"
@@ -180,12 +186,17 @@ def speedup_words(finding: Finding, whole: str = "the run") -> str:
         told += f", most likely {_two(likely)} x"
     if run is not None:
         told += f", {whole} {_range(run)}"
-    note = "a model, not measured"
+    note = _NOT_MEASURED
     if finding.change:
-        note += ": trainprof tune does"
+        note += _by_whom(finding)
     if steps[0] < 1:
         note += "; it may as well lose"
     return f"{told} ({note})"
+
+
+def _by_whom(finding: Finding) -> str:
+    """Returns what measures the gain of a change."""
+    return _BY_TUNE if finding.is_tried_by_tune else _BY_COMPARE
 
 
 def _what(finding: Finding) -> str:
@@ -217,7 +228,7 @@ def _shorter(number: int, finding: Finding, page: Page) -> list[Text]:
     """Returns a finding with its change, what that would give and what may break by it."""
     told = finding.advice
     steps = _known(finding.predicted_speedup)
-    if steps is not None and finding.id not in _COMES_ONCE:
+    if steps is not None and finding.id not in COMES_ONCE:
         times = f"up to about {_two(steps[1])} x" if finding.is_at_most else _range(steps)
         told += f"; {_what(finding)} {times} as fast"
     change = _labelled("Change", f"{told}.", page)

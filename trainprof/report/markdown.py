@@ -22,6 +22,7 @@ from trainprof.report.findings_section import (
     nothing_words,
     speedup_words,
     together_words,
+    whole_of,
 )
 from trainprof.report.gpu_section import energy_words, gpu_columns, is_hidden
 from trainprof.report.layout import Column, Page
@@ -108,8 +109,9 @@ def _findings(summary: RunSummary) -> str:
     """Returns what to change, one list item each; or that there is nothing."""
     if not summary.findings:
         return escaped(nothing_words(summary, _PAGE, _MORE))
+    whole = whole_of(summary)
     first, *others = summary.findings[:FINDINGS_SHOWN]
-    items = [_finding(first, *first.also), *map(_finding, others)]
+    items = [_finding(first, whole, *first.also), *(_finding(one, whole) for one in others)]
     hidden = [finding.id for finding in summary.findings[FINDINGS_SHOWN:]]
     if hidden:
         named = ", ".join(hidden)
@@ -119,10 +121,10 @@ def _findings(summary: RunSummary) -> str:
     return "\n\n".join(block for block in ("\n".join(items), together) if block)
 
 
-def _finding(finding: Finding, *also: str) -> str:
+def _finding(finding: Finding, whole: str, *also: str) -> str:
     """Returns a list item: a finding, its change, what that would give, what may break by it."""
     at = f" at {finding.site}" if finding.site else ""
-    gives = speedup_words(finding)
+    gives = speedup_words(finding, whole)
     told = [f"{finding.id}{at}: {finding.title}.", f"Change: {finding.advice}."]
     told += [f"Gives: {gives}."] if gives else []
     # Behind words of ours, for what begins a line may be markup.

@@ -1,4 +1,4 @@
-"""Numbers as people read them; `%`, "ms" and "MiB" exist here and nowhere else in trainprof."""
+"""Numbers as people read them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from trainprof.analysis.diagnosis.wording import size
+
 NOT_MEASURED: Final = "not measured"
 
 _TIME_UNITS: Final = ((1e-6, "µs"), (1e-3, "ms"), (1.0, "s"), (60.0, "min"), (3600.0, "h"))
 # From here on the next unit reads better; 100 s is better known than 1.67 min.
 _TIME_LIMITS: Final = (1e-3, 1.0, 100.0, 6000.0, math.inf)
-_BYTE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def is_known(value: float | None) -> bool:
@@ -37,13 +38,7 @@ def byte_count(value: float | None) -> str:
     """Returns a size in binary units: "612 MiB"."""
     if value is None or not math.isfinite(value):
         return NOT_MEASURED
-    exponent = 0
-    scaled = float(value)
-    while abs(scaled) >= 999.5 and exponent < len(_BYTE_UNITS) - 1:
-        scaled /= 1024
-        exponent += 1
-    digits = f"{scaled:.0f}" if exponent == 0 else three_digits(scaled)
-    return f"{digits} {_BYTE_UNITS[exponent]}"
+    return size(value)
 
 
 def count(value: float | None) -> str:

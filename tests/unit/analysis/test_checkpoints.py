@@ -34,7 +34,7 @@ def test_calls_in_training_are_counted_apart_with_what_they_wrote(tmp_path: Path
     [finding] = run.summary(tmp_path).findings
     assert (finding.id, finding.site) == ("slow_checkpoints", "train.py:77")
     assert finding.title.startswith("torch.save, 4 times, and torch.load, once, take 90.0 ms")
-    assert finding.title.endswith(": a save of 2 MiB takes 20.0 ms")
+    assert finding.title.endswith(": a save of 2.00 MiB takes 20.0 ms")
     assert finding.evidence["saves"] == 4
 
 
@@ -64,7 +64,7 @@ def test_a_librarys_checkpoint_is_one_with_its_files_inside(tmp_path: Path) -> N
     [finding] = summary.findings
     title = "Trainer._save_checkpoint, 3 times, takes 60.0 ms"
     assert finding.title.startswith(title)
-    assert finding.title.endswith(": a save of 2 MiB takes 20.0 ms")
+    assert finding.title.endswith(": a save of 2.00 MiB takes 20.0 ms")
     assert summary.ledger.seconds["checkpoint"] == pytest.approx(60e-3)
 
 
@@ -121,7 +121,7 @@ def test_how_large_a_librarys_checkpoint_is_only_all_its_files_tell(
             run.leaf(Kind.CHECKPOINT_SAVE, MS, site=line, value=1 << 20)
 
     [finding] = saving_run(save, every=20).summary(tmp_path).findings
-    assert finding.title.endswith(f": a save{' of 2 MiB' if known else ''} takes 10.0 ms")
+    assert finding.title.endswith(f": a save{' of 2.00 MiB' if known else ''} takes 10.0 ms")
 
 
 def test_what_is_saved_in_an_evaluation_is_its_own(tmp_path: Path) -> None:
@@ -200,3 +200,23 @@ def test_a_checkpoint_that_is_saved_in_a_loaders_call_stays_one(tmp_path: Path) 
         run.learn(optimizer)
     run.stop(loader)
     assert run.summary(tmp_path).ledger.seconds["checkpoint"] == pytest.approx(60 * 9e-3)
+
+
+def test_a_part_of_the_run_names_steps_as_the_whole_does(tmp_path: Path) -> None:
+    run = FakeRun()
+    loader, optimizer, line = run.loader(length=40), run.optimizer(), run.site(70)
+    for _ in range(3):
+        run.iterate(loader)
+        for step in range(40):
+            run.next(loader)
+            run.learn(optimizer)
+            if step == 9:
+                run.leaf(Kind.CHECKPOINT_SAVE, 20 * MS, site=line, value=1 << 20)
+        run.stop(loader)
+    directory = run.write(tmp_path)
+    [finding] = summarize(directory).findings
+    assert [one["step"] for one in finding.steps] == [10, 50, 90]
+    for part, step in (({"epoch": 2}, 90), ({"steps": (45, 80)}, 50)):
+        [finding] = summarize(directory, **part).findings
+        assert finding.id == "slow_checkpoints"
+        assert [one["step"] for one in finding.steps] == [step]

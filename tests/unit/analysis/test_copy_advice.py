@@ -88,3 +88,56 @@ def test_a_value_that_decides_what_comes_next_is_minded() -> None:
     finding = told(copies(64, direction="d2h"))
     assert finding.advice.startswith("bring fewer values back, and more rarely")
     assert "decides what comes next" in " ".join(finding.cautions)
+
+
+def with_copies_back(case: Case, site: str) -> Case:
+    """The run with as many copies from the device, by some line."""
+    [there] = case.summary.transfers
+    back = replace(there, site=site, direction="d2h", exposed_s=0.0)
+    return replace(case, summary=replace(case.summary, transfers=[there, back]))
+
+
+def test_a_line_that_copies_both_ways_is_not_patched_to_go_on() -> None:
+    case = copies()
+    [there] = case.summary.transfers
+    finding = told(with_copies_back(case, there.site))
+    assert finding.change == {"pin_memory": True}
+    assert "non_blocking=True) for copies to the device alone" in finding.advice
+    assert finding.cautions[0].startswith("the same line copies back to the host, too")
+    elsewhere = told(with_copies_back(case, "train.py:99"))
+    assert elsewhere.change == {"pin_memory": True, "non_blocking": True}
+    assert "alone" not in elsewhere.advice
+    assert "back to the host" not in " ".join(elsewhere.cautions)
+
+
+def test_a_part_does_not_tell_what_its_line_copies_elsewhere() -> None:
+    case = copies()
+    run = replace(case.summary.run, part="epoch 2")
+    finding = told(replace(case, summary=replace(case.summary, run=run)))
+    assert finding.change == {"pin_memory": True}
+    assert "in another part of the run" in finding.cautions[0]
+
+
+def waiting_for_pinned(**changes: Any) -> Case:
+    """A run whose host waits for copies from pinned memory."""
+    case = copies(pinned_share=1.0, **changes)
+    assert case.summary.devices is not None
+    devices = [replace(one, copy_wait_s=0.6) for one in case.summary.devices]
+    return replace(case, summary=replace(case.summary, devices=devices))
+
+
+def test_what_is_copied_without_waiting_must_not_be_written_to() -> None:
+    waiting = waiting_for_pinned()
+    finding = told(waiting)
+    assert finding.change == {"non_blocking": True}
+    assert "must not be written to" in " ".join(finding.cautions)
+    [there] = waiting.summary.transfers
+    both_ways = told(with_copies_back(waiting, there.site))
+    assert both_ways.change == {}
+    assert "back to the host" in both_ways.cautions[0]
+    assert "must not be written to" in " ".join(told(copies()).cautions)
+
+
+def test_copies_that_stay_as_they_are_need_no_word_of_it() -> None:
+    for case in (copies(direction="d2h"), copies(is_made_there=True), copies(pinned_share=1.0)):
+        assert "must not be written to" not in " ".join(told(case).cautions)

@@ -40,6 +40,7 @@ from trainprof.analysis.diagnosis.settings import (
 )
 from trainprof.analysis.diagnosis.slow_pass_starts import one_iterator
 from trainprof.analysis.diagnosis.together import together
+from trainprof.analysis.diagnosis.wording import size
 from trainprof.analysis.diagnosis.worth import least_gain
 from trainprof.analysis.embedding_tables import EmbeddingTable, EmbeddingTables
 from trainprof.analysis.finding import LIKELY, MODELLED_WORKERS, OTHER_OPTIMIZERS, Finding
@@ -372,7 +373,8 @@ def test_batches_that_shared_memory_does_not_hold() -> None:
     finding = only(case_of(large, **with_shared_memory(8.0, used=4.0)))
     ahead = 2 * finding.change["num_workers"]
     assert ahead > 4
-    said = f"up to {ahead} batches, {ahead} MiB, wait in shared memory (/dev/shm), where 4 MiB are"
+    waiting = f"up to {ahead} batches, {size(ahead * summaries.MIB)}, wait in shared memory"
+    said = f"{waiting} (/dev/shm), where 4.00 MiB are"
     assert said in minded(finding)
     assert "docker run --shm-size" in minded(finding)
     enough, unknown = with_shared_memory(64.0), with_shared_memory(None, None)
@@ -789,7 +791,7 @@ def in_memory(free_gib: float, **changes: Any) -> list[str]:
 
 def test_what_is_made_again_and_would_fit_into_memory_is_said() -> None:
     (told,) = in_memory(8.0)
-    assert "460 MiB as they come out in each worker, and 8 GiB of memory are free" in told
+    assert "460 MiB as they come out in each worker, and 8.00 GiB of memory are free" in told
     assert in_memory(3.0) == []
     assert in_memory(8.0, length=200) == []  # one pass alone
     assert in_memory(8.0, is_iterable=True) == []
@@ -919,6 +921,8 @@ def test_a_few_slow_samples_are_named() -> None:
     planted = Planted(workers=2, fetch_s=0.01, compute_s=0.01, slow_every=40)
     finding = only(case_of(planted))
     assert finding.id == "slow_samples"
+    of_run = "trainprof report trainprof-runs/healthy-20261121-034512-c01d --loader 0"
+    assert finding.advice == f"mend or leave out the slow samples: {of_run} lists them"
     assert "dataset[0]" in finding.title
     assert finding.evidence["slow_indices"] == list(range(STEPS // 40))
 
@@ -1008,6 +1012,16 @@ def test_workers_that_get_nothing_of_the_data() -> None:
 def test_workers_that_share_alike_are_no_finding_of_that_kind() -> None:
     assert found(case_of(shared_out(100, 100))) == ["too_few_workers"]
     assert found(case_of(shared_out(198, 2, is_iterable=False))) == ["too_few_workers"]
+
+
+def test_from_how_many_fair_shares_on_is_for_the_user_to_say() -> None:
+    # 198 of 200 batches are 1.98 fair shares of two workers.
+    for fair_shares, rule in ((1.98, "idle_workers"), (1.99, "too_few_workers")):
+        case = case_of(shared_out(198, 2), settings={"idle_workers.fair_shares": fair_shares})
+        assert found(case) == [rule]
+    alike = shared_out(120, 80)
+    assert found(case_of(alike)) == ["too_few_workers"]
+    assert found(case_of(alike, settings={"idle_workers.fair_shares": 1.2})) == ["idle_workers"]
 
 
 def test_long_waits_for_a_core_tell_that_cores_are_short() -> None:
@@ -1157,6 +1171,13 @@ def test_workers_that_take_long_to_start_and_hardly_help_are_to_go() -> None:
     late = Planted(**plain, passes=1, start_s=8.0)
     finding = only(case_of(late))
     assert (finding.id, finding.change) == ("slow_first_batch", {"num_workers": 0})
+
+
+def test_a_part_of_a_run_does_not_tell_what_comes_once() -> None:
+    case = case_of(needing_workers("slow_first_batch"))
+    assert found(case) == ["slow_first_batch"]
+    run = replace(case.summary.run, part="epoch 2")
+    assert found(replace(case, summary=replace(case.summary, run=run))) == []
 
 
 @pytest.mark.parametrize("shares", [True, False, None])
@@ -1677,7 +1698,7 @@ SAVED = Checkpoints(saves=4, save_s=0.8, saved_bytes=3 << 20, site="train.py:70"
     [
         (
             SAVED,
-            "torch.save, 4 times, takes 800 ms, 29 % of training: a save of 3 MiB takes 200 ms",
+            "torch.save, 4 times, takes 800 ms, 29 % of training: a save of 3.00 MiB takes 200 ms",
         ),
         (
             replace(SAVED, saves=1, loads=2, load_s=0.4, saved_bytes=None),
@@ -1688,12 +1709,12 @@ SAVED = Checkpoints(saves=4, save_s=0.8, saved_bytes=3 << 20, site="train.py:70"
         (
             replace(SAVED, writers=(Writer.SAFETENSORS, Writer.TORCH)),
             "safetensors' serialize_file and torch.save, 4 times in all, take 800 ms, 29 % of "
-            "training: a save of 3 MiB takes 200 ms",
+            "training: a save of 3.00 MiB takes 200 ms",
         ),
         (
             replace(SAVED, writers=(Writer.TRANSFORMERS,)),
             "Trainer._save_checkpoint, 4 times, takes 800 ms, 29 % of training: "
-            "a save of 3 MiB takes 200 ms",
+            "a save of 3.00 MiB takes 200 ms",
         ),
     ],
 )
@@ -3507,7 +3528,7 @@ def test_a_forward_that_is_computed_again_though_memory_would_hold_it() -> None:
     finding = only(recomputing("model.py:30"))
     assert (finding.id, finding.site) == ("recomputed_forward", "model.py:30")
     assert "computed again in backward, to save memory: 500 ms" in finding.title
-    assert finding.title.endswith("with 2 GiB of 18 GiB in use at the most")
+    assert finding.title.endswith("with 2.00 GiB of 18.0 GiB in use at the most")
     assert finding.is_at_most
     assert finding.recoverable_s == pytest.approx(0.5, rel=0.01)
     assert "torch.utils.checkpoint" in finding.advice
@@ -3564,7 +3585,7 @@ def test_on_a_device_its_own_memory_counts(reserved: int | None, is_told: bool) 
     found = [one for one in diagnose(case).findings if one.id == "recomputed_forward"]
     assert bool(found) is is_told
     if found:
-        assert found[0].title.endswith("with 4 GiB of 40 GiB in use at the most")
+        assert found[0].title.endswith("with 4.00 GiB of 40.0 GiB in use at the most")
         assert found[0].evidence["recompute_s"] == 0.6
 
 

@@ -193,7 +193,7 @@ def test_batches_of_all_ranks_wait_in_shared_memory():
         return "; ".join(finding.cautions)
 
     assert "of 8 ranks" in told(8)
-    assert "wait in shared memory (/dev/shm), where 40 MiB are free" in told(8)
+    assert "wait in shared memory (/dev/shm), where 40.0 MiB are free" in told(8)
     assert "shared memory" not in told(1)
 
 

@@ -17,6 +17,8 @@ from trainprof.analysis.finding import BESIDE, LOADER_ID, OTHER_OPTIMIZERS, Find
 from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.summary_json import to_jsonable
 from trainprof.cli.app import run_command
+from trainprof.cli.patches import patches
+from trainprof.record.run_directory import RunDirectory
 
 CHANGE = {"num_workers": 4}
 TOOLS = {
@@ -189,6 +191,15 @@ def test_a_file_that_cannot_be_changed(
     assert why in told
     assert told.removeprefix("# ") in err
     assert b"---" not in out
+
+
+def test_a_part_of_the_run_is_not_called_the_run(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text(json.dumps({"schema_version": 1, "cwd": "/work"}))
+    whole = summaries.slow_loader()
+    part = replace(whole, run=replace(whole.run, part="epoch 2"))
+    for summary, shown in ((whole, "the run 3.0"), (part, "this part of it 3.0")):
+        remarks = patches(RunDirectory(tmp_path), summary).remarks
+        assert shown in next(one for one in remarks if one.startswith("gives: "))
 
 
 def test_what_is_to_be_minded_stands_by_the_diff_and_on_stderr(

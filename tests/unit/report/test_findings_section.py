@@ -62,6 +62,10 @@ def test_tune_is_offered_only_for_what_it_can_change() -> None:
     told = speedup_words(summaries.finding())
     assert told.endswith("(a model, not measured: trainprof tune does)")
     assert speedup_words(summaries.finding(change={})).endswith("(a model, not measured)")
+    by_hand = "(a model, not measured: trainprof compare of a rerun does)"
+    found = summaries.finding(is_tried_by_tune=False)
+    assert speedup_words(found).endswith(by_hand)
+    assert speedup_words(replace(found, is_at_most=True)).endswith(by_hand)
 
 
 def test_a_change_that_may_lose_says_so() -> None:
@@ -319,6 +323,24 @@ def test_why_gives_the_numbers() -> None:
     assert upper is not None
     told = render_why(summaries.slow_loader(), upper, width=80, color=False)
     assert "sample up to 20.0 µs" in told
+
+
+def test_what_a_part_gains_is_not_told_of_the_run() -> None:
+    rule = rule_named("serial_loading")
+    assert rule is not None
+    whole = summaries.slow_loader()
+    part = replace(whole, run=replace(whole.run, part="epoch 2"))
+    for summary, gains, saved in (
+        (whole, "the run 3.0 to 3.6 x", "of this run"),
+        (part, "this part of it 3.0 to 3.6 x", "of this part of the run"),
+    ):
+        told = " ".join(render_why(summary, rule, width=80, color=False).split())
+        assert gains in told
+        assert f"41.2 s {saved}" in told
+        assert gains in markdown.render(summary)
+    passed = PassedOver(part.findings[0], LITTLE)
+    told = render_why(replace(part, findings=[], passed_over=[passed]), rule, width=80, color=False)
+    assert "this part of it 3.0" in " ".join(told.split())
 
 
 def test_why_tells_the_thresholds_that_were_set() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from trainprof.analysis.diagnosis.wording import size
 from trainprof.report.units import byte_count, count, counted, percent, seconds
 
 
@@ -46,6 +47,21 @@ def test_seconds(value: float | None, text: str) -> None:
 )
 def test_byte_count(value: float | None, text: str) -> None:
     assert byte_count(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (600, "600 B"),
+        (1000, "0.98 KiB"),
+        (1023 << 10, "1.00 MiB"),
+        (1010 << 20, "0.99 GiB"),
+        (4.6 * (1 << 20), "4.60 MiB"),
+        (64 << 10, "64.0 KiB"),
+    ],
+)
+def test_findings_tell_bytes_as_the_rest_of_the_page_does(value: float, text: str) -> None:
+    assert size(value) == byte_count(value) == text
 
 
 @pytest.mark.parametrize(

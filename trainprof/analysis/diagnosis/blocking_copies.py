@@ -20,11 +20,13 @@ brings all logits of an evaluation, unless preprocess_logits_for_metrics= makes 
 device. What goes there: DataLoader(..., pin_memory=True) and .to(device, non_blocking=True); copy a
 batch once, as one tensor; send bytes (uint8) and convert them on the device; copy the next batch on
 another torch.cuda.Stream while the device works on this one (with wait_stream, and record_stream of
-what is copied). Where the dataset or the collate function makes the copies, the loop is to make
-them: torch pins nothing that is on a device. Of a batch that is of a class of the script's own, the
-loader pins what its pin_memory() method returns, and else nothing; a tensor that no loader gives
-has .pin_memory(), and one that the copying line makes (torch.randn(...).to(device)) is to be made
-on the device, by device=.
+what is copied). With non_blocking=True what is copied must stay as it is until the device has it,
+and a copy back to the host must be waited for before it is read: of a line that copies both ways
+only the one to the device is to change. Where the dataset or the collate function makes the copies,
+the loop is to make them: torch pins nothing that is on a device. Of a batch that is of a class of
+the script's own, the loader pins what its pin_memory() method returns, and else nothing; a tensor
+that no loader gives has .pin_memory(), and one that the copying line makes
+(torch.randn(...).to(device)) is to be made on the device, by device=.
 """
 
 from __future__ import annotations
@@ -76,6 +78,10 @@ _AS_LARGE_TIMES: Final = 1.05
 _HANGS_ON: Final = (
     "a value that decides what comes next (an action, say) has to come each time: several at once "
     "(environments, samples) make one copy of many"
+)
+_WRITTEN_AGAIN: Final = (
+    "with non_blocking=True the host does not wait for the copy: what is copied must not be "
+    "written to before the device has it, as a buffer that is filled anew for each step is"
 )
 _BESIDE: Final = (
     "copy the next batch on a stream of its own (torch.cuda.Stream) while the device works on this "
@@ -188,7 +194,10 @@ def _of_batches(
     settings = settings if settings is not None and settings.copies else None
     # What else than a tensor's own method is called there may take a device alone.
     is_by_library = settings is None and worst.by_library_share > 0
-    to = _BY_LIBRARY if is_by_library else ".to(device, non_blocking=True)"
+    # A library knows the direction of each of its copies.
+    back = _of_copies_back(case, worst) if blocking and settings is None else []
+    plain = ".to(device, non_blocking=True)" + " for copies to the device alone" * bool(back)
+    to = _BY_LIBRARY if is_by_library else plain
     if settings is not None:
         to = settings.copies or ""
     arguments: dict[str, Any] = {}
@@ -196,15 +205,16 @@ def _of_batches(
     if pageable and may_be_batches and not all(one.pin_memory for one in _training_loaders(case)):
         arguments["pin_memory"] = True
     may_unblock = (pageable or is_waited_for) and not _copy_loaders(case)
-    if blocking and may_unblock and settings is None and not is_by_library:
+    if blocking and may_unblock and settings is None and not is_by_library and not back:
         arguments["non_blocking"] = True
+    unblocked = [*back, _WRITTEN_AGAIN] if worst.direction == "h2d" else []
     if pageable:
         pinned = _pinned(case) if may_be_batches else _BY_ITSELF
         return _Change(
             f"{pinned} with {to}",
             spent_s,
             arguments,
-            _cautions(case, arguments),
+            [*unblocked, *_cautions(case, arguments)],
             [f"that makes copies quicker, and none of them overlap: for that {_BESIDE}"],
         )
     if is_waited_for:
@@ -212,10 +222,25 @@ def _of_batches(
             to if settings is None else f"{settings.call}(..., {to})",
             wait_s,
             arguments,
-            also=[f"the host waits no longer, but copies do not overlap: for that {_BESIDE}"],
+            unblocked,
+            [f"the host waits no longer, but copies do not overlap: for that {_BESIDE}"],
         )
     also = [f"non_blocking=True saves only what the host waits for, {span(wait_s)}"]
     return _Change(f"{_BESIDE}; or {_FEWER_BYTES}", spent_s, arguments, also=also * blocking)
+
+
+def _of_copies_back(case: Case, worst: Transfer) -> list[str]:
+    """Returns what keeps a line from being told not to block: that it copies the other way, too.
+
+    torch copies to pinned memory then, and the host reads there what has not come yet.
+    """
+    held = "has to stay blocking, or the host reads values before they are there"
+    rows = case.summary.transfers
+    if any(one.site == worst.site and one.direction == "d2h" for one in rows):
+        return [f"the same line copies back to the host, too: that copy {held}"]
+    if case.summary.run.part is not None:
+        return [f"a copy by the same line back to the host, in another part of the run, {held}"]
+    return []
 
 
 def _waited_s(case: Case) -> float:

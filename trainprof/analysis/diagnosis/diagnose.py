@@ -10,6 +10,7 @@ from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.catalogue import RULES
 from trainprof.analysis.diagnosis.rule import Rule
 from trainprof.analysis.diagnosis.same_line import joined_by_line
+from trainprof.analysis.diagnosis.tuneable import told_of_tune
 from trainprof.analysis.diagnosis.worth import passed_over_for
 from trainprof.analysis.finding import (
     EXPLAINED_BY,
@@ -58,7 +59,7 @@ def diagnose(
     by_id = {rule.id: rule for rule in rules}
     asked = (_asked(rule, case, failed) for rule in by_id.values())
     found = [told for told in asked if told is not None]
-    joined = joined_by_line(found, case)
+    joined = [told_of_tune(one, case) for one in joined_by_line(found, case)]
     judged = [(one, passed_over_for(one, by_id[one.id].keys, case)) for one in joined]
     passed_over = [why for _, why in judged if why is not None]
     worthwhile = [one for one, why in judged if why is None]

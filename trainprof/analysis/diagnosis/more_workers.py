@@ -24,6 +24,7 @@ from trainprof.analysis.diagnosis.loader_change import (
     with_workers,
 )
 from trainprof.analysis.diagnosis.side_by_side import SideBySide, side_by_side
+from trainprof.analysis.diagnosis.tuneable import rerun_words
 from trainprof.analysis.diagnosis.waiting import ASLEEP_SHARE, asleep_share
 from trainprof.analysis.diagnosis.wording import place
 from trainprof.analysis.diagnosis.worth import passed_over_for
@@ -150,6 +151,7 @@ def _by_cheaper_samples(
     if gain is None:
         return None
     workers = call_with(fed.loader, with_workers(fed, setting))
+    rerun = rerun_words(case, fed, setting.workers)
     more = "more workers" if fed.loader.num_workers else "workers"
     return finding(
         case,
@@ -159,7 +161,7 @@ def _by_cheaper_samples(
         gain,
         advice=cheaper_samples(fed.hot_line(), fed.loader),
         also=[
-            f"whether {workers} helps only a rerun tells: trainprof tune",
+            f"whether {workers} helps only a rerun tells: {rerun}",
             *made_anew(case, fed),
         ],
     )

@@ -9,7 +9,6 @@ from trainprof.analysis.diagnosis.gains import Gain
 from trainprof.analysis.finding import LIKELY, Finding
 
 _COMPARED: Final = "run it again with the change: trainprof compare BASE OTHER tells the two apart"
-_MEASURED: Final = "trainprof tune SCRIPT measures it, without an edit of yours"
 
 
 def unmeasured_finding(
@@ -70,5 +69,5 @@ def plain_finding(
         of_steps=gain.of_steps,
         cautions=cautions or [],
         also=also or [],
-        verify=_MEASURED if change else _COMPARED,
+        verify=_COMPARED,
     )

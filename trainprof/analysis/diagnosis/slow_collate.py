@@ -31,6 +31,7 @@ from trainprof.analysis.diagnosis.loader_change import (
     with_workers,
 )
 from trainprof.analysis.diagnosis.rule import Threshold
+from trainprof.analysis.diagnosis.tuneable import rerun_words
 from trainprof.analysis.diagnosis.waiting import (
     COLLATE_SHARE,
     COLLATING,
@@ -89,7 +90,8 @@ def _also(case: Case, fed: LoaderCase) -> list[str]:
         return []
     workers = call_with(fed.loader, with_workers(fed, fed.cause.setting))
     if low < 1:
-        return [f"whether {workers} helps as well only a rerun tells: trainprof tune"]
+        rerun = rerun_words(case, fed, fed.cause.setting.workers)
+        return [f"whether {workers} helps as well only a rerun tells: {rerun}"]
     return [f"as it is, {workers} would help too: steps {low:.2f} to {high:.2f} x as fast"]
 
 

@@ -8,7 +8,8 @@ the run; when the first worker began to fetch, and how long the slowest batch wa
 
 When it is wrong: it comes once; in a run of hours it does not matter, however long it is. Where a
 stream fills a buffer to shuffle, and later batches come out of that, what those save is taken off;
-a run that ends before shows none of it.
+a run that ends before shows none of it. Of a part of a run (--epoch, --steps) nothing is said: it
+does not tell what comes once.
 
 What to do: a smaller dataset object (paths and indices, not the data), opened lazily in the worker.
 Where spawned workers begin late: fewer imports at the top of the script, which they repeat, or fork
@@ -47,6 +48,9 @@ _MOST: Final = 0.5
 
 
 def find(case: Case) -> Finding | None:
+    # A part does not tell what comes once in the whole run.
+    if case.summary.run.part is not None:
+        return None
     least_share = case.threshold(ID, "share", THRESHOLDS["share"].value)
     least_s = case.threshold(ID, "seconds", THRESHOLDS["seconds"].value)
     for fed in case.feeding:

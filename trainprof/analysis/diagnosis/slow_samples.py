@@ -15,6 +15,7 @@ them out; else `in_order=False` hands out what is ready, in another order.
 
 from __future__ import annotations
 
+import shlex
 from typing import Final
 
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
@@ -64,8 +65,8 @@ def find(case: Case) -> Finding | None:
         ID,
         title,
         gain,
-        advice="mend or leave out the slow samples: trainprof report --loader "
-        f"{fed.loader.id} lists them",
+        advice="mend or leave out the slow samples: "
+        f"trainprof report {_name_of(case)} --loader {fed.loader.id} lists them",
         also=_may_be_hidden(fed),
         evidence={
             "slowest_s": slowest_s,
@@ -73,6 +74,12 @@ def find(case: Case) -> Finding | None:
             "slow_indices": [int(one) for one in indices if one is not None],
         },
     )
+
+
+def _name_of(case: Case) -> str:
+    """Returns how a command names the run."""
+    run = case.summary.run
+    return shlex.quote(run.directory or run.name)
 
 
 def _may_be_hidden(fed: LoaderCase) -> list[str]:

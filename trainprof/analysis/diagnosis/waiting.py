@@ -83,7 +83,7 @@ _WORKERS_PER_CORE_ASLEEP: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """From which shares on something is a cause."""
+    """From which values on something is a cause: shares, unless their names tell otherwise."""
 
     wait: float = WAIT_SHARE
     slow_samples: float = SLOW_SAMPLES_SHARE
@@ -92,6 +92,7 @@ class Limits:
     collate: float = COLLATE_SHARE
     sample_by_sample: float = SAMPLE_BY_SAMPLE_SHARE
     cheap_sample_s: float = CHEAP_SAMPLE_S
+    fair_shares: float = FAIR_SHARES
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +177,7 @@ def cause_of(
     # Workers that read side by side already share what the disk can give.
     if is_read and (loader.num_workers or 0) > 1:
         return Cause(STORAGE)
-    if _is_shared_unevenly(loader):
+    if _is_shared_unevenly(loader, limits):
         even = predict(replace(inputs, turnaround_s=min(inputs.turnaround_s, _TURNAROUND_S)))
         if even.step_s.mid <= (1 - LEAST_GAIN) * now.step_s.mid:
             return Cause(IDLE_WORKERS, inputs.setting, even)
@@ -289,11 +290,11 @@ def batches_by_worker(loader: Loader) -> dict[int, int]:
     return made
 
 
-def _is_shared_unevenly(loader: Loader) -> bool:
+def _is_shared_unevenly(loader: Loader, limits: Limits) -> bool:
     made = batches_by_worker(loader)
     if not loader.is_iterable or len(made) < 2:
         return False
-    return max(made.values()) * len(made) >= FAIR_SHARES * max(sum(made.values()), 1)
+    return max(made.values()) * len(made) >= limits.fair_shares * max(sum(made.values()), 1)
 
 
 def _comes_once(inputs: PipelineInputs, limits: Limits) -> bool:

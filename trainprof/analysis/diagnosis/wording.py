@@ -13,6 +13,7 @@ _NEARLY_ALL: Final = 0.9
 # Of training: batches that are taken only to be left are told from there on, as what is worth a
 # change is.
 _SKIPPED_FROM_SHARE: Final = 0.03
+_BYTE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def span(seconds: float) -> str:
@@ -26,10 +27,15 @@ def span(seconds: float) -> str:
 
 
 def size(count: float) -> str:
-    """Returns a number of bytes with its unit, to three digits."""
-    units = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
-    unit, scale = next((one for one in units if count >= one[1]), units[-1])
-    return f"{count / scale:.3g} {unit}"
+    """Returns a number of bytes in binary units, to three digits: "612 MiB"."""
+    exponent, scaled = 0, float(count)
+    # Compared as it will be printed: 1,023 KiB are 1.00 MiB.
+    while abs(scaled) >= 999.5 and exponent < len(_BYTE_UNITS) - 1:
+        scaled /= 1024
+        exponent += 1
+    magnitude = abs(scaled)
+    digits = 2 if magnitude < 9.995 else 1 if magnitude < 99.95 else 0
+    return f"{scaled:,.{digits if exponent else 0}f} {_BYTE_UNITS[exponent]}"
 
 
 def share_of(line: HotLine) -> str:
