@@ -1936,6 +1936,29 @@ def test_a_loss_of_torchs_functions_is_no_python_code() -> None:
     assert "do it less often" in finding.advice
 
 
+@pytest.mark.parametrize("model_grows", [False, True])
+def test_what_grows_while_the_model_does_not_is_no_loss(model_grows: bool) -> None:
+    loss = replace(hot_line("other"), torch_share=0.95, loss_share=0.95, seconds=1.9)
+    case = with_a_loss(1.9, loss)
+    # From nothing to 20 ms a step.
+    grows = np.linspace(0, 20e6, len(case.steps)).astype(np.int64)
+    steps = replace(
+        case.steps,
+        wall_ns=grows + int(10e6),
+        per_step=case.steps.per_step
+        | {"other": grows, "backward": grows if model_grows else np.full_like(grows, 1e6)},
+        candidates=np.ones(len(grows), dtype=bool),
+    )
+    told = found(replace(case, steps=steps))
+    assert ("python_in_loop" in told) is not model_grows
+    if not model_grows:
+        finding = only(replace(case, steps=steps))
+        assert finding.site == loss.site
+        assert finding.evidence["left_out_as_loss_s"] == pytest.approx(0.0, abs=0.05)
+        assert any("it grows as training goes on" in one for one in finding.also)
+        assert "once an epoch" in finding.advice
+
+
 def test_python_beside_a_loss_has_its_own_line_and_share() -> None:
     loss = replace(hot_line("other", 0.6), torch_share=0.95, loss_share=0.95, seconds=1.2)
     metric = HotLine(

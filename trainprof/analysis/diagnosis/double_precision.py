@@ -10,7 +10,8 @@ torch.set_default_dtype.
 How it is measured: by the type of most of what the optimizer updates, at its first step. What
 float32 would give is not measured: half of computing on a CPU is the most that it can be where
 memory and vector units are what computing waits for. Where the model has modules of convolutions it
-may be nearly all: single ones took 2 to 27 times as long in float64, small networks 3 to 9 times.
+may be nine tenths: single ones took 2 to 27 times as long in float64 (in three dimensions, the
+longest), small networks 3 to 9 times.
 
 When it is wrong: where double precision is meant (physics, ill-conditioned problems), and where
 tensors are so small that calls take longer than computing.
@@ -39,10 +40,10 @@ THRESHOLDS: Final = {
 }
 # Of computing on a CPU, likely and at most: half the bytes, and twice the numbers in a vector.
 _SAVED: Final = (0.5, 0.5)
-# With convolutions. torch 2.13, one core of a Xeon, forward and backward: those of two dimensions
-# (32 to 32 channels, 3 x 3, 48 x 48, batches of 16, and the like) took 2.3 to 14 times as long as
-# in float32, of three dimensions up to 27, networks of some layers 3.2 to 9.3 times.
-_SAVED_WITH_CONVOLUTIONS: Final = (0.75, 0.97)
+# With convolutions. torch 2.13, one core of a Xeon, forward and backward: networks of some layers
+# took 3.2 to 9.3 times as long as in float32; single layers of two dimensions (32 to 32 channels,
+# 3 x 3, 48 x 48, batches of 16, and the like) 2.3 to 14, of three dimensions up to 27 times.
+_SAVED_WITH_CONVOLUTIONS: Final = (0.75, 0.9)
 _ADVICE: Final = (
     "float32 data and model: array.astype(numpy.float32) or tensor.float(), without .double(), "
     "torch.float64 or torch.set_default_dtype"

@@ -14,7 +14,8 @@ well, Lightning's say), is the model's own work and taken off, and so is what st
 forwards with gradients: that is where the thread was met on a core while nobody held the
 interpreter, in the script's own code, torch's or a library's that uses torch (torchmetrics), before
 any tensor of that step became an array or a list. Elsewhere (an average of weights, say) such a
-line is said to compute by torch's functions.
+line is said to compute by torch's functions, and so is what takes longer and longer while forward
+and backward do not (a metric over all batches so far).
 
 What comes but once is taken off: what the first steps have of it beyond as many later ones (code
 that is compiled, or set up, as it is first called), and compiling by torch.compile.
@@ -99,6 +100,10 @@ _AT_EPOCHS_TOO_SHARE: Final = 0.3
 _CERTAIN: Final = 2.0
 # A backward takes some 2 x its forward (profilers warn from 2.5 to 3.5).
 _LONG_BACKWARD: Final = 3.0
+# Of what looks like a loss: where no more of it can be one, its lines are none.
+_LOSS_FROM_SHARE: Final = 0.5
+# What takes longer as the model's inputs grow, as a loss then does.
+_OF_MODEL: Final = ("forward", "backward")
 # Of training: with less of it in modules the model computes outside of them.
 _FORWARD_SHARE: Final = 0.01
 
@@ -112,10 +117,11 @@ def find(case: Case) -> Finding | None:
     spent_s -= emptying_s + _once_s(case)
     spent_s = max(spent_s, 0.0)
     # A loss of torch's functions is the model's own work.
-    loss_s = min(_loss_s(case), spent_s)
+    grown, told_s = _grown(case), _loss_s(case)
+    loss_s = min(told_s, spent_s, _most_loss_s(case, grown))
     spent_s -= loss_s
     part = spent_s / case.settled_s if case.settled_s > 0 else 0.0
-    line = _line_of_rest(case, spent_s)
+    line = _line_of_rest(case, spent_s, is_no_loss=loss_s < _LOSS_FROM_SHARE * told_s)
     is_set = least != THRESHOLDS["share"].value
     if not is_set and line is not None and _is_plainly_one_line(case, line, part):
         least = _LINE_FROM_SHARE
@@ -137,7 +143,12 @@ def find(case: Case) -> Finding | None:
         return None
     is_torch = line is not None and (line.torch_share or 0.0) >= _TORCH_FROM_SHARE
     advice = "do it less often, or make it cheaper: trainprof lines times each line"
-    if is_torch and named:
+    if is_torch and named and grown is not None:
+        advice = (
+            "what goes over all batches so far, as a metric does, once an epoch; or over the last "
+            "ones alone: trainprof lines times each line"
+        )
+    elif is_torch and named:
         advice = (
             "operators on whole batches or many tensors at once (torch._foreach_lerp_ and its like "
             "for averages of weights), copies of a model only when they are kept, anything once "
@@ -155,7 +166,6 @@ def find(case: Case) -> Finding | None:
     is_librarys = library is not None and line is not None and _is_named(line)
     if library is not None:
         advice = advice_for(case, library, is_sure=is_librarys)
-    grown = _grown(case)
     if grown is not None:
         when = "within each epoch" if grown.is_of_epochs else "as training goes on"
         also.append(
@@ -228,11 +238,22 @@ def _loss_s(case: Case) -> float:
     return 0.0 if is_seen else case.summary.ledger.other_by_place.get(BEFORE_BACKWARD, 0.0)
 
 
+def _most_loss_s(case: Case, grown: Growth | None) -> float:
+    """Returns what a loss can take at most of a part that grows while the model does not."""
+    of_model = [case.steps.per_step.get(name) for name in _OF_MODEL]
+    if grown is None or any(x is not None and growth_of(x, case.steps) for x in of_model):
+        return math.inf
+    return grown.at_start_s * case.summary.training.steps
+
+
 def _places_of_rest(summary: RunSummary, loss_s: float) -> dict[str, float]:
     """Returns where in the loop what is no loss lies, in seconds."""
     of_loss = summary.loss_by_place or {BEFORE_BACKWARD: loss_s}
+    times = loss_s / max(sum(of_loss.values()), loss_s, 1e-9)
     places = summary.ledger.other_by_place
-    return {name: max(spent_s - of_loss.get(name, 0.0), 0.0) for name, spent_s in places.items()}
+    return {
+        name: max(spent_s - times * of_loss.get(name, 0.0), 0.0) for name, spent_s in places.items()
+    }
 
 
 def _once_s(case: Case) -> float:
@@ -312,7 +333,7 @@ def _told_apart(summary: RunSummary) -> set[str]:
     return {*calls, *(one.site for one in summary.emptied_caches)}
 
 
-def _line_of_rest(case: Case, spent_s: float) -> HotLine | None:
+def _line_of_rest(case: Case, spent_s: float, *, is_no_loss: bool) -> HotLine | None:
     """Returns the line that takes most of what is no loss, with its shares of that."""
     lines = case.summary.hot_lines
     losses = {
@@ -320,7 +341,7 @@ def _line_of_rest(case: Case, spent_s: float) -> HotLine | None:
         for one in lines
         if one.part == "other" and (one.loss_share or 0.0) >= _TORCH_FROM_SHARE
     }
-    if not losses:
+    if not losses or is_no_loss:
         return python_line(case.summary)
     line = hottest(lines, "other", losses | _told_apart(case.summary))
     if line is None or line.seconds is None or spent_s <= 0 or line.is_likely:

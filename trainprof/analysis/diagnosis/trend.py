@@ -35,6 +35,13 @@ class Growth:
     last_s: float
     is_of_epochs: bool
 
+    @property
+    def at_start_s(self) -> float:
+        """What it takes of the very first step, had it grown evenly."""
+        # From the middle of the first fifth to that of the last.
+        a_fifth_s = (self.last_s - self.first_s) / (_PARTS - 1)
+        return max(self.first_s - a_fifth_s / 2, 0.0)
+
 
 def growth_of(part: Int64, steps: StepTable) -> Growth | None:
     """Returns how a part of the steps grows, in each epoch alike or over the run; None if neither.
