@@ -364,15 +364,30 @@ def check_ranks(summary: dict[str, Any], pair: Pair) -> None:
 def run_ranks(project: Project, tmp_path: Path, plain: Ended, plain_cwd: Path) -> Pair:
     """Runs ranks under trainprof; asserts that status and output, and what was timed, are the same.
 
-    Every project computes the same, to the bit, however its ranks are started.
+    Every project computes the same, to the bit, however its ranks are started. Costs that miss are
+    measured again.
     """
-    pair = run_ours(project, tmp_path, plain)
-    assert pair.ours.status == plain.status == 0, (plain.stderr, pair.ours.stderr)
-    assert (pair.ours.stdout, pair.ours.stderr) == (plain.stdout, plain.stderr)
-    for rank in (0, 1):
-        timed = json.loads((plain_cwd / f"truth-{rank}.json").read_text())
-        assert truth_of_rank(pair, rank)["counts"] == timed["counts"]
+    for attempt in attempts():  # the machine is not ours alone
+        pair = run_ours(project, tmp_path / str(attempt), plain)
+        assert pair.ours.status == plain.status == 0, (plain.stderr, pair.ours.stderr)
+        assert (pair.ours.stdout, pair.ours.stderr) == (plain.stdout, plain.stderr)
+        truths = [truth_of_rank(pair, rank) for rank in (0, 1)]
+        for rank, truth in enumerate(truths):
+            timed = json.loads((plain_cwd / f"truth-{rank}.json").read_text())
+            assert truth["counts"] == timed["counts"]
+        if all(is_its_own(*cost) for cost in zip(rows_of(pair), truths, strict=True)):
+            break
     return pair
+
+
+def rows_of(pair: Pair) -> list[dict[str, Any]]:
+    """Returns what was measured of each rank: by one trainprof, or by one of its own each."""
+    of_ranks = pair.run / "ranks"
+    if of_ranks.is_dir():
+        return [replace(pair, run=of_ranks / str(rank)).summary() for rank in (0, 1)]
+    rows = pair.summary()["ranks"]
+    assert isinstance(rows, list)
+    return rows
 
 
 @pytest.mark.proves("Distributed", "torchrun --no-python trainprof run: a directory for each rank")
@@ -484,9 +499,13 @@ def test_a_restarted_rank_is_one_rank(tmp_path: Path) -> None:
     files = {"train.py": DDP_SCRIPT + FAILS_AT_FIRST + UNDER_TORCHRUN}
     command = (*TORCHRUN, "--max-restarts", "1")
     project = Project(("train.py", "0"), files, command=command)
-    pair = run_ours(project, tmp_path, Ended(b"", b"", 0))
-    assert pair.ours.status == 0, pair.ours.stderr
-    assert re.fullmatch(rb"0x1\.[0-9a-f]+p-\d+\n", pair.ours.stdout)  # the loss, once
+    for attempt in attempts():  # the machine is not ours alone
+        pair = run_ours(project, tmp_path / str(attempt), Ended(b"", b"", 0))
+        assert pair.ours.status == 0, pair.ours.stderr
+        assert re.fullmatch(rb"0x1\.[0-9a-f]+p-\d+\n", pair.ours.stdout)  # the loss, once
+        truths = [truth_of_rank(pair, rank) for rank in (0, 1)]
+        if all(is_its_own(*cost) for cost in zip(rows_of(pair), truths, strict=True)):
+            break
     check_ranks(pair.summary(), pair)
 
 
