@@ -371,13 +371,18 @@ def run_ranks(project: Project, tmp_path: Path, plain: Ended, plain_cwd: Path) -
         pair = run_ours(project, tmp_path / str(attempt), plain)
         assert pair.ours.status == plain.status == 0, (plain.stderr, pair.ours.stderr)
         assert (pair.ours.stdout, pair.ours.stderr) == (plain.stdout, plain.stderr)
-        truths = [truth_of_rank(pair, rank) for rank in (0, 1)]
-        for rank, truth in enumerate(truths):
+        for rank in (0, 1):
             timed = json.loads((plain_cwd / f"truth-{rank}.json").read_text())
-            assert truth["counts"] == timed["counts"]
-        if all(is_its_own(*cost) for cost in zip(rows_of(pair), truths, strict=True)):
+            assert truth_of_rank(pair, rank)["counts"] == timed["counts"]
+        if are_their_own(pair):
             break
     return pair
+
+
+def are_their_own(pair: Pair) -> bool:
+    """Whether each of two ranks has what it timed itself."""
+    truths = [truth_of_rank(pair, rank) for rank in (0, 1)]
+    return all(is_its_own(*cost) for cost in zip(rows_of(pair), truths, strict=True))
 
 
 def rows_of(pair: Pair) -> list[dict[str, Any]]:
@@ -503,8 +508,7 @@ def test_a_restarted_rank_is_one_rank(tmp_path: Path) -> None:
         pair = run_ours(project, tmp_path / str(attempt), Ended(b"", b"", 0))
         assert pair.ours.status == 0, pair.ours.stderr
         assert re.fullmatch(rb"0x1\.[0-9a-f]+p-\d+\n", pair.ours.stdout)  # the loss, once
-        truths = [truth_of_rank(pair, rank) for rank in (0, 1)]
-        if all(is_its_own(*cost) for cost in zip(rows_of(pair), truths, strict=True)):
+        if are_their_own(pair):
             break
     check_ranks(pair.summary(), pair)
 

@@ -124,7 +124,7 @@ class LoaderForecast:
         kept = self._kept(settings, [0.0] * len(settings))
         if not 0 < kept.low <= kept.high < np.inf:
             return None
-        if len(settings) > 1 and not self._take_turns:
+        if self.are_side_by_side:
             kept = self._kept(settings, self._loads(settings, kept.mid))
         return Interval(1 / kept.high, 1 / kept.mid, 1 / kept.low)
 

@@ -282,22 +282,26 @@ def _later_s(fed: LoaderCase) -> float:
 def _saved_by_one_iterator_s(fed: LoaderCase) -> float:
     loader = fed.loader
     # Its workers make batches meanwhile: each is waited for at most so long.
-    usual_s = loader.fetch.wall_s.mean if loader.fetch and loader.fetch.wall_s else 0.0
     sampler_s = 0.0 if loader.is_each_step else loader.sampler_starts_s or 0.0
-    each_s = usual_s / max(loader.num_workers or 0, 1)
+    each_s = _made_in_s(loader) / max(loader.num_workers or 0, 1)
     return max(_later_s(fed) - sampler_s - loader.later_passes * each_s, 0.0)
 
 
 def _saved_by_keeping_s(fed: LoaderCase) -> float:
     loader = fed.loader
     if fed.inputs is None:
-        each_s = loader.fetch.wall_s.mean if loader.fetch and loader.fetch.wall_s else 0.0
+        each_s = _made_in_s(loader)
     else:
         # At least: what is gained is told as the most that it may be.
         kept = _played_with_workers_kept(fed.inputs)
         each_s = kept.first_batch_s.low + kept.reset_s.low
     later_s = _later_s(fed) - (loader.sampler_starts_s or 0.0)
     return max(later_s - loader.later_passes * each_s, 0.0)
+
+
+def _made_in_s(loader: Loader) -> float:
+    """Returns what making a batch takes, 0 where that is not known."""
+    return loader.fetch.wall_s.mean if loader.fetch and loader.fetch.wall_s else 0.0
 
 
 def _played_with_workers_kept(inputs: PipelineInputs) -> Prediction:
