@@ -1936,6 +1936,23 @@ def test_a_loss_of_torchs_functions_is_no_python_code() -> None:
     assert "do it less often" in finding.advice
 
 
+def test_the_line_that_grows_is_named_however_much_it_had_of_the_first_step() -> None:
+    loss = replace(hot_line("other"), torch_share=0.95, loss_share=0.95, seconds=1.9)
+    case = with_a_loss(1.9, loss)
+    # Twice as much in the end: more than half of it is there from the start.
+    mean_ns = 2e9 / case.summary.training.steps
+    grows = np.linspace(0.6 * mean_ns, 1.4 * mean_ns, len(case.steps)).astype(np.int64)
+    steps = replace(
+        case.steps,
+        wall_ns=grows + int(10e6),
+        per_step=case.steps.per_step | {"other": grows, "backward": np.full_like(grows, 1e6)},
+        candidates=np.ones(len(grows), dtype=bool),
+    )
+    finding = only(replace(case, steps=steps))
+    assert finding.site == loss.site
+    assert finding.evidence["left_out_as_loss_s"] > 0.5 * 1.9
+
+
 @pytest.mark.parametrize("model_grows", [False, True])
 def test_what_grows_while_the_model_does_not_is_no_loss(model_grows: bool) -> None:
     loss = replace(hot_line("other"), torch_share=0.95, loss_share=0.95, seconds=1.9)

@@ -100,8 +100,6 @@ _AT_EPOCHS_TOO_SHARE: Final = 0.3
 _CERTAIN: Final = 2.0
 # A backward takes some 2 x its forward (profilers warn from 2.5 to 3.5).
 _LONG_BACKWARD: Final = 3.0
-# Of what looks like a loss: where no more of it can be one, its lines are none.
-_LOSS_FROM_SHARE: Final = 0.5
 # What takes longer as the model's inputs grow, as a loss then does.
 _OF_MODEL: Final = ("forward", "backward")
 # Of training: with less of it in modules the model computes outside of them.
@@ -118,10 +116,11 @@ def find(case: Case) -> Finding | None:
     spent_s = max(spent_s, 0.0)
     # A loss of torch's functions is the model's own work.
     grown, told_s = _grown(case), _loss_s(case)
-    loss_s = min(told_s, spent_s, _most_loss_s(case, grown))
+    most_loss_s = _most_loss_s(case, grown)
+    loss_s = min(told_s, spent_s, most_loss_s)
     spent_s -= loss_s
     part = spent_s / case.settled_s if case.settled_s > 0 else 0.0
-    line = _line_of_rest(case, spent_s, is_no_loss=loss_s < _LOSS_FROM_SHARE * told_s)
+    line = _line_of_rest(case, spent_s, is_no_loss=most_loss_s < told_s)
     is_set = least != THRESHOLDS["share"].value
     if not is_set and line is not None and _is_plainly_one_line(case, line, part):
         least = _LINE_FROM_SHARE
