@@ -12,7 +12,7 @@ from trainprof.analysis.events import ProcessLog, load_process
 from trainprof.analysis.facts import integer
 from trainprof.analysis.liveness import is_alive
 from trainprof.analysis.sample_file import read_samples
-from trainprof.record.log_reader import UnreadableLog, log_paths, read_log
+from trainprof.record.log_reader import EmptyLog, UnreadableLog, log_paths, read_log
 from trainprof.record.run_directory import RunDirectory
 from trainprof.record.run_file import read_run_file
 
@@ -51,9 +51,13 @@ def read_recording(directory: RunDirectory) -> Recording:
     damage: list[str] = []
     manifest = _manifest(directory.manifest, damage)
     logs = []
+    empty = []
     for path in log_paths(directory.events):
         try:
             log = read_log(path)
+        except EmptyLog as error:
+            empty.append(str(error))
+            continue
         except UnreadableLog as error:
             damage.append(str(error))
             continue
@@ -69,6 +73,9 @@ def read_recording(directory: RunDirectory) -> Recording:
             )
         # Here, for the table without them is large, and nobody else needs it.
         logs.append(replace(process, events=with_closures(process.events, process.details)))
+    # One of a worker that was killed as it began is no loss; the script's own would be all of it.
+    if not any(log.role == "script" for log in logs):
+        damage += empty
     samples = directory.samples
     return Recording(
         directory=directory,

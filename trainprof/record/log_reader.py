@@ -41,6 +41,10 @@ class UnreadableLog(TrainprofError):
     slug, exit_code = "unreadable-log", 2
 
 
+class EmptyLog(UnreadableLog):
+    """Nothing was written into it: as a process leaves it that is killed while it makes its log."""
+
+
 @dataclass(frozen=True, slots=True)
 class EventLogFile:
     """A log as found.
@@ -78,7 +82,8 @@ def read_log(path: Path) -> EventLogFile:
     """Maps a log for reading.
 
     Raises:
-        UnreadableLog: If it is empty, not a log, of a newer schema, or cannot be opened.
+        EmptyLog: If nothing but zeros is there.
+        UnreadableLog: If it is not a log, of a newer schema, or cannot be opened.
     """
     try:
         descriptor = open_run_file(path)
@@ -87,6 +92,8 @@ def read_log(path: Path) -> EventLogFile:
     try:
         written = _data_end(descriptor, os.fstat(descriptor).st_size)
         size = _size_for_good(descriptor, min(written, MAX_LOG_BYTES))
+        if size == 0:
+            raise EmptyLog(f"{path.name} is empty")
         if size < HEADER_PREFIX.size:
             raise UnreadableLog(f"{path.name} is too short to be an event log")
         data = memoryview(mmap.mmap(descriptor, size, access=mmap.ACCESS_READ))
