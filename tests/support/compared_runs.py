@@ -115,9 +115,10 @@ def steps_of(seed: int, mean_ns: int = 1 * MS, count: int = 120) -> list[int]:
 
 
 def made_up(summary: RunSummary, name: str, **manifest: Any) -> ComparedRun:
-    """A run of which only the summary and the manifest are left."""
+    """A run of which only the summary and the manifest are left, on a machine of its own."""
     run = replace(summary.run, name=name, directory=f"trainprof-runs/{name}")
-    return ComparedRun(replace(summary, run=run), None, manifest, f"/runs/{name}")
+    told = {**manifest, "host": {"is_virtual": False, **manifest.get("host", {})}}
+    return ComparedRun(replace(summary, run=run), None, told, f"/runs/{name}")
 
 
 def with_steps_longer(summary: RunSummary, factor: float) -> RunSummary:

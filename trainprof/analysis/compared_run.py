@@ -44,6 +44,10 @@ _MOST_TAKEN: Final = 0.9
 _VIRTUAL_WANDERS: Final = 0.5
 _VIRTUAL_WANDERS_ALONE: Final = 0.35
 _ONE_CORE_PERCENT: Final = 100.0
+# Processors other than x86 do not say so, and in a container often nothing else does.
+_MAY_BE_VIRTUAL: Final = (
+    "nothing tells whether the cores are a virtual machine's, which change their pace"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +223,8 @@ class ComparedRun:
         return _mean_of(self._of_later(self.series.between_s), seed)
 
     def _pace_of(self, mean_s: float, steps_s: Floats | None) -> Pace:
-        return Pace(mean_s, steps_s, self.cycle(), self.disturbance(), self.wandering())
+        pace = Pace(mean_s, steps_s, self.cycle(), self.disturbance(), self.wandering())
+        return pace if self._is_virtual() else replace(pace, why_wandering=_MAY_BE_VIRTUAL)
 
     def cycle(self) -> int:
         """Returns after how many steps waits repeat: loader workers take turns."""
@@ -259,16 +264,20 @@ class ComparedRun:
     def host_wandering(self) -> float:
         """Returns by what share such cores may have changed the pace of what the host does.
 
-        Of a virtual machine, in the time in which the run computes on them. 0 where nothing is
-        known.
+        Of a virtual machine, and of one that may be, in the time in which the run computes on them.
+        0 where nothing was sampled.
         """
         system = self.summary.system
-        is_virtual = self.section("host").get("is_virtual") is True
-        if system is None or not is_virtual:
+        if system is None or self._is_virtual() is False:
             return 0.0
         used = number_at(system.cpu, "tree_percent", "mean")
         most = _VIRTUAL_WANDERS_ALONE if self.computes_alone() else _VIRTUAL_WANDERS
         return 0.0 if used is None else most * min(used / _ONE_CORE_PERCENT, 1.0)
+
+    def _is_virtual(self) -> bool | None:
+        """Returns whether its machine is a virtual one, None where nothing told."""
+        told = self.section("host").get("is_virtual")
+        return told if isinstance(told, bool) else None
 
     def host_share(self) -> float:
         """Returns the share of its steps that the host's work decides, 0 to 1."""

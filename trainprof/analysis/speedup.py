@@ -62,6 +62,7 @@ class Pace:
         cycle: Steps after which waits repeat: workers of the loader that feeds training.
         disturbance: Share by which other processes may have made the run longer.
         wandering: Share by which its cores may have changed their pace, out of its sight.
+        why_wandering: In words, as a reason.
     """
 
     mean_s: float
@@ -70,6 +71,7 @@ class Pace:
     disturbance: float = 0.0
     wandering: float = 0.0
     starts_s: Floats | None = None
+    why_wandering: str = "a virtual machine's cores change their pace"
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +217,7 @@ def chance_of(base: Sequence[Pace], other: Sequence[Pace]) -> Chance:
     found = [Chance(LEAST_CHANCE, "as runs on a quiet machine do")]
     for pace in (*base, *other):
         found.append(Chance(pace.disturbance, "other processes kept the CPU busy"))
-        found.append(Chance(pace.wandering, "a virtual machine's cores change their pace"))
+        found.append(Chance(pace.wandering, pace.why_wandering))
         if pace.steps_s is not None and len(pace.steps_s) >= MIN_STEADY_STEPS:
             drift = half_split_drift(pace.steps_s, cycle=pace.cycle)
             found.append(Chance(_DRIFT_COUNTS * drift, "step times drifted inside a run"))

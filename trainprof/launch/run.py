@@ -189,6 +189,7 @@ class Recording:
             self._sampler.start()
         with self._guarded("limits"):
             from trainprof.sampling import cores
+            from trainprof.sampling.virtual import is_virtual
 
             self._oom_kills_before = cores.out_of_memory_kills()
             self._manifest["host"] = {
@@ -197,7 +198,7 @@ class Recording:
                 "physical_cores": cores.physical_cores(),
                 "core_numbers": cores.core_numbers(),
                 "memory_limit_bytes": cores.memory_limit_bytes(),
-                "is_virtual": cores.is_virtual(),
+                "is_virtual": is_virtual(),
             }
         with self._guarded("manifest"):
             write_json(self.directory.manifest, self._manifest)

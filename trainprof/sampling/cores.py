@@ -6,7 +6,6 @@ Both cgroup versions and their mixture are read; a limit may stand at any level 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -70,14 +69,6 @@ def physical_cores(
     if not found or None in found:
         return None
     return min([float(len(found)), *(quota for quota, _ in _quotas(root))])
-
-
-def is_virtual(root: Path = FILESYSTEM_ROOT) -> bool:
-    """Tells whether the machine is a virtual one, as far as its processors say so (x86)."""
-    told = re.search(
-        rb"^flags\s*:(.*)$", read_bytes(str(root / "proc/cpuinfo")) or b"", re.MULTILINE
-    )
-    return told is not None and b"hypervisor" in told[1].split()
 
 
 def throttle_file(root: Path = FILESYSTEM_ROOT) -> str | None:

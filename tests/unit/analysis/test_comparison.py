@@ -18,7 +18,14 @@ from trainprof.analysis.compared_figures import Metric
 from trainprof.analysis.compared_run import ComparedRun
 from trainprof.analysis.comparison import Comparison, compare, notes, to_jsonable
 from trainprof.analysis.gate import PASSED, TRIPPED
-from trainprof.analysis.speedup import FASTER, NO_VISIBLE_DIFFERENCE, SLOWER, UNKNOWN, Chance
+from trainprof.analysis.speedup import (
+    FASTER,
+    NO_VISIBLE_DIFFERENCE,
+    SLOWER,
+    UNKNOWN,
+    Chance,
+    chance_of,
+)
 from trainprof.report.comparison_rows import headline
 
 # Of a step as `recorded` makes it, besides the forward and the wait.
@@ -404,7 +411,10 @@ def test_a_single_thread_loses_less_to_other_processes() -> None:
 
 def test_a_virtual_machines_pace_is_not_trusted_where_the_run_computes() -> None:
     def wandering(
-        busy_percent: float, device: str | None = None, threads: int | None = None, **host: bool
+        busy_percent: float,
+        device: str | None = None,
+        threads: int | None = None,
+        **host: bool | None,
     ) -> float:
         summary = replace(summaries.slow_loader(), torch_threads=threads)
         system = summaries.system(cpu={"tree_percent": {"mean": busy_percent}})
@@ -415,9 +425,18 @@ def test_a_virtual_machines_pace_is_not_trusted_where_the_run_computes() -> None
     assert wandering(25.0, is_virtual=True) == pytest.approx(0.125)  # else it sleeps
     # No other thread to wait for.
     assert wandering(100.0, threads=1, is_virtual=True) == 0.35
-    assert wandering(100.0, is_virtual=False) == wandering(100.0) == 0
+    assert wandering(100.0, is_virtual=False) == 0
+    assert wandering(100.0, is_virtual=None) == 0.5  # it may be one
     unknown = replace(summaries.slow_loader(), system=None)
     assert made_up(unknown, "b", host={"is_virtual": True}).wandering() == 0
+
+
+def test_a_machine_that_may_be_virtual_is_not_called_one() -> None:
+    runs = [made_up(summaries.slow_loader(), "b", host={"is_virtual": x}) for x in (True, None)]
+    virtual, unknown = (chance_of([pace], [pace]) for run in runs if (pace := run.pace()))
+    assert unknown.share == virtual.share > 0.1
+    assert virtual.why == "a virtual machine's cores change their pace"
+    assert unknown.why.startswith("nothing tells whether the cores are a virtual machine's")
 
 
 def test_repeated_runs_are_the_units() -> None:

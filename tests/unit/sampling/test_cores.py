@@ -7,7 +7,6 @@ import os
 import pytest
 
 from trainprof.sampling.cores import (
-    is_virtual,
     memory_limit_bytes,
     out_of_memory_kills,
     physical_cores,
@@ -30,14 +29,6 @@ def test_without_cgroups_the_affinity_mask_counts(fake_proc):
 
 def test_this_machine_has_cores():
     assert 0 < usable_cores() <= (os.cpu_count() or 1)
-
-
-def test_a_virtual_machine_says_so_in_its_processors_flags(fake_proc):
-    assert not is_virtual(fake_proc.root)
-    fake_proc.write("proc/cpuinfo", "processor\t: 0\nflags\t\t: fpu hypervisor lm\n")
-    assert is_virtual(fake_proc.root)
-    fake_proc.write("proc/cpuinfo", "processor\t: 0\nmodel\t: hypervisor\nflags\t\t: fpu lm\n")
-    assert not is_virtual(fake_proc.root)
 
 
 def test_v2_quota_may_stand_above_our_cgroup(fake_proc):
