@@ -128,7 +128,7 @@ def _arguments(base: Sequence[ComparedRun], other: Sequence[ComparedRun]) -> lis
     if not all(known):
         return []
     found = compared_arguments(*known)
-    told = [] if found.of_runs is None else [_said("arguments", REMARK, found.of_runs)]
+    told = [_said("arguments", REMARK, x) for x in (found.of_runs, found.hidden) if x is not None]
     if found.changed is None:
         return told
     changed = found.changed

@@ -8,11 +8,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from trainprof.record.names import MASK
+
 NONE_GIVEN: Final = "(none)"
 _OPTION: Final = re.compile(r"--?[A-Za-z]")
 # What options and settings (`--lr 0.1`, `--lr=0.1`, `optimizer.lr=0.1`) are called by.
 _NAMED: Final = re.compile(r"(--?[A-Za-z][^= ]*)|([+~]{0,2}[A-Za-z_][\w.@/-]*)=")
 _RUNS_NAMED: Final = 3
+_NAMES_TOLD: Final = 3
 
 Words = Sequence[str]
 
@@ -41,10 +44,12 @@ class ComparedArguments:
     Attributes:
         of_runs: What runs of a side have of their own, such as a seed, in words; None: nothing.
         changed: What one side's runs share and the other's do not; None: nothing.
+        hidden: That what both sides have masked may not be alike, in words; None: nothing is.
     """
 
     of_runs: str | None
     changed: Changed | None
+    hidden: str | None = None
 
 
 def compared_arguments(base: Sequence[Words], other: Sequence[Words]) -> ComparedArguments:
@@ -64,7 +69,7 @@ def compared_arguments(base: Sequence[Words], other: Sequence[Words]) -> Compare
     changed = None
     if not shared[0].keys() & shared[1].keys():
         changed = _changed(*(next(iter(side), ()) for side in shared))
-    return ComparedArguments(_of_runs(sides, varied), changed)
+    return ComparedArguments(_of_runs(sides, varied), changed, _hidden(sides))
 
 
 def _arguments(words: Words) -> list[Argument]:
@@ -76,6 +81,23 @@ def _arguments(words: Words) -> list[Argument]:
             places += 1
         found.append(Argument(f"{places}" if named is None else named[1] or named[2], text))
     return found
+
+
+def _hidden(sides: Sequence[Sequence[Sequence[Argument]]]) -> str | None:
+    """Names the arguments whose whole value is masked on both sides."""
+    base, other = (
+        dict.fromkeys(one.name for run in side for one in run if _is_masked(one)) for side in sides
+    )
+    names = [name for name in base if name in other]
+    if not names:
+        return None
+    more = f" and {len(names) - _NAMES_TOLD} more" if len(names) > _NAMES_TOLD else ""
+    who = f"{', '.join(names[:_NAMES_TOLD])}{more}"
+    return f"{who} {'is' if len(names) == 1 else 'are'} masked: a change would not show"
+
+
+def _is_masked(one: Argument) -> bool:
+    return one.text in (f"{one.name} {MASK}", f"{one.name}={MASK}")
 
 
 def _varied(side: Sequence[Sequence[Argument]]) -> set[str]:

@@ -31,6 +31,7 @@ from trainprof.launch.options import DEFAULT_INTERVAL_S, RunOptions
 from trainprof.launch.placement import create_run_directory, run_name
 from trainprof.launch.target import resolve
 from trainprof.record.errors import TrainprofError
+from trainprof.record.names import MASK
 from trainprof.record.run_directory import RunDirectory, write_json
 
 DEFAULT_BUDGET_S: Final = 600.0
@@ -161,7 +162,7 @@ def resumed(directory: RunDirectory, again: AskedAgain) -> TuneRun:
         raise CannotResume(
             "this is not the command that was tuned", hint="start anew: trainprof tune SCRIPT"
         )
-    if given is None and any("***" in word for word in asked.words):
+    if given is None and any(MASK in word for word in asked.words):
         raise CannotResume(
             "the command held a secret, which was not written down",
             hint="give the command again behind --resume RUN",

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-MASK: Final = "***"
+from trainprof.record.names import MASK
 
 _SECRET_NAME: Final = re.compile(
     r"key|token|secret|passw(or)?d|passphrase|credential", re.IGNORECASE
@@ -16,6 +16,12 @@ _HARMLESS_NAME: Final = re.compile(
     r"tokeni[sz]\w*|key-?_?(points?|frames?|words?)|(max|min|num|n)[-_](\w*[-_])?tokens",
     re.IGNORECASE,
 )
+# Those of which even a number may be one: key and token as often name sizes.
+_SURELY_SECRET: Final = re.compile(r"secret|passw(or)?d|passphrase|credential", re.IGNORECASE)
+# What nobody could keep secret: a switch, and a number of few digits, or some of them.
+_SWITCH: Final = re.compile(r"true|false|yes|no|on|off|none|null", re.IGNORECASE)
+_NUMBER: Final = re.compile(r"[+-]?(?P<digits>\d+\.?\d*|\.\d+)(e[+-]?\d{1,2})?", re.IGNORECASE)
+_MOST_DIGITS: Final = 7
 _ASSIGNMENT: Final = re.compile(r"(?P<name>[-+~]{0,2}[A-Za-z_][\w.+-]*)=(?P<value>.*)", re.DOTALL)
 _SECRET_VALUE: Final = re.compile(
     r"(?P<scheme>://)[^/@\s]+(?=@)"
@@ -31,24 +37,41 @@ _SIGNATURE: Final = re.compile(r"(sig|signature|auth)$", re.IGNORECASE)
 
 
 def masked_argv(argv: Sequence[str]) -> list[str]:
-    """Returns `argv` with values masked that look secret, or whose option's name does."""
+    """Returns `argv` with values masked that look secret, or whose option's name does.
+
+    A switch stays, and so does a number of few digits unless it may be a password: they are no
+    secrets, and runs that differ by them are not alike.
+    """
     masked = []
-    is_secret_value = False
+    option = None
     for word in argv:
-        if is_secret_value and not word.startswith("--"):
-            masked.append(MASK)
-            is_secret_value = False
+        if option is not None and not word.startswith("--"):
+            masked.append(_masked_value(option, word))
+            option = None
             continue
         masked.append(_masked_word(word))
-        is_secret_value = word.startswith("-") and "=" not in word and _is_secret_name(word)
+        takes_secret = word.startswith("-") and "=" not in word and _is_secret_name(word)
+        option = word if takes_secret else None
     return masked
 
 
 def _masked_word(word: str) -> str:
     assignment = _ASSIGNMENT.fullmatch(word)
     if assignment and assignment["value"] and _is_secret_name(assignment["name"]):
-        return f"{assignment['name']}={MASK}"
+        return f"{assignment['name']}={_masked_value(assignment['name'], assignment['value'])}"
     return masked_text(word)
+
+
+def _masked_value(name: str, value: str) -> str:
+    may_be_number = _SURELY_SECRET.search(name) is None
+    is_plain = _SWITCH.fullmatch(value) or (may_be_number and _are_numbers(value))
+    return value if is_plain else MASK
+
+
+def _are_numbers(value: str) -> bool:
+    """Whether it is a number of few digits, or a list of them such as [64,128]."""
+    found = [_NUMBER.fullmatch(one.strip()) for one in value.strip("[]()").split(",")]
+    return all(one and sum(map(str.isdigit, one["digits"])) <= _MOST_DIGITS for one in found)
 
 
 def masked_text(text: str) -> str:

@@ -10,3 +10,5 @@ EVENTS: Final = "events"
 SOURCES: Final = "sources"
 IMPORTED: Final = "imported.jsonl"
 EVENT_LOG_SUFFIX: Final = ".events"
+# Stands in a manifest's command for what looked like a secret.
+MASK: Final = "***"
