@@ -7,7 +7,8 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Final
 
 from trainprof.analysis.compared_run import ComparedRun
-from trainprof.analysis.facts import MAX_NUMBER
+from trainprof.analysis.facts import MAX_NUMBER, words
+from trainprof.record.entry import entry_of
 
 # Kinds of discrepancies. But for UNFINISHED, SETTING and REMARK the sides are unlike by them.
 WORK: Final = "work"  # a step is another amount of work
@@ -32,8 +33,20 @@ Fact = Callable[[ComparedRun], Hashable]
 
 
 def _script(run: ComparedRun) -> str | None:
-    told = run.manifest.get("script")
+    """What was run in the end: of torchrun, python or accelerate the script that they start."""
+    told = run.manifest.get("entry") or _entry_of_command(run) or run.manifest.get("script")
     return os.path.basename(told.rstrip("/")) if isinstance(told, str) else None
+
+
+def _entry_of_command(run: ComparedRun) -> str | None:
+    """Returns it for a run of before it was told."""
+    if "entry" in run.manifest:
+        return None
+    # The version of Python was known beforehand where no command stood between.
+    found = entry_of(
+        words(run.manifest.get("command")), is_script="python" in run.section("versions")
+    )
+    return None if found is None else found.name
 
 
 def script_text(run: ComparedRun) -> str | None:

@@ -17,6 +17,7 @@ from trainprof.launch.options import RunOptions
 from trainprof.launch.outcome import Outcome
 from trainprof.launch.sources import named_settings, own_sources, settings_beside
 from trainprof.launch.target import Target
+from trainprof.record.entry import SUFFIX, Entry, entry_of
 from trainprof.record.plain_file import contents_of
 from trainprof.record.run_directory import MANIFEST_SCHEMA_VERSION
 
@@ -50,6 +51,7 @@ def opening_manifest(
     started = datetime.fromtimestamp(spawned_time_ns / NS, timezone.utc)
     versions = {"trainprof": __version__}
     settings = _settings(target, environ)
+    entry = _entry(target)
     if target.is_ours:
         versions["python"] = ".".join(map(str, sys.version_info[:3]))
     return {
@@ -57,6 +59,7 @@ def opening_manifest(
         "name": name,
         "command": masked_argv(target.words),
         "script": masked_text(target.name),
+        "entry": None if entry is None else masked_text(entry.name),
         "script_sha256": script_sha256(target, environ),
         "sources": _sources(target, environ, settings),
         "settings": settings,
@@ -168,7 +171,7 @@ def kill_detail(*, oom_kills: int, available_share: float | None) -> str | None:
 def script_sha256(target: Target, environ: Mapping[str, str] = os.environ) -> str | None:
     """Returns the digest of the script's text, None where it is no plain file.
 
-    Of a command such as torchrun, that of the Python file among its words.
+    Of a command such as torchrun, that of what it starts.
     """
     script = script_of(target, environ)
     text = None if script is None else contents_of(script, _LARGEST_SCRIPT_BYTES)
@@ -176,12 +179,15 @@ def script_sha256(target: Target, environ: Mapping[str, str] = os.environ) -> st
 
 
 def script_of(target: Target, environ: Mapping[str, str] = os.environ) -> str | None:
-    """Returns the script's file, of a command the Python file among its words; None if unknown."""
-    if target.is_ours and target.words[0] == "-m":
-        return _module_file(target.words[1], environ) if len(target.words) > 1 else None
-    if target.is_ours:
-        return target.words[0]
-    return next((word for word in target.words if word.endswith(".py")), None)
+    """Returns the file that runs in the end, of a launcher that of what it starts; or None."""
+    entry = _entry(target)
+    if entry is None:
+        return None
+    return _module_file(entry.name, environ) if entry.is_module else entry.name
+
+
+def _entry(target: Target) -> Entry | None:
+    return entry_of(target.words, is_script=target.is_ours)
 
 
 def _module_file(name: str, environ: Mapping[str, str]) -> str | None:
@@ -205,7 +211,7 @@ def _sources(
     {} where it has no name of its own.
     """
     script = script_of(target, environ)
-    if script is None or not script.endswith(".py"):
+    if script is None or not script.endswith(SUFFIX):
         return {}
     place, named = os.path.dirname(script), {os.path.abspath(name) for name in settings}
     found = own_sources(Path(script)) | settings_beside(Path(script))

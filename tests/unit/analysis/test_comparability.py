@@ -110,6 +110,27 @@ def only(found: list[Discrepancy]) -> Discrepancy:
             "remark",
             "the script has another name, its text is the same: train.py -> copy.py",
         ),
+        # Both were typed as torchrun, and so it was with runs of before that was looked through.
+        (
+            run(script="torchrun", entry="src/evaluate.py", script_sha256="1" * 64),
+            "ground",
+            "script train.py -> evaluate.py",
+        ),
+        (
+            run(script="torchrun", command=["torchrun", "evaluate.py"], script_sha256="1" * 64),
+            "ground",
+            "script train.py -> evaluate.py",
+        ),
+        (
+            run(script="torchrun", command=["torchrun", "-m", "evaluate"], script_sha256=None),
+            "ground",
+            "script train.py -> evaluate",
+        ),
+        (
+            run(script="torchrun", entry="src/train.py", script_sha256="1" * 64),
+            "ground",
+            "the script's text differs",
+        ),
         (run(of_training(free_from_step=64)), "setting", "batches made by the loader -> free"),
         (run(script_sha256="1" * 64), "ground", "the script's text differs"),
         (run(host={"usable_cores": 4}), "ground", "CPU cores 8 -> 4"),
@@ -205,6 +226,22 @@ def test_of_the_arguments_only_those_that_differ_are_named(
     text = text or f"{base} -> {other}"
     between = "" if text[0] in ": " else " "
     assert (told.kind, told.text) == ("setting", f"arguments{between}{text}")
+
+
+@pytest.mark.parametrize(
+    ("started", "name"),
+    [
+        (run(script="torchrun", entry="train.py"), None),
+        (run(script="python", command=["python", "-u", "src/train.py"]), None),
+        (run(script="bash", entry=None, command=["bash", "train.py"]), "bash"),
+        (run(script="bash", command=["bash", "train.sh"]), "bash"),
+        (run(script="src/run", versions={"python": "3"}, command=["src/run", "train.py"]), "run"),
+    ],
+)
+def test_a_script_is_the_same_whatever_starts_it(started: ComparedRun, name: str | None) -> None:
+    told = [one.text for one in discrepancies([run()], [started]) if one.what == "script"]
+    same = "the script has another name, its text is the same: train.py -> "
+    assert told == ([] if name is None else [f"{same}{name}"])
 
 
 def with_words(*commands: str) -> list[ComparedRun]:

@@ -96,6 +96,30 @@ def test_a_module_is_told_by_its_file_without_being_imported(in_a_directory: Pat
         train,
         {"__init__.py", "__main__.py"},
     )
+    launched = replace(ours("torchrun", "--standalone", "-m", "pkg.train"), is_ours=False)
+    assert script_sha256(launched, there) == train
+    assert script_sha256(ours("-m", "torch.distributed.run", "-m", "pkg.train"), there) == train
+
+
+@pytest.mark.parametrize(
+    ("words", "is_ours", "script", "entry"),
+    [
+        (("src/t.py", "--lr", "1"), True, "src/t.py", "src/t.py"),
+        (("-m", "pkg.t"), True, "pkg.t", "pkg.t"),
+        (("torchrun", "--standalone", "src/t.py"), False, "torchrun", "src/t.py"),
+        (("accelerate", "launch", "-m", "pkg.t"), False, "accelerate", "pkg.t"),
+        (("python", "https://me:pw@host/t.py"), False, "python", "https://***@host/t.py"),
+        (("bash", "t.sh"), False, "bash", None),
+    ],
+)
+def test_what_is_started_in_the_end_is_told_beside_what_was_typed(
+    words: tuple[str, ...], is_ours: bool, script: str, entry: str | None
+) -> None:
+    target = replace(TARGET, words=words, name=script, is_ours=is_ours)
+    told = opening_manifest(
+        target, RunOptions(words), {}, name="t", spawned_ns=1, spawned_time_ns=1
+    )
+    assert (told["script"], told["entry"]) == (script, entry)
 
 
 def test_what_is_no_plain_file_has_no_digest_and_is_not_read(in_a_directory: Path) -> None:
