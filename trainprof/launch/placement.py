@@ -10,6 +10,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import ClassVar, Final
 
+from trainprof.launch.rank_launch import LAUNCHES, RUN_ID, is_claimed, launch_of, launcher_of
 from trainprof.record.errors import TrainprofError
 from trainprof.record.run_directory import RANKS, RunDirectory
 
@@ -54,7 +55,7 @@ def create_run_directory(
     else:
         top = Path(os.path.normpath(start))
         if rank is not None:
-            _refuse_foreign(top)
+            _refuse_foreign(top, environ)
     directory = RunDirectory(top if rank is None else top / RANKS / rank)
     _create(directory)
     _keep_from_git(top)
@@ -101,14 +102,18 @@ def _keep_from_git(top: Path) -> None:
             file.write(IGNORE_ALL)
 
 
-def _refuse_foreign(top: Path) -> None:
+def _refuse_foreign(top: Path, environ: Mapping[str, str]) -> None:
     """Refuses a directory of something else; other ranks may be there already."""
+    what = None
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        if top.is_symlink() or set(os.listdir(top)) - {RANKS}:
-            raise RunDirectoryRefused(
-                f"{top} holds something else than the ranks of a run",
-                hint="give a new directory with -o, or leave -o out",
-            )
+        if top.is_symlink() or set(os.listdir(top)) - {RANKS, LAUNCHES}:
+            what = "something else than the ranks of a run"
+    if what is None and not is_claimed(top, launch_of(environ)):
+        what = "the ranks of another launch"
+    if what is not None:
+        raise RunDirectoryRefused(
+            f"{top} holds {what}", hint="give a new directory with -o, or leave -o out"
+        )
 
 
 def _new_run(
@@ -120,17 +125,17 @@ def _new_run(
         return runs / f"{safe_stem}-{at:%Y%m%d-%H%M%S}-{os.urandom(3).hex()}"
     # All ranks must come to the same name, so it cannot hold a time or anything random.
     name = f"{safe_stem}-{_launch_id(environ)}"
+    launch = launch_of(environ)
     candidate, number = runs / name, 1
-    while os.path.lexists(candidate / RANKS / rank):
+    while os.path.lexists(candidate / RANKS / rank) or not is_claimed(candidate, launch):
         number += 1
         candidate = runs / f"{name}-{number}"
     return candidate
 
 
 def _launch_id(environ: Mapping[str, str]) -> str:
-    launch = environ.get("TORCHELASTIC_RUN_ID") or UNNAMED_LAUNCH
-    # The launcher is the parent of all ranks of a node.
-    return _file_name(launch) if launch != UNNAMED_LAUNCH else f"launcher{os.getppid()}"
+    launch = environ.get(RUN_ID) or UNNAMED_LAUNCH
+    return _file_name(launch) if launch != UNNAMED_LAUNCH else f"launcher{launcher_of(environ)}"
 
 
 def _rank_part(environ: Mapping[str, str]) -> str | None:
