@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from trainprof.analysis.facts import Facts, number
+from trainprof.analysis.host_ranks import HostPart
 from trainprof.analysis.line_times import has_timed_functions
 from trainprof.analysis.names import Sites
 from trainprof.analysis.recording import Recording
@@ -24,8 +25,8 @@ class Analysed:
 
     Attributes:
         origin_ns, end_ns: Start and end of the run.
+        host: What the process has of it.
         part: The epoch or the steps that the timeline is narrowed to, in words, or None.
-        ranks: Of the run, that share the cores of its host, this one among them.
     """
 
     recording: Recording
@@ -33,8 +34,8 @@ class Analysed:
     timeline: Timeline
     origin_ns: int
     end_ns: int
+    host: HostPart
     part: str | None = None
-    ranks: int = 1
 
     @property
     def facts(self) -> Facts:

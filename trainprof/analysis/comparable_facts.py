@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Final
 
 from trainprof.analysis.compared_run import ComparedRun
-from trainprof.analysis.facts import MAX_NUMBER, words
+from trainprof.analysis.facts import MAX_NUMBER, number_at, words
 from trainprof.record.entry import entry_of
 
 # Kinds of discrepancies. But for UNFINISHED, SETTING and REMARK the sides are unlike by them.
@@ -25,6 +25,7 @@ SCRIPT_TEXT: Final = "the script's text"
 STEPS: Final = "steps"
 DEVICE: Final = "device"
 CPU: Final = "CPU"
+CPU_CORES: Final = "CPU cores"
 TORCH: Final = "torch"
 TORCH_THREADS: Final = "torch's threads"
 _DIGEST_CHARACTERS: Final = 12
@@ -97,7 +98,7 @@ def _platform(host: Mapping[str, Any]) -> str | None:
     return f"{words[0]} {words[-1]}" if len(words) > 1 else None
 
 
-_OF_HOST: Final = {"platform": _platform, CPU: _cpu, "CPU cores": _cores}
+_OF_HOST: Final = {"platform": _platform, CPU: _cpu, CPU_CORES: _cores}
 
 
 def _of_host(what: str) -> Fact:
@@ -111,10 +112,25 @@ def ground_of_host(host: Mapping[str, Any]) -> dict[str, str]:
 
 
 def ground_of(run: ComparedRun) -> dict[str, str]:
-    """Returns the machine and libraries of a run, by the names of facts, as far as known."""
+    """Returns the machine and libraries of a run, by the names of facts, as far as known.
+
+    To which of the machine's cores a script binds itself is its own affair.
+    """
     told = {what: fact(run) for what, kind, fact in FACTS if kind == GROUND}
-    of_script = (SCRIPT, SCRIPT_TEXT)
-    return {what: str(x) for what, x in told.items() if x is not None and what not in of_script}
+    of_script = (SCRIPT, SCRIPT_TEXT, CPU_CORES)
+    libraries = {
+        what: str(x) for what, x in told.items() if x is not None and what not in of_script
+    }
+    return libraries | ground_of_host(run.section("host"))
+
+
+def _cores_of_run(run: ComparedRun) -> str | None:
+    """Those that training could use: a command or the script may have bound it to fewer."""
+    host = run.section("host")
+    system = run.summary.system
+    bound = None if system is None else number_at(system.cpu, "cores_usable")
+    known = number_at(host, "usable_cores")
+    return _cores(host if bound is None or known is None or bound >= known else {"cores": bound})
 
 
 def _torch_threads(run: ComparedRun) -> int | None:
@@ -147,7 +163,8 @@ FACTS: Final[tuple[tuple[str, str, Fact], ...]] = (
     ("world size", WORK, _world_size),
     ("what counts as a step", WORK, _step_source),
     (DEVICE, GROUND, _device),
-    *((what, GROUND, _of_host(what)) for what in _OF_HOST),
+    *((what, GROUND, _of_host(what)) for what in _OF_HOST if what != CPU_CORES),
+    (CPU_CORES, GROUND, _cores_of_run),
     (TORCH, GROUND, _version("torch")),
     ("CUDA", GROUND, _version("cuda")),
     ("batches", SETTING, _batches),

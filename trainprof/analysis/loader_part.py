@@ -150,7 +150,7 @@ def _batch_making(run: Analysed) -> BatchMaking:
 def _pipeline_inputs(run: Analysed, making: BatchMaking, loader: int) -> PipelineInputs | None:
     """None where lines were timed or devices waited for: parts are slowed, and not alike."""
     host = run.recording.section("host")
-    cores = number(host.get("usable_cores"), 0.0) or number(host.get("cores"), 0.0)
+    cores = run.host.cores.usable or number(host.get("cores"), 0.0)
     if cores <= 0 or run.has_timed_lines() or run.synchronized() is not None:
         return None
     return pipeline_inputs(
@@ -159,7 +159,7 @@ def _pipeline_inputs(run: Analysed, making: BatchMaking, loader: int) -> Pipelin
         run.facts,
         loader,
         cores=cores,
-        ranks=run.ranks,
+        ranks=run.host.ranks,
         details=making.details,
         ticks=making.ticks,
         pid=run.process.pid,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import fsum
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from trainprof.analysis.diagnosis.worth import least_gain
 from trainprof.analysis.element_reads import element_reads
 from trainprof.analysis.emptied_caches import emptied_caches
 from trainprof.analysis.epochs import epochs_of, evaluation_of
-from trainprof.analysis.facts import integer, integers, number
+from trainprof.analysis.facts import integer, number
 from trainprof.analysis.faults import faults_of
 from trainprof.analysis.feeding import epoch_starts
 from trainprof.analysis.found_syncs import found_syncs_of
@@ -358,9 +358,9 @@ def _system(run: Analysed, epochs: list[Epoch], samples: int | None) -> System |
     starts_ns = [run.origin_ns + round(epoch.start_s * 1e9) for epoch in epochs]
     lengths_ns = [round(epoch.seconds * 1e9) for epoch in epochs]
     not_sampled = recording.section("not_sampled").get("gpus")
-    host = recording.section("host")
+    host, cores = run.host, run.host.cores
     interval = recording.section("options").get("interval_s")
-    return system_summary(
+    system = system_summary(
         recording.host_lines,
         recording.process_lines,
         recording.gpu_lines,
@@ -368,10 +368,10 @@ def _system(run: Analysed, epochs: list[Epoch], samples: int | None) -> System |
         end_ns=window.end,
         main_pid=integer(recording.manifest.get("script_pid")),
         interval_s=number(interval, DEFAULT_INTERVAL_S),
-        usable_cores=number(host.get("usable_cores"), 0.0) or None,
-        physical_cores=number(host.get("physical_cores"), 0.0) or None,
-        core_numbers=integers(host.get("core_numbers")),
-        memory_limit_bytes=integer(host.get("memory_limit_bytes")),
+        usable_cores=cores.usable,
+        physical_cores=cores.physical,
+        core_numbers=cores.numbers,
+        memory_limit_bytes=integer(recording.section("host").get("memory_limit_bytes")),
         gpu_context=GpuContext(
             phases=phases_of(
                 (window.start, window.end),
@@ -383,6 +383,14 @@ def _system(run: Analysed, epochs: list[Epoch], samples: int | None) -> System |
         ),
         gpus_not_observed=not_sampled if isinstance(not_sampled, str) else None,
     )
+    if system is None:
+        return None
+    beside: dict[str, Any] = {}
+    if host.recorded_on != cores.numbers:
+        beside["recorded_on"] = list(host.recorded_on)
+    if host.others_percent != 0:
+        beside["other_ranks_percent"] = host.others_percent
+    return replace(system, cpu=system.cpu | beside) if beside else system
 
 
 def _memory_growth(run: Analysed, training: Training, system: System | None) -> MemoryGrowth | None:

@@ -274,7 +274,10 @@ class System:
             per_core_percent[], iowait_share, pressure_some_share, stolen_share, throttled_share,
             cpu_mhz{stat}, context_switches_per_s};
             in tree_percent 100 is one core; in cores_physical hyper-threads of one count once;
-            core_numbers are those that the run may be on, None where that is not known.
+            core_numbers are those that the run may be on, None where that is not known. Of ranks
+            also recorded_on[]: those of all that one trainprof recorded, where they are others; and
+            other_ranks_percent: the mean of ranks on the same cores with a trainprof of their own,
+            None where that is not known.
         memory: {host_total_bytes, host_available_bytes{stat}, tree_rss_bytes{stat},
             tree_pss_bytes{stat} or None, swap_used_bytes{stat}, shm_used_bytes{stat},
             shm_total_bytes, limit_bytes or None}; `shm` is the file system for shared memory.

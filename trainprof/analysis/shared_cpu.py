@@ -49,18 +49,26 @@ def shared_cpu(cpu: Mapping[str, Any]) -> SharedCpu | None:
     own = number_at(cpu, "tree_percent", "mean")
     if whole is None or own is None or not isinstance(cores, list) or not cores:
         return None
+    if "other_ranks_percent" in cpu:
+        ranks = number_at(cpu, "other_ranks_percent")
+        if ranks is None:
+            return None
+        own += ranks
     waited = number_at(cpu, "pressure_some_share")
-    if part := _own_part(cores, cpu.get("core_numbers")):
+    mine = cpu.get("core_numbers")
+    if part := _own_part(cores, cpu.get("recorded_on", mine)):
         # Who waited for a core of the host may have waited for one of the others.
         cores, whole, waited = part, sum(part) / len(part), None
     if waited is None:
         waited = 1.0 if whole >= _FULL_PERCENT else 0.0
     usable = number_at(cpu, "cores_usable")
+    # A rank that is bound to some of them has those whole.
+    least = len(mine) if "recorded_on" in cpu and isinstance(mine, list) else len(cores)
     return SharedCpu(
         cores=len(cores),
         others_share=min(max((whole - own / len(cores)) / 100, 0.0), 1.0),
         waited_share=waited,
-        is_whole=usable is not None and usable >= len(cores),
+        is_whole=usable is not None and usable >= least,
     )
 
 

@@ -13,7 +13,12 @@ from trainprof.analysis.events import Events
 from trainprof.analysis.facts import integer
 from trainprof.analysis.feeding import epoch_starts
 from trainprof.analysis.finding import Finding
-from trainprof.analysis.host_ranks import are_ranks, ranks_on_cores
+from trainprof.analysis.host_ranks import (
+    HostPart,
+    are_ranks,
+    parts_of_processes,
+    parts_of_recordings,
+)
 from trainprof.analysis.joined_ranks import joined_ranks
 from trainprof.analysis.line_times import line_cost
 from trainprof.analysis.one_process import Shown, summary_of
@@ -50,19 +55,27 @@ def summarize(
     if of_ranks:
         placed = [replace(_judged_by(x, rules), directory=directory) for x in of_ranks]
         pairs = [(one, training_processes(one)[0]) for one in placed]
+        parts = parts_of_recordings(pairs)
         joined = joined_ranks(
-            [(_analysed(*x, epoch, steps, ranks_on_cores(x[0], placed)), *x) for x in pairs]
+            [(_analysed(*x, epoch, steps, y), *x) for x, y in zip(pairs, parts, strict=True)]
         )
         return replace(joined, lines=line_cost([log for one in of_ranks for log in one.logs]))
     recording = _judged_by(read_recording(directory), rules)
     processes = training_processes(recording)
-    first, *others = processes
-    ranks = ranks_on_cores(recording, [recording], processes)
+    parts = parts_of_processes(recording, processes)
     if are_ranks(processes):
-        shown = [_analysed(recording, one, epoch, steps, ranks) for one in processes]
-        return joined_ranks([(x, recording, y) for x, y in zip(shown, processes, strict=True)])
-    apart = [rank_row(_analysed(recording, x, None, None).summary, x, recording) for x in others]
-    return replace(_analysed(recording, first, epoch, steps, ranks).summary, trained_apart=apart)
+        return joined_ranks(
+            [
+                (_analysed(recording, one, epoch, steps, part), recording, one)
+                for one, part in zip(processes, parts, strict=True)
+            ]
+        )
+    apart = [
+        rank_row(_analysed(recording, one, None, None, part).summary, one, recording)
+        for one, part in zip(processes[1:], parts[1:], strict=True)
+    ]
+    first = _analysed(recording, processes[0], epoch, steps, parts[0]).summary
+    return replace(first, trained_apart=apart)
 
 
 def case_of(directory: RunDirectory) -> Case | None:
@@ -71,10 +84,13 @@ def case_of(directory: RunDirectory) -> Case | None:
     None where there is none: lines were timed, or devices waited for.
     """
     of_ranks = [] if directory.manifest.exists() else rank_recordings(directory)
-    recording = of_ranks[0] if of_ranks else read_recording(directory)
+    if of_ranks:
+        pairs = [(one, training_processes(one)[0]) for one in of_ranks]
+        return _analysed(*pairs[0], None, None, parts_of_recordings(pairs)[0]).case
+    recording = read_recording(directory)
     processes = training_processes(recording)
-    ranks = ranks_on_cores(recording, of_ranks or [recording], processes)
-    return _analysed(recording, processes[0], None, None, ranks).case
+    part = parts_of_processes(recording, processes)[0]
+    return _analysed(recording, processes[0], None, None, part).case
 
 
 def _judged_by(recording: Recording, rules: Mapping[str, float] | None) -> Recording:
@@ -89,7 +105,7 @@ def _analysed(
     process: TrainingProcess,
     epoch: int | None,
     steps: tuple[int, int] | None,
-    ranks: int = 1,
+    host: HostPart,
 ) -> Shown:
     start, end = _span(recording, process.events)
     recorded = end if process.stopped_ns is None else min(end, max(start, process.stopped_ns))
@@ -101,9 +117,9 @@ def _analysed(
         end=recorded,
     )
     if epoch is None and steps is None:
-        return summary_of(Analysed(recording, process, timeline, start, end, ranks=ranks))
+        return summary_of(Analysed(recording, process, timeline, start, end, host))
     part = narrowed(timeline, epoch, steps)
-    whole = Analysed(recording, process, part, start, end, described(epoch, steps), ranks)
+    whole = Analysed(recording, process, part, start, end, host, described(epoch, steps))
     shown = summary_of(whole)
     return replace(shown, summary=_counted_as_in_the_run(shown.summary, timeline, part))
 

@@ -246,6 +246,7 @@ def _host() -> dict[str, Any]:
         "usable_cores": None,
         "physical_cores": None,
         "core_numbers": None,
+        "core_of": None,
         "memory_bytes": page_bytes * pages if pages > 0 else None,
         "memory_limit_bytes": None,
         "is_virtual": None,

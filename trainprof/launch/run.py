@@ -197,6 +197,7 @@ class Recording:
                 "usable_cores": cores.usable_cores(),
                 "physical_cores": cores.physical_cores(),
                 "core_numbers": cores.core_numbers(),
+                "core_of": cores.core_of(),
                 "memory_limit_bytes": cores.memory_limit_bytes(),
                 "is_virtual": is_virtual(),
             }

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, cast
 
+from trainprof.probes.affinity import own_cores
 from trainprof.probes.loader import LoaderProbe
 from trainprof.probes.patcher import HookPointMissing, Patcher, hide_our_frame, uncounted
 from trainprof.probes.session import Session
@@ -18,7 +19,7 @@ from trainprof.probes.slow_samples import (
     asks_one_by_one,
 )
 from trainprof.probes.usage import SHORT_NS, BatchScale, Begun, UsageMeter
-from trainprof.record.schema import COLLATE_SHIFT, Kind
+from trainprof.record.schema import COLLATE_SHIFT, Kind, Topic
 
 Wrapped = Callable[..., Any]
 
@@ -69,6 +70,8 @@ class FetchProbe:
             creating = 0 if info is None else loader.creating
             kept = _Fetcher(worker=number & 255, loader=creating)
             try:
+                if info is not None:
+                    self._session.log.note(Topic.ENVIRONMENT, {"cores": own_cores()})
                 kept.may_be_stamped = (
                     takes_indices
                     and fetcher.auto_collation is True

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from types import FrameType, FunctionType, ModuleType
 from typing import Any, Final
 
+from trainprof.probes.affinity import own_cores
 from trainprof.probes.call_site import Birthplace
 from trainprof.probes.module_parts import modules_of, parameters_of
 from trainprof.probes.patcher import Patcher, hide_our_frame
@@ -140,6 +141,7 @@ class TorchSettingsProbe:
             "torch_threads": self._torch.get_num_threads(),
             "threads_set_at": self._threads_site(),
             "cores_allotted": _cores_allotted(),
+            "cores": own_cores(),
             "optimizer": self._session.optimizer_numbers.get(id(optimizer)),
             "trains_by_lightning": any(name in sys.modules for name in _LIGHTNING),
         }

@@ -6,7 +6,7 @@ Both cgroup versions and their mixture are read; a limit may stand at any level 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -48,6 +48,24 @@ def usable_cores(root: Path = FILESYSTEM_ROOT, affinity: int | None = None) -> f
 def core_numbers() -> list[int] | None:
     """Returns which processors this process may run on; None where the system does not tell."""
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+
+
+def core_of(root: Path = FILESYSTEM_ROOT, numbers: Sequence[int] | None = None) -> list[int] | None:
+    """Returns of each processor of `core_numbers` which core it is of, counted from 0.
+
+    Args:
+        root: Where `/sys` is looked up.
+        numbers: Of the processors; None asks the system.
+
+    Returns:
+        Hyper-threads of a core have the same; None where the kernel does not tell.
+    """
+    processors = core_numbers() if numbers is None else numbers
+    found = [_core_of(root, processor) for processor in processors or ()]
+    if not found or None in found:
+        return None
+    places = list(dict.fromkeys(found))
+    return [places.index(place) for place in found]
 
 
 def physical_cores(

@@ -34,6 +34,14 @@ def of_training(**fields: Any) -> Change:
     return lambda summary: replace(summary, training=replace(summary.training, **fields))
 
 
+def of_cpu(**fields: Any) -> Change:
+    def change(summary: RunSummary) -> RunSummary:
+        assert summary.system is not None
+        return replace(summary, system=replace(summary.system, cpu=summary.system.cpu | fields))
+
+    return change
+
+
 def of_feeder(**fields: Any) -> Change:
     def change(summary: RunSummary) -> RunSummary:
         first, *others = summary.loaders
@@ -134,6 +142,8 @@ def only(found: list[Discrepancy]) -> Discrepancy:
         (run(of_training(free_from_step=64)), "setting", "batches made by the loader -> free"),
         (run(script_sha256="1" * 64), "ground", "the script's text differs"),
         (run(host={"usable_cores": 4}), "ground", "CPU cores 8 -> 4"),
+        # Its supervisor had all of them: a command between, or the script, took fewer.
+        (run(of_cpu(cores_usable=2)), "ground", "CPU cores 8 -> 2"),
         (run(of_run(device_timing="synchronized")), "slowed", "OTHER was slowed: --cuda-sync"),
         (run(of_training(steady_steps=19)), "short", "OTHER has 19 steady steps; a verdict"),
         (run(of_feeder(num_workers=4)), "setting", "num_workers 2 -> 4"),

@@ -54,6 +54,15 @@ def test_nothing_is_known_without_figures(cpu: dict[str, object]) -> None:
     assert shared_cpu(cpu) is None
 
 
+def test_other_ranks_of_the_run_are_no_others() -> None:
+    alone = told(100.0, 100.0, waited=0.9)
+    for of_ranks, share in ((300.0, 0.0), (200.0, 0.25), (400.0, 0.0)):
+        cpu = shared_cpu(alone | {"other_ranks_percent": of_ranks})
+        assert cpu is not None
+        assert cpu.others_share == pytest.approx(share)
+    assert shared_cpu(alone | {"other_ranks_percent": None}) is None
+
+
 # Of the host's cores those from 4 on are kept busy by others, whoever has the first ones.
 BESIDE_A_BUSY_NODE = {
     "host_percent": {"mean": 75.0},
@@ -61,6 +70,20 @@ BESIDE_A_BUSY_NODE = {
     "per_core_percent": [50.0, 50.0, 0.0, 0.0, *[100.0] * 12],
     "pressure_some_share": 0.9,
 }
+
+
+def test_ranks_bound_to_cores_of_their_own_have_all_of_theirs() -> None:
+    """One trainprof saw two of them on the first half, and others are busy on the second."""
+    cpu = shared_cpu(
+        BESIDE_A_BUSY_NODE
+        | {"cores_usable": 2.0, "core_numbers": [0, 1], "recorded_on": [0, 1, 2, 3]}
+    )
+    assert cpu is not None
+    assert (cpu.cores, cpu.is_whole) == (4, True)
+    of_quota = {"cores_usable": 1.0, "core_numbers": [0, 1], "recorded_on": [0, 1, 2, 3]}
+    limited = shared_cpu(BESIDE_A_BUSY_NODE | of_quota)
+    assert limited is not None
+    assert not limited.is_whole
 
 
 def test_others_on_cores_that_the_run_may_not_be_on_take_nothing_from_it() -> None:

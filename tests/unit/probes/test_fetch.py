@@ -14,6 +14,7 @@ from support.session import FakeClock, Recorder, read_recordings, run_hooked
 from support.styles import without_compiler
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
+from trainprof.probes.affinity import own_cores
 from trainprof.probes.fetch import FetchProbe
 from trainprof.probes.loader import LoaderProbe
 from trainprof.probes.session import Probe
@@ -93,6 +94,9 @@ def test_forked_workers_write_their_own_logs(recorder: Recorder, tmp_path: Path)
         assert {f.text["kind"] for f in fetches} == {"DataLoader"}
         assert {f.samples for f in fetches} == {2}
         assert all(0 < f.collate_ns <= f.ns for f in fetches)
+        told = [note["cores"] for note in worker.notes(Topic.ENVIRONMENT) if "cores" in note]
+        assert told == [own_cores()]  # once, however many batches it makes
+    assert not any("cores" in note for note in main.notes(Topic.ENVIRONMENT))
 
 
 def test_spawned_workers_write_their_own_logs(tmp_path: Path) -> None:

@@ -61,6 +61,15 @@ def test_an_optimizer_that_goes_through_its_parameters_one_by_one(recorder: Reco
     assert told(recorder, "torch_threads") == [torch.get_num_threads()]
 
 
+def test_the_cores_that_training_may_be_on_are_those_at_its_first_step(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder.start(TorchSettingsProbe(), OptimizerProbe())
+    monkeypatch.setattr(torch_settings, "own_cores", lambda: "4-5")  # bound since its start
+    update(torch.optim.SGD)
+    assert told(recorder, "cores") == ["4-5"]
+
+
 MAKES: Final = "def make(parameters):\n    return Adam(parameters, lr=0.1)\n"
 
 

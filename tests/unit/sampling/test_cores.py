@@ -7,6 +7,8 @@ import os
 import pytest
 
 from trainprof.sampling.cores import (
+    core_numbers,
+    core_of,
     memory_limit_bytes,
     out_of_memory_kills,
     physical_cores,
@@ -142,6 +144,19 @@ def test_hyper_threads_of_a_core_count_once(fake_proc):
     assert physical_cores(fake_proc.root, affinity=(0, 1, 4, 5)) == 2.0
     assert physical_cores(fake_proc.root, affinity=(0, 1, 2, 3)) == 4.0
     assert physical_cores(fake_proc.root, affinity=(3, 7)) == 1.0
+
+
+def test_processors_are_told_by_their_cores(fake_proc):
+    plant_siblings(fake_proc, (0, 4), (1, 5), (2, 6), (3, 7))
+    assert core_of(fake_proc.root, numbers=range(8)) == [0, 1, 2, 3, 0, 1, 2, 3]
+    assert core_of(fake_proc.root, numbers=[2, 6, 7]) == [0, 0, 1]
+    assert core_of(fake_proc.root, numbers=[7, 8]) is None
+    assert core_of(fake_proc.root, numbers=[]) is None
+
+
+def test_this_machines_processors_have_cores_or_are_not_known():
+    found, numbers = core_of(), core_numbers()
+    assert found is None or (numbers is not None and len(found) == len(numbers))
 
 
 def test_a_quota_caps_cores_too(fake_proc):
