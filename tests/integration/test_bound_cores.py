@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 from pathlib import Path
 from typing import Final
 
@@ -30,7 +31,7 @@ def test_the_cores_are_those_of_the_process_that_trains(tmp_path: Path, by: str)
     cores = sorted(os.sched_getaffinity(0))
     launcher = [*TRAINPROF, "-o", "run"]
     if by == "taskset":
-        launcher += ["taskset", "-c", str(cores[0]), shutil.which("python3") or "python3"]
+        launcher += ["taskset", "-c", str(cores[0]), sys.executable]
     script = f"{PREAMBLE}\nimport os, sys\n{SCRIPT}"
     bound = int(output(launcher, tmp_path, script, arguments=[by]))
     manifest, summary = (
