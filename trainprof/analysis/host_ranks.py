@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import fsum
 from typing import Final
 
@@ -87,17 +87,16 @@ def parts_of_processes(
         recording: Of one trainprof.
         processes: That trained, of this recording.
     """
-    alone = parts_of_recordings([(recording, processes[0])])[0].ranks
+    alone = parts_of_recordings([(recording, processes[0])])[0]
     cores = [cores_of(recording.section("host"), process) for process in processes]
     is_known = all(one.numbers for one in cores)
     on = {number for one in cores for number in one.numbers} if is_known else set[int]()
+    parts = [replace(alone, cores=own, recorded_on=tuple(sorted(on))) for own in cores]
+    if not are_ranks(processes):
+        return parts
     return [
-        HostPart(
-            cores=own,
-            ranks=sum(one.may_share(own) for one in cores) if are_ranks(processes) else alone,
-            recorded_on=tuple(sorted(on)),
-        )
-        for own in cores
+        replace(part, ranks=sum(one.may_share(part.cores) for one in cores), others_percent=0.0)
+        for part in parts
     ]
 
 
