@@ -178,12 +178,20 @@ def headline(summary: RunSummary) -> str:
             f" ({between(best.speedup.low, best.speedup.high)}, measured)"
         )
     tried = [row for row in summary.trials if row.overrides]
+    measured = [row for row in tried if row.outcome == OK and row.speedup is not None]
     if summary.tuning is not None and summary.tuning.ended_by in (BUDGET, INTERRUPTED, RUNNING):
-        found = "NOTHING FASTER WAS FOUND" if tried else "NO CHANGE WAS TRIED"
+        found = "NO CHANGE COULD BE MEASURED" if tried else "NO CHANGE WAS TRIED"
+        found = "NOTHING FASTER WAS FOUND" if measured else found
         return f"{found} {_UNTIL[summary.tuning.ended_by]}"
     if not tried:
         return "NOTHING TO TRY: no setting from outside promises 3 % or more"
-    return f"NOTHING WAS VISIBLY FASTER than the script as it is, of {len(tried)} tried"
+    if not measured:
+        return f"NO CHANGE COULD BE MEASURED, of {len(tried)} tried"
+    lost = len(tried) - len(measured)
+    of_them = (
+        f"{len(measured)} measured ({lost} more could not be)" if lost else f"{len(tried)} tried"
+    )
+    return f"NOTHING WAS VISIBLY FASTER than the script as it is, of {of_them}"
 
 
 def _instead_of_settings(summary: RunSummary) -> str:
