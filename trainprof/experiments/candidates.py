@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Any, Final
 
 import numpy as np
@@ -248,8 +249,11 @@ def _alone(fed: LoaderCase) -> Interval | None:
 
 
 def _pass_batches(fed: LoaderCase) -> int | None:
-    """Returns the length of a pass where it takes a whole one to know it."""
+    """Returns the length of a pass where it takes one that went on to its end to know it.
+
+    A loop that leaves its passes before leaves those over free data, too.
+    """
     loader = fed.loader
-    if loader.length is not None or loader.passes < 2:
+    if loader.length is not None or not loader.ended_batches:
         return None
-    return max(loader.iterations // loader.passes, 1)
+    return max(round(fmean(loader.ended_batches)), 1)
