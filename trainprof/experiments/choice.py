@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from trainprof.analysis.least_gain import LEAST_GAIN
 from trainprof.analysis.speedup import FASTER, SLOWER, UNKNOWN
 from trainprof.analysis.tuning import BROKEN, CEILING
+from trainprof.experiments.against import against
 from trainprof.experiments.candidate import Candidate, together
 from trainprof.experiments.candidates import Plan
 from trainprof.experiments.found import Found
@@ -17,12 +18,14 @@ from trainprof.experiments.trial import Trial, workers_of
 def best(found: Found) -> Trial | None:
     """Returns the fastest setting; of those that are nearly as fast the one that changes least.
 
-    None where none was visibly faster, by as much as is worth a change.
+    None where none was visibly faster, by as much as is worth a change, with nothing against it.
     """
     faster: list[tuple[float, Trial]] = []
     for trial in _ok_trials(found):
         speed = found.speedup(trial) if trial.overrides else None
         if speed is None or speed.verdict != FASTER or speed.mid is None:
+            continue
+        if against(found, trial):
             continue
         if any(one.outcome in BROKEN for one in found.of(trial.name)):
             continue
@@ -36,13 +39,18 @@ def best(found: Found) -> Trial | None:
 
 
 def winners(found: Found, plan: Plan) -> list[Candidate]:
-    """Returns of each subject the change that was fastest, where that was visible."""
+    """Returns of each subject the change that was fastest, where that was visible.
+
+    Without those that something else speaks against.
+    """
     fastest: dict[str, tuple[float, Candidate]] = {}
     for candidate in plan.candidates:
         speed = found.speedup(candidate.trial())
         if speed is None or speed.mid is None or speed.mid < 1 + LEAST_GAIN:
             continue
         if speed.verdict != FASTER and speed.verdict != UNKNOWN:
+            continue
+        if against(found, candidate.trial()):
             continue
         # More of the same has to be worth it.
         known = fastest.get(candidate.subject)
@@ -84,8 +92,10 @@ def contenders(found: Found, at_most: int) -> list[Trial]:
     trials = _ok_trials(found)
     changed = []
     for trial in trials:
-        speed = found.speedup(trial)
-        if trial.overrides and speed is not None and (speed.mid or 0.0) >= 1 + LEAST_GAIN / 2:
+        speed = found.speedup(trial) if trial.overrides else None
+        if speed is None or (speed.mid or 0.0) < 1 + LEAST_GAIN / 2:
+            continue
+        if not against(found, trial):
             changed.append((speed.mid or 0.0, trial))
     changed.sort(key=lambda pair: -pair[0])
     fastest = [trial for _, trial in changed[:at_most]]

@@ -27,6 +27,7 @@ from trainprof.analysis.tuning import (
     TrialSummary,
     Tuning,
 )
+from trainprof.experiments.against import against, to_be_minded
 from trainprof.experiments.candidates import Plan
 from trainprof.experiments.copied_files import copied_files
 from trainprof.experiments.found import Found
@@ -115,6 +116,7 @@ def _row(found: Found, trial: Trial) -> TrialSummary:
         losses=None if is_base else _losses(found, runs),
         refused={name: why for one in runs for name, why in one.refused.items()},
         cautions=list(found.cautions.get(trial.name, ())),
+        against=against(found, trial),
         peak_memory_bytes=_largest(good, "peak_memory_bytes"),
         device_peak_bytes=_largest(good, "device_peak_bytes"),
         cpu_percent=_mean(good, "cpu_percent"),
@@ -183,6 +185,7 @@ def recommended_of(
     if row.speedup is None:
         return None
     changed = _changed_loaders(found.best, base)
+    minded = to_be_minded(found, found.best, [loader for loader, _ in changed])
     for_all = [said for loader, change in changed for said in counts_for_all(loader, change)]
     return Recommended(
         overrides=row.overrides,
@@ -193,7 +196,7 @@ def recommended_of(
             *(f"{loader.site}: {call_with(loader, change)}" for loader, change in changed),
             *_other_changes(found.best, found.plan),
         ],
-        cautions=list(dict.fromkeys((*row.cautions, *for_all, *_of_builders(found)))),
+        cautions=list(dict.fromkeys((*minded, *row.cautions, *for_all, *_of_builders(found)))),
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, Protocol
 from trainprof.analysis.seen_steps import SeenSteps
 from trainprof.analysis.speedup import Pace
 from trainprof.analysis.tuning import BASELINE, CEILING, LOADER_ALONE, OK
+from trainprof.experiments.beside_steps import EndedPasses, Evaluated
 
 # Comes first and counts for nothing: it fills caches, and tells how long trials are to be.
 WARM_UP: Final = "warm_up"
@@ -148,6 +149,8 @@ class Measured:
         is_least: As FreeSteps has it; of trials on free data.
         batches: How large the batches of training were, by the line that builds their loader, where
             that is known.
+        passes: Over streams, by that line.
+        evaluated: None where it saw no evaluation by batches.
     """
 
     trial: Trial
@@ -173,6 +176,8 @@ class Measured:
     seen: SeenSteps | None = None
     is_least: bool = False
     batches: Mapping[str, BatchSize] = field(default_factory=dict)
+    passes: Mapping[str, tuple[EndedPasses, ...]] = field(default_factory=dict)
+    evaluated: Evaluated | None = None
 
     @property
     def is_ok(self) -> bool:
