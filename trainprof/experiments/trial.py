@@ -101,12 +101,15 @@ class Limits:
         killed_after_s: However it hangs.
         is_of_budget: `seconds` is what the budget leaves it: a run that is cut off too early by
             that is no result.
+        enough_s: It is ended once so many seconds are over since its start, and so many since its
+            first step, however many of `seconds` are left; None: not before.
     """
 
     steps: int | None
     killed_after_s: float
     seconds: float | None = None
     is_of_budget: bool = False
+    enough_s: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)

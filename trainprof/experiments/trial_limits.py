@@ -15,6 +15,8 @@ _MOST_STEPS: Final = 1000
 _WARM_UP_SHARE: Final = 0.1
 _LONGEST_WARM_UP_S: Final = 60.0
 _LEAST_WARM_UP_S: Final = 10.0
+# It trains for so long, however long it took to begin: the shortest trials do for less.
+_TRAINED_S: Final = 5.0
 # Of a small budget it takes no more than this part, as long as it makes some steps.
 _MOST_OF_BUDGET: Final = 1 / 6
 _SOME_STEPS_S: Final = 2.0
@@ -44,8 +46,16 @@ def limits_of_warm_up(budget_s: float, steps_budget_s: float, asked_steps: int |
     """
     share_s = max(steps_budget_s * _WARM_UP_SHARE, _LEAST_WARM_UP_S)
     most_s = max(steps_budget_s * _MOST_OF_BUDGET, _SOME_STEPS_S)
-    seconds = None if asked_steps else min(share_s, _LONGEST_WARM_UP_S, most_s)
-    return Limits(asked_steps, max(budget_s, _FIRST_MAY_TAKE_S), seconds=seconds)
+    seconds = max(budget_s, _FIRST_MAY_TAKE_S)
+    if asked_steps:
+        return Limits(asked_steps, seconds)
+    enough_s = min(share_s, _LONGEST_WARM_UP_S, most_s)
+    return Limits(
+        None,
+        seconds + _LEAST_GRACE_S,
+        seconds=seconds,
+        enough_s=(enough_s, min(enough_s, _TRAINED_S)),
+    )
 
 
 def limits_of_first_baseline(budget_s: float, steps: int | None) -> Limits:

@@ -121,7 +121,7 @@ def test_what_else_is_faster_is_recommended_then() -> None:
         lambda n: (5 + n, 5 + n),
         lambda n: (105, 100) if n else (100, 100),
         lambda n: (100, 200, 300) if n else (100, 200),  # quick trials see more of a curriculum
-        lambda n: (60, 140, 95) if n else (120, 70, 130),  # as random as passes of one run are
+        lambda n: (50, 60, 45) if n else (120, 70, 130),  # as random as passes of one run are
         lambda n: (),
     ],
 )
