@@ -16,9 +16,13 @@ from trainprof.analysis.diagnosis.gains import FASTER_REST, times_without
 from trainprof.analysis.diagnosis.needless_workers import QUICK_BATCH_S, WARM_TIMES
 from trainprof.analysis.diagnosis.tuneable import may_fuse, waited_for
 from trainprof.analysis.least_gain import LEAST_GAIN
+from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.optimizer_builder import OptimizerCall
 from trainprof.analysis.pipeline import MODEL_ERROR, predict
+from trainprof.analysis.pipeline_model import USUAL_PREFETCH
 from trainprof.analysis.pipeline_scenario import without_sending
+from trainprof.analysis.steady import MIN_STEADY_STEPS
+from trainprof.analysis.trial_pace import fewest_alone
 from trainprof.analysis.verdict import COMPUTE_KEYS
 from trainprof.experiments.candidate import Candidate, Interval, up_to
 from trainprof.experiments.loader_candidates import (
@@ -54,6 +58,7 @@ class Plan:
         ceiling, alone: The intervals for the two bounds, None where no model applies.
         foretells_ceiling: The first of them is narrow enough to be a forecast.
         pass_batches: Of a pass of the feeding loader, None where it tells its length itself.
+        fewest_alone: Batches that the loader has to give alone, to tell its pace.
         steps_per_batch: Updates for each batch of the feeding loader.
         steps_of_a_pass: That a trial is to go beyond, None: wherever it ends, it tells as much.
         optimizers: Where those are built that could be fused, and are not.
@@ -67,6 +72,7 @@ class Plan:
     foretells_ceiling: bool = True
     pass_batches: int | None = None
     free_sites: tuple[str, ...] = ()
+    fewest_alone: int = MIN_STEADY_STEPS
     steps_per_batch: float = 1.0
     steps_of_a_pass: float | None = None
     optimizers: tuple[OptimizerCall, ...] = ()
@@ -110,6 +116,7 @@ def plan(
         alone=_alone(waited[0]),
         pass_batches=_pass_batches(waited[0]),
         free_sites=tuple(dict.fromkeys(one.loader.site for one in waited)),
+        fewest_alone=_fewest_alone(waited[0].loader),
         steps_per_batch=steps_per_batch(case),
         steps_of_a_pass=steps_of_a_pass(case),
         optimizers=optimizers,
@@ -246,6 +253,10 @@ def _alone(fed: LoaderCase) -> Interval | None:
     found = played.speedup_over(fed.measured.step_s)
     is_quick = float(np.mean(fed.inputs.fetch_s)) < QUICK_BATCH_S
     return found.low, found.high * (WARM_TIMES if is_quick else 1.0)
+
+
+def _fewest_alone(loader: Loader) -> int:
+    return fewest_alone((loader.num_workers or 0) * (loader.prefetch_factor or USUAL_PREFETCH))
 
 
 def _pass_batches(fed: LoaderCase) -> int | None:

@@ -224,7 +224,7 @@ class Search:
             if plan.candidates and self._time_left_s() < with_a_change * self._usual_s:
                 self._left_out.append(trial.name)
             else:
-                self._measure(trial)
+                self._measure_warm(trial)
 
     def _singles(self, plan: Plan) -> None:
         left = list(plan.candidates)
@@ -305,10 +305,13 @@ class Search:
             self._measure(baseline())
         self.found.predicted[candidate.name] = self._forecast(candidate)
         self.found.cautions[candidate.name] = candidate.cautions
-        measured = self._measure(candidate.trial())
-        if measured.is_ok and not self.found.comparable(candidate.name):
-            # It read from disk what other trials had in memory, and has it in memory by now.
-            self._measure(candidate.trial())
+        self._measure_warm(candidate.trial())
+
+    def _measure_warm(self, trial: Trial) -> None:
+        measured = self._measure(trial)
+        if measured.is_ok and self.found.was_cold(measured):
+            # What it read from disk other trials had in memory, and it has by now.
+            self._measure(trial)
 
     def _forecast(self, candidate: Candidate) -> Interval | None:
         """Returns how many times as fast it will be, by the model and by what was measured."""
@@ -391,7 +394,13 @@ class Search:
             left_s=left_s,
             steps_per_batch=plan.steps_per_batch if plan is not None else 1.0,
             times=1.0 if expected is None else math.sqrt(expected[0] * expected[1]),
+            alone=0 if plan is None else max(self._batches_read(plan), plan.fewest_alone),
         )
+
+    def _batches_read(self, plan: Plan) -> int:
+        """Returns how many batches of the feeding loader some run has read."""
+        steps = max((run.steps for run in self.found.runs if run.trial.data == "real"), default=0)
+        return math.ceil(steps / plan.steps_per_batch)
 
     def _expect(self, names: Sequence[str]) -> None:
         self._waiting = list(names)

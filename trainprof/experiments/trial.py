@@ -135,7 +135,7 @@ class Measured:
         training_pace: With starts of passes, spread over their steps; of free data, which has none,
             as `pace`.
         run_s: From the script's start to its end, where it came to its own end.
-        steps: That it made.
+        steps: That it made; of a loader alone, those that its batches would do for.
         training_s: Of the training phase.
         was_cut: Its time was over before its steps were made.
         failed_after: How it failed once all its training had been ended at a limit, None: not.
@@ -187,16 +187,17 @@ class Measured:
         return self.outcome == OK and self.pace is not None
 
     def by_updates(self, steps_per_batch: float) -> Measured:
-        """Returns the same of a loader alone, its pace that of the batches of one update.
+        """Returns the same of a loader alone, its pace and steps those of updates, not of batches.
 
         Args:
             steps_per_batch: Updates for each of its batches.
         """
+        steps = round(self.steps * steps_per_batch)
         if self.pace is None or self.pace.steps_s is None:
-            return self
+            return replace(self, steps=steps)
         steps_s = self.pace.steps_s / steps_per_batch
         pace = replace(self.pace, mean_s=self.pace.mean_s / steps_per_batch, steps_s=steps_s)
-        return replace(self, pace=pace)
+        return replace(self, pace=pace, steps=steps)
 
     def up_to(self, steps: int) -> Measured:
         """Returns the same as if it had been ended after so many steps, in what tells its pace."""

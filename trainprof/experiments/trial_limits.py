@@ -75,6 +75,7 @@ def limits_of(
     left_s: float,
     steps_per_batch: float,
     times: float,
+    alone: int,
 ) -> Limits:
     """Returns how long a later trial goes on.
 
@@ -92,7 +93,10 @@ def limits_of(
     if trial.data == "free" and steps is not None:
         steps += math.ceil(_BEFORE_FREE_BATCHES * max(steps_per_batch, 1.0))
     if trial.data == "alone":
-        steps = max(steps or 0, _FEWEST_STEPS) + _BEFORE_FREE_BATCHES
+        # A run that went to its end has read them all.
+        most = math.inf if steps is None else alone
+        wanted = math.ceil((steps or 0) / max(steps_per_batch, 1.0))
+        steps = int(min(max(wanted, _FEWEST_STEPS) + _BEFORE_FREE_BATCHES, most))
     slow_s = max(usual_s * _SLOW_TIMES, _SLOW_FROM_S)
     seconds = min(left_s, slow_s)
     return Limits(
