@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from trainprof.analysis.least_gain import LEAST_GAIN
 from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.tuning import BASELINE
-from trainprof.experiments.beside_steps import EndedPasses
+from trainprof.experiments.beside_steps import SeenPasses
 from trainprof.experiments.found import Found
 from trainprof.experiments.trial import Measured, Trial
 from trainprof.experiments.whole_runs import of_whole_runs
@@ -62,7 +62,8 @@ def _is_taken_to_share(found: Found, trial: Trial, loader: Loader) -> bool:
     is_asked = bool(loader.is_iterable and loader.shares_samples)
     if not is_asked or workers == now or max(workers, now) < 2:
         return False
-    return not any(True for _ in _passes(found, trial, loader.site))
+    sides = _passes(found, trial, loader.site)
+    return not any(all(one.ended for side in both for one in side) for both in sides)
 
 
 def _of_other_passes(found: Found, trial: Trial) -> list[str]:
@@ -70,55 +71,70 @@ def _of_other_passes(found: Found, trial: Trial) -> list[str]:
     told = []
     for site in trial.sites if trial.loader_arguments() else ():
         for base, other in _passes(found, trial, site):
-            if _are_other(base, other):
-                now, then = (statistics.fmean(map(_batches, x)) for x in (base, other))
+            is_longer, is_shorter = _are_longer(other, base), _are_longer(base, other)
+            if is_longer or is_shorter:
+                then, now = _told(other, at_least=is_longer), _told(base, at_least=is_shorter)
                 told.append(
-                    f"a pass over {site} has {then:,.0f} batches with it, and {now:,.0f} in the "
-                    "script as it is: an epoch is another one then, whatever a step takes; look "
-                    "at how its __iter__ shares the data out among workers (get_worker_info())"
+                    f"a pass over {site} has {then} batches with it, and {now} in the script as it "
+                    "is: an epoch is another one then, whatever a step takes; look at how its "
+                    "__iter__ shares the data out among workers"
                 )
     return list(dict.fromkeys(told))
 
 
 def _passes(
     found: Found, trial: Trial, site: str
-) -> Iterator[tuple[list[EndedPasses], list[EndedPasses]]]:
-    """Yields, loader by loader, the passes that runs of both sides came to the end of.
-
-    Later ones may be longer or shorter for what training does.
-    """
+) -> list[tuple[Sequence[SeenPasses], Sequence[SeenPasses]]]:
+    """Returns, loader by loader, the passes that the baseline's runs and a trial's came to."""
     base, other = (
         [run.passes[site] for run in found.of(name) if run.is_ok and site in run.passes]
         for name in (BASELINE, trial.name)
     )
     if not base or not other:
-        return
-    for number in range(min(map(len, (*base, *other)))):
-        sides = [
-            [run[number] for run in side if run[number].batches and trial.data == "real"]
-            for side in (base, other)
-        ]
-        if all(sides):
-            fewest = min(len(one.batches) for side in sides for one in side)
-            of_base, of_other = (
-                [EndedPasses(one.batches[:fewest], one.workers) for one in side] for side in sides
-            )
-            yield of_base, of_other
+        return []
+    return list(zip(zip(*base, strict=False), zip(*other, strict=False), strict=False))
 
 
-def _batches(passes: EndedPasses) -> float:
-    return statistics.fmean(passes.batches)
+def _are_longer(some: Sequence[SeenPasses], others: Sequence[SeenPasses]) -> bool:
+    """Whether the passes of each of some runs are longer than those of all others.
 
-
-def _are_other(base: Sequence[EndedPasses], other: Sequence[EndedPasses]) -> bool:
-    """Whether the passes of each run are longer than those of all others, or shorter.
-
-    By more than passes of one run differ.
+    By more than passes of one run differ. Only those count that all runs came to: later ones may be
+    longer or shorter for what training does. One that was not over may have been longer still.
     """
-    now, then = sorted(map(_batches, base)), sorted(map(_batches, other))
-    unlike = max(max(one.batches) - min(one.batches) for one in base)
-    more = max(one.workers for one in (*base, *other)) + _OTHER_PASS * now[-1] + unlike
-    return then[0] > now[-1] + more or then[-1] < now[0] - more
+    workers = max(one.workers for one in (*some, *others))
+    usual = [one.ended for one in others if one.ended]
+    so_far = [(*one.ended, one.begun) if one.begun else one.ended for one in some]
+    return _exceed([one.ended for one in some], usual, workers) or _exceed(so_far, usual, workers)
+
+
+def _exceed(long: Sequence[Sequence[int]], usual: Sequence[Sequence[int]], workers: int) -> bool:
+    """Whether some runs' passes have more batches than the usual ones, by more than chance gives.
+
+    Args:
+        long, usual: Batches, run by run.
+        workers: That made them, at the most.
+    """
+    long = [one for one in long if one]
+    if not long or not usual:
+        return False
+    fewest = min(map(len, (*long, *usual)))
+    most = max(statistics.fmean(one[:fewest]) for one in usual)
+    unlike = max(max(one) - min(one) for one in usual)
+    least = min(statistics.fmean(one[:fewest]) for one in long)
+    return least > most + workers + _OTHER_PASS * most + unlike
+
+
+def _told(runs: Sequence[SeenPasses], *, at_least: bool) -> str:
+    """Returns how many batches a pass has, or that it has more than were seen.
+
+    Args:
+        runs: Of one side.
+        at_least: Its passes are the longer ones: those that were not over count, too.
+    """
+    ended = [statistics.fmean(one.ended) for one in runs if one.ended]
+    if ended or not at_least:
+        return f"{statistics.fmean(ended):,.0f}"
+    return f"over {max(one.begun for one in runs):,}"
 
 
 def _of_longer_runs(found: Found, trial: Trial) -> list[str]:

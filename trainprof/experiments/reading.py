@@ -33,7 +33,7 @@ from trainprof.analysis.tuning import (
     TIMED_OUT,
     TOO_FEW_STEPS,
 )
-from trainprof.experiments.beside_steps import ended_passes, evaluated
+from trainprof.experiments.beside_steps import evaluated, seen_passes
 from trainprof.experiments.last_words import last_words
 from trainprof.experiments.trial import BatchSize, Measured, Trial
 from trainprof.launch.outcome import Outcome
@@ -137,7 +137,7 @@ def read(
         seen=seen,
         is_least=free is not None and free.is_least,
         batches=_batches(summary),
-        passes=ended_passes(summary),
+        passes=seen_passes(summary),
         evaluated=evaluated(summary),
     )
 

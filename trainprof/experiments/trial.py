@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, Protocol
 from trainprof.analysis.seen_steps import SeenSteps
 from trainprof.analysis.speedup import Pace
 from trainprof.analysis.tuning import BASELINE, CEILING, LOADER_ALONE, OK
-from trainprof.experiments.beside_steps import EndedPasses, Evaluated
+from trainprof.experiments.beside_steps import Evaluated, SeenPasses
 
 # Comes first and counts for nothing: it fills caches, and tells how long trials are to be.
 WARM_UP: Final = "warm_up"
@@ -179,7 +179,7 @@ class Measured:
     seen: SeenSteps | None = None
     is_least: bool = False
     batches: Mapping[str, BatchSize] = field(default_factory=dict)
-    passes: Mapping[str, tuple[EndedPasses, ...]] = field(default_factory=dict)
+    passes: Mapping[str, tuple[SeenPasses, ...]] = field(default_factory=dict)
     evaluated: Evaluated | None = None
 
     @property

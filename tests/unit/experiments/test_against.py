@@ -20,10 +20,10 @@ from support.planted_trials import (
 from trainprof.analysis.summary import RunSummary
 from trainprof.analysis.tuning import BASELINE
 from trainprof.experiments.beside_steps import (
-    EndedPasses,
     Evaluated,
-    ended_passes,
+    SeenPasses,
     evaluated,
+    seen_passes,
 )
 from trainprof.experiments.found import Found
 from trainprof.experiments.results import summary_of_tune
@@ -64,7 +64,7 @@ def summary_of(found: Found, **loader: Any) -> RunSummary:
 
 
 def passes(*batches: int, made_by: int) -> dict[str, Any]:
-    return {"passes": {SITE: (EndedPasses(batches, made_by),)}}
+    return {"passes": {SITE: (SeenPasses(batches, made_by),)}}
 
 
 def stream(of_workers: Callable[[int], tuple[int, ...]]) -> Callable[[Trial, int], dict[str, Any]]:
@@ -99,6 +99,40 @@ def test_workers_that_each_give_all_of_a_stream_are_not_recommended(
     assert "AS FAST" not in told
     assert "VISIBLY FASTER" not in told
     assert f"Against num_workers=4: a pass over {SITE} has {times:,}" in told
+
+
+def test_a_pass_that_goes_on_beyond_the_end_of_the_scripts_own_is_another_one() -> None:
+    """Trials end soon after the script as it is would begin its second pass."""
+
+    def seen(trial: Trial, number: int) -> dict[str, Any]:
+        if trial.overrides:
+            return {"passes": {SITE: (SeenPasses((), 4, begun=200),)}}
+        return {"passes": {SITE: (SeenPasses((100,), 0, begun=10),)}}
+
+    found = searched(seen)
+    assert found.best is None
+    [why] = next(row.against for row in summary_of(found).trials if row.name == "num_workers=2")
+    assert f"a pass over {SITE} has over 200 batches with it, and 100 in the script" in why
+
+
+def test_what_follows_a_pass_that_was_another_one_hides_it_not() -> None:
+    def seen(trial: Trial, number: int) -> dict[str, Any]:
+        if trial.overrides:
+            return {"passes": {SITE: (SeenPasses((200,), 2, begun=5),)}}
+        return {"passes": {SITE: (SeenPasses((100, 100), 0),)}}
+
+    assert searched(seen).best is None
+
+
+@pytest.mark.parametrize("begun", [60, 112])
+def test_a_pass_that_a_trial_does_not_see_end_is_no_evidence(begun: int) -> None:
+    def seen(trial: Trial, number: int) -> dict[str, Any]:
+        ended = () if trial.overrides else (100,)
+        return {"passes": {SITE: (SeenPasses(ended, 4, begun=begun),)}}
+
+    summary = summary_of(searched(seen), is_iterable=True, shares_samples=True)
+    assert summary.recommended is not None
+    assert any("count the batches of an epoch" in one for one in summary.recommended.cautions)
 
 
 def test_what_else_is_faster_is_recommended_then() -> None:
@@ -223,13 +257,22 @@ def test_evaluation_that_takes_longer_is_said_beside(
 
 def test_passes_of_streams_alone_are_read_by_their_line() -> None:
     loaders = [
-        summaries.loader(SITE, id=2, is_iterable=True, ended_batches=[7, 7], num_workers=2),
-        summaries.loader(SITE, id=1, is_iterable=True, ended_batches=[]),
+        summaries.loader(
+            SITE,
+            id=2,
+            is_iterable=True,
+            passes=3,
+            ended=2,
+            ended_batches=[7, 7],
+            iterations=17,
+            num_workers=2,
+        ),
+        summaries.loader(SITE, id=1, is_iterable=True, passes=1, iterations=9),
         summaries.loader("train.py:20", id=3, is_iterable=False, ended_batches=[5]),
         summaries.loader("train.py:30", id=4, is_iterable=True, role="evaluation"),
     ]
     summary = replace(base_summary(), loaders=loaders)
-    assert ended_passes(summary) == {SITE: (EndedPasses((), 0), EndedPasses((7, 7), 2))}
+    assert seen_passes(summary) == {SITE: (SeenPasses((), 0, 9), SeenPasses((7, 7), 2, 3))}
 
 
 def test_evaluation_without_batches_has_no_pace() -> None:
