@@ -19,6 +19,7 @@ from support.planted_trials import (
 
 from trainprof.analysis.summary import RunSummary
 from trainprof.analysis.tuning import BASELINE
+from trainprof.experiments.against import against
 from trainprof.experiments.beside_steps import (
     Evaluated,
     SeenPasses,
@@ -166,14 +167,18 @@ def test_streams_that_are_shared_out_are(of_workers: Callable[[int], tuple[int, 
     assert all(row.against == [] for row in summary_of(found).trials)
 
 
-def test_one_run_of_which_passes_differ_is_no_evidence() -> None:
-    def seen(trial: Trial, number: int) -> dict[str, Any]:
-        odd = trial.overrides and number == 1
-        return passes(40 if odd else 100, made_by=workers_of(trial.overrides))
-
-    found = searched(seen)
-    assert len(found.of("num_workers=2")) > 1
-    assert found.best is not None
+def test_one_of_several_runs_whose_passes_differ_is_no_evidence() -> None:
+    found = searched(stream(lambda n: (100,)))
+    of_trial = found.of("num_workers=2")
+    assert len(of_trial) > 1
+    odd = replace(of_trial[0], **passes(40, made_by=2))
+    found.runs = [odd if run is of_trial[0] else run for run in found.runs]
+    assert against(found, odd.trial) == []
+    found.runs = [
+        replace(run, **passes(40, made_by=2)) if run.trial == odd.trial else run
+        for run in found.runs
+    ]
+    assert against(found, odd.trial) != []
 
 
 @pytest.mark.parametrize(
