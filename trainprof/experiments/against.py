@@ -98,8 +98,8 @@ def _passes(
 def _are_longer(some: Sequence[SeenPasses], others: Sequence[SeenPasses]) -> bool:
     """Whether the passes of each of some runs are longer than those of all others.
 
-    By more than passes of one run differ. Only those count that all runs came to: later ones may be
-    longer or shorter for what training does. One that was not over may have been longer still.
+    Each that all of them came to: passes of one run may differ as training goes on, or at random.
+    One that was not over may have been longer still.
     """
     workers = max(one.workers for one in (*some, *others))
     usual = [one.ended for one in others if one.ended]
@@ -108,7 +108,7 @@ def _are_longer(some: Sequence[SeenPasses], others: Sequence[SeenPasses]) -> boo
 
 
 def _exceed(long: Sequence[Sequence[int]], usual: Sequence[Sequence[int]], workers: int) -> bool:
-    """Whether some runs' passes have more batches than the usual ones, by more than chance gives.
+    """Whether passes all have more batches than the usual ones, by more than sharing out gives.
 
     Args:
         long, usual: Batches, run by run.
@@ -117,11 +117,10 @@ def _exceed(long: Sequence[Sequence[int]], usual: Sequence[Sequence[int]], worke
     long = [one for one in long if one]
     if not long or not usual:
         return False
-    fewest = min(map(len, (*long, *usual)))
-    most = max(statistics.fmean(one[:fewest]) for one in usual)
-    unlike = max(max(one) - min(one) for one in usual)
-    least = min(statistics.fmean(one[:fewest]) for one in long)
-    return least > most + workers + _OTHER_PASS * most + unlike
+    return all(
+        min(one[k] for one in long) > (1 + _OTHER_PASS) * max(one[k] for one in usual) + workers
+        for k in range(min(map(len, (*long, *usual))))
+    )
 
 
 def _told(runs: Sequence[SeenPasses], *, at_least: bool) -> str:

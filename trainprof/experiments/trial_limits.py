@@ -15,7 +15,7 @@ _MOST_STEPS: Final = 1000
 _WARM_UP_SHARE: Final = 0.1
 _LONGEST_WARM_UP_S: Final = 60.0
 _LEAST_WARM_UP_S: Final = 10.0
-# It trains for so long, however long it took to begin: the shortest trials do for less.
+# It trains for a trial's part of the budget, up to so long, however long it took to begin.
 _TRAINED_S: Final = 5.0
 # Of a small budget it takes no more than this part, as long as it makes some steps.
 _MOST_OF_BUDGET: Final = 1 / 6
@@ -54,7 +54,7 @@ def limits_of_warm_up(budget_s: float, steps_budget_s: float, asked_steps: int |
         None,
         seconds + _LEAST_GRACE_S,
         seconds=seconds,
-        enough_s=(enough_s, min(enough_s, _TRAINED_S)),
+        enough_s=(enough_s, min(steps_budget_s / _TRIALS_IN_BUDGET, _TRAINED_S)),
     )
 
 

@@ -394,7 +394,13 @@ def warm_up(*, steps, step_s, start_up_s=3.0, is_whole=False):
 
 @pytest.mark.parametrize(
     ("budget_s", "longest_s", "trained_s"),
-    [(5.0, 2.0, 2.0), (30.0, 5.0, 5.0), (60.0, 10.0, 5.0), (300.0, 30.0, 5.0), (3600.0, 60.0, 5.0)],
+    [
+        (12.0, 2.0, 0.5),
+        (30.0, 5.0, 1.25),
+        (60.0, 10.0, 2.5),
+        (300.0, 30.0, 5.0),
+        (3600.0, 60.0, 5.0),
+    ],
 )
 def test_the_run_that_does_not_count_leaves_the_budget_to_the_others(
     budget_s, longest_s, trained_s
