@@ -146,9 +146,11 @@ def _of_longer_runs(found: Found, trial: Trial) -> list[str]:
 
 
 def _is_slower(found: Found, trial: Trial) -> bool:
-    """Whether whole runs of it surely took longer."""
+    """Whether whole runs of it surely took longer, by as much as counts."""
     whole = of_whole_runs(found, trial)
-    return whole is not None and whole.high is not None and whole.high < 1
+    if whole is None or whole.high is None:
+        return False
+    return whole.high < 1 and whole.mid < 1 - LEAST_GAIN
 
 
 def _longer_evaluation(found: Found, trial: Trial) -> str | None:
