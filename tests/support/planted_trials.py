@@ -113,8 +113,11 @@ class FakeRunner:
         """Returns the steps until the one behind which the time was over, and whether it was."""
         if limits.seconds is None:
             return steps_s, False
-        ends = start_up_s + np.cumsum(steps_s)
-        count = min(int(np.searchsorted(ends, limits.seconds)) + 1, len(steps_s))
+        ends, until = start_up_s + np.cumsum(steps_s), limits.seconds
+        if limits.enough_s is not None:
+            in_all_s, trained_s = limits.enough_s
+            until = min(until, max(in_all_s, float(ends[0]) + trained_s))
+        count = min(int(np.searchsorted(ends, until)) + 1, len(steps_s))
         if start_up_s > limits.killed_after_s:
             count = 0
         return steps_s[:count], count < len(steps_s)

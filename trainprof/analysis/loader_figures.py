@@ -130,7 +130,8 @@ class Loader:
         draws_all: How many samples its dataset has, if torch's own sampler draws each of them in
             each pass, else None.
         memory_growth: Of its workers, None where it is not even.
-        ended: Passes that went on until there was no batch left.
+        ended: Passes that went on until there was no batch left; `ended_batches`: what each of the
+            first of them gave.
         later_starts_s, sampler_starts_s: What iterators and first batches of passes after the
             first took (none where it made later batches as much quicker), and the sampler's part.
         first_start_s: What the iterator and the first batch of the first pass took.
@@ -194,6 +195,7 @@ class Loader:
     draws_all: int | None = None
     memory_growth: WorkersGrowth | None = None
     ended: int = 0
+    ended_batches: list[int] = field(default_factory=list)
     later_starts_s: float | None = None
     sampler_starts_s: float | None = None
     first_start_s: float | None = None

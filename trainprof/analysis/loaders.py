@@ -31,6 +31,8 @@ from trainprof.record.schema import Kind
 _CALLS: Final = (Kind.LOADER_NEXT, Kind.SAMPLER, Kind.LOADER_CLOSE)
 # Numbers of batches that passes came to: of loaders over parts of the data, one after the other.
 _UNLIKE: Final = 3
+# Of passes that ended, the first so many are told one by one: later ones are like them.
+_ENDED_TOLD: Final = 32
 # Of the passes of an evaluation: from there on a line is where it is called.
 _MOST: Final = 0.5
 # Of a usual batch's making: those are out of a buffer.
@@ -44,6 +46,7 @@ _OF_PASSES: Final = (
     "passes",
     "iterations",
     "ended",
+    "ended_batches",
     "init_s",
     "first_batch_s",
     "wait_s",
@@ -300,6 +303,7 @@ def _loader_of(
         end_s=float(p.end_ns.sum() + length[calls.is_kind(Kind.LOADER_CLOSE)].sum()) / 1e9,
         sampler_s=sampler_ns / 1e9 if sampler_ns else None,
         ended=int(np.count_nonzero(p.is_ended)),
+        ended_batches=p.batches[p.is_ended & (p.batches > 0)][:_ENDED_TOLD].tolist(),
         later_starts_s=_later_starts_s(p, fetches),
         first_start_s=float((p.init_ns + np.maximum(p.first_ns, 0))[:1].sum() / 1e9),
         first_given_back_s=_first_given_back_s(p, fetches),

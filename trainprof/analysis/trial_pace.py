@@ -111,6 +111,19 @@ def _inside_calls(timeline: Timeline, loaders: Collection[int]) -> Int64:
     return total.astype(np.int64)
 
 
+def fewest_alone(ahead: int) -> int:
+    """Returns how many batches of a loader alone tell its pace.
+
+    Args:
+        ahead: Batches that its workers make ahead of use.
+    """
+    return _of_the_start(ahead) + MIN_STEADY_STEPS
+
+
+def _of_the_start(ahead: int) -> int:
+    return _START * ahead + _FIRST_BATCHES
+
+
 def alone_pace(directory: RunDirectory, sites: Collection[str] = ()) -> Pace | None:
     """Returns the seconds from batch to batch of a loader that ran alone.
 
@@ -139,7 +152,7 @@ def alone_pace(directory: RunDirectory, sites: Collection[str] = ()) -> Pace | N
         return None
     loader = max(candidates, key=lambda pair: pair[0])[1]
     batches = events.where(nexts & (events.site == loader))
-    skip = _START * facts.batches_ahead(loader) + _FIRST_BATCHES
+    skip = _of_the_start(facts.batches_ahead(loader))
     number = batches.value.astype(np.int64)  # in its pass, from 1
     apart = np.diff(batches.end) / 1e9
     in_pass = apart[(np.diff(number) == 1) & (number[1:] > skip)]

@@ -71,6 +71,7 @@ class TrialSummary:
         detail: What is known of it, such as the exception.
         losses: same|other|None: against the baseline's, None: not known, or not the same twice.
         refused: What could not be changed, and why.
+        against: Why it is not to be taken, however fast its steps were.
         peak_memory_bytes: Of the process tree; `device_peak_bytes` of the device's allocator.
         cpu_percent: Mean of the process tree; 100 is one core.
         read_bytes: By the making of batches, of all its steps.
@@ -99,6 +100,7 @@ class TrialSummary:
     losses: str | None = None
     refused: dict[str, str] = field(default_factory=dict)
     cautions: list[str] = field(default_factory=list)
+    against: list[str] = field(default_factory=list)
     peak_memory_bytes: float | None = None
     device_peak_bytes: float | None = None
     cpu_percent: float | None = None

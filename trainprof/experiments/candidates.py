@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Any, Final
 
 import numpy as np
@@ -15,9 +16,13 @@ from trainprof.analysis.diagnosis.gains import FASTER_REST, times_without
 from trainprof.analysis.diagnosis.needless_workers import QUICK_BATCH_S, WARM_TIMES
 from trainprof.analysis.diagnosis.tuneable import may_fuse, waited_for
 from trainprof.analysis.least_gain import LEAST_GAIN
+from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.optimizer_builder import OptimizerCall
 from trainprof.analysis.pipeline import MODEL_ERROR, predict
+from trainprof.analysis.pipeline_model import USUAL_PREFETCH
 from trainprof.analysis.pipeline_scenario import without_sending
+from trainprof.analysis.steady import MIN_STEADY_STEPS
+from trainprof.analysis.trial_pace import fewest_alone
 from trainprof.analysis.verdict import COMPUTE_KEYS
 from trainprof.experiments.candidate import Candidate, Interval, up_to
 from trainprof.experiments.loader_candidates import (
@@ -53,6 +58,7 @@ class Plan:
         ceiling, alone: The intervals for the two bounds, None where no model applies.
         foretells_ceiling: The first of them is narrow enough to be a forecast.
         pass_batches: Of a pass of the feeding loader, None where it tells its length itself.
+        fewest_alone: Batches that the loader has to give alone, to tell its pace.
         steps_per_batch: Updates for each batch of the feeding loader.
         steps_of_a_pass: That a trial is to go beyond, None: wherever it ends, it tells as much.
         optimizers: Where those are built that could be fused, and are not.
@@ -66,6 +72,7 @@ class Plan:
     foretells_ceiling: bool = True
     pass_batches: int | None = None
     free_sites: tuple[str, ...] = ()
+    fewest_alone: int = MIN_STEADY_STEPS
     steps_per_batch: float = 1.0
     steps_of_a_pass: float | None = None
     optimizers: tuple[OptimizerCall, ...] = ()
@@ -109,6 +116,7 @@ def plan(
         alone=_alone(waited[0]),
         pass_batches=_pass_batches(waited[0]),
         free_sites=tuple(dict.fromkeys(one.loader.site for one in waited)),
+        fewest_alone=_fewest_alone(waited[0].loader),
         steps_per_batch=steps_per_batch(case),
         steps_of_a_pass=steps_of_a_pass(case),
         optimizers=optimizers,
@@ -247,9 +255,16 @@ def _alone(fed: LoaderCase) -> Interval | None:
     return found.low, found.high * (WARM_TIMES if is_quick else 1.0)
 
 
+def _fewest_alone(loader: Loader) -> int:
+    return fewest_alone((loader.num_workers or 0) * (loader.prefetch_factor or USUAL_PREFETCH))
+
+
 def _pass_batches(fed: LoaderCase) -> int | None:
-    """Returns the length of a pass where it takes a whole one to know it."""
+    """Returns the length of a pass where it takes one that went on to its end to know it.
+
+    A loop that leaves its passes before leaves those over free data, too.
+    """
     loader = fed.loader
-    if loader.length is not None or loader.passes < 2:
+    if loader.length is not None or not loader.ended_batches:
         return None
-    return max(loader.iterations // loader.passes, 1)
+    return max(round(fmean(loader.ended_batches)), 1)

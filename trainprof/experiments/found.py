@@ -89,6 +89,10 @@ class Found:
         }
         return [one for one in self.of(name) if one.is_ok and one.directory not in left_out]
 
+    def was_cold(self, run: Measured) -> bool:
+        """Whether a run read from disk what others had in memory."""
+        return run.directory in cold_runs(self.runs)
+
     def speedup(self, trial: Trial) -> SpeedUp | None:
         """Returns how many times as fast a trial's runs trained as the baseline's.
 

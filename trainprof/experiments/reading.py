@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -11,6 +12,7 @@ from trainprof.analysis.comparable_facts import DEVICE, ground_of
 from trainprof.analysis.compared_run import ComparedRun, compared_run
 from trainprof.analysis.ending import MAX_TIME
 from trainprof.analysis.facts import number_at
+from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.passes import TRAINING
 from trainprof.analysis.seen_steps import Paces, SeenSteps
 from trainprof.analysis.speedup import Pace
@@ -31,6 +33,7 @@ from trainprof.analysis.tuning import (
     TIMED_OUT,
     TOO_FEW_STEPS,
 )
+from trainprof.experiments.beside_steps import evaluated, seen_passes
 from trainprof.experiments.last_words import last_words
 from trainprof.experiments.trial import BatchSize, Measured, Trial
 from trainprof.launch.outcome import Outcome
@@ -120,7 +123,7 @@ def read(
         pace=pace,
         training_pace=paces.training,
         run_s=summary.run.wall_s if summary.run.exit.is_whole and trial.data == "real" else None,
-        steps=summary.training.steps,
+        steps=_steps(trial, summary),
         training_s=summary.phases.training_s,
         was_cut=outcome == TIMED_OUT or summary.run.exit.limit == MAX_TIME,
         failed_after=failed_after,
@@ -128,12 +131,14 @@ def read(
         refused=notes.refused,
         uncontained=tuple(notes.uncontained),
         copied=notes.copied,
-        figures=_figures(summary),
+        figures=_figures(trial, summary),
         conditions=_conditions(run),
         ground=_ground(trial, run, outcome),
         seen=seen,
         is_least=free is not None and free.is_least,
         batches=_batches(summary),
+        passes=seen_passes(summary),
+        evaluated=evaluated(summary),
     )
 
 
@@ -222,10 +227,10 @@ def _reason(summary: RunSummary, known: str, console: Path) -> str | None:
     return told if is_exception or not known else f"{known}: {told}"
 
 
-def _figures(summary: RunSummary) -> dict[str, float]:
+def _figures(trial: Trial, summary: RunSummary) -> dict[str, float]:
     system = summary.system
     found: dict[str, float | None] = {
-        "read_bytes": _read_bytes(summary),
+        "read_bytes": _read_bytes(_feeding(trial, summary)),
         "device_peak_bytes": _device_peak(summary),
     }
     if system is not None:
@@ -243,12 +248,21 @@ def _device_peak(summary: RunSummary) -> float | None:
     return max(peaks, default=None)
 
 
-def _read_bytes(summary: RunSummary) -> float | None:
-    told = [
-        loader.fetch.read_bytes
-        for loader in summary.loaders
-        if loader.role == TRAINING and loader.fetch is not None
-    ]
+def _feeding(trial: Trial, summary: RunSummary) -> list[Loader]:
+    """Returns the loaders that train, or those that are drawn alone: they feed no training."""
+    if trial.data == "alone":
+        return [one for one in summary.loaders if one.site in trial.sites]
+    return [one for one in summary.loaders if one.role == TRAINING]
+
+
+def _steps(trial: Trial, summary: RunSummary) -> int:
+    if trial.data != "alone":
+        return summary.training.steps
+    return sum(one.iterations for one in _feeding(trial, summary))
+
+
+def _read_bytes(loaders: Sequence[Loader]) -> float | None:
+    told = [one.fetch.read_bytes for one in loaders if one.fetch is not None]
     known = [float(one) for one in told if one is not None]
     return sum(known) if known else None
 

@@ -13,7 +13,7 @@ from trainprof.analysis.diagnosis.loader_cautions import counts_for_all
 from trainprof.analysis.diagnosis.loader_change import call_with
 from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.optimizer_builder import minded_of
-from trainprof.analysis.speedup import UNKNOWN, Pace, SpeedUp, speed_up
+from trainprof.analysis.speedup import UNKNOWN
 from trainprof.analysis.summary import RunSummary
 from trainprof.analysis.tuning import (
     BASELINE,
@@ -27,18 +27,18 @@ from trainprof.analysis.tuning import (
     TrialSummary,
     Tuning,
 )
+from trainprof.experiments.against import against, to_be_minded
 from trainprof.experiments.candidates import Plan
 from trainprof.experiments.copied_files import copied_files
 from trainprof.experiments.found import Found
 from trainprof.experiments.not_compared import cold_runs, held_up_runs, runs_on_other_batches
 from trainprof.experiments.page_cache import kept_in_memory
 from trainprof.experiments.trial import WARM_UP, Measured, Trial
+from trainprof.experiments.whole_runs import of_whole_runs, times_of
 
 # Losses that differ by less are the same: sums are not always added up in one order.
 _SAME_LOSS: Final = 1e-6
 _FEWEST_LOSSES: Final = 3
-# Nobody can say more of a part that would be nearly all of the time.
-_MOST_TIMES: Final = 100.0
 
 
 def summary_of_tune(
@@ -95,7 +95,7 @@ def _row(found: Found, trial: Trial) -> TrialSummary:
     is_base = trial.name == BASELINE
     speed = None if is_base else found.speedup(trial)
     predicted = found.predicted.get(trial.name)
-    times = _times(speed)
+    times = times_of(speed)
     is_least = any(one.is_least for one in good)
     return TrialSummary(
         name=trial.name,
@@ -108,7 +108,7 @@ def _row(found: Found, trial: Trial) -> TrialSummary:
         held=None if times is None or predicted is None or is_least else _held(times, predicted),
         measured_by=BY_BATCHES if trial.data == "alone" else BY_TRAINING,
         steps_speedup=_of_steps(found, trial),
-        run_speedup=None if is_base else _of_whole_runs(found, trial),
+        run_speedup=None if is_base else of_whole_runs(found, trial),
         runs=len(runs),
         directories=[one.directory for one in runs],
         outcome=worst.outcome,
@@ -116,6 +116,7 @@ def _row(found: Found, trial: Trial) -> TrialSummary:
         losses=None if is_base else _losses(found, runs),
         refused={name: why for one in runs for name, why in one.refused.items()},
         cautions=list(found.cautions.get(trial.name, ())),
+        against=against(found, trial),
         peak_memory_bytes=_largest(good, "peak_memory_bytes"),
         device_peak_bytes=_largest(good, "device_peak_bytes"),
         cpu_percent=_mean(good, "cpu_percent"),
@@ -144,12 +145,6 @@ def _held(measured: Times, predicted: tuple[float, float]) -> bool | None:
     return None if measured.low <= high and low <= measured.high else False
 
 
-def _times(speed: SpeedUp | None) -> Times | None:
-    if speed is None or speed.mid is None:
-        return None
-    return Times(speed.low, speed.mid, speed.high)
-
-
 def _steps_per_s(runs: Sequence[Measured]) -> float | None:
     paces = [one.training_pace or one.pace for one in runs]
     means = [pace.mean_s for pace in paces if pace is not None and pace.mean_s > 0]
@@ -159,42 +154,7 @@ def _steps_per_s(runs: Sequence[Measured]) -> float | None:
 def _of_steps(found: Found, trial: Trial) -> Times | None:
     if trial.name == BASELINE or trial.data == "alone":
         return None
-    return _times(found.steps_speedup(trial))
-
-
-def _of_whole_runs(found: Found, trial: Trial) -> Times | None:
-    """Of runs that went to the script's own end; one each tells no interval."""
-    if trial.data == "free":
-        return _of_a_free_run(found, trial)
-    base, other = (_whole_runs(found.comparable(name)) for name in (BASELINE, trial.name))
-    return _times(speed_up(base, other)) if base and other else None
-
-
-def _whole_runs(runs: Sequence[Measured]) -> list[Pace]:
-    """Returns how long runs took that went to the end, as uncertain as their steps."""
-    return [
-        replace(one.pace, mean_s=one.run_s, steps_s=None, starts_s=None)
-        for one in runs
-        if one.run_s is not None and one.pace is not None
-    ]
-
-
-def _of_a_free_run(found: Found, trial: Trial) -> Times | None:
-    """Of a whole run whose every step is one with free data; the trial's own begins with real ones.
-
-    Measured are the steps of both; that all else stays as it is, is taken for granted.
-    """
-    whole = [x for x in found.comparable(BASELINE) if x.run_s and x.training_pace is not None]
-    free = [one.pace.mean_s for one in found.alike(trial.name).other if one.pace is not None]
-    if not whole or not free:
-        return None
-    ratios = []
-    for one in whole:
-        assert one.run_s is not None
-        assert one.training_pace is not None
-        saved_s = one.steps * (one.training_pace.mean_s - statistics.fmean(free))
-        ratios.append(one.run_s / max(one.run_s - saved_s, one.run_s / _MOST_TIMES))
-    return Times(None, statistics.fmean(ratios), None)
+    return times_of(found.steps_speedup(trial))
 
 
 def _losses(found: Found, runs: Sequence[Measured]) -> str | None:
@@ -225,6 +185,7 @@ def recommended_of(
     if row.speedup is None:
         return None
     changed = _changed_loaders(found.best, base)
+    minded = to_be_minded(found, found.best, [loader for loader, _ in changed])
     for_all = [said for loader, change in changed for said in counts_for_all(loader, change)]
     return Recommended(
         overrides=row.overrides,
@@ -235,7 +196,7 @@ def recommended_of(
             *(f"{loader.site}: {call_with(loader, change)}" for loader, change in changed),
             *_other_changes(found.best, found.plan),
         ],
-        cautions=list(dict.fromkeys((*row.cautions, *for_all, *_of_builders(found)))),
+        cautions=list(dict.fromkeys((*minded, *row.cautions, *for_all, *_of_builders(found)))),
     )
 
 

@@ -67,6 +67,7 @@ class ScriptRunner:
                 pass_batches=trial.pass_batches,
                 settings=trial.settings(),
                 scratch=scratch,
+                enough_s=limits.enough_s,
             ),
             keeps_console=True,
             ended_after_s=limits.killed_after_s,

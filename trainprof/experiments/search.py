@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import ClassVar, Final
 
 from trainprof.analysis.least_gain import LEAST_GAIN
-from trainprof.analysis.speedup import FASTER, SLOWER, UNKNOWN
 from trainprof.analysis.tuning import (
     BASELINE,
     BROKEN,
@@ -28,6 +27,15 @@ from trainprof.analysis.tuning import (
 )
 from trainprof.experiments.candidate import Candidate, Interval, together
 from trainprof.experiments.candidates import Plan
+from trainprof.experiments.choice import (
+    best,
+    contenders,
+    is_decided,
+    speed_of,
+    untried_together,
+    variants,
+    winners,
+)
 from trainprof.experiments.found import Found, Progress
 from trainprof.experiments.learned_forecast import learned
 from trainprof.experiments.loader_candidates import KEPT, PREFETCHING, WORKERS
@@ -41,7 +49,6 @@ from trainprof.experiments.trial import (
     ceiling,
     loader_alone,
     was_in_vain,
-    workers_of,
 )
 from trainprof.experiments.trial_limits import (
     limits_of,
@@ -142,7 +149,7 @@ class Search:
             plan = found.plan = self._with_kept_workers(found.plan)
             self._put_together(plan)
             self._decide()
-            if self._untried_together():
+            if untried_together(found):
                 # What one run could not tell from chance, more of them could.
                 self._put_together(plan)
                 self._decide()
@@ -155,7 +162,7 @@ class Search:
         waiting = self._waiting if found.ended_by != FINISHED else []
         if found.ended_by != INTERRUPTED and len(found.runs) > 2:
             self._last_baseline()
-        waiting = list(dict.fromkeys((*waiting, *self._untried_together(), *self._left_out)))
+        waiting = list(dict.fromkeys((*waiting, *untried_together(found), *self._left_out)))
         found.unfinished = [name for name in waiting if not found.of(name)]
         self._keep(found)
         return found
@@ -217,7 +224,7 @@ class Search:
             if plan.candidates and self._time_left_s() < with_a_change * self._usual_s:
                 self._left_out.append(trial.name)
             else:
-                self._measure(trial)
+                self._measure_warm(trial)
 
     def _singles(self, plan: Plan) -> None:
         left = list(plan.candidates)
@@ -237,7 +244,7 @@ class Search:
 
         The script as it is may have none, or have trained within its first pass alone.
         """
-        winner = next((one for one in self._winners(plan) if one.subject == WORKERS), None)
+        winner = next((one for one in winners(self.found, plan) if one.subject == WORKERS), None)
         runs = [] if winner is None else self.found.comparable(winner.name)
         if winner is None or not runs or runs[0].starts_share() < LEAST_GAIN:
             return plan
@@ -263,64 +270,29 @@ class Search:
 
         What made no difference alone may in company: shorter steps need more workers.
         """
-        winners = self._winners(plan)
-        if len(winners) < 2:
+        fastest = winners(self.found, plan)
+        if len(fastest) < 2:
             return
-        taken = [winners[0]]
-        for candidate in winners[1:]:
-            tried = self._variants(taken, plan)
+        taken = [fastest[0]]
+        for candidate in fastest[1:]:
+            tried = variants(self.found, taken, plan)
             self._expect([together([*variant, candidate]).name for variant in tried])
             for variant in tried:
                 both = together([*variant, candidate])
                 if not self.found.of(both.name):
                     self._try(both)
-            before = self._speed(together(taken)) or 1.0
-            speeds = [self._speed(together([*one, candidate])) or 0.0 for one in tried]
+            before = speed_of(self.found, together(taken)) or 1.0
+            speeds = [speed_of(self.found, together([*one, candidate])) or 0.0 for one in tried]
             if max(speeds) > before * (1 + LEAST_GAIN):
                 near = [k for k, x in enumerate(speeds) if x * (1 + LEAST_GAIN) >= max(speeds)]
                 taken = [*tried[near[0]], candidate]
         self._expect([])
 
-    def _untried_together(self) -> list[str]:
-        """Returns the changes that were visibly faster, as one; [] if each was tried beside one."""
-        winners = self._winners(self.found.plan) if self.found.plan is not None else []
-        tried = [set(run.trial.overrides) for run in self.found.runs if run.trial.overrides]
-        is_tried = all(any(set(one.overrides) < names for names in tried) for one in winners)
-        return [] if len(winners) < 2 or is_tried else [together(winners).name]
-
-    def _variants(self, taken: list[Candidate], plan: Plan) -> list[list[Candidate]]:
-        """Returns the changes, and those with one of them replaced by more of the same.
-
-        That of which alone there was as much to be had.
-        """
-        found = [taken]
-        for index, one in enumerate(taken):
-            speed = self._speed(one) or 0.0
-            for other in plan.candidates:
-                near = (self._speed(other) or 0.0) * (1 + LEAST_GAIN) >= speed
-                if other.subject == one.subject == WORKERS and other is not one and near:
-                    found.append([*taken[:index], other, *taken[index + 1 :]])
-        return found
-
-    def _winners(self, plan: Plan) -> list[Candidate]:
-        """Returns of each subject the change that was fastest, where that was visible."""
-        best: dict[str, tuple[float, Candidate]] = {}
-        for candidate in plan.candidates:
-            found = self.found.speedup(candidate.trial())
-            if found is None or found.mid is None or found.mid < 1 + LEAST_GAIN:
-                continue
-            if found.verdict != FASTER and found.verdict != UNKNOWN:
-                continue
-            # More of the same has to be worth it.
-            known = best.get(candidate.subject)
-            if known is None or found.mid > known[0] * (1 + LEAST_GAIN):
-                best[candidate.subject] = (found.mid, candidate)
-        return [one for _, one in sorted(best.values(), key=lambda pair: -pair[0])]
-
     def _decide(self) -> None:
         """Repeats what may be best in turns with the baseline, until it is decided."""
         for _ in range(_MOST_REPEATS - 1):
-            open_ones = [one for one in self._contenders() if not self._is_decided(one)]
+            contended = contenders(self.found, _REPEATED_AT_MOST)
+            open_ones = [one for one in contended if not is_decided(self.found, one)]
             if not open_ones:
                 return
             self._expect([one.name for one in open_ones])
@@ -328,40 +300,18 @@ class Search:
             for trial in open_ones:
                 self._measure(trial)
 
-    def _contenders(self) -> list[Trial]:
-        """Returns what was measured fastest, and the ceiling: at most so many, fastest first."""
-        trials = self._ok_trials()
-        changed = []
-        for trial in trials:
-            speed = self.found.speedup(trial)
-            if trial.overrides and speed is not None and (speed.mid or 0.0) >= 1 + LEAST_GAIN / 2:
-                changed.append((speed.mid or 0.0, trial))
-        changed.sort(key=lambda pair: -pair[0])
-        fastest = [trial for _, trial in changed[:_REPEATED_AT_MOST]]
-        ceiling = self.found.alike(CEILING)
-        may_tell = ceiling.other and not ceiling.is_too_short
-        return [*fastest, *(one for one in trials if one.name == CEILING and may_tell)]
-
-    def _is_decided(self, trial: Trial) -> bool:
-        """Whether repeated runs tell it from the baseline, by less than what it gains."""
-        speed = self.found.speedup(trial)
-        runs = [one for one in self.found.of(trial.name) if one.is_ok]
-        if speed is None or len(runs) < 2 or speed.low is None or speed.high is None:
-            return False
-        width, gain = speed.high - speed.low, abs((speed.mid or 1.0) - 1)
-        if speed.verdict in (FASTER, SLOWER):
-            return width <= max(gain, LEAST_GAIN)
-        return speed.high < 1 + LEAST_GAIN
-
     def _try(self, candidate: Candidate) -> None:
         if self._since_baseline >= _SINGLES_PER_BASELINE:
             self._measure(baseline())
         self.found.predicted[candidate.name] = self._forecast(candidate)
         self.found.cautions[candidate.name] = candidate.cautions
-        measured = self._measure(candidate.trial())
-        if measured.is_ok and not self.found.comparable(candidate.name):
-            # It read from disk what other trials had in memory, and has it in memory by now.
-            self._measure(candidate.trial())
+        self._measure_warm(candidate.trial())
+
+    def _measure_warm(self, trial: Trial) -> None:
+        measured = self._measure(trial)
+        if measured.is_ok and self.found.was_cold(measured):
+            # What it read from disk other trials had in memory, and it has by now.
+            self._measure(trial)
 
     def _forecast(self, candidate: Candidate) -> Interval | None:
         """Returns how many times as fast it will be, by the model and by what was measured."""
@@ -379,34 +329,6 @@ class Search:
         if found is None or found.mid is None or found.high is None:
             return False
         return found.mid < 1 + LEAST_GAIN / 2 and found.high < 1 + _MAY_BE_CHANCE
-
-    def _speed(self, candidate: Candidate) -> float | None:
-        found = self.found.speedup(candidate.trial())
-        return None if found is None else found.mid
-
-    def _best(self) -> Trial | None:
-        """Returns the fastest setting; of those that are nearly as fast the one that changes least.
-
-        None where none was visibly faster, by as much as is worth a change.
-        """
-        faster: list[tuple[float, Trial]] = []
-        for trial in self._ok_trials():
-            speed = self.found.speedup(trial) if trial.overrides else None
-            if speed is None or speed.verdict != FASTER or speed.mid is None:
-                continue
-            if any(one.outcome in BROKEN for one in self.found.of(trial.name)):
-                continue
-            if speed.mid >= 1 + LEAST_GAIN:
-                faster.append((speed.mid, trial))
-        if not faster:
-            return None
-        most = max(speed for speed, _ in faster)
-        near = [trial for speed, trial in faster if speed >= most / (1 + LEAST_GAIN)]
-        return min(near, key=_size)
-
-    def _ok_trials(self) -> list[Trial]:
-        """Returns each trial that was measured, once."""
-        return list({one.trial.name: one.trial for one in self.found.runs if one.is_ok}.values())
 
     def _last_baseline(self) -> None:
         """The first and the last run are the script as it is: what drifted meanwhile is seen."""
@@ -450,7 +372,7 @@ class Search:
             took_s = [one.seconds for one in self.found.of(BASELINE) if one.is_ok]
             self._usual_s = statistics.median(took_s)
         self._say(trial, measured)
-        self.found.best = self._best()
+        self.found.best = best(self.found)
         self._keep(self.found)
         if measured.outcome == INTERRUPTED:
             raise _Ended(INTERRUPTED)
@@ -472,7 +394,13 @@ class Search:
             left_s=left_s,
             steps_per_batch=plan.steps_per_batch if plan is not None else 1.0,
             times=1.0 if expected is None else math.sqrt(expected[0] * expected[1]),
+            alone=0 if plan is None else max(self._batches_read(plan), plan.fewest_alone),
         )
+
+    def _batches_read(self, plan: Plan) -> int:
+        """Returns how many batches of the feeding loader some run has read."""
+        steps = max((run.steps for run in self.found.runs if run.trial.data == "real"), default=0)
+        return math.ceil(steps / plan.steps_per_batch)
 
     def _expect(self, names: Sequence[str]) -> None:
         self._waiting = list(names)
@@ -488,10 +416,6 @@ class Search:
 
 def _ceiling(plan: Plan) -> Trial:
     return ceiling(plan.free_sites or plan.sites, plan.pass_batches)
-
-
-def _size(trial: Trial) -> tuple[int, int]:
-    return len(trial.overrides), workers_of(trial.overrides)
 
 
 def _without(plan: Plan, note: str) -> Plan:

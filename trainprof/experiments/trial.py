@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, Protocol
 from trainprof.analysis.seen_steps import SeenSteps
 from trainprof.analysis.speedup import Pace
 from trainprof.analysis.tuning import BASELINE, CEILING, LOADER_ALONE, OK
+from trainprof.experiments.beside_steps import Evaluated, SeenPasses
 
 # Comes first and counts for nothing: it fills caches, and tells how long trials are to be.
 WARM_UP: Final = "warm_up"
@@ -100,12 +101,15 @@ class Limits:
         killed_after_s: However it hangs.
         is_of_budget: `seconds` is what the budget leaves it: a run that is cut off too early by
             that is no result.
+        enough_s: It is ended once so many seconds are over since its start, and so many since its
+            first step, however many of `seconds` are left; None: not before.
     """
 
     steps: int | None
     killed_after_s: float
     seconds: float | None = None
     is_of_budget: bool = False
+    enough_s: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +135,7 @@ class Measured:
         training_pace: With starts of passes, spread over their steps; of free data, which has none,
             as `pace`.
         run_s: From the script's start to its end, where it came to its own end.
-        steps: That it made.
+        steps: That it made; of a loader alone, those that its batches would do for.
         training_s: Of the training phase.
         was_cut: Its time was over before its steps were made.
         failed_after: How it failed once all its training had been ended at a limit, None: not.
@@ -148,6 +152,8 @@ class Measured:
         is_least: As FreeSteps has it; of trials on free data.
         batches: How large the batches of training were, by the line that builds their loader, where
             that is known.
+        passes: Over streams, by that line.
+        evaluated: None where it saw no evaluation by batches.
     """
 
     trial: Trial
@@ -173,22 +179,25 @@ class Measured:
     seen: SeenSteps | None = None
     is_least: bool = False
     batches: Mapping[str, BatchSize] = field(default_factory=dict)
+    passes: Mapping[str, tuple[SeenPasses, ...]] = field(default_factory=dict)
+    evaluated: Evaluated | None = None
 
     @property
     def is_ok(self) -> bool:
         return self.outcome == OK and self.pace is not None
 
     def by_updates(self, steps_per_batch: float) -> Measured:
-        """Returns the same of a loader alone, its pace that of the batches of one update.
+        """Returns the same of a loader alone, its pace and steps those of updates, not of batches.
 
         Args:
             steps_per_batch: Updates for each of its batches.
         """
+        steps = round(self.steps * steps_per_batch)
         if self.pace is None or self.pace.steps_s is None:
-            return self
+            return replace(self, steps=steps)
         steps_s = self.pace.steps_s / steps_per_batch
         pace = replace(self.pace, mean_s=self.pace.mean_s / steps_per_batch, steps_s=steps_s)
-        return replace(self, pace=pace)
+        return replace(self, pace=pace, steps=steps)
 
     def up_to(self, steps: int) -> Measured:
         """Returns the same as if it had been ended after so many steps, in what tells its pace."""

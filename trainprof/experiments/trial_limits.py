@@ -15,6 +15,8 @@ _MOST_STEPS: Final = 1000
 _WARM_UP_SHARE: Final = 0.1
 _LONGEST_WARM_UP_S: Final = 60.0
 _LEAST_WARM_UP_S: Final = 10.0
+# It trains for a trial's part of the budget, up to so long, however long it took to begin.
+_TRAINED_S: Final = 5.0
 # Of a small budget it takes no more than this part, as long as it makes some steps.
 _MOST_OF_BUDGET: Final = 1 / 6
 _SOME_STEPS_S: Final = 2.0
@@ -44,8 +46,16 @@ def limits_of_warm_up(budget_s: float, steps_budget_s: float, asked_steps: int |
     """
     share_s = max(steps_budget_s * _WARM_UP_SHARE, _LEAST_WARM_UP_S)
     most_s = max(steps_budget_s * _MOST_OF_BUDGET, _SOME_STEPS_S)
-    seconds = None if asked_steps else min(share_s, _LONGEST_WARM_UP_S, most_s)
-    return Limits(asked_steps, max(budget_s, _FIRST_MAY_TAKE_S), seconds=seconds)
+    seconds = max(budget_s, _FIRST_MAY_TAKE_S)
+    if asked_steps:
+        return Limits(asked_steps, seconds)
+    enough_s = min(share_s, _LONGEST_WARM_UP_S, most_s)
+    return Limits(
+        None,
+        seconds + _LEAST_GRACE_S,
+        seconds=seconds,
+        enough_s=(enough_s, min(steps_budget_s / _TRIALS_IN_BUDGET, _TRAINED_S)),
+    )
 
 
 def limits_of_first_baseline(budget_s: float, steps: int | None) -> Limits:
@@ -65,6 +75,7 @@ def limits_of(
     left_s: float,
     steps_per_batch: float,
     times: float,
+    alone: int,
 ) -> Limits:
     """Returns how long a later trial goes on.
 
@@ -82,7 +93,10 @@ def limits_of(
     if trial.data == "free" and steps is not None:
         steps += math.ceil(_BEFORE_FREE_BATCHES * max(steps_per_batch, 1.0))
     if trial.data == "alone":
-        steps = max(steps or 0, _FEWEST_STEPS) + _BEFORE_FREE_BATCHES
+        # A run that went to its end has read them all.
+        most = math.inf if steps is None else alone
+        wanted = math.ceil((steps or 0) / max(steps_per_batch, 1.0))
+        steps = int(min(max(wanted, _FEWEST_STEPS) + _BEFORE_FREE_BATCHES, most))
     slow_s = max(usual_s * _SLOW_TIMES, _SLOW_FROM_S)
     seconds = min(left_s, slow_s)
     return Limits(

@@ -44,6 +44,8 @@ class TrialOptions:
         settings: torch_threads, fused, foreach, float32_matmul_precision, cudnn_benchmark,
             flush_denormal.
         scratch: Directory that takes what the script writes; None lets it write where it wants to.
+        enough_s: Seconds in all, and since the first step, after both of which the run is to end
+            ahead of its max_time_s; None: then. Without a step, the former since the first batch.
     """
 
     loaders: Mapping[str, Any] = field(default_factory=dict)
@@ -53,6 +55,7 @@ class TrialOptions:
     pass_batches: int | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     scratch: Path | None = None
+    enough_s: tuple[float, float] | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -63,6 +66,7 @@ class TrialOptions:
             "pass_batches": self.pass_batches,
             "settings": dict(self.settings),
             "scratch": str(self.scratch) if self.scratch is not None else None,
+            "enough_s": self.enough_s,
         }
 
 

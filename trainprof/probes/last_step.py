@@ -26,12 +26,10 @@ class LastStep:
 
     Args:
         directory: Of the run; ranks that share it end at the same step.
-        allowed_ns: How long the run was to take.
     """
 
-    def __init__(self, directory: str, allowed_ns: int) -> None:
+    def __init__(self, directory: str) -> None:
         self._path = os.path.join(directory, FILE)
-        self._allowed_ns = allowed_ns
         self._process = os.getpid()
         self._steps: int | None = None
         self._patient_until_ns: int | None = None
@@ -40,18 +38,19 @@ class LastStep:
         """Whether a rank that has made so many steps is to end."""
         return self._steps is not None and steps >= self._steps
 
-    def is_out_of_reach(self, steps: int, now_ns: int) -> bool:
+    def is_out_of_reach(self, steps: int, now_ns: int, allowed_ns: int) -> bool:
         """Whether a rank whose time is over is to end by itself; agrees on a step if there is none.
 
         Args:
             steps: That it has made.
             now_ns: The time.
+            allowed_ns: How long the run was to take.
         """
         if os.getpid() != self._process:  # a child of a rank is none
             return True
         if self._patient_until_ns is None:
             ahead = _PATIENCE_TIMES * STEPS_AHEAD / steps if steps else 1
-            patience_ns = max(_LEAST_PATIENCE_NS, int(self._allowed_ns * ahead))
+            patience_ns = max(_LEAST_PATIENCE_NS, int(allowed_ns * ahead))
             self._patient_until_ns = now_ns + patience_ns
         if self._steps is None:
             self._steps = self._written(steps + STEPS_AHEAD)

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
+from trainprof.probes.enough_time import EnoughTime
 from trainprof.probes.last_step import LastStep
 from trainprof.record.event_log import EventLog
 from trainprof.record.schema import Kind
@@ -52,8 +53,12 @@ class Limit:
         self._max_steps: int | None = options.get("max_steps")
         seconds: float | None = options.get("max_time_s")
         started = options.get("spawned_ns") or now()
+        self._started_ns = started
         self._deadline_ns = None if seconds is None else started + int(seconds * 1e9)
-        self._allowed_ns = 0 if self._deadline_ns is None else self._deadline_ns - started
+        self._enough: EnoughTime | None = None
+        enough_s = (options.get("trial") or {}).get("enough_s")
+        if enough_s is not None and self._deadline_ns is not None:
+            self._enough = EnoughTime(started, self._deadline_ns, enough_s)
         self._last_step: LastStep | None = None
         self._count = StepCount()
         armed = self._max_steps is not None or self._deadline_ns is not None
@@ -67,15 +72,21 @@ class Limit:
         """Counts an outermost update of one optimizer."""
         if self._max_steps is not None or self._last_step is not None:
             self._count.add(optimizer)
+        if self._enough is not None:
+            self._enough.stepped(self._now())
+            self._deadline_ns = self._enough.deadline_ns
 
     def forget(self) -> None:
         """Takes back what was counted so far: those were no updates."""
         self._count = StepCount()
+        if self._enough is not None:
+            self._enough.forget()
+            self._deadline_ns = self._enough.deadline_ns
 
     def join(self, world_size: int) -> None:
         """Has this process, one of so many ranks, end at the same step as the others."""
         if world_size > 1 and self._deadline_ns is not None and self._last_step is None:
-            self._last_step = LastStep(self._log.run_directory, self._allowed_ns)
+            self._last_step = LastStep(self._log.run_directory)
 
     def end_trial(self) -> None:
         """Ends the run as --max-steps would; does nothing off the main thread."""
@@ -103,9 +114,14 @@ class Limit:
         if self._deadline_ns is None:
             return
         now = self._now()
+        if self._enough is not None:
+            self._enough.looked(now)
+            self._deadline_ns = self._enough.deadline_ns
         if now < self._deadline_ns or not can_end():
             return
-        if self._last_step is None or self._last_step.is_out_of_reach(self._count.steps, now):
+        last_step, steps = self._last_step, self._count.steps
+        allowed_ns = self._deadline_ns - self._started_ns
+        if last_step is None or last_step.is_out_of_reach(steps, now, allowed_ns):
             self._end(MAX_TIME)
 
     def _end(self, limit: str) -> None:

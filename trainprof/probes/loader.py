@@ -15,10 +15,11 @@ from trainprof.probes.changed_datasets import ChangedDatasets, whole_of
 from trainprof.probes.collate_code import own_function
 from trainprof.probes.dataset_numbers import DatasetNumbers, LowestFree
 from trainprof.probes.loader_call import constructor_sites, taken_by
-from trainprof.probes.loader_facts import asks_for_worker, describe, is_iterable
+from trainprof.probes.loader_facts import describe, is_iterable
 from trainprof.probes.patcher import HookPointMissing, Patcher, heirs, hide_our_frame
 from trainprof.probes.session import Session
 from trainprof.probes.user_texts import any_text
+from trainprof.probes.worker_asking import asks_for_worker, says_worker
 from trainprof.probes.worker_needs import (
     generators,
     is_on_device,
@@ -48,8 +49,10 @@ class LoaderProbe:
         self._site_of: dict[int, int] = {}
         self._serials: dict[int, dict[int, None]] = {}
         self._lowest = LowestFree()
-        # Whether the user's code asks which worker it is; None until somebody wants to know.
-        self._asks: bool | None = None
+        # Whether any code of the user's asks which worker it is; None until somebody wants to know.
+        self._says: bool | None = None
+        # The same of what a class of datasets comes to; by id: its metaclass may not let it hash.
+        self._asks: dict[int, tuple[type, bool]] = {}
         # Those whose first batch was looked at.
         self._looked_at: set[int] = set()
 
@@ -354,9 +357,10 @@ class LoaderProbe:
     def _shares_samples(self, loader: Any) -> bool | None:
         """Whether each worker gives its own part of an iterable dataset; None where that is not so.
 
-        Told of the user's datasets: of a library's nobody knows. It is shared out where any of the
-        user's code asks for its worker, or a function of the user's that is called as one starts
-        does; where that function may do so by something else of the user's, nobody knows.
+        Told of the user's datasets: of a library's nobody knows. It is shared out where the code
+        that the dataset comes to asks for its worker, or a function of the user's that is called as
+        one starts does; where that function may do so by something else of the user's, or only
+        other code asks, nobody knows.
         """
         dataset = getattr(loader, "dataset", None)
         begins = getattr(getattr(type(dataset), "__iter__", None), "__code__", None)
@@ -365,11 +369,19 @@ class LoaderProbe:
         sites = self._session.sites
         if not sites.is_user_code(begins):
             return None
-        if self._asks is None:
-            self._asks = any_text(sites.is_user_file, asks_for_worker)
-        if self._asks:
+        if self._says is None:
+            self._says = any_text(sites.is_user_file, says_worker)
+        if self._says and self._asks_for_worker(dataset):
             return True
-        return self._reached_as_workers_start(loader)
+        reached = self._reached_as_workers_start(loader)
+        return reached or None if self._says else reached
+
+    def _asks_for_worker(self, dataset: Any) -> bool:
+        kind, sites = type(dataset), self._session.sites
+        if id(kind) not in self._asks:
+            asks = asks_for_worker(dataset, sites.is_user_code, sites.is_user_file)
+            self._asks[id(kind)] = kind, asks
+        return self._asks[id(kind)][1]
 
     def _reached_as_workers_start(self, loader: Any) -> bool | None:
         """Whether a function of the user's then changes each worker's dataset; None: it may."""

@@ -88,11 +88,6 @@ def _shards(dataset: Any) -> int | None:
     return found if type(found) is int and found > 0 else None
 
 
-def asks_for_worker(text: str) -> bool:
-    """Whether code asks torch which worker it runs in."""
-    return "worker_info" in text
-
-
 def is_iterable(dataset: Any) -> bool:
     """True for torch's IterableDataset, whose base has a `__getitem__` that only raises."""
     base = getattr(sys.modules.get("torch.utils.data"), "IterableDataset", None)

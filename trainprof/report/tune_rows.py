@@ -177,13 +177,34 @@ def headline(summary: RunSummary) -> str:
             f"{times(best.speedup.mid)} AS FAST with {best.name}"
             f" ({between(best.speedup.low, best.speedup.high)}, measured)"
         )
+    refused = _fastest_refused(summary.trials)
+    if refused is not None and refused.speedup is not None:
+        return (
+            f"NOTHING IS RECOMMENDED: {refused.name} is {times(refused.speedup.mid)} as fast, "
+            "but see Against"
+        )
     tried = [row for row in summary.trials if row.overrides]
+    measured = [row for row in tried if row.outcome == OK and row.speedup is not None]
     if summary.tuning is not None and summary.tuning.ended_by in (BUDGET, INTERRUPTED, RUNNING):
-        found = "NOTHING FASTER WAS FOUND" if tried else "NO CHANGE WAS TRIED"
+        found = "NO CHANGE COULD BE MEASURED" if tried else "NO CHANGE WAS TRIED"
+        found = "NOTHING FASTER WAS FOUND" if measured else found
         return f"{found} {_UNTIL[summary.tuning.ended_by]}"
     if not tried:
         return "NOTHING TO TRY: no setting from outside promises 3 % or more"
-    return f"NOTHING WAS VISIBLY FASTER than the script as it is, of {len(tried)} tried"
+    if not measured:
+        return f"NO CHANGE COULD BE MEASURED, of {len(tried)} tried"
+    lost = len(tried) - len(measured)
+    of_them = (
+        f"{len(measured)} measured ({lost} more could not be)" if lost else f"{len(tried)} tried"
+    )
+    return f"NOTHING WAS VISIBLY FASTER than the script as it is, of {of_them}"
+
+
+def _fastest_refused(rows: Sequence[TrialSummary]) -> TrialSummary | None:
+    """Returns the fastest of the settings that something else than their pace speaks against."""
+    refused = [row for row in rows if row.against and row.outcome == OK and row.verdict == FASTER]
+    speeds = [(row.speedup.mid, row) for row in refused if row.speedup is not None]
+    return max(speeds, key=lambda pair: pair[0])[1] if speeds else None
 
 
 def _instead_of_settings(summary: RunSummary) -> str:
@@ -221,10 +242,14 @@ def remarks(summary: RunSummary) -> list[tuple[str, str]]:
     if summary.recommended is not None:
         found += _losses(rows[summary.recommended.name])
         found += [("Note", caution) for caution in summary.recommended.cautions]
+    found += [
+        ("Against", f"{name_of(row)}: {why}") for row in summary.trials for why in row.against
+    ]
     ceiling = rows.get(CEILING)
     if ceiling is not None and ceiling.speedup is not None:
         words = _ceiling_words(ceiling, ceiling.speedup, is_on_device=bool(summary.devices))
         is_left = summary.recommended is None and ceiling.verdict == FASTER
+        is_left = is_left and _fastest_refused(summary.trials) is None
         if is_left and ceiling.speedup.mid >= _MUCH_TO_GAIN:
             words += f"; {_instead_of_settings(summary)}"
         found.append(("Ceiling", words))

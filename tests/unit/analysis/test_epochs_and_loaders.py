@@ -31,6 +31,20 @@ def test_slow_batches_are_counted_whole_and_by_their_excess_the_first_exempt(tmp
     assert second.start_s == pytest.approx(first.seconds)
 
 
+def test_passes_that_ended_tell_how_long_a_pass_is(tmp_path):
+    run = FakeRun()
+    loader, optimizer = run.loader(), run.optimizer()
+    for batches in (5, 3, 7, 2):
+        run.iterate(loader)
+        for _ in range(batches):
+            run.next(loader, MS)
+            run.learn(optimizer)
+        if batches not in (3, 2):  # one is left by its loop, the last by the script's end
+            run.stop(loader)
+    (found,) = run.summary(tmp_path).loaders
+    assert (found.ended, found.ended_batches, found.passes) == (2, [5, 7], 4)
+
+
 def test_the_threshold_is_the_runs_own(tmp_path):
     run = FakeRun()
     run.train_pass(run.loader(), run.optimizer(), 5, wait=20 * MS)

@@ -310,6 +310,36 @@ def test_without_workers_a_pass_is_seen_end_where_its_length_is_not_known(
     assert found == (None if steps is None else pytest.approx(steps))
 
 
+@pytest.mark.parametrize(
+    ("length", "ended", "batches"),
+    [
+        (None, [300], 300),  # one pass, and the script was over
+        (None, [100, 104], 102),  # a third had just begun, or not
+        (None, [], None),  # the loop leaves its passes by itself
+        (500, [500], None),
+    ],
+)
+def test_free_data_of_a_stream_ends_where_its_passes_were_seen_to_end(
+    length: int | None, ended: list[int], batches: int | None
+) -> None:
+    planted = Planted(workers=0, fetch_s=0.03)
+    planted.loader = replace(
+        planted.loader, length=length, ended=len(ended), ended_batches=ended, iterations=310
+    )
+    assert plan(case_of(planted)).pass_batches == batches
+
+
+@pytest.mark.parametrize(
+    ("count", "prefetch", "fewest"), [(0, None, 22), (2, None, 30), (16, 4, 150)]
+)
+def test_a_loader_alone_has_to_get_beyond_what_its_workers_made_at_once(
+    count: int, prefetch: int | None, fewest: int
+) -> None:
+    planted = Planted(workers=count, fetch_s=0.03)
+    planted.loader = replace(planted.loader, prefetch_factor=prefetch, num_workers=count)
+    assert plan(case_of(planted)).fewest_alone == fewest
+
+
 def test_no_workers_for_a_dataset_that_would_be_read_several_times() -> None:
     planted = Planted(workers=0, fetch_s=0.03)
     case = case_of(planted)

@@ -23,6 +23,7 @@ from trainprof.analysis.tuning import (
     OK,
     OUT_OF_MEMORY,
     TIMED_OUT,
+    TOO_FEW_STEPS,
 )
 from trainprof.experiments.candidate import Candidate
 from trainprof.experiments.search import CannotTune, Search
@@ -392,12 +393,39 @@ def warm_up(*, steps, step_s, start_up_s=3.0, is_whole=False):
 
 
 @pytest.mark.parametrize(
-    ("budget_s", "longest_s"),
-    [(5.0, 2.0), (30.0, 5.0), (60.0, 10.0), (300.0, 30.0), (3600.0, 60.0)],
+    ("budget_s", "longest_s", "trained_s"),
+    [
+        (12.0, 2.0, 0.5),
+        (30.0, 5.0, 1.25),
+        (60.0, 10.0, 2.5),
+        (300.0, 30.0, 5.0),
+        (3600.0, 60.0, 5.0),
+    ],
 )
-def test_the_run_that_does_not_count_leaves_the_budget_to_the_others(budget_s, longest_s):
-    assert limits_of_warm_up(budget_s, budget_s, None).seconds == longest_s
-    assert limits_of_warm_up(budget_s, budget_s, 60).seconds is None
+def test_the_run_that_does_not_count_leaves_the_budget_to_the_others(
+    budget_s, longest_s, trained_s
+):
+    limits = limits_of_warm_up(budget_s, budget_s, None)
+    assert limits.enough_s == (longest_s, trained_s)
+    assert limits.killed_after_s > limits.seconds >= 600.0
+    asked = limits_of_warm_up(budget_s, budget_s, 60)
+    assert (asked.steps, asked.seconds, asked.enough_s) == (60, None, None)
+
+
+@pytest.mark.parametrize(("start_up_s", "steps"), [(3.0, 1000), (70.0, 200), (200.0, 200)])
+def test_a_long_start_leaves_the_run_that_does_not_count_some_training(start_up_s, steps):
+    """Steps of 10 ms: trials of 2 s behind a start of over a minute, not 60 of them."""
+    planted = Planted(lambda overrides: 0.010, steps=10_000, start_up_s=start_up_s)
+    found, _ = searched(planted, budget_s=600.0)
+    assert found.runs[0].trial.name == WARM_UP
+    assert found.runs[0].steps >= 490
+    assert found.trial_steps == pytest.approx(steps, abs=20)
+
+
+def test_one_that_makes_no_step_is_not_waited_for_longer_than_any_first_run():
+    planted = Planted(lambda overrides: 1e5, steps=3)
+    with pytest.raises(CannotTune, match=TOO_FEW_STEPS):
+        searched(planted)
 
 
 def test_trials_are_as_long_as_the_budget_lets_them():

@@ -22,10 +22,18 @@ from trainprof.analysis.tuning import (
 from trainprof.experiments.found import Found
 from trainprof.experiments.in_use import AlreadyTuning, alone_in
 from trainprof.experiments.journal import Asked, Journal, RememberingRunner, read_journal
-from trainprof.experiments.reading import Ended, _outcome
+from trainprof.experiments.reading import Ended, _figures, _outcome, _steps
 from trainprof.experiments.results import summary_of_tune
 from trainprof.experiments.search import Search
-from trainprof.experiments.trial import WARM_UP, Limits, Measured, Trial, baseline
+from trainprof.experiments.trial import (
+    WARM_UP,
+    Limits,
+    Measured,
+    Trial,
+    baseline,
+    loader_alone,
+)
+from trainprof.experiments.trial_limits import limits_of
 from trainprof.launch.outcome import Outcome
 from trainprof.record.run_directory import RunDirectory
 
@@ -147,6 +155,72 @@ def test_a_trial_that_read_from_disk_what_others_had_in_memory_is_made_again() -
     found = searched(Changed("num_workers=2", 1, figures=cold))
     assert [one.number for one in found.comparable("num_workers=2")][:1] == [2]
     assert found.best is not None
+
+
+def test_a_loader_alone_that_read_from_disk_what_training_had_in_memory_is_drawn_again() -> None:
+    cold = {"read_bytes": 200 * 8.0 * 2**20}
+    found = searched(Changed(LOADER_ALONE, 1, figures=cold))
+    assert [one.number for one in found.of(LOADER_ALONE)] == [1, 2]
+    assert [one.number for one in found.comparable(LOADER_ALONE)] == [2]
+    warm = searched(Changed(LOADER_ALONE, 1))
+    assert [one.number for one in warm.of(LOADER_ALONE)] == [1]
+
+
+@pytest.mark.parametrize("updates", [1.0, 10.0, 0.25])
+def test_what_a_loader_alone_read_is_told_by_the_batches_of_an_update(updates: float) -> None:
+    plan = replace(plan_of(workers(2)), steps_per_batch=updates)
+    runner = FakeRunner(Planted(by_workers))
+    found = Search(runner, lambda base, free_s: plan, budget_s=600.0).run()
+    [alone] = found.of(LOADER_ALONE)
+    drawn = min(runner.limits[runner.ran.index(LOADER_ALONE)].steps or 0, 200)
+    assert alone.steps == pytest.approx(drawn * updates)
+
+
+@pytest.mark.parametrize(
+    ("steps", "per_batch", "read", "fewest", "drawn"),
+    [
+        (100, 1.0, 100, 22, 100),  # as many as training has read
+        (100, 1.0, 6000, 22, 180),  # the run that does not count read more
+        (1000, 10.0, 100, 22, 100),
+        (1000, 10.0, 6000, 22, 180),
+        (60, 1.0, 60, 86, 86),  # so many workers that fewer tell nothing
+        (None, 1.0, 25, 22, 140),  # all of it was read
+    ],
+)
+def test_a_loader_alone_draws_what_was_read_before(
+    steps: int | None, per_batch: float, read: int, fewest: int, drawn: int
+) -> None:
+    limits = limits_of(
+        loader_alone(("train.py:9",)),
+        steps,
+        usual_s=5.0,
+        left_s=500.0,
+        steps_per_batch=per_batch,
+        times=1.0,
+        alone=max(read, fewest),
+    )
+    assert limits.steps == drawn
+
+
+def test_a_search_draws_no_more_batches_alone_than_a_run_has_read() -> None:
+    plan = replace(plan_of(workers(2)), steps_per_batch=2.0, fewest_alone=22)
+    runner = FakeRunner(Planted(by_workers, steps=10_000))
+    Search(runner, lambda base, free_s: plan, budget_s=600.0, trial_steps=100).run()
+    assert runner.limits[runner.ran.index(LOADER_ALONE)].steps == 50
+
+
+def test_what_is_drawn_alone_feeds_no_training() -> None:
+    fetch = replace(summaries.loader("train.py:9").fetch, read_bytes=70)
+    of_training = summaries.loader("train.py:9", iterations=50, fetch=fetch)
+    alone = replace(of_training, role="other")
+    elsewhere = summaries.loader("train.py:20", role="other", fetch=fetch)
+    base = summaries.slow_loader()
+    drawn = replace(base, loaders=[alone, elsewhere])
+    trial = loader_alone(("train.py:9",))
+    assert (_figures(trial, drawn)["read_bytes"], _steps(trial, drawn)) == (70.0, 50)
+    trained = replace(base, loaders=[of_training, elsewhere])
+    assert _figures(baseline(), trained)["read_bytes"] == 70.0
+    assert _steps(baseline(), trained) == base.training.steps
 
 
 def test_what_is_saved_meanwhile_says_what_is_known_by_then() -> None:

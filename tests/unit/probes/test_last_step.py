@@ -112,12 +112,12 @@ def test_a_rank_that_never_made_a_step_ends_by_itself(tmp_path: Path) -> None:
 def test_a_step_that_another_rank_is_about_to_write_is_read_at_the_next_look(
     tmp_path: Path,
 ) -> None:
-    ours = LastStep(str(tmp_path), 10 * SECOND)
+    ours = LastStep(str(tmp_path))
     (tmp_path / FILE).write_text("")
-    assert not ours.is_out_of_reach(5, 0)
+    assert not ours.is_out_of_reach(5, 0, 10 * SECOND)
     assert not ours.is_reached(1000)
     (tmp_path / FILE).write_text("11")
-    assert not ours.is_out_of_reach(6, 1)
+    assert not ours.is_out_of_reach(6, 1, 10 * SECOND)
     assert not ours.is_reached(10)
     assert ours.is_reached(11)
 
@@ -127,17 +127,17 @@ def test_a_file_of_nonsense_ends_nobody_too_early_and_everybody_in_the_end(
     tmp_path: Path, text: str
 ) -> None:
     (tmp_path / FILE).write_text(text, encoding="latin-1")
-    ours = LastStep(str(tmp_path), SECOND)
-    assert not ours.is_out_of_reach(100, 0)
+    ours = LastStep(str(tmp_path))
+    assert not ours.is_out_of_reach(100, 0, SECOND)
     assert not ours.is_reached(1000)
-    assert not ours.is_out_of_reach(100, 9 * SECOND)
-    assert ours.is_out_of_reach(100, 10 * SECOND)
+    assert not ours.is_out_of_reach(100, 9 * SECOND, SECOND)
+    assert ours.is_out_of_reach(100, 10 * SECOND, SECOND)
 
 
 def test_what_cannot_be_written_is_no_fault(tmp_path: Path) -> None:
-    ours = LastStep(str(tmp_path / "gone"), SECOND)
-    assert not ours.is_out_of_reach(100, 0)
-    assert ours.is_out_of_reach(100, 10 * SECOND)
+    ours = LastStep(str(tmp_path / "gone"))
+    assert not ours.is_out_of_reach(100, 0, SECOND)
+    assert ours.is_out_of_reach(100, 10 * SECOND, SECOND)
 
 
 def test_a_full_disk_leaves_no_file_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,19 +145,19 @@ def test_a_full_disk_leaves_no_file_behind(tmp_path: Path, monkeypatch: pytest.M
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(last_step.os, "write", write)
-    ours = LastStep(str(tmp_path), SECOND)
-    assert not ours.is_out_of_reach(100, 0)
+    ours = LastStep(str(tmp_path))
+    assert not ours.is_out_of_reach(100, 0, SECOND)
     monkeypatch.undo()
     assert not (tmp_path / FILE).exists()
-    assert not ours.is_out_of_reach(100, 1)
+    assert not ours.is_out_of_reach(100, 1, SECOND)
     assert (tmp_path / FILE).read_text() == str(100 + STEPS_AHEAD)
 
 
 def test_a_child_of_a_rank_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ours = LastStep(str(tmp_path), SECOND)
+    ours = LastStep(str(tmp_path))
     own = os.getpid()
     monkeypatch.setattr(last_step.os, "getpid", lambda: own + 1)
-    assert ours.is_out_of_reach(3, 0)
+    assert ours.is_out_of_reach(3, 0, SECOND)
     assert not (tmp_path / FILE).exists()
 
 

@@ -97,6 +97,40 @@ def test_time_ends_it_too(recorder: Recorder) -> None:
     assert len(recorder.read().of(Kind.OPTIMIZER_STEP)) == 10
 
 
+@pytest.mark.parametrize(
+    ("start_up_s", "steps"),
+    [(0, 60), (20, 40), (54, 6), (70, 5), (200, 5), (596, 4)],
+)
+def test_a_trial_that_takes_long_to_begin_has_its_time_from_the_first_step_on(
+    recorder: Recorder, start_up_s: int, steps: int
+) -> None:
+    """60 s in all, of which 5 are training; 600 at the latest. A step takes one."""
+    clock = FakeClock()
+    options = {"max_time_s": 600.0, "spawned_ns": clock(), "trial": {"enough_s": [60.0, 5.0]}}
+    recorder.start(*default_probes(), options=options, now=clock)
+    clock.advance(start_up_s * 10**9)
+    with pytest.raises(RunLimitReached):
+        train(100, after=lambda: clock.advance(10**9))
+    assert len(recorder.read().of(Kind.OPTIMIZER_STEP)) == steps
+
+
+def test_a_trial_without_a_step_ends_after_as_long_since_its_first_batch(
+    recorder: Recorder,
+) -> None:
+    clock = FakeClock()
+    options = {"max_time_s": 600.0, "spawned_ns": clock(), "trial": {"enough_s": [60.0, 5.0]}}
+    recorder.start(*default_probes(), options=options, now=clock)
+    clock.advance(100 * 10**9)
+
+    def evaluate() -> None:
+        for _ in DataLoader(list(range(100))):
+            clock.advance(10**9)
+
+    with pytest.raises(RunLimitReached):
+        evaluate()
+    assert len(recorder.read().of(Kind.LOADER_NEXT)) == 60
+
+
 def test_without_a_step_the_next_forward_ends_it(recorder: Recorder) -> None:
     clock = FakeClock()
     options = {"max_time_s": 1.0, "spawned_ns": clock()}

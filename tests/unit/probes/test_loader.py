@@ -660,6 +660,11 @@ def test_an_iterable_dataset(same_with_us: Compare, recorder: Recorder) -> None:
 SEED = 3
 
 
+class SharedStream(Stream):
+    def __iter__(self) -> Any:
+        return iter([]) if torch.utils.data.get_worker_info() else super().__iter__()
+
+
 def seed_worker(worker_id: int) -> None:
     """PyTorch's recipe."""
     np.random.seed(SEED + torch.initial_seed() % 2**32)
@@ -685,9 +690,13 @@ def closing_over(stream: Any) -> Callable[[int], None]:
     ("make", "asks", "expected"),
     [
         (lambda: DataLoader(Stream()), False, False),
-        (lambda: DataLoader(Stream()), True, True),
+        (lambda: DataLoader(SharedStream()), True, True),
+        # Other code does: nobody knows what for.
+        (lambda: DataLoader(Stream()), True, None),
+        (lambda: DataLoader(Stream(), worker_init_fn=give_share), True, True),
         (lambda: DataLoader(Stream(), worker_init_fn=seed_worker), False, False),
-        (lambda: DataLoader(Stream(), worker_init_fn=seed_worker), True, True),
+        (lambda: DataLoader(Stream(), worker_init_fn=seed_worker), True, None),
+        (lambda: DataLoader(SharedStream(), worker_init_fn=seed_worker), True, True),
         # A library's, as Lightning's seed_everything(1, workers=True) gives to every loader.
         (lambda: DataLoader(Stream(), worker_init_fn=partial(torch.save, 1)), False, False),
         (lambda: DataLoader(Stream(), worker_init_fn=give_share), False, True),

@@ -14,7 +14,7 @@ from trainprof.analysis.code_figures import HotLine
 from trainprof.analysis.device_figures import Device
 from trainprof.analysis.speedup import NO_VISIBLE_DIFFERENCE
 from trainprof.analysis.summary import RunSummary
-from trainprof.analysis.tuning import CEILING, FAILED, Times
+from trainprof.analysis.tuning import BUDGET, CEILING, FAILED, Times
 from trainprof.experiments.results import summary_of_tune
 from trainprof.experiments.search import Search
 from trainprof.report import terminal, tune_markdown
@@ -57,6 +57,29 @@ def test_where_free_data_is_no_faster_loading_is_cleared() -> None:
     assert "loading does not hold it back" in told
     assert "other memory is in use" not in told
     assert "AS FAST" not in told
+
+
+@pytest.mark.parametrize(
+    ("failed", "said"),
+    [
+        (set(), "NOTHING WAS VISIBLY FASTER than the script as it is, of 2 tried"),
+        ({"torch_threads=1"}, "as it is, of 1 measured (1 more could not be)"),
+        ({"torch_threads=1", "num_workers=2"}, "NO CHANGE COULD BE MEASURED, of 2 tried"),
+    ],
+)
+def test_only_what_was_measured_is_said_to_be_no_faster(failed: set[str], said: str) -> None:
+    planted = Planted(lambda _: 0.01, failing=dict.fromkeys(failed, FAILED))
+    told = " ".join(page(tuned(planted)).split())
+    assert said in told
+    assert ("VISIBLY FASTER" in told) == (len(failed) < 2)
+
+
+def test_before_the_time_is_over_too() -> None:
+    planted = Planted(lambda _: 0.01, failing={"torch_threads=1": FAILED, "num_workers=2": FAILED})
+    summary = tuned(planted)
+    short = replace(summary, tuning=replace(summary.tuning, ended_by=BUDGET))
+    told = " ".join(page(short).split())
+    assert "NO CHANGE COULD BE MEASURED before the time was over" in told
 
 
 def test_where_free_data_makes_steps_slower_it_is_said_how_that_can_be() -> None:

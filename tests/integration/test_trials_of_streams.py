@@ -1,0 +1,94 @@
+"""Trials of a script whose data is a stream: how long its passes are with workers, and alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.styles import without_compiler
+
+from trainprof.analysis.saved_summary import saved_summary
+from trainprof.analysis.tuning import OK
+from trainprof.experiments.against import against
+from trainprof.experiments.beside_steps import SeenPasses
+from trainprof.experiments.found import Found
+from trainprof.experiments.runner import Script, ScriptRunner
+from trainprof.experiments.trial import Limits, Trial, baseline, loader_alone
+from trainprof.record.run_directory import RunDirectory
+
+# It begins after a second and trains for two passes of 30 batches; how a worker gives its own part,
+# or asks which one it is only for its seed, is the first word.
+SCRIPT = without_compiler("""
+import random, sys, time
+import torch
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        worker = get_worker_info()
+        first, step = 0, 1
+        if sys.argv[1] == "shares" and worker is not None:
+            first, step = worker.id, worker.num_workers
+        rng = random.Random(7 + (worker.id if worker else 0))
+        for index in range(first, 30, step):
+            yield torch.full((4,), rng.random())
+
+
+time.sleep(1.0)
+torch.set_num_threads(1)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for epoch in range(int(sys.argv[2])):
+    for batch in DataLoader(Stream(), batch_size=None):
+        optimizer.zero_grad()
+        model(batch).sum().backward()
+        optimizer.step()
+        time.sleep(0.002)
+""")
+SITE = "train.py:23"
+LIMITS = Limits(steps=None, killed_after_s=120.0)
+
+
+def runner_of(directory: Path, monkeypatch: pytest.MonkeyPatch, *words: str) -> ScriptRunner:
+    (directory / "train.py").write_text(SCRIPT)
+    monkeypatch.chdir(directory)
+    script = Script(("train.py", *words))
+    return ScriptRunner(script, RunDirectory(directory / "tune"), interval_s=0.5)
+
+
+@pytest.mark.parametrize(("how", "with_workers"), [("shares", 30), ("repeats", 60)])
+def test_workers_that_repeat_a_stream_are_told_from_those_that_share_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, with_workers: int
+) -> None:
+    runner = runner_of(tmp_path, monkeypatch, how, "2")
+    trial = Trial("num_workers=2", {"num_workers": 2}, sites=(SITE,))
+    base, changed = runner.run(baseline(), 1, LIMITS), runner.run(trial, 1, LIMITS)
+    assert (base.outcome, changed.outcome) == (OK, OK)
+    assert base.passes == {SITE: (SeenPasses((30, 30), 0),)}
+    assert changed.passes == {SITE: (SeenPasses((with_workers, with_workers), 2),)}
+    assert bool(against(Found([base, changed]), trial)) is (how == "repeats")
+    summary = saved_summary(RunDirectory(tmp_path / "tune" / base.directory))
+    assert summary is not None
+    # That it asks is no proof.
+    assert summary.loaders[0].shares_samples is True
+
+
+def test_a_script_that_takes_long_to_begin_gets_its_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of half a second in all nothing would be left for steps."""
+    runner = runner_of(tmp_path, monkeypatch, "shares", "1000")
+    limits = Limits(None, 120.0, seconds=100.0, enough_s=(0.5, 0.5))
+    found = runner.run(baseline(), 1, limits)
+    assert (found.outcome, found.was_cut) == (OK, True)
+    assert found.seconds < 60.0
+
+
+def test_what_a_loader_alone_gave_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = runner_of(tmp_path, monkeypatch, "shares", "2")
+    found = runner.run(loader_alone((SITE,)), 1, Limits(25, 120.0))
+    assert (found.outcome, found.steps) == (OK, 25)
+    assert "read_bytes" in found.figures
