@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Final
@@ -48,6 +49,7 @@ class FrozenShares:
 
     def __init__(self, torch: ModuleType, session: Session) -> None:
         self._torch, self._session, self._modes = torch, session, FunctionModes(torch)
+        self._is_traced: Callable[[], Any] = getattr(torch._C, "_get_tracing_state", lambda: None)
         # By id, of those that live.
         self._models: dict[int, _Model] = {}
         # By class: how many there have been, and what is to be noted of them yet; None where
@@ -59,12 +61,10 @@ class FrozenShares:
     def meet(self, module: Any, number: int, start_ns: int, *, has_gradients: bool) -> None:
         """Asks a model whose call began then; `number` is that of its class."""
         model, now = self._model(module, number), self._session.now()
-        if (
-            model is None
-            or not model.may_be_asked(now, has_gradients)
-            or self._modes.would_notice()
-        ):
+        if model is None or not model.may_be_asked(now, has_gradients):
             return
+        if self._modes.would_notice() or self._is_traced() is not None:
+            return  # a trace would have what is asked for in it
         frozen, numbers = self._sizes(module)
         took_ns = self._session.now() - now
         self._session.looked_ns += took_ns

@@ -28,6 +28,9 @@ class Net(nn.Module):
         return self.inner(x)
 
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+
+
 def told(recorder: Recorder) -> list[dict[str, Any]]:
     return [x for x in recorder.read().notes(Topic.ENVIRONMENT) if "frozen" in x]
 
@@ -128,6 +131,13 @@ def test_of_very_many_models_of_a_class_only_the_first_are_asked(recorder: Recor
     for model in models:
         model(X)
     assert len(told(recorder)) == frozen_shares._MOST_OF_A_CLASS
+
+
+def test_a_trace_has_nothing_of_it(recorder: Recorder) -> None:
+    looked_at(recorder)
+    model = Net(frozen=True)
+    torch.jit.trace(model, X, check_trace=False)  # warnings are errors here
+    assert told(recorder) == []
 
 
 def test_no_model_is_kept_alive(recorder: Recorder) -> None:
