@@ -776,6 +776,8 @@ for function in functions:
     print(function.__name__, function.__doc__, callable(function), inspect.isroutine(function))
     print(tried(inspect.signature, function), tried(typing.get_type_hints, function))
     print(tried(inspect.getsource, function))
+    if function not in functions[:4]:  # in Python
+        print(inspect.getfullargspec(function), function.__defaults__, function.__kwdefaults__)
     print(tried(function), tried(function, 1, 2, 3, 4, 5, 6, 7, 8, 9))
 x, y = torch.ones(2, 4), torch.zeros(2, dtype=torch.long)
 print(tried(x.item, 1), tried(x.copy_), tried(nn.Linear(4, 1)), tried(x.to, "mars"))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from trainprof.analysis.events import Bool
-from trainprof.analysis.facts import Facts
+from trainprof.analysis.facts import Facts, FrozenShare
 from trainprof.analysis.feeding import epoch_starts, feeding_passes
 from trainprof.analysis.fetches import FetchTable
 from trainprof.analysis.free_data import FreeData
@@ -77,14 +77,37 @@ def _spent_s(timeline: Timeline, chosen: Bool) -> float:
     return float((events.end[found] - events.start[found]).sum() / 1e9)
 
 
-def _frozen_share(timeline: Timeline, frozen: Mapping[int, float]) -> float:
+def _frozen_share(timeline: Timeline, frozen: Mapping[int, Sequence[FrozenShare]]) -> float:
     """Returns what needs no gradient, of the models that gradients go through, by their time."""
-    with_grad, site = _with_grad(timeline), timeline.events.site
+    with_grad, events = _with_grad(timeline), timeline.events
     whole_s = _spent_s(timeline, with_grad)
-    parts_s = (
-        share * _spent_s(timeline, with_grad & (site == number)) for number, share in frozen.items()
-    )
-    return sum(parts_s) / whole_s if whole_s > 0 else 0.0
+    if whole_s <= 0:
+        return 0.0
+    parts_s = 0.0
+    for number, told in frozen.items():
+        calls = with_grad & (events.site == number)
+        changes = _share_from(told)
+        ends = [*(at for at, _ in changes[1:]), None]
+        for (begin, share), end in zip(changes, ends, strict=True):
+            during = calls & (events.start >= begin)
+            if end is not None:
+                during &= events.start < end
+            parts_s += share * _spent_s(timeline, during)
+    return parts_s / whole_s
+
+
+def _share_from(told: Sequence[FrozenShare]) -> list[tuple[int, float]]:
+    """Returns what of a class's models needs no gradient, on average, each from when on, ns.
+
+    Calls do not tell which model was called. Before it was asked, one was as it was then.
+    """
+    told = sorted(told, key=lambda one: one.at_ns)
+    shares = {one.model: one.share for one in reversed(told)}
+    found = [(0, sum(shares.values()) / len(shares))]
+    for one in told:
+        shares[one.model] = one.share
+        found.append((one.at_ns, sum(shares.values()) / len(shares)))
+    return found
 
 
 def _feeding(timeline: Timeline) -> list[tuple[Passes, Bool]]:

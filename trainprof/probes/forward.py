@@ -10,8 +10,9 @@ from sys import modules
 from types import ModuleType
 from typing import Any, Final
 
+from trainprof.probes.frozen_shares import FrozenShares
 from trainprof.probes.module_hooks import hooks_of
-from trainprof.probes.module_parts import parameters_of
+from trainprof.probes.module_parts import is_training
 from trainprof.probes.patcher import (
     COMPILER,
     Patcher,
@@ -79,7 +80,8 @@ class ForwardProbe:
         self._names: dict[int, tuple[int, int]] = {}
         self._watches: tuple[ModuleWatch, ...] = ()
         session.tell_modules = patcher.guarded(self._tell)
-        self._mode_depth = getattr(torch._C, "_len_torch_function_stack", lambda: 0)
+        self._frozen = FrozenShares(torch, session)
+        let_dynamo_skip(is_training, and_all_below=True)
         loss = getattr(torch.nn.modules.loss, "_Loss", ())
         self._loss_class = loss
         check_limit = session.limit.before_forward
@@ -134,8 +136,10 @@ class ForwardProbe:
                 else:
                     kind, number = known
                     flags = GRAD if is_grad_enabled() else 0
-                    if kind == FORWARD and self.__dict__.get("training") is True:
-                        flags |= TRAINING
+                    if kind == FORWARD:
+                        mode = self.__dict__.get("training")
+                        if mode is True or (mode is None and is_training(self)):
+                            flags |= TRAINING
                     emit(kind, start, end, number, 0, flags)
 
         return __call__
@@ -190,11 +194,12 @@ class ForwardProbe:
                 tell(call)
         is_new = id(type(module)) not in self._names
         kind, number = self._name(type(module))
-        if is_new and kind == FORWARD:
-            self._note_frozen(module, number)
-            self._note_hooks(module)
         flags = GRAD if self._torch.is_grad_enabled() else 0
-        if module.__dict__.get("training") is True:
+        if kind == FORWARD:
+            self._frozen.meet(module, number, start, has_gradients=flags > 0)
+            if is_new:
+                self._note_hooks(module)
+        if is_training(module):
             flags |= TRAINING
         self._session.emit(kind, start, end, number, 0, flags)
 
@@ -203,18 +208,6 @@ class ForwardProbe:
         sites = self._session.sites
         for code, last in hooks_of(module, sites.is_user_code):
             facts = {"module_hook": sites.beginning_of(code), "last_line": last}
-            self._session.log.note(Topic.ENVIRONMENT, facts)
-
-    def _note_frozen(self, module: Any, number: int) -> None:
-        """Notes how much of a module needs no gradient, where some of it does not."""
-        if self._mode_depth():  # a mode of the script's would see what is asked for
-            return
-        sizes = {True: 0, False: 0}
-        for parameter in parameters_of(module):
-            if type(parameter) is self._torch.nn.Parameter:
-                sizes[parameter.requires_grad] += parameter.numel()
-        if sizes[False]:
-            facts = {"frozen": sizes[False], "numbers": sum(sizes.values()), "class": number}
             self._session.log.note(Topic.ENVIRONMENT, facts)
 
     def _name(self, cls: type) -> tuple[int, int]:
@@ -235,6 +228,8 @@ class ForwardProbe:
         compiler = self._session.compiler
         is_grad_enabled, define = self._torch.is_grad_enabled, self._session.log.define
         number = 0
+        # What was told last: under a mode a call comes twice, the second time inside the first.
+        told = [0, 0]
         kind = int(Kind.LOSS)
 
         def make(original: Wrapped) -> Wrapped:
@@ -261,7 +256,8 @@ class ForwardProbe:
                 finally:
                     end = now()
                     emit(kind, start, end, number, 0, GRAD if is_grad_enabled() else 0)
-                    if session.loss_watches:
+                    if session.loss_watches and not (told[0] == thread and told[1] > start):
+                        told[:] = thread, end
                         site = session.sites.find(sys._getframe())
                         call = ModuleCall(name, output, (args, kwargs), site, end - start)
                         for tell in session.loss_watches:

@@ -14,6 +14,7 @@ from trainprof.probes.call_site import Birthplace, LoaderBirthplaces
 from trainprof.probes.changed_datasets import ChangedDatasets, whole_of
 from trainprof.probes.collate_code import own_function
 from trainprof.probes.dataset_numbers import DatasetNumbers, LowestFree
+from trainprof.probes.function_modes import FunctionModes
 from trainprof.probes.loader_call import constructor_sites, taken_by
 from trainprof.probes.loader_facts import describe, is_iterable
 from trainprof.probes.patcher import HookPointMissing, Patcher, heirs, hide_our_frame
@@ -70,7 +71,7 @@ class LoaderProbe:
             raise HookPointMissing("torch.utils.data.dataloader is not loaded")
         self._session = session
         self._tensor = getattr(torch, "Tensor", None)
-        self._mode_depth = getattr(torch._C, "_len_torch_function_stack", lambda: 0)
+        self._modes = FunctionModes(torch)
         self._datasets = DatasetNumbers(session.keep_track)
         self._datasets_between = ChangedDatasets(session.log, session.keep_track)
         self._births = LoaderBirthplaces(session.sites, session.keep_track)
@@ -288,10 +289,12 @@ class LoaderProbe:
         """Notes, once for each loader, that its batches are on a device when it gives them."""
         number = self._loader_of.get(id(iterator))
         # A mode of the script's would see us ask.
-        if number is None or number in self._looked_at or self._mode_depth():
+        if number is None or number in self._looked_at or self._modes.would_notice():
             return
         self._looked_at.add(number)
-        if is_on_device(batch, self._tensor):
+        with self._modes.unseen():
+            is_there = is_on_device(batch, self._tensor)
+        if is_there:
             self._session.log.note(Topic.ENVIRONMENT, {"batch_on_device": number})
 
     def _begins(self, frame: FrameType, loader: Any, number: int) -> None:

@@ -7,6 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 _MOST_TOLD: Final = 3
+# torch's classes around modules that are compiled: there the mode is kept elsewhere.
+_COMPILED: Final = "torch._dynamo.eval_frame"
+_SCRIPTED: Final = "torch.jit._script"
+_TRACED: Final = "torch.jit._trace"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,22 @@ def told_of(met: Iterable[tuple[Any, int]], chosen: Collection[int]) -> list[dic
             )
     told.sort(key=lambda one: one["numbers"], reverse=True)
     return told[:_MOST_TOLD]
+
+
+def is_training(module: Any) -> bool:
+    """Whether a module is in training mode; a class of the script's that hides it is not asked."""
+    held = getattr(module, "__dict__", {})
+    told = held.get("training")
+    if told is None:
+        made_in = type(module).__module__
+        if made_in == _COMPILED:
+            return is_training(_named(module, "_modules").get("_orig_mod"))
+        if made_in == _TRACED:
+            return is_training(held.get("_actual_script_module"))
+        if made_in == _SCRIPTED:
+            script = held.get("_c")
+            return script is not None and script.hasattr("training") and script.getattr("training")
+    return told is True
 
 
 def parameters_of(module: Any) -> Iterator[Any]:

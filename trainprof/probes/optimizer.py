@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import sys
 from _thread import get_ident
@@ -22,6 +21,7 @@ from trainprof.probes.patcher import (
     uncounted,
 )
 from trainprof.probes.session import Session
+from trainprof.probes.step_wrapper import StepAround, hooked_elsewhere, hooked_in, step_around
 from trainprof.record.schema import Kind, Topic
 
 Wrapped = Callable[..., Any]
@@ -38,12 +38,10 @@ class OptimizerProbe:
     def __init__(self) -> None:
         # Threads that are inside an optimizer's step, kept where a limit was set.
         self._running: set[int] = set()
-        # By id: our wrappers, and torch's inside them.
-        self._hooked: dict[int, tuple[Wrapped, Any]] = {}
-        # Threads whose step was given a closure, until it goes on to its update; by id, the classes
-        # that were asked whether they tell when it does.
+        # Threads whose step was given a closure, until it goes on to its update; ids of the classes
+        # that were asked whether they tell when it does, for as long as they live.
         self._calling: set[int] = set()
-        self._asked: dict[int, type] = {}
+        self._asked: dict[int, None] = {}
         self._serial = itertools.count(1)
         # By class: how many have a text, and up to one more.
         self._named: dict[str, int] = {}
@@ -59,7 +57,9 @@ class OptimizerProbe:
         compiler = session.compiler
         self._record_step = patcher.guarded(self._stepped)
         self._calls_closure = patcher.guarded(self._with_closure)
+        self._around = StepAround(compiler.is_compiling, self._make_run(), hide_our_frame)
         self._watch_steps(module.Optimizer, patcher)
+        session.at_parameters.append(patcher.guarded(self._take_over))
         patcher.around_if_there(self._around_adding, (module.Optimizer, "add_param_group"))
         self._record_scaler_step = patcher.guarded(self._scaler_stepped)
         clip = getattr(torch.nn.utils, "clip_grad", None)
@@ -113,19 +113,16 @@ class OptimizerProbe:
         return add_param_group
 
     def _wrap_step(self, hooked: Any) -> Wrapped:
+        return step_around(hooked, self._around)
+
+    def _make_run(self) -> Callable[[Wrapped, tuple[Any, ...], dict[str, Any]], Any]:
+        """Returns what makes a step, and records it."""
         session = self._session
-        emit, now, compiler = session.emit, session.phase_now, session.compiler
-        numbers, running = self._numbers, self._running
-        calling, calls_closure = self._calling, self._calls_closure
-        limit = session.limit
-        before_step, has_stepped = limit.before_step, session.optimizer_has_stepped
+        emit, now, numbers = session.emit, session.phase_now, self._numbers
+        calling, calls_closure, record = self._calling, self._calls_closure, self._record_step
         countdown = session.countdown
 
-        def step(*args: Any, **kwargs: Any) -> Any:
-            if COMPILER in modules and compiler.is_compiling():
-                return hooked(*args, **kwargs)
-            if before_step is not None and get_ident() not in running:
-                return limited(*args, **kwargs)
+        def run(hooked: Wrapped, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             if len(args) > 1 or kwargs:
                 calls_closure(args, kwargs)
             start = now()
@@ -147,32 +144,51 @@ class OptimizerProbe:
                 session.at_countdown()
             for tell in session.step_watches:
                 tell(args[0])
-            if has_stepped is not None:
-                has_stepped()
+            if session.optimizer_has_stepped is not None:
+                session.optimizer_has_stepped()
             return result
 
-        def limited(*args: Any, **kwargs: Any) -> Any:
-            assert before_step is not None
-            before_step(id(args[0]))
-            running.add(get_ident())
+        before_step = session.limit.before_step
+        made = run if before_step is None else self._limited(run, before_step)
+        for function in {run, made}:
+            let_dynamo_skip(uncounted(function))
+        return made
+
+    def _limited(
+        self,
+        run: Callable[[Wrapped, tuple[Any, ...], dict[str, Any]], Any],
+        before_step: Callable[[int], None],
+    ) -> Callable[[Wrapped, tuple[Any, ...], dict[str, Any]], Any]:
+        limit, running = self._session.limit, self._running
+
+        def limited(hooked: Wrapped, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            is_outermost = get_ident() not in running
+            if is_outermost:
+                before_step(id(args[0]))
+                running.add(get_ident())
             try:
-                result = step(*args, **kwargs)
+                result = run(hooked, args, kwargs)
             except BaseException as error:
                 hide_our_frame(error)
                 raise
             finally:
-                running.discard(get_ident())
-            limit.stepped(id(args[0]))
+                if is_outermost:
+                    running.discard(get_ident())
+            if is_outermost:
+                limit.stepped(id(args[0]))
             return result
 
-        record = self._record_step
-        for function in (step, limited):
-            let_dynamo_skip(uncounted(function))
-        functools.update_wrapper(step, hooked)
-        # torch.compile takes torch's wrapper off by this attribute, and ours with it.
-        step.__wrapped__ = getattr(hooked, "__wrapped__", hooked)  # type: ignore[attr-defined]
-        self._hooked[id(step)] = (step, hooked)
-        return step
+        return limited
+
+    def _take_over(self, optimizer: Any) -> None:
+        """Watches the steps of a class that has come from another process that was watched."""
+        for cls in type(optimizer).__mro__:
+            step = vars(cls).get("step")
+            hooked = hooked_elsewhere(step)
+            if hooked is not None:
+                wrapper = self._wrap_step(hooked)
+                vars(wrapper).update(vars(step))
+                type.__setattr__(cls, "step", wrapper)
 
     def _with_closure(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Sees to it that a step with a closure tells when it goes on to its update.
@@ -186,7 +202,8 @@ class OptimizerProbe:
             return
         cls = type(args[0])
         if id(cls) not in self._asked:
-            self._asked[id(cls)] = cls
+            self._asked[id(cls)] = None
+            self._session.keep_track(cls, self._asked, id(cls))
             owner = next((base for base in cls.__mro__ if _COLLECT in vars(base)), None)
             if owner is not None and owner.__module__.startswith("torch.optim."):
                 self._patcher.around_if_there(self._around_collecting, (owner, _COLLECT))
@@ -217,8 +234,8 @@ class OptimizerProbe:
     def _unwrap_steps(self, optimizer_class: Any) -> None:
         for cls in heirs(optimizer_class):
             step = vars(cls).get("step")
-            if id(step) in self._hooked:
-                _, hooked = self._hooked[id(step)]
+            hooked = hooked_in(step, self._around)
+            if hooked is not None:
                 hooked.hooked = getattr(step, "hooked", False)  # torch marked ours
                 type.__setattr__(cls, "step", hooked)
 

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from trainprof.probes.graph_look import Autograd
+from trainprof.probes.module_parts import is_training
 from trainprof.probes.patcher import Patcher
 from trainprof.probes.session import ModuleCall, Session
 from trainprof.probes.step_looks import StepLooks
@@ -152,7 +153,7 @@ class PaddingProbe:
         if self._calls > _MOST_CALLS:
             self._steps.close()  # what comes now may be no training: its last step may have been
             return
-        if call.module.__dict__.get("training") is not True or isinstance(call.module, self._loss):
+        if not is_training(call.module) or isinstance(call.module, self._loss):
             return
         if not self._may_look():
             return

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import sys
 from collections.abc import Callable
-from inspect import CO_VARARGS, CO_VARKEYWORDS
-from types import FrameType
+from types import CodeType, FrameType, FunctionType
 from typing import Any, Final, cast
 
 from trainprof.probes.weave import weave
@@ -22,6 +22,7 @@ _ABSENT: Final = object()
 set_traceback: Final = BaseException.with_traceback
 COMPILER: Final = "torch._dynamo"
 _PROFILER: Final = "torch.autograd.profiler"
+_ANY_ARGUMENTS: Final = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 
 # `warnings.warn(stacklevel=n)` does not count frames of files named like this, so a warning from
 # below a wrapper is shown at the script's line, as without us.
@@ -172,6 +173,7 @@ class Patcher:
         except Exception:  # NotWoven, or a torch that looks like nothing we have seen
             wrapper = uncounted(wrapper)
         functools.update_wrapper(wrapper, original)
+        _show_parameters(wrapper, original)
         if not hasattr(original, "__annotations__"):  # ours mean nothing where the script looks
             wrapper.__annotations__ = {}
         if inherited:  # so that pickle finds the method where it now is
@@ -283,13 +285,37 @@ def _name(owner: Any) -> str:
 def _takes_what(original: Callable[..., Any], wrapper: Callable[..., Any]) -> bool:
     """False where torch may call `original` in ways that its wrapper cannot be called."""
     theirs, ours = getattr(original, "__code__", None), wrapper.__code__
-    if theirs is None or (ours.co_flags & CO_VARARGS and ours.co_flags & CO_VARKEYWORDS):
+    if theirs is None or ours.co_flags & _ANY_ARGUMENTS == _ANY_ARGUMENTS:
         return True
     if theirs.co_kwonlyargcount != ours.co_kwonlyargcount:
         return False
-    if theirs.co_flags & CO_VARARGS:  # somebody's wrapper, it seems
+    if theirs.co_flags & inspect.CO_VARARGS:  # somebody's wrapper, it seems
         return bool(theirs.co_argcount <= ours.co_argcount)
     return bool(theirs.co_argcount == ours.co_argcount)
+
+
+def _show_parameters(wrapper: Callable[..., Any], original: Callable[..., Any]) -> None:
+    """Has a wrapper show the parameters of what it stands around.
+
+    `inspect.signature` finds them by `__wrapped__`; `inspect.getfullargspec` does not look there.
+    What is somebody's wrapper itself shows the one what is inside, and the other what it takes.
+    """
+    if type(original) is not FunctionType or hasattr(original, "__wrapped__"):
+        return
+    if _parameters(wrapper.__code__) == _parameters(original.__code__):
+        return
+    with contextlib.suppress(Exception):  # annotations that cannot be had, from Python 3.14 on
+        wrapper.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
+    if not wrapper.__code__.co_argcount:  # else they would be those of its own parameters
+        wrapper.__defaults__ = original.__defaults__
+        wrapper.__kwdefaults__ = original.__kwdefaults__
+
+
+def _parameters(code: CodeType) -> tuple[object, ...]:
+    count = code.co_argcount + code.co_kwonlyargcount
+    flags = code.co_flags & _ANY_ARGUMENTS
+    names = code.co_varnames[: count + flags.bit_count()]
+    return code.co_posonlyargcount, code.co_argcount, flags, names
 
 
 def heirs(cls: type) -> list[type]:

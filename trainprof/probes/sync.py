@@ -11,6 +11,7 @@ from types import CodeType, FrameType, ModuleType
 from typing import Any, Final
 
 from trainprof.probes.accelerator import may_have_device
+from trainprof.probes.function_modes import FunctionModes, asked_by
 from trainprof.probes.patcher import Arguments, Patcher, hide_our_frame, let_dynamo_skip, told_after
 from trainprof.probes.session import Session
 from trainprof.record.schema import Kind, SyncFlag, Topic
@@ -110,7 +111,7 @@ class SyncProbe:
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._session, self._patcher = session, patcher
         self.plain_types.update({torch.Tensor, torch.nn.Parameter})
-        self._mode_depth = getattr(torch._C, "_len_torch_function_stack", lambda: 0)
+        self._mode_depth = FunctionModes(torch).depth
         # By code and place in it; the code is kept, so that its id stays its own.
         self._host_sites: dict[tuple[int, int], tuple[int, CodeType]] = {}
         # To what each method is once it is patched.
@@ -149,7 +150,7 @@ class SyncProbe:
                     args and type(args[0]) in plain and not mode_depth() and not args[0].is_cpu
                 )
 
-            for of_ours in (is_on_device, _place_of):
+            for of_ours in (is_on_device, _place_of, asked_by):
                 let_dynamo_skip(of_ours, and_all_below=True)
             left, burst_began, bursts_left = _BURST, now(), _BURSTS
             counts = True
@@ -173,7 +174,8 @@ class SyncProbe:
                 nonlocal left
                 key, in_chain = _NOWHERE, 0
                 if leaves_marks and is_on_device(args):
-                    key = _place_of(this_frame().f_back)
+                    before = this_frame().f_back
+                    key = _place_of(asked_by(before) if before is not None else None)
                     start, in_chain = chain.begin(key)
                 else:
                     start = now()
@@ -183,7 +185,8 @@ class SyncProbe:
                     hide_our_frame(error)
                     raise
                 finally:
-                    # A mode or a subclass of the script's would see our reads as calls.
+                    # A mode or a subclass of the script's would see our reads as calls; what a
+                    # mode is asked about comes once more without it.
                     if (
                         (counts or not host_alone.is_so)
                         and args
@@ -193,6 +196,8 @@ class SyncProbe:
                     ):
                         try:
                             caller = this_frame(1)
+                            if not host_alone.is_so:
+                                caller = asked_by(caller)
                             key = key if key is not _NOWHERE else _place_of(caller)
                             site = host_sites.get(key) or self._host_site(key, caller)
                             if host_alone.is_so or args[0].is_cpu:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from trainprof.probes.patcher import HookPointMissing, Patcher, hide_our_frame, let_dynamo_skip
 from trainprof.probes.session import Session
+from trainprof.probes.step_wrapper import StepHook
 from trainprof.probes.user_texts import names_in
 from trainprof.probes.warning_place import REGISTRY
 from trainprof.record.schema import FoundSyncFlag, Kind, Topic
@@ -77,13 +78,14 @@ class FindSyncsProbe:
         self._session.log.note(Topic.ENVIRONMENT, {"no_found_syncs": reason})
 
     def _hook_of_steps(self, stepped: Callable[..., None]) -> Callable[..., None]:
-        def after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
+        def after_step(optimizer: Any) -> None:
             stepped(id(optimizer))
             if self._patcher.is_silent:
                 self._stop_anyway()
 
-        let_dynamo_skip(after_step, and_all_below=True)
-        return after_step
+        for function in (after_step, StepHook.__call__):
+            let_dynamo_skip(function, and_all_below=True)
+        return StepHook(after_step)
 
     def _stepped(self, optimizer: int) -> None:
         self._count.add(optimizer)

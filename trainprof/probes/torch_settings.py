@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from trainprof.probes.affinity import own_cores
 from trainprof.probes.call_site import Birthplace
+from trainprof.probes.function_modes import FunctionModes
 from trainprof.probes.module_parts import modules_of, parameters_of
 from trainprof.probes.patcher import Patcher, hide_our_frame
 from trainprof.probes.session import BackwardWatch, ModuleCall, Session
@@ -81,7 +82,7 @@ class TorchSettingsProbe:
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._torch, self._session = torch, session
         self._plain_types = (getattr(torch, "Tensor", None), torch.nn.Parameter)
-        self._mode_depth = getattr(torch._C, "_len_torch_function_stack", lambda: 0)
+        self._modes = FunctionModes(torch)
         patcher.around_if_there(self._make_set_num_threads(patcher), (torch, "set_num_threads"))
         session.at_parameters.append(patcher.guarded(self._note_place))
         session.at_first_step.append(patcher.guarded(self._first_step))
@@ -147,8 +148,15 @@ class TorchSettingsProbe:
         }
         if self._optimizers == 1:
             self._session.watch_backward(self._watch, is_on=True)
-        is_unwatched = not self._mode_depth()  # a mode of the script's would see what is asked for
-        may_be_fused = is_unwatched and self._may_be_fused(optimizer)
+        if not self._modes.would_notice():
+            with self._modes.unseen():
+                facts |= self._asked_of(optimizer)
+        self._session.log.note(Topic.ENVIRONMENT, facts)
+
+    def _asked_of(self, optimizer: Any) -> dict[str, object]:
+        """Returns what its tensors tell, and has modules looked at where those are float64."""
+        facts: dict[str, object] = {}
+        may_be_fused = self._may_be_fused(optimizer)
         built = self._built.get(id(optimizer), _NOWHERE)
         if may_be_fused:
             facts["unfused"] = type(optimizer).__qualname__
@@ -172,19 +180,19 @@ class TorchSettingsProbe:
                 "is_told_to": not is_on_host,
                 "has_hooks": _has_step_hooks(optimizer),
             }
-        begins = self._own_loop(optimizer) if is_unwatched else None
+        begins = self._own_loop(optimizer)
         if begins is not None:
             facts["own_optimizer"] = {
                 "class": type(optimizer).__qualname__,
                 "tensors": sum(len(group["params"]) for group in optimizer.param_groups),
                 "site": begins,
             }
-        numerics = self._numerics(optimizer) if is_unwatched else None
+        numerics = self._numerics(optimizer)
         if numerics is not None:
             facts["numerics"] = numerics
             if numerics["parameters"] == "float64" and self._looked_at == 0:
                 self._session.tell_modules(self._meets_double, True)
-        self._session.log.note(Topic.ENVIRONMENT, facts)
+        return facts
 
     def _backward_begins(self, *_: Any) -> None:
         self._session.tell_modules(self._meets, True)
@@ -221,15 +229,16 @@ class TorchSettingsProbe:
 
     def _convolves(self, module: Any) -> bool:
         """Whether a part of it is one of torch's convolutions, with weights in float64."""
-        if self._mode_depth():
+        if self._modes.would_notice():
             return False
         convolution = getattr(self._torch.nn.modules.conv, "_ConvNd", ())
-        return any(
-            type(parameter) in self._plain_types and parameter.dtype is self._torch.float64
-            for part in modules_of(module)
-            if issubclass(type(part), convolution)
-            for parameter in parameters_of(part)
-        )
+        with self._modes.unseen():
+            return any(
+                type(parameter) in self._plain_types and parameter.dtype is self._torch.float64
+                for part in modules_of(module)
+                if issubclass(type(part), convolution)
+                for parameter in parameters_of(part)
+            )
 
     def _recomputes_at(self) -> list[int]:
         """Returns the lines that have forwards computed again in backward."""
@@ -361,7 +370,8 @@ def _has_step_hooks(optimizer: Any) -> bool:
 
 def _is_ours(hook: object) -> bool:
     package, _, _ = __name__.partition(".")
-    return type(hook) is FunctionType and hook.__module__.partition(".")[0] == package
+    made_in = hook.__module__ if type(hook) is FunctionType else type(hook).__module__
+    return made_in.partition(".")[0] == package
 
 
 def _cores_allotted() -> int | None:

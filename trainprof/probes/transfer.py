@@ -9,6 +9,7 @@ from collections.abc import Callable
 from types import FrameType, ModuleType
 from typing import Any, Final
 
+from trainprof.probes.function_modes import FunctionModes, asked_by
 from trainprof.probes.patcher import Patcher, beyond_ours, hide_our_frame, is_profiling
 from trainprof.probes.session import Session
 from trainprof.record.schema import Kind, Topic, TransferFlag
@@ -40,7 +41,7 @@ class TransferProbe:
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._session = session
-        self._mode_depth = getattr(torch._C, "_len_torch_function_stack", lambda: 0)
+        self._modes = FunctionModes(torch)
         self.plain_types.update({torch.Tensor, torch.nn.Parameter})
         # Threads that are placing a model; their copies are part of that.
         self._placing: set[int] = set()
@@ -78,7 +79,7 @@ class TransferProbe:
         def before(start: int, args: Arguments, kwargs: Keywords) -> None:
             if not args or type(args[0]) not in plain:
                 return
-            if self._mode_depth() or get_ident() in self._placing:
+            if self._modes.depth() or get_ident() in self._placing:
                 return
             if leads_across(args, kwargs):
                 mark_begin(start)
@@ -149,8 +150,8 @@ class TransferProbe:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> None:
-        # A mode of the script's would see our reads of `.device` as calls.
-        if self._mode_depth() or get_ident() in self._placing:
+        # A mode would see our reads of `.device` as calls, and the call comes once more without it.
+        if self._modes.depth() or get_ident() in self._placing:
             return
         origin, target = source.device, result.device
         if origin == target or "meta" in (origin.type, target.type):
@@ -161,7 +162,7 @@ class TransferProbe:
         flags = _direction(origin.type, target.type)
         if kwargs.get("non_blocking", next((a for a in args if type(a) is bool), False)):
             flags |= TransferFlag.NON_BLOCKING
-        sites, frame = self._session.sites, beyond_ours(sys._getframe(3))
+        sites, frame = self._session.sites, asked_by(beyond_ours(sys._getframe(3)))
         is_users = sites.is_user_code(frame.f_code)
         if not is_users:
             flags |= TransferFlag.BY_LIBRARY
@@ -233,8 +234,9 @@ class TransferProbe:
     def _note_device_of(self, args: Arguments) -> None:
         """Notes where a model now is, before a mark is left: on the device that it works on."""
         parameter = _first_parameter(args[0])
-        if type(parameter) in self.plain_types and not self._mode_depth():
-            device = parameter.device
+        if type(parameter) in self.plain_types and not self._modes.would_notice():
+            with self._modes.unseen():
+                device = parameter.device
             if device.type not in ("cpu", "meta"):
                 self._note_device(device)
 

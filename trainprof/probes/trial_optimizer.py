@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from trainprof.probes.patcher import HookPointMissing, Patcher, hide_our_frame, let_dynamo_skip
 from trainprof.probes.session import Session
+from trainprof.probes.step_wrapper import StepHook
 from trainprof.probes.trial_notes import TrialNotes
 
 Wrapped = Callable[..., Any]
@@ -57,12 +58,13 @@ class OptimizerSettingsProbe:
         prove = patcher.guarded(self._prove)
         unproven = self._unproven
 
-        def before_step(optimizer: Any, *_: Any) -> None:
+        def before_step(optimizer: Any) -> None:
             if unproven:
                 prove(optimizer)
 
-        let_dynamo_skip(before_step)
-        handle = module.register_optimizer_step_pre_hook(before_step)
+        for function in (before_step, StepHook.__call__):
+            let_dynamo_skip(function)
+        handle = module.register_optimizer_step_pre_hook(StepHook(before_step))
         patcher.on_undo(handle.remove)
 
     def _maker(self, callback: Callable[..., None]) -> Callable[[Wrapped], Wrapped]:

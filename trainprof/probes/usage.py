@@ -10,6 +10,7 @@ from time import thread_time_ns
 from types import ModuleType
 from typing import Any, Final
 
+from trainprof.probes.function_modes import FunctionModes
 from trainprof.probes.process_usage import RUSAGE_SELF, getrusage
 from trainprof.record.schema import FAULTS_SHIFT, NOT_TOLD, Kind
 
@@ -293,7 +294,7 @@ class BatchScale:
 
     def __init__(self, torch: ModuleType) -> None:
         self._plain = {getattr(torch, "Tensor", None)}
-        self._mode_depth = getattr(torch._C, "_len_torch_function_stack", lambda: 0)
+        self._modes = FunctionModes(torch)
         self._parts_left = _PARTS_A_BATCH
         self._place, self._first_left = 0, FIRST_LOOKED_AT
 
@@ -310,8 +311,12 @@ class BatchScale:
             if place * ONE_OF_BATCHES >= _TURN:
                 return None
         self._parts_left = min(self._parts_left + _PARTS_A_BATCH, _PARTS_A_BATCH)
-        if self._parts_left < _PARTS_A_BATCH or self._mode_depth():
+        if self._parts_left < _PARTS_A_BATCH or self._modes.would_notice():
             return None
+        with self._modes.unseen():
+            return self._ask(batch)
+
+    def _ask(self, batch: Any) -> tuple[int, int] | None:
         size = count = parts = 0
         waiting = [batch]
         while waiting:

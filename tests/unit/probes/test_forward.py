@@ -71,6 +71,59 @@ def test_only_the_outermost_call_is_recorded(recorder: Recorder) -> None:
     assert (event.kind, event.ns, event.text) == (Kind.FORWARD, 500, "Sequential")
 
 
+class Compiled(nn.Module):
+    """As torch.compile returns it: it says what the module inside does, and has no flag itself."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self._modules["_orig_mod"] = inner
+
+    training = property(lambda self: self._modules["_orig_mod"].training, lambda *_: None)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self._modules["_orig_mod"](x)  # type: ignore[misc]
+
+
+Compiled.__module__ = "torch._dynamo.eval_frame"
+
+
+class Hiding(Net):
+    """Of the script's: nobody may ask it."""
+
+    def _asked(self) -> bool:
+        raise AssertionError("asked")
+
+    training = property(_asked, lambda *_: None)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(
+    "make",
+    [Compiled, torch.jit.script, lambda net: torch.jit.trace(net, torch.ones(1, 3))],
+    ids=["compiled", "scripted", "traced"],
+)
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_the_mode_of_what_torch_has_compiled(
+    recorder: Recorder, make: Callable[[nn.Module], Any], training: bool
+) -> None:
+    model = make(nn.Linear(3, 2).train(training))
+    recorder.start(ForwardProbe())
+    for _ in range(2):
+        model(torch.ones(1, 3))
+    flags = [event.flags for event in recorder.read().of(Kind.FORWARD)]
+    assert flags == [ForwardFlag.GRAD | (ForwardFlag.TRAINING if training else 0)] * 2
+
+
+def test_a_mode_that_the_scripts_class_hides_is_not_asked_for(recorder: Recorder) -> None:
+    model = Hiding()
+    recorder.start(ForwardProbe())
+    for _ in range(2):
+        model(torch.ones(1, 3))
+    recording = recorder.read()
+    assert [event.flags for event in recording.of(Kind.FORWARD)] == [ForwardFlag.GRAD] * 2
+    assert recording.notes(Topic.PROBE_FAILED) == []
+
+
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("grad", [True, False])
 def test_flags(recorder: Recorder, training: bool, grad: bool) -> None:
@@ -237,15 +290,3 @@ def test_a_missing_hook_point_is_reported(
     assert nn.Module.__call__ is call
     [note] = recorder.read().notes(Topic.PROBE_UNAVAILABLE)
     assert note == {"probe": "forward", "reason": "Module.__call__ does not exist"}
-
-
-def test_what_of_a_model_is_frozen_is_noted_once(recorder: Recorder) -> None:
-    recorder.start(ForwardProbe())
-    frozen, trained = Net(), nn.Linear(3, 2)
-    frozen.inner.weight.requires_grad_(False)
-    for model in (frozen, trained, frozen):
-        model(torch.ones(1, 3))
-    recording = recorder.read()
-    [told] = [x for x in recording.notes(Topic.ENVIRONMENT) if "frozen" in x]
-    [number] = {event.site for event in recording.of(Kind.FORWARD) if event.text == "Net"}
-    assert told == {"frozen": 6, "numbers": 8, "class": number}
