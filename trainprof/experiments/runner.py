@@ -17,6 +17,8 @@ from trainprof.record.run_directory import RunDirectory
 # In an argument of the script: what each trial puts its own name in place of.
 PLACEHOLDER: Final = "{trial}"
 SCRATCH: Final = "scratch"
+# A file's name may have 255 bytes, and some are put before and behind it.
+_LONGEST_NAME: Final = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +28,8 @@ class Script:
     words: tuple[str, ...]
     module: str | None = None
 
-    def for_trial(self, label: str) -> tuple[str, ...]:
-        return tuple(word.replace(PLACEHOLDER, label) for word in self.words)
+    def for_trial(self, name: str) -> tuple[str, ...]:
+        return tuple(word.replace(PLACEHOLDER, name) for word in self.words)
 
 
 class ScriptRunner:
@@ -53,7 +55,7 @@ class ScriptRunner:
         self._directory.trials.mkdir(mode=0o700, parents=True, exist_ok=True)
         scratch = path / SCRATCH
         options = RunOptions(
-            words=self._script.for_trial(label),
+            words=self._script.for_trial(argument_of(trial, number)),
             module=self._script.module,
             output=path,
             interval_s=self._interval_s,
@@ -85,5 +87,14 @@ class ScriptRunner:
 
 def label_of(trial: Trial, number: int) -> str:
     """Returns a trial's name as a file's: the first run of it has its plain name."""
-    plain = re.sub(r"[^A-Za-z0-9._=,-]+", "_", trial.name)[:120]
+    plain = re.sub(r"[^A-Za-z0-9._=,-]+", "_", trial.name)[:_LONGEST_NAME]
     return plain if number == 1 else f"{plain}.{number}"
+
+
+def argument_of(trial: Trial, number: int) -> str:
+    """Returns a trial's name as it may stand in an argument: letters, digits, `-` and `_`.
+
+    Hydra and mmengine take what stands around a `=` or a `,` apart.
+    """
+    plain = re.sub(r"[^A-Za-z0-9_-]+", "_", trial.name.replace("=", "-"))[:_LONGEST_NAME]
+    return plain if number == 1 else f"{plain}-run{number}"
