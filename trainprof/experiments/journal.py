@@ -47,8 +47,9 @@ class Asked:
     Attributes:
         words, module: The command, with what looks like a secret masked.
         script_sha256: Of the script's text, None where there is none.
-        cwd: Where; None: not known, as of the next.
+        cwd: Where; None: not known, as of the next two.
         sources: Digests of its own files, as own_files tells them.
+        variables: Of its environment, as ground.variables_of_pace tells them.
         budget_s, trial_steps, allow_numerics, interval_s: As TuneOptions has them.
     """
 
@@ -61,6 +62,7 @@ class Asked:
     interval_s: float = DEFAULT_INTERVAL_S
     cwd: str | None = None
     sources: Mapping[str, str] | None = None
+    variables: Mapping[str, str] | None = None
 
 
 class Journal:
@@ -94,7 +96,8 @@ class Journal:
             "allow_numerics": self.asked.allow_numerics,
             "interval_s": self.asked.interval_s,
             "cwd": self.asked.cwd,
-            "sources": None if self.asked.sources is None else dict(self.asked.sources),
+            "sources": _plain(self.asked.sources),
+            "variables": _plain(self.asked.variables),
             "done": self._done,
         }
         write_json(self._directory.path / FILE, told)
@@ -215,7 +218,7 @@ def read_journal(directory: RunDirectory) -> Journal:
 def _asked(told: Mapping[str, Any]) -> Asked:
     if told["schema_version"] != SCHEMA_VERSION:
         raise ValueError("another version")
-    cwd, sources = told.get("cwd"), told.get("sources")
+    cwd = told.get("cwd")
     steps, module, text = told["trial_steps"], told["module"], told["script_sha256"]
     return Asked(
         words=tuple(str(word) for word in told["words"]),
@@ -226,8 +229,17 @@ def _asked(told: Mapping[str, Any]) -> Asked:
         allow_numerics=bool(told["allow_numerics"]),
         interval_s=float(told.get("interval_s", DEFAULT_INTERVAL_S)),
         cwd=None if cwd is None else str(cwd),
-        sources=None if sources is None else {str(k): str(v) for k, v in dict(sources).items()},
+        sources=_texts(told.get("sources")),
+        variables=_texts(told.get("variables")),
     )
+
+
+def _texts(told: Any) -> dict[str, str] | None:
+    return None if told is None else {str(k): str(v) for k, v in dict(told).items()}
+
+
+def _plain(told: Mapping[str, str] | None) -> dict[str, str] | None:
+    return None if told is None else dict(told)
 
 
 def _entry(told: Mapping[str, Any]) -> dict[str, Any]:

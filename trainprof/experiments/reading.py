@@ -23,6 +23,7 @@ from trainprof.analysis.summary_json import to_jsonable
 from trainprof.analysis.trial_notes import read_trial_notes
 from trainprof.analysis.trial_pace import FreeSteps, alone_pace, free_pace, free_steps
 from trainprof.analysis.tuning import (
+    BASELINE,
     FAILED,
     INTERRUPTED,
     NOT_APPLIED,
@@ -42,6 +43,7 @@ _FEWEST_BATCHES: Final = MIN_STEADY_STEPS
 # Trials follow one another, in turns with the script as it is: a virtual machine's cores wander
 # less between those than between any two runs.
 _TRIALS_WANDER: Final = 0.2
+_TORCH_THREADS: Final = "the number of torch's threads"
 _OUT_OF_MEMORY_NAMES: Final = ("OutOfMemoryError", "MemoryError")
 
 
@@ -258,6 +260,9 @@ def _ground(trial: Trial, run: ComparedRun, outcome: str) -> dict[str, str]:
     if trial.data != "real" or outcome != OK:
         # A loader alone has nothing to do on it, and one that failed may not have come so far.
         found.pop(DEVICE, None)
+    if trial.name == BASELINE and outcome == OK and run.summary.torch_threads is not None:
+        # Trials may have others: they are what is tried.
+        found[_TORCH_THREADS] = str(run.summary.torch_threads)
     return found
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from support import summaries
+from support.compared_runs import made_up
 from support.events import FakeRun
 from support.planted_trials import FakeRunner, Planted, plan_of, workers
 
@@ -22,7 +23,7 @@ from trainprof.analysis.tuning import (
 from trainprof.experiments.found import Found
 from trainprof.experiments.in_use import AlreadyTuning, alone_in
 from trainprof.experiments.journal import Asked, Journal, RememberingRunner, read_journal
-from trainprof.experiments.reading import Ended, _outcome
+from trainprof.experiments.reading import Ended, _ground, _outcome
 from trainprof.experiments.results import summary_of_tune
 from trainprof.experiments.search import Search
 from trainprof.experiments.trial import WARM_UP, Limits, Measured, Trial, baseline
@@ -200,6 +201,18 @@ def test_what_all_stands_on_is_tried_again_when_it_failed(
     RememberingRunner(FakeRunner(planted), journal).run(trial, 1, Limits(60, 60.0))
     (RunDirectory(tmp_path).trials / trial.name).mkdir(parents=True)
     assert journal.knows(trial, 1) is is_kept
+
+
+@pytest.mark.parametrize(
+    ("trial", "is_told"), [(baseline(), True), (workers(2).trial(), False), (Trial(WARM_UP), False)]
+)
+def test_the_baselines_threads_are_ground_that_later_ones_stand_on(
+    trial: Trial, is_told: bool
+) -> None:
+    run = made_up(replace(summaries.slow_loader(), torch_threads=3), "run")
+    told = _ground(trial, run, OK)
+    assert ("3" in [told.get("the number of torch's threads")]) is is_told
+    assert "the number of torch's threads" not in _ground(trial, run, FAILED)
 
 
 def test_one_tune_at_a_time_is_at_work_in_a_directory(tmp_path: Path) -> None:
