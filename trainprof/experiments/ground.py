@@ -11,7 +11,6 @@ from trainprof.launch.manifest import host_now
 from trainprof.launch.target import Target
 from trainprof.record.errors import TrainprofError
 
-
 # Variables that decide how fast a script is: threads and where they run, allocators, how devices
 # compute. As OpenMP, MKL, OpenBLAS, glibc, tokenizers, CUDA and torch name them.
 _OF_PACE: Final = frozenset(
