@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -21,6 +21,7 @@ from trainprof.experiments.trial import (
     WARM_UP,
     Limits,
     Measured,
+    Prepared,
     Trial,
     TrialRunner,
     was_in_vain,
@@ -113,6 +114,8 @@ class Journal:
                 "outcome": run.outcome,
                 "detail": run.detail,
                 "failed_after": run.failed_after,
+                "left_running": list(run.left_running),
+                "prepared": None if run.prepared is None else asdict(run.prepared),
                 "seconds": run.seconds,
             }
         )
@@ -138,7 +141,12 @@ class Journal:
             failed_after=entry["failed_after"],
             relative_to=self._directory.path,
         )
-        return replace(found, seconds=float(entry["seconds"]))
+        return replace(
+            found,
+            seconds=float(entry["seconds"]),
+            left_running=tuple(entry["left_running"]),
+            prepared=entry["prepared"] and Prepared(**entry["prepared"]),
+        )
 
     def ground(self) -> dict[str, str]:
         """Returns the machine and libraries that its runs stood on; {} where none is left."""
@@ -244,6 +252,7 @@ def _plain(told: Mapping[str, str] | None) -> dict[str, str] | None:
 
 def _entry(told: Mapping[str, Any]) -> dict[str, Any]:
     detail, failed_after = told["detail"], told.get("failed_after")
+    prepared = told.get("prepared")
     return {
         "name": str(told["name"]),
         "number": int(told["number"]),
@@ -252,5 +261,15 @@ def _entry(told: Mapping[str, Any]) -> dict[str, Any]:
         "outcome": str(told["outcome"]),
         "detail": None if detail is None else str(detail),
         "failed_after": None if failed_after is None else str(failed_after),
+        "left_running": [str(name) for name in told.get("left_running", ())],
+        "prepared": None if prepared is None else _prepared(prepared),
         "seconds": float(told["seconds"]),
+    }
+
+
+def _prepared(told: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "files": int(told["files"]),
+        "total_bytes": int(told["total_bytes"]),
+        "place": str(told["place"]),
     }

@@ -38,6 +38,7 @@ from trainprof.launch.outcome import Outcome
 from trainprof.launch.signals import ENDING
 from trainprof.record.run_directory import RunDirectory, write_json
 
+DID_NOT_END: Final = "it did not end, and was killed"
 # Of a pass's batches that are drawn alone; fewer tell nothing.
 _FEWEST_BATCHES: Final = MIN_STEADY_STEPS
 # Trials follow one another, in turns with the script as it is: a virtual machine's cores wander
@@ -72,9 +73,10 @@ def measured(
     write_json(directory.summary, to_jsonable(summary))
     outcome, detail = _outcome(summary, ended, directory.console)
     failed_after = None
-    if outcome == FAILED and summary.run.exit.after_limit is not None:
-        # What was to be measured was: who comes then may miss what the whole training writes.
-        outcome, detail, failed_after = OK, None, detail
+    if outcome in (FAILED, TIMED_OUT) and summary.run.exit.was_limited:
+        # What was to be measured was: who comes then may miss what the whole training writes, and
+        # a thread that is stopped behind the loop goes on.
+        outcome, detail, failed_after = OK, None, detail or DID_NOT_END
     return read(
         trial,
         number,
@@ -123,6 +125,7 @@ def read(
         training_pace=paces.training,
         run_s=summary.run.wall_s if summary.run.exit.is_whole and trial.data == "real" else None,
         steps=summary.training.steps,
+        startup_s=summary.phases.initialization_s,
         training_s=summary.phases.training_s,
         was_cut=outcome == TIMED_OUT or summary.run.exit.limit == MAX_TIME,
         failed_after=failed_after,

@@ -6,10 +6,14 @@ import re
 import shutil
 import time
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
+from trainprof.analysis.tuning import BASELINE, FAILED
+from trainprof.experiments.prepared_files import hint_of_missing_file, prepared_files
 from trainprof.experiments.reading import Ended, measured
 from trainprof.experiments.trial import Limits, Measured, Trial
+from trainprof.launch.manifest import NS
 from trainprof.launch.options import RunOptions, TrialOptions
 from trainprof.launch.run import run
 from trainprof.record.run_directory import RunDirectory
@@ -73,16 +77,35 @@ class ScriptRunner:
             keeps_console=True,
             ended_after_s=limits.killed_after_s,
         )
-        finished = run(options)
-        shutil.rmtree(scratch, ignore_errors=True)
-        found = measured(
-            trial,
-            number,
-            RunDirectory(path),
-            Ended(finished.outcome, finished.is_overdue),
-            relative_to=self._directory.path,
-        )
-        return replace(found, seconds=time.monotonic() - began)
+        spawned_ns = time.time_ns()
+        try:
+            finished = run(options)
+            found = measured(
+                trial,
+                number,
+                RunDirectory(path),
+                Ended(finished.outcome, finished.is_overdue),
+                relative_to=self._directory.path,
+            )
+            found = _with_files(found, RunDirectory(path), scratch, spawned_ns)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+        return replace(found, seconds=time.monotonic() - began, left_running=finished.left_running)
+
+
+def _with_files(run: Measured, directory: RunDirectory, scratch: Path, spawned_ns: int) -> Measured:
+    """Adds what a trial prepared, and what that has to do with its failing."""
+    try:
+        cwd = Path.cwd()
+    except OSError:  # somebody removed it
+        return run
+    if run.outcome == FAILED:
+        hint = hint_of_missing_file(directory.console, scratch, cwd)
+        return run if hint is None else replace(run, detail=f"{run.detail or FAILED}; {hint}")
+    if run.trial.name != BASELINE:
+        return run
+    first_batch_ns = spawned_ns + int(run.startup_s * NS)
+    return replace(run, prepared=prepared_files(scratch, cwd, until_ns=first_batch_ns))
 
 
 def label_of(trial: Trial, number: int) -> str:

@@ -27,6 +27,7 @@ from trainprof.experiments.ground import (
 from trainprof.experiments.in_use import alone_in
 from trainprof.experiments.journal import Asked, Journal, RememberingRunner, read_journal
 from trainprof.experiments.own_files import digests_of, edited
+from trainprof.experiments.prepared_files import notes_of_preparing
 from trainprof.experiments.results import summary_of_tune
 from trainprof.experiments.runner import Script, ScriptRunner
 from trainprof.experiments.search import Search
@@ -293,13 +294,23 @@ def _planned(
 ) -> Plan:
     case = case_of(RunDirectory(directory.path / base.directory))
     if case is None:
-        return Plan((), ())
-    return plan(
+        return Plan((), (), notes=_notes_of(base))
+    found = plan(
         case,
         allow_numerics=options.allow_numerics,
         free_step_s=free_s,
         starts=base.starts_share(),
     )
+    return replace(found, notes=(*found.notes, *_notes_of(base)))
+
+
+def _notes_of(base: Measured) -> tuple[str, ...]:
+    """Returns what the script as it is does besides that makes each trial longer, or disturbs."""
+    notes = notes_of_preparing(base)
+    if base.left_running:
+        names = ", ".join(base.left_running)
+        notes.append(f"what the script leaves running is ended with each trial: {names}")
+    return tuple(notes)
 
 
 class _Result:

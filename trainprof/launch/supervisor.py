@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Final
@@ -91,12 +91,18 @@ class Supervisor:
             ) from error
         return self._pid
 
-    def wait(self) -> Outcome:
-        """Waits for the script's end, passing on what was meant for it, and returns the outcome."""
+    def wait(self, at_child: Callable[[], None] | None = None) -> Outcome:
+        """Waits for the script's end, passing on what was meant for it, and returns the outcome.
+
+        Args:
+            at_child: Called when a child of ours may have ended that is not the script.
+        """
         while True:
             pid, status, usage = os.wait4(self._pid, os.WNOHANG)
             if pid != 0:
                 break
+            if at_child is not None:
+                at_child()
             self._handle(signals.wait())
         ended_ns = time.perf_counter_ns()
         # Ctrl-C may end the script before we came to see it ourselves.

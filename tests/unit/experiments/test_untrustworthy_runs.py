@@ -23,10 +23,17 @@ from trainprof.analysis.tuning import (
 from trainprof.experiments.found import Found
 from trainprof.experiments.in_use import AlreadyTuning, alone_in
 from trainprof.experiments.journal import Asked, Journal, RememberingRunner, read_journal
-from trainprof.experiments.reading import Ended, _ground, _outcome
+from trainprof.experiments.reading import DID_NOT_END, Ended, _ground, _outcome
 from trainprof.experiments.results import summary_of_tune
 from trainprof.experiments.search import Search
-from trainprof.experiments.trial import WARM_UP, Limits, Measured, Trial, baseline
+from trainprof.experiments.trial import (
+    WARM_UP,
+    Limits,
+    Measured,
+    Prepared,
+    Trial,
+    baseline,
+)
 from trainprof.launch.outcome import Outcome
 from trainprof.record.run_directory import RunDirectory
 
@@ -111,6 +118,13 @@ def test_a_script_that_fails_whenever_it_was_ended_at_the_limit_is_tuned() -> No
     assert MISSING.format(WARM_UP) in said[0]
 
 
+def test_a_script_that_does_not_end_whenever_it_was_ended_at_the_limit_is_tuned() -> None:
+    told = dict.fromkeys((WARM_UP, BASELINE, "change"), DID_NOT_END)
+    found = searched(FailingAfter(**told))
+    assert {one.outcome for one in found.runs} == {OK}
+    assert found.best is not None
+
+
 @pytest.mark.parametrize(
     "told", [{"change": "OSError: x"}, {BASELINE: MISSING, "change": "OSError: too many files"}]
 )
@@ -128,12 +142,15 @@ def test_a_trial_that_was_cut_may_fail_for_that() -> None:
     assert {one.outcome for one in found.of("num_workers=2")} == {OK}
 
 
-def test_how_a_run_failed_afterwards_is_remembered(tmp_path: Path) -> None:
+def test_how_a_run_ended_and_what_it_left_is_remembered(tmp_path: Path) -> None:
     asked = Asked(("train.py",), None, None, 600.0, None, False)
     journal = Journal(RunDirectory(tmp_path), asked)
     journal.save()
     run = replace(
-        FakeRunner(Planted(by_workers)).run(baseline(), 1, Limits(30, 60.0)), failed_after=MISSING
+        FakeRunner(Planted(by_workers)).run(baseline(), 1, Limits(30, 60.0)),
+        failed_after=MISSING,
+        left_running=("tensorboard",),
+        prepared=Prepared(3, 1 << 30, "data/"),
     )
     journal.add(run)
     directory = FakeRun().write(tmp_path / "trials").path
@@ -141,6 +158,8 @@ def test_how_a_run_failed_afterwards_is_remembered(tmp_path: Path) -> None:
     again = read_journal(RunDirectory(tmp_path)).remembered(baseline(), 1)
     assert again is not None
     assert again.failed_after == MISSING
+    assert again.left_running == ("tensorboard",)
+    assert again.prepared == Prepared(3, 1 << 30, "data/")
 
 
 def test_a_trial_that_read_from_disk_what_others_had_in_memory_is_made_again() -> None:
