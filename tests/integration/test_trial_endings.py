@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -28,7 +27,7 @@ import torch
 def train():
     weight = torch.nn.Parameter(torch.ones(2))
     optimizer = torch.optim.SGD([weight], lr=0.1)
-    for step in range(60):
+    for step in range(70):
         weight.grad = torch.ones(2)
         optimizer.step()
         time.sleep(0.002)
@@ -45,34 +44,36 @@ if __name__ == "__main__":
     stop.set()
     actor.join()
 """
-# What it starts writes its number down, for the test alone: a trial would keep that in its scratch.
+# What it starts writes its number down, where an argument does not name it: else in the scratch.
 SERVED = """
-server = subprocess.Popen([sys.executable, "server.py", sys.argv[1]])
-while not os.path.exists(sys.argv[1]):
+server = subprocess.Popen([sys.executable, "server.py"])
+while not os.path.exists(os.environ["TOLD"]):
     time.sleep(0.01)
 train()
 server.kill()
 """
 SERVER = """
 import os, sys, time
-told = sys.argv[1]
+told = os.environ["TOLD"]
 open(told + ".new", "w").write(str(os.getpid()))
 os.rename(told + ".new", told)
 time.sleep(600)
 """
 
 
-def ran_as_trial(work: Path, monkeypatch: pytest.MonkeyPatch, *words: str) -> Measured:
+def ran_as_trial(work: Path, monkeypatch: pytest.MonkeyPatch) -> Measured:
     monkeypatch.chdir(work)
-    runner = ScriptRunner(Script(("train.py", *words)), RunDirectory(work / "t"), interval_s=0.5)
-    return runner.run(baseline(), 1, Limits(steps=40, killed_after_s=120.0))
+    runner = ScriptRunner(Script(("train.py",)), RunDirectory(work / "t"), interval_s=0.5)
+    return runner.run(baseline(), 1, Limits(steps=50, killed_after_s=120.0))
 
 
 @pytest.fixture
-def told(tmp_path: Path) -> Iterator[Path]:
+def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Where the server tells its number; in a temporary directory that trials leave alone."""
     (tmp_path / "temporary").mkdir()
     file = tmp_path / "temporary" / "pid"
+    monkeypatch.setenv("TMPDIR", str(file.parent))
+    monkeypatch.setenv("TOLD", str(file))
     yield file
     if file.exists() and psutil.pid_exists(int(file.read_text())):
         psutil.Process(int(file.read_text())).kill()
@@ -85,7 +86,7 @@ def test_one_that_waits_for_ever_for_its_actor_is_measured(
     monkeypatch.setattr(lingering, "AT_END_S", 0.5)
     (tmp_path / "train.py").write_text(TRAINS + ACTS.format(of=of, kind=kind))
     found = ran_as_trial(tmp_path, monkeypatch)
-    assert (found.outcome, found.steps, found.failed_after) == (OK, 40, DID_NOT_END)
+    assert (found.outcome, found.steps, found.failed_after) == (OK, 50, DID_NOT_END)
     assert found.is_ok
     assert found.run_s is None
     assert found.seconds < 60.0
@@ -94,12 +95,11 @@ def test_one_that_waits_for_ever_for_its_actor_is_measured(
 def test_what_it_leaves_running_ends_with_a_trial(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: Path
 ) -> None:
-    monkeypatch.setenv("TMPDIR", str(told.parent))
     work = tmp_path / "work"
     work.mkdir()
     (work / "train.py").write_text(TRAINS + SERVED)
     (work / "server.py").write_text(SERVER)
-    found = ran_as_trial(work, monkeypatch, os.path.relpath(told, work))
+    found = ran_as_trial(work, monkeypatch)
     assert (found.outcome, found.failed_after) == (OK, None)
     [name] = found.left_running
     assert name.endswith(" server.py")
@@ -111,7 +111,7 @@ def test_a_run_that_is_no_trial_leaves_it_as_plain_python_does(tmp_path: Path, t
     (tmp_path / "server.py").write_text(SERVER)
     command = [sys.executable, "-m", "trainprof", "run", "--max-steps=40", "-o", "run"]
     done = subprocess.run(
-        [*command, "train.py", str(told)],
+        [*command, "train.py"],
         cwd=tmp_path,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
