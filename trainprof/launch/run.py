@@ -89,7 +89,7 @@ def run(
     _tell_outer_run(environ, directory)
     console = _make_rooms(directory, options)
     recording = Recording(directory, options, progress)
-    with Supervisor(target) as supervisor, _orphans(directory, options) as orphans:
+    with Supervisor(target) as supervisor, _orphans(directory, options, supervisor) as orphans:
         spawned_ns, spawned_time_ns = time.perf_counter_ns(), time.time_ns()
         manifest = opening_manifest(
             target,
@@ -125,14 +125,16 @@ def run(
 
 
 @contextmanager
-def _orphans(directory: RunDirectory, options: RunOptions) -> Iterator[Orphans | None]:
+def _orphans(
+    directory: RunDirectory, options: RunOptions, supervisor: Supervisor
+) -> Iterator[Orphans | None]:
     """Watches over what a trial starts; what another run starts is the user's own affair."""
     if options.trial is None:
         yield None
         return
     from trainprof.sampling.orphans import Orphans
 
-    with Orphans(str(directory.path)) as orphans:
+    with Orphans(str(directory.path), helpers=supervisor.helpers) as orphans:
         yield orphans
 
 

@@ -61,6 +61,11 @@ class Supervisor:
             self._witness = GroupWitness.start(self._target.argv)
         return self
 
+    @property
+    def helpers(self) -> tuple[int, ...]:
+        """Numbers of the processes that it has besides the script."""
+        return () if self._witness is None else (self._witness.pid,)
+
     def spawn(
         self, environment: Mapping[str, str], spawned_ns: int, console: Path | None = None
     ) -> int:

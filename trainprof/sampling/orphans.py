@@ -11,7 +11,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from types import TracebackType
 from typing import Final
 
@@ -37,22 +37,26 @@ _NO_PROCESS: Final = -1
 class Orphans:
     """Processes that came into being below this one: `with Orphans(...) as orphans`.
 
-    Those that are there before the block are never touched.
+    Those that are there before the block are never touched, nor is what they start.
 
     Args:
         directory: Of the run: what its processes have in their environment.
+        helpers: Numbers of processes of ours that start none.
     """
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, *, helpers: Collection[int] = ()) -> None:
         self._directory = directory
+        self._helpers = helpers
         self._before: set[psutil.Process] = set()
         self._numbers: frozenset[int] = frozenset()
+        self._others: list[psutil.Process] = []
         self._is_adopting = False
 
     def __enter__(self) -> Orphans:
         with contextlib.suppress(psutil.Error):
             self._before = set(psutil.Process().children(recursive=True))
             self._numbers = frozenset(one.pid for one in self._before)
+            self._others = [one for one in self._before if one.pid not in self._helpers]
             self._is_adopting = _adopt(True)
         return self
 
@@ -108,20 +112,27 @@ class Orphans:
 
     def _left(self) -> list[psutil.Process]:
         self.reap(_NO_PROCESS)
-        found: list[psutil.Process] = []
-        with contextlib.suppress(psutil.Error):
-            found = psutil.Process().children(recursive=True)
-        return [one for one in found if one not in self._before and self._is_ours(one)]
+        strange = self._before.union(*map(_below, self._others))
+        return [
+            one for one in _below(psutil.Process()) if one not in strange and self._is_ours(one)
+        ]
 
     def _is_ours(self, process: psutil.Process) -> bool:
         with contextlib.suppress(psutil.Error):
             if process.status() == psutil.STATUS_ZOMBIE:
                 return False
-            # In a container this may be the process to which all others of it are left, too.
-            if os.getpid() != _INIT:
+            # Where others may have left it to us, it has to say itself that it is the trial's. In a
+            # container this may be the process to which all are left.
+            if not self._others and os.getpid() != _INIT:
                 return True
             return bool(process.environ().get(ENV_DIRECTORY) == self._directory)
         return False
+
+
+def _below(process: psutil.Process) -> list[psutil.Process]:
+    with contextlib.suppress(psutil.Error):
+        return list(process.children(recursive=True))
+    return []
 
 
 def _adopt(is_on: bool) -> bool:

@@ -45,8 +45,9 @@ def other() -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-def orphan_of(*words: str, **variables: str) -> int:
+def orphan_of(*words: str, of_trial: bool = True) -> int:
     """Runs a script that leaves a process behind, and returns that one's number."""
+    variables = {ENV_DIRECTORY: "run"} if of_trial else {}
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, *words],
         env={**os.environ, **variables},
@@ -87,6 +88,7 @@ def test_what_ends_by_itself_has_the_time_for_it(monkeypatch: pytest.MonkeyPatch
     with Orphans("run") as watched:
         script = subprocess.Popen(
             [sys.executable, "-c", SCRIPT, "-c", until_its_pipe_closes],
+            env={**os.environ, ENV_DIRECTORY: "run"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
@@ -119,18 +121,56 @@ def test_one_that_has_ended_is_let_go_of_and_the_script_is_not() -> None:
             assert script.wait() == 3
 
 
-def test_process_1_of_a_container_ends_only_what_has_the_trials_environment(
-    monkeypatch: pytest.MonkeyPatch,
+def test_alone_in_its_house_it_needs_no_mark() -> None:
+    helpers = [one.pid for one in psutil.Process().children(recursive=True)]
+    with Orphans("run", helpers=helpers) as watched:
+        left = psutil.Process(orphan_of("-c", SLEEPS, of_trial=False))
+        assert len(watched.end()) == 1
+        assert not left.is_running()
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_what_others_may_have_left_to_us_is_ended_only_with_the_trials_mark(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, is_first: bool
 ) -> None:
-    monkeypatch.setattr(orphans, "_INIT", os.getpid())
+    """As process 1 of a container, or where the shell had started something before us."""
+    if is_first:
+        monkeypatch.setattr(orphans, "_INIT", os.getpid())
+    else:
+        request.getfixturevalue("other")
     with Orphans("run") as watched:
-        strangers = psutil.Process(orphan_of("-c", SLEEPS))
-        own = psutil.Process(orphan_of("-c", SLEEPS, **{ENV_DIRECTORY: "run"}))
+        strangers = psutil.Process(orphan_of("-c", SLEEPS, of_trial=False))
+        own = psutil.Process(orphan_of("-c", SLEEPS))
         assert len(watched.end()) == 1
         assert not own.is_running()
         assert strangers.is_running()
         strangers.kill()
         strangers.wait()
+
+
+def test_what_those_before_it_start_is_theirs() -> None:
+    """Even with the mark of the trial's: it has a parent."""
+    starts = "import subprocess, sys; input();"
+    starts += (
+        f"c = subprocess.Popen([sys.executable, '-c', {SLEEPS!r}], stdout=subprocess.DEVNULL);"
+    )
+    starts += "print(c.pid, flush=True); input(); c.kill()"
+    with subprocess.Popen(
+        [sys.executable, "-c", starts],
+        env={**os.environ, ENV_DIRECTORY: "run"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as before:
+        assert before.stdin is not None
+        assert before.stdout is not None
+        with Orphans("run") as watched:
+            before.stdin.write("\n")
+            before.stdin.flush()
+            theirs = psutil.Process(int(before.stdout.readline()))
+            assert watched.end() == ()
+            assert theirs.is_running()
+        before.stdin.write("\n")
 
 
 def test_elsewhere_they_are_left_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
