@@ -150,11 +150,11 @@ def test_what_others_may_have_left_to_us_is_ended_only_with_the_trials_mark(
 
 def test_what_those_before_it_start_is_theirs() -> None:
     """Even with the mark of the trial's: it has a parent."""
-    starts = "import subprocess, sys; input();"
-    starts += (
-        f"c = subprocess.Popen([sys.executable, '-c', {SLEEPS!r}], stdout=subprocess.DEVNULL);"
+    starts = (
+        "import subprocess as s, sys; input();"
+        f"c = s.Popen([sys.executable, '-c', {SLEEPS!r}], stdout=s.DEVNULL);"
+        "print(c.pid, flush=True); input(); c.kill()"
     )
-    starts += "print(c.pid, flush=True); input(); c.kill()"
     with subprocess.Popen(
         [sys.executable, "-c", starts],
         env={**os.environ, ENV_DIRECTORY: "run"},
