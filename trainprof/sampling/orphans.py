@@ -111,11 +111,12 @@ class Orphans:
         return left
 
     def _left(self) -> list[psutil.Process]:
-        self.reap(_NO_PROCESS)
         strange = self._before.union(*map(_below, self._others))
-        return [
-            one for one in _below(psutil.Process()) if one not in strange and self._is_ours(one)
-        ]
+        below = (one for one in _below(psutil.Process()) if one not in strange)
+        found = [one for one in below if self._is_ours(one)]
+        # Behind that: what ended meanwhile is not among them.
+        self.reap(_NO_PROCESS)
+        return found
 
     def _is_ours(self, process: psutil.Process) -> bool:
         with contextlib.suppress(psutil.Error):
