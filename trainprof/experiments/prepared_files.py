@@ -62,12 +62,13 @@ def notes_of_preparing(base: Measured) -> list[str]:
     told = base.prepared
     if told is None or told.total_bytes < _LEAST_BYTES or base.startup_s < _LEAST_STARTUP_S:
         return []
-    files = "a file" if told.files == 1 else f"{told.files:,} files"
+    is_one = told.files == 1
+    files, are = ("a file", "is") if is_one else (f"{told.files:,} files", "are")
     return [
         f"{base.startup_s:,.0f} s pass before the script's first batch, and meanwhile it writes "
-        f"{files} ({size(told.total_bytes)}, most in {told.place}) that are not there: each trial "
-        "does so anew, as what it writes is not kept. If the script looks for them first, run it "
-        "once without tune, and then tune it again"
+        f"{files} ({size(told.total_bytes)}, most in {told.place}) that {are} not there: each "
+        "trial does so anew, as what it writes is not kept. If the script looks for them first, "
+        "run it once without tune, and then tune it again"
     ]
 
 

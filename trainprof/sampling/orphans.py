@@ -53,7 +53,7 @@ class Orphans:
         self._is_adopting = False
 
     def __enter__(self) -> Orphans:
-        with contextlib.suppress(psutil.Error):
+        with contextlib.suppress(psutil.Error, OSError):
             self._before = set(psutil.Process().children(recursive=True))
             self._numbers = frozenset(one.pid for one in self._before)
             self._others = [one for one in self._before if one.pid not in self._helpers]

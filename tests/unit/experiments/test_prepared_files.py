@@ -102,7 +102,7 @@ def test_else_nothing_is(prepared: Prepared | None, startup_s: float) -> None:
 def test_what_goes_on_beyond_the_scripts_end_is_said_beside_it() -> None:
     run = run_with(Prepared(1, 170 * MIB, "data/"), 42.0)
     preparing, left = _notes_of(replace(run, left_running=("tensorboard", "python3 server.py")))
-    assert "writes a file (170 MiB" in preparing
+    assert "writes a file (170 MiB, most in data/) that is not there" in preparing
     assert left.endswith("ended with each trial: tensorboard, python3 server.py")
 
 
