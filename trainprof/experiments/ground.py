@@ -1,15 +1,32 @@
-"""The machine and libraries that trials stand on: others make trials that are not alike."""
+"""What trials stand on, the machine, libraries and environment: others make them unlike."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from trainprof.analysis.comparable_facts import DEVICE, TORCH, ground_of_host
 from trainprof.launch.installed_torch import installed_torch
 from trainprof.launch.manifest import host_now
 from trainprof.launch.target import Target
 from trainprof.record.errors import TrainprofError
+
+# Variables that decide how fast a script is: threads and where they run, allocators, how devices
+# compute. As OpenMP, MKL, OpenBLAS, glibc, tokenizers, CUDA and torch name them.
+_OF_PACE: Final = frozenset(
+    (
+        *("OMP_NUM_THREADS", "OMP_DYNAMIC", "OMP_PLACES", "OMP_PROC_BIND", "OMP_WAIT_POLICY"),
+        *("GOMP_CPU_AFFINITY", "GOMP_SPINCOUNT", "KMP_AFFINITY", "KMP_BLOCKTIME"),
+        *("MKL_NUM_THREADS", "MKL_DYNAMIC", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"),
+        *("RAYON_NUM_THREADS", "TOKENIZERS_PARALLELISM", "LD_PRELOAD", "CUDA_LAUNCH_BLOCKING"),
+        *("CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"),
+    )
+)
+_BEGINNINGS: Final = ("MALLOC_", "PYTORCH_")
+_DEVICES: Final = "CUDA_VISIBLE_DEVICES"
+# Which of several alike it is makes no difference, and a batch system gives others each time.
+_NUMBER_OF_DEVICES: Final = f"the number of devices in {_DEVICES}"
+_UNSET: Final = "not set"
 
 
 class CannotResume(TrainprofError):
@@ -21,6 +38,39 @@ def ground_now(target: Target) -> dict[str, str]:
     """Returns what a run would stand on, as far as that is known before one was made."""
     found, torch = ground_of_host(host_now()), installed_torch(target)
     return found if torch is None else {**found, TORCH: torch}
+
+
+def variables_of_pace(environ: Mapping[str, str]) -> dict[str, str]:
+    """Returns those of an environment that decide how fast a script is; of devices their number."""
+    found = {
+        name: value
+        for name, value in environ.items()
+        if name in _OF_PACE or name.startswith(_BEGINNINGS)
+    }
+    if _DEVICES in environ:
+        devices = [one for one in environ[_DEVICES].split(",") if one.strip()]
+        found[_NUMBER_OF_DEVICES] = str(len(devices))
+    return found
+
+
+def check_variables(before: Mapping[str, str], now: Mapping[str, str]) -> None:
+    """Refuses where trials would run under variables that give them another pace.
+
+    Args:
+        before, now: As `variables_of_pace` tells them.
+
+    Raises:
+        CannotResume: With what is another.
+    """
+    names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+    # Without the variable a script sees all devices, and they may be as many.
+    changed = [x for x in names if x != _NUMBER_OF_DEVICES or (x in before and x in now)]
+    if changed:
+        told = (f"{x} was {before.get(x, _UNSET)} and is {now.get(x, _UNSET)}" for x in changed)
+        raise CannotResume(
+            f"{', '.join(told)}: its trials would not be alike",
+            hint="set the environment as it was, or start anew: trainprof tune SCRIPT",
+        )
 
 
 def check_ground(before: Mapping[str, str], now: Mapping[str, str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -21,6 +21,7 @@ from trainprof.experiments.trial import (
     WARM_UP,
     Limits,
     Measured,
+    Prepared,
     Trial,
     TrialRunner,
     was_in_vain,
@@ -47,8 +48,9 @@ class Asked:
     Attributes:
         words, module: The command, with what looks like a secret masked.
         script_sha256: Of the script's text, None where there is none.
-        cwd: Where; None: not known, as of the next.
+        cwd: Where; None: not known, as of the next two.
         sources: Digests of its own files, as own_files tells them.
+        variables: Of its environment, as ground.variables_of_pace tells them.
         budget_s, trial_steps, allow_numerics, interval_s: As TuneOptions has them.
     """
 
@@ -61,6 +63,7 @@ class Asked:
     interval_s: float = DEFAULT_INTERVAL_S
     cwd: str | None = None
     sources: Mapping[str, str] | None = None
+    variables: Mapping[str, str] | None = None
 
 
 class Journal:
@@ -94,7 +97,8 @@ class Journal:
             "allow_numerics": self.asked.allow_numerics,
             "interval_s": self.asked.interval_s,
             "cwd": self.asked.cwd,
-            "sources": None if self.asked.sources is None else dict(self.asked.sources),
+            "sources": _plain(self.asked.sources),
+            "variables": _plain(self.asked.variables),
             "done": self._done,
         }
         write_json(self._directory.path / FILE, told)
@@ -110,6 +114,8 @@ class Journal:
                 "outcome": run.outcome,
                 "detail": run.detail,
                 "failed_after": run.failed_after,
+                "left_running": list(run.left_running),
+                "prepared": None if run.prepared is None else asdict(run.prepared),
                 "seconds": run.seconds,
             }
         )
@@ -135,7 +141,12 @@ class Journal:
             failed_after=entry["failed_after"],
             relative_to=self._directory.path,
         )
-        return replace(found, seconds=float(entry["seconds"]))
+        return replace(
+            found,
+            seconds=float(entry["seconds"]),
+            left_running=tuple(entry["left_running"]),
+            prepared=entry["prepared"] and Prepared(**entry["prepared"]),
+        )
 
     def ground(self) -> dict[str, str]:
         """Returns the machine and libraries that its runs stood on; {} where none is left."""
@@ -215,7 +226,7 @@ def read_journal(directory: RunDirectory) -> Journal:
 def _asked(told: Mapping[str, Any]) -> Asked:
     if told["schema_version"] != SCHEMA_VERSION:
         raise ValueError("another version")
-    cwd, sources = told.get("cwd"), told.get("sources")
+    cwd = told.get("cwd")
     steps, module, text = told["trial_steps"], told["module"], told["script_sha256"]
     return Asked(
         words=tuple(str(word) for word in told["words"]),
@@ -226,12 +237,22 @@ def _asked(told: Mapping[str, Any]) -> Asked:
         allow_numerics=bool(told["allow_numerics"]),
         interval_s=float(told.get("interval_s", DEFAULT_INTERVAL_S)),
         cwd=None if cwd is None else str(cwd),
-        sources=None if sources is None else {str(k): str(v) for k, v in dict(sources).items()},
+        sources=_texts(told.get("sources")),
+        variables=_texts(told.get("variables")),
     )
+
+
+def _texts(told: Any) -> dict[str, str] | None:
+    return None if told is None else {str(k): str(v) for k, v in dict(told).items()}
+
+
+def _plain(told: Mapping[str, str] | None) -> dict[str, str] | None:
+    return None if told is None else dict(told)
 
 
 def _entry(told: Mapping[str, Any]) -> dict[str, Any]:
     detail, failed_after = told["detail"], told.get("failed_after")
+    prepared = told.get("prepared")
     return {
         "name": str(told["name"]),
         "number": int(told["number"]),
@@ -240,5 +261,15 @@ def _entry(told: Mapping[str, Any]) -> dict[str, Any]:
         "outcome": str(told["outcome"]),
         "detail": None if detail is None else str(detail),
         "failed_after": None if failed_after is None else str(failed_after),
+        "left_running": [str(name) for name in told.get("left_running", ())],
+        "prepared": None if prepared is None else _prepared(prepared),
         "seconds": float(told["seconds"]),
+    }
+
+
+def _prepared(told: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "files": int(told["files"]),
+        "total_bytes": int(told["total_bytes"]),
+        "place": str(told["place"]),
     }

@@ -25,6 +25,7 @@ from trainprof.analysis.summary_json import to_jsonable
 from trainprof.analysis.trial_notes import read_trial_notes
 from trainprof.analysis.trial_pace import FreeSteps, alone_pace, free_pace, free_steps
 from trainprof.analysis.tuning import (
+    BASELINE,
     FAILED,
     INTERRUPTED,
     NOT_APPLIED,
@@ -40,11 +41,13 @@ from trainprof.launch.outcome import Outcome
 from trainprof.launch.signals import ENDING
 from trainprof.record.run_directory import RunDirectory, write_json
 
+DID_NOT_END: Final = "it did not end, and was killed"
 # Of a pass's batches that are drawn alone; fewer tell nothing.
 _FEWEST_BATCHES: Final = MIN_STEADY_STEPS
 # Trials follow one another, in turns with the script as it is: a virtual machine's cores wander
 # less between those than between any two runs.
 _TRIALS_WANDER: Final = 0.2
+_TORCH_THREADS: Final = "the number of torch's threads"
 _OUT_OF_MEMORY_NAMES: Final = ("OutOfMemoryError", "MemoryError")
 
 
@@ -73,9 +76,10 @@ def measured(
     write_json(directory.summary, to_jsonable(summary))
     outcome, detail = _outcome(summary, ended, directory.console)
     failed_after = None
-    if outcome == FAILED and summary.run.exit.after_limit is not None:
-        # What was to be measured was: who comes then may miss what the whole training writes.
-        outcome, detail, failed_after = OK, None, detail
+    if outcome in (FAILED, TIMED_OUT) and summary.run.exit.was_limited:
+        # What was to be measured was: who comes then may miss what the whole training writes, and
+        # a thread that is stopped behind the loop goes on.
+        outcome, detail, failed_after = OK, None, detail or DID_NOT_END
     return read(
         trial,
         number,
@@ -124,6 +128,7 @@ def read(
         training_pace=paces.training,
         run_s=summary.run.wall_s if summary.run.exit.is_whole and trial.data == "real" else None,
         steps=_steps(trial, summary),
+        startup_s=summary.phases.initialization_s,
         training_s=summary.phases.training_s,
         was_cut=outcome == TIMED_OUT or summary.run.exit.limit == MAX_TIME,
         failed_after=failed_after,
@@ -272,6 +277,9 @@ def _ground(trial: Trial, run: ComparedRun, outcome: str) -> dict[str, str]:
     if trial.data != "real" or outcome != OK:
         # A loader alone has nothing to do on it, and one that failed may not have come so far.
         found.pop(DEVICE, None)
+    if trial.name == BASELINE and outcome == OK and run.summary.torch_threads is not None:
+        # Trials may have others: they are what is tried.
+        found[_TORCH_THREADS] = str(run.summary.torch_threads)
     return found
 
 

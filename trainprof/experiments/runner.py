@@ -6,10 +6,14 @@ import re
 import shutil
 import time
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
+from trainprof.analysis.tuning import BASELINE, FAILED
+from trainprof.experiments.prepared_files import hint_of_missing_file, prepared_files
 from trainprof.experiments.reading import Ended, measured
 from trainprof.experiments.trial import Limits, Measured, Trial
+from trainprof.launch.manifest import NS
 from trainprof.launch.options import RunOptions, TrialOptions
 from trainprof.launch.run import run
 from trainprof.record.run_directory import RunDirectory
@@ -17,6 +21,8 @@ from trainprof.record.run_directory import RunDirectory
 # In an argument of the script: what each trial puts its own name in place of.
 PLACEHOLDER: Final = "{trial}"
 SCRATCH: Final = "scratch"
+# A file's name may have 255 bytes, and some are put before and behind it.
+_LONGEST_NAME: Final = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +32,8 @@ class Script:
     words: tuple[str, ...]
     module: str | None = None
 
-    def for_trial(self, label: str) -> tuple[str, ...]:
-        return tuple(word.replace(PLACEHOLDER, label) for word in self.words)
+    def for_trial(self, name: str) -> tuple[str, ...]:
+        return tuple(word.replace(PLACEHOLDER, name) for word in self.words)
 
 
 class ScriptRunner:
@@ -53,7 +59,7 @@ class ScriptRunner:
         self._directory.trials.mkdir(mode=0o700, parents=True, exist_ok=True)
         scratch = path / SCRATCH
         options = RunOptions(
-            words=self._script.for_trial(label),
+            words=self._script.for_trial(argument_of(trial, number)),
             module=self._script.module,
             output=path,
             interval_s=self._interval_s,
@@ -72,19 +78,47 @@ class ScriptRunner:
             keeps_console=True,
             ended_after_s=limits.killed_after_s,
         )
-        finished = run(options)
-        shutil.rmtree(scratch, ignore_errors=True)
-        found = measured(
-            trial,
-            number,
-            RunDirectory(path),
-            Ended(finished.outcome, finished.is_overdue),
-            relative_to=self._directory.path,
-        )
-        return replace(found, seconds=time.monotonic() - began)
+        spawned_ns = time.time_ns()
+        try:
+            finished = run(options)
+            found = measured(
+                trial,
+                number,
+                RunDirectory(path),
+                Ended(finished.outcome, finished.is_overdue),
+                relative_to=self._directory.path,
+            )
+            found = _with_files(found, RunDirectory(path), scratch, spawned_ns)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+        return replace(found, seconds=time.monotonic() - began, left_running=finished.left_running)
+
+
+def _with_files(run: Measured, directory: RunDirectory, scratch: Path, spawned_ns: int) -> Measured:
+    """Adds what a trial prepared, and what that has to do with its failing."""
+    try:
+        cwd = Path.cwd()
+    except OSError:  # somebody removed it
+        return run
+    if run.outcome == FAILED:
+        hint = hint_of_missing_file(directory.console, scratch, cwd)
+        return run if hint is None else replace(run, detail=f"{run.detail or FAILED}; {hint}")
+    if run.trial.name != BASELINE:
+        return run
+    first_batch_ns = spawned_ns + int(run.startup_s * NS)
+    return replace(run, prepared=prepared_files(scratch, cwd, until_ns=first_batch_ns))
 
 
 def label_of(trial: Trial, number: int) -> str:
     """Returns a trial's name as a file's: the first run of it has its plain name."""
-    plain = re.sub(r"[^A-Za-z0-9._=,-]+", "_", trial.name)[:120]
+    plain = re.sub(r"[^A-Za-z0-9._=,-]+", "_", trial.name)[:_LONGEST_NAME]
     return plain if number == 1 else f"{plain}.{number}"
+
+
+def argument_of(trial: Trial, number: int) -> str:
+    """Returns a trial's name as it may stand in an argument: letters, digits, `-` and `_`.
+
+    Hydra and mmengine take what stands around a `=` or a `,` apart.
+    """
+    plain = re.sub(r"[^A-Za-z0-9_-]+", "_", trial.name.replace("=", "-"))[:_LONGEST_NAME]
+    return plain if number == 1 else f"{plain}-run{number}"

@@ -113,6 +113,21 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class Prepared:
+    """Files that a trial's script made before it read its first batch, and found nowhere.
+
+    Attributes:
+        files: How many.
+        total_bytes: All together.
+        place: The directory with most of it, as seen from the working directory.
+    """
+
+    files: int
+    total_bytes: int
+    place: str
+
+
+@dataclass(frozen=True, slots=True)
 class BatchSize:
     """Of a loader's batches, in bytes: the mean, and its standard error."""
 
@@ -136,9 +151,12 @@ class Measured:
             as `pace`.
         run_s: From the script's start to its end, where it came to its own end.
         steps: That it made; of a loader alone, those that its batches would do for.
+        startup_s: From its start to its first batch.
         training_s: Of the training phase.
         was_cut: Its time was over before its steps were made.
         failed_after: How it failed once all its training had been ended at a limit, None: not.
+        left_running: Names of what it had started and was ended with it.
+        prepared: What it wrote ahead of its first batch that is not among the user's files.
         losses: Of its first backward passes, [] where not known.
         refused: What could not be changed, and why.
         uncontained: What it did besides that could not be kept from the user's files.
@@ -166,9 +184,12 @@ class Measured:
     training_pace: Pace | None = None
     run_s: float | None = None
     steps: int = 0
+    startup_s: float = 0.0
     training_s: float = 0.0
     was_cut: bool = False
     failed_after: str | None = None
+    left_running: tuple[str, ...] = ()
+    prepared: Prepared | None = None
     losses: tuple[float, ...] = ()
     refused: Mapping[str, str] = field(default_factory=dict)
     uncontained: tuple[str, ...] = ()

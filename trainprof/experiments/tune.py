@@ -17,10 +17,17 @@ from trainprof.analysis.summary_json import to_jsonable
 from trainprof.analysis.tuning import BASELINE
 from trainprof.experiments.candidates import Plan, plan
 from trainprof.experiments.found import Found, Progress
-from trainprof.experiments.ground import CannotResume, check_ground, ground_now
+from trainprof.experiments.ground import (
+    CannotResume,
+    check_ground,
+    check_variables,
+    ground_now,
+    variables_of_pace,
+)
 from trainprof.experiments.in_use import alone_in
 from trainprof.experiments.journal import Asked, Journal, RememberingRunner, read_journal
 from trainprof.experiments.own_files import digests_of, edited
+from trainprof.experiments.prepared_files import notes_of_preparing
 from trainprof.experiments.results import summary_of_tune
 from trainprof.experiments.runner import Script, ScriptRunner
 from trainprof.experiments.search import Search
@@ -129,6 +136,7 @@ def begin(options: TuneOptions) -> TuneRun:
         interval_s=options.interval_s,
         cwd=None if cwd is None else str(cwd),
         sources=None if cwd is None else digests_of(target, cwd),
+        variables=variables_of_pace(os.environ),
     )
     journal = Journal(directory, asked)
     journal.save()
@@ -144,8 +152,8 @@ def resumed(directory: RunDirectory, again: AskedAgain) -> TuneRun:
 
     Raises:
         JournalDamaged: If it is no `tune` run.
-        CannotResume: If the script, the machine or torch is another by now, its arguments are not
-            known, or its trials would not be like those before.
+        CannotResume: If the script, the machine, torch or the environment is another by now, its
+            arguments are not known, or its trials would not be like those before.
     """
     journal = read_journal(directory)
     asked = journal.asked
@@ -174,6 +182,8 @@ def resumed(directory: RunDirectory, again: AskedAgain) -> TuneRun:
             hint="start anew: trainprof tune SCRIPT",
         )
     _check_unedited(asked, cwd)
+    if asked.variables is not None:
+        check_variables(asked.variables, variables_of_pace(os.environ))
     check_ground(journal.ground(), ground_now(target))
     if again.allow_numerics and not asked.allow_numerics:
         journal.asked = asked = replace(asked, allow_numerics=True)
@@ -285,13 +295,23 @@ def _planned(
 ) -> Plan:
     case = case_of(RunDirectory(directory.path / base.directory))
     if case is None:
-        return Plan((), ())
-    return plan(
+        return Plan((), (), notes=_notes_of(base))
+    found = plan(
         case,
         allow_numerics=options.allow_numerics,
         free_step_s=free_s,
         starts=base.starts_share(),
     )
+    return replace(found, notes=(*found.notes, *_notes_of(base)))
+
+
+def _notes_of(base: Measured) -> tuple[str, ...]:
+    """Returns what the script as it is does besides that makes each trial longer, or disturbs."""
+    notes = notes_of_preparing(base)
+    if base.left_running:
+        names = ", ".join(base.left_running)
+        notes.append(f"what the script leaves running is ended with each trial: {names}")
+    return tuple(notes)
 
 
 class _Result:

@@ -30,9 +30,12 @@ STARTS: Final = "starts a program; what that writes is not kept from your files"
 WRITES: Final = "writes by native code; that is not kept from your files"
 NO_PYTHON: Final = "is no Python; what it writes or removes itself is not kept from your files"
 OPENS: Final = "opens or changes files past Python; that is not kept from your files"
+FILMS: Final = "has ffmpeg write a video; that is not kept from your files"
 
 # Where it is the command, and not a line of a file, that does something.
 COMMAND: Final = "the command"
+
+_GYMS: Final = ("gymnasium", "gym")
 
 # Calls by the end of their name, wherever it comes from.
 LOGGERS: Final = {
@@ -89,7 +92,28 @@ CALLS: Final[Mapping[str, str]] = {
         ),
         WRITES,
     ),
+    # These libraries start ffmpeg themselves, with the path that the script gave.
+    **dict.fromkeys(
+        (
+            *(f"{gym}.wrappers.{what}" for gym in _GYMS for what in ("RecordVideo", "Monitor")),
+            *(f"{gym}.wrappers.monitoring." for gym in _GYMS),
+            *("gymnasium.experimental.wrappers.RecordVideoV0", "gymnasium.utils.save_video."),
+            "gymnasium.wrappers.vector.RecordVideo",
+            "stable_baselines3.common.vec_env.VecVideoRecorder",
+            "stable_baselines3.common.vec_env.vec_video_recorder.VecVideoRecorder",
+            *("moviepy.video.io.ffmpeg_writer.", "moviepy.video.io.ffmpeg_tools."),
+            *(
+                f"{package}.{name}"
+                for package in ("imageio", "imageio.v2")
+                for name in ("get_writer", "mimsave", "mimwrite")
+            ),
+            "imageio_ffmpeg.write_frames",
+        ),
+        FILMS,
+    ),
 }
+# By these endings imageio chooses a writer of Python's, which is contained.
+NO_VIDEOS: Final = (".gif", ".png", ".jpg", ".jpeg", ".tif", ".tiff", ".webp", ".bmp")
 # These write unless they are told to read: the argument that tells (its place, its name), what it
 # is without one, and what it then reads by.
 MODES: Final[Mapping[str, tuple[int, str, object, frozenset[object]]]] = {
@@ -303,6 +327,8 @@ class _Calls:
         known = list(_by_name(dotted))
         if any(does is STARTS for _, does in known) and self._only_looks(call):
             return
+        if any(does is FILMS for _, does in known) and _writes_no_video(call):
+            return
         yield from known
         if not known and last in METHODS:
             yield last, METHODS[last]
@@ -356,3 +382,23 @@ def _reads(
     if not values and 0 <= place < len(call.args):
         values = [call.args[place]]
     return (_constant(values[0]) if values else default) in reading
+
+
+def _writes_no_video(call: ast.Call) -> bool:
+    """Whether the name of the file that is written says so."""
+    return bool(call.args) and _end_of_path(call.args[0]).lower().endswith(NO_VIDEOS)
+
+
+def _end_of_path(node: ast.expr) -> str:
+    """Returns the end of a path that code makes, such as `os.path.join(place, "x.gif")`, or ""."""
+    last: ast.expr | None = None
+    if isinstance(node, ast.JoinedStr):
+        last = node.values[-1] if node.values else None
+    elif isinstance(node, ast.BinOp):
+        last = node.right
+    elif isinstance(node, ast.Call):
+        last = node.args[-1] if node.args else None
+    if last is not None:
+        return _end_of_path(last)
+    told = _constant(node)
+    return told if isinstance(told, str) else ""

@@ -6,10 +6,13 @@ import contextlib
 import os
 import signal
 import threading
+import time
+from collections.abc import Callable
 from typing import Final
 
 # Between asking the script to end and killing it: a checkpoint may be under way.
 GRACE_S: Final = 5.0
+LOOK_EVERY_S: Final = 1.0
 
 
 class Deadline:
@@ -18,10 +21,17 @@ class Deadline:
     Args:
         pid: The process.
         seconds: What it is given, None: as long as it takes.
+        lingers: Asked now and then whether its time is over sooner, as it does not end.
     """
 
-    def __init__(self, pid: int, seconds: float | None) -> None:
+    def __init__(
+        self,
+        pid: int,
+        seconds: float | None,
+        lingers: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._pid = pid
+        self._lingers = lingers
         self._seconds = seconds
         self._has_ended = threading.Event()
         self._is_overdue = False
@@ -38,7 +48,7 @@ class Deadline:
         return self._is_overdue
 
     def _watch(self) -> None:
-        if self._has_ended.wait(self._seconds):
+        if not self._is_too_late():
             return
         self._is_overdue = True
         from trainprof.sampling.descendants import descendants
@@ -53,3 +63,16 @@ class Deadline:
         if not self._has_ended.is_set():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGKILL)
+
+    def _is_too_late(self) -> bool:
+        """Waits until the process has ended or its time is over, and tells which it was."""
+        assert self._seconds is not None
+        until = time.monotonic() + self._seconds
+        while (left_s := until - time.monotonic()) > 0:
+            if self._has_ended.wait(min(left_s, LOOK_EVERY_S)):
+                return False
+            # What fails here must not let the script go on for ever.
+            with contextlib.suppress(Exception):
+                if self._lingers():
+                    return True
+        return not self._has_ended.is_set()

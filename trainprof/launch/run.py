@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from trainprof.launch.deadline import Deadline
 from trainprof.launch.environment import script_environment
 from trainprof.launch.imported import imported_sources
+from trainprof.launch.lingering import Lingering
 from trainprof.launch.manifest import closed_manifest, kill_detail, opening_manifest, script_of
 from trainprof.launch.options import RunOptions
 from trainprof.launch.outcome import Outcome
@@ -30,6 +31,7 @@ from trainprof.tracee import site_directory
 
 if TYPE_CHECKING:
     from trainprof.launch.progress import ProgressThread
+    from trainprof.sampling.orphans import Orphans
     from trainprof.sampling.sampler import Sampler
 
 SAMPLER_STOP_TIMEOUT_S: Final = 0.5
@@ -53,7 +55,8 @@ class FinishedRun:
         outcome: How the script ended.
         rank: RANK of this process, None outside a multi-rank launch.
         faults: What of ours failed meanwhile.
-        is_overdue: It was killed, after as long as it was given.
+        is_overdue: It was killed, after as long as it was given or as it did not end.
+        left_running: Names of what a trial had started and was ended with it.
     """
 
     directory: RunDirectory
@@ -61,6 +64,7 @@ class FinishedRun:
     rank: int | None
     faults: tuple[str, ...]
     is_overdue: bool = False
+    left_running: tuple[str, ...] = ()
 
 
 def run(
@@ -85,7 +89,7 @@ def run(
     _tell_outer_run(environ, directory)
     console = _make_rooms(directory, options)
     recording = Recording(directory, options, progress)
-    with Supervisor(target) as supervisor:
+    with Supervisor(target) as supervisor, _orphans(directory, options, supervisor) as orphans:
         spawned_ns, spawned_time_ns = time.perf_counter_ns(), time.time_ns()
         manifest = opening_manifest(
             target,
@@ -108,14 +112,36 @@ def run(
             site_directory=site_directory(),
         )
         pid = supervisor.spawn(environment, spawned_ns, console)
-        deadline = Deadline(pid, options.ended_after_s)
+        deadline = _deadline(pid, directory, options)
         recording.start(pid, manifest, environment)
-        outcome = supervisor.wait()
+        outcome = supervisor.wait(None if orphans is None else lambda: orphans.reap(pid))
         is_overdue = deadline.cancel()
         recording.finish(outcome)
+        left_running = () if orphans is None else recording.ended(orphans)
         if at_end is not None:
             at_end(directory, outcome)
-    return FinishedRun(directory, outcome, manifest["rank"], tuple(recording.faults), is_overdue)
+    faults = tuple(recording.faults)
+    return FinishedRun(directory, outcome, manifest["rank"], faults, is_overdue, left_running)
+
+
+@contextmanager
+def _orphans(
+    directory: RunDirectory, options: RunOptions, supervisor: Supervisor
+) -> Iterator[Orphans | None]:
+    """Watches over what a trial starts; what another run starts is the user's own affair."""
+    if options.trial is None:
+        yield None
+        return
+    from trainprof.sampling.orphans import Orphans
+
+    with Orphans(str(directory.path), helpers=supervisor.helpers) as orphans:
+        yield orphans
+
+
+def _deadline(pid: int, directory: RunDirectory, options: RunOptions) -> Deadline:
+    if options.trial is None:
+        return Deadline(pid, options.ended_after_s)
+    return Deadline(pid, options.ended_after_s, Lingering(directory).is_over)
 
 
 def _make_rooms(directory: RunDirectory, options: RunOptions) -> Path | None:
@@ -245,6 +271,12 @@ class Recording:
                 not_sampled=self._sampler.not_observed if self._sampler is not None else {},
             )
             write_json(self.directory.manifest, closed)
+
+    def ended(self, orphans: Orphans) -> tuple[str, ...]:
+        """Ends what a trial has left behind, and returns the names of those."""
+        with self._guarded("what was left running"):
+            return orphans.end()
+        return ()
 
     def _imported(self) -> dict[str, str]:
         beside = {*self._manifest["sources"].values(), *self._manifest["settings"].values()}

@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Final
@@ -61,6 +61,11 @@ class Supervisor:
             self._witness = GroupWitness.start(self._target.argv)
         return self
 
+    @property
+    def helpers(self) -> tuple[int, ...]:
+        """Numbers of the processes that it has besides the script."""
+        return () if self._witness is None else (self._witness.pid,)
+
     def spawn(
         self, environment: Mapping[str, str], spawned_ns: int, console: Path | None = None
     ) -> int:
@@ -91,12 +96,18 @@ class Supervisor:
             ) from error
         return self._pid
 
-    def wait(self) -> Outcome:
-        """Waits for the script's end, passing on what was meant for it, and returns the outcome."""
+    def wait(self, at_child: Callable[[], None] | None = None) -> Outcome:
+        """Waits for the script's end, passing on what was meant for it, and returns the outcome.
+
+        Args:
+            at_child: Called when a child of ours may have ended that is not the script.
+        """
         while True:
             pid, status, usage = os.wait4(self._pid, os.WNOHANG)
             if pid != 0:
                 break
+            if at_child is not None:
+                at_child()
             self._handle(signals.wait())
         ended_ns = time.perf_counter_ns()
         # Ctrl-C may end the script before we came to see it ourselves.

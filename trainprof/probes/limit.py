@@ -10,6 +10,7 @@ from typing import Any, Final
 from trainprof.probes.enough_time import EnoughTime
 from trainprof.probes.last_step import LastStep
 from trainprof.record.event_log import EventLog
+from trainprof.record.limit_met import tell_limit
 from trainprof.record.schema import Kind
 from trainprof.record.step_count import StepCount
 
@@ -51,6 +52,8 @@ class Limit:
     def __init__(self, log: EventLog, options: dict[str, Any], now: Callable[[], int]) -> None:
         self._log, self._now = log, now
         self._max_steps: int | None = options.get("max_steps")
+        # Who runs a trial waits for it to end, and no longer than it takes.
+        self._is_to_be_told = options.get("trial") is not None
         seconds: float | None = options.get("max_time_s")
         started = options.get("spawned_ns") or now()
         self._started_ns = started
@@ -129,6 +132,9 @@ class Limit:
             return
         now = self._now()
         self._log.emit(Kind.LIMIT, now, now, 0, _VALUES[limit])
+        if self._is_to_be_told:
+            self._is_to_be_told = False
+            tell_limit(self._log.run_directory)
         raise RunLimitReached(limit)
 
 

@@ -16,6 +16,14 @@ def descendants(pid: int) -> list[Callable[[], None]]:
     return [_killer(process) for process in found]
 
 
+def is_running(pid: int) -> bool:
+    """Whether there is such a process, and it has not ended."""
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
+
+
 def _killer(process: psutil.Process) -> Callable[[], None]:
     def kill() -> None:
         with contextlib.suppress(psutil.Error):

@@ -327,6 +327,32 @@ def test_another_machine_or_torch_is_not_gone_on_with(
     assert told(capsys, "--resume", "t", "--budget", "10m")["tuning"]["ended_by"] == "finished"
 
 
+def test_another_environment_is_not_gone_on_with(
+    planted: list[str], capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    told(capsys, "-o", "t", "--budget", "15s", "train.py")
+    before = list(planted)
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    shown = " ".join(complaint(capsys, "--resume", "t").split())
+    assert "OMP_NUM_THREADS was 1 and is not set: its trials would not be alike" in shown
+    assert "set the environment as it was" in shown
+    assert planted == before
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert told(capsys, "--resume", "t", "--budget", "10m")["tuning"]["ended_by"] == "finished"
+
+
+def test_one_that_was_begun_before_the_environment_was_kept_is_gone_on_with(
+    planted: list[str], capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told(capsys, "-o", "t", "--budget", "15s", "train.py")
+    kept = json.loads(Path("t/tune.json").read_text())
+    del kept["variables"]
+    Path("t/tune.json").write_text(json.dumps(kept))
+    monkeypatch.setenv("OMP_NUM_THREADS", "77")
+    assert told(capsys, "--resume", "t", "--budget", "10m")["tuning"]["ended_by"] == "finished"
+
+
 def test_a_trial_on_another_device_is_told_and_not_counted(
     planted: list[str], capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:

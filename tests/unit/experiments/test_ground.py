@@ -12,7 +12,13 @@ from support import summaries
 from support.compared_runs import made_up
 
 from trainprof.analysis.comparable_facts import ground_of
-from trainprof.experiments.ground import CannotResume, check_ground, ground_now
+from trainprof.experiments.ground import (
+    CannotResume,
+    check_ground,
+    check_variables,
+    ground_now,
+    variables_of_pace,
+)
 from trainprof.launch.installed_torch import installed_torch
 from trainprof.launch.target import Target
 
@@ -71,4 +77,52 @@ def test_only_what_is_known_to_be_another_is_refused(
         return
     with pytest.raises(CannotResume) as refused:
         check_ground(before, now)
+    assert str(refused.value).startswith(said)
+
+
+def test_of_the_environment_only_what_decides_the_pace_is_kept() -> None:
+    environ = {
+        "OMP_NUM_THREADS": "1",
+        "LD_PRELOAD": "/lib/libtcmalloc.so",
+        "MALLOC_ARENA_MAX": "2",
+        "PYTORCH_CUDA_ALLOC_CONF": "backend:native",
+        "CUDA_VISIBLE_DEVICES": "3, 5",
+        "WANDB_API_KEY": "abcdef0123456789",
+        "HOME": "/home/me",
+    }
+    told = variables_of_pace(environ)
+    assert not {"WANDB_API_KEY", "HOME", "CUDA_VISIBLE_DEVICES"} & told.keys()
+    assert told == {name: environ[name] for name in list(environ)[:4]} | {DEVICES: "2"}
+
+
+DEVICES = "the number of devices in CUDA_VISIBLE_DEVICES"
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "said"),
+    [
+        ({}, {}, None),
+        ({"OMP_NUM_THREADS": "4", "HOME": "/a"}, {"OMP_NUM_THREADS": "4", "HOME": "/b"}, None),
+        # A batch system gives another one each time; without the variable all are seen.
+        ({"CUDA_VISIBLE_DEVICES": "3"}, {"CUDA_VISIBLE_DEVICES": "5"}, None),
+        ({"CUDA_VISIBLE_DEVICES": "0"}, {}, None),
+        ({"CUDA_VISIBLE_DEVICES": "0,1"}, {"CUDA_VISIBLE_DEVICES": "0"}, f"{DEVICES} was 2 and is"),
+        ({"OMP_NUM_THREADS": "1"}, {}, "OMP_NUM_THREADS was 1 and is not set: its trials"),
+        ({}, {"LD_PRELOAD": "/x.so"}, "LD_PRELOAD was not set and is /x.so: its trials"),
+        (
+            {"TOKENIZERS_PARALLELISM": "true", "MKL_NUM_THREADS": "2"},
+            {"TOKENIZERS_PARALLELISM": "false"},
+            "TOKENIZERS_PARALLELISM was true and is false, MKL_NUM_THREADS was 2 and is not set:",
+        ),
+    ],
+)
+def test_an_environment_that_gives_another_pace_is_refused(
+    before: dict[str, str], now: dict[str, str], said: str | None
+) -> None:
+    both = (variables_of_pace(before), variables_of_pace(now))
+    if said is None:
+        check_variables(*both)
+        return
+    with pytest.raises(CannotResume) as refused:
+        check_variables(*both)
     assert str(refused.value).startswith(said)

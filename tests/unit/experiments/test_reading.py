@@ -8,7 +8,7 @@ import pytest
 from support.events import MS, FakeRun
 
 from trainprof.analysis.tuning import FAILED, OK, TIMED_OUT, TOO_FEW_STEPS
-from trainprof.experiments.reading import Ended, measured
+from trainprof.experiments.reading import DID_NOT_END, Ended, measured
 from trainprof.experiments.trial import Measured, Trial
 from trainprof.experiments.trial_limits import steps_of_trials
 from trainprof.launch.outcome import Outcome
@@ -107,7 +107,8 @@ def test_too_few_steps_until_then_are_too_few(tmp_path: Path) -> None:
     [
         ({}, FAILED),  # no limit was met
         ({"child_raised": "KeyError"}, FAILED),
-        ({"limit": MAX_STEPS, "is_overdue": True}, TIMED_OUT),
+        ({"is_overdue": True}, TIMED_OUT),
+        ({"is_overdue": True, "child_raised": "KeyError"}, TIMED_OUT),
     ],
 )
 def test_what_failed_by_itself_or_hung_is_not(
@@ -115,3 +116,19 @@ def test_what_failed_by_itself_or_hung_is_not(
 ) -> None:
     found = run_of(tmp_path, status=1, **how)  # type: ignore[arg-type]
     assert (found.outcome, found.pace, found.failed_after) == (outcome, None, None)
+
+
+@pytest.mark.parametrize("how", [{"signal": 15}, {"signal": 9}, {"status": 1}, {"status": 0}])
+def test_one_that_did_not_end_once_it_was_limited_is_measured(
+    tmp_path: Path, how: dict[str, int]
+) -> None:
+    """A thread that its script stops behind the loop goes on; it is killed, and may listen."""
+    found = run_of(tmp_path, limit=MAX_STEPS, is_overdue=True, **how)
+    assert (found.outcome, found.detail, found.was_cut, found.steps) == (OK, None, False, 60)
+    assert found.is_ok
+    assert (found.failed_after, found.run_s) == (DID_NOT_END, None)
+
+
+def test_so_is_one_whose_time_was_over_first(tmp_path: Path) -> None:
+    found = run_of(tmp_path, limit=MAX_TIME, is_overdue=True, signal=15)
+    assert (found.outcome, found.failed_after, found.was_cut) == (OK, DID_NOT_END, True)

@@ -73,6 +73,17 @@ def test_the_sample_scripts_have_nothing(path: Path) -> None:
             "tensorflow.summary.create_file_writer",
         ),
         ("frame = make()\nframe.write_parquet('x')", "write_parquet"),
+        (
+            "import gymnasium as gym\ngym.wrappers.RecordVideo(env, f'videos/{name}')",
+            "gymnasium.wrappers.RecordVideo",
+        ),
+        ("from gym.wrappers import Monitor\nMonitor(env, 'videos')", "gym.wrappers.Monitor"),
+        (
+            "from stable_baselines3.common.vec_env import VecVideoRecorder as V\nV(env, 'videos')",
+            "stable_baselines3.common.vec_env.VecVideoRecorder",
+        ),
+        ("import imageio.v2 as i\ni.mimsave(f'{place}/x.mp4', images)", "imageio.v2.mimsave"),
+        ("import imageio\nimageio.get_writer(path)", "imageio.get_writer"),
     ],
 )
 def test_each_kind_is_found_with_its_line(tmp_path: Path, code: str, name: str) -> None:
@@ -108,6 +119,10 @@ def test_each_kind_is_found_with_its_line(tmp_path: Path, code: str, name: str) 
         "def run(): pass\nrun()",
         "import wandb",
         "import wandb\nif wandb.run:\n    wandb.finish()",
+        "import imageio\nimageio.mimsave(f'{place}/x.GIF', images)\nimageio.imread('x.mp4')",
+        "import imageio, os\nimageio.get_writer(os.path.join(place, f'{n}.' + 'x.tiff'))",
+        "import gymnasium as gym\ngym.wrappers.RecordEpisodeStatistics(env)",
+        "import moviepy.editor as m\nm.VideoFileClip('x.mp4').iter_frames()",
         "from PIL import Image\nImage.new('L', (1, 1)).save('x.png')",
         "from transformers import TrainingArguments as T\nT('o', report_to='none')",
     ],

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from support import summaries
+from support.compared_runs import made_up
 from support.events import FakeRun
 from support.planted_trials import FakeRunner, Planted, plan_of, workers
 
@@ -22,13 +23,14 @@ from trainprof.analysis.tuning import (
 from trainprof.experiments.found import Found
 from trainprof.experiments.in_use import AlreadyTuning, alone_in
 from trainprof.experiments.journal import Asked, Journal, RememberingRunner, read_journal
-from trainprof.experiments.reading import Ended, _figures, _outcome, _steps
+from trainprof.experiments.reading import DID_NOT_END, Ended, _figures, _ground, _outcome, _steps
 from trainprof.experiments.results import summary_of_tune
 from trainprof.experiments.search import Search
 from trainprof.experiments.trial import (
     WARM_UP,
     Limits,
     Measured,
+    Prepared,
     Trial,
     baseline,
     loader_alone,
@@ -118,6 +120,13 @@ def test_a_script_that_fails_whenever_it_was_ended_at_the_limit_is_tuned() -> No
     assert MISSING.format(WARM_UP) in said[0]
 
 
+def test_a_script_that_does_not_end_whenever_it_was_ended_at_the_limit_is_tuned() -> None:
+    told = dict.fromkeys((WARM_UP, BASELINE, "change"), DID_NOT_END)
+    found = searched(FailingAfter(**told))
+    assert {one.outcome for one in found.runs} == {OK}
+    assert found.best is not None
+
+
 @pytest.mark.parametrize(
     "told", [{"change": "OSError: x"}, {BASELINE: MISSING, "change": "OSError: too many files"}]
 )
@@ -135,12 +144,15 @@ def test_a_trial_that_was_cut_may_fail_for_that() -> None:
     assert {one.outcome for one in found.of("num_workers=2")} == {OK}
 
 
-def test_how_a_run_failed_afterwards_is_remembered(tmp_path: Path) -> None:
+def test_how_a_run_ended_and_what_it_left_is_remembered(tmp_path: Path) -> None:
     asked = Asked(("train.py",), None, None, 600.0, None, False)
     journal = Journal(RunDirectory(tmp_path), asked)
     journal.save()
     run = replace(
-        FakeRunner(Planted(by_workers)).run(baseline(), 1, Limits(30, 60.0)), failed_after=MISSING
+        FakeRunner(Planted(by_workers)).run(baseline(), 1, Limits(30, 60.0)),
+        failed_after=MISSING,
+        left_running=("tensorboard",),
+        prepared=Prepared(3, 1 << 30, "data/"),
     )
     journal.add(run)
     directory = FakeRun().write(tmp_path / "trials").path
@@ -148,6 +160,8 @@ def test_how_a_run_failed_afterwards_is_remembered(tmp_path: Path) -> None:
     again = read_journal(RunDirectory(tmp_path)).remembered(baseline(), 1)
     assert again is not None
     assert again.failed_after == MISSING
+    assert again.left_running == ("tensorboard",)
+    assert again.prepared == Prepared(3, 1 << 30, "data/")
 
 
 def test_a_trial_that_read_from_disk_what_others_had_in_memory_is_made_again() -> None:
@@ -274,6 +288,18 @@ def test_what_all_stands_on_is_tried_again_when_it_failed(
     RememberingRunner(FakeRunner(planted), journal).run(trial, 1, Limits(60, 60.0))
     (RunDirectory(tmp_path).trials / trial.name).mkdir(parents=True)
     assert journal.knows(trial, 1) is is_kept
+
+
+@pytest.mark.parametrize(
+    ("trial", "is_told"), [(baseline(), True), (workers(2).trial(), False), (Trial(WARM_UP), False)]
+)
+def test_the_baselines_threads_are_ground_that_later_ones_stand_on(
+    trial: Trial, is_told: bool
+) -> None:
+    run = made_up(replace(summaries.slow_loader(), torch_threads=3), "run")
+    told = _ground(trial, run, OK)
+    assert ("3" in [told.get("the number of torch's threads")]) is is_told
+    assert "the number of torch's threads" not in _ground(trial, run, FAILED)
 
 
 def test_one_tune_at_a_time_is_at_work_in_a_directory(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import threading
 
 import psutil
 import pytest
@@ -28,7 +29,9 @@ def _little_grace(monkeypatch):
 
 
 def started(code):
-    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
 
 
 def test_one_that_does_not_listen_is_killed_with_its_children():
@@ -49,3 +52,42 @@ def test_one_that_ends_in_time_is_left_alone():
 
 def test_without_a_limit_nothing_watches():
     assert not Deadline(1, None).cancel()
+
+
+def fails():
+    raise OSError("the disk is gone")
+
+
+def test_one_that_lingers_is_killed_ahead_of_its_time(monkeypatch):
+    monkeypatch.setattr(deadline, "LOOK_EVERY_S", 0.01)
+    with started("import time; time.sleep(60)") as script:
+        watched = Deadline(script.pid, 60, lambda: True)
+        assert script.wait(timeout=30) == -signal.SIGTERM
+        assert watched.cancel()
+
+
+@pytest.mark.parametrize("lingers", [lambda: False, fails])
+def test_one_that_does_not_linger_has_its_time(monkeypatch, lingers):
+    monkeypatch.setattr(deadline, "LOOK_EVERY_S", 0.01)
+    asked, is_asked = [], threading.Event()
+
+    def asks():
+        asked.append(1)
+        if len(asked) > 2:
+            is_asked.set()
+        return lingers()
+
+    with started("import sys; sys.stdin.read()") as script:
+        watched = Deadline(script.pid, 60, asks)
+        assert is_asked.wait(30)
+        script.stdin.close()
+        assert script.wait(timeout=30) == 0
+        assert not watched.cancel()
+
+
+def test_what_fails_in_looking_lets_nothing_hang(monkeypatch):
+    monkeypatch.setattr(deadline, "LOOK_EVERY_S", 0.01)
+    with started("import time; time.sleep(60)") as script:
+        watched = Deadline(script.pid, 0.05, fails)
+        assert script.wait(timeout=30) == -signal.SIGTERM
+        assert watched.cancel()

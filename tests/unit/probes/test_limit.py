@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ from support.styles import without_compiler
 from torch.utils.data import DataLoader
 
 from trainprof.probes.catalogue import default_probes
-from trainprof.probes.limit import RunLimitReached
+from trainprof.probes.limit import Limit, RunLimitReached
+from trainprof.record.event_log import EventLog
+from trainprof.record.limit_met import LIMIT_MET, processes_at_limit
 from trainprof.record.schema import Kind
 
 
@@ -186,3 +189,20 @@ def test_finally_blocks_run_and_the_status_is_0(tmp_path: Path, workers: int) ->
     main = read_recordings(tmp_path / "run" / "events")[0]
     assert len(main.of(Kind.OPTIMIZER_STEP)) == 5
     assert len(main.of(Kind.LIMIT)) == 1
+
+
+@pytest.mark.parametrize("trial", [{}, None])
+def test_only_a_trial_tells_once_that_it_has_met_its_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trial: dict[str, object] | None
+) -> None:
+    registered: list[object] = []
+    monkeypatch.setattr(threading, "_register_atexit", lambda *what: registered.append(what))
+    (tmp_path / "events").mkdir()
+    log = EventLog(str(tmp_path / "events"), role="script")
+    limit = Limit(log, {"max_steps": 0, "trial": trial}, lambda: 1)
+    for _ in range(2):  # a script may go on all the same
+        with pytest.raises(RunLimitReached):
+            limit.end_trial()
+    told = {} if trial is None else {os.getpid(): LIMIT_MET}
+    assert processes_at_limit(str(tmp_path)) == told
+    assert len(registered) == len(told)

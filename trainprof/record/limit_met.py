@@ -1,0 +1,51 @@
+"""Where each process of a trial tells that it has met its limit, and then that its code is over.
+
+Nothing of it is measured from then on, and it may not end by itself: what it does behind its loop,
+such as to stop its threads, it does not come to. Files of no content, by the process's number.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from typing import Final
+
+LIMIT_MET: Final = "limit_met"
+AT_END: Final = "at_end"
+_NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+def tell_limit(directory: str) -> None:
+    """Tells that this process has met its limit, and has it tell when its code is over.
+
+    Args:
+        directory: Of the run.
+    """
+    _make(directory, LIMIT_MET)
+    # Python has no other call ahead of its waiting for threads, which may last for ever.
+    register = getattr(threading, "_register_atexit", None)
+    if register is not None:
+        with contextlib.suppress(RuntimeError):  # it is ending already
+            register(_make, directory, AT_END)
+
+
+def processes_at_limit(directory: str) -> dict[int, str]:
+    """Returns LIMIT_MET or AT_END by the number of each process that has told so.
+
+    Args:
+        directory: Of the run.
+    """
+    found: dict[int, str] = {}
+    with contextlib.suppress(OSError):
+        for name in sorted(os.listdir(directory), reverse=True):
+            what, _, number = name.rpartition("-")
+            # "at_end" comes behind "limit_met" here, and stands.
+            if what in (LIMIT_MET, AT_END) and number.isdecimal():
+                found[int(number)] = what
+    return found
+
+
+def _make(directory: str, what: str) -> None:
+    with contextlib.suppress(OSError):
+        os.close(os.open(os.path.join(directory, f"{what}-{os.getpid()}"), _NEW_FILE, 0o600))
