@@ -230,6 +230,13 @@ class ComparedRun:
     def disturbance(self) -> float:
         """Returns by what share other processes may have made the run longer.
 
+        That is `host_disturbance`, as far as the host's pace is the run's.
+        """
+        return self.host_disturbance() * self.host_share()
+
+    def host_disturbance(self) -> float:
+        """Returns by what share they may have made longer what the host does.
+
         Taken from it was at most the CPU that others used, and no more of the time than somebody
         waited for a core. 0 where nothing is known.
         """
@@ -269,6 +276,10 @@ class ComparedRun:
         used = number_at(system.cpu, "tree_percent", "mean")
         most = _VIRTUAL_WANDERS_ALONE if self.computes_alone() else _VIRTUAL_WANDERS
         return 0.0 if used is None else most * min(used / _ONE_CORE_PERCENT, 1.0)
+
+    def host_chance(self) -> float:
+        """Returns by what share others or such cores may have changed the host's pace."""
+        return max(self.host_disturbance(), self.host_wandering())
 
     def host_share(self) -> float:
         """Returns the share of its steps that the host's work decides, 0 to 1."""

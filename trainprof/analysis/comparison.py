@@ -25,7 +25,14 @@ from trainprof.analysis.compared_figures import (
 from trainprof.analysis.compared_run import ComparedRun
 from trainprof.analysis.gate import REPEATED, Gate, judged
 from trainprof.analysis.least_gain import LEAST_GAIN
-from trainprof.analysis.speedup import FASTER, LEAST_CHANCE, SLOWER, UNKNOWN, SpeedUp
+from trainprof.analysis.speedup import (
+    FASTER,
+    LEAST_CHANCE,
+    SLOWER,
+    UNKNOWN,
+    SpeedUp,
+    are_repeated,
+)
 
 # A part of a step that is halved or doubled, by so much of BASE's step, is no noise of single runs.
 _CLEARLY: Final = 2
@@ -212,6 +219,11 @@ def basis(comparison: Comparison) -> str | None:
     chance = _difference(speedup.chance.share)
     sides = "one run each" if max(counted) <= 1 else f"{counted[0]} and {counted[1]} runs"
     told = f"{sides}: differences under {chance} can be chance"
+    if are_repeated(*counted):
+        told = (
+            f"{counted[0]} and {counted[1]} runs: the interval is that of their spread, but of the "
+            f"one alone differences under {chance} can be chance"
+        )
     if min(counted) > 1:
         told = f"{counted[0]} and {counted[1]} runs, weighed with what two may differ by, {chance}"
     if speedup.chance.share > LEAST_CHANCE:

@@ -167,7 +167,7 @@ def _of_whole_runs(found: Found, trial: Trial) -> Times | None:
     if trial.data == "free":
         return _of_a_free_run(found, trial)
     base, other = (_whole_runs(found.comparable(name)) for name in (BASELINE, trial.name))
-    return _times(speed_up(base, other)) if base and other else None
+    return _times(speed_up(base, other, took_turns=True)) if base and other else None
 
 
 def _whole_runs(runs: Sequence[Measured]) -> list[Pace]:
