@@ -23,6 +23,7 @@ from trainprof.analysis.comparable_facts import (
     WORK,
     Fact,
     script_text,
+    training_processes,
 )
 from trainprof.analysis.compared_arguments import compared_arguments
 from trainprof.analysis.compared_run import ComparedRun
@@ -87,7 +88,7 @@ def discrepancies(base: Sequence[ComparedRun], other: Sequence[ComparedRun]) -> 
         found += _held_up(side, runs)
     found += [*_lengths(base, other), *_caches(base, other), *_order(base, other)]
     found += _recording(base, other)
-    found += [*_summaries_alone(base, other), *_edited(base, other)]
+    found += [*_trained_apart(base, other), *_summaries_alone(base, other), *_edited(base, other)]
     order = (SLOWED, SHORT, WORK, GROUND, UNFINISHED, SETTING, REMARK)
     return sorted(found, key=lambda told: order.index(told.kind))
 
@@ -354,6 +355,18 @@ def _lengths(base: Sequence[ComparedRun], other: Sequence[ComparedRun]) -> list[
 def _range(numbers: Sequence[int]) -> str:
     least, most = min(numbers), max(numbers)
     return f"{least:,}" if least == most else f"{least:,} to {most:,}"
+
+
+def _trained_apart(base: Sequence[ComparedRun], other: Sequence[ComparedRun]) -> list[Discrepancy]:
+    """Folds of a cross-validation, say: one of them stands for the run."""
+    counts = {training_processes(run) for run in (*base, *other)}
+    if len(counts) > 1 or counts == {1}:
+        return []
+    text = (
+        f"of {counts.pop()} training processes the busiest is compared, of equal ones that which "
+        "was begun first"
+    )
+    return [_said("training processes", REMARK, text)]
 
 
 def _caches(base: Sequence[ComparedRun], other: Sequence[ComparedRun]) -> list[Discrepancy]:

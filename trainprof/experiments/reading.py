@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from trainprof.analysis.comparable_facts import DEVICE, ground_of
+from trainprof.analysis.comparable_facts import DEVICE, GPU, ground_of
 from trainprof.analysis.compared_run import ComparedRun, compared_run
 from trainprof.analysis.ending import MAX_TIME
 from trainprof.analysis.facts import number_at
@@ -257,7 +257,7 @@ def _ground(trial: Trial, run: ComparedRun, outcome: str) -> dict[str, str]:
     found = ground_of(run)
     if trial.data != "real" or outcome != OK:
         # A loader alone has nothing to do on it, and one that failed may not have come so far.
-        found.pop(DEVICE, None)
+        return {what: told for what, told in found.items() if what not in (DEVICE, GPU)}
     return found
 
 
