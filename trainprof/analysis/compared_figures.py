@@ -160,6 +160,8 @@ class Sides:
         if any(side is None for side in paces) or self.why_unknown() is not None:
             return None
         why = None if self.have_like_passes() else "the sides went through other passes"
+        if any(run.checkpoints_s for side in self.runs() for run in side):
+            why = "the sides saved checkpoints at other rates"
         return self._speedup(paces[0] or [], paces[1] or [], measured_by, why)
 
     def _speedup(
@@ -199,7 +201,7 @@ def _paces(
 
 
 def _mean_samples(side: Sequence[ComparedRun]) -> float | None:
-    told = [samples for run in side if (samples := run.samples_per_step()) is not None]
+    told = [samples for run in side if (samples := run.samples_of_a_steady_step()) is not None]
     return fmean(told) if len(told) == len(side) else None
 
 
