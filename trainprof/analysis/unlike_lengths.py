@@ -78,9 +78,10 @@ def _without_odd_steps(run: ComparedRun, full: float | None) -> ComparedRun:
     )
     saving_s = series.parts_s.get(_CHECKPOINT, np.zeros(len(series.steady_s)))
     saves = _now_and_then(saving_s > 0)
-    ends = np.zeros_like(saves) if full is None else _now_and_then(series.ends_pass)
+    ends = np.zeros_like(saves) if full is None else series.ends_pass
+    odd = saves | _now_and_then(saves | ends)
     return replace(
-        _with_steps(run, series, ~(saves | ends)),
+        _with_steps(run, series, ~odd),
         full_step_samples=full,
         checkpoints_s=float(saving_s.mean()) if saves.any() else 0.0,
     )

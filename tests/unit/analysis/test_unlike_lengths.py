@@ -229,6 +229,17 @@ def test_runs_of_one_length_whose_steps_see_more_are_other_work(tmp_path: Path) 
     assert [one.what for one in found.of_kind("work")] == ["samples a step"]
 
 
+def test_of_short_passes_that_save_each_steps_remain(tmp_path: Path) -> None:
+    how = {"of_pass": 4, "last": 1, "save_each": 2, "save": 30 * MS}
+    whole = run_of(tmp_path, "whole", 1, batches=240, **how)
+    cut = ended_early(run_of(tmp_path, "cut", 2, batches=90, **how), length=4)
+    assert whole.series is not None
+    assert whole.series.ends_pass.any()
+    (left,) = compare([whole], [cut]).base
+    assert whole.steady_steps() > left.steady_steps() >= whole.steady_steps() / 2
+    assert left.checkpoints_s > 0
+
+
 def test_events_that_are_gone_do_no_harm(tmp_path: Path) -> None:
     directory = recorded(tmp_path, "a", steps_of(1, STEP, count=100), save_each=10)
     run = read(directory)
