@@ -92,14 +92,14 @@ def recorded(
 def ended_early(run: ComparedRun, *, length: int | None) -> ComparedRun:
     """The same run as a limit ended it; its loader would give so many batches in a pass."""
     summary = run.summary
-    (loader,) = summary.loaders
+    first, *others = summary.loaders
     exit_ = replace(summary.run.exit, reason="limit")
     return replace(
         run,
         summary=replace(
             summary,
             run=replace(summary.run, exit=exit_),
-            loaders=[replace(loader, length=length)],
+            loaders=[replace(first, length=length), *others],
         ),
     )
 

@@ -23,6 +23,7 @@ from trainprof.analysis.comparable_facts import (
     WORK,
     Fact,
     script_text,
+    training_processes,
 )
 from trainprof.analysis.compared_arguments import compared_arguments
 from trainprof.analysis.compared_run import ComparedRun
@@ -30,9 +31,8 @@ from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.run_figures import COSTLY_RECORDING, Exit
 from trainprof.analysis.shared_cpu import shared_cpu
 from trainprof.analysis.steady import MIN_STEADY_STEPS
+from trainprof.analysis.unlike_lengths import SAME_SAMPLES, have_short_ends
 
-# A last batch that is not full makes so much of a difference at most.
-_SAME_SAMPLES: Final = 0.02
 _MANY_MORE: Final = 2.0
 # Of a training set that lies in memory nothing like this is read.
 _MUCH_READ_BYTES: Final = 16 << 20
@@ -86,8 +86,8 @@ def discrepancies(base: Sequence[ComparedRun], other: Sequence[ComparedRun]) -> 
         found += [told for run in runs for told in _of_one(_called(side, run, runs), run)]
         found += _held_up(side, runs)
     found += [*_lengths(base, other), *_caches(base, other), *_order(base, other)]
-    found += _recording(base, other)
-    found += [*_summaries_alone(base, other), *_edited(base, other)]
+    found += [*_checkpoints(base, other), *_recording(base, other)]
+    found += [*_trained_apart(base, other), *_summaries_alone(base, other), *_edited(base, other)]
     order = (SLOWED, SHORT, WORK, GROUND, UNFINISHED, SETTING, REMARK)
     return sorted(found, key=lambda told: order.index(told.kind))
 
@@ -179,10 +179,27 @@ def _samples_per_step(
     if not all(known):
         return []
     least, most = min(map(min, known)), max(map(max, known))
-    if most <= least * (1 + _SAME_SAMPLES):
+    if most <= least * (1 + SAME_SAMPLES):
         return []
     in_base, in_other = (f"{sum(side) / len(side):.4g}" for side in known)
-    return [_changed("samples a step", WORK, in_base, in_other)]
+    changed = _changed("samples a step", WORK, in_base, in_other)
+    if have_short_ends([*base, *other]):
+        text = f"{changed.text}: last steps of passes are not full, and left out"
+        return [replace(changed, kind=REMARK, text=text)]
+    return [changed]
+
+
+def _checkpoints(base: Sequence[ComparedRun], other: Sequence[ComparedRun]) -> list[Discrepancy]:
+    """Checkpoints that are no part of steps, since runs of other lengths saved more or less."""
+    added = [sum(run.checkpoints_s for run in side) / len(side) for side in (base, other)]
+    if not any(added):
+        return []
+    in_base, in_other = (f"{one * 1e3:,.1f} ms" if one else "nothing" for one in added)
+    text = (
+        "the runs made unlike numbers of steps: those that save checkpoints are left out (saving "
+        f"took {in_base} of a mean step in BASE, {in_other} in OTHER)"
+    )
+    return [_said("checkpoints", REMARK, text)]
 
 
 _LOADER_FIELDS: Final = (
@@ -354,6 +371,18 @@ def _lengths(base: Sequence[ComparedRun], other: Sequence[ComparedRun]) -> list[
 def _range(numbers: Sequence[int]) -> str:
     least, most = min(numbers), max(numbers)
     return f"{least:,}" if least == most else f"{least:,} to {most:,}"
+
+
+def _trained_apart(base: Sequence[ComparedRun], other: Sequence[ComparedRun]) -> list[Discrepancy]:
+    """Folds of a cross-validation, say: one of them stands for the run."""
+    counts = {training_processes(run) for run in (*base, *other)}
+    if len(counts) > 1 or counts == {1}:
+        return []
+    text = (
+        f"of {counts.pop()} training processes the busiest is compared, of equal ones that which "
+        "was begun first"
+    )
+    return [_said("training processes", REMARK, text)]
 
 
 def _caches(base: Sequence[ComparedRun], other: Sequence[ComparedRun]) -> list[Discrepancy]:

@@ -24,6 +24,8 @@ SCRIPT: Final = "script"
 SCRIPT_TEXT: Final = "the script's text"
 STEPS: Final = "steps"
 DEVICE: Final = "device"
+GPU: Final = "GPU"
+TRAINERS: Final = "training processes"
 CPU: Final = "CPU"
 CPU_CORES: Final = "CPU cores"
 TORCH: Final = "torch"
@@ -62,16 +64,23 @@ def _batch_size(run: ComparedRun) -> int | None:
 
 
 def _device(run: ComparedRun) -> str | None:
-    """Such as "cpu", or "cuda (NVIDIA H100)"; the number of a device makes no difference."""
+    """Such as "cpu" or "cuda"; the number of a device makes no difference."""
     device = run.summary.run.device
-    if device is None:
-        return None
-    kind = device.split(":")[0]
+    return None if device is None else device.split(":")[0]
+
+
+def _gpu(run: ComparedRun) -> str | None:
+    """Such as "NVIDIA H100"; None where nothing tells which of several kinds it was."""
     system = run.summary.system
-    gpus = [] if system is None or kind == "cpu" else system.gpus
-    used = [gpu for gpu in gpus if gpu.is_used] or [gpu for gpu in gpus if gpu.is_visible]
-    names = sorted({gpu.name for gpu in used if gpu.name})
-    return f"{kind} ({', '.join(names)})" if names else kind
+    gpus = [] if system is None or _device(run) in (None, "cpu") else system.gpus
+    used = [gpu for gpu in gpus if gpu.is_used]
+    names = sorted({gpu.name for gpu in used or gpus if gpu.name and (used or gpu.is_visible)})
+    return ", ".join(names) or None if used or len(names) == 1 else None
+
+
+def training_processes(run: ComparedRun) -> int:
+    """Returns how many processes trained, each for itself; ranks are one together."""
+    return 1 + len(run.summary.trained_apart)
 
 
 def _world_size(run: ComparedRun) -> int:
@@ -117,7 +126,7 @@ def ground_of(run: ComparedRun) -> dict[str, str]:
     To which of the machine's cores a script binds itself is its own affair.
     """
     told = {what: fact(run) for what, kind, fact in FACTS if kind == GROUND}
-    of_script = (SCRIPT, SCRIPT_TEXT, CPU_CORES)
+    of_script = (SCRIPT, SCRIPT_TEXT, TRAINERS, CPU_CORES)
     libraries = {
         what: str(x) for what, x in told.items() if x is not None and what not in of_script
     }
@@ -162,7 +171,9 @@ FACTS: Final[tuple[tuple[str, str, Fact], ...]] = (
     ("batch size", WORK, _batch_size),
     ("world size", WORK, _world_size),
     ("what counts as a step", WORK, _step_source),
+    (TRAINERS, GROUND, training_processes),
     (DEVICE, GROUND, _device),
+    (GPU, GROUND, _gpu),
     *((what, GROUND, _of_host(what)) for what in _OF_HOST if what != CPU_CORES),
     (CPU_CORES, GROUND, _cores_of_run),
     (TORCH, GROUND, _version("torch")),

@@ -18,6 +18,7 @@ from trainprof.analysis.ledger import LOADER_KEYS
 from trainprof.analysis.run_figures import LEDGER_KEYS
 from trainprof.analysis.speedup import (
     BOUNDLESS_CHANCE,
+    LEAST_CHANCE,
     LEAST_SHARE,
     UNKNOWN,
     Chance,
@@ -29,6 +30,7 @@ from trainprof.analysis.speedup import (
     are_repeated,
     chance_of,
     difference,
+    lone_of,
     speed_up,
 )
 from trainprof.analysis.step_noise import Resampling
@@ -86,8 +88,20 @@ class Sides:
 
     def runs(self) -> tuple[list[ComparedRun], list[ComparedRun]]:
         """Runs that tell how fast they are; on a side without any, all of it."""
-        telling = [[run for run in side if run.is_telling()] for side in (self.base, self.other)]
-        return telling[0] or self.base, telling[1] or self.other
+        return _telling(self.base), _telling(self.other)
+
+    def host_chance(self, least: float) -> float:
+        """Returns what the host's own work may differ by from run to run.
+
+        `least`, or more where others or virtual cores change the host's pace. Of a run alone
+        against a group that tells how much runs vary, what that one met: 0 where it is little.
+        """
+        base, other = self.runs()
+        lone = lone_of(base, other)
+        if lone is None:
+            return max(least, *(run.host_chance() for run in (*base, *other)))
+        met = lone.host_chance()
+        return met if met > LEAST_CHANCE else 0.0
 
     def longer_step_s(self) -> float:
         """Returns the mean step of the side whose steps are longer, 0 where none is known."""
@@ -101,9 +115,10 @@ class Sides:
         for name, side in (("BASE", self.base), ("OTHER", self.other)):
             if not any(run.is_telling() for run in side):
                 return f"too few steady steps in {name}"
-        sides = self.runs()
-        if self.chance.share >= BOUNDLESS_CHANCE and not are_repeated(*map(len, sides)):
-            return f"{self.chance.why}, too much for one run each to tell"
+        counts = [len(side) for side in self.runs()]
+        if self.chance.share >= BOUNDLESS_CHANCE and min(counts) < 2:
+            each = "" if are_repeated(*counts) else " each"
+            return f"{self.chance.why}, too much for one run{each} to tell"
         return None
 
     def speedup(self, measured_by: str) -> SpeedUp:
@@ -145,6 +160,8 @@ class Sides:
         if any(side is None for side in paces) or self.why_unknown() is not None:
             return None
         why = None if self.have_like_passes() else "the sides went through other passes"
+        if any(run.checkpoints_s for side in self.runs() for run in side):
+            why = "the sides saved checkpoints at other rates"
         return self._speedup(paces[0] or [], paces[1] or [], measured_by, why)
 
     def _speedup(
@@ -163,9 +180,15 @@ class Sides:
         return SpeedUp(None, found.mid, None, UNKNOWN, None, why)
 
 
+def _telling(side: Sequence[ComparedRun]) -> list[ComparedRun]:
+    """Returns the runs that tell how fast they are, all where none does."""
+    return [run for run in side if run.is_telling()] or list(side)
+
+
 def chance_between(base: Sequence[ComparedRun], other: Sequence[ComparedRun]) -> Chance:
     """Returns what one run each may differ by; 1 where no step tells it."""
-    paces = [[pace for run in side if (pace := run.pace()) is not None] for side in (base, other)]
+    sides = [_telling(side) for side in (base, other)]
+    paces = [[pace for run in side if (pace := run.pace()) is not None] for side in sides]
     return chance_of(*paces) if all(paces) else Chance(1.0, "no steady step was seen")
 
 
@@ -178,7 +201,7 @@ def _paces(
 
 
 def _mean_samples(side: Sequence[ComparedRun]) -> float | None:
-    told = [samples for run in side if (samples := run.samples_per_step()) is not None]
+    told = [samples for run in side if (samples := run.samples_of_a_steady_step()) is not None]
     return fmean(told) if len(told) == len(side) else None
 
 
@@ -238,8 +261,7 @@ def _later_metric(
     if [len(side) for side in figures] != [len(base), len(other)]:
         return []
     # That steps drifted inside a run says nothing of them, and they are the host's work.
-    shared = [max(run.disturbance(), run.host_wandering()) for run in (*base, *other)]
-    chance = max(_STARTS_CHANCE, *shared)
+    chance = sides.host_chance(_STARTS_CHANCE)
     found = difference(figures[0], figures[1], chance=chance, is_part=True, of=of)
     means = [fmean(one.value for one in side) for side in figures]
     return [_metric(name, STEP_GROUP, means, found, sides, LOWER, verdict)]
@@ -360,8 +382,7 @@ def _chance_of_part(key: str, sides: Sides) -> float:
     """Returns what a part of single runs' steps may differ by; loading is the host's alone."""
     if key not in LOADER_KEYS:
         return sides.chance.share
-    runs = (*sides.base, *sides.other)
-    return max(sides.chance.share, *(run.host_wandering() for run in runs))
+    return max(sides.chance.share, sides.host_chance(0.0))
 
 
 def _means_of(key: str, told: Sequence[Sequence[Mapping[str, float] | None]]) -> list[float]:
@@ -405,8 +426,9 @@ def _run_metric(metric: RunMetric, sides: Sides, of: PartOf) -> Metric | None:
             metric.name, metric.group, base, other, None, None, None, UNKNOWN, metric.better
         )
     figures = [[Sampled(value) for value in side] for side in known]
+    chance = 0.0 if lone_of(*known) is None else sides.host_chance(0.0)
     found = difference(
-        figures[0], figures[1], chance=0.0, is_part=True, of=of if metric.is_time else None
+        figures[0], figures[1], chance=chance, is_part=True, of=of if metric.is_time else None
     )
     is_time = metric.is_time and not sides.is_other_work
     verdict = None if is_time else UNKNOWN

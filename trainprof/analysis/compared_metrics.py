@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -140,22 +141,36 @@ def loader_metrics(base: Sequence[ComparedRun], other: Sequence[ComparedRun]) ->
 
     A changed script moves lines: of loaders used alike, the one with most batches is the first.
     """
-    metrics = []
+    return [
+        RunMetric(
+            f"loaders[{called}].{name}",
+            LOADER_GROUP,
+            _of_loader(role, rank, value),
+            None if name == "num_workers" else _LOWER,
+            is_time=name != "num_workers",
+        )
+        for called, role, rank in _called((*base, *other))
+        for name, value in _LOADER_FIGURES.items()
+    ]
+
+
+def _called(runs: Sequence[ComparedRun]) -> list[tuple[str, str, int]]:
+    """Returns name, role and rank of the loaders: by its line, and by what else tells it apart.
+
+    One line may build several: `data.py:12`, `data.py:12, evaluation`, `data.py:12, 2`.
+    """
+    called: list[tuple[str, str, int]] = []
+    role_at: dict[str, str] = {}
+    taken = Counter[str]()
     for role in (TRAINING, EVALUATION):
-        most = max((len(run.loaders(role)) for run in (*base, *other)), default=0)
+        most = max((len(run.loaders(role)) for run in runs), default=0)
         for rank in range(min(most, _LOADERS_COMPARED)):
-            site = _site((*base, *other), role, rank)
-            for name, value in _LOADER_FIGURES.items():
-                metrics.append(
-                    RunMetric(
-                        f"loaders[{site}].{name}",
-                        LOADER_GROUP,
-                        _of_loader(role, rank, value),
-                        None if name == "num_workers" else _LOWER,
-                        is_time=name != "num_workers",
-                    )
-                )
-    return metrics
+            site = _site(runs, role, rank)
+            name = site if role_at.setdefault(site, role) == role else f"{site}, {role}"
+            taken[name] += 1
+            name = name if taken[name] == 1 else f"{name}, {taken[name]}"
+            called.append((name, role, rank))
+    return called
 
 
 def _site(runs: Sequence[ComparedRun], role: str, rank: int) -> str:

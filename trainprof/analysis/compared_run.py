@@ -59,12 +59,17 @@ class ComparedRun:
         series: Its steps, None where the events are gone.
         manifest: {} where it is missing or damaged.
         directory: Where it lies.
+        full_step_samples: What an update sees, where steps that see less are left out; else None.
+        checkpoints_s: What checkpoints inside passes added to a mean steady step, where steps that
+            save some are left out.
     """
 
     summary: RunSummary
     series: StepSeries | None
     manifest: Mapping[str, Any]
     directory: str
+    full_step_samples: float | None = None
+    checkpoints_s: float = 0.0
 
     @property
     def name(self) -> str:
@@ -96,6 +101,24 @@ class ComparedRun:
             return None
         ranks = len(self.summary.ranks) or 1
         return feeder.batch_size * training.iterations / training.steps * ranks
+
+    def samples_of_a_steady_step(self) -> float | None:
+        """Returns how many of them one of the steady steps sees."""
+        return self.full_step_samples or self.samples_per_step()
+
+    def samples_of_a_full_step(self) -> tuple[float, float] | None:
+        """Returns how many samples an update sees that is no pass's last one: at least, at most.
+
+        That one may see less, and what is accumulated when a pass ends may lead to none.
+        """
+        mean, training = self.samples_per_step(), self.summary.training
+        if mean is None:
+            return None
+        steps, passes = training.steps, max(training.epochs, 1)
+        if steps <= passes:
+            return mean, mean
+        seen = mean * steps
+        return seen / (steps + passes), (seen - passes) / (steps - passes)
 
     def slowed_by(self) -> str | None:
         """Returns what slowed the run beyond what recording costs, None where nothing did."""
@@ -235,6 +258,13 @@ class ComparedRun:
     def disturbance(self) -> float:
         """Returns by what share other processes may have made the run longer.
 
+        That is `host_disturbance`, as far as the host's pace is the run's.
+        """
+        return self.host_disturbance() * self.host_share()
+
+    def host_disturbance(self) -> float:
+        """Returns by what share they may have made longer what the host does.
+
         Taken from it was at most the CPU that others used, and no more of the time than somebody
         waited for a core. 0 where nothing is known.
         """
@@ -278,6 +308,10 @@ class ComparedRun:
         """Returns whether its machine is a virtual one, None where nothing told."""
         told = self.section("host").get("is_virtual")
         return told if isinstance(told, bool) else None
+
+    def host_chance(self) -> float:
+        """Returns by what share others or such cores may have changed the host's pace."""
+        return max(self.host_disturbance(), self.host_wandering())
 
     def host_share(self) -> float:
         """Returns the share of its steps that the host's work decides, 0 to 1."""

@@ -25,7 +25,15 @@ from trainprof.analysis.compared_figures import (
 from trainprof.analysis.compared_run import ComparedRun
 from trainprof.analysis.gate import REPEATED, Gate, judged
 from trainprof.analysis.least_gain import LEAST_GAIN
-from trainprof.analysis.speedup import FASTER, LEAST_CHANCE, SLOWER, UNKNOWN, SpeedUp
+from trainprof.analysis.speedup import (
+    FASTER,
+    LEAST_CHANCE,
+    SLOWER,
+    UNKNOWN,
+    SpeedUp,
+    are_repeated,
+)
+from trainprof.analysis.unlike_lengths import as_alike
 
 # A part of a step that is halved or doubled, by so much of BASE's step, is no noise of single runs.
 _CLEARLY: Final = 2
@@ -169,15 +177,16 @@ def compare(
         other: Runs of the other.
         limit: How much longer a step may take, as a share; None without a gate.
     """
+    base, other = as_alike(base, other)
     found = discrepancies(base, other)
-    sides = Sides(list(base), list(other), found, chance_between(base, other))
+    sides = Sides(base, other, found, chance_between(base, other))
     measured_by = BY_SAMPLE if sides.is_other_work else BY_STEP
     speedup, with_starts = sides.speedup(measured_by), sides.with_starts(measured_by)
     decisive = _decided_by_starts(speedup, with_starts) or speedup
     metrics = [*step_metrics(sides), *ledger_metrics(sides), *run_metrics(sides)]
     return Comparison(
-        base=list(base),
-        other=list(other),
+        base=base,
+        other=other,
         comparable=not any(one.kind in UNLIKE | {UNFINISHED} for one in found),
         discrepancies=found,
         speedup=speedup,
@@ -212,6 +221,11 @@ def basis(comparison: Comparison) -> str | None:
     chance = _difference(speedup.chance.share)
     sides = "one run each" if max(counted) <= 1 else f"{counted[0]} and {counted[1]} runs"
     told = f"{sides}: differences under {chance} can be chance"
+    if are_repeated(*counted):
+        told = (
+            f"{counted[0]} and {counted[1]} runs: the interval is that of their spread, but of the "
+            f"one alone differences under {chance} can be chance"
+        )
     if min(counted) > 1:
         told = f"{counted[0]} and {counted[1]} runs, weighed with what two may differ by, {chance}"
     if speedup.chance.share > LEAST_CHANCE:

@@ -4,7 +4,8 @@ With several runs on a side the runs are the units, and their spread is the nois
 each the steps tell only the noise inside a run; that a run as a whole came out fast or slow
 (clocks, memory layout, page cache, neighbours) they cannot tell, so the interval is widened by
 `chance`: what two runs of the same script may differ by. Two runs a side tell a little of it:
-their spread and `chance` are weighed against each other.
+their spread and `chance` are weighed against each other. Of a run alone against three or more these
+tell how much runs vary, and not what that one met: it keeps its own `chance`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 
@@ -49,6 +50,7 @@ LEAST_SHARE: Final = 0.01
 # of the step's difference: of ten equal runs the steps had a standard deviation of 11 %, zeroing
 # gradients, 4 % of a step, one of 73 %, which is 3 % of a step.
 _PARTS_WANDER: Final = 0.2
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,8 @@ class SpeedUp:
     Attributes:
         low, mid, high: 1.25 is a quarter more steps; None where it cannot be said.
         verdict: faster|slower|no_visible_difference|unknown.
-        chance: What one run each may differ by for no reason; None where more runs tell it.
+        chance: What one run each may differ by for no reason, or one alone by what it met; None
+            where more runs tell it.
         why_unknown: Why the verdict is unknown.
     """
 
@@ -166,12 +169,13 @@ class SpeedUp:
         return replace(self, verdict=UNKNOWN, why_unknown=f"too noisy to tell: {why}")
 
 
-def speed_up(base: Sequence[Pace], other: Sequence[Pace]) -> SpeedUp:
+def speed_up(base: Sequence[Pace], other: Sequence[Pace], *, took_turns: bool = False) -> SpeedUp:
     """Returns how many times as fast OTHER's runs train.
 
     Args:
         base: Runs of one setting, one or more.
         other: Runs of the other.
+        took_turns: The sides were run in turns: a run alone met what those of the other side did.
     """
     middle = _mean_step(base) / _mean_step(other)
     short = [p for p in (*base, *other) if p.steps_s is not None]
@@ -180,6 +184,8 @@ def speed_up(base: Sequence[Pace], other: Sequence[Pace]) -> SpeedUp:
         why = f"{fewest} steady steps are not enough, a verdict takes {MIN_STEADY_STEPS}"
         return SpeedUp(None, middle, None, UNKNOWN, None, why)
     chance = chance_of(base, other)
+    if took_turns and lone_of(base, other) is not None:
+        chance = replace(chance, share=0.0)
     found = difference(
         [sampled_mean(pace, number) for number, pace in enumerate(base)],
         [sampled_mean(pace, len(base) + number) for number, pace in enumerate(other)],
@@ -193,7 +199,7 @@ def speed_up(base: Sequence[Pace], other: Sequence[Pace]) -> SpeedUp:
         middle,
         1 / (1 + found.low),
         found.verdict,
-        chance if rests_on_chance(len(base), len(other)) else None,
+        chance if rests_on_chance(len(base), len(other)) and chance.share > 0 else None,
     )
 
 
@@ -204,7 +210,13 @@ def are_repeated(base: int, other: int) -> bool:
 
 def rests_on_chance(base: int, other: int) -> bool:
     """Tells whether so many runs a side tell too little without what they may differ by."""
-    return not are_repeated(base, other) or min(base, other) == 2
+    return min(base, other) < _TELLING_REPEATS
+
+
+def lone_of(base: Sequence[T], other: Sequence[T]) -> T | None:
+    """Returns the run that is alone on its side, where the other side tells how much runs vary."""
+    lone, group = sorted((base, other), key=len)
+    return lone[0] if len(lone) == 1 and are_repeated(len(lone), len(group)) else None
 
 
 def chance_of(base: Sequence[Pace], other: Sequence[Pace]) -> Chance:
@@ -212,21 +224,34 @@ def chance_of(base: Sequence[Pace], other: Sequence[Pace]) -> Chance:
 
     LEAST_CHANCE; more where the halves of a run differ by more than their noise explains, where
     others kept the machine's cores busy, where the cores are virtual ones, or where two runs of a
-    side differ by more.
+    side differ by more. Of a run alone against three or more it is what that one met, 0 where that
+    is no more than LEAST_CHANCE: the others tell it.
     """
+    lone = lone_of(base, other)
+    if lone is not None:
+        own = max(_met_by(lone), key=lambda one: one.share)
+        return own if own.share > LEAST_CHANCE else replace(own, share=0.0)
     found = [Chance(LEAST_CHANCE, "as runs on a quiet machine do")]
     for pace in (*base, *other):
-        found.append(Chance(pace.disturbance, "other processes kept the CPU busy"))
-        found.append(Chance(pace.wandering, pace.why_wandering))
-        if pace.steps_s is not None and len(pace.steps_s) >= MIN_STEADY_STEPS:
-            drift = half_split_drift(pace.steps_s, cycle=pace.cycle)
-            found.append(Chance(_DRIFT_COUNTS * drift, "step times drifted inside a run"))
+        found += _met_by(pace)
     for side in (base, other):
         means = [pace.mean_s for pace in side]
         if min(means) > 0:
             apart = math.log(max(means) / min(means))
             found.append(Chance(_DRIFT_COUNTS * apart, "repeated runs differ so much"))
     return max(found, key=lambda one: one.share)
+
+
+def _met_by(pace: Pace) -> list[Chance]:
+    """Returns what a run itself shows that may have made it faster or slower."""
+    found = [
+        Chance(pace.disturbance, "other processes kept the CPU busy"),
+        Chance(pace.wandering, pace.why_wandering),
+    ]
+    if pace.steps_s is not None and len(pace.steps_s) >= MIN_STEADY_STEPS:
+        drift = half_split_drift(pace.steps_s, cycle=pace.cycle)
+        found.append(Chance(_DRIFT_COUNTS * drift, "step times drifted inside a run"))
+    return found
 
 
 def sampled_mean(pace: Pace, seed: int) -> Sampled:
@@ -264,8 +289,8 @@ def difference(
     Args:
         base: The figure in each run of BASE.
         other: The same of OTHER.
-        chance: The share that `chance_of` gives, for where runs are repeated once at most; 0 where
-            it is not known.
+        chance: The share that `chance_of` gives, for where a side has two runs at most; 0 where it
+            is not known.
         is_part: A part of something, which may be nothing or less; else all are above 0 and differ
             by a factor.
         of: The step that it is a part of, if it is one.
@@ -368,15 +393,17 @@ def _half_between_runs(
 ) -> float:
     """Welch's interval of the means of two groups of runs.
 
-    A group of one takes its spread from the other. No spread is smaller than the noise inside runs
-    makes it: two runs may agree by luck. The spread of two is weighed with what is known of such
-    machines: the interval would be many times too wide otherwise.
+    A group of one takes its spread from the other, and what it met by chance comes on top. No
+    spread is smaller than the noise inside runs makes it: two runs may agree by luck. The spread of
+    two is weighed with what is known of such machines: the interval would be many times too wide
+    otherwise.
     """
     variances = [_variance(side, by_factor) for side in (base, other)]
     if min(len(base), len(other)) < 2:
         error = max(variances) * (1 / len(base) + 1 / len(other))
         degrees = max(len(base), len(other)) - 1.0
-        return t_quantile(_tail(judged), degrees) * math.sqrt(error)
+        by_spread = t_quantile(_tail(judged), degrees) * math.sqrt(error)
+        return math.hypot(by_spread, by_chance * _widening(judged))
     # Two runs differ by as much as chance lets them in 95 of 100 cases.
     by_machine = (by_chance / _normal_quantile(_TAILS[1])) ** 2 / 2
     error = weights = 0.0

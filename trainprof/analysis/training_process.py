@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from trainprof.analysis.events import RECORD_DTYPE, Events, ProcessLog, no_events
+from trainprof.analysis.events import MAX_PID, RECORD_DTYPE, Events, ProcessLog, no_events
 from trainprof.analysis.facts import Facts
 from trainprof.analysis.lineage import ancestors_of, rank_and_size
 from trainprof.analysis.recording import Recording
@@ -74,8 +74,8 @@ def training_processes(recording: Recording) -> list[TrainingProcess]:
     """Returns every process that made updates, else those that ran backward, else one alone.
 
     Ranks come in their order, each by the process of it that made most updates. Where there are no
-    two ranks, the process with most updates (or backwards) comes first; without any it is the
-    script's own.
+    two ranks, the process with most updates (or backwards) comes first, of equal ones that which
+    was begun first; without any it is the script's own.
     """
     processes = _by_process(recording.logs)
     if not processes:
@@ -94,11 +94,15 @@ def training_processes(recording: Recording) -> list[TrainingProcess]:
     script_pid = recording.manifest.get("script_pid")
 
     def weight(logs: list[ProcessLog]) -> tuple[int, int, bool, int]:
+        # Pids are given in order. How many records there are is chance, and so is which of several
+        # that start together comes to its first one before the others.
         kinds = np.concatenate([log.events.kind for log in logs])
         counts = np.bincount(kinds, minlength=256)
         updates = int(counts[Kind.OPTIMIZER_STEP] + counts[Kind.SCALER_STEP])
         is_script = any(log.role == "script" or log.pid == script_pid for log in logs)
-        return (updates, int(counts[Kind.BACKWARD]), is_script, len(kinds))
+        backwards = int(counts[Kind.BACKWARD])
+        last = -(logs[0].pid or MAX_PID) if updates or backwards else len(kinds)
+        return (updates, backwards, is_script, last)
 
     weighed = sorted(((weight(logs), logs) for logs in processes), key=lambda x: x[0], reverse=True)
     trainers = [logs for (updates, *_), logs in weighed if updates]

@@ -141,7 +141,10 @@ class Found:
         known = self._compared.get(key)
         if known is None:
             # With what was compared, so that no other object gets its id.
-            known = self._compared[key] = (speed_up(base, other), (tuple(base), tuple(other)))
+            known = self._compared[key] = (
+                speed_up(base, other, took_turns=True),
+                (tuple(base), tuple(other)),
+            )
         return known[0]
 
     def spent_s(self) -> float:

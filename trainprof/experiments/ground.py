@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar, Final
 
-from trainprof.analysis.comparable_facts import DEVICE, TORCH, ground_of_host
+from trainprof.analysis.comparable_facts import GPU, TORCH, ground_of_host
 from trainprof.launch.installed_torch import installed_torch
 from trainprof.launch.manifest import host_now
 from trainprof.launch.target import Target
@@ -92,14 +92,5 @@ def check_ground(before: Mapping[str, str], now: Mapping[str, str]) -> None:
 
 
 def _is_another(what: str, before: str, now: str) -> bool:
-    if what != DEVICE:
-        return before != now
-    # Not every run is long enough for it to be seen which of several GPUs it used.
-    (kind, named), (kind_now, named_now) = (_parts(told) for told in (before, now))
-    return kind != kind_now or bool(named and named_now and not named & named_now)
-
-
-def _parts(device: str) -> tuple[str, set[str]]:
-    """Returns its kind, and the names of "cuda (NVIDIA H100, NVIDIA T4)"."""
-    kind, _, names = device.removesuffix(")").partition(" (")
-    return kind, set(filter(None, names.split(", ")))
+    # Not every run is long enough for it to be seen on which of several GPUs it was.
+    return not set(before.split(", ")) & set(now.split(", ")) if what == GPU else before != now

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from trainprof.analysis.comparable_facts import DEVICE, ground_of
+from trainprof.analysis.comparable_facts import DEVICE, GPU, ground_of
 from trainprof.analysis.compared_run import ComparedRun, compared_run
 from trainprof.analysis.ending import MAX_TIME
 from trainprof.analysis.facts import number_at
@@ -276,7 +276,7 @@ def _ground(trial: Trial, run: ComparedRun, outcome: str) -> dict[str, str]:
     found = ground_of(run)
     if trial.data != "real" or outcome != OK:
         # A loader alone has nothing to do on it, and one that failed may not have come so far.
-        found.pop(DEVICE, None)
+        found = {what: told for what, told in found.items() if what not in (DEVICE, GPU)}
     if trial.name == BASELINE and outcome == OK and run.summary.torch_threads is not None:
         # Trials may have others: they are what is tried.
         found[_TORCH_THREADS] = str(run.summary.torch_threads)

@@ -21,7 +21,7 @@ def of_whole_runs(found: Found, trial: Trial) -> Times | None:
     if trial.data == "free":
         return _of_a_free_run(found, trial)
     base, other = (_whole_runs(found.comparable(name)) for name in (BASELINE, trial.name))
-    return times_of(speed_up(base, other)) if base and other else None
+    return times_of(speed_up(base, other, took_turns=True)) if base and other else None
 
 
 def times_of(speed: SpeedUp | None) -> Times | None:

@@ -12,7 +12,7 @@ from support.compared_runs import made_up, with_steps_longer
 
 from trainprof.analysis.code_figures import LineCost
 from trainprof.analysis.comparability import Discrepancy, discrepancies
-from trainprof.analysis.comparable_facts import UNLIKE
+from trainprof.analysis.comparable_facts import UNLIKE, ground_of
 from trainprof.analysis.compared_run import ComparedRun
 from trainprof.analysis.run_figures import Exit
 from trainprof.analysis.summary import RunSummary
@@ -345,6 +345,48 @@ def test_another_machine_is_found_by_what_it_computes_on() -> None:
     )
     assert only(discrepancies([arm], [intel])).text == "platform linux aarch64 -> linux x86_64"
     assert [x.what for x in discrepancies([intel], [newer])] == ["events"]
+
+
+def on_gpus(*names: str | None, is_used: bool | None = True, is_told: bool = True) -> ComparedRun:
+    gpus = [replace(summaries.gpu(), name=name, is_used=is_used, is_visible=True) for name in names]
+    system = replace(summaries.system(), gpus=gpus if is_told else [])
+
+    def change(summary: RunSummary) -> RunSummary:
+        return of_run(device="cuda:0")(replace(summary, system=system))
+
+    return run(change)
+
+
+def test_another_gpu_is_another_machine() -> None:
+    told = only(discrepancies([on_gpus("NVIDIA H100")], [on_gpus("NVIDIA A100")]))
+    assert (told.kind, told.text) == ("ground", "GPU NVIDIA H100 -> NVIDIA A100")
+    assert not [x for x in discrepancies([on_gpus("T4")], [on_gpus("T4")]) if x.what != "events"]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        on_gpus("NVIDIA H100", is_told=False),  # no NVML in the container
+        on_gpus(None),
+        on_gpus("NVIDIA H100", "NVIDIA T4", is_used=None),  # which of them nothing tells
+        on_gpus("NVIDIA H100", "NVIDIA H100", is_used=None),
+    ],
+)
+def test_a_gpu_that_is_not_known_is_no_other(other: ComparedRun) -> None:
+    for sides in (([on_gpus("NVIDIA H100")], [other]), ([other], [on_gpus("NVIDIA H100")])):
+        assert [one.what for one in discrepancies(*sides)] == ["events"]
+
+
+def test_a_run_that_trains_in_several_processes_stands_for_one_of_them() -> None:
+    def apart(others: int) -> ComparedRun:
+        return run(lambda s: replace(s, trained_apart=[{"pid": n} for n in range(others)]))
+
+    told = only(discrepancies([apart(4)], [apart(4)]))
+    assert told.kind == "remark"
+    assert told.text.startswith("of 5 training processes the busiest is compared")
+    told = only(discrepancies([apart(4)], [apart(0)]))
+    assert (told.kind, told.text) == ("ground", "training processes 5 -> 1")
+    assert "training processes" not in ground_of(apart(4))
 
 
 def test_another_number_of_torchs_threads_is_a_change() -> None:

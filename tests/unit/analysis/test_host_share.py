@@ -17,9 +17,15 @@ from trainprof.analysis.compared_run import ComparedRun
 from trainprof.analysis.comparison import compare
 from trainprof.analysis.device_figures import Device
 from trainprof.analysis.device_idle import IDLE_CAUSES
+from trainprof.analysis.gate import TRIPPED
 from trainprof.analysis.host_share import host_share
 from trainprof.analysis.run_figures import Phases
-from trainprof.analysis.speedup import LEAST_CHANCE, NO_VISIBLE_DIFFERENCE, SLOWER
+from trainprof.analysis.speedup import (
+    BOUNDLESS_CHANCE,
+    LEAST_CHANCE,
+    NO_VISIBLE_DIFFERENCE,
+    SLOWER,
+)
 from trainprof.analysis.summary import RunSummary
 
 TRAINING_S = 100.0
@@ -114,6 +120,53 @@ def test_cores_of_a_virtual_machine_wander_where_a_device_waits_for_them() -> No
     for found, share in ((on(STARVED), 0.41), (on(BUSY), LEAST_CHANCE)):
         chance = chance_between([virtual(found)], [virtual(with_steps_longer(found, 1.2))])
         assert chance.share == pytest.approx(share)
+
+
+def beside_others(found: RunSummary, name: str = "a", waited: float = 0.3) -> ComparedRun:
+    """A run on 8 cores of which others kept 44 % busy."""
+    cpu = {
+        "host_percent": {"mean": 56.5},
+        "tree_percent": {"mean": 100.0},
+        "per_core_percent": [56.5] * 8,
+        "pressure_some_share": waited,
+    }
+    return made_up(replace(found, system=summaries.system(cpu=cpu)), name)
+
+
+def test_other_programs_disturb_a_device_where_it_waits_for_the_host() -> None:
+    whole = 0.7**-3 - 1
+    assert beside_others(summaries.healthy()).disturbance() == pytest.approx(whole)
+    assert beside_others(on(STARVED)).disturbance() == pytest.approx(whole * 0.82)
+    assert beside_others(on(BUSY)).disturbance() == pytest.approx(whole * 0.04)
+    # What loaders and starts of passes take is the host's all the same.
+    assert beside_others(on(BUSY)).host_chance() == pytest.approx(whole)
+    # Least of all it is what runs on a quiet machine differ by.
+    slower = beside_others(with_steps_longer(on(BUSY), 1.3), "b")
+    assert chance_between([beside_others(on(BUSY))], [slower]).share == pytest.approx(whole * 0.04)
+    idle = chance_between([beside_others(on(BUSY), waited=0.05)], [slower])
+    assert idle.share >= LEAST_CHANCE
+
+
+def test_a_device_at_work_is_judged_however_busy_the_host(tmp_path: Path) -> None:
+    def recorded_on(name: str, seed: int, forward: int) -> ComparedRun:
+        run = read(recorded(tmp_path, name, forwards=steps_of(seed, forward)))
+        told = beside_others(on(BUSY), waited=0.5).summary
+        summary = replace(
+            run.summary,
+            run=told.run,
+            phases=told.phases,
+            training=replace(run.summary.training, steps=50_000),
+            devices=told.devices,
+            system=told.system,
+        )
+        return replace(run, summary=summary)
+
+    base, other = recorded_on("a", 1, 20 * MS), recorded_on("b", 2, 26 * MS)
+    assert base.host_disturbance() > BOUNDLESS_CHANCE
+    found = compare([base], [other], limit=0.05)
+    assert found.verdict == SLOWER
+    assert found.gate is not None
+    assert found.gate.outcome == TRIPPED
 
 
 def test_waits_for_batches_wander_by_more_than_the_step_on_a_device(tmp_path: Path) -> None:

@@ -168,6 +168,16 @@ def test_processes_without_ranks_stay_apart(tmp_path):
     assert found.ledger.seconds["data_wait"] == pytest.approx(6 * 0.002)
 
 
+def test_of_processes_that_train_as_long_that_which_began_first_is_shown(tmp_path):
+    """How much else each recorded is chance: equal scripts show the same one."""
+    later = trainer(21, wait_ms=5)
+    for _ in range(9):
+        later.leaf(Kind.GC, MS)
+    found = summary_of(tmp_path, later, trainer(20, wait_ms=2), trainer(22))
+    assert [row["pid"] for row in found.trained_apart] == [21, 22]
+    assert found.ledger.seconds["data_wait"] == pytest.approx(3 * 0.002)
+
+
 def test_one_rank_alone_is_an_ordinary_run(tmp_path):
     found = summary_of(tmp_path, trainer(20, group=(2, 8)))
     assert (found.ranks, found.trained_apart) == ([], [])

@@ -163,6 +163,63 @@ def test_one_run_against_many_takes_their_spread() -> None:
     assert speed_up(base, [Pace(0.150, None)]).verdict == SLOWER
 
 
+def alone(**met: float) -> Pace:
+    return replace(even(0.150), **met)  # type: ignore[arg-type]
+
+
+GROUP = [even(0.1 * factor) for factor in (0.995, 1.0, 1.005)]
+
+
+@pytest.mark.parametrize(
+    ("met", "why"),
+    [
+        ({"disturbance": 2.5}, "other processes kept the CPU busy"),
+        ({"wandering": 0.5}, "a virtual machine's cores change their pace"),
+    ],
+)
+def test_one_run_against_many_keeps_what_it_met(met: dict[str, float], why: str) -> None:
+    found = speed_up(GROUP, [alone(**met)])
+    assert found.chance is not None
+    assert (found.chance.share, found.chance.why) == (max(met.values()), why)
+    # By hand: Student's t of two degrees of freedom, and by how much one run may be off.
+    spread = 4.302653 * math.sqrt(0.005**2 * 4 / 3)
+    half = math.hypot(spread, math.log1p(max(met.values())))
+    assert found.low == pytest.approx(math.exp(-half) / 1.5, rel=1e-3)
+    assert found.high == pytest.approx(math.exp(half) / 1.5, rel=1e-3)
+    back = speed_up([alone(**met)], GROUP)
+    assert back.high == pytest.approx(1 / found.low, rel=1e-3)
+    if "disturbance" in met:
+        assert found.verdict == NO_VISIBLE_DIFFERENCE
+
+
+def test_one_run_whose_steps_drifted_is_no_surer_against_many() -> None:
+    drifted = Pace(0.150, np.repeat([0.100, 0.200], 50))
+    found = speed_up(GROUP, [drifted])
+    assert found.verdict == NO_VISIBLE_DIFFERENCE
+    assert found.chance is not None
+    assert found.chance.why == "step times drifted inside a run"
+
+
+@pytest.mark.parametrize("met", [{}, {"disturbance": 0.03}, {"wandering": LEAST_CHANCE}])
+def test_one_run_that_met_nothing_is_told_by_the_spread_of_the_others(
+    met: dict[str, float],
+) -> None:
+    found, plain = speed_up(GROUP, [alone(**met)]), speed_up(GROUP, [alone()])
+    assert found == plain
+    assert (found.verdict, found.chance) == (SLOWER, None)
+    # What the group met is in its spread.
+    busy = [replace(one, disturbance=2.5, wandering=0.5) for one in GROUP]
+    assert speed_up(busy, [alone()]) == plain
+
+
+def test_one_run_that_took_turns_with_the_others_met_what_they_did() -> None:
+    found = speed_up(GROUP, [alone(wandering=0.5, disturbance=2.5)], took_turns=True)
+    assert found == speed_up(GROUP, [alone()])
+    # A pair has no spread that would tell it.
+    pair = [even(0.1)], [alone(wandering=0.5)]
+    assert speed_up(*pair, took_turns=True) == speed_up(*pair)
+
+
 def test_too_few_steps_give_no_verdict() -> None:
     found = speed_up([even(0.1)], [even(0.2, count=19)])
     assert found.verdict == UNKNOWN
