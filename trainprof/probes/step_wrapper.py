@@ -1,8 +1,8 @@
 """What stands around an optimizer's `step`: in the script's own class.
 
-A class of `__main__` goes to other processes by value (joblib, Ray, Dask, submitit, dill), with all
-that its functions refer to. What ours refer to can be sent, and does nothing where it arrives: not
-even trainprof need be there.
+A class of `__main__` goes to other processes by value (joblib, Ray, Dask, submitit), with all that
+its functions refer to. What ours refer to can be sent, and does nothing where it arrives: not even
+trainprof need be there.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from contextlib import nullcontext
 from types import FunctionType, SimpleNamespace
 from typing import Any, Final
 
-from trainprof.probes.patcher import UNCOUNTED_FILE, let_dynamo_skip, uncounted
+from trainprof.probes.patcher import let_dynamo_skip, uncounted
 
 Wrapped = Callable[..., Any]
 
 _HOOKED: Final = "hooked"
 _AROUND: Final = "around"
+# Of what is around a step where it has arrived: to ask makes an object, and each is true.
+_ARRIVES_WITH: Final = {"hands_on": object}
 
 
 class StepAround:
@@ -41,7 +43,7 @@ class StepAround:
         self.hands_on, self.run, self.hide_frame = hands_on, run, hide_frame
 
     def __reduce__(self) -> Any:
-        return SimpleNamespace, (), {"hands_on": object}  # any object is true
+        return SimpleNamespace, (), _ARRIVES_WITH
 
 
 class StepHook:
@@ -69,7 +71,7 @@ def step_around(hooked: Any, around: StepAround) -> Wrapped:
             around.hide_frame(error)
             raise
 
-    # dill sends what a function's module has: with torch's names that is no more than torch's own.
+    # With torch's names around it, so that nothing of our module's is sent along.
     names = getattr(hooked, "__globals__", {})
     made = FunctionType(uncounted(step).__code__, names, "step", None, step.__closure__)
     let_dynamo_skip(made)
@@ -82,18 +84,26 @@ def step_around(hooked: Any, around: StepAround) -> Wrapped:
 def hooked_in(step: Any, around: StepAround) -> Any:
     """Returns what `step` has `around` around it; None where it has not."""
     held = _held(step)
-    return held.get(_HOOKED) if held.get(_AROUND) is around else None
+    return held[_HOOKED] if held and held[_AROUND] is around else None
 
 
 def hooked_elsewhere(step: Any) -> Any:
     """Returns what a `step` that came from another process stands around; None of any other."""
     held = _held(step)
-    return held.get(_HOOKED) if type(held.get(_AROUND)) is SimpleNamespace else None
+    if held and type(held[_AROUND]) is SimpleNamespace and vars(held[_AROUND]) == _ARRIVES_WITH:
+        return held[_HOOKED]
+    return None
 
 
 def _held(step: Any) -> dict[str, Any]:
-    """Returns what a function of ours refers to; {} of any other."""
-    if type(step) is not FunctionType or step.__code__.co_filename != UNCOUNTED_FILE:
+    """Returns what a function of ours refers to, by the names that it has for that; {} of others.
+
+    By them alone: its code's file may be another where it has arrived.
+    """
+    if type(step) is not FunctionType or step.__code__.co_freevars != (_AROUND, _HOOKED):
         return {}
-    cells = zip(step.__code__.co_freevars, step.__closure__ or (), strict=True)
-    return {name: cell.cell_contents for name, cell in cells if name in (_AROUND, _HOOKED)}
+    around, hooked = step.__closure__ or ()
+    try:
+        return {_AROUND: around.cell_contents, _HOOKED: hooked.cell_contents}
+    except ValueError:  # somebody else's, not set yet
+        return {}

@@ -138,6 +138,7 @@ def test_a_trace_has_nothing_of_it(recorder: Recorder) -> None:
     model = Net(frozen=True)
     torch.jit.trace(model, X, check_trace=False)  # warnings are errors here
     assert told(recorder) == []
+    assert recorder.read().notes(Topic.PROBE_FAILED) == []
 
 
 def test_no_model_is_kept_alive(recorder: Recorder) -> None:
