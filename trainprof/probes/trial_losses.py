@@ -7,7 +7,6 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Final
 
-from trainprof.probes.function_modes import FunctionModes
 from trainprof.probes.limit import is_loader_worker
 from trainprof.probes.patcher import Patcher, hide_our_frame
 from trainprof.probes.session import Session
@@ -29,7 +28,7 @@ class LossesProbe:
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._session = session
         self._plain = torch.Tensor
-        self._modes = FunctionModes(torch)
+        self._mode_depth = getattr(torch._C, "_len_torch_function_stack", lambda: 0)
         # Not as the script sees it: our own reading is no sync point of its.
         self._value = torch._C.TensorBase.item
         keep, kept = patcher.guarded(self._keep), self._kept
@@ -53,11 +52,10 @@ class LossesProbe:
     def _keep(self, roots: Any) -> None:
         """Keeps what backward begins at, if that is one number; inner backwards begin at others."""
         loss = roots[0]
-        if type(loss) is not self._plain or self._modes.would_notice():
+        if type(loss) is not self._plain or self._mode_depth():
             return
-        with self._modes.unseen():
-            if loss.numel() == 1 and loss.is_floating_point():
-                self._kept.append(loss.detach().clone())
+        if loss.numel() == 1 and loss.is_floating_point():
+            self._kept.append(loss.detach().clone())
 
     def _tell(self) -> None:
         log = self._session.log

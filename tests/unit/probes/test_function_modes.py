@@ -24,7 +24,6 @@ from trainprof.probes.session import Probe
 from trainprof.probes.sync import SyncProbe
 from trainprof.probes.torch_settings import TorchSettingsProbe
 from trainprof.probes.transfer import TransferProbe
-from trainprof.probes.trial_losses import LossesProbe
 from trainprof.probes.usage import BatchScale
 from trainprof.record.schema import Kind, SyncFlag, Topic, TransferFlag
 
@@ -197,13 +196,3 @@ def test_batches_are_looked_at(recorder: Recorder) -> None:
     list(DataLoader(on_device, batch_size=None, collate_fn=lambda x: x))
     notes = recorder.read().notes(Topic.ENVIRONMENT)
     assert [note for note in notes if "batch_on_device" in note]
-
-
-@pytest.mark.usefixtures("default_device")
-def test_losses_of_a_trial_are_kept(recorder: Recorder) -> None:
-    probe = LossesProbe()
-    recorder.start(probe)
-    weight = torch.ones(2, requires_grad=True)
-    weight.sum().backward()
-    torch.autograd.backward(weight.sum())
-    assert [kept.item() for kept in probe._kept] == [2.0, 2.0]
