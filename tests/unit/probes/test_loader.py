@@ -825,7 +825,7 @@ def test_a_fault_of_ours_is_reported_once_and_harms_nothing(
         raise ZeroDivisionError("ours")
 
     recorder.start(LoaderProbe())
-    monkeypatch.setattr("trainprof.probes.loader.describe", broken)
+    monkeypatch.setattr("trainprof.probes.loader_description.describe", broken)
     for _ in range(2):
         assert len(list(DataLoader(Numbers()))) == 6
     fault = {"probe": "loader", "error": "ZeroDivisionError: ours"}
