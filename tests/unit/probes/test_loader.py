@@ -711,7 +711,7 @@ def test_whether_workers_share_a_stream(
         assert not is_it("def seed_worker(worker_id):")
         return asks
 
-    monkeypatch.setattr("trainprof.probes.loader.any_text", any_text)
+    monkeypatch.setattr("trainprof.probes.loader_description.any_text", any_text)
     recorder.start(LoaderProbe())
     next(iter(make()))
     assert recorder.read().notes(Topic.LOADER)[0]["shares_samples"] is expected
