@@ -88,7 +88,7 @@ class Facts:
         return next((text for text in found if isinstance(text, str)), None)
 
     def looked_s(self) -> float | None:
-        """Returns what probes took for closer looks at passes and calls; None where untold."""
+        """Returns what probes took for closer looks at loaders and calls; None where untold."""
         told = (integer(x.get("looked_ns")) for x in self.environment())
         return next((ns / 1e9 for ns in told if ns is not None), None)
 

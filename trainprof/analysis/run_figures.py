@@ -314,8 +314,8 @@ class Overhead:
     Attributes:
         synchronizations: How often --cuda-sync waited for devices that were in use, else None.
         synchronized_s: How long in all: so much was added at most.
-        looks_s: What closer looks at some passes and calls took in all; None where there were
-            none, or nobody told, as in a run that was killed.
+        looks_s: What closer looks at loaders, and some passes and calls, took in all; None where
+            there were none, or nobody told, as in a run that was killed.
     """
 
     events: int

@@ -43,6 +43,7 @@ class CallSites:
         self._is_user: dict[int, bool] = {}
         self._is_torch: dict[int, bool] = {}
         self._known: dict[tuple[int, int], int] = {}
+        self._call_ends: dict[tuple[int, int], tuple[int, int] | None] = {}
         self._judged: list[CodeType] = []
 
     def is_user_code(self, code: CodeType) -> bool:
@@ -60,7 +61,7 @@ class CallSites:
         """Keeps code that was judged, so that its id is no other's; too much is forgotten."""
         self._judged.append(code)
         if len(self._judged) > _MOST_CODES:
-            tables = self._is_user, self._is_torch, self._known
+            tables = self._is_user, self._is_torch, self._known, self._call_ends
             for table in (*tables, self._judged, *tables):  # another thread may have added some
                 table.clear()
 
@@ -169,8 +170,19 @@ class CallSites:
             frame = frame.f_back
         site = self.find(frame)
         if frame is None or self.is_user_code(frame.f_code):
-            return Birthplace(site, call_ends_at=call_end(frame))
+            return Birthplace(site, call_ends_at=self._call_end(frame))
         return Birthplace(site, self.package_of(frame.f_code), self.name(frame))
+
+    def _call_end(self, frame: FrameType | None) -> tuple[int, int] | None:
+        """Returns the same as `call_end`, which goes through the code: of a script, all of it."""
+        if frame is None:
+            return None
+        key = (id(frame.f_code), frame.f_lasti)
+        end = self._call_ends.get(key)
+        if end is None:
+            end = self._call_ends[key] = call_end(frame)
+            self._keep(frame.f_code)
+        return end
 
     def is_user_file(self, file: str) -> bool:
         """Tells the same of a file that code stands in."""
@@ -218,13 +230,13 @@ def _line_of(frame: Place) -> int:
     return before
 
 
-def call_end(frame: FrameType | None) -> tuple[int, int] | None:
+def call_end(frame: FrameType) -> tuple[int, int] | None:
     """Returns where the call that a frame is in ends: its last line, and the column behind it.
 
     No two calls of a file end at the same place. Before Python 3.11 it is not known.
     """
-    positions = getattr(frame.f_code, "co_positions", None) if frame is not None else None
-    if frame is None or positions is None or frame.f_lasti < 0:
+    positions = getattr(frame.f_code, "co_positions", None)
+    if positions is None or frame.f_lasti < 0:
         return None
     _, line, _, column = next(itertools.islice(positions(), frame.f_lasti // 2, None))
     return None if line is None or column is None else (line, column)

@@ -6,10 +6,11 @@ Nothing of the script runs meanwhile: attributes are looked up where they are st
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType, MethodType
 from typing import Any, Final
+
+from trainprof.probes.static_lookup import of_class
 
 # Hugging Face's Trainer keeps the script's in an object that leaves out columns: one deep.
 _MAX_DEPTH: Final = 3
@@ -49,7 +50,7 @@ def _called(thing: Any) -> tuple[Any, Any]:
         return thing.__func__, thing.__self__
     if type(thing) is FunctionType:
         return thing, None
-    return inspect.getattr_static(type(thing), "__call__", None), thing
+    return of_class(type(thing), "__call__"), thing
 
 
 def _held_by(function: FunctionType, owner: Any) -> Iterator[Any]:

@@ -64,17 +64,17 @@ class CollectiveProbe:
                     except BaseException as error:
                         hide_our_frame(error)
                         raise
-                inside.add(thread)
                 start = now()
+                # A signal handler of the script's may raise wherever a clock is read.
                 try:
+                    inside.add(thread)
                     return original(*args, **kwargs)
                 except BaseException as error:
                     hide_our_frame(error)
                     raise
                 finally:
-                    end = now()
                     inside.discard(thread)
-                    record(start, end, sys._getframe().f_back, number)
+                    record(start, now(), sys._getframe().f_back, number)
 
             return collective
 

@@ -5,10 +5,15 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Collection
-from typing import Any
+from typing import Any, Final
 
 from trainprof.probes.call_site import KeepTrack
 from trainprof.probes.worker_needs import attributes_of
+
+# Of one line so many fingerprints keep their numbers, though no dataset has them any more: one may
+# be made anew, as each epoch does. A script that selects other rows for each task makes new ones
+# for ever.
+MOST_FINGERPRINTS: Final = 64
 
 
 class LowestFree:
@@ -39,13 +44,16 @@ class DatasetNumbers:
     """Gives out two: one is free again once its dataset is gone, the other never.
 
     Hugging Face's datasets give out copies of themselves, which have the same fingerprint: they
-    are one.
+    are one. Of a line, its last ones keep their numbers once they are gone.
     """
 
     def __init__(self, keep_track: KeepTrack) -> None:
         self._keep_track = keep_track
         self._by_line: dict[int, dict[int | str, int]] = {}
         self._lowest = LowestFree()
+        # By id of one that lives; and by line, at how many the dead are forgotten.
+        self._fingerprints: dict[int, int | str] = {}
+        self._most: dict[int, int] = {}
         self._counter = itertools.count(1)
         self._of_run: dict[int | str, int] = {}
         # By loader, with the dataset's id, where nothing tells when it is gone.
@@ -55,15 +63,27 @@ class DatasetNumbers:
         """Tells datasets apart that are loaded by one line; None where it cannot be known."""
         key = _key(dataset)
         numbers = self._by_line.setdefault(site, {})
+        if type(key) is str and self._fingerprints.get(id(dataset)) != key:
+            self._fingerprints[id(dataset)] = key
+            self._keep_track(dataset, self._fingerprints, id(dataset))
         if key not in numbers:
             try:
                 weakref.ref(dataset)
             except TypeError:  # a list, say: nothing tells when another takes its id
                 return None
+            if type(key) is str and len(numbers) >= self._most.get(site, MOST_FINGERPRINTS):
+                self._forget_dead(site, numbers)
             numbers[key] = self._lowest.take(site, numbers.values())
             if type(key) is int:
                 self._keep_track(dataset, numbers, key)
         return numbers[key]
+
+    def _forget_dead(self, site: int, numbers: dict[int | str, int]) -> None:
+        living = {*self._fingerprints.values()}
+        for key in list(numbers):
+            if type(key) is str and key not in living:
+                del numbers[key]
+        self._most[site] = max(MOST_FINGERPRINTS, 2 * len(numbers))
 
     def of_run(self, loader: int, dataset: Any) -> int:
         """Returns a number that no dataset has had before, or this one's.

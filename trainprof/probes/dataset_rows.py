@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections import deque
 from typing import Any, Final
 
 from trainprof.probes.changed_datasets import whole_of
+from trainprof.probes.static_lookup import of_class
 
 _SEQUENCES: Final = (list, tuple, deque)
 _TAKE_NO_LISTS: Final = (*_SEQUENCES, dict, range)
@@ -20,7 +20,7 @@ def refuses_lists(dataset: Any) -> bool:
 
     Of the user's own methods nobody knows: they can be written anew.
     """
-    asked = inspect.getattr_static(type(dataset), "__getitem__", None)
+    asked = of_class(type(dataset), "__getitem__")
     kinds = (*_TAKE_NO_LISTS, _of_torch("ConcatDataset"))
     return asked is not None and any(asked is vars(kind).get("__getitem__") for kind in kinds)
 

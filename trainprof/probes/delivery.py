@@ -201,9 +201,10 @@ class DeliveryProbe:
         def pin_memory(*args: Any, **kwargs: Any) -> Any:
             thread = get_ident()
             is_outermost = thread not in inside
-            inside.add(thread)
             start = now()
+            # A signal handler of the script's may raise wherever a clock is read.
             try:
+                inside.add(thread)
                 return original(*args, **kwargs)
             except BaseException as error:
                 hide_our_frame(error)

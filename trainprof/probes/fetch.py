@@ -69,6 +69,7 @@ class FetchProbe:
             number = 0 if info is None else getattr(info, "id", 254) + 1
             creating = 0 if info is None else loader.creating
             kept = _Fetcher(worker=number & 255, loader=creating)
+            self._session.log.refer(creating)
             try:
                 if info is not None:
                     self._session.log.note(Topic.ENVIRONMENT, {"cores": own_cores()})

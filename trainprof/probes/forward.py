@@ -113,23 +113,25 @@ class ForwardProbe:
                 except BaseException as error:
                     hide_our_frame(error)
                     raise
-            if first.thread:
-                others.add(thread)
-            else:
-                first.thread = thread
             output = None
             start = now()
+            # A signal handler of the script's may raise wherever a clock is read: no thread is to
+            # count as inside before the `try`, nor once the clock is read again.
             try:
+                if first.thread:
+                    others.add(thread)
+                else:
+                    first.thread = thread
                 return (output := original(self, *args, **kwargs))
             except BaseException as error:
                 hide_our_frame(error)
                 raise
             finally:
-                end = now()
                 if thread == first.thread:
                     first.thread = 0
                 else:
                     others.discard(thread)
+                end = now()
                 known = classes.get(id(type(self)))
                 if known is None:
                     record(self, start, end, output, (args, kwargs))

@@ -46,11 +46,13 @@ class FunctionModes:
         return type(self._at(0)) is not _default_device_class()
 
 
-def asked_by(frame: FrameType) -> FrameType:
+def asked_by(frame: FrameType | None) -> FrameType | None:
     """Returns the frame that made a call: the given one, or what stands behind a default device."""
-    while frame.f_code.co_name == _IS_ASKED and frame.f_globals.get("__name__") == _DEVICE_MODULE:
-        if frame.f_back is None:
-            return frame
+    while (
+        frame is not None
+        and frame.f_code.co_name == _IS_ASKED
+        and frame.f_globals.get("__name__") == _DEVICE_MODULE
+    ):
         frame = beyond_ours(frame.f_back)
     return frame
 

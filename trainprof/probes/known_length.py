@@ -7,20 +7,22 @@ from __future__ import annotations
 
 import builtins
 import dis
+import functools
 import math
 import sys
 from contextlib import nullcontext
-from inspect import getattr_static
-from types import FunctionType, ModuleType, WrapperDescriptorType
+from types import CodeType, FunctionType, ModuleType, WrapperDescriptorType
 from typing import Any, Final
 from weakref import ProxyTypes
 
+from trainprof.probes.static_lookup import of_class, of_object
 from trainprof.record.signal_handlers import comes_from_signal_handler
 
 _ABSENT: Final = object()
 # Stand for what a part of an expression comes to.
 _CALL, _CALCULATED = object(), object()
 _DEEPEST: Final = 12
+_MOST_CODES: Final = 64
 _CALLED: Final = (len, int, min, max, math.ceil, math.floor)
 _NUMBERS: Final = (int, float, bool, type(None))
 _HOLDERS: Final = (list, tuple, dict)
@@ -55,7 +57,7 @@ def known_length(thing: Any) -> int | None:
 
 def _is_harmless(thing: Any, depth: int) -> bool:
     kind = type(thing)
-    method = getattr_static(kind, "__len__", None)
+    method = of_class(kind, "__len__")
     if isinstance(method, WrapperDescriptorType):
         return kind not in ProxyTypes
     if not isinstance(method, FunctionType) or not depth:
@@ -85,17 +87,16 @@ def _held(thing: Any, name: str) -> Any:
         return vars(thing).get(name, _ABSENT)
     if name == "shape" and kind.__module__ in ("numpy", "torch"):
         return tuple(thing.shape)
-    if not isinstance(getattr_static(kind, "__getattribute__"), WrapperDescriptorType):
+    if not isinstance(of_class(kind, "__getattribute__"), WrapperDescriptorType):
         return _ABSENT
-    return getattr_static(thing, name, _ABSENT)
+    return of_object(thing, name, _ABSENT)
 
 
 def _only_counts(method: FunctionType, thing: Any, depth: int) -> bool:
     """Whether it only counts and calculates: `return len(self.items) - 1`, `self.x.shape[0]`."""
     code = method.__code__
     parts: list[Any] = [_ABSENT]
-    for one in dis.get_instructions(code):
-        name, value = one.opname, one.argval
+    for name, value, shown in _instructions(code):
         if name in _MEANS_NOTHING:
             continue
         if name.startswith("LOAD_FAST") and value == code.co_varnames[0]:
@@ -106,7 +107,7 @@ def _only_counts(method: FunctionType, thing: Any, depth: int) -> bool:
             parts.append(value)
         elif name in ("LOAD_ATTR", "LOAD_METHOD"):
             parts[-1] = _held(parts[-1], value)
-        elif name == "BINARY_SUBSCR" or one.argrepr == "[]":
+        elif name == "BINARY_SUBSCR" or shown == "[]":
             key, holder = parts.pop(), parts.pop()
             if type(holder) not in _HOLDERS or type(key) not in (int, str):
                 return False
@@ -123,6 +124,12 @@ def _only_counts(method: FunctionType, thing: Any, depth: int) -> bool:
         or (parts[at - 1] is len and parts[at + 1] is _CALL and _is_harmless(parts[at], depth - 1))
         for at in range(1, len(parts) - 1)
     )
+
+
+@functools.lru_cache(_MOST_CODES)
+def _instructions(code: CodeType) -> tuple[tuple[str, Any, str], ...]:
+    """Returns names, arguments and their meanings; loaders are built by thousands."""
+    return tuple((one.opname, one.argval, one.argrepr) for one in dis.get_instructions(code))
 
 
 def _is_plain(part: Any) -> bool:

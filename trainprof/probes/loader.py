@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from _thread import get_ident
 from collections.abc import Callable
-from types import CodeType, FrameType, FunctionType, ModuleType
+from types import FrameType, ModuleType
 from typing import Any, Final
 
 from trainprof.probes.call_site import Birthplace, LoaderBirthplaces
-from trainprof.probes.changed_datasets import ChangedDatasets, whole_of
-from trainprof.probes.collate_code import own_function
+from trainprof.probes.changed_datasets import ChangedDatasets
 from trainprof.probes.dataset_numbers import DatasetNumbers, LowestFree
 from trainprof.probes.function_modes import FunctionModes
-from trainprof.probes.loader_call import constructor_sites, taken_by
-from trainprof.probes.loader_facts import describe, is_iterable
+from trainprof.probes.loader_description import LoaderDescriptions
 from trainprof.probes.patcher import HookPointMissing, Patcher, heirs, hide_our_frame
 from trainprof.probes.session import Session
-from trainprof.probes.user_texts import any_text
-from trainprof.probes.worker_asking import asks_for_worker, says_worker
-from trainprof.probes.worker_needs import (
-    generators,
-    is_on_device,
-)
-from trainprof.probes.worker_start import reaches_dataset
+from trainprof.probes.worker_needs import is_on_device
 from trainprof.record.schema import Kind, Topic
 
 Wrapped = Callable[..., Any]
@@ -50,10 +41,6 @@ class LoaderProbe:
         self._site_of: dict[int, int] = {}
         self._serials: dict[int, dict[int, None]] = {}
         self._lowest = LowestFree()
-        # Whether any code of the user's asks which worker it is; None until somebody wants to know.
-        self._says: bool | None = None
-        # The same of what a class of datasets comes to; by id: its metaclass may not let it hash.
-        self._asks: dict[int, tuple[type, bool]] = {}
         # Those whose first batch was looked at.
         self._looked_at: set[int] = set()
 
@@ -74,6 +61,7 @@ class LoaderProbe:
         self._modes = FunctionModes(torch)
         self._datasets = DatasetNumbers(session.keep_track)
         self._datasets_between = ChangedDatasets(session.log, session.keep_track)
+        self._descriptions = LoaderDescriptions(session.sites)
         self._births = LoaderBirthplaces(session.sites, session.keep_track)
         base = getattr(dataloader, "_BaseDataLoaderIter", None)
         if base is None:
@@ -128,7 +116,8 @@ class LoaderProbe:
 
     def _make_next(self, patcher: Patcher) -> Callable[[Wrapped], Wrapped]:
         emit, now = self._session.emit, self._session.wait_now
-        loader_of = self._loader_of
+        loader_of, log = self._loader_of, self._session.log
+        unwritten = log.unwritten
         check_limit = self._session.limit.before_batch
         ended, began = patcher.guarded(self._ended), patcher.guarded(self._began)
 
@@ -136,18 +125,21 @@ class LoaderProbe:
             def __next__(self: Any) -> Any:
                 if check_limit is not None:
                     check_limit()
+                loader = loader_of.get(id(self), 0)
+                if loader in unwritten:  # an iterator of the parent's
+                    log.refer(loader)
                 start = now()
                 try:
                     batch = original(self)
                 except BaseException as error:
                     kind = Kind.LOADER_END if type(error) is StopIteration else Kind.LOADER_ERROR
-                    emit(kind, start, now(), loader_of.get(id(self), 0))
+                    emit(kind, start, now(), loader)
                     if kind is Kind.LOADER_END:
                         ended(self)
                     hide_our_frame(error)
                     raise
                 number = getattr(self, "_num_yielded", 0)
-                emit(_NEXT, start, now(), loader_of.get(id(self), 0), number)
+                emit(_NEXT, start, now(), loader, number)
                 if number == 1:
                     began(self, batch)
                 return batch
@@ -181,12 +173,13 @@ class LoaderProbe:
     def _make_shutdown(self, original: Wrapped) -> Wrapped:
         """What a `next` at the end of a pass shuts down is part of that."""
         emit, now, loader_of = self._session.emit, self._session.now, self._loader_of
-        frame_of_caller = sys._getframe
+        this_frame = sys._getframe
 
         def _shutdown_workers(self: Any) -> None:
             loader = loader_of.get(id(self))
             is_over = self.__dict__.get("_shutdown") is not False
-            in_next = frame_of_caller(1).f_code.co_name == "_next_data"
+            caller = this_frame().f_back  # None at exit, say: Python itself calls
+            in_next = caller is not None and caller.f_code.co_name == "_next_data"
             start = now()
             try:
                 original(self)
@@ -201,7 +194,7 @@ class LoaderProbe:
 
     def _make_setattr(self, patcher: Patcher) -> Wrapped:
         note = patcher.guarded(self._births.note)
-        frame_of_caller = sys._getframe
+        this_frame = sys._getframe
 
         def make(original: Wrapped) -> Wrapped:
             def __setattr__(self: Any, attr: str, val: Any) -> None:
@@ -211,7 +204,7 @@ class LoaderProbe:
                     hide_our_frame(error)
                     raise
                 if attr == "dataset":
-                    note(self, frame_of_caller(1))
+                    note(self, this_frame().f_back)
 
             return __setattr__
 
@@ -244,7 +237,7 @@ class LoaderProbe:
 
     def _maker(self, patcher: Patcher, kind: Kind) -> Callable[[Wrapped], Wrapped]:
         emit, now = self._session.emit, self._session.now
-        loader_of, frame_of_caller = self._loader_of, sys._getframe
+        loader_of, this_frame = self._loader_of, sys._getframe
         creating, loader_class = self._creating, self._loader_class
         enter, begins = patcher.guarded(self._enter), patcher.guarded(self._begins)
 
@@ -258,11 +251,13 @@ class LoaderProbe:
                 enter(iterator, loader)
                 thread, number = get_ident(), loader_of.get(id(iterator), 0)
                 before = creating.get(thread, 0)
-                creating[thread] = number
-                if before != number:  # else a reset inside the creation
-                    begins(frame_of_caller(1), loader, number)
                 start = now()
+                # A signal handler of the script's may raise in what else is ours.
                 try:
+                    creating[thread] = number
+                    if before != number:  # else a reset inside the creation
+                        begins(this_frame().f_back, loader, number)
+                    start = now()
                     return original(iterator, *args, **kwargs)
                 except BaseException as error:
                     hide_our_frame(error)
@@ -297,7 +292,7 @@ class LoaderProbe:
         if is_there:
             self._session.log.note(Topic.ENVIRONMENT, {"batch_on_device": number})
 
-    def _begins(self, frame: FrameType, loader: Any, number: int) -> None:
+    def _begins(self, frame: FrameType | None, loader: Any, number: int) -> None:
         """Records that a pass begins, and who goes through it."""
         dataset, has_workers = (getattr(loader, name, None) for name in ("dataset", "num_workers"))
         self._datasets_between.pass_begins(number, dataset, has_workers=bool(has_workers))
@@ -308,38 +303,32 @@ class LoaderProbe:
         key = id(iterator)
         if key in self._loader_of:
             return
-        loader_key = id(loader)
-        number = self._numbers.get(loader_key)
+        number = self._numbers.get(id(loader))
         if number is None:
-            place = self._place_of(loader, sys._getframe(2))
-            site, facts = place.site, describe(loader)
-            serial = facts["serial"] = self._take_serial(site)
-            dataset = getattr(loader, "dataset", None)
-            facts["dataset_number"] = self._datasets.of_line(site, dataset)
-            facts["site"] = site
-            facts["built_by"], facts["built_at"] = place.built_by, place.built_at
-            facts["call_ends_at"] = place.call_ends_at
-            facts["is_taken_over"] = place.is_taken_over
-            facts["takes"] = taken_by(type(loader))
-            facts["constructors"] = constructor_sites(type(loader), self._session.sites)
-            if facts["workers_started_by"] != "fork":
-                facts["guards_main"] = self._guards_main()
-            facts["shares_samples"] = self._shares_samples(loader)
-            reached = self._reached_as_workers_start(loader)
-            facts["set_up_as_workers_start"] = reached
-            facts["generators"] = [] if reached is not False else self._generators(loader)
-            facts["collate_site"] = self._collate_site(getattr(loader, "collate_fn", None))
-            number = self._session.log.define(Topic.LOADER, json.dumps(facts, default=str))
-            self._site_of[number] = site
-            self._numbers[loader_key] = number
-            self._session.keep_track(loader, self._numbers, loader_key)
-            self._session.keep_track(loader, self._serials[site], serial)
-            now = self._session.now()
-            self._session.emit(_BUILT, now, now, number, self._datasets.of_run(number, dataset))
+            number = self._first_met(loader, sys._getframe(2))
+        self._session.log.refer(number)
         self._loader_of[key] = number
         self._session.keep_track(iterator, self._loader_of, key)
         for tell in self.on_new_iterator:
             tell(iterator, loader)
+
+    def _first_met(self, loader: Any, frame: FrameType) -> int:
+        """Returns the number of a loader that is iterated for the first time; describes it."""
+        session, key = self._session, id(loader)
+        began = session.now()
+        place = self._place_of(loader, frame)
+        site, dataset = place.site, getattr(loader, "dataset", None)
+        serial, dataset_number = self._take_serial(site), self._datasets.of_line(site, dataset)
+        facts = self._descriptions.of(loader, place, serial, dataset_number)
+        number = session.log.define(Topic.LOADER, json.dumps(facts, default=str))
+        self._site_of[number] = site
+        self._numbers[key] = number
+        session.keep_track(loader, self._numbers, key)
+        session.keep_track(loader, self._serials[site], serial)
+        now = session.now()
+        session.looked_ns += now - began
+        session.emit(_BUILT, now, now, number, self._datasets.of_run(number, dataset))
+        return number
 
     def _take_serial(self, site: int) -> int:
         """Tells loaders of one line apart that live at once; one rebuilt each epoch is the same."""
@@ -348,75 +337,8 @@ class LoaderProbe:
         taken[serial] = None
         return serial
 
-    def _collate_site(self, function: Any) -> int | None:
-        """Returns where a collate function that the script's author wrote begins, else None.
-
-        The script's objects are not asked for anything: they might notice, or raise.
-        """
-        sites = self._session.sites
-        own = own_function(function, sites.is_user_code)
-        return None if own is None else sites.beginning_of(own[0].__code__)
-
-    def _shares_samples(self, loader: Any) -> bool | None:
-        """Whether each worker gives its own part of an iterable dataset; None where that is not so.
-
-        Told of the user's datasets: of a library's nobody knows. It is shared out where the code
-        that the dataset comes to asks for its worker, or a function of the user's that is called as
-        one starts does; where that function may do so by something else of the user's, or only
-        other code asks, nobody knows.
-        """
-        dataset = getattr(loader, "dataset", None)
-        begins = getattr(getattr(type(dataset), "__iter__", None), "__code__", None)
-        if not is_iterable(dataset) or not isinstance(begins, CodeType):
-            return None
-        sites = self._session.sites
-        if not sites.is_user_code(begins):
-            return None
-        if self._says is None:
-            self._says = any_text(sites.is_user_file, says_worker)
-        if self._says and self._asks_for_worker(dataset):
-            return True
-        reached = self._reached_as_workers_start(loader)
-        return reached or None if self._says else reached
-
-    def _asks_for_worker(self, dataset: Any) -> bool:
-        kind, sites = type(dataset), self._session.sites
-        if id(kind) not in self._asks:
-            asks = asks_for_worker(dataset, sites.is_user_code, sites.is_user_file)
-            self._asks[id(kind)] = kind, asks
-        return self._asks[id(kind)][1]
-
-    def _reached_as_workers_start(self, loader: Any) -> bool | None:
-        """Whether a function of the user's then changes each worker's dataset; None: it may."""
-        sites = self._session.sites
-        called = own_function(getattr(loader, "worker_init_fn", None), sites.is_user_code)
-        # A library's, or one that only seeds generators, is there for reproducible numbers.
-        return False if called is None else reaches_dataset(called[0], sites)
-
-    def _generators(self, loader: Any) -> list[str]:
-        """Returns the random generators of a dataset that workers would have alike."""
-        return generators(whole_of(getattr(loader, "dataset", None)), self._is_own_class)
-
-    def _is_own_class(self, kind: type) -> bool:
-        methods = (one for one in vars(kind).values() if type(one) is FunctionType)
-        first = next(methods, None)
-        return first is not None and self._session.sites.is_user_code(first.__code__)
-
-    def _guards_main(self) -> bool | None:
-        """Whether a worker that is no fork can import the script: it compares its name.
-
-        None where the script is not the user's.
-        """
-        script = getattr(sys.modules.get("__main__"), "__file__", None)
-        if not isinstance(script, str) or not self._session.sites.is_user_file(script):
-            return None
-        return any_text(
-            lambda path: path == script, lambda text: _ASKS_FOR_NAME.search(text) is not None
-        )
-
 
 _NEXT, _SAMPLER = int(Kind.LOADER_NEXT), int(Kind.SAMPLER)
 _CLOSE: Final = int(Kind.LOADER_CLOSE)
 _BUILT: Final = int(Kind.LOADER_BUILT)
 _PASS: Final = int(Kind.LOADER_PASS)
-_ASKS_FOR_NAME: Final = re.compile(r"__name__\s*==|==\s*__name__")

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
+from collections.abc import Callable
 from typing import Any, Final
 
 from trainprof.probes.changed_datasets import whole_of
 from trainprof.probes.dataset_rows import is_stackable, refuses_lists
 from trainprof.probes.known_length import known_length
 from trainprof.probes.sampling_facts import sampling
-from trainprof.probes.worker_needs import (
-    open_files,
-    start_method,
-    unpicklable,
-)
+from trainprof.probes.static_lookup import has, of_class
+from trainprof.probes.worker_needs import generators, open_files, start_method, unpicklable
 
 _HUGGING_FACE: Final = "datasets.iterable_dataset"
 
 
 def describe(loader: Any) -> dict[str, Any]:
-    """Returns a loader's facts; what it does not have is None."""
+    """Returns a loader's facts, but for those that take long to find; what it lacks is None."""
     dataset = getattr(loader, "dataset", None)
     workers = getattr(loader, "num_workers", None)
     started_by = start_method(getattr(loader, "multiprocessing_context", None))
@@ -41,9 +38,30 @@ def describe(loader: Any) -> dict[str, Any]:
         "in_order": getattr(loader, "in_order", None),
         "start_method": started_by if workers else None,
         "workers_started_by": started_by,
-        "unpicklable": [] if started_by == "fork" else unpicklable(loader),
         **sampling(loader),
         **_asking(loader, dataset),
+    }
+
+
+def look_closer(
+    loader: Any, is_own: Callable[[type], bool], *, workers_are_forked: bool
+) -> dict[str, Any]:
+    """Returns what is to be gone through a dataset for: it takes longer than all other facts.
+
+    `open_files`: what it holds that processes cannot share.
+    `unpicklable`: what a worker that is no fork could not be given.
+    `generators`: of random numbers, which workers would have alike.
+
+    Args:
+        loader: A DataLoader, complete.
+        is_own: Tells the classes of the user's.
+        workers_are_forked: Its workers are, or would be.
+    """
+    dataset = whole_of(getattr(loader, "dataset", None))
+    return {
+        "open_files": open_files(dataset),
+        "unpicklable": [] if workers_are_forked else unpicklable(loader),
+        "generators": generators(dataset, is_own),
     }
 
 
@@ -53,7 +71,6 @@ def _asking(loader: Any, dataset: Any) -> dict[str, Any]:
     `is_asked_one_by_one`: for each sample by itself, to put them together as it does by default.
     `refuses_lists`: it would fail if it were given the indices of a batch.
     `is_stackable`: it is made of rows that a TensorDataset could have.
-    `open_files`: what it holds that processes cannot share.
     `shards`: of a stream, which are given to workers as a whole.
     """
     known = sys.modules.get("torch.utils.data")
@@ -61,15 +78,13 @@ def _asking(loader: Any, dataset: Any) -> dict[str, Any]:
         getattr(known, name, None) for name in ("TensorDataset", "default_collate")
     )
     dataset = whole_of(dataset)
-    takes_lists = inspect.getattr_static(dataset, "__getitems__", None) is not None
-    has_items = inspect.getattr_static(dataset, "__getitem__", None) is not None
-    is_mapped = has_items and not takes_lists and not is_iterable(dataset)
+    is_mapped = has(dataset, "__getitem__") and not is_iterable(dataset)
+    is_mapped = is_mapped and not has(dataset, "__getitems__")
     return {
         "is_asked_one_by_one": is_mapped and getattr(loader, "collate_fn", 0) is plain_collate,
         "refuses_lists": refuses_lists(dataset),
         "is_stackable": is_stackable(dataset),
         "holds_tensors": type(dataset) is tensors,
-        "open_files": open_files(dataset),
         "shards": _shards(dataset),
     }
 
@@ -112,7 +127,7 @@ def _batches(loader: Any, dataset: Any) -> int | None:
     if not is_iterable(dataset):
         return known_length(loader)
     samples, size = _samples(loader, dataset), getattr(loader, "batch_size", None)
-    method = inspect.getattr_static(type(loader), "__len__", None)
+    method = of_class(type(loader), "__len__")
     if samples is None or getattr(method, "__qualname__", None) != "DataLoader.__len__":
         return None
     if type(size) is not int or size < 1:

@@ -339,6 +339,7 @@ class LooksProbe:
         known = self._stacks.get(key, 0)
         if known == 0 and key and len(self._stacks) < _MOST_STACKS:
             known = self._stacks[key] = self._session.log.define(Topic.STACK, json.dumps(found))
+        self._session.log.refer(known)
         return known
 
 

@@ -63,9 +63,9 @@ def told_after(
     return make
 
 
-def beyond_ours(frame: FrameType) -> FrameType:
-    """Returns the first frame at and above `frame` that is none of our wrappers."""
-    while frame.f_back is not None and frame.f_code.co_filename == UNCOUNTED_FILE:
+def beyond_ours(frame: FrameType | None) -> FrameType | None:
+    """Returns the first frame at and above `frame` that is none of our wrappers; None without."""
+    while frame is not None and frame.f_code.co_filename == UNCOUNTED_FILE:
         frame = frame.f_back
     return frame
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any, Final
+
+from trainprof.probes.static_lookup import of_class
 
 _TORCHS: Final = "torch"
 _LOADERS: Final = "loader"
@@ -24,7 +25,7 @@ def sampling(loader: Any) -> dict[str, Any]:
     generator = held.get("generator")
     draws_all = held.get("_num_samples") is None and held.get("replacement") is not True
     is_loaders = generator is not None and generator is getattr(loader, "generator", None)
-    takes_epoch = inspect.getattr_static(type(sampler), "set_epoch", None) is not None
+    takes_epoch = of_class(type(sampler), "set_epoch") is not None
     return {
         "sampler_from": None if sampler is None else _origin(sampler, loader),
         "samples_plainly": draws_all and generator is None,

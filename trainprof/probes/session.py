@@ -97,7 +97,8 @@ class Session:
             given True on until it is given False.
         device_was_waited_for: To be called when the script has waited for one, where that matters.
         optimizer_has_stepped: To be called after an optimizer's step, where that matters.
-        looked_ns: What probes took to look closer at some passes and calls, besides their records.
+        looked_ns: What probes took to look closer at loaders, some passes and calls, besides their
+            records.
         at_end: Called as the process comes to its end, if it comes that far.
         options: What the command line orders, as launch/options.py tells the tracee.
         compiler: To be asked by wrappers that torch.compile traces through.

@@ -195,9 +195,10 @@ class SyncProbe:
                         and (counts or not args[0].is_cpu)
                     ):
                         try:
-                            caller = this_frame(1)
+                            # Where C code alone calls, as at exit, there is no other frame.
+                            caller = this_frame().f_back or this_frame()
                             if not host_alone.is_so:
-                                caller = asked_by(caller)
+                                caller = asked_by(caller) or caller
                             key = key if key is not _NOWHERE else _place_of(caller)
                             site = host_sites.get(key) or self._host_site(key, caller)
                             if host_alone.is_so or args[0].is_cpu:

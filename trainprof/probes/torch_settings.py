@@ -105,13 +105,13 @@ class TorchSettingsProbe:
                     hide_our_frame(error)
                     raise
                 finally:
-                    note(sys._getframe(1))
+                    note(sys._getframe().f_back)
 
             return set_num_threads
 
         return make
 
-    def _note_threads(self, caller: FrameType) -> None:
+    def _note_threads(self, caller: FrameType | None) -> None:
         self._threads_set_at = self._session.sites.find(caller)
 
     def _threads_site(self) -> int:

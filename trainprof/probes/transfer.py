@@ -42,6 +42,7 @@ class TransferProbe:
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._session = session
         self._modes = FunctionModes(torch)
+        self._dispatch_depth = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
         self.plain_types.update({torch.Tensor, torch.nn.Parameter})
         # Threads that are placing a model; their copies are part of that.
         self._placing: set[int] = set()
@@ -162,13 +163,13 @@ class TransferProbe:
         flags = _direction(origin.type, target.type)
         if kwargs.get("non_blocking", next((a for a in args if type(a) is bool), False)):
             flags |= TransferFlag.NON_BLOCKING
-        sites, frame = self._session.sites, asked_by(beyond_ours(sys._getframe(3)))
-        is_users = sites.is_user_code(frame.f_code)
+        sites, frame = self._session.sites, asked_by(beyond_ours(sys._getframe(2)))
+        is_users = frame is not None and sites.is_user_code(frame.f_code)
         if not is_users:
             flags |= TransferFlag.BY_LIBRARY
         site = sites.find(frame)
         if origin.type == "cpu":
-            if is_users and self._is_made_there(frame, site):
+            if is_users and frame is not None and self._is_made_there(frame, site):
                 flags |= TransferFlag.MADE_THERE
             if self._was_pinned(source, site):
                 flags |= TransferFlag.PINNED
@@ -185,12 +186,13 @@ class TransferProbe:
         return known
 
     def _was_pinned(self, source: Any, site: int) -> bool:
-        """Whether a tensor of the host's is pinned; torch's profiler would show that we ask.
+        """Whether a tensor of the host's is pinned.
 
-        While it runs that is said which was so at the same line before, and else nothing against
-        it.
+        torch's profiler would show that we ask, and the script's own dispatch mode be called.
+        While there is either, that is said which was so at the same line before, and else nothing
+        against it.
         """
-        if is_profiling():
+        if is_profiling() or self._dispatch_depth():
             return self._pinned.get(site, True)
         self._pinned[site] = found = _is_pinned(source)
         return found
@@ -215,19 +217,19 @@ class TransferProbe:
                 except BaseException as error:
                     hide_our_frame(error)
                     raise
-            placing.add(thread)
             start = now()
+            # A signal handler of the script's may raise in what else is ours.
             try:
+                placing.add(thread)
                 return original(*args, **kwargs)
             except BaseException as error:
                 hide_our_frame(error)
                 raise
             finally:
+                placing.discard(thread)
                 if note is not None:
                     note(args)
-                end = now()
-                placing.discard(thread)
-                record(start, end, sys._getframe(1))
+                record(start, now(), sys._getframe().f_back)
 
         return _apply
 
@@ -240,7 +242,7 @@ class TransferProbe:
             if device.type not in ("cpu", "meta"):
                 self._note_device(device)
 
-    def _placed(self, start: int, end: int, caller: FrameType) -> None:
+    def _placed(self, start: int, end: int, caller: FrameType | None) -> None:
         self._session.emit(_PLACEMENT, start, end, self._session.sites.find(caller))
 
 

@@ -29,6 +29,7 @@ class NonBlockingProbe:
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._mode_depth = getattr(torch._C, "_len_torch_function_stack", lambda: 0)
+        self._dispatch_depth = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
         self._device_type = torch.device
         self.plain_types.update({torch.Tensor, torch.nn.Parameter})
         for name in ("to", "cuda"):
@@ -46,7 +47,8 @@ class NonBlockingProbe:
                 return False
             if not (always_leads_across or self._leads_to_device(args, kwargs)):
                 return False
-            return bool(args[0].is_pinned())
+            # The script's own dispatch mode would see us ask.
+            return not self._dispatch_depth() and bool(args[0].is_pinned())
 
         def make(original: Wrapped) -> Wrapped:
             def copy(*args: Any, **kwargs: Any) -> Any:

@@ -57,12 +57,12 @@ class LoaderOverridesProbe:
             raise HookPointMissing("torch.utils.data.dataloader has no DataLoader")
         override, done = patcher.guarded(self._override), self._done
         keep_drawing, stay = patcher.guarded(self._keep_drawing), self._made_to_stay
-        frame_of_caller = sys._getframe
+        this_frame = sys._getframe
 
         def make(original: Wrapped) -> Wrapped:
             def iterate(*args: Any, **kwargs: Any) -> Any:
                 if args and id(args[0]) not in done:
-                    override(args[0], frame_of_caller(1))
+                    override(args[0], this_frame().f_back)
                 try:
                     iterator = original(*args, **kwargs)
                 except BaseException as error:
@@ -89,7 +89,7 @@ class LoaderOverridesProbe:
 
         patcher.add(base, "__init_subclass__", classmethod(__init_subclass__))
 
-    def _override(self, loader: Any, frame: FrameType) -> None:
+    def _override(self, loader: Any, frame: FrameType | None) -> None:
         if is_loader_worker():
             return
         key = id(loader)

@@ -69,6 +69,8 @@ class EventLog:
         begin_end: The process comes to its end: what is recorded of it has room in a log that had
             stopped for its size.
         trim: Gives back what is allocated and not written. Later records begin another chunk.
+        unwritten: In a forked child: ids of its parent's texts about loaders and stacks that it has
+            not referred to yet. There is one for each, and a worker needs those of one loader.
     """
 
     def __init__(self, directory: str, *, role: str) -> None:
@@ -83,6 +85,9 @@ class EventLog:
         self._texts: dict[int, tuple[Topic, str]] = {}
         self._ids: dict[tuple[Topic, str], int] = {}
         self._next_id = itertools.count(1).__next__
+        self.unwritten: set[int] = set()
+        # Ids of all texts that a child is to write once it refers to them.
+        self._by_reference: set[int] = set()
         self._preamble: list[tuple[int, int, int, int]] = []
         self.path: str | None = None
         self.is_open = False
@@ -97,14 +102,25 @@ class EventLog:
         """Returns the id under which later records name `text`; the same text, the same id."""
         known = self._ids.get((topic, text))
         if known is not None:
+            self.refer(known)
             return known
         number = self._next_id()
+        if topic is Topic.LOADER or topic is Topic.STACK:
+            self._by_reference.add(number)
         self._texts[number] = (topic, text)
         # Another thread may have defined it meanwhile: the first one's id stands.
         number = self._ids.setdefault((topic, text), number)
         if self.is_open:
             self._write_text(topic, number, text)
         return number
+
+    def refer(self, number: int) -> None:
+        """To be called before records name a text that may have been defined before a fork."""
+        if number in self.unwritten:
+            self.unwritten.discard(number)  # first: who opens the log meanwhile writes it, too
+            if self.is_open:
+                topic, text = self._texts[number]
+                self._write_text(topic, number, text)
 
     def without_text(self) -> int:
         """Returns an id that no text has, nor ever will: nothing is kept of it."""
@@ -152,12 +168,16 @@ class EventLog:
         self._preamble.append((kind, start_ns, end_ns, value))
 
     def reopen_in_child(self) -> None:
-        """After a fork: the child writes a log of its own, with all texts known so far."""
+        """After a fork: the child writes a log of its own, which can be read without its parent's.
+
+        It begins with the texts known so far, but for those that it may never refer to.
+        """
         self._parent = os.getppid()
         self._role = "child"
         self._preamble.clear()
         self.path = None
         self.is_open = False
+        self.unwritten.update(self._by_reference)
         self._start_over()
 
     def _write_text(self, topic: Topic, number: int, text: str) -> None:
@@ -403,7 +423,8 @@ def _writer(log: EventLog) -> tuple[Emit, Emit, Callable[[bytes], None], _Act, _
     def write_what_was_known() -> None:
         log.is_open = True  # first: a text defined from here on is written by its definer
         for number, (topic, text) in list(log._texts.items()):
-            log._write_text(topic, number, text)
+            if number not in log.unwritten:
+                log._write_text(topic, number, text)
         for kind, start, end, value in log._preamble:
             emit_slowly(kind, start, end, 0, value, 0)
 

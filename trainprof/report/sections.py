@@ -212,7 +212,7 @@ def closing_section(summary: RunSummary, page: Page, *, with_cost: bool = True) 
         _own_cost(overhead.per_step_us, overhead.share),
     ]
     if overhead.looks_s is not None and overhead.looks_s >= _LOOKS_TOLD_S:
-        cost.append(f"{seconds(overhead.looks_s)} in all to look closer at some steps")
+        cost.append(f"{seconds(overhead.looks_s)} in all to look closer at loaders and some steps")
     return [*page.labelled("trainprof", cost), *_not_seen(summary, page)]
 
 

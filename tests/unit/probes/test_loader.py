@@ -720,7 +720,7 @@ def test_whether_workers_share_a_stream(
         assert not is_it("def seed_worker(worker_id):")
         return asks
 
-    monkeypatch.setattr("trainprof.probes.loader.any_text", any_text)
+    monkeypatch.setattr("trainprof.probes.loader_description.any_text", any_text)
     recorder.start(LoaderProbe())
     next(iter(make()))
     assert recorder.read().notes(Topic.LOADER)[0]["shares_samples"] is expected
@@ -834,7 +834,7 @@ def test_a_fault_of_ours_is_reported_once_and_harms_nothing(
         raise ZeroDivisionError("ours")
 
     recorder.start(LoaderProbe())
-    monkeypatch.setattr("trainprof.probes.loader.describe", broken)
+    monkeypatch.setattr("trainprof.probes.loader_description.describe", broken)
     for _ in range(2):
         assert len(list(DataLoader(Numbers()))) == 6
     fault = {"probe": "loader", "error": "ZeroDivisionError: ours"}

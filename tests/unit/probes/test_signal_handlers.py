@@ -6,14 +6,26 @@ import functools
 import gc
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
+import torch
+import torch.distributed as dist
 from support.session import FakeClock, Recorder
+from torch import nn
+from torch.utils.data import DataLoader
+from torch.utils.data._utils import pin_memory as pinning
 
+from trainprof.probes.collective import CollectiveProbe
+from trainprof.probes.delivery import DeliveryProbe
+from trainprof.probes.forward import ForwardProbe
 from trainprof.probes.garbage import MIN_PAUSE_NS, GarbageProbe
+from trainprof.probes.loader import LoaderProbe
 from trainprof.probes.patcher import Patcher
+from trainprof.probes.session import Probe
+from trainprof.probes.transfer import TransferProbe
 from trainprof.record.schema import Kind, Topic
 
 
@@ -67,6 +79,20 @@ class Interrupting(FakeClock):
         return super().__call__()
 
 
+class Marking(FakeClock):
+    """A clock in Python, as that of a device's phases is; a signal comes in at one reading."""
+
+    readings_left = 0
+
+    def __call__(self) -> int:
+        if self.readings_left:
+            self.readings_left -= 1
+            if not self.readings_left:
+                signal.raise_signal(signal.SIGALRM)
+        self.advance(10)
+        return super().__call__()
+
+
 def collect_on() -> None:
     for _ in range(3):
         gc.collect()
@@ -90,6 +116,56 @@ def test_what_it_raises_in_a_collection_reaches_the_script(
     gc.collect(1)
     recording = recorder.read()
     assert recording.of(Kind.GC)[-1].value == 1  # and pauses are recorded as before
+    assert recording.notes(Topic.PROBE_FAILED) == []
+
+
+@dataclass(frozen=True)
+class Outermost:
+    """A call of which only the outermost of a thread is recorded."""
+
+    kind: Kind
+    probes: Callable[[], list[Probe]]
+    call: Callable[[], Any]
+
+
+def of_loader() -> list[Probe]:
+    loader = LoaderProbe()
+    return [loader, DeliveryProbe(loader)]
+
+
+MODEL, INPUT = nn.Linear(2, 2), torch.zeros(1, 2)
+NUMBERS: Any = DataLoader([1, 2])  # type: ignore[arg-type]
+OUTERMOST = (
+    Outermost(Kind.FORWARD, lambda: [ForwardProbe()], lambda: MODEL(INPUT)),
+    Outermost(Kind.PLACEMENT, lambda: [TransferProbe()], lambda: MODEL.to(torch.float32)),
+    Outermost(Kind.COLLECTIVE, lambda: [CollectiveProbe()], lambda: dist.all_reduce(INPUT)),
+    Outermost(Kind.PIN, of_loader, lambda: pinning.pin_memory([1])),
+    Outermost(Kind.LOADER_PASS, of_loader, lambda: iter(NUMBERS)),
+)
+
+
+@pytest.mark.parametrize("reading", [1, 2])
+@pytest.mark.parametrize("outermost", OUTERMOST, ids=lambda one: one.kind.name)
+def test_what_it_raises_at_a_clock_leaves_no_thread_inside(
+    recorder: Recorder,
+    handle: Callable[[type[BaseException]], Handler],
+    outermost: Outermost,
+    reading: int,
+) -> None:
+    clock = Marking()
+    recorder.start(*outermost.probes(), now=clock)
+    with suppress(ValueError):  # without a process group
+        outermost.call()
+    handle(KeyboardInterrupt)
+    clock.readings_left = reading
+    with pytest.raises(KeyboardInterrupt):
+        outermost.call()
+    before = len(recorder.read().of(outermost.kind))
+    for _ in range(3):
+        with suppress(ValueError):
+            outermost.call()
+    recording = recorder.read()
+    assert len(recording.of(outermost.kind)) == before + 3
     assert recording.notes(Topic.PROBE_FAILED) == []
 
 

@@ -13,6 +13,7 @@ from support import fake_device
 from support.fake_device import FakeTensor
 from support.session import Recorder
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainprof.probes.transfer import TransferProbe, is_made_in
 from trainprof.probes.trial_copies import NonBlockingProbe
@@ -265,6 +266,31 @@ def test_modes_and_subclasses_of_the_script_see_no_call_of_ours(recorder: Record
     bare = watched()
     recorder.start(probe())
     assert watched() == bare
+
+
+def test_a_dispatch_mode_of_the_script_sees_no_call_of_ours(recorder: Recorder) -> None:
+    class Spy(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            calls.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    calls: list[str] = []
+
+    def watched() -> list[str]:
+        calls.clear()
+        x = torch.zeros(2)
+        with Spy():
+            x.to(GPU)
+        return list(calls)
+
+    bare = watched()
+    assert bare
+    recorder.start(probe())
+    assert watched() == bare
+    (copied,) = recorder.read().of(Kind.TRANSFER)
+    assert copied.flags == TransferFlag.H2D | TransferFlag.PINNED  # nothing is said against it
 
 
 def test_a_fault_of_ours_harms_nothing(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 import torch
 from support import fake_device
+from support.bare_call import by_python_itself
 from support.session import Recorder
 from support.trials import end_of_process, faults, site_in, start_trial, told
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, Dataset
 
 from trainprof.launch.options import TrialOptions
@@ -344,6 +346,35 @@ def test_only_copies_of_pinned_tensors_to_a_device_stop_waiting(seen: list[Any])
     pinned.to(torch.float64)
     waits = [not call[-1].get("non_blocking") for call in seen]
     assert waits == [True, False, False, False, False, True, True]
+
+
+class Passing(TorchDispatchMode):
+    """A mode of the script's that counts operators."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_dispatch_mode_of_the_scripts_is_asked_nothing(seen: list[Any]) -> None:
+    pinned = torch.ones(2)
+    with Passing() as mode:
+        pinned.to("fakegpu")
+    pinned.to("fakegpu")
+    assert [name for name in mode.names if "_to_copy" not in name] == []
+    assert [bool(call[-1].get("non_blocking")) for call in seen] == [False, True]
+
+
+def test_a_loader_may_be_iterated_by_python_itself(recorder: Recorder) -> None:
+    start_trial(recorder, loaders={"prefetch_factor": 3}, sites=(HERE,))
+    assert by_python_itself(made().__iter__) == []
+    assert faults(recorder) == []
 
 
 def orders(loader: DataLoader[torch.Tensor], passes: int = 3) -> list[list[int]]:

@@ -376,7 +376,7 @@ def test_what_recording_took_is_told_at_the_top_where_it_is_much() -> None:
 def test_what_closer_looks_took_is_told() -> None:
     healthy = summaries.healthy()
     looked = replace(healthy, overhead=replace(healthy.overhead, looks_s=0.012))
-    told = "12.0 ms in all to look closer at some steps"
+    told = "12.0 ms in all to look closer at loaders and some steps"
     assert told in page(looked, 120)
     assert told not in page(healthy, 120)
 
