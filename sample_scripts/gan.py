@@ -71,14 +71,16 @@ def train_epoch(generator, discriminator, optimizer_g, optimizer_d, loader, sett
         with truth("backward"):
             share_d.backward()
 
-        discriminator.requires_grad_(False)
+        with truth("freezing"):
+            discriminator.requires_grad_(False)
         with truth("forward"):
             score = discriminator(drawings)
         loss_g = criterion(score, real)
         share_g = loss_g / settings.accumulate
         with truth("backward"):
             share_g.backward()
-        discriminator.requires_grad_(True)
+        with truth("freezing"):
+            discriminator.requires_grad_(True)
 
         if batch % settings.accumulate == 0:
             with truth("optimizer"):

@@ -26,10 +26,11 @@ SAMPLES = ROOT / "sample_scripts"
 CONFIG = str(ROOT / "configs" / "example_config.py")
 AS_IT_STANDS = "train.py"
 
-# A planted cost comes out within 2 % of the truth, or 50 us a call, whichever is larger: what
-# torch's own Python does before and after our clock is read takes some 30 us on a cold cache.
+# A planted cost comes out within 2 % of the truth, or 75 us a call, whichever is larger: what
+# Python does between the truth's clock and ours takes some 30 us on a cold cache, and up to 70 us
+# in the worst hours of a virtual machine whose neighbours keep it cold.
 SHARE = 0.02
-CALL_S = 50e-6
+CALL_S = 75e-6
 # Our own cost at the first iterator of a run, where the log is opened and the loader described, and
 # behind the first update, where it is noted how torch is set.
 ONCE_S = {"loader_start": 5e-3, "optimizer": 2e-3}
@@ -189,7 +190,7 @@ CASES = {
             0.8,
             {"epochs": 4, "iterations": 112, "steps": 56, "optimizer": 56, "forward": 224},
         ),
-        other=("targets",),
+        other=("targets", "freezing"),
         calls={"optimizer": 2},
     ),
 }
@@ -289,7 +290,9 @@ def missed(
     # A pause of the garbage collector inside is gc, and is not what was planted.
     rest_s = other_s + summary["ledger"]["seconds"]["gc"]
     slack_s = max(SHARE * planted_s, CALL_S * summary["training"]["steps"])
-    most_s = planted_s + REST * summary["phases"]["training_s"]
+    # What our closer looks took is in there, and said to be.
+    looks_s = summary["overhead"]["looks_s"] or 0.0
+    most_s = planted_s + looks_s + REST * summary["phases"]["training_s"]
     if other_s > most_s or (case.other and rest_s < planted_s - slack_s):
         found["other"] = (planted_s, other_s)
     return found

@@ -14,8 +14,8 @@ from trainprof.record.schema import Topic
 
 # Of one class; a script may call each layer by itself.
 _MOST_OF_A_CLASS: Final = 8
-# A model is asked again after so many times what asking it took.
-_PAUSE: Final = 200
+# A model is asked again after so many times what asking it took, then each time after twice that.
+_PAUSE: Final = 1000
 # In a script that freezes anew all the time.
 _MOST_NOTES: Final = 200
 
@@ -26,11 +26,13 @@ class _Model:
 
     Attributes:
         serial: Tells it from others of its class.
+        pause_ns: How long it is left alone when it is asked next.
         due_ns: When to ask it again, at the earliest.
         told: What of it needs no gradient, 0 to 1; whether it was called with gradients enabled.
     """
 
     serial: int
+    pause_ns: int = 0
     due_ns: int = 0
     told: tuple[float, bool] | None = None
 
@@ -68,7 +70,8 @@ class FrozenShares:
         frozen, numbers = self._sizes(module)
         took_ns = self._session.now() - now
         self._session.looked_ns += took_ns
-        model.due_ns = now + _PAUSE * took_ns
+        model.pause_ns = max(_PAUSE * took_ns, 2 * model.pause_ns)
+        model.due_ns = now + model.pause_ns
         told = frozen / max(numbers, 1), has_gradients
         if numbers and told != model.told:
             model.told = told

@@ -27,7 +27,12 @@ def run(
         "pressure_some_share": others_percent / 100,
     }
     system = summaries.system(cpu=cpu)
-    return replace(found, summary=replace(found.summary, system=system))
+    host = {**found.section("host"), "is_virtual": False}
+    return replace(
+        found,
+        manifest={**found.manifest, "host": host},
+        summary=replace(found.summary, system=system),
+    )
 
 
 def group(parent: Path) -> list[ComparedRun]:
