@@ -259,8 +259,7 @@ def missed_costs(
 ) -> dict[str, tuple[float, float]]:
     """Returns what the ledger says and what is true, where these differ."""
     missed = {}
-    # They come after a call, inside what the script times, and the summary tells what they took;
-    # not of a process that trained apart.
+    # They come after a call, inside what the script times, and the summary tells what they took.
     looks_s = summary.get("overhead", {}).get("looks_s") or 0.0
     for key in {style.key, *style.also} & truth["seconds"].keys():
         found, seconds = summary["ledger"]["seconds"][key], truth["seconds"][key]
