@@ -126,11 +126,9 @@ def ground_of(run: ComparedRun) -> dict[str, str]:
     To which of the machine's cores a script binds itself is its own affair.
     """
     told = {what: fact(run) for what, kind, fact in FACTS if kind == GROUND}
-    of_script = (SCRIPT, SCRIPT_TEXT, TRAINERS, CPU_CORES)
-    libraries = {
-        what: str(x) for what, x in told.items() if x is not None and what not in of_script
-    }
-    return libraries | ground_of_host(run.section("host"))
+    told[CPU_CORES] = _cores(run.section("host"))
+    of_script = (SCRIPT, SCRIPT_TEXT, TRAINERS)
+    return {what: str(x) for what, x in told.items() if x is not None and what not in of_script}
 
 
 def _cores_of_run(run: ComparedRun) -> str | None:

@@ -8,7 +8,7 @@ from typing import Final
 
 from trainprof.analysis.least_gain import LEAST_GAIN
 from trainprof.analysis.loader_figures import Loader
-from trainprof.analysis.tuning import BASELINE
+from trainprof.analysis.tuning import BASELINE, Times
 from trainprof.experiments.beside_steps import SeenPasses
 from trainprof.experiments.found import Found
 from trainprof.experiments.trial import Measured, Trial
@@ -40,7 +40,7 @@ def to_be_minded(found: Found, trial: Trial, loaders: Sequence[Loader]) -> list[
     """
     told = [_SHARED.format(one.site) for one in loaders if _is_taken_to_share(found, trial, one)]
     whole = of_whole_runs(found, trial)
-    if whole is not None and whole.mid < 1 - LEAST_GAIN and not _is_slower(found, trial):
+    if whole is not None and whole.mid < 1 - LEAST_GAIN and not _is_slower(whole):
         told.append(
             f"the whole script was {whole.mid:.2f} times as fast from start to end with it, if not "
             "by chance: steps are not all of it"
@@ -137,20 +137,17 @@ def _told(runs: Sequence[SeenPasses], *, at_least: bool) -> str:
 
 
 def _of_longer_runs(found: Found, trial: Trial) -> list[str]:
-    if not trial.overrides or not _is_slower(found, trial):
+    whole = of_whole_runs(found, trial) if trial.overrides else None
+    if whole is None or not _is_slower(whole):
         return []
-    whole, longer = of_whole_runs(found, trial), _longer_evaluation(found, trial)
-    assert whole is not None
+    longer = _longer_evaluation(found, trial)
     why = "" if longer is None else f": {longer}"
     return [f"the whole script was {whole.mid:.2f} times as fast from start to end{why}"]
 
 
-def _is_slower(found: Found, trial: Trial) -> bool:
-    """Whether whole runs of it surely took longer, by as much as counts."""
-    whole = of_whole_runs(found, trial)
-    if whole is None or whole.high is None:
-        return False
-    return whole.high < 1 and whole.mid < 1 - LEAST_GAIN
+def _is_slower(whole: Times) -> bool:
+    """Whether whole runs surely took longer, by as much as counts."""
+    return whole.high is not None and whole.high < 1 and whole.mid < 1 - LEAST_GAIN
 
 
 def _longer_evaluation(found: Found, trial: Trial) -> str | None:

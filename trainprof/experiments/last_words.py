@@ -25,7 +25,7 @@ def last_words(console: Path, exception: str | None) -> str | None:
     Returns:
         `ValueError: no such file`; None where nothing was written that tells it.
     """
-    lines = [line for line in _end_of(console / "stderr") if line.strip()]
+    lines = [line for line in end_of_errors(console).splitlines() if line.strip()]
     if exception is not None:
         wanted = re.compile(_EXCEPTION.format(re.escape(exception.rpartition(".")[2])))
         return next((_short(line) for line in reversed(lines) if wanted.fullmatch(line)), None)
@@ -33,13 +33,14 @@ def last_words(console: Path, exception: str | None) -> str | None:
     return _short(told[-1]) if told else None
 
 
-def _end_of(path: Path) -> list[str]:
+def end_of_errors(console: Path) -> str:
+    """Returns the end of what a script wrote to stderr; "" where nothing was kept."""
     try:
-        with path.open("rb") as file:
+        with (console / "stderr").open("rb") as file:
             file.seek(max(os.fstat(file.fileno()).st_size - _READ_BYTES, 0))
-            return file.read().decode("utf-8", "replace").splitlines()
+            return file.read().decode("utf-8", "replace")
     except OSError:
-        return []
+        return ""
 
 
 def _short(line: str) -> str:

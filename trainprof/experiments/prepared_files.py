@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Final
 
 from trainprof.analysis.diagnosis.wording import size
+from trainprof.experiments.last_words import end_of_errors
 from trainprof.experiments.trial import Measured, Prepared
+from trainprof.record.names import SCRATCH_FILES
 
 # Imports and a model are there sooner, and settings and first lines of logs are smaller.
 _LEAST_STARTUP_S: Final = 10.0
 _LEAST_BYTES: Final = 1 << 20
-_FILES: Final = "files"
-_READ_BYTES: Final = 1 << 16
 _QUOTED: Final = re.compile(r"""['"]([^'"\n]+)['"]""")
 
 
@@ -34,7 +34,7 @@ def prepared_files(scratch: Path, cwd: Path, *, until_ns: int) -> Prepared | Non
         cwd: Where its script ran.
         until_ns: Files that were written to later do not count, in ns since the epoch.
     """
-    root = scratch / _FILES
+    root = scratch / SCRATCH_FILES
     files = 0
     bytes_in: Counter[str] = Counter()
     for within, _, names in os.walk(root):
@@ -80,9 +80,9 @@ def hint_of_missing_file(console: Path, scratch: Path, cwd: Path) -> str | None:
         scratch: Of the trial that has ended.
         cwd: Where it ran.
     """
-    for path in reversed(_QUOTED.findall(_end_of(console / "stderr"))):
+    for path in reversed(_QUOTED.findall(end_of_errors(console))):
         real = os.path.normpath(os.path.join(cwd, path))
-        is_kept = os.path.isfile(f"{scratch / _FILES}{real}")
+        is_kept = os.path.isfile(f"{scratch / SCRATCH_FILES}{real}")
         if is_kept and not os.path.lexists(real):
             return (
                 "it had written that file in this trial, where libraries that open files past "
@@ -98,12 +98,3 @@ def _shown(place: str, cwd: Path) -> str:
         return "the working directory"
     first = within.partition(os.sep)[0]
     return place if first == os.pardir else f"{first}{os.sep}"
-
-
-def _end_of(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            file.seek(max(os.fstat(file.fileno()).st_size - _READ_BYTES, 0))
-            return file.read().decode("utf-8", "replace")
-    except OSError:
-        return ""

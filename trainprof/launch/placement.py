@@ -10,9 +10,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import ClassVar, Final
 
-from trainprof.launch.rank_launch import LAUNCHES, RUN_ID, is_claimed, launch_of, launcher_of
+from trainprof.launch.rank_launch import RUN_ID, is_claimed, launch_of, launcher_of
 from trainprof.record.errors import TrainprofError
-from trainprof.record.run_directory import RANKS, RunDirectory
+from trainprof.record.run_directory import LAUNCHES, RANKS, RunDirectory
 
 RUNS: Final = "trainprof-runs"
 LATEST: Final = "latest"

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from trainprof.record.run_directory import RANKS
+from trainprof.record.plain_file import contents_of
+from trainprof.record.run_directory import LAUNCHES, RANKS
 from trainprof.sampling.process_tree import ProcessStat, parse_stat
 from trainprof.sampling.procfs import read_bytes, read_text
 
-LAUNCHES: Final = "launches"
 RUN_ID: Final = "TORCHELASTIC_RUN_ID"
 _PLACE_CHARACTERS: Final = 12
 _MOST_BYTES: Final = 4096
@@ -120,9 +120,8 @@ def _told(folder: Path) -> dict[str, Told]:
 
 def _read(path: Path) -> Told:
     try:
-        with open(path, "rb") as file:
-            told = json.loads(file.read(_MOST_BYTES))
-    except (OSError, ValueError, RecursionError):
+        told = json.loads(contents_of(path, _MOST_BYTES) or b"")
+    except (ValueError, RecursionError):
         return {}
     return told if isinstance(told, dict) else {}
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from trainprof.launch.deadline import Deadline
 from trainprof.launch.environment import script_environment
 from trainprof.launch.imported import imported_sources
-from trainprof.launch.lingering import Lingering
 from trainprof.launch.manifest import closed_manifest, kill_detail, opening_manifest, script_of
 from trainprof.launch.options import RunOptions
 from trainprof.launch.outcome import Outcome
@@ -141,6 +140,8 @@ def _orphans(
 def _deadline(pid: int, directory: RunDirectory, options: RunOptions) -> Deadline:
     if options.trial is None:
         return Deadline(pid, options.ended_after_s)
+    from trainprof.launch.lingering import Lingering
+
     return Deadline(pid, options.ended_after_s, Lingering(directory).is_over)
 
 

@@ -1,4 +1,4 @@
-"""torch's function modes: what one of the script's would notice, and who stands behind torch's."""
+"""torch's modes: what one of the script's would notice, and who stands behind torch's own."""
 
 from __future__ import annotations
 
@@ -23,13 +23,17 @@ class FunctionModes:
     Attributes:
         depth: Asks how many there are. A call that one is asked about comes once more without it:
             at 0 none is still to be asked.
-        unseen: Within `unseen()` none is asked.
+        dispatch_depth: Asks how many of the other kind there are, which see each operator.
+        unseen: Within `unseen()` none that is asked about calls is.
     """
 
-    __slots__ = ("_at", "depth", "unseen")
+    __slots__ = ("_at", "depth", "dispatch_depth", "unseen")
 
     def __init__(self, torch: ModuleType) -> None:
         self.depth: Callable[[], int] = getattr(torch._C, "_len_torch_function_stack", lambda: 0)
+        self.dispatch_depth: Callable[[], int] = getattr(
+            torch._C, "_len_torch_dispatch_stack", lambda: 0
+        )
         self._at = getattr(torch._C, "_get_function_stack_at", None)
         self.unseen: Callable[[], Any] = getattr(torch._C, "DisableTorchFunction", nullcontext)
 

@@ -9,6 +9,7 @@ from itertools import count, pairwise
 from types import ModuleType
 from typing import Any, Final
 
+from trainprof.probes.function_modes import FunctionModes
 from trainprof.probes.graph_walk import Needs, needs_of
 from trainprof.probes.patcher import COMPILER, is_profiling, let_dynamo_skip
 from trainprof.probes.session import Session
@@ -69,7 +70,7 @@ class Autograd:
         self._torch, self._session = torch, session
         self._plain_types = (torch.Tensor, torch.nn.Parameter)
         self._is_traced = getattr(torch._C, "_get_tracing_state", lambda: None)
-        self._dispatch_depth = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
+        self._dispatch_depth = FunctionModes(torch).dispatch_depth
         self.opaque = torch.autograd.function.BackwardCFunction
         self.unseen = torch._C.DisableTorchFunction
 

@@ -12,14 +12,14 @@ from typing import Any, Final
 
 _ABSENT: Final = object()
 # A metaclass of the script's may have an opinion on both.
-_MRO_OF: Final[Callable[[type], tuple[type, ...]]] = vars(type)["__mro__"].__get__
-_NAMES_OF: Final[Callable[[type], Any]] = vars(type)["__dict__"].__get__
+mro_of: Final[Callable[[type], tuple[type, ...]]] = vars(type)["__mro__"].__get__
+names_of: Final[Callable[[type], Any]] = vars(type)["__dict__"].__get__
 
 
 def of_class(kind: type, name: str, default: Any = None) -> Any:
     """Returns what instances of a class have from it by a name, as it is stored."""
-    for base in _MRO_OF(kind):
-        names = _NAMES_OF(base)
+    for base in mro_of(kind):
+        names = names_of(base)
         if name in names:
             return names[name]
     return default

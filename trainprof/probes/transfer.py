@@ -42,7 +42,6 @@ class TransferProbe:
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._session = session
         self._modes = FunctionModes(torch)
-        self._dispatch_depth = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
         self.plain_types.update({torch.Tensor, torch.nn.Parameter})
         # Threads that are placing a model; their copies are part of that.
         self._placing: set[int] = set()
@@ -192,7 +191,7 @@ class TransferProbe:
         While there is either, that is said which was so at the same line before, and else nothing
         against it.
         """
-        if is_profiling() or self._dispatch_depth():
+        if is_profiling() or self._modes.dispatch_depth():
             return self._pinned.get(site, True)
         self._pinned[site] = found = _is_pinned(source)
         return found

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from trainprof.probes.function_modes import FunctionModes
 from trainprof.probes.patcher import Patcher, hide_our_frame
 from trainprof.probes.session import Session
 
@@ -28,8 +29,7 @@ class NonBlockingProbe:
         self.plain_types: set[type] = set()
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
-        self._mode_depth = getattr(torch._C, "_len_torch_function_stack", lambda: 0)
-        self._dispatch_depth = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
+        self._modes = FunctionModes(torch)
         self._device_type = torch.device
         self.plain_types.update({torch.Tensor, torch.nn.Parameter})
         for name in ("to", "cuda"):
@@ -43,12 +43,12 @@ class NonBlockingProbe:
 
         def does_wait(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
             """Whether a call copies from pinned memory to a device, and waits for that."""
-            if patcher.is_silent or self._mode_depth() or not args[0].is_cpu:
+            if patcher.is_silent or self._modes.depth() or not args[0].is_cpu:
                 return False
             if not (always_leads_across or self._leads_to_device(args, kwargs)):
                 return False
             # The script's own dispatch mode would see us ask.
-            return not self._dispatch_depth() and bool(args[0].is_pinned())
+            return not self._modes.dispatch_depth() and bool(args[0].is_pinned())
 
         def make(original: Wrapped) -> Wrapped:
             def copy(*args: Any, **kwargs: Any) -> Any:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Final
 
+from trainprof.probes.function_modes import FunctionModes
 from trainprof.probes.limit import is_loader_worker
 from trainprof.probes.patcher import Patcher, hide_our_frame
 from trainprof.probes.session import Session
@@ -28,7 +29,7 @@ class LossesProbe:
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._session = session
         self._plain = torch.Tensor
-        self._mode_depth = getattr(torch._C, "_len_torch_function_stack", lambda: 0)
+        self._mode_depth = FunctionModes(torch).depth
         # Not as the script sees it: our own reading is no sync point of its.
         self._value = torch._C.TensorBase.item
         keep, kept = patcher.guarded(self._keep), self._kept

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, Final
 
+from trainprof.probes.static_lookup import mro_of, names_of
 from trainprof.probes.user_texts import names_in
 
 _ASKS: Final = "worker_info"
@@ -86,7 +87,7 @@ class _Reached:
             for name, thing in [*names.items()]:
                 self._named.setdefault(name, []).append(thing)
                 if issubclass(type(thing), type) and self._is_own(thing):
-                    for member, what in [*_of_class(thing).items()]:
+                    for member, what in [*names_of(thing).items()]:
                         self._named.setdefault(member, []).append(what)
 
     def _take(self, thing: Any, depth: int = _DEPTH) -> None:
@@ -123,19 +124,14 @@ class _Reached:
 
     def _methods_of(self, cls: type) -> list[Any]:
         """Returns what a class and its bases have, of the user's."""
-        bases = type.__getattribute__(cls, "__mro__")
-        return [what for one in bases if self._is_own(one) for what in _of_class(one).values()]
+        own = [one for one in mro_of(cls) if self._is_own(one)]
+        return [what for one in own for what in [*names_of(one).values()]]
 
     def _is_own(self, cls: type) -> bool:
-        name = _of_class(cls).get("__module__")
+        name = names_of(cls).get("__module__")
         module = sys.modules.get(name) if isinstance(name, str) else None
         file = names_in(module).get("__file__")
         return isinstance(file, str) and self._is_user_file(file)
-
-
-def _of_class(cls: type) -> dict[str, Any]:
-    # A metaclass of the script's may see whom else we ask.
-    return dict(type.__getattribute__(cls, "__dict__"))
 
 
 def _is_torchs(thing: Any) -> bool:

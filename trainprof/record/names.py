@@ -10,5 +10,7 @@ EVENTS: Final = "events"
 SOURCES: Final = "sources"
 IMPORTED: Final = "imported.jsonl"
 EVENT_LOG_SUFFIX: Final = ".events"
+# In a trial's scratch: what its script wrote, by the paths that it wrote to.
+SCRATCH_FILES: Final = "files"
 # Stands in a manifest's command for what looked like a secret.
 MASK: Final = "***"

@@ -19,6 +19,7 @@ from trainprof.record.names import EVENTS, IMPORTED, SOURCES
 
 MANIFEST_SCHEMA_VERSION: Final = 1
 RANKS: Final = "ranks"
+LAUNCHES: Final = "launches"
 STAT_BLOCK_BYTES: Final = 512  # of st_blocks, whatever the file system's blocks are
 _NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
 

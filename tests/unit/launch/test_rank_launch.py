@@ -10,7 +10,8 @@ import pytest
 
 from trainprof.launch import rank_launch
 from trainprof.launch.placement import RunDirectoryRefused, create_run_directory
-from trainprof.launch.rank_launch import LAUNCHES, launcher_of
+from trainprof.launch.rank_launch import launcher_of
+from trainprof.record.run_directory import LAUNCHES
 from trainprof.sampling.process_tree import ProcessStat, parse_stat
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from trainprof.record.names import SCRATCH_FILES
 from trainprof.tracee.containment.changes import Changes
 from trainprof.tracee.containment.escape import Escapes
 from trainprof.tracee.containment.functions import FileFunctions, Functions
@@ -47,7 +48,7 @@ class Container:
             OSError: If the scratch directory cannot be used.
         """
         scratch = real(scratch)
-        os.makedirs(os.path.join(scratch, "files"), mode=0o700, exist_ok=True)
+        os.makedirs(os.path.join(scratch, SCRATCH_FILES), mode=0o700, exist_ok=True)
         index = SharedIndex(os.path.join(scratch, "index"))
         if index.is_new:
             words, cwd = getattr(sys, "orig_argv", sys.argv), posix.getcwd()

@@ -8,6 +8,7 @@ import posix
 import stat
 from typing import Final
 
+from trainprof.record.names import SCRATCH_FILES
 from trainprof.tracee.containment.index import SharedIndex
 from trainprof.tracee.containment.zones import OF_KERNEL, SCRIPT_RUNS_IN_IT, TEMPORARY_NAMES
 
@@ -113,7 +114,7 @@ class MergedTree:
             scratch: The scratch directory, absolute and without links.
             index: Of that directory.
         """
-        self.files = os.path.join(scratch, "files")
+        self.files = os.path.join(scratch, SCRATCH_FILES)
         self.index = index
         self._by_text: dict[str, Directory] = {}
         self._by_key: dict[str, Directory] = {}
