@@ -20,6 +20,10 @@ OTHER_OPTIMIZERS: Final = "other_optimizers"
 OPTIMIZER_BUILDERS: Final = "optimizers_built_by"
 # Likewise: how many workers the model gave it, where the gain is the model's.
 MODELLED_WORKERS: Final = "modelled_workers"
+# Likewise: the line of the dataset that the advice names ahead of workers, and how many times as
+# fast steps would be without it. What a finding gives is that of the workers.
+COSTLY_LINE: Final = "costly_line"
+WITHOUT_LINE: Final = "without_line_speedup"
 # What lies outside of steady steps, or is the change itself that halves of a run differ by.
 NO_MATTER_OF_NOISE: Final = (
     "worker_restart",

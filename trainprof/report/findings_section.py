@@ -19,6 +19,7 @@ from trainprof.analysis.finding import (
     MAY_LOSE,
     MODELLED_WORKERS,
     SYMPTOM,
+    WITHOUT_LINE,
     Finding,
     PassedOver,
 )
@@ -200,7 +201,9 @@ def _by_whom(finding: Finding) -> str:
 
 
 def _what(finding: Finding) -> str:
-    return "steps" if finding.of_steps else "training"
+    what = "steps" if finding.of_steps else "training"
+    # The advice names a line as well, with what that would give.
+    return f"by the workers alone, {what}" if WITHOUT_LINE in finding.evidence else what
 
 
 def checked_words() -> str:

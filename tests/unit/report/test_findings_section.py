@@ -12,12 +12,14 @@ from trainprof.analysis.code_figures import HotLine, Numerics
 from trainprof.analysis.device_figures import Device
 from trainprof.analysis.diagnosis.catalogue import RULES, rule_named
 from trainprof.analysis.finding import (
+    COSTLY_LINE,
     IN_NOISE,
     LIKELY,
     LITTLE,
     MAY_LOSE,
     MODELLED_WORKERS,
     SYMPTOM,
+    WITHOUT_LINE,
     Finding,
     PassedOver,
 )
@@ -41,6 +43,18 @@ def test_a_finding_says_where_what_and_how_much() -> None:
     assert "Gives: steps 4.1 to 5.2 x as fast, the run 3.0 to 3.6 x (a model, not" in told
     assert "71 % of making a batch goes to data.py:52 (decode)." in told
     assert "Mind: random augmentation" in told
+
+
+def test_beside_a_line_that_would_give_more_the_gain_is_said_to_be_that_of_the_workers() -> None:
+    found = summaries.finding(evidence={COSTLY_LINE: "data.py:72", WITHOUT_LINE: 13.0})
+    assert speedup_words(found).startswith("by the workers alone, steps 4.1 to 5.2 x as fast, the")
+    shorter = "\n".join(
+        line.plain
+        for line in findings_section(
+            replace(summaries.slow_loader(), findings=[summaries.finding(), found]), PAGE, 1
+        )
+    )
+    assert "; by the workers alone, steps" in " ".join(shorter.split())
 
 
 def test_what_cannot_be_exceeded_is_said_to_be_at_most() -> None:

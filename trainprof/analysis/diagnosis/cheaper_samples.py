@@ -9,7 +9,7 @@ from trainprof.analysis.code_figures import HotLine
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.changed_inputs import without_part
 from trainprof.analysis.diagnosis.crowding import crowding_of
-from trainprof.analysis.diagnosis.gains import Gain, most_of_loading, of_inputs
+from trainprof.analysis.diagnosis.gains import Gain, most_of_loading, of_inputs, times_without
 from trainprof.analysis.diagnosis.waiting import collate_share
 from trainprof.analysis.diagnosis.wording import place
 from trainprof.analysis.hot_lines import MAKING
@@ -94,6 +94,7 @@ def without_line(case: Case, fed: LoaderCase) -> float | None:
     if line is None or line.is_likely or fed.loader.num_workers or rates is None:
         return None
     kept_s = rates.step_s - own_share(line) * rates.wait_s
+    kept_s = max(kept_s, rates.step_s / times_without(1.0))
     most = most_of_loading(case, fed)
     if most is not None:
         kept_s = max(kept_s, rates.step_s / most.likely)

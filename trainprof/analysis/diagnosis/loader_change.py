@@ -25,7 +25,15 @@ from trainprof.analysis.diagnosis.waiting import (
     asleep_share,
     collate_share,
 )
-from trainprof.analysis.diagnosis.wording import around, place, share_of, size, skipping, span
+from trainprof.analysis.diagnosis.wording import (
+    around,
+    factor,
+    place,
+    share_of,
+    size,
+    skipping,
+    span,
+)
 from trainprof.analysis.facts import number_at
 from trainprof.analysis.finding import LOADER_ID, Finding
 from trainprof.analysis.loader_builder import settings_of
@@ -288,6 +296,11 @@ def _most_of_all(fed: LoaderCase, line: HotLine) -> tuple[HotLine, HotLine | Non
     return (line, other) if own_share(line) >= own_share(other) else (other, line)
 
 
+def is_not_alone(fed: LoaderCase, line: HotLine) -> bool:
+    """Whether other lines than that which is met most take much of making a batch, too."""
+    return _most_of_all(fed, line)[1] is not None or bool(around(line))
+
+
 def _at_most(case: Case, fed: LoaderCase, line: HotLine) -> str:
     """Returns what steps would gain at most without a line, as far as that is much."""
     gain = gain_of_line(case, fed, line)
@@ -301,4 +314,4 @@ def _without(case: Case, fed: LoaderCase, line: HotLine, which: str) -> str:
     if times is None or times < _TOLD_TIMES:
         return ""
     more = ", or more" if line.is_at_least else ""
-    return f": without {which}, steps would be about {times:.2g} x as fast{more}"
+    return f": without {which}, steps would be about {factor(times)} x as fast{more}"

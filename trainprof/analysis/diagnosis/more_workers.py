@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
+from trainprof.analysis.code_figures import HotLine
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.cheaper_samples import (
     cheaper_samples,
     gain_of_cheaper_samples,
     gain_of_line,
+    own_share,
     without_line,
 )
 from trainprof.analysis.diagnosis.gains import Gain
@@ -20,31 +22,36 @@ from trainprof.analysis.diagnosis.loader_change import (
     call_with,
     finding,
     gain_of_cause,
+    is_not_alone,
     made_anew,
     with_workers,
 )
 from trainprof.analysis.diagnosis.side_by_side import SideBySide, side_by_side
 from trainprof.analysis.diagnosis.tuneable import rerun_words
 from trainprof.analysis.diagnosis.waiting import ASLEEP_SHARE, asleep_share
-from trainprof.analysis.diagnosis.wording import place
+from trainprof.analysis.diagnosis.wording import factor, place, share_of
 from trainprof.analysis.diagnosis.worth import passed_over_for
 from trainprof.analysis.finding import (
     BESIDE,
+    COSTLY_LINE,
     LOADER_ID,
     MODELLED_WORKERS,
+    WITHOUT_LINE,
     Finding,
     is_unsure,
 )
 from trainprof.analysis.least_gain import LEAST_GAIN
 from trainprof.analysis.pipeline import Setting
 
-# Of what workers give at most: a line that would give so much more comes beside them.
+# Of what workers give at most: a line that would give so much more comes ahead of them.
 _MUCH_MORE: Final = 1.3
 # Of steps: workers that may lose, and most likely give no more than that, come behind a function
 # that takes so much of making a batch, and hardly sleeps over it.
 _LITTLE_TIMES: Final = 1.3
 _NEARLY_ALL: Final = 0.8
 _HARDLY_ASLEEP: Final = 0.2
+# Likewise: a line that takes so much of it by itself is named ahead of all else.
+_MOST: Final = 0.5
 
 
 def more_workers(
@@ -52,9 +59,11 @@ def more_workers(
 ) -> Finding | None:
     """Returns the finding that a loader should have the workers that its cause names.
 
-    Where they may as well lose, and do not promise enough to be told, or much less than the line of
-    the dataset that takes most of a batch, or little where one function takes nearly all of it:
-    that samples should be cheaper, by that line.
+    Where the line of the dataset that takes most of a batch would give much more, it is named ahead
+    of them: nobody knows whether it is work that has to be done, so that the place and the gain
+    stay those of the workers. Where they may as well lose, and do not promise enough to be told, or
+    much less than that line, or little where one function takes nearly all of it: that samples
+    should be cheaper, by that line.
 
     Args:
         case: The run.
@@ -96,22 +105,39 @@ def _by_workers(
 ) -> Finding:
     wanted, line = with_workers(fed, setting), fed.hot_line()
     workers, change = advised(fed.loader, wanted)
-    first, cheaper = "", ""
-    if line is not None and _is_surer(times, gain):
-        first = f"cheaper samples first: {place(line)}; then perhaps "
-    elif line is not None and _gives_more(times, gain):
-        cheaper = f"; cheaper samples would give more: {place(line)}"
+    evidence: dict[str, Any] = {MODELLED_WORKERS: setting.workers}
+    is_surer, says_where = _is_surer(times, gain), True
+    if line is not None and times is not None and (is_surer or _gives_more(times, gain)):
+        title = _headed_by(line, title)
+        workers = (
+            f"cheaper samples first: {place(line)}, without which steps would be "
+            f"{_without(fed, line, times)}; {'then perhaps' if is_surer else 'meanwhile'} {workers}"
+        )
+        evidence |= {COSTLY_LINE: line.site, WITHOUT_LINE: times}
+        says_where = is_surer or is_not_alone(fed, line)
     return finding(
         case,
         fed,
         rule,
         title,
         gain,
-        advice=f"{first}{workers}{cheaper}",
+        advice=workers,
         change=change,
         alters=wanted,
-        evidence={MODELLED_WORKERS: setting.workers},
+        evidence=evidence,
+        is_of_making=says_where,
     )
+
+
+def _headed_by(line: HotLine, title: str) -> str:
+    return f"{share_of(line)} of making a batch goes to {place(line)}; {title}"
+
+
+def _without(fed: LoaderCase, line: HotLine, times: float) -> str:
+    """Returns how many times as fast steps would be without a line, in words."""
+    if fed.loader.num_workers:
+        return f"up to about {factor(times)} x as fast"
+    return f"about {factor(times)} x as fast{', or more' if line.is_at_least else ''}"
 
 
 def _with_others(found: Finding, fed: LoaderCase, beside: SideBySide) -> Finding:
@@ -153,17 +179,22 @@ def _by_cheaper_samples(
     workers = call_with(fed.loader, with_workers(fed, setting))
     rerun = rerun_words(case, fed, setting.workers)
     more = "more workers" if fed.loader.num_workers else "workers"
+    line, says_where = fed.hot_line(), True
+    title = f"{title}; {more} may take as much from training as they give"
+    if line is not None and not line.is_likely and own_share(line) >= _MOST:
+        title, says_where = _headed_by(line, title), is_not_alone(fed, line)
     return finding(
         case,
         fed,
         rule,
-        f"{title}; {more} may take as much from training as they give",
+        title,
         gain,
-        advice=cheaper_samples(fed.hot_line(), fed.loader),
+        advice=cheaper_samples(line, fed.loader),
         also=[
             f"whether {workers} helps only a rerun tells: {rerun}",
             *made_anew(case, fed),
         ],
+        is_of_making=says_where,
     )
 
 

@@ -14,9 +14,12 @@ The prediction is a model of this run, not a measurement.
 
 What to do: give the loader the named number of workers; persistent_workers=True keeps them from
 being started again in each epoch. Where training keeps the cores busy itself, workers may take as
-much from it as they give: then make samples cheaper, the named function first. Where each step asks
-several loaders, those that training would wait for next are named with it: without workers for them
-too it gains less, or nothing.
+much from it as they give: then make samples cheaper, the named function first. A line of the
+dataset that takes so much that steps would gain far more without it than by workers is named ahead
+of them, with both gains: a query without an index, a file that is opened or parsed again for each
+sample. Where it does work that no sample can do without, workers are what is left. Where each step
+asks several loaders, those that training would wait for next are named with it: without workers for
+them too it gains less, or nothing.
 """
 
 from __future__ import annotations

@@ -12,8 +12,9 @@ of them then wait longer. Each worker takes memory of its own.
 
 What to do: give the loader the named number of workers. Where training keeps the cores busy itself,
 more of them may take as much from it as they give: then make samples cheaper, the named function
-first. Where each step asks several loaders, those that training would wait for next are named with
-it: without workers for them too it gains less, or nothing.
+first. A line of the dataset without which steps would gain far more than by workers is named ahead
+of them. Where each step asks several loaders, those that training would wait for next are named
+with it: without workers for them too it gains less, or nothing.
 """
 
 from __future__ import annotations

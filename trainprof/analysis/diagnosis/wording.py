@@ -26,6 +26,11 @@ def span(seconds: float) -> str:
     return f"{value:.{digits}f} {unit}"
 
 
+def factor(times: float) -> str:
+    """Returns how many times as fast something is, to two digits: "2.8", "100"."""
+    return f"{float(f'{times:.2g}'):g}"
+
+
 def size(count: float) -> str:
     """Returns a number of bytes in binary units, to three digits: "612 MiB"."""
     exponent, scaled = 0, float(count)
