@@ -20,6 +20,7 @@ from planted.crowding import computing_beside
 from planted.draw import Draw
 from planted.loading import bursts
 from planted.on_device import cache_emptied_once, device_at_work
+from planted.penalties import penalised
 from planted.script import (
     DATASET,
     DIGITS,
@@ -191,6 +192,14 @@ def rare_look(draw: Draw) -> Case:
     compute_s, every = draw.between(0.008, 0.014), draw.one_of((30, 45))
     planted = f"a second forward each {every} steps"
     return _healthy("rare_look", planted, draw.one_of(EVERYWHERE), looked_at(compute_s, every))
+
+
+def lazy_penalty(draw: Draw) -> Case:
+    """A penalty of gradients that is computed in those updates alone that add it."""
+    every = draw.one_of((8, 1))
+    parts = penalised(draw.one_of((384, 256)), 128, every, is_lazy=True)
+    planted = f"a penalty of gradients in 1 of {every} updates, computed there alone"
+    return _healthy("lazy_penalty", planted, draw.one_of(EVERYWHERE), parts)
 
 
 def hook_of_the_model(draw: Draw) -> Case:
@@ -436,6 +445,7 @@ CONTROLS: dict[str, Callable[[Draw], Case]] = {
         frozen_teacher,
         adversaries_apart,
         rare_look,
+        lazy_penalty,
         hook_of_the_model,
         asked_elsewhere,
         small_vocabulary,

@@ -62,6 +62,7 @@ from planted.pausing import (
     validation_by_hand,
     validation_without_loaders,
 )
+from planted.penalties import rarely_used_gradients
 from planted.ranks import slow_rank, uneven_ranks
 from planted.script import Case
 from planted.starts import (
@@ -129,6 +130,7 @@ FAULTS: dict[str, Callable[[Draw], Case]] = {
         tiny_numbers,
         unused_gradients,
         discarded_gradients,
+        rarely_used_gradients,
         too_many_threads,
         few_threads,
         worker_threads,

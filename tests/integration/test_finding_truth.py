@@ -23,6 +23,8 @@ SEEDS = {
     "double_precision": 5,
     "unused_gradients": 9,
     "discarded_gradients": 9,
+    "rarely_used_gradients": 9,
+    "lazy_penalty": 9,
     "unused_forward": 9,
     "dense_embeddings": 9,
     "repeated_forward": 9,

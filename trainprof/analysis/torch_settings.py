@@ -13,6 +13,7 @@ from trainprof.analysis.facts import Facts, integer
 from trainprof.analysis.names import Sites
 from trainprof.analysis.optimizer_builder import OptimizerCall, builder_in
 from trainprof.analysis.padding import Padding, padding
+from trainprof.analysis.rarely_used_gradients import RarelyUsedGradients, rarely_used_gradients
 from trainprof.analysis.repeated_forwards import RepeatedForwards, repeated_forwards
 from trainprof.analysis.tiny_numbers import TinyNumbers, tiny_numbers
 from trainprof.analysis.unused_forwards import UnusedForwards, unused_forwards
@@ -96,6 +97,8 @@ class TorchSettings:
         unused: Gradients that no optimizer uses, None where none were found.
         discarded: Gradients that are set back before their optimizer steps, by the line of the
             pass.
+        rarely_used: Gradients of autograd.grad that are used at regular intervals only, by the line
+            that asks for them.
         forwards: That no backward pass goes through, by the line that calls for them.
         repeats: Forwards without gradients of what was trained on, by the line that calls for them.
         recomputes_at: Lines of the script that ask for forwards to be computed again.
@@ -120,6 +123,7 @@ class TorchSettings:
     convolves_in_float64: bool = False
     unused: UnusedGradients | None = None
     discarded: list[DiscardedGradients] = field(default_factory=list)
+    rarely_used: list[RarelyUsedGradients] = field(default_factory=list)
     forwards: list[UnusedForwards] = field(default_factory=list)
     repeats: list[RepeatedForwards] = field(default_factory=list)
     tables: EmbeddingTables | None = None
@@ -158,6 +162,7 @@ def torch_settings(facts: Facts, sites: Sites, updates_s: Mapping[int, float]) -
         convolves_in_float64=any(x.get("convolves_in_float64") is True for x in told),
         unused=unused_gradients(told, sites),
         discarded=discarded_gradients(told, sites),
+        rarely_used=rarely_used_gradients(told, sites),
         forwards=unused_forwards(told, sites),
         repeats=repeated_forwards(told, sites),
         tables=embedding_tables(told, sites),

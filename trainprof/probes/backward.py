@@ -29,9 +29,10 @@ class BackwardProbe:
                 watches = session.backward_watches
                 for watch in watches:
                     watch.begins(t_outputs, args, kwargs)
+                given = None
                 start = now()
                 try:
-                    return original(t_outputs, *args, **kwargs)
+                    return (given := original(t_outputs, *args, **kwargs))
                 except BaseException as error:
                     hide_our_frame(error)
                     raise
@@ -39,6 +40,8 @@ class BackwardProbe:
                     emit(kind, start, now())
                     for watch in watches:
                         watch.has_ended()
+                        if given is not None and watch.gives is not None:
+                            watch.gives(given)
                     if is_anomaly_enabled():
                         note_anomaly()
 

@@ -23,6 +23,7 @@ from trainprof.probes.optimizer import OptimizerProbe
 from trainprof.probes.own_updates import OwnUpdatesProbe
 from trainprof.probes.padding import PaddingProbe
 from trainprof.probes.process_group import ProcessGroupProbe
+from trainprof.probes.rarely_used_gradients import RarelyUsedGradientsProbe
 from trainprof.probes.session import Probe
 from trainprof.probes.sync import SyncProbe
 from trainprof.probes.sync_debug import FindSyncsProbe
@@ -59,12 +60,13 @@ def default_probes(trial: Mapping[str, Any] | None = None) -> list[Probe]:
         DeliveryProbe(loader),
         TransferProbe(),
         ForwardProbe(),
-        TorchSettingsProbe(),  # this one and the next five are told by those behind them
+        TorchSettingsProbe(),  # this one and the next seven are told by those behind them
         PaddingProbe(),
         TinyNumbersProbe(),
         UnusedForwardsProbe(),
         UnusedGradientsProbe(),
         DiscardedGradientsProbe(),
+        RarelyUsedGradientsProbe(),
         OwnUpdatesProbe(),
         BackwardProbe(),
         OptimizerProbe(),

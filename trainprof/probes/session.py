@@ -62,10 +62,12 @@ class BackwardWatch:
     Attributes:
         begins: With what it starts from, and the further arguments of the engine's Python door.
         has_ended: However it did.
+        gives: With what it gave, behind that; None where nobody asks.
     """
 
     begins: Callable[[Any, tuple[Any, ...], dict[str, Any]], None]
     has_ended: Callable[[], None]
+    gives: Callable[[Any], None] | None = None
 
 
 class Session:

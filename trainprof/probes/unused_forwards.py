@@ -13,13 +13,13 @@ from types import ModuleType
 from typing import Any, Final, TypeAlias
 
 from trainprof.probes.elements import elements_of, is_container
-from trainprof.probes.graph_look import Autograd
+from trainprof.probes.graph_look import Autograd, hook_that_tells
 from trainprof.probes.graph_walk import is_leaf
 from trainprof.probes.kept_value import kept
 from trainprof.probes.known_optimizers import KnownOptimizers, parameters_in
 from trainprof.probes.middle import median
 from trainprof.probes.module_parts import parameters_of
-from trainprof.probes.patcher import Patcher, let_dynamo_skip
+from trainprof.probes.patcher import Patcher
 from trainprof.probes.repeated_forwards import Given, RepeatedForwards
 from trainprof.probes.session import BackwardWatch, ModuleCall, Session
 
@@ -323,7 +323,7 @@ class UnusedForwardsProbe:
                 place.has_no_graph = True
                 return
             reached: list[bool] = []
-            hook = _hook(reached)
+            hook = hook_that_tells(reached)
             for node in nodes:
                 node.register_prehook(hook)
             given = {storage.cdata for storage in self._given(call)}
@@ -408,15 +408,6 @@ class UnusedForwardsProbe:
         is_kept = len(place.waiting) > place.in_vain
         is_often = place.rounds * _EVERY_SO_MANY_PASSES >= self._passes
         return place.in_vain >= _ENOUGH_LOOKS and is_often and not is_kept
-
-
-def _hook(reached: list[bool]) -> Callable[[Any], None]:
-    def comes_by(_: Any) -> None:
-        if not reached:
-            reached.append(True)
-
-    let_dynamo_skip(comes_by, and_all_below=True)
-    return comes_by
 
 
 def _tensors_in(output: Any, tensor: type, depth: int = 0) -> Iterator[Any]:

@@ -43,7 +43,14 @@ from trainprof.analysis.diagnosis.together import together
 from trainprof.analysis.diagnosis.wording import size
 from trainprof.analysis.diagnosis.worth import least_gain
 from trainprof.analysis.embedding_tables import EmbeddingTable, EmbeddingTables
-from trainprof.analysis.finding import LIKELY, MODELLED_WORKERS, OTHER_OPTIMIZERS, Finding
+from trainprof.analysis.finding import (
+    COSTLY_LINE,
+    LIKELY,
+    MODELLED_WORKERS,
+    OTHER_OPTIMIZERS,
+    WITHOUT_LINE,
+    Finding,
+)
 from trainprof.analysis.ledger import LOADER_KEYS
 from trainprof.analysis.limit_names import BLOCKED, RECEIVE
 from trainprof.analysis.loader_builder import builder_of
@@ -53,6 +60,7 @@ from trainprof.analysis.names import Sites
 from trainprof.analysis.optimizer_builder import OptimizerCall
 from trainprof.analysis.pipeline import predict
 from trainprof.analysis.pipeline_scenario import Interval
+from trainprof.analysis.rarely_used_gradients import RarelyUsedGradients, rarely_used_gradients
 from trainprof.analysis.repeated_forwards import RepeatedForwards
 from trainprof.analysis.tiny_numbers import TinyNumbers, tiny_numbers
 from trainprof.analysis.torch_settings import LoopedOptimizer, OwnOptimizer, TorchSettings
@@ -190,6 +198,8 @@ def test_where_workers_may_take_what_they_give_samples_are_to_be_cheaper() -> No
     finding = only(case_of(planted))
     assert (finding.id, finding.site, finding.change) == ("serial_loading", "train.py:41", {})
     assert finding.advice == "cheaper samples: data.py:12 (decode) first"
+    assert finding.title.startswith("90 % of making a batch goes to data.py:12 (decode); the ")
+    assert not any("of making a batch goes to" in told for told in finding.also)
     assert finding.is_at_most
     # Without them a step takes 15.5 ms instead of 22; what remains may get faster besides.
     assert finding.evidence[LIKELY] == pytest.approx(22 / 15.5, rel=0.02)
@@ -273,12 +283,13 @@ def test_a_line_that_would_give_more_than_more_workers_can(share: float, is_told
     assert (finding.id, finding.change) == ("too_few_workers", {"num_workers": 2})
     # Twice as many give twice as much, and next to nothing of a step computes.
     assert (finding.predicted_speedup or [0.0, 0.0])[1] == pytest.approx(2.0, rel=0.06)
-    more = "cheaper samples would give more: data.py:12 (decode)"
-    assert (more in finding.advice) is is_told
+    more = "cheaper samples first: data.py:12 (decode), without which steps would be up to about "
+    assert finding.advice.startswith(more) is is_told
+    assert ("; meanwhile DataLoader(..., num_workers=2" in finding.advice) is is_told
 
 
 @pytest.mark.parametrize(("cores", "is_told"), [(2, True), (16, False)])
-def test_a_line_that_would_give_more_than_workers_can_is_told_with_them(
+def test_a_line_that_would_give_more_than_workers_can_is_told_ahead_of_them(
     cores: int, is_told: bool
 ) -> None:
     # Two cores make a batch each 45 ms, sixteen each 10; without the line it takes next to none.
@@ -287,8 +298,39 @@ def test_a_line_that_would_give_more_than_workers_can_is_told_with_them(
     finding = only(case_of(planted))
     assert finding.id == "serial_loading"
     assert finding.change["num_workers"] > 0
-    more = "cheaper samples would give more: data.py:12 (decode)"
-    assert (more in finding.advice) is is_told
+    # Nobody knows whether its work can be spared: what is changed, and gained, are the workers.
+    assert finding.site == "train.py:41"
+    head = "98 % of making a batch goes to data.py:12 (decode); the training process makes"
+    assert finding.title.startswith(head) is is_told
+    first = "cheaper samples first: data.py:12 (decode), without which steps would be about 8.5 x "
+    assert finding.advice.startswith(first) is is_told
+    assert ("; meanwhile DataLoader(..., num_workers=" in finding.advice) is is_told
+    assert finding.evidence.get(COSTLY_LINE) == ("data.py:12" if is_told else None)
+    assert (finding.evidence.get(WITHOUT_LINE, 0.0) > 8) is is_told
+    assert speedup_words(finding).startswith("by the workers alone, steps ") is is_told
+    # Once is enough.
+    assert any("of making a batch goes to" in told for told in finding.also) is not is_told
+
+
+def test_of_a_line_that_is_named_first_its_neighbours_are_told_behind() -> None:
+    planted = Planted(fetch_s=0.09, running=1.0, compute_s=0.01, cores=2)
+    other = replace(hot_line("making batches", share=0.27), site="data.py:27", function="find")
+    most = replace(hot_line("making batches", share=0.72), line_share=0.72)
+    planted.loader = replace(planted.loader, hot_lines=[most, other])
+    finding = only(case_of(planted))
+    assert WITHOUT_LINE not in finding.evidence  # two cores give as much
+    planted.loader = replace(planted.loader, hot_lines=[replace(most, line_share=0.8, share=0.98)])
+    finding = only(case_of(planted))
+    assert finding.evidence[WITHOUT_LINE] == pytest.approx(100 / 28, rel=0.03)
+    assert finding.title.startswith("80 % of making a batch goes to data.py:12 (decode); ")
+    assert any("98 % with the rest of that function" in told for told in finding.also)
+
+
+def test_a_line_that_is_nearly_all_of_a_step_has_no_endless_gain() -> None:
+    planted = Planted(fetch_s=0.9, running=1.0, compute_s=0.001, cores=2)
+    planted.loader = replace(planted.loader, hot_lines=[hot_line("making batches", share=1.0)])
+    finding = only(case_of(planted))
+    assert "without which steps would be about 100 x as fast; meanwhile" in finding.advice
 
 
 @pytest.mark.parametrize("threads", [2.0, 1.0])
@@ -306,8 +348,10 @@ def test_workers_may_lose_where_threads_that_compute_wait_for_one_another(thread
     assert finding.id == "serial_loading"
     assert finding.predicted_speedup is not None
     assert (finding.predicted_speedup[0] < 1) is (threads > 1)
-    first = "cheaper samples first: data.py:12 (decode); then perhaps DataLoader("
+    first = "cheaper samples first: data.py:12 (decode), without which steps would be "
     assert finding.advice.startswith(first) is (threads > 1)
+    assert ("; then perhaps DataLoader(" in finding.advice) is (threads > 1)
+    assert finding.title.startswith("70 % of making a batch goes to") is (threads > 1)
 
 
 def test_workers_cannot_share_an_open_file() -> None:
@@ -2752,7 +2796,7 @@ def test_a_line_gives_no_more_than_a_device_is_idle_for(share: float, is_told: b
     idle_s = share * sum(host.training[key] for key in LOADER_KEYS)
     finding = only(felt(planted, idle_s))
     assert finding.id == "serial_loading"
-    assert ("cheaper samples would give more" in finding.advice) is is_told
+    assert finding.advice.startswith("cheaper samples first: data.py:12 (decode)") is is_told
     case = felt(planted, idle_s)
     on_host, there = (without_line(one, one.feeding[0]) for one in (host, case))
     assert on_host is not None
@@ -3466,6 +3510,53 @@ def test_discarded_gradients_told_with_less_to_go_by() -> None:
 @pytest.mark.parametrize("told", [[], [replace(ITS_PASS, unused_share=0.03, mixed_share=0.02)]])
 def test_discarded_gradients_that_cost_little(told: list[DiscardedGradients]) -> None:
     assert found(discarded(*told)) == []
+
+
+PENALTY = RarelyUsedGradients("train.py:67", "train.py:87", 16, 96, 0.3)
+
+
+def rarely_used(*told: RarelyUsedGradients) -> Case:
+    healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
+    return case_of(healthy, parts={"backward": 1.2}, torch=TorchSettings(rarely_used=list(told)))
+
+
+def test_gradients_that_few_updates_use() -> None:
+    case = rarely_used(PENALTY)
+    finding = only(case)
+    assert (finding.id, finding.site) == ("rarely_used_gradients", "train.py:67")
+    assert "here, called from train.py:87, in 1 of 16 updates" in finding.title
+    assert "takes about 360 ms" in finding.title
+    # At least those passes, most likely with the forwards that they go back through.
+    assert finding.recoverable_s == pytest.approx(2.0 * 0.36)
+    assert finding.predicted_speedup is not None
+    low, high = finding.predicted_speedup
+    assert low == pytest.approx(case.training_s / (case.training_s - 0.9 * 0.36), rel=0.01)
+    assert high >= case.training_s / (case.training_s - 2.5 * 0.36)
+    assert any("reads their value" in told for told in finding.cautions)
+
+
+def test_several_such_gradients_are_one_finding() -> None:
+    other = RarelyUsedGradients(None, None, 4, 96, 0.1)
+    finding = only(rarely_used(PENALTY, other))
+    assert "with those below" in finding.title
+    assert finding.evidence["unused_s"] == pytest.approx(0.4 * 1.2)
+    assert finding.also == ["so it is at another line in 1 of 4 updates"]
+
+
+@pytest.mark.parametrize("told", [[], [replace(PENALTY, share=0.02)]])
+def test_rarely_used_gradients_that_cost_little(told: list[RarelyUsedGradients]) -> None:
+    assert found(rarely_used(*told)) == []
+
+
+def test_rarely_used_gradients_are_read_from_what_was_told() -> None:
+    one = {"site": 1, "caller": 0, "period": 16, "updates": 96, "share": 0.3}
+    for nonsense in ({"period": 1}, {"period": "x"}, {"period": None}):
+        note = {"rarely_used_gradients": [{**one, **nonsense}], "number": 1}
+        assert rarely_used_gradients([note], Sites({}, "")) == []
+    both = [{**one, "share": 0.1, "period": 4}, one, "x"]
+    told = rarely_used_gradients([{"rarely_used_gradients": both, "number": 1}], Sites({}, ""))
+    assert [one.period for one in told] == [16, 4]
+    assert told[0].called_from is None
 
 
 SAMPLED = UnusedForwards("train.py:62", "Generator", 12, 0.4, 0.79)

@@ -171,6 +171,7 @@ LOOK_AT_GRAPHS = {
     "unused_forwards",
     "unused_gradients",
     "discarded_gradients",
+    "rarely_used_gradients",
 }
 PARTS: list[tuple[set[str], Any, str]] = [
     ({"loader", "delivery"}, loaders, "_BaseDataLoaderIter"),
