@@ -381,6 +381,8 @@ def _system(run: Analysed, epochs: list[Epoch], samples: int | None) -> System |
     beside: dict[str, Any] = {}
     if host.recorded_on != cores.numbers:
         beside["recorded_on"] = list(host.recorded_on)
+    if host.ranks > 1:
+        beside["ranks"] = host.ranks
     if host.others_percent != 0:
         beside["other_ranks_percent"] = host.others_percent
     return replace(system, cpu=system.cpu | beside) if beside else system
