@@ -26,6 +26,7 @@ from planted.growing import growing_backward
 from planted.in_memory import needless_workers, sample_by_sample
 from planted.loading import (
     idle_workers,
+    late_selection,
     saturated_cpu,
     serial_decoding,
     serial_loading,
@@ -33,6 +34,7 @@ from planted.loading import (
     slow_receive,
     slow_sampler,
     slow_samples,
+    stream_as_it_should_be,
     too_few_workers,
     uneven_batches,
 )
@@ -88,6 +90,8 @@ FAULTS: dict[str, Callable[[Draw], Case]] = {
         slow_samples,
         uneven_batches,
         idle_workers,
+        late_selection,
+        stream_as_it_should_be,
         slow_collate,
         slow_receive,
         slow_sampler,

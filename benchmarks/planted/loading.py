@@ -185,6 +185,120 @@ class Shards(IterableDataset):
     return Case("idle_workers", planted, style, script(style, parts), "idle_workers")
 
 
+_RECORDS = """\
+class Records(IterableDataset):
+    def parse(self, record):
+        {work}
+        return torch.randn(64), torch.randn(1)
+
+    def __iter__(self):
+        info = torch.utils.data.get_worker_info()
+        rank, world = (info.id, info.num_workers) if info else (0, 1)
+"""
+# Ways to select a worker's own samples, of those that are made.
+_LATE = (
+    f"""\
+        for i, sample in enumerate(map(self.parse, range({{records}}))):
+            if i % world == rank:  {HERE}
+                yield sample
+""",
+    f"""\
+        seen = 0
+        for record in range({{records}}):
+            sample = self.parse(record)
+            if seen % world != rank:  {HERE}
+                seen += 1
+                continue
+            seen += 1
+            yield sample
+""",
+    f"""\
+        samples = map(self.parse, range({{records}}))
+        yield from itertools.islice(samples, rank, None, world)  {HERE}
+""",
+)
+# What is left out for another reason, or before anything is made of it; and by how many workers.
+_AS_IT_SHOULD_BE = (
+    (
+        2,
+        """\
+        for i, record in enumerate(range({records})):
+            if i % world == rank:
+                yield self.parse(record)
+""",
+    ),
+    (
+        1,
+        """\
+        for i, sample in enumerate(map(self.parse, range(2 * {records}))):
+            if i % 2 == 0:
+                yield sample
+""",
+    ),
+    (
+        1,
+        """\
+        for i, sample in enumerate(map(self.parse, range({records}))):
+            if i % world == rank:
+                yield sample
+""",
+    ),
+    (
+        2,
+        """\
+        for record in itertools.islice(range({records}), rank, None, world):
+            yield self.parse(record)
+""",
+    ),
+)
+
+
+def late_selection(draw: Draw) -> Case:
+    """Each worker of a stream makes all samples, and leaves out those of the others."""
+    share, compute_s, batch = draw.between(0.15, 0.5), draw.between(0.008, 0.016), 4
+    workers, way = draw.one_of((2, 3)), draw.one_of(("asleep", "CPU"))
+    style, form = draw.one_of(WITH_GUARD), draw.one_of(_LATE)
+    # As long as one worker alone takes: all of them make all samples.
+    making_s = (compute_s + HANDING_OVER_S) / (1 - share)
+    batches = pass_batches(draw, making_s, 2)
+    each = f"{making_s / batch:.6f}"
+    work = f"time.sleep({each})"
+    if way == "CPU":
+        workers, work = 2, f"burn({each})"
+    data = BURN + "\n\n" + _RECORDS.format(work=work) + form.format(records=batches * batch)
+    options = f"batch_size={batch}, num_workers={workers}, persistent_workers=True"
+    parts = Parts(
+        loader=f"DataLoader(Records(), {options})",
+        data=data,
+        compute_s=compute_s,
+        epochs=2,
+        imports="import itertools\n",
+    )
+    planted = f"{workers} workers, each makes all of it, {as_ms(making_s)} ({way}) for a batch"
+    gain = 1 / (1 - share)
+    return Case("late_selection", planted, style, script(style, parts), "late_selection", gain)
+
+
+def stream_as_it_should_be(draw: Draw) -> Case:
+    """Workers of a stream make no sample of another's; that they are too few is all there is."""
+    share, compute_s, batch = draw.between(0.2, 0.5), draw.between(0.008, 0.016), 4
+    style, (workers, form) = draw.one_of(WITH_GUARD), draw.one_of(_AS_IT_SHOULD_BE)
+    making_s = workers * (compute_s + HANDING_OVER_S) / (1 - share)
+    made = 2 if "range(2 *" in form else 1
+    batches = pass_batches(draw, making_s / workers, 2)
+    work = f"time.sleep({making_s / made / batch:.6f})"
+    options = f"batch_size={batch}, num_workers={workers}, persistent_workers=True"
+    parts = Parts(
+        loader=f"DataLoader(Records(), {options})  {HERE}",
+        data=_RECORDS.format(work=work) + form.format(records=batches * batch),
+        compute_s=compute_s,
+        epochs=2,
+        imports="import itertools\n",
+    )
+    planted = f"{workers} workers, {as_ms(making_s)} asleep a batch, waits {percent(share)}"
+    return Case("stream_as_it_should_be", planted, style, script(style, parts), "too_few_workers")
+
+
 def slow_collate(draw: Draw) -> Case:
     """Samples are put together in Python, element by element."""
     share, compute_s, batch = draw.between(0.15, 0.6), draw.between(0.008, 0.02), 8

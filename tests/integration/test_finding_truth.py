@@ -43,6 +43,8 @@ SEEDS = {
     "cold_first_epoch": 7,
     "uneven_batches": 5,
     "idle_workers": 5,
+    "late_selection": 5,
+    "stream_as_it_should_be": 5,
     "crowded_cores": 52,
     "slow_rank": 5,
     "python_in_model": 14,

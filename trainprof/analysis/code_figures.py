@@ -48,6 +48,22 @@ class HotLine:
 
 
 @dataclass(frozen=True, slots=True)
+class LateSelection:
+    """Where a worker selects its own samples among all that it has made.
+
+    By the text of the stream's `__iter__`, and by looks at its workers.
+
+    Attributes:
+        site: The line that asks whose a sample is.
+        share: Of the making of batches, what is done ahead of it, for all samples: at least so
+            much.
+    """
+
+    site: str
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
 class PythonInModel:
     """Python code inside forward, loss and backward that is none of torch's operators.
 

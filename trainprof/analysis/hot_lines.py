@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -253,6 +253,34 @@ def lines_of_making(
         loader: Its id.
         looks_by: Looks, and the names of what was seen, by pid and thread.
     """
+    met = looks_at_making(fetches, loader, looks_by)
+    seconds = float(fetches.wall_ns[fetches.loader == loader].sum() / 1e9)
+    found = lines_met(MAKING, met.stacks, met.asked, seconds)
+    return found or _where_both_agree(met.stacks, met.late)
+
+
+@dataclass(frozen=True, slots=True)
+class LooksAtMaking:
+    """Looks at those that make a loader's batches.
+
+    Attributes:
+        asked: How many were wanted.
+        stacks, late: That those met which came in time, and those which came late.
+    """
+
+    asked: int
+    stacks: Counter[Stack]
+    late: Counter[Stack]
+
+
+def looks_at_making(
+    fetches: FetchTable, loader: int, looks_by: Mapping[tuple[int, int], tuple[Looks, LineNames]]
+) -> LooksAtMaking:
+    """Returns what looks met while one loader's batches were made.
+
+    Args:
+        fetches, loader, looks_by: As `lines_of_making` has them.
+    """
     asked, stacks, late = 0, Counter[Stack](), Counter[Stack]()
     is_mine = fetches.loader == loader
     for (pid, thread), (looks, names) in looks_by.items():
@@ -272,8 +300,7 @@ def lines_of_making(
         is_met = is_fetching(looks.taken_ns)
         stacks += names.stacks(looks.stack[is_met & looks.is_known], of_dataset=True)
         late += names.stacks(looks.stack[is_met & ~looks.is_known], of_dataset=True)
-    found = lines_met(MAKING, stacks, asked, float(fetches.wall_ns[is_mine].sum() / 1e9))
-    return found or _where_both_agree(stacks, late)
+    return LooksAtMaking(asked, stacks, late)
 
 
 def _where_both_agree(known: Counter[Stack], late: Counter[Stack]) -> list[HotLine]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from trainprof.analysis.code_figures import HotLine
+from trainprof.analysis.code_figures import HotLine, LateSelection
 from trainprof.analysis.memory_figures import WorkersGrowth
 from trainprof.analysis.run_figures import Statistics
 
@@ -139,6 +139,8 @@ class Loader:
             one after the other, again and again: they are told as one.
         skipped, skipped_s: Batches that passes of training began with and left, as one does that is
             resumed, and the waits for them without those for the first of a pass.
+        late_selection: Where each worker of a stream leaves out what it has made for others; None
+            where none does, or nobody knows.
         first_given_back_s: What later batches of the first pass were quicker for its start; 0 where
             that does not make up for it.
     """
@@ -209,6 +211,7 @@ class Loader:
     taking_turns: int = 1
     skipped: int = 0
     skipped_s: float = 0.0
+    late_selection: LateSelection | None = None
 
     @property
     def is_rebuilt(self) -> bool:
@@ -251,6 +254,14 @@ class Loader:
         """Whether each of its workers gives all of its dataset."""
         is_shared = not self.is_iterable or self.shares_samples is not False
         return not is_shared and (self.num_workers or 0) > 1
+
+    @property
+    def left_out_share(self) -> float:
+        """Share of the making of batches that goes to samples which a worker then leaves out."""
+        workers = self.num_workers or 0
+        if self.late_selection is None or workers < 2:
+            return 0.0
+        return self.late_selection.share * (1 - 1 / workers)
 
     @property
     def asks_for_worker(self) -> bool:

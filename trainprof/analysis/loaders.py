@@ -16,6 +16,7 @@ from trainprof.analysis.events import Bool, Events, Int64
 from trainprof.analysis.facts import Facts, integer, words
 from trainprof.analysis.fetches import Details, FetchTable
 from trainprof.analysis.hot_lines import lines_of_making
+from trainprof.analysis.late_selection import late_selection_of
 from trainprof.analysis.loader_builder import builder_of, call_of
 from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.looks import LineNames, Looks, Stack, function_of
@@ -345,6 +346,7 @@ def _loader_of(
             fetches, p.loader, making.samples, is_forked=facts.get("start_method") == "fork"
         ),
         hot_lines=lines_of_making(fetches, p.loader, making.looks),
+        late_selection=late_selection_of(facts, sites, fetches, p.loader, making.looks),
     )
 
 

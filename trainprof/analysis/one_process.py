@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import fsum
 from typing import Any, Final
@@ -11,18 +11,14 @@ import numpy as np
 
 from trainprof.analysis.analysed import Analysed
 from trainprof.analysis.beside import competing_thread
-from trainprof.analysis.checkpoints import checkpoints_of
 from trainprof.analysis.collectives import Collectives, collectives_of, python_ns
 from trainprof.analysis.compilations import compilations_of, compiling_in_training
-from trainprof.analysis.device_figures import Device, SyncPoint, Transfer
 from trainprof.analysis.device_memory import out_of_memory_of, with_memory
-from trainprof.analysis.device_verdict import DeviceEvidence
 from trainprof.analysis.devices import device_of, meanwhile_of
 from trainprof.analysis.diagnosis import python_in_loop, slow_validation
 from trainprof.analysis.diagnosis.building import build_case
 from trainprof.analysis.diagnosis.case import NAMED_FROM_SHARE, Case
 from trainprof.analysis.diagnosis.diagnose import diagnose
-from trainprof.analysis.diagnosis.settings import rule_settings
 from trainprof.analysis.diagnosis.together import together
 from trainprof.analysis.diagnosis.worth import least_gain
 from trainprof.analysis.element_reads import element_reads
@@ -38,11 +34,9 @@ from trainprof.analysis.held_back import held_back
 from trainprof.analysis.hooks_in_forward import hooks_in_forward, lines_of_hooks
 from trainprof.analysis.hot_lines import hottest, lines_of_training
 from trainprof.analysis.kernel_share import kernel_share
-from trainprof.analysis.ledger import Attribution, attribute, ledger, loop_seconds, within
+from trainprof.analysis.ledger import attribute, ledger, within
 from trainprof.analysis.line_times import line_cost
 from trainprof.analysis.loader_bounds import LoaderModel
-from trainprof.analysis.loader_cost import cost_s
-from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.loader_part import loader_part
 from trainprof.analysis.looks import LineNames, PartsOfLoop, beside_share, looks_of
 from trainprof.analysis.meanwhile import Meanwhile
@@ -52,7 +46,8 @@ from trainprof.analysis.outliers import outliers
 from trainprof.analysis.passes import TRAINING
 from trainprof.analysis.python_in_model import python_in_model
 from trainprof.analysis.python_once import python_once
-from trainprof.analysis.run_figures import Epoch, Ledger, Phases, System, Training
+from trainprof.analysis.run_evidence import evidence_of, rule_settings_of
+from trainprof.analysis.run_figures import Epoch, Phases, System, Training
 from trainprof.analysis.run_part import overhead_part, run_part
 from trainprof.analysis.step_table import StepTable, step_table
 from trainprof.analysis.stragglers import COMMUNICATION, RankSteps
@@ -64,8 +59,6 @@ from trainprof.analysis.timeline import Timeline
 from trainprof.analysis.torch_in_loop import torch_in_loop
 from trainprof.analysis.torch_settings import TorchSettings, torch_settings
 from trainprof.analysis.traffic import (
-    dearest_in_training,
-    idle_meanwhile_s,
     placements,
     sync_points,
     transfers,
@@ -143,7 +136,7 @@ def summary_of(run: Analysed) -> Shown:
         {k: (ns - run.origin_ns) / 1e9 for k, ns in facts.reads_counted_until().items()},
         None if meanwhile is None else held_back(meanwhile, run.process.details, settled[0]),
     )
-    evidence = _evidence(run, attribution, account, training, part.in_loop, device, copies, syncs)
+    evidence = evidence_of(run, attribution, account, training, part.in_loop, device, copies, syncs)
     evidence = replace(evidence, collectives=collectives.by_line)
     looks, names = looks_of(run.process.details, timeline.thread), LineNames(facts.texts, sites)
     parts = PartsOfLoop(timeline.events, timeline.nesting, attribution, window)
@@ -305,7 +298,7 @@ def _case(
         known_of=known_of,
         checkpoints=evidence.checkpoints,
         steps=steps,
-        settings=_rule_settings(run),
+        settings=rule_settings_of(run),
         full_collections=_full_collections(run.timeline),
         clips_gradients=bool(run.timeline.events.is_kind(Kind.CLIP_GRADIENTS).any()),
         backwards=_backwards(run.timeline),
@@ -388,6 +381,8 @@ def _system(run: Analysed, epochs: list[Epoch], samples: int | None) -> System |
     beside: dict[str, Any] = {}
     if host.recorded_on != cores.numbers:
         beside["recorded_on"] = list(host.recorded_on)
+    if host.ranks > 1:
+        beside["ranks"] = host.ranks
     if host.others_percent != 0:
         beside["other_ranks_percent"] = host.others_percent
     return replace(system, cpu=system.cpu | beside) if beside else system
@@ -404,75 +399,3 @@ def _memory_growth(run: Analysed, training: Training, system: System | None) -> 
         room_of(system.memory, system.last_sample),
         epoch_starts(run.timeline.passes),
     )
-
-
-def _rule_settings(run: Analysed) -> dict[str, float]:
-    return rule_settings(run.recording.section("options").get("rules"))
-
-
-def _evaluation_call(run: Analysed, loader: Loader) -> str | None:
-    """Returns where evaluation is called; None where its loader is what it mostly waits for."""
-    waited_s = loader.evaluation_wait_s if loader.role == TRAINING else cost_s(loader)
-    settings = _rule_settings(run)
-    usual = slow_validation.THRESHOLDS["loading_share"].value
-    of_loading = settings.get(f"{slow_validation.ID}.loading_share", usual)
-    return loader.called_at if waited_s < of_loading * loader.evaluation_s else None
-
-
-def _evaluated_loader(loaders: list[Loader], spent_s: float, training: Training) -> Loader | None:
-    """Returns the loader that evaluation goes over for longest; None where most is over none."""
-    # Of inference alone its loader is all that can be named.
-    if training.steps and not slow_validation.is_over_loaders(loaders, spent_s):
-        return None
-    evaluating = [x for x in loaders if x.evaluation_s > 0]
-    return max(evaluating, key=lambda x: x.evaluation_s, default=None)
-
-
-def _evidence(
-    run: Analysed,
-    attribution: Attribution,
-    account: Ledger,
-    training: Training,
-    loaders: list[Loader],
-    device: Device | None,
-    copies: list[Transfer],
-    syncs: list[SyncPoint],
-) -> Evidence:
-    timeline, window = run.timeline, run.timeline.window
-    places = account.other_by_place
-    training_s = (window.loop_end - window.loop_start) / 1e9
-    spent = loop_seconds(timeline.events, attribution, window)
-    longest = _evaluated_loader(loaders, spent["evaluation"], training)
-    return Evidence(
-        wall_s=account.wall_s,
-        startup_s=account.seconds["startup"],
-        training_s=training_s,
-        training=spent,
-        has_device=run.facts.device() is not None,
-        steps=training,
-        loaders=loaders,
-        checkpoints=checkpoints_of(
-            timeline.events,
-            timeline.nesting,
-            run.sites(),
-            timeline.segments,
-            (window.loop_start, window.loop_end),
-        ),
-        evaluation_site=longest.site if longest is not None else None,
-        evaluation_call=_evaluation_call(run, longest) if longest is not None else None,
-        may_be_rollouts=slow_validation.may_be_rollouts(
-            timeline.may_be_rollouts_ns / 1e9, spent["evaluation"]
-        ),
-        other_place=max(places, key=lambda name: places[name]) if places else None,
-        has_timed_lines=run.has_timed_lines(),
-        was_synchronized=run.synchronized() is not None,
-        device=DeviceEvidence.of(device, training_s) if device is not None else None,
-        transfer_site=_dearest_site(copies),
-        sync_site=_dearest_site(syncs),
-    )
-
-
-def _dearest_site(rows: Sequence[Transfer | SyncPoint]) -> str | None:
-    """Returns the line that cost training most of them, None where the device felt none."""
-    dearest, _ = dearest_in_training(rows)
-    return dearest.site if dearest is not None and idle_meanwhile_s(dearest) > 0 else None

@@ -51,6 +51,7 @@ class Asked:
         cwd: Where; None: not known, as of the next two.
         sources: Digests of its own files, as own_files tells them.
         variables: Of its environment, as ground.variables_of_pace tells them.
+        masked: Of what is masked, as masked_words.digest_of_masked tells it; None where nothing is.
         budget_s, trial_steps, allow_numerics, interval_s: As TuneOptions has them.
     """
 
@@ -64,6 +65,7 @@ class Asked:
     cwd: str | None = None
     sources: Mapping[str, str] | None = None
     variables: Mapping[str, str] | None = None
+    masked: Mapping[str, str] | None = None
 
 
 class Journal:
@@ -99,6 +101,7 @@ class Journal:
             "cwd": self.asked.cwd,
             "sources": _plain(self.asked.sources),
             "variables": _plain(self.asked.variables),
+            "masked": _plain(self.asked.masked),
             "done": self._done,
         }
         write_json(self._directory.path / FILE, told)
@@ -239,6 +242,7 @@ def _asked(told: Mapping[str, Any]) -> Asked:
         cwd=None if cwd is None else str(cwd),
         sources=_texts(told.get("sources")),
         variables=_texts(told.get("variables")),
+        masked=_texts(told.get("masked")),
     )
 
 

@@ -26,6 +26,7 @@ from trainprof.experiments.ground import (
 )
 from trainprof.experiments.in_use import alone_in
 from trainprof.experiments.journal import Asked, Journal, RememberingRunner, read_journal
+from trainprof.experiments.masked_words import are_others, digest_of_masked
 from trainprof.experiments.own_files import digests_of, edited
 from trainprof.experiments.prepared_files import notes_of_preparing
 from trainprof.experiments.results import summary_of_tune
@@ -137,6 +138,7 @@ def begin(options: TuneOptions) -> TuneRun:
         cwd=None if cwd is None else str(cwd),
         sources=None if cwd is None else digests_of(target, cwd),
         variables=variables_of_pace(os.environ),
+        masked=digest_of_masked(options.script.words),
     )
     journal = Journal(directory, asked)
     journal.save()
@@ -174,6 +176,12 @@ def resumed(directory: RunDirectory, again: AskedAgain) -> TuneRun:
         raise CannotResume(
             "the command held a secret, which was not written down",
             hint="give the command again behind --resume RUN",
+        )
+    if are_others(script.words, asked.masked):
+        raise CannotResume(
+            "a word of the command that is written down masked is another one by now: its trials "
+            "would not be alike",
+            hint="give it as it was, or start anew: trainprof tune SCRIPT",
         )
     target = resolve(script.words, script.module)
     if script_sha256(target) != asked.script_sha256:

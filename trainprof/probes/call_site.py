@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from trainprof.probes.copied_frames import Place
 from trainprof.probes.python_places import standard_library
-from trainprof.probes.user_texts import line_of
+from trainprof.probes.user_texts import line_of, text_of
 from trainprof.record.event_log import EventLog
 from trainprof.record.schema import FETCHED, Topic
 from trainprof.record.site_name import site_name
@@ -103,7 +103,7 @@ class CallSites:
         """
         found = []
         if line is not None and frame is not None:
-            found.append(self._name_line(frame.f_code, line))
+            found.append(self.within(frame.f_code, line))
             frame = frame.f_back
         while frame is not None and frame.f_code is not until:
             if self.is_user_code(frame.f_code):
@@ -136,20 +136,25 @@ class CallSites:
 
     def beginning_of(self, code: CodeType) -> int:
         """Returns the site id of the line that a function's definition begins at."""
-        return self._name_line(code, code.co_firstlineno)
+        return self.within(code, code.co_firstlineno)
 
-    def of_line(self, path: str, line: int) -> int:
-        """Returns the site id of a line of a file, whatever function it is in."""
-        text = json.dumps([os.path.join(self._cwd, path), line, ""], ensure_ascii=True)
-        return self._log.define(Topic.SITE, text)
-
-    def _name_line(self, code: CodeType, line: int) -> int:
+    def within(self, code: CodeType, line: int) -> int:
+        """Returns the site id of a line of a function."""
         # No instruction of a frame: `f_lasti` is -1 before the first.
         key = (id(code), -1 - line)
         number = self._known.get(key)
         if number is None:
             number = self._known[key] = self._define(code, line)
         return number
+
+    def source_of(self, code: CodeType) -> str | None:
+        """Returns the text of the file that code stands in, as it is now; None: not readable."""
+        return text_of(os.path.join(self._cwd, code.co_filename))
+
+    def of_line(self, path: str, line: int) -> int:
+        """Returns the site id of a line of a file, whatever function it is in."""
+        text = json.dumps([os.path.join(self._cwd, path), line, ""], ensure_ascii=True)
+        return self._log.define(Topic.SITE, text)
 
     def _define(self, code: CodeType, line: int) -> int:
         self._keep(code)

@@ -14,6 +14,7 @@ from typing import Any, Final
 from trainprof.probes.call_site import Birthplace, CallSites
 from trainprof.probes.changed_datasets import whole_of
 from trainprof.probes.collate_code import own_function
+from trainprof.probes.late_selection import late_selection
 from trainprof.probes.loader_call import constructor_sites, taken_by
 from trainprof.probes.loader_facts import describe, is_iterable, look_closer
 from trainprof.probes.user_texts import any_text
@@ -79,6 +80,8 @@ class LoaderDescriptions:
         self._says: bool | None = None
         # The same of what a class of datasets comes to; by id: its metaclass may not let it hash.
         self._asks: dict[int, tuple[type, bool]] = {}
+        # Where a class of streams selects samples that are made; by its id, as above.
+        self._selecting: dict[int, tuple[type, list[int] | None]] = {}
         self._guards: list[bool | None] = []
 
     def of(
@@ -104,6 +107,7 @@ class LoaderDescriptions:
         if facts["workers_started_by"] != "fork":
             facts["guards_main"] = self._guards_main()
         facts["shares_samples"] = self._shares_samples(loader)
+        facts["selects_late"] = self._selects_late(loader) if facts["shares_samples"] else None
         reached = self._reached_as_workers_start(loader)
         facts["set_up_as_workers_start"] = reached
         facts["collate_site"] = self._collate_site(getattr(loader, "collate_fn", None))
@@ -145,10 +149,7 @@ class LoaderDescriptions:
         other code asks, nobody knows.
         """
         dataset = getattr(loader, "dataset", None)
-        begins = getattr(getattr(type(dataset), "__iter__", None), "__code__", None)
-        if not is_iterable(dataset) or not isinstance(begins, CodeType):
-            return None
-        if not self._sites.is_user_code(begins):
+        if not is_iterable(dataset) or self._begins(type(dataset)) is None:
             return None
         if self._says is None:
             self._says = any_text(self._sites.is_user_file, says_worker)
@@ -156,6 +157,29 @@ class LoaderDescriptions:
             return True
         reached = self._reached_as_workers_start(loader)
         return reached or None if self._says else reached
+
+    def _begins(self, kind: type) -> CodeType | None:
+        """Returns the code of the user's that gives a dataset's samples; None of a library's."""
+        begins = getattr(getattr(kind, "__iter__", None), "__code__", None)
+        is_own = isinstance(begins, CodeType) and self._sites.is_user_code(begins)
+        return begins if is_own else None
+
+    def _selects_late(self, loader: Any) -> list[int] | None:
+        """Returns where a stream leaves out samples that it has made; None where it does not.
+
+        That is the place of the first line that is done for all samples, the number of the last
+        one, and that of the line that asks whose a sample is.
+        """
+        kind = type(getattr(loader, "dataset", None))
+        if id(kind) not in self._selecting:
+            begins = self._begins(kind)
+            text = None if begins is None else self._sites.source_of(begins)
+            lines = None if begins is None or text is None else late_selection(begins, text)
+            told = None
+            if begins is not None and lines is not None:
+                told = [self._sites.within(begins, lines.first), lines.last, lines.at]
+            self._selecting[id(kind)] = kind, told
+        return self._selecting[id(kind)][1]
 
     def _asks_for_worker(self, dataset: Any) -> bool:
         kind, sites = type(dataset), self._sites

@@ -34,15 +34,21 @@ def lines_with(
     return [
         (path, number)
         for path in own
-        for number, line in enumerate((_text_of(path) or "").splitlines(), start=1)
+        for number, line in enumerate((text_of(path) or "").splitlines(), start=1)
         if pattern.search(line.partition("#")[0])
     ]
 
 
 def line_of(path: str, number: int) -> str:
     """Returns a line of a file, from 1, without its comment; "" where it cannot be read."""
-    lines = (_text_of(path) or "").splitlines()
+    lines = (text_of(path) or "").splitlines()
     return lines[number - 1].partition("#")[0] if 0 < number <= len(lines) else ""
+
+
+def text_of(path: str) -> str | None:
+    """Returns what a file says; None where it is a pipe, cannot be read, or is very long."""
+    data = contents_of(path, _LARGEST_BYTES)
+    return None if data is None else data.decode(errors="replace")
 
 
 def names_in(module: Any) -> dict[str, Any]:
@@ -64,11 +70,5 @@ def _paths(is_user_file: Callable[[str], bool]) -> list[str]:
 
 
 def _is_in(path: str, is_it: Callable[[str], bool]) -> bool:
-    text = _text_of(path)
+    text = text_of(path)
     return text is None or is_it(text)
-
-
-def _text_of(path: str) -> str | None:
-    """Returns what a file says; None where it is a pipe, cannot be read, or is very long."""
-    data = contents_of(path, _LARGEST_BYTES)
-    return None if data is None else data.decode(errors="replace")

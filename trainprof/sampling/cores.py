@@ -101,6 +101,19 @@ def throttle_file(root: Path = FILESYSTEM_ROOT) -> str | None:
     return f"{directory}/cpu.stat"
 
 
+def cpu_pressure_file(root: Path = FILESYSTEM_ROOT) -> str | None:
+    """Returns the cpu.pressure of our own cgroup; None where it has none, as v1 and the root have.
+
+    That of the machine tells of tasks that may have nothing to do with us.
+    """
+    for version, directories in _hierarchies(root, "cpu"):
+        file = f"{directories[0]}/cpu.pressure"
+        # It is there and cannot be read where the kernel was told to keep no account.
+        if version == 2 and read_bytes(file):
+            return file
+    return None
+
+
 def memory_limit_bytes(root: Path = FILESYSTEM_ROOT) -> int | None:
     """Returns the smallest cgroup memory limit (own and above) in bytes, None where none is set."""
     limits = []

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from trainprof.sampling.clock import NS_PER_S
-from trainprof.sampling.cores import FILESYSTEM_ROOT, throttle_file
+from trainprof.sampling.cores import FILESYSTEM_ROOT, cpu_pressure_file, throttle_file
 from trainprof.sampling.procfs import labelled_int, read_bytes
 
 Sample = dict[str, Any]
@@ -44,6 +44,11 @@ class ProcfsHost:
         self._proc = str(root).rstrip("/") + "/proc"
         self._tick_ns = NS_PER_S // (ticks_per_s or os.sysconf("SC_CLK_TCK"))
         self._throttle_file = throttle_file(root)
+        # Once for all: counters of two places have nothing to do with each other.
+        self._pressure_files = {x: f"{self._proc}/pressure/{x}" for x in PRESSURE_RESOURCES}
+        own_cpu = cpu_pressure_file(root)
+        if own_cpu is not None:
+            self._pressure_files["cpu"] = own_cpu
         self._shared_memory = f"{str(root).rstrip('/')}/dev/shm"
         self._taken = 0
 
@@ -69,7 +74,8 @@ class ProcfsHost:
         return sample
 
     def _pressure(self) -> Sample:
-        told = {name: stall(self._read(f"pressure/{name}")) for name in PRESSURE_RESOURCES}
+        files = self._pressure_files.items()
+        told = {name: stall(read_bytes(file) or b"") for name, file in files}
         return {name: stalled for name, stalled in told.items() if stalled}
 
     def _read(self, name: str) -> bytes:

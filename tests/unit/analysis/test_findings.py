@@ -1053,6 +1053,20 @@ def test_workers_that_get_nothing_of_the_data() -> None:
     assert low < 2.0 < high  # two workers would just keep up
 
 
+def test_steps_that_go_without_a_loader_gain_nothing_of_it() -> None:
+    case = case_of(Planted(fetch_s=0.03, running=0.6, compute_s=0.01))
+    plain = only(case)
+    low, high = plain.predicted_speedup or (0.0, 0.0)
+    assert low > 2
+    training = replace(case.summary.training, unfed_steps=STEPS // 2)
+    finding = only(replace(case, summary=replace(case.summary, training=training)))
+    # Steps are alike here: half of them, half of the time.
+    assert finding.predicted_speedup == pytest.approx(
+        [1 / (1 - (1 - 1 / x) / 2) for x in (low, high)]
+    )
+    assert finding.run_speedup == plain.run_speedup
+
+
 def test_workers_that_share_alike_are_no_finding_of_that_kind() -> None:
     assert found(case_of(shared_out(100, 100))) == ["too_few_workers"]
     assert found(case_of(shared_out(198, 2, is_iterable=False))) == ["too_few_workers"]
@@ -3843,10 +3857,10 @@ def late(rank: int, phase: str, seconds: float) -> dict[str, Any]:
     return {"rank": rank, "phase": phase, "share_of_steps": 0.5, "seconds": seconds}
 
 
-def ranks(*rows: dict[str, Any], rank: int = 1) -> Case:
+def ranks(*rows: dict[str, Any], rank: int = 1, **changes: Any) -> Case:
     """Two seconds and more of training; the case is that of one rank."""
     healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
-    case = case_of(healthy, stragglers=list(rows))
+    case = case_of(healthy, stragglers=list(rows), **changes)
     run = replace(case.summary.run, world_size=2, rank=rank)
     return replace(case, summary=replace(case.summary, run=run, hot_lines=[hot_line("other")]))
 
@@ -3891,6 +3905,17 @@ def test_ranks_that_wait_for_one_another_in_turn() -> None:
     finding = only(ranks(late(1, "data_wait", 0.4), late(0, "data_wait", 0.3)))
     assert finding.title.startswith("ranks wait in turn for one that is longer at loading")
     assert finding.recoverable_s == pytest.approx(0.7)
+
+
+@pytest.mark.parametrize(("cores", "are_told"), [(4.0, True), (2.0, False)])
+def test_ranks_without_a_core_are_late_in_turn(cores: float, are_told: bool) -> None:
+    system = summaries.system(cpu={"cores_usable": cores, "ranks": 4})
+    both = (late(1, "data_wait", 0.4), late(0, "data_wait", 0.3))
+    assert ("slow_rank" in found(ranks(*both, system=system))) is are_told
+    # What one alone does is its own, whatever the cores are.
+    finding = only(ranks(late(1, "data_wait", 0.6), system=system))
+    assert finding.id == "slow_rank"
+    assert any("more ranks than cores" in one for one in finding.cautions) is not are_told
 
 
 def test_what_ranks_hardly_wait_for_is_no_finding() -> None:

@@ -397,6 +397,20 @@ def test_a_secret_is_not_written_down_and_has_to_be_given_again(
     assert told(capsys, "--resume", "t", *command)["tuning"]["ended_by"] == "finished"
 
 
+def test_another_secret_is_another_command(planted: list[str], capsys: Captured) -> None:
+    command = ["train.py", "--api-key", "abcdef0123456789"]
+    told(capsys, "-o", "t", *command)
+    before = list(planted)
+    shown = " ".join(complaint(capsys, "--resume", "t", *command[:-1], "another-key").split())
+    assert "written down masked is another one by now" in shown
+    assert planted == before
+    # One that was begun before that was kept is gone on with.
+    kept = json.loads(Path("t/tune.json").read_text())
+    assert len(kept.pop("masked")["digest"]) == 4
+    Path("t/tune.json").write_text(json.dumps(kept))
+    assert told(capsys, "--resume", "t", *command[:-1], "another-key")["trials"]
+
+
 def test_what_cannot_be_contained_is_said_and_nothing_is_run(
     planted: list[str], capsys: Captured
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 from trainprof.sampling.cores import (
     core_numbers,
     core_of,
+    cpu_pressure_file,
     memory_limit_bytes,
     out_of_memory_kills,
     physical_cores,
@@ -127,6 +128,23 @@ def test_throttling_is_told_in_v1_too(fake_proc):
     fake_proc.write("cg/cpu/job/cpu.cfs_quota_us", "250000\n")
     fake_proc.write("cg/cpu/job/cpu.cfs_period_us", "100000\n")
     assert throttle_file(fake_proc.root) == f"{fake_proc.root}/cg/cpu/job/cpu.stat"
+
+
+def test_pressure_on_the_cpu_is_told_by_our_own_cgroup(fake_proc):
+    fake_proc.write("proc/self/cgroup", "0::/pod/container\n")
+    fake_proc.write("proc/self/mountinfo", V2_MOUNT)
+    fake_proc.write("sys/fs/cgroup/pod/cpu.pressure", "some total=9\n")
+    assert cpu_pressure_file(fake_proc.root) is None  # the pod's others are none of ours
+    fake_proc.write("sys/fs/cgroup/pod/container/cpu.pressure", "some total=5\n")
+    own = f"{fake_proc.root}/sys/fs/cgroup/pod/container/cpu.pressure"
+    assert cpu_pressure_file(fake_proc.root) == own
+
+
+def test_v1_tells_no_pressure(fake_proc):
+    fake_proc.write("proc/self/cgroup", "2:cpu,cpuacct:/job\n")
+    fake_proc.write("proc/self/mountinfo", v1_mount("cpu,cpuacct", "/cg/cpu"))
+    fake_proc.write("cg/cpu/job/cpu.pressure", "some total=5\n")
+    assert cpu_pressure_file(fake_proc.root) is None
 
 
 def plant_siblings(fake_proc, *cores):

@@ -102,6 +102,25 @@ def test_pressure_totals():
     assert stall(text) == {"some_us": 3288, "full_us": 17}
 
 
+@pytest.mark.parametrize("has_own", [True, False])
+def test_who_waits_for_a_core_is_told_of_our_own_cgroup(fake_proc, has_own):
+    mount = "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
+    fake_proc.write("proc/self/cgroup", "0::/box\n")
+    fake_proc.write("proc/self/mountinfo", mount)
+    for name, total in (("cpu", 1000), ("memory", 7), ("io", 8)):
+        fake_proc.write(f"proc/pressure/{name}", f"some avg10=0.00 total={total}\n")
+    own = fake_proc.root / "sys/fs/cgroup/box/cpu.pressure"
+    if has_own:
+        fake_proc.write("sys/fs/cgroup/box/cpu.pressure", "some total=10\nfull total=2\n")
+    host = ProcfsHost(fake_proc.root)
+    told = {"some_us": 10, "full_us": 2} if has_own else {"some_us": 1000}
+    others = {"memory": {"some_us": 7}, "io": {"some_us": 8}}
+    assert host.sample()["pressure"] == {"cpu": told, **others}
+    if has_own:  # it does not go on with the machine's counter
+        own.unlink()
+        assert host.sample()["pressure"] == others
+
+
 def test_what_a_quota_has_taken():
     assert throttled(b"usage_usec 5\nthrottled_usec 70\n") == {"throttled_us": 70}
     assert throttled(b"nr_throttled 1\nthrottled_time 70000\n") == {"throttled_us": 70}

@@ -10,7 +10,8 @@ take if they were spread evenly over the same workers on the same cores.
 When it is wrong: in a run that was cut off before the other workers' turn came.
 
 What to do: at least as many shards as workers, of one size; or every n-th sample for each worker:
-itertools.islice(samples, info.id, None, info.num_workers) with info = get_worker_info().
+itertools.islice(records, info.id, None, info.num_workers) with info = get_worker_info(), of records
+that no work was done on yet.
 """
 
 from __future__ import annotations

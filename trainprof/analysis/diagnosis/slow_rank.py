@@ -13,8 +13,9 @@ and its backward counts in proportion, for whoever waits, waits in the midst of 
 
 When it is wrong: where batches differ in what they take, each rank is last in turn; over many steps
 that may be nobody's fault. A rank may compute longer because its core is slower or shared. Where
-ranks send to one another, as stages of a model do, computing is not compared. On a GPU it is not
-looked for.
+there are more ranks than cores each is last in turn, as it is left without one: there only what is
+mostly one rank's is told. Where ranks send to one another, as stages of a model do, computing is
+not compared. On a GPU it is not looked for.
 
 What to do: give all ranks alike: shards of one size and samples of like lengths, the same workers,
 the same disk. What only one of them does: less often, or beside the training (a thread, another
@@ -32,6 +33,7 @@ from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.python_in_loop import python_line
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.wording import place, share_of, span
+from trainprof.analysis.facts import number_at
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.ledger import LOADER_KEYS
 from trainprof.analysis.verdict_level import percent
@@ -46,6 +48,10 @@ _MOSTLY: Final = 0.7
 _LOADING: Final = "loading"
 _COMPUTING: Final = "forward"
 _FROM_ONE_TO_ONE: Final = ("send", "recv")
+_FEWER_CORES: Final = (
+    "there are more ranks than cores: some of it may be that rank's waiting for one, which it then "
+    "does elsewhere"
+)
 _OR_ITS_CORE: Final = (
     "the same comes of a core that is slower, or shared with something else, or of what that rank "
     "alone does in its forward"
@@ -80,7 +86,9 @@ def find(case: Case) -> Finding | None:
         return None
     rank = case.summary.run.rank
     own = [row for row in rows if row["rank"] == rank]
-    is_one = _seconds(own) >= _MOSTLY * spent_s
+    is_one, are_short = _seconds(own) >= _MOSTLY * spent_s, _are_cores_short(case)
+    if are_short and not is_one:
+        return None
     told = f"{span(spent_s)}, {percent(part)} of training"
     if is_one:
         title = f"the other ranks wait for rank {rank}, which is longer at {_WORDS[cause]}: {told}"
@@ -93,7 +101,10 @@ def find(case: Case) -> Finding | None:
         outside_steps(case, spent_s * _given_up(case, cause)),
         site=site,
         advice=_advice(cause, is_one=is_one) + where,
-        cautions=[_OR_ITS_CORE] if cause == _COMPUTING else [],
+        cautions=[
+            *([_OR_ITS_CORE] if cause == _COMPUTING else []),
+            *([_FEWER_CORES] if are_short else []),
+        ],
         also=_own_findings(case, cause, rank) if is_one else [],
         evidence={
             "held_up_s": spent_s,
@@ -103,6 +114,13 @@ def find(case: Case) -> Finding | None:
             },
         },
     )
+
+
+def _are_cores_short(case: Case) -> bool:
+    """Whether more ranks share the cores than there are, as far as that is known."""
+    cpu, cores = case.summary.system.cpu if case.summary.system else {}, case.cores()
+    ranks = number_at(cpu, "ranks")
+    return ranks is not None and cores is not None and ranks > cores
 
 
 def _given_up(case: Case, cause: str) -> float:

@@ -1,0 +1,205 @@
+"""Where a stream leaves out what it has made for other workers, told by its text."""
+
+from __future__ import annotations
+
+import textwrap
+from types import CodeType
+
+import pytest
+
+from trainprof.probes.late_selection import LateSelection, late_selection
+
+HEAD = "class Stream(IterableDataset):\n    def __iter__(self):\n"
+INFO = """\
+info = get_worker_info()
+rank, world = (info.id, info.num_workers) if info else (0, 1)
+"""
+
+
+def of_body(body: str) -> LateSelection | None:
+    """Returns what is told of an `__iter__` with this body, whose first line is 1."""
+    text = HEAD + textwrap.indent(body, " " * 8)
+    found = late_selection(code_of(text), text)
+    if found is None:
+        return None
+    above = HEAD.count("\n")
+    return LateSelection(found.first - above, found.last - above, found.at - above)
+
+
+def code_of(text: str) -> CodeType:
+    """Returns the code of the `__iter__` in it; nothing of it is run."""
+    waiting = [compile(text, "<text>", "exec", dont_inherit=True)]
+    while waiting:
+        code = waiting.pop()
+        if code.co_name == "__iter__":
+            return code
+        waiting += [one for one in code.co_consts if isinstance(one, CodeType)]
+    raise AssertionError("no __iter__ in the text")
+
+
+LATE = {
+    "enumerate": (
+        f"{INFO}for i, x in enumerate(self.made()):\n    if i % world == rank:\n        yield x\n",
+        LateSelection(3, 4, 4),
+    ),
+    "a count of its own": (
+        f"""\
+{INFO}i = 0
+for path in self.paths:
+    for line in open(path):
+        x = self.parse(line)
+        if i % world == rank:
+            yield x
+        i += 1
+""",
+        LateSelection(5, 7, 7),
+    ),
+    "continue": (
+        f"""\
+{INFO}for i, line in enumerate(self.lines):
+    x = self.parse(line)
+    if x is None:
+        continue
+    if i % world != rank:
+        continue
+    yield x
+""",
+        LateSelection(3, 8, 7),
+    ),
+    "continue with a count": (
+        f"""\
+{INFO}n = 0
+for x in self.made():
+    if n % world != rank or not x:
+        n += 1
+        continue
+    n += 1
+    yield x
+""",
+        LateSelection(4, 7, 5),
+    ),
+    "and more": (
+        f"""\
+{INFO}for i, x in enumerate(self.made()):
+    if (
+        rank == i % world
+        and self.keeps(x)
+    ):
+        yield x
+""",
+        LateSelection(3, 6, 5),
+    ),
+    "attributes alone": (
+        """\
+info = get_worker_info()
+for i, x in enumerate(self.made()):
+    if i % info.num_workers == info.id:
+        yield x
+""",
+        LateSelection(2, 3, 3),
+    ),
+    "one after the other": (
+        """\
+rank, world = 0, 1
+if (info := get_worker_info()) is not None:
+    rank = info.id
+    world = info.num_workers
+with open(self.path) as file:
+    for i, x in enumerate(map(self.parse, file)):
+        if i % world == rank:
+            yield x, 1
+""",
+        LateSelection(6, 7, 7),
+    ),
+    "islice in a loop": (
+        f"{INFO}for x in itertools.islice(self.made(), rank, None, world):\n    yield x\n",
+        LateSelection(3, 3, 3),
+    ),
+    "islice alone": (
+        f"{INFO}yield from islice(\n    self.made(),\n    rank,\n    None,\n    world,\n)\n",
+        LateSelection(3, 8, 3),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_lines_ahead_of_the_selection(name: str) -> None:
+    body, expected = LATE[name]
+    assert of_body(body) == expected
+
+
+NONE_OF_IT = {
+    "no selection": f"{INFO}for i, x in enumerate(self.made()):\n    yield x\n",
+    "of every second sample": (
+        "for i, x in enumerate(self.made()):\n    if i % 2 == 0:\n        yield x\n"
+    ),
+    "of its own numbers": (
+        "n, k = self.every, self.first\n"
+        "for i, x in enumerate(self.made()):\n    if i % n == k:\n        yield x\n"
+    ),
+    "by what the sample is": (
+        f"{INFO}for x in self.made():\n    if x.key % world == rank:\n        yield x\n"
+    ),
+    "a number of something else": (
+        f"{INFO}k = 0\nfor i, x in enumerate(self.made()):\n"
+        "    if k % world == rank:\n        yield x\n"
+    ),
+    "of all ranks": (
+        f"{INFO}world *= self.ranks\nwhole = world * self.ranks\n"
+        "for i, x in enumerate(self.made()):\n    if i % whole == rank:\n        yield x\n"
+    ),
+    "other samples are given, too": (
+        f"{INFO}yield self.first()\nfor i, x in enumerate(self.made()):\n"
+        "    if i % world == rank:\n        yield x\n"
+    ),
+    "the others are given as well": (
+        f"{INFO}for i, x in enumerate(self.made()):\n    if i % world == rank:\n"
+        "        yield x\n    else:\n        yield None\n"
+    ),
+    "on one line with what is kept": (
+        f"{INFO}for i, x in enumerate(self.lines):\n    if i % world == rank: yield self.parse(x)\n"
+    ),
+    "a slice of some": f"{INFO}yield from islice(self.made(), rank, 100, world)\n",
+    "a range": f"{INFO}for i in range(rank, 100, world):\n    yield self.parse(i)\n",
+    "names from elsewhere": (
+        "rank, world = self.place()\nfor i, x in enumerate(self.made()):\n"
+        "    if i % world == rank:\n        yield x\n"
+    ),
+    "the rank is another by then": (
+        f"{INFO}for rank in self.ranks:\n    for i, x in enumerate(self.made()):\n"
+        "        if i % world == rank:\n            yield x\n"
+    ),
+    "in a function within": (
+        f"{INFO}def inner():\n    for i, x in enumerate(self.made()):\n"
+        "        if i % world == rank:\n            yield x\nyield from inner()\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NONE_OF_IT)
+def test_what_is_no_late_selection(name: str) -> None:
+    assert of_body(NONE_OF_IT[name]) is None
+
+
+def test_selected_ahead_of_the_work_is_told_with_what_stands_ahead_alone() -> None:
+    body = f"""\
+{INFO}for i, line in enumerate(self.lines):
+    if i % world == rank:
+        yield self.parse(line)
+"""
+    assert of_body(body) == LateSelection(3, 4, 4)  # parsing is no part of it
+
+
+@pytest.mark.parametrize(
+    "changed", ["def __iter__(self:\n", "", "\n\n\n", "x = '\x00'", "(" * 10_000]
+)
+def test_a_text_that_is_another_by_now_tells_nothing(changed: str) -> None:
+    text = HEAD + textwrap.indent(LATE["enumerate"][0], " " * 8)
+    assert late_selection(code_of(text), changed or "pass") is None
+
+
+def test_a_function_that_has_lost_lines_since_tells_nothing() -> None:
+    body = LATE["enumerate"][0]
+    text = HEAD + textwrap.indent(body, " " * 8)
+    later = HEAD + textwrap.indent("\n" * 20 + body, " " * 8)
+    assert late_selection(code_of(text), later) is None

@@ -1,0 +1,62 @@
+"""Streams whose workers leave out each other's samples once they have made them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Final
+
+from trainprof.analysis.code_figures import LateSelection
+from trainprof.analysis.fetches import FetchTable
+from trainprof.analysis.hot_lines import FAIR_KNOWN_SHARE, MIN_KNOWN_SHARE, looks_at_making
+from trainprof.analysis.looks import MIN_LOOKS, LineNames, Looks, Stack
+from trainprof.analysis.names import Sites
+
+# The function of a stream that gives samples; and of how many lines a damaged log may tell.
+_GIVES: Final = "__iter__"
+_MOST_LINES: Final = 10_000
+
+
+def late_selection_of(
+    facts: Mapping[str, Any],
+    sites: Sites,
+    fetches: FetchTable,
+    loader: int,
+    looks_by: Mapping[tuple[int, int], tuple[Looks, LineNames]],
+) -> LateSelection | None:
+    """Returns where a loader's stream selects samples, and what it has done for all by then.
+
+    Args:
+        facts: As probes/loader_description.py tells them.
+        sites: Names of places.
+        fetches: Of all loaders.
+        loader: Its id.
+        looks_by: Looks, and the names of what was seen, by pid and thread.
+
+    Returns:
+        None where it selects ahead of its work or not at all, and where that is not known.
+    """
+    told = facts.get("selects_late")
+    if not isinstance(told, list) or [type(one) for one in told] != [int, int, int]:
+        return None
+    begins, last, at = told
+    file, _, first = sites[begins].rpartition(":")
+    met = looks_at_making(fetches, loader, looks_by)
+    known = met.stacks.total()
+    if not first.isdigit() or met.asked < MIN_LOOKS or known < MIN_KNOWN_SHARE * met.asked:
+        return None
+    lines = {
+        f"{file}:{line}" for line in range(int(first), min(last, int(first) + _MOST_LINES) + 1)
+    }
+    ahead = _met_within(met.stacks, lines)
+    counted = met.asked if known < FAIR_KNOWN_SHARE * met.asked else known
+    return LateSelection(f"{file}:{at}", ahead / counted)
+
+
+def _met_within(stacks: Counter[Stack], lines: set[str]) -> int:
+    """Counts the looks that met what was done at one of some lines of a stream's `__iter__`."""
+    return sum(
+        count
+        for frames, count in stacks.items()
+        if any(site in lines and function == _GIVES for site, function in frames)
+    )
