@@ -1,30 +1,38 @@
 """A library computes with several threads inside each worker, and together they have too few cores.
 
-What it means: torch computes with one thread in a worker, but other libraries start as many as the
-machine has cores (OpenBLAS behind NumPy, MKL, OpenCV, tokenizers), in each worker anew. They take
-the cores from each other and from training, and wait for those of them that have none.
+What it means: torch computes with one thread in a worker, unless torch.set_num_threads is called
+there; other libraries start as many as the machine has cores (OpenBLAS behind NumPy, MKL, OpenCV,
+tokenizers), in each worker anew. They take the cores from each other and from training, and wait
+for those of them that have none.
 
 How it is measured: while workers make batches, the kernel counts the CPU time of all their threads
-beside that of the one that makes the batch, and for how long that one waits for a core.
+beside that of the one that makes the batch, and for how long that one waits for a core. Workers
+tell how many threads torch and OpenCV have there, and which line set torch's. What is gained at
+most is what the pipeline's model says of batches that take no more than that one thread ran.
 
 When it is wrong: where other programs took the cores and the threads would have had theirs else;
 where a decoder's threads are worth it, for there are fewer workers than it could feed.
 
-What to do: one thread in each worker. OPENBLAS_NUM_THREADS=1 (MKL_NUM_THREADS, and OMP_NUM_THREADS,
-which torch reads as well) in the environment, or in worker_init_fn: cv2.setNumThreads(0),
-threadpoolctl.threadpool_limits(1), torch.set_num_threads(1) where something else had set it.
+What to do: one thread in each worker. Take torch.set_num_threads out of what workers call. For
+others OPENBLAS_NUM_THREADS=1 (MKL_NUM_THREADS, and OMP_NUM_THREADS, which torch reads as well) in
+the environment, or in worker_init_fn: cv2.setNumThreads(0), threadpoolctl.threadpool_limits(1).
 """
 
 from __future__ import annotations
 
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
 
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
+from trainprof.analysis.diagnosis.changed_inputs import on_one_thread
+from trainprof.analysis.diagnosis.gains import Gain, of_inputs
 from trainprof.analysis.diagnosis.loader_cautions import ranks_of
-from trainprof.analysis.diagnosis.plain import unmeasured_finding
+from trainprof.analysis.diagnosis.plain import plain_finding, unmeasured_finding
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.wording import place
 from trainprof.analysis.finding import LOADER_ID, Finding
+from trainprof.analysis.loader_figures import WorkerThreads
+from trainprof.analysis.shared_cpu import shared_cpu
 from trainprof.analysis.verdict_level import percent
 
 ID: Final = "worker_threads"
@@ -36,6 +44,40 @@ THRESHOLDS: Final = {
 }
 # Of the cores: so many more threads than that are at work at once.
 _CROWDED: Final = 1.25
+# Other programs keep no more of the cores busy: what waits for one waits for the run's own threads.
+_OTHERS_SHARE: Final = 0.1
+_NOT_TOLD: Final = WorkerThreads(torch=1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Making:
+    """How the workers of a loader make batches.
+
+    Attributes:
+        workers, ranks: So many workers in each of so many ranks of the host.
+        cores: That all of them share.
+        runnable_share: Of the making of batches, waiting for a core.
+        threads: At work in each worker meanwhile.
+        busy_share: Of training, in which its workers make batches.
+    """
+
+    workers: int
+    ranks: int
+    cores: float
+    runnable_share: float
+    threads: float
+    busy_share: float
+
+    def are_crowded(self, threads: float) -> bool:
+        """Whether so many of each worker, while it makes a batch, are too many for the cores."""
+        at_once = self.ranks * self.workers * self.busy_share * threads
+        return at_once >= _CROWDED * self.cores
+
+    @property
+    def where(self) -> str:
+        workers = "the one worker" if self.workers == 1 else f"each of {self.workers} workers"
+        ranks = f" of {self.ranks} ranks" if self.ranks > 1 else ""
+        return f"in {workers}{ranks}, on {self.cores:.3g} core{'' if self.cores == 1 else 's'}"
 
 
 def find(case: Case) -> Finding | None:
@@ -43,35 +85,111 @@ def find(case: Case) -> Finding | None:
 
 
 def _of_loader(case: Case, fed: LoaderCase) -> Finding | None:
+    making = _making_of(case, fed)
+    if making is None:
+        return None
+    figures = {name: getattr(making, name) for name in THRESHOLDS}
+    reached = {
+        name for name, x in THRESHOLDS.items() if figures[name] >= case.threshold(ID, name, x.value)
+    }
+    if "busy_share" not in reached:
+        return None
+    told, waits = fed.loader.worker_threads or _NOT_TOLD, making.runnable_share
+    gain = None
+    if told.torch > 1 and making.are_crowded(told.torch):
+        gain = _gain(case, fed)
+    # Those that wait for a core would work beside those that do.
+    wanted = making.threads * (1 + waits / max(1 - waits, 0.1))
+    if gain is None and (reached != THRESHOLDS.keys() or not making.are_crowded(wanted)):
+        return None
+    evidence = {
+        LOADER_ID: fed.loader.id,
+        **figures,
+        "workers": making.workers,
+        "cores": making.cores,
+        "torch_threads": told.torch if told.torch > 1 else None,
+        "opencv_threads": told.opencv,
+    }
+    return _finding(fed, making, told, gain, evidence)
+
+
+def _making_of(case: Case, fed: LoaderCase) -> _Making | None:
     fetch, workers, cores = fed.loader.fetch, fed.loader.num_workers or 0, case.cores()
     if not workers or cores is None or fetch is None or fetch.wall_s is None:
         return None
     running_s, cpu_s, made_s = fetch.running_s, fetch.cpu_s, fetch.wall_s.mean * fetch.n
     if not running_s or cpu_s is None or made_s <= 0 or case.training_s <= 0:
         return None
-    threads, runnable = cpu_s / running_s, (fetch.runnable_s or 0.0) / made_s
-    busy = min(made_s / (workers * case.training_s), 1.0)
-    told = {"runnable_share": runnable, "threads": threads, "busy_share": busy}
-    if any(
-        told[name] < case.threshold(ID, name, least.value) for name, least in THRESHOLDS.items()
-    ):
+    return _Making(
+        workers=workers,
+        ranks=ranks_of(fed),
+        cores=cores,
+        runnable_share=(fetch.runnable_s or 0.0) / made_s,
+        threads=cpu_s / running_s,
+        busy_share=min(made_s / (workers * case.training_s), 1.0),
+    )
+
+
+def _gain(case: Case, fed: LoaderCase) -> Gain | None:
+    """Returns what training gains at most if each worker has one thread; None: not known."""
+    cpu = shared_cpu(case.summary.system.cpu) if case.summary.system else None
+    if fed.inputs is None:
         return None
-    # Those that wait for a core would work beside those that do.
-    ranks = ranks_of(fed)
-    at_once = ranks * workers * busy * threads * (1 + runnable / max(1 - runnable, 0.1))
-    if at_once < _CROWDED * cores:
-        return None
-    of_ranks = f" of {ranks} ranks" if ranks > 1 else ""
+    are_alone = cpu is not None and cpu.others_share <= _OTHERS_SHARE
+    return of_inputs(case, fed, on_one_thread(fed.inputs, are_alone=are_alone))
+
+
+def _finding(
+    fed: LoaderCase,
+    making: _Making,
+    told: WorkerThreads,
+    gain: Gain | None,
+    evidence: dict[str, Any],
+) -> Finding:
+    if told.torch > 1 and gain is not None:
+        computes = f"torch computes with {told.torch} threads"
+    else:
+        computes = f"{making.threads:.1f} threads compute"
+    title = (
+        f"{computes} {making.where} that training needs too: a batch waits for a core for "
+        f"{percent(making.runnable_share)} of its making"
+    )
+    site = told.set_at if told.torch > 1 and told.set_at is not None else fed.loader.site
     line = fed.hot_line()
     also = [f"most of making a batch is at {place(line)}"] if line is not None else []
-    return unmeasured_finding(
+    if gain is None:
+        return unmeasured_finding(
+            ID, title, site=site, advice=_advice(told), evidence=evidence, also=also
+        )
+    cautions = ["sums are added up in another order: samples may differ in the last digits"]
+    return plain_finding(
         ID,
-        f"{threads:.1f} threads compute in each of {workers} workers{of_ranks}, on {cores:.3g} "
-        f"core{'' if cores == 1 else 's'} that training needs too: a batch waits for a core for "
-        f"{percent(runnable)} of its making",
-        site=fed.loader.site,
-        advice="one thread in each worker: OPENBLAS_NUM_THREADS=1, MKL_NUM_THREADS=1 (or "
-        "OMP_NUM_THREADS=1, which torch reads too), cv2.setNumThreads(0) in worker_init_fn",
-        evidence={LOADER_ID: fed.loader.id, **told, "workers": workers, "cores": cores},
+        title,
+        gain,
+        site=site,
+        advice=_advice(told),
+        evidence=evidence,
+        cautions=cautions,
         also=also,
     )
+
+
+def _advice(told: WorkerThreads) -> str:
+    opencv = "cv2.setNumThreads(0) in worker_init_fn"
+    if told.torch > 1 and told.set_at is not None:
+        first = (
+            f"one thread in each worker: take out torch.set_num_threads at {told.set_at}, for "
+            "without it torch has one there"
+        )
+        return f"{first}; {opencv}" if (told.opencv or 1) > 1 else first
+    if told.torch > 1:
+        return f"one thread in each worker: torch.set_num_threads(1) in worker_init_fn; {opencv}"
+    others = (
+        "OPENBLAS_NUM_THREADS=1, MKL_NUM_THREADS=1 (or OMP_NUM_THREADS=1, which torch reads too)"
+    )
+    if (told.opencv or 1) > 1:
+        return (
+            f"one thread in each worker: {opencv}, for OpenCV has {told.opencv} there; for other "
+            f"libraries {others}"
+        )
+    return f"one thread in each worker: {others}, {opencv}"
