@@ -879,6 +879,23 @@ def test_torchs_threads_in_workers_are_told_with_the_line_that_sets_them() -> No
     assert not {"saturated_cpu", "crowded_cores", "too_few_workers"} & {*others}
 
 
+def test_beside_busy_programs_no_gain_of_fewer_threads_is_told() -> None:
+    case = with_torch(WorkerThreads(8, "train.py:69"))
+    assert case.summary.system is not None
+    cpu = summaries.system().cpu | {
+        "cores_usable": 2.0,
+        "per_core_percent": [100.0, 100.0],
+        "host_percent": {"mean": 100.0},
+        "tree_percent": {"mean": 100.0},
+        "pressure_some_share": 0.9,
+    }
+    system = replace(case.summary.system, cpu=cpu)
+    finding = diagnose(replace(case, summary=replace(case.summary, system=system))).findings[0]
+    assert (finding.id, finding.site) == ("worker_threads", "train.py:69")
+    assert finding.predicted_speedup is None
+    assert any("kept 1.0 of 2 cores busy" in told for told in finding.cautions)
+
+
 def test_where_no_line_is_known_that_sets_torchs_threads_the_loader_is_named() -> None:
     finding = diagnose(with_torch(WorkerThreads(8, opencv=4))).findings[0]
     assert (finding.id, finding.site) == ("worker_threads", "train.py:41")
@@ -908,18 +925,22 @@ def test_workers_that_sleep_do_not_wait_for_threads_that_have_nothing_to_do() ->
     [fed] = case.feeding
     assert fed.inputs is not None
     idle = replace(fed.inputs, runnable_s=None, cpu_s=1.02 * fed.inputs.running_s)
-    assert on_one_thread(idle, are_alone=True).fetch_s.mean() > 0.99 * fed.inputs.fetch_s.mean()
+    assert on_one_thread(idle, 0.0).fetch_s.mean() > 0.99 * fed.inputs.fetch_s.mean()
     unmeasured = replace(fed.inputs, cpu_s=None)
-    assert on_one_thread(unmeasured, are_alone=True) is unmeasured
+    assert on_one_thread(unmeasured, 0.0) is unmeasured
 
 
-@pytest.mark.parametrize("are_alone", [True, False])
-def test_other_programs_take_the_cores_all_the_same(are_alone: bool) -> None:
+@pytest.mark.parametrize(
+    ("busy", "expected"),
+    [(0.0, (0.0, 0.0, 0.0)), (1.5, (1.0, 1.5, 1.5)), (None, (1.0, 2.0, 4.0))],
+)
+def test_other_programs_take_the_cores_all_the_same(
+    busy: float | None, expected: tuple[float, float, float]
+) -> None:
     [fed] = with_torch(WorkerThreads(8)).feeding
     assert fed.inputs is not None
     inputs = replace(fed.inputs, others=Interval(1.0, 2.0, 4.0))
-    kept = on_one_thread(inputs, are_alone=are_alone).others.mid
-    assert kept == (0.0 if are_alone else 2.0)
+    assert on_one_thread(inputs, busy).others == Interval(*expected)
 
 
 def test_opencvs_threads_are_named_where_the_kernel_counts_too_many() -> None:

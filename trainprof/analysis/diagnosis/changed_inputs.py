@@ -106,7 +106,7 @@ def without_running(inputs: PipelineInputs) -> PipelineInputs:
     )
 
 
-def on_one_thread(inputs: PipelineInputs, *, are_alone: bool) -> PipelineInputs:
+def on_one_thread(inputs: PipelineInputs, others: float | None) -> PipelineInputs:
     """Returns the inputs of workers that would do all they do on the thread that makes the batch.
 
     It takes no less of a core than now: what it does of the work of the others is left out. Where
@@ -114,7 +114,8 @@ def on_one_thread(inputs: PipelineInputs, *, are_alone: bool) -> PipelineInputs:
 
     Args:
         inputs: What a recording tells.
-        are_alone: No other programs take the cores: who waited for one waited for those threads.
+        others: Cores that other programs kept busy: who waited longer for one than for them waited
+            for those threads. None: not known.
     """
     running, cpu = filled(inputs.running_s, inputs.fetch_s), filled(inputs.cpu_s, inputs.fetch_s)
     if running is None or cpu is None:
@@ -131,5 +132,9 @@ def on_one_thread(inputs: PipelineInputs, *, are_alone: bool) -> PipelineInputs:
         runnable_s=None,
         cpu_s=None,
         fetch_slowdown=0.0,
-        others=Interval.exactly(0.0) if are_alone else inputs.others,
+        others=inputs.others if others is None else _at_most(inputs.others, others),
     )
+
+
+def _at_most(interval: Interval, most: float) -> Interval:
+    return Interval(*(min(one, most) for one in (interval.low, interval.mid, interval.high)))

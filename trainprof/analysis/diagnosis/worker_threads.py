@@ -10,8 +10,9 @@ beside that of the one that makes the batch, and for how long that one waits for
 tell how many threads torch and OpenCV have there, and which line set torch's. What is gained at
 most is what the pipeline's model says of batches that take no more than that one thread ran.
 
-When it is wrong: where other programs took the cores and the threads would have had theirs else;
-where a decoder's threads are worth it, for there are fewer workers than it could feed.
+When it is wrong: where other programs took the cores and the threads would have had theirs else
+(beside them more threads even get a larger part of the CPU, so no gain is told then); where a
+decoder's threads are worth it, for there are fewer workers than it could feed.
 
 What to do: one thread in each worker. Take torch.set_num_threads out of what workers call. For
 others OPENBLAS_NUM_THREADS=1 (MKL_NUM_THREADS, and OMP_NUM_THREADS, which torch reads as well) in
@@ -31,8 +32,9 @@ from trainprof.analysis.diagnosis.plain import plain_finding, unmeasured_finding
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.wording import place
 from trainprof.analysis.finding import LOADER_ID, Finding
+from trainprof.analysis.least_gain import LEAST_GAIN
 from trainprof.analysis.loader_figures import WorkerThreads
-from trainprof.analysis.shared_cpu import shared_cpu
+from trainprof.analysis.shared_cpu import SharedCpu, shared_cpu
 from trainprof.analysis.verdict_level import percent
 
 ID: Final = "worker_threads"
@@ -44,9 +46,16 @@ THRESHOLDS: Final = {
 }
 # Of the cores: so many more threads than that are at work at once.
 _CROWDED: Final = 1.25
-# Other programs keep no more of the cores busy: what waits for one waits for the run's own threads.
-_OTHERS_SHARE: Final = 0.1
+_OPENCV: Final = "cv2.setNumThreads(0) in worker_init_fn"
+_OTHERS: Final = (
+    "OPENBLAS_NUM_THREADS=1, MKL_NUM_THREADS=1 (or OMP_NUM_THREADS=1, which torch reads too)"
+)
 _NOT_TOLD: Final = WorkerThreads(torch=1)
+_OTHER_ORDER: Final = "sums are added up in another order: samples may differ in the last digits"
+# The kernel shares cores out among threads: who has more of them gets more.
+_MORE_OF_THEM: Final = (
+    "other programs kept {:.1f} of {} cores busy: beside them more threads may get more of the CPU"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,29 +97,75 @@ def _of_loader(case: Case, fed: LoaderCase) -> Finding | None:
     making = _making_of(case, fed)
     if making is None:
         return None
-    figures = {name: getattr(making, name) for name in THRESHOLDS}
     reached = {
-        name for name, x in THRESHOLDS.items() if figures[name] >= case.threshold(ID, name, x.value)
+        name
+        for name, least in THRESHOLDS.items()
+        if getattr(making, name) >= case.threshold(ID, name, least.value)
     }
     if "busy_share" not in reached:
         return None
     told, waits = fed.loader.worker_threads or _NOT_TOLD, making.runnable_share
-    gain = None
-    if told.torch > 1 and making.are_crowded(told.torch):
-        gain = _gain(case, fed)
+    is_torch = told.torch > 1 and making.are_crowded(told.torch)
+    gain = _gain(case, fed) if is_torch else None
     # Those that wait for a core would work beside those that do.
     wanted = making.threads * (1 + waits / max(1 - waits, 0.1))
-    if gain is None and (reached != THRESHOLDS.keys() or not making.are_crowded(wanted)):
+    is_seen = reached == THRESHOLDS.keys() and making.are_crowded(wanted)
+    if gain is None and not is_seen:
         return None
-    evidence = {
+    return _of_torch(case, fed, making, gain) if is_torch else _of_libraries(fed, making)
+
+
+def _of_torch(case: Case, fed: LoaderCase, making: _Making, gain: Gain | None) -> Finding:
+    told, cpu = fed.loader.worker_threads or _NOT_TOLD, _shared(case)
+    cautions = [_OTHER_ORDER]
+    if cpu is not None and cpu.is_disturbed:
+        cautions.append(_MORE_OF_THEM.format(cpu.others_share * cpu.cores, cpu.cores))
+        gain = None
+    parts: dict[str, Any] = {
+        "title": _title(f"torch computes with {told.torch} threads", making),
+        "site": told.set_at or fed.loader.site,
+        "advice": _for_torch(told),
+        "evidence": {**_evidence(fed, making), "torch_threads": told.torch},
+        "also": _hot_line(fed),
+        "cautions": cautions,
+    }
+    if gain is None:
+        return unmeasured_finding(ID, **parts)
+    return plain_finding(ID, gain=gain, **parts)
+
+
+def _of_libraries(fed: LoaderCase, making: _Making) -> Finding:
+    told = fed.loader.worker_threads or _NOT_TOLD
+    return unmeasured_finding(
+        ID,
+        _title(f"{making.threads:.1f} threads compute", making),
+        site=fed.loader.site,
+        advice=_for_libraries(told),
+        evidence=_evidence(fed, making),
+        also=_hot_line(fed),
+    )
+
+
+def _title(who: str, making: _Making) -> str:
+    return (
+        f"{who} {making.where} that training needs too: a batch waits for a core for "
+        f"{percent(making.runnable_share)} of its making"
+    )
+
+
+def _evidence(fed: LoaderCase, making: _Making) -> dict[str, Any]:
+    return {
         LOADER_ID: fed.loader.id,
-        **figures,
+        **{name: getattr(making, name) for name in THRESHOLDS},
         "workers": making.workers,
         "cores": making.cores,
-        "torch_threads": told.torch if told.torch > 1 else None,
-        "opencv_threads": told.opencv,
+        "opencv_threads": (fed.loader.worker_threads or _NOT_TOLD).opencv,
     }
-    return _finding(fed, making, told, gain, evidence)
+
+
+def _hot_line(fed: LoaderCase) -> list[str]:
+    line = fed.hot_line()
+    return [f"most of making a batch is at {place(line)}"] if line is not None else []
 
 
 def _making_of(case: Case, fed: LoaderCase) -> _Making | None:
@@ -131,65 +186,36 @@ def _making_of(case: Case, fed: LoaderCase) -> _Making | None:
 
 
 def _gain(case: Case, fed: LoaderCase) -> Gain | None:
-    """Returns what training gains at most if each worker has one thread; None: not known."""
-    cpu = shared_cpu(case.summary.system.cpu) if case.summary.system else None
+    """Returns what training gains at most if each worker has one thread.
+
+    None where that is not known, or little.
+    """
     if fed.inputs is None:
         return None
-    are_alone = cpu is not None and cpu.others_share <= _OTHERS_SHARE
-    return of_inputs(case, fed, on_one_thread(fed.inputs, are_alone=are_alone))
+    cpu = _shared(case)
+    others = None if cpu is None else cpu.others_share * cpu.cores
+    gain = of_inputs(case, fed, on_one_thread(fed.inputs, others))
+    return gain if gain is not None and gain.likely >= 1 + LEAST_GAIN else None
 
 
-def _finding(
-    fed: LoaderCase,
-    making: _Making,
-    told: WorkerThreads,
-    gain: Gain | None,
-    evidence: dict[str, Any],
-) -> Finding:
-    if told.torch > 1 and gain is not None:
-        computes = f"torch computes with {told.torch} threads"
-    else:
-        computes = f"{making.threads:.1f} threads compute"
-    title = (
-        f"{computes} {making.where} that training needs too: a batch waits for a core for "
-        f"{percent(making.runnable_share)} of its making"
-    )
-    site = told.set_at if told.torch > 1 and told.set_at is not None else fed.loader.site
-    line = fed.hot_line()
-    also = [f"most of making a batch is at {place(line)}"] if line is not None else []
-    if gain is None:
-        return unmeasured_finding(
-            ID, title, site=site, advice=_advice(told), evidence=evidence, also=also
-        )
-    cautions = ["sums are added up in another order: samples may differ in the last digits"]
-    return plain_finding(
-        ID,
-        title,
-        gain,
-        site=site,
-        advice=_advice(told),
-        evidence=evidence,
-        cautions=cautions,
-        also=also,
-    )
+def _shared(case: Case) -> SharedCpu | None:
+    return shared_cpu(case.summary.system.cpu) if case.summary.system else None
 
 
-def _advice(told: WorkerThreads) -> str:
-    opencv = "cv2.setNumThreads(0) in worker_init_fn"
-    if told.torch > 1 and told.set_at is not None:
-        first = (
+def _for_torch(told: WorkerThreads) -> str:
+    one = "one thread in each worker: torch.set_num_threads(1) in worker_init_fn"
+    if told.set_at is not None:
+        one = (
             f"one thread in each worker: take out torch.set_num_threads at {told.set_at}, for "
             "without it torch has one there"
         )
-        return f"{first}; {opencv}" if (told.opencv or 1) > 1 else first
-    if told.torch > 1:
-        return f"one thread in each worker: torch.set_num_threads(1) in worker_init_fn; {opencv}"
-    others = (
-        "OPENBLAS_NUM_THREADS=1, MKL_NUM_THREADS=1 (or OMP_NUM_THREADS=1, which torch reads too)"
-    )
+    return f"{one}; {_OPENCV}" if (told.opencv or 1) > 1 else one
+
+
+def _for_libraries(told: WorkerThreads) -> str:
     if (told.opencv or 1) > 1:
         return (
-            f"one thread in each worker: {opencv}, for OpenCV has {told.opencv} there; for other "
-            f"libraries {others}"
+            f"one thread in each worker: {_OPENCV}, for OpenCV has {told.opencv} there; for other "
+            f"libraries {_OTHERS}"
         )
-    return f"one thread in each worker: {others}, {opencv}"
+    return f"one thread in each worker: {_OTHERS}, {_OPENCV}"
