@@ -42,6 +42,8 @@ SEEDS = {
     "uneven_batches": 5,
     "idle_workers": 5,
     "crowded_cores": 52,
+    "torch_in_workers": 9,
+    "one_thread_each": 9,
     "slow_rank": 5,
     "python_in_model": 14,
     "elements_in_model": 9,
