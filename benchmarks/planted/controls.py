@@ -16,7 +16,7 @@ from planted.computing import (
     recomputing,
     taught,
 )
-from planted.crowding import computing_beside
+from planted.crowding import computing_beside, one_thread_each
 from planted.draw import Draw
 from planted.loading import bursts
 from planted.on_device import cache_emptied_once, device_at_work
@@ -462,6 +462,7 @@ CONTROLS: dict[str, Callable[[Draw], Case]] = {
         compiled_model,
         workers_to_spare,
         cores_to_spare,
+        one_thread_each,
         equal_ranks,
         bridged_bursts,
         device_at_work,

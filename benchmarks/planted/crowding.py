@@ -88,3 +88,56 @@ def worker_threads(draw: Draw) -> Case:
     )
     planted = f"NumPy's threads in each of {workers} workers"
     return Case("worker_threads", planted, style, script(style, parts), "worker_threads")
+
+
+def torch_in_workers(draw: Draw) -> Case:
+    """Each worker sets a number of torch's threads that was meant for one process alone."""
+    times, workers = draw.whole(4, 8), draw.one_of((2, 3))
+    style, compute_s = draw.one_of(WITH_GUARD), draw.between(0.01, 0.02)
+    start = draw.one_of(("torch.set_num_threads({})", "begin_with({})"))
+    parts = _products(f"{times} * os.cpu_count()", start, workers, compute_s, batch=8)
+    planted = f"{times} threads of torch for each core in each of {workers} workers"
+    return Case("torch_in_workers", planted, style, script(style, parts), "worker_threads")
+
+
+def one_thread_each(draw: Draw) -> Case:
+    """Workers that say what torch does there by itself: one thread each, and batches in time."""
+    style, compute_s = draw.one_of(WITH_GUARD), draw.between(0.03, 0.05)
+    parts = _products("1", "torch.set_num_threads({})", 2, compute_s, batch=4, comment="")
+    planted = "one thread of torch in each of 2 workers, batches in time"
+    return Case("one_thread_each", planted, style, script(style, parts))
+
+
+def _products(
+    threads: str, start: str, workers: int, compute_s: float, batch: int, comment: str = HERE
+) -> Parts:
+    """Returns workers that multiply matrices.
+
+    Args:
+        threads: Expression of how many threads of torch each of them has.
+        start: Of a worker, which sets them.
+        workers: How many.
+        compute_s: Of a step, asleep.
+        batch: Samples of one.
+        comment: On the line that sets them.
+    """
+    data = f"""\
+def begin_with(threads):
+    torch.set_num_threads(threads)  {comment if "begin_with" in start else ""}
+
+
+def start(number):
+    {start.format(threads)}  {comment}
+
+
+"""
+    # All of it in workers: a process that has computed with several threads must not fork them.
+    work = "torch.ones(512, 512).addmm(torch.ones(512, 512), torch.ones(512, 512)).sum()"
+    options = f"batch_size={batch}, num_workers={workers}, persistent_workers=True"
+    return Parts(
+        loader=f"DataLoader(Pictures(), {options}, worker_init_fn=start)",
+        imports="import os\n",
+        data=data + DATASET.format(samples=100 * batch, work=work),
+        compute_s=compute_s,
+        epochs=2,
+    )

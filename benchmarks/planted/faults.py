@@ -20,7 +20,7 @@ from planted.computing import (
     unused_forward,
     unused_gradients,
 )
-from planted.crowding import crowded_cores, worker_threads
+from planted.crowding import crowded_cores, torch_in_workers, worker_threads
 from planted.draw import Draw
 from planted.growing import growing_backward
 from planted.in_memory import needless_workers, sample_by_sample
@@ -138,6 +138,7 @@ FAULTS: dict[str, Callable[[Draw], Case]] = {
         too_many_threads,
         few_threads,
         worker_threads,
+        torch_in_workers,
         competing_thread,
     )
 }

@@ -46,6 +46,8 @@ SEEDS = {
     "late_selection": 5,
     "stream_as_it_should_be": 5,
     "crowded_cores": 52,
+    "torch_in_workers": 9,
+    "one_thread_each": 9,
     "slow_rank": 5,
     "python_in_model": 14,
     "elements_in_model": 9,

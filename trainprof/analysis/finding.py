@@ -24,7 +24,8 @@ MODELLED_WORKERS: Final = "modelled_workers"
 # fast steps would be without it. What a finding gives is that of the workers.
 COSTLY_LINE: Final = "costly_line"
 WITHOUT_LINE: Final = "without_line_speedup"
-# What lies outside of steady steps, or is the change itself that halves of a run differ by.
+# What lies outside of steady steps, or is the change itself that halves of a run differ by; or what
+# is known by other means than the times of steps, and makes them wander.
 NO_MATTER_OF_NOISE: Final = (
     "worker_restart",
     "slow_pass_starts",
@@ -33,10 +34,11 @@ NO_MATTER_OF_NOISE: Final = (
     "slow_checkpoints",
     "recompiling",
     "growing_backward",
+    "worker_threads",
 )
 # What makes training no faster that goes on for longer than the run.
 COMES_ONCE: Final = ("slow_first_batch",)
-# What these cost is not known, but all that is measured beside them is slowed by it.
+# What these cost is not known, or at most, but all that is measured beside them is slowed by it.
 SLOWS_EVERYTHING: Final = (
     "anomaly_detection",
     "worker_threads",

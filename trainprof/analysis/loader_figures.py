@@ -86,6 +86,21 @@ class LoaderCall:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerThreads:
+    """With how many threads libraries compute inside each of a loader's workers.
+
+    Attributes:
+        torch: Of torch's: 1, unless something has set another number there.
+        set_at: The user's line that did, in a worker; None where none did.
+        opencv: Of OpenCV's; None where the workers have not imported it.
+    """
+
+    torch: int
+    set_at: str | None = None
+    opencv: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Loader:
     """A DataLoader, named by the user's line that built it.
 
@@ -143,6 +158,7 @@ class Loader:
             where none does, or nobody knows.
         first_given_back_s: What later batches of the first pass were quicker for its start; 0 where
             that does not make up for it.
+        worker_threads: None without workers, and where they did not tell.
     """
 
     id: int
@@ -212,6 +228,7 @@ class Loader:
     skipped: int = 0
     skipped_s: float = 0.0
     late_selection: LateSelection | None = None
+    worker_threads: WorkerThreads | None = None
 
     @property
     def is_rebuilt(self) -> bool:

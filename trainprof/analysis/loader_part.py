@@ -13,10 +13,10 @@ import numpy as np
 from trainprof.analysis.analysed import Analysed
 from trainprof.analysis.batch_making import DEFAULT_SLOW_SAMPLES, SlowSamples
 from trainprof.analysis.delivery import worker_table
-from trainprof.analysis.facts import integer, number
+from trainprof.analysis.facts import Facts, integer, number
 from trainprof.analysis.fetches import Details, FetchTable, copying_loaders, fetch_table
 from trainprof.analysis.loader_bounds import LoaderModel, model_of, shortened, with_bounds
-from trainprof.analysis.loader_figures import Loader
+from trainprof.analysis.loader_figures import Loader, WorkerThreads
 from trainprof.analysis.loaders import BatchMaking, loaders_in_loop, loaders_of
 from trainprof.analysis.looks import LineNames, line_names, looked_at, looks_of
 from trainprof.analysis.pipeline import PipelineInputs
@@ -27,9 +27,11 @@ from trainprof.analysis.skipped_batches import skipped_in_training
 from trainprof.analysis.system_processes import samples_by_pid, ticks_of
 from trainprof.analysis.training_part import trained_samples
 from trainprof.analysis.training_process import is_of_loader
-from trainprof.record.schema import Kind
+from trainprof.analysis.worker_threads import told_threads
+from trainprof.record.schema import Kind, Topic
 
 _LOADERS_MODELLED: Final = 8
+_OF_WORKER: Final = (Topic.ENVIRONMENT, Topic.SITE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,7 @@ def _batch_making(run: Analysed) -> BatchMaking:
         tables.append(replace(table, loader=renumbered(table.loader, first_of)))
         copying |= copying_loaders(run.timeline.all_events, tables[-1])
         slow.append(SlowSamples.of_process(own, tables[-1]))
+    threads: dict[int, WorkerThreads | None] = {}
     looks = {
         (process.pid or 0, thread): (looks_of(own, thread), LineNames(run.facts.texts, run.sites()))
         for thread in looked_at(own)
@@ -122,8 +125,11 @@ def _batch_making(run: Analysed) -> BatchMaking:
         tables.append(replace(table, loader=loader))
         copying |= copying_loaders(events, tables[-1])
         slow.append(SlowSamples.of_process(of_worker, tables[-1]))
+        cwd = run.recording.manifest.get("cwd")
+        told_of_itself = Facts({topic: log.texts_of(topic) for topic in _OF_WORKER})
+        threads[pid] = told_threads(told_of_itself.environment(), told_of_itself.sites(cwd))
         for thread in looked_at(of_worker):
-            names = line_names(log, run.recording.manifest.get("cwd"))
+            names = line_names(log, cwd)
             looks[pid, thread] = looks_of(of_worker, thread), names
     fetches = FetchTable.joined(tables)
     ticks = ticks_of(run.recording.process_lines)
@@ -144,6 +150,7 @@ def _batch_making(run: Analysed) -> BatchMaking:
         slow_samples=DEFAULT_SLOW_SAMPLES if asked is None else max(asked, 0),
         looks=looks,
         copying=frozenset(copying),
+        threads=threads,
     )
 
 

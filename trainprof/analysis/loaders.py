@@ -18,7 +18,7 @@ from trainprof.analysis.fetches import Details, FetchTable
 from trainprof.analysis.hot_lines import lines_of_making
 from trainprof.analysis.late_selection import late_selection_of
 from trainprof.analysis.loader_builder import builder_of, call_of
-from trainprof.analysis.loader_figures import Loader
+from trainprof.analysis.loader_figures import Loader, WorkerThreads
 from trainprof.analysis.looks import LineNames, Looks, Stack, function_of
 from trainprof.analysis.memory_growth import workers_growth
 from trainprof.analysis.names import Sites
@@ -27,6 +27,7 @@ from trainprof.analysis.shared_line import with_others_of_line
 from trainprof.analysis.statistics import statistics_s
 from trainprof.analysis.system_processes import Samples, Tick
 from trainprof.analysis.whole_batches import TORCHS_SAMPLERS, whole_batches
+from trainprof.analysis.worker_threads import threads_of
 from trainprof.record.schema import Kind
 
 _CALLS: Final = (Kind.LOADER_NEXT, Kind.SAMPLER, Kind.LOADER_CLOSE)
@@ -83,6 +84,7 @@ class BatchMaking:
         slow_samples: How many of them to list.
         looks: At threads that make batches, and the names of what was seen, by pid and thread.
         copying: Loaders in whose fetches something was copied between devices.
+        threads: Of libraries in workers, by pid.
     """
 
     fetches: FetchTable
@@ -94,6 +96,7 @@ class BatchMaking:
     slow_samples: int
     looks: Mapping[tuple[int, int], tuple[Looks, LineNames]] = field(default_factory=dict)
     copying: frozenset[int] = frozenset()
+    threads: Mapping[int, WorkerThreads | None] = field(default_factory=dict)
 
     def of_passes(self, p: Passes, chosen: Bool) -> BatchMaking:
         """Returns it with no fetches but those of some passes over one loader.
@@ -279,6 +282,14 @@ def _loader_of(
     pinned = details[details["kind"] == Kind.PIN]
     built = of_loader[of_loader["kind"] == Kind.LOADER_BUILT]
     site, collate = facts.get("site"), facts.get("collate_site")
+    fetch = fetch_of(
+        fetches,
+        p,
+        making.slow,
+        making.samples,
+        origin_ns=making.origin_ns,
+        slow_samples=making.slow_samples,
+    )
     return Loader(
         id=p.loader,
         site=sites[site if isinstance(site, int) else 0],
@@ -315,14 +326,7 @@ def _loader_of(
         ready_share=delivery.ready_share if delivery else None,
         pin_s=_seconds_within(pinned, p) if facts.get("pin_memory") and len(pinned) else None,
         lost_workers=lost_workers(of_loader, making.origin_ns),
-        fetch=fetch_of(
-            fetches,
-            p,
-            making.slow,
-            making.samples,
-            origin_ns=making.origin_ns,
-            slow_samples=making.slow_samples,
-        ),
+        fetch=fetch,
         thread="training" if on_training_thread else "other",
         collate_site=sites[collate] if isinstance(collate, int) else None,
         built_by=builder_of(facts),
@@ -347,6 +351,7 @@ def _loader_of(
         ),
         hot_lines=lines_of_making(fetches, p.loader, making.looks),
         late_selection=late_selection_of(facts, sites, fetches, p.loader, making.looks),
+        worker_threads=threads_of(making.threads, fetch),
     )
 
 

@@ -19,6 +19,7 @@ from trainprof.probes.slow_samples import (
     asks_one_by_one,
 )
 from trainprof.probes.usage import SHORT_NS, BatchScale, Begun, UsageMeter
+from trainprof.probes.worker_threads import WorkerThreads
 from trainprof.record.schema import COLLATE_SHIFT, Kind, Topic
 
 Wrapped = Callable[..., Any]
@@ -41,6 +42,7 @@ class FetchProbe:
             raise HookPointMissing("torch.utils.data._utils.worker does not tell the worker")
         self._session, self._worker, self._torch = session, cast(Any, worker), torch
         self._scale = BatchScale(torch)
+        self._threads = WorkerThreads(torch, session)
         throttle_file = session.options.get("throttle_file")
         self._meter = UsageMeter(
             session.emit, throttle_file if isinstance(throttle_file, str) else None
@@ -166,6 +168,8 @@ class FetchProbe:
         """
         if usage is not None:
             self._meter.end(usage, start, end - start)
+            if self._worker._worker_info is not None:
+                self._threads.look()
             scale = self._scale.of(batch)
             if scale is not None:
                 size, parts = scale

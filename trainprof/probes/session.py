@@ -99,6 +99,8 @@ class Session:
             given True on until it is given False.
         device_was_waited_for: To be called when the script has waited for one, where that matters.
         optimizer_has_stepped: To be called after an optimizer's step, where that matters.
+        threads_set_at: The site of what last said how many threads torch has; 0 where nothing has,
+            and in a loader's worker where none of the script's code has said so there.
         looked_ns: What probes took to look closer at loaders, some passes and calls, besides their
             records.
         at_end: Called as the process comes to its end, if it comes that far.
@@ -133,6 +135,7 @@ class Session:
         self.tell_modules: Callable[[ModuleWatch, bool], None] = _nothing_with
         self.device_was_waited_for: Callable[[], None] | None = None
         self.optimizer_has_stepped: Callable[[], None] | None = None
+        self.threads_set_at = 0
         self.looked_ns = 0
         self.at_end: list[Callable[[], None]] = [self._note_looks]
         self.emit = log.emit

@@ -53,6 +53,7 @@ _THREADS: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 _SETS_THREADS: Final = re.compile(
     r"[\"'](?:OMP|MKL)_NUM_THREADS[\"'].*=|\b(?:OMP|MKL)_NUM_THREADS="
 )
+_WORKER: Final = "torch.utils.data._utils.worker"
 _LIGHTNING: Final = ("lightning.pytorch", "pytorch_lightning")
 # A step with these in it leaves the update, or a part of it, to another's.
 _HANDS_ON: Final = frozenset(("super", "step"))
@@ -72,8 +73,6 @@ class TorchSettingsProbe:
         self._passes = self._optimizers = 0
         # By id: where optimizers that live were built.
         self._built: dict[int, Birthplace] = {}
-        # Where the script said how many threads torch has, 0 where it has not.
-        self._threads_set_at = 0
         # Backward passes that were watched for calls of modules, and whether one was told of.
         self._watched, self._is_told = 0, False
         # Calls of modules that were looked at for convolutions in float64.
@@ -83,6 +82,8 @@ class TorchSettingsProbe:
         self._torch, self._session = torch, session
         self._plain_types = (getattr(torch, "Tensor", None), torch.nn.Parameter)
         self._modes = FunctionModes(torch)
+        loop = getattr(sys.modules.get(_WORKER), "_worker_loop", None)
+        self._worker_code = getattr(loop, "__code__", None)
         patcher.around_if_there(self._make_set_num_threads(patcher), (torch, "set_num_threads"))
         session.at_parameters.append(patcher.guarded(self._note_place))
         session.at_first_step.append(patcher.guarded(self._first_step))
@@ -112,12 +113,25 @@ class TorchSettingsProbe:
         return make
 
     def _note_threads(self, caller: FrameType | None) -> None:
-        self._threads_set_at = self._session.sites.find(caller)
+        is_none_of_the_users = self._is_called_by_worker(caller)
+        sites = self._session.sites
+        self._session.threads_set_at = 0 if is_none_of_the_users else sites.find(caller)
+
+    def _is_called_by_worker(self, frame: FrameType | None) -> bool:
+        """Whether torch's own code of a loader's worker calls, through none of the user's.
+
+        Further up stands whoever forked it.
+        """
+        while frame is not None and not self._session.sites.is_user_code(frame.f_code):
+            if frame.f_code is self._worker_code:
+                return True
+            frame = frame.f_back
+        return False
 
     def _threads_site(self) -> int:
         """Returns the line that says how many threads torch has; 0 where none does, or several."""
-        if self._threads_set_at:
-            return self._threads_set_at
+        if self._session.threads_set_at:
+            return self._session.threads_set_at
         begun_with = _environment_at_start()
         if begun_with is None or any(name in begun_with for name in _THREADS):
             return 0

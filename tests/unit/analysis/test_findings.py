@@ -23,6 +23,7 @@ from trainprof.analysis.code_figures import (
 )
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.catalogue import RULES
+from trainprof.analysis.diagnosis.changed_inputs import on_one_thread
 from trainprof.analysis.diagnosis.cheaper_samples import without_line
 from trainprof.analysis.diagnosis.diagnose import _without_symptoms, diagnose
 from trainprof.analysis.diagnosis.gains import FASTER_REST
@@ -54,7 +55,7 @@ from trainprof.analysis.finding import (
 from trainprof.analysis.ledger import LOADER_KEYS
 from trainprof.analysis.limit_names import BLOCKED, RECEIVE
 from trainprof.analysis.loader_builder import builder_of
-from trainprof.analysis.loader_figures import Loader
+from trainprof.analysis.loader_figures import Loader, WorkerThreads
 from trainprof.analysis.memory_figures import DeviceMemory
 from trainprof.analysis.names import Sites
 from trainprof.analysis.optimizer_builder import OptimizerCall
@@ -885,6 +886,114 @@ def test_threads_of_libraries_that_take_the_cores_from_each_other_come_first() -
 )
 def test_threads_that_have_their_cores_are_no_finding(changes: dict[str, float]) -> None:
     assert "worker_threads" not in found(crowded(**changes))
+
+
+def with_torch(threads: WorkerThreads | None, **changes: Any) -> Case:
+    """Workers whose batches wait for cores and for threads of their own: on one for half of it."""
+    plain = {"workers": 2, "fetch_s": 0.04, "running": 0.5, "compute_s": 0.008, "cores": 2}
+    planted = Planted(**{**plain, **changes})
+    made_s = planted.inputs.fetch_s
+    parts = {"runnable_s": 0.3 * made_s, "cpu_s": 0.6 * made_s}
+    planted.inputs = replace(planted.inputs, **parts)
+    fetch = planted.loader.fetch
+    assert fetch is not None
+    fetch = replace(fetch, **{name: float(part.sum()) for name, part in parts.items()})
+    planted.loader = replace(planted.loader, fetch=fetch, worker_threads=threads)
+    case = case_of(planted)
+    assert case.summary.system is not None
+    cpu = {**case.summary.system.cpu, "cores_usable": planted.inputs.cores}
+    return replace(
+        case, summary=replace(case.summary, system=replace(case.summary.system, cpu=cpu))
+    )
+
+
+def test_torchs_threads_in_workers_are_told_with_the_line_that_sets_them() -> None:
+    case = with_torch(WorkerThreads(8, "train.py:69"))
+    finding = diagnose(case).findings[0]
+    assert (finding.id, finding.site) == ("worker_threads", "train.py:69")
+    assert "torch computes with 8 threads in each of 2 workers, on 2 cores" in finding.title
+    assert "take out torch.set_num_threads at train.py:69" in finding.advice
+    assert "cv2" not in finding.advice
+    # 20 ms on a core in each of two workers and 8 to train want 14 ms of both; it took 20.
+    assert finding.is_at_most
+    assert finding.predicted_speedup is not None
+    assert finding.predicted_speedup[0] == 1.0
+    assert 1.2 < finding.evidence[LIKELY] < 1.5
+    others = [one.id for one in diagnose(case).findings[1:]]
+    assert not {"saturated_cpu", "crowded_cores", "too_few_workers"} & {*others}
+
+
+def test_beside_busy_programs_no_gain_of_fewer_threads_is_told() -> None:
+    case = with_torch(WorkerThreads(8, "train.py:69"))
+    assert case.summary.system is not None
+    cpu = summaries.system().cpu | {
+        "cores_usable": 2.0,
+        "per_core_percent": [100.0, 100.0],
+        "host_percent": {"mean": 100.0},
+        "tree_percent": {"mean": 100.0},
+        "pressure_some_share": 0.9,
+    }
+    system = replace(case.summary.system, cpu=cpu)
+    finding = diagnose(replace(case, summary=replace(case.summary, system=system))).findings[0]
+    assert (finding.id, finding.site) == ("worker_threads", "train.py:69")
+    assert finding.predicted_speedup is None
+    assert any("kept 1.0 of 2 cores busy" in told for told in finding.cautions)
+
+
+def test_where_no_line_is_known_that_sets_torchs_threads_the_loader_is_named() -> None:
+    finding = diagnose(with_torch(WorkerThreads(8, opencv=4))).findings[0]
+    assert (finding.id, finding.site) == ("worker_threads", "train.py:41")
+    assert "torch.set_num_threads(1) in worker_init_fn; cv2.setNumThreads(0)" in finding.advice
+
+
+@pytest.mark.parametrize(
+    ("threads", "changes"),
+    [
+        (None, {}),  # an older run
+        (1, {}),  # as torch has it, or as they set it themselves
+        (2, {"cores": 8}),
+        (8, {"compute_s": 0.1}),  # batches are there in time, and are hardly ever made
+        (8, {"fetch_s": 0.001}),
+    ],
+)
+def test_torchs_threads_in_workers_that_cost_nothing(
+    threads: int | None, changes: dict[str, float]
+) -> None:
+    told = None if threads is None else WorkerThreads(threads, "train.py:69")
+    assert "worker_threads" not in found(with_torch(told, **changes))
+
+
+def test_workers_that_sleep_do_not_wait_for_threads_that_have_nothing_to_do() -> None:
+    """What a network takes is not what one thread in each would save."""
+    case = with_torch(WorkerThreads(8, "train.py:69"), running=0.05)
+    [fed] = case.feeding
+    assert fed.inputs is not None
+    idle = replace(fed.inputs, runnable_s=None, cpu_s=1.02 * fed.inputs.running_s)
+    assert on_one_thread(idle, 0.0).fetch_s.mean() > 0.99 * fed.inputs.fetch_s.mean()
+    unmeasured = replace(fed.inputs, cpu_s=None)
+    assert on_one_thread(unmeasured, 0.0) is unmeasured
+
+
+@pytest.mark.parametrize(
+    ("busy", "expected"),
+    [(0.0, (0.0, 0.0, 0.0)), (1.5, (1.0, 1.5, 1.5)), (None, (1.0, 2.0, 4.0))],
+)
+def test_other_programs_take_the_cores_all_the_same(
+    busy: float | None, expected: tuple[float, float, float]
+) -> None:
+    [fed] = with_torch(WorkerThreads(8)).feeding
+    assert fed.inputs is not None
+    inputs = replace(fed.inputs, others=Interval(1.0, 2.0, 4.0))
+    assert on_one_thread(inputs, busy).others == Interval(*expected)
+
+
+def test_opencvs_threads_are_named_where_the_kernel_counts_too_many() -> None:
+    case = crowded()
+    fed = case.feeding[0]
+    fed = replace(fed, loader=replace(fed.loader, worker_threads=WorkerThreads(1, opencv=8)))
+    finding = diagnose(replace(case, feeding=[fed])).findings[0]
+    assert (finding.id, finding.site) == ("worker_threads", "train.py:41")
+    assert "cv2.setNumThreads(0) in worker_init_fn, for OpenCV has 8 there" in finding.advice
 
 
 def test_cores_that_are_half_idle_are_not_what_is_short() -> None:
