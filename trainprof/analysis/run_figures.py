@@ -145,8 +145,6 @@ class Training:
         frozen_share: What needs no gradient, of the parameters of models that have some.
         free_from_step: In a trial, 0-based: from there on batches cost nothing, and `samples` is
             None.
-        unfed_steps: How many came after the one pass over the loader had ended, on batches that it
-            did not give (itertools.cycle): `samples` is None then. 0 of a tenth or less.
     """
 
     steps: int
@@ -163,7 +161,6 @@ class Training:
     forward_without_grad_s: float = 0.0
     frozen_share: float = 0.0
     free_from_step: int | None = None
-    unfed_steps: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,11 +274,10 @@ class System:
             per_core_percent[], iowait_share, pressure_some_share, stolen_share, throttled_share,
             cpu_mhz{stat}, context_switches_per_s};
             in tree_percent 100 is one core; in cores_physical hyper-threads of one count once;
-            core_numbers are those that the run may be on, None where that is not known;
-            pressure_some_share is that of the run's own cgroup where it tells, else the host's. Of
-            ranks also ranks: how many share those cores; recorded_on[]: those of all that one
-            trainprof recorded, where they are others; and other_ranks_percent: the mean of ranks on
-            the same cores with a trainprof of their own, None where that is not known.
+            core_numbers are those that the run may be on, None where that is not known. Of ranks
+            also recorded_on[]: those of all that one trainprof recorded, where they are others; and
+            other_ranks_percent: the mean of ranks on the same cores with a trainprof of their own,
+            None where that is not known.
         memory: {host_total_bytes, host_available_bytes{stat}, tree_rss_bytes{stat},
             tree_pss_bytes{stat} or None, swap_used_bytes{stat}, shm_used_bytes{stat},
             shm_total_bytes, limit_bytes or None}; `shm` is the file system for shared memory.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 import numpy as np
 
@@ -20,9 +19,6 @@ from trainprof.analysis.statistics import statistics_s
 from trainprof.analysis.step_table import StepTable
 from trainprof.analysis.timeline import Timeline
 from trainprof.record.schema import ForwardFlag, Kind
-
-# Of all steps: with fewer behind the last batch it may have been one of several in each.
-_UNFED_SHARE: Final = 0.1
 
 
 def training_of(
@@ -41,8 +37,7 @@ def training_of(
         facts: Its.
         free: What was free; nobody counts the samples of batches that are not made.
     """
-    unfed = _unfed(timeline)
-    samples = None if free is not None or unfed else samples
+    samples = None if free is not None else samples
     steady = steps.steady.mask
     wall = steps.wall_ns[steady]
     per_step = None
@@ -66,21 +61,7 @@ def training_of(
         forward_without_grad_s=_spent_s(timeline, ~_with_grad(timeline)) / max(len(steps), 1),
         free_from_step=free.first_step if free is not None else None,
         frozen_share=_frozen_share(timeline, facts.frozen_shares()),
-        unfed_steps=unfed,
     )
-
-
-def _unfed(timeline: Timeline) -> int:
-    """Counts the steps that go on after the one pass over what feeds them has come to its end.
-
-    0 of few, and where there is another pass, or one that was left: it may have gone on elsewhere.
-    """
-    passes = [p.where(counted) for p, counted in _feeding(timeline) if counted.any()]
-    if not passes or not all(len(p) == 1 and p.is_ended[0] for p in passes):
-        return 0
-    over_ns = max(int(p.end[0]) for p in passes)
-    unfed = int(np.count_nonzero(timeline.step_starts >= over_ns))
-    return unfed if unfed > _UNFED_SHARE * len(timeline.steps.ends) else 0
 
 
 def _with_grad(timeline: Timeline) -> Bool:

@@ -33,13 +33,7 @@ def not_observed(
         )
     elif training.steps == 0:
         reasons["training.step_s"] = "no parameter update and no backward was seen"
-    if training.unfed_steps:
-        reasons["training.samples"] = (
-            f"no loader fed {training.unfed_steps} of {training.steps} steps, as with "
-            "itertools.cycle, which keeps all batches of its first pass in memory and gives them "
-            "again as they are, in the same order"
-        )
-    elif run.timeline.feeder() is not None and training.samples is None:
+    if run.timeline.feeder() is not None and training.samples is None:
         reasons["training.samples"] = "the sampler does not tell how large a batch is"
     if system is None:
         reasons["system"] = "no sample was taken"

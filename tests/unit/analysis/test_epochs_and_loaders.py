@@ -45,49 +45,6 @@ def test_passes_that_ended_tell_how_long_a_pass_is(tmp_path):
     assert (found.ended, found.ended_batches, found.passes) == (2, [5, 7], 4)
 
 
-def train_on(tmp_path, fed, kept, passes=1, is_left=False):
-    """Steps of batches that a loader gives, and then of such as were kept."""
-    run = FakeRun()
-    loader, optimizer = run.loader(), run.optimizer()
-    for _ in range(passes):
-        run.iterate(loader)
-        for _ in range(fed):
-            run.next(loader, MS, samples=4)
-            run.learn(optimizer)
-        if not is_left:
-            run.stop(loader)
-    for _ in range(kept):
-        run.learn(optimizer)
-    return run.summary(tmp_path)
-
-
-def test_steps_on_batches_that_were_kept_have_no_samples(tmp_path):
-    found = train_on(tmp_path, fed=10, kept=30)
-    assert (found.training.steps, found.training.iterations) == (40, 10)
-    assert found.training.unfed_steps == 29  # the first begins before the loader has ended
-    assert found.training.samples is None
-    assert found.training.samples_per_s is None
-    told = "no loader fed 29 of 40 steps, as with itertools.cycle"
-    assert found.not_observed["training.samples"].startswith(told)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"fed": 30, "kept": 0},
-        {"fed": 30, "kept": 1},  # as of a prefetcher, or what was accumulated
-        {"fed": 30, "kept": 3},
-        {"fed": 10, "kept": 30, "is_left": True},
-        {"fed": 10, "kept": 30, "passes": 2},
-    ],
-)
-def test_steps_that_a_loader_feeds_have_their_samples(tmp_path, changes):
-    found = train_on(tmp_path, **changes)
-    assert found.training.unfed_steps == 0
-    assert found.training.samples == 4 * changes["fed"] * changes.get("passes", 1)
-    assert "training.samples" not in found.not_observed
-
-
 def test_the_threshold_is_the_runs_own(tmp_path):
     run = FakeRun()
     run.train_pass(run.loader(), run.optimizer(), 5, wait=20 * MS)

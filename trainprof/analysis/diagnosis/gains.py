@@ -284,18 +284,5 @@ def as_a_device_lets(case: Case, fed: LoaderCase, gain: Gain) -> Gain:
     )
 
 
-def of_all_steps(case: Case, gain: Gain) -> Gain:
-    """Returns a gain of the steps that loaders feed as one of all steps: others go without."""
-    unfed, wall = case.summary.training.unfed_steps, case.steps.wall_ns
-    if not gain.of_steps or not 0 < unfed < len(wall) or not wall.sum():
-        return gain
-    fed = float(wall[: len(wall) - unfed].sum() / wall.sum())
-    low, high, likely = (
-        1 / (1 - fed * (1 - 1 / times)) if times > 0 else times
-        for times in (*gain.training, gain.likely)
-    )
-    return replace(gain, training=(low, high), likely=likely)
-
-
 def _of(interval: Interval) -> tuple[float, float, float]:
     return interval.low, interval.mid, interval.high

@@ -10,7 +10,7 @@ from trainprof.analysis.code_figures import HotLine
 from trainprof.analysis.diagnosis.case import NAMED_FROM_SHARE, Case, LoaderCase
 from trainprof.analysis.diagnosis.cheaper_samples import gain_of_line, own_share, without_line
 from trainprof.analysis.diagnosis.constructor_words import own_call
-from trainprof.analysis.diagnosis.gains import Gain, of_all_steps, of_setting
+from trainprof.analysis.diagnosis.gains import Gain, of_setting
 from trainprof.analysis.diagnosis.loader_cautions import (
     cautions_of,
     cautions_of_needed,
@@ -144,7 +144,6 @@ def finding(
         is_of_making: It is about the making of batches.
     """
     measured, loader, altered = fed.measured, fed.loader, alters or change or {}
-    gain = of_all_steps(case, gain)
     minded = [*cautions_of_needed(loader, altered), *cautions_of(fed, altered)]
     of_making = _where_it_goes(case, fed, is_unsure=gain.training[0] < 1)
     numbers = {
@@ -305,7 +304,6 @@ def is_not_alone(fed: LoaderCase, line: HotLine) -> bool:
 def _at_most(case: Case, fed: LoaderCase, line: HotLine) -> str:
     """Returns what steps would gain at most without a line, as far as that is much."""
     gain = gain_of_line(case, fed, line)
-    gain = None if gain is None else of_all_steps(case, gain)
     if gain is None or gain.likely < _TOLD_TIMES:
         return ""
     return f", and without it steps would be up to about {gain.likely:.2f} x as fast"
@@ -313,7 +311,7 @@ def _at_most(case: Case, fed: LoaderCase, line: HotLine) -> str:
 
 def _without(case: Case, fed: LoaderCase, line: HotLine, which: str) -> str:
     times = without_line(case, fed)
-    if times is None or times < _TOLD_TIMES or case.summary.training.unfed_steps:
+    if times is None or times < _TOLD_TIMES:
         return ""
     more = ", or more" if line.is_at_least else ""
     return f": without {which}, steps would be about {factor(times)} x as fast{more}"
