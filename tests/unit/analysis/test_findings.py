@@ -3781,6 +3781,38 @@ def test_a_rank_that_the_others_wait_for(
     assert finding.recoverable_s == pytest.approx(0.6)
 
 
+@pytest.mark.parametrize("called_at", ["train.py:62", None])
+def test_a_rank_that_evaluates_alone(called_at: str | None) -> None:
+    """`if rank == 0: evaluate()`: not where its loader is built, and not too long by itself."""
+    case = ranks(late(1, "evaluation", 0.6))
+    sites = {"train.py:50": 0.2, "train.py:51": 0.5}
+    loaders = [
+        replace(
+            Planted(role="evaluation").loader, site=site, evaluation_s=spent_s, called_at=called_at
+        )
+        for site, spent_s in sites.items()
+    ]
+    [fed] = case.feeding
+    case = replace(case, evaluating=[replace(fed, loader=one) for one in loaders])
+    finding = next(one for one in diagnose(case).findings if one.id == "slow_rank")
+    assert finding.site == (called_at or "train.py:51")
+    assert finding.advice.startswith("let all ranks share it")
+    assert "twice" in finding.cautions[0]
+    in_turn = replace(
+        case.summary, stragglers=[late(1, "evaluation", 0.4), late(0, "evaluation", 0.3)]
+    )
+    finding = only(replace(case, summary=in_turn))
+    assert (finding.advice, finding.cautions) == ("do it less often", [])
+
+
+def test_a_rank_that_evaluates_alone_over_no_loader() -> None:
+    case = ranks(late(1, "evaluation", 0.6))
+    lines = [replace(hot_line("evaluation"), site="rollout.py:9", called_from=["train.py:62"])]
+    lines.append(replace(hot_line("forward"), site="model.py:3"))
+    finding = only(replace(case, summary=replace(case.summary, hot_lines=lines)))
+    assert finding.site == "train.py:62"
+
+
 def test_what_one_rank_computes_longer_others_take_over() -> None:
     case = ranks(late(1, "forward", 0.6))
     finding = only(case)
