@@ -1369,7 +1369,8 @@ def with_slow_starts(each_s: float, sampler_s: float, **changes: Any) -> Planted
     planted = Planted(passes=10, compute_s=0.01, **{"fetch_s": 0.0002, **changes})
     loader = planted.loader
     assert loader.first_batch_s is not None
-    first = replace(loader.first_batch_s, mean=loader.first_batch_s.mean + each_s)
+    first_s = loader.first_batch_s.mean + each_s
+    first = replace(loader.first_batch_s, mean=first_s, p50=first_s)
     planted.loader = replace(
         loader,
         first_batch_s=first,
@@ -1594,8 +1595,7 @@ def test_an_iterator_for_each_step_whose_first_start_takes_far_longer() -> None:
     loader = replace(fed.loader, passes=200, init_s=summaries.statistics(0.05, n=200))
     first = summaries.statistics(0.01 + (8.0 - 0.01) / 200, n=200)
     each = replace(fed, loader=replace(loader, first_batch_s=first, first_start_s=8.05))
-    told = only(replace(case, feeding=[each], training_s=60.0))
-    assert told.id == "worker_restart"
+    told = restart_of(replace(case, feeding=[each], training_s=60.0))
     assert "60.0 ms each time, 20 % of training" in told.title
     assert told.recoverable_s == pytest.approx(199 * (0.06 - 0.002), rel=0.001)
 
