@@ -165,7 +165,8 @@ def _replayed_s(fed: LoaderCase, in_steps_s: float) -> float:
     assert fed.measured is not None
     assert fed.cause is not None
     batches, mean_s = max(fed.loader.iterations, 1), float(fed.inputs.compute_s.mean())
-    kept = max(1 - in_steps_s / batches / mean_s, 1 - _MOST_REMOVED) if mean_s > 0 else 1.0
+    own_s = in_steps_s * fed.steps_share
+    kept = max(1 - own_s / batches / mean_s, 1 - _MOST_REMOVED) if mean_s > 0 else 1.0
     shorter = replace(fed.inputs, compute_s=fed.inputs.compute_s * kept)
     best_s = predict(shorter, fed.cause.setting).step_s.low
-    return batches * max(fed.measured.step_s - best_s, 0.0)
+    return in_steps_s - own_s + batches * max(fed.measured.step_s - best_s, 0.0)
