@@ -26,6 +26,7 @@ from trainprof.analysis.emptied_caches import emptied_caches
 from trainprof.analysis.epochs import epochs_of, evaluation_of
 from trainprof.analysis.facts import integer, number
 from trainprof.analysis.faults import faults_of
+from trainprof.analysis.fed_steps import shares_of_steps
 from trainprof.analysis.feeding import epoch_starts
 from trainprof.analysis.found_syncs import found_syncs_of
 from trainprof.analysis.free_data import free_data
@@ -303,6 +304,7 @@ def _case(
         clips_gradients=bool(run.timeline.events.is_kind(Kind.CLIP_GRADIENTS).any()),
         backwards=_backwards(run.timeline),
         torch=torch,
+        steps_shares=shares_of_steps(run.timeline.with_turns_as_one(), steps),
     )
 
 

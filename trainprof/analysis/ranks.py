@@ -152,6 +152,7 @@ def common_evidence(each: Sequence[Evidence]) -> Evidence:
         collectives=_mean_collectives([evidence.collectives for evidence in each]),
         competing=_common_thread([evidence.competing for evidence in each]),
         python_in_model=_common_python([evidence.python_in_model for evidence in each]),
+        ranks=len(each),
     )
 
 

@@ -60,8 +60,6 @@ class RunSummary:
         loss_in_loop_s: Of "other": torch that is the model's own work, as a loss without a module
             is; None where too few looks tell it, and in older runs.
         loss_by_place: The same, split as a ledger's `other_by_place`; empty in older runs.
-        loss_in_loop_s: Of "other": torch that computes between forward and backward, as a loss
-            without a module does; None where too few looks tell it, and in older runs.
         once_in_loop_s: Of "other": what comes but once, in the first steps and as torch.compile
             compiles; None in older runs.
         beside_share: Of the looks at training, those that met another thread of the process at

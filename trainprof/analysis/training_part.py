@@ -8,6 +8,7 @@ import numpy as np
 
 from trainprof.analysis.events import Bool
 from trainprof.analysis.facts import Facts, FrozenShare
+from trainprof.analysis.fed_steps import are_all_fed
 from trainprof.analysis.feeding import epoch_starts, feeding_passes
 from trainprof.analysis.fetches import FetchTable
 from trainprof.analysis.free_data import FreeData
@@ -33,11 +34,13 @@ def training_of(
     Args:
         timeline: Of the process that trains.
         steps: Its.
-        samples: As `trained_samples` counts them.
+        samples: As `trained_samples` counts them; in steps that no loader feeds nobody does.
         facts: Its.
         free: What was free; nobody counts the samples of batches that are not made.
     """
-    samples = None if free is not None else samples
+    iterations = _iterations(timeline, _feeding(timeline))
+    if free is not None or (iterations < len(steps) and not are_all_fed(timeline)):
+        samples = None
     steady = steps.steady.mask
     wall = steps.wall_ns[steady]
     per_step = None
@@ -48,7 +51,7 @@ def training_of(
     loop_s -= float((timeline.segments[:, 1] - timeline.segments[:, 0]).sum() / 1e9)
     return Training(
         steps=len(steps),
-        iterations=_iterations(timeline, _feeding(timeline)),
+        iterations=iterations,
         epochs=len(epoch_starts(timeline.passes)),
         samples=samples,
         samples_per_s=samples / loop_s if samples and loop_s > 0 else None,

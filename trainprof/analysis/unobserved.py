@@ -9,6 +9,7 @@ from trainprof.analysis.device_backlog import why_no_looks
 from trainprof.analysis.device_figures import Device
 from trainprof.analysis.device_memory import why_no_memory
 from trainprof.analysis.devices import several_devices
+from trainprof.analysis.fed_steps import are_all_fed
 from trainprof.analysis.found_syncs import why_none_found
 from trainprof.analysis.inner_runs import inner_runs
 from trainprof.analysis.memory_figures import FoundSyncs
@@ -34,7 +35,11 @@ def not_observed(
     elif training.steps == 0:
         reasons["training.step_s"] = "no parameter update and no backward was seen"
     if run.timeline.feeder() is not None and training.samples is None:
-        reasons["training.samples"] = "the sampler does not tell how large a batch is"
+        reasons["training.samples"] = (
+            "the sampler does not tell how large a batch is"
+            if are_all_fed(run.timeline)
+            else "no loader feeds some of the steps"
+        )
     if system is None:
         reasons["system"] = "no sample was taken"
     elif run.facts.device() is not None and system.gpus_not_observed is not None:

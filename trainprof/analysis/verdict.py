@@ -60,6 +60,7 @@ class Evidence:
         competing: Another thread that was busy meanwhile.
         python_once_s: Of "other", what comes but once.
         may_be_rollouts: Training may learn from what counts as evaluation.
+        ranks: Whose loaders they are: times are means over so many.
     """
 
     wall_s: float
@@ -84,6 +85,7 @@ class Evidence:
     competing: CompetingThread | None = None
     python_once_s: float = 0.0
     may_be_rollouts: bool = False
+    ranks: int = 1
 
     @property
     def communication_s(self) -> float:
@@ -238,17 +240,29 @@ def _share_of_site(evidence: Evidence, site: str | None) -> float:
 
     A loader inside another one's dataset counts in both, in the ledger but once.
     """
-    feeding = _feeding(evidence)
-    of_all = sum(cost_s(loader) for loader in feeding)
-    of_all = min(of_all, sum(evidence.training.get(key, 0.0) for key in LOADER_KEYS))
-    of_site = sum(cost_s(loader) for loader in feeding if loader.site == site)
+    costs = _costs_by_site(evidence)
+    of_all = min(sum(costs.values()), sum(evidence.training.get(key, 0.0) for key in LOADER_KEYS))
+    of_site = 0.0 if site is None else costs.get(site, 0.0)
     return min(of_site / of_all, 1.0) if of_all > 0 else 1.0
 
 
 def _feeding_site(evidence: Evidence) -> str | None:
-    """The line that built the loader that training waits for longest."""
-    loader = max(_feeding(evidence), key=lambda x: x.wait_total_s, default=None)
-    return loader.site if loader else None
+    """The line whose loaders cost training most: waits, and starts and ends of passes."""
+    costs = _costs_by_site(evidence)
+    return max(costs, key=lambda site: costs[site], default=None)
+
+
+def _costs_by_site(evidence: Evidence) -> dict[str, float]:
+    """Returns what training spends on the loaders of each line, as a mean over ranks, s."""
+    feeding, ranks = _feeding(evidence), max(evidence.ranks, 1)
+    # Workers may be ended, too, as the script is: that is no part of training.
+    ended_s = sum(loader.end_s for loader in feeding) / ranks
+    of_ends = min(evidence.training.get("loader_end", 0.0) / ended_s, 1.0) if ended_s > 0 else 0.0
+    costs: dict[str, float] = {}
+    for loader in feeding:
+        spent_s = cost_s(loader) - loader.evaluation_wait_s + of_ends * loader.end_s
+        costs[loader.site] = costs.get(loader.site, 0.0) + spent_s / ranks
+    return costs
 
 
 def _feeding(evidence: Evidence) -> list[Loader]:

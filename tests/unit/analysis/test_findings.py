@@ -1536,7 +1536,8 @@ def with_slow_starts(each_s: float, sampler_s: float, **changes: Any) -> Planted
     planted = Planted(passes=10, compute_s=0.01, **{"fetch_s": 0.0002, **changes})
     loader = planted.loader
     assert loader.first_batch_s is not None
-    first = replace(loader.first_batch_s, mean=loader.first_batch_s.mean + each_s)
+    first_s = loader.first_batch_s.mean + each_s
+    first = replace(loader.first_batch_s, mean=first_s, p50=first_s)
     planted.loader = replace(
         loader,
         first_batch_s=first,
@@ -1761,8 +1762,7 @@ def test_an_iterator_for_each_step_whose_first_start_takes_far_longer() -> None:
     loader = replace(fed.loader, passes=200, init_s=summaries.statistics(0.05, n=200))
     first = summaries.statistics(0.01 + (8.0 - 0.01) / 200, n=200)
     each = replace(fed, loader=replace(loader, first_batch_s=first, first_start_s=8.05))
-    told = only(replace(case, feeding=[each], training_s=60.0))
-    assert told.id == "worker_restart"
+    told = restart_of(replace(case, feeding=[each], training_s=60.0))
     assert "60.0 ms each time, 20 % of training" in told.title
     assert told.recoverable_s == pytest.approx(199 * (0.06 - 0.002), rel=0.001)
 
@@ -3993,6 +3993,38 @@ def test_a_rank_that_the_others_wait_for(
     assert "the other ranks wait for rank 1" in finding.title
     assert words in finding.title
     assert finding.recoverable_s == pytest.approx(0.6)
+
+
+@pytest.mark.parametrize("called_at", ["train.py:62", None])
+def test_a_rank_that_evaluates_alone(called_at: str | None) -> None:
+    """`if rank == 0: evaluate()`: not where its loader is built, and not too long by itself."""
+    case = ranks(late(1, "evaluation", 0.6))
+    sites = {"train.py:50": 0.2, "train.py:51": 0.5}
+    loaders = [
+        replace(
+            Planted(role="evaluation").loader, site=site, evaluation_s=spent_s, called_at=called_at
+        )
+        for site, spent_s in sites.items()
+    ]
+    [fed] = case.feeding
+    case = replace(case, evaluating=[replace(fed, loader=one) for one in loaders])
+    finding = next(one for one in diagnose(case).findings if one.id == "slow_rank")
+    assert finding.site == (called_at or "train.py:51")
+    assert finding.advice.startswith("let all ranks share it")
+    assert "twice" in finding.cautions[0]
+    in_turn = replace(
+        case.summary, stragglers=[late(1, "evaluation", 0.4), late(0, "evaluation", 0.3)]
+    )
+    finding = only(replace(case, summary=in_turn))
+    assert (finding.advice, finding.cautions) == ("do it less often", [])
+
+
+def test_a_rank_that_evaluates_alone_over_no_loader() -> None:
+    case = ranks(late(1, "evaluation", 0.6))
+    lines = [replace(hot_line("evaluation"), site="rollout.py:9", called_from=["train.py:62"])]
+    lines.append(replace(hot_line("forward"), site="model.py:3"))
+    finding = only(replace(case, summary=replace(case.summary, hot_lines=lines)))
+    assert finding.site == "train.py:62"
 
 
 def test_what_one_rank_computes_longer_others_take_over() -> None:

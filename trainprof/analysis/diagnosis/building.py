@@ -45,6 +45,7 @@ def build_case(
     clips_gradients: bool = False,
     backwards: int = 0,
     torch: TorchSettings | None = None,
+    steps_shares: Mapping[int, float] | None = None,
 ) -> Case:
     """Returns what the rules look at.
 
@@ -61,13 +62,18 @@ def build_case(
         clips_gradients: By torch.nn.utils.
         backwards: Runs of the autograd engine in training.
         torch: How it was set, None where nothing is known.
+        steps_shares: Of each loader, by its id, as `LoaderCase.steps_share` has it; None: all.
     """
     here = [one for one in loaders if one.thread == "training"]
     shared_memory, on_device = _free_shared_memory(summary), summary.run.is_on_device
+    shares = steps_shares or {}
     cases = {
         role: [
-            _loader_case(
-                one, known_of, training_s, _limits(settings), exposed, shared_memory, on_device
+            replace(
+                _loader_case(
+                    one, known_of, training_s, _limits(settings), exposed, shared_memory, on_device
+                ),
+                steps_share=shares.get(one.id, 1.0),
             )
             for one in _costliest([one for one in here if one.role == role])
         ]

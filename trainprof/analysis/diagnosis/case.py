@@ -42,6 +42,7 @@ class LoaderCase:
         cause: Why training waits for it, None where it hardly does or that is not known.
         training_s: Of the run's training phase.
         shared_memory_bytes: What the run found free of it, None where nobody knows.
+        steps_share: Of training's steps, by their time, those that its batches go into.
     """
 
     loader: Loader
@@ -52,6 +53,7 @@ class LoaderCase:
     training_s: float
     exposed: float = 1.0
     shared_memory_bytes: float | None = None
+    steps_share: float = 1.0
 
     @property
     def wait_share(self) -> float:
@@ -65,6 +67,10 @@ class LoaderCase:
         if self.loader.role == TRAINING:
             waited_s -= self.loader.evaluation_wait_s
         return self.exposed * waited_s / self.training_s
+
+    def of_all_steps(self, times: float) -> float:
+        """Returns how many times as fast all steps are if those are that it feeds."""
+        return times_of_part(times, self.steps_share)
 
     @property
     def starts_s(self) -> float:
@@ -263,6 +269,11 @@ class Case:
     def _of_cpu(self, name: str) -> float | None:
         told = self.summary.system.cpu.get(name) if self.summary.system else None
         return float(told) if isinstance(told, (int, float)) else None
+
+
+def times_of_part(times: float, share: float) -> float:
+    """Returns how many times as fast all is if a share of its time is so many times as fast."""
+    return times if share >= 1 or times <= 0 else 1 / (1 - share * (1 - 1 / times))
 
 
 def named_line(lines: Sequence[HotLine], part: str) -> HotLine | None:

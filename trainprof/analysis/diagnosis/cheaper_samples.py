@@ -96,9 +96,10 @@ def without_line(case: Case, fed: LoaderCase) -> float | None:
     kept_s = rates.step_s - own_share(line) * rates.wait_s
     kept_s = max(kept_s, rates.step_s / times_without(1.0))
     most = most_of_loading(case, fed)
-    if most is not None:
-        kept_s = max(kept_s, rates.step_s / most.likely)
-    return rates.step_s / kept_s if kept_s > 0 else None
+    if kept_s <= 0:
+        return None if most is None else most.likely
+    times = fed.of_all_steps(rates.step_s / kept_s)
+    return times if most is None else min(times, most.likely)
 
 
 def _most_share(fed: LoaderCase, line: HotLine) -> float:

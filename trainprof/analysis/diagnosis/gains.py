@@ -30,7 +30,8 @@ class Gain:
         likely: Of training's steps, or all of it: most likely, or at most.
         saved_s: Of the whole run: most likely, or at most.
         is_at_most: Only what cannot be exceeded is known.
-        of_steps: `training` and `likely` are of its steps alone, not of evaluation and the like.
+        of_steps: `training` and `likely` are of its steps alone, not of evaluation and the like:
+            of all of them, whichever loader feeds them.
     """
 
     training: tuple[float, float]
@@ -58,7 +59,8 @@ def of_setting(
         fed: The loader.
         setting: The new one; its workers may live on from pass to pass.
         found: The model's answer to it.
-        steps: How many times as fast they will be beside other loaders; None: as the model says.
+        steps: How many times as fast those that it feeds will be beside other loaders; None: as the
+            model says.
         wait_share: Of training, spent waiting for all that are changed; None: for this one.
         more_starts_s: What passes take longer to begin for the others that are changed.
     """
@@ -89,11 +91,11 @@ def of_setting(
     least = 1.0 if is_safe else 0.0
     gain = Gain(
         training=(
-            max(steps.low, min(least, steps.mid)),
-            _with_faster_rest(case, steps.high, wait_share),
+            fed.of_all_steps(max(steps.low, min(least, steps.mid))),
+            _of_fed(case, fed, steps.high, wait_share / fed.steps_share),
         ),
         run=(max(min(worst, likely), min(least, likely)), max(best, likely)),
-        likely=steps.mid,
+        likely=fed.of_all_steps(steps.mid),
         saved_s=wall_s - wall_s / likely,
         is_at_most=False,
         of_steps=True,
@@ -164,8 +166,9 @@ def of_batches(case: Case, fed: LoaderCase, saved_s: float) -> Gain | None:
     kept_s = max(step_s - max(saved_s, 0.0), (1 - _MOST_REMOVED) * step_s)
     all_s = fed.loader.batches_used * (step_s - kept_s)
     run = case.wall_s / max(case.wall_s - all_s, (1 - _MOST_REMOVED) * case.wall_s)
-    likely = step_s / kept_s
-    most = _with_faster_rest(case, likely, 1 - kept_s / step_s)
+    times = step_s / kept_s
+    most = _of_fed(case, fed, times, 1 - kept_s / step_s)
+    likely = fed.of_all_steps(times)
     gain = Gain((1.0, most), (1.0, run), likely, all_s, is_at_most=True, of_steps=True)
     return as_a_device_lets(case, fed, gain)
 
@@ -184,6 +187,9 @@ def of_python(case: Case, seconds: float, *, with_warmup: bool = True) -> Gain |
     if case.is_on_device:
         return outside_steps(case, seconds, with_warmup=with_warmup)
     if fed is None or not fed.loader.num_workers or fed.inputs is None or fed.now is None:
+        return outside_steps(case, seconds)
+    # Nobody knows how much of it lies in the steps that one of several feeds.
+    if fed.steps_share < 1:
         return outside_steps(case, seconds)
     batches = max(fed.loader.iterations, 1)
     mean_s = float(fed.inputs.compute_s.mean())
@@ -253,6 +259,18 @@ def _with_faster_rest(case: Case, speedup: float, share: float) -> float:
     # What a device works takes as long as before.
     of_host = min(1 - waits, max(left - works, 0.0))
     return 1 / (left - FASTER_REST * waits * of_host)
+
+
+def _of_fed(case: Case, fed: LoaderCase, times: float, waits: float) -> float:
+    """Returns how many times as fast all steps are at most, if those are that a loader feeds.
+
+    Args:
+        case: The run.
+        fed: The loader.
+        times: How many times as fast they are by what is taken away.
+        waits: Of those steps as they are, the share that is spent waiting.
+    """
+    return fed.of_all_steps(_with_faster_rest(case, times, waits))
 
 
 def most_of_loading(case: Case, fed: LoaderCase) -> Gain | None:

@@ -14,9 +14,10 @@ from typing import Final
 
 import numpy as np
 
-from trainprof.analysis.diagnosis.case import Case, LoaderCase
+from trainprof.analysis.diagnosis.case import Case, LoaderCase, times_of_part
 from trainprof.analysis.diagnosis.gains import of_faster_steps
 from trainprof.analysis.diagnosis.waiting import most_workers
+from trainprof.analysis.fed_steps import NEARLY_ALL
 from trainprof.analysis.pipeline import Interval, PipelineInputs, Prediction, Setting, predict
 from trainprof.analysis.pipeline_rates import Rates
 from trainprof.analysis.pipeline_scenario import running_of
@@ -117,7 +118,7 @@ class LoaderForecast:
         if self._faster is None:
             waits = sum(x.fed.wait_share for x in self._loaders)
             found = of_faster_steps(self._case, found, waits)
-        return self._with_starts(found, settings)
+        return self._of_all_steps(self._with_starts(found, settings))
 
     def of_steps(self, settings: Sequence[Setting]) -> Interval | None:
         """Returns how many times as fast steps will be by the model alone; None as above."""
@@ -127,6 +128,14 @@ class LoaderForecast:
         if self.are_side_by_side:
             kept = self._kept(settings, self._loads(settings, kept.mid))
         return Interval(1 / kept.high, 1 / kept.mid, 1 / kept.low)
+
+    def _of_all_steps(self, speedup: Interval) -> Interval:
+        """Returns how many times as fast all is if these loaders feed a part of the steps."""
+        shares = [one.fed.steps_share for one in self._loaders]
+        share = min(sum(shares), 1.0) if self._take_turns else max(shares)
+        if share >= NEARLY_ALL:
+            return speedup
+        return Interval(*(times_of_part(speedup.at(end), share) for end in ("low", "mid", "high")))
 
     def _with_starts(self, steps: Interval, settings: Sequence[Setting]) -> Interval:
         """Returns how many times as fast training will be whose steps are so many times as fast."""

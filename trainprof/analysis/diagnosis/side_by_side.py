@@ -72,7 +72,7 @@ def side_by_side(case: Case, fed: LoaderCase) -> SideBySide | None:
     if gain is None:
         return None
     others = [(one.fed, setting) for one, setting in changed]
-    return SideBySide(chosen[0], gain, others, steps.mid)
+    return SideBySide(chosen[0], gain, others, fed.of_all_steps(steps.mid))
 
 
 def gain_beside(case: Case, fed: LoaderCase) -> Gain | None:

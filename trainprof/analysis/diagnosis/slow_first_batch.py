@@ -136,8 +136,13 @@ def _later_s(fed: LoaderCase, first_s: float) -> float:
 
 
 def _first_s(fed: LoaderCase) -> float:
-    """Returns how long the run's first pass took to begin: no later one can have taken longer."""
+    """Returns how long the run's first pass took to begin.
+
+    An older summary tells only that no pass took longer than that.
+    """
     loader = fed.loader
+    if loader.first_start_s is not None:
+        return loader.first_start_s
     if loader.init_s is None or loader.first_batch_s is None:
         return 0.0
     if loader.passes == 1:

@@ -40,6 +40,8 @@ THRESHOLDS: Final = {
 }
 # Of what is lost: from here on the sampler is what takes it.
 _MOST: Final = 0.5
+# Of the mean of later passes: where the median one takes less to begin, few take most of it.
+_LIKE_THE_OTHERS: Final = 0.5
 # The making of a batch, while all workers make their first: on fewer cores, as a rule.
 _AT_ONCE: Final = 2.0
 
@@ -54,10 +56,19 @@ def find(case: Case) -> Finding | None:
     is_each = loader.is_each_step
     took_s = lost_s(fed)
     each = span(took_s / (loader.passes - 1))
+    is_of_few = not is_each and _is_of_few(fed)
     told = f"{each} longer than a usual batch takes, {percent(spent_s / case.training_s)}"
     what = f"the first batch of each of {loader.passes} passes takes"
     if is_each:
         what = f"an iterator is made for each of {loader.iterations} batches, which takes"
+    elif loader.passes == 2:
+        what = "the first batch of the second pass takes"
+    elif is_of_few:
+        what = f"the first batches of the {loader.passes - 1} passes after the first take"
+        told = (
+            f"{span(took_s)} longer in all than usual batches, some far longer than others, "
+            f"{percent(spent_s / case.training_s)}"
+        )
     line = _line(case, fed, took_s)
     return finding(
         case,
@@ -65,7 +76,7 @@ def find(case: Case) -> Finding | None:
         ID,
         f"{what} {told} of training",
         as_a_device_lets(case, fed, outside_steps(case, spent_s)),
-        advice=_advice(loader, took_s, is_each_step=is_each),
+        advice=_advice(loader, took_s, is_each_step=is_each, is_of_few=is_of_few),
         cautions=cautions_of_one_iterator(loader) if is_each else [],
         also=[] if line is None or is_each else ["; ".join([_where(line), *caller(line)])],
         evidence={
@@ -120,11 +131,25 @@ def _where(line: HotLine) -> str:
     return f"{share_of(line)} of it goes to {place(line)}{around(line)}"
 
 
-def _advice(loader: Loader, spent_s: float, *, is_each_step: bool) -> str:
+def _is_of_few(fed: LoaderCase) -> bool:
+    """Whether most passes begin far sooner than a few do."""
+    loader = fed.loader
+    if loader.init_s is None or loader.first_batch_s is None or loader.passes < 3:
+        return False
+    usual_s = loader.init_s.p50 + loader.first_batch_s.p50
+    return usual_s < _LIKE_THE_OTHERS * (loader.later_starts_s or 0.0) / (loader.passes - 1)
+
+
+def _advice(loader: Loader, spent_s: float, *, is_each_step: bool, is_of_few: bool) -> str:
     if is_each_step:
         return one_iterator(loader)
     if _is_of_sampler(loader, spent_s):
         return "work out what the sampler needs once, ahead of all passes; or by torch or NumPy"
+    if is_of_few:
+        return (
+            "do ahead of the passes, or while one before goes on, what some of them begin with: "
+            "other files to open, a disk or a server that is slow at first"
+        )
     if loader.is_iterable:
         return "open and read once, ahead of all passes, what __iter__ of the dataset begins with"
     return "do once, ahead of all passes, what each of them begins with"

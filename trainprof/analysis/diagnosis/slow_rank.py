@@ -19,8 +19,8 @@ not compared. On a GPU it is not looked for.
 
 What to do: give all ranks alike: shards of one size and samples of like lengths, the same workers,
 the same disk. What only one of them does: less often, or beside the training (a thread, another
-process). What one computes longer the others would have to compute: as much is gained as is left of
-it when it is shared out.
+process); evaluation: by all of them, each a part of its samples. What one computes longer the
+others would have to compute: as much is gained as is left of it when it is shared out.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from trainprof.analysis.diagnosis.gains import outside_steps
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.python_in_loop import python_line
 from trainprof.analysis.diagnosis.rule import Threshold
+from trainprof.analysis.diagnosis.slow_validation import called_for_at
 from trainprof.analysis.diagnosis.wording import place, share_of, span
 from trainprof.analysis.facts import number_at
 from trainprof.analysis.finding import Finding
@@ -47,6 +48,7 @@ THRESHOLDS: Final = {
 _MOSTLY: Final = 0.7
 _LOADING: Final = "loading"
 _COMPUTING: Final = "forward"
+_EVALUATING: Final = "evaluation"
 _FROM_ONE_TO_ONE: Final = ("send", "recv")
 _FEWER_CORES: Final = (
     "there are more ranks than cores: some of it may be that rank's waiting for one, which it then "
@@ -56,12 +58,15 @@ _OR_ITS_CORE: Final = (
     "the same comes of a core that is slower, or shared with something else, or of what that rank "
     "alone does in its forward"
 )
+_REPEATED: Final = (
+    "DistributedSampler gives some samples twice where they cannot be shared out evenly"
+)
 _WORDS: Final = {
     _LOADING: "loading its batches",
     _COMPUTING: "computing, forward and backward",
     "transfer": "copying",
     "checkpoint": "saving and loading checkpoints",
-    "evaluation": "evaluating",
+    _EVALUATING: "evaluating",
     "gc": "collecting garbage",
     "other": "Python code between the parts of a step",
 }
@@ -102,7 +107,7 @@ def find(case: Case) -> Finding | None:
         site=site,
         advice=_advice(cause, is_one=is_one) + where,
         cautions=[
-            *([_OR_ITS_CORE] if cause == _COMPUTING else []),
+            *_cautions(cause, is_one=is_one),
             *([_FEWER_CORES] if are_short else []),
         ],
         also=_own_findings(case, cause, rank) if is_one else [],
@@ -148,23 +153,43 @@ def _advice(cause: str, *, is_one: bool) -> str:
             "batches of like cost on all ranks at a time: samples sorted by length dealt out in "
             "turn (order[rank::world_size]), not in blocks, or batches of like lengths for all"
         )
+    if is_one and cause == _EVALUATING:
+        return (
+            "let all ranks share it, a part of the samples for each (sampler=DistributedSampler("
+            "dataset, shuffle=False)), and add up what they find by all_reduce; or do it less often"
+        )
     if is_one:
         return "do it less often, or beside the training: a thread, another process"
     return "do it less often"
+
+
+def _cautions(cause: str, *, is_one: bool) -> list[str]:
+    if cause == _COMPUTING:
+        return [_OR_ITS_CORE]
+    return [_REPEATED] if cause == _EVALUATING and is_one else []
 
 
 def _place(case: Case, cause: str) -> tuple[str | None, str]:
     """Returns the line where that rank spends it, and words to put behind the advice."""
     if cause == _LOADING and case.feeding:
         return case.feeding[0].loader.site, ""
-    if cause == "evaluation" and case.evaluating:
-        return case.evaluating[0].loader.site, ""
+    if cause == _EVALUATING:
+        return _evaluated_at(case), ""
     if cause == "checkpoint":
         return case.checkpoints.site, ""
     line = python_line(case.summary) if cause == "other" else None
     if line is None or line.is_end:
         return None, ""
     return line.site, f"; look at {place(line)}, {share_of(line)} of it"
+
+
+def _evaluated_at(case: Case) -> str | None:
+    """Returns the line that calls for evaluation; where nobody knows it, that of its loader."""
+    loaders = [fed.loader for fed in (*case.evaluating, *case.feeding) if fed.loader.evaluation_s]
+    longest = max(loaders, key=lambda one: one.evaluation_s, default=None)
+    if longest is None:
+        return called_for_at(case.summary.hot_lines)
+    return longest.called_at or longest.site
 
 
 def _own_findings(case: Case, cause: str, rank: int | None) -> list[str]:

@@ -19,9 +19,12 @@ from trainprof.analysis.diagnosis import (
     python_in_loop,
     python_in_model,
     recomputed_forward,
+    slow_first_batch,
     slow_optimizer,
+    slow_pass_starts,
     slow_validation,
     unused_forward,
+    worker_restart,
 )
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.gains import times_without
@@ -43,7 +46,10 @@ _RANKED_BY_HALF: Final = (few_threads.ID, unused_forward.ID)
 _WITHIN: Final = {dense_embeddings.ID: slow_optimizer.ID}
 # While the host is at them a device idles, after syncs too.
 _WHILE_IDLE: Final = (launch_bound.ID, slow_optimizer.ID, emptied_cache.ID)
+# The first may tell of a start what another tells of all of them.
+_OF_STARTS: Final = (slow_first_batch.ID, slow_pass_starts.ID, worker_restart.ID)
 _BESIDE_STEPS: Final = ("evaluation", "checkpoint")
+_STARTS: Final = ("loader_start", "first_batch", "loader_end")
 _MOST_REMOVED: Final = 0.99
 
 
@@ -68,7 +74,8 @@ def together(case: Case, findings: Sequence[Finding]) -> float | None:
     in_evaluation_s = sum(
         one.recoverable_s or 0.0 for one in outside if _is_of_evaluation(one, case)
     )
-    outside_s = sum(_most_saved_s(one) for one in outside if not _is_of_evaluation(one, case))
+    of_training = [one for one in outside if not _is_of_evaluation(one, case)]
+    outside_s = sum(map(_most_saved_s, of_training)) - _begun_twice_s(case, of_training)
     # What the start of its workers takes is part of what it takes as a whole.
     outside_s += min(in_evaluation_s, case.training.get("evaluation", 0.0))
     outside_s -= _idle_twice_s(outside, in_steps_s)
@@ -84,6 +91,16 @@ def together(case: Case, findings: Sequence[Finding]) -> float | None:
     # One alone may give more than it takes: what remains gets faster, too.
     alone = [_of_all_training(case, one) for one in findings]
     return max([min(whole_s / kept_s, _most_of_workers(case, of_loader)), *alone])
+
+
+def _begun_twice_s(case: Case, outside: Sequence[Finding]) -> float:
+    """Returns what findings about starts of passes have beyond what those took.
+
+    One alone may have more: without workers steps may be shorter, too.
+    """
+    told = [_most_saved_s(one) for one in outside if one.id in _OF_STARTS]
+    took_s = sum(case.training.get(key, 0.0) for key in _STARTS)
+    return max(sum(told) - max([took_s, *told]), 0.0)
 
 
 def _idle_twice_s(outside: Sequence[Finding], in_steps_s: float) -> float:
@@ -148,7 +165,8 @@ def _replayed_s(fed: LoaderCase, in_steps_s: float) -> float:
     assert fed.measured is not None
     assert fed.cause is not None
     batches, mean_s = max(fed.loader.iterations, 1), float(fed.inputs.compute_s.mean())
-    kept = max(1 - in_steps_s / batches / mean_s, 1 - _MOST_REMOVED) if mean_s > 0 else 1.0
+    own_s = in_steps_s * fed.steps_share
+    kept = max(1 - own_s / batches / mean_s, 1 - _MOST_REMOVED) if mean_s > 0 else 1.0
     shorter = replace(fed.inputs, compute_s=fed.inputs.compute_s * kept)
     best_s = predict(shorter, fed.cause.setting).step_s.low
-    return batches * max(fed.measured.step_s - best_s, 0.0)
+    return in_steps_s - own_s + batches * max(fed.measured.step_s - best_s, 0.0)

@@ -1,0 +1,115 @@
+"""What passes begin with: the first of a run, single later ones, and what all of that comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import fmean, median
+
+import pytest
+from support import summaries
+from support.cases import Planted, case_of
+
+from trainprof.analysis.diagnosis.case import Case
+from trainprof.analysis.diagnosis.diagnose import diagnose
+from trainprof.analysis.diagnosis.together import together
+from trainprof.analysis.finding import Finding
+
+
+def begun(*starts_s: float) -> Case:
+    """Returns a run whose passes take so long to begin, without workers."""
+    planted = Planted(fetch_s=0.0002, compute_s=0.02, passes=len(starts_s))
+    first = summaries.statistics(
+        fmean(starts_s), n=len(starts_s), p50=median(starts_s), max=max(starts_s)
+    )
+    planted.loader = replace(
+        planted.loader,
+        first_batch_s=first,
+        first_start_s=starts_s[0],
+        later_starts_s=sum(starts_s[1:]),
+    )
+    return case_of(planted)
+
+
+def only(case: Case) -> Finding:
+    [finding] = diagnose(case).findings
+    return finding
+
+
+@pytest.mark.parametrize(
+    ("starts_s", "words"),
+    [
+        (
+            (0.01, 4.0, 0.01),
+            "the first batches of the 2 passes after the first take 4.01 s longer in all than "
+            "usual batches, some far longer than others",
+        ),
+        ((0.01, 4.0), "the first batch of the second pass takes 4.00 s longer than a usual batch"),
+        ((2.0, 2.0, 2.0), "the first batch of each of 3 passes takes 2.00 s longer than a usual"),
+        ((0.01, 2.0, 2.0), "the first batch of each of 3 passes takes 2.00 s longer than a usual"),
+    ],
+)
+def test_later_passes_that_begin_late_are_told_as_they_are(
+    starts_s: Sequence[float], words: str
+) -> None:
+    """And not as a first batch that came late, which was there at once or is one of many."""
+    case = begun(*starts_s)
+    finding = only(case)
+    assert finding.id == "slow_pass_starts"
+    assert finding.title.startswith(words)
+    assert ("what some of them begin with" in finding.advice) is ("some far" in finding.title)
+    assert finding.recoverable_s == pytest.approx(sum(starts_s[1:]), rel=0.01)
+    assert together(case, [finding]) is None
+
+
+def test_a_first_batch_that_came_late_is_told_with_its_own_time() -> None:
+    finding = only(begun(5.0, 0.01, 0.01))
+    assert finding.id == "slow_first_batch"
+    assert finding.title.startswith("the first batch came 5.00 s after it was asked for")
+    # Another one that began late is told apart from it.
+    first, later = diagnose(begun(5.0, 0.01, 0.01, 3.0, 0.01)).findings
+    assert (first.id, later.id) == ("slow_first_batch", "slow_pass_starts")
+    assert first.title.startswith("the first batch came 5.00 s after it was asked for")
+    assert "passes after the first take 3.0" in later.title
+
+
+def test_an_older_run_tells_only_the_longest_start() -> None:
+    case = begun(5.0, 0.01, 0.01)
+    [fed] = case.feeding
+    older = replace(fed, loader=replace(fed.loader, first_start_s=None))
+    finding = only(replace(case, feeding=[older]))
+    assert finding.evidence["first_batch_s"] == pytest.approx(5.0, rel=0.01)
+
+
+def told(case: Case, *saved_s: tuple[str, float], loader: int = 0) -> list[Finding]:
+    [found] = diagnose(case).findings
+    return [
+        replace(
+            found,
+            id=name,
+            recoverable_s=seconds,
+            predicted_speedup=[1.0, 1.01],
+            evidence={"loader_id": loader},
+        )
+        for name, seconds in saved_s
+    ]
+
+
+@pytest.mark.parametrize(
+    ("saved_s", "saved_together_s"),
+    [
+        # 4.02 s of starts, and no more.
+        ((("slow_first_batch", 3.9), ("slow_pass_starts", 3.9)), 4.02),
+        ((("slow_first_batch", 2.0), ("worker_restart", 1.5), ("slow_pass_starts", 1.5)), 4.02),
+        ((("slow_first_batch", 1.0), ("worker_restart", 2.0)), 3.0),
+        # Without workers steps may be shorter, too.
+        ((("slow_first_batch", 1.0), ("worker_restart", 5.0)), 5.0),
+        ((("slow_checkpoints", 1.0), ("slow_pass_starts", 4.0)), 5.0),
+    ],
+)
+def test_starts_are_saved_once(
+    saved_s: Sequence[tuple[str, float]], saved_together_s: float
+) -> None:
+    case = begun(0.01, 4.0, 0.01)
+    times = together(case, told(case, *saved_s))
+    assert times == pytest.approx(case.training_s / (case.training_s - saved_together_s), rel=0.01)
