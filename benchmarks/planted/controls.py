@@ -20,6 +20,7 @@ from planted.crowding import computing_beside
 from planted.draw import Draw
 from planted.loading import bursts
 from planted.on_device import cache_emptied_once, device_at_work
+from planted.precision import double_on_purpose
 from planted.script import (
     DATASET,
     DIGITS,
@@ -442,6 +443,7 @@ CONTROLS: dict[str, Callable[[Draw], Case]] = {
         little_recomputed,
         padded_to_the_longest,
         small_numbers,
+        double_on_purpose,
         many_operators,
         deciding_layers,
         quick_optimizer,
