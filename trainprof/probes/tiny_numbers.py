@@ -117,7 +117,8 @@ class TinyNumbersProbe:
         self._looks = self._found = self._calls = 0
         self._step = _Times()
         self._operators, self._optimizers = _Cost(), _Cost()
-        self._share, self._site, self._since = 0.0, 0, 0
+        self._share, self._site = 0.0, 0
+        self._since: int | None = None
         self._seen: set[int] = set()
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
@@ -163,8 +164,10 @@ class TinyNumbersProbe:
             is_met = is_met or of_state.cost > 0
             self._steps.spent(began_ns)
         self._found += is_met
+        if self._found and self._since is None:
+            # What the first look meets was there before it, as far as is known.
+            self._since = self._steps.taken if self._looks > 1 else 0
         if self._found:
-            self._since = self._since or self._steps.taken
             self._note()
         if self._looks >= _MOST_LOOKS or self._found >= _MOST_FOUND:
             self._stop()

@@ -98,6 +98,7 @@ def test_operators_that_are_given_denormals(recorder: Recorder, make: Any) -> No
     assert told["looks"] >= 2
     assert told["operators_ns"] / told["operators_looks"] == pytest.approx(8 * 32 * 1_000)
     assert told["optimizers_ns"] == 0
+    assert told["since"] == 0  # the first look met them
     assert told["share"] == pytest.approx(0.5)
     assert told["site"] > 0
 
