@@ -42,7 +42,7 @@ class Decompositions:
     """
 
     def __init__(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
-        self._session, self._autograd = session, Autograd(torch, session)
+        self._torch, self._session = torch, session
         self._watch = BackwardWatch(patcher.guarded(self._begins), patcher.guarded(_nothing))
         self._has_begun = False
         self._passes = 0
@@ -55,8 +55,12 @@ class Decompositions:
         self._has_begun = True
         if any(name in sys.modules for name in _LIBRARIES) or _has_some(_all_codes(optimizer)):
             self._tell()
-        else:
-            self._session.watch_backward(self._watch, is_on=True)
+            return
+        try:
+            self._autograd = Autograd(self._torch, self._session)
+        except AttributeError:  # this torch lacks what looks at graphs ask
+            return
+        self._session.watch_backward(self._watch, is_on=True)
 
     def _stop(self) -> None:
         self._session.watch_backward(self._watch, is_on=False)

@@ -172,6 +172,18 @@ def test_of_a_model_in_single_precision_nothing_is_looked_at(
     assert told(recorder) == []
 
 
+def test_a_torch_whose_graphs_cannot_be_looked_at(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start(recorder)
+    with monkeypatch.context() as patched:
+        patched.delattr(torch._C, "DisableTorchFunction")
+        update_once = torch.optim.SGD([torch.nn.Parameter(torch.ones(3).double())], lr=0.1)
+        update_once.step()
+    assert told(recorder) == []
+    assert len(recorder.session.backward_watches) == 1  # for forwards that are computed again
+
+
 def test_a_large_graph_is_not_gone_through(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
