@@ -21,6 +21,7 @@ from planted.draw import Draw
 from planted.loading import bursts
 from planted.on_device import cache_emptied_once, device_at_work
 from planted.penalties import penalised
+from planted.precision import double_on_purpose
 from planted.script import (
     DATASET,
     DIGITS,
@@ -452,6 +453,7 @@ CONTROLS: dict[str, Callable[[Draw], Case]] = {
         little_recomputed,
         padded_to_the_longest,
         small_numbers,
+        double_on_purpose,
         many_operators,
         deciding_layers,
         quick_optimizer,

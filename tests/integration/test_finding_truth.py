@@ -21,6 +21,7 @@ SEEDS = {
     "slow_optimizer": 9,
     "anomaly_detection": 7,
     "double_precision": 5,
+    "double_on_purpose": 5,
     "unused_gradients": 9,
     "discarded_gradients": 9,
     "rarely_used_gradients": 9,

@@ -23,6 +23,10 @@ class TinyNumbers:
         optimizers_s: And what optimizers did.
         share: The most of one tensor's numbers that were such.
         site: The user's line that calls the first such model, None where no model is concerned.
+        forward_kept_s: Of a step: what those operators take without, as far as that was timed.
+            Older runs do not tell.
+        backward_kept_s: And what backward takes for them.
+        optimizers_kept_s: Likewise, what optimizers take.
     """
 
     looks: int
@@ -31,6 +35,9 @@ class TinyNumbers:
     optimizers_s: float
     share: float
     site: str | None
+    forward_kept_s: float = 0.0
+    backward_kept_s: float = 0.0
+    optimizers_kept_s: float = 0.0
 
 
 def tiny_numbers(told: Iterable[Mapping[str, Any]], sites: Sites) -> TinyNumbers | None:
@@ -41,19 +48,23 @@ def tiny_numbers(told: Iterable[Mapping[str, Any]], sites: Sites) -> TinyNumbers
     looks = _of(found, "looks")
     if not looks:
         return None
-    operators_s, optimizers_s = (
-        _of(found, f"{name}_ns") / 1e9 / max(_of(found, f"{name}_looks"), 1)
-        for name in ("operators", "optimizers")
-    )
     site = integer(found.get("site"))
     return TinyNumbers(
         looks=looks,
         since=_of(found, "since"),
-        operators_s=operators_s,
-        optimizers_s=optimizers_s,
+        operators_s=_seconds(found, "operators"),
+        optimizers_s=_seconds(found, "optimizers"),
         share=share_in(found.get("share", 0.0)),
         site=sites.known(site) if site else None,
+        forward_kept_s=_seconds(found, "operators", "_kept"),
+        backward_kept_s=_seconds(found, "operators", "_kept_behind"),
+        optimizers_kept_s=_seconds(found, "optimizers", "_kept"),
     )
+
+
+def _seconds(found: Mapping[str, Any], whose: str, what: str = "") -> float:
+    """Returns what was told of all looks, of one of them."""
+    return _of(found, f"{whose}{what}_ns") / 1e9 / max(_of(found, f"{whose}_looks"), 1)
 
 
 def _of(found: Mapping[str, Any], name: str) -> int:

@@ -94,6 +94,7 @@ class TorchSettings:
         optimizers: How many made a step, as far as they were told of.
         numerics: In what the model computes.
         convolves_in_float64: A module that was called has convolutions with such weights.
+        decomposes_in_float64: What is trained in it takes matrices apart.
         unused: Gradients that no optimizer uses, None where none were found.
         discarded: Gradients that are set back before their optimizer steps, by the line of the
             pass.
@@ -121,6 +122,7 @@ class TorchSettings:
     optimizers: int = 0
     numerics: Numerics | None = None
     convolves_in_float64: bool = False
+    decomposes_in_float64: bool = False
     unused: UnusedGradients | None = None
     discarded: list[DiscardedGradients] = field(default_factory=list)
     rarely_used: list[RarelyUsedGradients] = field(default_factory=list)
@@ -160,6 +162,7 @@ def torch_settings(facts: Facts, sites: Sites, updates_s: Mapping[int, float]) -
         optimizers=len(threads),
         numerics=next((known for x in told if (known := _numerics(x, sites)) is not None), None),
         convolves_in_float64=any(x.get("convolves_in_float64") is True for x in told),
+        decomposes_in_float64=any(x.get("decomposes_in_float64") is True for x in told),
         unused=unused_gradients(told, sites),
         discarded=discarded_gradients(told, sites),
         rarely_used=rarely_used_gradients(told, sites),

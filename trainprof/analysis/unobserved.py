@@ -38,7 +38,8 @@ def not_observed(
         reasons["training.samples"] = (
             "the sampler does not tell how large a batch is"
             if are_all_fed(run.timeline)
-            else "no loader feeds some of the steps"
+            else "no loader feeds some of the steps, as with itertools.cycle, which keeps all "
+            "batches of its first pass in memory and gives them again as they are"
         )
     if system is None:
         reasons["system"] = "no sample was taken"

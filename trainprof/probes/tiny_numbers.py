@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from types import ModuleType
 from typing import Any, Final
@@ -41,31 +41,64 @@ _MOST_PARAMETERS: Final = 8
 _PER_STATE: Final = 2
 _DECAY: Final = 0.9
 
+_CONVOLUTION: Final = "ConvolutionBackward0"
 # By the name of an operator's node: what it keeps of what it was given.
 _OPERANDS: Final = {
     "AddmmBackward0": ("_saved_mat1", "_saved_mat2"),
     "MmBackward0": ("_saved_self", "_saved_mat2"),
     "BmmBackward0": ("_saved_self", "_saved_mat2"),
     "MulBackward0": ("_saved_self", "_saved_other"),
-    "ConvolutionBackward0": ("_saved_input", "_saved_weight"),
+    _CONVOLUTION: ("_saved_input", "_saved_weight"),
 }
 _GEOMETRY: Final = tuple(
     f"_saved_{name}"
     for name in ("stride", "padding", "dilation", "transposed", "output_padding", "groups")
 )
 
+# An operator's node, with what it keeps of its operands; None in place of one that it does not.
+_Operator = tuple[Any, list[Any]]
+
+
+@dataclass(slots=True)
+class _Times:
+    """Of operators, ns.
+
+    Attributes:
+        cost: What they take longer for denormals.
+        kept: What they take without any, at least: those among them, too, that were given none.
+        behind: What backward takes of that: as long for each operand that gets a gradient.
+    """
+
+    cost: int = 0
+    kept: int = 0
+    behind: int = 0
+
+    def add(self, other: _Times) -> None:
+        self.cost += other.cost
+        self.kept += other.kept
+        self.behind += other.behind
+
 
 @dataclass(slots=True)
 class _Cost:
     """What denormals cost: in how many looks, from the first one on that met any."""
 
-    ns: int = 0
+    times: _Times = field(default_factory=_Times)
     looks: int = 0
 
-    def add(self, ns: int) -> None:
-        if ns or self.looks:
+    def add(self, times: _Times) -> None:
+        if times.cost or self.looks:
             self.looks += 1
-            self.ns += ns
+            self.times.add(times)
+
+    def told(self, name: str) -> dict[str, int]:
+        times = self.times
+        return {
+            f"{name}_ns": times.cost,
+            f"{name}_kept_ns": times.kept,
+            f"{name}_kept_behind_ns": times.behind,
+            f"{name}_looks": self.looks,
+        }
 
 
 class TinyNumbersProbe:
@@ -81,9 +114,11 @@ class TinyNumbersProbe:
         self._begin_anew()
 
     def _begin_anew(self) -> None:
-        self._looks = self._found = self._calls = self._step_ns = 0
+        self._looks = self._found = self._calls = 0
+        self._step = _Times()
         self._operators, self._optimizers = _Cost(), _Cost()
-        self._share, self._site, self._since = 0.0, 0, 0
+        self._share, self._site = 0.0, 0
+        self._since: int | None = None
         self._seen: set[int] = set()
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
@@ -111,25 +146,28 @@ class TinyNumbersProbe:
         self._steps.begin_anew()
 
     def _open(self) -> None:
-        self._calls = self._step_ns = 0
+        self._calls, self._step = 0, _Times()
         self._seen.clear()
         self._session.tell_modules(self._meets, True)
 
     def _close(self, optimizer: Any) -> None:
         self._session.tell_modules(self._meets, False)
         self._looks += 1
-        self._operators.add(self._step_ns)
+        self._operators.add(self._step)
+        is_met = self._step.cost > 0
         is_due = optimizer is not None and self._looks >= _FIRST_OF_STATE
         if is_due and self._autograd.may_compute():
             began_ns = self._session.now()
             with self._autograd.unseen(), self._torch.no_grad():
-                kept_ns = self._cost_of_state(optimizer)
-            self._optimizers.add(kept_ns)
-            self._step_ns += kept_ns
+                of_state = self._times_of_state(optimizer)
+            self._optimizers.add(of_state)
+            is_met = is_met or of_state.cost > 0
             self._steps.spent(began_ns)
-        self._found += self._step_ns > 0
+        self._found += is_met
+        if self._found and self._since is None:
+            # What the first look meets was there before it, as far as is known.
+            self._since = self._steps.taken if self._looks > 1 else 0
         if self._found:
-            self._since = self._since or self._steps.taken
             self._note()
         if self._looks >= _MOST_LOOKS or self._found >= _MOST_FOUND:
             self._stop()
@@ -138,10 +176,8 @@ class TinyNumbersProbe:
         told = {
             "looks": self._found,
             "since": self._since,
-            "operators_ns": self._operators.ns,
-            "operators_looks": self._operators.looks,
-            "optimizers_ns": self._optimizers.ns,
-            "optimizers_looks": self._optimizers.looks,
+            **self._operators.told("operators"),
+            **self._optimizers.told("optimizers"),
             "share": self._share,
             "site": self._site,
         }
@@ -157,10 +193,10 @@ class TinyNumbersProbe:
         with self._autograd.unseen(), self._torch.no_grad():
             outputs = [one for one in _flat(call.output) if self._autograd.is_plain(one)]
             roots = [node for one in outputs if (node := one.grad_fn) is not None]
-            cost_ns = self._cost_of_graph(roots)
-        if cost_ns:
+            times = self._times_of_graph(roots)
+        if times.cost:
             self._site = self._site or call.site
-            self._step_ns += cost_ns
+        self._step.add(times)
         self._steps.spent(began_ns)
 
     def _is_packed(self) -> bool:
@@ -170,22 +206,39 @@ class TinyNumbersProbe:
         except (RuntimeError, TypeError):
             return True
 
-    def _cost_of_graph(self, roots: list[Any]) -> int:
-        """Returns what denormals cost the forward of some operators' graph, ns."""
+    def _times_of_graph(self, roots: list[Any]) -> _Times:
+        """Returns the times of the forward of some operators' graph; none without denormals."""
         nodes = list(_operators_of(roots, self._seen))
         apart = -(-len(nodes) // _MOST_OPERATORS) or 1
-        costs: list[int] = []
-        found = 0
+        met: list[_Operator] = []
+        others: list[_Operator] = []
         for node in nodes[::apart]:
             given = [self._saved(node, name) for name in _OPERANDS[type(node).__name__]]
             share = max((self._share_of(one) for one in given if one is not None), default=0.0)
             if share < _FEW:
+                others.append((node, given))
                 continue
-            found += 1
+            met.append((node, given))
             self._share = max(self._share, share)
-            if len(costs) < _MOST_TIMED and (operands := self._whole(node, given)) is not None:
-                costs.append(self._cost_of(self._again(node), operands))
-        return int(apart * found * sum(costs) / len(costs)) if costs else 0
+        timed = self._timed(met)
+        if not timed:
+            return _Times()
+        cost = apart * len(met) * sum(one.cost for one in timed) // len(timed)
+        times = _Times(cost=cost)
+        times.add(_at_least(timed, apart * len(met)))
+        spread = -(-len(others) // _MOST_TIMED) or 1
+        times.add(_at_least(self._timed(others[::spread]), apart * len(others)))
+        return times
+
+    def _timed(self, operators: list[_Operator]) -> list[_Times]:
+        """Returns the times of the first of some operators that can be computed again."""
+        found: list[_Times] = []
+        for node, given in operators:
+            if len(found) < _MOST_TIMED and (operands := self._whole(node, given)) is not None:
+                times = self._times_of(self._again(node), operands)
+                times.behind = _gradients_of(node) * times.kept
+                found.append(times)
+        return found
 
     def _saved(self, node: Any, name: str) -> Any:
         """Returns a plain tensor of the host's that a node keeps, None where there is none such.
@@ -219,10 +272,12 @@ class TinyNumbersProbe:
         """
         if all(one is not None for one in given):
             return given
+        if all(one is None for one in given):
+            return None
         kept, is_first = (given[0], False) if given[0] is not None else (given[1], True)
         gave = getattr(node, "_input_metadata", None)
         name = type(node).__name__
-        if not gave or name == "ConvolutionBackward0":
+        if not gave or name == _CONVOLUTION:
             return None
         shape = list(gave[0].shape)
         if name != "MulBackward0" and is_first:
@@ -235,7 +290,7 @@ class TinyNumbersProbe:
     def _again(self, node: Any) -> Callable[[Any, Any], Any]:
         """Returns what computes an operator again."""
         name, torch = type(node).__name__, self._torch
-        if name == "ConvolutionBackward0":
+        if name == _CONVOLUTION:
             how = [getattr(node, one) for one in _GEOMETRY]
             return lambda given, weight: torch.convolution(given, weight, None, *how)
         operator: Callable[[Any, Any], Any] = torch.matmul
@@ -243,16 +298,16 @@ class TinyNumbersProbe:
             operator = torch.mul
         return operator
 
-    def _cost_of(self, operator: Callable[..., Any], given: list[Any]) -> int:
-        """Returns how much longer an operator takes for the denormals it is given, ns."""
+    def _times_of(self, operator: Callable[..., Any], given: list[Any]) -> _Times:
+        """Returns how much longer an operator takes for denormals, and what it takes without."""
         flushed = [self._flushed(one) for one in given]
         try:
             as_is, without = (
                 min(self._took_ns(operator, one) for _ in range(2)) for one in (given, flushed)
             )
         except RuntimeError:
-            return 0
-        return max(as_is - without, 0)
+            return _Times()
+        return _Times(cost=max(as_is - without, 0), kept=min(as_is, without))
 
     def _took_ns(self, operator: Callable[..., Any], given: list[Any]) -> int:
         began_ns = self._session.now()
@@ -271,10 +326,10 @@ class TinyNumbersProbe:
         is_tiny = (some.abs() < self._tiny[some.dtype]) & (some != 0)
         return float(self._autograd.value_of(is_tiny.sum())) / len(some)
 
-    def _cost_of_state(self, optimizer: Any) -> int:
-        """Returns what denormals cost what an optimizer keeps of each parameter, ns."""
+    def _times_of_state(self, optimizer: Any) -> _Times:
+        """Returns the times of what an optimizer keeps of each parameter, where it has any."""
         state = optimizer.__dict__.get("state")
-        cost_ns = 0
+        times = _Times()
         parameters = sorted(parameters_in(optimizer).values(), key=lambda one: -one.numel())
         for parameter in parameters[:_MOST_PARAMETERS]:
             kept = state.get(parameter) if isinstance(state, dict) else None
@@ -284,8 +339,9 @@ class TinyNumbersProbe:
                 share = self._share_of(one)
                 if share >= _FEW:
                     self._share = max(self._share, share)
-                    cost_ns += _PER_STATE * self._cost_of(lambda x: x * _DECAY, [one])
-        return cost_ns
+                    found = self._times_of(lambda x: x * _DECAY, [one])
+                    times.add(_Times(_PER_STATE * found.cost, _PER_STATE * found.kept))
+        return times
 
     def _is_kept(self, tensor: Any, parameter: Any) -> bool:
         if not self._is_plain(tensor):
@@ -311,6 +367,23 @@ def _operators_of(roots: list[Any], numbers: set[int]) -> Iterator[Any]:
             yield node
         stack.extend(found for found, _ in node.next_functions if found is not None)
     numbers.update(number for node in seen if (number := _number_of(node)) is not None)
+
+
+def _at_least(timed: list[_Times], count: int) -> _Times:
+    """Returns what so many operators take without denormals: the rest as the shortest, at most."""
+    rest = max(count - len(timed), 0)
+    kept, behind = (
+        sum(values) + rest * min(values, default=0)
+        for values in ([one.kept for one in timed], [one.behind for one in timed])
+    )
+    return _Times(kept=kept, behind=behind)
+
+
+def _gradients_of(node: Any) -> int:
+    """Returns how many operands of an operator get a gradient; what is added to it is none."""
+    nexts = node.next_functions
+    operands = nexts[:2] if type(node).__name__ == _CONVOLUTION else nexts[-2:]
+    return sum(found is not None for found, _ in operands)
 
 
 def _number_of(node: Any) -> int | None:

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from trainprof.probes.affinity import own_cores
 from trainprof.probes.call_site import Birthplace
+from trainprof.probes.decompositions import Decompositions
 from trainprof.probes.function_modes import FunctionModes
 from trainprof.probes.module_parts import modules_of, parameters_of
 from trainprof.probes.patcher import Patcher, hide_our_frame
@@ -84,16 +85,22 @@ class TorchSettingsProbe:
         self._modes = FunctionModes(torch)
         loop = getattr(sys.modules.get(_WORKER), "_worker_loop", None)
         self._worker_code = getattr(loop, "__code__", None)
+        self._decompositions = Decompositions(torch, patcher, session)
         patcher.around_if_there(self._make_set_num_threads(patcher), (torch, "set_num_threads"))
         session.at_parameters.append(patcher.guarded(self._note_place))
         session.at_first_step.append(patcher.guarded(self._first_step))
         session.at_anomalous_backward = patcher.guarded(self._anomalous_backward)
         self._meets = patcher.guarded(self._meet)
         self._meets_double = patcher.guarded(self._meet_double)
-        patcher.at_fault(lambda: session.tell_modules(self._meets_double, False))
         self._watch = BackwardWatch(
             patcher.guarded(self._backward_begins), patcher.guarded(self._backward_has_ended)
         )
+        patcher.at_fault(self._stop)
+
+    def _stop(self) -> None:
+        self._session.watch_backward(self._watch, is_on=False)
+        for watch in (self._meets, self._meets_double):
+            self._session.tell_modules(watch, False)
 
     def _make_set_num_threads(self, patcher: Patcher) -> Callable[[Wrapped], Wrapped]:
         note = patcher.guarded(self._note_threads)
@@ -204,8 +211,10 @@ class TorchSettingsProbe:
         numerics = self._numerics(optimizer)
         if numerics is not None:
             facts["numerics"] = numerics
-            if numerics["parameters"] == "float64" and self._looked_at == 0:
-                self._session.tell_modules(self._meets_double, True)
+            if numerics["parameters"] == "float64":
+                self._decompositions.look(optimizer)
+                if self._looked_at == 0:
+                    self._session.tell_modules(self._meets_double, True)
         return facts
 
     def _backward_begins(self, *_: Any) -> None:

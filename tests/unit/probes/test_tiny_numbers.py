@@ -98,8 +98,65 @@ def test_operators_that_are_given_denormals(recorder: Recorder, make: Any) -> No
     assert told["looks"] >= 2
     assert told["operators_ns"] / told["operators_looks"] == pytest.approx(8 * 32 * 1_000)
     assert told["optimizers_ns"] == 0
+    assert told["since"] == 0  # the first look met them
     assert told["share"] == pytest.approx(0.5)
     assert told["site"] > 0
+
+
+def took_more_for_denormals(
+    self: TinyNumbersProbe, operator: Any, given: list[torch.Tensor]
+) -> int:
+    """Whatever operands are: 10 us, and 1 us for each of their denormals."""
+    operator(*given)
+    tiny = [(one.abs() < torch.finfo(one.dtype).tiny) & (one != 0) for one in given]
+    return 10_000 + 1_000 * sum(int(one.sum()) for one in tiny)
+
+
+def needing_gradients(x: torch.Tensor, model: nn.Module) -> torch.Tensor:
+    return model(x.requires_grad_())  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("make", "call", "kept", "behind"),
+    [
+        (linear, lambda x, model: model(x), 2, 3),  # the first one's input needs no gradient
+        (linear, needing_gradients, 2, 4),
+        (convolving, lambda x, model: model(x), 1, 1),
+        (convolving, needing_gradients, 1, 2),
+        (ByHand, lambda x, model: model(x), 2, 2),  # of a number there is no gradient
+        (lambda: nn.Sequential(*(nn.Linear(64, 64) for _ in range(20))), needing_gradients, 20, 40),
+    ],
+)
+def test_what_operators_take_without_denormals(
+    recorder: Recorder,
+    monkeypatch: pytest.MonkeyPatch,
+    make: Any,
+    call: Any,
+    kept: int,
+    behind: int,
+) -> None:
+    monkeypatch.setattr(TinyNumbersProbe, "_took_ns", took_more_for_denormals)
+    recorder.start(*probes(), now=CLOCK)
+    model = make()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    for x in inputs(TINY):
+        optimizer.zero_grad()
+        call(x, model).square().mean().backward()
+        optimizer.step()
+    told = told_by(recorder)
+    assert told is not None
+    looks = told["operators_looks"]
+    assert told["operators_kept_ns"] / looks == kept * 10_000
+    assert told["operators_kept_behind_ns"] / looks == behind * 10_000
+
+
+def test_operators_without_denormals_are_timed_beside_others_alone(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TinyNumbersProbe, "_took_ns", lambda *_: pytest.fail("was timed"))
+    recorder.start(*probes(), now=CLOCK)
+    train(linear(), 1.0)
+    assert told_by(recorder) is None
 
 
 def test_operators_count_once_whatever_else_hangs_on_their_graph(recorder: Recorder) -> None:

@@ -13,8 +13,12 @@ memory and vector units are what computing waits for. Where the model has module
 may be nine tenths: single ones took 2 to 27 times as long in float64 (in three dimensions, the
 longest), small networks 3 to 9 times.
 
-When it is wrong: where double precision is meant (physics, ill-conditioned problems), and where
-tensors are so small that calls take longer than computing.
+Nothing is said where gradients go through a decomposition (Cholesky, eigenvalues, a linear system,
+a determinant; lgamma too), by the graph of some backward passes and the names that functions with a
+backward of their own use, nor with GPyTorch: double precision is meant there.
+
+When it is wrong: where it is meant for another reason (physics, ill-conditioned problems), and
+where tensors are so small that calls take longer than computing.
 
 What to do: float32 data (array.astype(numpy.float32), tensor.float()) and a model that was not made
 double. The losses change in the seventh digit.
@@ -54,6 +58,8 @@ _CAUTION: Final = "the numbers change from the seventh digit on: not where doubl
 def find(case: Case) -> Finding | None:
     numerics = case.torch.numerics
     if numerics is None or numerics.parameters != "float64":
+        return None
+    if case.torch.decomposes_in_float64:  # near a singular matrix float32 fails, or tells nonsense
         return None
     part = _computing(case)
     if part is None or part < case.threshold(ID, "share", THRESHOLDS["share"].value):

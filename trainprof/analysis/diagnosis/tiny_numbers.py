@@ -8,7 +8,8 @@ each step, the moments that an optimizer keeps of weights that no longer get a g
 How it is measured: in a few steps, what the operators of models were given (as their autograd graph
 keeps it) and what optimizers keep is looked at; where such numbers are, some of these operators are
 computed once more with them and once with zeros in their place. Of a backward as large a share is
-taken to go, and at most two and a half times that share of both.
+taken to go, and at most two and a half times that share of both; but in neither what these and some
+of the other operators were timed to take without such numbers, or at most half of that.
 
 When it is wrong: an operator that is computed alone finds the caches and cores as it leaves them;
 elementwise functions of denormals other than products are not looked at, so that it may be more.
@@ -28,6 +29,7 @@ from trainprof.analysis.diagnosis.gains import of_python
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.finding import Finding
+from trainprof.analysis.tiny_numbers import TinyNumbers
 from trainprof.analysis.verdict import COMPUTE_KEYS
 from trainprof.analysis.verdict_level import percent
 
@@ -38,23 +40,16 @@ THRESHOLDS: Final = {
 }
 # Of what operators that were looked at cost, or a few of an optimizer's: all, likely and at most.
 _OF_ALL: Final = (1.0, 2.5)
-# All of computing is never saved.
-_MOST_OF_PHASE: Final = 0.8
-_COMPUTING: Final = ("forward", "backward", "recompute")
+# What operators take without such numbers stays: likely all that was timed, at least half of it, as
+# one that is computed alone may find caches and cores less ready.
+_STAYS: Final = (1.0, 0.5)
 
 
 def find(case: Case) -> Finding | None:
     told = case.torch.tiny_numbers
     if told is None or case.is_on_device:
         return None
-    steps = max(case.summary.training.steps - told.since, 0)
-    computing_s = sum(spent_in(case, phase) for phase in _COMPUTING)
-    forward_s, updating_s = (spent_in(case, phase) for phase in ("forward", "optimizer"))
-    likely_s, most_s = (
-        _part_of(times * told.operators_s * steps, forward_s) * computing_s
-        + _part_of(times * told.optimizers_s * steps, updating_s) * updating_s
-        for times in _OF_ALL
-    )
+    likely_s, most_s = (_saved_s(case, told, *how) for how in zip(_OF_ALL, _STAYS, strict=True))
     part = likely_s / case.settled_s if case.settled_s > 0 else 0.0
     if part < case.threshold(ID, "share", THRESHOLDS["share"].value):
         return None
@@ -78,10 +73,43 @@ def find(case: Case) -> Finding | None:
             "looks": told.looks,
             "operators_s_a_step": told.operators_s,
             "optimizers_s_a_step": told.optimizers_s,
+            "without_s_a_step": told.forward_kept_s + told.backward_kept_s,
             "share": told.share,
         },
     )
 
 
-def _part_of(seconds: float, phase_s: float) -> float:
-    return min(seconds / phase_s, _MOST_OF_PHASE) if phase_s > 0 else 0.0
+def _saved_s(case: Case, told: TinyNumbers, times: float, stays: float) -> float:
+    """Returns the seconds of training that go.
+
+    Args:
+        case: The run.
+        told: Of its steps.
+        times: What goes of each phase, as a multiple of what was measured.
+        stays: In each phase, of what was measured to.
+    """
+    forward_s, updating_s = (spent_in(case, phase) for phase in ("forward", "optimizer"))
+    forwards = _steps_in(case, told, forward_s, told.operators_s + told.forward_kept_s)
+    updates = _steps_in(case, told, updating_s, told.optimizers_s + told.optimizers_kept_s)
+    of_forward = forwards * told.operators_s / forward_s if forward_s > 0 else 0.0
+    of_updates = updates * told.optimizers_s / updating_s if updating_s > 0 else 0.0
+    phases = (
+        ("forward", of_forward, forwards * told.forward_kept_s),
+        ("backward", of_forward, forwards * told.backward_kept_s),
+        ("recompute", of_forward, 0.0),
+        ("optimizer", of_updates, updates * told.optimizers_kept_s),
+    )
+    return sum(
+        max(min(times * share * spent_s, spent_s - stays * kept_s), 0.0)
+        for phase, share, kept_s in phases
+        if (spent_s := spent_in(case, phase)) > 0
+    )
+
+
+def _steps_in(case: Case, told: TinyNumbers, spent_s: float, step_s: float) -> float:
+    """Returns how many steps had denormals: no more than a phase has time for what was timed.
+
+    What is computed alone may take longer than in its place.
+    """
+    steps = max(case.summary.training.steps - told.since, 0)
+    return min(steps, spent_s / step_s) if step_s > 0 else 0.0
