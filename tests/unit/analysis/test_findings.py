@@ -2843,17 +2843,50 @@ def evaluated_with_new_workers(evaluation_s: float) -> Case:
 )
 def test_what_follows_a_checkpoint_belongs_to_it(line: str, share: float, is_joined: bool) -> None:
     """Such as a rename, for which the disk is waited for."""
-    case = case_of(
-        Planted(workers=2, fetch_s=0.002, compute_s=0.01), parts={"checkpoint": 0.5, "other": 0.5}
-    )
-    after = replace(hot_line("other", 0.95), site=line, function="save", line_share=share)
-    told = diagnose(replace(case, summary=replace(case.summary, hot_lines=[after]))).findings
+    told = diagnose(with_saves((0.0, 0.3), (0.0, 0.3), line, share)).findings
     by_id = {one.id: one for one in told}
     assert (set(by_id) == {"slow_checkpoints"}) is is_joined
     if is_joined:
         joined = by_id["slow_checkpoints"]
         assert joined.recoverable_s == pytest.approx(1.0, rel=0.05)
         assert joined.also[-1].startswith(f"at {line}, and counted with it: Python code between")
+
+
+def with_saves(
+    saved: tuple[float, float], python: tuple[float, float], line: str, share: float = 0.9
+) -> Case:
+    """Half a second each of saving and of Python at a line, with shares of the halves' steps."""
+    case = case_of(
+        Planted(workers=2, fetch_s=0.002, compute_s=0.01),
+        parts={"checkpoint": 0.5, "other": 0.5},
+        halves={"checkpoint": saved, "other": python},
+    )
+    there = replace(hot_line("other", 0.95), site=line, function="save", line_share=share)
+    return replace(case, summary=replace(case.summary, hot_lines=[there]))
+
+
+@pytest.mark.parametrize(
+    ("saved", "python", "is_joined"),
+    [
+        pytest.param((0.0, 0.3), (0.01, 0.31), True, id="with saves, and a little in every step"),
+        pytest.param((0.0, 0.3), (0.15, 0.15), False, id="in every step"),
+        pytest.param((0.0, 0.3), (0.1, 0.2), False, id="as much in steps that do not save"),
+        pytest.param((0.0, 0.3), (0.3, 0.0), False, id="in steps that do not save"),
+        pytest.param((0.15, 0.15), (0.15, 0.15), False, id="of saves in every step nobody knows"),
+        # The last epoch's, say: what trains no further is in no step.
+        pytest.param((0.0, 0.0), (0.0, 0.0), True, id="behind the last step, as the saves"),
+        pytest.param((0.0, 0.34), (0.0, 0.0), False, id="behind the last step, which saves no more"),
+    ],
+)
+def test_only_what_comes_with_saves_belongs_to_them(
+    saved: tuple[float, float], python: tuple[float, float], is_joined: bool
+) -> None:
+    told = diagnose(with_saves(saved, python, "train.py:72")).findings
+    by_id = {one.id: one for one in told}
+    assert (set(by_id) == {"slow_checkpoints"}) is is_joined
+    if not is_joined:
+        assert by_id["python_in_loop"].site == "train.py:72"
+        assert by_id["slow_checkpoints"].recoverable_s == pytest.approx(0.5, rel=0.05)
 
 
 def test_evaluation_that_is_mostly_starting_workers_has_that_cause_alone() -> None:
