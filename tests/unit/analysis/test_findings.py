@@ -1976,6 +1976,35 @@ def test_what_grows_while_the_model_does_not_is_no_loss(model_grows: bool) -> No
         assert "once an epoch" in finding.advice
 
 
+@pytest.mark.parametrize(
+    ("model_times", "is_told"),
+    [
+        pytest.param(8.0, False, id="as much: episodes that get longer"),
+        pytest.param(1.7, True, id="by far less"),
+        pytest.param(1.0, True, id="not at all"),
+    ],
+)
+def test_what_grows_as_the_model_does_goes_over_no_more_than_that(
+    model_times: float, is_told: bool
+) -> None:
+    case = case_of(Planted(workers=2, fetch_s=0.002, compute_s=0.01), parts={"other": 2.0})
+    other, backward = (np.linspace(1, times, len(case.steps)) * 2e6 for times in (8.0, model_times))
+    steps = replace(
+        case.steps,
+        wall_ns=(other + backward).astype(np.int64) + int(10e6),
+        per_step=case.steps.per_step
+        | {"other": other.astype(np.int64), "backward": backward.astype(np.int64)},
+        candidates=np.ones(len(other), dtype=bool),
+    )
+    line = replace(hot_line("other"), torch_share=0.95, loss_share=0.0)
+    summary = replace(case.summary, hot_lines=[line])
+    # Noise of either half is no matter: what grows is none.
+    finding = only(replace(case, summary=summary, steps=steps, noise=0.3))
+    assert finding.id == "python_in_loop"
+    assert any("all that has been collected" in one for one in finding.also) is is_told
+    assert ("all batches so far" in (finding.advice or "")) is is_told
+
+
 def test_python_beside_a_loss_has_its_own_line_and_share() -> None:
     loss = replace(hot_line("other", 0.6), torch_share=0.95, loss_share=0.95, seconds=1.2)
     metric = HotLine(
@@ -2875,7 +2904,9 @@ def with_saves(
         pytest.param((0.15, 0.15), (0.15, 0.15), False, id="of saves in every step nobody knows"),
         # The last epoch's, say: what trains no further is in no step.
         pytest.param((0.0, 0.0), (0.0, 0.0), True, id="behind the last step, as the saves"),
-        pytest.param((0.0, 0.34), (0.0, 0.0), False, id="behind the last step, which saves no more"),
+        pytest.param(
+            (0.0, 0.34), (0.0, 0.0), False, id="behind the last step, which saves no more"
+        ),
     ],
 )
 def test_only_what_comes_with_saves_belongs_to_them(
