@@ -1906,6 +1906,35 @@ def test_python_between_epochs_is_told_as_such(at: slice, where: str) -> None:
     assert "look at data.py:12 (decode), 90 % of it with what it calls: " in (finding.advice or "")
 
 
+@pytest.mark.parametrize(
+    ("first_share", "once_s", "where"),
+    [
+        (0.9, 0.0, "between the parts of the first 80 steps takes 976 ms"),
+        (0.5, 0.0, "between steps, now and then, takes 976 ms"),
+        # What is left of them is no more than elsewhere.
+        (0.8, 0.6, "between steps, now and then, takes 376 ms"),
+    ],
+)
+def test_python_of_a_first_phase_is_told_as_such(
+    first_share: float, once_s: float, where: str
+) -> None:
+    case = case_of(Planted(workers=2, fetch_s=0.002, compute_s=0.01), parts={"other": 1.0})
+    spent = np.zeros(len(case.steps), dtype=np.int64)
+    spent[:80] = int(first_share * 1e9) // 80
+    spent[100:190:9] = int((1 - first_share) * 1e9) // 10
+    steps = replace(
+        case.steps,
+        per_step=case.steps.per_step | {"other": spent},
+        steady=replace(case.steps.steady, warmup=80),
+    )
+    training = replace(case.summary.training, per_step_s={"other": 0.0})
+    summary = replace(
+        case.summary, training=training, hot_lines=[hot_line("other")], once_in_loop_s=once_s
+    )
+    finding = only(replace(case, summary=summary, steps=steps))
+    assert where in finding.title
+
+
 def test_python_in_the_loop_is_named_by_line() -> None:
     line = hot_line("other")
     healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)

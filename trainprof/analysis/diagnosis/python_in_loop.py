@@ -18,7 +18,9 @@ line is said to compute by torch's functions, and so is what takes longer and lo
 and backward do not (a metric over all batches so far).
 
 What comes but once is taken off: what the first steps have of it beyond as many later ones (code
-that is compiled, or set up, as it is first called), and compiling by torch.compile.
+that is compiled, or set up, as it is first called), and compiling by torch.compile. Where more than
+ten steps lead up to steady ones and have about as much of it to their end, they are a phase of
+training, and only the first ten may set something up.
 
 When it is wrong: where looks met torch's functions less plainly than that (many small operators,
 values read in between), they are counted as Python, and NumPy on large arrays that were made
@@ -101,6 +103,8 @@ _TORCH_FROM_SHARE: Final = 0.7
 # Of all of it, what stands before the first steps of epochs.
 _AT_EPOCHS_SHARE: Final = 0.7
 _AT_EPOCHS_TOO_SHARE: Final = 0.3
+# Likewise of what stands in the first steps.
+_IN_FIRST_SHARE: Final = 0.7
 # Standard errors of a share of looks.
 _CERTAIN: Final = 2.0
 # A backward takes some 2 x its forward (profilers warn from 2.5 to 3.5).
@@ -270,7 +274,10 @@ def _is_in_steps(case: Case) -> bool:
 
 
 def _when(case: Case) -> str:
-    """Returns when it comes, if not in each step alike: where epochs begin after others, maybe."""
+    """Returns when it comes, if not in each step alike: in a first phase, between epochs, maybe."""
+    in_first = _in_first_steps(case)
+    if in_first is not None:
+        return in_first
     part, epoch = case.steps.per_step.get("other"), case.steps.epoch_of
     first = np.flatnonzero(np.diff(epoch) > 0) + 1
     spent_s = 0.0 if part is None else float(part[first].sum()) / 1e9
@@ -279,6 +286,17 @@ def _when(case: Case) -> str:
         return "between steps, now and then,"
     told = f"between epochs ({span(spent_s / len(first))} each time)"
     return told if share >= _AT_EPOCHS_SHARE else f"{told} and between the parts of a step"
+
+
+def _in_first_steps(case: Case) -> str | None:
+    """Says so where nearly all of it lies in the steps that lead up to steady ones."""
+    part, first = case.steps.per_step.get("other"), case.steps.steady.warmup
+    if part is None or first <= 1:
+        return None
+    spent_s = float(part[:first].sum()) / 1e9 - _once_s(case)
+    if spent_s < _IN_FIRST_SHARE * _lasting_s(case):
+        return None
+    return f"between the parts of the first {first} steps"
 
 
 def _alone(case: Case, line: HotLine, spent_s: float) -> list[str]:
