@@ -190,6 +190,17 @@ def summary_of(run: Analysed) -> Shown:
         evidence = replace(evidence, python_in_model=in_model)
     if not compilations:
         reads = element_reads(parts, evidence.training, sites, until, settled_ns=settled_ns)
+    slow = outliers(
+        steps.wall_ns,
+        timeline.step_starts,
+        steps.per_step,
+        candidates=steps.candidates,
+        epoch_of=steps.epoch_of,
+        origin_ns=run.origin_ns,
+        samples_between=lambda start, end: samples_between(
+            recording.host_lines, recording.process_lines, start, end
+        ),
+    )
     summary = RunSummary(
         run=run_part(run, account),
         phases=Phases(
@@ -220,17 +231,8 @@ def summary_of(run: Analysed) -> Shown:
         system=system,
         ranks=[],
         stragglers=[],
-        outliers=outliers(
-            steps.wall_ns,
-            timeline.step_starts,
-            steps.per_step,
-            candidates=steps.candidates,
-            epoch_of=steps.epoch_of,
-            origin_ns=run.origin_ns,
-            samples_between=lambda start, end: samples_between(
-                recording.host_lines, recording.process_lines, start, end
-            ),
-        ),
+        outliers=slow.longest,
+        outlier_count=slow.count,
         findings=[],
         verdict=verdict(evidence),
         overhead=overhead_part(run, steps),

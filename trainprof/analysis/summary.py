@@ -60,8 +60,6 @@ class RunSummary:
         loss_in_loop_s: Of "other": torch that is the model's own work, as a loss without a module
             is; None where too few looks tell it, and in older runs.
         loss_by_place: The same, split as a ledger's `other_by_place`; empty in older runs.
-        loss_in_loop_s: Of "other": torch that computes between forward and backward, as a loss
-            without a module does; None where too few looks tell it, and in older runs.
         once_in_loop_s: Of "other": what comes but once, in the first steps and as torch.compile
             compiles; None in older runs.
         beside_share: Of the looks at training, those that met another thread of the process at
@@ -82,6 +80,8 @@ class RunSummary:
         unshared: Loaders that train and whose data the ranks do not share out.
         torch_threads: That torch computes with on the CPU, in each rank.
         numerics: In what the model computes; None where that is not known.
+        outliers: Longest first, at most 100.
+        outlier_count: How many there are; None in older runs.
         trained_apart: The same of processes that trained besides the one that is shown, without
             being ranks of it (hogwild, a script that starts trainings).
         trials, recommended, tuning: Of a `tune` run; all else is then of its first baseline.
@@ -109,6 +109,7 @@ class RunSummary:
     faults: list[str] = field(default_factory=list)
     trained_apart: list[dict[str, Any]] = field(default_factory=list)
     lines: LineCost | None = None
+    outlier_count: int | None = None
     hot_lines: list[HotLine] = field(default_factory=list)
     python_in_model: PythonInModel | None = None
     element_reads: ElementReads | None = None
@@ -135,6 +136,11 @@ class RunSummary:
     recommended: Recommended | None = None
     tuning: Tuning | None = None
     schema_version: int = SUMMARY_SCHEMA_VERSION
+
+    @property
+    def outliers_in_all(self) -> int:
+        """How many there are: of older runs those that are listed."""
+        return len(self.outliers) if self.outlier_count is None else self.outlier_count
 
     @property
     def has_workers(self) -> bool:
