@@ -70,7 +70,7 @@ def _is_near(checkpoint: Finding, python: Finding) -> bool:
 
 
 def _comes_with_saves(python: Finding, case: Case) -> bool:
-    """Whether most of some Python code lies in the steps that save, and in no others.
+    """Whether most of some Python code is what the steps that save have beyond the others.
 
     Of a run that saves in each step nobody knows.
     """
