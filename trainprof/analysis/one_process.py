@@ -19,6 +19,7 @@ from trainprof.analysis.diagnosis import python_in_loop, slow_validation
 from trainprof.analysis.diagnosis.building import build_case
 from trainprof.analysis.diagnosis.case import NAMED_FROM_SHARE, Case
 from trainprof.analysis.diagnosis.diagnose import diagnose
+from trainprof.analysis.diagnosis.loss_in_loop import with_loss
 from trainprof.analysis.diagnosis.together import together
 from trainprof.analysis.diagnosis.worth import least_gain
 from trainprof.analysis.element_reads import element_reads
@@ -161,6 +162,7 @@ def summary_of(run: Analysed) -> Shown:
     until = facts.reads_counted_until()
     by_torch = torch_in_loop(looks, parts, evidence.training, names, lines, until)
     hot_lines, loss = by_torch.lines, by_torch.loss_by_place
+    evidence = with_loss(evidence, loss or {}, account.other_by_place, steps)
     line = hottest(hot_lines, "other")
     if line is not None and line.share >= NAMED_FROM_SHARE and python_in_loop.is_waiting(line):
         evidence = replace(evidence, waits_at=line.site)
@@ -182,6 +184,17 @@ def summary_of(run: Analysed) -> Shown:
         evidence = replace(evidence, python_in_model=in_model)
     if not compilations:
         reads = element_reads(parts, evidence.training, sites, until, settled_ns=settled_ns)
+    slow = outliers(
+        steps.wall_ns,
+        timeline.step_starts,
+        steps.per_step,
+        candidates=steps.candidates,
+        epoch_of=steps.epoch_of,
+        origin_ns=run.origin_ns,
+        samples_between=lambda start, end: samples_between(
+            recording.host_lines, recording.process_lines, start, end
+        ),
+    )
     summary = RunSummary(
         run=run_part(run, account),
         phases=Phases(
@@ -212,17 +225,8 @@ def summary_of(run: Analysed) -> Shown:
         system=system,
         ranks=[],
         stragglers=[],
-        outliers=outliers(
-            steps.wall_ns,
-            timeline.step_starts,
-            steps.per_step,
-            candidates=steps.candidates,
-            epoch_of=steps.epoch_of,
-            origin_ns=run.origin_ns,
-            samples_between=lambda start, end: samples_between(
-                recording.host_lines, recording.process_lines, start, end
-            ),
-        ),
+        outliers=slow.longest,
+        outlier_count=slow.count,
         findings=[],
         verdict=verdict(evidence),
         overhead=overhead_part(run, steps),

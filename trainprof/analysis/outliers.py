@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -19,6 +20,19 @@ MAX_SHARE: Final = 0.25
 _REGULAR_SHARE: Final = 0.8
 
 
+@dataclass(frozen=True, slots=True)
+class Outliers:
+    """Steps that take much longer than the rest.
+
+    Attributes:
+        count: How many there are.
+        longest: Of them, the longest first, at most MAX_LISTED.
+    """
+
+    count: int
+    longest: list[Outlier]
+
+
 def outliers(
     wall_ns: Int64,
     starts: Int64,
@@ -28,8 +42,8 @@ def outliers(
     epoch_of: Int64,
     origin_ns: int,
     samples_between: Callable[[int, int], dict[str, float] | None],
-) -> list[Outlier]:
-    """Finds the outliers, longest first, at most MAX_LISTED.
+) -> Outliers:
+    """Finds the outliers.
 
     Args:
         wall_ns: Of each step, without evaluation.
@@ -44,21 +58,21 @@ def outliers(
         2 x median is smdebug's StepOutlier; the floor keeps jitter of short steps out.
     """
     if not candidates.any():
-        return []
+        return Outliers(0, [])
     median = float(np.median(wall_ns[candidates]))
     limit = max(MIN_RATIO * median, median + MIN_EXCESS_NS)
     found = np.flatnonzero(candidates & (wall_ns >= limit))
     if len(found) == 0 or len(found) > MAX_SHARE * candidates.sum():
-        return []
+        return Outliers(0, [])
     every = _spacing(found)
     typical = {key: float(np.median(values[candidates])) for key, values in per_step.items()}
     worst = found[np.argsort(-wall_ns[found], kind="stable")][:MAX_LISTED]
-    result = []
+    longest = []
     for step in worst.tolist():
         excess = {key: float(values[step]) - typical[key] for key, values in per_step.items()}
         grew = max(excess, key=lambda key: excess[key])
         start, wall = int(starts[step]), int(wall_ns[step])
-        result.append(
+        longest.append(
             Outlier(
                 step=step,
                 epoch=int(epoch_of[step]) if epoch_of[step] >= 0 else None,
@@ -70,7 +84,7 @@ def outliers(
                 samples=samples_between(start, start + wall),
             )
         )
-    return result
+    return Outliers(len(found), longest)
 
 
 def _spacing(steps: Int64) -> int | None:

@@ -14,6 +14,11 @@ from trainprof.analysis.looks import PartsOfLoop
 
 # Of all of it: with less in the first steps they show what the others do.
 _MUCH_OF_IT: Final = 0.1
+# Steps until what is set up, or compiled, as it is first called has been: as many as benchmarks
+# leave out. And what of the earlier half of a longer warm-up the later one has where that is a
+# phase of training, with code of its own.
+_SET_UP_STEPS: Final = 10
+_PHASE_SHARE: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +49,14 @@ def python_once(
     window = parts.window
     compiled_ns = _between_ns(compiling, parts)
     compiled_in = np.searchsorted(step_ends, compiling.starts, side="right")
-    lasting_ns = np.append(own_ns, 0)
-    np.subtract.at(lasting_ns, compiled_in, compiled_ns)
-    warming_ns = _beyond_later(np.maximum(lasting_ns[:-1], 0), warmup)
+    without = np.append(own_ns, 0)
+    np.subtract.at(without, compiled_in, compiled_ns)
+    lasting_ns = np.maximum(without[:-1], 0)
+    first_steps = _first_steps(lasting_ns, warmup)
+    warming_ns = _beyond_later(lasting_ns, first_steps)
     spans = compiling.spans()
     if warming_ns > _MUCH_OF_IT * own_ns.sum():
-        spans = np.append(spans, [[window.loop_start, step_ends[warmup - 1]]], axis=0)
+        spans = np.append(spans, [[window.loop_start, step_ends[first_steps - 1]]], axis=0)
     return PythonOnce(
         seconds=(int(compiled_ns.sum()) + warming_ns) / 1e9,
         spans=Coverage.of(spans, (window.loop_start, window.loop_end)),
@@ -69,14 +76,25 @@ def _between_ns(compiling: Coverage, parts: PartsOfLoop) -> Int64:
     return found
 
 
-def _beyond_later(own_ns: Int64, warmup: int) -> int:
+def _first_steps(own_ns: Int64, warmup: int) -> int:
+    """Returns in how many steps something may be set up: in all that lead up, unless they train.
+
+    A first stage of training leads up to steady steps as well, and its code comes in each of them.
+    """
+    if warmup <= _SET_UP_STEPS:
+        return warmup
+    earlier, later = (np.median(half) for half in np.array_split(own_ns[:warmup], 2))
+    return _SET_UP_STEPS if later >= _PHASE_SHARE * earlier else warmup
+
+
+def _beyond_later(own_ns: Int64, first_steps: int) -> int:
     """Returns what the first steps have beyond as many later ones in a row: those with most.
 
     What comes now and then, or with each epoch, comes in the first step too.
     """
-    later = own_ns[warmup:]
-    if not warmup or not len(later):
+    later = own_ns[first_steps:]
+    if not first_steps or not len(later):
         return 0
-    until, width = np.append(0, np.cumsum(later)), min(warmup, len(later))
+    until, width = np.append(0, np.cumsum(later)), min(first_steps, len(later))
     most = (until[width:] - until[:-width]).max()
-    return max(int(own_ns[:warmup].sum() - most), 0)
+    return max(int(own_ns[:first_steps].sum() - most), 0)

@@ -148,6 +148,7 @@ def common_evidence(each: Sequence[Evidence]) -> Evidence:
         has_device=any(evidence.has_device for evidence in each),
         steps=_training([evidence.steps for evidence in each]),
         loaders=[loader for evidence in each for loader in evidence.loaders],
+        loss_in_loop_s=fmean(evidence.loss_in_loop_s for evidence in each),
         device=_common_device([evidence.device for evidence in each]),
         collectives=_mean_collectives([evidence.collectives for evidence in each]),
         competing=_common_thread([evidence.competing for evidence in each]),

@@ -80,6 +80,8 @@ class RunSummary:
         unshared: Loaders that train and whose data the ranks do not share out.
         torch_threads: That torch computes with on the CPU, in each rank.
         numerics: In what the model computes; None where that is not known.
+        outliers: Longest first, at most 100.
+        outlier_count: How many there are; None in older runs.
         trained_apart: The same of processes that trained besides the one that is shown, without
             being ranks of it (hogwild, a script that starts trainings).
         trials, recommended, tuning: Of a `tune` run; all else is then of its first baseline.
@@ -107,6 +109,7 @@ class RunSummary:
     faults: list[str] = field(default_factory=list)
     trained_apart: list[dict[str, Any]] = field(default_factory=list)
     lines: LineCost | None = None
+    outlier_count: int | None = None
     hot_lines: list[HotLine] = field(default_factory=list)
     python_in_model: PythonInModel | None = None
     element_reads: ElementReads | None = None
@@ -133,6 +136,11 @@ class RunSummary:
     recommended: Recommended | None = None
     tuning: Tuning | None = None
     schema_version: int = SUMMARY_SCHEMA_VERSION
+
+    @property
+    def outliers_in_all(self) -> int:
+        """How many there are: of older runs those that are listed."""
+        return len(self.outliers) if self.outlier_count is None else self.outlier_count
 
     @property
     def has_workers(self) -> bool:

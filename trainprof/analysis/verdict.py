@@ -33,6 +33,9 @@ _ALONE_SHARE: Final = 0.9
 # Of the time of Python code: from there on it is said that so much of it came but once.
 _MOSTLY_ONCE: Final = 0.5
 
+# Of training: with less of it a loss by hand is not worth a word beside the rest of computing.
+_LOSS_TOLD_SHARE: Final = 0.02
+
 COMPUTE_KEYS: Final = ("forward", "loss", "backward", "recompute", "optimizer", "zero_grad")
 _HOST_KEYS: Final = ("other", "gc")
 _HIDDEN_BY_A_DEVICE: Final = ("data", "host")
@@ -59,6 +62,7 @@ class Evidence:
         python_in_model: What of the model's parts is Python code, where that is known.
         competing: Another thread that was busy meanwhile.
         python_once_s: Of "other", what comes but once.
+        loss_in_loop_s: Of "other", torch that is the model's own work, as a loss by hand is.
         may_be_rollouts: Training may learn from what counts as evaluation.
         ranks: Whose loaders they are: times are means over so many.
     """
@@ -84,6 +88,7 @@ class Evidence:
     python_in_model: PythonInModel | None = None
     competing: CompetingThread | None = None
     python_once_s: float = 0.0
+    loss_in_loop_s: float = 0.0
     may_be_rollouts: bool = False
     ranks: int = 1
 
@@ -204,7 +209,9 @@ def _shares(evidence: Evidence) -> dict[str, float]:
         for name, keys in groups.items()
     }
     shares["communication"] = evidence.communication_s / total
-    shares["host"] = max(shares["host"] - shares["communication"], 0.0)
+    loss = evidence.loss_in_loop_s / total
+    shares["host"] = max(shares["host"] - shares["communication"] - loss, 0.0)
+    shares["compute"] += loss
     return shares
 
 
@@ -301,7 +308,7 @@ def _host_headline(evidence: Evidence, share: float) -> tuple[str, str | None]:
             f"another thread or process at {evidence.waits_at}: {percent(share)} of training time"
         )
     collecting = evidence.training.get("gc", 0.0)
-    is_collecting = collecting > evidence.training.get("other", 0.0)
+    is_collecting = collecting > evidence.training.get("other", 0.0) - evidence.loss_in_loop_s
     if is_collecting:
         text = (
             "PYTHON-BOUND: Python's garbage collection, and code between the parts of a step, take "
@@ -310,7 +317,7 @@ def _host_headline(evidence: Evidence, share: float) -> tuple[str, str | None]:
     if evidence.collectives:
         text += f", {pair(share * evidence.training_s, evidence.training_s)}"
     else:
-        text += _in_figures(evidence, _HOST_KEYS, share)
+        text += _in_figures(evidence, _HOST_KEYS, share, evidence.loss_in_loop_s)
     if evidence.other_place and evidence.other_place != ELSEWHERE and not is_collecting:
         text += f", most of it {evidence.other_place}"
     if is_once:
@@ -348,14 +355,24 @@ def _loading_words(evidence: Evidence) -> str:
     return "taking batches that were ready over from workers" if is_over else "waiting for data"
 
 
-def _in_figures(evidence: Evidence, keys: tuple[str, ...], share: float) -> str:
-    """Returns what a share is in time: of a steady step, or of training where that is another."""
+def _in_figures(
+    evidence: Evidence, keys: tuple[str, ...], share: float, without_s: float = 0.0
+) -> str:
+    """Returns what a share is in time: of a steady step, or of training where that is another.
+
+    Args:
+        evidence: Of the run.
+        keys: Of the ledger, that it is the share of.
+        share: Of training.
+        without_s: What of these keys is left out.
+    """
     steady, step = evidence.steps.per_step_s, evidence.steps.step_s
     if steady and step and step.mean > 0:
         part_s = sum(steady.get(key, 0.0) for key in keys)
+        part_s = max(part_s - without_s / max(evidence.steps.steps, 1), 0.0)
         if abs(part_s / step.mean - share) <= _SAME_SHARE:
             return f", {pair(part_s, step.mean)} a step"
-    part_s = sum(evidence.training.get(key, 0.0) for key in keys)
+    part_s = sum(evidence.training.get(key, 0.0) for key in keys) - without_s
     return f", {pair(part_s, evidence.training_s)}"
 
 
@@ -363,6 +380,8 @@ def _compute_headline(
     evidence: Evidence, compute: float, level: str, name: str, share: float, data: float
 ) -> str:
     what = "forward, backward and optimizer"
+    if evidence.loss_in_loop_s >= _LOSS_TOLD_SHARE * evidence.training_s > 0:
+        what = "forward, a loss made of torch's functions, backward and optimizer"
     if evidence.has_device:
         what += " with waiting for the GPU or copying"
     # Where something else comes next nothing below tells it.

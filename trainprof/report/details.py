@@ -68,8 +68,11 @@ def step_details(summary: RunSummary, page: Page) -> list[Text]:
     """The distribution of steady steps and every outlier with what its window's samples saw."""
     step = summary.training.step_s
     lines = [] if step is None else page.labelled("Step time", _distribution(step))
-    for index, outlier in enumerate(summary.outliers):
-        lines += page.labelled("" if index else "Outliers", _outlier(outlier))
+    listed, every = len(summary.outliers), summary.outliers_in_all
+    told = [[f"the longest {count(listed)} of {count(every)}"]] if every > listed else []
+    told += [_outlier(outlier) for outlier in summary.outliers]
+    for index, words in enumerate(told):
+        lines += page.labelled("" if index else "Outliers", words)
     return lines
 
 

@@ -220,7 +220,7 @@ def _steps(summary: RunSummary) -> str:
     ]
     if summary.outliers:
         worst = max(summary.outliers, key=lambda outlier: outlier.seconds)
-        told.append(f"{counted(len(summary.outliers), 'outlier')}: {outlier_sentence(worst)}")
+        told.append(f"{counted(summary.outliers_in_all, 'outlier')}: {outlier_sentence(worst)}")
     evaluation = summary.evaluation
     if evaluation.passes:
         share = percent(share_of(evaluation.waited_s, evaluation.seconds))

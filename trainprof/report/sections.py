@@ -80,7 +80,7 @@ def steps_section(summary: RunSummary, page: Page, *, with_worst: bool = True) -
         f"{counted(training.steady_steps, 'steady step')}{after}",
         source,
     ]
-    outliers = _outliers(summary.outliers, step, with_worst=with_worst)
+    outliers = _outliers(summary, step, with_worst=with_worst)
     return page.labelled("Steps", [*typical, *outliers])
 
 
@@ -266,7 +266,8 @@ def outlier_sentence(outlier: Outlier) -> str:
     )
 
 
-def _outliers(outliers: Sequence[Outlier], step: Statistics, *, with_worst: bool) -> list[str]:
+def _outliers(summary: RunSummary, step: Statistics, *, with_worst: bool) -> list[str]:
+    outliers = summary.outliers
     if not outliers:
         is_even = step.max < max(MIN_RATIO * step.p50, step.p50 + MIN_EXCESS_NS / 1e9)
         return ["no outliers (2 x median)" if is_even else "too uneven to name outliers"]
@@ -275,7 +276,7 @@ def _outliers(outliers: Sequence[Outlier], step: Statistics, *, with_worst: bool
         which = f": {outlier_sentence(worst)}" if with_worst else ""
         return [f"1 outlier (2 x median){which}"]
     apart = f" {count(worst.every)} steps apart" if worst.every else ""
-    many = f"{counted(len(outliers), 'outlier')} (2 x median){apart}"
+    many = f"{counted(summary.outliers_in_all, 'outlier')} (2 x median){apart}"
     return [many, f"worst: {outlier_sentence(worst)}"] if with_worst else [many]
 
 

@@ -221,7 +221,7 @@ def test_samples_of_kept_batches_are_not_counted(
     assert found.training.samples == samples
     assert (found.training.samples_per_s is None) is (samples is None)
     why = found.not_observed.get("training.samples")
-    assert why == (None if samples else "no loader feeds some of the steps")
+    assert (why is None) if samples else why.startswith("no loader feeds some of the steps")
 
 
 def in_two_phases(one: Planted, share: float) -> Case:

@@ -2073,6 +2073,35 @@ def test_python_between_epochs_is_told_as_such(at: slice, where: str) -> None:
     assert "look at data.py:12 (decode), 90 % of it with what it calls: " in (finding.advice or "")
 
 
+@pytest.mark.parametrize(
+    ("first_share", "once_s", "where"),
+    [
+        (0.9, 0.0, "between the parts of the first 80 steps takes 976 ms"),
+        (0.5, 0.0, "between steps, now and then, takes 976 ms"),
+        # What is left of them is no more than elsewhere.
+        (0.8, 0.6, "between steps, now and then, takes 376 ms"),
+    ],
+)
+def test_python_of_a_first_phase_is_told_as_such(
+    first_share: float, once_s: float, where: str
+) -> None:
+    case = case_of(Planted(workers=2, fetch_s=0.002, compute_s=0.01), parts={"other": 1.0})
+    spent = np.zeros(len(case.steps), dtype=np.int64)
+    spent[:80] = int(first_share * 1e9) // 80
+    spent[100:190:9] = int((1 - first_share) * 1e9) // 10
+    steps = replace(
+        case.steps,
+        per_step=case.steps.per_step | {"other": spent},
+        steady=replace(case.steps.steady, warmup=80),
+    )
+    training = replace(case.summary.training, per_step_s={"other": 0.0})
+    summary = replace(
+        case.summary, training=training, hot_lines=[hot_line("other")], once_in_loop_s=once_s
+    )
+    finding = only(replace(case, summary=summary, steps=steps))
+    assert where in finding.title
+
+
 def test_python_in_the_loop_is_named_by_line() -> None:
     line = hot_line("other")
     healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
@@ -2141,6 +2170,35 @@ def test_what_grows_while_the_model_does_not_is_no_loss(model_grows: bool) -> No
         assert finding.evidence["left_out_as_loss_s"] == pytest.approx(0.0, abs=0.05)
         assert any("it grows as training goes on" in one for one in finding.also)
         assert "once an epoch" in finding.advice
+
+
+@pytest.mark.parametrize(
+    ("model_times", "is_told"),
+    [
+        pytest.param(8.0, False, id="as much: episodes that get longer"),
+        pytest.param(1.7, True, id="by far less"),
+        pytest.param(1.0, True, id="not at all"),
+    ],
+)
+def test_what_grows_as_the_model_does_goes_over_no_more_than_that(
+    model_times: float, is_told: bool
+) -> None:
+    case = case_of(Planted(workers=2, fetch_s=0.002, compute_s=0.01), parts={"other": 2.0})
+    other, backward = (np.linspace(1, times, len(case.steps)) * 2e6 for times in (8.0, model_times))
+    steps = replace(
+        case.steps,
+        wall_ns=(other + backward).astype(np.int64) + int(10e6),
+        per_step=case.steps.per_step
+        | {"other": other.astype(np.int64), "backward": backward.astype(np.int64)},
+        candidates=np.ones(len(other), dtype=bool),
+    )
+    line = replace(hot_line("other"), torch_share=0.95, loss_share=0.0)
+    summary = replace(case.summary, hot_lines=[line])
+    # Noise of either half is no matter: what grows is none.
+    finding = only(replace(case, summary=summary, steps=steps, noise=0.3))
+    assert finding.id == "python_in_loop"
+    assert any("all that has been collected" in one for one in finding.also) is is_told
+    assert ("all batches so far" in (finding.advice or "")) is is_told
 
 
 def test_python_beside_a_loss_has_its_own_line_and_share() -> None:
@@ -3010,17 +3068,52 @@ def evaluated_with_new_workers(evaluation_s: float) -> Case:
 )
 def test_what_follows_a_checkpoint_belongs_to_it(line: str, share: float, is_joined: bool) -> None:
     """Such as a rename, for which the disk is waited for."""
-    case = case_of(
-        Planted(workers=2, fetch_s=0.002, compute_s=0.01), parts={"checkpoint": 0.5, "other": 0.5}
-    )
-    after = replace(hot_line("other", 0.95), site=line, function="save", line_share=share)
-    told = diagnose(replace(case, summary=replace(case.summary, hot_lines=[after]))).findings
+    told = diagnose(with_saves((0.0, 0.3), (0.0, 0.3), line, share)).findings
     by_id = {one.id: one for one in told}
     assert (set(by_id) == {"slow_checkpoints"}) is is_joined
     if is_joined:
         joined = by_id["slow_checkpoints"]
         assert joined.recoverable_s == pytest.approx(1.0, rel=0.05)
         assert joined.also[-1].startswith(f"at {line}, and counted with it: Python code between")
+
+
+def with_saves(
+    saved: tuple[float, float], python: tuple[float, float], line: str, share: float = 0.9
+) -> Case:
+    """Half a second each of saving and of Python at a line, with shares of the halves' steps."""
+    case = case_of(
+        Planted(workers=2, fetch_s=0.002, compute_s=0.01),
+        parts={"checkpoint": 0.5, "other": 0.5},
+        halves={"checkpoint": saved, "other": python},
+    )
+    there = replace(hot_line("other", 0.95), site=line, function="save", line_share=share)
+    return replace(case, summary=replace(case.summary, hot_lines=[there]))
+
+
+@pytest.mark.parametrize(
+    ("saved", "python", "is_joined"),
+    [
+        pytest.param((0.0, 0.3), (0.01, 0.31), True, id="with saves, and a little in every step"),
+        pytest.param((0.0, 0.3), (0.15, 0.15), False, id="in every step"),
+        pytest.param((0.0, 0.3), (0.1, 0.2), False, id="as much in steps that do not save"),
+        pytest.param((0.0, 0.3), (0.3, 0.0), False, id="in steps that do not save"),
+        pytest.param((0.15, 0.15), (0.15, 0.15), False, id="of saves in every step nobody knows"),
+        # The last epoch's, say: what trains no further is in no step.
+        pytest.param((0.0, 0.0), (0.0, 0.0), True, id="behind the last step, as the saves"),
+        pytest.param(
+            (0.0, 0.34), (0.0, 0.0), False, id="behind the last step, which saves no more"
+        ),
+    ],
+)
+def test_only_what_comes_with_saves_belongs_to_them(
+    saved: tuple[float, float], python: tuple[float, float], is_joined: bool
+) -> None:
+    told = diagnose(with_saves(saved, python, "train.py:72")).findings
+    by_id = {one.id: one for one in told}
+    assert (set(by_id) == {"slow_checkpoints"}) is is_joined
+    if not is_joined:
+        assert by_id["python_in_loop"].site == "train.py:72"
+        assert by_id["slow_checkpoints"].recoverable_s == pytest.approx(0.5, rel=0.05)
 
 
 def test_evaluation_that_is_mostly_starting_workers_has_that_cause_alone() -> None:

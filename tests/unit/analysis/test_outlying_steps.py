@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from support.events import LEARNS, MS, US, FakeRun
 
+from trainprof.analysis.outliers import MAX_LISTED
 from trainprof.record.schema import Kind
 
 
@@ -59,6 +62,17 @@ def test_regular_spacing_is_noted_and_the_longest_comes_first(tmp_path):
     found = run_with(slow, tmp_path=tmp_path).outliers
     assert [o.step for o in found] == [59, 49, 39, 29, 19, 9]
     assert {o.every for o in found} == {10}
+
+
+def test_of_very_many_the_longest_are_listed_and_all_are_counted(tmp_path):
+    """As where every fifth step of a GAN updates the other network as well."""
+    slow = {step: ("forward", 20 * MS + step * US) for step in range(9, 700, 5)}
+    found = run_with(slow, steps=700, tmp_path=tmp_path)
+    assert (found.outlier_count, len(found.outliers)) == (len(slow), MAX_LISTED)
+    assert [o.step for o in found.outliers] == sorted(slow, reverse=True)[:MAX_LISTED]
+    assert found.outliers_in_all == len(slow)
+    # Older runs do not tell.
+    assert replace(found, outlier_count=None).outliers_in_all == MAX_LISTED
 
 
 def test_irregular_ones_have_no_spacing(tmp_path):

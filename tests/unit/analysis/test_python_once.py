@@ -73,6 +73,7 @@ def test_what_the_first_steps_have_beyond_later_ones_comes_once(tmp_path: Path) 
         pytest.param(dict.fromkeys(range(0, STEPS, 20), 400), id="now and then"),
         pytest.param(dict.fromkeys(range(STEPS), 40), id="in every step"),
         pytest.param({30: 4000}, id="later"),
+        pytest.param(dict.fromkeys(range(24), 40), id="in a first phase of training"),
         pytest.param({}, id="none"),
     ],
 )
@@ -83,6 +84,24 @@ def test_what_comes_again_or_later_is_no_matter_of_the_first_steps(
     assert found.once_in_loop_s == pytest.approx(0.0, abs=1e-3)
     line = hottest(found.hot_lines, "other")
     looks = sum(ns // 40 for ns in python_ms.values())
+    assert (0 if line is None else line.looks) == looks
+
+
+@pytest.mark.parametrize(
+    ("python_ms", "once_s", "looks"),
+    [
+        pytest.param({0: 4000} | dict.fromkeys(range(1, 24), 40), 3.96, 14, id="and then a phase"),
+        pytest.param({step: 40 * (24 - step) for step in range(24)}, 12.0, 0, id="less and less"),
+        pytest.param(dict.fromkeys(range(8), 400), 3.2, 0, id="in a few steps"),
+    ],
+)
+def test_what_is_set_up_in_the_first_steps_comes_once_however_many_lead_up(
+    tmp_path: Path, python_ms: dict[int, int], once_s: float, looks: int
+) -> None:
+    found = train(FakeRun(), tmp_path, python_ms)
+    assert found.training.warmup_excluded == max(python_ms) + 1
+    assert found.once_in_loop_s == pytest.approx(once_s, rel=0.01)
+    line = hottest(found.hot_lines, "other")
     assert (0 if line is None else line.looks) == looks
 
 

@@ -91,6 +91,7 @@ def train(
     read_until: int | None = None,
     step: Step = usual,
     python: int = 0,
+    steps: int = STEPS,
 ) -> tuple[RunSummary, HotLine]:
     """Steps with 10 ms of the loop's own code, looked at in its midst.
 
@@ -100,6 +101,7 @@ def train(
         read_until: When they were noted no longer.
         step: Where in a step it stands.
         python: Of ten looks so many meet Python instead.
+        steps: How many.
     """
     loader, optimizer, line = run.loader(), run.optimizer(), run.site(50)
     frames = [run.text(Topic.SITE, ["train.py", *at]) for at in ((12, "dice_loss"), (50, "train"))]
@@ -116,7 +118,7 @@ def train(
         run.passes_time(5 * MS)
 
     run.iterate(loader)
-    for _ in range(STEPS):
+    for _ in range(steps):
         run.next(loader, MS)
         step(run, optimizer, own_code)
     run.stop(loader)
@@ -280,3 +282,62 @@ def test_what_is_not_known_is_left_out_of_the_rest(tmp_path: Path) -> None:
     assert [one.torch_share for one in summary.hot_lines if one.function == "average"] == [None]
     other_s = summary.ledger.seconds["other"]
     assert summary.loss_in_loop_s == pytest.approx(other_s, rel=0.05)
+
+
+def test_to_the_headline_a_loss_of_torchs_functions_is_computing(tmp_path: Path) -> None:
+    found = train(FakeRun(), tmp_path)[0].verdict
+    assert found.bottleneck == "compute"
+    assert found.share == pytest.approx(21 / 22, rel=0.01)
+    assert found.headline.startswith(
+        "COMPUTE-BOUND, not data-bound: forward, a loss made of torch's functions, backward and "
+        "optimizer take 95 % of training time"
+    )
+
+
+@pytest.mark.parametrize("step", [usual, behind_the_update])
+def test_to_the_headline_other_code_of_the_loops_own_stays_python(
+    tmp_path: Path, step: Step
+) -> None:
+    flags = LookFlag.KNOWN if step is usual else OPERATOR
+    found = train(FakeRun(), tmp_path, step=step, flags=flags)[0].verdict
+    assert found.bottleneck == "host"
+    assert "takes 45 % of training time, 10 of 22 ms a step" in found.headline
+    assert "made of torch's functions" not in found.headline
+
+
+def test_python_beside_a_loss_is_told_without_it_and_where_it_is(tmp_path: Path) -> None:
+    run = FakeRun()
+    metric = run.text(Topic.STACK, [run.text(Topic.SITE, ["train.py", 70, "rank"])])
+
+    def step(run: FakeRun, optimizer: int, own_code: Callable[[], None]) -> None:
+        usual(run, optimizer, own_code)
+        run.passes_time(4 * MS)
+        run.record(Kind.LOOK, run.now, run.now, site=metric, flags=LookFlag.KNOWN)
+        run.passes_time(4 * MS)
+
+    told = train(run, tmp_path, step=step)[0].verdict
+    # Either has half of the looks, so of the 18 ms as well.
+    assert told.headline == (
+        "PYTHON-BOUND: Python code between loading, forward, backward and optimizer takes 30 % of "
+        "training time, 9 of 30 ms a step, most of it after the update"
+    )
+
+
+@pytest.mark.parametrize("model_grows", [False, True])
+def test_to_the_headline_what_grows_while_the_model_does_not_is_no_loss(
+    tmp_path: Path, model_grows: bool
+) -> None:
+    """As a metric over all batches so far does."""
+    done = itertools.count()
+
+    def step(run: FakeRun, optimizer: int, own_code: Callable[[], None]) -> None:
+        times = 1 + next(done) // 10
+        run.forward(5 * MS)
+        for _ in range(times):
+            own_code()
+        run.backward(5 * MS * (times if model_grows else 1))
+        run.update(optimizer, MS)
+
+    summary, _ = train(FakeRun(), tmp_path, step=step, steps=60)
+    assert summary.loss_in_loop_s == pytest.approx(60 * 0.035, rel=0.05)
+    assert (summary.verdict.bottleneck == "compute") is model_grows

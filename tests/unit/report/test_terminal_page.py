@@ -112,6 +112,19 @@ def test_steps_of_which_too_many_are_slow_are_not_said_to_have_no_slow_ones(
     assert told in text
 
 
+def test_all_outliers_are_counted_where_only_the_longest_are_listed() -> None:
+    base = summaries.healthy()
+    listed = [Outlier(7, 0, 3.0, 1.0, "data_wait", 0.9, 5, None)] * 3
+    many = replace(base, outliers=listed, outlier_count=142)
+    assert "142 outliers (2 x median) 5 steps apart" in " ".join(page(many).split())
+    assert "the longest 3 of 142" in page(many, verbose=True)
+    assert "; 142 outliers: step 8 took" in markdown.render(many)
+    for count in (3, None):  # an older run does not tell
+        few = replace(many, outlier_count=count)
+        assert "3 outliers (2 x median) 5 steps apart" in " ".join(page(few).split())
+        assert "the longest" not in page(few, verbose=True)
+
+
 @pytest.mark.parametrize("width", [30, 60, 80, 120, 200])
 @pytest.mark.parametrize("verbose", [False, True])
 @pytest.mark.parametrize("name", ALL)

@@ -18,7 +18,9 @@ line is said to compute by torch's functions, and so is what takes longer and lo
 and backward do not (a metric over all batches so far).
 
 What comes but once is taken off: what the first steps have of it beyond as many later ones (code
-that is compiled, or set up, as it is first called), and compiling by torch.compile.
+that is compiled, or set up, as it is first called), and compiling by torch.compile. Where more than
+ten steps lead up to steady ones and have about as much of it to their end, they are a phase of
+training, and only the first ten may set something up.
 
 When it is wrong: where looks met torch's functions less plainly than that (many small operators,
 values read in between), they are counted as Python, and NumPy on large arrays that were made
@@ -58,10 +60,17 @@ from trainprof.analysis.diagnosis.library_loop import (
     is_library,
     library_called_at,
 )
+from trainprof.analysis.diagnosis.loss_in_loop import (
+    grows_with_model,
+    growth_in_loop,
+    is_in_steps,
+    most_loss_s,
+    places_of_rest,
+)
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.processes_beside import ProcessesBeside, processes_beside
 from trainprof.analysis.diagnosis.rule import Threshold
-from trainprof.analysis.diagnosis.trend import Growth, growth_of
+from trainprof.analysis.diagnosis.trend import Growth
 from trainprof.analysis.diagnosis.wording import caller, its_share, place, span
 from trainprof.analysis.finding import GROWN_TO_S, Finding
 from trainprof.analysis.hot_lines import hottest
@@ -91,17 +100,15 @@ _MUCH_OF_IT: Final = 0.95
 _TOLD_TIMES: Final = 1.03
 # Of the looks at a line: so many that met torch computing, and no code that holds the interpreter.
 _TORCH_FROM_SHARE: Final = 0.7
-# Of all of it: from here on it is a matter of steps.
-_IN_STEPS_SHARE: Final = 0.5
-# Likewise of what stands before the first steps of epochs.
+# Of all of it, what stands before the first steps of epochs.
 _AT_EPOCHS_SHARE: Final = 0.7
 _AT_EPOCHS_TOO_SHARE: Final = 0.3
+# Likewise of what stands in the first steps.
+_IN_FIRST_SHARE: Final = 0.7
 # Standard errors of a share of looks.
 _CERTAIN: Final = 2.0
 # A backward takes some 2 x its forward (profilers warn from 2.5 to 3.5).
 _LONG_BACKWARD: Final = 3.0
-# What takes longer as the model's inputs grow, as a loss then does.
-_OF_MODEL: Final = ("forward", "backward")
 # Of training: with less of it in modules the model computes outside of them.
 _FORWARD_SHARE: Final = 0.01
 
@@ -116,11 +123,11 @@ def find(case: Case) -> Finding | None:
     spent_s = max(spent_s, 0.0)
     # A loss of torch's functions is the model's own work.
     grown, told_s = _grown(case), _loss_s(case)
-    most_loss_s = _most_loss_s(case, grown)
-    loss_s = min(told_s, spent_s, most_loss_s)
+    most_s = most_loss_s(grown, case.steps, case.summary.training.steps)
+    loss_s = min(told_s, spent_s, most_s)
     spent_s -= loss_s
     part = spent_s / case.settled_s if case.settled_s > 0 else 0.0
-    line = _line_of_rest(case, spent_s, is_no_loss=most_loss_s < told_s)
+    line = _line_of_rest(case, spent_s, is_no_loss=most_s < told_s)
     is_set = least != THRESHOLDS["share"].value
     if not is_set and line is not None and _is_plainly_one_line(case, line, part):
         least = _LINE_FROM_SHARE
@@ -131,7 +138,7 @@ def find(case: Case) -> Finding | None:
     gain = _gain(case, max(spent_s - (others.least_s if others is not None else 0.0), 0.0))
     if gain is None:
         return None
-    places = _places_of_rest(case.summary, loss_s)
+    places = places_of_rest(case.summary.ledger.other_by_place, case.summary.loss_by_place, loss_s)
     most = _place_of_most(case, places)
     where = "" if most == ELSEWHERE else f", most of it {most}"
     is_own = line is not None and not is_library(case, line)
@@ -142,7 +149,8 @@ def find(case: Case) -> Finding | None:
         return None
     is_torch = line is not None and (line.torch_share or 0.0) >= _TORCH_FROM_SHARE
     advice = "do it less often, or make it cheaper: trainprof lines times each line"
-    if is_torch and named and grown is not None:
+    is_collecting = grown is not None and not grows_with_model(grown, case.steps)
+    if is_torch and named and is_collecting:
         advice = (
             "what goes over all batches so far, as a metric does, once an epoch; or over the last "
             "ones alone: trainprof lines times each line"
@@ -165,7 +173,7 @@ def find(case: Case) -> Finding | None:
     is_librarys = library is not None and line is not None and _is_named(line)
     if library is not None:
         advice = advice_for(case, library, is_sure=is_librarys)
-    if grown is not None:
+    if grown is not None and is_collecting:
         when = "within each epoch" if grown.is_of_epochs else "as training goes on"
         also.append(
             f"it grows {when}, from {span(grown.first_s)} to {span(grown.last_s)} a step: it may "
@@ -237,24 +245,6 @@ def _loss_s(case: Case) -> float:
     return 0.0 if is_seen else case.summary.ledger.other_by_place.get(BEFORE_BACKWARD, 0.0)
 
 
-def _most_loss_s(case: Case, grown: Growth | None) -> float:
-    """Returns what a loss can take at most of a part that grows while the model does not."""
-    of_model = [case.steps.per_step.get(name) for name in _OF_MODEL]
-    if grown is None or any(x is not None and growth_of(x, case.steps) for x in of_model):
-        return math.inf
-    return grown.at_start_s * case.summary.training.steps
-
-
-def _places_of_rest(summary: RunSummary, loss_s: float) -> dict[str, float]:
-    """Returns where in the loop what is no loss lies, in seconds."""
-    of_loss = summary.loss_by_place or {BEFORE_BACKWARD: loss_s}
-    times = loss_s / max(sum(of_loss.values()), loss_s, 1e-9)
-    places = summary.ledger.other_by_place
-    return {
-        name: max(spent_s - times * of_loss.get(name, 0.0), 0.0) for name, spent_s in places.items()
-    }
-
-
 def _once_s(case: Case) -> float:
     """Returns what of it comes but once: no change in the loop's code saves that again."""
     return case.summary.once_in_loop_s or 0.0
@@ -280,13 +270,14 @@ def _gain(case: Case, spent_s: float) -> Gain | None:
 
 def _is_in_steps(case: Case) -> bool:
     """Whether a usual step has it: what comes behind an evaluation, say, is in none."""
-    of_step_s = (case.summary.training.per_step_s or {}).get("other", 0.0)
-    in_steps_s = of_step_s * case.summary.training.steps
-    return in_steps_s >= _IN_STEPS_SHARE * _lasting_s(case)
+    return is_in_steps(case.summary.training, _lasting_s(case))
 
 
 def _when(case: Case) -> str:
-    """Returns when it comes, if not in each step alike: where epochs begin after others, maybe."""
+    """Returns when it comes, if not in each step alike: in a first phase, between epochs, maybe."""
+    in_first = _in_first_steps(case)
+    if in_first is not None:
+        return in_first
     part, epoch = case.steps.per_step.get("other"), case.steps.epoch_of
     first = np.flatnonzero(np.diff(epoch) > 0) + 1
     spent_s = 0.0 if part is None else float(part[first].sum()) / 1e9
@@ -295,6 +286,17 @@ def _when(case: Case) -> str:
         return "between steps, now and then,"
     told = f"between epochs ({span(spent_s / len(first))} each time)"
     return told if share >= _AT_EPOCHS_SHARE else f"{told} and between the parts of a step"
+
+
+def _in_first_steps(case: Case) -> str | None:
+    """Says so where nearly all of it lies in the steps that lead up to steady ones."""
+    part, first = case.steps.per_step.get("other"), case.steps.steady.warmup
+    if part is None or first <= 1:
+        return None
+    spent_s = float(part[:first].sum()) / 1e9 - _once_s(case)
+    if spent_s < _IN_FIRST_SHARE * _lasting_s(case):
+        return None
+    return f"between the parts of the first {first} steps"
 
 
 def _alone(case: Case, line: HotLine, spent_s: float) -> list[str]:
@@ -313,10 +315,7 @@ def _alone(case: Case, line: HotLine, spent_s: float) -> list[str]:
 
 def _grown(case: Case) -> Growth | None:
     """Returns how it takes longer and longer; None where it does not."""
-    part = case.steps.per_step.get("other")
-    if part is None or not len(case.steps) or not _is_in_steps(case):
-        return None
-    return growth_of(part, case.steps)
+    return growth_in_loop(case.steps, case.summary.training, _lasting_s(case))
 
 
 def python_line(summary: RunSummary) -> HotLine | None:

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
+import numpy as np
+
 from trainprof.analysis.diagnosis import (
     gc_pauses,
     python_in_loop,
@@ -35,7 +37,7 @@ def joined_by_line(findings: Iterable[Finding], case: Case) -> list[Finding]:
     left = list(findings)
     for symptom, roots in _COMES_OF.items():
         there = next((one for one in left if one.id == symptom and one.site), None)
-        root = next((one for one in left if one.id in roots and _is_at(one, there)), None)
+        root = next((one for one in left if one.id in roots and _is_at(one, there, case)), None)
         if there is None or root is None:
             continue
         joined = _with_its_symptom(root, there, case)
@@ -43,14 +45,16 @@ def joined_by_line(findings: Iterable[Finding], case: Case) -> list[Finding]:
     return left
 
 
-def _is_at(finding: Finding, other: Finding | None) -> bool:
+def _is_at(finding: Finding, other: Finding | None, case: Case) -> bool:
     if other is None or finding is other:
         return False
     # All of a step is called at that line, whatever causes what.
     if any(one.evidence.get(LIBRARY_AT) is not None for one in (finding, other)):
         return False
-    is_beside = finding.id == slow_checkpoints.ID and _is_near(finding, other)
-    return finding.site == other.site or is_beside
+    if finding.site == other.site:
+        return True
+    is_near = finding.id == slow_checkpoints.ID and _is_near(finding, other)
+    return is_near and _comes_with_saves(other, case)
 
 
 def _is_near(checkpoint: Finding, python: Finding) -> bool:
@@ -63,6 +67,30 @@ def _is_near(checkpoint: Finding, python: Finding) -> bool:
     if file != other or not (line.isdigit() and following.isdigit()):
         return False
     return 0 <= int(following) - int(line) <= _NEAR
+
+
+def _comes_with_saves(python: Finding, case: Case) -> bool:
+    """Whether most of some Python code is what the steps that save have beyond the others.
+
+    Of a run that saves in each step nobody knows.
+    """
+    other, saved = (case.steps.per_step.get(key) for key in ("other", "checkpoint"))
+    if other is None or saved is None or (saved > 0).all():
+        return False
+    saves = saved > 0
+    usual_ns = np.median(other[~saves])
+    with_saves_s = np.maximum(other[saves] - usual_ns, 0).sum() / 1e9 + _behind_last_step_s(case)
+    of_line_s = python.evidence["line_share"] * python.evidence["python_s"]
+    return bool(with_saves_s >= _MOST_OF_IT * of_line_s)
+
+
+def _behind_last_step_s(case: Case) -> float:
+    """Returns what of the loop's own code stands behind its last step, where that saves."""
+    other_s, saved_s = (
+        case.training.get(key, 0.0) - float(case.steps.per_step[key].sum()) / 1e9
+        for key in ("other", "checkpoint")
+    )
+    return max(other_s, 0.0) if saved_s > 0 else 0.0
 
 
 def _with_its_symptom(root: Finding, symptom: Finding, case: Case) -> Finding:

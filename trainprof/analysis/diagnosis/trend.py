@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -34,6 +35,11 @@ class Growth:
     first_s: float
     last_s: float
     is_of_epochs: bool
+
+    @property
+    def times(self) -> float:
+        """How many times as long it takes in the end."""
+        return self.last_s / self.first_s if self.first_s > 0 else math.inf
 
     @property
     def at_start_s(self) -> float:
