@@ -1162,20 +1162,6 @@ def test_workers_that_get_nothing_of_the_data() -> None:
     assert low < 2.0 < high  # two workers would just keep up
 
 
-def test_steps_that_go_without_a_loader_gain_nothing_of_it() -> None:
-    case = case_of(Planted(fetch_s=0.03, running=0.6, compute_s=0.01))
-    plain = only(case)
-    low, high = plain.predicted_speedup or (0.0, 0.0)
-    assert low > 2
-    training = replace(case.summary.training, unfed_steps=STEPS // 2)
-    finding = only(replace(case, summary=replace(case.summary, training=training)))
-    # Steps are alike here: half of them, half of the time.
-    assert finding.predicted_speedup == pytest.approx(
-        [1 / (1 - (1 - 1 / x) / 2) for x in (low, high)]
-    )
-    assert finding.run_speedup == plain.run_speedup
-
-
 def test_workers_that_share_alike_are_no_finding_of_that_kind() -> None:
     assert found(case_of(shared_out(100, 100))) == ["too_few_workers"]
     assert found(case_of(shared_out(198, 2, is_iterable=False))) == ["too_few_workers"]
