@@ -3345,6 +3345,27 @@ def test_gradients_beside_those_that_are_used_save_half_at_most() -> None:
     assert high == pytest.approx(1 / (1 - 0.55 * 0.9 / 3), rel=0.03)
 
 
+@pytest.mark.parametrize(
+    ("settings", "recompute_s", "is_said"),
+    [
+        ({"is_checkpointing": True}, 0.0, True),
+        ({"recomputes_at": ("model.py:30",)}, 0.0, True),
+        ({}, 0.2, True),
+        ({}, 0.0, False),
+    ],
+)
+def test_what_is_checkpointed_may_learn_nothing_where_what_goes_in_is_frozen(
+    settings: dict[str, Any], recompute_s: float, is_said: bool
+) -> None:
+    healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
+    torch = replace(unused(0.8, 0.0, BACKBONE), **settings)
+    case = case_of(healthy, parts=WITH_BACKWARD, torch=torch)
+    case = replace(case, training=case.training | {"recompute": recompute_s})
+    [finding] = [one for one in diagnose(case).findings if one.id == "unused_gradients"]
+    assert ("use_reentrant=False first" in finding.cautions[0]) is is_said
+    assert len(finding.cautions) == 1 + is_said
+
+
 def test_unused_gradients_told_with_less_to_go_by() -> None:
     healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
     nameless = only(case_of(healthy, parts=WITH_BACKWARD, torch=unused(0.8)))
@@ -3410,7 +3431,8 @@ def test_passes_that_one_function_begins_are_told_apart_by_who_calls_it() -> Non
 
 def test_a_pass_that_goes_through_another_model() -> None:
     advice = only(discarded(replace(OTHER_PASS, mixed_share=0.6))).advice or ""
-    assert ".requires_grad_(False) on the parameters of Discriminator for this pass" in advice
+    frozen = ".requires_grad_(False) on the parameters of Discriminator for this pass"
+    assert f"{frozen}, True again behind it" in advice
 
 
 @pytest.mark.parametrize(
@@ -3453,6 +3475,14 @@ def test_where_forwards_are_computed_again_inputs_may_not_work(
     [advice] = [one.advice or "" for one in findings if one.id == "discarded_gradients"]
     assert "inputs=" not in advice
     assert ".detach() what Generator gives" in advice
+
+
+@pytest.mark.parametrize("clips", [True, False])
+def test_clipped_together_discarded_gradients_change_updates(clips: bool) -> None:
+    finding = only(replace(discarded(ITS_PASS), clips_gradients=clips))
+    assert finding.id == "discarded_gradients"
+    assert bool(finding.cautions) is clips
+    assert ("in one norm with those that are used" in minded(finding)) is clips
 
 
 def test_discarded_gradients_told_with_less_to_go_by() -> None:
