@@ -2493,6 +2493,30 @@ def test_a_line_that_gives_out_most_of_forward_may_be_a_loops(
     assert (f"{site} ({function}): if it is called in a loop" in " ".join(finding.also)) is is_told
 
 
+@pytest.mark.parametrize("package", [None, "transformers"])
+def test_what_gradients_of_gradients_go_through_is_not_to_be_compiled(package: str | None) -> None:
+    planted = Planted(workers=2, fetch_s=0.002)
+    planted.loader = replace(planted.loader, built_by=package)
+    case = on_device(case_of(planted), launch_s=1.0)
+    plain = only(case)
+    assert "double backward" not in minded(plain)
+    twice = replace(case, torch=replace(case.torch, differentiates_gradients=True))
+    finding = only(twice)
+    assert finding.id == "launch_bound"
+    advice = finding.advice or ""
+    assert "models alone that no gradient of a gradient goes through" in advice
+    assert "torch.cuda.graph around the step" in advice
+    assert "torch.compile(model)" not in advice
+    assert "torch_compile=" not in advice
+    assert "does not currently support double backward" in minded(finding)
+    # What is compiled already goes as it is.
+    further = replace(twice, summary=replace(twice.summary, compilations=[compiled(0, 0.0)]))
+    assert 'mode="reduce-overhead"' in (only(further).advice or "")
+    assert "double backward" not in minded(only(further))
+    around = replace(twice, torch=replace(twice.torch, compiles_to_graphs=True))
+    assert "double backward" in minded(only(around))
+
+
 @pytest.mark.parametrize(
     ("by_lightning", "clips", "change"),
     [(True, True, {}), (True, False, {"fused": True}), (False, True, {"fused": True})],
