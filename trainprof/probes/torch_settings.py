@@ -18,7 +18,7 @@ from trainprof.probes.function_modes import FunctionModes
 from trainprof.probes.module_parts import modules_of, parameters_of
 from trainprof.probes.patcher import Patcher, hide_our_frame
 from trainprof.probes.session import BackwardWatch, ModuleCall, Session
-from trainprof.probes.user_texts import lines_with
+from trainprof.probes.user_texts import any_text, lines_with
 from trainprof.record.schema import Topic
 
 Wrapped = Callable[..., Any]
@@ -54,6 +54,15 @@ _THREADS: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 _SETS_THREADS: Final = re.compile(
     r"[\"'](?:OMP|MKL)_NUM_THREADS[\"'].*=|\b(?:OMP|MKL)_NUM_THREADS="
 )
+# What gives an optimizer the state of an earlier run, or has a library do so.
+_RESUMES: Final = re.compile(
+    r"(?:opt|adam|sgd)\w*(?:\[[^\]\n]*\])?\.load_state_dict\("
+    r"|\bresume_from_checkpoint\s*=\s*(?!None|False)|\.fit\([^)]*\bckpt_path\s*="
+    r"|\baccelerator\.load_state\(",
+    re.I,
+)
+# One of these is in each: of most texts that is all there is to look for.
+_RESUMING_WORDS: Final = ("load_state", "resume_from_checkpoint", "ckpt_path")
 _LIGHTNING: Final = ("lightning.pytorch", "pytorch_lightning")
 # A step with these in it leaves the update, or a part of it, to another's.
 _HANDS_ON: Final = frozenset(("super", "step"))
@@ -166,6 +175,7 @@ class TorchSettingsProbe:
         built = self._built.get(id(optimizer), _NOWHERE)
         if may_be_fused:
             facts["unfused"] = type(optimizer).__qualname__
+            facts["may_resume"] = self._may_resume()
             facts["built"] = {
                 "site": built.site,
                 "built_by": built.built_by,
@@ -245,6 +255,11 @@ class TorchSettingsProbe:
                 if issubclass(type(part), convolution)
                 for parameter in parameters_of(part)
             )
+
+    def _may_resume(self) -> bool:
+        if self._resumes is None:
+            self._resumes = any_text(self._session.sites.is_user_file, _resumes)
+        return self._resumes
 
     def _recomputes_at(self) -> list[int]:
         """Returns the lines that have forwards computed again in backward."""
@@ -366,6 +381,11 @@ def _environment_at_start() -> dict[str, str] | None:
     except OSError:
         return None
     return dict(one.partition("=")[::2] for one in told)
+
+
+def _resumes(text: str) -> bool:
+    """Whether a text may give an optimizer the state of an earlier run."""
+    return any(word in text for word in _RESUMING_WORDS) and _RESUMES.search(text) is not None
 
 
 def _is_told_to_loop(optimizer: Any) -> bool:
