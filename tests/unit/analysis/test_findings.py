@@ -925,6 +925,8 @@ def test_a_few_slow_samples_are_named() -> None:
     assert finding.advice == f"mend or leave out the slow samples: {of_run} lists them"
     assert "dataset[0]" in finding.title
     assert finding.evidence["slow_indices"] == list(range(STEPS // 40))
+    [caution] = finding.cautions
+    assert "missed where they are left out: shorten or cache those" in caution
 
 
 def test_samples_that_begin_a_part_of_the_data_are_not_to_be_left_out() -> None:
@@ -1133,6 +1135,7 @@ def test_drawing_indices_is_not_blamed_on_workers() -> None:
     planted = Planted(workers=4, fetch_s=0.004, compute_s=0.01, sampler_s=0.02)
     finding = only(case_of(planted))
     assert finding.id == "slow_sampler"
+    assert "has to be drawn anew in each pass" in minded(finding)
     assert finding.predicted_speedup is not None
     assert finding.predicted_speedup[1] == pytest.approx(3.0 / (1 - 0.25 * 2 / 3), rel=0.15)
 
@@ -1389,6 +1392,19 @@ def test_what_a_sampler_works_out_for_each_pass() -> None:
     assert finding.advice.startswith("work out what the sampler needs once")
     assert finding.also == ["90 % of it goes to data.py:36 (__iter__); called from train.py:50"]
     assert only(case).site == "train.py:41"  # where no line is known, the loader's
+
+
+@pytest.mark.parametrize("in_order", [True, False, None])
+@pytest.mark.parametrize("is_iterable", [True, False])
+def test_what_is_random_in_the_beginning_of_a_pass_is_drawn_anew(
+    in_order: bool | None, is_iterable: bool
+) -> None:
+    planted = with_slow_starts(0.1, 0.0)
+    planted.loader = replace(planted.loader, draws_in_order=in_order, is_iterable=is_iterable)
+    finding = only(case_of(planted))
+    assert finding.id == "slow_pass_starts"
+    assert bool(finding.cautions) is not in_order
+    assert ("has to be drawn anew in each pass" in minded(finding)) is not in_order
 
 
 def test_what_a_stream_opens_for_each_pass() -> None:
@@ -1986,6 +2002,7 @@ def test_python_beside_a_loss_has_its_own_line_and_share() -> None:
     assert "takes 776 ms" in finding.title  # some of it is trainprof's own
     assert "most of it after the update" in finding.title
     assert "look at metrics.py:7 (rank), 93 % of it: do it less often" in finding.advice
+    assert "less of it trains otherwise: make it cheaper" in minded(finding)
     assert finding.evidence["left_out_as_loss_s"] == 1.2
 
 
@@ -2006,6 +2023,7 @@ def test_an_average_of_weights_is_said_to_be_torchs() -> None:
     assert finding.title.startswith("what the loop computes by torch's functions")
     assert "Python code" not in finding.title
     assert "less often" not in finding.advice
+    assert finding.cautions == []
 
 
 @pytest.mark.parametrize(
@@ -2115,6 +2133,7 @@ def test_where_a_wait_ends_beside_a_thread_at_work_the_loop_waits_for_that_threa
     assert (finding.id, finding.site) == ("python_in_loop", "data.py:12")
     assert "the loop waits for another thread, at feed.py:10:" in finding.title
     assert finding.advice.startswith("data.py:12 (decode) waits for it: let other processes")
+    assert finding.cautions == []
     # It computed before it came there, the line may be where that ends; or the other one slept.
     for line, told in (
         (replace(ends, waits_share=0.2), beside),
@@ -2471,28 +2490,6 @@ def test_small_work_is_joined_first_and_graphs_have_their_caution(is_compiled: b
     assert "clone() those that are kept beyond the step" in minded(finding)
 
 
-@pytest.mark.parametrize(
-    ("site", "function", "share", "is_told"),
-    [
-        ("model.py:18", "forward", 0.8, True),
-        ("model.py:18", "forward", 0.3, False),
-        ("train.py:30", "train", 0.9, False),  # where the model is called
-        ("train.py:30", "<module>", 0.9, False),
-    ],
-)
-def test_a_line_that_gives_out_most_of_forward_may_be_a_loops(
-    site: str, function: str, share: float, is_told: bool
-) -> None:
-    case = on_device(case_of(Planted(workers=2, fetch_s=0.002)), launch_s=1.0)
-    lines = [
-        HotLine("forward", site, function, [], 50, 0.9, 1.0, line_share=share),
-        HotLine("backward", "train.py:31", "train", [], 50, 1.0, 1.0, line_share=1.0),
-    ]
-    finding = only(replace(case, summary=replace(case.summary, hot_lines=lines)))
-    assert (finding.id, finding.site) == ("launch_bound", site)
-    assert (f"{site} ({function}): if it is called in a loop" in " ".join(finding.also)) is is_told
-
-
 @pytest.mark.parametrize("package", [None, "transformers"])
 def test_what_gradients_of_gradients_go_through_is_not_to_be_compiled(package: str | None) -> None:
     planted = Planted(workers=2, fetch_s=0.002)
@@ -2515,6 +2512,28 @@ def test_what_gradients_of_gradients_go_through_is_not_to_be_compiled(package: s
     assert "double backward" not in minded(only(further))
     around = replace(twice, torch=replace(twice.torch, compiles_to_graphs=True))
     assert "double backward" in minded(only(around))
+
+
+@pytest.mark.parametrize(
+    ("site", "function", "share", "is_told"),
+    [
+        ("model.py:18", "forward", 0.8, True),
+        ("model.py:18", "forward", 0.3, False),
+        ("train.py:30", "train", 0.9, False),  # where the model is called
+        ("train.py:30", "<module>", 0.9, False),
+    ],
+)
+def test_a_line_that_gives_out_most_of_forward_may_be_a_loops(
+    site: str, function: str, share: float, is_told: bool
+) -> None:
+    case = on_device(case_of(Planted(workers=2, fetch_s=0.002)), launch_s=1.0)
+    lines = [
+        HotLine("forward", site, function, [], 50, 0.9, 1.0, line_share=share),
+        HotLine("backward", "train.py:31", "train", [], 50, 1.0, 1.0, line_share=1.0),
+    ]
+    finding = only(replace(case, summary=replace(case.summary, hot_lines=lines)))
+    assert (finding.id, finding.site) == ("launch_bound", site)
+    assert (f"{site} ({function}): if it is called in a loop" in " ".join(finding.also)) is is_told
 
 
 @pytest.mark.parametrize(
@@ -3047,6 +3066,7 @@ def test_a_librarys_loop_is_named_where_it_is_called_with_its_settings(
 def test_which_settings_a_librarys_loop_has() -> None:
     case = fitted(BY_LIBRARY, replace(BY_LIBRARY, part="optimizer"))
     assert "no progress bar, logging less often, fewer callbacks" in only(case).advice
+    assert only(case).cautions == []
     [fed] = case.feeding
     by_trainer = replace(fed, loader=replace(fed.loader, built_by="transformers"))
     advice = only(replace(case, feeding=[by_trainer], torch=LIGHTNING)).advice
@@ -3896,6 +3916,10 @@ def test_code_that_is_compiled_again_and_again() -> None:
     assert (finding.id, finding.site, finding.is_at_most) == ("recompiling", "train.py:60", True)
     assert finding.recoverable_s == pytest.approx(1.5)
     assert finding.evidence["again"] == 4
+    assert finding.advice.startswith("torch.compile(..., dynamic=True), or one shape for all")
+    [caution] = finding.cautions
+    assert "not where a model is evaluated" in caution
+    assert "padded places have to be masked" in caution
     assert finding.also == []
     assert finding.evidence[LIKELY] == pytest.approx(1 / (1 - 1.5 / case.training_s))
     [finding] = diagnose(recompiled(compiled(7, 1.5, versions=8))).findings
