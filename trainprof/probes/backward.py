@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
 from trainprof.probes.patcher import Patcher, hide_our_frame
 from trainprof.probes.session import Session
 from trainprof.record.schema import Kind
 
 Wrapped = Callable[..., Any]
+# Of the arguments of the engine's Python door that follow what it starts from.
+_CREATE_GRAPH: Final = 2
 
 
 class BackwardProbe:
@@ -23,6 +25,7 @@ class BackwardProbe:
         kind = int(Kind.BACKWARD)
         is_anomaly_enabled = getattr(torch, "is_anomaly_enabled", lambda: False)
         note_anomaly = session.at_anomalous_backward
+        note_graph = session.at_created_graph
 
         def make(original: Wrapped) -> Wrapped:
             def _engine_run_backward(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
@@ -44,8 +47,29 @@ class BackwardProbe:
                             watch.gives(given)
                     if is_anomaly_enabled():
                         note_anomaly()
+                    if creates_graph(args, kwargs):
+                        note_graph()
 
             return _engine_run_backward
 
         name = "_engine_run_backward"
         patcher.around(make, (torch.autograd, name), (torch.autograd.graph, name), woven=True)
+
+
+def creates_graph(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a pass can be differentiated itself, by what the engine's door is given behind it.
+
+    Args:
+        args: What follows what the pass starts from.
+        kwargs: By name.
+    """
+    is_given = len(args) > _CREATE_GRAPH
+    told = args[_CREATE_GRAPH] if is_given else kwargs.get("create_graph")
+    return isinstance(told, int) and bool(told)
+
+
+def functional_level(torch: ModuleType) -> Callable[[], int | None]:
+    """Returns what tells how deep inside torch.func's functions a call is; None outside of them."""
+    functorch = getattr(torch._C, "_functorch", None)
+    level: Callable[[], int | None] = getattr(functorch, "maybe_current_level", lambda: None)
+    return level

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import ModuleType
-from typing import Any, Final
+from typing import Any
 
+from trainprof.probes.backward import creates_graph, functional_level
 from trainprof.probes.limit import OWN_UPDATES, can_end
 from trainprof.probes.patcher import Patcher
 from trainprof.probes.session import BackwardWatch, Session
-
-# Of the arguments of the engine's Python door that follow what it starts from.
-_CREATE_GRAPH: Final = 2
 
 
 class OwnUpdatesProbe:
@@ -29,10 +26,7 @@ class OwnUpdatesProbe:
         if before_step is None:
             return
         self._session, self._limit, self._before_step = session, session.limit, before_step
-        functorch = getattr(torch._C, "_functorch", None)
-        self._level: Callable[[], int | None] = getattr(
-            functorch, "maybe_current_level", lambda: None
-        )
+        self._level = functional_level(torch)
         self._depth = 0
         self._least_order: int | None = None
         self._counts = False
@@ -62,8 +56,7 @@ class OwnUpdatesProbe:
 
         torch.func always lets its passes be differentiated, and tells how deep they are.
         """
-        is_given = len(args) > _CREATE_GRAPH
-        if not (args[_CREATE_GRAPH] if is_given else kwargs.get("create_graph")):
+        if not creates_graph(args, kwargs):
             return 0
         return 1 + (self._level() or 0)
 

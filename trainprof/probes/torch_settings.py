@@ -12,13 +12,14 @@ from types import FrameType, FunctionType, ModuleType
 from typing import Any, Final
 
 from trainprof.probes.affinity import own_cores
+from trainprof.probes.backward import functional_level
 from trainprof.probes.call_site import Birthplace
 from trainprof.probes.decompositions import Decompositions
 from trainprof.probes.function_modes import FunctionModes
 from trainprof.probes.module_parts import modules_of, parameters_of
 from trainprof.probes.patcher import Patcher, hide_our_frame
 from trainprof.probes.session import BackwardWatch, ModuleCall, Session
-from trainprof.probes.user_texts import lines_with
+from trainprof.probes.user_texts import any_text, lines_with
 from trainprof.record.schema import Topic
 
 Wrapped = Callable[..., Any]
@@ -55,6 +56,15 @@ _SETS_THREADS: Final = re.compile(
     r"[\"'](?:OMP|MKL)_NUM_THREADS[\"'].*=|\b(?:OMP|MKL)_NUM_THREADS="
 )
 _WORKER: Final = "torch.utils.data._utils.worker"
+# What gives an optimizer the state of an earlier run, or has a library do so.
+_RESUMES: Final = re.compile(
+    r"(?:opt|adam|sgd)\w*(?:\[[^\]\n]*\])?\.load_state_dict\("
+    r"|\bresume_from_checkpoint\s*=\s*(?!None|False)|\.fit\([^)]*\bckpt_path\s*="
+    r"|\baccelerator\.load_state\(",
+    re.I,
+)
+# One of these is in each: of most texts that is all there is to look for.
+_RESUMING_WORDS: Final = ("load_state", "resume_from_checkpoint", "ckpt_path")
 _LIGHTNING: Final = ("lightning.pytorch", "pytorch_lightning")
 # A step with these in it leaves the update, or a part of it, to another's.
 _HANDS_ON: Final = frozenset(("super", "step"))
@@ -72,6 +82,9 @@ class TorchSettingsProbe:
 
     def __init__(self) -> None:
         self._passes = self._optimizers = 0
+        # Whether the script's files resume an optimizer, once they were read.
+        self._resumes: bool | None = None
+        self._differentiates_gradients = False
         # By id: where optimizers that live were built.
         self._built: dict[int, Birthplace] = {}
         # Backward passes that were watched for calls of modules, and whether one was told of.
@@ -90,6 +103,8 @@ class TorchSettingsProbe:
         session.at_parameters.append(patcher.guarded(self._note_place))
         session.at_first_step.append(patcher.guarded(self._first_step))
         session.at_anomalous_backward = patcher.guarded(self._anomalous_backward)
+        self._level = functional_level(torch)
+        session.at_created_graph = patcher.guarded(self._created_graph)
         self._meets = patcher.guarded(self._meet)
         self._meets_double = patcher.guarded(self._meet_double)
         self._watch = BackwardWatch(
@@ -181,6 +196,7 @@ class TorchSettingsProbe:
         built = self._built.get(id(optimizer), _NOWHERE)
         if may_be_fused:
             facts["unfused"] = type(optimizer).__qualname__
+            facts["may_resume"] = self._may_resume()
             facts["built"] = {
                 "site": built.site,
                 "built_by": built.built_by,
@@ -262,6 +278,11 @@ class TorchSettingsProbe:
                 if issubclass(type(part), convolution)
                 for parameter in parameters_of(part)
             )
+
+    def _may_resume(self) -> bool:
+        if self._resumes is None:
+            self._resumes = any_text(self._session.sites.is_user_file, _resumes)
+        return self._resumes
 
     def _recomputes_at(self) -> list[int]:
         """Returns the lines that have forwards computed again in backward."""
@@ -362,6 +383,13 @@ class TorchSettingsProbe:
         gradients = (one.grad for group in optimizer.param_groups for one in group["params"])
         return any(type(one) in self._plain_types and one.is_sparse for one in gradients)
 
+    def _created_graph(self) -> None:
+        """Notes a pass that can be differentiated; torch.func lets all of its own be."""
+        if self._differentiates_gradients or self._level() is not None:
+            return
+        self._differentiates_gradients = True
+        self._session.log.note(Topic.ENVIRONMENT, {"differentiates_gradients": True})
+
     def _anomalous_backward(self) -> None:
         self._passes += 1
         if self._passes == _ANOMALOUS_PASSES:
@@ -376,6 +404,11 @@ def _environment_at_start() -> dict[str, str] | None:
     except OSError:
         return None
     return dict(one.partition("=")[::2] for one in told)
+
+
+def _resumes(text: str) -> bool:
+    """Whether a text may give an optimizer the state of an earlier run."""
+    return any(word in text for word in _RESUMING_WORDS) and _RESUMES.search(text) is not None
 
 
 def _is_told_to_loop(optimizer: Any) -> bool:

@@ -36,6 +36,8 @@ def test_calls_in_training_are_counted_apart_with_what_they_wrote(tmp_path: Path
     assert finding.title.startswith("torch.save, 4 times, and torch.load, once, take 90.0 ms")
     assert finding.title.endswith(": a save of 2.00 MiB takes 20.0 ms")
     assert finding.evidence["saves"] == 4
+    [caution] = finding.cautions
+    assert "v.detach().clone()" in caution
 
 
 def saving_run(save: Callable[[FakeRun, int], None], *, every: int = 1) -> FakeRun:
@@ -65,6 +67,7 @@ def test_a_librarys_checkpoint_is_one_with_its_files_inside(tmp_path: Path) -> N
     title = "Trainer._save_checkpoint, 3 times, takes 60.0 ms"
     assert finding.title.startswith(title)
     assert finding.title.endswith(": a save of 2.00 MiB takes 20.0 ms")
+    assert finding.cautions == []  # no tensors are in the script's hands
     assert summary.ledger.seconds["checkpoint"] == pytest.approx(60e-3)
 
 
@@ -188,6 +191,7 @@ def test_what_the_loop_loads_is_not_to_be_saved_less_often(tmp_path: Path) -> No
     assert finding.title.startswith("torch.load, 60 times, takes 540 ms")
     assert finding.advice.startswith("load once, ahead of the loop")
     assert "save" not in finding.advice
+    assert finding.cautions == []
 
 
 def test_a_checkpoint_that_is_saved_in_a_loaders_call_stays_one(tmp_path: Path) -> None:

@@ -1078,6 +1078,8 @@ def test_a_few_slow_samples_are_named() -> None:
     assert finding.advice == f"mend or leave out the slow samples: {of_run} lists them"
     assert "dataset[0]" in finding.title
     assert finding.evidence["slow_indices"] == list(range(STEPS // 40))
+    [caution] = finding.cautions
+    assert "missed where they are left out: shorten or cache those" in caution
 
 
 def test_samples_that_begin_a_part_of_the_data_are_not_to_be_left_out() -> None:
@@ -1286,6 +1288,7 @@ def test_drawing_indices_is_not_blamed_on_workers() -> None:
     planted = Planted(workers=4, fetch_s=0.004, compute_s=0.01, sampler_s=0.02)
     finding = only(case_of(planted))
     assert finding.id == "slow_sampler"
+    assert "has to be drawn anew in each pass" in minded(finding)
     assert finding.predicted_speedup is not None
     assert finding.predicted_speedup[1] == pytest.approx(3.0 / (1 - 0.25 * 2 / 3), rel=0.15)
 
@@ -1543,6 +1546,19 @@ def test_what_a_sampler_works_out_for_each_pass() -> None:
     assert finding.advice.startswith("work out what the sampler needs once")
     assert finding.also == ["90 % of it goes to data.py:36 (__iter__); called from train.py:50"]
     assert only(case).site == "train.py:41"  # where no line is known, the loader's
+
+
+@pytest.mark.parametrize("in_order", [True, False, None])
+@pytest.mark.parametrize("is_iterable", [True, False])
+def test_what_is_random_in_the_beginning_of_a_pass_is_drawn_anew(
+    in_order: bool | None, is_iterable: bool
+) -> None:
+    planted = with_slow_starts(0.1, 0.0)
+    planted.loader = replace(planted.loader, draws_in_order=in_order, is_iterable=is_iterable)
+    finding = only(case_of(planted))
+    assert finding.id == "slow_pass_starts"
+    assert bool(finding.cautions) is not in_order
+    assert ("has to be drawn anew in each pass" in minded(finding)) is not in_order
 
 
 def test_what_a_stream_opens_for_each_pass() -> None:
@@ -2197,6 +2213,7 @@ def test_python_beside_a_loss_has_its_own_line_and_share() -> None:
     assert "takes 776 ms" in finding.title  # some of it is trainprof's own
     assert "most of it after the update" in finding.title
     assert "look at metrics.py:7 (rank), 93 % of it: do it less often" in finding.advice
+    assert "less of it trains otherwise: make it cheaper" in minded(finding)
     assert finding.evidence["left_out_as_loss_s"] == 1.2
 
 
@@ -2217,6 +2234,7 @@ def test_an_average_of_weights_is_said_to_be_torchs() -> None:
     assert finding.title.startswith("what the loop computes by torch's functions")
     assert "Python code" not in finding.title
     assert "less often" not in finding.advice
+    assert finding.cautions == []
 
 
 @pytest.mark.parametrize(
@@ -2326,6 +2344,7 @@ def test_where_a_wait_ends_beside_a_thread_at_work_the_loop_waits_for_that_threa
     assert (finding.id, finding.site) == ("python_in_loop", "data.py:12")
     assert "the loop waits for another thread, at feed.py:10:" in finding.title
     assert finding.advice.startswith("data.py:12 (decode) waits for it: let other processes")
+    assert finding.cautions == []
     # It computed before it came there, the line may be where that ends; or the other one slept.
     for line, told in (
         (replace(ends, waits_share=0.2), beside),
@@ -2682,6 +2701,30 @@ def test_small_work_is_joined_first_and_graphs_have_their_caution(is_compiled: b
     assert "clone() those that are kept beyond the step" in minded(finding)
 
 
+@pytest.mark.parametrize("package", [None, "transformers"])
+def test_what_gradients_of_gradients_go_through_is_not_to_be_compiled(package: str | None) -> None:
+    planted = Planted(workers=2, fetch_s=0.002)
+    planted.loader = replace(planted.loader, built_by=package)
+    case = on_device(case_of(planted), launch_s=1.0)
+    plain = only(case)
+    assert "double backward" not in minded(plain)
+    twice = replace(case, torch=replace(case.torch, differentiates_gradients=True))
+    finding = only(twice)
+    assert finding.id == "launch_bound"
+    advice = finding.advice or ""
+    assert "models alone that no gradient of a gradient goes through" in advice
+    assert "torch.cuda.graph around the step" in advice
+    assert "torch.compile(model)" not in advice
+    assert "torch_compile=" not in advice
+    assert "does not currently support double backward" in minded(finding)
+    # What is compiled already goes as it is.
+    further = replace(twice, summary=replace(twice.summary, compilations=[compiled(0, 0.0)]))
+    assert 'mode="reduce-overhead"' in (only(further).advice or "")
+    assert "double backward" not in minded(only(further))
+    around = replace(twice, torch=replace(twice.torch, compiles_to_graphs=True))
+    assert "double backward" in minded(only(around))
+
+
 @pytest.mark.parametrize(
     ("site", "function", "share", "is_told"),
     [
@@ -2717,6 +2760,15 @@ def test_lightning_refuses_fused_optimizers_that_clip(
     finding = only(replace(case, clips_gradients=clips))
     assert (finding.id, finding.change) == ("slow_optimizer", change)
     assert ("Lightning's Trainer ends" in minded(finding)) is by_lightning
+
+
+@pytest.mark.parametrize("may_resume", [True, False])
+def test_a_state_that_is_loaded_takes_fusing_back(may_resume: bool) -> None:
+    settings = replace(looped(), may_resume=may_resume)
+    healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
+    finding = only(case_of(healthy, parts={"optimizer": 1.0}, torch=settings))
+    assert (finding.id, finding.change) == ("slow_optimizer", {"fused": True})
+    assert ("for g in optimizer.param_groups: g['fused'] = True" in minded(finding)) is may_resume
 
 
 def test_a_device_that_waits_for_copies() -> None:
@@ -3260,6 +3312,7 @@ def test_a_librarys_loop_is_named_where_it_is_called_with_its_settings(
 def test_which_settings_a_librarys_loop_has() -> None:
     case = fitted(BY_LIBRARY, replace(BY_LIBRARY, part="optimizer"))
     assert "no progress bar, logging less often, fewer callbacks" in only(case).advice
+    assert only(case).cautions == []
     [fed] = case.feeding
     by_trainer = replace(fed, loader=replace(fed.loader, built_by="transformers"))
     advice = only(replace(case, feeding=[by_trainer], torch=LIGHTNING)).advice
@@ -3591,6 +3644,27 @@ def test_gradients_beside_those_that_are_used_save_half_at_most() -> None:
     assert high == pytest.approx(1 / (1 - 0.55 * 0.9 / 3), rel=0.03)
 
 
+@pytest.mark.parametrize(
+    ("settings", "recompute_s", "is_said"),
+    [
+        ({"is_checkpointing": True}, 0.0, True),
+        ({"recomputes_at": ("model.py:30",)}, 0.0, True),
+        ({}, 0.2, True),
+        ({}, 0.0, False),
+    ],
+)
+def test_what_is_checkpointed_may_learn_nothing_where_what_goes_in_is_frozen(
+    settings: dict[str, Any], recompute_s: float, is_said: bool
+) -> None:
+    healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
+    torch = replace(unused(0.8, 0.0, BACKBONE), **settings)
+    case = case_of(healthy, parts=WITH_BACKWARD, torch=torch)
+    case = replace(case, training=case.training | {"recompute": recompute_s})
+    [finding] = [one for one in diagnose(case).findings if one.id == "unused_gradients"]
+    assert ("use_reentrant=False first" in finding.cautions[0]) is is_said
+    assert len(finding.cautions) == 1 + is_said
+
+
 def test_unused_gradients_told_with_less_to_go_by() -> None:
     healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
     nameless = only(case_of(healthy, parts=WITH_BACKWARD, torch=unused(0.8)))
@@ -3656,7 +3730,8 @@ def test_passes_that_one_function_begins_are_told_apart_by_who_calls_it() -> Non
 
 def test_a_pass_that_goes_through_another_model() -> None:
     advice = only(discarded(replace(OTHER_PASS, mixed_share=0.6))).advice or ""
-    assert ".requires_grad_(False) on the parameters of Discriminator for this pass" in advice
+    frozen = ".requires_grad_(False) on the parameters of Discriminator for this pass"
+    assert f"{frozen}, True again behind it" in advice
 
 
 @pytest.mark.parametrize(
@@ -3699,6 +3774,14 @@ def test_where_forwards_are_computed_again_inputs_may_not_work(
     [advice] = [one.advice or "" for one in findings if one.id == "discarded_gradients"]
     assert "inputs=" not in advice
     assert ".detach() what Generator gives" in advice
+
+
+@pytest.mark.parametrize("clips", [True, False])
+def test_clipped_together_discarded_gradients_change_updates(clips: bool) -> None:
+    finding = only(replace(discarded(ITS_PASS), clips_gradients=clips))
+    assert finding.id == "discarded_gradients"
+    assert bool(finding.cautions) is clips
+    assert ("in one norm with those that are used" in minded(finding)) is clips
 
 
 def test_discarded_gradients_told_with_less_to_go_by() -> None:
@@ -4169,6 +4252,10 @@ def test_code_that_is_compiled_again_and_again() -> None:
     assert (finding.id, finding.site, finding.is_at_most) == ("recompiling", "train.py:60", True)
     assert finding.recoverable_s == pytest.approx(1.5)
     assert finding.evidence["again"] == 4
+    assert finding.advice.startswith("torch.compile(..., dynamic=True), or one shape for all")
+    [caution] = finding.cautions
+    assert "not where a model is evaluated" in caution
+    assert "padded places have to be masked" in caution
     assert finding.also == []
     assert finding.evidence[LIKELY] == pytest.approx(1 / (1 - 1.5 / case.training_s))
     [finding] = diagnose(recompiled(compiled(7, 1.5, versions=8))).findings

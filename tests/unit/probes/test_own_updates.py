@@ -87,12 +87,13 @@ def test_a_pass_inside_another_function_s_derivative_is_no_step(
 ) -> None:
     """As torch.func tells it: a derivative inside, of which the outer one is taken."""
     levels: list[int] = []
-    monkeypatch.setattr(torch._C._functorch, "maybe_current_level", lambda: levels.pop(0))
+    monkeypatch.setattr(torch._C._functorch, "maybe_current_level", lambda: levels[0])
     recorder.start(*default_probes(), options={"max_steps": 3})
 
     def update(w: torch.Tensor) -> None:
-        levels[:] = [3, 1]
+        levels[:] = [3]
         (inner,) = torch.autograd.grad((w**3).sum(), w, create_graph=True)
+        levels[:] = [1]
         (outer,) = torch.autograd.grad(inner.sum(), w, create_graph=True)
         w.data.sub_(0.1 * outer.detach())
 

@@ -492,6 +492,65 @@ def test_other_code_that_computes_again_is_told_from_torchs(
     assert told(recorder, "recomputed_by_torch") == [False]
 
 
+def penalized(x: torch.Tensor) -> None:
+    (slope,) = torch.autograd.grad((x**3).sum(), x, create_graph=True)
+    slope.sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("passes", "is_told"),
+    [
+        (penalized, True),
+        (lambda x: torch.autograd.functional.hessian(lambda y: (y**3).sum(), x), True),
+        (lambda x: (x**3).sum().backward(), False),
+        (lambda x: (x**3).sum().backward(retain_graph=True), False),
+        (lambda x: torch.func.grad(lambda y: (y**3).sum())(x.detach()), False),
+    ],
+)
+def test_that_gradients_are_differentiated_is_told_once(
+    recorder: Recorder, passes: Callable[[torch.Tensor], None], is_told: bool
+) -> None:
+    recorder.start(TorchSettingsProbe(), BackwardProbe())
+    x = torch.ones(2, requires_grad=True)
+    for _ in range(3):
+        passes(x)
+    assert told(recorder, "differentiates_gradients") == [True] * is_told
+    assert recorder.read().notes(Topic.PROBE_FAILED) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "may_resume"),
+    [
+        ("optimizer.load_state_dict(torch.load('last.pt')['optimizer'])", True),
+        ("self.opt_g.load_state_dict(state)", True),
+        ("optimizers[0].load_state_dict(state)", True),
+        ("trainer.train(resume_from_checkpoint=True)", True),
+        ("trainer.fit(model, loader, ckpt_path='last.ckpt')", True),
+        ("accelerator.load_state(folder)", True),
+        ("model.load_state_dict(torch.load('weights.pt'))", False),
+        ("trainer.train(resume_from_checkpoint=None)", False),
+        ("ckpt_path = 'last.pt'", False),
+        ("torch.save(optimizer.state_dict(), ckpt_path)", False),
+    ],
+)
+def test_whether_the_script_may_resume_an_optimizer(
+    recorder: Recorder,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    text: str,
+    may_resume: bool,
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(f"{text}\n")
+    monkeypatch.setitem(sys.modules, "planted", SimpleNamespace(__file__=str(script)))
+    recorder.start(TorchSettingsProbe(), OptimizerProbe())
+    monkeypatch.setattr(recorder.session.sites, "is_user_file", lambda path: path == str(script))
+    update(torch.optim.Adam)
+    update(torch.optim.SGD)
+    update(torch.optim.Adam, fused=True)  # nothing is said of it
+    assert told(recorder, "may_resume") == [may_resume] * 2
+
+
 def line_of(recorder: Recorder, site: int) -> int | None:
     return json.loads(recorder.read().texts[site][1])[1] if site else None
 

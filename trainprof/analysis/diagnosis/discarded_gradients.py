@@ -15,9 +15,10 @@ When it is wrong: where a library reads these gradients without changing the par
 script does, nothing is told.
 
 What to do: loss.backward(inputs=[p for p in model.parameters() if p.requires_grad]) with what that
-pass is to train; nothing else is then computed, and what is trained stays the same to the bit. Of
-frozen parameters torch takes none (can't retain_grad on Tensor that has requires_grad=False). Where
-a pass goes on into another model, .detach() what that one gave; where it goes through one,
+pass is to train; nothing else is then computed, and what is trained stays the same to the bit,
+unless gradients are clipped together with those: what is set back was in that norm, too. Of frozen
+parameters torch takes none (can't retain_grad on Tensor that has requires_grad=False). Where a pass
+goes on into another model, .detach() what that one gave; where it goes through one,
 .requires_grad_(False) on that one's parameters for as long. Do so too where inputs= does not work:
 under DistributedDataParallel, and where activations are checkpointed (with use_reentrant=True torch
 refuses it, or gives no gradient).
@@ -41,6 +42,9 @@ KEYS: Final[tuple[str, ...]] = ("backward",)
 THRESHOLDS: Final = {
     "share": Threshold(0.03, "of training: what backward does for them"),
 }
+_CLIPPED: Final = (
+    "gradients are clipped: where these are in one norm with those that are used, updates change"
+)
 
 
 def find(case: Case) -> Finding | None:
@@ -66,6 +70,7 @@ def find(case: Case) -> Finding | None:
         gain,
         site=first.site,
         advice=_advice(case, first),
+        cautions=[_CLIPPED] if case.clips_gradients else [],
         also=[_also(one) for one in told[1:]],
         evidence={
             "backward_s": case.training.get("backward", 0.0),
@@ -97,7 +102,7 @@ def _advice(case: Case, told: DiscardedGradients) -> str:
     )
     model = told.models[0].name if told.models else "the other model"
     other = (
-        f".requires_grad_(False) on the parameters of {model} for this pass"
+        f".requires_grad_(False) on the parameters of {model} for this pass, True again behind it"
         if told.goes_through
         else f".detach() what {model} gives to this loss"
     )
@@ -106,10 +111,7 @@ def _advice(case: Case, told: DiscardedGradients) -> str:
 
 def _works_with_inputs(case: Case) -> bool:
     """Whether nothing is known of the run that backward does not do for chosen parameters alone."""
-    torch = case.torch
-    is_checkpointing = torch.is_checkpointing or bool(torch.recomputes_at)
-    recomputes = case.training.get("recompute", 0.0) > 0
-    return not (torch.is_data_parallel or is_checkpointing or recomputes)
+    return not (case.torch.is_data_parallel or case.recomputes_forwards)
 
 
 def _also(told: DiscardedGradients) -> str:

@@ -18,9 +18,10 @@ device works is not known where it was not made to wait: the gain is what cannot
 What to do: torch.compile(model), which joins small operators into few; with mode="reduce-overhead"
 a step is given out as one (CUDA graphs), where shapes stay the same; what it gives then lies in
 memory that the next one writes to, so that what is kept beyond the step has to be cloned.
-fused=True for the optimizer, which is said of SGD, Adam and AdamW that are not, where updates take
-a fifth of the host's time. More samples in a batch take the same number of operators, but change
-what is learned.
+Gradients of gradients (create_graph=True) cannot go through what is compiled: then CUDA graphs by
+hand. fused=True for the optimizer, which is said of SGD, Adam and AdamW that are not, where updates
+take a fifth of the host's time. More samples in a batch take the same number of operators, but
+change what is learned.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from trainprof.analysis.diagnosis.recomputed_forward import launched_again_s
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.slow_optimizer import (
     FUSED_ON_DEVICES,
-    refused_when_fused,
+    minded_when_fused,
     waiting_for_updates_s,
 )
 from trainprof.analysis.diagnosis.wording import is_nameless, place, span
@@ -67,6 +68,15 @@ _REST_OF_STEP: Final = (
     "what is compiled is given out as one already (CUDA graphs): compile what lies around it too "
     "(the loss, the optimizer's step)"
 )
+# torch's own words; what aot_eager makes ends so, too.
+_NO_DOUBLE_BACKWARD: Final = (
+    "gradients of gradients (create_graph=True) end with an error where they go through what is "
+    "compiled: torch.compile with aot_autograd does not currently support double backward"
+)
+_JOINED_BESIDE: Final = (
+    "torch.compile for models alone that no gradient of a gradient goes through; for the rest CUDA "
+    "graphs by hand (torch.cuda.graph around the step), where shapes stay the same"
+)
 _DIFFERS: Final = "compiled operators differ in the last digits; compiling takes its time once"
 _OVERWRITES: Final = (
     'with mode="reduce-overhead" (CUDA graphs) each step writes its results into the same memory: '
@@ -92,11 +102,7 @@ def find(case: Case) -> Finding | None:
     line = None if line is None or line.is_likely else line
     unfused = [one for one in case.torch.unfused if one.name in FUSED_ON_DEVICES]
     to_fuse = unfused if is_updating else []
-    joined, cautions = _joined(case), [_OVERWRITES, _DIFFERS]
-    if case.summary.compilations:
-        joined = _JOINED_FURTHER
-    if case.torch.compiles_to_graphs:
-        joined, cautions = _REST_OF_STEP, [_DIFFERS]
+    joined, cautions = _joined(case)
     return plain_finding(
         ID,
         f"the device is given small pieces of work, and waits for the next one for up to "
@@ -115,7 +121,7 @@ def find(case: Case) -> Finding | None:
         },
         cautions=[
             *cautions,
-            *(refused_when_fused(case) if to_fuse else []),
+            *(minded_when_fused(case) if to_fuse else []),
             *minded_of(to_fuse),
         ],
     )
@@ -129,12 +135,23 @@ def _fused(calls: Sequence[OptimizerCall]) -> list[str]:
     return [*([f"fused=True for {' and '.join(names)}"] if names else []), *by_packages]
 
 
-def _joined(case: Case) -> str:
-    """Returns how the model is compiled: by who trains it for the script, if it is told so."""
+def _joined(case: Case) -> tuple[str, list[str]]:
+    """Returns how operators are joined, and what to mind of that.
+
+    By who trains the model for the script, if it is told so.
+    """
+    twice = [_NO_DOUBLE_BACKWARD] if case.torch.differentiates_gradients else []
+    if case.torch.compiles_to_graphs:
+        return _REST_OF_STEP, [*twice, _DIFFERS]
+    if case.summary.compilations:
+        return _JOINED_FURTHER, [_OVERWRITES, _DIFFERS]
+    if twice:
+        return _JOINED_BESIDE, [*twice, _DIFFERS]
     builder = case.builder()
     if builder is None or builder.compiles is None:
-        return _JOINED
-    return _JOINED_BY.format(call=builder.call, argument=builder.compiles)
+        return _JOINED, [_OVERWRITES, _DIFFERS]
+    joined = _JOINED_BY.format(call=builder.call, argument=builder.compiles)
+    return joined, [_OVERWRITES, _DIFFERS]
 
 
 def _one_line(case: Case, line: HotLine | None) -> list[str]:

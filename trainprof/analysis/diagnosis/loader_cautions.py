@@ -41,6 +41,11 @@ _OTHER_BATCHES: Final = (
     "it alters which batches come: each step gets the first of a new pass now; one iterator gives "
     "all batches of a pass in turn"
 )
+# Where indices are to be worked out beforehand.
+DRAWN_ANEW: Final = (
+    "what is random in it (an order, negatives) has to be drawn anew in each pass: only what stays "
+    "the same may be kept (lengths, a sorting)"
+)
 # Ahead of workers, and of pinned memory, where making a batch uses a device.
 OFF_DEVICE: Final = "move .to(device) out of the dataset or collate function into the loop"
 # Workers that are new interpreters.

@@ -35,10 +35,10 @@ Where such a wait ends beside another thread of the script's at work, while the 
 slept for about as long, that thread is named as what it waits for: for what it makes, or for
 Python's interpreter, which lets one thread at a time run.
 
-What to do: look at the named line. Do it every 100th step, on tensors at once instead of element by
-element, or on another thread. `trainprof lines` times each of its lines. Where the loop is a
-library's, that is called at the named line, its settings say what it does in each step: a progress
-bar, logging, callbacks.
+What to do: look at the named line. Do it on tensors at once instead of element by element, on
+another thread or, where training does not learn from it, every 100th step. `trainprof lines` times
+each of its lines. Where the loop is a library's, that is called at the named line, its settings say
+what it does in each step: a progress bar, logging, callbacks.
 """
 
 from __future__ import annotations
@@ -111,6 +111,11 @@ _CERTAIN: Final = 2.0
 _LONG_BACKWARD: Final = 3.0
 # Of training: with less of it in modules the model computes outside of them.
 _FORWARD_SHARE: Final = 0.01
+_LESS_OFTEN: Final = "do it less often"
+_LEARNED_FROM: Final = (
+    "where training learns from it (an environment, labels, negatives, averaged weights), less of "
+    "it trains otherwise: make it cheaper"
+)
 
 
 def find(case: Case) -> Finding | None:
@@ -148,7 +153,7 @@ def find(case: Case) -> Finding | None:
     if not named and part < (least if is_set else _UNNAMED_FROM_SHARE):
         return None
     is_torch = line is not None and (line.torch_share or 0.0) >= _TORCH_FROM_SHARE
-    advice = "do it less often, or make it cheaper: trainprof lines times each line"
+    advice = f"{_LESS_OFTEN}, or make it cheaper: trainprof lines times each line"
     is_collecting = grown is not None and not grows_with_model(grown, case.steps)
     if is_torch and named and is_collecting:
         advice = (
@@ -214,6 +219,7 @@ def find(case: Case) -> Finding | None:
         gain,
         site=line.site if line is not None and (named or maker is not None) else library,
         advice=advice,
+        cautions=[_LEARNED_FROM] if _LESS_OFTEN in advice else [],
         also=also,
         evidence={
             "python_s": spent_s,

@@ -11,9 +11,9 @@ in which a device was surely at work.
 When it is wrong: a second version is often the last, made for every shape. It comes once: in a run
 of hours it does not matter.
 
-What to do: TORCH_LOGS=recompiles in front of the script says what changed. Batches of one size
-(drop_last=True, padding to few lengths), torch.compile(..., dynamic=True), numbers in tensors
-instead of Python's.
+What to do: TORCH_LOGS=recompiles in front of the script says what changed.
+torch.compile(..., dynamic=True), batches of one size (padding to few lengths, drop_last=True),
+numbers in tensors instead of Python's.
 """
 
 from __future__ import annotations
@@ -36,6 +36,10 @@ THRESHOLDS: Final = {
 }
 # torch's recompile_limit, unless the script sets another.
 _VERSIONS_KEPT: Final = 8
+_OTHER_DATA: Final = (
+    "drop_last=True leaves samples out (not where a model is evaluated: its figures change), and "
+    "padded places have to be masked, in the loss and in normalization too"
+)
 
 
 def find(case: Case) -> Finding | None:
@@ -57,8 +61,9 @@ def find(case: Case) -> Finding | None:
         f"{span(spent_s)}, {percent(spent_s / case.training_s)} of training",
         outside_steps(case, spent_s, with_warmup=True),
         site=worst.site,
-        advice="one shape for all batches (drop_last=True, padding), or "
-        "torch.compile(..., dynamic=True); TORCH_LOGS=recompiles says what changed",
+        advice="torch.compile(..., dynamic=True), or one shape for all batches (padding, "
+        "drop_last=True); TORCH_LOGS=recompiles says what changed",
+        cautions=[_OTHER_DATA],
         evidence={
             "again_s": spent_s,
             "again_share": spent_s / case.training_s,

@@ -14,9 +14,10 @@ imports after its first update, until it has saved by one of those.
 When it is wrong: a page cache that takes the bytes at once may write them when the next save comes.
 
 What to do: save less often, save less (weights without optimizer state where that will do), or
-write in the background: to a local disk first, or by torch.distributed.checkpoint.async_save. Where
-most of it is torch.load: load once, ahead of the loop, or in a dataset that workers read for a
-DataLoader, beside training; torch.load(..., mmap=True) reads only what is used.
+write a copy in the background: to a local disk first, or by
+torch.distributed.checkpoint.async_save, which copies by itself. Where most of it is torch.load:
+load once, ahead of the loop, or in a dataset that workers read for a DataLoader, beside training;
+torch.load(..., mmap=True) reads only what is used.
 """
 
 from __future__ import annotations
@@ -38,6 +39,11 @@ KEYS: Final[tuple[str, ...]] = ("checkpoint",)
 THRESHOLDS: Final = {
     "share": Threshold(0.03, "of training"),
 }
+_OF_A_COPY: Final = (
+    "state_dict() gives the tensors themselves, which the next steps change: in the background "
+    "write copies ({k: v.detach().clone() for k, v in ...}, of the optimizer's too), or use "
+    "torch.distributed.checkpoint.async_save"
+)
 # Where a library is told how often.
 _SAYS_HOW_OFTEN: Final = {
     Writer.TRANSFORMERS: "how often is said by save_steps= and save_strategy= of TrainingArguments",
@@ -58,6 +64,7 @@ def find(case: Case) -> Finding | None:
         outside_steps(case, case.held_up_s("checkpoint", "checkpoint_s")),
         site=calls.site,
         advice=_advice(calls, spent_s),
+        cautions=_cautions(calls),
         also=[_SAYS_HOW_OFTEN[one] for one in calls.writers if one in _SAYS_HOW_OFTEN],
         evidence={
             "checkpoint_s": spent_s,
@@ -73,7 +80,7 @@ def find(case: Case) -> Finding | None:
 
 
 def _advice(calls: Checkpoints, spent_s: float) -> str:
-    if calls.load_s > calls.save_s:
+    if _is_mostly_loading(calls):
         return (
             "load once, ahead of the loop, what fits into memory; or read it in a dataset with "
             "workers, beside training"
@@ -82,6 +89,15 @@ def _advice(calls: Checkpoints, spent_s: float) -> str:
         f"save less often or less: half as often saves {span(spent_s / 2)}; or write in the "
         "background"
     )
+
+
+def _cautions(calls: Checkpoints) -> list[str]:
+    is_by_trainers = bool(calls.writers) and all(one in _SAYS_HOW_OFTEN for one in calls.writers)
+    return [] if _is_mostly_loading(calls) or is_by_trainers else [_OF_A_COPY]
+
+
+def _is_mostly_loading(calls: Checkpoints) -> bool:
+    return calls.load_s > calls.save_s
 
 
 def _calls(calls: Checkpoints) -> str:

@@ -22,6 +22,8 @@ is said. Results differ in the last digits. Lightning's Trainer refuses fused op
 precision is mixed and gradients are clipped (gradient_clip_val): where they are clipped there is no
 patch. Nor is there one where an installed package builds the optimizer: that is told arguments by
 settings of its own, which are named of those that are known (Hugging Face's, Stable-Baselines3).
+load_state_dict() of a state that was saved without fused=True takes it back: where the script's
+files resume an optimizer that is said.
 
 What to do: fused=True, which torch has for SGD, Adam, AdamW and Adagrad. foreach=True, meant for
 GPUs, was seen to be slower than the loop on a CPU. For a class of the script's own, the one of
@@ -72,6 +74,12 @@ _SAVED_ON_DEVICE: Final = 0.95
 _REFUSED_BY_LIGHTNING: Final = (
     "Lightning's Trainer ends with an error where a fused optimizer meets mixed precision "
     "(16-mixed, bf16-mixed) and gradient_clip_val together"
+)
+# load_state_dict takes all settings of groups from the state. A GradScaler asks the optimizer, and
+# not its groups, whether it is fused: these then refuse what they are given.
+_TAKEN_BACK: Final = (
+    "load_state_dict() of a state that was saved without fused=True takes it back, and with a "
+    "GradScaler the step then fails: after it, for g in optimizer.param_groups: g['fused'] = True"
 )
 _HOOKED: Final = (
     "functions that were registered with its steps (register_step_pre_hook, "
@@ -125,7 +133,7 @@ def _on_device(case: Case) -> Finding | None:
         site=costliest.site,
         advice=f"{instead or 'leave foreach=False out'}: torch takes all of them at once then",
         cautions=[
-            *(refused_when_fused(case) if change else []),
+            *(minded_when_fused(case) if change else []),
             *minded_of(calls),
             "updates that are put together differ in the last digits",
         ],
@@ -233,7 +241,7 @@ def _of_torchs(case: Case) -> Finding | None:
         change={"fused": True} if _may_be_patched(case, calls) else {},
         cautions=[
             *([_HOOKED] if has_hooks else []),
-            *refused_when_fused(case),
+            *minded_when_fused(case),
             *minded_of(calls),
             "fused updates differ in the last digits, and so do later losses by more and more",
         ],
@@ -260,9 +268,10 @@ def _may_be_patched(case: Case, calls: list[OptimizerCall]) -> bool:
     return not is_refused and any(one.built_by is None for one in calls)
 
 
-def refused_when_fused(case: Case) -> list[str]:
-    """Returns what a package that trains may refuse of optimizers that are fused."""
-    return [_REFUSED_BY_LIGHTNING] if case.torch.trains_by_lightning else []
+def minded_when_fused(case: Case) -> list[str]:
+    """Returns what may refuse optimizers that are fused, or take that back."""
+    refused = [_REFUSED_BY_LIGHTNING] if case.torch.trains_by_lightning else []
+    return [*refused, *([_TAKEN_BACK] if case.torch.may_resume else [])]
 
 
 def _saved_s(looped: LoopedOptimizer, saves: tuple[float, float, float], bound: int) -> float:

@@ -12,8 +12,9 @@ here, and nothing where they are started for each step.
 When it is wrong: where a pass has to begin with what takes long, as a new shuffle of shards does.
 
 What to do: work it out once, ahead of all passes, and keep it; in torch or NumPy instead of Python
-(torch.argsort of lengths, not sorted with a key); keep one iterator instead of next(iter(loader)).
-One iterator gives other batches: all of a pass in turn, where each step had the first of a new one.
+(torch.argsort of lengths, not sorted with a key), but draw anew in each pass what is random in it;
+keep one iterator instead of next(iter(loader)). One iterator gives other batches: all of a pass in
+turn, where each step had the first of a new one.
 """
 
 from __future__ import annotations
@@ -24,7 +25,11 @@ from trainprof.analysis.code_figures import HotLine
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.changed_inputs import like_the_usual
 from trainprof.analysis.diagnosis.gains import as_a_device_lets, outside_steps
-from trainprof.analysis.diagnosis.loader_cautions import cautions_of_one_iterator, one_iterator
+from trainprof.analysis.diagnosis.loader_cautions import (
+    DRAWN_ANEW,
+    cautions_of_one_iterator,
+    one_iterator,
+)
 from trainprof.analysis.diagnosis.loader_change import costliest, finding
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.wording import around, caller, place, share_of, span
@@ -77,7 +82,7 @@ def find(case: Case) -> Finding | None:
         f"{what} {told} of training",
         as_a_device_lets(case, fed, outside_steps(case, spent_s)),
         advice=_advice(loader, took_s, is_each_step=is_each, is_of_few=is_of_few),
-        cautions=cautions_of_one_iterator(loader) if is_each else [],
+        cautions=_cautions(loader),
         also=[] if line is None or is_each else ["; ".join([_where(line), *caller(line)])],
         evidence={
             "starts_s": fed.starts_s,
@@ -138,6 +143,12 @@ def _is_of_few(fed: LoaderCase) -> bool:
         return False
     usual_s = loader.init_s.p50 + loader.first_batch_s.p50
     return usual_s < _LIKE_THE_OTHERS * (loader.later_starts_s or 0.0) / (loader.passes - 1)
+
+
+def _cautions(loader: Loader) -> list[str]:
+    if loader.is_each_step:
+        return cautions_of_one_iterator(loader)
+    return [] if loader.draws_in_order else [DRAWN_ANEW]
 
 
 def _advice(loader: Loader, spent_s: float, *, is_each_step: bool, is_of_few: bool) -> str:

@@ -8,7 +8,8 @@ How it is measured: the time that the sampler's iterator takes inside `next` on 
 When it is wrong: where the first batch alone is slow (a permutation drawn once per epoch): that is
 in the first batch of a pass, not here.
 
-What to do: draw all indices of an epoch at once, with torch or numpy, and hand them out.
+What to do: draw all indices of an epoch at once, with torch or numpy, and hand them out; what is
+random in them anew in each.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Final
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.changed_inputs import drawn_at_once
 from trainprof.analysis.diagnosis.gains import of_inputs
+from trainprof.analysis.diagnosis.loader_cautions import DRAWN_ANEW
 from trainprof.analysis.diagnosis.loader_change import WAITED_FROM, finding, of_cause
 from trainprof.analysis.diagnosis.waiting import SAMPLING
 from trainprof.analysis.diagnosis.wording import place, share_of, span
@@ -52,6 +54,7 @@ def find(case: Case) -> Finding | None:
         title,
         gain,
         advice=advice,
+        cautions=[DRAWN_ANEW],
         evidence={"sampler_per_batch_s": drawn_s},
         site=None if line is None else line.site,
         is_of_making=False,

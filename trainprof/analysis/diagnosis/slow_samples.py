@@ -10,7 +10,8 @@ When it is wrong: where the slow ones are slow for another reason than themselve
 sleeps, a neighbour that takes the cores for a moment): then other samples are slow the next time.
 
 What to do: look at the named samples (size, encoding, a retry, a missing file) and mend or leave
-them out; else `in_order=False` hands out what is ready, in another order.
+them out; shorten or cache those that are only large. Else `in_order=False` hands out what is ready,
+in another order.
 """
 
 from __future__ import annotations
@@ -41,6 +42,10 @@ THRESHOLDS: Final = {
         SLOW_SAMPLES_SHARE, "of all making; batches must mostly be in time without it"
     ),
 }
+_LEFT_OUT: Final = (
+    "samples that are only large (long recordings) are missed where they are left out: shorten or "
+    "cache those"
+)
 
 
 def find(case: Case) -> Finding | None:
@@ -67,6 +72,7 @@ def find(case: Case) -> Finding | None:
         gain,
         advice="mend or leave out the slow samples: "
         f"trainprof report {_name_of(case)} --loader {fed.loader.id} lists them",
+        cautions=[_LEFT_OUT],
         also=_may_be_hidden(fed),
         evidence={
             "slowest_s": slowest_s,

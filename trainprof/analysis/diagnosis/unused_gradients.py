@@ -15,7 +15,9 @@ When it is wrong: where a library reads these gradients without changing the par
 
 What to do: .requires_grad_(False) on these parameters, once, before training. Gradients still go
 through them to what is trained. torch.no_grad() around the call does the same where nothing that is
-trained lies before it. If they were meant to learn, give them to the optimizer.
+trained lies before it. If they were meant to learn, give them to the optimizer. Under activation
+checkpointing with use_reentrant=True whatever goes into a checkpoint has to need a gradient, or
+nothing inside learns: x.requires_grad_() there, or use_reentrant=False, ahead of freezing.
 """
 
 from __future__ import annotations
@@ -38,6 +40,12 @@ THRESHOLDS: Final = {
 }
 # Of the forward of what is no longer recorded: seen where activations are large (0.15 to 0.19).
 _FORWARD_SAVES: Final = (0.0, 0.05, 0.2)
+# torch gives a reentrant checkpoint no gradient where none of its inputs needs one.
+_CHECKPOINTED: Final = (
+    "activations are checkpointed: with use_reentrant=True nothing inside a checkpoint learns once "
+    "what goes into it needs no gradient: use_reentrant=False first, or x.requires_grad_() on that "
+    "(PEFT: model.enable_input_require_grads())"
+)
 
 
 def find(case: Case) -> Finding | None:
@@ -61,6 +69,7 @@ def find(case: Case) -> Finding | None:
         advice=f".requires_grad_(False) on {_what(model)}, once, before training; or, if that was "
         "meant to learn, give it to the optimizer",
         cautions=[
+            *([_CHECKPOINTED] if case.recomputes_forwards else []),
             "where these gradients are clipped together with others, or logged, that changes",
         ],
         also=_also(told),
