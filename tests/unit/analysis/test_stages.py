@@ -226,6 +226,7 @@ def test_a_loader_consumed_by_a_prefetch_thread(tmp_path):
     assert counts(found) == (10, 10, 2, 0)
     assert "data_wait" not in seconds(found)
     assert [loader.thread for loader in found.loaders] == ["other"]
+    assert found.epochs[0].start_s == 0 < found.phases.initialization_s
 
 
 def test_persistent_workers_reset_inside_creation_is_one_pass(tmp_path):
@@ -334,3 +335,171 @@ def test_batches_that_are_evaluated_within_training_are_not_learnt_from(
     found = run.summary(tmp_path)
     assert roles(found) == {"train.py:1": "training", "train.py:2": "evaluation"}
     assert counts(found) == (30, 30, 1, batches * 30 // every)
+
+
+@pytest.mark.parametrize("batches", [1, 2])
+def test_a_look_at_the_validation_set_ahead_of_training_is_none_of_it(tmp_path, batches):
+    """`next(iter(validation))`, and then the model is built."""
+    run = FakeRun()
+    loader, validation, optimizer = run.loader(1), run.loader(2), run.optimizer()
+    for _ in range(batches):
+        run.iterate(validation)
+        run.next(validation)
+    run.passes_time(2_000 * MS)
+    begins = run.now
+    took = 0
+    for _ in range(3):
+        run.train_pass(loader, optimizer, 5)
+        took += run.evaluation_pass(validation, 4)
+    found = run.summary(tmp_path)
+    assert roles(found) == {"train.py:1": "training", "train.py:2": "evaluation"}
+    assert counts(found) == (15, 15, 3, 12)
+    assert found.phases.initialization_s * 1e9 == pytest.approx(begins - run.start)
+    assert seconds(found)["evaluation"] == took
+
+
+def test_nor_is_one_at_the_test_set_that_is_used_once_more_in_the_end(tmp_path):
+    run = FakeRun()
+    loader, test, optimizer = run.loader(1), run.loader(2), run.optimizer()
+    run.iterate(test)
+    run.next(test)
+    run.passes_time(2_000 * MS)
+    begins = run.now
+    run.train_pass(loader, optimizer, 5)
+    run.evaluation_pass(test, 4)
+    found = run.summary(tmp_path)
+    assert roles(found) == {"train.py:1": "training", "train.py:2": "evaluation"}
+    assert found.phases.initialization_s * 1e9 == pytest.approx(begins - run.start)
+
+
+def test_a_look_ahead_does_not_make_batches_evaluated_in_each_step_training(tmp_path):
+    run = FakeRun()
+    loader, validation, optimizer = run.loader(1), run.loader(2), run.optimizer()
+    for used in (loader, validation, validation):
+        run.iterate(used)
+        run.next(used)
+    for _ in range(10):
+        run.next(loader)
+        run.learn(optimizer)
+        run.iterate(validation)
+        run.next(validation)
+        run.forward(flags=0)
+    assert roles(run.summary(tmp_path)) == {"train.py:1": "training", "train.py:2": "evaluation"}
+
+
+@pytest.mark.parametrize("sizes", [(1, 1), (1, 4)])
+def test_new_iterators_of_two_loaders_for_each_step_train(tmp_path, sizes):
+    run = FakeRun()
+    loaders, optimizer = [run.loader(1), run.loader(2)], run.optimizer()
+    for _ in range(10):
+        for loader, size in zip(loaders, sizes, strict=True):
+            run.iterate(loader)
+            for _ in range(size):
+                run.next(loader)
+        run.learn(optimizer)
+    found = run.summary(tmp_path)
+    assert roles(found)["train.py:1"] == "training"
+    assert found.phases.initialization_s == 0
+
+
+def test_so_do_two_that_all_data_is_taken_of_ahead(tmp_path):
+    run = FakeRun()
+    loaders, optimizer = [run.loader(1), run.loader(2)], run.optimizer()
+    for loader in loaders:
+        run.iterate(loader)
+        run.next(loader)
+    for _ in range(10):
+        run.learn(optimizer)
+    assert set(roles(run.summary(tmp_path)).values()) == {"training"}
+
+
+def attacked(run, loader, mode=ForwardFlag.GRAD):
+    """A batch that evaluation takes gradients for, of its inputs: forces, or an attack."""
+    run.next(loader)
+    run.forward(flags=mode)
+    run.backward()
+
+
+def _attacked_pass(run, loader, *, stop):
+    began = run.now
+    run.iterate(loader)
+    for _ in range(4):
+        attacked(run, loader)
+    if stop:
+        run.stop(loader)
+    return run.now - began
+
+
+@pytest.mark.parametrize("stop", [False, True])
+def test_evaluation_may_take_gradients_that_nothing_learns_from(tmp_path, stop):
+    run = FakeRun()
+    loader, validation, optimizer = run.loader(1), run.loader(2), run.optimizer()
+    took = 0
+    for _ in range(3):
+        run.train_pass(loader, optimizer, 5)
+        took += _attacked_pass(run, validation, stop=stop)
+    found = run.summary(tmp_path)
+    assert roles(found) == {"train.py:1": "training", "train.py:2": "evaluation"}
+    assert counts(found) == (15, 15, 3, 12)
+    assert seconds(found)["evaluation"] == took
+    assert found.training.step_s.max < 700e-6
+
+
+def test_so_may_that_of_a_few_batches_at_a_time(tmp_path):
+    run = FakeRun()
+    loader, validation, optimizer = run.loader(1), run.loader(2), run.optimizer()
+    run.iterate(loader)
+    run.iterate(validation)
+    for step in range(30):
+        run.next(loader)
+        run.learn(optimizer)
+        if step % 10 == 9:
+            attacked(run, validation)
+            attacked(run, validation)
+    found = run.summary(tmp_path)
+    assert roles(found) == {"train.py:1": "training", "train.py:2": "evaluation"}
+    assert (found.evaluation.passes, found.evaluation.iterations) == (3, 6)
+
+
+@pytest.mark.parametrize(
+    ("training", "other"),
+    [
+        pytest.param(LEARNS, LEARNS, id="a model that is left in training mode"),
+        pytest.param(ForwardFlag.GRAD, ForwardFlag.GRAD, id="one that trains in evaluation mode"),
+    ],
+)
+def test_gradients_are_learnt_from_unless_all_tells_that_they_are_not(tmp_path, training, other):
+    """Those of two loaders are accumulated: only behind the second one's comes an update."""
+    run = FakeRun()
+    first, second, optimizer = run.loader(1), run.loader(2), run.optimizer()
+    run.iterate(first)
+    run.iterate(second)
+    for _ in range(20):
+        attacked(run, first, other)
+        attacked(run, second, training)
+        run.update(optimizer)
+    assert set(roles(run.summary(tmp_path)).values()) == {"training"}
+
+
+def test_an_attack_on_the_batch_that_trains_is_training(tmp_path):
+    run = FakeRun()
+    loader, optimizer = run.loader(1), run.optimizer()
+    run.iterate(loader)
+    for _ in range(10):
+        attacked(run, loader)
+        run.learn(optimizer)
+    run.stop(loader)
+    found = run.summary(tmp_path)
+    assert counts(found) == (10, 10, 1, 0)
+    assert "evaluation" not in seconds(found)
+
+
+def test_without_updates_whose_place_is_known_all_gradients_are_learnt_from(tmp_path):
+    run = FakeRun()
+    loader, other = run.loader(1), run.loader(2)
+    for used, mode in ((loader, LEARNS), (other, ForwardFlag.GRAD)):
+        run.iterate(used)
+        for _ in range(5):
+            attacked(run, used, mode)
+        run.stop(used)
+    assert set(roles(run.summary(tmp_path)).values()) == {"training"}
