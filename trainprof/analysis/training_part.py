@@ -44,8 +44,8 @@ def training_of(
     if len(wall):
         per_step = {key: float(ns[steady].mean() / 1e9) for key, ns in steps.per_step.items()}
         per_step.update(evaluation=0.0, startup=0.0, shutdown=0.0)
-    loop_s = (timeline.window.loop_end - timeline.window.loop_start) / 1e9
-    loop_s -= float((timeline.segments[:, 1] - timeline.segments[:, 0]).sum() / 1e9)
+    loop_ns = timeline.window.loop_end - timeline.window.loop_start
+    loop_s = (loop_ns - timeline.evaluated_in_loop_ns()) / 1e9
     return Training(
         steps=len(steps),
         iterations=_iterations(timeline, _feeding(timeline)),
