@@ -82,18 +82,6 @@ def across_ranks(
         rows: Their rows.
         told: The verdict on all of them.
     """
-    joined = _joined(summaries, rows, told)
-    trained_s = joined.without_evaluation_s
-    samples = joined.training.samples
-    # Where one rank evaluates alone the others wait for it: of rates of their own some would be
-    # without evaluation and some with it.
-    rate = samples / trained_s if samples and trained_s > 0 else None
-    return replace(joined, training=replace(joined.training, samples_per_s=rate))
-
-
-def _joined(
-    summaries: Sequence[RunSummary], rows: list[dict[str, Any]], told: Verdict
-) -> RunSummary:
     first = summaries[0]
     sizes = [summary.run.world_size for summary in summaries if summary.run.world_size]
     return replace(
@@ -216,10 +204,14 @@ def _common_device(each: Sequence[DeviceEvidence | None]) -> DeviceEvidence | No
 def _training(each: Sequence[Training]) -> Training:
     per_step = [training.per_step_s for training in each if training.per_step_s is not None]
     samples = [training.samples for training in each if training.samples is not None]
+    of_all = sum(samples) if len(samples) == len(each) else None
+    # Where the first evaluates alone the others wait for it: rates of their own would count that.
+    trained_s = each[0].without_evaluation_s
     return replace(
         each[0],
         per_step_s=_mean_by_key(per_step) if per_step else None,
-        samples=sum(samples) if len(samples) == len(each) else None,
+        samples=of_all,
+        samples_per_s=of_all / trained_s if of_all and trained_s else None,
     )
 
 

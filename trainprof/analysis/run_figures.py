@@ -145,6 +145,8 @@ class Training:
         frozen_share: What needs no gradient, of the parameters of models that have some.
         free_from_step: In a trial, 0-based: from there on batches cost nothing, and `samples` is
             None.
+        without_evaluation_s: Of the training phase, what is no evaluation: what throughput is of.
+            Of several ranks the first's; None in older runs.
     """
 
     steps: int
@@ -161,6 +163,7 @@ class Training:
     forward_without_grad_s: float = 0.0
     frozen_share: float = 0.0
     free_from_step: int | None = None
+    without_evaluation_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

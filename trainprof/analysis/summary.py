@@ -148,10 +148,9 @@ class RunSummary:
 
     @property
     def without_evaluation_s(self) -> float:
-        """Seconds of the training phase without the evaluation in it."""
-        inside_s = self.evaluation.in_training_s
-        evaluated_s = self.evaluation.seconds if inside_s is None else inside_s
-        return self.phases.training_s - evaluated_s
+        """Seconds of the training phase without the evaluation in it, of ranks the first's."""
+        told_s = self.training.without_evaluation_s
+        return self.phases.training_s - self.evaluation.seconds if told_s is None else told_s
 
     @property
     def device_busy_share(self) -> float | None:

@@ -44,8 +44,9 @@ def progress(summary: RunSummary) -> list[str]:
     parts = [counted(training.steps, "step"), *epochs]
     rate = steps_per_second(summary)
     if rate is not None:
-        trained_s = summary.phases.training_s
-        evaluated = trained_s - summary.without_evaluation_s >= _MUCH_EVALUATION * trained_s
+        evaluated_s = summary.evaluation.in_training_s
+        evaluated_s = summary.evaluation.seconds if evaluated_s is None else evaluated_s
+        evaluated = evaluated_s >= _MUCH_EVALUATION * summary.phases.training_s
         parts.append(f"{three_digits(rate)} steps/s{' without evaluation' if evaluated else ''}")
     if training.samples_per_s is not None and is_known(training.samples_per_s):
         parts.append(f"{three_digits(training.samples_per_s)} samples/s")
