@@ -84,8 +84,9 @@ def evaluated_stretches(p: Passes, calls: Events, segments: Int64) -> tuple[Int6
     chosen = (number >= 0) & (stretch >= 0)
     chosen[chosen] = p.of_stage(EVALUATION)[number[chosen]]
     chosen[chosen] = taken[chosen] < segments[stretch[chosen], 1]
-    pairs = np.unique(np.stack([number[chosen], stretch[chosen]]), axis=1)
-    return pairs[0], pairs[1]
+    number, stretch = number[chosen], stretch[chosen]
+    is_first = (np.diff(number, prepend=-1) != 0) | (np.diff(stretch, prepend=-1) != 0)
+    return number[is_first], stretch[is_first]
 
 
 def evaluation_ns(p: Passes, calls: Events, segments: Int64) -> Int64:

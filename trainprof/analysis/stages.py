@@ -170,7 +170,7 @@ def _learns_behind(
     forwards, _ = facts.forwards_between(p.last_next, before_end)
     single = (p.batches == 1) & (~p.is_ended | (forwards == 0))
     after, before = p.last_next + 1, np.append(p.start[1:], _NEVER)
-    learns = single & facts.work_learns(after, before)
+    learns: Bool = single & facts.work_learns(after, before)
     shared = single & facts.work_is_learnt_from(after, before)
     if shared.sum() * 2 > single.sum() and _is_in_most_steps(p, single, events, update_ends):
         learns |= shared
