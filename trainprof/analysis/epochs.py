@@ -8,10 +8,12 @@ from typing import Final
 
 import numpy as np
 
+from trainprof.analysis.evaluation import evaluated_stretches, evaluation_ns
 from trainprof.analysis.events import Bool, Events, Int64
 from trainprof.analysis.feeding import epoch_starts, feeders, is_used_later
 from trainprof.analysis.passes import EVALUATION, TRAINING, Passes
 from trainprof.analysis.run_figures import Epoch, Evaluation
+from trainprof.analysis.timeline import Timeline
 from trainprof.record.schema import Kind
 
 # A loop that makes a new iterator for each batch has as many passes as batches.
@@ -19,27 +21,16 @@ MAX_EPOCHS_LISTED: Final = 10_000
 _NEVER: Final = np.iinfo(np.int64).max
 
 
-def epochs_of(
-    passes: list[Passes],
-    calls: Events,
-    *,
-    origin_ns: int,
-    threshold_ns: int,
-    learning: Int64,
-    step_ends: Int64,
-    on_thread: Bool,
-) -> list[Epoch]:
+def epochs_of(timeline: Timeline, *, origin_ns: int, threshold_ns: int) -> list[Epoch]:
     """Lists the passes of the loaders that feed training, and those that evaluate, in order.
 
     Args:
-        passes: Of all loaders.
-        calls: All loaders' events.
+        timeline: Of the process that trains.
         origin_ns: Start of the run.
         threshold_ns: Waits from here on are slow.
-        learning: Starts of backwards and updates, ns.
-        step_ends: Ends of steps, ns.
-        on_thread: Per loader of `passes`: consumed by the training thread.
     """
+    passes, calls, on_thread = timeline.passes, timeline.all_events, timeline.on_thread
+    learning, step_ends = timeline.learning(), timeline.steps.ends
     found: list[tuple[int, Epoch]] = []
     feeding = {p.loader for p in feeders(passes)}
     begins = epoch_starts(passes)
@@ -51,7 +42,9 @@ def epochs_of(
         if listed.any():
             later = is_used_later(p, learning) if is_here else p.trained()
             ends = _pass_ends(p, later, begins, step_ends)
-            epochs_here = _listed(p, listed, ends, calls, origin_ns, threshold_ns, step_ends)
+            # What an iterator took that was made ahead of the loop is no part of an epoch.
+            made_ahead = p.trained() & (p.start < timeline.window.loop_start) & is_here
+            epochs_here = _listed(p, listed, made_ahead, ends, timeline, origin_ns, threshold_ns)
             if p.loader in feeding and is_here:
                 epochs_here = [_with_waits(one, beside) for one in epochs_here]
             found += epochs_here
@@ -68,12 +61,16 @@ def epochs_of(
 def _listed(
     p: Passes,
     listed: Bool,
+    made_ahead: Bool,
     ends: Int64,
-    calls: Events,
+    timeline: Timeline,
     origin_ns: int,
     threshold_ns: int,
-    step_ends: Int64,
 ) -> list[tuple[int, Epoch]]:
+    calls, step_ends = timeline.all_events, timeline.steps.ends
+    begins = np.where(made_ahead, timeline.window.loop_start, p.start)
+    evaluated = evaluation_ns(p, timeline.events, timeline.segments)
+    took = np.where(p.of_stage(EVALUATION) & (evaluated > 0), evaluated, ends - begins)
     waits = calls.where(
         (calls.site == p.loader) & calls.is_kind(Kind.LOADER_NEXT) & (calls.value > 1)
     )
@@ -83,16 +80,16 @@ def _listed(
     slow_count = np.bincount(number[slow], minlength=len(p))
     slow_total = np.bincount(number[slow], weights=length[slow], minlength=len(p))
     steps = np.searchsorted(step_ends, ends, side="right") - np.searchsorted(
-        step_ends, p.start, side="right"
+        step_ends, begins, side="right"
     )
     return [
         (
-            int(p.start[i]),
+            int(begins[i]),
             Epoch(
                 index=0,
                 stage=str(p.stage[i]),
                 loader=p.loader,
-                seconds=float((ends[i] - p.start[i]) / 1e9),
+                seconds=float(took[i] / 1e9),
                 data_wait_s=float(p.wait_ns[i] / 1e9),
                 first_batch_s=float(p.first_ns[i] / 1e9) if p.first_ns[i] >= 0 else None,
                 iterations=int(p.batches[i]),
@@ -100,8 +97,8 @@ def _listed(
                 slow_total_s=float(slow_total[i] / 1e9),
                 slow_excess_s=float((slow_total[i] - threshold_ns * slow_count[i]) / 1e9),
                 steps=int(steps[i]),
-                start_s=float((p.start[i] - origin_ns) / 1e9),
-                loader_start_s=float(p.init_ns[i] / 1e9),
+                start_s=float((begins[i] - origin_ns) / 1e9),
+                loader_start_s=0.0 if made_ahead[i] else float(p.init_ns[i] / 1e9),
             ),
         )
         for i in np.flatnonzero(listed).tolist()
@@ -157,33 +154,38 @@ def _numbered(epoch: Epoch, index: int) -> Epoch:
     return replace(epoch, index=index)
 
 
-def evaluation_of(
-    passes: list[Passes], segments: Int64, *, may_be_rollouts_ns: int = 0
-) -> Evaluation:
+def evaluation_of(timeline: Timeline) -> Evaluation:
     """Sums up evaluation by the training thread's passes; its seconds are those of the ledger.
 
-    Args:
-        passes: Of that thread.
-        segments: Evaluation, shape (n, 2), ns.
-        may_be_rollouts_ns: Of that, what may be none.
+    An iterator that is asked for a few batches at a time makes a pass each time.
     """
-    batches = count = waited = first = 0
+    batches = waited = first = 0
+    segments = timeline.segments
+    begins = [np.empty(0, dtype=np.int64)]
     ids = []
-    for p in passes:
+    for p in timeline.passes_here():
         mask = p.of_stage(EVALUATION)
         if not mask.any():
             continue
         ids.append(p.loader)
         batches += int(p.batches[mask].sum())
-        count += int(mask.sum())
+        number, stretch = evaluated_stretches(p, timeline.events, segments)
+        whole = p.start[mask & (np.bincount(number, minlength=len(p)) == 0)]
+        begins += [segments[stretch, 0], whole]
         waited += int(p.wait_ns[mask].sum())
         first += int(np.maximum(p.first_ns[mask], 0).sum())
+    started = np.concatenate(begins)
+    started = started if len(started) else segments[:, 0]
+    window = timeline.window
+    in_training = (started >= window.loop_start) & (started < window.loop_end)
     return Evaluation(
         iterations=batches,
-        passes=count or len(segments),
+        passes=len(started),
         seconds=float((segments[:, 1] - segments[:, 0]).sum() / 1e9),
         data_wait_s=waited / 1e9,
         first_batch_s=first / 1e9,
         loaders=ids,
-        may_be_rollouts_s=may_be_rollouts_ns / 1e9,
+        may_be_rollouts_s=timeline.may_be_rollouts_ns / 1e9,
+        in_training_s=timeline.evaluated_in_loop_ns() / 1e9,
+        passes_in_training=int(in_training.sum()),
     )

@@ -66,6 +66,42 @@ def evaluated(
     return Evaluated(_merged(np.concatenate([*found, by_hand]), events, nesting), unsure_ns)
 
 
+def evaluated_stretches(p: Passes, calls: Events, segments: Int64) -> tuple[Int64, Int64]:
+    """Returns the passes of evaluation and the stretches that have batches of each, in pairs.
+
+    Training goes on between the stretches of an iterator that is asked for a few batches at a time.
+
+    Args:
+        p: Over a loader that the training thread consumes.
+        calls: Its own events, or those of all loaders.
+        segments: The stretches, shape (n, 2), ns.
+
+    Returns:
+        The number of each one's pass, and of the stretch.
+    """
+    taken = calls.start[calls.is_kind(Kind.LOADER_NEXT) & (calls.site == p.loader)]
+    number, stretch = p.number_at(taken), np.searchsorted(segments[:, 0], taken, side="right") - 1
+    chosen = (number >= 0) & (stretch >= 0)
+    chosen[chosen] = p.of_stage(EVALUATION)[number[chosen]]
+    chosen[chosen] = taken[chosen] < segments[stretch[chosen], 1]
+    number, stretch = number[chosen], stretch[chosen]
+    is_first = (np.diff(number, prepend=-1) != 0) | (np.diff(stretch, prepend=-1) != 0)
+    return number[is_first], stretch[is_first]
+
+
+def evaluation_ns(p: Passes, calls: Events, segments: Int64) -> Int64:
+    """Returns what each pass evaluates for, from its first call to its last, shape (n_passes,).
+
+    Args:
+        p, calls, segments: As `evaluated_stretches` has them.
+    """
+    number, stretch = evaluated_stretches(p, calls, segments)
+    begins = np.maximum(segments[stretch, 0], p.start[number])
+    ends = np.minimum(segments[stretch, 1], p.end[number])
+    total = np.bincount(number, weights=np.maximum(ends - begins, 0), minlength=len(p))
+    return total.astype(np.int64)
+
+
 @dataclass(frozen=True, slots=True)
 class _Marks:
     """What tells evaluation from training: masks of outermost events, shape (n,).

@@ -56,7 +56,13 @@ def loader_part(run: Analysed) -> LoaderPart:
     turns_of, run = run.timeline.turns_of, replace(run, timeline=run.timeline.with_turns_as_one())
     timeline, making = run.timeline, _batch_making(run)
     loaders = loaders_of(
-        timeline.passes, timeline.on_thread, timeline.all_events, making, run.facts, run.sites()
+        timeline.passes,
+        timeline.on_thread,
+        timeline.all_events,
+        making,
+        run.facts,
+        run.sites(),
+        timeline.segments,
     )
     others = Counter(turns_of.values())
     passes = {p.loader: p for p in timeline.passes_here()}
@@ -84,6 +90,7 @@ def loader_part(run: Analysed) -> LoaderPart:
         making,
         run.facts,
         run.sites(),
+        timeline.segments,
         (window.loop_start, window.loop_end),
     )
     return LoaderPart(loaders, in_loop, samples, known_of)

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from trainprof.analysis.batch_making import SlowSamples, fetch_of
 from trainprof.analysis.delivery import delivery_of, lost_workers
+from trainprof.analysis.evaluation import evaluation_ns
 from trainprof.analysis.events import Bool, Events, Int64
 from trainprof.analysis.facts import Facts, integer, words
 from trainprof.analysis.fetches import Details, FetchTable
@@ -118,6 +119,7 @@ def loaders_of(
     making: BatchMaking,
     facts: Facts,
     sites: Sites,
+    segments: Int64,
 ) -> list[Loader]:
     """Builds the loaders' entries, those that train first.
 
@@ -127,6 +129,7 @@ def loaders_of(
         events: Of all threads.
         making, facts: Of all loaders.
         sites: Names of places.
+        segments: The training thread's evaluation, shape (n, 2), ns.
     """
     calls = events.where(events.is_kind(*_CALLS))
     found = [
@@ -136,7 +139,7 @@ def loaders_of(
             calls.where(calls.site == p.loader),
             making,
             sites,
-            on_training_thread=is_here,
+            evaluation=segments if is_here else None,
         )
         for p, is_here in zip(passes, on_thread.tolist(), strict=True)
     ]
@@ -163,13 +166,15 @@ def loaders_in_loop(
     making: BatchMaking,
     facts: Facts,
     sites: Sites,
+    segments: Int64,
     loop: tuple[int, int],
 ) -> list[Loader]:
     """Returns the loaders as the training phase has them: with the figures of passes in it alone.
 
     A pass for statistics ahead of training, or a test behind it, is no part of what training waits
     for. Loaders without any pass in it are left out. Those that another thread reads, ahead of
-    training, are left as they are.
+    training, are left as they are. Of a pass whose iterator was made ahead, but that gives training
+    batches, all counts but the making of the iterator.
 
     Args:
         loaders: With the figures of all of the run.
@@ -177,26 +182,38 @@ def loaders_in_loop(
         events: Of all threads.
         making, facts: Of all loaders.
         sites: Names of places.
+        segments: The training thread's evaluation, shape (n, 2), ns.
         loop: Where the training phase begins and ends, ns.
     """
     passes_of = {p.loader: p for p in passes}
+    inside = np.clip(segments, *loop)
     found = []
     for one in loaders:
         p = passes_of[one.id]
-        is_inside = (p.start >= loop[0]) & (p.start < loop[1])
-        if is_inside.all() or one.thread != "training":
+        begins_inside = (p.start >= loop[0]) & (p.start < loop[1])
+        if begins_inside.all() or one.thread != "training":
             found.append(one)
-        elif is_inside.any():
-            own = events.where(events.is_kind(*_CALLS) & (events.site == p.loader))
+            continue
+        own = events.where(events.is_kind(*_CALLS) & (events.site == p.loader))
+        is_inside = begins_inside | _gives_batches(p, own, loop)
+        if is_inside.any():
             part = _loader_of(
-                p.where(is_inside),
+                replace(p, init_ns=np.where(begins_inside, p.init_ns, 0)).where(is_inside),
                 facts.loader(p.loader),
                 own.where(_are_of(is_inside, p.number_at(own.start))),
                 making.of_passes(p, is_inside),
                 sites,
-                on_training_thread=True,
+                evaluation=inside,
             )
             found.append(replace(one, **{name: getattr(part, name) for name in _OF_PASSES}))
+    return found
+
+
+def _gives_batches(p: Passes, calls: Events, loop: tuple[int, int]) -> Bool:
+    """Which passes over a loader are asked for batches in the loop, by the loader's own events."""
+    taken = calls.start[calls.is_kind(Kind.LOADER_NEXT)]
+    number = p.number_at(taken[(taken >= loop[0]) & (taken < loop[1])])
+    found: Bool = np.bincount(number[number >= 0], minlength=len(p)) > 0
     return found
 
 
@@ -260,7 +277,7 @@ def _loader_of(
     making: BatchMaking,
     sites: Sites,
     *,
-    on_training_thread: bool,
+    evaluation: Int64 | None,
 ) -> Loader:
     """Builds a loader's entry.
 
@@ -270,7 +287,7 @@ def _loader_of(
         calls: Its own events.
         making: Of all loaders.
         sites: Names of places.
-        on_training_thread: Whether that thread consumes it.
+        evaluation: The training thread's, shape (n, 2), ns; None where another one consumes it.
     """
     later = calls.is_kind(Kind.LOADER_NEXT) & (calls.value > 1)
     length = calls.end - calls.start
@@ -327,7 +344,7 @@ def _loader_of(
         pin_s=_seconds_within(pinned, p) if facts.get("pin_memory") and len(pinned) else None,
         lost_workers=lost_workers(of_loader, making.origin_ns),
         fetch=fetch,
-        thread="training" if on_training_thread else "other",
+        thread="training" if evaluation is not None else "other",
         collate_site=sites[collate] if isinstance(collate, int) else None,
         built_by=builder_of(facts),
         built=max(len(built), 1),
@@ -344,7 +361,7 @@ def _loader_of(
         generators=words(facts.get("generators")),
         guards_main=_flag(facts.get("guards_main")),
         call=call_of(facts, sites),
-        evaluation_s=float((p.end - p.start)[p.of_stage(EVALUATION)].sum() / 1e9),
+        evaluation_s=float(_evaluation_ns(p, calls, evaluation).sum() / 1e9),
         evaluation_wait_s=float(p.wait_ns[p.of_stage(EVALUATION)].sum() / 1e9),
         memory_growth=workers_growth(
             fetches, p.loader, making.samples, is_forked=facts.get("start_method") == "fork"
@@ -353,6 +370,12 @@ def _loader_of(
         late_selection=late_selection_of(facts, sites, fetches, p.loader, making.looks),
         worker_threads=threads_of(making.threads, fetch),
     )
+
+
+def _evaluation_ns(p: Passes, calls: Events, evaluation: Int64 | None) -> Int64:
+    if evaluation is None:
+        return (p.end - p.start)[p.of_stage(EVALUATION)]
+    return evaluation_ns(p, calls, evaluation)
 
 
 def _later_starts_s(p: Passes, fetches: FetchTable) -> float:

@@ -1,13 +1,14 @@
-"""Where a loop begins that no loader feeds: a model may be called long ahead of its training."""
+"""Where a loop begins: a model may be called, or an iterator made, long ahead of training."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 import numpy as np
 
 from trainprof.analysis.events import Bool, Events, Int64, Nesting
-from trainprof.analysis.passes import LEARNING
+from trainprof.analysis.passes import LEARNING, LOADER_CALLS, Passes
 from trainprof.record.schema import Kind
 
 # Fewer steps do not tell what belongs to one.
@@ -20,7 +21,7 @@ _NEVER: Final = np.iinfo(np.int64).max
 
 
 def loop_start(events: Events, nesting: Nesting, outside: Bool, step_ends: Int64) -> int:
-    """Returns when the first of what belongs to the first step begins, ns.
+    """Returns when the first of what belongs to the first step begins, ns; no loader feeds it.
 
     Modules are called for other things before: to learn the size of what one gives, to transform
     all files. None of that comes again between later updates.
@@ -62,3 +63,36 @@ def _first_of_step(events: Events, nesting: Nesting, outside: Bool, near_ns: flo
     belongs = np.arange(len(first), 0, -1) <= most
     belongs[:-1] &= ahead_ns[:-1] <= _SLOWER * longest_ns + near_ns
     return int(np.append(first[belongs], learning[:1])[0])
+
+
+def first_pass_start(
+    p: Passes, events: Events, nesting: Nesting, training: Collection[int], step_ends: Int64
+) -> int | None:
+    """Returns when the loop begins with a loader's first training pass, ns; None without one.
+
+    That is as its iterator is made, or with its first batch where set-up lies between: more than
+    what making iterators takes, which is then no part of the loop, and than a few steps.
+
+    Args:
+        p: Of the loader.
+        events, nesting: Of the training thread.
+        training: Ids of the loaders that train.
+        step_ends: Ends of its steps, ns.
+    """
+    trained = np.flatnonzero(p.trained())
+    if len(trained) == 0:
+        return None
+    begin = int(p.start[trained[0]])
+    if len(step_ends) < _LEAST_STEPS:
+        return begin
+    calls = events.is_kind(*LOADER_CALLS) & (nesting.parent < 0) & (events.start >= begin)
+    loading = events.where(calls & np.isin(events.site, list(training)))
+    taken = np.flatnonzero(loading.is_kind(Kind.LOADER_NEXT) & (loading.site == p.loader))
+    if len(taken) == 0:
+        return begin
+    first = int(loading.start[taken[0]])
+    ahead = slice(0, int(taken[0]))
+    making_ns = int((loading.end[ahead] - loading.start[ahead]).sum())
+    set_up_ns = first - begin - making_ns
+    near_ns = _NEAR_STEPS * float(np.median(np.diff(step_ends)))
+    return first if set_up_ns > max(near_ns, making_ns) else begin

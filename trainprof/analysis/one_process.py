@@ -112,13 +112,7 @@ def summary_of(run: Analysed) -> Shown:
     free = free_data(timeline, run.process.details)
     training = training_of(timeline, steps, part.samples, facts, free)
     epochs = epochs_of(
-        timeline.passes,
-        timeline.all_events,
-        origin_ns=run.origin_ns,
-        threshold_ns=int(run.wait_threshold_s() * 1e9),
-        learning=timeline.learning(),
-        step_ends=timeline.steps.ends,
-        on_thread=timeline.on_thread,
+        timeline, origin_ns=run.origin_ns, threshold_ns=int(run.wait_threshold_s() * 1e9)
     )
     system = _system(run, epochs, training.samples)
     compiling = compiling_in_training(run.process.details, timeline)
@@ -204,11 +198,7 @@ def summary_of(run: Analysed) -> Shown:
         ),
         ledger=account,
         training=training,
-        evaluation=evaluation_of(
-            timeline.passes_here(),
-            timeline.segments,
-            may_be_rollouts_ns=timeline.may_be_rollouts_ns,
-        ),
+        evaluation=evaluation_of(timeline),
         epochs=epochs,
         loaders=loaders,
         transfers=copies,

@@ -85,6 +85,9 @@ def _epoch_bounds(timeline: Timeline, epoch: int) -> tuple[int, int]:
         raise NothingThere(
             f"There is no epoch {epoch + 1}", hint=f"The run has {len(begins)} epochs."
         )
+    # The first one's iterator may have been made long ahead.
+    is_here = np.isin(begins, epoch_starts(timeline.passes_here()))
+    begins = np.where(is_here, np.maximum(begins, timeline.window.loop_start), begins)
     bounds = np.append(begins, timeline.window.loop_end)
     return int(bounds[epoch]), int(bounds[epoch + 1])
 

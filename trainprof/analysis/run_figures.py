@@ -145,6 +145,8 @@ class Training:
         frozen_share: What needs no gradient, of the parameters of models that have some.
         free_from_step: In a trial, 0-based: from there on batches cost nothing, and `samples` is
             None.
+        without_evaluation_s: Of the training phase, what is no evaluation: what throughput is of.
+            Of several ranks the first's; None in older runs.
     """
 
     steps: int
@@ -161,6 +163,7 @@ class Training:
     forward_without_grad_s: float = 0.0
     frozen_share: float = 0.0
     free_from_step: int | None = None
+    without_evaluation_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +175,8 @@ class Evaluation:
         loaders: Ids.
         may_be_rollouts_s: Of its seconds, what may be none: forwards that no loader feeds, from
             which training may learn.
+        in_training_s, passes_in_training: Of all that, what lies in the training phase; None in
+            older runs.
     """
 
     iterations: int
@@ -181,6 +186,8 @@ class Evaluation:
     loaders: list[int]
     first_batch_s: float = 0.0
     may_be_rollouts_s: float = 0.0
+    in_training_s: float | None = None
+    passes_in_training: int | None = None
 
     @property
     def waited_s(self) -> float:
@@ -195,7 +202,8 @@ class Epoch:
     Attributes:
         stage: training|evaluation|other.
         loader: Loader id, None when no loader was seen.
-        seconds: From the iterator's creation to the end of the pass.
+        seconds: From the iterator's creation to the end of the pass, without what lies ahead of
+            training; of an iterator that evaluation asks for a few batches at a time, those alone.
         data_wait_s: `next` calls later than the first; with those for batches of loaders that
             training uses alongside.
         slow_batches: Waits over --wait-threshold, the first batch exempt.

@@ -103,6 +103,14 @@ class _ThreadFacts:
         goes_into_loss = self.of_loss[last] > self.of_loss[first]
         return (begins < before) & goes_into_loss & self.learns_between(after, before)
 
+    def others_come_first(self, after: Int64) -> Bool:
+        """Whether batches are taken before the compute that follows each time begins."""
+        begins, _ = self._work(after)
+        found: Bool = np.searchsorted(self.next_starts, begins) > np.searchsorted(
+            self.next_starts, after
+        )
+        return found
+
     def _work(self, after: Int64) -> tuple[Int64, Int64]:
         """When the compute that follows each time begins, and the next batch is then taken."""
         begins = np.append(self.forwards, _NEVER)[np.searchsorted(self.forwards, after)]
@@ -111,14 +119,19 @@ class _ThreadFacts:
 
 
 def _decide(p: Passes, events: Events, update_ends: Int64, facts: _ThreadFacts) -> Passes:
+    tried = np.zeros(len(p), dtype=bool)
     if facts.trains_without_backward:
         learns = p.batches > 0
     else:
-        learns = _learns(p, events, update_ends, facts)
+        before_end = np.where(p.is_ended, p.end - p.end_ns, p.last_next)
+        behind = _learns_behind(p, before_end, events, update_ends, facts)
+        tried = _is_tried_out(p, behind, events, update_ends, facts)
+        learns = facts.learns_between(p.start, before_end) | (behind & ~tried)
         learns &= ~_is_taken_in_portions(p, learns, events, update_ends, facts)
     # Look-ahead fetchers raise StopIteration before the last batch is used.
     reach = np.append(p.start[1:], _NEVER)
     forwards, in_grad = facts.forwards_between(p.start, np.where(p.is_ended, p.end, reach))
+    forwards = np.where(tried, 0, forwards)
     trained = int(p.batches[learns].sum())
     if trained and (
         trained * 2 >= int(p.batches.sum()) or _is_in_most_steps(p, learns, events, update_ends)
@@ -150,18 +163,38 @@ def _batches_of(p: Passes, events: Events) -> tuple[Int64, Int64]:
     return taken[number >= 0], number[number >= 0]
 
 
-def _learns(p: Passes, events: Events, update_ends: Int64, facts: _ThreadFacts) -> Bool:
-    before_end = np.where(p.is_ended, p.end - p.end_ns, p.last_next)
-    learns = facts.learns_between(p.start, before_end)
-    # Of a single batch the work comes after it: where it was not seen before the end of the pass.
+def _learns_behind(
+    p: Passes, before_end: Int64, events: Events, update_ends: Int64, facts: _ThreadFacts
+) -> Bool:
+    """Passes of a single batch that is learnt from after it, and was not before the end."""
     forwards, _ = facts.forwards_between(p.last_next, before_end)
     single = (p.batches == 1) & (~p.is_ended | (forwards == 0))
     after, before = p.last_next + 1, np.append(p.start[1:], _NEVER)
-    learns |= single & facts.work_learns(after, before)
+    learns: Bool = single & facts.work_learns(after, before)
     shared = single & facts.work_is_learnt_from(after, before)
     if shared.sum() * 2 > single.sum() and _is_in_most_steps(p, single, events, update_ends):
         learns |= shared
     return learns
+
+
+def _is_tried_out(
+    p: Passes, behind: Bool, events: Events, update_ends: Int64, facts: _ThreadFacts
+) -> Bool:
+    """Those of them ahead of training, where what computes next has another loader's batch.
+
+    `next(iter(validation))` for a shape, or for pictures to show later. Loaders that give most
+    steps a batch are asked one after the other for it, and none is asked once training goes on
+    where all batches are taken ahead of it.
+    """
+    first = update_ends[0] if len(update_ends) else 0
+    goes_on = len(facts.next_starts) > 0 and facts.next_starts[-1] > first
+    taken, number = _batches_of(p, events)
+    steps = np.unique(np.searchsorted(update_ends, taken[behind[number]]))
+    is_beside = len(steps) > 1 and _is_in_most_steps(p, behind, events, update_ends)
+    if is_beside or not goes_on:
+        return np.zeros(len(p), dtype=bool)
+    found: Bool = behind & (p.start < first) & facts.others_come_first(p.last_next + 1)
+    return found
 
 
 def _is_taken_in_portions(

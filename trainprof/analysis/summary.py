@@ -153,6 +153,12 @@ class RunSummary:
         return AFTER_WARMUP if any(one.warmup_s for one in self.devices or ()) else "training"
 
     @property
+    def without_evaluation_s(self) -> float:
+        """Seconds of the training phase without the evaluation in it, of ranks the first's."""
+        told_s = self.training.without_evaluation_s
+        return self.phases.training_s - self.evaluation.seconds if told_s is None else told_s
+
+    @property
     def device_busy_share(self) -> float | None:
         """The share of `time_of_devices` in which the least busy is at work, at least."""
         known = (device.busy_share for device in self.devices or [])

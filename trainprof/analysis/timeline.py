@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from trainprof.analysis.autograd_threads import on_calling_threads
-from trainprof.analysis.evaluation import evaluated
+from trainprof.analysis.evaluation import evaluated, evaluated_stretches
 from trainprof.analysis.events import Bool, Events, Int64, Nesting, nest
 from trainprof.analysis.facts import Facts
 from trainprof.analysis.feeding import feeders
 from trainprof.analysis.ledger import Window, within
-from trainprof.analysis.loop_start import loop_start
+from trainprof.analysis.loop_start import first_pass_start, loop_start
 from trainprof.analysis.passes import (
     EVALUATION,
     LEARNING,
@@ -27,6 +27,7 @@ from trainprof.analysis.rebuilt import joined_passes, rebuilt_loaders, renumbere
 from trainprof.analysis.stages import decide_stages
 from trainprof.analysis.steps import Boundaries, step_boundaries, update_mask
 from trainprof.analysis.turns import loaders_taking_turns
+from trainprof.analysis.unlearnt_gradients import with_unlearnt_as_forwards
 from trainprof.record.schema import Kind
 
 
@@ -70,6 +71,11 @@ class Timeline:
     def learning(self) -> Int64:
         """Returns the starts of backwards and updates, ns."""
         return self.events.start[self.events.is_kind(*LEARNING)]
+
+    def evaluated_in_loop_ns(self) -> int:
+        """Returns what of the loop is evaluation: tests ahead of it and behind it are none."""
+        inside = np.clip(self.segments, self.window.loop_start, self.window.loop_end)
+        return int((inside[:, 1] - inside[:, 0]).sum())
 
     def passes_here(self) -> list[Passes]:
         """Returns the passes over loaders that the training thread consumes."""
@@ -117,16 +123,18 @@ def build_timeline(
     update_ends = own.end[update_mask(own, nesting)]
     if len(update_ends) == 0:
         update_ends = own.end[own.is_kind(Kind.BACKWARD)]
-    passes = decide_stages(find_passes(events), own, nesting, update_ends)
+    computed = with_unlearnt_as_forwards(own, nesting)
+    passes = decide_stages(find_passes(events), computed, nesting, update_ends)
     first_of = rebuilt_loaders(passes, facts)
     if first_of:
         passes = joined_passes(passes, first_of)
         events = replace(events, site=renumbered(events.site, first_of))
         own = replace(own, site=renumbered(own.site, first_of))
+        computed = replace(computed, site=own.site)
     loaders_here = set(np.unique(own.site[own.is_kind(*LOADER_CALLS)]).tolist())
     on_thread = np.array([p.loader in loaders_here for p in passes], dtype=bool)
     here = [p for p, is_here in zip(passes, on_thread.tolist(), strict=True) if is_here]
-    evaluation = evaluated(here, own, nesting, update_ends)
+    evaluation = evaluated(here, computed, nesting, update_ends)
     segments = evaluation.segments
     training = [p.loader for p in here if p.role == TRAINING]
     batches = own.is_kind(Kind.LOADER_NEXT) & np.isin(own.site, training)
@@ -173,15 +181,11 @@ def _window(
 
     Evaluation by a loader that also ran between steps belongs to the loop; later tests do not.
     """
-    begins: list[int] = []
-    finishes: list[int] = []
-    for p in passes:
-        if p.role == TRAINING:
-            trained = np.flatnonzero(p.trained())
-            if len(trained) == 0:
-                continue
-            begins.append(int(p.start[trained[0]]))
-            finishes.append(int(p.end[trained[-1]]))
+    feeding = [p for p in passes if p.role == TRAINING]
+    loaders = [p.loader for p in feeding]
+    starts = [first_pass_start(p, own, nesting, loaders, step_ends) for p in feeding]
+    begins = [begin for begin in starts if begin is not None]
+    finishes = [int(p.end[p.trained()].max()) for p in feeding if p.trained().any()]
     outside = ~within(segments, own.start)
     learning = np.flatnonzero(own.is_kind(*LEARNING) & outside)
     if len(learning):
@@ -196,7 +200,7 @@ def _window(
     for p in passes:
         evaluates = np.flatnonzero(p.of_stage(EVALUATION))
         if len(evaluates) and len(step_ends) and p.start[evaluates[0]] < step_ends[-1]:
-            reach = np.searchsorted(segments[:, 0], p.start[evaluates[-1]], side="right") - 1
-            last = max(last, int(segments[reach, 1]) if reach >= 0 else last)
+            _, stretches = evaluated_stretches(p, own, segments)
+            last = max([last, *segments[stretches[-1:], 1].tolist()])
     first = min(begins)
     return Window(min(start, first), first, min(max(last, first), end), end)

@@ -47,14 +47,14 @@ def training_of(
     if len(wall):
         per_step = {key: float(ns[steady].mean() / 1e9) for key, ns in steps.per_step.items()}
         per_step.update(evaluation=0.0, startup=0.0, shutdown=0.0)
-    loop_s = (timeline.window.loop_end - timeline.window.loop_start) / 1e9
-    loop_s -= float((timeline.segments[:, 1] - timeline.segments[:, 0]).sum() / 1e9)
+    loop_ns = timeline.window.loop_end - timeline.window.loop_start
+    trained_s = (loop_ns - timeline.evaluated_in_loop_ns()) / 1e9
     return Training(
         steps=len(steps),
         iterations=iterations,
         epochs=len(epoch_starts(timeline.passes)),
         samples=samples,
-        samples_per_s=samples / loop_s if samples and loop_s > 0 else None,
+        samples_per_s=samples / trained_s if samples and trained_s > 0 else None,
         step_source=timeline.steps.source,
         step_s=statistics_s(wall),
         per_step_s=per_step,
@@ -62,6 +62,7 @@ def training_of(
         steady_steps=len(wall),
         steady_s=float(wall.sum() / 1e9),
         forward_without_grad_s=_spent_s(timeline, ~_with_grad(timeline)) / max(len(steps), 1),
+        without_evaluation_s=trained_s,
         free_from_step=free.first_step if free is not None else None,
         frozen_share=_frozen_share(timeline, facts.frozen_shares()),
     )

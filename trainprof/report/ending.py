@@ -44,7 +44,9 @@ def progress(summary: RunSummary) -> list[str]:
     parts = [counted(training.steps, "step"), *epochs]
     rate = steps_per_second(summary)
     if rate is not None:
-        evaluated = summary.evaluation.seconds >= _MUCH_EVALUATION * summary.phases.training_s
+        evaluated_s = summary.evaluation.in_training_s
+        evaluated_s = summary.evaluation.seconds if evaluated_s is None else evaluated_s
+        evaluated = evaluated_s >= _MUCH_EVALUATION * summary.phases.training_s
         parts.append(f"{three_digits(rate)} steps/s{' without evaluation' if evaluated else ''}")
     if training.samples_per_s is not None and is_known(training.samples_per_s):
         parts.append(f"{three_digits(training.samples_per_s)} samples/s")
@@ -66,7 +68,7 @@ def _processes(summary: RunSummary) -> list[str]:
 
 def steps_per_second(summary: RunSummary) -> float | None:
     """Returns steps per second of training, from the first step, evaluation left out."""
-    trained_s = summary.phases.training_s - summary.evaluation.seconds
+    trained_s = summary.without_evaluation_s
     return summary.training.steps / trained_s if summary.training.steps and trained_s > 0 else None
 
 

@@ -1,4 +1,4 @@
-"""Where loops begin that no loader feeds."""
+"""Where loops begin that no loader feeds, or whose iterator was made long ahead."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from support.events import MS, US, FakeRun, seconds
 from trainprof.analysis.events import nest
 from trainprof.analysis.loop_start import loop_start
 from trainprof.analysis.steps import step_boundaries
+from trainprof.analysis.summarize import case_of
 from trainprof.record.schema import Kind
 
 
@@ -193,3 +194,61 @@ def test_what_lies_ahead_is_start_up_and_no_training(tmp_path: Path) -> None:
     assert seconds(summary)["startup"] == 40_000 * MS + 50 * US
     assert seconds(summary)["other"] == 8 * 50 * US
     assert summary.training.forward_without_grad_s == 0
+
+
+def fed(tmp_path: Path, loaders: int, *, init: int, set_up: int, first: int = 100 * US) -> FakeRun:
+    """Iterators of some loaders are made, something is set up, and steps take a batch of each."""
+    run = FakeRun()
+    used, optimizer = [run.loader(line) for line in range(loaders)], run.optimizer()
+    run.passes_time(100 * MS)
+    for loader in used:
+        run.iterate(loader, init)
+    run.passes_time(set_up)
+    for step in range(20):
+        for loader in used:
+            run.next(loader, 100 * US if step else first)
+        run.learn(optimizer)
+    return run
+
+
+@pytest.mark.parametrize("loaders", [1, 2])
+def test_what_is_set_up_behind_an_iterator_is_no_part_of_it(tmp_path: Path, loaders: int) -> None:
+    run = fed(tmp_path, loaders, init=20 * MS, set_up=4_000 * MS)
+    found = run.summary(tmp_path)
+    ahead_ns = 100 * MS + loaders * 20 * MS + 4_000 * MS
+    assert found.phases.initialization_s * 1e9 == pytest.approx(ahead_ns)
+    [epoch] = found.epochs
+    assert epoch.seconds == pytest.approx(found.phases.training_s)
+    assert epoch.start_s * 1e9 == pytest.approx(ahead_ns)
+    assert epoch.loader_start_s == 0
+    # The table has all of the run.
+    assert found.loaders[0].init_s.mean == pytest.approx(0.02)
+    part = run.summary(tmp_path, epoch=0)
+    assert part.phases.training_s == pytest.approx(found.phases.training_s)
+    assert part.training.steps == 20
+
+
+def test_of_its_loader_all_counts_but_the_making_of_that_iterator(tmp_path: Path) -> None:
+    run = fed(tmp_path, 1, init=20 * MS, set_up=4_000 * MS, first=300 * MS)
+    case = case_of(run.write(tmp_path, host={"usable_cores": 4}))
+    assert case is not None
+    [one] = case.feeding
+    assert (one.loader.passes, one.loader.iterations) == (1, 20)
+    assert one.starts_s == pytest.approx(0.3)
+    assert one.loader.first_start_s == pytest.approx(0.3)
+    assert one.loader.wait_total_s == pytest.approx(19 * 100e-6)
+
+
+@pytest.mark.parametrize(
+    ("loaders", "init", "set_up", "first"),
+    [
+        pytest.param(1, 20 * MS, 1 * MS, 100 * US, id="no longer than a few steps"),
+        pytest.param(1, 900 * MS, 500 * MS, 100 * US, id="no longer than to start its workers"),
+        pytest.param(2, 900 * MS, 0, 3_000 * MS, id="another loader's start is none"),
+    ],
+)
+def test_an_iterator_and_its_workers_belong_to_it_otherwise(
+    tmp_path: Path, loaders: int, init: int, set_up: int, first: int
+) -> None:
+    found = fed(tmp_path, loaders, init=init, set_up=set_up, first=first).summary(tmp_path)
+    assert found.phases.initialization_s == pytest.approx(0.1)

@@ -16,6 +16,7 @@ from trainprof.analysis.summary_json import from_jsonable, to_jsonable
 from trainprof.record.run_directory import RunDirectory
 from trainprof.record.schema import Kind, Topic, Writer
 from trainprof.report import markdown, terminal
+from trainprof.report.ending import steps_per_second
 
 LAUNCHER_PID = 10
 
@@ -73,6 +74,28 @@ def test_ranks_are_rows_and_the_ledger_is_their_mean(tmp_path):
     assert found.training.per_step_s["data_wait"] == pytest.approx(0.002)
     assert first["host"] == "here"
     assert from_jsonable(json.loads(json.dumps(to_jsonable(found)))) == found
+
+
+def test_their_pace_is_one_where_the_first_evaluates_and_the_others_wait_for_it(tmp_path):
+    ranks = []
+    for rank in range(2):
+        run = FakeRun(pid=20 + rank, role="child")
+        run.header = {"ancestors": [LAUNCHER_PID, 1], "rank": str(rank)}
+        loader, validation, optimizer = run.loader(41), run.loader(42), run.optimizer()
+        for _ in range(3):
+            run.train_pass(loader, optimizer, 10, samples=[4] * 10)
+            if rank == 0:
+                evaluated = run.evaluation_pass(validation, 5, wait=9 * MS)
+            else:
+                run.passes_time(evaluated)
+        run.mark(Kind.PROCESS_END)
+        ranks.append(run)
+    found = summary_of(tmp_path, *ranks)
+    alone_s = 30 * 650e-6 + 3 * 15e-6
+    assert found.evaluation.in_training_s == pytest.approx(3 * evaluated / 1e9)
+    assert steps_per_second(found) == pytest.approx(30 / alone_s)
+    assert found.training.samples == 2 * 30 * 4
+    assert found.training.samples_per_s == pytest.approx(2 * 4 * steps_per_second(found))
 
 
 def test_the_group_knows_better_than_the_environment(tmp_path):

@@ -8,11 +8,13 @@ import pytest
 from support import summaries
 from support.cases import Planted, case_of
 
+from trainprof.analysis.code_figures import HotLine
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.diagnose import diagnose
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.run_figures import Epoch, Evaluation
 
+DECODING = HotLine("making batches", "data.py:12", "decode", [], 100, 0.9, 1.0)
 LEAVE_IT = "leave it where training learns from it (labels, features, hard samples)"
 
 
@@ -106,3 +108,23 @@ def test_a_trainer_that_evaluates_with_each_epoch_does_not_look_at_steps_alone()
     advice = evaluated("TETETE", built_by="transformers").advice
     assert 'in TrainingArguments: eval_strategy="steps" with a larger eval_steps' in advice
     assert "TrainingArguments" not in evaluated("TETETE", built_by="timm").advice
+
+
+@pytest.mark.parametrize("role", ["training", "evaluation"])
+def test_of_steps_it_is_said_what_they_gain_where_they_wait_for_the_loader(role: str) -> None:
+    training = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
+    slow = Planted(fetch_s=0.03, compute_s=0.01, role=role)
+    slow.loader = replace(slow.loader, id=1, site="train.py:44", hot_lines=[DECODING])
+    spent_s = slow.loader.evaluation_s
+    case = case_of(training, slow, parts={"evaluation": spent_s})
+    [told] = [one for one in diagnose(case).findings if one.site == "train.py:44"]
+    [line] = [one for one in told.also if "of making a batch goes to data.py:12" in one]
+    assert ("steps would be about" in line) is (role == "training")
+
+
+@pytest.mark.parametrize(("told", "passes"), [(None, 8), (3, 3)])
+def test_passes_outside_of_training_are_not_counted(told: int | None, passes: int) -> None:
+    evaluation = Evaluation(0, 8, 9.0, 0.0, [], in_training_s=4.0, passes_in_training=told)
+    finding = only(case_of(parts={"evaluation": 4.0}, evaluation=evaluation))
+    assert finding.title.endswith(f" in {passes} passes")
+    assert finding.evidence["passes"] == passes

@@ -226,6 +226,7 @@ def test_a_loader_consumed_by_a_prefetch_thread(tmp_path):
     assert counts(found) == (10, 10, 2, 0)
     assert "data_wait" not in seconds(found)
     assert [loader.thread for loader in found.loaders] == ["other"]
+    assert found.epochs[0].start_s == 0 < found.phases.initialization_s
 
 
 def test_persistent_workers_reset_inside_creation_is_one_pass(tmp_path):
@@ -334,3 +335,79 @@ def test_batches_that_are_evaluated_within_training_are_not_learnt_from(
     found = run.summary(tmp_path)
     assert roles(found) == {"train.py:1": "training", "train.py:2": "evaluation"}
     assert counts(found) == (30, 30, 1, batches * 30 // every)
+
+
+@pytest.mark.parametrize("batches", [1, 2])
+def test_a_look_at_the_validation_set_ahead_of_training_is_none_of_it(tmp_path, batches):
+    """`next(iter(validation))`, and then the model is built."""
+    run = FakeRun()
+    loader, validation, optimizer = run.loader(1), run.loader(2), run.optimizer()
+    for _ in range(batches):
+        run.iterate(validation)
+        run.next(validation)
+    run.passes_time(2_000 * MS)
+    begins = run.now
+    took = 0
+    for _ in range(3):
+        run.train_pass(loader, optimizer, 5)
+        took += run.evaluation_pass(validation, 4)
+    found = run.summary(tmp_path)
+    assert roles(found) == {"train.py:1": "training", "train.py:2": "evaluation"}
+    assert counts(found) == (15, 15, 3, 12)
+    assert found.phases.initialization_s * 1e9 == pytest.approx(begins - run.start)
+    assert seconds(found)["evaluation"] == took
+
+
+def test_nor_is_one_at_the_test_set_that_is_used_once_more_in_the_end(tmp_path):
+    run = FakeRun()
+    loader, test, optimizer = run.loader(1), run.loader(2), run.optimizer()
+    run.iterate(test)
+    run.next(test)
+    run.passes_time(2_000 * MS)
+    begins = run.now
+    run.train_pass(loader, optimizer, 5)
+    run.evaluation_pass(test, 4)
+    found = run.summary(tmp_path)
+    assert roles(found) == {"train.py:1": "training", "train.py:2": "evaluation"}
+    assert found.phases.initialization_s * 1e9 == pytest.approx(begins - run.start)
+
+
+def test_a_look_ahead_does_not_make_batches_evaluated_in_each_step_training(tmp_path):
+    run = FakeRun()
+    loader, validation, optimizer = run.loader(1), run.loader(2), run.optimizer()
+    for used in (loader, validation, validation):
+        run.iterate(used)
+        run.next(used)
+    for _ in range(10):
+        run.next(loader)
+        run.learn(optimizer)
+        run.iterate(validation)
+        run.next(validation)
+        run.forward(flags=0)
+    assert roles(run.summary(tmp_path)) == {"train.py:1": "training", "train.py:2": "evaluation"}
+
+
+@pytest.mark.parametrize("sizes", [(1, 1), (1, 4)])
+def test_new_iterators_of_two_loaders_for_each_step_train(tmp_path, sizes):
+    run = FakeRun()
+    loaders, optimizer = [run.loader(1), run.loader(2)], run.optimizer()
+    for _ in range(10):
+        for loader, size in zip(loaders, sizes, strict=True):
+            run.iterate(loader)
+            for _ in range(size):
+                run.next(loader)
+        run.learn(optimizer)
+    found = run.summary(tmp_path)
+    assert roles(found)["train.py:1"] == "training"
+    assert found.phases.initialization_s == 0
+
+
+def test_so_do_two_that_all_data_is_taken_of_ahead(tmp_path):
+    run = FakeRun()
+    loaders, optimizer = [run.loader(1), run.loader(2)], run.optimizer()
+    for loader in loaders:
+        run.iterate(loader)
+        run.next(loader)
+    for _ in range(10):
+        run.learn(optimizer)
+    assert set(roles(run.summary(tmp_path)).values()) == {"training"}

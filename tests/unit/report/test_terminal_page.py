@@ -482,3 +482,5 @@ def test_a_pace_without_much_evaluation_says_so() -> None:
         evaluation = replace(healthy.evaluation, seconds=share * training_s)
         text = " ".join(page(replace(healthy, evaluation=evaluation)).split())
         assert ("steps/s without evaluation" in text) is is_said
+        outside = replace(evaluation, in_training_s=0.0)
+        assert "without evaluation" not in page(replace(healthy, evaluation=outside))

@@ -14,6 +14,7 @@ from trainprof.analysis.diagnosis.waiting import collate_share
 from trainprof.analysis.diagnosis.wording import place
 from trainprof.analysis.hot_lines import MAKING
 from trainprof.analysis.loader_figures import Loader
+from trainprof.analysis.passes import TRAINING
 
 _HALF: Final = 0.5
 # Hugging Face's, where no line of the user's makes samples: it decodes what is in all columns.
@@ -87,9 +88,11 @@ def gain_without_share(case: Case, fed: LoaderCase, share: float) -> Gain | None
 def without_line(case: Case, fed: LoaderCase) -> float | None:
     """Returns how many times as fast steps were without the line that most of a batch goes to.
 
-    On a device no more than it was idle for the loader. None where workers make them, and where
-    that line is not known.
+    On a device no more than it was idle for the loader. None where workers make them, where no step
+    waits for them but evaluation does, and where that line is not known.
     """
+    if fed.loader.role != TRAINING:
+        return None
     line, rates = fed.hot_line(), fed.measured
     if line is None or line.is_likely or fed.loader.num_workers or rates is None:
         return None

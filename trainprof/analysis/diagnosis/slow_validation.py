@@ -76,8 +76,9 @@ def find(case: Case) -> Finding | None:
     # Where most of it is starting workers, that is what there is to change.
     if fed.exposed * lost_s(fed) >= of_loading * spent_s:
         return None
-    passes = max(case.summary.evaluation.passes, fed.loader.passes, 1)
-    loading = fed.cost_s / spent_s if spent_s > 0 else 0.0
+    passes = max(_passes(case), fed.loader.passes, 1)
+    # An iterator that is asked again and again may have been so outside of training, too.
+    loading = min(fed.cost_s / spent_s, 1.0) if spent_s > 0 else 0.0
     evidence = {"evaluation_s": spent_s, "passes": passes, "loading_share": loading}
     changed = _with_workers(case, fed, spent_s) if loading >= of_loading else None
     if changed is not None:
@@ -152,8 +153,13 @@ def _fed(case: Case, spent_s: float) -> LoaderCase | None:
     return max(every, key=lambda one: one.loader.evaluation_s, default=None)
 
 
+def _passes(case: Case) -> int:
+    told = case.summary.evaluation
+    return told.passes if told.passes_in_training is None else told.passes_in_training
+
+
 def _without_loader(case: Case, spent_s: float, what: str) -> Finding:
-    passes = max(case.summary.evaluation.passes, 1)
+    passes = max(_passes(case), 1)
     most = hottest(case.summary.hot_lines, "evaluation")
     called = called_for_at(case.summary.hot_lines)
     also = [] if most is None or most.site == called else _most_of_it(most)
