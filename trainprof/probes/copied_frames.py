@@ -2,7 +2,8 @@
 
 Whoever holds a frame keeps alive what it refers to. Where Python code holds another thread's, that
 thread may be let in meanwhile and go on. So frames are asked for, read and let go within one call
-into C, in which no other thread is let in.
+into C, in which no other thread is let in: but where that call sets off a garbage collection, of
+which Python code is told, and another thread has been waiting for longer than the switch interval.
 """
 
 from __future__ import annotations
