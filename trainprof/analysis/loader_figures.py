@@ -159,6 +159,8 @@ class Loader:
         first_given_back_s: What later batches of the first pass were quicker for its start; 0 where
             that does not make up for it.
         worker_threads: None without workers, and where they did not tell.
+        overlaps: It had two iterators at once, each with batches of its own: workers that live on
+            serve one.
     """
 
     id: int
@@ -229,6 +231,7 @@ class Loader:
     skipped_s: float = 0.0
     late_selection: LateSelection | None = None
     worker_threads: WorkerThreads | None = None
+    overlaps: bool = False
 
     @property
     def is_rebuilt(self) -> bool:
@@ -308,6 +311,6 @@ class Loader:
 
         Of loaders that take turns those of all would live at once.
         """
-        if self.taking_turns > 1 and not self.persistent_workers:
+        if self.overlaps or (self.taking_turns > 1 and not self.persistent_workers):
             return False
         return self.passes > 1 and not self.is_rebuilt and not self.changed_between_passes

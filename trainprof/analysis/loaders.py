@@ -352,6 +352,7 @@ def _loader_of(
         hot_lines=lines_of_making(fetches, p.loader, making.looks),
         late_selection=late_selection_of(facts, sites, fetches, p.loader, making.looks),
         worker_threads=threads_of(making.threads, fetch),
+        overlaps=bool(p.overlaps.any()),
     )
 
 

@@ -41,6 +41,11 @@ _OTHER_BATCHES: Final = (
     "it alters which batches come: each step gets the first of a new pass now; one iterator gives "
     "all batches of a pass in turn"
 )
+# Where a loader has two iterators at once: what torch does then is no error.
+_ONE_FOR_EACH: Final = (
+    "give each use of the loader a loader of its own (while one pass goes on, another begins: "
+    "workers that live on have one iterator for both, and batches would be left out or repeated)"
+)
 # Ahead of workers, and of pinned memory, where making a batch uses a device.
 OFF_DEVICE: Final = "move .to(device) out of the dataset or collate function into the loop"
 # Workers that are new interpreters.
@@ -85,6 +90,8 @@ def needed_first(loader: Loader, change: Mapping[str, Any]) -> list[str]:
     now = loader.num_workers or 0
     workers = change.get("num_workers", now)
     first = []
+    if change.get("persistent_workers") and loader.overlaps:
+        first.append(_ONE_FOR_EACH)
     if change.get("persistent_workers") and loader.changed_between_passes:
         first.append(
             f"keep {_changed(loader)}, which training changes between passes, where workers that "
@@ -239,9 +246,13 @@ def _of_more_workers(fed: LoaderCase, workers: int, *, is_kept: bool) -> list[st
 def _built_anew(loader: Loader) -> str:
     another = ", of another dataset" if loader.has_new_datasets else ""
     told = f"it is built anew for each pass{another}, and its workers with it"
-    if loader.has_new_datasets or loader.changed_between_passes:
+    if loader.has_new_datasets or not _may_be_kept_once_built(loader):
         return f"{told}: more of them take longer to start, each time"
     return f"{told}: built once, with persistent_workers=True, they would be started once"
+
+
+def _may_be_kept_once_built(loader: Loader) -> bool:
+    return not loader.overlaps and not loader.changed_between_passes
 
 
 def ranks_of(fed: LoaderCase) -> int:
