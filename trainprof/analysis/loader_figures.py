@@ -127,7 +127,8 @@ class Loader:
         open_files: Attributes of the dataset that hold one, with their class.
         workers_started_by: fork|spawn|forkserver, if it had any.
         unpicklable: What workers that are no forks could not be given, with what it is.
-        changed_between_passes: Attributes of the dataset that training changes then.
+        changed_between_passes: What training changes then: attributes of the dataset, or what
+            follows the name of one of the loader's functions ("collate_fn.rate").
         generators: Attributes of the user's dataset that are random generators, of which workers
             would have equal copies.
         guards_main: Whether the script may be imported by such workers; None where it need not be.

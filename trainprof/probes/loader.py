@@ -10,7 +10,7 @@ from types import FrameType, ModuleType
 from typing import Any, Final
 
 from trainprof.probes.call_site import Birthplace, LoaderBirthplaces
-from trainprof.probes.changed_datasets import ChangedDatasets
+from trainprof.probes.changed_datasets import ChangedDatasets, Making
 from trainprof.probes.dataset_numbers import DatasetNumbers, LowestFree
 from trainprof.probes.function_modes import FunctionModes
 from trainprof.probes.loader_description import LoaderDescriptions
@@ -60,7 +60,7 @@ class LoaderProbe:
         self._tensor = getattr(torch, "Tensor", None)
         self._modes = FunctionModes(torch)
         self._datasets = DatasetNumbers(session.keep_track)
-        self._datasets_between = ChangedDatasets(session.log, session.keep_track)
+        self._datasets_between = ChangedDatasets(session.log, session.keep_track, session.sites)
         self._descriptions = LoaderDescriptions(session.sites)
         self._births = LoaderBirthplaces(session.sites, session.keep_track)
         base = getattr(dataloader, "_BaseDataLoaderIter", None)
@@ -276,9 +276,7 @@ class LoaderProbe:
     def _ended(self, iterator: Any) -> None:
         number = self._loader_of.get(id(iterator))
         if number is not None:
-            dataset = getattr(iterator, "_dataset", None)
-            has_workers = bool(getattr(iterator, "_num_workers", 0))
-            self._datasets_between.pass_ended(number, dataset, has_workers=has_workers)
+            self._datasets_between.pass_ended(number, _making(iterator, "_"))
 
     def _began(self, iterator: Any, batch: Any) -> None:
         """Notes, once for each loader, that its batches are on a device when it gives them."""
@@ -294,8 +292,7 @@ class LoaderProbe:
 
     def _begins(self, frame: FrameType | None, loader: Any, number: int) -> None:
         """Records that a pass begins, and who goes through it."""
-        dataset, has_workers = (getattr(loader, name, None) for name in ("dataset", "num_workers"))
-        self._datasets_between.pass_begins(number, dataset, has_workers=bool(has_workers))
+        self._datasets_between.pass_begins(number, _making(loader))
         now, stack = self._session.now(), self._session.sites.stack(frame)
         self._session.emit(_PASS, now, now, number, stack)
 
@@ -336,6 +333,15 @@ class LoaderProbe:
         serial = self._lowest.take(site, taken)
         taken[serial] = None
         return serial
+
+
+def _making(of: Any, prefix: str = "") -> Making:
+    """Returns what a loader makes batches by; an iterator has the same by names of its own."""
+    has_workers = bool(getattr(of, f"{prefix}num_workers", 0))
+    dataset, collate, init = (
+        getattr(of, f"{prefix}{name}", None) for name in ("dataset", "collate_fn", "worker_init_fn")
+    )
+    return Making(dataset, collate, init if has_workers else None, has_workers)
 
 
 _NEXT, _SAMPLER = int(Kind.LOADER_NEXT), int(Kind.SAMPLER)

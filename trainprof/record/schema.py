@@ -210,7 +210,8 @@ class Topic(IntEnum):
     # {convolves_in_float64} once a module was called that does;
     # {device} when it is first seen in use; {no_backlog}: why that one is not made to wait;
     # {rank, world_size, backend} on joining a process group;
-    # {changed_dataset: {loader, attribute}}: it was another when the loader's next pass began;
+    # {changed_dataset: {loader, attribute}}: it was another when the loader's next pass began; of
+    # one of the loader's functions its name goes first ("collate_fn.rate");
     # {worker_threads: {torch, set_at, opencv}, number} in a loader's worker: those that libraries
     # compute with, and the script's line that set torch's there (0: none), from then on
     ENVIRONMENT = 9

@@ -21,15 +21,17 @@ _READING_MINDED: Final = 0.2
 _MUCH_READ_BYTES_PER_S: Final = 50e6
 # What all workers that live on do.
 KEEP_THE_DATASET: Final = (
-    "workers keep their copy of the dataset from epoch to epoch: what training changes in it "
-    "meanwhile (a level, the epoch's number) does not reach them"
+    "workers keep their copy of the dataset from epoch to epoch, and of what collate_fn uses: what "
+    "training changes in either meanwhile (a level, the epoch's number) does not reach them"
 )
 _COPY_THE_DATASET: Final = (
-    "workers have their own copy of the dataset: what training changes in it during a pass does "
-    "not reach them, and what they change in it does not come back"
+    "workers have their own copy of the dataset, and of what collate_fn uses: what training "
+    "changes in either during a pass does not reach them, and what they change does not come back"
 )
 # What those do besides that take the place of none.
 _NOT_BACK: Final = "what workers change in their copy of the dataset does not come back"
+# Of a loader, besides the dataset: what training changes there has such a name in front.
+_FUNCTIONS: Final = ("collate_fn", "worker_init_fn")
 # Where one is made for each step: it would start workers, or draw an order, as often.
 _ONE_ITERATOR: Final = "one iterator, batches = iter(loader), and another only when that has ended"
 # What that alters, where samples come in order, and elsewhere.
@@ -216,7 +218,16 @@ def others_of_line(loader: Loader) -> str:
 
 
 def _changed(loader: Loader) -> str:
-    return f"the dataset's {' and '.join(loader.changed_between_passes)}"
+    """Returns whose names have other values in each pass, the dataset's first."""
+    names: dict[str, list[str]] = {}
+    for name in loader.changed_between_passes:
+        first, _, inner = name.partition(".")
+        is_function = first in _FUNCTIONS
+        names.setdefault(first if is_function else "the dataset", []).append(
+            inner if is_function else name
+        )
+    whose = sorted(names.items(), key=lambda one: one[0] in _FUNCTIONS)
+    return " and ".join(f"{owner}'s {' and '.join(held)}" for owner, held in whose)
 
 
 def _of_more_workers(fed: LoaderCase, workers: int, *, is_kept: bool) -> list[str]:
