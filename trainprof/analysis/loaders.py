@@ -145,6 +145,7 @@ def loaders_of(
         replace(
             x,
             changed_between_passes=facts.changed_attributes(x.id),
+            changed_in_sampler=facts.learning_attributes(x.id),
             touches_device=x.id in making.copying or x.id in given,
         )
         for x in found
@@ -332,6 +333,9 @@ def _loader_of(
         built_by=builder_of(facts),
         built=max(len(built), 1),
         datasets=len(np.unique(built["value"])) if built["value"].any() else None,
+        samplers=_different(of_loader, Kind.LOADER_SAMPLER),
+        collates=_different(of_loader, Kind.LOADER_COLLATE),
+        has_own_sampler=facts.get("has_own_sampler") is True,
         whole_batches=whole_batches(facts),
         draws_all=None if _has_parts(p) else _draws_all(facts),
         holds_tensors=_flag(facts.get("holds_tensors")),
@@ -354,6 +358,12 @@ def _loader_of(
         worker_threads=threads_of(making.threads, fetch),
         overlaps=bool(p.overlaps.any()),
     )
+
+
+def _different(of_loader: Details, kind: Kind) -> int | None:
+    """Counts what loaders built anew had of something; None where torch makes it."""
+    numbers = of_loader["value"][of_loader["kind"] == kind]
+    return len(np.unique(numbers)) or None
 
 
 def _later_starts_s(p: Passes, fetches: FetchTable) -> float:

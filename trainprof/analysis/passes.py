@@ -189,7 +189,7 @@ def _overlapping(calls: Events, is_start: Bool, is_next: Bool) -> Bool:
     """
     number_of_pass = np.cumsum(is_start) - 1
     given = np.cumsum(is_next)
-    before = (given - is_next)[is_start][number_of_pass]
+    before: Int64 = (given - is_next)[is_start][number_of_pass]
     if (calls.value == given - before)[is_next].all():
         return np.zeros(int(is_start.sum()), dtype=bool)
     found: list[bool] = []

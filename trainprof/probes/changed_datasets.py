@@ -79,10 +79,11 @@ class ChangedDatasets:
     """Compares what a pass of a loader makes batches by, as it begins, with what it was before.
 
     Those are a dataset's attributes, what the functions read that the loader is given, and the
-    user's objects that either holds. Before is as the last pass began, where workers change copies of their own, else as it ended, for
-    the making of samples may change it as well. Numbers and words are compared, and of all else
-    which object it is, and of lists and the like how long, with some of what is in them. Nothing
-    of the script's is kept alive but those numbers and words, and of a long text some pieces.
+    user's objects that either holds. Before is as the last pass began, where workers change copies
+    of their own, else as it ended, for the making of samples may change it as well. Numbers and
+    words are compared, and of all else which object it is, and of lists and the like how long, with
+    some of what is in them. Nothing of the script's is kept alive but those numbers and words, and
+    of a long text some pieces.
     """
 
     def __init__(self, log: EventLog, keep_track: KeepTrack, sites: CallSites) -> None:
@@ -192,10 +193,11 @@ def _take_over(others: Marks, began: Marks, now: Marks) -> None:
 def _marks(part: Part) -> Marks:
     # What was None is often worked out at its first use.
     held = [(name, value) for name, value in part.values if value is not None]
-    return {name: _mark(value) for name, value in held}
+    return {name: mark(value) for name, value in held}
 
 
-def _mark(value: Any) -> Any:
+def mark(value: Any) -> Any:
+    """Returns what tells a value from what it was before, and keeps nothing alive."""
     kind = id(type(value))
     if kind in _PLAIN:
         return kept(value)
