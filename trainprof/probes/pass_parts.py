@@ -5,10 +5,8 @@ Nothing of the script's runs: names are found in compiled code, and objects wher
 
 from __future__ import annotations
 
-import argparse
 import dis
 import functools
-import types
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -31,7 +29,7 @@ _MAX_REMEMBERED: Final = 1_024
 # How a dataset is asked for samples, and what makes something of them.
 _ASKED: Final = ("__getitem__", "__getitems__", "__iter__", "__next__", "__call__", "forward")
 # Settings, as scripts have them: objects without a class of the user's.
-_SETTINGS: Final = frozenset(map(id, (argparse.Namespace, types.SimpleNamespace)))
+_SETTINGS: Final = (("argparse", "Namespace"), ("types", "SimpleNamespace"))
 _PLAIN: Final = frozenset(map(id, (bool, int, float, str)))
 
 
@@ -149,7 +147,7 @@ class PassParts:
 
     def _is_own(self, kind: type) -> bool:
         """Whether a class has functions of the user's, or holds settings."""
-        if id(kind) in _SETTINGS:
+        if (kind.__module__, kind.__name__) in _SETTINGS:
             return True
         known = self._own.get(id(kind))
         if known is None:

@@ -26,7 +26,8 @@ KEEP_THE_DATASET: Final = (
 )
 _COPY_THE_DATASET: Final = (
     "workers have their own copy of the dataset, and of what collate_fn uses: what training "
-    "changes in either during a pass does not reach them, and what they change does not come back"
+    "changes in either during a pass does not reach them, and what they change in theirs does not "
+    "come back"
 )
 # What those do besides that take the place of none.
 _NOT_BACK: Final = "what workers change in their copy of the dataset does not come back"
