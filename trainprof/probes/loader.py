@@ -325,6 +325,8 @@ class LoaderProbe:
 
     def _enter(self, iterator: Any, loader: Any) -> None:
         key = id(iterator)
+        # What a pass that was left has been given is no matter of the next one's.
+        self._learning.watched.pop(key, None)
         if key in self._loader_of:
             return
         number = self._numbers.get(id(loader))
@@ -349,14 +351,16 @@ class LoaderProbe:
         self._numbers[key] = number
         session.keep_track(loader, self._numbers, key)
         session.keep_track(loader, self._serials[site], serial)
+        sampler, collate = given_sampler(loader), getattr(loader, "collate_fn", None)
+        drawn_by = 0 if sampler is None else self._samplers.of_run(number, sampler)
+        is_own = facts["collate_site"] is not None
+        collated_by = self._collates.of_run(number, collate) if is_own else 0
         now = session.now()
         session.looked_ns += now - began
         session.emit(_BUILT, now, now, number, self._datasets.of_run(number, dataset))
-        sampler, collate = given_sampler(loader), getattr(loader, "collate_fn", None)
-        if sampler is not None:
-            session.emit(_DRAWN_BY, now, now, number, self._samplers.of_run(number, sampler))
-        if facts["collate_site"] is not None:
-            session.emit(_COLLATED_BY, now, now, number, self._collates.of_run(number, collate))
+        for kind, which in ((_DRAWN_BY, drawn_by), (_COLLATED_BY, collated_by)):
+            if which:
+                session.emit(kind, now, now, number, which)
         return number
 
     def _take_serial(self, site: int) -> int:

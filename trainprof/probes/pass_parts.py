@@ -142,8 +142,9 @@ class PassParts:
     def _globals_of(self, function: FunctionType) -> Iterator[tuple[str, Any]]:
         known = function.__globals__
         for name in sorted(self._names_in(function.__code__)[0]):
-            if name in known:
-                yield name, known[name]
+            # Of `exec`, they may be in a dict of a class of the script's.
+            if dict.__contains__(known, name):
+                yield name, dict.__getitem__(known, name)
 
     def _is_own(self, kind: type) -> bool:
         """Whether a class has functions of the user's, or holds settings."""

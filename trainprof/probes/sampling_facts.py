@@ -17,6 +17,8 @@ _PLAIN: Final = (
     "_InfiniteConstantSampler",
 )
 _BATCHES: Final = "BatchSampler"
+# Of each other.
+_MOST_INNER: Final = 4
 
 
 def sampling(loader: Any) -> dict[str, Any]:
@@ -51,7 +53,7 @@ def samplers_of(loader: Any) -> list[Any]:
 def with_inner(drawn: Any) -> list[Any]:
     """Returns a sampler and, where it is torch's for batches, the one that it goes by."""
     found = []
-    while drawn is not None:
+    while drawn is not None and len(found) < _MOST_INNER:
         found.append(drawn)
         drawn = getattr(drawn, "sampler", None) if _is_torchs(drawn, _BATCHES) else None
     return found

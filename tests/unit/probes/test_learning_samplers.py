@@ -73,6 +73,10 @@ def changed(recorder: Recorder, loader: Any, change: Callable[[int], None]) -> l
     for _ in range(2):
         for step, _ in enumerate(loader):
             change(step)
+    return learned(recorder)
+
+
+def learned(recorder: Recorder) -> list[str]:
     recording = recorder.read()
     assert recording.notes(Topic.PROBE_FAILED) == []
     told = [note.get("learning_sampler") for note in recording.notes(Topic.ENVIRONMENT)]
@@ -115,3 +119,32 @@ def test_torchs_samplers_are_not_looked_at(recorder: Recorder) -> None:
         sampler.seen = step  # type: ignore[attr-defined]
 
     assert changed(recorder, DataLoader(data, 2, sampler=sampler), change) == []
+
+
+@pytest.mark.parametrize("is_left", [False, True])
+def test_what_is_changed_between_passes_is_no_learning_within(
+    is_left: bool, recorder: Recorder
+) -> None:
+    recorder.start(LoaderProbe())
+    sampler = Learning()
+    loader: Any = DataLoader(
+        list(range(20)), 2, sampler=sampler, num_workers=1, persistent_workers=True
+    )
+    for epoch in range(3):
+        sampler.losses = np.full(20, epoch)
+        for _ in loader:
+            if is_left:
+                break
+    del loader
+    assert learned(recorder) == []
+
+
+def test_batches_of_batches_end(recorder: Recorder) -> None:
+    recorder.start(LoaderProbe())
+    drawn = BatchSampler(Learning(), 2, drop_last=False)
+    inner, drawn.sampler = drawn.sampler, drawn
+    loader: Any = DataLoader(list(range(20)), batch_sampler=drawn)
+    iterator = iter(loader)
+    drawn.sampler = inner
+    assert len(list(iterator)) == BATCHES
+    assert learned(recorder) == []

@@ -243,3 +243,19 @@ def test_workers_are_started_by_what_training_changes(
 ) -> None:
     loader = DataLoader(Numbers(), 2, num_workers=workers, worker_init_fn=seed_by_epoch)
     assert run(recorder, loader, set_strength) == [f"worker_init_fn.{name}" for name in told]
+
+
+class Unwilling(dict[str, Any]):
+    """Variables of a script that is run by another one."""
+
+    def __contains__(self, name: object) -> bool:
+        raise AssertionError
+
+
+def test_variables_are_looked_up_where_they_are_stored(recorder: Recorder) -> None:
+    variables = Unwilling(STRENGTH=1)
+    exec("def collate(samples): return [STRENGTH for _ in samples]", variables)
+    loader: Any = DataLoader(Numbers(), 2, collate_fn=dict.get(variables, "collate"))
+    recorder.start(LoaderProbe())
+    assert [*loader] == [[1, 1], [1, 1]]
+    assert changed(recorder) == []
