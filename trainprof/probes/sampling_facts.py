@@ -52,7 +52,7 @@ def samplers_of(loader: Any) -> list[Any]:
 
 def with_inner(drawn: Any) -> list[Any]:
     """Returns a sampler and, where it is torch's for batches, the one that it goes by."""
-    found = []
+    found: list[Any] = []
     while drawn is not None and len(found) < _MOST_INNER:
         found.append(drawn)
         drawn = getattr(drawn, "sampler", None) if _is_torchs(drawn, _BATCHES) else None

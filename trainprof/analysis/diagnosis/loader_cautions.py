@@ -78,6 +78,11 @@ def cautions_of(fed: LoaderCase, change: Mapping[str, Any]) -> list[str]:
             f"training changes {_changed(loader)} between passes: workers see that as long as each "
             "pass starts them anew, so persistent_workers=True has to stay away"
         )
+    elif loader.overlaps and workers > now:
+        told.append(
+            "passes of it overlap, each with workers of its own: persistent_workers=True, with one "
+            "iterator for all, has to stay away"
+        )
     if change.get("prefetch_factor"):
         told += _of_own_sampler(loader, workers, int(change["prefetch_factor"])) if now else []
         told += [] if crowded else _of_prefetch(fed, int(change["prefetch_factor"]))
