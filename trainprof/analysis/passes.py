@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
@@ -44,6 +45,7 @@ class Passes:
         first_ns: The first `next`, without garbage collection; -1 where there was none.
         wait_ns: All later ones together, likewise.
         end_ns: The `next` that raised StopIteration.
+        overlaps: It began while an earlier pass went on, which took further batches then.
         stage: training|evaluation|other per pass.
         role: Of the loader as a whole.
     """
@@ -60,6 +62,7 @@ class Passes:
     first_ns: Int64
     wait_ns: Int64
     end_ns: Int64
+    overlaps: Bool
     stage: npt.NDArray[np.str_]
     role: str
 
@@ -172,6 +175,38 @@ def _passes_of(loader: int, calls: Events, length: Int64) -> Passes:
         first_ns=np.where(has_first, total(is_first), -1),
         wait_ns=total(is_later | calls.is_kind(Kind.LOADER_ERROR)),
         end_ns=total(is_stop),
+        overlaps=_overlapping(calls, is_start, is_next),
         stage=np.full(count, OTHER, dtype="<U10"),
         role=OTHER,
     )
+
+
+def _overlapping(calls: Events, is_start: Bool, is_next: Bool) -> Bool:
+    """Marks the passes since whose start an iterator that was there before has gone on.
+
+    Iterators number their batches: a number that does not follow the newest one's last, but that of
+    an earlier one, is of that one.
+    """
+    number_of_pass = np.cumsum(is_start) - 1
+    given = np.cumsum(is_next)
+    before: Int64 = (given - is_next)[is_start][number_of_pass]
+    if (calls.value == given - before)[is_next].all():
+        return np.zeros(int(is_start.sum()), dtype=bool)
+    found: list[bool] = []
+    earlier, last = Counter[int](), 0
+    values = calls.value.astype(np.int64).tolist()
+    for starts, gives, number in zip(is_start.tolist(), is_next.tolist(), values, strict=True):
+        if starts:
+            if found:
+                earlier[last] += 1
+            found.append(False)
+            last = 0
+        if not gives:
+            continue
+        if number == last + 1:
+            last = number
+        elif earlier[number - 1] > 0:
+            earlier[number - 1] -= 1
+            earlier[number] += 1
+            found[-1] = True
+    return np.array(found, dtype=bool)

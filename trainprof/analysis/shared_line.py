@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from trainprof.analysis.loader_figures import Loader
@@ -10,7 +10,7 @@ from trainprof.analysis.names import UNKNOWN_SITE
 
 
 def with_others_of_line(loaders: Sequence[Loader], serials: Sequence[object]) -> list[Loader]:
-    """Says of each loader what those are for that its line builds besides.
+    """Says of each loader what those are for that its line builds besides, and what they forbid.
 
     Args:
         loaders: Of the run.
@@ -29,9 +29,25 @@ def with_others_of_line(loaders: Sequence[Loader], serials: Sequence[object]) ->
                     and (other.role, other_serial) != (loader.role, serial)
                 }
             ),
+            # The arguments of one call are those of all.
+            overlaps=any(one.overlaps for one in (loader, *_of_call(loader, loaders))),
+            changed_between_passes=_all(loader, loaders, lambda one: one.changed_between_passes),
+            changed_in_sampler=_all(loader, loaders, lambda one: one.changed_in_sampler),
         )
         for loader, serial in numbered
     ]
+
+
+def _all(
+    loader: Loader, loaders: Sequence[Loader], names: Callable[[Loader], list[str]]
+) -> list[str]:
+    """Returns the names of a loader, and further ones of those that its call builds."""
+    found = (name for one in (loader, *_of_call(loader, loaders)) for name in names(one))
+    return list(dict.fromkeys(found))
+
+
+def _of_call(loader: Loader, loaders: Sequence[Loader]) -> list[Loader]:
+    return [one for one in loaders if _is_of_one_call(loader, one)]
 
 
 def _is_of_one_call(one: Loader, other: Loader) -> bool:

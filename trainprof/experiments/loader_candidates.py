@@ -70,7 +70,7 @@ def of_loaders(case: Case, free_step_s: float | None, starts: float) -> list[Can
 
 
 def left_out(case: Case) -> tuple[str, ...]:
-    """Returns why no workers are tried where they would change what is trained on."""
+    """Returns why workers, or such that live on, are not tried: training would be another."""
     told = []
     for fed in waited_for(case):
         first = needed_first(fed.loader, {"num_workers": _MORE_THAN_ONE})
@@ -83,7 +83,17 @@ def left_out(case: Case) -> tuple[str, ...]:
             told.append(f"{fed.loader.site}: more workers are not tried: first {first[0]}")
         elif shards is not None and (fed.loader.num_workers or 0) >= shards:
             told.append(f"{fed.loader.site}: more workers are not tried: {too_few_shards(shards)}")
-    return tuple(told)
+    return (*told, *_not_kept(case))
+
+
+def _not_kept(case: Case) -> list[str]:
+    """Returns where workers are started again, and are not tried to live on, and why not."""
+    told = []
+    for fed in case.feeding:
+        first = needed_first(fed.loader, {KEPT: True})
+        if first and restart_share(case, fed) >= LEAST_GAIN:
+            told.append(f"{fed.loader.site}: {KEPT}=True is not tried: first {first[0]}")
+    return told
 
 
 def _of_repeated_samples(fed: LoaderCase) -> str:

@@ -1,4 +1,4 @@
-"""What training changes in datasets between passes, which workers that live on would not see."""
+"""What training changes between passes in what batches are made by: workers may not see it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from trainprof.probes.call_site import KeepTrack
+from trainprof.probes.call_site import CallSites, KeepTrack
 from trainprof.probes.kept_value import kept
+from trainprof.probes.pass_parts import Part, PassParts
 from trainprof.probes.worker_needs import attributes_of
 from trainprof.record.event_log import EventLog
 from trainprof.record.schema import Topic
@@ -31,7 +32,7 @@ _MAX_LOADERS: Final = 16
 
 @dataclass(slots=True)
 class _Watched:
-    """What a dataset's attributes were, by loader.
+    """What the attributes of a dataset, or of a part of what makes batches, were, by loader.
 
     Attributes:
         before: What the next pass of each is compared with, as it begins.
@@ -58,51 +59,87 @@ class _Reference:
         return id(self._of)
 
 
-class ChangedDatasets:
-    """Compares a dataset's attributes as a pass of a loader begins with what they were before.
+@dataclass(frozen=True, slots=True)
+class Making:
+    """What a pass makes batches by.
 
-    That is as the last pass began, where workers change copies of their own, else as it ended, for
-    the making of samples may change it as well. Numbers and words are compared, and of all else
-    which object it is, and of lists and the like how long, with some of what is in them. Nothing
-    of the script's is kept alive but those numbers and words, and of a long text some pieces.
+    Attributes:
+        dataset, collate_fn: Of the loader.
+        worker_init_fn: Likewise; None without workers.
+        has_workers: They have copies of all of it.
     """
 
-    def __init__(self, log: EventLog, keep_track: KeepTrack) -> None:
+    dataset: Any
+    collate_fn: Any
+    worker_init_fn: Any
+    has_workers: bool
+
+
+class ChangedDatasets:
+    """Compares what a pass of a loader makes batches by, as it begins, with what it was before.
+
+    Those are a dataset's attributes, what the functions read that the loader is given, and the
+    user's objects that either holds. Before is as the last pass began, where workers change copies
+    of their own, else as it ended, for the making of samples may change it as well. Numbers and
+    words are compared, and of all else which object it is, and of lists and the like how long, with
+    some of what is in them. Nothing of the script's is kept alive but those numbers and words, and
+    of a long text some pieces.
+    """
+
+    def __init__(self, log: EventLog, keep_track: KeepTrack, sites: CallSites) -> None:
         self._log = log
         self._keep_track = keep_track
+        self._parts = PassParts(sites)
         # By id; one that is gone is forgotten.
         self._watched: dict[int, _Watched] = {}
         self._told: set[tuple[int, str]] = set()
 
-    def pass_begins(self, loader: int, dataset: Any, *, has_workers: bool) -> None:
-        for one in _layers(dataset):
-            watched = self._watched_of(one)
+    def pass_begins(self, loader: int, making: Making) -> None:
+        for part in self._parts_of(making):
+            watched = self._watched_of(part)
             if watched is None:
                 continue
-            now = _marks(one)
+            now = _marks(part)
             for name in _differing(watched.before.pop(loader, {}), now):
-                self._tell(loader, name)
-            _put(watched.before if has_workers else watched.making, loader, now)
+                self._tell(loader, f"{part.name}.{name}".lstrip("."))
+            _put(watched.before if making.has_workers else watched.making, loader, now)
 
-    def pass_ended(self, loader: int, dataset: Any, *, has_workers: bool) -> None:
-        if has_workers:
+    def pass_ended(self, loader: int, making: Making) -> None:
+        if making.has_workers:
             return
-        for one in _layers(dataset):
-            watched = self._watched.get(id(one))
+        for part in self._parts_of(making):
+            watched = self._watched.get(id(part.thing))
             if watched is None:
                 continue
-            began, now = watched.making.pop(loader, {}), _marks(one)
+            began, now = watched.making.pop(loader, {}), _marks(part)
             for others in list(watched.before.values()):
                 _take_over(others, began, now)
             _put(watched.before, loader, now)
 
-    def _watched_of(self, dataset: Any) -> _Watched | None:
-        """Returns what is known of a dataset; None where nothing would tell when it is gone."""
-        key = id(dataset)
+    def _parts_of(self, making: Making) -> Iterator[Part]:
+        """Yields what batches are made by, each thing once: of a dataset all that it has."""
+        seen: set[int] = set()
+        for part in self._all_parts(making):
+            if id(part.thing) not in seen:
+                seen.add(id(part.thing))
+                yield part
+
+    def _all_parts(self, making: Making) -> Iterator[Part]:
+        for one in _layers(making.dataset):
+            yield Part("", one, attributes_of(one))
+        yield from self._parts.below_dataset(whole_of(making.dataset))
+        for name in ("collate_fn", "worker_init_fn"):
+            called = getattr(making, name)
+            if called is not None:
+                yield from self._parts.of_function(name, called)
+
+    def _watched_of(self, part: Part) -> _Watched | None:
+        """Returns what is known of a part; None where nothing would tell when it is gone."""
+        key = id(part.thing)
         watched = self._watched.get(key)
-        if watched is None and attributes_of(dataset):
+        if watched is None and part.values:
             watched = self._watched[key] = _Watched()
-            if not self._keep_track(dataset, self._watched, key):
+            if not self._keep_track(part.thing, self._watched, key):
                 del self._watched[key]
                 return None
         return watched
@@ -153,13 +190,14 @@ def _take_over(others: Marks, began: Marks, now: Marks) -> None:
             others[name] = now[name]
 
 
-def _marks(dataset: Any) -> Marks:
+def _marks(part: Part) -> Marks:
     # What was None is often worked out at its first use.
-    held = [(name, value) for name, value in attributes_of(dataset) if value is not None]
-    return {name: _mark(value) for name, value in held}
+    held = [(name, value) for name, value in part.values if value is not None]
+    return {name: mark(value) for name, value in held}
 
 
-def _mark(value: Any) -> Any:
+def mark(value: Any) -> Any:
+    """Returns what tells a value from what it was before, and keeps nothing alive."""
     kind = id(type(value))
     if kind in _PLAIN:
         return kept(value)

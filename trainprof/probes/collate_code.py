@@ -32,7 +32,7 @@ def own_function(
     for _ in range(_MAX_DEPTH):
         held: list[Any] = []
         for one in here:
-            function, owner = _called(one)
+            function, owner = called_by(one)
             if type(function) is not FunctionType:
                 continue
             if is_user_code(function.__code__):
@@ -42,7 +42,7 @@ def own_function(
     return None
 
 
-def _called(thing: Any) -> tuple[Any, Any]:
+def called_by(thing: Any) -> tuple[Any, Any]:
     """Returns the function that a call of `thing` runs, and the object that it belongs to."""
     while type(thing) is functools.partial:
         thing = thing.func

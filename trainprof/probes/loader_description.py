@@ -17,6 +17,7 @@ from trainprof.probes.collate_code import own_function
 from trainprof.probes.late_selection import late_selection
 from trainprof.probes.loader_call import constructor_sites, taken_by
 from trainprof.probes.loader_facts import describe, is_iterable, look_closer
+from trainprof.probes.sampling_facts import samplers_of
 from trainprof.probes.user_texts import any_text
 from trainprof.probes.worker_asking import asks_for_worker, says_worker
 from trainprof.probes.worker_start import reaches_dataset
@@ -111,6 +112,7 @@ class LoaderDescriptions:
         reached = self._reached_as_workers_start(loader)
         facts["set_up_as_workers_start"] = reached
         facts["collate_site"] = self._collate_site(getattr(loader, "collate_fn", None))
+        facts["has_own_sampler"] = any(self.is_own_class(type(x)) for x in samplers_of(loader))
         facts.update(self._closer(loader, facts))
         if reached is not False:
             facts["generators"] = []
@@ -124,7 +126,7 @@ class LoaderDescriptions:
         kind.met += 1
         if kind.met <= FIRST_LOOKS or kind.met >= kind.next_look:
             are_forked = facts["workers_started_by"] == "fork"
-            kind.found = look_closer(loader, self._is_own_class, workers_are_forked=are_forked)
+            kind.found = look_closer(loader, self.is_own_class, workers_are_forked=are_forked)
             kind.next_look = 2 * kind.met
             found = kind.found
         else:
@@ -195,7 +197,8 @@ class LoaderDescriptions:
         # A library's, or one that only seeds generators, is there for reproducible numbers.
         return False if called is None else reaches_dataset(called[0], sites)
 
-    def _is_own_class(self, kind: type) -> bool:
+    def is_own_class(self, kind: type) -> bool:
+        """Tells a class of the user's by the first of its functions."""
         methods = (one for one in vars(kind).values() if type(one) is FunctionType)
         first = next(methods, None)
         return first is not None and self._sites.is_user_code(first.__code__)

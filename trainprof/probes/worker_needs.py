@@ -123,7 +123,7 @@ def _walk(
         seen.add(id(thing))
         yield name, thing
         if depth > 0 and goes_into(thing):
-            waiting += [(part, inner, depth - 1) for part, inner in _parts(name, thing)]
+            waiting += [(part, inner, depth - 1) for part, inner in parts_of(name, thing)]
 
 
 def _is_gone_into(thing: Any) -> bool:
@@ -152,7 +152,7 @@ def _why_not_by_name(name: str, what: str) -> str | None:
     return f"a {what} made in a function" if "<locals>" in name else None
 
 
-def _parts(name: str, thing: Any) -> list[tuple[str, Any]]:
+def parts_of(name: str, thing: Any) -> list[tuple[str, Any]]:
     """Returns what a thing is made of, each by its name; of a class or function nothing."""
     kind = type(thing)
     if kind is MethodType:

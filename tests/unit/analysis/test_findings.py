@@ -517,7 +517,7 @@ def test_the_same_change_is_minded_alike_whoever_advises_it() -> None:
     once = only(case_of(Planted(fetch_s=0.03, compute_s=0.01, passes=1)))
     assert "persistent_workers" not in once.change
     assert own in minded(once)
-    assert "what they change in it does not come back" in minded(once)
+    assert "what they change in theirs does not come back" in minded(once)
     assert kept not in minded(once)
     assert lost not in minded(once)
     restarted = only(case_of(Planted(workers=2, fetch_s=0.02, passes=10, start_s=0.3)))

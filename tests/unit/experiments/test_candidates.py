@@ -434,6 +434,43 @@ def test_workers_that_start_again_in_each_pass_are_tried_without() -> None:
     assert not [one for one in plan(late).candidates if one.subject == "restarts"]
 
 
+@pytest.mark.parametrize(
+    ("facts", "first"),
+    [
+        ({"overlaps": True}, "give each use of the loader a loader of its own"),
+        ({"changed_between_passes": ["collate_fn.rate"]}, "keep collate_fn's rate, which"),
+    ],
+)
+def test_workers_that_would_train_otherwise_are_not_tried_to_live_on(
+    facts: dict[str, Any], first: str
+) -> None:
+    planted = Planted(workers=2, fetch_s=0.005, passes=10, start_s=0.3)
+    planted.loader = replace(planted.loader, **facts)
+    found = plan(case_of(planted))
+    assert "restarts" not in subjects(found)
+    [told] = [one for one in found.notes if "persistent_workers=True is not tried" in one]
+    assert f": first {first}" in told
+    planted = Planted(fetch_s=0.03, compute_s=0.01, passes=10)
+    assert any("persistent_workers" in one.overrides for one in plan(case_of(planted)).candidates)
+    planted.loader = replace(planted.loader, **facts)
+    tried = plan(case_of(planted)).candidates
+    assert [one for one in tried if "num_workers" in one.overrides]
+    assert not [one for one in tried if "persistent_workers" in one.overrides]
+    assert any("has to stay away" in said for one in tried for said in one.cautions)
+
+
+def test_no_workers_are_tried_for_a_sampler_that_learns_within_a_pass() -> None:
+    planted = Planted(fetch_s=0.03, compute_s=0.01, passes=10)
+    planted.loader = replace(planted.loader, has_own_sampler=True)
+    found = plan(case_of(planted))
+    assert any("drawn ahead" in said for one in found.candidates for said in one.cautions)
+    planted.loader = replace(planted.loader, changed_in_sampler=["w"])
+    found = plan(case_of(planted))
+    assert "workers" not in subjects(found)
+    [told] = found.notes
+    assert "more workers are not tried: first have the sampler's w, which" in told
+
+
 @pytest.mark.parametrize(("reason", "most"), [("limit", 6.0), ("completed", None)])
 def test_what_lives_on_is_foretold_of_a_run_that_goes_on_where_its_trial_is_ended(
     reason: str, most: float | None

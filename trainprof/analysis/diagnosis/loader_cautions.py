@@ -21,15 +21,18 @@ _READING_MINDED: Final = 0.2
 _MUCH_READ_BYTES_PER_S: Final = 50e6
 # What all workers that live on do.
 KEEP_THE_DATASET: Final = (
-    "workers keep their copy of the dataset from epoch to epoch: what training changes in it "
-    "meanwhile (a level, the epoch's number) does not reach them"
+    "workers keep their copy of the dataset from epoch to epoch, and of what collate_fn uses: what "
+    "training changes in either meanwhile (a level, the epoch's number) does not reach them"
 )
 _COPY_THE_DATASET: Final = (
-    "workers have their own copy of the dataset: what training changes in it during a pass does "
-    "not reach them, and what they change in it does not come back"
+    "workers have their own copy of the dataset, and of what collate_fn uses: what training "
+    "changes in either during a pass does not reach them, and what they change in theirs does not "
+    "come back"
 )
 # What those do besides that take the place of none.
 _NOT_BACK: Final = "what workers change in their copy of the dataset does not come back"
+# Of a loader, besides the dataset: what training changes there has such a name in front.
+_FUNCTIONS: Final = ("collate_fn", "worker_init_fn")
 # Where one is made for each step: it would start workers, or draw an order, as often.
 _ONE_ITERATOR: Final = "one iterator, batches = iter(loader), and another only when that has ended"
 # What that alters, where samples come in order, and elsewhere.
@@ -45,6 +48,11 @@ _OTHER_BATCHES: Final = (
 DRAWN_ANEW: Final = (
     "what is random in it (an order, negatives) has to be drawn anew in each pass: only what stays "
     "the same may be kept (lengths, a sorting)"
+)
+# Where a loader has two iterators at once: what torch does then is no error.
+_ONE_FOR_EACH: Final = (
+    "give each use of the loader a loader of its own (while one pass goes on, another begins: "
+    "workers that live on have one iterator for both, and batches would be left out or repeated)"
 )
 # Ahead of workers, and of pinned memory, where making a batch uses a device.
 OFF_DEVICE: Final = "move .to(device) out of the dataset or collate function into the loop"
@@ -75,8 +83,14 @@ def cautions_of(fed: LoaderCase, change: Mapping[str, Any]) -> list[str]:
             f"training changes {_changed(loader)} between passes: workers see that as long as each "
             "pass starts them anew, so persistent_workers=True has to stay away"
         )
-    if change.get("prefetch_factor") and not crowded:
-        told += _of_prefetch(fed, int(change["prefetch_factor"]))
+    elif loader.overlaps and workers > now:
+        told.append(
+            "passes of it overlap, each with workers of its own: persistent_workers=True, with one "
+            "iterator for all, has to stay away"
+        )
+    if change.get("prefetch_factor"):
+        told += _of_own_sampler(loader, workers, int(change["prefetch_factor"])) if now else []
+        told += [] if crowded else _of_prefetch(fed, int(change["prefetch_factor"]))
     return [*told, *counts_for_all(loader, change)]
 
 
@@ -90,6 +104,8 @@ def needed_first(loader: Loader, change: Mapping[str, Any]) -> list[str]:
     now = loader.num_workers or 0
     workers = change.get("num_workers", now)
     first = []
+    if change.get("persistent_workers") and loader.overlaps:
+        first.append(_ONE_FOR_EACH)
     if change.get("persistent_workers") and loader.changed_between_passes:
         first.append(
             f"keep {_changed(loader)}, which training changes between passes, where workers that "
@@ -103,6 +119,8 @@ def needed_first(loader: Loader, change: Mapping[str, Any]) -> list[str]:
         first.append(_one_of_all(loader))
     if repeats_samples(loader, workers):
         first.append("have the dataset give each worker its share (get_worker_info())")
+    if loader.changed_in_sampler:
+        first.append(_learns_ahead(loader, workers))
     if loader.touches_device and not now:
         first.append(OFF_DEVICE)
     if _is_shared(loader):
@@ -125,14 +143,14 @@ def needed_first(loader: Loader, change: Mapping[str, Any]) -> list[str]:
 def one_iterator(loader: Loader) -> str:
     """Returns what to do where an iterator is made for each step, of the same samples."""
     kept = {"persistent_workers": True} if loader.num_workers else {}
-    first = [] if loader.has_new_datasets else needed_first(loader, kept)
+    first = [] if loader.is_of_new_parts else needed_first(loader, kept)
     return "".join(f"{one}, then " for one in first) + _one_of_all(loader)
 
 
 def cautions_of_one_iterator(loader: Loader) -> list[str]:
     """Returns what one iterator alters where one is made for each step."""
     # Of several datasets the advice itself says that the samples become others.
-    if loader.has_new_datasets:
+    if loader.is_of_new_parts:
         return []
     return [_FIRST_AGAIN if loader.draws_in_order else _OTHER_BATCHES]
 
@@ -156,7 +174,16 @@ def _needs_one_iterator(loader: Loader, workers: int) -> bool:
 def _one_of_all(loader: Loader) -> str:
     if loader.has_new_datasets:
         return f"where all steps may have one dataset, not each another as now, {_ONE_ITERATOR}"
+    if loader.is_of_new_parts:
+        return f"where not each step has to have {another_part(loader)}, {_ONE_ITERATOR}"
     return _ONE_ITERATOR
+
+
+def another_part(loader: Loader) -> str:
+    """Returns what is another one each time that a loader is built, but for its dataset."""
+    if not loader.has_new_samplers:
+        return "another collate_fn"
+    return "another sampler and collate_fn" if loader.has_new_collates else "another sampler"
 
 
 def _given_in_workers(loader: Loader) -> str:
@@ -214,7 +241,16 @@ def others_of_line(loader: Loader) -> str:
 
 
 def _changed(loader: Loader) -> str:
-    return f"the dataset's {' and '.join(loader.changed_between_passes)}"
+    """Returns whose names have other values in each pass, the dataset's first."""
+    names: dict[str, list[str]] = {}
+    for name in loader.changed_between_passes:
+        first, _, inner = name.partition(".")
+        is_function = first in _FUNCTIONS
+        names.setdefault(first if is_function else "the dataset", []).append(
+            inner if is_function else name
+        )
+    whose = sorted(names.items(), key=lambda one: one[0] in _FUNCTIONS)
+    return " and ".join(f"{owner}'s {' and '.join(held)}" for owner, held in whose)
 
 
 def _of_more_workers(fed: LoaderCase, workers: int, *, is_kept: bool) -> list[str]:
@@ -231,6 +267,7 @@ def _of_more_workers(fed: LoaderCase, workers: int, *, is_kept: bool) -> list[st
     told += [*alike, *_of_all_ranks(fed, workers), *_more_than_cores(fed, workers)]
     told += _shared_source(fed)
     if not fed.loader.num_workers:
+        told += _of_own_sampler(fed.loader, workers)
         if fed.loader.may_augment and not alike:
             told.append("random augmentation, if there is any, draws other numbers in workers")
         if not is_kept:
@@ -242,11 +279,20 @@ def _of_more_workers(fed: LoaderCase, workers: int, *, is_kept: bool) -> list[st
 
 
 def _built_anew(loader: Loader) -> str:
-    another = ", of another dataset" if loader.has_new_datasets else ""
+    another = ""
+    if loader.has_new_datasets:
+        another = ", of another dataset"
+    elif loader.is_of_new_parts:
+        another = f", with {another_part(loader)}"
     told = f"it is built anew for each pass{another}, and its workers with it"
-    if loader.has_new_datasets or loader.changed_between_passes:
+    if not _may_be_kept_once_built(loader):
         return f"{told}: more of them take longer to start, each time"
     return f"{told}: built once, with persistent_workers=True, they would be started once"
+
+
+def _may_be_kept_once_built(loader: Loader) -> bool:
+    alters = loader.overlaps or loader.is_of_new_parts
+    return not alters and not loader.changed_between_passes
 
 
 def ranks_of(fed: LoaderCase) -> int:
@@ -330,6 +376,30 @@ def too_few_shards(shards: int) -> str:
     if shards == 1:
         return "the stream is one shard: a second worker would get nothing of it"
     return f"the stream is {shards} shards: more workers than that would get nothing of it"
+
+
+def _learns_ahead(loader: Loader, workers: int) -> str:
+    changed = " and ".join(loader.changed_in_sampler)
+    return (
+        f"have the sampler's {changed}, which training changes within a pass, changed by indices "
+        f"that come with the batch (workers have those of up to {_ahead(loader, workers)} batches "
+        "drawn ahead, by older values)"
+    )
+
+
+def _of_own_sampler(loader: Loader, workers: int, prefetch: int | None = None) -> list[str]:
+    """Returns that a sampler is ahead of the batch that trains, where it may go by training."""
+    if not loader.has_own_sampler:
+        return []
+    return [
+        f"indices of up to {_ahead(loader, workers, prefetch)} batches are drawn ahead: a sampler "
+        "that training changes within a pass draws by older values, and one that remembers what "
+        "it drew last is ahead of the batch"
+    ]
+
+
+def _ahead(loader: Loader, workers: int, prefetch: int | None = None) -> int:
+    return workers * (prefetch or loader.prefetch_factor or USUAL_PREFETCH)
 
 
 def _is_shared(loader: Loader) -> bool:

@@ -12,12 +12,14 @@ When it is wrong: where the dataset must be opened anew in each epoch, which a f
 
 What to do: persistent_workers=True, for a loader that is built once: one that each pass builds anew
 takes its workers with it. The workers then keep their memory between epochs, and their copies of
-the dataset: a change made to it in the training process does not reach them. Where each pass has
-another dataset, fewer workers, or none; or one dataset, whose new content is drawn in __getitem__
-or lies in shared memory. Where an iterator is made for each step, as next(iter(loader)) does, or is
-left after so many of them, one iterator, kept, instead: workers that live on would make batches
-that are thrown away. One for all steps gives other batches: all of a pass in turn, where each step
-had the first of a new one.
+the dataset: a change made to it in the training process does not reach them, nor one to what
+collate_fn uses. They serve one iterator at a time: where two go through a loader at once, each
+needs a loader of its own. Where each pass has another sampler, one that is changed in place: the
+training process draws by it. Where each pass has another dataset, fewer workers, or none; or one
+dataset, whose new content is drawn in __getitem__ or lies in shared memory. Where an iterator is
+made for each step, as next(iter(loader)) does, or is left after so many of them, one iterator,
+kept, instead: workers that live on would make batches that are thrown away. One for all steps gives
+other batches: all of a pass in turn, where each step had the first of a new one.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.gains import as_a_device_lets, outside_steps
 from trainprof.analysis.diagnosis.loader_cautions import (
     KEEP_THE_DATASET,
+    another_part,
     cautions_of_one_iterator,
     needed_first,
     one_iterator,
@@ -75,6 +78,14 @@ _KEPT: Final[dict[str, Any]] = {"persistent_workers": True}
 _BUILD_ONCE: Final = (
     "build it once, ahead of all passes, with persistent_workers=True: now each pass builds another"
 )
+_NEW_SAMPLERS: Final = (
+    "where one sampler will do, whose weights or indices are changed in place between passes (each "
+    "draws anew by them, also of workers that live on)"
+)
+_NEW_COLLATES: Final = (
+    "where one collate_fn will do, with what is new in each pass in a tensor in shared memory"
+)
+_ONE_LOADER: Final = "one loader for all passes, built ahead of them, with persistent_workers=True"
 _NEW_DATASETS: Final = (
     "where all passes may have the same samples, or what is new in each is drawn in __getitem__ or "
     "lies in a tensor in shared memory, one dataset and one loader for all, with "
@@ -106,7 +117,7 @@ def find(case: Case) -> Finding | None:
     # Where training's own workers are to go, others are not advised to stay.
     if without is None and len(may_stay) < len(fed_by):
         without, how = shorter_without(fed), _SHORTER
-    if without is None and loader.has_new_datasets:
+    if without is None and loader.is_of_new_parts:
         without, how = _worthwhile_without(case, fed), _SHORTER
     later = loader.later_passes
     once_s = fed.starts_s - fed.later_starts_s
@@ -176,6 +187,11 @@ def _to_keep_them(loader: Loader) -> tuple[str, dict[str, Any]]:
     if not loader.is_rebuilt:
         return advised(loader, dict(_KEPT))
     told = "".join(f"{one}, then " for one in needed_first(loader, _KEPT))
+    if loader.is_of_new_parts:
+        may = [_NEW_SAMPLERS] if loader.has_new_samplers else []
+        may += [_NEW_COLLATES] if loader.has_new_collates else []
+        now = f"now each pass builds another, with {another_part(loader)}"
+        return f"{told}{', and '.join(may)}, {_ONE_LOADER}: {now}", {}
     return f"{told}{_BUILD_ONCE}", {}
 
 
@@ -265,7 +281,7 @@ def _wants_one_iterator(fed: LoaderCase) -> bool:
     # Each evaluation is to have the same samples.
     if fed.inputs is None or not fed.inputs.left or loader.role != TRAINING:
         return False
-    if loader.has_new_datasets or not loader.later_passes or loader.is_each_step:
+    if loader.is_of_new_parts or not loader.later_passes or loader.is_each_step:
         return False
     return _saved_by_keeping_s(fed) < _NEARLY_AS_MUCH * _saved_by_one_iterator_s(fed)
 
