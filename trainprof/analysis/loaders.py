@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from trainprof.analysis.batch_making import SlowSamples, fetch_of
 from trainprof.analysis.delivery import delivery_of, lost_workers
@@ -23,6 +22,7 @@ from trainprof.analysis.loader_figures import Loader, WorkerThreads
 from trainprof.analysis.looks import LineNames, Looks, Stack, function_of
 from trainprof.analysis.memory_growth import workers_growth
 from trainprof.analysis.names import Sites
+from trainprof.analysis.pass_starts import first_given_back_s, later_starts_s, sampler_starts_s
 from trainprof.analysis.passes import EVALUATION, TRAINING, Passes
 from trainprof.analysis.shared_line import with_others_of_line
 from trainprof.analysis.statistics import statistics_s
@@ -38,12 +38,6 @@ _UNLIKE: Final = 3
 _ENDED_TOLD: Final = 32
 # Of the passes of an evaluation: from there on a line is where it is called.
 _MOST: Final = 0.5
-# Of a usual batch's making: those are out of a buffer.
-_QUICK_SHARE: Final = 0.5
-# Of all of them, quick ones among them: a usual one.
-_USUAL_QUANTILE: Final = 0.75
-# Of what starts of passes took: what quick batches saved later on.
-_GIVEN_BACK_SHARE: Final = 0.5
 # What the passes over a loader, and the making of their batches, came to.
 _OF_PASSES: Final = (
     "passes",
@@ -334,10 +328,10 @@ def _loader_of(
         sampler_s=sampler_ns / 1e9 if sampler_ns else None,
         ended=int(np.count_nonzero(p.is_ended)),
         ended_batches=p.batches[p.is_ended & (p.batches > 0)][:_ENDED_TOLD].tolist(),
-        later_starts_s=_later_starts_s(p, fetches),
+        later_starts_s=later_starts_s(p, fetches),
         first_start_s=float((p.init_ns + np.maximum(p.first_ns, 0))[:1].sum() / 1e9),
-        first_given_back_s=_first_given_back_s(p, fetches),
-        sampler_starts_s=_sampler_starts_s(p, calls, fetches) if sampler_ns else None,
+        first_given_back_s=first_given_back_s(p, fetches),
+        sampler_starts_s=sampler_starts_s(p, calls, fetches) if sampler_ns else None,
         blocked_s=delivery.blocked_s if delivery else None,
         receive_s=delivery.receive_s if delivery else None,
         receive_cpu_s=delivery.receive_cpu_s if delivery else None,
@@ -387,54 +381,6 @@ def _different(of_loader: Details, kind: Kind) -> int | None:
     """Counts what loaders built anew had of something; None where torch makes it."""
     numbers = of_loader["value"][of_loader["kind"] == kind]
     return len(np.unique(numbers)) or None
-
-
-def _later_starts_s(p: Passes, fetches: FetchTable) -> float:
-    """Returns what iterators and first batches of all passes but the first took.
-
-    None of it counts where later batches were the quicker for most of it: with its first one a
-    stream that shuffles fills a buffer, and has its last ones out of that.
-    """
-    begun_ns = float((p.init_ns + np.maximum(p.first_ns, 0))[1:].sum())
-    given_back_ns = float(_given_back_ns(p, fetches)[1:].sum())
-    return 0.0 if given_back_ns >= _GIVEN_BACK_SHARE * begun_ns > 0 else begun_ns / 1e9
-
-
-def _first_given_back_s(p: Passes, fetches: FetchTable) -> float:
-    """Returns what quick batches of the first pass saved, where that makes up for its start."""
-    begun_ns = float((p.init_ns + np.maximum(p.first_ns, 0))[:1].sum())
-    given_back_ns = float(_given_back_ns(p, fetches)[:1].sum())
-    return given_back_ns / 1e9 if given_back_ns >= _GIVEN_BACK_SHARE * begun_ns else 0.0
-
-
-def _given_back_ns(p: Passes, fetches: FetchTable) -> npt.NDArray[np.float64]:
-    """Returns what the quick batches of each pass saved beside usual ones, shape (n_passes,)."""
-    own = fetches.loader == p.loader
-    took, start = fetches.wall_ns[own], fetches.start_ns[own]
-    if len(took) == 0:
-        return np.zeros(len(p))
-    usual = float(np.quantile(took, _USUAL_QUANTILE))
-    place = np.searchsorted(p.start, start, side="right") - 1
-    is_quick = (place >= 0) & (took < _QUICK_SHARE * usual)
-    at_once = max(len(np.unique(fetches.worker[own])), 1)
-    saved = np.bincount(place[is_quick], (usual - took[is_quick]) / at_once, minlength=len(p))
-    return saved.astype(np.float64)
-
-
-def _sampler_starts_s(p: Passes, calls: Events, fetches: FetchTable) -> float:
-    """Returns what the sampler took until the first batch was there, of all passes but the first.
-
-    Args:
-        p: The loader's passes.
-        calls: Its own events.
-        fetches: Of all loaders: without workers the sampler is asked ahead of each.
-    """
-    drawn, own = calls.where(calls.is_kind(Kind.SAMPLER)), fetches.loader == p.loader
-    begun = np.concatenate([drawn.start, fetches.start_ns[own]])
-    took = np.concatenate([drawn.end - drawn.start, fetches.waited_ns[own]])
-    place = np.searchsorted(p.start, begun, side="right") - 1
-    is_start = (place >= 1) & (begun < p.after_first[place])
-    return float(took[is_start].sum() / 1e9)
 
 
 def _seconds_within(details: Details, p: Passes) -> float:
