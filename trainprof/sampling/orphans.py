@@ -31,6 +31,8 @@ _LOOK_EVERY_S: Final = 0.05
 # As a command of Python's begins its helpers and spawned children.
 _OF_MULTIPROCESSING: Final = "from multiprocessing"
 _INIT: Final = 1
+# Looks without waiting, and leaves it to whoever waits for it.
+_HAS_ENDED: Final = os.WEXITED | os.WNOHANG | os.WNOWAIT if sys.platform == "linux" else 0
 _NO_PROCESS: Final = -1
 
 
@@ -77,12 +79,19 @@ class Orphans:
         """
         if not self._is_adopting:
             return
+        others = self._numbers | {script}
         with contextlib.suppress(OSError):
-            while True:
-                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-                if ended is None or ended.si_pid == script or ended.si_pid in self._numbers:
-                    return
+            while (ended := os.waitid(os.P_ALL, 0, _HAS_ENDED)) is not None:
+                if ended.si_pid in others:
+                    break
                 os.waitpid(ended.si_pid, os.WNOHANG)
+            else:
+                return
+        # One that another waits for is told each time, as long as that has not come to it.
+        for child in _below(psutil.Process(), recursive=False):
+            with contextlib.suppress(OSError):
+                if child.pid not in others and os.waitid(os.P_PID, child.pid, _HAS_ENDED):
+                    os.waitpid(child.pid, os.WNOHANG)
 
     def end(self) -> tuple[str, ...]:
         """Ends what is left, once the script itself has ended.
@@ -130,9 +139,9 @@ class Orphans:
         return False
 
 
-def _below(process: psutil.Process) -> list[psutil.Process]:
+def _below(process: psutil.Process, *, recursive: bool = True) -> list[psutil.Process]:
     with contextlib.suppress(psutil.Error):
-        return list(process.children(recursive=True))
+        return list(process.children(recursive=recursive))
     return []
 
 

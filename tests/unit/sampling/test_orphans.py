@@ -99,6 +99,16 @@ def test_what_ends_by_itself_has_the_time_for_it(monkeypatch: pytest.MonkeyPatch
         assert not left.is_running()
 
 
+def test_one_that_has_ended_is_let_go_of_beside_one_that_others_wait_for() -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as before, Orphans("run") as watched:
+        os.waitid(os.P_PID, before.pid, os.WEXITED | os.WNOWAIT)
+        ended = orphan_of("-c", "print(flush=True)")
+        os.waitid(os.P_PID, ended, os.WEXITED | os.WNOWAIT)
+        watched.reap(script=0)
+        assert not psutil.pid_exists(ended)
+        assert before.wait() == 0
+
+
 def test_afterwards_orphans_are_no_affair_of_ours_again() -> None:
     with Orphans("run"):
         pass
