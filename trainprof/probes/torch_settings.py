@@ -82,8 +82,8 @@ class TorchSettingsProbe:
 
     def __init__(self) -> None:
         self._passes = self._optimizers = 0
-        # Whether the script's files resume an optimizer, once they were read.
-        self._resumes: bool | None = None
+        # Whether an optimizer of it could be fused.
+        self._has_unfused = False
         self._differentiates_gradients = False
         # By id: where optimizers that live were built.
         self._built: dict[int, Birthplace] = {}
@@ -94,6 +94,7 @@ class TorchSettingsProbe:
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._torch, self._session = torch, session
+        self._process = os.getpid()
         self._plain_types = (getattr(torch, "Tensor", None), torch.nn.Parameter)
         self._modes = FunctionModes(torch)
         loop = getattr(sys.modules.get(_WORKER), "_worker_loop", None)
@@ -102,6 +103,7 @@ class TorchSettingsProbe:
         patcher.around_if_there(self._make_set_num_threads(patcher), (torch, "set_num_threads"))
         session.at_parameters.append(patcher.guarded(self._note_place))
         session.at_first_step.append(patcher.guarded(self._first_step))
+        session.at_end.append(patcher.guarded(self._note_resuming))
         session.at_anomalous_backward = patcher.guarded(self._anomalous_backward)
         self._level = functional_level(torch)
         session.at_created_graph = patcher.guarded(self._created_graph)
@@ -196,7 +198,7 @@ class TorchSettingsProbe:
         built = self._built.get(id(optimizer), _NOWHERE)
         if may_be_fused:
             facts["unfused"] = type(optimizer).__qualname__
-            facts["may_resume"] = self._may_resume()
+            self._has_unfused = True
             facts["built"] = {
                 "site": built.site,
                 "built_by": built.built_by,
@@ -279,10 +281,11 @@ class TorchSettingsProbe:
                 for parameter in parameters_of(part)
             )
 
-    def _may_resume(self) -> bool:
-        if self._resumes is None:
-            self._resumes = any_text(self._session.sites.is_user_file, _resumes)
-        return self._resumes
+    def _note_resuming(self) -> None:
+        """At the end: to ask all modules for the user's takes longer than a step may."""
+        if self._has_unfused and os.getpid() == self._process:
+            may_resume = any_text(self._session.sites.is_user_file, _resumes)
+            self._session.log.note(Topic.ENVIRONMENT, {"may_resume": may_resume})
 
     def _recomputes_at(self) -> list[int]:
         """Returns the lines that have forwards computed again in backward."""

@@ -547,8 +547,18 @@ def test_whether_the_script_may_resume_an_optimizer(
     monkeypatch.setattr(recorder.session.sites, "is_user_file", lambda path: path == str(script))
     update(torch.optim.Adam)
     update(torch.optim.SGD)
-    update(torch.optim.Adam, fused=True)  # nothing is said of it
-    assert told(recorder, "may_resume") == [may_resume] * 2
+    assert told(recorder, "may_resume") == []
+    for finish in recorder.session.at_end:
+        finish()
+    assert told(recorder, "may_resume") == [may_resume]
+
+
+def test_where_nothing_is_to_be_fused_nobody_asks_what_is_resumed(recorder: Recorder) -> None:
+    recorder.start(TorchSettingsProbe(), OptimizerProbe())
+    update(torch.optim.Adam, fused=True)
+    for finish in recorder.session.at_end:
+        finish()
+    assert told(recorder, "may_resume") == []
 
 
 def line_of(recorder: Recorder, site: int) -> int | None:
