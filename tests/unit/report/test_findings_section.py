@@ -239,8 +239,23 @@ def test_what_no_rule_looks_into_is_said() -> None:
     ):
         known["hot_lines"] = [one]
         assert said in told(forward=0.01, backward=0.02)
+    two = [
+        replace(line, site="graph.py:16", function="laplacian", share=0.49),
+        replace(line, share=0.4),
+    ]
+    of_two = "; of forward 49 % around graph.py:16 (laplacian) and 40 % around model.py:7 (forward)"
+    for lines, is_named in (
+        (two, True),
+        ([two[1], replace(two[0], share=0.2)], False),
+        ([two[0], replace(two[1], is_end=True)], False),
+        ([replace(two[0], part="backward"), two[1]], False),
+    ):
+        known["hot_lines"] = lines
+        assert (of_two in told(forward=0.01, backward=0.02)) is is_named
+    known["hot_lines"] = two
+    assert "usual: look at graph.py:16, for what it" in told(forward=0.09, backward=0.02)
     known["hot_lines"] = [line]
-    assert "where half is usual: look at model.py:7." in told(forward=0.09, backward=0.02)
+    assert "where half is usual: look at model.py:7, for what" in told(forward=0.09, backward=0.02)
     line = HotLine("other", "loss.py:9", "contrastive", [], 40, 0.3, 1.0)
     for share, is_named in ((0.3, True), (0.2, False)):
         known["hot_lines"] = [replace(line, share=share)]

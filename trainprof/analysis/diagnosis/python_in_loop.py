@@ -162,10 +162,10 @@ def find(case: Case) -> Finding | None:
         )
     elif is_torch and named:
         advice = (
-            "what is only watched (a metric) less often; operators on whole batches or many tensors "
-            "at once (torch._foreach_lerp_ and its like for averages of weights), copies of a model "
-            "only when they are kept, anything once where its inputs stay the same: trainprof lines "
-            "times each line"
+            "what is only watched (a metric) less often; operators on whole batches or many "
+            "tensors at once (torch._foreach_lerp_ and its like for averages of weights), copies "
+            "of a model only when they are kept, anything once where its inputs stay the same: "
+            "trainprof lines times each line"
         )
     also = []
     if line is not None and named:
