@@ -13,7 +13,9 @@ MS = 1_000_000
 EPOCHS, EACH = 3, 90
 
 
-def steps(part_ms: np.ndarray, epochs: int = EPOCHS) -> tuple[np.ndarray, StepTable]:
+def steps(
+    part_ms: np.ndarray, epochs: int = EPOCHS, warmup: int = 0
+) -> tuple[np.ndarray, StepTable]:
     part = (part_ms * MS).astype(np.int64)
     wall = part + 20 * MS
     everything = np.ones(len(part), dtype=bool)
@@ -21,8 +23,8 @@ def steps(part_ms: np.ndarray, epochs: int = EPOCHS) -> tuple[np.ndarray, StepTa
     return part, StepTable(
         wall,
         {"other": part},
-        Steady(everything, 0),
-        candidates=everything,
+        Steady(everything, warmup),
+        candidates=np.arange(len(part)) >= warmup,
         paused=~everything,
         epoch_of=epoch_of,
         border=~everything,
@@ -45,6 +47,31 @@ def test_what_goes_on_growing(epochs: int, grows):
     assert grown is not None
     assert not grown.is_of_epochs
     assert grown.first_s < 0.005 < 0.012 < grown.last_s
+
+
+def test_what_grows_is_no_warm_up():
+    grown = growth_of(*steps(np.linspace(1, 55, 300), 1, warmup=150))
+    assert grown is not None
+    assert grown.first_s < 0.01
+    # A start that is slow is one.
+    slow = np.concatenate([np.full(60, 30.0), np.full(240, 8.0)])
+    assert growth_of(*steps(slow, 1, warmup=60)) is None
+
+
+@pytest.mark.parametrize(
+    ("fifths", "is_told"),
+    [
+        ([8, 24, 37, 48, 47], True),  # the machine was quicker in the end
+        ([8, 24, 22, 37, 48], True),
+        ([8, 24, 12, 37, 48], False),
+        ([8, 8, 30, 30, 29], False),  # of two phases
+        ([8, 9, 9, 9, 30], False),
+        ([8, 12, 14, 16, 15], False),
+    ],
+)
+def test_what_grows_may_once_be_quicker(fifths: list[float], is_told: bool):
+    part = np.repeat(np.array(fifths, dtype=float), 60)
+    assert (growth_of(*steps(part, 1)) is not None) is is_told
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,17 @@ from trainprof.analysis.step_table import StepTable
 
 # Steps of an epoch, or of the run, that are held against each other in parts.
 _LEAST_STEPS: Final = 30
+# Of a run: they do what comes but once.
+_SET_UP_STEPS: Final = 10
 _PARTS: Final = 5
 # The last part by so many times the first, and by such a share of a usual step.
 _LEAST_TIMES: Final = 1.5
 _LEAST_SHARE: Final = 0.03
+# What grows by so many times, and evenly, may once be quicker than before by such a share: the
+# machine was.
+_CLEAR_TIMES: Final = 3.0
+_DIP_SHARE: Final = 0.15
+_EVENLY: Final = (0.25, 0.8)
 # An epoch begins anew where its first part takes no more of the last part before it than this.
 _ANEW_SHARE: Final = 0.75
 _EPOCHS_LOOKED_AT: Final = 100
@@ -56,7 +63,10 @@ def growth_of(part: Int64, steps: StepTable) -> Growth | None:
         part: ns of each step, shape (n_steps,).
         steps: All of them.
     """
-    counted = np.flatnonzero(steps.candidates)
+    # What grows from the first step on makes much of the run look like a warm-up.
+    place = np.arange(len(steps.candidates))
+    warmed_up = (place >= _SET_UP_STEPS) & (place < steps.steady.warmup) & ~steps.border
+    counted = np.flatnonzero(steps.candidates | warmed_up)
     if len(counted) < _LEAST_STEPS:
         return None
     least_ns = _LEAST_SHARE * float(np.median(steps.wall_ns[counted]))
@@ -81,5 +91,12 @@ def _medians(took: Float64) -> Float64:
 def _rises(medians: Float64, least_ns: float) -> bool:
     """Whether it goes up from part to part, far enough in all."""
     first, last = float(medians[0]), float(medians[-1])
-    is_far = last >= max(_LEAST_TIMES * first, first + least_ns)
-    return is_far and bool((np.diff(medians) > 0).all())
+    if last < max(_LEAST_TIMES * first, first + least_ns):
+        return False
+    rises = np.diff(medians)
+    if (rises > 0).all():
+        return True
+    way = (float(medians[len(medians) // 2]) - first) / (last - first)
+    is_even = _EVENLY[0] <= way <= _EVENLY[1] and last >= _CLEAR_TIMES * first
+    is_dip = (rises <= 0) & (rises >= -_DIP_SHARE * medians[:-1])
+    return is_even and int(is_dip.sum()) == int((rises <= 0).sum()) == 1
