@@ -2233,7 +2233,7 @@ def test_an_average_of_weights_is_said_to_be_torchs() -> None:
     assert finding.id == "python_in_loop"
     assert finding.title.startswith("what the loop computes by torch's functions")
     assert "Python code" not in finding.title
-    assert "less often" not in finding.advice
+    assert "do it less often" not in finding.advice
     assert finding.cautions == []
 
 
