@@ -19,13 +19,15 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux takes car
 
 SLEEPS = "import time; print(flush=True); time.sleep(600)"
 IS_DEAF = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {SLEEPS}"
-# Its child goes on, in a session of its own, once it has begun.
+# Its child goes on, in a session of its own, once it has begun. The script ends at once, for
+# a `Popen` that is let go of takes care of a child that has ended.
 SCRIPT = """
-import subprocess, sys
+import os, subprocess, sys
 child = subprocess.Popen([sys.executable, *sys.argv[1:]], stdout=subprocess.PIPE,
                          start_new_session=True)
 child.stdout.readline()
-print(child.pid)
+print(child.pid, flush=True)
+os._exit(0)
 """
 
 
