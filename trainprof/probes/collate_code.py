@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType, MethodType
 from typing import Any, Final
 
-from trainprof.probes.static_lookup import of_class
+from trainprof.probes.static_lookup import closed_over, of_class
 
 # Hugging Face's Trainer keeps the script's in an object that leaves out columns: one deep.
 _MAX_DEPTH: Final = 3
@@ -56,11 +56,7 @@ def called_by(thing: Any) -> tuple[Any, Any]:
 def _held_by(function: FunctionType, owner: Any) -> Iterator[Any]:
     """Yields what a function may call that its object has stored, or its closure."""
     yield from _stored(owner)
-    for cell in function.__closure__ or ():
-        try:
-            yield cell.cell_contents
-        except ValueError:  # nothing in it yet
-            continue
+    yield from (value for _, value in closed_over(function))
 
 
 def _stored(owner: Any) -> list[Any]:

@@ -7,6 +7,7 @@ from types import FunctionType, MethodType
 from typing import Any, Final
 
 from trainprof.probes.kept_value import kept
+from trainprof.probes.static_lookup import closed_over
 from trainprof.probes.worker_needs import attributes_of
 
 # Of one line: from there on all others have the last number.
@@ -48,7 +49,9 @@ def _likeness(thing: Any, depth: int) -> Any:
     elif kind is MethodType:
         given = (thing.__func__, thing.__self__)
     elif kind is FunctionType:
-        given = (*_cells(thing), *(thing.__defaults__ or ()))
+        held = dict(closed_over(thing))
+        inner = [held.get(name) for name in thing.__code__.co_freevars]
+        given = (*inner, *(thing.__defaults__ or ()))
         return id(thing.__code__), _all(given, depth)
     else:
         given = tuple(value for _, value in attributes_of(thing))
@@ -59,13 +62,3 @@ def _likeness(thing: Any, depth: int) -> Any:
 
 def _all(given: tuple[Any, ...], depth: int) -> tuple[Any, ...]:
     return tuple(_likeness(one, depth - 1) for one in given[:_MAX_GIVEN])
-
-
-def _cells(function: FunctionType) -> list[Any]:
-    found = []
-    for cell in function.__closure__ or ():
-        try:
-            found.append(cell.cell_contents)
-        except ValueError:  # nothing in it yet
-            found.append(None)
-    return found

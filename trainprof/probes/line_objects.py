@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from trainprof.probes.collate_code import own_function
 from trainprof.probes.line_choice import DATASET, MAX_CALLED, MAX_DEPTH
+from trainprof.probes.static_lookup import closed_over
 
 COLLATE: Final = "collate"
 SAMPLER: Final = "sampler"
@@ -144,11 +145,7 @@ class LoaderFunctions:
                 thing = vars(module).get(name)
                 if _is(thing, FunctionType, type):
                     yield thing, None
-        for cell in function.__closure__ or ():
-            try:
-                yield cell.cell_contents, None
-            except ValueError:  # nothing in it yet
-                continue
+        yield from ((value, None) for _, value in closed_over(function))
 
 
 def _names(code: CodeType) -> Iterator[str]:

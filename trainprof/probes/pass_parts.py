@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from trainprof.probes.call_site import CallSites
 from trainprof.probes.collate_code import called_by, own_function
-from trainprof.probes.static_lookup import names_of, of_class
+from trainprof.probes.static_lookup import closed_over, names_of, of_class
 from trainprof.probes.worker_needs import attributes_of, parts_of
 
 # A transform in a list of them, in what applies them, in a dataset that another one wraps.
@@ -131,7 +131,7 @@ class PassParts:
         for function in code.functions:
             if not self._is_user_code(function.__code__):
                 continue
-            values = [*_closed_over(function), *self._globals_of(function)]
+            values = [*closed_over(function), *self._globals_of(function)]
             plain = [(known, x) for known, x in values if id(type(x)) in _PLAIN]
             if plain:
                 yield Part(name, function, [(f"{x} (a variable)", value) for x, value in plain])
@@ -189,7 +189,7 @@ class PassParts:
             if kind is not None:
                 waiting += _methods(kind, new)
             if self._is_user_code(function.__code__):
-                others = [*_closed_over(function), *self._globals_of(function)]
+                others = [*closed_over(function), *self._globals_of(function)]
                 waiting += [
                     x
                     for _, x in others
@@ -235,12 +235,3 @@ def _methods(kind: type, names: Iterable[str]) -> Iterator[FunctionType]:
             found = found.__func__
         if type(found) is FunctionType:
             yield found
-
-
-def _closed_over(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
-    for name, cell in cells:
-        try:
-            yield name, cell.cell_contents
-        except ValueError:  # nothing in it yet
-            continue

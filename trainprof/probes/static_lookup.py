@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from types import GetSetDescriptorType, MemberDescriptorType
+from collections.abc import Callable, Iterator
+from types import FunctionType, GetSetDescriptorType, MemberDescriptorType
 from typing import Any, Final
 
 _ABSENT: Final = object()
@@ -38,6 +38,16 @@ def of_object(thing: Any, name: str, default: Any = None) -> Any:
 def has(thing: Any, name: str) -> bool:
     """Whether an object has something other than None by a name."""
     return of_object(thing, name) is not None
+
+
+def closed_over(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """Yields what a function has from those that it is defined in, by name."""
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
+    for name, cell in cells:
+        try:
+            yield name, cell.cell_contents
+        except ValueError:  # nothing in it yet
+            continue
 
 
 def _comes_first(kind: type) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, Final
 
-from trainprof.probes.static_lookup import mro_of, names_of
+from trainprof.probes.static_lookup import closed_over, mro_of, names_of
 from trainprof.probes.user_texts import names_in
 
 _ASKS: Final = "worker_info"
@@ -107,7 +107,8 @@ class _Reached:
     def _parts_of(self, thing: Any) -> Iterable[Any]:
         kind = type(thing)
         if kind is FunctionType:
-            return [*_enclosed(thing), thing.__defaults__, thing.__dict__.get("__wrapped__")]
+            held = (value for _, value in closed_over(thing))
+            return [*held, thing.__defaults__, thing.__dict__.get("__wrapped__")]
         if kind in (staticmethod, classmethod, MethodType):
             return [thing.__func__]
         if kind is property:
@@ -137,16 +138,6 @@ class _Reached:
 def _is_torchs(thing: Any) -> bool:
     """Whether it is torch's function, by whatever name."""
     return type(thing) is FunctionType and _ASKS in thing.__name__
-
-
-def _enclosed(function: FunctionType) -> list[Any]:
-    found = []
-    for cell in function.__closure__ or ():
-        try:
-            found.append(cell.cell_contents)
-        except ValueError:  # nothing in it yet
-            continue
-    return found
 
 
 def _stored(thing: Any) -> list[Any]:
