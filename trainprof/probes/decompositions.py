@@ -80,7 +80,7 @@ class Decompositions:
             self._tell()
         if is_met or self._passes >= _MOST_PASSES:
             self._stop()
-        self._session.looked_ns += self._session.now() - begun_ns
+        self._session.looked_since(begun_ns)
 
     def _is_in(self, roots: list[Any]) -> bool:
         """Whether a graph has such a node, as far as it is gone through."""

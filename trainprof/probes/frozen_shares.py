@@ -68,8 +68,7 @@ class FrozenShares:
         if self._modes.would_notice() or self._is_traced() is not None:
             return  # a trace would have what is asked for in it
         frozen, numbers = self._sizes(module)
-        took_ns = self._session.now() - now
-        self._session.looked_ns += took_ns
+        took_ns = self._session.looked_since(now)
         model.pause_ns = max(_PAUSE * took_ns, 2 * model.pause_ns)
         model.due_ns = now + model.pause_ns
         told = frozen / max(numbers, 1), has_gradients

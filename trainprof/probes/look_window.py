@@ -39,9 +39,7 @@ class LookWindow:
 
     def spend(self, session: Session, since_ns: int) -> None:
         """Counts the time since then as that of a look."""
-        spent_ns = session.now() - since_ns
-        self.spent_ns += spent_ns
-        session.looked_ns += spent_ns
+        self.spent_ns += session.looked_since(since_ns)
 
     def meet(self, call: ModuleCall) -> None:
         key = id(call.module)

@@ -122,7 +122,7 @@ class PaddingProbe:
             began_ns = self._session.now()
             self._note()
             # To look up who pads takes some 30 ms, once: later looks are not put off for it.
-            self._session.looked_ns += self._session.now() - began_ns
+            self._session.looked_since(began_ns)
         self._set_looking(is_on=False)
         if self._looks >= _MOST_LOOKS or (not self._looks and self._without >= _LOOKS_WITHOUT):
             self._stop()

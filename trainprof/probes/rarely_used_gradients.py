@@ -6,12 +6,13 @@ import os
 import sys
 import weakref
 from _thread import get_ident
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from types import ModuleType
 from typing import Any, Final
 
+from trainprof.probes.backward import creates_graph, functional_level
 from trainprof.probes.graph_look import Autograd, hook_that_tells
 from trainprof.probes.patcher import Patcher
 from trainprof.probes.session import BackwardWatch, Session
@@ -138,8 +139,7 @@ class RarelyUsedGradientsProbe:
         self._torch, self._session = torch, session
         self._process = os.getpid()
         self._autograd = Autograd(torch, session)
-        functorch = getattr(torch._C, "_functorch", None)
-        self._transforms = getattr(functorch, "peek_interpreter_stack", lambda: None)
+        self._level = functional_level(torch)
         self._watch = BackwardWatch(
             patcher.guarded(self._begins),
             patcher.guarded(self._has_ended),
@@ -216,13 +216,11 @@ class RarelyUsedGradientsProbe:
         self._spend(began_ns)
 
     def _spend(self, began_ns: int) -> None:
-        spent_ns = self._session.now() - began_ns
-        self._spent_ns += spent_ns
-        self._session.looked_ns += spent_ns
+        self._spent_ns += self._session.looked_since(began_ns)
 
     def _hooked(self, gradients: Any) -> _Call | None:
         """Has the graph of gradients tell whether backward comes by; None where nobody can."""
-        if not self._autograd.may_hook() or self._transforms() is not None:
+        if not self._autograd.may_hook() or self._level() is not None:
             return None
         with self._autograd.unseen():
             tensors = [one for one in gradients if one is not None]
@@ -287,6 +285,6 @@ class RarelyUsedGradientsProbe:
         }
 
 
-def _asks_for_graph(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+def _asks_for_graph(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether it is an `autograd.grad` with create_graph=True, as torch calls the engine for it."""
-    return kwargs.get("accumulate_grad") is False and len(args) > 2 and args[2] is True
+    return kwargs.get("accumulate_grad") is False and creates_graph(args, kwargs)

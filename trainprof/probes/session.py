@@ -229,6 +229,12 @@ class Session:
                 self._kept.append(reference)
         self._kept_limit = max(KEPT_AT_FIRST, 2 * len(self._kept))
 
+    def looked_since(self, since_ns: int) -> int:
+        """Counts the time since then as that of a closer look, and returns it, ns."""
+        spent_ns = self.now() - since_ns
+        self.looked_ns += spent_ns
+        return spent_ns
+
     def _note_looks(self) -> None:
         if self.looked_ns:
             self.log.note(Topic.ENVIRONMENT, {"looked_ns": self.looked_ns})

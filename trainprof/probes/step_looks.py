@@ -67,6 +67,4 @@ class StepLooks:
 
     def spent(self, since_ns: int) -> None:
         """Counts what a look took from that time on."""
-        spent_ns = self._session.now() - since_ns
-        self._spent_ns += spent_ns
-        self._session.looked_ns += spent_ns
+        self._spent_ns += self._session.looked_since(since_ns)

@@ -255,7 +255,7 @@ class TorchSettingsProbe:
                 Topic.ENVIRONMENT,
                 {"recomputes_at": self._recomputes_at(), "recomputed_by_torch": _is_checkpoints()},
             )
-            self._session.looked_ns += self._session.now() - begun_ns
+            self._session.looked_since(begun_ns)
 
     def _meet_double(self, call: ModuleCall) -> None:
         """Notes that what a model in float64 calls has convolutions, and looks no further then."""
@@ -266,7 +266,7 @@ class TorchSettingsProbe:
             self._session.log.note(Topic.ENVIRONMENT, {"convolves_in_float64": True})
         if does_convolve or self._looked_at >= _LOOKED_AT_CALLS:
             self._session.tell_modules(self._meets_double, False)
-        self._session.looked_ns += self._session.now() - begun_ns
+        self._session.looked_since(begun_ns)
 
     def _convolves(self, module: Any) -> bool:
         """Whether a part of it is one of torch's convolutions, with weights in float64."""

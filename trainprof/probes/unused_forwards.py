@@ -210,9 +210,7 @@ class UnusedForwardsProbe:
         self._spend(began_ns)
 
     def _spend(self, began_ns: int) -> None:
-        spent_ns = self._session.now() - began_ns
-        self._spent_ns += spent_ns
-        self._session.looked_ns += spent_ns
+        self._spent_ns += self._session.looked_since(began_ns)
 
     def _meet_loss(self, call: ModuleCall) -> None:
         if get_ident() != self._thread or self._depth or not self._torch.is_grad_enabled():
