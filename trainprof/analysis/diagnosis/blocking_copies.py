@@ -22,11 +22,12 @@ batch once, as one tensor; send bytes (uint8) and convert them on the device; co
 another torch.cuda.Stream while the device works on this one (with wait_stream, and record_stream of
 what is copied). With non_blocking=True what is copied must stay as it is until the device has it,
 and a copy back to the host must be waited for before it is read: of a line that copies both ways
-only the one to the device is to change. Where the dataset or the collate function makes the copies,
-the loop is to make them: torch pins nothing that is on a device. Of a batch that is of a class of
-the script's own, the loader pins what its pin_memory() method returns, and else nothing; a tensor
-that no loader gives has .pin_memory(), and one that the copying line makes
-(torch.randn(...).to(device)) is to be made on the device, by device=.
+only the one to the device is to change, which is told without a patch. So it is where a library
+makes the copies (a batch of its own class, whose .to() may take a device alone). Where the dataset
+or the collate function makes the copies, the loop is to make them: torch pins nothing that is on a
+device. Of a batch that is of a class of the script's own, the loader pins what its pin_memory()
+method returns, and else nothing; a tensor that no loader gives has .pin_memory(), and one that the
+copying line makes (torch.randn(...).to(device)) is to be made on the device, by device=.
 """
 
 from __future__ import annotations

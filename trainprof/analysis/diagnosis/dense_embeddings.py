@@ -7,11 +7,13 @@ of numbers that is what a step takes, whatever the batch.
 How it is measured: of a few backward passes the graph is gone through, and its parts are timed:
 what the gradients of tables take of backward. Of the time of the optimizer, and of setting
 gradients back, tables have the share of their numbers. How many rows are looked up is taken from
-the number of indices, each counted. Tables that something else multiplies with (a decoder's tied
-weights) get all of their gradient by that, and are not told. EmbeddingBag is not judged: it does
-not tell how many indices it had; nor a run that clips gradients, for torch.nn.utils.clip_grad_norm_
-does not take sparse ones, nor one whose own code reads gradients, which may do what those do not
-take either (clamp_, view), nor one of DistributedDataParallel or on a GPU.
+the number of indices, each counted: told are tables of which a batch looks up a tenth of the rows
+at most, or a half where SGD changes them. Tables that something else multiplies with (a decoder's
+tied weights) get all of their gradient by that, and are not told. EmbeddingBag is not judged: it
+does not tell how many indices it had; nor a run that clips gradients, for
+torch.nn.utils.clip_grad_norm_ does not take sparse ones, nor one whose own code reads gradients,
+which may do what those do not take either (clamp_, view), nor one of DistributedDataParallel or on
+a GPU.
 
 When it is wrong: where the table has to change as a whole (weight decay on all rows).
 

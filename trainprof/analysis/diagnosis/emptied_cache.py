@@ -7,8 +7,8 @@ the device has done what it was given. It frees nothing that the script could no
 
 How it is measured: the time in such calls in training in which the device had surely nothing to do,
 evaluation left out. What asking again takes lies in the time for which the device waits for the
-host: with all of that, or three times what the calls take where that is more, the gain is told as
-"up to".
+host: with all of that, or three times what the calls take where that is more (asking again was seen
+to take 0.4 to 2.4 times as long as giving back), the gain is told as "up to".
 
 When it is wrong: where another process needs the memory of the same device meanwhile, or where
 memory is so short that its pieces no longer fit: then torch would have to do the same by itself.

@@ -7,16 +7,16 @@ torch.set_num_threads(1), left from another machine, or meant for loader workers
 How it is measured: torch.get_num_threads() at the first step, against the cores that the run may
 use (the hyper-threads of one count once: torch itself has a thread for each core), less what
 workers and other programs keep busy. And by how long an operator of the backward pass takes in the
-mean (its time by the number of nodes in its graph): small ones are not split. The line that is
-named called torch.set_num_threads, or is the only one of the script's files that sets one of those
-variables, where it did not come with the environment.
+mean (its time by the number of nodes in its graph): those under 0.2 ms are too small to be split.
+The line that is named called torch.set_num_threads, or is the only one of the script's files that
+sets one of those variables, where it did not come with the environment.
 
 When it is wrong: where memory is what an operation waits for, or where a neighbour is meant to have
 the cores: then more threads give little. What is said is what they would give if all that is
 computed could be shared out; the finding is ranked by half of it. In distributed training, whose
-launcher shares the cores out itself, nothing is said; nor where a batch system has allotted no more
-cores than that. Older runs do not tell cores from hyper-threads: where there are twice as many of
-those as threads, nothing is said either.
+launcher shares the cores out itself, nothing is said, nor with several optimizers, nor where a
+batch system has allotted no more cores than that. Older runs do not tell cores from hyper-threads:
+where there are twice as many of those as threads, nothing is said either.
 
 What to do: take the setting out, or give it the number of cores; trainprof tune tries it. Sums are
 then added up in another order.

@@ -11,7 +11,8 @@ is done ahead of it. The gain is what the recorded batches would take without th
 that are left out.
 
 When it is wrong: where what stands ahead of it is needed for every sample (records are to be read
-one by one to come to the next): then so much of it stays.
+one by one to come to the next): then so much of it stays. A stream that selects in other words, or
+in another function, is not known.
 
 What to do: ask whose a sample is ahead of the work: of the raw record, line, path or index. Where
 even reading is much, give each worker whole files.

@@ -17,7 +17,9 @@ device works is not known where it was not made to wait: the gain is what cannot
 
 What to do: torch.compile(model), which joins small operators into few; with mode="reduce-overhead"
 a step is given out as one (CUDA graphs), where shapes stay the same; what it gives then lies in
-memory that the next one writes to, so that what is kept beyond the step has to be cloned.
+memory that the next one writes to, so that what is kept beyond the step has to be cloned. It is not
+advised where torch.compile was told to do that already. Where looks at forward mostly met one line
+of the model's, it is named: if it stands in a loop, one call for all gains more than compiling.
 Gradients of gradients (create_graph=True) cannot go through what is compiled: then CUDA graphs by
 hand. fused=True for the optimizer, which is said of SGD, Adam and AdamW that are not, where updates
 take a fifth of the host's time. More samples in a batch take the same number of operators, but

@@ -6,11 +6,13 @@ the model computes for places that no sequence of the batch has: a layer takes a
 for others, and attention longer.
 
 How it is measured: tables of whole numbers that the model is given in training, a few batches of
-them, spread over the run: how far their rows end, or begin, with one and the same value. On a
-device they are looked at as they are copied there. What goes beyond the longest row of a batch is
-left out at no cost. Calls that are given larger tables of fractions (pictures, sounds) are left
-aside, and what other models take in the same steps. What is saved of forward and backward is that
-share of them, or a little more, as attention grows with the square of the length.
+them, spread over the run: how far their rows end, or begin, with one and the same value. Tables of
+zeros and ones are masks where the ones of all rows lie together at one end, and features elsewhere.
+On a device they are looked at as they are copied there. What goes beyond the longest row of a batch
+is left out at no cost; padding up to it is not told, though half of a batch may be that. Calls that
+are given larger tables of fractions (pictures, sounds) are left aside, and what other models take
+in the same steps. What is saved of forward and backward is that share of them, or a little more, as
+attention grows with the square of the length.
 
 When it is wrong: where the model itself cuts its input, or leaves padding out (nothing is told
 where the script's files name packed or nested sequences); where rows truly end with the same value.

@@ -10,12 +10,16 @@ that most of those looks met well inside of it is named without a share ("seems 
 a few milliseconds at a time is told where it ends.
 
 A loss that is made of torch's functions, between forward and backward (in an optimizer's closure as
-well, Lightning's say), is the model's own work and taken off, and so is what stands between two
-forwards with gradients: that is where the thread was met on a core while nobody held the
-interpreter, in the script's own code, torch's or a library's that uses torch (torchmetrics), before
-any tensor of that step became an array or a list. Elsewhere (an average of weights, say) such a
-line is said to compute by torch's functions, and so is what takes longer and longer while forward
-and backward do not (a metric over all batches so far).
+well, Lightning's say), is the model's own work and taken off (the headline counts it as computing;
+the ledger has it in python between), and so is what stands between two forwards with gradients:
+that is where the thread was met on a core while nobody held the interpreter, in the script's own
+code, torch's or a library's that uses torch (torchmetrics), before any tensor of that step became
+an array or a list. Of a run too short to tell, all that stands between forward and backward counts
+as a loss where no other was seen. Elsewhere (an average of weights, say) such a line is said to
+compute by torch's functions, and so is what takes longer and longer while forward and backward do
+not (a metric over all batches so far). Python that takes longer and longer, within each epoch or
+the run, is said to, and so is what comes between epochs. Where no function has much of it, the line
+that calls for all of them is named.
 
 What comes but once is taken off: what the first steps have of it beyond as many later ones (code
 that is compiled, or set up, as it is first called), and compiling by torch.compile. Where more than
@@ -33,7 +37,8 @@ Where looks met the line in Python's own code for queues, locks, pipes or socket
 wait; not where a library that it calls waits for threads of its own, which do that call's work.
 Where such a wait ends beside another thread of the script's at work, while the training thread
 slept for about as long, that thread is named as what it waits for: for what it makes, or for
-Python's interpreter, which lets one thread at a time run.
+Python's interpreter, which lets one thread at a time run. What processes that the script started
+computed meanwhile, spread over the cores, has to stay.
 
 What to do: look at the named line. Do it on tensors at once instead of element by element, on
 another thread or, where training does not learn from it, every 100th step. `trainprof lines` times

@@ -7,9 +7,10 @@ from that while it goes on.
 How it is measured: 25 times a second another thread asks to run. While torch's operators compute it
 may do so at once, while other code runs it has to wait: where it waits for 0.1 ms or longer, such
 code was running. Time between operators that is shorter than that is not counted. And where Python
-reads many values of tensors one by one (an element as a condition, .item()) each read is noted: all
-the time from one read to the next counts, with the small operators in it, for one operator on whole
-tensors would do the same.
+reads many values of tensors one by one (an element as a condition, .item()) each read is noted:
+where a forward has 64 or more, all the time from one to the next counts where it is less than 0.1
+ms, with the small operators in it, for one operator on whole tensors would do the same. A loop that
+only writes elements is not known.
 
 When it is wrong: what is compiled (torch.compile) and C++ extensions that keep the interpreter to
 themselves look like Python code. A run with torch.compile is not judged, nor one with torch's

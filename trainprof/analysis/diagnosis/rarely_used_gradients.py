@@ -6,8 +6,10 @@ takes at the others is thrown away, and so is the forward that it goes back thro
 
 How it is measured: what each such call gives is given a hook that notes whether a pass of backward
 comes by before its graph is gone. Those lines are told whose gradients are used at every nth update
-that has some, without exception, and let go of at all others. The time is that of the passes that
-compute them; with the forward that they go back through up to two and a half times that.
+that has some, without exception and four times at least, and let go of at all others. What is never
+used may be read, and what is used at odd times may depend on its value. The time is that of the
+passes that compute them; with the forward that they go back through up to two and a half times
+that.
 
 When it is wrong: where the script reads the penalty's value at each update (for a log, or to decide
 by it) and needs it there.

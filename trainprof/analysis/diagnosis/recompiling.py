@@ -2,7 +2,8 @@
 
 What it means: compiled code is good for what it was compiled with: shapes, flags, numbers held by
 Python. Where one of these changes, torch compiles another version, while training waits. After
-eight versions of one piece of code (recompile_limit) it gives up and runs that uncompiled.
+eight versions of one piece of code (recompile_limit) it gives up and runs that uncompiled. What is
+compiled at all is shown as Compiled, by line; it lies in forward and backward.
 
 How it is measured: torch's compiler tells when it begins, when it ends and what it compiles; the
 first version of each piece of code is not counted, nor what evaluation makes it compile, nor time

@@ -6,11 +6,19 @@ on it, take turns, though other cores are free.
 How it is measured: the time inside `next` on the loader's iterator, as a share of the training
 phase, and the recorded making of each batch played through torch's pipeline with 1, 2, 3, ...
 workers on the cores that the run may use, of which several ranks on a host have a part each; where
-a GPU trains, for steps no shorter than it takes.
+a GPU trains, for steps no shorter than it takes. What starting workers takes is charged to the
+whole run, as often as they are started (by spawn: seconds each time).
+
+What is counted: loaders of one line over many files, one after the other, as one; so are loaders
+that train and take turns, pass by pass (one for each client or task). Of a loader that feeds a part
+of the steps only, the gain is told of all steps. Batches that a resumed epoch takes only to leave
+them are none of its pace; what they took is told.
 
 When it is wrong: where making a batch on a worker costs more than it does here (large batches that
 have to be copied, datasets that cannot be pickled or forked, libraries that are not safe to fork).
-The prediction is a model of this run, not a measurement.
+The prediction is a model of this run, not a measurement: where batches wait for a disk, or mostly
+sleep, only its upper end is told, for nobody knows what a disk, a server or a lock gives to more
+workers at once.
 
 What to do: give the loader the named number of workers; persistent_workers=True keeps them from
 being started again in each epoch. Where training keeps the cores busy itself, workers may take as
@@ -20,6 +28,22 @@ of them, with both gains: a query without an index, a file that is opened or par
 sample. Where it does work that no sample can do without, workers are what is left. Where each step
 asks several loaders, those that training would wait for next are named with it: without workers for
 them too it gains less, or nothing.
+
+What has to be done first is said, and no patch is made then. Where an iterator is made for each
+step (next(iter(loader))): one iterator, kept. Where each worker of an IterableDataset would give
+all of it, for the script nowhere asks get_worker_info(): a share for each; a loader that repeats
+its samples so already is said to. Where the dataset holds a file, a video or a connection open
+(h5py, zip, cv2, sqlite3, psycopg and the like): open it in __getitem__, for forked workers would
+share its place. Where workers are spawned: make a lambda or a local class picklable. Where the
+dataset or the collate function copies to the device: move that into the loop, for a forked worker
+cannot, and what is on a device cannot be pinned.
+
+What is minded: a random generator that the dataset keeps (self.rng), of which workers have equal
+copies, as torch seeds the global ones alone; shared memory that does not hold the batches that
+would wait (docker gives 64 MiB); other loaders that the same line builds. A stream of Hugging
+Face's gets no more workers than it has shards. Where training changes the dataset between passes,
+workers are not advised to live on (see worker_restart). A loader class of the script's own that
+does not take an argument is given it where its constructor calls its base's.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 What it means: the loader's own collate function (padding, stacking, tokenizing in Python) is most
 of the work on a batch. It runs where the batch is made: in the workers, or without them between the
-steps.
+steps. Only a function of the script's own counts, also where Hugging Face's Trainer keeps it in a
+collator of its own.
 
 How it is measured: the time from the call of the collate function to the end of each fetch, against
 all of the fetch; and the recorded making of batches played again without it.

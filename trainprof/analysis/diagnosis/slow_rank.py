@@ -15,7 +15,8 @@ When it is wrong: where batches differ in what they take, each rank is last in t
 that may be nobody's fault. A rank may compute longer because its core is slower or shared. Where
 there are more ranks than cores each is last in turn, as it is left without one: there only what is
 mostly one rank's is told. Where ranks send to one another, as stages of a model do, computing is
-not compared. On a GPU it is not looked for.
+not compared. On a GPU it is not looked for. stragglers[] of the JSON has how often each rank was
+last, and for how long.
 
 What to do: give all ranks alike: shards of one size and samples of like lengths, the same workers,
 the same disk. What only one of them does: less often, or beside the training (a thread, another

@@ -4,7 +4,8 @@ What it means: most samples are made fast enough. A few take many times longer, 
 are handed out in order, all that follow wait for them.
 
 How it is measured: the time of single samples in fetches that took long, against the median of all
-samples; and the recorded making of batches played again without those: the wait is mostly gone.
+samples (those that begin a file of many are none); and the recorded making of batches played again
+without those: the wait is mostly gone.
 
 When it is wrong: where the slow ones are slow for another reason than themselves (a disk that
 sleeps, a neighbour that takes the cores for a moment): then other samples are slow the next time.

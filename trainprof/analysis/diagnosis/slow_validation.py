@@ -7,8 +7,8 @@ named where the code that trains calls for it, as told when passes begin; by its
 is what it mostly waits for. Without a loader, what a model computes without gradients while it is
 in evaluation mode counts, and looks tell who calls for it; so they do where most of it lies in no
 pass over a loader, as where a model generates samples after it was validated. Where no loader feeds
-training either, a policy's rollouts look the same: they are none of it if an environment takes its
-time between the forwards, and else both are said, without a gain.
+training either, a policy's rollouts look the same: they are none of it if an environment has a
+quarter of the time or more between the forwards, and else both are said, without a gain.
 
 When it is wrong: where the evaluation is what the run is for, or what training learns from: the
 labels or features of a pass over all samples, hard samples that it picks, what a policy collects.

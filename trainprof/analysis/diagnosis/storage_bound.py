@@ -12,7 +12,7 @@ File systems in user space (FUSE: many mounts of object stores) let a process sl
 reading is told as sleep.
 
 What to do: keep the data in memory or on a faster disk, in fewer and larger files, or stored in a
-smaller encoding.
+smaller encoding. The line that most of the making goes to is named.
 """
 
 from __future__ import annotations

@@ -9,7 +9,9 @@ How it is measured: in a few steps, what the operators of models were given (as 
 keeps it) and what optimizers keep is looked at; where such numbers are, some of these operators are
 computed once more with them and once with zeros in their place. Of a backward as large a share is
 taken to go, and at most two and a half times that share of both; but in neither what these and some
-of the other operators were timed to take without such numbers, or at most half of that.
+of the other operators were timed to take without such numbers, or at most half of that. What
+activation checkpointing gives back is not asked for, nor anything of a model where torch does not
+tell what that is (2.13 does).
 
 When it is wrong: an operator that is computed alone finds the caches and cores as it leaves them;
 elementwise functions of denormals other than products are not looked at, so that it may be more.

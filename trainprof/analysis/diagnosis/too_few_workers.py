@@ -8,13 +8,15 @@ phase, and the recorded making of each batch played through torch's pipeline wit
 the cores that the run may use, of which several ranks on a host have a part each.
 
 When it is wrong: where all workers share what they wait for (one disk, one server, one lock): more
-of them then wait longer. Each worker takes memory of its own.
+of them then wait longer. There only the upper end of the gain is told. Each worker takes memory of
+its own.
 
 What to do: give the loader the named number of workers. Where training keeps the cores busy itself,
 more of them may take as much from it as they give: then make samples cheaper, the named function
 first. A line of the dataset without which steps would gain far more than by workers is named ahead
 of them. Where each step asks several loaders, those that training would wait for next are named
-with it: without workers for them too it gains less, or nothing.
+with it: without workers for them too it gains less, or nothing. What has to be done first, what is
+minded, and how loaders are counted: as serial_loading says.
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@ How it is measured: of a few backward passes the graph is gone through and its p
 parameter counts if it is in no optimizer and has a gradient that is never set back, or one that the
 script sets back, but does not read, while its values stay. What only such parameters need is saved
 whole, what they share with others (the weights of a layer that gradients go through) up to half.
-Passes of autograd.grad, or under compiled autograd, tell nothing.
+Passes of autograd.grad, or under compiled autograd, tell nothing. On a GPU the gain is the most
+that can be.
 
 When it is wrong: where a library reads these gradients without changing the parameters.
 

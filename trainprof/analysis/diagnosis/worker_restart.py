@@ -16,10 +16,20 @@ the dataset: a change made to it in the training process does not reach them, no
 collate_fn uses. They serve one iterator at a time: where two go through a loader at once, each
 needs a loader of its own. Where each pass has another sampler, one that is changed in place: the
 training process draws by it. Where each pass has another dataset, fewer workers, or none; or one
-dataset, whose new content is drawn in __getitem__ or lies in shared memory. Where an iterator is
-made for each step, as next(iter(loader)) does, or is left after so many of them, one iterator,
-kept, instead: workers that live on would make batches that are thrown away. One for all steps gives
-other batches: all of a pass in turn, where each step had the first of a new one.
+dataset, whose new content is drawn in __getitem__ or lies in shared memory.
+
+Where an iterator is made for each step, as next(iter(loader)) does, or is left after so many of
+them, one iterator, kept, instead: workers that live on would make batches that are thrown away. So
+it is with passes that are left by break, unless persistent_workers=True saves nearly as much. One
+for all steps gives other batches: all of a pass in turn, where each step had the first of a new
+one.
+
+Where two passes of a loader overlap, or training changes between passes what the dataset,
+collate_fn or worker_init_fn reads, it is said what to do first, nothing is patched, and trainprof
+tune does not try it; so it is with workers for a sampler that training changes within a pass. Seen
+are attributes of the script's own objects and plain variables: another number, word or object, a
+list or dict of another length, some of a list's items; not what is changed in place in an array or
+a tensor, nor what lies deeper.
 """
 
 from __future__ import annotations
