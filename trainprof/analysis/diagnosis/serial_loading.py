@@ -6,8 +6,8 @@ on it, take turns, though other cores are free.
 How it is measured: the time inside `next` on the loader's iterator, as a share of the training
 phase, and the recorded making of each batch played through torch's pipeline with 1, 2, 3, ...
 workers on the cores that the run may use, of which several ranks on a host have a part each; where
-a GPU trains, for steps no shorter than it takes. What starting workers takes is charged to the
-whole run, as often as they are started (by spawn: seconds each time).
+a GPU trains, for steps no shorter than it takes. What workers take to start is charged to the whole
+run, by the way in which they are started (spawn: seconds).
 
 What is counted: loaders of one line over many files, one after the other, as one; so are loaders
 that train and take turns, pass by pass (one for each client or task). Of a loader that feeds a part
