@@ -90,7 +90,8 @@ class _Known:
     def holds(self, tensor: Any) -> bool:
         """Whether a tensor's numbers were there in the last look, or come of such."""
         storage = tensor.untyped_storage()
-        key, version = storage._cdata, tensor._version
+        key: int = storage._cdata
+        version: int = tensor._version
         made = self._made.get(key)
         if made is not None:
             return made[1] == version
@@ -101,8 +102,7 @@ class _Known:
         before = self._met_before.get(key)
         if before is None or before[1] != version:
             return False
-        is_gone: bool = before[0].expired()
-        return not is_gone
+        return before[0].expired() is False
 
     def add(self, tensor: Any, *, is_raw: bool = False) -> None:
         """Notes that a tensor's numbers are now such, or, if `is_raw`, still to be written."""
