@@ -40,6 +40,8 @@ _MOST_PLACES: Final = 16
 _READS: Final = "__get__"
 _WRITES_A_PART: Final = "__setitem__"
 _NO_NUMBERS_YET: Final = frozenset({"empty", "empty_like", "new_empty", "empty_strided"})
+# By it torch asks whether a mode, or a subclass of tensors, is to be told of a call.
+_ASKS: Final = "has_torch_function"
 _DYNAMO_COUNTERS: Final = "torch._dynamo.utils"
 
 # A place in the code, the function's name, and which of its calls there it is in a step.
@@ -167,6 +169,9 @@ class ConstantsProbe:
             for name in ("_push_on_torch_function_stack", "_pop_torch_function_stack")
         )
         _needed(torch._C, "_len_torch_function_stack")
+        self._overrides = torch.overrides
+        self._asks = _needed(torch.overrides, _ASKS)
+        self._asks_without_ours = self._new_question()
         self._mode = self._new_mode(torch.overrides.TorchFunctionMode)
         self._surround = ModuleSurround(
             patcher.guarded(self._call_begins), patcher.guarded(self._call_ends)
@@ -202,6 +207,24 @@ class ConstantsProbe:
         watching = uncounted(__torch_function__)
         let_dynamo_skip(watching, and_all_below=True)
         return type("Watching", (base,), {"__torch_function__": watching})()
+
+    def _new_question(self) -> Any:
+        """Returns what answers for torch whether a call is to be told of, as without our mode.
+
+        By it torch's transformers in evaluation mode decide in which of two ways they compute.
+        """
+        asks, depth, ident = self._asks, self._modes.depth, get_ident
+
+        def has_torch_function(args: Any) -> Any:
+            if ident() != self._thread or depth() != 1:
+                return asks(args)
+            self._pop()
+            try:
+                return asks(args)
+            finally:
+                self._push(self._mode)
+
+        return has_torch_function
 
     def _first_step(self, _: Any) -> None:
         self._steps.begin(self._counts)
@@ -244,6 +267,7 @@ class ConstantsProbe:
         if self._thread or not self._torch.is_grad_enabled() or not self._may_look():
             return
         self._thread, self._began_ns = get_ident(), self._session.now()
+        setattr(self._overrides, _ASKS, self._asks_without_ours)
         self._push(self._mode)
 
     def _call_ends(self) -> None:
@@ -254,6 +278,8 @@ class ConstantsProbe:
 
     def _take_off(self) -> None:
         """Takes our mode off; those that the script has put above it stay."""
+        if getattr(self._overrides, _ASKS) is self._asks_without_ours:
+            setattr(self._overrides, _ASKS, self._asks)
         self._thread = 0
         above = []
         while self._modes.depth():
@@ -391,7 +417,7 @@ class ConstantsProbe:
 def _needed(owner: Any, name: str) -> Any:
     found = getattr(owner, name, None)
     if found is None:
-        raise HookPointMissing(f"torch._C.{name} does not exist")
+        raise HookPointMissing(f"{owner.__name__}.{name} does not exist")
     return found
 
 

@@ -254,6 +254,50 @@ def test_an_error_in_a_step_that_is_looked_at_is_as_without_us(recorder: Recorde
     assert shown() == plain
 
 
+class Encoded(nn.Module):
+    """A frozen transformer in evaluation mode, which torch computes in a way of its own."""
+
+    def __init__(self, dtype: torch.dtype | None) -> None:
+        super().__init__()
+        self.encoder = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+        self.encoder.requires_grad_(False)
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True).eval().requires_grad_(False)
+        self.linear, self.dtype = nn.Linear(8, 1), dtype
+
+    def train(self, mode: bool = True) -> Encoded:
+        return self
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", self.dtype, enabled=self.dtype is not None):
+            x = self.encoder(x[None])
+            x = self.attention(x, x, x, need_weights=False)[0]
+            out: torch.Tensor = self.linear(x).float()
+        return out
+
+
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16])
+def test_a_frozen_transformer_is_computed_in_the_same_way(
+    recorder: Recorder, dtype: torch.dtype | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def trained() -> list[float]:
+        torch.manual_seed(0)
+        return train(Encoded(dtype))
+
+    ways: list[str] = []
+    for name in ("_transformer_encoder_layer_fwd", "_native_multi_head_attention"):
+        way = getattr(torch, name)
+        monkeypatch.setattr(
+            torch, name, lambda *x, way=way, **y: (ways.append(""), way(*x, **y))[1]
+        )
+    asks = torch.overrides.has_torch_function
+    plain, seen = trained(), len(ways)
+    recorder.start(*probes(), now=CLOCK)
+    assert trained() == plain
+    assert len(ways) == 2 * seen
+    assert seen > 0 or dtype is not None
+    assert torch.overrides.has_torch_function is asks
+
+
 class Doubled(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return func(*args, **(kwargs or {}))
