@@ -16,6 +16,7 @@ from planted.computing import (
     recomputing,
     taught,
 )
+from planted.constants import smoothing
 from planted.crowding import computing_beside, one_thread_each
 from planted.draw import Draw
 from planted.loading import bursts
@@ -246,6 +247,13 @@ def small_numbers(draw: Draw) -> Case:
     return _healthy("small_numbers", planted, draw.one_of(EVERYWHERE), parts)
 
 
+def kept_kernel(draw: Draw) -> Case:
+    """What stays the same is computed once; noise, and what the batch decides, in each forward."""
+    compute_s, size = draw.between(0.004, 0.01), draw.one_of((192, 256))
+    parts = smoothing("a kernel of a graph", size, compute_s, is_kept=True)
+    return _healthy("kept_kernel", "noise in each forward", draw.one_of(EVERYWHERE), parts)
+
+
 def padded_to_the_longest(draw: Draw) -> Case:
     """Texts that are padded to the longest of their batch: shuffled, so that half is padding."""
     longest, batch = draw.one_of((96, 128, 160)), draw.one_of((8, 16))
@@ -451,6 +459,7 @@ CONTROLS: dict[str, Callable[[Draw], Case]] = {
         asked_elsewhere,
         small_vocabulary,
         little_recomputed,
+        kept_kernel,
         padded_to_the_longest,
         small_numbers,
         double_on_purpose,

@@ -20,6 +20,7 @@ from planted.computing import (
     unused_forward,
     unused_gradients,
 )
+from planted.constants import constant_in_forward
 from planted.crowding import crowded_cores, torch_in_workers, worker_threads
 from planted.draw import Draw
 from planted.growing import growing_backward
@@ -121,6 +122,7 @@ FAULTS: dict[str, Callable[[Draw], Case]] = {
         growing_backward,
         unused_forward,
         repeated_forward,
+        constant_in_forward,
         recomputed_forward,
         padded_batches,
         dense_embeddings,

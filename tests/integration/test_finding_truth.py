@@ -29,6 +29,8 @@ SEEDS = {
     "unused_forward": 9,
     "dense_embeddings": 9,
     "repeated_forward": 9,
+    "constant_in_forward": 9,
+    "kept_kernel": 9,
     "asked_elsewhere": 9,
     "small_vocabulary": 9,
     "recomputed_forward": 9,

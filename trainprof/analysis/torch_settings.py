@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from trainprof.analysis.code_figures import Numerics
+from trainprof.analysis.constants import Constants, constants
 from trainprof.analysis.embedding_tables import EmbeddingTables, embedding_tables
 from trainprof.analysis.facts import Facts, integer
 from trainprof.analysis.names import Sites
@@ -108,6 +109,7 @@ class TorchSettings:
         is_checkpointing: torch.utils.checkpoint is what has them computed again.
         padding: Of sequences that it is given; None where none were met.
         tiny_numbers: That it computes with; None where none were met.
+        constants: That it computes in each step; None where none were met.
         tables: Of embeddings, that get whole gradients; None where none were met.
     """
 
@@ -138,6 +140,7 @@ class TorchSettings:
     is_checkpointing: bool = False
     padding: Padding | None = None
     tiny_numbers: TinyNumbers | None = None
+    constants: Constants | None = None
 
 
 def torch_settings(facts: Facts, sites: Sites, updates_s: Mapping[int, float]) -> TorchSettings:
@@ -181,6 +184,7 @@ def torch_settings(facts: Facts, sites: Sites, updates_s: Mapping[int, float]) -
         ),
         padding=padding(told, sites),
         tiny_numbers=tiny_numbers(told, sites),
+        constants=constants(told, sites),
         is_checkpointing=any(x.get("recomputed_by_torch") is True for x in told),
     )
 

@@ -69,7 +69,8 @@ class CompilationProbe:
         listen()
 
     def _told(self, asked: dict[str, Any]) -> None:
-        """Notes once that operators are to be given out together, as CUDA graphs."""
+        """Notes that it was asked, and once that operators are to be given out as CUDA graphs."""
+        self._session.compiler.was_asked = True
         if not self._makes_graphs and _asks_for_graphs(asked):
             self._makes_graphs = True
             self._session.log.note(Topic.ENVIRONMENT, {"compiles_to_graphs": True})

@@ -20,7 +20,7 @@ from trainprof.probes.patcher import (
     let_dynamo_skip,
     uncounted,
 )
-from trainprof.probes.session import ModuleCall, ModuleWatch, Session
+from trainprof.probes.session import ModuleCall, ModuleSurround, ModuleWatch, Session
 from trainprof.record.schema import ForwardFlag, Kind, Topic
 
 Wrapped = Callable[..., Any]
@@ -58,12 +58,13 @@ FORWARD: Final = int(Kind.FORWARD)
 
 @dataclass(slots=True)
 class _Inside:
-    """The thread that is inside an outermost call, 0 if none is.
+    """The thread that is inside an outermost call, 0 if none is, and what stands around all such.
 
     Comparing two numbers takes a third of finding one in a set, and modules are called by hundreds.
     """
 
     thread: int = 0
+    surround: ModuleSurround | None = None
 
 
 class ForwardProbe:
@@ -80,6 +81,7 @@ class ForwardProbe:
         self._names: dict[int, tuple[int, int]] = {}
         self._watches: tuple[ModuleWatch, ...] = ()
         session.tell_modules = patcher.guarded(self._tell)
+        session.surround_modules = self._put_around
         self._frozen = FrozenShares(torch, session)
         let_dynamo_skip(is_training, and_all_below=True)
         loss = getattr(torch.nn.modules.loss, "_Loss", ())
@@ -122,11 +124,15 @@ class ForwardProbe:
                     others.add(thread)
                 else:
                     first.thread = thread
+                if first.surround is not None:
+                    first.surround.begins()
                 return (output := original(self, *args, **kwargs))
             except BaseException as error:
                 hide_our_frame(error)
                 raise
             finally:
+                if first.surround is not None:
+                    first.surround.ends()
                 if thread == first.thread:
                     first.thread = 0
                 else:
@@ -176,6 +182,9 @@ class ForwardProbe:
             for key in list(self._classes):
                 self._classes[key] = None
         self._watches = watches
+
+    def _put_around(self, surround: ModuleSurround | None) -> None:
+        self._first.surround = surround
 
     def _record_call(
         self,

@@ -1,0 +1,370 @@
+"""Which results of a model's are told as the same in each step, and which are not."""
+
+from __future__ import annotations
+
+import json
+import os
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from support.session import FakeClock, Recorder
+from torch import nn
+from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_function
+
+from trainprof.probes.compilation import CompilationProbe
+from trainprof.probes.constants import ConstantsProbe
+from trainprof.probes.forward import ForwardProbe
+from trainprof.probes.optimizer import OptimizerProbe
+from trainprof.probes.session import Probe
+from trainprof.record.schema import Topic
+
+CLOCK = FakeClock()
+STEPS, COST_NS = 60, 5_000_000
+EDGES = torch.eye(8).roll(1, 0)
+
+
+def probes() -> list[Probe]:
+    return [ForwardProbe(), ConstantsProbe(), OptimizerProbe(), CompilationProbe()]
+
+
+# Stands for one of torch's functions that takes 5 ms, in a file of torch's.
+_DEAR = """
+def dear(x):
+    if has_torch_function((x,)):
+        return handle_torch_function(dear, (x,), x)
+    advance()
+    return torch.linalg.matrix_exp(x)
+"""
+_NAMES: dict[str, Any] = {
+    "has_torch_function": has_torch_function,
+    "handle_torch_function": handle_torch_function,
+    "torch": torch,
+    "advance": lambda: CLOCK.advance(COST_NS),
+}
+exec(compile(_DEAR, torch.__file__, "exec"), _NAMES)
+dear = _NAMES["dear"]
+
+
+class Model(nn.Module):
+    """Adds to its input what `made` gives, of itself, the input and the number of the step."""
+
+    def __init__(self, made: Callable[[Any, torch.Tensor, int], Any]) -> None:
+        super().__init__()
+        self.linear, self.made, self.step = nn.Linear(8, 1), made, 0
+        self.register_buffer("edges", EDGES.clone())
+        self.kept: dict[str, torch.Tensor] = {}
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.step += 1
+        CLOCK.advance(COST_NS)
+        out: torch.Tensor = self.linear(x + self.made(self, x, self.step)[:1, :8])
+        return out
+
+
+def train(model: nn.Module, batches: list[torch.Tensor] | None = None) -> list[float]:
+    torch.manual_seed(1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = []
+    for number in range(STEPS):
+        x = torch.randn(4, 8) if batches is None else batches[number % len(batches)]
+        loss = model(x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        CLOCK.advance(1_000_000_000)
+        losses.append(loss.item())
+    return losses
+
+
+def told(recorder: Recorder) -> dict[int, float]:
+    """Returns the lines that were told last, by their place from `made`'s first, with their ms."""
+    recording = recorder.read()
+    assert recording.notes(Topic.PROBE_FAILED) == []
+    notes = [x for x in recording.notes(Topic.ENVIRONMENT) if "constants" in x]
+    if not notes:
+        return {}
+    found = {}
+    for one in notes[-1]["constants"]["lines"]:
+        topic, text = recording.texts[one["site"]]
+        file, line, _ = json.loads(text)
+        assert (topic, os.path.basename(file)) == (Topic.SITE, "test_constants.py")
+        found[line] = one["step_ns"] / 1e6
+    return found
+
+
+def lines_of(recorder: Recorder, made: Callable[..., Any]) -> dict[int, float]:
+    """Returns the same of a model, by the number of each line within `made`."""
+    recorder.start(*probes(), now=CLOCK)
+    train(Model(made))
+    first = made.__code__.co_firstlineno
+    return {line - first: ms for line, ms in told(recorder).items()}
+
+
+def of_a_buffer(model: Any, x: torch.Tensor, step: int) -> Any:
+    degree = model.edges.sum(1)
+    return dear(torch.diag(degree) - model.edges)
+
+
+def of_nothing(model: Any, x: torch.Tensor, step: int) -> Any:
+    place = torch.arange(8.0)
+    return dear((place[:, None] - place).abs() / 9)
+
+
+def filled(model: Any, x: torch.Tensor, step: int) -> Any:
+    table = torch.empty(8, 8)
+    table[:, 0::2] = torch.arange(4.0)
+    table[:, 1::2] = 0.5
+    rows = table[2:4]
+    rows.mul_(2)
+    return dear(table / 9)
+
+
+def beside_the_batch(model: Any, x: torch.Tensor, step: int) -> Any:
+    near = dear(torch.cdist(x, x)).mean()
+    return dear(model.edges) + near
+
+
+@pytest.mark.parametrize(
+    ("made", "line"), [(of_a_buffer, 2), (of_nothing, 2), (filled, 6), (beside_the_batch, 2)]
+)
+def test_what_never_changes_is_told_by_its_line(
+    recorder: Recorder, made: Callable[..., Any], line: int
+) -> None:
+    found = lines_of(recorder, made)
+    assert found[line] == COST_NS / 1e6
+    assert all(ms == 0 for other, ms in found.items() if other != line)
+
+
+def of_the_batch(model: Any, x: torch.Tensor, step: int) -> Any:
+    return dear(x.T @ x / 100)
+
+
+def of_what_is_learnt(model: Any, x: torch.Tensor, step: int) -> Any:
+    return dear(model.linear.weight.T @ model.linear.weight)
+
+
+def of_chance(model: Any, x: torch.Tensor, step: int) -> Any:
+    return dear(nn.functional.dropout(model.edges, 0.5))
+
+
+def of_the_step(model: Any, x: torch.Tensor, step: int) -> Any:
+    return dear(model.edges * step / 100)
+
+
+def of_what_is_written(model: Any, x: torch.Tensor, step: int) -> Any:
+    model.edges.mul_(0.99)
+    return dear(model.edges)
+
+
+def of_what_is_written_elsewhere(model: Any, x: torch.Tensor, step: int) -> Any:
+    model.edges.data[0, 0] = step
+    return dear(model.edges / 100)
+
+
+def of_the_batch_in_the_end(model: Any, x: torch.Tensor, step: int) -> Any:
+    table = torch.zeros(8, 8)
+    table[0] = x.mean(0)
+    return dear(table)
+
+
+def by_the_batch_through_a_view(model: Any, x: torch.Tensor, step: int) -> Any:
+    table = torch.zeros(8, 8)
+    row = table[0]
+    row.copy_(x.mean(0))
+    return dear(table)
+
+
+def of_the_mask_of_a_batch_that_is_always_full(model: Any, x: torch.Tensor, step: int) -> Any:
+    full = (x < 1e9).float()
+    return dear(full.T @ full / 100)
+
+
+def once(model: Any, x: torch.Tensor, step: int) -> Any:
+    if "kernel" not in model.kept:
+        model.kept["kernel"] = dear(model.edges)
+    return model.kept["kernel"]
+
+
+def now_and_then(model: Any, x: torch.Tensor, step: int) -> Any:
+    return dear(model.edges) if step % 40 == 0 else model.edges
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        of_the_batch,
+        of_what_is_learnt,
+        of_chance,
+        of_the_step,
+        of_what_is_written,
+        of_what_is_written_elsewhere,
+        of_the_batch_in_the_end,
+        by_the_batch_through_a_view,
+        of_the_mask_of_a_batch_that_is_always_full,
+        once,
+        now_and_then,
+    ],
+)
+def test_what_changes_is_not_told(recorder: Recorder, made: Callable[..., Any]) -> None:
+    assert not any(lines_of(recorder, made).values())
+
+
+def test_what_changes_after_all_is_told_no_longer(recorder: Recorder) -> None:
+    def late(model: Any, x: torch.Tensor, step: int) -> Any:
+        return dear(model.edges / (1 if step < 40 else 2))
+
+    assert not any(lines_of(recorder, late).values())
+    notes = [x for x in recorder.read().notes(Topic.ENVIRONMENT) if "constants" in x]
+    assert any(one["step_ns"] for one in notes[0]["constants"]["lines"])
+
+
+def test_one_batch_that_is_given_again_and_again_stays_the_same(recorder: Recorder) -> None:
+    recorder.start(*probes(), now=CLOCK)
+    train(Model(of_the_batch), [torch.ones(4, 8) / 9])
+    assert sum(told(recorder).values()) == COST_NS / 1e6
+
+
+@pytest.mark.parametrize("made", [of_a_buffer, of_the_batch, of_chance, filled])
+def test_losses_are_as_without_us(recorder: Recorder, made: Callable[..., Any]) -> None:
+    def losses() -> list[float]:
+        torch.manual_seed(0)
+        return train(Model(made))
+
+    plain = losses()
+    recorder.start(*probes(), now=CLOCK)
+    assert losses() == plain
+    assert torch._C._len_torch_function_stack() == 0
+
+
+def test_an_error_in_a_step_that_is_looked_at_is_as_without_us(recorder: Recorder) -> None:
+    def fails(model: Any, x: torch.Tensor, step: int) -> Any:
+        return x @ x if step == 13 else x
+
+    def shown() -> list[tuple[str, int | None]]:
+        with pytest.raises(RuntimeError) as caught:
+            train(Model(fails))
+        assert torch._C._len_torch_function_stack() == 0
+        return [(one.filename, one.lineno) for one in traceback.extract_tb(caught.tb)]
+
+    plain = shown()
+    recorder.start(*probes(), now=CLOCK)
+    assert shown() == plain
+
+
+class Encoded(nn.Module):
+    """A frozen transformer in evaluation mode, which torch computes in a way of its own."""
+
+    def __init__(self, dtype: torch.dtype | None) -> None:
+        super().__init__()
+        self.encoder = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+        self.encoder.requires_grad_(False)
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True).eval().requires_grad_(False)
+        self.linear, self.dtype = nn.Linear(8, 1), dtype
+
+    def train(self, mode: bool = True) -> Encoded:
+        return self
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", self.dtype, enabled=self.dtype is not None):
+            x = self.encoder(x[None])
+            x = self.attention(x, x, x, need_weights=False)[0]
+            out: torch.Tensor = self.linear(x).float()
+        return out
+
+
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16])
+def test_a_frozen_transformer_is_computed_in_the_same_way(
+    recorder: Recorder, dtype: torch.dtype | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def trained() -> list[float]:
+        torch.manual_seed(0)
+        return train(Encoded(dtype))
+
+    ways: list[str] = []
+    for name in ("_transformer_encoder_layer_fwd", "_native_multi_head_attention"):
+        way = getattr(torch, name)
+        monkeypatch.setattr(
+            torch, name, lambda *x, way=way, **y: (ways.append(""), way(*x, **y))[1]
+        )
+    asks = torch.overrides.has_torch_function
+    plain, seen = trained(), len(ways)
+    recorder.start(*probes(), now=CLOCK)
+    assert trained() == plain
+    assert len(ways) == 2 * seen
+    assert seen > 0 or dtype is not None
+    assert torch.overrides.has_torch_function is asks
+
+
+class Doubled(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("how", ["around", "inside", "left on"])
+def test_the_scripts_own_mode_is_left_as_it_is(recorder: Recorder, how: str) -> None:
+    mode, depths = Doubled(), set()
+
+    def made(model: Any, x: torch.Tensor, step: int) -> Any:
+        depths.add(torch._C._len_torch_function_stack())
+        if how == "inside":
+            with mode:
+                return dear(model.edges)
+        if how == "left on" and step == 13:
+            mode.__enter__()
+        return dear(model.edges)
+
+    recorder.start(*probes(), now=CLOCK)
+    if how == "around":
+        with mode:
+            train(Model(made))
+        assert depths == {1}
+        assert told(recorder) == {}
+    else:
+        train(Model(made))
+    if how == "left on":
+        assert torch._C._get_function_stack_at(0) is mode
+        mode.__exit__(None, None, None)
+    assert torch._C._len_torch_function_stack() == 0
+
+
+def test_where_something_was_compiled_no_look_is_taken(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder.start(*probes(), now=CLOCK)
+    recorder.session.compiler.was_asked = True
+    train(Model(of_a_buffer))
+    assert told(recorder) == {}
+
+
+def test_torch_s_own_functional_transforms_are_not_looked_into(recorder: Recorder) -> None:
+    def mapped(model: Any, x: torch.Tensor, step: int) -> Any:
+        return torch.func.vmap(lambda row: (row * model.edges).sum(0))(model.edges)
+
+    assert not any(lines_of(recorder, mapped).values())
+
+
+def test_evaluation_is_not_looked_at(recorder: Recorder) -> None:
+    recorder.start(*probes(), now=CLOCK)
+    model, looked_at = Model(of_a_buffer), Model(of_the_batch)
+
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = looked_at
+
+        def __call__(self, x: torch.Tensor) -> Any:
+            with torch.no_grad():
+                model(x)
+            return self.inner(x)
+
+    train(Both())
+    assert not any(told(recorder).values())
+
+
+def test_what_takes_little_is_looked_at_no_longer(recorder: Recorder) -> None:
+    recorder.start(*probes(), now=CLOCK)
+    train(Model(of_the_batch))
+    assert not recorder.session.step_watches

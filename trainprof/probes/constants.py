@@ -1,0 +1,437 @@
+"""Looks for what models compute anew in each step, though nothing that it comes of ever changes."""
+
+from __future__ import annotations
+
+import os
+from _thread import get_ident
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from sys import _getframe, modules
+from types import FrameType, ModuleType
+from typing import Any, Final
+
+from trainprof.probes.elements import elements_of, is_container
+from trainprof.probes.function_modes import FunctionModes
+from trainprof.probes.graph_look import Autograd
+from trainprof.probes.middle import median
+from trainprof.probes.patcher import (
+    HookPointMissing,
+    Patcher,
+    hide_our_frame,
+    let_dynamo_skip,
+    uncounted,
+)
+from trainprof.probes.session import ModuleSurround, Session
+from trainprof.probes.step_looks import StepLooks
+
+# Looks in all; those that have to have met the same, after which it ends where that is little.
+_MOST_LOOKS: Final = 7
+_ENOUGH_LOOKS: Final = 3
+_LEAST_SHARE: Final = 0.01
+# Of one step: calls of torch's functions that are seen, and results whose numbers are compared.
+_MOST_CALLS: Final = 20_000
+_MOST_COMPARED: Final = 1_024
+# Of a result: numbers that are compared, and the most that are gone through for them.
+_SAMPLED: Final = 4_096
+_MOST_NUMBERS: Final = 1 << 24
+_MOST_PLACES: Final = 16
+# By the name of a function: one that tells of a tensor, such as its shape, or gives another view of
+# it; one that writes to a part of it; and those whose results have no numbers yet.
+_READS: Final = "__get__"
+_WRITES_A_PART: Final = "__setitem__"
+_NO_NUMBERS_YET: Final = frozenset({"empty", "empty_like", "new_empty", "empty_strided"})
+# By it torch asks whether a mode, or a subclass of tensors, is to be told of a call.
+_ASKS: Final = "has_torch_function"
+_DYNAMO_COUNTERS: Final = "torch._dynamo.utils"
+
+# A place in the code, the function's name, and which of its calls there it is in a step.
+_Key = tuple[int, str, int]
+
+
+@dataclass(slots=True)
+class _Operator:
+    """A call of one of torch's functions that was given nothing but what stays as it is.
+
+    Attributes:
+        digest: Of what it gave when it was met first.
+        site: The user's line, 0 for a library's.
+        took_ns: In each look that met it.
+        bytes: That it gave.
+        changes: It gave something else in a later look.
+    """
+
+    digest: int
+    site: int
+    took_ns: list[int] = field(default_factory=list)
+    bytes: int = 0
+    changes: bool = False
+
+
+class _Known:
+    """Storages that hold, as far as is known, the same numbers in each step.
+
+    By where torch keeps them; a reference is kept to each, weakly, so that no other gets its place.
+    """
+
+    def __init__(self, weak: Callable[[Any], Any]) -> None:
+        self._weak = weak
+        # With how often each had been written to.
+        self._made: dict[int, tuple[Any, int]] = {}
+        self._raw: set[int] = set()
+        self._met: dict[int, tuple[Any, int]] = {}
+        self._met_before: dict[int, tuple[Any, int]] = {}
+        self._changing: set[int] = set()
+
+    def begin(self) -> None:
+        """Begins a look: what was met in the one before, and is the same, is known to stay."""
+        self._met_before, self._met = self._met, {}
+
+    def end(self) -> None:
+        self._made, self._raw, self._changing = {}, set(), set()
+
+    def holds(self, tensor: Any) -> bool:
+        """Whether a tensor's numbers were there in the last look, or come of such."""
+        storage = tensor.untyped_storage()
+        key: int = storage._cdata
+        version: int = tensor._version
+        made = self._made.get(key)
+        if made is not None:
+            return made[1] == version
+        if key in self._changing:
+            return False
+        if key not in self._met:
+            self._met[key] = self._weak(storage), version
+        before = self._met_before.get(key)
+        if before is None or before[1] != version:
+            return False
+        return before[0].expired() is False
+
+    def add(self, tensor: Any, *, is_raw: bool = False) -> None:
+        """Notes that a tensor's numbers are now such, or, if `is_raw`, still to be written."""
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        self._changing.discard(key)
+        kept = self._made.get(key)
+        weak = self._weak(storage) if kept is None else kept[0]
+        self._made[key] = weak, tensor._version
+        if is_raw:
+            self._raw.add(key)
+        elif kept is None:
+            self._raw.discard(key)
+
+    def is_raw(self, tensor: Any) -> bool:
+        """Whether parts of it may not have been written yet."""
+        return tensor.untyped_storage()._cdata in self._raw
+
+    def drop(self, tensor: Any) -> None:
+        """Notes that a tensor's numbers are others in each step."""
+        key = tensor.untyped_storage()._cdata
+        self._made.pop(key, None)
+        self._changing.add(key)
+
+    def place_of(self, tensor: Any) -> int:
+        return int(tensor.untyped_storage()._cdata)
+
+
+class ConstantsProbe:
+    """Watches, in a few steps, torch's functions inside outermost calls of modules.
+
+    A function mode of torch's is on for so long: it sees which tensors each function is given and
+    gives, by whose call, and how long it took the host. What is given no tensor, or such alone as
+    hold the same numbers as in the look before, and gives the same in each look, is computed for
+    nothing. On the host alone; where anything has been compiled, or the script has a mode of its
+    own, no look is taken.
+    """
+
+    name = "constants"
+
+    def __init__(self) -> None:
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self._looks = self._calls = self._compared = 0
+        self._forward_ns = self._constant_ns = self._spent_ns = 0
+        self._thread = self._began_ns = 0
+        self._is_told = self._stays = False
+        self._written: dict[int, int] = {}
+        self._operators: dict[_Key, _Operator] = {}
+        self._met: dict[tuple[int, str], int] = {}
+
+    def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
+        self._torch, self._session, self._patcher = torch, session, patcher
+        self._autograd, self._modes = Autograd(torch, session), FunctionModes(torch)
+        self._is_transformed = getattr(
+            getattr(torch._C, "_functorch", None), "peek_interpreter_stack", lambda: None
+        )
+        self._known = _Known(torch.multiprocessing.reductions.StorageWeakRef)
+        self._push, self._pop = (
+            _needed(torch._C, name)
+            for name in ("_push_on_torch_function_stack", "_pop_torch_function_stack")
+        )
+        _needed(torch._C, "_len_torch_function_stack")
+        self._overrides = torch.overrides
+        self._asks = _needed(torch.overrides, _ASKS)
+        self._asks_without_ours = self._new_question()
+        self._mode = self._new_mode(torch.overrides.TorchFunctionMode)
+        self._surround = ModuleSurround(
+            patcher.guarded(self._call_begins), patcher.guarded(self._call_ends)
+        )
+        self._steps = StepLooks(session, self._open, self._close)
+        self._counts = patcher.guarded(self._steps.stepped)
+        session.at_first_step.append(patcher.guarded(self._first_step))
+        patcher.at_fault(self._stop)
+        patcher.on_undo(self._stop)
+        os.register_at_fork(after_in_child=self._in_child)
+
+    def _new_mode(self, base: Any) -> Any:
+        now = self._session.now
+        before, sees = (self._patcher.guarded(one) for one in (self._look_at, self._see))
+
+        def __torch_function__(
+            self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            kwargs = kwargs or {}
+            name = getattr(func, "__name__", "")
+            if name == _READS:
+                return func(*args, **kwargs)
+            before(args, kwargs)
+            start = now()
+            try:
+                result = func(*args, **kwargs)
+            except BaseException as error:
+                hide_our_frame(error)
+                raise
+            sees(name, args, kwargs, result, start, now(), _getframe(1))
+            return result
+
+        watching = uncounted(__torch_function__)
+        let_dynamo_skip(watching, and_all_below=True)
+        return type("Watching", (base,), {"__torch_function__": watching})()
+
+    def _new_question(self) -> Any:
+        """Returns what answers for torch whether a call is to be told of, as without our mode.
+
+        By it torch's transformers in evaluation mode decide in which of two ways they compute.
+        """
+        asks, depth, ident = self._asks, self._modes.depth, get_ident
+
+        def has_torch_function(args: Any) -> Any:
+            if ident() != self._thread or depth() != 1:
+                return asks(args)
+            self._pop()
+            try:
+                return asks(args)
+            finally:
+                self._push(self._mode)
+
+        return has_torch_function
+
+    def _first_step(self, _: Any) -> None:
+        self._steps.begin(self._counts)
+
+    def _stop(self) -> None:
+        self._session.watch_steps(self._counts, is_on=False)
+        self._session.surround_modules(None)
+
+    def _in_child(self) -> None:
+        if self._thread == get_ident():  # forked inside a model that is looked at
+            self._take_off()
+        self._stop()
+        self._begin_anew()
+        self._known = _Known(self._torch.multiprocessing.reductions.StorageWeakRef)
+        self._steps.begin_anew()
+
+    def _open(self) -> None:
+        self._calls = self._compared = 0
+        self._forward_ns = self._constant_ns = self._spent_ns = 0
+        self._met = {}
+        self._known.begin()
+        self._session.surround_modules(self._surround)
+
+    def _close(self, _: Any) -> None:
+        self._session.surround_modules(None)
+        began_ns = self._session.now()
+        self._known.end()
+        if not self._calls:
+            self._steps.spent(began_ns)
+            return
+        self._looks += 1
+        if self._looks > _ENOUGH_LOOKS:
+            self._note()
+            is_little = self._constant_ns < _LEAST_SHARE * self._forward_ns
+            if self._looks >= _MOST_LOOKS or is_little:
+                self._stop()
+        self._steps.spent(began_ns - self._spent_ns)
+
+    def _call_begins(self) -> None:
+        if self._thread or not self._torch.is_grad_enabled() or not self._may_look():
+            return
+        self._thread, self._began_ns = get_ident(), self._session.now()
+        setattr(self._overrides, _ASKS, self._asks_without_ours)
+        self._push(self._mode)
+
+    def _call_ends(self) -> None:
+        if self._thread != get_ident():
+            return
+        self._take_off()
+        self._forward_ns += self._session.now() - self._began_ns
+
+    def _take_off(self) -> None:
+        """Takes our mode off; those that the script has put above it stay."""
+        if getattr(self._overrides, _ASKS) is self._asks_without_ours:
+            setattr(self._overrides, _ASKS, self._asks)
+        self._thread = 0
+        above = []
+        while self._modes.depth():
+            mode = self._pop()
+            if mode is self._mode:
+                break
+            above.append(mode)
+        for mode in reversed(above):
+            self._push(mode)
+
+    def _may_look(self) -> bool:
+        """Whether nothing would notice the mode: a compiler would compile anew beneath it."""
+        if self._modes.depth() or self._session.compiler.was_asked or _has_compiled():
+            return False
+        return self._autograd.may_compute() and self._is_transformed() is None
+
+    def _look_at(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Notes whether all that a function is about to be given stays as it is."""
+        self._calls += 1
+        self._stays = False
+        if self._calls > _MOST_CALLS or self._is_transformed() is not None:
+            return
+        began_ns = self._session.now()
+        with self._autograd.unseen():
+            tensors = [one for one in _flat((args, kwargs)) if self._is_tensor(one)]
+            # Each of them is asked: what is met for the first time is to be known in the next look.
+            held = [self._may_be_known(one) and self._known.holds(one) for one in tensors]
+            self._stays = all(held)
+            if self._stays:
+                self._written = {self._known.place_of(one): one._version for one in tensors}
+        self._spent_ns += self._session.now() - began_ns
+
+    def _see(
+        self,
+        name: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: Any,
+        start: int,
+        end: int,
+        caller: FrameType,
+    ) -> None:
+        """Takes in a call: what it gave, or wrote to, stays as it is, or does not."""
+        if self._calls > _MOST_CALLS or self._is_transformed() is not None:
+            return
+        with self._autograd.unseen(), self._torch.no_grad():
+            gave = _flat((args[:1],)) if result is None else _flat((result,))
+            tensors = [one for one in gave if self._is_tensor(one)]
+            plain = [one for one in tensors if self._may_be_known(one)]
+            stays = self._stays and len(plain) == len(tensors)
+            is_raw = name in _NO_NUMBERS_YET
+            if stays and not is_raw and any(map(self._is_new, plain)):
+                stays = self._is_same(name, plain, end - start, caller)
+            for one in plain:
+                if stays:
+                    self._known.add(one, is_raw=is_raw)
+                else:
+                    self._known.drop(one)
+        self._spent_ns += self._session.now() - end
+
+    def _is_new(self, tensor: Any) -> bool:
+        """Whether its numbers are: no other view of those that a function was given."""
+        return bool(self._written.get(self._known.place_of(tensor)) != tensor._version)
+
+    def _is_same(self, name: str, results: list[Any], took_ns: int, caller: FrameType) -> bool:
+        """Takes in what came of nothing but what stays; returns whether it is as in other looks."""
+        is_partly_raw = name == _WRITES_A_PART and any(map(self._known.is_raw, results))
+        digest = 0 if is_partly_raw else self._digest(results)
+        if digest is None:
+            return False
+        frame: FrameType | None = caller
+        while frame is not None and self._session.sites.is_ours_or_torch(frame.f_code):
+            frame = frame.f_back
+        place = self._session.sites.name(frame) if frame is not None else 0
+        count = self._met[place, name] = self._met.get((place, name), 0) + 1
+        key = place, name, count
+        known = self._operators.get(key)
+        if known is None:
+            is_own = frame is not None and self._session.sites.is_user_code(frame.f_code)
+            known = self._operators[key] = _Operator(digest, place if is_own else 0)
+        elif known.digest != digest:
+            known.changes = True
+        if known.changes:
+            return False
+        known.took_ns.append(took_ns)
+        known.bytes = sum(one.numel() * one.element_size() for one in results)
+        self._constant_ns += took_ns if known.site else 0
+        return True
+
+    def _digest(self, results: list[Any]) -> int | None:
+        """Returns what tells numbers from others, by some of them; None where they are too many."""
+        told: list[object] = []
+        for one in results:
+            self._compared += 1
+            if self._compared > _MOST_COMPARED or one.numel() > _MOST_NUMBERS:
+                return None
+            numbers = one.detach().reshape(-1)
+            some = numbers[:: max(1, len(numbers) // _SAMPLED)].contiguous()
+            octets = self._torch._C.TensorBase.numpy(some.view(self._torch.uint8))
+            told += [one.dtype, tuple(one.shape), octets.tobytes()]
+        return hash(tuple(told))
+
+    def _is_tensor(self, thing: Any) -> bool:
+        return issubclass(type(thing), self._torch.Tensor)
+
+    def _may_be_known(self, thing: Any) -> bool:
+        """Whether it is torch's own, on the host, and not learnt."""
+        if not self._is_tensor(thing) or not self._autograd.is_plain(thing):
+            return False
+        if thing.requires_grad or thing.is_inference() or thing.device.type != "cpu":
+            return False
+        return bool(thing.layout is self._torch.strided)
+
+    def _note(self) -> None:
+        """Tells the lines whose results have been the same in all looks."""
+        took_ns: dict[int, float] = {}
+        octets: dict[int, int] = {}
+        # In the first look nobody knows of a buffer that it stays the same.
+        looks = self._looks - 1
+        for one in self._operators.values():
+            if one.changes or not one.site or len(one.took_ns) < looks:
+                continue
+            took_ns[one.site] = took_ns.get(one.site, 0) + median(one.took_ns)
+            octets[one.site] = max(octets.get(one.site, 0), one.bytes)
+        lines = sorted(took_ns, key=lambda site: -took_ns[site])[:_MOST_PLACES]
+        if not lines and not self._is_told:
+            return
+        self._is_told = bool(lines)
+        told = [
+            {"site": site, "step_ns": round(took_ns[site]), "bytes": octets[site]} for site in lines
+        ]
+        self._session.note_state({"constants": {"looks": self._looks, "lines": told}})
+
+
+def _needed(owner: Any, name: str) -> Any:
+    found = getattr(owner, name, None)
+    if found is None:
+        raise HookPointMissing(f"{owner.__name__}.{name} does not exist")
+    return found
+
+
+def _has_compiled() -> bool:
+    """Whether torch's compiler has gone through any code in this process."""
+    frames = getattr(modules.get(_DYNAMO_COUNTERS), "counters", {}).get("frames")
+    return bool(frames)
+
+
+def _flat(things: Any) -> Iterator[Any]:
+    """Goes through what a function is given or gives, two containers deep."""
+    for one in elements_of(things):
+        if is_container(one):
+            for inner in elements_of(one):
+                yield from elements_of(inner) if is_container(inner) else (inner,)
+        else:
+            yield one
