@@ -79,6 +79,14 @@ def test_and_those_over_the_loader_that_trains() -> None:
     assert finding.cautions == [LEAVE_IT]
 
 
+def test_of_evaluation_over_the_loader_that_trains_only_its_own_time_can_go() -> None:
+    training = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
+    training.loader = replace(training.loader, evaluation_s=2.5)
+    finding = only(case_of(training, parts={"evaluation": 4.0}))
+    assert finding.recoverable_s == pytest.approx(2.5)
+    assert finding.evidence["evaluation_s"] == pytest.approx(4.0)
+
+
 def by_hand(may_be_rollouts_s: float, checkpoint_s: float = 0.0) -> Case:
     evaluation = Evaluation(0, 8, 4.0, 0.0, [], may_be_rollouts_s=may_be_rollouts_s)
     parts = {"evaluation": 4.0, "checkpoint": checkpoint_s}

@@ -232,7 +232,7 @@ def _of_what_trains(case: Case, fed: LoaderCase, spent_s: float, what: str) -> F
         fed,
         ID,
         f"{what}, {share} of it over the loader that trains, {fed.loader.site}",
-        outside_steps(case, spent_s),
+        outside_steps(case, own_s),
         advice="count while training what is wanted of the samples that train, or evaluate them "
         f"less often: every second time saves {span(own_s / 2)}",
         cautions=[_LEARNED_FROM],
