@@ -12,6 +12,8 @@ time between the forwards, and else both are said, without a gain.
 
 When it is wrong: where the evaluation is what the run is for, or what training learns from: the
 labels or features of a pass over all samples, hard samples that it picks, what a policy collects.
+What goes by its figures (ReduceLROnPlateau, early stopping, the best checkpoint) sees fewer of them
+where they come less often: its patience is to be shortened to match.
 
 What to do: if its loader makes batches in the training process, give it workers, as the finding
 says. Where it goes over the samples that train, count while training. Else evaluate less often, on
@@ -53,6 +55,11 @@ _ROLLOUTS_FROM_SHARE: Final = 0.5
 # Of the longest of its passes, in batches: a shorter one ahead of training only tries it out.
 _WHOLE_PASS_SHARE: Final = 0.5
 _LEARNED_FROM: Final = "leave it where training learns from it (labels, features, hard samples)"
+# Also where none was seen: a patience of the script's own is a number like any other.
+_GOES_BY_IT: Final = (
+    "what goes by its figures (ReduceLROnPlateau, early stopping, the best checkpoint) sees fewer "
+    "of them: shorten patience to match"
+)
 # Of forwards that no loader feeds: a policy's look the same, and may fill what a loader reads.
 _MAY_BE_ROLLOUTS: Final = (
     "if training learns from what these forwards give (a policy that collects experience), they "
@@ -102,6 +109,7 @@ def find(case: Case) -> Finding | None:
     over = f" over the loader of {fed.loader.site}" if called else ""
     most = None if is_of_making else hottest(case.summary.hot_lines, "evaluation")
     most = None if most is not None and most.site == called else most
+    learned_from = [_LEARNED_FROM] if _may_be_learned_from(case, fed.loader) else []
     return finding(
         case,
         fed,
@@ -109,7 +117,7 @@ def find(case: Case) -> Finding | None:
         f"{what} in {often}{over}{slow}",
         outside_steps(case, spent_s),
         advice=_less_often(spent_s, fed.loader.built_by),
-        cautions=[_LEARNED_FROM] if _may_be_learned_from(case, fed.loader) else [],
+        cautions=[_GOES_BY_IT, *learned_from],
         also=_most_of_it(most),
         evidence=evidence,
         site=called,
@@ -171,7 +179,7 @@ def _without_loader(case: Case, spent_s: float, what: str) -> Finding:
             f"{percent(case.share('evaluation'))} of training in {_often(passes)}",
             site=called,
             advice=f"if it is evaluation, {_less_often(spent_s)}",
-            cautions=[_MAY_BE_ROLLOUTS],
+            cautions=[_GOES_BY_IT, _MAY_BE_ROLLOUTS],
             also=also,
             evidence=evidence,
             unknown="whether training does as well with less of it",
@@ -182,7 +190,7 @@ def _without_loader(case: Case, spent_s: float, what: str) -> Finding:
         outside_steps(case, spent_s),
         site=called,
         advice=_less_often(spent_s),
-        cautions=[_MAY_BE_ROLLOUTS],
+        cautions=[_GOES_BY_IT, _MAY_BE_ROLLOUTS],
         also=also,
         evidence=evidence,
     )
@@ -235,7 +243,7 @@ def _of_what_trains(case: Case, fed: LoaderCase, spent_s: float, what: str) -> F
         outside_steps(case, own_s),
         advice="count while training what is wanted of the samples that train, or evaluate them "
         f"less often: every second time saves {span(own_s / 2)}",
-        cautions=[_LEARNED_FROM],
+        cautions=[_GOES_BY_IT, _LEARNED_FROM],
         evidence={"evaluation_s": spent_s, "of_training_loader_s": own_s},
         site=fed.loader.called_at,
         is_of_making=False,
