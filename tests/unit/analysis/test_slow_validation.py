@@ -92,6 +92,46 @@ def test_of_evaluation_over_the_loader_that_trains_only_its_own_time_can_go() ->
     assert finding.evidence["evaluation_s"] == pytest.approx(4.0)
 
 
+def in_batches(of: int | None, iterations: int = 200, share: float | None = 0.0) -> Finding:
+    """Returns what is said of evaluation in batches of so many samples, where training has 32."""
+    training = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
+    quick = Planted(fetch_s=0.0001, compute_s=0.02, role="evaluation")
+    quick.loader = replace(
+        quick.loader, id=1, site="train.py:44", batch_size=of, iterations=iterations
+    )
+    evaluation = Evaluation(iterations, 2, 4.0, 0.0, [1], with_gradients_share=share)
+    return only(case_of(training, quick, parts={"evaluation": 4.0}, evaluation=evaluation))
+
+
+@pytest.mark.parametrize(
+    ("of", "iterations", "is_told"),
+    [(1, 200, True), (8, 200, True), (9, 200, False), (None, 200, False), (1, 6, False)],
+)
+def test_batches_of_evaluation_far_smaller_than_trainings_may_be_larger(
+    of: int | None, iterations: int, is_told: bool
+) -> None:
+    told = in_batches(of, iterations)
+    assert told.advice.startswith("take larger batches (of") is is_told
+    assert "evaluate less often" in told.advice
+    assert any("padded for larger batches" in one for one in told.cautions) is is_told
+
+
+@pytest.mark.parametrize(("share", "is_told"), [(1.0, True), (0.4, False), (None, False)])
+def test_a_forgotten_no_grad_is_told(share: float | None, is_told: bool) -> None:
+    advice = in_batches(32, share=share).advice
+    assert advice.startswith("put it under torch.no_grad(); evaluate less often") is is_told
+    assert ("no_grad" in advice) is is_told
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_so_it_is_over_the_loader_that_trains(share: float) -> None:
+    training = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
+    training.loader = replace(training.loader, evaluation_s=4.0)
+    evaluation = Evaluation(0, 8, 4.0, 0.0, [], with_gradients_share=share)
+    advice = only(case_of(training, parts={"evaluation": 4.0}, evaluation=evaluation)).advice
+    assert advice.startswith("put it under torch.no_grad(); count while training") is (share > 0)
+
+
 def by_hand(may_be_rollouts_s: float, checkpoint_s: float = 0.0) -> Case:
     evaluation = Evaluation(0, 8, 4.0, 0.0, [], may_be_rollouts_s=may_be_rollouts_s)
     parts = {"evaluation": 4.0, "checkpoint": checkpoint_s}

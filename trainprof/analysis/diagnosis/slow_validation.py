@@ -16,8 +16,10 @@ What goes by its figures (ReduceLROnPlateau, early stopping, the best checkpoint
 where they come less often: its patience is to be shortened to match.
 
 What to do: if its loader makes batches in the training process, give it workers, as the finding
-says. Where it goes over the samples that train, count while training. Else evaluate less often, on
-fewer samples, or with larger batches: without gradients there is room for them.
+says. Where most of its forwards have gradients enabled, put it under torch.no_grad(). Where its
+batches are at most a quarter as large as training's, take larger ones: without gradients there is
+room for them. Where it goes over the samples that train, count while training. Else evaluate less
+often, or on fewer samples.
 """
 
 from __future__ import annotations
@@ -60,6 +62,12 @@ _GOES_BY_IT: Final = (
     "what goes by its figures (ReduceLROnPlateau, early stopping, the best checkpoint) sees fewer "
     "of them: shorten patience to match"
 )
+# Of its forwards.
+_MOSTLY_WITH_GRADIENTS: Final = 0.5
+# Of training's batches; a pass of so few of evaluation's would hardly gain by fewer.
+_SMALL_SHARE: Final = 0.25
+_MANY_BATCHES: Final = 4
+_UNLIKE_SIZES: Final = "samples that differ in size have to be padded for larger batches"
 # Of forwards that no loader feeds: a policy's look the same, and may fill what a loader reads.
 _MAY_BE_ROLLOUTS: Final = (
     "if training learns from what these forwards give (a policy that collects experience), they "
@@ -107,6 +115,7 @@ def find(case: Case) -> Finding | None:
     slow = f"; {percent(loading)} of it waiting for its loader" if is_of_making else ""
     called = fed.loader.called_at
     over = f" over the loader of {fed.loader.site}" if called else ""
+    size = _larger_size(case, fed.loader)
     most = None if is_of_making else hottest(case.summary.hot_lines, "evaluation")
     most = None if most is not None and most.site == called else most
     learned_from = [_LEARNED_FROM] if _may_be_learned_from(case, fed.loader) else []
@@ -116,8 +125,8 @@ def find(case: Case) -> Finding | None:
         ID,
         f"{what} in {often}{over}{slow}",
         outside_steps(case, spent_s),
-        advice=_less_often(spent_s, fed.loader.built_by),
-        cautions=[_GOES_BY_IT, *learned_from],
+        advice="; ".join([*_cheaper(case, size), _less_often(spent_s, fed.loader.built_by)]),
+        cautions=[_GOES_BY_IT, *learned_from, *([] if size is None else [_UNLIKE_SIZES])],
         also=_most_of_it(most),
         evidence=evidence,
         site=called,
@@ -227,6 +236,31 @@ def _less_often(spent_s: float, package: str | None = None) -> str:
     )
 
 
+def _cheaper(case: Case, size: int | None) -> list[str]:
+    """Returns what to change that leaves the figures as they are, ahead of evaluating less.
+
+    Args:
+        case: The run.
+        size: Of batches that may be larger; None where they are large enough.
+    """
+    with_gradients = case.summary.evaluation.with_gradients_share or 0.0
+    told = ["put it under torch.no_grad()"] if with_gradients >= _MOSTLY_WITH_GRADIENTS else []
+    if size is not None:
+        told.append(
+            f"take larger batches (of {size} now): without gradients there is room for them"
+        )
+    return told
+
+
+def _larger_size(case: Case, loader: Loader) -> int | None:
+    """Returns how large batches of evaluation are where training's show that they may be larger."""
+    known = [one.loader.batch_size for one in case.feeding if one.loader.batch_size]
+    size = loader.batch_size
+    if not known or not size or loader.iterations < _MANY_BATCHES * max(loader.passes, 1):
+        return None
+    return size if size <= _SMALL_SHARE * min(known) else None
+
+
 def _most_of_it(most: HotLine | None) -> list[str]:
     return [f"most of it goes to {place(most)}: {its_share(most)}"] if most else []
 
@@ -235,14 +269,17 @@ def _of_what_trains(case: Case, fed: LoaderCase, spent_s: float, what: str) -> F
     """Returns what to say of passes of evaluation over a loader that trains."""
     own_s = min(fed.loader.evaluation_s, spent_s)
     share = percent(own_s / spent_s)
+    advice = (
+        "count while training what is wanted of the samples that train, or evaluate them less "
+        f"often: every second time saves {span(own_s / 2)}"
+    )
     return finding(
         case,
         fed,
         ID,
         f"{what}, {share} of it over the loader that trains, {fed.loader.site}",
         outside_steps(case, own_s),
-        advice="count while training what is wanted of the samples that train, or evaluate them "
-        f"less often: every second time saves {span(own_s / 2)}",
+        advice="; ".join([*_cheaper(case, None), advice]),
         cautions=[_GOES_BY_IT, _LEARNED_FROM],
         evidence={"evaluation_s": spent_s, "of_training_loader_s": own_s},
         site=fed.loader.called_at,
