@@ -5,10 +5,11 @@ What it means: passes without updates (validation, tests between epochs) hold tr
 How it is measured: the time of evaluation passes inside the training phase, loading included. It is
 named where the code that trains calls for it, as told when passes begin; by its loader where that
 is what it mostly waits for. Without a loader, what a model computes without gradients while it is
-in evaluation mode counts, and looks tell who calls for it; so they do where most of it lies in no
-pass over a loader, as where a model generates samples after it was validated. Where no loader feeds
-training either, a policy's rollouts look the same: they are none of it if an environment takes its
-time between the forwards, and else both are said, without a gain.
+in evaluation mode counts, or for a loss behind the updates of a batch, and looks tell who calls for
+it; so they do where most of it lies in no pass over a loader, as where a model generates samples
+after it was validated. Where no loader feeds training either, a policy's rollouts look the same:
+they are none of it if an environment takes its time between the forwards, and else both are said,
+without a gain.
 
 When it is wrong: where the evaluation is what the run is for, or what training learns from: the
 labels or features of a pass over all samples, hard samples that it picks, what a policy collects.
@@ -52,6 +53,8 @@ THRESHOLDS: Final = {
 
 # Of the evaluation, in passes over loaders: else what comes behind them is most of it.
 _OVER_LOADERS_FROM_SHARE: Final = 0.5
+# Of it, calls that repeated_forward tells of.
+_REPEATED_FROM_SHARE: Final = 0.5
 # Of it, what may be rollouts: from here on both are said.
 _ROLLOUTS_FROM_SHARE: Final = 0.5
 # Of the longest of its passes, in batches: a shorter one ahead of training only tries it out.
@@ -175,7 +178,10 @@ def _passes(case: Case) -> int:
     return told.passes if told.passes_in_training is None else told.passes_in_training
 
 
-def _without_loader(case: Case, spent_s: float, what: str) -> Finding:
+def _without_loader(case: Case, spent_s: float, what: str) -> Finding | None:
+    # Most of it is for batches that were trained on: what to do about that is told of them.
+    if sum(one.seconds for one in case.torch.repeats) >= _REPEATED_FROM_SHARE * spent_s:
+        return None
     passes = max(_passes(case), 1)
     most = hottest(case.summary.hot_lines, "evaluation")
     called = called_for_at(case.summary.hot_lines)
