@@ -9,6 +9,7 @@ import numpy as np
 
 from trainprof.analysis.events import Bool, Events, Int64, Nesting
 from trainprof.analysis.ledger import within
+from trainprof.analysis.new_datasets import BuiltLoaders
 from trainprof.analysis.passes import EVALUATION, LEARNING, LOADER_CALLS, TRAINING, Passes
 from trainprof.record.schema import ForwardFlag, Kind
 
@@ -34,7 +35,11 @@ class Evaluated:
 
 
 def evaluated(
-    passes: list[Passes], events: Events, nesting: Nesting, update_ends: Int64
+    passes: list[Passes],
+    events: Events,
+    nesting: Nesting,
+    update_ends: Int64,
+    built: BuiltLoaders,
 ) -> Evaluated:
     """Returns the stretches that are evaluation.
 
@@ -42,14 +47,15 @@ def evaluated(
     without a loader are evaluation too (`estimate_loss`) where the model is in evaluation mode,
     they come between an update and the next batch, and few steps have any: a teacher runs in each.
     Where a loader feeds training and a loss is computed of them, either may be otherwise: training
-    mode, or most steps. Rollouts are none: where no loader feeds training either, stretches that
-    come ahead of all updates and compute no loss are rollouts if an environment takes its time
-    between the forwards.
+    mode, or most steps. Rollouts are none: where no loader feeds training either, or each only with
+    data that was made behind the last of them, stretches that come ahead of all updates and compute
+    no loss are rollouts if an environment takes its time between the forwards.
 
     Args:
         passes: Of the loaders that the training thread consumes.
         events, nesting: Its own.
         update_ends: Ends of its updates, ns.
+        built: When loaders were.
     """
     marks = _Marks.of(events, nesting)
     found = [
@@ -59,9 +65,9 @@ def evaluated(
         for segment in (_of_passes(p, events, marks), _of_portions(p, events, marks))
     ]
     training = [p.loader for p in passes if p.role == TRAINING]
-    batches = events.start[events.is_kind(Kind.LOADER_NEXT) & np.isin(events.site, training)]
-    by_hand, unsure_ns = _without_loader(events, marks, batches, update_ends), 0
-    if _may_be_rollouts(by_hand, events, batches, update_ends):
+    asked = events.where(events.is_kind(Kind.LOADER_NEXT) & np.isin(events.site, training))
+    by_hand, unsure_ns = _without_loader(events, marks, asked.start, update_ends), 0
+    if _may_be_rollouts(by_hand, events, _of_older_data(asked, by_hand, built), update_ends):
         unsure_ns = int((by_hand[:, 1] - by_hand[:, 0]).sum())
         if _between_forwards_ns(by_hand, events, marks) >= _PLAYED_FROM_SHARE * unsure_ns:
             by_hand, unsure_ns = by_hand[:0], 0
@@ -234,14 +240,28 @@ def _is_in_few_steps(forward: Events, chosen: Bool, update_ends: Int64) -> bool:
     return steps_with * 2 <= len(update_ends) + 1
 
 
+def _of_older_data(asked: Events, stretches: Int64, built: BuiltLoaders) -> Int64:
+    """When batches were asked for of data that no stretch of forwards ahead of them may have given.
+
+    Args:
+        asked: For batches of training.
+        stretches: As `_may_be_rollouts` has them.
+        built: When loaders were.
+    """
+    before = np.searchsorted(stretches[:, 0], asked.start) - 1
+    since = np.append(stretches[:, 1], _NEVER)[before]
+    return asked.start[~built.are_of_new_data(asked.site.astype(np.int64), asked.start, since)]
+
+
 def _may_be_rollouts(stretches: Int64, events: Events, batches: Int64, update_ends: Int64) -> bool:
     """Whether training may learn from what stretches of forwards without a loader give.
 
-    What it learns from comes first, updates without a loader follow, and no loss is computed.
+    What it learns from comes first, updates follow that it goes into, and no loss is computed.
 
     Args:
         stretches: Of them, shape (n, 2), ns.
-        events, batches, update_ends: As `_without_loader` has them.
+        events, update_ends: As `_without_loader` has them.
+        batches: When one for training was asked for that is not of what the last of them gave, ns.
     """
     if len(stretches) == 0 or len(update_ends) == 0 or update_ends[0] < stretches[0, 0]:
         return False
