@@ -11,10 +11,11 @@ import numpy as np
 from trainprof.analysis.evaluation import evaluated_stretches, evaluation_ns
 from trainprof.analysis.events import Bool, Events, Int64
 from trainprof.analysis.feeding import epoch_starts, feeders, is_used_later
+from trainprof.analysis.ledger import within
 from trainprof.analysis.passes import EVALUATION, TRAINING, Passes
 from trainprof.analysis.run_figures import Epoch, Evaluation
 from trainprof.analysis.timeline import Timeline
-from trainprof.record.schema import Kind
+from trainprof.record.schema import ForwardFlag, Kind
 
 # A loop that makes a new iterator for each batch has as many passes as batches.
 MAX_EPOCHS_LISTED: Final = 10_000
@@ -188,4 +189,17 @@ def evaluation_of(timeline: Timeline) -> Evaluation:
         may_be_rollouts_s=timeline.may_be_rollouts_ns / 1e9,
         in_training_s=timeline.evaluated_in_loop_ns() / 1e9,
         passes_in_training=int(in_training.sum()),
+        with_gradients_share=_with_gradients_share(timeline),
     )
+
+
+def _with_gradients_share(timeline: Timeline) -> float | None:
+    """Returns what of evaluation's forwards, by their time, has gradients for nothing."""
+    events, top = timeline.events, timeline.nesting.parent < 0
+    inside = within(timeline.segments, events.start)
+    forward = top & inside & events.is_kind(Kind.FORWARD)
+    if (inside & events.is_kind(Kind.BACKWARD)).any():
+        return 0.0  # it takes gradients itself: forces of a potential, an attack
+    length = (events.end - events.start)[forward]
+    is_grad = (events.flags[forward] & ForwardFlag.GRAD) > 0
+    return float(length[is_grad].sum() / length.sum()) if length.any() else None

@@ -9,6 +9,7 @@ import numpy as np
 
 from trainprof.analysis.events import Bool, Events, Int64, Nesting
 from trainprof.analysis.ledger import within
+from trainprof.analysis.new_datasets import BuiltLoaders
 from trainprof.analysis.passes import EVALUATION, LEARNING, LOADER_CALLS, TRAINING, Passes
 from trainprof.record.schema import ForwardFlag, Kind
 
@@ -34,20 +35,27 @@ class Evaluated:
 
 
 def evaluated(
-    passes: list[Passes], events: Events, nesting: Nesting, update_ends: Int64
+    passes: list[Passes],
+    events: Events,
+    nesting: Nesting,
+    update_ends: Int64,
+    built: BuiltLoaders,
 ) -> Evaluated:
     """Returns the stretches that are evaluation.
 
     A pass reaches to the last forward without gradients before training goes on. Such forwards
     without a loader are evaluation too (`estimate_loss`) where the model is in evaluation mode,
     they come between an update and the next batch, and few steps have any: a teacher runs in each.
-    Rollouts are none: where no loader feeds training either, stretches that come ahead of all
-    updates and compute no loss are rollouts if an environment takes its time between the forwards.
+    Where a loader feeds training and a loss is computed of them, either may be otherwise: training
+    mode, or most steps. Rollouts are none: where no loader feeds training either, or each only with
+    data that was made behind the last of them, stretches that come ahead of all updates and compute
+    no loss are rollouts if an environment takes its time between the forwards.
 
     Args:
         passes: Of the loaders that the training thread consumes.
         events, nesting: Its own.
         update_ends: Ends of its updates, ns.
+        built: When loaders were.
     """
     marks = _Marks.of(events, nesting)
     found = [
@@ -57,9 +65,9 @@ def evaluated(
         for segment in (_of_passes(p, events, marks), _of_portions(p, events, marks))
     ]
     training = [p.loader for p in passes if p.role == TRAINING]
-    batches = events.start[events.is_kind(Kind.LOADER_NEXT) & np.isin(events.site, training)]
-    by_hand, unsure_ns = _without_loader(events, marks, batches, update_ends), 0
-    if _may_be_rollouts(by_hand, events, batches, update_ends):
+    asked = events.where(events.is_kind(Kind.LOADER_NEXT) & np.isin(events.site, training))
+    by_hand, unsure_ns = _without_loader(events, marks, asked.start, update_ends), 0
+    if _may_be_rollouts(by_hand, events, _of_older_data(asked, by_hand, built), update_ends):
         unsure_ns = int((by_hand[:, 1] - by_hand[:, 0]).sum())
         if _between_forwards_ns(by_hand, events, marks) >= _PLAYED_FROM_SHARE * unsure_ns:
             by_hand, unsure_ns = by_hand[:0], 0
@@ -163,7 +171,7 @@ def _is_in_portions(p: Passes, events: Events) -> Bool:
 
 
 def _without_loader(events: Events, marks: _Marks, batches: Int64, update_ends: Int64) -> Int64:
-    """Forwards in evaluation mode that no loader feeds, from the first to the last in a row.
+    """Forwards that evaluate and that no loader feeds, from the first to the last in a row.
 
     Args:
         events: Of the training thread.
@@ -171,37 +179,89 @@ def _without_loader(events: Events, marks: _Marks, batches: Int64, update_ends: 
         batches: When one for training was asked for, ns.
         update_ends: Ends of its updates, ns.
     """
-    in_evaluation_mode = (events.flags & ForwardFlag.TRAINING) == 0
-    forward = marks.quiet & events.is_kind(Kind.FORWARD) & in_evaluation_mode
+    forward = events.where(marks.quiet & events.is_kind(Kind.FORWARD))
     calls = marks.top & events.is_kind(*LOADER_CALLS)
-    starts = events.start[forward]
+    barriers = events.start[marks.barrier | calls]
+    if len(batches) and len(update_ends):
+        trained = np.unique(events.site[marks.barrier & events.is_kind(Kind.FORWARD)])
+        losses = events.start[marks.quiet & events.is_kind(Kind.LOSS)]
+        is_plain = _next_of(losses, forward.start) < _next_of(barriers, forward.start)
+        learning = events.start[events.is_kind(*LEARNING)]
+        is_plain &= _next_of(batches, forward.start) <= _next_of(learning, forward.start)
+        is_plain &= np.isin(forward.site, trained)
+        found = _between_batches(forward, is_plain, batches, update_ends)
+    else:
+        found = _in_evaluation_mode(forward)
+        found &= _is_in_few_steps(forward, found, update_ends)
+    starts = forward.start[found]
     if len(starts) == 0:
         return np.empty((0, 2), dtype=np.int64)
-    updates = np.append(update_ends[:1], update_ends)
-    if len(batches) and len(updates):
-        last_batch = np.searchsorted(batches, starts) - 1
-        last_update = np.searchsorted(update_ends, starts, side="right")
-        is_before = (last_batch < 0) | (
-            (last_update > 0) & (updates[last_update] > batches[np.maximum(last_batch, 0)])
-        )
-        starts = starts[is_before]
-    steps_with = len(np.unique(np.searchsorted(update_ends, starts)))
-    if len(starts) == 0 or steps_with * 2 > len(update_ends) + 1:
-        return np.empty((0, 2), dtype=np.int64)
-    barriers = events.start[marks.barrier | calls]
     firsts, lasts = _runs(np.searchsorted(barriers, starts))
     limit = _next_of(barriers, starts[lasts])
     return np.stack([starts[firsts], _last_quiet_end(events, marks, starts[lasts], limit)], axis=1)
 
 
+def _between_batches(forward: Events, is_plain: Bool, batches: Int64, update_ends: Int64) -> Bool:
+    """Which forwards come between an update and the next batch, and evaluate.
+
+    A teacher runs between a batch and its update. What is in training mode, or runs in most steps,
+    must plainly be evaluation, and come behind all updates of a batch: else a generator may be made
+    to give what another model learns from, or what is frozen be given a batch part by part.
+
+    Args:
+        forward: Those without gradients.
+        is_plain: Of them, those of models that are trained, for a loss, with which nothing more is
+            learned from a batch.
+        batches, update_ends: As `_without_loader` has them.
+    """
+    starts, in_evaluation_mode = forward.start, _in_evaluation_mode(forward)
+    last_batch = np.searchsorted(batches, starts) - 1
+    last_update = np.searchsorted(update_ends, starts, side="right") - 1
+    is_ahead = last_batch < 0
+    is_behind = (last_update >= 0) & (
+        update_ends[np.maximum(last_update, 0)] > batches[np.maximum(last_batch, 0)]
+    )
+    is_plain = is_plain & is_behind & ~is_ahead
+    usual, as_training = in_evaluation_mode & (is_ahead | is_behind), ~in_evaluation_mode & is_plain
+    if not _is_in_few_steps(forward, usual, update_ends):
+        usual &= is_plain
+    found: Bool = usual | (as_training & _is_in_few_steps(forward, as_training, update_ends))
+    return found
+
+
+def _in_evaluation_mode(forward: Events) -> Bool:
+    found: Bool = (forward.flags & ForwardFlag.TRAINING) == 0
+    return found
+
+
+def _is_in_few_steps(forward: Events, chosen: Bool, update_ends: Int64) -> bool:
+    """Whether at most every second step has one of some forwards."""
+    steps_with = len(np.unique(np.searchsorted(update_ends, forward.start[chosen])))
+    return steps_with * 2 <= len(update_ends) + 1
+
+
+def _of_older_data(asked: Events, stretches: Int64, built: BuiltLoaders) -> Int64:
+    """When batches were asked for of data that no stretch of forwards ahead of them may have given.
+
+    Args:
+        asked: For batches of training.
+        stretches: As `_may_be_rollouts` has them.
+        built: When loaders were.
+    """
+    before = np.searchsorted(stretches[:, 0], asked.start) - 1
+    since = np.append(stretches[:, 1], _NEVER)[before]
+    return asked.start[~built.are_of_new_data(asked.site.astype(np.int64), asked.start, since)]
+
+
 def _may_be_rollouts(stretches: Int64, events: Events, batches: Int64, update_ends: Int64) -> bool:
     """Whether training may learn from what stretches of forwards without a loader give.
 
-    What it learns from comes first, updates without a loader follow, and no loss is computed.
+    What it learns from comes first, updates follow that it goes into, and no loss is computed.
 
     Args:
         stretches: Of them, shape (n, 2), ns.
-        events, batches, update_ends: As `_without_loader` has them.
+        events, update_ends: As `_without_loader` has them.
+        batches: When one for training was asked for that is not of what the last of them gave, ns.
     """
     if len(stretches) == 0 or len(update_ends) == 0 or update_ends[0] < stretches[0, 0]:
         return False

@@ -177,6 +177,8 @@ class Evaluation:
             which training may learn.
         in_training_s, passes_in_training: Of all that, what lies in the training phase; None in
             older runs.
+        with_gradients_share: Of the time of its forwards, those with gradients enabled; 0 where it
+            takes any gradients, None without forwards, and in older runs.
     """
 
     iterations: int
@@ -188,6 +190,7 @@ class Evaluation:
     may_be_rollouts_s: float = 0.0
     in_training_s: float | None = None
     passes_in_training: int | None = None
+    with_gradients_share: float | None = None
 
     @property
     def waited_s(self) -> float:

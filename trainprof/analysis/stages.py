@@ -20,8 +20,9 @@ def decide_stages(
     """Tells training from evaluation.
 
     A pass trains when a backward or an update lies between its batches. One without is evaluation
-    if there were forwards, else undecided. Where no loader trains by that rule (rollouts), the one
-    consumed in most steps does.
+    if there were forwards, else undecided; over a loader that trains the forwards must be without
+    gradients, or in evaluation mode where models train in training mode. Where no loader trains by
+    that rule (rollouts), the one consumed in most steps does.
 
     Args:
         passes: As found.
@@ -44,6 +45,8 @@ class _ThreadFacts:
         forwards: Starts of outermost forwards, ns.
         in_grad, of_loss: How many of the forwards up to each are in grad mode, and of those in the
             mode of the model in which any trains.
+        in_training_mode: How many of them the model's mode does not tell from training: all, where
+            it trains in evaluation mode altogether.
         next_starts: When batches were asked for, ns.
         trains_without_backward: Most forwards are such as train, and nothing learns.
     """
@@ -52,6 +55,7 @@ class _ThreadFacts:
     forwards: Int64
     in_grad: Int64
     of_loss: Int64
+    in_training_mode: Int64
     next_starts: Int64
     trains_without_backward: bool
 
@@ -63,12 +67,14 @@ class _ThreadFacts:
         is_training = (events.flags[forward] & ForwardFlag.TRAINING) > 0
         # Some train in evaluation mode altogether: batch norms keep what they were pretrained with.
         of_loss = is_grad & (is_training | ~is_training.any())
+        trains_in_mode = (is_grad & is_training).any()
         learning = events.start[events.is_kind(*LEARNING)]
         return _ThreadFacts(
             learning=learning,
             forwards=events.start[forward],
             in_grad=np.concatenate([[0], np.cumsum(is_grad)]),
             of_loss=np.concatenate([[0], np.cumsum(of_loss)]),
+            in_training_mode=np.concatenate([[0], np.cumsum(is_training | ~trains_in_mode)]),
             next_starts=events.start[events.is_kind(Kind.LOADER_NEXT)],
             trains_without_backward=bool(
                 len(learning) == 0 and len(is_grad) and (is_grad & is_training).mean() > 0.5
@@ -80,10 +86,12 @@ class _ThreadFacts:
         found: Bool = np.searchsorted(self.learning, end) > np.searchsorted(self.learning, start)
         return found
 
-    def forwards_between(self, start: Int64, end: Int64) -> tuple[Int64, Int64]:
-        """Forwards that begin in each interval, and those of them in grad mode."""
+    def forwards_between(self, start: Int64, end: Int64) -> tuple[Int64, Int64, Int64]:
+        """Forwards that begin in each interval; of those, the ones in grad and training mode."""
         first, last = np.searchsorted(self.forwards, start), np.searchsorted(self.forwards, end)
-        return last - first, self.in_grad[last] - self.in_grad[first]
+        counted = (self.in_grad, self.in_training_mode)
+        in_grad, in_training_mode = (one[last] - one[first] for one in counted)
+        return last - first, in_grad, in_training_mode
 
     def work_learns(self, after: Int64, before: Int64 | int = _NEVER) -> Bool:
         """Whether the compute that follows each time learns, before another batch is taken.
@@ -130,14 +138,15 @@ def _decide(p: Passes, events: Events, update_ends: Int64, facts: _ThreadFacts) 
         learns &= ~_is_taken_in_portions(p, learns, events, update_ends, facts)
     # Look-ahead fetchers raise StopIteration before the last batch is used.
     reach = np.append(p.start[1:], _NEVER)
-    forwards, in_grad = facts.forwards_between(p.start, np.where(p.is_ended, p.end, reach))
+    until = np.where(p.is_ended, p.end, reach)
+    forwards, in_grad, in_training_mode = facts.forwards_between(p.start, until)
     forwards = np.where(tried, 0, forwards)
     trained = int(p.batches[learns].sum())
     if trained and (
         trained * 2 >= int(p.batches.sum()) or _is_in_most_steps(p, learns, events, update_ends)
     ):
         learns |= _is_cut_off(p, learns, facts)
-        evaluates = (forwards > 0) & (in_grad == 0) & p.is_ended
+        evaluates = (forwards > 0) & ((in_grad == 0) | (in_training_mode == 0)) & p.is_ended
         role = TRAINING
     else:
         evaluates = forwards > 0
@@ -167,7 +176,7 @@ def _learns_behind(
     p: Passes, before_end: Int64, events: Events, update_ends: Int64, facts: _ThreadFacts
 ) -> Bool:
     """Passes of a single batch that is learnt from after it, and was not before the end."""
-    forwards, _ = facts.forwards_between(p.last_next, before_end)
+    forwards, *_ = facts.forwards_between(p.last_next, before_end)
     single = (p.batches == 1) & (~p.is_ended | (forwards == 0))
     after, before = p.last_next + 1, np.append(p.start[1:], _NEVER)
     learns: Bool = single & facts.work_learns(after, before)

@@ -10,6 +10,7 @@ from trainprof.analysis.devices import meanwhile_of
 from trainprof.analysis.events import Bool, Int64
 from trainprof.analysis.ledger import LOADER_KEYS, attribute
 from trainprof.analysis.meanwhile import Meanwhile
+from trainprof.analysis.new_datasets import BuiltLoaders
 from trainprof.analysis.ranks import rank_recordings
 from trainprof.analysis.recording import Recording, read_recording
 from trainprof.analysis.step_noise import Floats
@@ -139,6 +140,7 @@ def read_recorded_steps(directory: RunDirectory) -> RecordedSteps | None:
     timeline = build_timeline(
         events,
         process.facts,
+        BuiltLoaders.of(process.details),
         main_thread=process.main_thread,
         start=int(events.start[0]),
         end=int(events.end.max()),

@@ -21,6 +21,7 @@ from trainprof.analysis.host_ranks import (
 )
 from trainprof.analysis.joined_ranks import joined_ranks
 from trainprof.analysis.line_times import line_cost
+from trainprof.analysis.new_datasets import BuiltLoaders
 from trainprof.analysis.one_process import Shown, summary_of
 from trainprof.analysis.part import described, narrowed
 from trainprof.analysis.passes import TRAINING
@@ -112,6 +113,7 @@ def _analysed(
     timeline = build_timeline(
         process.events,
         process.facts,
+        BuiltLoaders.of(process.details),
         main_thread=process.main_thread,
         start=start,
         end=recorded,

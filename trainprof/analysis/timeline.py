@@ -14,6 +14,7 @@ from trainprof.analysis.facts import Facts
 from trainprof.analysis.feeding import feeders
 from trainprof.analysis.ledger import Window, within
 from trainprof.analysis.loop_start import first_pass_start, loop_start
+from trainprof.analysis.new_datasets import BuiltLoaders
 from trainprof.analysis.passes import (
     EVALUATION,
     LEARNING,
@@ -105,13 +106,20 @@ class Timeline:
 
 
 def build_timeline(
-    events: Events, facts: Facts, *, main_thread: int | None, start: int, end: int
+    events: Events,
+    facts: Facts,
+    built: BuiltLoaders,
+    *,
+    main_thread: int | None,
+    start: int,
+    end: int,
 ) -> Timeline:
     """Works out the training thread's timeline.
 
     Args:
         events: Of all threads of the process, in order of start.
         facts: Of its loaders.
+        built: When they were.
         main_thread: Its number, or None.
         start, end: Of the process, ns.
     """
@@ -134,7 +142,7 @@ def build_timeline(
     loaders_here = set(np.unique(own.site[own.is_kind(*LOADER_CALLS)]).tolist())
     on_thread = np.array([p.loader in loaders_here for p in passes], dtype=bool)
     here = [p for p, is_here in zip(passes, on_thread.tolist(), strict=True) if is_here]
-    evaluation = evaluated(here, computed, nesting, update_ends)
+    evaluation = evaluated(here, computed, nesting, update_ends, built.joined(first_of))
     segments = evaluation.segments
     training = [p.loader for p in here if p.role == TRAINING]
     batches = own.is_kind(Kind.LOADER_NEXT) & np.isin(own.site, training)

@@ -9,6 +9,7 @@ from support.events import MS, US, FakeRun, seconds
 
 from trainprof.analysis.summarize import case_of, summarize
 from trainprof.analysis.summary import RunSummary
+from trainprof.record.schema import ForwardFlag
 from trainprof.report.ending import progress, steps_per_second
 
 STEPS = 40
@@ -51,6 +52,46 @@ def test_the_pace_of_training_is_without_the_evaluation_in_it_alone(
     assert (told.passes, told.passes_in_training) == (order.count("E"), inside)
     assert told.in_training_s == pytest.approx(inside * each)
     assert any("without evaluation" in part for part in progress(found)) is (inside > 0)
+
+
+@pytest.mark.parametrize(
+    ("modes", "share"),
+    [
+        ((0,), 0.0),
+        ((ForwardFlag.GRAD,), 1.0),
+        ((0, ForwardFlag.GRAD, 0, ForwardFlag.GRAD), 0.5),
+    ],
+)
+def test_what_evaluation_computes_with_gradients(
+    tmp_path: Path, modes: tuple[int, ...], share: float
+) -> None:
+    run = FakeRun()
+    loader, validation, optimizer = run.loader(1), run.loader(2), run.optimizer()
+    for mode in modes:
+        trained(run, loader, optimizer)
+        run.evaluation_pass(validation, 10, flags=mode)
+    assert run.summary(tmp_path).evaluation.with_gradients_share == pytest.approx(share)
+
+
+def test_what_takes_gradients_itself_has_none_for_nothing(tmp_path: Path) -> None:
+    run = FakeRun()
+    loader, validation, optimizer = run.loader(1), run.loader(2), run.optimizer()
+    for _ in range(2):
+        trained(run, loader, optimizer)
+        run.iterate(validation)
+        for _ in range(10):
+            run.next(validation)
+            run.forward(flags=ForwardFlag.GRAD)
+            run.backward()
+        run.stop(validation)
+    found = run.summary(tmp_path).evaluation
+    assert found.iterations == 20
+    assert found.with_gradients_share == 0.0
+
+
+def test_without_evaluation_nothing_is_said_of_its_gradients(tmp_path: Path) -> None:
+    found, _ = evaluated(tmp_path, "T")
+    assert found.evaluation.with_gradients_share is None
 
 
 def in_portions(*, ahead: bool) -> tuple[FakeRun, int]:

@@ -3255,6 +3255,33 @@ def test_a_model_of_functions_is_no_python_in_the_loop() -> None:
     assert found(replace(case, training=functional)) == []
 
 
+@pytest.mark.parametrize(
+    ("called", "backward_s", "line", "is_told"),
+    [
+        (1.0, 0.01, {"torch_share": 0.1}, True),
+        (0.6, 0.01, {"torch_share": 0.1}, True),
+        (0.0, 0.01, {"torch_share": 0.1}, False),  # a model of functions
+        (0.4, 0.01, {"torch_share": 0.1}, False),
+        (1.0, 0.8, {"torch_share": 0.1}, False),  # functions, and a module among them
+        (1.0, 0.01, {"torch_share": 0.9}, False),
+        (1.0, 0.01, {"torch_share": None}, False),
+        (1.0, 0.01, {"torch_share": 0.1, "is_end": True}, False),
+        (1.0, 0.01, {"torch_share": 0.1, "share": 0.2}, False),
+    ],
+)
+def test_python_beside_a_tiny_model_is_told_where_steps_call_modules(
+    called: float, backward_s: float, line: dict[str, Any], is_told: bool
+) -> None:
+    case = case_of(parts={"other": 5.0, "backward": backward_s})
+    training = {**case.training, "forward": 0.01}
+    forward = np.where(np.arange(len(case.steps)) < called * len(case.steps), 50_000, 0)
+    steps = replace(case.steps, per_step={**case.steps.per_step, "forward": forward})
+    summary = replace(case.summary, hot_lines=[replace(hot_line("other"), **line)])
+    case = replace(case, training=training, training_s=sum(training.values()))
+    told = found(replace(case, steps=steps, summary=summary))
+    assert ("python_in_loop" in told) is is_told
+
+
 def test_where_a_librarys_loop_is_called_is_not_the_line_to_change() -> None:
     case = case_of(Planted(workers=2, fetch_s=0.002), parts={"other": 0.3})
     lines = [hot_line("other"), hot_line("forward")]

@@ -10,6 +10,7 @@ import pytest
 from support import summaries
 from support.cases import Planted, case_of
 
+from trainprof.analysis.code_figures import HotLine
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.diagnose import diagnose
 from trainprof.analysis.diagnosis.together import together
@@ -60,6 +61,72 @@ def test_later_passes_that_begin_late_are_told_as_they_are(
     assert ("what some of them begin with" in finding.advice) is ("some far" in finding.title)
     assert finding.recoverable_s == pytest.approx(sum(starts_s[1:]), rel=0.01)
     assert together(case, [finding]) is None
+
+
+OPENING = HotLine("making batches", "data.py:9", "__iter__", ["train.py:60"], 90, 0.9, 8.0)
+DECODING = HotLine("making batches", "data.py:12", "decode", [], 90, 0.3, 2.0)
+OF_TRAINING = HotLine("first_batch", "train.py:50", "train", [], 90, 0.9, 8.0)
+
+
+def evaluating(
+    *lines: HotLine, init_s: float = 0.0, sampler_s: float = 0.0, workers: int = 0
+) -> Finding:
+    """Returns what is said of passes of evaluation whose starts are 2 s of 2.02 s of making."""
+    planted = Planted(
+        fetch_s=0.0002,
+        compute_s=0.001,
+        passes=4,
+        role="evaluation",
+        workers=workers,
+        is_persistent=workers > 0,
+    )
+    assert planted.loader.fetch is not None
+    first_s = 2.0 - init_s
+    made_s = 4 * first_s + 196 * 0.0002
+    wall = summaries.statistics(made_s / 200, n=200)
+    planted.loader = replace(
+        planted.loader,
+        id=1,
+        site="train.py:44",
+        first_batch_s=summaries.statistics(first_s, n=4),
+        init_s=summaries.statistics(init_s, n=4),
+        first_start_s=2.0,
+        later_starts_s=6.0,
+        sampler_starts_s=sampler_s,
+        fetch=replace(planted.loader.fetch, wall_s=wall),
+        hot_lines=list(lines),
+    )
+    training = Planted(workers=2, fetch_s=0.002, compute_s=0.05)
+    case = case_of(training, planted, parts={"evaluation": 10.0})
+    case = replace(case, summary=replace(case.summary, hot_lines=[OF_TRAINING]))
+    [told] = [one for one in diagnose(case).findings if one.id == "slow_pass_starts"]
+    return told
+
+
+def test_of_evaluation_its_own_line_is_named_and_none_of_trainings() -> None:
+    told = evaluating(OPENING)
+    assert told.site == "data.py:9"
+    [line] = [one for one in told.also if "data.py:9 (__iter__)" in one]
+    assert line.startswith("at least 90 % of it goes to")
+    assert line.endswith("called from train.py:60")
+    assert evaluating(OPENING, workers=2).site == "data.py:9"
+
+
+@pytest.mark.parametrize(
+    ("lines", "how"),
+    [
+        ((), {}),
+        ((DECODING,), {}),  # it may lie in later batches alone
+        ((OPENING,), {"init_s": 1.5}),  # it began before any batch was made
+        ((OPENING,), {"sampler_s": 4.0}),
+    ],
+)
+def test_of_evaluation_whose_starts_may_go_elsewhere_the_loader_is_named(
+    lines: Sequence[HotLine], how: dict[str, float]
+) -> None:
+    told = evaluating(*lines, **how)
+    assert told.site == "train.py:44"
+    assert not any("goes to" in one for one in told.also)
 
 
 def test_a_first_batch_that_came_late_is_told_with_its_own_time() -> None:

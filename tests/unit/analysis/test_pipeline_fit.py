@@ -12,6 +12,7 @@ from support.events import LEARNS, MS, FakeRun
 from support.torch_pipeline import PlayedIterator
 
 from trainprof.analysis.fetches import FetchTable, fetch_table
+from trainprof.analysis.new_datasets import BuiltLoaders
 from trainprof.analysis.pipeline import PipelineInputs, measured_rates, predict
 from trainprof.analysis.pipeline_fit import pipeline_inputs
 from trainprof.analysis.pipeline_model import Pipeline, simulate
@@ -148,6 +149,7 @@ def inputs_of(tmp_path: Path, logs: list[FakeRun], loader: int, cores: float = 8
     timeline = build_timeline(
         process.events,
         process.facts,
+        BuiltLoaders.of(process.details),
         main_thread=process.main_thread,
         start=run.start,
         end=run.now,

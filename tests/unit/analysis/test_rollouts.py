@@ -20,13 +20,19 @@ def played(
     has_losses: bool = False,
     saves_within: bool = False,
     is_fed: bool = False,
+    datasets: tuple[int, ...] = (),
+    passes: int = 1,
 ) -> FakeRun:
-    """In each cycle, moves with `between` ns after each, and then updates."""
+    """In each cycle, moves with `between` ns after each, and then updates.
+
+    With `datasets` those are fed, in each pass by a loader that is built for it: in each cycle of
+    the dataset with that number.
+    """
     run = FakeRun()
     loader, optimizer = run.loader(), run.optimizer()
     for _ in range(updates_first):
         run.learn(optimizer)
-    for _ in range(CYCLES):
+    for cycle in range(CYCLES):
         for move in range(MOVES):
             run.forward(forward, flags=0)
             if has_losses:
@@ -34,7 +40,12 @@ def played(
             if saves_within and move == 2:
                 run.leaf(Kind.CHECKPOINT_SAVE, 1 * US)
             run.passes_time(between)
-        if is_fed:
+        if datasets:
+            for _ in range(passes):
+                run.mark(Kind.LOADER_BUILT, site=loader, value=datasets[cycle])
+                run.passes_time(US)
+                run.train_pass(loader, optimizer, UPDATES)
+        elif is_fed:
             run.train_pass(loader, optimizer, UPDATES)
         else:
             for _ in range(UPDATES):
@@ -71,6 +82,37 @@ def test_evaluation_without_a_loader_is_told_from_rollouts(tmp_path, what, betwe
     found = played(between, **what).summary(tmp_path)
     assert seconds(found)["evaluation"] >= CYCLES * (MOVES * FORWARD + (MOVES - 1) * between)
     assert found.evaluation.passes == CYCLES
+    assert found.evaluation.may_be_rollouts_s == 0
+
+
+@pytest.mark.parametrize("passes", [1, 3])
+def test_what_a_policy_collected_may_come_through_loaders_of_its_own(tmp_path, passes):
+    slow = played(SLOW, datasets=(1, 2, 3, 4), passes=passes).summary(tmp_path / "slow")
+    assert "evaluation" not in seconds(slow)
+    # Those of the first cycle lie ahead of training.
+    assert seconds(slow)["other"] >= (CYCLES - 1) * MOVES * SLOW
+    assert slow.evaluation.may_be_rollouts_s == 0
+    quick = played(QUICK, datasets=(1, 2, 3, 4), passes=passes).summary(tmp_path / "quick")
+    took = CYCLES * (MOVES * FORWARD + (MOVES - 1) * QUICK)
+    assert seconds(quick)["evaluation"] == took
+    assert quick.evaluation.may_be_rollouts_s == pytest.approx(took / 1e9)
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        {"datasets": (1, 1, 1, 1)},  # a loader is built for each epoch
+        {"datasets": (1, 2, 2, 2)},
+        {"datasets": (0, 0, 0, 0)},  # an older recording
+        {"datasets": (1, 2, 3, 4), "updates_first": UPDATES},
+        {"datasets": (1, 2, 3, 4), "has_losses": True},
+    ],
+)
+def test_other_loaders_that_are_built_anew_leave_evaluation_what_it_is(tmp_path, what):
+    found = played(SLOW, **what).summary(tmp_path)
+    assert seconds(found)["evaluation"] == CYCLES * (MOVES * FORWARD + (MOVES - 1) * SLOW) + (
+        CYCLES * MOVES * US if what.get("has_losses") else 0
+    )
     assert found.evaluation.may_be_rollouts_s == 0
 
 

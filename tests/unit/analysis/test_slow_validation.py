@@ -17,6 +17,11 @@ from trainprof.analysis.run_figures import Epoch, Evaluation
 DECODING = HotLine("making batches", "data.py:12", "decode", [], 100, 0.9, 1.0)
 LEAVE_IT = "leave it where training learns from it (labels, features, hard samples)"
 
+FEWER_FIGURES = (
+    "what goes by its figures (ReduceLROnPlateau, early stopping, the best checkpoint) sees fewer "
+    "of them: shorten patience to match"
+)
+
 
 def only(case: Case) -> Finding:
     [finding] = diagnose(case).findings
@@ -76,7 +81,55 @@ def test_and_those_over_the_loader_that_trains() -> None:
     training.loader = replace(training.loader, evaluation_s=4.0, called_at="train.py:70")
     finding = only(case_of(training, parts={"evaluation": 4.0}))
     assert "over the loader that trains" in finding.title
-    assert finding.cautions == [LEAVE_IT]
+    assert finding.cautions == [FEWER_FIGURES, LEAVE_IT]
+
+
+def test_of_evaluation_over_the_loader_that_trains_only_its_own_time_can_go() -> None:
+    training = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
+    training.loader = replace(training.loader, evaluation_s=2.5)
+    finding = only(case_of(training, parts={"evaluation": 4.0}))
+    assert finding.recoverable_s == pytest.approx(2.5)
+    assert finding.evidence["evaluation_s"] == pytest.approx(4.0)
+
+
+def in_batches(of: int | None, iterations: int = 200, share: float | None = 0.0) -> Finding:
+    """Returns what is said of evaluation in batches of so many samples, where training has 32."""
+    training = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
+    quick = Planted(fetch_s=0.0001, compute_s=0.02, role="evaluation")
+    quick.loader = replace(
+        quick.loader, id=1, site="train.py:44", batch_size=of, iterations=iterations
+    )
+    evaluation = Evaluation(iterations, 2, 4.0, 0.0, [1], with_gradients_share=share)
+    return only(case_of(training, quick, parts={"evaluation": 4.0}, evaluation=evaluation))
+
+
+@pytest.mark.parametrize(
+    ("of", "iterations", "is_told"),
+    [(1, 200, True), (8, 200, True), (9, 200, False), (None, 200, False), (1, 6, False)],
+)
+def test_batches_of_evaluation_far_smaller_than_trainings_may_be_larger(
+    of: int | None, iterations: int, is_told: bool
+) -> None:
+    told = in_batches(of, iterations)
+    assert told.advice.startswith("take larger batches (of") is is_told
+    assert "evaluate less often" in told.advice
+    assert any("padded for larger batches" in one for one in told.cautions) is is_told
+
+
+@pytest.mark.parametrize(("share", "is_told"), [(1.0, True), (0.4, False), (None, False)])
+def test_a_forgotten_no_grad_is_told(share: float | None, is_told: bool) -> None:
+    advice = in_batches(32, share=share).advice
+    assert advice.startswith("put it under torch.no_grad(); evaluate less often") is is_told
+    assert ("no_grad" in advice) is is_told
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_so_it_is_over_the_loader_that_trains(share: float) -> None:
+    training = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
+    training.loader = replace(training.loader, evaluation_s=4.0)
+    evaluation = Evaluation(0, 8, 4.0, 0.0, [], with_gradients_share=share)
+    advice = only(case_of(training, parts={"evaluation": 4.0}, evaluation=evaluation)).advice
+    assert advice.startswith("put it under torch.no_grad(); count while training") is (share > 0)
 
 
 def by_hand(may_be_rollouts_s: float, checkpoint_s: float = 0.0) -> Case:
@@ -90,7 +143,8 @@ def test_what_may_be_rollouts_is_said_to_be_without_a_gain() -> None:
     assert finding.id == "slow_validation"
     assert finding.title.startswith("forwards that no loader feeds, evaluation or rollouts, take")
     assert finding.advice.startswith("if it is evaluation, evaluate less often")
-    assert "a policy that collects experience" in finding.cautions[0]
+    assert finding.cautions[0] == FEWER_FIGURES
+    assert "a policy that collects experience" in finding.cautions[1]
     assert finding.recoverable_s is finding.predicted_speedup is None
     plain = only(by_hand(1.0))
     assert plain.title.startswith("evaluation takes 4.00 s")
@@ -102,6 +156,21 @@ def test_what_may_be_rollouts_comes_last() -> None:
     assert ids == ["slow_checkpoints", "slow_validation"]
     ids = [one.id for one in diagnose(by_hand(0.0, checkpoint_s=2.0)).findings]
     assert ids == ["slow_validation", "slow_checkpoints"]
+
+
+@pytest.mark.parametrize("package", [None, "transformers"])
+def test_who_evaluates_less_often_is_told_of_what_goes_by_the_figures(package: str | None) -> None:
+    assert evaluated("TETETE", built_by=package).cautions == [FEWER_FIGURES]
+    assert FEWER_FIGURES in only(by_hand(0.0)).cautions
+
+
+def test_who_gives_its_loader_workers_has_as_many_figures_as_before() -> None:
+    training = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
+    slow = Planted(fetch_s=0.03, compute_s=0.002, role="evaluation")
+    slow.loader = replace(slow.loader, id=1, site="train.py:44")
+    finding = only(case_of(training, slow, parts={"evaluation": slow.loader.evaluation_s}))
+    assert "num_workers" in finding.change
+    assert FEWER_FIGURES not in finding.cautions
 
 
 def test_a_trainer_that_evaluates_with_each_epoch_does_not_look_at_steps_alone() -> None:

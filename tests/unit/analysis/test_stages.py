@@ -197,6 +197,59 @@ def test_evaluation_that_forgets_no_grad(tmp_path):
     assert seconds(found)["evaluation"] == took
 
 
+@pytest.mark.parametrize(
+    ("flags", "is_evaluation"),
+    [
+        (ForwardFlag.GRAD, True),
+        (0, True),
+        (ForwardFlag.TRAINING, True),  # batch norms computed anew
+        (LEARNS, False),  # a loss of all batches, and one backward behind it
+    ],
+)
+def test_so_does_an_evaluation_of_what_trains(tmp_path, flags, is_evaluation):
+    run = FakeRun()
+    loader, optimizer = run.loader(1), run.optimizer()
+    took = 0
+    for _ in range(3):
+        run.train_pass(loader, optimizer, 4)
+        took += run.evaluation_pass(loader, 4, flags=flags)
+    found = run.summary(tmp_path)
+    assert counts(found)[3] == (12 if is_evaluation else 0)
+    assert seconds(found).get("evaluation", 0) == (took if is_evaluation else 0)
+    assert roles(found) == {"train.py:1": "training"}
+
+
+def test_a_model_that_trains_in_evaluation_mode_evaluates_only_without_gradients(tmp_path):
+    """Its batch norms keep what they were pretrained with."""
+    run = FakeRun()
+    loader, optimizer = run.loader(1), run.optimizer()
+    for _ in range(3):
+        run.iterate(loader)
+        for _ in range(4):
+            run.next(loader)
+            run.forward(flags=ForwardFlag.GRAD)
+            run.backward()
+            run.update(optimizer)
+        run.stop(loader)
+        run.evaluation_pass(loader, 4, flags=ForwardFlag.GRAD)
+    assert counts(run.summary(tmp_path))[3] == 0
+
+
+def test_a_teacher_with_gradients_is_no_evaluation(tmp_path):
+    run = FakeRun()
+    loader, optimizer = run.loader(1), run.optimizer()
+    for _ in range(3):
+        run.iterate(loader)
+        for _ in range(4):
+            run.next(loader)
+            run.forward(flags=ForwardFlag.GRAD)
+            run.learn(optimizer)
+        run.stop(loader)
+    found = run.summary(tmp_path)
+    assert counts(found) == (12, 12, 3, 0)
+    assert "evaluation" not in seconds(found)
+
+
 def test_a_run_that_ended_before_the_first_backward_of_an_epoch(tmp_path):
     run = FakeRun()
     loader, optimizer = run.loader(1), run.optimizer()

@@ -26,6 +26,10 @@ that is compiled, or set up, as it is first called), and compiling by torch.comp
 ten steps lead up to steady ones and have about as much of it to their end, they are a phase of
 training, and only the first ten may set something up.
 
+Where modules take less than 1 % of training, the model may be made of functions instead. Then it is
+told only if most steps call modules, backward takes next to nothing, and looks met Python at a line
+of the script's own.
+
 When it is wrong: where looks met torch's functions less plainly than that (many small operators,
 values read in between), they are counted as Python, and NumPy on large arrays that were made
 without any tensor looks like torch. Where the loop waits for something else (a queue, another
@@ -114,8 +118,13 @@ _IN_FIRST_SHARE: Final = 0.7
 _CERTAIN: Final = 2.0
 # A backward takes some 2 x its forward (profilers warn from 2.5 to 3.5).
 _LONG_BACKWARD: Final = 3.0
-# Of training: with less of it in modules the model computes outside of them.
+# Of training: with less of it in modules the model may compute outside of them.
 _FORWARD_SHARE: Final = 0.01
+# Of steps: from here on it calls modules all the same.
+_CALLED_SHARE: Final = 0.5
+# Of the part: what functions compute has a backward, which for small operators one by one in Python
+# took 1.7 times as long as they did.
+_GRAPH_SHARE: Final = 0.1
 _LESS_OFTEN: Final = "do it less often"
 _LEARNED_FROM: Final = (
     "where training learns from it (an environment, labels, negatives, averaged weights), less of "
@@ -141,7 +150,7 @@ def find(case: Case) -> Finding | None:
     is_set = least != THRESHOLDS["share"].value
     if not is_set and line is not None and _is_plainly_one_line(case, line, part):
         least = _LINE_FROM_SHARE
-    if part < least or may_be_waiting(case) or not _has_forwards(case):
+    if part < least or may_be_waiting(case) or not _is_beside_model(case, line, spent_s):
         return None
     # What other processes have to compute meanwhile takes its time on as many cores as there are.
     others = processes_beside(case) if line is not None and is_waiting(line) else None
@@ -443,9 +452,20 @@ def _backward_over_forward(case: Case) -> float:
     return case.training.get("backward", 0.0) / forward_s if forward_s > 0 else 0.0
 
 
-def _has_forwards(case: Case) -> bool:
-    """Whether a module computes: a model made of functions alone would stand in this part."""
-    return case.share("forward") >= _FORWARD_SHARE
+def _is_beside_model(case: Case, line: HotLine | None, spent_s: float) -> bool:
+    """Whether modules compute the model: one made of functions alone would stand in this part."""
+    if case.share("forward") >= _FORWARD_SHARE:
+        return True
+    called = case.steps.per_step.get("forward")
+    if called is None or not len(called) or float((called > 0).mean()) < _CALLED_SHARE:
+        return False
+    # Some of its modules may be called, and functions compute the rest.
+    is_python = line is not None and _is_named(line) and _is_known_as_python(line)
+    return is_python and case.training.get("backward", 0.0) < _GRAPH_SHARE * spent_s
+
+
+def _is_known_as_python(line: HotLine) -> bool:
+    return line.torch_share is not None and line.torch_share < _TORCH_FROM_SHARE
 
 
 def may_be_waiting(case: Case) -> bool:

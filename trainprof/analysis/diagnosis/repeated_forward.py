@@ -35,6 +35,8 @@ KEYS: Final[tuple[str, ...]] = ("forward",)
 THRESHOLDS: Final = {
     "share": Threshold(0.05, "of training: what could go at most"),
 }
+# In evaluation mode, such a call may count as evaluation.
+_THERE: Final = ("forward", "evaluation")
 
 
 def find(case: Case) -> Finding | None:
@@ -43,8 +45,9 @@ def find(case: Case) -> Finding | None:
         return None
     seconds = sum(one.seconds for one in told)
     if case.is_on_device:
-        host_s = case.training.get("forward", 0.0)
-        seconds = min(seconds / host_s, 1.0) * spent_in(case, "forward") if host_s > 0 else 0.0
+        host_s = sum(case.training.get(phase, 0.0) for phase in _THERE)
+        spent_s = sum(spent_in(case, phase) for phase in _THERE)
+        seconds = min(seconds / host_s, 1.0) * spent_s if host_s > 0 else 0.0
     share = seconds / case.training_s
     gain = of_python(case, seconds)
     if share < case.threshold(ID, "share", THRESHOLDS["share"].value) or gain is None:

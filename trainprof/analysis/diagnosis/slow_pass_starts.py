@@ -19,6 +19,7 @@ turn, where each step had the first of a new one.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from trainprof.analysis.code_figures import HotLine
@@ -35,6 +36,7 @@ from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.wording import around, caller, place, share_of, span
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.loader_figures import Loader
+from trainprof.analysis.passes import EVALUATION
 from trainprof.analysis.pipeline import predict
 from trainprof.analysis.verdict_level import percent
 
@@ -122,8 +124,29 @@ def _line(case: Case, fed: LoaderCase, spent_s: float) -> HotLine | None:
     """Returns the line that most of the beginnings goes to, if it is much."""
     if fed.loader.num_workers and not _is_of_sampler(fed.loader, spent_s):
         return fed.hot_line()  # the training thread only waits
+    if fed.loader.role == EVALUATION:
+        return None if _is_of_sampler(fed.loader, spent_s) else _line_of_making(fed, spent_s)
     known = [line for part in KEYS if (line := case.hot_line(part)) is not None]
     return max(known, key=lambda one: one.seconds or 0.0, default=None)
+
+
+def _line_of_making(fed: LoaderCase, spent_s: float) -> HotLine | None:
+    """Returns the line of all batches that most of the first ones must go to.
+
+    Looks at the training thread tell the parts of evaluation from no others.
+    """
+    loader, line = fed.loader, fed.hot_line()
+    fetch, first = loader.fetch, loader.first_batch_s
+    if line is None or first is None or fetch is None or fetch.wall_s is None:
+        return None
+    beyond_s = (first.mean - fetch.wall_s.mean) * first.n
+    made_s = fetch.wall_s.mean * fetch.n
+    # Making an iterator is no part of making batches.
+    if made_s <= 0 or beyond_s < _MOST * spent_s:
+        return None
+    of_starts = min(beyond_s / made_s, 1.0)
+    least = (line.share - (1 - of_starts)) / of_starts
+    return replace(line, share=least, line_share=None, is_at_least=True) if least >= _MOST else None
 
 
 def _is_of_sampler(loader: Loader, spent_s: float) -> bool:

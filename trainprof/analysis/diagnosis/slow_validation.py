@@ -5,17 +5,22 @@ What it means: passes without updates (validation, tests between epochs) hold tr
 How it is measured: the time of evaluation passes inside the training phase, loading included. It is
 named where the code that trains calls for it, as told when passes begin; by its loader where that
 is what it mostly waits for. Without a loader, what a model computes without gradients while it is
-in evaluation mode counts, and looks tell who calls for it; so they do where most of it lies in no
-pass over a loader, as where a model generates samples after it was validated. Where no loader feeds
-training either, a policy's rollouts look the same: they are none of it if an environment has a
-quarter of the time or more between the forwards, and else both are said, without a gain.
+in evaluation mode counts, or for a loss behind the updates of a batch, and looks tell who calls for
+it; so they do where most of it lies in no pass over a loader, as where a model generates samples
+after it was validated. Where no loader feeds training either, or one of data made since, a policy's
+rollouts look the same: they are none of it if an environment has a quarter of the time or more
+between the forwards, and else both are said, without a gain.
 
 When it is wrong: where the evaluation is what the run is for, or what training learns from: the
 labels or features of a pass over all samples, hard samples that it picks, what a policy collects.
+What goes by its figures (ReduceLROnPlateau, early stopping, the best checkpoint) sees fewer of them
+where they come less often: its patience is to be shortened to match.
 
 What to do: if its loader makes batches in the training process, give it workers, as the finding
-says. Where it goes over the samples that train, count while training. Else evaluate less often, on
-fewer samples, or with larger batches: without gradients there is room for them.
+says. Where most of its forwards have gradients enabled, put it under torch.no_grad(). Where its
+batches are at most a quarter as large as training's, take larger ones: without gradients there is
+room for them. Where it goes over the samples that train, count while training. Else evaluate less
+often, or on fewer samples.
 """
 
 from __future__ import annotations
@@ -48,11 +53,24 @@ THRESHOLDS: Final = {
 
 # Of the evaluation, in passes over loaders: else what comes behind them is most of it.
 _OVER_LOADERS_FROM_SHARE: Final = 0.5
+# Of it, calls that repeated_forward tells of.
+_REPEATED_FROM_SHARE: Final = 0.5
 # Of it, what may be rollouts: from here on both are said.
 _ROLLOUTS_FROM_SHARE: Final = 0.5
 # Of the longest of its passes, in batches: a shorter one ahead of training only tries it out.
 _WHOLE_PASS_SHARE: Final = 0.5
 _LEARNED_FROM: Final = "leave it where training learns from it (labels, features, hard samples)"
+# Also where none was seen: a patience of the script's own is a number like any other.
+_GOES_BY_IT: Final = (
+    "what goes by its figures (ReduceLROnPlateau, early stopping, the best checkpoint) sees fewer "
+    "of them: shorten patience to match"
+)
+# Of its forwards.
+_MOSTLY_WITH_GRADIENTS: Final = 0.5
+# Of training's batches; a pass of so few of evaluation's would hardly gain by fewer.
+_SMALL_SHARE: Final = 0.25
+_MANY_BATCHES: Final = 4
+_UNLIKE_SIZES: Final = "samples that differ in size have to be padded for larger batches"
 # Of forwards that no loader feeds: a policy's look the same, and may fill what a loader reads.
 _MAY_BE_ROLLOUTS: Final = (
     "if training learns from what these forwards give (a policy that collects experience), they "
@@ -100,16 +118,18 @@ def find(case: Case) -> Finding | None:
     slow = f"; {percent(loading)} of it waiting for its loader" if is_of_making else ""
     called = fed.loader.called_at
     over = f" over the loader of {fed.loader.site}" if called else ""
+    size = _larger_size(case, fed.loader)
     most = None if is_of_making else hottest(case.summary.hot_lines, "evaluation")
     most = None if most is not None and most.site == called else most
+    learned_from = [_LEARNED_FROM] if _may_be_learned_from(case, fed.loader) else []
     return finding(
         case,
         fed,
         ID,
         f"{what} in {often}{over}{slow}",
         outside_steps(case, spent_s),
-        advice=_less_often(spent_s, fed.loader.built_by),
-        cautions=[_LEARNED_FROM] if _may_be_learned_from(case, fed.loader) else [],
+        advice="; ".join([*_cheaper(case, size), _less_often(spent_s, fed.loader.built_by)]),
+        cautions=[_GOES_BY_IT, *learned_from, *([] if size is None else [_UNLIKE_SIZES])],
         also=_most_of_it(most),
         evidence=evidence,
         site=called,
@@ -158,7 +178,10 @@ def _passes(case: Case) -> int:
     return told.passes if told.passes_in_training is None else told.passes_in_training
 
 
-def _without_loader(case: Case, spent_s: float, what: str) -> Finding:
+def _without_loader(case: Case, spent_s: float, what: str) -> Finding | None:
+    # Most of it is for batches that were trained on: what to do about that is told of them.
+    if sum(one.seconds for one in case.torch.repeats) >= _REPEATED_FROM_SHARE * spent_s:
+        return None
     passes = max(_passes(case), 1)
     most = hottest(case.summary.hot_lines, "evaluation")
     called = called_for_at(case.summary.hot_lines)
@@ -171,7 +194,7 @@ def _without_loader(case: Case, spent_s: float, what: str) -> Finding:
             f"{percent(case.share('evaluation'))} of training in {_often(passes)}",
             site=called,
             advice=f"if it is evaluation, {_less_often(spent_s)}",
-            cautions=[_MAY_BE_ROLLOUTS],
+            cautions=[_GOES_BY_IT, _MAY_BE_ROLLOUTS],
             also=also,
             evidence=evidence,
             unknown="whether training does as well with less of it",
@@ -182,7 +205,7 @@ def _without_loader(case: Case, spent_s: float, what: str) -> Finding:
         outside_steps(case, spent_s),
         site=called,
         advice=_less_often(spent_s),
-        cautions=[_MAY_BE_ROLLOUTS],
+        cautions=[_GOES_BY_IT, _MAY_BE_ROLLOUTS],
         also=also,
         evidence=evidence,
     )
@@ -219,6 +242,31 @@ def _less_often(spent_s: float, package: str | None = None) -> str:
     )
 
 
+def _cheaper(case: Case, size: int | None) -> list[str]:
+    """Returns what to change that leaves the figures as they are, ahead of evaluating less.
+
+    Args:
+        case: The run.
+        size: Of batches that may be larger; None where they are large enough.
+    """
+    with_gradients = case.summary.evaluation.with_gradients_share or 0.0
+    told = ["put it under torch.no_grad()"] if with_gradients >= _MOSTLY_WITH_GRADIENTS else []
+    if size is not None:
+        told.append(
+            f"take larger batches (of {size} now): without gradients there is room for them"
+        )
+    return told
+
+
+def _larger_size(case: Case, loader: Loader) -> int | None:
+    """Returns how large batches of evaluation are where training's show that they may be larger."""
+    known = [one.loader.batch_size for one in case.feeding if one.loader.batch_size]
+    size = loader.batch_size
+    if not known or not size or loader.iterations < _MANY_BATCHES * max(loader.passes, 1):
+        return None
+    return size if size <= _SMALL_SHARE * min(known) else None
+
+
 def _most_of_it(most: HotLine | None) -> list[str]:
     return [f"most of it goes to {place(most)}: {its_share(most)}"] if most else []
 
@@ -227,15 +275,18 @@ def _of_what_trains(case: Case, fed: LoaderCase, spent_s: float, what: str) -> F
     """Returns what to say of passes of evaluation over a loader that trains."""
     own_s = min(fed.loader.evaluation_s, spent_s)
     share = percent(own_s / spent_s)
+    advice = (
+        "count while training what is wanted of the samples that train, or evaluate them less "
+        f"often: every second time saves {span(own_s / 2)}"
+    )
     return finding(
         case,
         fed,
         ID,
         f"{what}, {share} of it over the loader that trains, {fed.loader.site}",
-        outside_steps(case, spent_s),
-        advice="count while training what is wanted of the samples that train, or evaluate them "
-        f"less often: every second time saves {span(own_s / 2)}",
-        cautions=[_LEARNED_FROM],
+        outside_steps(case, own_s),
+        advice="; ".join([*_cheaper(case, None), advice]),
+        cautions=[_GOES_BY_IT, _LEARNED_FROM],
         evidence={"evaluation_s": spent_s, "of_training_loader_s": own_s},
         site=fed.loader.called_at,
         is_of_making=False,
