@@ -167,6 +167,48 @@ def test_streams_that_are_shared_out_are(of_workers: Callable[[int], tuple[int, 
     assert all(row.against == [] for row in summary_of(found).trials)
 
 
+def test_smaller_batches_of_a_stream_are_no_gain() -> None:
+    """Of 8 batches six workers make 12: as many samples, in steps that take two thirds."""
+    found = searched(
+        stream(lambda n: (12, 12) if n else (8, 8)),
+        workers(6),
+        step_s=lambda overrides: 0.0067 if "num_workers" in overrides else 0.010,
+    )
+    assert found.best is None
+    summary = summary_of(found)
+    row = next(row for row in summary.trials if row.name == "num_workers=6")
+    assert row.speedup is not None
+    assert row.speedup.mid == pytest.approx(1, abs=0.02)
+    assert row.against == []
+    assert summary.tuning is not None
+    told = [one for one in summary.tuning.notes if "by passes, not by steps" in one]
+    assert [one.endswith(": num_workers=6 (1.5 times as many)") for one in told] == [True]
+
+
+def test_a_gain_that_is_more_than_smaller_batches_is_left() -> None:
+    found = searched(stream(lambda n: (12,) if n else (8,)), workers(6), step_s=by_three)
+    summary = summary_of(found)
+    assert summary.recommended is not None
+    assert summary.recommended.speedup.mid == pytest.approx(2, abs=0.05)
+    assert any("sees fewer samples" in one for one in summary.recommended.cautions)
+
+
+@pytest.mark.parametrize("of_workers", [lambda n: (6,) if n else (7,), lambda n: (100 + n // 6,)])
+def test_passes_with_fewer_batches_or_hardly_more_count_by_steps(
+    of_workers: Callable[[int], tuple[int, ...]],
+) -> None:
+    summary = summary_of(searched(stream(of_workers), workers(6), step_s=by_three))
+    assert summary.recommended is not None
+    assert summary.recommended.speedup.mid == pytest.approx(3, abs=0.05)
+    assert summary.tuning is not None
+    assert not any("by passes" in one for one in summary.tuning.notes)
+    assert not any("fewer samples" in one for one in summary.recommended.cautions)
+
+
+def by_three(overrides: Any) -> float:
+    return 0.004 if "num_workers" in overrides else 0.012
+
+
 def test_one_of_several_runs_whose_passes_differ_is_no_evidence() -> None:
     found = searched(stream(lambda n: (100,)))
     of_trial = found.of("num_workers=2")
