@@ -56,5 +56,16 @@ def more_batches(base: Sequence[Sequence[int]], other: Sequence[Sequence[int]]) 
     )
 
 
+def are_as_many(base: Sequence[Sequence[int]], other: Sequence[Sequence[int]]) -> bool:
+    """Whether the passes that all runs came to their end of have as many batches on both sides.
+
+    Args:
+        base, other: As of `more_batches`; each run ended one at the least.
+    """
+    common = range(min(map(len, (*base, *other))))
+    means = [fmean(_mean_of(one, common) for one in side) for side in (base, other)]
+    return max(means) <= (1 + _SAME_PASS) * min(means)
+
+
 def _mean_of(batches: Sequence[int], common: range) -> float:
     return fmean(batches[k] for k in common)
