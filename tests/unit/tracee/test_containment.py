@@ -451,3 +451,60 @@ for name in ("runs/old/w.bin", "big.bin", "big.bin"):
         assert told == ([] if shares else [{"big.bin": 10}])
         assert faults(run) == []
         shutil.rmtree(run)
+
+
+def test_no_listing_has_the_scratch_that_lies_below_the_working_directory(tmp_path: Path) -> None:
+    """A copy of the code would hold itself, and what was prepared would be there twice."""
+    tree = tmp_path / "tree"
+    plant(tree)
+    run = tree / "trainprof-runs" / "tune" / "baseline"
+    (tree / "s.py").write_text(f"""
+import os, pathlib, shutil
+run = {str(run)!r}
+def listed():
+    fd = os.open(run, os.O_RDONLY)
+    for where in (run, os.fsencode(run), os.path.relpath(run), fd):
+        with os.scandir(where) as entries:
+            found = [os.fsdecode(entry.name) for entry in entries]
+        print(sorted(found) == sorted(map(os.fsdecode, os.listdir(where))), "scratch" in found)
+    os.close(fd)
+listed()
+shutil.copytree(".", "../exp/code")
+pathlib.Path("data/new.npz").write_text("")
+listed()
+print(sorted(map(str, pathlib.Path().rglob("*.npz"))))
+print(sorted(str(p) for p in pathlib.Path("../exp").rglob("w.bin")))
+os.chdir(run)
+print("scratch" in os.listdir(), "events" in os.listdir(-1))
+""")
+    done = run_contained(["s.py", tmp_path / "exp"], tree, run)
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == [
+        *["True False"] * 8,
+        "['data/new.npz']",
+        "['../exp/code/latest/w.bin', '../exp/code/runs/old/w.bin']",
+        "False True",
+    ]
+    assert faults(run) == []
+    assert not (tmp_path / "exp").exists()
+
+
+def test_what_a_link_in_the_working_directory_leads_to_is_contained(tmp_path: Path) -> None:
+    """As checkpoints on a larger disk are: the temporary directory itself is left alone."""
+    tree, big, other = tmp_path / "tree", tmp_path / "big", tmp_path / "other"
+    plant(tree)
+    for directory in (big, other):
+        directory.mkdir()
+        (directory / "1.pt").write_text("weights")
+    (tree / "out").symlink_to(big)
+    (tree / "s.py").write_text(f"""
+import os
+os.remove("out/1.pt")
+open("out/2.pt", "w").close()
+os.remove({str(other / "1.pt")!r})
+print(os.listdir("out"))
+""")
+    done = run_contained(["s.py", "--output_dir", "out"], tree, tmp_path / "run")
+    assert (done.stdout, done.stderr) == ("['2.pt']\n", "")
+    assert [path.name for path in big.iterdir()] == ["1.pt"]
+    assert list(other.iterdir()) == []

@@ -18,7 +18,7 @@ from trainprof.tracee.containment.installation import install
 from trainprof.tracee.containment.packages import Packages
 from trainprof.tracee.containment.paths import Paths
 from trainprof.tracee.containment.tree import MergedTree
-from trainprof.tracee.containment.zones import paths_among, real, roots, scripts_among
+from trainprof.tracee.containment.zones import links_among, paths_among, real, roots, scripts_among
 
 
 class Container:
@@ -57,7 +57,7 @@ class Container:
                 cwd=cwd,
                 scripts=scripts_among(words, cwd),
                 own=(run, scratch),
-                named=paths_among(words, cwd),
+                named=(*paths_among(words, cwd), *links_among(words, cwd)),
             )
             for path, is_free in zones.items():
                 index.add_root(path, is_free=is_free)
