@@ -262,8 +262,11 @@ ESCAPES = """
 import os, subprocess, sys
 subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True)
 subprocess.run([sys.executable, "-c", ""])
+subprocess.run([sys.executable, "-u", "-c", ""], env=dict(os.environb))
 subprocess.run(["true"])
 os.system("exit 0")
+subprocess.run([sys.executable, "-bI", "-c", ""])
+subprocess.run([sys.executable, "-c", ""], env={**os.environ, "PYTHONPATH": "src"})
 sys.audit("socket.connect", None, ("203.0.113.7", 443))
 sys.audit("socket.connect", None, ("127.0.0.1", 29500))
 sys.audit("socket.connect", None, "/run/some.sock")
@@ -277,11 +280,14 @@ def test_what_leaves_is_told_with_its_line(trees: tuple[Path, Path]) -> None:
     (tree / "s.py").write_text(ESCAPES)
     assert run_contained(["s.py"], tree, tree.parent / "run").returncode == 0
     told = escaped(tree.parent / "run")
-    assert told[:4] == [
-        "subprocess: true (s.py:5)",
-        "shell command: exit 0 (s.py:6)",
-        "network: 203.0.113.7:443 (s.py:7)",
-        "network: 203.0.113.8:0 (s.py:11)",
+    python = os.path.basename(sys.executable)
+    assert told[:6] == [
+        "subprocess: true (s.py:6)",
+        "shell command: exit 0 (s.py:7)",
+        f"subprocess: {python} (s.py:8)",
+        f"subprocess: {python} (s.py:9)",
+        "network: 203.0.113.7:443 (s.py:10)",
+        "network: 203.0.113.8:0 (s.py:14)",
     ]
     assert len(told) == 20
 

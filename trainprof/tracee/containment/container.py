@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from trainprof.record.names import SCRATCH_FILES
+from trainprof.record.names import SCRATCH_FILES, SCRATCH_INDEX
 from trainprof.tracee.containment.changes import Changes
 from trainprof.tracee.containment.escape import Escapes
 from trainprof.tracee.containment.functions import FileFunctions, Functions
@@ -49,7 +49,7 @@ class Container:
         """
         scratch = real(scratch)
         os.makedirs(os.path.join(scratch, SCRATCH_FILES), mode=0o700, exist_ok=True)
-        index = SharedIndex(os.path.join(scratch, "index"))
+        index = SharedIndex(os.path.join(scratch, SCRATCH_INDEX))
         if index.is_new:
             words, cwd = getattr(sys, "orig_argv", sys.argv), posix.getcwd()
             zones = roots(
