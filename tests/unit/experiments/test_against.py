@@ -283,6 +283,58 @@ def test_what_may_have_made_it_slower_is_said_beside(
     assert any("from start to end" in one for one in told.cautions) is is_told
 
 
+def stopping_early(steps_of: Callable[[Trial, int], int], times: float = 1.4) -> Any:
+    """Runs to the script's end, which take so many times as long with a change."""
+    of_whole = whole(times)
+    return lambda trial, number: {**of_whole(trial, number), "steps": steps_of(trial, number)}
+
+
+@pytest.mark.parametrize(
+    ("steps_of", "is_judged"),
+    [
+        (lambda trial, number: 160 if trial.overrides else 120, False),
+        (lambda trial, number: 90 if trial.overrides else 120, False),
+        (lambda trial, number: 120, True),
+        (lambda trial, number: 122 if trial.overrides else 120, True),
+    ],
+)
+def test_whole_runs_that_stopped_after_other_numbers_of_steps_tell_nothing(
+    steps_of: Callable[[Trial, int], int], is_judged: bool
+) -> None:
+    found = searched(stopping_early(steps_of), workers(2))
+    assert (found.best is None) is is_judged
+    summary = summary_of(found)
+    row = next(row for row in summary.trials if row.name == "num_workers=2")
+    assert (row.run_speedup is not None) is is_judged
+    assert bool(row.against) is is_judged
+    if summary.recommended is not None:
+        assert not any("from start to end" in one for one in summary.recommended.cautions)
+
+
+def test_of_runs_that_stop_at_random_those_as_long_are_compared() -> None:
+    found = searched(whole(1.4), workers(2))
+    runs = found.of("num_workers=2")
+    assert len(runs) > 1
+    longer = {runs[0].directory: 160}
+    found.runs = [replace(run, steps=longer.get(run.directory, 120)) for run in found.runs]
+    assert [one.steps for one in found.of("num_workers=2")][:2] == [160, 120]
+    row = next(row for row in summary_of(found).trials if row.name == "num_workers=2")
+    assert row.run_speedup is not None
+
+
+def test_more_steps_of_the_same_passes_are_the_same_run() -> None:
+    in_passes = stream(lambda n: (12,) if n else (8,))
+    alike = stopping_early(lambda trial, number: 180 if trial.overrides else 120, times=2.0)
+    found = searched(
+        lambda trial, number: {**in_passes(trial, number), **alike(trial, number)},
+        workers(6),
+        step_s=by_three,
+    )
+    row = next(row for row in summary_of(found).trials if row.name == "num_workers=6")
+    assert row.run_speedup is not None
+    assert row.run_speedup.mid == pytest.approx(0.5, abs=0.01)
+
+
 def limited(
     times: float, batches: int = 50, seconds: float = 4.0
 ) -> Callable[[Trial, int], dict[str, Any]]:
