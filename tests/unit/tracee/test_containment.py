@@ -432,7 +432,8 @@ def test_a_large_file_that_had_to_be_copied_is_told_once(trees: tuple[Path, Path
 import sys
 changes = sys.modules.get("trainprof.tracee.containment.changes")
 if changes is not None:
-    changes.TOLD_FROM_BYTES, changes._shares_blocks = 9, lambda *files: SHARES
+    changes.TOLD_FROM_BYTES = 9
+    sys.modules["trainprof.tracee.containment.copies"].shares_blocks = lambda *files: SHARES
 open("data/x.txt", "r+").close()  # smaller
 open("runs/old/w.bin", "rb").close()
 open("runs/old/w.bin", "wb").close()  # nothing of it is kept
@@ -514,3 +515,57 @@ print(os.listdir("out"))
     assert (done.stdout, done.stderr) == ("['2.pt']\n", "")
     assert [path.name for path in big.iterdir()] == ["1.pt"]
     assert list(other.iterdir()) == []
+
+
+MOVES = """
+import os, sys
+changes = sys.modules.get("trainprof.tracee.containment.changes")
+if changes is not None:
+    changes.TOLD_FROM_BYTES = 9
+    sys.modules["trainprof.tracee.containment.copies"].shares_blocks = lambda *files: SHARES
+    changes.MOST_OF_ROOM = LEFT
+os.symlink("w.bin", "runs/old/link")
+os.mkdir("runs/old/deep")
+open("runs/old/deep/new", "w").close()
+os.rename("runs/old", "runs/archived")
+print(sorted(os.listdir("runs")), open("runs/archived/link").read())
+os.rename("data", "data2")  # little
+"""
+
+
+def moved(run: Path) -> list[object]:
+    notes = [n for r in read_recordings(run / "events") for n in r.notes(Topic.TRIAL)]
+    return [note[key] for note in notes for key in ("copied", "moved") if key in note]
+
+
+@pytest.mark.parametrize(("room", "shares"), [("1.0", "False"), ("0", "True")])
+def test_a_directory_that_is_moved_is_copied_and_that_is_told(
+    trees: tuple[Path, Path], room: str, shares: str
+) -> None:
+    how = "lambda *files: False" if shares == "False" else "share"
+    text = MOVES.replace("LEFT", room).replace("lambda *files: SHARES", how)
+    text = text.replace("import os, sys", f"import os, sys\n{SHARE}")
+    run = trees[1].parent / "run"
+    plain, ours = both(trees, text)
+    assert_alike((plain, ours))
+    assert plain.returncode == 0
+    assert moved(run) == ([{"runs/old": 11}] if shares == "False" else [])
+    assert faults(run) == []
+
+
+# As a file system that lets one file have another's blocks.
+SHARE = """
+def share(source, target):
+    while part := os.read(source, 1 << 20):
+        os.write(target, part)
+    return True
+"""
+
+
+def test_a_directory_that_there_is_no_room_for_is_not_moved(trees: tuple[Path, Path]) -> None:
+    text = MOVES.replace("LEFT", "0").replace("SHARES", "False")
+    _, ours = both(trees, text)
+    assert ours.returncode == 1
+    assert "GiB to keep this move from the user's files, and has room for 0.0" in ours.stderr
+    assert "'runs/old' -> 'runs/archived'" in ours.stderr
+    assert moved(trees[1].parent / "run") == []

@@ -31,6 +31,7 @@ class Container:
         run: str,
         tell: Callable[[str], None],
         tell_copy: Callable[[str, int], None],
+        tell_move: Callable[[str, int], None],
         is_user_file: Callable[[str], bool],
         report: Callable[[BaseException], None],
     ) -> None:
@@ -41,6 +42,7 @@ class Container:
             run: The run directory.
             tell: Takes what was seen to escape, in a few words.
             tell_copy: Takes the path and the bytes of a large file that had to be copied.
+            tell_move: The same of a directory that the script moved.
             is_user_file: Whether code in a file is the user's.
             report: Takes a fault of ours.
 
@@ -62,8 +64,12 @@ class Container:
             for path, is_free in zones.items():
                 index.add_root(path, is_free=is_free)
         tree = MergedTree(scratch, index)
-        self._tell_copy = tell_copy
-        changes = Changes(tree, scratch, tell_copy=self._copied)
+        changes = Changes(
+            tree,
+            scratch,
+            tell_copy=self._told_safely(tell_copy),
+            tell_move=self._told_safely(tell_move),
+        )
         self._functions = Functions(tree, changes, report)
         self._files = FileFunctions(tree, changes, self._functions.report)
         self._files.passing = self._functions.passing
@@ -85,11 +91,14 @@ class Container:
         """Returns what is to be called with a library right after its import, by its name."""
         return {name: self._guarded(wrap) for name, wrap in self._packages.callbacks().items()}
 
-    def _copied(self, path: str, size: int) -> None:
-        try:
-            self._tell_copy(path, size)
-        except Exception as error:
-            self._functions.report(error)
+    def _told_safely(self, tell: Callable[[str, int], None]) -> Callable[[str, int], None]:
+        def call(path: str, size: int) -> None:
+            try:
+                tell(path, size)
+            except Exception as error:
+                self._functions.report(error)
+
+        return call
 
     def _guarded(self, wrap: Callable[[ModuleType], None]) -> Callable[..., None]:
         def call(module: ModuleType, *times: Any) -> None:
