@@ -17,12 +17,15 @@ from trainprof.launch.target import Target
 from trainprof.record.entry import SUFFIX
 from trainprof.record.python_options import is_apart
 
+# They look for programs elsewhere than we do: which Python it is they alone know.
+_WITH_PLACES: Final = frozenset(
+    ("conda", "hatch", "mamba", "micromamba", "pdm", "pipenv", "pixi", "poetry", "rye", "uv")
+)
 # They start the program behind their options, and write nothing themselves.
-WRAPPERS: Final = frozenset(
+WRAPPERS: Final = _WITH_PLACES | frozenset(
     (
         *("chrt", "env", "ionice", "nice", "nohup", "numactl", "setsid", "stdbuf", "taskset"),
         *("time", "timeout", "mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prun", "srun"),
-        *("conda", "hatch", "mamba", "micromamba", "pdm", "pipenv", "pixi", "poetry", "rye", "uv"),
     )
 )
 # Python's own, also where a script of the shell finds the right one, as pyenv's do.
@@ -76,10 +79,11 @@ def is_out_of_reach(target: Target, cwd: Path) -> bool:
         return True
     if program.is_script:
         return False
-    if _is_called_python(program.path):
-        return is_apart(behind) or _is_too_old(program.path)
-    named = _first_line_of(program.path)
-    return bool(named) and (is_apart(named[1:]) or _is_too_old(named[0]))
+    words = [program.path, *behind]
+    if not _is_called_python(program.path):
+        words = _first_line_of(program.path)
+    is_known = not any(os.path.basename(word) in _WITH_PLACES for word in before)
+    return bool(words) and (is_apart(words[1:]) or (is_known and _is_too_old(words[0])))
 
 
 def interpreter_of(target: Target, cwd: Path) -> str:
