@@ -40,7 +40,7 @@ torch.set_num_threads(1)
 model = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 for epoch in range(int(sys.argv[2])):
-    for batch in DataLoader(Stream(), batch_size=None):
+    for batch in DataLoader(Stream(), batch_size=int(sys.argv[3]) if sys.argv[3:] else None):
         optimizer.zero_grad()
         model(batch).sum().backward()
         optimizer.step()
@@ -72,6 +72,18 @@ def test_workers_that_repeat_a_stream_are_told_from_those_that_share_it(
     assert summary is not None
     # That it asks is no proof.
     assert summary.loaders[0].shares_samples is True
+
+
+def test_last_batches_of_workers_that_are_not_full_make_steps_less_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 30 samples three workers make 8 and 2 each: six batches, where there are four."""
+    runner = runner_of(tmp_path, monkeypatch, "shares", "12", "8")
+    trial = Trial("num_workers=3", {"num_workers": 3}, sites=(SITE,))
+    found = Found([runner.run(baseline(), 1, LIMITS), runner.run(trial, 1, LIMITS)])
+    assert [one.passes[SITE][0].ended[:2] for one in found.runs] == [(4, 4), (6, 6)]
+    assert found.steps_for_one(trial) == pytest.approx(1.5)
+    assert against(found, trial) == []
 
 
 def test_a_script_that_takes_long_to_begin_gets_its_training(

@@ -8,6 +8,7 @@ from statistics import median
 from typing import Any, Final
 
 from trainprof.analysis.comparable_facts import (
+    BATCH_BYTES,
     CPU,
     FACTS,
     GROUND,
@@ -31,6 +32,7 @@ from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.run_figures import COSTLY_RECORDING, Exit
 from trainprof.analysis.shared_cpu import shared_cpu
 from trainprof.analysis.steady import MIN_STEADY_STEPS
+from trainprof.analysis.uncounted_samples import other_batches
 from trainprof.analysis.unlike_lengths import SAME_SAMPLES, have_short_ends
 
 _MANY_MORE: Final = 2.0
@@ -80,7 +82,7 @@ def discrepancies(base: Sequence[ComparedRun], other: Sequence[ComparedRun]) -> 
     found = _of_device_alone(_as_one_script(found, base, other), base, other)
     found = [*_arguments(base, other), *found]
     if not any(told.kind == WORK for told in found):
-        found += _samples_per_step(base, other)
+        found += _samples_per_step(base, other) or _uncounted_samples(base, other)
     found += _loader_settings(base, other)
     for side, runs in (("BASE", base), ("OTHER", other)):
         found += [told for run in runs for told in _of_one(_called(side, run, runs), run)]
@@ -187,6 +189,18 @@ def _samples_per_step(
         text = f"{changed.text}: last steps of passes are not full, and left out"
         return [replace(changed, kind=REMARK, text=text)]
     return [changed]
+
+
+def _uncounted_samples(
+    base: Sequence[ComparedRun], other: Sequence[ComparedRun]
+) -> list[Discrepancy]:
+    """Streams that make batches of their own, or whose workers each have one that is not full."""
+    sizes = other_batches(base, other)
+    if sizes is None:
+        return []
+    in_base, in_other = (f"{size.mean / 1024:,.4g} KiB" for size in sizes)
+    text = f"a batch is {in_base} -> {in_other} on average, and its samples are not counted"
+    return [Discrepancy(BATCH_BYTES, WORK, in_base, in_other, text)]
 
 
 def _checkpoints(base: Sequence[ComparedRun], other: Sequence[ComparedRun]) -> list[Discrepancy]:

@@ -23,6 +23,7 @@ UNLIKE: Final = frozenset({WORK, GROUND, SLOWED, SHORT})
 SCRIPT: Final = "script"
 SCRIPT_TEXT: Final = "the script's text"
 STEPS: Final = "steps"
+BATCH_BYTES: Final = "a batch's size"
 DEVICE: Final = "device"
 GPU: Final = "GPU"
 TRAINERS: Final = "training processes"

@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 import numpy as np
 
 from trainprof.analysis.comparability import Discrepancy
-from trainprof.analysis.comparable_facts import SLOWED, STEPS, WORK
+from trainprof.analysis.comparable_facts import BATCH_BYTES, SLOWED, STEPS, WORK
 from trainprof.analysis.compared_metrics import RUN_METRICS, RunMetric, loader_metrics
 from trainprof.analysis.compared_run import ComparedRun
 from trainprof.analysis.ledger import LOADER_KEYS
@@ -89,6 +89,15 @@ class Sides:
     def runs(self) -> tuple[list[ComparedRun], list[ComparedRun]]:
         """Runs that tell how fast they are; on a side without any, all of it."""
         return _telling(self.base), _telling(self.other)
+
+    def samples(self) -> list[float | None]:
+        """Returns how many samples a mean step of each side sees, None where nobody counted them.
+
+        Where the size of batches tells that steps are other work, what was asked for is none.
+        """
+        if any(one.what == BATCH_BYTES for one in self.found):
+            return [None, None]
+        return [_mean_samples(side) for side in self.runs()]
 
     def host_chance(self, least: float) -> float:
         """Returns what the host's own work may differ by from run to run.
@@ -168,7 +177,7 @@ class Sides:
         self, base: list[Pace], other: list[Pace], measured_by: str, why: str | None
     ) -> SpeedUp:
         if measured_by == BY_SAMPLE:
-            samples = [_mean_samples(side) for side in self.runs()]
+            samples = self.samples()
             if samples[0] is None or samples[1] is None:
                 why = why or "a step is not the same work, and samples were not counted"
             else:
@@ -220,7 +229,7 @@ def step_metrics(sides: Sides) -> list[Metric]:
     times = [[run.mean_step_s() for run in side] for side in (base, other)]
     metrics = [_of_time("step_s", times, step, verdict=by_step)]
     metrics += _quantile_metrics(sides, verdict=by_step)
-    samples = [_mean_samples(side) for side in (base, other)]
+    samples = sides.samples()
     means = [_mean(side) for side in times]
     if None not in (*samples, *means):
         per_sample = [m / s for m, s in zip(means, samples, strict=True) if m and s]

@@ -23,6 +23,7 @@ class TrialNotes:
         losses: Of the first backward passes; one that was not finite is nan.
         uncontained: What wrote outside of the trial's own place, in any process.
         copied: Bytes of large files that were copied before they could be changed, by path.
+        moved: Bytes of directories that were copied before they could be moved, by path.
     """
 
     applied: Mapping[str, Any]
@@ -30,6 +31,7 @@ class TrialNotes:
     losses: tuple[float, ...]
     uncontained: tuple[str, ...]
     copied: Mapping[str, int]
+    moved: Mapping[str, int]
 
 
 def read_trial_notes(directory: RunDirectory) -> TrialNotes:
@@ -51,8 +53,11 @@ def read_trial_notes(directory: RunDirectory) -> TrialNotes:
             losses = [_loss(value) for value in note["losses"]]
     everywhere = [note for log in recording.logs for note in log.texts_of(Topic.TRIAL).values()]
     uncontained = dict.fromkeys(name for note in everywhere for name in _uncontained(note))
-    copied = dict(one for note in everywhere for one in _copied(note))
-    return TrialNotes(applied, refused, tuple(losses), tuple(uncontained), copied)
+    copied, moved = (
+        dict(one for note in everywhere for one in _sizes(note, name))
+        for name in ("copied", "moved")
+    )
+    return TrialNotes(applied, refused, tuple(losses), tuple(uncontained), copied, moved)
 
 
 def _loss(value: Any) -> float:
@@ -66,8 +71,8 @@ def _uncontained(note: Any) -> Iterator[str]:
         yield from (str(one) for one in told)
 
 
-def _copied(note: Any) -> Iterator[tuple[str, int]]:
-    told = note.get("copied") if isinstance(note, dict) else None
+def _sizes(note: Any, name: str) -> Iterator[tuple[str, int]]:
+    told = note.get(name) if isinstance(note, dict) else None
     if isinstance(told, dict):
         for path, size in told.items():
             if isinstance(size, int) and not isinstance(size, bool) and size > 0:

@@ -128,7 +128,7 @@ def _check_contained(script: Script, *, is_agreed: bool) -> None:
     Raises:
         NotContained: If it is not.
     """
-    from trainprof.experiments.uncontained import NO_PYTHON, find_uncontained
+    from trainprof.experiments.uncontained import NO_PYTHON, OUT_OF_REACH, find_uncontained
     from trainprof.launch.target import resolve
 
     found = find_uncontained(resolve(script.words, script.module), Path.cwd())
@@ -142,6 +142,8 @@ def _check_contained(script: Script, *, is_agreed: bool) -> None:
     instead = "switch it off by an argument of the script"
     if any(one.sentence == NO_PYTHON for one in found):
         instead = "name the Python script itself, or what starts it (python, torchrun)"
+    if any(one.sentence == OUT_OF_REACH for one in found):
+        instead = "start it by a Python from 3.10 on, with variables set before trainprof"
     raise NotContained(
         "nothing was run: each trial would do that again", hint=f"{instead}, or go on with --yes"
     )

@@ -11,13 +11,10 @@ from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.tuning import BASELINE, Times
 from trainprof.experiments.beside_steps import SeenPasses
 from trainprof.experiments.found import Found
+from trainprof.experiments.shared_streams import exceed, passes_at
 from trainprof.experiments.trial import Measured, Trial
 from trainprof.experiments.whole_runs import of_whole_runs
 
-# Passes of a stream differ by a batch of each worker, whose last one is not full or is left out.
-# Beyond that by less than this share where files are not shared out evenly, or samples are left out
-# at random; workers that give all of it each make a pass twice as long at the least.
-_OTHER_PASS: Final = 0.1
 # Evaluation that takes so many times as long is not made so by chance: two runs of a side, on
 # virtual machines, differ by less (_TRIALS_WANDER of reading.py).
 _OTHER_EVALUATION: Final = 1.25
@@ -46,9 +43,15 @@ def to_be_minded(found: Found, trial: Trial, loaders: Sequence[Loader]) -> list[
             "by chance: steps are not all of it"
         )
     longer = _longer_evaluation(found, trial)
-    return told if longer is None else [*told, f"with it {longer}"]
+    told += [] if longer is None else [f"with it {longer}"]
+    times = found.steps_for_one(trial)
+    return told if times == 1 else [*told, _SMALLER.format(times)]
 
 
+_SMALLER: Final = (
+    "with it a pass over the stream has {:.2g} times as many batches, since each worker's last one "
+    "is not full: an update sees fewer samples on average"
+)
 _SHARED: Final = (
     "{}: that each worker gives only its share is taken from its code's asking get_worker_info(); "
     "no trial saw a pass end: count the batches of an epoch before you take it"
@@ -85,14 +88,7 @@ def _of_other_passes(found: Found, trial: Trial) -> list[str]:
 def _passes(
     found: Found, trial: Trial, site: str
 ) -> list[tuple[Sequence[SeenPasses], Sequence[SeenPasses]]]:
-    """Returns, loader by loader, the passes that the baseline's runs and a trial's came to."""
-    base, other = (
-        [run.passes[site] for run in found.of(name) if run.is_ok and site in run.passes]
-        for name in (BASELINE, trial.name)
-    )
-    if not base or not other:
-        return []
-    return list(zip(zip(*base, strict=False), zip(*other, strict=False), strict=False))
+    return passes_at(found.of(BASELINE), found.of(trial.name), site)
 
 
 def _are_longer(some: Sequence[SeenPasses], others: Sequence[SeenPasses]) -> bool:
@@ -104,23 +100,7 @@ def _are_longer(some: Sequence[SeenPasses], others: Sequence[SeenPasses]) -> boo
     workers = max(one.workers for one in (*some, *others))
     usual = [one.ended for one in others if one.ended]
     so_far = [(*one.ended, one.begun) if one.begun else one.ended for one in some]
-    return _exceed([one.ended for one in some], usual, workers) or _exceed(so_far, usual, workers)
-
-
-def _exceed(long: Sequence[Sequence[int]], usual: Sequence[Sequence[int]], workers: int) -> bool:
-    """Whether passes all have more batches than the usual ones, by more than sharing out gives.
-
-    Args:
-        long, usual: Batches, run by run.
-        workers: That made them, at the most.
-    """
-    long = [one for one in long if one]
-    if not long or not usual:
-        return False
-    return all(
-        min(one[k] for one in long) > (1 + _OTHER_PASS) * max(one[k] for one in usual) + workers
-        for k in range(min(map(len, (*long, *usual))))
-    )
+    return exceed([one.ended for one in some], usual, workers) or exceed(so_far, usual, workers)
 
 
 def _told(runs: Sequence[SeenPasses], *, at_least: bool) -> str:

@@ -10,6 +10,7 @@ from trainprof.analysis.tuning import BASELINE, CEILING, FAILED, OK, RUNNING
 from trainprof.experiments.alike import Alike, alike
 from trainprof.experiments.candidates import Plan
 from trainprof.experiments.not_compared import cold_runs, held_up_runs, runs_on_other_batches
+from trainprof.experiments.shared_streams import of_so_many_steps, steps_for_one
 from trainprof.experiments.trial import WARM_UP, Measured, Trial
 
 
@@ -57,6 +58,7 @@ class Found:
     unfinished: list[str] = field(default_factory=list)
     _compared: dict[object, tuple[SpeedUp, object]] = field(default_factory=dict)
     _alike: dict[object, tuple[Alike, object]] = field(default_factory=dict)
+    _weighed: dict[object, tuple[Pace, object]] = field(default_factory=dict)
 
     def of(self, name: str) -> list[Measured]:
         """Returns the runs of a trial."""
@@ -96,6 +98,7 @@ class Found:
     def speedup(self, trial: Trial) -> SpeedUp | None:
         """Returns how many times as fast a trial's runs trained as the baseline's.
 
+        By steps, or by passes over a stream that has more of them, smaller ones, in the trial.
         Of a loader alone: how many times as many batches it gave as the baseline's steady steps
         took.
         """
@@ -113,7 +116,21 @@ class Found:
             [pace for one in runs if (pace := pace_of(one)) is not None]
             for runs in (both.base, both.other)
         )
+        times = self.steps_for_one(trial)
+        if times != 1:
+            other = [self._so_many_steps(pace, times) for pace in other]
         return self.compared(base, other) if base and other else None
+
+    def steps_for_one(self, trial: Trial) -> float:
+        """Returns how many of a trial's steps are as much work as one of the script as it is."""
+        return steps_for_one(self.comparable(BASELINE), self.comparable(trial.name), trial)
+
+    def _so_many_steps(self, pace: Pace, times: float) -> Pace:
+        """Returns one object for one question: what is compared is known by it."""
+        known = self._weighed.get((id(pace), times))
+        if known is None:
+            known = self._weighed[id(pace), times] = (of_so_many_steps(pace, times), pace)
+        return known[0]
 
     def alike(self, name: str) -> Alike:
         """Returns the baseline's runs and a trial's as they are compared; each question once."""

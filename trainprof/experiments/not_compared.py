@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Sequence
 from typing import Final
 
+from trainprof.analysis.stream_batches import are_other_sizes
 from trainprof.analysis.tuning import BASELINE
 from trainprof.experiments.trial import WARM_UP, BatchSize, Measured
 
@@ -15,11 +15,6 @@ COLD_BYTES_PER_STEP: Final = 1 << 20
 _COLD_TIMES: Final = 2.0
 # A run that took so many times as long as another of the same trial did not do so by chance.
 _HELD_UP_TIMES: Final = 2.0
-# Batches are of another size that differ by more than this share, on average: what they take to
-# train on does so by as much at the least.
-_OTHER_SIZE: Final = 0.1
-# And by so many standard errors: chance does that in one of a hundred cases.
-_CERTAIN: Final = 2.6
 
 
 def cold_runs(runs: Sequence[Measured]) -> list[str]:
@@ -74,6 +69,4 @@ def runs_on_other_batches(runs: Sequence[Measured]) -> list[str]:
 
 
 def _differ(one: BatchSize, other: BatchSize) -> bool:
-    apart = abs(one.mean - other.mean)
-    is_chance = apart <= _CERTAIN * math.hypot(one.error, other.error)
-    return not is_chance and apart > _OTHER_SIZE * max(one.mean, other.mean)
+    return are_other_sizes((one.mean, other.mean), (one.error, other.error))

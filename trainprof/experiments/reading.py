@@ -136,6 +136,7 @@ def read(
         refused=notes.refused,
         uncontained=tuple(notes.uncontained),
         copied=notes.copied,
+        moved=notes.moved,
         figures=_figures(trial, summary),
         conditions=_conditions(run),
         ground=_ground(trial, run, outcome),

@@ -74,6 +74,7 @@ def summary_of_tune(
                 *_left_out(found),
                 *_failed_after(found),
                 *_unlike(found),
+                *_by_passes(found),
                 *kept_in_memory(found, base),
                 *copied_files(found),
             ],
@@ -280,6 +281,19 @@ def _unlike(found: Found) -> list[str]:
         for steps, names in counted.items()
     ]
     return notes + ([f"{why}, so not compared: {', '.join(untold)}"] if untold else [])
+
+
+def _by_passes(found: Found) -> list[str]:
+    """Says of which trials a step is less work than one of the script as it is."""
+    trials = {run.trial.name: run.trial for run in found.runs if run.is_ok}
+    told = {name: found.steps_for_one(trial) for name, trial in trials.items()}
+    counted = [f"{name} ({times:.2g} times as many)" for name, times in told.items() if times != 1]
+    if not counted:
+        return []
+    return [
+        "other workers share a stream out so that a pass has more batches, and smaller ones: how "
+        f"fast it is counts by passes, not by steps: {', '.join(counted)}"
+    ]
 
 
 def _largest(runs: Sequence[Measured], name: str) -> float | None:

@@ -9,15 +9,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from trainprof.analysis.tuning import BASELINE, FAILED
+from trainprof.analysis.tuning import BASELINE, FAILED, INTERRUPTED
 from trainprof.experiments.prepared_files import hint_of_missing_file, prepared_files
 from trainprof.experiments.reading import Ended, measured
 from trainprof.experiments.trial import Limits, Measured, Trial
 from trainprof.launch.manifest import NS
 from trainprof.launch.options import RunOptions, TrialOptions
 from trainprof.launch.run import run
+from trainprof.record.names import SCRATCH_INDEX
 from trainprof.record.run_directory import RunDirectory
 
+NOT_REACHED: Final = (
+    "trainprof got into no Python of it, so that nothing it wrote or removed was kept from your "
+    "files"
+)
+# What a command ends with that started nothing, a Python that cannot keep writes apart included.
+_NOT_STARTED: Final = 125
 # In an argument of the script: what each trial puts its own name in place of.
 PLACEHOLDER: Final = "{trial}"
 SCRATCH: Final = "scratch"
@@ -88,10 +95,20 @@ class ScriptRunner:
                 Ended(finished.outcome, finished.is_overdue),
                 relative_to=self._directory.path,
             )
+            if not (scratch / SCRATCH_INDEX).exists():
+                found = _not_reached(found, finished.outcome.status)
             found = _with_files(found, RunDirectory(path), scratch, spawned_ns)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
         return replace(found, seconds=time.monotonic() - began, left_running=finished.left_running)
+
+
+def _not_reached(run: Measured, status: int | None) -> Measured:
+    """Returns a trial in which nothing of ours was ahead of the script: it is not to be rerun."""
+    if run.outcome == INTERRUPTED or status == _NOT_STARTED:
+        return run
+    why = f"{run.detail}; {NOT_REACHED}" if run.outcome == FAILED and run.detail else NOT_REACHED
+    return replace(run, outcome=FAILED, detail=why, pace=None, training_pace=None)
 
 
 def _with_files(run: Measured, directory: RunDirectory, scratch: Path, spawned_ns: int) -> Measured:

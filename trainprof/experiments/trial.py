@@ -162,6 +162,7 @@ class Measured:
         uncontained: What it did besides that could not be kept from the user's files.
         copied: Bytes of large files that were copied before it could open them to change them, by
             path.
+        moved: The same of directories that it moved, with all in them.
         figures: Named as in TrialSummary: peak_memory_bytes, device_peak_bytes, cpu_percent,
             read_bytes.
         conditions: As TrialSummary has them.
@@ -194,6 +195,7 @@ class Measured:
     refused: Mapping[str, str] = field(default_factory=dict)
     uncontained: tuple[str, ...] = ()
     copied: Mapping[str, int] = field(default_factory=dict)
+    moved: Mapping[str, int] = field(default_factory=dict)
     figures: Mapping[str, float] = field(default_factory=dict)
     conditions: Mapping[str, float] = field(default_factory=dict)
     ground: Mapping[str, str] = field(default_factory=dict)

@@ -17,7 +17,7 @@ from typing import Final
 
 from trainprof.experiments.own_modules import own_of, shown
 from trainprof.experiments.own_settings import Settings
-from trainprof.experiments.programs import runs_only_python
+from trainprof.experiments.programs import is_out_of_reach, runs_only_python
 from trainprof.experiments.syntax import constant as _constant
 from trainprof.experiments.syntax import last_name as _last_name
 from trainprof.experiments.trackers import REPORT_TO, SENDS, TRACKERS, logged_to, told
@@ -29,6 +29,10 @@ STORES: Final = "writes to a database, in every trial again"
 STARTS: Final = "starts a program; what that writes is not kept from your files"
 WRITES: Final = "writes by native code; that is not kept from your files"
 NO_PYTHON: Final = "is no Python; what it writes or removes itself is not kept from your files"
+OUT_OF_REACH: Final = (
+    "starts a Python that trainprof cannot get into (-I, -E, -S, a PYTHONPATH or an environment of "
+    "its own, or older than 3.10): nothing that it writes or removes is kept from your files"
+)
 OPENS: Final = "opens or changes files past Python; that is not kept from your files"
 FILMS: Final = "has ffmpeg write a video; that is not kept from your files"
 
@@ -207,6 +211,8 @@ def find_uncontained(target: Target, cwd: Path) -> list[Uncontained]:
 def _of_command(target: Target, cwd: Path) -> Iterator[Uncontained]:
     if not runs_only_python(target, cwd):
         yield Uncontained(target.name, COMMAND, NO_PYTHON)
+    elif is_out_of_reach(target, cwd):
+        yield Uncontained(target.name, COMMAND, OUT_OF_REACH)
     values = (word.rpartition("=")[2].rpartition(".")[2] for word in target.words)
     for tracker in dict.fromkeys(LOGGERS[value] for value in values if value in LOGGERS):
         yield Uncontained(tracker, COMMAND, SENDS)

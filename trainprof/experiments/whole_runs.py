@@ -12,15 +12,21 @@ from trainprof.analysis.tuning import BASELINE, Times
 from trainprof.experiments.found import Found
 from trainprof.experiments.trial import Measured, Trial
 
+# Runs of steps that differ by less differ by less than counts (LEAST_GAIN).
+_SAME_STEPS: Final = 0.02
 # Nobody can say more of a part that would be nearly all of the time.
 _MOST_TIMES: Final = 100.0
 
 
 def of_whole_runs(found: Found, trial: Trial) -> Times | None:
-    """Of runs that went to the script's own end; one each tells no interval."""
+    """Of runs that went to the script's own end; one each tells no interval.
+
+    None where those of the trial made another number of steps than the script as it is, as they do
+    that stop early by a loss: what other workers draw at random changes that.
+    """
     if trial.data == "free":
         return _of_a_free_run(found, trial)
-    base, other = (_whole_runs(found.comparable(name)) for name in (BASELINE, trial.name))
+    base, other = (_paces(side) for side in _as_long(found, trial))
     return times_of(speed_up(base, other, took_turns=True)) if base and other else None
 
 
@@ -30,8 +36,31 @@ def times_of(speed: SpeedUp | None) -> Times | None:
     return Times(speed.low, speed.mid, speed.high)
 
 
-def _whole_runs(runs: Sequence[Measured]) -> list[Pace]:
-    """Returns how long runs took that went to the end, as uncertain as their steps."""
+def _as_long(found: Found, trial: Trial) -> tuple[list[Measured], list[Measured]]:
+    """Returns the whole runs of both sides that made as many steps as most of the script as it is.
+
+    Where other workers make more, smaller batches of a stream, a pass has more steps.
+    """
+    base, other = (_whole_runs(found.comparable(name)) for name in (BASELINE, trial.name))
+    if not base:
+        return [], []
+    usual, times = statistics.median_low(one.steps for one in base), found.steps_for_one(trial)
+    return (
+        [one for one in base if _are_as_many(one.steps, usual)],
+        [one for one in other if _are_as_many(one.steps, usual * times)],
+    )
+
+
+def _are_as_many(steps: int, usual: float) -> bool:
+    return abs(steps - usual) <= _SAME_STEPS * usual
+
+
+def _whole_runs(runs: Sequence[Measured]) -> list[Measured]:
+    return [one for one in runs if one.run_s is not None and one.pace is not None]
+
+
+def _paces(runs: Sequence[Measured]) -> list[Pace]:
+    """Returns how long runs took, as uncertain as their steps."""
     return [
         replace(one.pace, mean_s=one.run_s, steps_s=None, starts_s=None)
         for one in runs

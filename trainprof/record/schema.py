@@ -230,7 +230,8 @@ class Topic(IntEnum):
     STACK = 11
     # Of a trial: {applied{}, refused{name: why}}: what was changed; {losses[]}: of the first
     # backward passes; {uncontained[]}: what wrote outside of the trial's own place;
-    # {copied{path: bytes}}: a large file that the script opened to change it in place
+    # {copied{path: bytes}}: a large file that the script opened to change it in place;
+    # {moved{path: bytes}}: a directory that it moved, and that was copied for it
     TRIAL = 12
     # {device, place: [file, line, function], requested_bytes, ...}: a device ran out of memory,
     # and the process ended by that; see probes/out_of_memory.py

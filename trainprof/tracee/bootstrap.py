@@ -107,6 +107,9 @@ class Tracee:
                 tell_copy=lambda path, size: self._note_now(
                     Topic.TRIAL, {"copied": {self._shown(path): size}}
                 ),
+                tell_move=lambda path, size: self._note_now(
+                    Topic.TRIAL, {"moved": {self._shown(path): size}}
+                ),
                 is_user_file=CallSites(self._open_log(), self._cwd).is_user_file,
                 report=lambda error: self._note_now(
                     Topic.PROBE_FAILED, _fault("containment", error)

@@ -14,7 +14,10 @@ from trainprof.analysis.code_figures import LineCost
 from trainprof.analysis.comparability import Discrepancy, discrepancies
 from trainprof.analysis.comparable_facts import UNLIKE, ground_of
 from trainprof.analysis.compared_run import ComparedRun
+from trainprof.analysis.comparison import compare
+from trainprof.analysis.gate import NOT_JUDGED
 from trainprof.analysis.run_figures import Exit
+from trainprof.analysis.speedup import UNKNOWN
 from trainprof.analysis.summary import RunSummary
 
 Change = Callable[[RunSummary], RunSummary]
@@ -473,6 +476,58 @@ def test_a_few_samples_more_in_a_step_are_a_last_batch_that_is_not_full() -> Non
     assert [one.what for one in discrepancies([run()], [a_few_more])] == ["events"]
     told = only(discrepancies([run()], [run(of_training(samples=samples * 2))]))
     assert told.what == "samples a step"
+
+
+def of_stream(
+    size_kib: float, ended: list[int], *, batch_size: int | None = None, error_kib: float = 0.5
+) -> ComparedRun:
+    """A run whose samples nobody counts, by its batches' size and those of passes that ended."""
+    fetch = summaries.healthy().loaders[0].fetch
+    assert fetch is not None
+    told = replace(fetch, batch_bytes=size_kib * 1024, batch_bytes_error=error_kib * 1024)
+    of_loader = of_feeder(
+        batch_size=batch_size, is_iterable=True, fetch=told, ended_batches=ended, length=None
+    )
+    return run(lambda summary: of_training(samples=None)(of_loader(summary)))
+
+
+@pytest.mark.parametrize(
+    ("base", "other"),
+    [
+        (of_stream(32, []), of_stream(64, [])),
+        (of_stream(32, [63, 63]), of_stream(64, [32, 32, 32])),
+        (of_stream(256, [8, 8], batch_size=256), of_stream(167, [12], batch_size=256)),
+    ],
+)
+def test_batches_of_another_size_are_other_work_where_samples_are_not_counted(
+    base: ComparedRun, other: ComparedRun
+) -> None:
+    told = only(discrepancies([base], [other]))
+    assert told.kind == "work"
+    assert told.text.startswith(f"a batch is {told.base} -> {told.other} on average")
+    found = compare([base], [other], limit=0.05)
+    assert not found.comparable
+    assert (found.verdict, found.measured_by) == (UNKNOWN, "sample")
+    assert found.metric("samples_per_s") is None
+    assert found.gate is not None
+    assert found.gate.outcome == NOT_JUDGED
+
+
+@pytest.mark.parametrize(
+    ("base", "other"),
+    [
+        (of_stream(64, [32, 32]), of_stream(32, [32, 32])),  # of another type, as many samples
+        (of_stream(64, [], batch_size=8), of_stream(32, [], batch_size=8)),
+        (of_stream(64, []), of_stream(60, [])),
+        (of_stream(64, [], error_kib=8), of_stream(40, [], error_kib=8)),  # texts, at random
+        (of_stream(64, [32]), of_stream(64, [16])),  # a part of the data
+        (run(), run(of_feeder(fetch=None))),
+    ],
+)
+def test_batches_that_may_hold_as_many_samples_are_no_other_work(
+    base: ComparedRun, other: ComparedRun
+) -> None:
+    assert not [one for one in discrepancies([base], [other]) if one.kind == "work"]
 
 
 def test_runs_of_one_side_should_be_alike() -> None:

@@ -139,6 +139,62 @@ def test_checkpoints_of_runs_as_long_count(tmp_path: Path) -> None:
     assert not remarks(found, "checkpoints")
 
 
+def both_saving(
+    parent: Path,
+    *,
+    save: int,
+    counts: tuple[int, int] = (600, 505),
+    step: int = STEP,
+    each: int = 20,
+) -> list[ComparedRun]:
+    """Two runs of other lengths that save each 20 steps, or the other one each so many."""
+    base = run_of(parent, "a", 1, batches=counts[0], save_each=20, save=5 * MS)
+    other = run_of(parent, "b", 2, batches=counts[1], save_each=each, save=save, step=step)
+    return [ended_early(run, length=10_000) for run in (base, other)]
+
+
+def test_saving_that_takes_longer_counts_in_runs_of_other_lengths_too(tmp_path: Path) -> None:
+    base, other = both_saving(tmp_path, save=400 * MS)
+    found = compare([base], [other], limit=0.2)
+    assert found.speedup.verdict == SLOWER
+    assert gate_of(found) == TRIPPED
+    part = found.metric("per_step_s.checkpoint")
+    assert part is not None
+    assert part.verdict == SLOWER
+    assert part.base == pytest.approx(5e-3 / 20)
+    assert part.other == pytest.approx(400e-3 / 20)
+    assert not remarks(found, "checkpoints")
+    loop = found.metric("loop_step_s")
+    assert loop is not None
+    assert loop.verdict == SLOWER
+
+
+@pytest.mark.parametrize("counts", [(600, 505), (600, 519), (619, 140), (139, 600)])
+def test_saves_at_one_rate_make_no_run_of_another_length_slower(
+    tmp_path: Path, counts: tuple[int, int]
+) -> None:
+    """A run that ends right before a save made fewer of them by the step."""
+    found = compare(
+        *([run] for run in both_saving(tmp_path, save=5 * MS, counts=counts)), limit=0.05
+    )
+    assert found.verdict == NO_VISIBLE_DIFFERENCE
+    assert gate_of(found) == PASSED
+    part = found.metric("per_step_s.checkpoint")
+    assert part is not None
+    assert part.base == pytest.approx(part.other)
+
+
+@pytest.mark.parametrize(("batches", "each"), [(99, 20), (505, 30)])
+def test_saves_that_are_few_or_at_another_rate_are_left_out(
+    tmp_path: Path, batches: int, each: int
+) -> None:
+    """Of four saves nothing is sure; a script that saves at other times was cut, or changed."""
+    runs = both_saving(tmp_path, save=400 * MS, counts=(600, batches), each=each)
+    found = compare(*([run] for run in runs))
+    assert found.verdict == NO_VISIBLE_DIFFERENCE
+    assert remarks(found, "checkpoints")
+
+
 def test_what_nearly_each_step_saves_is_a_part_of_steps(tmp_path: Path) -> None:
     base = run_of(tmp_path, "a", 1, batches=400, save_each=1, save=2 * MS)
     other = run_of(tmp_path, "b", 2, batches=200, save_each=1, save=20 * MS)
@@ -232,7 +288,7 @@ def test_runs_of_one_length_whose_steps_see_more_are_other_work(tmp_path: Path) 
 def test_of_short_passes_that_save_each_steps_remain(tmp_path: Path) -> None:
     how = {"of_pass": 4, "last": 1, "save_each": 2, "save": 30 * MS}
     whole = run_of(tmp_path, "whole", 1, batches=240, **how)
-    cut = ended_early(run_of(tmp_path, "cut", 2, batches=90, **how), length=4)
+    cut = ended_early(run_of(tmp_path, "cut", 2, batches=90, **{**how, "save_each": 0}), length=4)
     assert whole.series is not None
     assert whole.series.ends_pass.any()
     (left,) = compare([whole], [cut]).base

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -435,6 +436,16 @@ def test_a_command_that_is_no_python_is_not_begun_unasked(
     assert "--yes" in shown
     assert planted == []
     assert told(capsys, "--yes", "-o", "t", "./train.sh")["trials"]
+
+
+def test_a_python_that_nothing_of_ours_gets_into_is_not_begun_unasked(
+    planted: list[str], capsys: Captured
+) -> None:
+    Path("train.py").write_text("")
+    shown = complaint(capsys, "-o", "t", "env", "PYTHONPATH=src", sys.executable, "train.py")
+    assert "the command: env starts a Python that trainprof cannot get into" in shown
+    assert "with variables set before trainprof" in " ".join(shown.split())
+    assert planted == []
 
 
 @pytest.mark.parametrize(

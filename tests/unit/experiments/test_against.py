@@ -167,6 +167,48 @@ def test_streams_that_are_shared_out_are(of_workers: Callable[[int], tuple[int, 
     assert all(row.against == [] for row in summary_of(found).trials)
 
 
+def test_smaller_batches_of_a_stream_are_no_gain() -> None:
+    """Of 8 batches six workers make 12: as many samples, in steps that take two thirds."""
+    found = searched(
+        stream(lambda n: (12, 12) if n else (8, 8)),
+        workers(6),
+        step_s=lambda overrides: 0.0067 if "num_workers" in overrides else 0.010,
+    )
+    assert found.best is None
+    summary = summary_of(found)
+    row = next(row for row in summary.trials if row.name == "num_workers=6")
+    assert row.speedup is not None
+    assert row.speedup.mid == pytest.approx(1, abs=0.02)
+    assert row.against == []
+    assert summary.tuning is not None
+    told = [one for one in summary.tuning.notes if "by passes, not by steps" in one]
+    assert [one.endswith(": num_workers=6 (1.5 times as many)") for one in told] == [True]
+
+
+def test_a_gain_that_is_more_than_smaller_batches_is_left() -> None:
+    found = searched(stream(lambda n: (12,) if n else (8,)), workers(6), step_s=by_three)
+    summary = summary_of(found)
+    assert summary.recommended is not None
+    assert summary.recommended.speedup.mid == pytest.approx(2, abs=0.05)
+    assert any("sees fewer samples" in one for one in summary.recommended.cautions)
+
+
+@pytest.mark.parametrize("of_workers", [lambda n: (6,) if n else (7,), lambda n: (100 + n // 6,)])
+def test_passes_with_fewer_batches_or_hardly_more_count_by_steps(
+    of_workers: Callable[[int], tuple[int, ...]],
+) -> None:
+    summary = summary_of(searched(stream(of_workers), workers(6), step_s=by_three))
+    assert summary.recommended is not None
+    assert summary.recommended.speedup.mid == pytest.approx(3, abs=0.05)
+    assert summary.tuning is not None
+    assert not any("by passes" in one for one in summary.tuning.notes)
+    assert not any("fewer samples" in one for one in summary.recommended.cautions)
+
+
+def by_three(overrides: Any) -> float:
+    return 0.004 if "num_workers" in overrides else 0.012
+
+
 def test_one_of_several_runs_whose_passes_differ_is_no_evidence() -> None:
     found = searched(stream(lambda n: (100,)))
     of_trial = found.of("num_workers=2")
@@ -239,6 +281,58 @@ def test_what_may_have_made_it_slower_is_said_beside(
     told = summary_of(found).recommended
     assert told is not None
     assert any("from start to end" in one for one in told.cautions) is is_told
+
+
+def stopping_early(steps_of: Callable[[Trial, int], int], times: float = 1.4) -> Any:
+    """Runs to the script's end, which take so many times as long with a change."""
+    of_whole = whole(times)
+    return lambda trial, number: {**of_whole(trial, number), "steps": steps_of(trial, number)}
+
+
+@pytest.mark.parametrize(
+    ("steps_of", "is_judged"),
+    [
+        (lambda trial, number: 160 if trial.overrides else 120, False),
+        (lambda trial, number: 90 if trial.overrides else 120, False),
+        (lambda trial, number: 120, True),
+        (lambda trial, number: 122 if trial.overrides else 120, True),
+    ],
+)
+def test_whole_runs_that_stopped_after_other_numbers_of_steps_tell_nothing(
+    steps_of: Callable[[Trial, int], int], is_judged: bool
+) -> None:
+    found = searched(stopping_early(steps_of), workers(2))
+    assert (found.best is None) is is_judged
+    summary = summary_of(found)
+    row = next(row for row in summary.trials if row.name == "num_workers=2")
+    assert (row.run_speedup is not None) is is_judged
+    assert bool(row.against) is is_judged
+    if summary.recommended is not None:
+        assert not any("from start to end" in one for one in summary.recommended.cautions)
+
+
+def test_of_runs_that_stop_at_random_those_as_long_are_compared() -> None:
+    found = searched(whole(1.4), workers(2))
+    runs = found.of("num_workers=2")
+    assert len(runs) > 1
+    longer = {runs[0].directory: 160}
+    found.runs = [replace(run, steps=longer.get(run.directory, 120)) for run in found.runs]
+    assert [one.steps for one in found.of("num_workers=2")][:2] == [160, 120]
+    row = next(row for row in summary_of(found).trials if row.name == "num_workers=2")
+    assert row.run_speedup is not None
+
+
+def test_more_steps_of_the_same_passes_are_the_same_run() -> None:
+    in_passes = stream(lambda n: (12,) if n else (8,))
+    alike = stopping_early(lambda trial, number: 180 if trial.overrides else 120, times=2.0)
+    found = searched(
+        lambda trial, number: {**in_passes(trial, number), **alike(trial, number)},
+        workers(6),
+        step_s=by_three,
+    )
+    row = next(row for row in summary_of(found).trials if row.name == "num_workers=6")
+    assert row.run_speedup is not None
+    assert row.run_speedup.mid == pytest.approx(0.5, abs=0.01)
 
 
 def limited(

@@ -315,6 +315,13 @@ def test_checkpoints_between_passes_are_no_loading(tmp_path: Path) -> None:
     assert row.run_speedup.mid == pytest.approx(wall_s / (wall_s - 1.0), rel=0.005)
 
 
+def test_directories_that_trials_copied_to_move_them_are_named() -> None:
+    told = summary_of(found_with(Planted(twice), moved={"runs/exp": 30 << 30})).tuning.notes
+    [note] = [note for note in told if "copied" in note]
+    assert "moves runs/exp away, so that each trial copied 30.0 GiB first" in note
+    assert "{trial} in the argument" in note
+
+
 def test_large_files_that_trials_copied_are_named_the_largest_first() -> None:
     assert not any("copied" in note for note in summary_of(found_with(Planted(twice))).tuning.notes)
     copied = {"labels.bin": 1 << 28, "train.bin": 5 << 30}

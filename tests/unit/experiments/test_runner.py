@@ -9,13 +9,22 @@ from pathlib import Path
 import pytest
 from support.planted_trials import FakeRunner, Planted
 
-from trainprof.analysis.tuning import FAILED
+from trainprof.analysis.tuning import FAILED, INTERRUPTED, TIMED_OUT, TOO_FEW_STEPS
 from trainprof.experiments import runner
-from trainprof.experiments.runner import Script, ScriptRunner, argument_of, label_of
-from trainprof.experiments.trial import Limits, Measured, Prepared, Trial, baseline, name_of
+from trainprof.experiments.runner import NOT_REACHED, Script, ScriptRunner, argument_of, label_of
+from trainprof.experiments.trial import (
+    WARM_UP,
+    Limits,
+    Measured,
+    Prepared,
+    Trial,
+    baseline,
+    name_of,
+)
 from trainprof.launch.options import RunOptions
 from trainprof.launch.outcome import Outcome
 from trainprof.launch.run import FinishedRun
+from trainprof.record.names import SCRATCH_INDEX
 from trainprof.record.run_directory import RunDirectory
 
 SINGLE = Trial(name_of({"num_workers": 3, "persistent_workers": True}))
@@ -61,6 +70,7 @@ def scratches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         kept = scratch / "files" / str(tmp_path / "data/0.png").lstrip("/")
         kept.parent.mkdir(parents=True)
         kept.write_bytes(bytes(7))
+        (scratch / SCRATCH_INDEX).touch()
         seen.append(scratch)
         assert options.output is not None
         directory = RunDirectory(options.output)
@@ -103,3 +113,37 @@ def test_a_trial_that_misses_what_it_has_written_says_what_to_do(
     Path("data/0.png").touch()
     assert ran(baseline(), monkeypatch, outcome=FAILED, detail=MISSING).detail == MISSING
     assert not any(scratch.exists() for scratch in scratches)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "detail", "status", "told"),
+    [
+        (TOO_FEW_STEPS, "steady steps: 0", 0, (FAILED, NOT_REACHED)),
+        (TIMED_OUT, None, None, (FAILED, NOT_REACHED)),
+        (FAILED, "exit status 1", 1, (FAILED, f"exit status 1; {NOT_REACHED}")),
+        (FAILED, "exit status 125", 125, (FAILED, "exit status 125")),  # nothing was started
+        (INTERRUPTED, None, None, (INTERRUPTED, None)),
+    ],
+)
+def test_a_trial_that_nothing_of_ours_got_into_is_the_last_one(
+    outcome: str,
+    detail: str | None,
+    status: int | None,
+    told: tuple[str, str | None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def run(options: RunOptions) -> FinishedRun:
+        assert options.output is not None
+        assert options.trial is not None
+        assert options.trial.scratch is not None
+        options.trial.scratch.mkdir(parents=True)
+        directory = RunDirectory(options.output)
+        directory.console.mkdir()
+        return FinishedRun(directory, replace(ENDED, status=status), None, ())
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(runner, "run", run)
+    found = ran(Trial(WARM_UP), monkeypatch, outcome=outcome, detail=detail)
+    assert (found.outcome, found.detail) == told
+    assert not found.is_ok

@@ -262,8 +262,11 @@ ESCAPES = """
 import os, subprocess, sys
 subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True)
 subprocess.run([sys.executable, "-c", ""])
+subprocess.run([sys.executable, "-u", "-c", ""], env=dict(os.environb))
 subprocess.run(["true"])
 os.system("exit 0")
+subprocess.run([sys.executable, "-bI", "-c", ""])
+subprocess.run([sys.executable, "-c", ""], env={**os.environ, "PYTHONPATH": "src"})
 sys.audit("socket.connect", None, ("203.0.113.7", 443))
 sys.audit("socket.connect", None, ("127.0.0.1", 29500))
 sys.audit("socket.connect", None, "/run/some.sock")
@@ -277,11 +280,14 @@ def test_what_leaves_is_told_with_its_line(trees: tuple[Path, Path]) -> None:
     (tree / "s.py").write_text(ESCAPES)
     assert run_contained(["s.py"], tree, tree.parent / "run").returncode == 0
     told = escaped(tree.parent / "run")
-    assert told[:4] == [
-        "subprocess: true (s.py:5)",
-        "shell command: exit 0 (s.py:6)",
-        "network: 203.0.113.7:443 (s.py:7)",
-        "network: 203.0.113.8:0 (s.py:11)",
+    python = os.path.basename(sys.executable)
+    assert told[:6] == [
+        "subprocess: true (s.py:6)",
+        "shell command: exit 0 (s.py:7)",
+        f"subprocess: {python} (s.py:8)",
+        f"subprocess: {python} (s.py:9)",
+        "network: 203.0.113.7:443 (s.py:10)",
+        "network: 203.0.113.8:0 (s.py:14)",
     ]
     assert len(told) == 20
 
@@ -426,7 +432,8 @@ def test_a_large_file_that_had_to_be_copied_is_told_once(trees: tuple[Path, Path
 import sys
 changes = sys.modules.get("trainprof.tracee.containment.changes")
 if changes is not None:
-    changes.TOLD_FROM_BYTES, changes._shares_blocks = 9, lambda *files: SHARES
+    changes.TOLD_FROM_BYTES = 9
+    sys.modules["trainprof.tracee.containment.copies"].shares_blocks = lambda *files: SHARES
 open("data/x.txt", "r+").close()  # smaller
 open("runs/old/w.bin", "rb").close()
 open("runs/old/w.bin", "wb").close()  # nothing of it is kept
@@ -451,3 +458,114 @@ for name in ("runs/old/w.bin", "big.bin", "big.bin"):
         assert told == ([] if shares else [{"big.bin": 10}])
         assert faults(run) == []
         shutil.rmtree(run)
+
+
+def test_no_listing_has_the_scratch_that_lies_below_the_working_directory(tmp_path: Path) -> None:
+    """A copy of the code would hold itself, and what was prepared would be there twice."""
+    tree = tmp_path / "tree"
+    plant(tree)
+    run = tree / "trainprof-runs" / "tune" / "baseline"
+    (tree / "s.py").write_text(f"""
+import os, pathlib, shutil
+run = {str(run)!r}
+def listed():
+    fd = os.open(run, os.O_RDONLY)
+    for where in (run, os.fsencode(run), os.path.relpath(run), fd):
+        with os.scandir(where) as entries:
+            found = [os.fsdecode(entry.name) for entry in entries]
+        print(sorted(found) == sorted(map(os.fsdecode, os.listdir(where))), "scratch" in found)
+    os.close(fd)
+listed()
+shutil.copytree(".", "../exp/code")
+pathlib.Path("data/new.npz").write_text("")
+listed()
+print(sorted(map(str, pathlib.Path().rglob("*.npz"))))
+print(sorted(str(p) for p in pathlib.Path("../exp").rglob("w.bin")))
+os.chdir(run)
+print("scratch" in os.listdir(), "events" in os.listdir(-1))
+""")
+    done = run_contained(["s.py", tmp_path / "exp"], tree, run)
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == [
+        *["True False"] * 8,
+        "['data/new.npz']",
+        "['../exp/code/latest/w.bin', '../exp/code/runs/old/w.bin']",
+        "False True",
+    ]
+    assert faults(run) == []
+    assert not (tmp_path / "exp").exists()
+
+
+def test_what_a_link_in_the_working_directory_leads_to_is_contained(tmp_path: Path) -> None:
+    """As checkpoints on a larger disk are: the temporary directory itself is left alone."""
+    tree, big, other = tmp_path / "tree", tmp_path / "big", tmp_path / "other"
+    plant(tree)
+    for directory in (big, other):
+        directory.mkdir()
+        (directory / "1.pt").write_text("weights")
+    (tree / "out").symlink_to(big)
+    (tree / "s.py").write_text(f"""
+import os
+os.remove("out/1.pt")
+open("out/2.pt", "w").close()
+os.remove({str(other / "1.pt")!r})
+print(os.listdir("out"))
+""")
+    done = run_contained(["s.py", "--output_dir", "out"], tree, tmp_path / "run")
+    assert (done.stdout, done.stderr) == ("['2.pt']\n", "")
+    assert [path.name for path in big.iterdir()] == ["1.pt"]
+    assert list(other.iterdir()) == []
+
+
+MOVES = """
+import os, sys
+changes = sys.modules.get("trainprof.tracee.containment.changes")
+if changes is not None:
+    changes.TOLD_FROM_BYTES = 9
+    sys.modules["trainprof.tracee.containment.copies"].shares_blocks = lambda *files: SHARES
+    changes.MOST_OF_ROOM = LEFT
+os.symlink("w.bin", "runs/old/link")
+os.mkdir("runs/old/deep")
+open("runs/old/deep/new", "w").close()
+os.rename("runs/old", "runs/archived")
+print(sorted(os.listdir("runs")), open("runs/archived/link").read())
+os.rename("data", "data2")  # little
+"""
+
+
+def moved(run: Path) -> list[object]:
+    notes = [n for r in read_recordings(run / "events") for n in r.notes(Topic.TRIAL)]
+    return [note[key] for note in notes for key in ("copied", "moved") if key in note]
+
+
+@pytest.mark.parametrize(("room", "shares"), [("1.0", "False"), ("0", "True")])
+def test_a_directory_that_is_moved_is_copied_and_that_is_told(
+    trees: tuple[Path, Path], room: str, shares: str
+) -> None:
+    how = "lambda *files: False" if shares == "False" else "share"
+    text = MOVES.replace("LEFT", room).replace("lambda *files: SHARES", how)
+    text = text.replace("import os, sys", f"import os, sys\n{SHARE}")
+    run = trees[1].parent / "run"
+    plain, ours = both(trees, text)
+    assert_alike((plain, ours))
+    assert plain.returncode == 0
+    assert moved(run) == ([{"runs/old": 11}] if shares == "False" else [])
+    assert faults(run) == []
+
+
+# As a file system that lets one file have another's blocks.
+SHARE = """
+def share(source, target):
+    while part := os.read(source, 1 << 20):
+        os.write(target, part)
+    return True
+"""
+
+
+def test_a_directory_that_there_is_no_room_for_is_not_moved(trees: tuple[Path, Path]) -> None:
+    text = MOVES.replace("LEFT", "0").replace("SHARES", "False")
+    _, ours = both(trees, text)
+    assert ours.returncode == 1
+    assert "GiB to keep this move from the user's files, and has room for 0.0" in ours.stderr
+    assert "'runs/old' -> 'runs/archived'" in ours.stderr
+    assert moved(trees[1].parent / "run") == []

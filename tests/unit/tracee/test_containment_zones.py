@@ -8,7 +8,13 @@ import pytest
 
 from trainprof.tracee.containment.index import SharedIndex
 from trainprof.tracee.containment.tree import MergedTree
-from trainprof.tracee.containment.zones import is_free, paths_among, roots, scripts_among
+from trainprof.tracee.containment.zones import (
+    is_free,
+    links_among,
+    paths_among,
+    roots,
+    scripts_among,
+)
 
 HOME = "/home/somebody"
 HERE = f"{HOME}/project"
@@ -84,6 +90,26 @@ def test_paths_are_found_in_words_and_behind_their_names(monkeypatch: pytest.Mon
     words = ["train.py", "--out=runs/a", "~/x", "a/b=c/d", "--lr", "0.1", "-c", ""]
     told = ["runs/a", "--out=runs/a", "a/b=c/d", "c/d"]
     assert set(paths_among(words, HERE)) == {*(f"{HERE}/{path}" for path in told), f"{HOME}/x"}
+
+
+def test_a_link_out_of_the_working_directory_leads_to_somebodys_work(tmp_path: Path) -> None:
+    here, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
+    (elsewhere / "runs").mkdir(parents=True)
+    (elsewhere / "best.pt").write_text("")
+    here.mkdir()
+    (here / "data").mkdir()
+    for name in ("runs", "best.pt", "other.log"):
+        (here / name).symlink_to(elsewhere / name)
+    words = ["train.py", "--output_dir", "runs", "--lr=0.1", "--resume=best.pt", "data"]
+    told = links_among(words, str(here))
+    assert sorted(told) == [f"{here}/best.pt", f"{here}/runs"]
+    # A directory's is found whoever names it, a file's where the command line does.
+    assert links_among([], str(here)) == [f"{here}/runs"]
+    assert links_among(words, str(tmp_path / "missing")) == []
+    environ = {"TMPDIR": str(elsewhere)}
+    now = roots(environ, cwd=str(here), scripts=(), own=(RUN,), named=links_among([], str(here)))
+    assert not is_free(f"{elsewhere}/runs/checkpoint-1/model.pt", now)
+    assert is_free(f"{elsewhere}/x", now)
 
 
 def test_the_tree_tells_the_same(tmp_path: Path) -> None:

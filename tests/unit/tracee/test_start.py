@@ -14,6 +14,7 @@ from support.session import read_recordings, run_hooked, run_plain, tracee_envir
 
 from trainprof.record.log_chunk import FIRST_CHUNK_BYTES
 from trainprof.record.schema import Kind, Stop, Topic
+from trainprof.tracee import site_directory
 
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 OURS = ("trainprof.tracee", "trainprof.probes", "trainprof.record")
@@ -261,3 +262,26 @@ def test_no_script_is_told_that_kernprof_runs_it_where_nobody_needs_that(
     assert (done.stderr, done.returncode) == ("", 0)
     # Its own globals are its own in any case.
     assert done.stdout == plain.stdout.replace("False", str(is_needed), 1)
+
+
+@pytest.mark.parametrize(
+    ("imports", "scratch", "status"),
+    [("torch", "s", 125), ("json", "s", 0), ("torch", None, 0)],
+)
+def test_a_trial_ends_where_a_python_too_old_to_be_kept_apart_is_to_train(
+    tmp_path: Path, imports: str, scratch: str | None, status: int
+) -> None:
+    """A launcher's own may be that old, and a run that is no trial is left alone."""
+    text = (Path(site_directory()) / "sitecustomize.py").read_text(encoding="utf-8")
+    ours = tmp_path / "site"
+    ours.mkdir()
+    script(ours, text.replace("OLDEST = (3, 10)", "OLDEST = (9, 9)"), "sitecustomize.py")
+    script(tmp_path, "", "torch.py")
+    name = script(tmp_path, f"open('before', 'w')\nimport {imports}\nopen('after', 'w')\n")
+    path = {"PYTHONPATH": str(ours)}
+    trial = {"trial": {"scratch": scratch}}
+    done = run_hooked([name], tmp_path, tmp_path / "run", env=path, options=trial)
+    assert done.returncode == status
+    assert (tmp_path / "after").exists() is (status == 0)
+    told = f"under Python {sys.version_info[0]}.{sys.version_info[1]} writes cannot be kept"
+    assert (told in done.stderr) is (status != 0)

@@ -7,41 +7,48 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import itertools
 import os
 import posix
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NoReturn
 
+from trainprof.tracee.containment.copies import can_share_blocks, copy, take_over
 from trainprof.tracee.containment.listing import names_in
 from trainprof.tracee.containment.tree import Directory, MergedTree, Node
 
 WRITING: Final = posix.O_WRONLY | posix.O_RDWR | posix.O_TRUNC | posix.O_APPEND
 ANONYMOUS: Final = posix.O_TMPFILE & ~posix.O_DIRECTORY
-COPIED_AT_ONCE: Final = 1 << 26
 # A disk that writes 500 MB/s takes half a second for it: less is lost in a script's start.
 TOLD_FROM_BYTES: Final = 1 << 28
-# As of linux/fs.h: lets a file have another's blocks, until one of them is written to.
-SHARE_BLOCKS: Final = 0x40049409
-# Copying from one file system to another has no call for it.
-CANNOT_COPY: Final = (errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EPERM)
+# Of what is free on the scratch directory's disk: the script itself writes there, and others do.
+MOST_OF_ROOM: Final = 0.9
+GIB: Final = 1 << 30
+# Of what `stat` counts: files with holes take less than they are long.
+BLOCK: Final = 512
 
 
 class Changes:
     """The changes of one process; what they leave is seen by all that share the scratch."""
 
     def __init__(
-        self, tree: MergedTree, scratch: str, *, tell_copy: Callable[[str, int], None]
+        self,
+        tree: MergedTree,
+        scratch: str,
+        *,
+        tell_copy: Callable[[str, int], None],
+        tell_move: Callable[[str, int], None],
     ) -> None:
         """
         Args:
             tree: What they are made to.
             scratch: The scratch directory, absolute and without links.
             tell_copy: Takes the path and the bytes of a large file that had to be copied.
+            tell_move: The same of a directory that was moved, and had to be copied with all in it.
         """
         self._tell_copy = tell_copy
+        self._tell_move = tell_move
         self._tree = tree
         self._index = tree.index
         self._partial = os.path.join(scratch, "partial")
@@ -204,7 +211,7 @@ class Changes:
         if not target.is_free:
             self.prepare(target.parent)
             self._check_parent(target)
-        path = self._own_tree(source) if source.is_directory else self.own(source)
+        path = self._own_moved(source) if source.is_directory else self.own(source)
         self._give_way(source, target)
         if not source.is_free:
             self._hide(source)
@@ -261,26 +268,34 @@ class Changes:
         status = posix.lstat(directory.key)
         with contextlib.suppress(FileExistsError):
             posix.mkdir(path, 0o700)
-            _take_over(status, path, stat.S_IMODE(status.st_mode) | stat.S_IRWXU)
+            take_over(status, path, stat.S_IMODE(status.st_mode) | stat.S_IRWXU)
 
     def _own_file(self, node: Node, *, emptied: bool = False) -> str:
-        """Copies a file or link, whole at once: another process may do the same."""
+        """Copies a file or link, and returns where that is."""
+        copied = self._copy_file(node, emptied=emptied)
+        if copied >= TOLD_FROM_BYTES:
+            self._tell_copy(node.key, copied)
+        return self._tree.changed_path(node.key)
+
+    def _copy_file(self, node: Node, *, emptied: bool = False) -> int:
+        """Copies a file or link, whole at once: another process may do the same.
+
+        Returns:
+            How many bytes that took.
+        """
         path = self._tree.changed_path(node.key)
         assert node.status is not None
         self._shadow(node.parent)
         self._index.touch(node.parent.key)
-        with contextlib.suppress(FileExistsError):
-            posix.mkdir(self._partial, 0o700)
-        part = os.path.join(self._partial, f"{posix.getpid()}-{self._next()}")
+        part = self._new_part()
+        copied = 0
         try:
             if node.is_link:
                 posix.symlink(posix.readlink(node.path), part)
-                _take_over(node.status, part, None)
+                take_over(node.status, part, None)
             elif node.is_file:
-                copied = _copy(node.path, part, emptied=emptied)
-                _take_over(node.status, part, stat.S_IMODE(node.status.st_mode))
-                if copied >= TOLD_FROM_BYTES:
-                    self._tell_copy(node.key, copied)
+                copied = copy(node.path, part, emptied=emptied)
+                take_over(node.status, part, stat.S_IMODE(node.status.st_mode))
             else:
                 _fail(errno.EROFS, node)
             with contextlib.suppress(FileExistsError):
@@ -288,21 +303,63 @@ class Changes:
         finally:
             with contextlib.suppress(FileNotFoundError):
                 posix.unlink(part)
-        return path
+        return copied
 
-    def _own_tree(self, node: Node) -> str:
-        """Copies a directory with all that is in it, links as links."""
+    def _new_part(self) -> str:
+        """Returns where a copy may be made that is not whole yet."""
+        with contextlib.suppress(FileExistsError):
+            posix.mkdir(self._partial, 0o700)
+        return os.path.join(self._partial, f"{posix.getpid()}-{self._next()}")
+
+    def _own_moved(self, node: Node) -> str:
+        """Returns the path of a copy of a directory with all that is in it.
+
+        Raises:
+            OSError: If there is no room for it.
+        """
         if node.is_free:
             return node.path
-        path = self._own_directory(node)
+        files = list(self._files_to_copy(node))
+        self._check_room(node, files)
+        copied = self._copy_tree(node)
+        if copied >= TOLD_FROM_BYTES:
+            self._tell_move(node.key, copied)
+        return self._tree.changed_path(node.key)
+
+    def _files_to_copy(self, node: Node) -> Iterator[Node]:
+        """Yields the files in a directory, and in those below, that were not changed so far."""
         directory = self._tree.directory(node.key)
         for name in names_in(self._tree, directory):
             child = self._tree.child(directory, name)
             if child.is_directory:
-                self._own_tree(child)
+                yield from self._files_to_copy(child)
+            elif child.is_file and not (child.is_free or child.is_changed):
+                yield child
+
+    def _check_room(self, node: Node, files: Sequence[Node]) -> None:
+        size = sum(one.status.st_blocks * BLOCK for one in files if one.status is not None)
+        told = posix.statvfs(self._tree.files)
+        room = int(told.f_bavail * told.f_frsize * MOST_OF_ROOM)
+        if size > room and not can_share_blocks(max(files, key=_size_of).path, self._new_part()):
+            why = (
+                f"trainprof would have to copy {size / GIB:,.1f} GiB to keep this move from the "
+                f"user's files, and has room for {room / GIB:,.1f}"
+            )
+            raise OSError(errno.ENOSPC, why, node.key)
+
+    def _copy_tree(self, node: Node) -> int:
+        """Copies a directory with all that is in it, links as links, and returns how many bytes."""
+        if node.is_free:
+            return 0
+        self._own_directory(node)
+        directory, copied = self._tree.directory(node.key), 0
+        for name in names_in(self._tree, directory):
+            child = self._tree.child(directory, name)
+            if child.is_directory:
+                copied += self._copy_tree(child)
             elif not child.is_changed:
-                self._own_file(child)
-        return path
+                copied += self._copy_file(child)
+        return copied
 
     def _give_way(self, source: Node, target: Node) -> None:
         """Takes away what `source` is moved over, where the system would not."""
@@ -353,22 +410,26 @@ class Changes:
             posix.mkdir(goal, 0o700)
             for name in posix.listdir(path):
                 self._move(f"{path}/{name}", f"{goal}/{name}")
-            _take_over(status, goal, stat.S_IMODE(status.st_mode))
+            take_over(status, goal, stat.S_IMODE(status.st_mode))
             posix.rmdir(path)
             return
         part = f"{goal}.{posix.getpid()}-{self._next()}"
         if stat.S_ISLNK(status.st_mode):
             posix.symlink(posix.readlink(path), part)
-            _take_over(status, part, None)
+            take_over(status, part, None)
         else:
-            _copy(path, part)
-            _take_over(status, part, stat.S_IMODE(status.st_mode))
+            copy(path, part)
+            take_over(status, part, stat.S_IMODE(status.st_mode))
         posix.rename(part, goal)
         posix.unlink(path)
 
 
 def _fail(code: int, node: Node) -> NoReturn:
     raise OSError(code, os.strerror(code), node.key)
+
+
+def _size_of(node: Node) -> int:
+    return 0 if node.status is None else node.status.st_size
 
 
 def _is_there(path: str) -> bool:
@@ -397,54 +458,3 @@ def _was_one_device(source: Node, target: Node) -> bool:
             path = os.path.dirname(path)
         devices.add(posix.lstat(path).st_dev)
     return len(devices) == 1
-
-
-def _take_over(status: os.stat_result, path: str, mode: int | None) -> None:
-    """Gives a copy the original's owner (as far as one may), times, and `mode`, if it has one."""
-    with contextlib.suppress(OSError):
-        posix.chown(path, status.st_uid, status.st_gid, follow_symlinks=False)
-    if mode is not None:
-        posix.chmod(path, mode)
-    times = (status.st_atime_ns, status.st_mtime_ns)
-    posix.utime(path, ns=times, follow_symlinks=False)
-
-
-def _copy(source: str, target: str, *, emptied: bool = False) -> int:
-    """Returns how many bytes it took to make a copy."""
-    flags = posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_CLOEXEC
-    out = posix.open(target, flags, 0o600)
-    try:
-        if emptied:
-            return 0
-        into = posix.open(source, posix.O_RDONLY | posix.O_CLOEXEC)
-        try:
-            return 0 if _shares_blocks(into, out) else _copy_content(into, out)
-        finally:
-            posix.close(into)
-    finally:
-        posix.close(out)
-
-
-def _shares_blocks(source: int, target: int) -> bool:
-    """Makes one file of another's blocks, where the file system can: that copies nothing."""
-    try:
-        fcntl.ioctl(target, SHARE_BLOCKS, source)
-    except OSError:
-        return False
-    return True
-
-
-def _copy_content(source: int, target: int) -> int:
-    """Copies by the kernel where it can, and returns how many bytes."""
-    copied = 0
-    try:
-        while part := posix.copy_file_range(source, target, COPIED_AT_ONCE):
-            copied += part
-    except OSError as error:
-        if error.errno not in CANNOT_COPY:
-            raise
-    while content := posix.read(source, 1 << 20):
-        copied += len(content)
-        while content:
-            content = content[posix.write(target, content) :]
-    return copied

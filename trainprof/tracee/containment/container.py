@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from trainprof.record.names import SCRATCH_FILES
+from trainprof.record.names import SCRATCH_FILES, SCRATCH_INDEX
 from trainprof.tracee.containment.changes import Changes
 from trainprof.tracee.containment.escape import Escapes
 from trainprof.tracee.containment.functions import FileFunctions, Functions
@@ -18,7 +18,7 @@ from trainprof.tracee.containment.installation import install
 from trainprof.tracee.containment.packages import Packages
 from trainprof.tracee.containment.paths import Paths
 from trainprof.tracee.containment.tree import MergedTree
-from trainprof.tracee.containment.zones import paths_among, real, roots, scripts_among
+from trainprof.tracee.containment.zones import links_among, paths_among, real, roots, scripts_among
 
 
 class Container:
@@ -31,6 +31,7 @@ class Container:
         run: str,
         tell: Callable[[str], None],
         tell_copy: Callable[[str, int], None],
+        tell_move: Callable[[str, int], None],
         is_user_file: Callable[[str], bool],
         report: Callable[[BaseException], None],
     ) -> None:
@@ -41,6 +42,7 @@ class Container:
             run: The run directory.
             tell: Takes what was seen to escape, in a few words.
             tell_copy: Takes the path and the bytes of a large file that had to be copied.
+            tell_move: The same of a directory that the script moved.
             is_user_file: Whether code in a file is the user's.
             report: Takes a fault of ours.
 
@@ -49,7 +51,7 @@ class Container:
         """
         scratch = real(scratch)
         os.makedirs(os.path.join(scratch, SCRATCH_FILES), mode=0o700, exist_ok=True)
-        index = SharedIndex(os.path.join(scratch, "index"))
+        index = SharedIndex(os.path.join(scratch, SCRATCH_INDEX))
         if index.is_new:
             words, cwd = getattr(sys, "orig_argv", sys.argv), posix.getcwd()
             zones = roots(
@@ -57,13 +59,17 @@ class Container:
                 cwd=cwd,
                 scripts=scripts_among(words, cwd),
                 own=(run, scratch),
-                named=paths_among(words, cwd),
+                named=(*paths_among(words, cwd), *links_among(words, cwd)),
             )
             for path, is_free in zones.items():
                 index.add_root(path, is_free=is_free)
         tree = MergedTree(scratch, index)
-        self._tell_copy = tell_copy
-        changes = Changes(tree, scratch, tell_copy=self._copied)
+        changes = Changes(
+            tree,
+            scratch,
+            tell_copy=self._told_safely(tell_copy),
+            tell_move=self._told_safely(tell_move),
+        )
         self._functions = Functions(tree, changes, report)
         self._files = FileFunctions(tree, changes, self._functions.report)
         self._files.passing = self._functions.passing
@@ -85,11 +91,14 @@ class Container:
         """Returns what is to be called with a library right after its import, by its name."""
         return {name: self._guarded(wrap) for name, wrap in self._packages.callbacks().items()}
 
-    def _copied(self, path: str, size: int) -> None:
-        try:
-            self._tell_copy(path, size)
-        except Exception as error:
-            self._functions.report(error)
+    def _told_safely(self, tell: Callable[[str, int], None]) -> Callable[[str, int], None]:
+        def call(path: str, size: int) -> None:
+            try:
+                tell(path, size)
+            except Exception as error:
+                self._functions.report(error)
+
+        return call
 
     def _guarded(self, wrap: Callable[[ModuleType], None]) -> Callable[..., None]:
         def call(module: ModuleType, *times: Any) -> None:

@@ -18,11 +18,15 @@ from typing import Any, Final
 
 from trainprof.record.c_functions import CHANGING_FILES, is_c_library
 from trainprof.record.names import ENV_DIRECTORY
+from trainprof.record.python_options import is_apart
 from trainprof.tracee.containment.functions import FileFunctions
 from trainprof.tracee.containment.guard import path_text
 from trainprof.tracee.containment.tree import MergedTree, NotAPath
 from trainprof.tracee.containment.zones import is_free
 
+ENV_PYTHONPATH: Final = "PYTHONPATH"
+# Where on it our sitecustomize lies.
+OUR_SITE: Final = os.path.join("trainprof", "tracee", "site")
 MAX_ENTRIES: Final = 20
 MAX_TEXT: Final = 120
 WRITING: Final = posix.O_WRONLY | posix.O_RDWR | posix.O_CREAT | posix.O_TRUNC | posix.O_APPEND
@@ -201,7 +205,7 @@ class Escapes:
         environment = args[3] if len(args) > 3 else args[2] if len(args) > 2 else None
         words = [os.fsdecode(word) for word in _words(words)]
         program = os.path.basename(os.fsdecode(executable) if executable else words[0])
-        if _is_harmless(program, words) or _is_contained_python(program, environment):
+        if _is_harmless(program, words) or _is_contained_python(program, words, environment):
             return
         if program in ("sh", "bash", "dash", "zsh") and words[1:2] == ["-c"]:
             self._shell(words[2:3])
@@ -293,15 +297,26 @@ def _is_harmless(program: str, words: Sequence[str]) -> bool:
     return program in HARMLESS
 
 
-def _is_contained_python(program: str, environment: Any) -> bool:
+def _is_contained_python(program: str, words: Sequence[str], environment: Any) -> bool:
     """Whether it is a Python that keeps what it writes in the scratch as well."""
-    if not program.startswith("python"):
+    if not program.startswith("python") or is_apart(words[1:]):
         return False
-    if environment is None:
-        environment = os.environ
-    if isinstance(environment, dict):
-        return ENV_DIRECTORY in environment or os.fsencode(ENV_DIRECTORY) in environment
-    return ENV_DIRECTORY in environment
+    environment = os.environ if environment is None else environment
+    path = _value_of(ENV_PYTHONPATH, environment) or ""
+    is_led_to_us = any(entry.endswith(OUR_SITE) for entry in path.split(os.pathsep))
+    return is_led_to_us and _value_of(ENV_DIRECTORY, environment) is not None
+
+
+def _value_of(name: str, environment: Any) -> str | None:
+    """Returns a variable of an environment by text or by bytes."""
+    for key in (name, os.fsencode(name)):
+        try:
+            value = environment.get(key)
+        except TypeError:  # os.environ takes but one of them
+            continue
+        if value is not None:
+            return os.fsdecode(value)
+    return None
 
 
 def _real_path(path: str, *, follow: bool) -> str | None:

@@ -145,16 +145,19 @@ class Functions:
 
     def _listed(self, path: Any) -> tuple[Directory, str]:
         """Returns the directory that is to be listed, and what its entries' paths begin with."""
-        if self.tree.is_plain():
-            raise NotAPath
-        if type(path) is int and path >= 0:
-            given, text = "", self.tree.path_of_descriptor(path)
-        elif path == -1:  # as without a path, which is how the system sees it
-            given = text = "."
-        else:
-            given = text = path_text("." if path is None else path)
-        directory = self.tree.directory(text)
-        if directory.is_free and not directory.is_touched:
+        is_plain = self.tree.is_plain()
+        is_descriptor = type(path) is int and path >= 0
+        # Of -1 the system thinks as it does without a path.
+        given = "" if is_descriptor else path_text("." if path in (None, -1) else path)
+        try:
+            text = self.tree.path_of_descriptor(path) if is_descriptor else given
+            directory = self.tree.directory(text)
+        except OSError:
+            if is_plain:
+                raise NotAPath from None
+            raise
+        is_as_it_is = is_plain or (directory.is_free and not directory.is_touched)
+        if is_as_it_is and not self.tree.is_beside_scratch(directory):
             raise NotAPath
         return directory, given
 

@@ -21,7 +21,7 @@ def names_in(tree: MergedTree, directory: Directory) -> list[str]:
     names: list[str] = []
     if not directory.is_gone:
         try:
-            names = posix.listdir(directory.key)
+            names = [n for n in posix.listdir(directory.key) if _is_listed(tree, directory, n)]
         except NOT_THERE:  # made by the script
             names = []
     if not directory.is_touched:
@@ -152,6 +152,8 @@ def entries_in(tree: MergedTree, directory: Directory, given: str, *, as_bytes: 
     changed = changed_names_in(tree, directory)
     for real in _real_entries(directory):
         name = real.name
+        if not _is_listed(tree, directory, name):
+            continue
         if directory.path_of(name) in tree.index.removed and name not in changed:
             continue
         known.add(name)
@@ -163,6 +165,10 @@ def entries_in(tree: MergedTree, directory: Directory, given: str, *, as_bytes: 
             path = os.path.join(given, name)
             entries.append(Entry(tree, directory, name, path, None, as_bytes=as_bytes))
     return Listing(iter(entries))
+
+
+def _is_listed(tree: MergedTree, directory: Directory, name: str) -> bool:
+    return directory.path_of(name) != tree.scratch
 
 
 def _real_entries(directory: Directory) -> list[os.DirEntry[str]]:

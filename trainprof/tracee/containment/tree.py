@@ -106,7 +106,13 @@ class Node:
 
 
 class MergedTree:
-    """Finds nodes. Directories are kept until the index has news."""
+    """Finds nodes. Directories are kept until the index has news.
+
+    Attributes:
+        files: Where in the scratch directory changes lie.
+        index: Of that directory.
+        scratch: The directory; no listing has it, for it holds once more what it is listed beside.
+    """
 
     def __init__(self, scratch: str, index: SharedIndex) -> None:
         """
@@ -114,6 +120,7 @@ class MergedTree:
             scratch: The scratch directory, absolute and without links.
             index: Of that directory.
         """
+        self.scratch = scratch
         self.files = os.path.join(scratch, SCRATCH_FILES)
         self.index = index
         self._by_text: dict[str, Directory] = {}
@@ -150,6 +157,10 @@ class MergedTree:
         if path.startswith(self.files) and path[len(self.files) :][:1] in ("", os.sep):
             return path[len(self.files) :] or os.sep
         return path
+
+    def is_beside_scratch(self, directory: Directory) -> bool:
+        """Whether the scratch directory is one of a directory's own names."""
+        return directory.key == os.path.dirname(self.scratch)
 
     def path_of_descriptor(self, descriptor: int) -> str:
         """Returns the path, as the script knows it, of an open directory."""

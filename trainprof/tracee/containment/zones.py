@@ -67,7 +67,8 @@ def roots(
         cwd: Its working directory.
         scripts: Files on its command line; their directories are contained.
         own: Directories of ours, free whatever they lie in.
-        named: Further paths on its command line: in the temporary directory somebody's work too.
+        named: Further paths, on its command line or by links: in the temporary directory
+            somebody's work too.
     """
     free = [*OF_KERNEL, *TEMPORARY, *_named_by(environ, (*ENV_TEMPORARY, *ENV_CACHES))]
     home = environ.get("HOME")
@@ -119,6 +120,20 @@ def paths_among(words: Sequence[str], cwd: str) -> list[str]:
     """Returns what may be a path of the words of a command line, absolute: `--out=x` names x."""
     told = [value for word in words for value in (word, word.partition("=")[2]) if os.sep in value]
     return [os.path.join(cwd, os.path.expanduser(value)) for value in told]
+
+
+def links_among(words: Sequence[str], cwd: str) -> list[str]:
+    """Returns links in the working directory to directories, and to what a command line names.
+
+    Whoever has put one there works with what it leads to, under a name without a slash.
+    """
+    named = {value for word in words for value in (word, word.partition("=")[2])}
+    try:
+        with os.scandir(cwd) as entries:
+            links = [entry for entry in entries if entry.is_symlink()]
+    except OSError:
+        return []
+    return [one.path for one in links if one.name in named or os.path.isdir(one.path)]
 
 
 def scripts_among(words: Sequence[str], cwd: str) -> list[str]:

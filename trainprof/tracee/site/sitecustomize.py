@@ -10,10 +10,38 @@ import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 OLDEST = (3, 10)
+NOT_STARTED = 125
+TOO_OLD = (
+    "trainprof: what a script under Python %d.%d writes cannot be kept from your files, as each "
+    "trial does; that takes Python %d.%d\n"
+)
+
+
+class _TooOld(object):  # noqa: UP004 - of Python 2 another one is no class
+    """Ends a trial whose script is to train under a Python that we cannot be in.
+
+    A tool or a launcher that runs under one is left alone: it imports no torch.
+    """
+
+    def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
+        if name == "torch":
+            os.write(2, (TOO_OLD % (sys.version_info[:2] + OLDEST)).encode())
+            os._exit(NOT_STARTED)
+
+
+def _is_trial():  # type: () -> bool
+    import json
+
+    trial = json.loads(os.environ.get("TRAINPROF_OPTIONS", "{}")).get("trial") or {}
+    return trial.get("scratch") is not None
 
 
 def _start():  # type: () -> None
-    if not os.environ.get("TRAINPROF_DIR") or sys.version_info < OLDEST:
+    if not os.environ.get("TRAINPROF_DIR"):
+        return
+    if sys.version_info < OLDEST:
+        if _is_trial():
+            sys.meta_path.insert(0, _TooOld())
         return
     # The script's interpreter may not have us installed: lend it our place, for us alone, as
     # what lies beside us (site-packages) may not come before the standard library.

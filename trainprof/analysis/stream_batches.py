@@ -1,0 +1,71 @@
+"""Batches of streams, whose samples nobody counts: of what size they are, and how many a pass has.
+
+Where workers share a stream out, each one's last batch is not full: a pass has more of them then,
+and a step is less work.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import fmean
+from typing import Final
+
+# Batches are of another size that differ by more than this share, on average: what they take to
+# train on does so by as much at the least.
+_OTHER_SIZE: Final = 0.1
+# And by so many standard errors: chance does that in one of a hundred cases.
+_CERTAIN: Final = 2.6
+# Nobody minds a step that is so much less work, as of last batches that are not full.
+_SAME_PASS: Final = 0.02
+
+
+def are_other_sizes(means: tuple[float, float], errors: tuple[float, float]) -> bool:
+    """Whether batches are of another size, and not by chance.
+
+    Args:
+        means: Of two kinds of them, bytes.
+        errors: Their standard errors, bytes.
+    """
+    apart = abs(means[0] - means[1])
+    is_chance = apart <= _CERTAIN * math.hypot(*errors)
+    return not is_chance and apart > _OTHER_SIZE * max(means)
+
+
+def more_batches(base: Sequence[Sequence[int]], other: Sequence[Sequence[int]]) -> float:
+    """Returns how many times as many batches passes have in some runs as in others.
+
+    Each that all of them came to: passes of one run may differ as training goes on, or at random.
+
+    Args:
+        base, other: Batches of the passes that ended, in order, run by run.
+
+    Returns:
+        1 where they do not have more for certain, or that is not known.
+    """
+    base, other = ([one for one in side if one] for side in (base, other))
+    if not base or not other:
+        return 1.0
+    common = range(min(map(len, (*base, *other))))
+    most = [max(one[k] for one in base) for k in common]
+    least = [min(one[k] for one in other) for k in common]
+    if not all(y > (1 + _SAME_PASS) * x for x, y in zip(most, least, strict=True)):
+        return 1.0
+    return fmean(_mean_of(one, common) for one in other) / fmean(
+        _mean_of(one, common) for one in base
+    )
+
+
+def are_as_many(base: Sequence[Sequence[int]], other: Sequence[Sequence[int]]) -> bool:
+    """Whether the passes that all runs came to their end of have as many batches on both sides.
+
+    Args:
+        base, other: As of `more_batches`; each run ended one at the least.
+    """
+    common = range(min(map(len, (*base, *other))))
+    means = [fmean(_mean_of(one, common) for one in side) for side in (base, other)]
+    return max(means) <= (1 + _SAME_PASS) * min(means)
+
+
+def _mean_of(batches: Sequence[int], common: range) -> float:
+    return fmean(batches[k] for k in common)

@@ -1,0 +1,61 @@
+"""Steps that are other work, told by the size of batches: nobody counts the samples of streams."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from trainprof.analysis.compared_run import ComparedRun
+from trainprof.analysis.stream_batches import are_as_many, are_other_sizes
+
+
+@dataclass(frozen=True, slots=True)
+class BatchBytes:
+    """Bytes of a side's mean batch, and the standard error of that."""
+
+    mean: float
+    error: float
+
+
+def other_batches(
+    base: Sequence[ComparedRun], other: Sequence[ComparedRun]
+) -> tuple[BatchBytes, BatchBytes] | None:
+    """Returns how large the batches of both sides are, where a step is other work by that.
+
+    None where samples are counted, and where batches may hold other numbers, but as many samples:
+    passes have as many of them, or there is one batch size and no pass that ended.
+    """
+    runs = [*base, *other]
+    if any(run.summary.training.samples for run in runs):
+        return None
+    sizes = [_batch_bytes(side) for side in (base, other)]
+    if sizes[0] is None or sizes[1] is None:
+        return None
+    if not are_other_sizes((sizes[0].mean, sizes[1].mean), (sizes[0].error, sizes[1].error)):
+        return None
+    passes = [[_ended(run) for run in side] for side in (base, other)]
+    if all(ended for side in passes for ended in side):
+        return None if are_as_many(*passes) else (sizes[0], sizes[1])
+    are_told = any(feeder.batch_size for run in runs if (feeder := run.feeder()) is not None)
+    return None if are_told else (sizes[0], sizes[1])
+
+
+def _ended(run: ComparedRun) -> list[int]:
+    feeder = run.feeder()
+    return [] if feeder is None else feeder.ended_batches
+
+
+def _batch_bytes(side: Sequence[ComparedRun]) -> BatchBytes | None:
+    """None where one of the runs does not tell it."""
+    told = [
+        BatchBytes(fetch.batch_bytes, fetch.batch_bytes_error)
+        for run in side
+        if (feeder := run.feeder()) is not None and (fetch := feeder.fetch) is not None
+        if fetch.batch_bytes and fetch.batch_bytes_error is not None
+    ]
+    if not told or len(told) < len(side):
+        return None
+    error = math.hypot(*(one.error for one in told)) / len(told)
+    return BatchBytes(fmean(one.mean for one in told), error)
