@@ -34,6 +34,7 @@ from trainprof.analysis.tuning import (
     TIMED_OUT,
     TOO_FEW_STEPS,
 )
+from trainprof.analysis.unlike_lengths import without_saves
 from trainprof.experiments.beside_steps import evaluated, seen_passes
 from trainprof.experiments.last_words import last_words
 from trainprof.experiments.trial import BatchSize, Measured, Trial
@@ -116,7 +117,7 @@ def read(
         outcome, detail = NOT_APPLIED, "; ".join(notes.refused.values())
     elif outcome == OK and pace is None:
         outcome = TOO_FEW_STEPS
-        detail = _too_few(trial, run.steady_steps())
+        detail = _too_few(trial, without_saves(run).steady_steps())
     return Measured(
         trial=trial,
         number=number,
@@ -126,6 +127,7 @@ def read(
         seconds=0.0,
         pace=pace,
         training_pace=paces.training,
+        saves_s=without_saves(run).checkpoints_s if trial.data == "real" else 0.0,
         run_s=summary.run.wall_s if summary.run.exit.is_whole and trial.data == "real" else None,
         steps=_steps(trial, summary),
         startup_s=summary.phases.initialization_s,
@@ -183,6 +185,11 @@ def _of_steps(run: ComparedRun, table: StepTable) -> ComparedRun:
 
 
 def _real_paces(run: ComparedRun) -> Paces:
+    """Returns the paces of steps that save no checkpoint.
+
+    Trials make unlike numbers of steps, and hold a few saves by chance, which make each noisy.
+    """
+    run = without_saves(run)
     if not run.is_telling():
         return Paces()
     return Paces(_in_turns(run.pace()), _in_turns(run.training_pace()))

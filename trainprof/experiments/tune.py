@@ -307,8 +307,10 @@ def _planned(
     found = plan(
         case,
         allow_numerics=options.allow_numerics,
-        free_step_s=free_s,
+        # As the recording has them, where steps that save are among the others.
+        free_step_s=None if free_s is None else free_s + base.saves_s,
         starts=base.starts_share(),
+        saves=base.saves_share(),
     )
     return replace(found, notes=(*found.notes, *_notes_of(base)))
 
