@@ -451,3 +451,19 @@ for name in ("runs/old/w.bin", "big.bin", "big.bin"):
         assert told == ([] if shares else [{"big.bin": 10}])
         assert faults(run) == []
         shutil.rmtree(run)
+
+
+def test_it_is_named_as_seen_from_where_the_run_was_started(tmp_path: Path) -> None:
+    work, run = tmp_path / "work", tmp_path / "run"
+    (work / "src").mkdir(parents=True)
+    (work / "src" / "big.bin").write_bytes(b"0123456789")
+    (work / "src" / "script.py").write_text("""
+import sys
+changes = sys.modules["trainprof.tracee.containment.changes"]
+changes.TOLD_FROM_BYTES, changes._shares_blocks = 9, lambda *files: False
+open("big.bin", "r+b").close()
+""")
+    done = run_contained(["script.py"], work / "src", run, options={"cwd": str(work)})
+    assert (done.returncode, done.stderr) == (0, "")
+    (note,) = read_recordings(run / "events")[0].notes(Topic.TRIAL)
+    assert note["copied"] == {"src/big.bin": 10}
