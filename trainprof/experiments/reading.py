@@ -22,7 +22,7 @@ from trainprof.analysis.step_table import StepTable
 from trainprof.analysis.summarize import summarize
 from trainprof.analysis.summary import RunSummary
 from trainprof.analysis.summary_json import to_jsonable
-from trainprof.analysis.trial_notes import read_trial_notes
+from trainprof.analysis.trial_notes import TrialNotes, read_trial_notes
 from trainprof.analysis.trial_pace import FreeSteps, alone_pace, free_pace, free_steps
 from trainprof.analysis.tuning import (
     BASELINE,
@@ -42,6 +42,7 @@ from trainprof.launch.outcome import Outcome
 from trainprof.launch.signals import ENDING
 from trainprof.record.run_directory import RunDirectory, write_json
 
+_NEVER_ALONE: Final = "it was never drawn without training"
 DID_NOT_END: Final = "it did not end, and was killed"
 # Of a pass's batches that are drawn alone; fewer tell nothing.
 _FEWEST_BATCHES: Final = MIN_STEADY_STEPS
@@ -113,8 +114,9 @@ def read(
     seen = _seen(trial, run, recorded, free) if outcome == OK else None
     paces = _paces(trial, run, directory, seen) if outcome == OK else Paces()
     pace = paces.steps
-    if outcome == OK and notes.refused and not notes.applied and trial.overrides:
-        outcome, detail = NOT_APPLIED, "; ".join(notes.refused.values())
+    not_applied = _not_applied(trial, notes) if outcome == OK else None
+    if not_applied is not None:
+        outcome, detail = NOT_APPLIED, not_applied
     elif outcome == OK and pace is None:
         outcome = TOO_FEW_STEPS
         detail = _too_few(trial, without_saves(run).steady_steps())
@@ -147,6 +149,17 @@ def read(
         passes=seen_passes(summary),
         evaluated=evaluated(summary),
     )
+
+
+def _not_applied(trial: Trial, notes: TrialNotes) -> str | None:
+    """Returns why a run was one of the script as it is, None where it was none."""
+    if trial.data != "real" and notes.applied.get("data") != trial.data:
+        # Free data that never came leaves no steps on it, whether that was told or not.
+        untold = _NEVER_ALONE if trial.data == "alone" else None
+        return notes.refused.get("data", untold)
+    if trial.overrides and notes.refused and not notes.applied:
+        return "; ".join(notes.refused.values())
+    return None
 
 
 def _seen(
