@@ -36,6 +36,7 @@ from trainprof.analysis.tuning import (
 )
 from trainprof.analysis.unlike_lengths import without_saves
 from trainprof.experiments.beside_steps import evaluated, seen_passes
+from trainprof.experiments.ground import work_of
 from trainprof.experiments.last_words import last_words
 from trainprof.experiments.trial import BatchSize, Measured, Trial
 from trainprof.launch.outcome import Outcome
@@ -297,6 +298,8 @@ def _ground(trial: Trial, run: ComparedRun, outcome: str) -> dict[str, str]:
     if trial.data != "real" or outcome != OK:
         # A loader alone has nothing to do on it, and one that failed may not have come so far.
         found = {what: told for what, told in found.items() if what not in (DEVICE, GPU)}
+    else:
+        found |= work_of(run)
     if trial.name == BASELINE and outcome == OK and run.summary.torch_threads is not None:
         # Trials may have others: they are what is tried.
         found[_TORCH_THREADS] = str(run.summary.torch_threads)
