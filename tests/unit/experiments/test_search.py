@@ -7,13 +7,11 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 from support.planted_trials import (
     FakeRunner,
     Planted,
     plan_of,
-    seen_steps,
     threads,
     workers,
 )
@@ -37,7 +35,6 @@ from trainprof.experiments.candidate import Candidate
 from trainprof.experiments.search import CannotTune, Search
 from trainprof.experiments.trial import WARM_UP, Measured, Trial
 from trainprof.experiments.trial_limits import (
-    budget_for,
     limits_of_warm_up,
     steps_beyond_a_pass,
     steps_of_trials,
@@ -421,59 +418,6 @@ def test_the_run_that_does_not_count_leaves_the_budget_to_the_others(
     # Of as long trials as may be asked for it is one: they read more than it would.
     assert (asked.steps, asked.enough_s) == (60, (longest_s, max(budget_s / 24, 2.0)))
     assert (asked.seconds, asked.killed_after_s) == (limits.seconds, limits.killed_after_s)
-
-
-@pytest.mark.parametrize(
-    ("step_s", "asked", "budget_s", "needed"),
-    [
-        (0.2, 5000, 600.0, 101),  # 6 x 17 minutes
-        (1.0, 500, 120.0, 51),
-        (1.0, 59, 120.0, None),
-        (0.01, 5000, 600.0, None),
-    ],
-)
-def test_steps_that_do_not_fit_are_refused_once_that_is_known(step_s, asked, budget_s, needed):
-    planted = Planted(lambda overrides: step_s, steps=100_000, start_up_s=1.0, later=(0, 1.0))
-    runner = FakeRunner(planted)
-    search = Search(
-        runner,
-        lambda base, free_s: plan_of(*PLANS),
-        budget_s=budget_s,
-        trial_steps=asked,
-        directory=Path("my runs/t"),
-    )
-    if needed is None:
-        found = search.run()
-        assert found.of(BASELINE)[0].steps == asked
-        return
-    with pytest.raises(CannotTune, match=f"--trial-steps {asked} takes too long") as refused:
-        search.run()
-    assert refused.value.hint.startswith(f"go on with --resume 'my runs/t' --budget {needed}m, or")
-    assert runner.ran == [WARM_UP]
-    assert search.found.spent_s() < budget_s / 5
-
-
-def test_they_are_not_where_the_script_as_it_is_was_measured_before():
-    planted = Planted(lambda overrides: 1.0, steps=100_000)
-    runner = FakeRunner(planted)
-    search = Search(
-        runner,
-        lambda base, free_s: plan_of(*PLANS),
-        budget_s=120.0,
-        trial_steps=500,
-        is_known=lambda trial, number: number == 1 and trial.name in (WARM_UP, BASELINE),
-    )
-    assert search.run().of(BASELINE)
-
-
-def test_a_first_step_that_compiles_refuses_nothing():
-    """A minute, and 9 steps of 2 s behind it: 85 steps take 3 minutes of 10, not 11."""
-    seen = seen_steps(np.array([60.0, *[2.0] * 9]))
-    run = replace(warm_up(steps=10, step_s=7.8), seen=seen)
-    assert budget_for(85, run, 600.0) is None
-    assert budget_for(160, run, 600.0) == pytest.approx(81 + 6 * (3 + 320))
-    assert budget_for(160, replace(run, seen=seen_steps(np.array([60.0]))), 600.0) is None
-    assert budget_for(160, replace(run, run_s=81.0), 600.0) is None
 
 
 @pytest.mark.parametrize(("start_up_s", "steps"), [(3.0, 1000), (70.0, 200), (200.0, 200)])
