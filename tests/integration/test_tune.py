@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -34,7 +35,7 @@ from trainprof.experiments.candidates import plan
 from trainprof.experiments.found import Found
 from trainprof.experiments.results import summary_of_tune
 from trainprof.experiments.runner import Script, ScriptRunner
-from trainprof.experiments.trial import Limits, Trial, baseline
+from trainprof.experiments.trial import Limits, Trial, baseline, ceiling, loader_alone
 from trainprof.record.run_directory import RunDirectory
 
 # A batch sleeps for 30 ms in the loader, training for 10: workers can hide nearly all of it.
@@ -214,6 +215,25 @@ def test_two_loaders_that_are_both_waited_for_are_both_changed(
     assert told.recommended is not None
     assert told.recommended.speedup.mid > 1.5
     assert [one.split(": ")[0] for one in told.recommended.change] == list(lines)
+
+
+@pytest.mark.parametrize("trial", ["free", "alone", "workers"])
+def test_a_script_that_begins_elsewhere_is_changed_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trial: str
+) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "train.py").write_text(SCRIPT)
+    (tmp_path / "run.sh").write_text(f"cd src && {shlex.quote(sys.executable)} train.py\n")
+    monkeypatch.chdir(tmp_path)
+    runner = ScriptRunner(Script(("bash", "run.sh")), RunDirectory(tmp_path / "t"), interval_s=0.5)
+    asked = {
+        "free": ceiling(("src/train.py:24",), None),
+        "alone": loader_alone(("src/train.py:24",)),
+        "workers": Trial("num_workers=1", {"num_workers": 1}, sites=("src/train.py:24",)),
+    }[trial]
+    found = runner.run(asked, 1, Limits(steps=95, killed_after_s=120.0))
+    assert (found.outcome, found.detail, found.refused) == (OK, None, {})
+    assert found.is_ok
 
 
 SPAWNED = """

@@ -19,7 +19,7 @@ def run_contained(
     words: Sequence[str | Path], cwd: Path, run: Path, **more: Any
 ) -> subprocess.CompletedProcess[str]:
     """Runs python with `words` as the script of a trial, without a supervisor."""
-    options = {"trial": TrialOptions(scratch=run / "scratch").to_json()}
+    options = {"trial": TrialOptions(scratch=run / "scratch").to_json(), **more.pop("options", {})}
     return run_hooked(words, cwd, run, options=options, **more)
 
 

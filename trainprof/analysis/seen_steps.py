@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from trainprof.analysis.speedup import Pace
 from trainprof.analysis.steady import MIN_STEADY_STEPS
-from trainprof.analysis.step_noise import Floats, drift_between, half_split_drift
+from trainprof.analysis.step_noise import drift_between, half_split_drift
 from trainprof.analysis.step_table import StepTable
 
 
@@ -51,8 +51,8 @@ class SeenSteps:
         Args:
             until: After how many steps of the run.
         """
-        before = _steady_s(self._before(until))
-        beyond = _steady_s(self.table.part(slice(max(until - self.first, 0), None)))
+        before = self._before(until).plain_s()
+        beyond = self.table.part(slice(max(until - self.first, 0), None)).plain_s()
         if len(beyond) < MIN_STEADY_STEPS:
             return 0.0
         if len(before) < MIN_STEADY_STEPS:
@@ -61,8 +61,3 @@ class SeenSteps:
 
     def _before(self, until: int) -> StepTable:
         return self.table.part(slice(max(until - self.first, 0)))
-
-
-def _steady_s(table: StepTable) -> Floats:
-    steady_s: Floats = table.wall_ns[table.steady.mask] / 1e9
-    return steady_s

@@ -11,7 +11,9 @@ from trainprof.analysis.facts import Facts
 from trainprof.analysis.feeding import epoch_starts
 from trainprof.analysis.ledger import Attribution, per_step_ns, step_wall_ns
 from trainprof.analysis.passes import TRAINING, Passes
+from trainprof.analysis.saving_steps import CHECKPOINT, few_that_save
 from trainprof.analysis.steady import Steady, steady_steps
+from trainprof.analysis.step_noise import Floats
 from trainprof.analysis.timeline import Timeline
 
 
@@ -64,6 +66,14 @@ class StepTable:
             settled &= ~paused
         candidates = settled & ~border
         return cls(wall_ns, per_step, steady, candidates, paused, epoch_of, border, buffered, cycle)
+
+    def plain_s(self) -> Floats:
+        """Returns the steady steps, without those that save checkpoints where few do, in s."""
+        steady = self.steady.mask
+        steady_s: Floats = self.wall_ns[steady] / 1e9
+        if CHECKPOINT not in self.per_step:
+            return steady_s
+        return steady_s[~few_that_save(self.per_step[CHECKPOINT][steady])]
 
     def part(self, chosen: slice) -> StepTable:
         """Returns some steps that follow one another, as if there were no others."""

@@ -13,6 +13,7 @@ from trainprof.analysis.facts import integer
 from trainprof.analysis.free_data import free_data
 from trainprof.analysis.least_gain import LEAST_GAIN
 from trainprof.analysis.passes import LOADER_CALLS
+from trainprof.analysis.saving_steps import CHECKPOINT
 from trainprof.analysis.speedup import Pace
 from trainprof.analysis.steady import MIN_STEADY_STEPS
 from trainprof.analysis.step_noise import Floats
@@ -34,7 +35,8 @@ class FreeSteps:
     """Steps of a trial on free data, without what its copies of batches cost them.
 
     Attributes:
-        table: Those that began after the last loader that feeds training had become free.
+        table: Those that began after the last loader that feeds training had become free; of what
+            they consist of only what saving checkpoints takes is told.
         first: How many the run had made before.
         is_least: They may be faster still: of much of the copying it is not known whether a device
             worked meanwhile, and none of that is taken out.
@@ -60,7 +62,7 @@ def free_steps(recorded: RecordedSteps) -> FreeSteps | None:
     left = np.maximum(steps.wall_ns[chosen] - surely, 0)
     table = StepTable.of(
         left,
-        {},
+        {key: ns[chosen] for key, ns in steps.per_step.items() if key == CHECKPOINT},
         paused=steps.paused[chosen],
         epoch_of=steps.epoch_of[chosen],
         border=steps.border[chosen],
@@ -75,8 +77,11 @@ def free_steps(recorded: RecordedSteps) -> FreeSteps | None:
 
 
 def free_pace(table: StepTable) -> Pace | None:
-    """Returns the pace of steady steps on free data, of a table that `free_steps` gave."""
-    return _pace(table.wall_ns[table.steady.mask] / 1e9)
+    """Returns the pace of steady steps on free data, of a table that `free_steps` gave.
+
+    Without those that save checkpoints, where few do.
+    """
+    return _pace(table.plain_s())
 
 
 def _copying(recorded: RecordedSteps, loaders: Collection[int]) -> tuple[Int64, Int64]:

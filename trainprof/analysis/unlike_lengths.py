@@ -16,13 +16,13 @@ import numpy as np
 
 from trainprof.analysis.compared_run import ComparedRun
 from trainprof.analysis.events import Bool
+from trainprof.analysis.saving_steps import CHECKPOINT, few_that_save
 from trainprof.analysis.steady import MIN_STEADY_STEPS
 from trainprof.analysis.step_noise import Floats
 from trainprof.analysis.step_series import StepSeries
 
 # A last batch that is not full makes so much of a difference at most, where passes are not short.
 SAME_SAMPLES: Final = 0.02
-_CHECKPOINT: Final = "checkpoint"
 # What more of the steps do than do not is a part of each.
 _NOW_AND_THEN: Final = 0.5
 # Saves that tell how often a run saves and what that takes: a mean of fewer is mostly chance.
@@ -80,7 +80,7 @@ def _saves_per_step(series: StepSeries | None) -> float | None:
     """Returns how often a run saved now and then, None where it saved too seldom to tell."""
     if series is None:
         return None
-    saves = _now_and_then(_saving_s(series) > 0)
+    saves = few_that_save(_saving_s(series))
     whole = _between_saves(saves)
     steps, count = np.count_nonzero(whole), np.count_nonzero(saves & whole)
     return count / steps if count >= _FEWEST_SAVES and steps >= MIN_STEADY_STEPS else None
@@ -93,11 +93,6 @@ def _between_saves(saves: Bool) -> Bool:
     if len(chosen):
         whole[chosen[0] + 1 : chosen[-1] + 1] = True
     return whole
-
-
-def _saving_s(series: StepSeries) -> Floats:
-    found: Floats = series.parts_s.get(_CHECKPOINT, np.zeros(len(series.steady_s)))
-    return found
 
 
 def _without_odd_steps(
@@ -121,7 +116,7 @@ def _without_odd_steps(
         between_inside_s=np.zeros_like(series.between_inside_s),
     )
     saving_s = _saving_s(series)
-    saves = _now_and_then(saving_s > 0)
+    saves = few_that_save(saving_s)
     ends = np.zeros_like(saves) if full is None else series.ends_pass
     if with_saves:
         kept = _between_saves(saves) & ~_now_and_then(ends)
@@ -132,6 +127,22 @@ def _without_odd_steps(
         full_step_samples=full,
         checkpoints_s=float(saving_s.mean()) if saves.any() else 0.0,
     )
+
+
+def without_saves(run: ComparedRun) -> ComparedRun:
+    """Returns a run without those of its steady steps that save checkpoints, where few do."""
+    if run.series is None:
+        return _without_checkpoints(run)
+    saving_s = _saving_s(run.series)
+    saves = few_that_save(saving_s)
+    if not saves.any():
+        return run
+    left = _with_steps(run, run.series, ~saves)
+    return replace(left, checkpoints_s=float(saving_s.mean()))
+
+
+def _saving_s(series: StepSeries) -> Floats:
+    return series.parts_s.get(CHECKPOINT, np.zeros(len(series.steady_s)))
 
 
 def _now_and_then(chosen: Bool) -> Bool:
@@ -168,12 +179,12 @@ def _share_left(key: str, series: StepSeries, kept: Bool) -> float:
 def _without_checkpoints(run: ComparedRun) -> ComparedRun:
     """Returns a run of which only means are left, without what checkpoints add to them."""
     training = run.summary.training
-    saved_s = (training.per_step_s or {}).get(_CHECKPOINT, 0.0)
+    saved_s = (training.per_step_s or {}).get(CHECKPOINT, 0.0)
     if training.step_s is None or training.per_step_s is None or saved_s <= 0:
         return run
     training = replace(
         training,
         step_s=replace(training.step_s, mean=training.step_s.mean - saved_s),
-        per_step_s={**training.per_step_s, _CHECKPOINT: 0.0},
+        per_step_s={**training.per_step_s, CHECKPOINT: 0.0},
     )
     return replace(run, summary=replace(run.summary, training=training), checkpoints_s=saved_s)

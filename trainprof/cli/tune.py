@@ -96,7 +96,7 @@ def tune(
     if resume is None:
         if given is None:
             raise typer.BadParameter("missing: what to tune", param_hint="'SCRIPT'")
-        _check_contained(given, is_agreed=yes)
+        agreed = _check_contained(given, is_agreed=yes)
         options = TuneOptions(
             script=given,
             output=output,
@@ -104,11 +104,14 @@ def tune(
             trial_steps=trial_steps,
             allow_numerics=allow_numerics,
             interval_s=interval or DEFAULT_INTERVAL_S,
+            agreed=agreed,
         )
         run = begin(options)
     else:
         again = AskedAgain(given, output, budget, trial_steps, interval, allow_numerics)
         run = resumed(find_run(resume), again)
+        before = run.journal.asked.agreed
+        run.journal.agree(_check_contained(run.options.script, is_agreed=yes, before=before))
     if not quiet:
         write(sys.stderr, f"trainprof: trials are kept in {run.directory.path}\n")
     try:
@@ -122,23 +125,35 @@ def tune(
     return INTERRUPTED if summary.tuning.ended_by == STOPPED else 0
 
 
-def _check_contained(script: Script, *, is_agreed: bool) -> None:
+def _check_contained(
+    script: Script, *, is_agreed: bool, before: tuple[str, ...] = ()
+) -> tuple[str, ...]:
     """Says what trials would do besides training, and goes on only if that is agreed to.
 
+    Args:
+        script: What is to be run.
+        is_agreed: Whatever it does.
+        before: What was agreed to earlier.
+
+    Returns:
+        What is agreed to.
+
     Raises:
-        NotContained: If it is not.
+        NotContained: If something is not.
     """
     from trainprof.experiments.uncontained import NO_PYTHON, OUT_OF_REACH, find_uncontained
+    from trainprof.launch.masking import masked_text
     from trainprof.launch.target import resolve
 
     found = find_uncontained(resolve(script.words, script.module), Path.cwd())
-    if not found:
-        return
+    told = tuple(masked_text(f"{one.site}: {one.name} {one.sentence}") for one in found)
+    if set(told) <= set(before):
+        return told
     write(sys.stderr, "trainprof: what trials do here cannot be kept apart:\n")
-    for one in found:
-        write(sys.stderr, f"  {one.site}: {one.name} {one.sentence}\n")
+    for sentence in told:
+        write(sys.stderr, f"  {sentence}\n")
     if is_agreed:
-        return
+        return told
     instead = "switch it off by an argument of the script"
     if any(one.sentence == NO_PYTHON for one in found):
         instead = "name the Python script itself, or what starts it (python, torchrun)"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from trainprof.analysis.diagnosis.gains import times_without
@@ -44,6 +44,29 @@ class Candidate:
 
     def trial(self) -> Trial:
         return Trial(self.name, self.overrides, sites=self.sites)
+
+    def without_saves(self, share: float) -> Candidate:
+        """Returns the same as told of steps without a share of their time that it leaves alone."""
+        if share <= 0:
+            return self
+        predicted = interval_without(self.predicted, share)
+        return replace(self, predicted=predicted, hope=_times_of_rest(self.hope, share))
+
+
+def interval_without(predicted: Interval | None, share: float) -> Interval | None:
+    """Returns how many times as fast the rest is, by a forecast of all.
+
+    Args:
+        predicted: Of all.
+        share: Of the time before, which stays as it is and is not counted.
+    """
+    if predicted is None or share <= 0:
+        return predicted
+    return _times_of_rest(predicted[0], share), _times_of_rest(predicted[1], share)
+
+
+def _times_of_rest(times: float, share: float) -> float:
+    return (1 - share) / max(1 / times - share, (1 - share) / times_without(1.0))
 
 
 def up_to(share: float) -> Interval:

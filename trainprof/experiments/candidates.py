@@ -24,7 +24,7 @@ from trainprof.analysis.pipeline_scenario import without_sending
 from trainprof.analysis.steady import MIN_STEADY_STEPS
 from trainprof.analysis.trial_pace import fewest_alone
 from trainprof.analysis.verdict import COMPUTE_KEYS
-from trainprof.experiments.candidate import Candidate, Interval, up_to
+from trainprof.experiments.candidate import Candidate, Interval, interval_without, up_to
 from trainprof.experiments.loader_candidates import (
     left_out,
     of_loaders,
@@ -85,6 +85,7 @@ def plan(
     allow_numerics: bool = False,
     free_step_s: float | None = None,
     starts: float = 0.0,
+    saves: float = 0.0,
 ) -> Plan:
     """Returns what is worth trying on a script, by a run of it.
 
@@ -94,12 +95,17 @@ def plan(
         free_step_s: What a step takes with batches that cost nothing, once that is measured: a
             thread that never waits computes faster, and no recording tells by how much.
         starts: What starts of passes add to steady steps, as a share of them.
+        saves: What saving checkpoints takes of the time of steady steps, as a share of it: trials
+            are compared without.
     """
     candidates = [
-        *of_loaders(case, free_step_s, starts),
-        *_of_threads(case),
-        *_of_optimizer(case),
-        *(_of_numerics(case) if allow_numerics else ()),
+        one.without_saves(saves)
+        for one in (
+            *of_loaders(case, free_step_s, starts),
+            *_of_threads(case),
+            *_of_optimizer(case),
+            *(_of_numerics(case) if allow_numerics else ()),
+        )
     ]
     worthwhile = [
         one for one in candidates if one.predicted is None or one.promise() >= 1 + LEAST_GAIN
@@ -108,12 +114,14 @@ def plan(
     waited, optimizers = waited_for(case), _optimizers(case)
     if not waited:
         return Plan((), tuple(worthwhile), optimizers=optimizers)
+    ceiling = interval_without(_ceiling(case, waited[0], others=waited[1:]), saves)
+    alone = _alone(waited[0])
     return Plan(
         (waited[0].loader.site,),
         tuple(worthwhile),
-        ceiling=_with_starts(_ceiling(case, waited[0], others=waited[1:]), starts),
+        ceiling=_with_starts(ceiling, starts),
         foretells_ceiling=not _may_be_waking(case, waited[0]),
-        alone=_alone(waited[0]),
+        alone=alone and (alone[0] * (1 - saves), alone[1] * (1 - saves)),
         pass_batches=_pass_batches(waited[0]),
         free_sites=tuple(dict.fromkeys(one.loader.site for one in waited)),
         fewest_alone=_fewest_alone(waited[0].loader),

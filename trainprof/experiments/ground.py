@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from typing import ClassVar, Final
 
 from trainprof.analysis.comparable_facts import GPU, TORCH, ground_of_host
+from trainprof.analysis.compared_run import ComparedRun
+from trainprof.analysis.passes import TRAINING
+from trainprof.experiments.own_variables import changed_variables
 from trainprof.launch.installed_torch import installed_torch
 from trainprof.launch.manifest import host_now
 from trainprof.launch.target import Target
@@ -27,6 +30,20 @@ _DEVICES: Final = "CUDA_VISIBLE_DEVICES"
 # Which of several alike it is makes no difference, and a batch system gives others each time.
 _NUMBER_OF_DEVICES: Final = f"the number of devices in {_DEVICES}"
 _UNSET: Final = "not set"
+_SET_AS_BEFORE: Final = "set the environment as it was, or start anew: trainprof tune SCRIPT"
+
+
+BATCH_SIZE: Final = "the batch size"
+BATCHES_A_STEP: Final = "the number of batches a step"
+WORLD_SIZE: Final = "the number of ranks"
+# Of these a run shows those that it came to: on which of several GPUs it was takes a while to see,
+# and batches may grow as training goes on.
+_ONE_OF: Final = frozenset({GPU, BATCH_SIZE})
+_BETWEEN: Final = ", "
+# Ends of passes, and a step that a limit cut off, make a mean of some more or less; one batch more
+# to accumulate than one makes it twice as many.
+_OTHER_BATCHES: Final = 1.4
+_TELLING_STEPS: Final = 20
 
 
 class CannotResume(TrainprofError):
@@ -69,12 +86,33 @@ def check_variables(before: Mapping[str, str], now: Mapping[str, str]) -> None:
         told = (f"{x} was {before.get(x, _UNSET)} and is {now.get(x, _UNSET)}" for x in changed)
         raise CannotResume(
             f"{', '.join(told)}: its trials would not be alike",
-            hint="set the environment as it was, or start anew: trainprof tune SCRIPT",
+            hint=_SET_AS_BEFORE,
+        )
+
+
+def check_read(before: Mapping[str, str], environ: Mapping[str, str]) -> None:
+    """Refuses where the script's own texts would read other variables.
+
+    Args:
+        before: As `own_variables.digests_of_variables` tells them.
+        environ: That trials would get.
+
+    Raises:
+        CannotResume: With what is another.
+    """
+    changed = changed_variables(before, environ)
+    if changed:
+        raise CannotResume(
+            f"{', '.join(changed)}: its trials would not be alike",
+            hint=_SET_AS_BEFORE,
         )
 
 
 def check_ground(before: Mapping[str, str], now: Mapping[str, str]) -> None:
     """Refuses where trials would stand on other ground; of what is not known of both, nothing.
+
+    Args:
+        before, now: As `ground_of` and `work_of` tell them.
 
     Raises:
         CannotResume: With what is another.
@@ -91,6 +129,22 @@ def check_ground(before: Mapping[str, str], now: Mapping[str, str]) -> None:
         )
 
 
+def work_of(run: ComparedRun) -> dict[str, str]:
+    """Returns how much work a step is, by the names of facts: as `ground_of` has the ground."""
+    training = run.summary.training
+    sizes = sorted({loader.batch_size for loader in run.loaders(TRAINING) if loader.batch_size})
+    told = {WORLD_SIZE: str(run.summary.run.world_size or 1)}
+    if sizes:
+        told[BATCH_SIZE] = _BETWEEN.join(map(str, sizes))
+    if training.iterations >= training.steps >= _TELLING_STEPS:
+        told[BATCHES_A_STEP] = f"{training.iterations / training.steps:.3g}"
+    return told
+
+
 def _is_another(what: str, before: str, now: str) -> bool:
-    # Not every run is long enough for it to be seen on which of several GPUs it was.
-    return not set(before.split(", ")) & set(now.split(", ")) if what == GPU else before != now
+    if what in _ONE_OF:
+        return not set(before.split(_BETWEEN)) & set(now.split(_BETWEEN))
+    if what == BATCHES_A_STEP:
+        both = sorted((float(before), float(now)))
+        return both[1] > _OTHER_BATCHES * both[0]
+    return before != now

@@ -52,6 +52,9 @@ class Asked:
         sources: Digests of its own files, as own_files tells them.
         variables: Of its environment, as ground.variables_of_pace tells them.
         masked: Of what is masked, as masked_words.digest_of_masked tells it; None where nothing is.
+        read: Variables that its own texts read, as own_variables.digests_of_variables tells them;
+            None: not known.
+        agreed: What trials do that cannot be contained, as it was said and agreed to.
         budget_s, trial_steps, allow_numerics, interval_s: As TuneOptions has them.
     """
 
@@ -66,6 +69,8 @@ class Asked:
     sources: Mapping[str, str] | None = None
     variables: Mapping[str, str] | None = None
     masked: Mapping[str, str] | None = None
+    read: Mapping[str, str] | None = None
+    agreed: tuple[str, ...] = ()
 
 
 class Journal:
@@ -102,6 +107,8 @@ class Journal:
             "sources": _plain(self.asked.sources),
             "variables": _plain(self.asked.variables),
             "masked": _plain(self.asked.masked),
+            "read": _plain(self.asked.read),
+            "agreed": list(self.asked.agreed),
             "done": self._done,
         }
         write_json(self._directory.path / FILE, told)
@@ -123,6 +130,12 @@ class Journal:
             }
         )
         self.save()
+
+    def agree(self, agreed: tuple[str, ...]) -> None:
+        """Notes what trials do that cannot be contained, once it is agreed to."""
+        if agreed != self.asked.agreed:
+            self.asked = replace(self.asked, agreed=agreed)
+            self.save()
 
     def knows(self, trial: Trial, number: int) -> bool:
         """Whether a run was made before, and its directory is still there."""
@@ -243,6 +256,8 @@ def _asked(told: Mapping[str, Any]) -> Asked:
         sources=_texts(told.get("sources")),
         variables=_texts(told.get("variables")),
         masked=_texts(told.get("masked")),
+        read=_texts(told.get("read")),
+        agreed=tuple(str(one) for one in told.get("agreed", ())),
     )
 
 

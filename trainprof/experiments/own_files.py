@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from trainprof.experiments.own_modules import own_of, shown
+from trainprof.experiments.own_modules import Own, own_of, shown
 from trainprof.experiments.programs import runs_only_python
 from trainprof.experiments.syntax import last_name
 from trainprof.launch.masking import masked_text
@@ -26,17 +26,22 @@ _DYNAMIC: Final = frozenset(
 )
 
 
-def digests_of(target: Target, cwd: Path) -> dict[str, str]:
+def digests_of(target: Target, cwd: Path, own: Own | None = None) -> dict[str, str]:
     """Returns the first characters of the SHA-256 of each file, by its path as seen from `cwd`.
 
     These are the script or module, what it imports of the user's own, and settings that the command
     names or that Hydra makes of them; where a text imports what it does not name, all Python files
     beside it. Nothing is run.
+
+    Args:
+        target: What is run.
+        cwd: Where.
+        own: As `own_of` finds them, None: they are looked for.
     """
     found: dict[str, str] = {}
     first: Path | None = None
     is_dynamic = False
-    own = own_of(target, cwd)
+    own = own or own_of(target, cwd)
     for path, tree in own.modules:
         first = first or path
         is_dynamic = is_dynamic or _imports_what_it_does_not_name(tree)

@@ -22,7 +22,7 @@ from trainprof.analysis.step_table import StepTable
 from trainprof.analysis.summarize import summarize
 from trainprof.analysis.summary import RunSummary
 from trainprof.analysis.summary_json import to_jsonable
-from trainprof.analysis.trial_notes import read_trial_notes
+from trainprof.analysis.trial_notes import TrialNotes, read_trial_notes
 from trainprof.analysis.trial_pace import FreeSteps, alone_pace, free_pace, free_steps
 from trainprof.analysis.tuning import (
     BASELINE,
@@ -34,13 +34,16 @@ from trainprof.analysis.tuning import (
     TIMED_OUT,
     TOO_FEW_STEPS,
 )
+from trainprof.analysis.unlike_lengths import without_saves
 from trainprof.experiments.beside_steps import evaluated, seen_passes
+from trainprof.experiments.ground import work_of
 from trainprof.experiments.last_words import last_words
 from trainprof.experiments.trial import BatchSize, Measured, Trial
 from trainprof.launch.outcome import Outcome
 from trainprof.launch.signals import ENDING
 from trainprof.record.run_directory import RunDirectory, write_json
 
+_NEVER_ALONE: Final = "it was never drawn without training"
 DID_NOT_END: Final = "it did not end, and was killed"
 # Of a pass's batches that are drawn alone; fewer tell nothing.
 _FEWEST_BATCHES: Final = MIN_STEADY_STEPS
@@ -112,11 +115,12 @@ def read(
     seen = _seen(trial, run, recorded, free) if outcome == OK else None
     paces = _paces(trial, run, directory, seen) if outcome == OK else Paces()
     pace = paces.steps
-    if outcome == OK and notes.refused and not notes.applied and trial.overrides:
-        outcome, detail = NOT_APPLIED, "; ".join(notes.refused.values())
+    not_applied = _not_applied(trial, notes) if outcome == OK else None
+    if not_applied is not None:
+        outcome, detail = NOT_APPLIED, not_applied
     elif outcome == OK and pace is None:
         outcome = TOO_FEW_STEPS
-        detail = _too_few(trial, run.steady_steps())
+        detail = _too_few(trial, without_saves(run).steady_steps())
     return Measured(
         trial=trial,
         number=number,
@@ -126,6 +130,7 @@ def read(
         seconds=0.0,
         pace=pace,
         training_pace=paces.training,
+        saves_s=without_saves(run).checkpoints_s if trial.data == "real" else 0.0,
         run_s=summary.run.wall_s if summary.run.exit.is_whole and trial.data == "real" else None,
         steps=_steps(trial, summary),
         startup_s=summary.phases.initialization_s,
@@ -146,6 +151,17 @@ def read(
         passes=seen_passes(summary),
         evaluated=evaluated(summary),
     )
+
+
+def _not_applied(trial: Trial, notes: TrialNotes) -> str | None:
+    """Returns why a run was one of the script as it is, None where it was none."""
+    if trial.data != "real" and notes.applied.get("data") != trial.data:
+        # Free data that never came leaves no steps on it, whether that was told or not.
+        untold = _NEVER_ALONE if trial.data == "alone" else None
+        return notes.refused.get("data", untold)
+    if trial.overrides and notes.refused and not notes.applied:
+        return "; ".join(notes.refused.values())
+    return None
 
 
 def _seen(
@@ -184,6 +200,11 @@ def _of_steps(run: ComparedRun, table: StepTable) -> ComparedRun:
 
 
 def _real_paces(run: ComparedRun) -> Paces:
+    """Returns the paces of steps that save no checkpoint.
+
+    Trials make unlike numbers of steps, and hold a few saves by chance, which make each noisy.
+    """
+    run = without_saves(run)
     if not run.is_telling():
         return Paces()
     return Paces(_in_turns(run.pace()), _in_turns(run.training_pace()))
@@ -278,6 +299,8 @@ def _ground(trial: Trial, run: ComparedRun, outcome: str) -> dict[str, str]:
     if trial.data != "real" or outcome != OK:
         # A loader alone has nothing to do on it, and one that failed may not have come so far.
         found = {what: told for what, told in found.items() if what not in (DEVICE, GPU)}
+    else:
+        found |= work_of(run)
     if trial.name == BASELINE and outcome == OK and run.summary.torch_threads is not None:
         # Trials may have others: they are what is tried.
         found[_TORCH_THREADS] = str(run.summary.torch_threads)

@@ -11,6 +11,7 @@ import numpy as np
 
 from trainprof.analysis.diagnosis.loader_cautions import counts_for_all
 from trainprof.analysis.diagnosis.loader_change import call_with
+from trainprof.analysis.least_gain import LEAST_GAIN
 from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.optimizer_builder import minded_of
 from trainprof.analysis.speedup import UNKNOWN
@@ -72,6 +73,7 @@ def summary_of_tune(
             notes=[
                 *(found.plan.notes if found.plan is not None else ()),
                 *_left_out(found),
+                *_without_saves(found),
                 *_failed_after(found),
                 *_unlike(found),
                 *_by_passes(found),
@@ -253,6 +255,18 @@ def _left_out(found: Found) -> list[str]:
         ),
     }
     return [f"{why}, so not compared: {', '.join(x)}" for why, x in reasons.items() if x]
+
+
+def _without_saves(found: Found) -> list[str]:
+    """Says that what saving takes inside passes is no part of what was measured."""
+    shares = [run.saves_share() for run in found.comparable(BASELINE)]
+    mean = statistics.fmean(shares) if shares else 0.0
+    if mean < LEAST_GAIN:
+        return []
+    return [
+        f"steps that save checkpoints are left out, {mean:.0%} of the time of steps in the script "
+        "as it is: how many of them a trial holds is chance, and no setting makes them faster"
+    ]
 
 
 def _failed_after(found: Found) -> list[str]:

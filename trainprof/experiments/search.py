@@ -8,6 +8,7 @@ the baseline until it is decided or the time is spent.
 from __future__ import annotations
 
 import math
+import shlex
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -51,6 +52,7 @@ from trainprof.experiments.trial import (
     was_in_vain,
 )
 from trainprof.experiments.trial_limits import (
+    budget_for,
     limits_of,
     limits_of_first_baseline,
     limits_of_warm_up,
@@ -59,6 +61,7 @@ from trainprof.experiments.trial_limits import (
 )
 from trainprof.record.errors import TrainprofError
 
+_MINUTE_S: Final = 60.0
 # With less of a usual trial's time left, the last baseline would tell nothing.
 _LEAST_OF_BASELINE: Final = 0.5
 _SINGLES_PER_BASELINE: Final = 3
@@ -137,7 +140,8 @@ class Search:
         """Returns what was found; also when it was interrupted or the budget is spent.
 
         Raises:
-            CannotTune: If the script as it is does not train for long enough to be measured.
+            CannotTune: If the script as it is does not train for long enough to be measured, or
+                not fast enough for the steps that are asked for.
         """
         found = self.found
         try:
@@ -174,12 +178,31 @@ class Search:
         warm_up = self._measure(Trial(WARM_UP), first)
         if warm_up.outcome in BROKEN:
             raise self._cannot(warm_up)
+        if asked is not None and not self._is_known(baseline(), 1):
+            self._check_fits(asked, warm_up)
         steps = asked or self._steps_of_trials(warm_up)
         self.found.trial_steps = steps
         base = self._measure(baseline(), limits_of_first_baseline(self._budget_s, steps))
         if not base.is_ok:
             raise self._cannot(base)
         return base
+
+    def _check_fits(self, asked_steps: int, warm_up: Measured) -> None:
+        """Refuses steps that would take the whole budget before anything is known.
+
+        Raises:
+            CannotTune: With a budget that would do.
+        """
+        needed_s = budget_for(asked_steps, warm_up, self._budget_s)
+        if needed_s is None:
+            return
+        needed = f"--budget {math.ceil(needed_s / _MINUTE_S)}m"
+        raise CannotTune(
+            f"--trial-steps {asked_steps} takes too long: the first run made {warm_up.steps} steps "
+            f"in {warm_up.training_s:.0f} s, and the budget is {self._budget_s:.0f} s",
+            hint=f"go on with --resume {shlex.quote(str(self._directory))} {needed}, or start anew "
+            "without --trial-steps",
+        )
 
     def _steps_of_trials(self, warm_up: Measured) -> int | None:
         """Returns after how many steps trials are stopped: beyond a pass where its start tells."""

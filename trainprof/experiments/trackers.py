@@ -38,6 +38,13 @@ _SWITCHES: Final = {
     "mlflow": (("DISABLE_MLFLOW_INTEGRATION", ("TRUE",)),),
     "comet_ml": (("COMET_MODE", ("DISABLED",)),),
 }
+# Those, and others that say whether a tracker sends what it logs, and where to.
+SWITCHES: Final = frozenset(
+    (
+        *(variable for switches in _SWITCHES.values() for variable, _ in switches),
+        *("MLFLOW_TRACKING_URI", "NEPTUNE_MODE", "CLEARML_OFFLINE_MODE", "SWANLAB_MODE"),
+    )
+)
 
 
 def logged_to(

@@ -149,6 +149,8 @@ class Measured:
             update takes; None where there is none.
         training_pace: With starts of passes, spread over their steps; of free data, which has none,
             as `pace`.
+        saves_s: What checkpoints inside passes added to a mean steady step, which is no part of
+            either.
         run_s: From the script's start to its end, where it came to its own end.
         steps: That it made; of a loader alone, those that its batches would do for.
         startup_s: From its start to its first batch.
@@ -183,6 +185,7 @@ class Measured:
     seconds: float
     pace: Pace | None = None
     training_pace: Pace | None = None
+    saves_s: float = 0.0
     run_s: float | None = None
     steps: int = 0
     startup_s: float = 0.0
@@ -234,6 +237,10 @@ class Measured:
         if self.pace is None or self.training_pace is None:
             return 0.0
         return self.training_pace.mean_s / self.pace.mean_s - 1
+
+    def saves_share(self) -> float:
+        """Returns what checkpoints inside passes take of the time of steady steps with them."""
+        return 0.0 if self.pace is None else self.saves_s / (self.pace.mean_s + self.saves_s)
 
 
 def was_in_vain(run: Measured, limits: Limits) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Final
 
+import numpy as np
+
 from trainprof.experiments.trial import Limits, Measured, Trial
 
 # A trial gets this part of the budget, of which start-up is taken off.
@@ -20,6 +22,12 @@ _TRAINED_S: Final = 5.0
 # Of a small budget it takes no more than this part, as long as it makes some steps.
 _MOST_OF_BUDGET: Final = 1 / 6
 _SOME_STEPS_S: Final = 2.0
+# Of so many steps as are asked for: the script as it is and one change, at the least; with the two
+# bounds, another change and the script as it is again they tell something.
+_FEWEST_TRIALS: Final = 2
+_TELLING_TRIALS: Final = 6
+# Kernels and caches are made, and the model is compiled, in a run's first step.
+_COSTLY_STEPS: Final = 1
 # A trial is ended, at a step, when it takes so many times what the script as it is takes.
 _SLOW_TIMES: Final = 5.0
 _SLOW_FROM_S: Final = 60.0
@@ -42,20 +50,49 @@ def limits_of_warm_up(budget_s: float, steps_budget_s: float, asked_steps: int |
     Args:
         budget_s: Of all trials.
         steps_budget_s: That it was at first.
-        asked_steps: After which trials are to be stopped, None: as many as the budget suggests.
+        asked_steps: After which trials are to be stopped, None: as many as the budget suggests. It
+            ends there, or when a trial of that would: what a step takes is known by then.
     """
     share_s = max(steps_budget_s * _WARM_UP_SHARE, _LEAST_WARM_UP_S)
     most_s = max(steps_budget_s * _MOST_OF_BUDGET, _SOME_STEPS_S)
     seconds = max(budget_s, _FIRST_MAY_TAKE_S)
-    if asked_steps:
-        return Limits(asked_steps, seconds)
     enough_s = min(share_s, _LONGEST_WARM_UP_S, most_s)
+    trained_s = steps_budget_s / _TRIALS_IN_BUDGET
+    # Trials that long as asked for read more, which it is to put into memory.
+    trained_s = max(trained_s, _SOME_STEPS_S) if asked_steps else min(trained_s, _TRAINED_S)
     return Limits(
-        None,
+        asked_steps,
         seconds + _LEAST_GRACE_S,
         seconds=seconds,
-        enough_s=(enough_s, min(steps_budget_s / _TRIALS_IN_BUDGET, _TRAINED_S)),
+        enough_s=(enough_s, trained_s),
     )
+
+
+def budget_for(asked_steps: int, warm_up: Measured, budget_s: float) -> float | None:
+    """Returns a budget that trials of so many steps fit into; None where they may fit into this.
+
+    Args:
+        asked_steps: After which trials are to be stopped.
+        warm_up: The discarded first run: what its steps take is more likely too much than too
+            little, as they are the first.
+        budget_s: Of all trials.
+    """
+    step_s = _usual_step_s(warm_up)
+    if step_s is None or warm_up.run_s is not None:
+        return None
+    if _FEWEST_TRIALS * asked_steps * step_s <= budget_s:
+        return None
+    start_up_s = max(warm_up.seconds - warm_up.training_s, 0.0)
+    return warm_up.seconds + _TELLING_TRIALS * (start_up_s + asked_steps * step_s)
+
+
+def _usual_step_s(warm_up: Measured) -> float | None:
+    """Returns what a step takes behind the first ones, None where too few were made to tell."""
+    if warm_up.pace is not None:
+        return warm_up.pace.mean_s
+    if warm_up.seen is None or len(warm_up.seen.table) <= _COSTLY_STEPS:
+        return None
+    return float(np.median(warm_up.seen.table.wall_ns[_COSTLY_STEPS:])) / 1e9
 
 
 def limits_of_first_baseline(budget_s: float, steps: int | None) -> Limits:

@@ -20,6 +20,7 @@ from trainprof.experiments.found import Found, Progress
 from trainprof.experiments.ground import (
     CannotResume,
     check_ground,
+    check_read,
     check_variables,
     ground_now,
     variables_of_pace,
@@ -28,6 +29,8 @@ from trainprof.experiments.in_use import alone_in
 from trainprof.experiments.journal import Asked, Journal, RememberingRunner, read_journal
 from trainprof.experiments.masked_words import are_others, digest_of_masked
 from trainprof.experiments.own_files import digests_of, edited
+from trainprof.experiments.own_modules import own_of
+from trainprof.experiments.own_variables import digests_of_variables, variables_read
 from trainprof.experiments.prepared_files import notes_of_preparing
 from trainprof.experiments.results import summary_of_tune
 from trainprof.experiments.runner import Script, ScriptRunner
@@ -61,6 +64,7 @@ class TuneOptions:
         trial_steps: After which a trial is stopped, None: as the budget suggests.
         allow_numerics: Changes of precision may be tried.
         interval_s: The sampler's.
+        agreed: What cannot be contained, as it was said and agreed to.
     """
 
     script: Script
@@ -69,6 +73,7 @@ class TuneOptions:
     trial_steps: int | None = None
     allow_numerics: bool = False
     interval_s: float = DEFAULT_INTERVAL_S
+    agreed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +132,7 @@ def begin(options: TuneOptions) -> TuneRun:
     )
     write_json(directory.manifest, {**manifest, "kind": "tune"})
     cwd = _here()
+    own = None if cwd is None else own_of(target, cwd)
     asked = Asked(
         words=tuple(masked_argv(options.script.words)),
         module=options.script.module,
@@ -136,9 +142,11 @@ def begin(options: TuneOptions) -> TuneRun:
         allow_numerics=options.allow_numerics,
         interval_s=options.interval_s,
         cwd=None if cwd is None else str(cwd),
-        sources=None if cwd is None else digests_of(target, cwd),
+        sources=None if cwd is None or own is None else digests_of(target, cwd, own),
         variables=variables_of_pace(os.environ),
         masked=digest_of_masked(options.script.words),
+        read=None if own is None else digests_of_variables(variables_read(own), os.environ),
+        agreed=options.agreed,
     )
     journal = Journal(directory, asked)
     journal.save()
@@ -192,6 +200,7 @@ def resumed(directory: RunDirectory, again: AskedAgain) -> TuneRun:
     _check_unedited(asked, cwd)
     if asked.variables is not None:
         check_variables(asked.variables, variables_of_pace(os.environ))
+    check_read(asked.read or {}, os.environ)
     check_ground(journal.ground(), ground_now(target))
     if again.allow_numerics and not asked.allow_numerics:
         journal.asked = asked = replace(asked, allow_numerics=True)
@@ -307,8 +316,10 @@ def _planned(
     found = plan(
         case,
         allow_numerics=options.allow_numerics,
-        free_step_s=free_s,
+        # As the recording has them, where steps that save are among the others.
+        free_step_s=None if free_s is None else free_s + base.saves_s,
         starts=base.starts_share(),
+        saves=base.saves_share(),
     )
     return replace(found, notes=(*found.notes, *_notes_of(base)))
 

@@ -50,14 +50,14 @@ def masked_argv(argv: Sequence[str]) -> list[str]:
             option = None
             continue
         masked.append(_masked_word(word))
-        takes_secret = word.startswith("-") and "=" not in word and _is_secret_name(word)
+        takes_secret = word.startswith("-") and "=" not in word and is_secret_name(word)
         option = word if takes_secret else None
     return masked
 
 
 def _masked_word(word: str) -> str:
     assignment = _ASSIGNMENT.fullmatch(word)
-    if assignment and assignment["value"] and _is_secret_name(assignment["name"]):
+    if assignment and assignment["value"] and is_secret_name(assignment["name"]):
         return f"{assignment['name']}={_masked_value(assignment['name'], assignment['value'])}"
     return masked_text(word)
 
@@ -82,9 +82,10 @@ def masked_text(text: str) -> str:
 
 def _masked_parameter(found: re.Match[str]) -> str:
     name = found["name"]
-    is_secret = _is_secret_name(name) or _SIGNATURE.search(name) is not None
+    is_secret = is_secret_name(name) or _SIGNATURE.search(name) is not None
     return f"{name}={MASK}" if is_secret else found[0]
 
 
-def _is_secret_name(name: str) -> bool:
+def is_secret_name(name: str) -> bool:
+    """Whether what goes by that name is a secret, as far as the name tells."""
     return _SECRET_NAME.search(_HARMLESS_NAME.sub("", name)) is not None

@@ -114,9 +114,19 @@ class RunOptions:
     keeps_console: bool = False
     ended_after_s: float | None = None
 
-    def for_tracee(self, *, spawned_ns: int, supervisor_pid: int) -> dict[str, Any]:
-        """Returns what the profiled process is to know, as JSON values."""
+    def for_tracee(
+        self, *, spawned_ns: int, supervisor_pid: int, cwd: str | None
+    ) -> dict[str, Any]:
+        """Returns what the profiled process is to know, as JSON values.
+
+        Args:
+            spawned_ns: When it is started.
+            supervisor_pid: Of the process that starts it.
+            cwd: What paths are shown relative to, as the manifest has it: a script that is started
+                by another may begin elsewhere.
+        """
         return {
+            "cwd": cwd,
             "cuda_sync": self.cuda_sync,
             "find_syncs": self.find_syncs,
             # Where lines or trials are timed, each second counts for itself.

@@ -99,7 +99,9 @@ def run(
             spawned_time_ns=spawned_time_ns,
         )
         _write_first(directory, manifest)
-        for_tracee = options.for_tracee(spawned_ns=spawned_ns, supervisor_pid=os.getpid())
+        for_tracee = options.for_tracee(
+            spawned_ns=spawned_ns, supervisor_pid=os.getpid(), cwd=manifest["cwd"]
+        )
         environment = script_environment(
             environ,
             directory=str(directory.path),

@@ -124,10 +124,15 @@ class CallSites:
             number = self._known[key] = self._define(code, _line_of(frame))
         return number
 
-    def shown(self, number: int) -> str:
-        """Returns a site as the report shows it: `file.py:41`."""
+    def shown(self, number: int, cwd: str | None) -> str:
+        """Returns a site as the report shows it: `file.py:41`.
+
+        Args:
+            number: Its id.
+            cwd: Files below it are shown relative to it.
+        """
         text = self._log.text_of(number)
-        return site_name(json.loads(text) if text is not None else None, self._cwd)
+        return site_name(json.loads(text) if text is not None else None, cwd)
 
     def text_of(self, frame: FrameType) -> str:
         """Returns the text of the line that a frame is at, as its file has it now; "" if none."""

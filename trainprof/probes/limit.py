@@ -52,6 +52,7 @@ class Limit:
     def __init__(self, log: EventLog, options: dict[str, Any], now: Callable[[], int]) -> None:
         self._log, self._now = log, now
         self._max_steps: int | None = options.get("max_steps")
+        self._steps_limit = MAX_STEPS
         # Who runs a trial waits for it to end, and no longer than it takes.
         self._is_to_be_told = options.get("trial") is not None
         seconds: float | None = options.get("max_time_s")
@@ -95,9 +96,13 @@ class Limit:
         """Ends the run as --max-steps would; does nothing off the main thread."""
         self._end(TRIAL)
 
+    def end_trial_soon(self) -> None:
+        """Does the same at the main thread's next batch or step; it may be called on any thread."""
+        self._max_steps, self._steps_limit = 0, TRIAL
+
     def _before_batch(self) -> None:
         if self._max_steps is not None and self._count.steps >= self._max_steps:
-            self._end(MAX_STEPS)
+            self._end(self._steps_limit)
         self._check_time()
         # Behind the last step: an optimizer may step on a thread that cannot end the run.
         if self._last_step is not None and self._last_step.is_reached(self._count.steps - 1):
@@ -107,7 +112,7 @@ class Limit:
         count, last_step = self._count, self._last_step
         begins = count.begins_step(optimizer)
         if self._max_steps is not None and begins and count.steps >= self._max_steps:
-            self._end(MAX_STEPS)
+            self._end(self._steps_limit)
         self._check_time()
         # Not ahead of a batch or a forward: one rank alone may have some, as it evaluates.
         if last_step is not None and begins and last_step.is_reached(count.steps):

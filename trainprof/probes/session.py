@@ -118,6 +118,8 @@ class Session:
             records.
         at_end: Called as the process comes to its end, if it comes that far.
         options: What the command line orders, as launch/options.py tells the tracee.
+        begun_in: Where the run was started, None: nobody knows. This process may have been
+            elsewhere, and files of one run have one name.
         compiler: To be asked by wrappers that torch.compile traces through.
     """
 
@@ -157,6 +159,8 @@ class Session:
         self.sites = CallSites(log, cwd)
         self.compiler = CompilerState()
         self.options = options or {}
+        begun_in = self.options.get("cwd", cwd)
+        self.begun_in = begun_in if isinstance(begun_in, str) else None
         self.limit = Limit(log, self.options, now)
         self._patchers: list[Patcher] = []
         self._states = 0

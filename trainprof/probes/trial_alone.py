@@ -80,6 +80,8 @@ class LoaderAloneProbe:
         if threading.current_thread() is threading.main_thread():
             return True
         self._notes.refuse("data", "the loader is not iterated on the main thread")
+        # What would follow is the script as it is, which others measure.
+        self._session.limit.end_trial_soon()
         return False
 
     def _draw(self, take: Wrapped, iterator: Any) -> None:

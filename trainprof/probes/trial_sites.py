@@ -28,7 +28,7 @@ class TrialSites:
         """
         if not self._sites:
             return None
-        site = session.sites.shown(self._loader.site_of(loader, frame))
+        site = session.sites.shown(self._loader.site_of(loader, frame), session.begun_in)
         if site not in self._sites:
             return None
         self._iterated.add(site)

@@ -124,8 +124,9 @@ class Tracee:
         return container
 
     def _shown(self, path: str) -> str:
-        """Returns a path as seen from the working directory that the script began in."""
-        return path.removeprefix(os.path.join(self._cwd, ""))
+        """Returns a path as seen from where the run was started."""
+        begun_in = self._options.get("cwd", self._cwd)
+        return path.removeprefix(os.path.join(str(begun_in), "")) if begun_in else path
 
     def _with_container(self, callbacks: Callbacks) -> Callbacks:
         """Adds what the container has to do with a library; its part comes first."""

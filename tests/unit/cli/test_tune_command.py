@@ -17,10 +17,11 @@ from trainprof.analysis.summary import RunSummary
 from trainprof.analysis.summary_json import to_jsonable
 from trainprof.analysis.tuning import INTERRUPTED, TOO_FEW_STEPS
 from trainprof.cli.app import run_command
-from trainprof.experiments import journal, tune
+from trainprof.experiments import journal, tune, uncontained
 from trainprof.experiments.candidates import Plan
 from trainprof.experiments.runner import label_of
 from trainprof.experiments.trial import WARM_UP, Limits, Measured, Trial
+from trainprof.launch.target import Target
 from trainprof.record.run_directory import RunDirectory
 
 Captured = pytest.CaptureFixture[str]
@@ -354,6 +355,33 @@ def test_one_that_was_begun_before_the_environment_was_kept_is_gone_on_with(
     assert told(capsys, "--resume", "t", "--budget", "10m")["tuning"]["ended_by"] == "finished"
 
 
+def test_another_value_of_what_the_script_reads_is_refused(
+    planted: list[str], capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("train.py").write_text('import os\nbatch = os.environ.get("BATCH")\n')
+    monkeypatch.setenv("BATCH", "32768")
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    told(capsys, "-o", "t", "--budget", "15s", "train.py")
+    assert "32768" not in Path("t/tune.json").read_text()
+    before = list(planted)
+    for name, value, said in (
+        ("BATCH", "64", "BATCH is another one by now: its trials"),
+        ("BATCH", None, "BATCH was set and is not: its trials"),
+        ("WANDB_MODE", "offline", "WANDB_MODE was not set and is: its trials"),
+    ):
+        with monkeypatch.context() as changed:
+            if value is None:
+                changed.delenv(name)
+            else:
+                changed.setenv(name, value)
+            shown = " ".join(complaint(capsys, "--resume", "t").split())
+        assert said in shown
+        assert "set the environment as it was" in shown
+    assert planted == before
+    monkeypatch.setenv("OTHER", "1")
+    assert told(capsys, "--resume", "t", "--budget", "10m")["tuning"]["ended_by"] == "finished"
+
+
 def test_a_trial_on_another_device_is_told_and_not_counted(
     planted: list[str], capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -423,6 +451,39 @@ def test_what_cannot_be_contained_is_said_and_nothing_is_run(
     assert planted == []
     assert not Path("t").exists()
     assert told(capsys, "--yes", "-o", "t", "train.py")["trials"]
+
+
+def test_what_was_agreed_to_is_not_asked_again_and_what_came_since_is(
+    planted: list[str], capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("train.py").write_text("import wandb\nwandb.init()\n")
+    told(capsys, "--yes", "-o", "t", "--budget", "15s", "train.py")
+    before = list(planted)
+    found = uncontained.find_uncontained
+
+    def with_another(target: Target, cwd: Path) -> list[uncontained.Uncontained]:
+        return [*found(target, cwd), uncontained.Uncontained("mlflow", "train.py:3", "sends")]
+
+    monkeypatch.setattr(uncontained, "find_uncontained", with_another)
+    shown = complaint(capsys, "--resume", "t")
+    assert "mlflow sends" in shown
+    assert "--yes" in shown
+    assert planted == before
+    assert told(capsys, "--yes", "--resume", "t", "--budget", "15s")["trials"]
+    assert run_command(["tune", "--resume", "t", "--budget", "10m"]) == 0
+    assert "cannot be kept apart" not in capsys.readouterr().err
+
+
+def test_one_that_was_begun_before_it_was_kept_asks_again(
+    planted: list[str], capsys: Captured
+) -> None:
+    Path("train.py").write_text("import wandb\nwandb.init()\n")
+    told(capsys, "--yes", "-o", "t", "--budget", "15s", "train.py")
+    kept = json.loads(Path("t/tune.json").read_text())
+    del kept["agreed"], kept["read"]
+    Path("t/tune.json").write_text(json.dumps(kept))
+    assert "wandb" in complaint(capsys, "--resume", "t")
+    assert told(capsys, "--yes", "--resume", "t")["trials"]
 
 
 def test_a_command_that_is_no_python_is_not_begun_unasked(

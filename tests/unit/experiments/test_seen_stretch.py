@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.events import MS, FakeRun
 
 from trainprof.analysis.summarize import summarize
-from trainprof.analysis.tuning import OK
+from trainprof.analysis.tuning import NOT_APPLIED, OK
 from trainprof.experiments.reading import read
-from trainprof.experiments.trial import Measured, Trial, baseline, ceiling
-from trainprof.record.schema import Kind
+from trainprof.experiments.trial import Measured, Trial, baseline, ceiling, loader_alone
+from trainprof.record.schema import Kind, Topic
 
 SITE = "train.py:41"
 EACH = 40
@@ -80,6 +81,36 @@ def test_free_steps_are_numbered_as_those_of_the_run(tmp_path: Path) -> None:
     assert part.pace.mean_s == pytest.approx(0.004 + LEARN_S)
     assert free.seen.drift_beyond(4 * EACH) > 0.5
     assert not free.is_least
+
+
+@pytest.mark.parametrize(
+    ("notes", "outcome", "detail"),
+    [
+        ([{"applied": {"data": "alone"}, "refused": {}}], OK, None),
+        (
+            [{"applied": {}, "refused": {"data": "not on the main thread"}}],
+            NOT_APPLIED,
+            "not on the main thread",
+        ),
+        # Killed before it could tell.
+        ([], NOT_APPLIED, "it was never drawn without training"),
+    ],
+)
+def test_a_loader_alone_is_measured_only_where_it_was_drawn_alone(
+    tmp_path: Path, notes: list[dict[str, Any]], outcome: str, detail: str | None
+) -> None:
+    run = training(2)
+    for note in notes:
+        run.text(Topic.TRIAL, note)
+    found = measured(loader_alone((SITE,)), run, tmp_path)
+    assert (found.outcome, found.detail, found.is_ok) == (outcome, detail, outcome == OK)
+
+
+def test_free_data_that_never_came_says_why(tmp_path: Path) -> None:
+    run = training(2)
+    run.text(Topic.TRIAL, {"applied": {}, "refused": {"data": "no pass was long enough"}})
+    found = measured(ceiling((SITE,), None), run, tmp_path)
+    assert (found.outcome, found.detail) == (NOT_APPLIED, "no pass was long enough")
 
 
 def test_how_large_batches_are_is_told_by_line(tmp_path: Path) -> None:

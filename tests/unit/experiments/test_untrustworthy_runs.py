@@ -33,6 +33,7 @@ from trainprof.experiments.trial import (
     Prepared,
     Trial,
     baseline,
+    ceiling,
     loader_alone,
 )
 from trainprof.experiments.trial_limits import limits_of
@@ -300,6 +301,16 @@ def test_the_baselines_threads_are_ground_that_later_ones_stand_on(
     told = _ground(trial, run, OK)
     assert ("3" in [told.get("the number of torch's threads")]) is is_told
     assert "the number of torch's threads" not in _ground(trial, run, FAILED)
+
+
+def test_the_work_of_a_step_is_held_against_that_of_earlier_trials() -> None:
+    run = made_up(summaries.slow_loader(), "run")
+    assert "the batch size" in _ground(baseline(), run, OK)
+    assert "the batch size" in _ground(workers(2).trial(), run, OK)
+    # On free data, alone, and of one that failed it tells nothing.
+    for trial in (ceiling(("train.py:9",), None), loader_alone(("train.py:9",))):
+        assert "the batch size" not in _ground(trial, run, OK)
+    assert "the batch size" not in _ground(baseline(), run, FAILED)
 
 
 def test_one_tune_at_a_time_is_at_work_in_a_directory(tmp_path: Path) -> None:

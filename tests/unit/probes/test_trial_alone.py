@@ -14,7 +14,8 @@ from support.trials import end_of_process, faults, site_in, start_trial, told
 from torch.utils.data import DataLoader, Dataset
 
 from trainprof.launch.options import TrialOptions
-from trainprof.probes.limit import RunLimitReached
+from trainprof.probes.catalogue import default_probes
+from trainprof.probes.limit import TRIAL, RunLimitReached
 from trainprof.record.schema import Kind
 
 
@@ -75,6 +76,22 @@ def test_only_on_the_main_thread(recorder: Recorder) -> None:
     assert taken == [3]
     end_of_process(recorder)
     assert "main thread" in told(recorder)["refused"]["data"]
+
+
+def test_off_the_main_thread_the_run_ends_at_its_next_step(recorder: Recorder) -> None:
+    """Nothing but plain training would follow, as long as the trial may take."""
+    trial = TrialOptions(data="alone", batches=2, sites=(HERE,)).to_json()
+    recorder.start(*default_probes(trial), options={"trial": trial, "max_time_s": 600.0})
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+    optimizer.step()
+    thread = threading.Thread(target=lambda: list(made()))
+    thread.start()
+    thread.join()
+    with pytest.raises(RunLimitReached) as reached:
+        optimizer.step()
+    assert (reached.value.code, reached.value.limit) == (0, TRIAL)
+    assert recorder.read().of(Kind.LIMIT)[0].value == 3
+    assert faults(recorder) == []
 
 
 def test_what_a_class_makes_of_its_batches_is_not_its_loaders_work(recorder: Recorder) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import os
 import sys
 import warnings
 import weakref
@@ -102,6 +103,25 @@ def test_a_loader_is_changed_as_it_is_first_iterated(recorder: Recorder) -> None
     assert [(f["num_workers"], f["prefetch_factor"]) for f in facts] == [(1, 3), (0, None)]
     assert told(recorder)["applied"] == MATCHING
     assert (told(recorder)["refused"], faults(recorder)) == ({}, [])
+
+
+def test_lines_are_named_as_seen_from_where_the_run_was_started(recorder: Recorder) -> None:
+    """A script that is started by another one (cd src && python train.py) began elsewhere."""
+    above, here = os.path.split(os.getcwd())
+    trial = TrialOptions(loaders={"num_workers": 1}, sites=(f"{here}/{HERE}",)).to_json()
+    recorder.start(*default_probes(trial), options={"trial": trial, "cwd": above})
+    loader = made()
+    assert len(list(loader)) == 3
+    assert loader.num_workers == 1
+    assert told(recorder)["applied"] == {"num_workers": 1}
+
+
+def test_where_nobody_knows_where_that_was_they_are_whole_paths(recorder: Recorder) -> None:
+    site = os.path.join(os.getcwd(), HERE)
+    trial = TrialOptions(loaders={"num_workers": 1}, sites=(site,)).to_json()
+    recorder.start(*default_probes(trial), options={"trial": trial, "cwd": None})
+    list(loader := made())
+    assert loader.num_workers == 1
 
 
 def test_loaders_of_several_lines_get_what_is_asked_for_theirs(recorder: Recorder) -> None:

@@ -569,3 +569,20 @@ def test_a_directory_that_there_is_no_room_for_is_not_moved(trees: tuple[Path, P
     assert "GiB to keep this move from the user's files, and has room for 0.0" in ours.stderr
     assert "'runs/old' -> 'runs/archived'" in ours.stderr
     assert moved(trees[1].parent / "run") == []
+
+
+def test_it_is_named_as_seen_from_where_the_run_was_started(tmp_path: Path) -> None:
+    work, run = tmp_path / "work", tmp_path / "run"
+    (work / "src").mkdir(parents=True)
+    (work / "src" / "big.bin").write_bytes(b"0123456789")
+    (work / "src" / "script.py").write_text("""
+import sys
+changes = sys.modules["trainprof.tracee.containment.changes"]
+changes.TOLD_FROM_BYTES = 9
+sys.modules["trainprof.tracee.containment.copies"].shares_blocks = lambda *files: False
+open("big.bin", "r+b").close()
+""")
+    done = run_contained(["script.py"], work / "src", run, options={"cwd": str(work)})
+    assert (done.returncode, done.stderr) == (0, "")
+    (note,) = read_recordings(run / "events")[0].notes(Topic.TRIAL)
+    assert note["copied"] == {"src/big.bin": 10}
