@@ -105,7 +105,7 @@ def patches(directory: RunDirectory, summary: RunSummary) -> Patches:
     began.
     """
     from trainprof.analysis.recording import manifest_of_first
-    from trainprof.report.findings_section import speedup_words, whole_of
+    from trainprof.report.gain_words import speedup_words, whole_of
     from trainprof.report.safe_text import one_line
 
     manifest = manifest_of_first(directory)
@@ -128,7 +128,7 @@ def _taken_up(finding: Finding, files: _Files, summary: RunSummary) -> list[str]
     from trainprof.analysis.source_text import NotMechanical
 
     if not finding.change:
-        return ["no patch: it takes more than other arguments of a call"]
+        return ["no patch: to be changed by hand"]
     loader = _loader(finding, summary)
     is_of_workers = loader is not None and any(name in finding.change for name in _OF_WORKERS)
     # Each may be right by itself, and both together be refused by torch.

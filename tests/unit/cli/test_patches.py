@@ -134,7 +134,7 @@ def test_where_another_loader_needs_more_than_arguments_it_is_said(
     (tmp_path / "train.py").write_text("a = DataLoader(d, 8)\nb = DataLoader(e, 8)\n")
     other: dict[str, Any] = {"site": "train.py:2", LOADER_ID: 1, "change": {}}
     out, _ = suggested(tmp_path, capsysbinary, evidence={LOADER_ID: 0, BESIDE: [other]})
-    assert b"train.py:2: no patch: it takes more than other arguments of a call" in out
+    assert b"train.py:2: no patch: to be changed by hand" in out
     assert b"+a = DataLoader(d, 8, num_workers=4)" in out
 
 
@@ -283,7 +283,7 @@ def test_ranks_that_each_had_a_trainprof_tell_where_the_run_began_and_when(
 def test_a_change_that_takes_more_has_no_patch(tmp_path: Path, capsysbinary: Captured) -> None:
     (tmp_path / "train.py").write_text("a = DataLoader(d, 8)\n")
     out, _ = suggested(tmp_path, capsysbinary, change={}, cautions=["the dataset holds x open"])
-    assert b"# mind: the dataset holds x open\n# no patch: it takes more than" in out
+    assert b"# mind: the dataset holds x open\n# no patch: to be changed by hand" in out
     assert b"---" not in out
 
 
