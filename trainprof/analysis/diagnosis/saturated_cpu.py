@@ -34,6 +34,7 @@ from trainprof.analysis.diagnosis.loader_change import (
 from trainprof.analysis.diagnosis.waiting import CPU
 from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.finding import Finding
+from trainprof.analysis.least_gain import LEAST_GAIN
 from trainprof.analysis.pipeline import Rates
 from trainprof.analysis.verdict_level import percent
 
@@ -57,13 +58,14 @@ def find(case: Case) -> Finding | None:
     crowding = None if case.is_on_device else crowding_of(fed.inputs)
     beside_s = 0.0 if crowding is None else crowding.saved_s
     quicker = of_batches(case, fed, fed.measured.wait_s + beside_s)
+    is_crowded = quicker is not None and quicker.likely > gain.likely
     gain = gain if quicker is None else larger(gain, quicker)
     line = fed.hot_line()
     return finding(
         case,
         fed,
         ID,
-        _title(case, fed, fed.measured),
+        _title(case, fed, fed.measured, beside_s if is_crowded else 0.0),
         gain,
         advice=cheaper_samples(line, fed.loader),
         cautions=_cautions(case, fed),
@@ -72,7 +74,8 @@ def find(case: Case) -> Finding | None:
     )
 
 
-def _title(case: Case, fed: LoaderCase, rates: Rates) -> str:
+def _title(case: Case, fed: LoaderCase, rates: Rates, beside_s: float) -> str:
+    """Returns what was measured; with what computing takes longer beside workers, if it counts."""
     cores, ranks = case.cores(), ranks_of(fed)
     waits = (
         f"waits {span(rates.wait_s)} of {span(rates.step_s)} a batch, "
@@ -87,6 +90,8 @@ def _title(case: Case, fed: LoaderCase, rates: Rates) -> str:
         )
     have = "" if cores is None else f" on {cores:.3g} core{'' if cores == 1 else 's'}"
     have += f" for {ranks} ranks" if have and ranks > 1 else ""
+    if beside_s >= LEAST_GAIN * rates.step_s:
+        waits += f", and computing takes about {span(beside_s)} longer beside the workers"
     return (
         f"making batches needs more of the CPU than there is{have}: training {waits}; more workers "
         "would not help"
