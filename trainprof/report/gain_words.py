@@ -112,7 +112,8 @@ def speedup_in_short(finding: Finding) -> str:
         return f"{what} up to about {times_words(steps[1])} x as fast"
     if finding.id in _ESTIMATED:
         return f"{what} {_likely_words(likely, steps[1])} as fast"
-    return f"{what} about {times_words(likely)} x as fast if {_if(finding)}"
+    # Were all of it gone: what gets faster by that has no room here.
+    return f"{what} up to {times_words(likely)} x as fast"
 
 
 def together_words(summary: RunSummary) -> str:

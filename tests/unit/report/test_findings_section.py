@@ -26,7 +26,7 @@ from trainprof.analysis.finding import (
 from trainprof.report import markdown
 from trainprof.report.finding_page import render_rule, render_why
 from trainprof.report.findings_section import checked_words, findings_section
-from trainprof.report.gain_words import speedup_words
+from trainprof.report.gain_words import speedup_in_short, speedup_words
 from trainprof.report.layout import Page
 
 PAGE = Page(width=80, unicode=True, verbose=False)
@@ -117,6 +117,23 @@ def test_an_estimate_is_told_as_one() -> None:
     assert at_most("double_precision", 2.2, 3.8) == at_most("padded_batches", 2.2, 3.8) == told
     told = "training up to 2.2 x as fast; the run 1.90 x; not measured"
     assert at_most("unused_gradients", 2.2, 2.2) == told
+
+
+def test_a_gain_in_few_words_is_that_of_what_goes() -> None:
+    def told(name: str, likely: float) -> str:
+        found = summaries.finding(
+            id=name,
+            is_at_most=True,
+            predicted_speedup=[1.0, 3.2],
+            change={},
+            evidence={LIKELY: likely},
+        )
+        return speedup_in_short(found)
+
+    assert told("python_in_loop", 2.7) == "steps up to 2.7 x as fast"
+    assert told("double_precision", 2.7) == "steps likely 2.7 x as fast"
+    assert told("double_precision", 3.2) == "steps up to 3.2 x as fast"
+    assert told("slow_first_batch", 2.7) == "up to 41.2 s, once a run"
 
 
 def test_what_comes_once_is_told_in_seconds() -> None:
