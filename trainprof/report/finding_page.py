@@ -206,9 +206,13 @@ def _part_words(keys: Sequence[str]) -> str:
         return "computing"
     if "data_wait" in keys:
         return "waiting for data"
-    # What stands in brackets explains a label.
-    *names, last = (label_of(key).partition(" (")[0] for key in keys) if keys else ("this",)
+    *names, last = map(_part, keys) if keys else ("this",)
     return f"{', '.join(names)} and {last}" if names else last
+
+
+def _part(key: str) -> str:
+    # What stands in brackets explains a label.
+    return "Python between its parts" if key == "other" else label_of(key).partition(" (")[0]
 
 
 def _name(key: str) -> str:

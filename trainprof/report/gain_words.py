@@ -216,8 +216,9 @@ def _if(finding: Finding) -> str:
 
 def _likely(finding: Finding) -> float | None:
     likely = finding.evidence.get(LIKELY)
-    is_known = isinstance(likely, (int, float)) and math.isfinite(likely)
-    return float(likely) if is_known else None
+    if not isinstance(likely, (int, float)) or not math.isfinite(likely):
+        return None
+    return float(likely)
 
 
 def _what(finding: Finding) -> str:

@@ -86,7 +86,7 @@ def test_a_threshold_is_in_the_unit_of_its_name() -> None:
         ("padded_batches", "forward and backward"),
         ("double_precision", "computing"),
         ("gc_pauses", "garbage collection"),
-        ("python_in_loop", "python between"),
+        ("python_in_loop", "Python between its parts"),
         ("slow_rank", "this"),
     ],
 )
