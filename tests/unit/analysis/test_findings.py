@@ -4182,6 +4182,9 @@ def test_a_rank_that_the_others_wait_for(
     assert finding.site == (case.feeding[0].loader.site if "data_wait" in phases else site)
     assert finding.title.startswith("rank 1 is longer at ")
     assert finding.title.endswith("; the other rank waits for it meanwhile")
+    of_four = replace(case.summary.run, world_size=4)
+    four = replace(case, summary=replace(case.summary, run=of_four))
+    assert only(four).title.endswith("; the other ranks wait for it meanwhile")
     assert words in finding.title
     assert finding.recoverable_s == pytest.approx(0.6)
 
