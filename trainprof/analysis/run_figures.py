@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from trainprof.analysis.gpu_figures import Energy, Gpu
+from trainprof.record.names import MASK
 
+_MODULE: Final = "-m"
 # What recording takes of a step is told above all else from here on.
 COSTLY_RECORDING: Final = 0.1
 
@@ -104,6 +106,17 @@ class Run:
     def is_on_device(self) -> bool:
         """Whether an accelerator was used."""
         return self.device not in (None, "cpu")
+
+    @property
+    def words_again(self) -> list[str]:
+        """Returns the words that run the same once more; none where nobody knows them.
+
+        A script may have come by standard input, and what looks like a secret is masked.
+        """
+        words = self.command
+        is_module = words[:1] == [_MODULE] and len(words) > 1
+        is_known = bool(words) and (is_module or not words[0].startswith("-"))
+        return words if is_known and not any(MASK in word for word in words) else []
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from trainprof.analysis.checkpoints import Checkpoints
 from trainprof.analysis.code_figures import Collective, CompetingThread, PythonInModel
 from trainprof.analysis.device_verdict import DeviceEvidence, device_verdict
 from trainprof.analysis.ledger import ELSEWHERE, LOADER_KEYS
-from trainprof.analysis.loader_cost import cost_s
+from trainprof.analysis.loader_cost import cost_s, starts_s
 from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.python_in_model import TOLD_FROM_SHARE
 from trainprof.analysis.run_figures import Training, Verdict
@@ -30,8 +30,14 @@ _THERE_SHARE: Final = 0.95
 # Of the waiting for all loaders: one that has so much of it is the one that is waited for.
 _ALONE_SHARE: Final = 0.9
 
-# Of the time of Python code: from there on it is said that so much of it came but once.
+# Of the time of Python code, and of loading: from there on it is said that so much came but once.
 _MOSTLY_ONCE: Final = 0.5
+
+# Of the time of loading: from there on it is said to go to starting workers, and ending them.
+_MOSTLY_STARTS: Final = 0.5
+# Of what it takes to start them.
+_ENDS_TOLD_SHARE: Final = 0.1
+_A_STEP: Final = " a step"
 
 # Of training: with less of it a loss by hand is not worth a word beside the rest of computing.
 _LOSS_TOLD_SHARE: Final = 0.02
@@ -65,6 +71,7 @@ class Evidence:
         loss_in_loop_s: Of "other", torch that is the model's own work, as a loss by hand is.
         may_be_rollouts: Training may learn from what counts as evaluation.
         ranks: Whose loaders they are: times are means over so many.
+        is_part: They are of a part of a run.
     """
 
     wall_s: float
@@ -91,6 +98,7 @@ class Evidence:
     loss_in_loop_s: float = 0.0
     may_be_rollouts: bool = False
     ranks: int = 1
+    is_part: bool = False
 
     @property
     def communication_s(self) -> float:
@@ -236,10 +244,44 @@ def _data_headline(evidence: Evidence, share: float) -> tuple[str, str | None]:
     where = (site or "its data") if is_alone else "its loaders"
     prefix = "" if _level(evidence, "data", share) == "highly" else "MODERATELY "
     text = f"{prefix}DATA-BOUND: the loop waits for {where} in {percent(share)} of training time"
-    text += _in_figures(evidence, LOADER_KEYS, share)
+    figures = _in_figures(evidence, LOADER_KEYS, share)
+    text += figures
     if not is_alone:
         text += f", {percent(part)} of it for {site}"
+    elif not figures.endswith(_A_STEP):
+        text += _in_beginnings(evidence)
     return text, site
+
+
+def _in_beginnings(evidence: Evidence) -> str:
+    """Returns which part of loading came but once, or goes to starting and ending workers.
+
+    "" where neither is most of it. A part of a run does not tell what comes once.
+    """
+    parts, feeding, ranks = evidence.training, _feeding(evidence), max(evidence.ranks, 1)
+    loading_s = sum(parts.get(key, 0.0) for key in LOADER_KEYS)
+    once_s = sum(map(_came_once_s, feeding)) / ranks
+    if once_s >= _MOSTLY_ONCE * loading_s > 0 and not evidence.is_part:
+        return f", {once_s:.2f} s of it once, for the first batch"
+    with_workers = [x for x in feeding if x.num_workers and not x.persistent_workers]
+    started_s, ended_s = (parts.get(key, 0.0) for key in ("loader_start", "loader_end"))
+    if not with_workers or started_s + ended_s < _MOSTLY_STARTS * loading_s:
+        return ""
+    much = "nearly all" if started_s + ended_s >= _ALONE_SHARE * loading_s else "most"
+    what = "start and end" if ended_s >= _ENDS_TOLD_SHARE * started_s else "start"
+    times = round(sum(x.passes for x in with_workers) / ranks)
+    return f", {much} of it to {what} workers, {'once' if times == 1 else f'{times} times'}"
+
+
+def _came_once_s(loader: Loader) -> float:
+    """Returns what the first pass of a loader took to begin beyond what later ones did.
+
+    Less what a stream that fills a buffer first saved for it later on.
+    """
+    first_s, later = loader.first_start_s or 0.0, loader.passes - 1
+    later_s = max(starts_s(loader) - first_s, 0.0) / later if later > 0 else 0.0
+    given_back_s = (loader.first_given_back_s or 0.0) if loader.is_iterable else 0.0
+    return max(first_s - later_s - given_back_s, 0.0)
 
 
 def _share_of_site(evidence: Evidence, site: str | None) -> float:
@@ -371,7 +413,7 @@ def _in_figures(
         part_s = sum(steady.get(key, 0.0) for key in keys)
         part_s = max(part_s - without_s / max(evidence.steps.steps, 1), 0.0)
         if abs(part_s / step.mean - share) <= _SAME_SHARE:
-            return f", {pair(part_s, step.mean)} a step"
+            return f", {pair(part_s, step.mean)}{_A_STEP}"
     part_s = sum(evidence.training.get(key, 0.0) for key in keys) - without_s
     return f", {pair(part_s, evidence.training_s)}"
 

@@ -104,8 +104,9 @@ def patches(directory: RunDirectory, summary: RunSummary) -> Patches:
     Of findings without a change of their own it says why. Paths are as seen from where the run
     began.
     """
+    from trainprof.analysis.finding import WITHOUT_LINE
     from trainprof.analysis.recording import manifest_of_first
-    from trainprof.report.findings_section import speedup_words, whole_of
+    from trainprof.report.gain_words import speedup_words, whole_of
     from trainprof.report.safe_text import one_line
 
     manifest = manifest_of_first(directory)
@@ -115,7 +116,9 @@ def patches(directory: RunDirectory, summary: RunSummary) -> Patches:
     for finding in summary.findings:
         at = f" at {finding.site}" if finding.site else ""
         told.append(f"{finding.id}{at}: {finding.advice}")
-        if finding.change and (gives := speedup_words(finding, whole_of(summary))):
+        gives = speedup_words(finding, whole_of(summary))
+        # Why a line stands ahead of workers the gain tells, though that is done by hand.
+        if gives and (finding.change or WITHOUT_LINE in finding.evidence):
             told.append(f"gives: {gives}")
         told += [f"mind: {caution}" for caution in finding.cautions]
         told += _taken_up(finding, files, summary)
@@ -128,7 +131,7 @@ def _taken_up(finding: Finding, files: _Files, summary: RunSummary) -> list[str]
     from trainprof.analysis.source_text import NotMechanical
 
     if not finding.change:
-        return ["no patch: it takes more than other arguments of a call"]
+        return ["no patch: to be changed by hand"]
     loader = _loader(finding, summary)
     is_of_workers = loader is not None and any(name in finding.change for name in _OF_WORKERS)
     # Each may be right by itself, and both together be refused by torch.

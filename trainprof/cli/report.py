@@ -260,12 +260,16 @@ def _rendered_loader(summary: RunSummary, index: int, format: Format) -> str:
 
 
 def _rule(name: str) -> Rule:
+    import difflib
+
     from trainprof.analysis.diagnosis.catalogue import RULES, rule_named
 
     rule = rule_named(name)
     if rule is None:
-        known = ", ".join(one.id for one in RULES)
-        raise RuleNotFound(f"there is no finding {name!r}", hint=f"there are: {known}")
+        known = [one.id for one in RULES]
+        near = difflib.get_close_matches(name.replace("-", "_"), known, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(known)}"
+        raise RuleNotFound(f"there is no finding {name!r}", hint=hint)
     return rule
 
 

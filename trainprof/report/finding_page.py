@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from rich.text import Text
 
 from trainprof.analysis.diagnosis.rule import Rule
-from trainprof.analysis.finding import LIKELY, Finding, PassedOver
+from trainprof.analysis.finding import COMES_ONCE, LIKELY, Finding, PassedOver
 from trainprof.analysis.summary import RunSummary
-from trainprof.report.findings_section import speedup_words, whole_of, why_passed_over
+from trainprof.analysis.verdict import COMPUTE_KEYS
+from trainprof.report.findings_section import why_passed_over
+from trainprof.report.gain_words import speedup_words, whole_of
 from trainprof.report.layout import Page, written
-from trainprof.report.ledger_table import parts_of
+from trainprof.report.ledger_table import label_of, parts_of
 from trainprof.report.safe_text import with_safe_text
 from trainprof.report.units import (
     NOT_MEASURED,
@@ -27,6 +29,9 @@ from trainprof.report.units import (
 BLANK: Final = (Text(),)
 # From here on a number is told without decimals: three digits have none left.
 _WHOLE_FROM: Final = 100
+# Of the ledger: so many that compute have one name.
+_MANY_KEYS: Final = 4
+_LIKELY_WORDS: Final = "most likely"
 
 
 def render_rule(rule: Rule, *, width: int, color: bool, unicode: bool = True) -> str:
@@ -74,16 +79,23 @@ def render_why(
     if found is None:
         return written(_not_found(summary, rule, looked_for, page), page, color=color)
     lines = [
-        *page.paragraph(f"{found.id} at {found.site or 'an unknown line'}: {found.title}."),
+        *page.paragraph(_told(found)),
         *BLANK,
+        *page.labelled("Change", [found.advice]),
+        *(page.labelled("Mind", found.cautions, separator="; ") if found.cautions else []),
         *_numbers(found, page),
         *_from(rule, found.thresholds, page),
         *_gain(found, page, summary),
-        *_steps(found, page),
+        *_steps(found, rule, page),
         *page.labelled("Verify", [found.verify]),
         *page.command("More", "what it means:", f"trainprof report --explain {found.id}"),
     ]
     return written(lines, page, color=color)
+
+
+def _told(found: Finding) -> str:
+    at = "" if found.site is None else f" at {found.site}"
+    return f"{found.id}{at}: {found.title}."
 
 
 def _passed_over(
@@ -96,7 +108,7 @@ def _passed_over(
     """What a rule found, and why it is not among the findings."""
     found = passed.finding
     return [
-        *page.paragraph(f"{found.id} at {found.site or 'an unknown line'}: {found.title}."),
+        *page.paragraph(_told(found)),
         *page.paragraph(f"It is not told: {why_passed_over(passed)}."),
         *BLANK,
         *_numbers(found, page),
@@ -170,25 +182,37 @@ def _from(rule: Rule, thresholds: Mapping[str, float], page: Page) -> list[Text]
 def _gain(found: Finding, page: Page, summary: RunSummary) -> list[Text]:
     told = [speedup_words(found, whole_of(summary)) or "not known: only a rerun tells"]
     likely = found.evidence.get(LIKELY)
-    if isinstance(likely, (int, float)):
-        why = (
-            "by what is sure" if summary.run.is_on_device else "where the rest gets no faster by it"
-        )
-        all_gone = f"{likely:.2f} x {why}"
-        told.append(all_gone if found.is_at_most else f"most likely {likely:.2f} x")
-    if found.recoverable_s is not None:
+    if isinstance(likely, (int, float)) and not found.is_at_most and _LIKELY_WORDS not in told[0]:
+        told.append(f"{_LIKELY_WORDS} {likely:.2f} x")
+    if found.recoverable_s is not None and found.id not in COMES_ONCE:
         shown = "this run" if summary.run.part is None else "this part of the run"
         told.append(f"{seconds(found.recoverable_s)} of {shown}")
     return page.labelled("Gain", told)
 
 
-def _steps(found: Finding, page: Page) -> list[Text]:
+def _steps(found: Finding, rule: Rule, page: Page) -> list[Text]:
+    part = _part_words(rule.keys)
     told = [
         f"step {count(int(step['step']) + 1)} took {seconds(step['seconds'])}, "
-        f"{seconds(step['part_s'])} of it this"
+        f"{seconds(step['part_s'])} of it {part}"
         for step in found.steps
     ]
     return page.labelled("Shown by", told) if told else []
+
+
+def _part_words(keys: Sequence[str]) -> str:
+    """Returns what a step spends on some keys of the ledger."""
+    if len(keys) >= _MANY_KEYS and set(keys) <= set(COMPUTE_KEYS):
+        return "computing"
+    if "data_wait" in keys:
+        return "waiting for data"
+    *names, last = map(_part, keys) if keys else ("this",)
+    return f"{', '.join(names)} and {last}" if names else last
+
+
+def _part(key: str) -> str:
+    # What stands in brackets explains a label.
+    return "Python between its parts" if key == "other" else label_of(key).partition(" (")[0]
 
 
 def _name(key: str) -> str:

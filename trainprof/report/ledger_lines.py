@@ -14,6 +14,7 @@ from trainprof.report.ledger_table import LedgerRow, LedgerTable
 
 # Lines that a ledger takes besides its rows: heading and total.
 FRAME_LINES: Final = 2
+_TITLE: Final = "Where the time went"
 _INDENT: Final = "  "
 _GAP: Final = "  "
 _BAR_STYLE: Final = "cyan"
@@ -77,9 +78,13 @@ def _widths(table: LedgerTable, page: Page) -> _Widths:
 
 def _heading(table: LedgerTable, widths: _Widths, page: Page) -> Text:
     title_cells = len(_INDENT) + widths.label + (len(_GAP) + widths.bar if widths.bar else 0)
-    title = "Where the time went".ljust(title_cells)
+    title = _TITLE
+    of_ranks = f"{title}, mean of {table.ranks} ranks"
+    if table.ranks > 1 and len(of_ranks) <= title_cells:
+        title = of_ranks
     return page.text(
-        title + _numbers(_run_title(table), "% wall", _step_title(table), _DEVICE_TITLE, widths),
+        title.ljust(title_cells)
+        + _numbers(_run_title(table), "% wall", _step_title(table), _DEVICE_TITLE, widths),
         "bold",
     )
 

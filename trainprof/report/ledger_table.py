@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from trainprof.analysis.run_figures import LEDGER_KEYS
@@ -81,7 +81,8 @@ class LedgerRow:
 class LedgerTable:
     """Rows, longest first, and their total. `step_unit` is None where steps were not measured.
 
-    `has_device` tells whether any row says what a device took; there is no total of that.
+    `has_device` tells whether any row says what a device took; there is no total of that. The times
+    of several `ranks` are their mean.
     """
 
     rows: list[LedgerRow]
@@ -89,6 +90,7 @@ class LedgerTable:
     run_unit: str
     step_unit: str | None
     has_device: bool = False
+    ranks: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +147,8 @@ def ledger_table(
         return None
     if fold:
         parts = _folded(parts, whole, max_rows, spoken_of)
-    return _written(parts, whole, has_steps=bool(summary.training.per_step_s))
+    table = _written(parts, whole, has_steps=bool(summary.training.per_step_s))
+    return replace(table, ranks=max(len(summary.ranks), 1))
 
 
 def rows_that_matter(summary: RunSummary) -> int:

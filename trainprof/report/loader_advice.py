@@ -87,12 +87,18 @@ def _by_the_model(loader: Loader, summary: RunSummary) -> Advice:
     if bound.by == SAMPLER:
         return _on_sampling(bound)
     if bound.by == COMPUTE:
-        return _on_computing(bound)
+        return _on_computing(loader, bound)
     return Advice()
 
 
-def basis(bound: LoaderBound) -> str:
-    """Returns what the limit rests on, so that one can judge it."""
+def basis(bound: LoaderBound, *, has_workers: bool) -> str:
+    """Returns what the limit rests on, so that one can judge it.
+
+    Without workers one process does all in turn: nothing is the limit alone.
+    """
+    if not has_workers:
+        step, measured = seconds(bound.step_s), seconds(bound.measured_step_s)
+        return f"by the model a batch takes {step}, measured {measured}"
     each = (f"{NAMES.get(name, name)} {seconds(s)}" for name, s in bound.limits_s.items())
     return (
         f"were one thing alone the limit, a batch would take: {', '.join(each)}; with all of them "
@@ -175,10 +181,12 @@ def _on_sampling(bound: LoaderBound) -> Advice:
     )
 
 
-def _on_computing(bound: LoaderBound) -> Advice:
+def _on_computing(loader: Loader, bound: LoaderBound) -> Advice:
     parts = {name: s for name, s in bound.parts_s.items() if name != COMPUTE and s > 0}
     computing = bound.parts_s.get(COMPUTE)
     added = sum(parts.values())
+    if not loader.num_workers:
+        return Advice(f"computing; making a batch adds {seconds(added)} of {seconds(bound.step_s)}")
     told = f"computing, {seconds(computing)} a batch"
     if not parts or computing is None or added < _ADDS_FROM_SHARE * (computing + added):
         return Advice(f"{told}; the loader keeps up once its buffer is filled")

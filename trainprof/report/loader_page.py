@@ -79,7 +79,8 @@ def _limits(loader: Loader, summary: RunSummary, page: Page) -> list[Text]:
     found, bound = advice(loader, summary), loader.bound
     limit = found.limit or (NAMES.get(bound.by, bound.by) if bound else UNKNOWN)
     lines = page.labelled("Limit", [limit])
-    lines += page.labelled("", [basis(bound)]) if bound else []
+    has_workers = bool(loader.num_workers)
+    lines += page.labelled("", [basis(bound, has_workers=has_workers)]) if bound else []
     lines += page.labelled("Next", [found.next]) if found.next else []
     for number, told in enumerate([*faults(loader), *warnings(loader, summary)]):
         lines += page.labelled("" if number else "Note", [told])

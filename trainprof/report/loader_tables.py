@@ -32,6 +32,8 @@ LEGEND: Final = (
     "after the pass began"
 )
 _NONE: Final = "-"
+# Of the slowest sample: one that takes less is not worth a table.
+_SAMPLES_TOLD_S: Final = 1e-3
 
 
 def facts(loader: Loader) -> list[str]:
@@ -165,12 +167,12 @@ def worker_tables(loader: Loader) -> list[list[Column]]:
 
 
 def slow_sample_columns(fetch: Fetch) -> list[Column]:
-    """Returns the samples that took longest, slowest first."""
+    """Returns the samples that took longest, slowest first; none where all of them are quick."""
     samples = [one for one in fetch.slow_samples if isinstance(one, Mapping)]
-    if not samples:
-        return []
     typical = known(fetch.typical_sample_s)
     took = [known(one.get("seconds")) for one in samples]
+    if max((s for s in took if s is not None), default=0.0) < _SAMPLES_TOLD_S:
+        return []
     return [
         Column("Sample", [sample_name(one) for one in samples], is_number=False),
         Column("took", [seconds(one) for one in took]),

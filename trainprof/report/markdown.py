@@ -17,13 +17,8 @@ from trainprof.report.ending import (
     memory_before_the_end,
     progress,
 )
-from trainprof.report.findings_section import (
-    FINDINGS_SHOWN,
-    nothing_words,
-    speedup_words,
-    together_words,
-    whole_of,
-)
+from trainprof.report.findings_section import FINDINGS_SHOWN, nothing_words
+from trainprof.report.gain_words import speedup_words, together_words, whole_of
 from trainprof.report.gpu_section import energy_words, gpu_columns, is_hidden
 from trainprof.report.layout import Column, Page
 from trainprof.report.ledger_table import LedgerTable, ledger_table
@@ -41,6 +36,8 @@ from trainprof.report.loader_tables import (
 from trainprof.report.loader_warnings import faults, warnings
 from trainprof.report.loader_words import makers, needs_words
 from trainprof.report.memory_section import memory_sentences
+from trainprof.report.next_commands import next_commands
+from trainprof.report.not_judged import beside_findings
 from trainprof.report.safe_text import one_line, with_safe_text
 from trainprof.report.sections import (
     outlier_sentence,
@@ -108,7 +105,8 @@ def _shared(summary: RunSummary) -> str:
 def _findings(summary: RunSummary) -> str:
     """Returns what to change, one list item each; or that there is nothing."""
     if not summary.findings:
-        return escaped(nothing_words(summary, _PAGE, _MORE))
+        nothing = (nothing_words(summary, _PAGE, _MORE), _next(summary))
+        return "\n\n".join(escaped(told) for told in nothing if told)
     whole = whole_of(summary)
     first, *others = summary.findings[:FINDINGS_SHOWN]
     items = [_finding(first, whole, *first.also), *(_finding(one, whole) for one in others)]
@@ -117,8 +115,14 @@ def _findings(summary: RunSummary) -> str:
         named = ", ".join(hidden)
         told = f"{counted(len(hidden), 'more finding')} ({named}): {_MORE}"
         items.append(f"- {escaped(told)}")
-    together = escaped(together_words(summary))
-    return "\n\n".join(block for block in ("\n".join(items), together) if block)
+    after = (together_words(summary), beside_findings(summary), _next(summary))
+    return "\n\n".join(["\n".join(items), *(escaped(told) for told in after if told)])
+
+
+def _next(summary: RunSummary) -> str:
+    """Returns the commands that go on from here."""
+    told = (f"{label}: {opening} {command}" for label, opening, command in next_commands(summary))
+    return ". ".join(told)
 
 
 def _finding(finding: Finding, whole: str, *also: str) -> str:
@@ -144,7 +148,7 @@ def render_loader(summary: RunSummary, index: int) -> str:
     loader = summary.loaders[index]
     fetch = loader.fetch
     told = [
-        [basis(loader.bound)] if loader.bound else [f"what bounds it is {UNKNOWN}"],
+        [_basis(loader)],
         facts(loader),
         totals(loader),
         making(fetch) if fetch else [],
@@ -161,6 +165,12 @@ def render_loader(summary: RunSummary, index: int) -> str:
             _columns(slow_sample_columns(fetch)) if fetch else "",
         ]
     )
+
+
+def _basis(loader: Loader) -> str:
+    if loader.bound is None:
+        return f"what bounds it is {UNKNOWN}"
+    return basis(loader.bound, has_workers=bool(loader.num_workers))
 
 
 def escaped(text: str) -> str:
@@ -188,8 +198,9 @@ def _ledger(summary: RunSummary) -> str:
     if table is None:
         return escaped(f"Where the time went: {why_not_measured(summary, 'ledger')}.")
     rows = [*table.rows, table.total]
+    of_ranks = f", mean of {table.ranks} ranks" if table.ranks > 1 else ""
     columns = [
-        ("where the time went", [escaped(row.label) for row in rows]),
+        (f"where the time went{of_ranks}", [escaped(row.label) for row in rows]),
         (table.run_unit, [row.seconds for row in rows]),
         ("% of wall time", [row.percent for row in rows]),
     ]

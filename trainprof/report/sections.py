@@ -32,6 +32,8 @@ from trainprof.report.units import (
 )
 
 EPOCHS_SHOWN: Final = 2
+# The longest of them over the shortest: up to that one line tells of all.
+_EVEN_EPOCHS: Final = 1.25
 LOADERS_SHOWN: Final = 3
 
 STEP_SOURCES: Final = {
@@ -56,6 +58,8 @@ _FIELDS: Final = {
     "devices.memory": "device memory",
     "found_syncs": "syncs",
 }
+# Not worth a line of a short page.
+_HARDLY_MISSED: Final = ("training.samples",)
 # A sync in which the device idled for less than this share of the wait cost nothing.
 _FREE_SHARE: Final = 0.01
 # Of the run, or of an epoch: less of it stands on the verbose page alone.
@@ -85,12 +89,20 @@ def steps_section(summary: RunSummary, page: Page, *, with_worst: bool = True) -
 
 
 def epochs_section(summary: RunSummary, page: Page, at_most: int = EPOCHS_SHOWN) -> list[Text]:
-    """The first epochs and the mean of the others, evaluation passes on a line of their own."""
+    """The first epochs and the mean of the others, evaluation passes on a line of their own.
+
+    On the short page one line for all that are as long as each other, where they hardly wait or to
+    save room.
+    """
     epochs = [epoch for epoch in summary.epochs if epoch.stage == "training"]
+    is_brief = at_most < EPOCHS_SHOWN or not _is_each_told(epochs, summary)
+    is_one_line = is_brief and _are_even(epochs) and not page.verbose
     others = [epoch for epoch in summary.epochs if epoch.stage not in ("training", "evaluation")]
-    has_mean = len(epochs) > EPOCHS_SHOWN
+    has_mean = len(epochs) > EPOCHS_SHOWN and not is_one_line
     shown = epochs[:at_most] if has_mean and not page.verbose else epochs
     sentences = [_epoch(f"Epoch {epoch.index + 1} took", [epoch]) for epoch in shown]
+    if is_one_line:
+        sentences = [_epoch(f"Mean of {len(epochs)} epochs:", epochs)]
     if has_mean:
         rest = epochs[1 if page.verbose else len(shown) :]
         first, last = rest[0].index + 1, rest[-1].index + 1
@@ -207,12 +219,13 @@ def closing_section(summary: RunSummary, page: Page, *, with_cost: bool = True) 
     if not with_cost:
         return _not_seen(summary, page)
     overhead = summary.overhead
-    cost = [
-        f"{counted(overhead.events, 'event')} ({byte_count(overhead.bytes)})",
-        _own_cost(overhead.per_step_us, overhead.share),
-    ]
-    if overhead.looks_s is not None and overhead.looks_s >= _LOOKS_TOLD_S:
-        cost.append(f"{seconds(overhead.looks_s)} in all to look closer at loaders and some steps")
+    looks_s = overhead.looks_s or 0.0
+    looked = [f"{seconds(looks_s)} in all for looks"] if looks_s >= _LOOKS_TOLD_S else []
+    cost = [_own_cost(overhead.per_step_us, overhead.share), *looked]
+    if page.verbose:
+        looked = [f"{told} at loaders and some steps" for told in looked]
+        recorded = f"{counted(overhead.events, 'event')} ({byte_count(overhead.bytes)})"
+        cost = [recorded, *cost[:1], *looked]
     return [*page.labelled("trainprof", cost), *_not_seen(summary, page)]
 
 
@@ -278,6 +291,19 @@ def _outliers(summary: RunSummary, step: Statistics, *, with_worst: bool) -> lis
     apart = f" {count(worst.every)} steps apart" if worst.every else ""
     many = f"{counted(summary.outliers_in_all, 'outlier')} (2 x median){apart}"
     return [many, f"worst: {outlier_sentence(worst)}"] if with_worst else [many]
+
+
+def _is_each_told(epochs: Sequence[Epoch], summary: RunSummary) -> bool:
+    """Whether epochs may matter, each by itself: where loading does."""
+    is_data_bound = summary.verdict.bottleneck == "data" or summary.verdict.level == "moderately"
+    return is_data_bound or any(epoch.slow_batches for epoch in epochs)
+
+
+def _are_even(epochs: Sequence[Epoch]) -> bool:
+    """Whether the mean of several epochs tells how long each of them took."""
+    took = [epoch.seconds for epoch in epochs]
+    is_even = len(took) > 1 and max(took) <= _EVEN_EPOCHS * min(took)
+    return is_even and len({epoch.iterations for epoch in epochs}) == 1
 
 
 def _epoch(opening: str, epochs: Sequence[Epoch]) -> list[str]:
@@ -411,12 +437,14 @@ def _own_cost(per_step_us: float | None, share: float | None) -> str:
         return f"cost a step {NOT_MEASURED}"
     cost_s = None if per_step_us is None else per_step_us * 1e-6
     a_step = f"{NOT_MEASURED} a step" if cost_s is None else f"about {seconds(cost_s)} a step"
-    return a_step if share is None else f"{a_step} ({percent(share)} of a step)"
+    return a_step if share is None else f"{a_step} ({percent(share)})"
 
 
 def _not_seen(summary: RunSummary, page: Page) -> list[Text]:
     missing = [
-        f"{_FIELDS.get(field, field)}: {reason}" for field, reason in summary.not_observed.items()
+        f"{_FIELDS.get(field, field)}: {reason}"
+        for field, reason in summary.not_observed.items()
+        if page.verbose or field not in _HARDLY_MISSED
     ]
     told = [*summary.faults, *missing]
     if not told:

@@ -29,6 +29,7 @@ from trainprof.report.lines_section import lines_section
 from trainprof.report.loader_page import loader_details
 from trainprof.report.loading_section import loading_section, wanted_lines
 from trainprof.report.memory_section import memory_section
+from trainprof.report.next_commands import next_section
 from trainprof.report.safe_text import with_safe_text
 from trainprof.report.traffic_section import transfers_section
 
@@ -136,6 +137,7 @@ def _short_sections(summary: RunSummary, page: Page, room: int) -> list[Text]:
             sections.shared_section,
             gpus_section,
             sections.closing_section,
+            next_section,
             _saved,
             lines_section,
         )
@@ -180,7 +182,7 @@ def _verbose_sections(summary: RunSummary, page: Page) -> list[Text]:
             *(memory_section, sections.system_section, sections.shared_section),
             *(details.system_details, gpu_details, details.rank_details),
         ),
-        (details.command_details, sections.closing_section, _saved, lines_section),
+        (details.command_details, sections.closing_section, next_section, _saved, lines_section),
     )
     lines: list[Text] = []
     for group in groups:

@@ -10,6 +10,7 @@ import pytest
 from support import summaries
 from support.cases import STEPS, Planted, case_of
 
+from trainprof.analysis.code_figures import HotLine
 from trainprof.analysis.diagnosis import crowded_cores
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.crowding import crowding_of
@@ -177,3 +178,32 @@ def test_what_workers_hold_up_is_counted_by_means_where_it_is_they(
     assert crowding is not None
     share = (IN_PASS - 12) / (IN_PASS - 2)  # of batches beside workers
     assert crowding.saved_s * 1e3 == pytest.approx(saved_ms * share, rel=0.15)
+
+
+def test_where_a_line_is_named_the_loader_is_too() -> None:
+    one = planted()
+    line = HotLine("making batches", "features.py:29", "encode", [], 60, 0.9, 2.0, line_share=0.9)
+    one.loader = replace(one.loader, hot_lines=[line])
+    case = case_of(one)
+    two_threads = replace(case, summary=replace(case.summary, torch_threads=2))
+    finding = found(two_threads)
+    assert finding is not None
+    assert finding.site == "features.py:29"
+    assert finding.title.startswith("the 2 workers of train.py:41 take the ")
+    assert finding.advice.endswith("; torch.set_num_threads(1) may help, too")
+    assert "its 2 workers take" in getattr(found(case_of(planted())), "title", "")
+
+
+def test_what_computing_takes_longer_beside_workers_is_told_where_cores_are_full() -> None:
+    for alone_s, by in ((0.005, ""), (0.02, "by the model ")):  # the model shares the cores out
+        one = Planted(workers=2, fetch_s=0.05, running=1.0, compute_s=0.02, cores=2, passes=PASSES)
+        compute_s, busy = np.full(STEPS, 0.02), np.full(STEPS, 1.5)
+        compute_s[AT_ENDS], busy[AT_ENDS] = alone_s, 0.0
+        one.inputs = replace(one.inputs, compute_s=compute_s, workers_busy=busy)
+        [finding] = diagnose(case_of(one)).findings
+        assert finding.id == "saturated_cpu"
+        assert f" of training, and {by}computing takes about " in finding.title
+        assert finding.title.endswith("ms longer beside the workers; more workers would not help")
+    alone = Planted(fetch_s=0.05, running=1.0, compute_s=0.001, cores=1)
+    told = [one.title for one in diagnose(case_of(alone)).findings]
+    assert not any("longer beside" in title for title in told)

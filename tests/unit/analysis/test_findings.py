@@ -72,7 +72,7 @@ from trainprof.analysis.unused_gradients import (
     UnusedGradients,
 )
 from trainprof.record.schema import Writer
-from trainprof.report.findings_section import speedup_words
+from trainprof.report.gain_words import speedup_words
 
 
 def found(case: Case) -> list[str]:
@@ -217,8 +217,10 @@ def test_beside_workers_that_may_lose_is_told_what_a_line_gives() -> None:
     assert (finding.id, finding.change) == ("too_few_workers", {"num_workers": 2})
     assert (finding.predicted_speedup or [1.0])[0] < 1
     # Without three tenths of 30 ms, a batch is made in 21.
-    assert "30 % of making a batch goes to data.py:12 (decode); to make that" in finding.also[0]
-    assert "cannot lose, and without it steps would be up to about 1.43 x" in finding.also[0]
+    head = "30 % of making a batch goes to data.py:12 (decode); 1 worker makes batches more slowly"
+    assert finding.title.startswith(head)
+    line = "steps up to about 1.43 x as fast without that line; by the workers alone "
+    assert speedup_words(finding).startswith(line)
     # Nine tenths give so much more than workers can that only a rerun is left of them.
     planted.loader = replace(planted.loader, hot_lines=[hot_line("making batches")])
     finding = only(case_of(planted))
@@ -284,8 +286,9 @@ def test_a_line_that_would_give_more_than_more_workers_can(share: float, is_told
     assert (finding.id, finding.change) == ("too_few_workers", {"num_workers": 2})
     # Twice as many give twice as much, and next to nothing of a step computes.
     assert (finding.predicted_speedup or [0.0, 0.0])[1] == pytest.approx(2.0, rel=0.06)
-    more = "cheaper samples first: data.py:12 (decode), without which steps would be up to about "
+    more = "cheaper samples first: data.py:12 (decode); meanwhile "
     assert finding.advice.startswith(more) is is_told
+    assert speedup_words(finding).startswith("steps up to about ") is is_told
     assert ("; meanwhile DataLoader(..., num_workers=2" in finding.advice) is is_told
 
 
@@ -303,12 +306,14 @@ def test_a_line_that_would_give_more_than_workers_can_is_told_ahead_of_them(
     assert finding.site == "train.py:41"
     head = "98 % of making a batch goes to data.py:12 (decode); the training process makes"
     assert finding.title.startswith(head) is is_told
-    first = "cheaper samples first: data.py:12 (decode), without which steps would be about 8.5 x "
+    first = "cheaper samples first: data.py:12 (decode); meanwhile "
     assert finding.advice.startswith(first) is is_told
     assert ("; meanwhile DataLoader(..., num_workers=" in finding.advice) is is_told
     assert finding.evidence.get(COSTLY_LINE) == ("data.py:12" if is_told else None)
     assert (finding.evidence.get(WITHOUT_LINE, 0.0) > 8) is is_told
-    assert speedup_words(finding).startswith("by the workers alone, steps ") is is_told
+    told = speedup_words(finding)
+    line = "steps about 8.5 x as fast without that line; by the workers alone "
+    assert told.startswith(line) is is_told
     # Once is enough.
     assert any("of making a batch goes to" in told for told in finding.also) is not is_told
 
@@ -323,15 +328,31 @@ def test_of_a_line_that_is_named_first_its_neighbours_are_told_behind() -> None:
     planted.loader = replace(planted.loader, hot_lines=[replace(most, line_share=0.8, share=0.98)])
     finding = only(case_of(planted))
     assert finding.evidence[WITHOUT_LINE] == pytest.approx(100 / 28, rel=0.03)
-    assert finding.title.startswith("80 % of making a batch goes to data.py:12 (decode); ")
-    assert any("98 % with the rest of that function" in told for told in finding.also)
+    around = "80 % of making a batch goes to data.py:12 (decode), 98 % with the rest of that "
+    assert finding.title.startswith(f"{around}function; the training process")
+    assert not any("of making a batch" in told for told in finding.also)
+
+
+def test_beside_workers_that_may_lose_the_gain_of_a_line_is_told_once() -> None:
+    planted = Planted(
+        fetch_s=0.15, running=1.0, compute_s=0.04, cores=2, compute_cores=Interval.exactly(2.0)
+    )
+    other = replace(hot_line("making batches", share=0.27), site="data.py:27", function="find")
+    most = replace(hot_line("making batches", share=0.7), line_share=0.7)
+    planted.loader = replace(planted.loader, hot_lines=[most, other])
+    finding = only(case_of(planted))
+    first = "70 % of making a batch goes to data.py:12 (decode), 27 % to data.py:27 (find); the "
+    assert finding.title.startswith(first)
+    assert "; then perhaps " in finding.advice
+    assert not any("steps would be" in told for told in finding.also)
+    assert speedup_words(finding).count(" x as fast") == 1
 
 
 def test_a_line_that_is_nearly_all_of_a_step_has_no_endless_gain() -> None:
     planted = Planted(fetch_s=0.9, running=1.0, compute_s=0.001, cores=2)
     planted.loader = replace(planted.loader, hot_lines=[hot_line("making batches", share=1.0)])
     finding = only(case_of(planted))
-    assert "without which steps would be about 100 x as fast; meanwhile" in finding.advice
+    assert "steps about 100 x as fast without that line" in speedup_words(finding)
 
 
 @pytest.mark.parametrize("threads", [2.0, 1.0])
@@ -349,7 +370,7 @@ def test_workers_may_lose_where_threads_that_compute_wait_for_one_another(thread
     assert finding.id == "serial_loading"
     assert finding.predicted_speedup is not None
     assert (finding.predicted_speedup[0] < 1) is (threads > 1)
-    first = "cheaper samples first: data.py:12 (decode), without which steps would be "
+    first = "cheaper samples first: data.py:12 (decode); then perhaps "
     assert finding.advice.startswith(first) is (threads > 1)
     assert ("; then perhaps DataLoader(" in finding.advice) is (threads > 1)
     assert finding.title.startswith("70 % of making a batch goes to") is (threads > 1)
@@ -380,7 +401,7 @@ def test_the_gain_of_workers_that_need_something_first_is_the_models() -> None:
     unsure = {"compute_cores": Interval(1.0, 1.4, 2.0), "receive_s": Interval(0.0, 0.001, 0.012)}
     planted = Planted(fetch_s=0.0065, running=1.0, compute_s=0.0155, cores=2, **unsure)
     planted.loader = replace(planted.loader, hot_lines=[hot_line("making batches")])
-    assert speedup_words(only(case_of(planted))).endswith("(if all of it could go; not measured)")
+    assert " as fast if all of it went, at most " in speedup_words(only(case_of(planted)))
 
 
 def test_workers_cannot_make_batches_on_a_device() -> None:
@@ -1746,7 +1767,7 @@ def test_a_first_start_that_takes_far_longer_is_not_said_to_come_again() -> None
     assert found(begun_late(8.0)) == ["slow_first_batch"]
     # Where the others are worth it, they are told as long as they are.
     told, plain = (restart_of(begun_late(first_s, compute_s=0.04)) for first_s in (8.0, 0.3))
-    assert "of the 2 passes after the first: 30" in told.title
+    assert "of the 2 passes after the first: each time 30" in told.title
     assert told.recoverable_s == pytest.approx(0.6, rel=0.05)
     assert told.recoverable_s == pytest.approx(plain.recoverable_s)
     assert told.evidence["later_starts_s"] == pytest.approx(0.6, rel=0.05)
@@ -1774,7 +1795,7 @@ def test_workers_that_are_started_again_take_what_the_sampler_does_not() -> None
     drawn = diagnose(case_of(with_slow_starts(0.1, 0.1, **plain))).findings
     assert sorted(one.id for one in drawn) == ["slow_pass_starts", "worker_restart"]
     restart = next(one for one in drawn if one.id == "worker_restart")
-    assert "of the 9 passes after the first: 10" in restart.title  # and not 200 ms
+    assert "of the 9 passes after the first: each time 10" in restart.title  # and not 200 ms
     assert [one.recoverable_s for one in drawn] == [
         pytest.approx(0.9, rel=0.1),
         pytest.approx(0.9, rel=0.15),
@@ -2072,7 +2093,8 @@ def test_python_between_epochs_is_told_as_such(at: slice, where: str) -> None:
     summary = replace(case.summary, training=training, hot_lines=[line])
     finding = only(replace(case, summary=summary, steps=steps))
     assert where in finding.title
-    assert "look at data.py:12 (decode), 90 % of it with what it calls: " in (finding.advice or "")
+    told = "this line, in decode(), takes 90 % of it with what it calls: do it less often"
+    assert (finding.advice or "").startswith(told)
 
 
 @pytest.mark.parametrize(
@@ -2212,8 +2234,8 @@ def test_python_beside_a_loss_has_its_own_line_and_share() -> None:
     assert (finding.id, finding.site) == ("python_in_loop", "metrics.py:7")
     assert "takes 776 ms" in finding.title  # some of it is trainprof's own
     assert "most of it after the update" in finding.title
-    assert "look at metrics.py:7 (rank), 93 % of it: do it less often" in finding.advice
-    assert "less of it trains otherwise: make it cheaper" in minded(finding)
+    assert "this line, in rank(), takes 93 % of it: do it less often" in finding.advice
+    assert "doing it less often changes what is learned: make it cheaper" in minded(finding)
     assert finding.evidence["left_out_as_loss_s"] == 1.2
 
 
@@ -2240,10 +2262,10 @@ def test_an_average_of_weights_is_said_to_be_torchs() -> None:
 @pytest.mark.parametrize(
     ("of_line", "is_at_least", "told"),
     [
-        (None, False, "data.py:12 (decode), 90 % of it: "),  # an older run
-        (0.85, False, "data.py:12 (decode), 85 % of it: "),
-        (0.3, False, "data.py:12 (decode), 30 % of it, 90 % with the rest of that function: "),
-        (0.3, True, "at least 30 % of it, at least 90 % with the rest of that function: "),
+        (None, False, "this line, in decode(), takes 90 % of it: "),  # an older run
+        (0.85, False, "this line, in decode(), takes 85 % of it: "),
+        (0.3, False, "decode() takes 90 % of it, this line 30 %: "),
+        (0.3, True, "decode() takes at least 90 % of it, this line at least 30 %: "),
     ],
 )
 def test_a_line_is_not_said_to_take_what_its_whole_function_takes(
@@ -3730,14 +3752,18 @@ def discarded(*told: DiscardedGradients, is_data_parallel: bool = False) -> Case
 def test_gradients_that_are_set_back_before_their_optimizer_steps() -> None:
     finding = only(discarded(ITS_PASS, OTHER_PASS))
     assert (finding.id, finding.site) == ("discarded_gradients", "train.py:41")
-    assert "also computes gradients of Generator (train.py:30), which are set back" in finding.title
+    which = "gradients of Generator (called at train.py:30), which are thrown away unused"
+    assert f"this backward also computes {which} (zero_grad())" in finding.title
     advice = finding.advice or ""
     inputs = ".backward(inputs=[p for p in model.parameters() if p.requires_grad])"
-    assert f"{inputs} with those of Discriminator (train.py:31)" in advice
-    assert ".detach() what Generator gives" in advice
+    of = f"{inputs} with those of Discriminator (called at train.py:31) alone"
+    assert advice == f"give this loss what Generator gives with .detach(); or {of}"
     [also] = finding.also
     assert "train.py:47" in also
-    assert "that pass needs those of Generator (train.py:30) alone" in also
+    assert "that pass needs those of Generator (called at train.py:30) alone, so there " in also
+    # Cut off there, the generator would learn nothing.
+    frozen = ".requires_grad_(False) on the parameters of Discriminator for this pass"
+    assert also.endswith(f"{frozen}, True behind it")
     # 0.5 of a third of training whole, 0.3 of it in part.
     low, high = finding.predicted_speedup or (0.0, 0.0)
     assert low == pytest.approx(1 / (1 - (0.9 * 0.5 + 0.3 * 0.3) / 3), rel=0.03)
@@ -3751,14 +3777,16 @@ def test_passes_that_one_function_begins_are_told_apart_by_who_calls_it() -> Non
     )
     finding = only(discarded(*both))
     assert finding.site == "train.py:12"
-    assert "this pass, called from train.py:41, also computes" in finding.title
+    assert "this backward, called from train.py:41, also computes" in finding.title
     assert "so it is at train.py:12, called from train.py:47, with" in finding.also[0]
 
 
 def test_a_pass_that_goes_through_another_model() -> None:
     advice = only(discarded(replace(OTHER_PASS, mixed_share=0.6))).advice or ""
     frozen = ".requires_grad_(False) on the parameters of Discriminator for this pass"
-    assert f"{frozen}, True again behind it" in advice
+    assert advice.startswith(f"{frozen}, True behind it; or .backward(inputs=")
+    alike = only(discarded(ITS_PASS, replace(ITS_PASS, site="train.py:50"))).also[0]
+    assert "so there" not in alike
 
 
 @pytest.mark.parametrize(
@@ -3767,7 +3795,7 @@ def test_a_pass_that_goes_through_another_model() -> None:
         ([], "all that it is to train"),
         (
             [GENERATOR, TRUNK],
-            "Generator (train.py:30) and trunk in Net (train.py:31)",
+            "Generator (called at train.py:30) and trunk in Net (called at train.py:31)",
         ),
         ([GENERATOR, MANY_PARTS], "all that it is to train"),
     ],
@@ -3777,13 +3805,13 @@ def test_what_a_pass_is_for_is_named_whole_or_not_at_all(
 ) -> None:
     """Whoever gives it less would train less."""
     advice = only(discarded(replace(ITS_PASS, kept=kept))).advice or ""
-    assert f" if p.requires_grad]) with those of {words}, so that" in advice
+    assert advice.endswith(f" if p.requires_grad]) with those of {words} alone")
 
 
 def test_where_ranks_wait_for_one_another_in_backward_inputs_does_not_work() -> None:
     advice = only(discarded(ITS_PASS, is_data_parallel=True)).advice or ""
     assert "inputs=" not in advice
-    assert ".detach() what Generator gives" in advice
+    assert advice == "give this loss what Generator gives with .detach()"
 
 
 @pytest.mark.parametrize(
@@ -3800,7 +3828,7 @@ def test_where_forwards_are_computed_again_inputs_may_not_work(
     findings = diagnose(replace(case, training=training, torch=torch)).findings
     [advice] = [one.advice or "" for one in findings if one.id == "discarded_gradients"]
     assert "inputs=" not in advice
-    assert ".detach() what Generator gives" in advice
+    assert advice == "give this loss what Generator gives with .detach()"
 
 
 @pytest.mark.parametrize("clips", [True, False])
@@ -4179,7 +4207,11 @@ def test_a_rank_that_the_others_wait_for(
     finding = only(case)
     assert (finding.id, finding.is_at_most) == ("slow_rank", True)
     assert finding.site == (case.feeding[0].loader.site if "data_wait" in phases else site)
-    assert "the other ranks wait for rank 1" in finding.title
+    assert finding.title.startswith("rank 1 is longer at ")
+    assert finding.title.endswith("; the other rank waits for it meanwhile")
+    of_four = replace(case.summary.run, world_size=4)
+    four = replace(case, summary=replace(case.summary, run=of_four))
+    assert only(four).title.endswith("; the other ranks wait for it meanwhile")
     assert words in finding.title
     assert finding.recoverable_s == pytest.approx(0.6)
 
@@ -4222,7 +4254,7 @@ def test_what_one_rank_computes_longer_others_take_over() -> None:
     assert finding.site is None
     assert "its core" not in finding.title
     assert "a core that is slower" in finding.cautions[0]
-    assert "rank 1, which is longer at computing, forward and backward: 600 ms" in finding.title
+    assert "rank 1 is longer at computing, forward and backward: 600 ms" in finding.title
     assert "order[rank::world_size]" in finding.advice
     # Of two ranks each would compute a half of it.
     assert finding.recoverable_s == pytest.approx(0.3)

@@ -35,7 +35,7 @@ def test_padding_beyond_the_longest_of_a_batch_is_told_with_who_asks_for_it() ->
     case = padded()
     finding = only(case)
     assert (finding.id, finding.site) == ("padded_batches", "train.py:40")
-    assert "padded to 160 places, of which the longest of a batch fills 90" in finding.title
+    assert "padded to 160 positions, of which the longest of a batch fills 90" in finding.title
     assert "the average one 36" in finding.title
     computing_s = sum(case.training.get(part, 0.0) for part in ("forward", "loss", "backward"))
     spent_s = (1 - 90 / 160) * computing_s
@@ -47,7 +47,7 @@ def test_padding_beyond_the_longest_of_a_batch_is_told_with_who_asks_for_it() ->
     assert finding.is_at_most
     assert finding.predicted_speedup is not None
     assert finding.predicted_speedup[1] > 1.1 * finding.evidence[LIKELY]
-    assert finding.also[0].startswith("78 % of all places are padding")
+    assert finding.also[0].startswith("78 % of all positions are padding")
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,12 @@ def test_nothing_is_told_of_others(told: Padding | None) -> None:
         ((), {"collate_site": "data.py:30"}, "data.py:30", "pad each batch to its own longest"),
         ((), {}, "train.py:41", "pad each batch to its own longest"),
         (("a.py:1", "b.py:2"), {}, None, "pad each batch to its own longest"),
-        (("a.py:1",), {"built_by": "transformers"}, "a.py:1", 'no padding="max_length" as texts'),
+        (
+            ("a.py:1",),
+            {"built_by": "transformers"},
+            "a.py:1",
+            'drop padding="max_length" where texts',
+        ),
     ],
 )
 def test_where_it_is_to_be_changed(
@@ -88,7 +93,9 @@ def test_labels_of_tokens_are_padded_as_well() -> None:
     plain = only(padded(built_by="transformers")).advice
     assert "DataCollatorWithPadding(tokenizer)" in plain
     told = only(padded(with_labels, built_by="transformers")).advice
-    assert told.startswith('no padding="max_length" as texts are tokenized: DataCollatorForSeq2Seq')
+    assert told.startswith(
+        'drop padding="max_length" where texts are tokenized; DataCollatorForSeq2Seq'
+    )
     assert "DataCollatorForTokenClassification" in told
     assert "DataCollatorForLanguageModeling(tokenizer, mlm=False)" in told
     assert "DataCollatorWithPadding leaves labels as they are" in told

@@ -166,17 +166,21 @@ def told(case: Case, *saved_s: tuple[str, float], loader: int = 0) -> list[Findi
     ("saved_s", "saved_together_s"),
     [
         # 4.02 s of starts, and no more.
-        ((("slow_first_batch", 3.9), ("slow_pass_starts", 3.9)), 4.02),
-        ((("slow_first_batch", 2.0), ("worker_restart", 1.5), ("slow_pass_starts", 1.5)), 4.02),
-        ((("slow_first_batch", 1.0), ("worker_restart", 2.0)), 3.0),
+        ((("worker_restart", 3.9), ("slow_pass_starts", 3.9)), 4.02),
+        # What comes once does not make a longer run faster.
+        ((("slow_first_batch", 2.0), ("worker_restart", 1.5), ("slow_pass_starts", 1.5)), 3.0),
+        ((("slow_first_batch", 1.0), ("worker_restart", 2.0)), None),
         # Without workers steps may be shorter, too.
-        ((("slow_first_batch", 1.0), ("worker_restart", 5.0)), 5.0),
+        ((("slow_pass_starts", 1.0), ("worker_restart", 5.0)), 5.0),
         ((("slow_checkpoints", 1.0), ("slow_pass_starts", 4.0)), 5.0),
     ],
 )
 def test_starts_are_saved_once(
-    saved_s: Sequence[tuple[str, float]], saved_together_s: float
+    saved_s: Sequence[tuple[str, float]], saved_together_s: float | None
 ) -> None:
     case = begun(0.01, 4.0, 0.01)
     times = together(case, told(case, *saved_s))
+    if saved_together_s is None:
+        assert times is None
+        return
     assert times == pytest.approx(case.training_s / (case.training_s - saved_together_s), rel=0.01)

@@ -105,3 +105,42 @@ def test_a_loader_whose_restarts_cost_most_is_the_one_that_is_waited_for(tmp_pat
     assert (found.bottleneck, found.site) == ("data", "train.py:41")
     assert "the loop waits for its loaders in 91 % of training time" in found.headline
     assert found.headline.endswith(f"{share * 100:.0f} % of it for train.py:41")
+
+
+def starting(first_s: float, each_s: float, passes: int, **more: Any) -> Loader:
+    """A loader whose passes begin so late, the first one apart."""
+    whole_s = first_s + (passes - 1) * each_s
+    starts = summaries.statistics(whole_s / passes, n=passes)
+    plain = {"init_s": starts, "first_start_s": first_s, "passes": passes, "num_workers": 2}
+    return loader(41, 0.1, **plain | more)
+
+
+def test_loading_that_is_the_start_of_workers_says_so_and_how_often() -> None:
+    waits = {"data_wait": 0.1, "loader_start": 8.0}
+    found = verdict(evidence(starting(1.2, 1.2, 7), **waits))
+    told = "of 16.20 s, nearly all of it to start workers, 7 times"
+    assert found.headline.endswith(told)
+    ended = verdict(evidence(starting(1.2, 1.2, 7), **waits, loader_end=1.0))
+    assert ended.headline.endswith("nearly all of it to start and end workers, 7 times")
+    late = verdict(evidence(starting(1.2, 1.2, 7), **{**waits, "data_wait": 6.0}))
+    assert late.headline.endswith("most of it to start workers, 7 times")
+    of_two = [evidence(starting(1.2, 1.2, 7), **waits)] * 2
+    assert verdict(common_evidence(of_two)).headline.endswith("to start workers, 7 times")
+    for other in ({"num_workers": 0}, {"persistent_workers": True}):
+        found = verdict(evidence(starting(1.2, 1.2, 7, **other), **waits))
+        assert found.headline.endswith("of 16.20 s")
+    waiting = verdict(evidence(starting(1.2, 1.2, 7), data_wait=9.0, loader_start=8.0))
+    assert waiting.headline.endswith("of 34.00 s")
+
+
+def test_loading_that_comes_once_says_so() -> None:
+    waits = {"data_wait": 0.5, "first_batch": 2.8}
+    once = evidence(starting(2.7, 0.0, 1), **waits)
+    assert verdict(once).headline.endswith("3.30 of 6.60 s, 2.70 s of it once, for the first batch")
+    assert verdict(replace(once, is_part=True)).headline.endswith("3.30 of 6.60 s")
+    # Passes that all begin so come again; a stream that fills a buffer saves that later on.
+    for other in (
+        starting(2.7, 2.0, 2),
+        starting(2.7, 0.0, 1, is_iterable=True, first_given_back_s=2.5),
+    ):
+        assert "of it once" not in verdict(evidence(other, **waits)).headline

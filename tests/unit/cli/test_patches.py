@@ -13,7 +13,13 @@ from typing import Any
 import pytest
 from support import summaries
 
-from trainprof.analysis.finding import BESIDE, LOADER_ID, OTHER_OPTIMIZERS, Finding
+from trainprof.analysis.finding import (
+    BESIDE,
+    LOADER_ID,
+    OTHER_OPTIMIZERS,
+    WITHOUT_LINE,
+    Finding,
+)
 from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.summary_json import to_jsonable
 from trainprof.cli.app import run_command
@@ -134,7 +140,7 @@ def test_where_another_loader_needs_more_than_arguments_it_is_said(
     (tmp_path / "train.py").write_text("a = DataLoader(d, 8)\nb = DataLoader(e, 8)\n")
     other: dict[str, Any] = {"site": "train.py:2", LOADER_ID: 1, "change": {}}
     out, _ = suggested(tmp_path, capsysbinary, evidence={LOADER_ID: 0, BESIDE: [other]})
-    assert b"train.py:2: no patch: it takes more than other arguments of a call" in out
+    assert b"train.py:2: no patch: to be changed by hand" in out
     assert b"+a = DataLoader(d, 8, num_workers=4)" in out
 
 
@@ -200,6 +206,18 @@ def test_a_part_of_the_run_is_not_called_the_run(tmp_path: Path) -> None:
     for summary, shown in ((whole, "the run 3.0"), (part, "this part of it 3.0")):
         remarks = patches(RunDirectory(tmp_path), summary).remarks
         assert shown in next(one for one in remarks if one.startswith("gives: "))
+
+
+def test_a_line_ahead_of_workers_is_told_with_its_gain(
+    tmp_path: Path, capsysbinary: Captured
+) -> None:
+    (tmp_path / "train.py").write_text("a = DataLoader(d, 8)\n")
+    line = {"change": {}, "evidence": {WITHOUT_LINE: 2.3}}
+    out, _ = suggested(tmp_path, capsysbinary, **line)
+    assert b"# gives: steps about 2.3 x as fast without that line; by the workers" in out
+    (tmp_path / "other").mkdir()
+    out, _ = suggested(tmp_path / "other", capsysbinary, change={})
+    assert b"gives: " not in out
 
 
 def test_what_is_to_be_minded_stands_by_the_diff_and_on_stderr(
@@ -283,7 +301,7 @@ def test_ranks_that_each_had_a_trainprof_tell_where_the_run_began_and_when(
 def test_a_change_that_takes_more_has_no_patch(tmp_path: Path, capsysbinary: Captured) -> None:
     (tmp_path / "train.py").write_text("a = DataLoader(d, 8)\n")
     out, _ = suggested(tmp_path, capsysbinary, change={}, cautions=["the dataset holds x open"])
-    assert b"# mind: the dataset holds x open\n# no patch: it takes more than" in out
+    assert b"# mind: the dataset holds x open\n# no patch: to be changed by hand" in out
     assert b"---" not in out
 
 

@@ -77,3 +77,31 @@ def test_a_threshold_is_in_the_unit_of_its_name() -> None:
         id="dense_embeddings", thresholds={"looked_up_share_sgd": 0.5, "share": 0.05}
     )
     assert "looked up share sgd up to 50 %, share from 5 % on" in why(tables)
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("discarded_gradients", "backward"),
+        ("padded_batches", "forward and backward"),
+        ("double_precision", "computing"),
+        ("gc_pauses", "garbage collection"),
+        ("python_in_loop", "Python between its parts"),
+        ("slow_rank", "this"),
+    ],
+)
+def test_a_step_that_shows_it_says_what_took_it(name: str, part: str) -> None:
+    found = summaries.finding(id=name, steps=[{"step": 17, "seconds": 0.44, "part_s": 0.368}])
+    assert f"step 18 took 440 ms, 368 ms of it {part}\n" in why(found)
+
+
+def test_a_finding_without_a_line_says_nothing_of_one() -> None:
+    assert why(summaries.finding(id="gc_pauses", site=None)).startswith("gc_pauses: the training")
+
+
+def test_a_gain_that_says_what_is_likely_says_it_once() -> None:
+    assert "(a model, not measured: trainprof tune does), most likely 4.60 x" in why(
+        summaries.finding()
+    )
+    at_most = summaries.finding(is_at_most=True, change={}, predicted_speedup=[1.0, 5.2])
+    assert "likely" not in why(at_most)

@@ -25,7 +25,8 @@ from trainprof.analysis.finding import (
 )
 from trainprof.report import markdown
 from trainprof.report.finding_page import render_rule, render_why
-from trainprof.report.findings_section import checked_words, findings_section, speedup_words
+from trainprof.report.findings_section import checked_words, findings_section
+from trainprof.report.gain_words import speedup_in_short, speedup_words
 from trainprof.report.layout import Page
 
 PAGE = Page(width=80, unicode=True, verbose=False)
@@ -47,29 +48,105 @@ def test_a_finding_says_where_what_and_how_much() -> None:
 
 def test_beside_a_line_that_would_give_more_the_gain_is_said_to_be_that_of_the_workers() -> None:
     found = summaries.finding(evidence={COSTLY_LINE: "data.py:72", WITHOUT_LINE: 13.0})
-    assert speedup_words(found).startswith("by the workers alone, steps 4.1 to 5.2 x as fast, the")
+    line = "steps about 13.0 x as fast without that line"
+    by_workers = "by the workers alone 4.1 to 5.2 x (a model, not measured: trainprof tune does)"
+    assert speedup_words(found) == f"{line}; {by_workers}"
+    may_lose = replace(found, predicted_speedup=[0.66, 2.0])
+    may_lose.evidence[LIKELY] = 1.42
+    assert "alone 0.7 to 2.0 x, most likely 1.42 x (a model, not" in speedup_words(may_lose)
+    assert speedup_words(may_lose).endswith("; it may as well lose)")
+    at_most = replace(found, is_at_most=True, evidence={**found.evidence, "workers": 2})
+    told = speedup_words(at_most)
+    assert told.startswith("steps up to about 13.0 x as fast without that line; by the workers ")
+    assert "alone up to about 5.2 x (a model" in told
     shorter = "\n".join(
         line.plain
         for line in findings_section(
             replace(summaries.slow_loader(), findings=[summaries.finding(), found]), PAGE, 1
         )
     )
-    assert "; by the workers alone, steps" in " ".join(shorter.split())
+    assert f"; {line}." in " ".join(shorter.split())
 
 
 def test_what_cannot_be_exceeded_is_said_to_be_at_most() -> None:
     found = summaries.finding(is_at_most=True, predicted_speedup=[1.0, 1.3], run_speedup=[1.0, 1.2])
     told = "steps up to about 1.30 x as fast, the run 1.20 x"
     assert speedup_words(found) == f"{told} (a model, not measured: trainprof tune does)"
-    of_other = replace(found, change={})
-    assert speedup_words(of_other) == f"{told} (if all of it could go; not measured)"
     # The model's all the same where something is to be done ahead of the workers.
-    of_workers = replace(of_other, evidence={MODELLED_WORKERS: 4})
+    of_workers = replace(found, change={}, evidence={MODELLED_WORKERS: 4})
     assert speedup_words(of_workers) == f"{told} (a model, not measured)"
-    of_all = replace(of_other, of_steps=False)
-    assert speedup_words(of_all).startswith("training up to about 1.30 x as fast, the run")
-    told = speedup_words(replace(of_all, id="slow_first_batch", run_speedup=[1.0, 1.2]))
-    assert told.startswith("the run up to about 1.20 x as fast, once, however long it goes on (if")
+    nobody_knows = replace(found, change={}, evidence={}, is_tried_by_tune=False)
+    told = "steps up to 1.30 x as fast; the run 1.20 x; not measured"
+    assert speedup_words(nobody_knows) == told
+    of_all = speedup_words(replace(nobody_knows, of_steps=False))
+    assert of_all.startswith("training up to 1.30 x as fast; the run")
+
+
+def at_most(name: str, likely: float, most: float, **changes: Any) -> str:
+    found = summaries.finding(
+        id=name,
+        is_at_most=True,
+        predicted_speedup=[1.0, most],
+        run_speedup=[1.0, 1.9],
+        **{"change": {}, "of_steps": False, "is_tried_by_tune": False, **changes},
+        evidence={LIKELY: likely},
+    )
+    return speedup_words(found)
+
+
+def test_what_goes_and_what_gets_faster_by_it_are_told_apart() -> None:
+    # 1 / (1 - 0.63): the share that the finding's title tells.
+    assert at_most("python_in_loop", 2.7, 3.2) == (
+        "training about 2.7 x as fast if all of it went, at most 3.2 x (what remains may speed up, "
+        "too); the run 1.90 x; not measured"
+    )
+    near = "training about 2.7 x as fast if all of it went; the run 1.90 x; not measured"
+    assert at_most("python_in_loop", 2.7, 2.75) == near
+    by_looks = at_most("python_in_model", 2.7, 3.2)
+    assert "went, at most 3.2 x; the run up to 1.90 x; not measured" in by_looks
+    evenly = "as fast if the cores could share all of it evenly, at most"
+    assert evenly in at_most("few_threads", 1.5, 1.8)
+    tried = at_most("worker_restart", 2.0, 2.3, change={"persistent_workers": True})
+    assert tried.endswith("; not measured")
+    tried = at_most("worker_restart", 2.0, 2.3, is_tried_by_tune=True)
+    assert tried.endswith("; not measured: trainprof tune does")
+
+
+def test_an_estimate_is_told_as_one() -> None:
+    told = "training likely 2.2 x as fast, at most 3.8 x; the run up to 1.90 x; not measured"
+    assert at_most("double_precision", 2.2, 3.8) == at_most("padded_batches", 2.2, 3.8) == told
+    told = "training up to 2.2 x as fast; the run 1.90 x; not measured"
+    assert at_most("unused_gradients", 2.2, 2.2) == told
+
+
+def test_a_gain_in_few_words_is_that_of_what_goes() -> None:
+    def told(name: str, likely: float) -> str:
+        found = summaries.finding(
+            id=name,
+            is_at_most=True,
+            predicted_speedup=[1.0, 3.2],
+            change={},
+            evidence={LIKELY: likely},
+        )
+        return speedup_in_short(found)
+
+    assert told("python_in_loop", 2.7) == "steps up to 2.7 x as fast"
+    assert told("double_precision", 2.7) == "steps likely 2.7 x as fast"
+    assert told("double_precision", 3.2) == "steps up to 3.2 x as fast"
+    assert told("slow_first_batch", 2.7) == "up to 41.2 s, once a run"
+
+
+def test_what_comes_once_is_told_in_seconds() -> None:
+    assert at_most("slow_first_batch", 1.2, 1.3, recoverable_s=2.7) == "up to 2.70 s, once a run"
+    assert at_most("slow_first_batch", 1.2, 1.3, recoverable_s=None) == ""
+
+
+def test_all_together_is_told_where_it_gives_more_than_the_best_alone() -> None:
+    two = [summaries.finding(), summaries.finding(id="gc_pauses", predicted_speedup=[1.0, 1.1])]
+    assert "All of these together: training up to about 5.4 x" in words(findings=two, together=5.4)
+    assert "All of these" not in words(findings=two, together=5.3)
+    once = replace(two[0], id="slow_first_batch")
+    assert "All of these" in words(findings=[*two[1:], once], together=1.2)
 
 
 def test_tune_is_offered_only_for_what_it_can_change() -> None:
@@ -157,12 +234,12 @@ def test_nothing_found_says_from_which_gain_on_it_was_looked_for() -> None:
     healthy = summaries.healthy()
     told = words(findings=[], verdict=healthy.verdict, findings_from=0.03)
     first, rest = " ".join(told.split()).split(". ", 1)
-    assert first == ("What to change: no cause was found that would gain over 3 % of training")
-    assert rest.startswith("Not judged: computing itself (15 % of a step): see trainprof lines.")
+    assert first == ("What to change: no cause was found that would gain over 3 %")
+    assert rest.startswith("Not judged: computing itself (15 % of a step).")
     noisy = words(findings=[], findings_from=0.18)
     assert " ".join(noisy.split()).startswith(
-        "What to change: nothing that would show. The halves of this run differ by 9 %, and no "
-        "cause was found that would gain over twice that."
+        "What to change: no cause was found that would gain over 18 % (the halves of this run "
+        "differ by 9 %: less would not show)."
     )
     few = replace(healthy.training, steady_steps=19)
     known = {"findings": [], "verdict": healthy.verdict, "findings_from": 0.03}
@@ -221,15 +298,15 @@ def test_what_no_rule_looks_into_is_said() -> None:
         return " ".join(words(**known, training=training, run=run).split())
 
     both = told(forward=0.01, loss=0.01, backward=0.02, other=0.01, data_wait=0.05)
-    assert "itself (40 % of a step), python between (10 % of a step): see trainprof" in both
+    assert "itself (40 % of a step), python between (10 % of a step)." in both
     waits = told(forward=0.001, data_wait=0.9)
     assert waits.endswith(
         " Steps wait for data for 100 % of their time, and no change of the loader is sure to "
         "help: trainprof tune measures what other settings give."
     )
     assert "wait for data" not in told(forward=0.01, data_wait=0.0004)
-    assert "Not judged: python between (50 % of a step): see" in told(other=0.1, data_wait=0.1)
-    assert told("cuda:0", forward=0.05, backward=0.05).endswith("of training.")
+    assert "Not judged: python between (50 % of a step)." in told(other=0.1, data_wait=0.1)
+    assert told("cuda:0", forward=0.05, backward=0.05).endswith("gain over 3 %.")
     line = HotLine("forward", "model.py:7", "forward", [], 40, 0.9, 1.0, line_share=0.8)
     for one, said in (
         (line, ", most of forward at model.py:7)"),
@@ -253,13 +330,13 @@ def test_what_no_rule_looks_into_is_said() -> None:
         known["hot_lines"] = lines
         assert (of_two in told(forward=0.01, backward=0.02)) is is_named
     known["hot_lines"] = two
-    assert "usual: look at graph.py:16, for what it" in told(forward=0.09, backward=0.02)
-    known["hot_lines"] = [line]
-    assert "where half is usual: look at model.py:7, for what" in told(forward=0.09, backward=0.02)
+    of_loop = replace(two[0], part="backward", site=two[0].site)
+    known["hot_lines"] = [*two, of_loop]  # one line calls for all of a step
+    assert "graph.py:16" not in told(forward=0.01, backward=0.02)
     line = HotLine("other", "loss.py:9", "contrastive", [], 40, 0.3, 1.0)
     for share, is_named in ((0.3, True), (0.2, False)):
         known["hot_lines"] = [replace(line, share=share)]
-        of_line = "python between (10 % of a step, much of it at loss.py:9): see trainprof"
+        of_line = "python between (10 % of a step, much of it at loss.py:9)."
         assert (of_line in told(forward=0.05, other=0.01, data_wait=0.04)) is is_named
 
 
@@ -308,12 +385,57 @@ def test_a_forward_that_takes_longer_than_models_do_is_pointed_out() -> None:
         )
         return " ".join(words(**known, **{"training": training, **changes}).split())
 
-    assert "But forward takes 4.1 x as long as backward" in told(0.041)
-    assert "But forward" not in told(0.015)
-    assert "But forward" not in told(0.041, 0.030)
-    assert "But forward" not in told(0.041, frozen=0.9)
-    assert "But forward" not in told(0.041, run=replace(healthy.run, device="cuda:0"))
-    assert "But forward" not in told(0.041, ranks=[{"rank": 0}])
+    assert "look at forward, which takes 4.1 x as long as backward" in told(0.041)
+    assert "as long as backward" not in told(0.015)
+    assert "as long as backward" not in told(0.041, 0.030)
+    assert "as long as backward" not in told(0.041, frozen=0.9)
+    assert "as long as backward" not in told(0.041, run=replace(healthy.run, device="cuda:0"))
+    assert "as long as backward" not in told(0.041, ranks=[{"rank": 0}])
+    line = HotLine("forward", "graph.py:16", "laplacian", [], 40, 0.9, 1.0, line_share=0.88)
+    named = told(0.041, hot_lines=[line])
+    first = "look at graph.py:16 (laplacian), 90 % of forward: forward takes 4.1 x as long as "
+    assert named.startswith(f"What to change: {first}backward, where half is usual; it may compute")
+    assert (
+        "each time what stays the same. Nothing else was found that would gain over 3 %." in named
+    )
+    assert named.count("graph.py:16") == 1
+    around = told(0.041, hot_lines=[replace(line, line_share=0.3)])
+    assert "look around graph.py:16 (laplacian), 90 % of forward: forward takes" in around
+
+
+def test_large_parts_that_no_finding_is_about_are_named() -> None:
+    base = summaries.slow_loader()
+
+    def told(found: str, run: Any = base.run, **per_step_s: float) -> str:
+        training = replace(base.training, per_step_s=per_step_s)
+        findings = [summaries.finding(id=found)]
+        return " ".join(words(training=training, findings=findings, run=run).split())
+
+    parts = {"data_wait": 0.013, "forward": 0.008, "backward": 0.008, "optimizer": 0.030}
+    assert told("saturated_cpu", **parts).endswith(
+        "Not judged: forward and backward, 16 of 59 ms a step (27 %); optimizer, 30 of 59 ms a "
+        "step (51 %)."
+    )
+    assert told("unused_gradients", **parts).endswith(
+        "Not judged: optimizer, 30 of 59 ms a step (51 %)."
+    )
+    assert "Not judged" not in told("crowded_cores", **parts)  # which is about all of computing
+    assert "Not judged" not in told("slow_rank", **parts)  # for which others wait anywhere
+    assert "Not judged" not in told("saturated_cpu", data_wait=0.08, optimizer=0.02)
+    on_device = replace(base.run, device="cuda:0")
+    assert "Not judged" not in told("saturated_cpu", on_device, **parts)
+
+
+def test_of_many_cautions_a_short_page_has_two() -> None:
+    minded = [summaries.finding(cautions=["one", "two", "three", "four"])]
+    assert "Mind: one; two; 2 more: --why serial_loading." in words(findings=minded)
+    assert "Mind: one; two; three; four." in words(replace(PAGE, verbose=True), findings=minded)
+    summary = replace(summaries.slow_loader(), findings=minded)
+    rule = rule_named("serial_loading")
+    assert rule is not None
+    told = render_why(summary, rule, width=80, color=False)
+    assert "Mind       one; two; three; four\n" in told
+    assert "Change     DataLoader(..., num_workers=5" in told
 
 
 def test_what_a_frozen_model_gives_again_is_said_to_be_kept() -> None:
@@ -342,7 +464,7 @@ def test_why_gives_the_numbers() -> None:
     assert "wait share 82 %, batch 226 ms, workers 0" in told
     assert "wait share from 5 % on" in told
     assert "most likely 4.60 x" in told
-    assert "step 18 took 900 ms, 800 ms of it this" in told
+    assert "step 18 took 900 ms, 800 ms of it waiting for data" in told
     other = rule_named("gc_pauses")
     assert other is not None
     told = render_why(summaries.slow_loader(), other, width=80, color=False)
@@ -489,32 +611,33 @@ def test_markdown_minds_what_a_change_breaks() -> None:
     minded = summaries.finding(cautions=cautions)
     plain = summaries.finding(id="gc_pauses", cautions=[], also=["it is left to the page"])
     told = items(findings=[minded, plain]).splitlines()
-    assert [line[:10] for line in told] == [
+    assert [line[:10] for line in told[:7]] == [
         *("- serial\\_", "  Change: ", "  Gives: s", "  Mind: ot"),
         *("- gc\\_paus", "  Change: ", "  Gives: s"),
     ]
     assert told[2].endswith(" 71 % of making a batch goes to data.py:52 (decode).")
     assert told[3] == ("  Mind: other &lt;b&gt;numbers&lt;/b&gt; are drawn; more memory is needed.")
     assert told[6].endswith("trainprof tune does).")
+    assert told[8].startswith("Verify: measure that: trainprof tune train.py ")
 
 
 def test_markdown_names_what_it_does_not_show() -> None:
     unsure = {"predicted_speedup": None, "cautions": [], "also": []}
     many = [summaries.finding(id=f"rule_{number}", **unsure) for number in range(7)]
     lines = items(findings=many, together=3.21).splitlines()
-    assert len(lines) == 13
+    assert len(lines) == 15
     assert lines[10] == ("- 2 more findings (rule\\_5, rule\\_6): trainprof report RUN --verbose")
     assert lines[12] == "All of these together: training up to about 3.2 x as fast."
     for together in (None, float("inf")):
         few = items(findings=many[:5], together=together)
-        assert len(few.splitlines()) == 10
+        assert len(few.splitlines()) == 12
         assert "more finding" not in few
 
 
 def test_markdown_tells_that_no_cause_was_found() -> None:
     known = {"findings": [], "verdict": summaries.healthy().verdict, "findings_from": 0.03}
     told = items(**known)
-    assert told.startswith("What to change: no cause was found that would gain over 3 % of train")
+    assert told.startswith("What to change: no cause was found that would gain over 3 %")
     assert "Not judged: computing itself" in told
     hidden = [PassedOver(summaries.finding(id="gc_pauses"), IN_NOISE, 0.03)]
     told = items(**known, passed_over=hidden)

@@ -15,6 +15,7 @@ from trainprof.analysis.loader_figures import Fetch, Loader
 from trainprof.analysis.summary import RunSummary
 from trainprof.report import loader_advice
 from trainprof.report.loader_advice import advice
+from trainprof.report.loader_tables import slow_sample_columns
 from trainprof.report.loader_warnings import deaths, ended_by, faults, sample_name, warnings
 from trainprof.report.loader_words import busy_words, keeps_up, makers, needs_words, ready_words
 
@@ -113,6 +114,11 @@ def test_what_is_found_of_a_loader_is_its_next_thing_to_try() -> None:
         (
             loader(0, bound=summaries.bound("one worker's latency", blocked=0.4, compute=0.1)),
             "batches are made between the steps, by the training process itself",
+            "",
+        ),
+        (
+            loader(0, bound=summaries.bound("compute", blocked=0.0003, compute=0.3577)),
+            "computing; making a batch adds 300 µs of 358 ms",
             "",
         ),
         (
@@ -354,3 +360,10 @@ def test_where_a_few_slow_samples_hold_all_up_more_workers_are_not_advised() -> 
     assert told.next == "the slowest sample, dataset[77], and those like it"
     slower = replace(bound, limits_s={**limits, MAIN_PROCESS: 0.015})
     assert "more workers" in advice(loader(2, fetch=fetch, bound=slower), run()).next
+
+
+def test_samples_that_are_all_quick_get_no_table() -> None:
+    quick = made(typical_sample_s=0.0001, slow_samples=[summaries.slow_sample(7, 0.0009)])
+    assert slow_sample_columns(quick) == []
+    slow = made(typical_sample_s=0.0001, slow_samples=[summaries.slow_sample(7, 0.0011)])
+    assert slow_sample_columns(slow) != []

@@ -49,9 +49,10 @@ def ledger_rows(text: str) -> list[dict[str, str | None]]:
 
 
 def all_but_the_command(text: str) -> list[str]:
-    """The lines but for the last, the command to copy, which is never broken."""
+    """The lines but for the commands to copy, which are never broken."""
+    commands = ("trainprof report ", "trainprof lines ", "trainprof tune ")
     lines = text.removesuffix("\n").split("\n")
-    return lines[:-1] if "trainprof report " in lines[-1] else lines
+    return [line for line in lines if not line.startswith(commands)]
 
 
 def units(number: str | None) -> int:
@@ -93,7 +94,8 @@ def test_a_full_page_gives_up_what_matters_least() -> None:
         faults=["the loader probe was switched off"],
     )
     text = page(full)
-    assert "Epoch 1 took" in text
+    assert "Mean of 9 epochs: 20.0 s, waiting for data" in text
+    assert "Epoch 1 took" in page(full, verbose=True)
     assert "Syncs" not in text
     assert "Syncs" in page(full, verbose=True)
     assert text.endswith("trainprof report trainprof-runs/train-20261121-034012-7f3a\n")
@@ -336,12 +338,34 @@ def test_a_long_site_keeps_its_end_and_columns_give_way() -> None:
 
 
 def test_the_first_two_epochs_and_the_mean_of_the_others() -> None:
-    text = page(summaries.healthy())
+    healthy = summaries.healthy()
+    bound = replace(healthy, verdict=summaries.slow_loader().verdict, findings_from=None)
+    text = page(bound)
     assert "Epoch 1 took 14.8 s, waiting for data 427 ms (3 %), 0 of 125 batches slow" in text
     assert "Epoch 2 took 14.5 s" in text
     assert "Epoch 3" not in text
     assert "Mean of 3 to 10: 14.5 s" in text
     assert "Evaluation 10 passes took 11.7 s, waiting for data 600 ms (5 %)" in text
+
+
+def test_epochs_that_are_alike_and_do_not_wait_take_one_line() -> None:
+    healthy = summaries.healthy()
+    text = page(healthy)
+    assert "Mean of 10 epochs: 14.5 s, waiting for data" in text
+    assert "Epoch 1" not in text
+    for epoch in (
+        replace(healthy.epochs[0], seconds=30.0),
+        replace(healthy.epochs[0], slow_batches=1),
+        replace(healthy.epochs[0], iterations=7),
+    ):
+        assert "Epoch 1 took" in page(replace(healthy, epochs=[epoch, *healthy.epochs[1:]]))
+
+
+def test_that_samples_are_not_known_is_told_on_request() -> None:
+    missing = {"training.samples": "the sampler does not tell how large a batch is"}
+    summary = replace(summaries.healthy(), not_observed=missing)
+    assert "does not tell" not in page(summary)
+    assert "samples: the sampler does not tell how large" in page(summary, verbose=True)
 
 
 def test_an_evaluation_on_batches_of_the_scripts_own_counts_none() -> None:
@@ -389,9 +413,10 @@ def test_what_recording_took_is_told_at_the_top_where_it_is_much() -> None:
 def test_what_closer_looks_took_is_told() -> None:
     healthy = summaries.healthy()
     looked = replace(healthy, overhead=replace(healthy.overhead, looks_s=0.012))
-    told = "12.0 ms in all to look closer at loaders and some steps"
-    assert told in page(looked, 120)
-    assert told not in page(healthy, 120)
+    told = "trainprof  about 9.80 µs a step (< 1 %), 12.0 ms in all for looks\n"
+    assert told in page(looked)
+    assert "for looks" not in page(healthy)
+    assert "12.0 ms in all for looks at loaders and some steps" in page(looked, 120, verbose=True)
 
 
 @pytest.mark.parametrize("source", ["backward", "batches"])
@@ -399,6 +424,14 @@ def test_steps_counted_by_something_else_say_so(source: str) -> None:
     summary = summaries.slow_loader()
     other = replace(summary, training=replace(summary.training, step_source=source))
     assert f"counted by {source}" in page(other)
+
+
+def test_of_several_ranks_the_ledger_is_said_to_be_a_mean() -> None:
+    summary = replace(summaries.slow_loader(), ranks=[{"rank": 0}, {"rank": 1}])
+    assert "\nWhere the time went, mean of 2 ranks  " in page(summary)
+    assert "\nWhere the time went  " in page(summary, 40)
+    assert "| where the time went, mean of 2 ranks |" in markdown.render(summary)
+    assert "mean of" not in page(replace(summary, ranks=[]))
 
 
 def test_there_is_one_headline_and_it_is_the_verdicts() -> None:

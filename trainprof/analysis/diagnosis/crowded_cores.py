@@ -64,7 +64,9 @@ def _of_loader(case: Case, fed: LoaderCase) -> Finding | None:
         return None
     line, cores = fed.hot_line(), case.cores()
     core = "" if cores is None else f"the {cores:.3g} " if cores != 1 else "the one "
-    who = f"its {workers} workers take" if workers > 1 else "its worker takes"
+    site = line.site if line is not None and not line.is_likely else None
+    of, its = ("", "its") if site is None else (f" of {fed.loader.site}", "the")
+    who = f"{its} {workers} workers{of} take" if workers > 1 else f"{its} worker{of} takes"
     title = (
         f"{who} {core}core{'' if cores == 1 else 's'} that training computes on, and wait"
         f"{'s' if workers == 1 else ''} for one {percent(waits)} of the time"
@@ -88,13 +90,16 @@ def _of_loader(case: Case, fed: LoaderCase) -> Finding | None:
             "beside_s": None if crowding is None else crowding.beside_s,
             "batches_alone": None if crowding is None else crowding.alone,
         },
-        site=line.site if line and not line.is_likely else None,
+        site=site,
     )
 
 
 def _fewer_threads(case: Case) -> str:
     threads = case.summary.torch_threads or 1
-    return "" if threads < 2 else f"; fewer of torch's {threads} threads may help, too"
+    if threads < 2:
+        return ""
+    fewer = "(1)" if threads == 2 else f" with fewer than {threads}"
+    return f"; torch.set_num_threads{fewer} may help, too"
 
 
 def _gain(case: Case, fed: LoaderCase, crowding: Crowding | None, waits: float) -> Gain | None:

@@ -14,12 +14,12 @@ with others up to half.
 When it is wrong: where a library reads these gradients without changing the parameters; where the
 script does, nothing is told.
 
-What to do: loss.backward(inputs=[p for p in model.parameters() if p.requires_grad]) with what that
-pass is to train; nothing else is then computed, and what is trained stays the same to the bit,
-unless gradients are clipped together with those: what is set back was in that norm, too. Of frozen
-parameters torch takes none (can't retain_grad on Tensor that has requires_grad=False). Where a pass
-goes on into another model, .detach() what that one gave; where it goes through one,
-.requires_grad_(False) on that one's parameters for as long. Do so too where inputs= does not work:
+What to do: where a pass goes on into another model, .detach() what that one gave to its loss; where
+it goes through one, which has to stay, .requires_grad_(False) on that one's parameters for as long.
+Or loss.backward(inputs=[p for p in model.parameters() if p.requires_grad]) with what that pass is
+to train: nothing else is then computed. What is trained stays the same to the bit, unless gradients
+are clipped together with those: what is set back was in that norm, too. Of frozen parameters torch
+takes none as inputs= (can't retain_grad on Tensor that has requires_grad=False), nor does it work
 under DistributedDataParallel, and where activations are checkpointed (with use_reentrant=True torch
 refuses it, or gives no gradient).
 """
@@ -32,7 +32,7 @@ from trainprof.analysis.diagnosis.backward_gain import gain_of, saved_of_backwar
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
-from trainprof.analysis.diagnosis.wording import span
+from trainprof.analysis.diagnosis.wording import number_of, span
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.unused_gradients import DiscardedGradients, PartOfModel
 from trainprof.analysis.verdict_level import percent
@@ -64,14 +64,14 @@ def find(case: Case) -> Finding | None:
     first = told[0]
     return plain_finding(
         ID,
-        f"this pass{_called(first)} also computes {_gradients(first)}, which are set back before "
-        f"their optimizer steps: about {span(savings_s[1])}{_in_all(told)}, {percent(part)} of "
+        f"this backward{_called(first)} also computes {_gradients(first)}, which are thrown away "
+        f"unused (zero_grad()): about {span(savings_s[1])}{_in_all(told)}, {percent(part)} of "
         "training",
         gain,
         site=first.site,
         advice=_advice(case, first),
         cautions=[_CLIPPED] if case.clips_gradients else [],
-        also=[_also(one) for one in told[1:]],
+        also=[_also(one, first) for one in told[1:]],
         evidence={
             "backward_s": case.training.get("backward", 0.0),
             "unused_share_of_backward": unused,
@@ -87,7 +87,7 @@ def find(case: Case) -> Finding | None:
 def _gradients(told: DiscardedGradients) -> str:
     model = told.models[0] if told.models else None
     if model is None:
-        return f"gradients of {told.parameters} parameters of another optimizer"
+        return f"gradients of {number_of(told.parameters, 'parameter')} of another optimizer"
     return f"gradients of {_named(model)}"
 
 
@@ -96,17 +96,20 @@ def _in_all(told: list[DiscardedGradients]) -> str:
 
 
 def _advice(case: Case, told: DiscardedGradients) -> str:
-    inputs = (
-        ".backward(inputs=[p for p in model.parameters() if p.requires_grad]) with those of "
-        f"{_kept(told)}, so that it computes no others"
+    if not _works_with_inputs(case):
+        return _cut_off(told)
+    return (
+        f"{_cut_off(told)}; or .backward(inputs=[p for p in model.parameters() if p.requires_grad])"
+        f" with those of {_kept(told)} alone"
     )
+
+
+def _cut_off(told: DiscardedGradients) -> str:
+    """Returns what keeps a pass from these gradients and leaves those that are used."""
     model = told.models[0].name if told.models else "the other model"
-    other = (
-        f".requires_grad_(False) on the parameters of {model} for this pass, True again behind it"
-        if told.goes_through
-        else f".detach() what {model} gives to this loss"
-    )
-    return f"{inputs}; or {other}" if _works_with_inputs(case) else other
+    if told.goes_through:
+        return f".requires_grad_(False) on the parameters of {model} for this pass, True behind it"
+    return f"give this loss what {model} gives with .detach()"
 
 
 def _works_with_inputs(case: Case) -> bool:
@@ -114,14 +117,18 @@ def _works_with_inputs(case: Case) -> bool:
     return not (case.torch.is_data_parallel or case.recomputes_forwards)
 
 
-def _also(told: DiscardedGradients) -> str:
+def _also(told: DiscardedGradients, first: DiscardedGradients) -> str:
     at = "of another line" if told.site is None else f"at {told.site}{_called(told)}"
-    return f"so it is {at} with {_gradients(told)}: that pass needs those of {_kept(told)} alone"
+    said = f"so it is {at} with {_gradients(told)}: that pass needs those of {_kept(told)} alone"
+    if told.goes_through == first.goes_through:
+        return said
+    # What is right for the first would be wrong here: it may leave nothing to learn from.
+    return f"{said}, so there {_cut_off(told)}"
 
 
 def _named(model: PartOfModel) -> str:
     """Returns a model's class and the line that calls it: many are but a Sequential."""
-    return model.name if model.site is None else f"{model.name} ({model.site})"
+    return model.name if model.site is None else f"{model.name} (called at {model.site})"
 
 
 def _called(told: DiscardedGradients) -> str:

@@ -27,7 +27,7 @@ from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.gains import outside_steps
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
-from trainprof.analysis.diagnosis.wording import span
+from trainprof.analysis.diagnosis.wording import number_of, span
 from trainprof.analysis.finding import Finding
 
 ID: Final = "emptied_cache"
@@ -61,9 +61,9 @@ def find(case: Case) -> Finding | None:
     most = outside_steps(case, spent_s + again_s)
     return plain_finding(
         ID,
-        f"in {steps} steps torch gives the memory that it keeps back to the device {calls} times, "
-        f"in which the device does nothing for {span(spent_s)}, {case.of_settled(spent_s)}, and "
-        "asks for it again each time",
+        f"in {steps} steps torch gives the memory that it keeps back to the device "
+        f"{number_of(calls, 'time')}, in which the device does nothing for {span(spent_s)}, "
+        f"{case.of_settled(spent_s)}, and asks for it again each time",
         replace(gain, training=most.training, run=most.run),
         site=told[0].site,
         advice="leave empty_cache() out: torch uses the memory of tensors that are gone again",

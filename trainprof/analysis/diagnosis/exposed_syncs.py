@@ -37,7 +37,7 @@ from trainprof.analysis.diagnosis.library_loop import advice_for, is_called_at
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.python_in_loop import may_be_waiting
 from trainprof.analysis.diagnosis.rule import Threshold
-from trainprof.analysis.diagnosis.wording import span
+from trainprof.analysis.diagnosis.wording import number_of, span
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.traffic import dearest_in_training, idle_for_s
 
@@ -93,7 +93,7 @@ def find(case: Case) -> Finding | None:
     if worst is None or case.settled_s <= 0 or spent_s < least * case.settled_s:
         return None
     calls = worst.count - worst.on_cpu if worst.in_training is None else worst.in_training
-    here = f"{calls} calls of {worst.kind}"
+    here = f"{number_of(calls, 'call')} of {worst.kind}"
     here = f"most of it in {here} at {worst.site}" if are_several else f"{here} here"
     after = ", and as it goes on from there" if after_s > _NOTICEABLE * spent_s else ""
     gain = outside_steps(case, inside_s + after_s)

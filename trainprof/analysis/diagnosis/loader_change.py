@@ -270,8 +270,7 @@ def _where_it_goes(case: Case, fed: LoaderCase, *, is_unsure: bool) -> list[str]
         return [f"most of making a batch seems to go to {place(line)} and around it{surer}"]
     if line is not None:
         lead, other = _most_of_all(fed, line)
-        told = f"{share_of(lead)} of making a batch goes to {place(lead)}"
-        told += around(lead) if other is None else f", {share_of(other)} to {place(other)}"
+        told = where_of_making(fed, line)
         if surer:
             return [f"{told}{surer}{_at_most(case, fed, lead)}"]
         which = "that line" if other is None else "the first"
@@ -296,9 +295,11 @@ def _most_of_all(fed: LoaderCase, line: HotLine) -> tuple[HotLine, HotLine | Non
     return (line, other) if own_share(line) >= own_share(other) else (other, line)
 
 
-def is_not_alone(fed: LoaderCase, line: HotLine) -> bool:
-    """Whether other lines than that which is met most take much of making a batch, too."""
-    return _most_of_all(fed, line)[1] is not None or bool(around(line))
+def where_of_making(fed: LoaderCase, line: HotLine) -> str:
+    """Returns which lines the making of batches goes to, by the one that is met most."""
+    lead, other = _most_of_all(fed, line)
+    told = f"{share_of(lead)} of making a batch goes to {place(lead)}"
+    return told + (around(lead) if other is None else f", {share_of(other)} to {place(other)}")
 
 
 def _at_most(case: Case, fed: LoaderCase, line: HotLine) -> str:

@@ -26,7 +26,7 @@ from trainprof.analysis.diagnosis.case import NAMED_FROM_SHARE, Case
 from trainprof.analysis.diagnosis.gains import of_looks
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
-from trainprof.analysis.diagnosis.wording import its_share, place, span
+from trainprof.analysis.diagnosis.wording import span, takes_of_it
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.verdict_level import percent
 
@@ -48,7 +48,7 @@ def find(case: Case) -> Finding | None:
     if gain is None:
         return None
     line = next((one for one in told.lines if one.share >= NAMED_FROM_SHARE), None)
-    where = "" if line is None else f": look at {place(line)}, {its_share(line)}"
+    where = "" if line is None else f": {takes_of_it(line)}"
     return plain_finding(
         ID,
         "hooks on the model's modules, which give it nothing back, take about "

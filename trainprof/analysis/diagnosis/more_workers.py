@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from trainprof.analysis.code_figures import HotLine
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.cheaper_samples import (
     cheaper_samples,
@@ -22,14 +21,14 @@ from trainprof.analysis.diagnosis.loader_change import (
     call_with,
     finding,
     gain_of_cause,
-    is_not_alone,
     made_anew,
+    where_of_making,
     with_workers,
 )
 from trainprof.analysis.diagnosis.side_by_side import SideBySide, side_by_side
 from trainprof.analysis.diagnosis.tuneable import rerun_words
 from trainprof.analysis.diagnosis.waiting import ASLEEP_SHARE, asleep_share
-from trainprof.analysis.diagnosis.wording import factor, place, share_of
+from trainprof.analysis.diagnosis.wording import place
 from trainprof.analysis.diagnosis.worth import passed_over_for
 from trainprof.analysis.finding import (
     BESIDE,
@@ -108,13 +107,10 @@ def _by_workers(
     evidence: dict[str, Any] = {MODELLED_WORKERS: setting.workers}
     is_surer, says_where = _is_surer(times, gain), True
     if line is not None and times is not None and (is_surer or _gives_more(times, gain)):
-        title = _headed_by(line, title)
-        workers = (
-            f"cheaper samples first: {place(line)}, without which steps would be "
-            f"{_without(fed, line, times)}; {'then perhaps' if is_surer else 'meanwhile'} {workers}"
-        )
+        title, says_where = f"{where_of_making(fed, line)}; {title}", False
+        then = "then perhaps" if is_surer else "meanwhile"
+        workers = f"cheaper samples first: {place(line)}; {then} {workers}"
         evidence |= {COSTLY_LINE: line.site, WITHOUT_LINE: times}
-        says_where = is_surer or is_not_alone(fed, line)
     return finding(
         case,
         fed,
@@ -127,17 +123,6 @@ def _by_workers(
         evidence=evidence,
         is_of_making=says_where,
     )
-
-
-def _headed_by(line: HotLine, title: str) -> str:
-    return f"{share_of(line)} of making a batch goes to {place(line)}; {title}"
-
-
-def _without(fed: LoaderCase, line: HotLine, times: float) -> str:
-    """Returns how many times as fast steps would be without a line, in words."""
-    if fed.loader.num_workers:
-        return f"up to about {factor(times)} x as fast"
-    return f"about {factor(times)} x as fast{', or more' if line.is_at_least else ''}"
 
 
 def _with_others(found: Finding, fed: LoaderCase, beside: SideBySide) -> Finding:
@@ -182,7 +167,7 @@ def _by_cheaper_samples(
     line, says_where = fed.hot_line(), True
     title = f"{title}; {more} may take as much from training as they give"
     if line is not None and not line.is_likely and own_share(line) >= _MOST:
-        title, says_where = _headed_by(line, title), is_not_alone(fed, line)
+        title, says_where = f"{where_of_making(fed, line)}; {title}", False
     return finding(
         case,
         fed,

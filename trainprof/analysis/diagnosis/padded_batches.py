@@ -2,8 +2,8 @@
 
 What it means: sequences of one batch have to be as long as each other, and are filled up with a
 value that stands for nothing. Where all batches are filled up to one length (padding="max_length")
-the model computes for places that no sequence of the batch has: a layer takes as long for them as
-for others, and attention longer.
+the model computes for positions that no sequence of the batch has: a layer takes as long for them
+as for others, and attention longer.
 
 How it is measured: tables of whole numbers that the model is given in training, a few batches of
 them, spread over the run: how far their rows end, or begin, with one and the same value. Tables of
@@ -51,11 +51,11 @@ _GROWS_WITH: Final = 1.5
 _COMPUTING: Final = ("forward", "loss", "backward", "recompute")
 _HUGGING_FACE: Final = "transformers"
 _WIDTH: Final = (
-    "a model that is made for one width fails with others: a Linear layer over all places, a fixed "
-    "table of positions (CLIP's 77), an exported graph"
+    "a model that is made for one width fails with others: a Linear layer over all positions, a "
+    "fixed table of them (CLIP's 77), an exported graph"
 )
 _IN_FRONT: Final = (
-    "padding stands in front: positions that are counted from the first place shift with the width "
+    "padding stands in front: positions that are counted from the left shift with the width "
     "of each batch, and the model learns otherwise (position_ids that leave padding out do not)"
 )
 _CHANGES: Final = (
@@ -84,9 +84,9 @@ def find(case: Case) -> Finding | None:
         site = feeding.collate_site or feeding.site
     return plain_finding(
         ID,
-        f"sequences are padded to {told.width:.0f} places, of which the longest of a batch fills "
-        f"{told.longest:.0f} and the average one {told.length:.0f}: {percent(part)} of "
-        f"{case.summary.time_of_devices} is computing for places that none of a batch fills",
+        f"sequences are padded to {told.width:.0f} positions, of which the longest of a batch "
+        f"fills {told.longest:.0f} and the average one {told.length:.0f}: {percent(part)} of "
+        f"{case.summary.time_of_devices} is computing for positions that none of a batch fills",
         replace(gain, training=(1.0, most.training[1]), run=(1.0, most.run[1])),
         site=site,
         advice=_advice(case, has_labels=told.has_labels),
@@ -120,11 +120,11 @@ def _advice(case: Case, *, has_labels: bool) -> str:
             "pad each batch to its own longest in collate_fn (torch.nn.utils.rnn.pad_sequence, or "
             f"the tokenizer's padding=True for the texts of one batch){labels}"
         )
-    first = 'no padding="max_length" as texts are tokenized'
+    first = 'drop padding="max_length" where texts are tokenized'
     if not has_labels:
-        return f"{first}: DataCollatorWithPadding(tokenizer) pads each batch to its longest"
+        return f"{first}; DataCollatorWithPadding(tokenizer) pads each batch to its longest"
     return (
-        f"{first}: DataCollatorForSeq2Seq(tokenizer) pads each batch to its longest, its labels "
+        f"{first}; DataCollatorForSeq2Seq(tokenizer) pads each batch to its longest, its labels "
         "too, as DataCollatorForTokenClassification does where each token has one; "
         "DataCollatorForLanguageModeling(tokenizer, mlm=False) makes them of the ids, and takes no "
         "column of labels (DataCollatorWithPadding leaves labels as they are, and then fails)"
@@ -135,7 +135,7 @@ def _also(sites: tuple[str, ...], share: float) -> list[str]:
     also = [f"it is asked for at {' and '.join(sites)}"] if len(sites) > 1 else []
     return [
         *also,
-        f"{percent(share)} of all places are padding: batches of sequences of like length "
+        f"{percent(share)} of all positions are padding: batches of sequences of like length "
         "(group_by_length=True, a sampler that sorts by length) save more, and change the order "
         "of the data",
     ]

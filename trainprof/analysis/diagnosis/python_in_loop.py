@@ -80,7 +80,7 @@ from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.processes_beside import ProcessesBeside, processes_beside
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.trend import Growth
-from trainprof.analysis.diagnosis.wording import caller, its_share, place, span
+from trainprof.analysis.diagnosis.wording import caller, place, span, takes_of_it
 from trainprof.analysis.finding import GROWN_TO_S, Finding
 from trainprof.analysis.hot_lines import hottest
 from trainprof.analysis.ledger import BEFORE_BACKWARD, ELSEWHERE
@@ -127,8 +127,8 @@ _CALLED_SHARE: Final = 0.5
 _GRAPH_SHARE: Final = 0.1
 _LESS_OFTEN: Final = "do it less often"
 _LEARNED_FROM: Final = (
-    "where training learns from it (an environment, labels, negatives, averaged weights), less of "
-    "it trains otherwise: make it cheaper"
+    "if training uses its result (labels, rewards, negatives, averaged weights), doing it less "
+    "often changes what is learned: make it cheaper instead"
 )
 
 
@@ -167,23 +167,22 @@ def find(case: Case) -> Finding | None:
     if not named and part < (least if is_set else _UNNAMED_FROM_SHARE):
         return None
     is_torch = line is not None and (line.torch_share or 0.0) >= _TORCH_FROM_SHARE
-    advice = f"{_LESS_OFTEN}, or make it cheaper: trainprof lines times each line"
+    advice = f"{_LESS_OFTEN}, or make it cheaper"
     is_collecting = grown is not None and not grows_with_model(grown, case.steps)
     if is_torch and named and is_collecting:
         advice = (
             "what goes over all batches so far, as a metric does, once an epoch; or over the last "
-            "ones alone: trainprof lines times each line"
+            "ones alone"
         )
     elif is_torch and named:
         advice = (
             "what is only watched (a metric) less often; operators on whole batches or many "
             "tensors at once (torch._foreach_lerp_ and its like for averages of weights), copies "
-            "of a model only when they are kept, anything once where its inputs stay the same: "
-            "trainprof lines times each line"
+            "of a model only when they are kept, anything once where its inputs stay the same"
         )
     also = []
     if line is not None and named:
-        advice, also = f"look at {place(line)}, {its_share(line)}: {advice}", caller(line)
+        advice, also = f"{takes_of_it(line)}: {advice}", caller(line)
         also += [] if is_waiting(line) else _alone(case, line, spent_s)
     elif line is not None and is_own and line.is_end:
         also = [f"most of it ends at {place(line)}: what takes long stands there or before it"]
@@ -215,8 +214,8 @@ def find(case: Case) -> Finding | None:
     if line is not None and named and is_waiting(line):
         does = f"{between} the loop waits for another thread or process:"
         advice = (
-            f"{place(line)} waits, {its_share(line)}: what it waits for has to get quicker, or "
-            "more of it has to be done at once or beforehand"
+            f"{takes_of_it(line)}: what it waits for has to get quicker, or more of it has to be "
+            "done at once or beforehand"
         )
         also.append(_what_stays(others))
     maker = None if named else _waited_for(case, line, spent_s)

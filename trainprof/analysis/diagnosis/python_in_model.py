@@ -34,7 +34,7 @@ from trainprof.analysis.diagnosis.case import NAMED_FROM_SHARE, Case
 from trainprof.analysis.diagnosis.gains import of_looks, of_python
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
-from trainprof.analysis.diagnosis.wording import caller, its_share, place, span
+from trainprof.analysis.diagnosis.wording import caller, place, span, takes_of_it
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.python_in_model import PARTS, TOLD_FROM_SHARE
 from trainprof.analysis.verdict_level import percent
@@ -70,8 +70,7 @@ def _by_elements(case: Case, reads: ElementReads) -> Finding | None:
         gain,
         site=reads.site,
         advice="compare, index and fill whole tensors at once (masks, torch.where); what has to be "
-        "a loop goes through x.tolist(), or a NumPy array, much faster; trainprof lines times each "
-        "line",
+        "a loop goes through x.tolist(), or a NumPy array, much faster",
         evidence={
             "python_s": reads.seconds,
             "python_share": share,
@@ -95,12 +94,10 @@ def _by_looks(case: Case) -> Finding | None:
         return None
     parts = [name for name in told.seconds if told.seconds[name] >= _NAMED_PART * spent_s]
     line = next((one for one in told.lines if one.share >= NAMED_FROM_SHARE), None)
-    advice = (
-        "do it once, in the dataset, or with torch's operators; trainprof lines times each line"
-    )
+    advice = "do it once, in the dataset, or with torch's operators"
     also = []
     if line is not None:
-        advice, also = f"look at {place(line)}, {its_share(line)}: {advice}", caller(line)
+        advice, also = f"{takes_of_it(line)}: {advice}", caller(line)
     elif told.behind is not None:
         also = [f"it comes ahead of {place(told.behind)}, which computes with torch"]
     of_parts = spent_s / sum(case.training[name] for name in parts)

@@ -22,7 +22,7 @@ from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.changed_inputs import without_running
 from trainprof.analysis.diagnosis.cheaper_samples import cheaper_samples
 from trainprof.analysis.diagnosis.crowding import crowding_of
-from trainprof.analysis.diagnosis.gains import larger, of_batches, of_inputs, outside_steps
+from trainprof.analysis.diagnosis.gains import Gain, larger, of_batches, of_inputs, outside_steps
 from trainprof.analysis.diagnosis.loader_cautions import ranks_of
 from trainprof.analysis.diagnosis.loader_change import (
     WAITED_FROM,
@@ -34,6 +34,7 @@ from trainprof.analysis.diagnosis.loader_change import (
 from trainprof.analysis.diagnosis.waiting import CPU
 from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.finding import Finding
+from trainprof.analysis.least_gain import LEAST_GAIN
 from trainprof.analysis.pipeline import Rates
 from trainprof.analysis.verdict_level import percent
 
@@ -57,13 +58,16 @@ def find(case: Case) -> Finding | None:
     crowding = None if case.is_on_device else crowding_of(fed.inputs)
     beside_s = 0.0 if crowding is None else crowding.saved_s
     quicker = of_batches(case, fed, fed.measured.wait_s + beside_s)
+    # What was seen in the run goes ahead of what the model says of it.
+    is_seen = beside_s > 0 and quicker is not None and quicker.likely >= gain.likely
     gain = gain if quicker is None else larger(gain, quicker)
+    longer_s = _longer_beside_s(case, fed, fed.measured, gain)
     line = fed.hot_line()
     return finding(
         case,
         fed,
         ID,
-        _title(case, fed, fed.measured),
+        _title(case, fed, fed.measured, longer_s, is_seen=is_seen),
         gain,
         advice=cheaper_samples(line, fed.loader),
         cautions=_cautions(case, fed),
@@ -72,7 +76,18 @@ def find(case: Case) -> Finding | None:
     )
 
 
-def _title(case: Case, fed: LoaderCase, rates: Rates) -> str:
+def _longer_beside_s(case: Case, fed: LoaderCase, rates: Rates, gain: Gain) -> float:
+    """Returns what of a gain is no wait, s a batch: what is computed faster without workers.
+
+    0 on a device, and where other loaders feed steps as well: nobody knows it of one of them.
+    """
+    if case.is_on_device or fed.steps_share < 1 or gain.likely <= 1:
+        return 0.0
+    return max((1 - 1 / gain.likely) * rates.step_s - rates.wait_s, 0.0)
+
+
+def _title(case: Case, fed: LoaderCase, rates: Rates, longer_s: float, *, is_seen: bool) -> str:
+    """Returns what was measured; with what computing takes longer beside workers, if it counts."""
     cores, ranks = case.cores(), ranks_of(fed)
     waits = (
         f"waits {span(rates.wait_s)} of {span(rates.step_s)} a batch, "
@@ -87,6 +102,9 @@ def _title(case: Case, fed: LoaderCase, rates: Rates) -> str:
         )
     have = "" if cores is None else f" on {cores:.3g} core{'' if cores == 1 else 's'}"
     have += f" for {ranks} ranks" if have and ranks > 1 else ""
+    if longer_s >= LEAST_GAIN * rates.step_s:
+        by = "" if is_seen else "by the model "
+        waits += f", and {by}computing takes about {span(longer_s)} longer beside the workers"
     return (
         f"making batches needs more of the CPU than there is{have}: training {waits}; more workers "
         "would not help"

@@ -48,9 +48,7 @@ THRESHOLDS: Final = {
     **WAITED_FROM,
     "collate_share": Threshold(COLLATE_SHARE, "most of making a batch"),
 }
-_ADVICE: Final = (
-    "a collate function that works on whole arrays: trainprof lines times each of its lines"
-)
+_ADVICE: Final = "a collate function that works on whole arrays"
 
 
 def find(case: Case) -> Finding | None:

@@ -39,7 +39,7 @@ from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.gains import Gain, of_python, outside_steps
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
-from trainprof.analysis.diagnosis.wording import place, span
+from trainprof.analysis.diagnosis.wording import number_of, place, span
 from trainprof.analysis.finding import OPTIMIZER_BUILDERS, OTHER_OPTIMIZERS, Finding
 from trainprof.analysis.optimizer_builder import OptimizerCall, minded_of, with_argument
 from trainprof.analysis.torch_settings import LoopedOptimizer
@@ -230,11 +230,12 @@ def _of_torchs(case: Case) -> Finding | None:
     part = spent_s / case.training_s
     calls = list(dict.fromkeys(one.call for one, _ in fusable))
     change = " and ".join(with_argument(calls, "fused"))
+    changed = number_of(sum(tensors.values()), "parameter")
     also_at = " and ".join(f"{site} ({name})" for name, site in others)
     return plain_finding(
         ID,
-        f"{who} change{'s' if len(tensors) == 1 else ''} {sum(tensors.values())} parameters one "
-        f"by one: {span(spent_s)}, {percent(part)} of training",
+        f"{who} change{'s' if len(tensors) == 1 else ''} {changed} one by one: {span(spent_s)}, "
+        f"{percent(part)} of training",
         gain,
         site=costliest.site,
         advice=f"{change}, and so at {also_at}" if others else change,

@@ -34,7 +34,7 @@ from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.python_in_loop import python_line
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.slow_validation import called_for_at
-from trainprof.analysis.diagnosis.wording import place, share_of, span
+from trainprof.analysis.diagnosis.wording import span, takes_of_it
 from trainprof.analysis.facts import number_at
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.ledger import LOADER_KEYS
@@ -97,7 +97,8 @@ def find(case: Case) -> Finding | None:
         return None
     told = f"{span(spent_s)}, {percent(part)} of training"
     if is_one:
-        title = f"the other ranks wait for rank {rank}, which is longer at {_WORDS[cause]}: {told}"
+        others = "the other rank waits" if _ranks(case) == 2 else "the other ranks wait"
+        title = f"rank {rank} is longer at {_WORDS[cause]}: {told}; {others} for it meanwhile"
     else:
         title = f"ranks wait in turn for one that is longer at {_WORDS[cause]}: {told}"
     site, where = _place(case, cause)
@@ -131,8 +132,12 @@ def _are_cores_short(case: Case) -> bool:
 
 def _given_up(case: Case, cause: str) -> float:
     """Returns the share that is gained: what one rank computes longer others take over."""
-    ranks = max(len(case.summary.ranks), case.summary.run.world_size or 0, 2)
+    ranks = _ranks(case)
     return (ranks - 1) / ranks if cause == _COMPUTING else 1.0
+
+
+def _ranks(case: Case) -> int:
+    return max(len(case.summary.ranks), case.summary.run.world_size or 0, 2)
 
 
 def _cause(row: dict[str, Any]) -> str:
@@ -181,7 +186,7 @@ def _place(case: Case, cause: str) -> tuple[str | None, str]:
     line = python_line(case.summary) if cause == "other" else None
     if line is None or line.is_end:
         return None, ""
-    return line.site, f"; look at {place(line)}, {share_of(line)} of it"
+    return line.site, f"; {takes_of_it(line)}"
 
 
 def _evaluated_at(case: Case) -> str | None:

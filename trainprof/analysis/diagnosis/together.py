@@ -19,7 +19,6 @@ from trainprof.analysis.diagnosis import (
     python_in_loop,
     python_in_model,
     recomputed_forward,
-    slow_first_batch,
     slow_optimizer,
     slow_pass_starts,
     slow_validation,
@@ -28,7 +27,7 @@ from trainprof.analysis.diagnosis import (
 )
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.gains import times_without
-from trainprof.analysis.finding import LOADER_ID, Finding
+from trainprof.analysis.finding import COMES_ONCE, LOADER_ID, Finding
 from trainprof.analysis.pipeline import predict
 
 # What the training thread does in steps: without it they are shorter, and loaders have to keep up.
@@ -46,8 +45,8 @@ _RANKED_BY_HALF: Final = (few_threads.ID, unused_forward.ID)
 _WITHIN: Final = {dense_embeddings.ID: slow_optimizer.ID}
 # While the host is at them a device idles, after syncs too.
 _WHILE_IDLE: Final = (launch_bound.ID, slow_optimizer.ID, emptied_cache.ID)
-# The first may tell of a start what another tells of all of them.
-_OF_STARTS: Final = (slow_first_batch.ID, slow_pass_starts.ID, worker_restart.ID)
+# Both may tell of the same starts.
+_OF_STARTS: Final = (slow_pass_starts.ID, worker_restart.ID)
 _BESIDE_STEPS: Final = ("evaluation", "checkpoint")
 _STARTS: Final = ("loader_start", "first_batch", "loader_end")
 _MOST_REMOVED: Final = 0.99
@@ -57,8 +56,10 @@ def together(case: Case, findings: Sequence[Finding]) -> float | None:
     """Returns how many times as fast training would be at most with all changes made.
 
     The loader that costs most is played again with its new workers and the shorter steps. None for
-    a single finding, which says so itself, and where nobody knows what one of them costs.
+    a single finding, which says so itself, and where nobody knows what one of them costs. What
+    comes but once is left out.
     """
+    findings = [one for one in findings if one.id not in COMES_ONCE]
     if len(findings) < 2 or any(one.recoverable_s is None for one in findings):
         return None
     counted_within = {_WITHIN[one.id] for one in findings if one.id in _WITHIN}

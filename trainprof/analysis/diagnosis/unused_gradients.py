@@ -29,7 +29,7 @@ from trainprof.analysis.diagnosis.backward_gain import gain_of, saved_of_backwar
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
-from trainprof.analysis.diagnosis.wording import span
+from trainprof.analysis.diagnosis.wording import number_of, span
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.unused_gradients import PartOfModel, UnusedGradients
 from trainprof.analysis.verdict_level import percent
@@ -94,9 +94,10 @@ def _savings_s(case: Case, told: UnusedGradients) -> list[float]:
 
 def _whose(told: UnusedGradients, model: PartOfModel | None) -> str:
     if model is None:
-        return f"{told.parameters} parameters"
+        return number_of(told.parameters, "parameter")
     if model.told == model.parameters:
-        return f"all {model.parameters} parameters of {model.name}, called here"
+        each = "the one parameter" if model.told == 1 else f"all {model.told} parameters"
+        return f"{each} of {model.name}, called here"
     parts = ", ".join(model.parts) + (f" and {model.more_parts} more" if model.more_parts else "")
     whose = f"{parts} in {model.name}" if parts else model.name
     return f"{whose}, called here ({model.told} of its {model.parameters} parameters)"

@@ -31,6 +31,11 @@ def factor(times: float) -> str:
     return f"{float(f'{times:.2g}'):g}"
 
 
+def number_of(count: int, one: str, many: str | None = None) -> str:
+    """Returns a number with its noun: "1 call", "12 calls"."""
+    return f"{count} {one if count == 1 else many or one + 's'}"
+
+
 def size(count: float) -> str:
     """Returns a number of bytes in binary units, to three digits: "612 MiB"."""
     exponent, scaled = 0, float(count)
@@ -63,6 +68,21 @@ def its_share(line: HotLine) -> str:
     if line.with_calls:
         return f"{share_of(line)} of it with what it calls"
     return f"{share_of(line)} of it{around(line)}"
+
+
+def takes_of_it(line: HotLine) -> str:
+    """Returns what of its part a line takes that is named already, with its function."""
+    name = "" if is_nameless(line) else f"{line.function}()"
+    at = f"this line, in {name}," if name else "this line"
+    if line.is_likely:
+        return f"most of it seems to go to {at.rstrip(',')}"
+    if line.with_calls:
+        return f"{at} takes {share_of(line)} of it with what it calls"
+    if not around(line):
+        return f"{at} takes {share_of(line)} of it"
+    if not name:
+        return f"{at} takes {share_of(line)} of it{around(line)}"
+    return f"{name} takes {_share(line, line.share)} of it, this line {share_of(line)}"
 
 
 def caller(line: HotLine) -> list[str]:

@@ -62,7 +62,7 @@ from trainprof.analysis.diagnosis.needless_workers import (
 )
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.waiting import NEEDLESS_WORKERS, SAMPLE_BY_SAMPLE
-from trainprof.analysis.diagnosis.wording import span
+from trainprof.analysis.diagnosis.wording import number_of, span
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.least_gain import LEAST_GAIN
 from trainprof.analysis.loader_figures import Loader
@@ -138,12 +138,13 @@ def find(case: Case) -> Finding | None:
     end_s = loader.end_s / loader.passes
     ending = f" and {span(end_s)} to end them" if end_s >= _MUCH_OF_IT * each_s else ""
     around_s = each_s + (end_s if ending else 0.0)
-    again, over = "the second pass", ", over another dataset"
+    again, over, each = "the second pass", ", over another dataset", ""
     if later > 1:
         again, over = f"each of the {later} passes after the first", ", each over another dataset"
+        each = "each time "
     title = (
         f"{who} started again for {again}{over if loader.has_new_datasets else ''}: "
-        f"{span(each_s)} until the first batch is there{ending}, "
+        f"{each}{span(each_s)} until the first batch is there{ending}, "
         f"{percent(fed.exposed * later * around_s / case.training_s)} of training"
     )
     evidence = _evidence(fed)
@@ -253,7 +254,7 @@ def _for_left_passes(
         case,
         fed,
         ID,
-        f"{title}; each is left after {inputs.batches} batches",
+        f"{title}; each is left after {number_of(inputs.batches, 'batch', 'batches')}",
         as_a_device_lets(case, fed, outside_steps(case, spent_s)),
         advice=f"{once}{one_iterator(loader)}",
         cautions=[_GOES_ON, KEEP_THE_DATASET],
