@@ -156,7 +156,7 @@ def _at_most(finding: Finding, most: float, run: float | None, whole: str) -> st
     else:
         told = f"{what} about {times_words(likely, most)} x as fast if {_if(finding)}"
     if is_apart:
-        told += f", at most {times_words(most)} x{'' if is_loose else _FASTER_REST}"
+        told += f", up to about {times_words(most)} x{'' if is_loose else _FASTER_REST}"
     if run is not None:
         told += f"; {whole} {'up to ' if is_apart and is_loose else ''}{times_words(run)} x"
     return f"{told}; {_NOT_MEASURED}{_BY_TUNE if finding.is_tried_by_tune else ''}"

@@ -97,14 +97,14 @@ def at_most(name: str, likely: float, most: float, **changes: Any) -> str:
 def test_what_goes_and_what_gets_faster_by_it_are_told_apart() -> None:
     # 1 / (1 - 0.63): the share that the finding's title tells.
     assert at_most("python_in_loop", 2.7, 3.2) == (
-        "training about 2.7 x as fast if all of it went, at most 3.2 x (what remains may speed up, "
-        "too); the run 1.90 x; not measured"
+        "training about 2.7 x as fast if all of it went, up to about 3.2 x (what remains may "
+        "speed up, too); the run 1.90 x; not measured"
     )
     near = "training about 2.7 x as fast if all of it went; the run 1.90 x; not measured"
     assert at_most("python_in_loop", 2.7, 2.75) == near
     by_looks = at_most("python_in_model", 2.7, 3.2)
-    assert "went, at most 3.2 x; the run up to 1.90 x; not measured" in by_looks
-    evenly = "as fast if the cores could share all of it evenly, at most"
+    assert "went, up to about 3.2 x; the run up to 1.90 x; not measured" in by_looks
+    evenly = "as fast if the cores could share all of it evenly, up to about"
     assert evenly in at_most("few_threads", 1.5, 1.8)
     tried = at_most("worker_restart", 2.0, 2.3, change={"persistent_workers": True})
     assert tried.endswith("; not measured")
@@ -113,7 +113,7 @@ def test_what_goes_and_what_gets_faster_by_it_are_told_apart() -> None:
 
 
 def test_an_estimate_is_told_as_one() -> None:
-    told = "training likely 2.2 x as fast, at most 3.8 x; the run up to 1.90 x; not measured"
+    told = "training likely 2.2 x as fast, up to about 3.8 x; the run up to 1.90 x; not measured"
     assert at_most("double_precision", 2.2, 3.8) == at_most("padded_batches", 2.2, 3.8) == told
     told = "training up to 2.2 x as fast; the run 1.90 x; not measured"
     assert at_most("unused_gradients", 2.2, 2.2) == told
