@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from types import ModuleType
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from trainprof.probes.elements import elements_of, is_container
 from trainprof.probes.graph_look import Autograd, hook_that_tells
 from trainprof.probes.graph_walk import is_leaf
 from trainprof.probes.kept_value import kept
 from trainprof.probes.known_optimizers import KnownOptimizers, parameters_in
+from trainprof.probes.lines_of_modules import Key, LinesOfModules
 from trainprof.probes.middle import median
 from trainprof.probes.module_parts import parameters_of
 from trainprof.probes.patcher import Patcher
@@ -45,7 +46,6 @@ _MOST_LOOKS: Final = 256
 # A forward of each step has a pass of backward for each model, or some that add up; a validation
 # comes after very many.
 _EVERY_SO_MANY_PASSES: Final = 6
-_Key: TypeAlias = tuple[int, str]
 _PLAIN: Final = (str, bytes, int, float, bool, type(None))
 
 
@@ -92,7 +92,7 @@ class _Place:
     is_loss: bool = False
     is_used: bool = False
     has_no_graph: bool = False
-    goes_into: set[_Key] = field(default_factory=set)
+    goes_into: set[Key] = field(default_factory=set)
     waiting: list[_Call] = field(default_factory=list)
 
     def ns_in_all(self) -> float:
@@ -115,7 +115,7 @@ class UnusedForwardsProbe:
 
     def _reset(self) -> None:
         # By the line and the class's name.
-        self._places: dict[_Key, _Place] = {}
+        self._places: dict[Key, _Place] = {}
         self._thread = 0
         # Of backward while it was watched; of updates: all before the countdown, what it began at,
         # and those that were watched.
@@ -126,8 +126,9 @@ class UnusedForwardsProbe:
         self._is_on = False
         # Whether any backward pass has come by: else nothing can be said of those that did not.
         self._is_told_apart = False
-        self._told: list[_Key] = []
+        self._told: list[Key] = []
         self._repeats = RepeatedForwards(self._identified)
+        self._lines = LinesOfModules(self._identified)
         self._are_repeats_told = False
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
@@ -233,9 +234,10 @@ class UnusedForwardsProbe:
             place = self._places[key] = _Place()
             place.is_trained = self._is_trained(call.module)
             place.is_loss = issubclass(type(call.module), self._loss)
+        self._lines.meet(call, key)
         self._count_in(place, key, call)
 
-    def _count_in(self, place: _Place, key: _Key, call: ModuleCall) -> None:
+    def _count_in(self, place: _Place, key: Key, call: ModuleCall) -> None:
         place.calls += 1
         if len(place.took_ns) < _MOST_KEPT:
             place.took_ns.append(call.took_ns)
@@ -246,7 +248,7 @@ class UnusedForwardsProbe:
         if not place.is_used and place.in_vain + len(place.waiting) < _MOST_LOOKS:
             self._look(place, call)
 
-    def _follow(self, call: ModuleCall, key: _Key) -> None:
+    def _follow(self, call: ModuleCall, key: Key) -> None:
         """Notes whose results a call was given: of a maker's its judge learns, though detached."""
         waiting = [
             (place, one)
@@ -380,6 +382,7 @@ class UnusedForwardsProbe:
                 "looks": place.in_vain,
                 "share": place.ns_in_all() / all_ns,
                 "seconds": place.ns_in_all() * each / 1e9,
+                "may_be_target": self._lines.may_be_target_of((site, name), self._is_used),
             }
             for (site, name), place in found.items()
         ]
@@ -391,7 +394,7 @@ class UnusedForwardsProbe:
             self._are_repeats_told = bool(told)
             self._session.note_state({"repeated_forwards": told})
 
-    def _is_learned_from(self, key: _Key) -> bool:
+    def _is_learned_from(self, key: Key) -> bool:
         """Whether what a line's calls give goes, by way of others, into one that is."""
         known, ahead = {key}, [key]
         while ahead:
@@ -399,6 +402,9 @@ class UnusedForwardsProbe:
                 known.add(into)
                 ahead.append(into)
         return any(self._places[one].is_used for one in known)
+
+    def _is_used(self, key: Key) -> bool:
+        return key in self._places and self._places[key].is_used
 
     def _is_in_vain(self, place: _Place) -> bool:
         if place.is_used or place.is_loss or not place.is_trained or place.has_no_graph:

@@ -40,8 +40,8 @@ _IN_STEPS: Final = (
     recomputed_forward.ID,
     padded_batches.ID,
 )
-# At most they save twice what they are ranked by.
-_RANKED_BY_HALF: Final = (few_threads.ID, unused_forward.ID)
+# At most it saves twice what it is ranked by.
+_RANKED_BY_HALF: Final = (few_threads.ID,)
 # What the second saves is among what the first does.
 _WITHIN: Final = {dense_embeddings.ID: slow_optimizer.ID}
 # While the host is at them a device idles, after syncs too.
@@ -131,6 +131,8 @@ def _most_of_workers(case: Case, of_loader: Sequence[Finding]) -> float:
 
 
 def _most_saved_s(finding: Finding) -> float:
+    if finding.id == unused_forward.ID:
+        return float(finding.evidence[unused_forward.MOST_S])
     return (finding.recoverable_s or 0.0) * (2 if finding.id in _RANKED_BY_HALF else 1)
 
 
