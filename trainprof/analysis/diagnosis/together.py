@@ -13,6 +13,7 @@ from trainprof.analysis.diagnosis import (
     emptied_cache,
     exposed_syncs,
     few_threads,
+    forward_by_sample,
     gc_pauses,
     launch_bound,
     padded_batches,
@@ -23,6 +24,7 @@ from trainprof.analysis.diagnosis import (
     slow_optimizer,
     slow_pass_starts,
     slow_validation,
+    untrained_modules,
     unused_forward,
     worker_restart,
 )
@@ -39,9 +41,10 @@ _IN_STEPS: Final = (
     double_precision.ID,
     recomputed_forward.ID,
     padded_batches.ID,
+    untrained_modules.ID,
 )
-# At most it saves twice what it is ranked by.
-_RANKED_BY_HALF: Final = (few_threads.ID,)
+# At most they save twice what they are ranked by.
+_RANKED_BY_HALF: Final = (few_threads.ID, forward_by_sample.ID)
 # What the second saves is among what the first does.
 _WITHIN: Final = {dense_embeddings.ID: slow_optimizer.ID}
 # While the host is at them a device idles, after syncs too.
