@@ -24,7 +24,7 @@ class _Place:
     """The calls of a model from one line, while it was watched.
 
     Attributes:
-        updates: After which a call came.
+        updates: After which a call came; a window begins with one.
         added: Calls whose gradients came on top of those of the call before.
         version: How often parameters had been written by the last call; -1 before the first one of
             a window.
@@ -75,8 +75,6 @@ class GradientSyncs:
             return
         before, place.version = place.version, sum(one._version for one in some)
         passed, place.met_at = passes > place.met_at, passes
-        if before == -1:
-            return
         if before != place.version:
             place.updates += 1
         elif passed and self._have_gradients(some):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 from types import ModuleType
 from typing import Any, Final
 
+from trainprof.probes.elements import elements_of, is_container
 from trainprof.probes.given_tensors import GivenTensors, others_in
 from trainprof.probes.graph_look import Autograd
 from trainprof.probes.graph_walk import is_leaf
@@ -24,6 +27,8 @@ _EVERY_SO_MANY_PASSES: Final = 6
 # Calls of a line whose graph and module are gone through: then it is known what it does.
 _MOST_LOOKS: Final = 128
 _MOST_NODES: Final = 2_000
+_MOST_NESTED: Final = 3
+_MOST_ELEMENTS: Final = 64
 _NUMBERS: Final = (int, float, bool)
 _OF_TORCH: Final = ("_parameters", "_buffers", "_modules")
 
@@ -35,11 +40,13 @@ class _Row:
     Attributes:
         batch: What those for rows of one batch have in common.
         number: Of the row.
+        state: That the module had after it, None where that was not looked at.
         storages: Of the batch, weakly.
     """
 
     batch: tuple[Any, ...]
     number: int
+    state: tuple[Any, ...] | None
     storages: list[Any]
 
 
@@ -120,6 +127,7 @@ class SampleCalls:
             before is not None
             and row.batch == before.batch
             and row.number not in place.known
+            and (row.state == before.state or None in (row.state, before.state))
             and not any(storage.expired() for storage in before.storages)
         )
         if not is_same:
@@ -133,7 +141,7 @@ class SampleCalls:
 
     def _row_of(self, call: ModuleCall, passes: int, *, with_state: bool) -> _Row | None:
         tensors = self._tensors.all_in(call.inputs)
-        if not tensors or any(one.requires_grad or one.is_inference() for one in tensors):
+        if not tensors or any(one.is_inference() for one in tensors):
             return None
         storages = self._tensors.storages(tensors)
         if len(storages) < len(tensors):
@@ -150,9 +158,9 @@ class SampleCalls:
         if len(common) < len(tensors):
             return None
         shapes = tuple(tuple(one.shape) for one in tensors)
-        state = self._state_of(call.module) if with_state else ()
-        batch = (passes, id(call.module), common, shapes, others_in(call), with_state, state)
-        return _Row(batch, number, storages)
+        state = self._state_of(call.module) if with_state else None
+        batch = (passes, id(call.module), common, shapes, others_in(call))
+        return _Row(batch, number, state, storages)
 
     def _see_graph(self, place: _Place, call: ModuleCall) -> None:
         """Notes where a call goes on with what was computed before it, besides weights."""
@@ -181,13 +189,17 @@ class SampleCalls:
         for holder in modules_of(module):
             held = getattr(holder, "__dict__", {})
             things = [one for name, one in held.items() if name not in _OF_TORCH]
-            things += [*held.get("_buffers", {}).values()]
-            for one in things:
-                if issubclass(type(one), self._tensor):
-                    state.append((id(one), one._version))
-                elif type(one) in _NUMBERS:
-                    state.append(one)
+            self._note_state([*things, held.get("_buffers", {})], state)
         return tuple(state)
+
+    def _note_state(self, things: Iterable[Any], state: list[Any], depth: int = 0) -> None:
+        for one in things:
+            if issubclass(type(one), self._tensor):
+                state.append((id(one), one._version))
+            elif type(one) in _NUMBERS:
+                state.append(one)
+            elif is_container(one) and depth < _MOST_NESTED:
+                self._note_state(islice(elements_of(one), _MOST_ELEMENTS), state, depth + 1)
 
     def told(self, passes: int, per_watched: float) -> list[dict[str, Any]]:
         """Returns the lines that take batches apart.
