@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from trainprof.analysis.facts import dicts_in, integer, last_note, number
+from trainprof.analysis.facts import dicts_in, integer, last_note, number, share_in
 from trainprof.analysis.names import Sites
 
 # What modules without parameters do, as probes/side_modules.py tells it.
@@ -28,6 +28,7 @@ class SampleCalls:
         rows: Samples of a batch, as a mean.
         each_s: Of the host, by one call.
         seconds: Likewise, in the run, by all of them.
+        share: Of the host's time in forwards with gradients.
     """
 
     site: str | None
@@ -35,6 +36,7 @@ class SampleCalls:
     rows: float
     each_s: float
     seconds: float
+    share: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,7 @@ def sample_calls(told: Iterable[Mapping[str, Any]], sites: Sites) -> list[Sample
             rows=rows,
             each_s=max(number(one.get("each_s"), 0.0), 0.0),
             seconds=max(number(one.get("seconds"), 0.0), 0.0),
+            share=share_in(one.get("share")),
         )
         for one in dicts_in(last_note(told, _SAMPLES).get(_SAMPLES))
         if (rows := number(one.get("rows"), 0.0)) > 1

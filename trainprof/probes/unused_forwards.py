@@ -358,14 +358,12 @@ class UnusedForwardsProbe:
         if not found and not self._told:
             return
         self._told = list(found)
-        forwards = [place for place in self._places.values() if not place.is_loss]
-        all_ns = max(sum(place.ns_in_all() for place in forwards), 1.0)
         told = [
             {
                 "site": site,
                 "class": name,
                 "looks": place.in_vain,
-                "share": place.ns_in_all() / all_ns,
+                "share": self._share_of((site, name)),
                 "seconds": place.ns_in_all() * each / 1e9,
                 "may_be_target": self._lines.may_be_target_of((site, name), self._is_used),
             }
@@ -377,8 +375,18 @@ class UnusedForwardsProbe:
         for name, other in self._others().items():
             told = other.told(self._passes, each)
             if told or name in self._others_told:
-                self._session.note_state({name: told})
+                shared = [
+                    {**one, "share": self._share_of((one["site"], one["class"]))} for one in told
+                ]
+                self._session.note_state({name: shared})
             (self._others_told.add if told else self._others_told.discard)(name)
+
+    def _share_of(self, key: Key) -> float:
+        """Returns a line's share of what forwards with gradients took, 0 of any others."""
+        forwards = [place for place in self._places.values() if not place.is_loss]
+        place = self._places.get(key)
+        all_ns = sum(one.ns_in_all() for one in forwards)
+        return place.ns_in_all() / max(all_ns, 1.0) if place is not None else 0.0
 
     def _is_learned_from(self, key: Key) -> bool:
         """Whether what a line's calls give goes, by way of others, into one that is."""

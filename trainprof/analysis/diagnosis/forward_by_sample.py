@@ -10,7 +10,8 @@ between, eight and more ahead of each pass of backward. So all of the batch was 
 first call (it is not so where an environment answers each of them), and all that they keep for
 backward is held at once anyway. Calls that go on with what another one gave, or leave something in
 the module, do not count, as with cells of recurrent networks; nor does a model with layers whose
-first dimension may be that of a sequence. Only calls of no more than 2 ms count, on the CPU.
+first dimension may be that of a sequence. Only calls of no more than 2 ms count, on the CPU. Of
+backward, their share of forwards is taken.
 
 When it is wrong: where the model means a single sample by it: BatchNorm in training mode, which
 takes its statistics from what one call is given, or code that decides by a sample's numbers. How
@@ -32,6 +33,7 @@ from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.gains import of_python
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
+from trainprof.analysis.diagnosis.unused_forward import with_gradients_s
 from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.verdict_level import percent
@@ -88,11 +90,8 @@ def find(case: Case) -> Finding | None:
 
 def _saved_s(case: Case, told: SampleCalls) -> float:
     """Returns what goes at most: all but one call's share, and of backward as much."""
-    forward_s = case.training.get("forward", 0.0)
-    if forward_s <= 0:
-        return 0.0
-    part = min(told.seconds / forward_s, 1.0) * (1 - 1 / told.rows)
-    return part * (forward_s + case.training.get("backward", 0.0))
+    spent_s = with_gradients_s(case) + case.training.get("backward", 0.0)
+    return told.share * (1 - 1 / told.rows) * spent_s
 
 
 def _also(told: SampleCalls) -> str:

@@ -75,7 +75,7 @@ def find(case: Case) -> Finding | None:
     if not told or case.training_s <= 0:
         return None
     part = sum(one.share for one in told)
-    forward_s = _with_gradients_s(case)
+    forward_s = with_gradients_s(case)
     seconds = part * forward_s
     # The share is of all calls of modules, those in a dataset too, and compiling is in the
     # forwards: of the whole run on the host it is better known what the calls took.
@@ -123,7 +123,7 @@ def _likely_to_go(told: Sequence[UnusedForwards]) -> float:
     return sum(w * s for w, s in zip(weights, spent_s, strict=True)) / sum(spent_s)
 
 
-def _with_gradients_s(case: Case) -> float:
+def with_gradients_s(case: Case) -> float:
     """Returns the seconds of forwards with gradients: a device's with all, nobody knows better."""
     training = case.summary.training
     without_s = 0.0 if case.is_on_device else training.forward_without_grad_s * training.steps
