@@ -103,6 +103,6 @@ class GradientSyncs:
         """
         return [
             {"site": site, "class": name, "batches": 1 + place.added / place.updates}
-            for (site, name), place in self._places.items()
+            for (site, name, _), place in self._places.items()
             if not place.is_out and place.updates >= _ENOUGH_UPDATES and place.added > 0
         ]

@@ -10,8 +10,9 @@ from trainprof.probes.session import ModuleCall
 
 _MOST_MODULES: Final = 64
 _MOST_LINES: Final = 16
-# Of a call: its line's number, and its class's name.
-Key: TypeAlias = tuple[int, str]
+# Of a call: its line's number, its class's name, and whether it has parameters: model(change(x))
+# may be of two of one class.
+Key: TypeAlias = tuple[int, str, bool]
 
 
 class LinesOfModules:

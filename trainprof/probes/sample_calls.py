@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 from types import ModuleType
@@ -87,8 +87,20 @@ class SampleCalls:
     recurrent network does.
     """
 
-    def __init__(self, torch: ModuleType, autograd: Autograd, tensors: GivenTensors) -> None:
-        self._autograd, self._tensors = autograd, tensors
+    def __init__(
+        self,
+        torch: ModuleType,
+        autograd: Autograd,
+        tensors: GivenTensors,
+        share_of: Callable[[Key], float],
+    ) -> None:
+        """Begins with none.
+
+        Args:
+            torch, autograd, tensors: What is asked of calls.
+            share_of: Returns a line's share of what forwards with gradients took.
+        """
+        self._autograd, self._tensors, self._share_of = autograd, tensors, share_of
         self._tensor = torch.Tensor
         self._recurrent = (torch.nn.RNNBase, torch.nn.RNNCellBase)
         self._attending = torch.nn.MultiheadAttention
@@ -210,13 +222,14 @@ class SampleCalls:
         """
         return [
             {
-                "site": site,
-                "class": name,
+                "site": key[0],
+                "class": key[1],
                 "rows": place.calls / place.batches,
                 "each_s": median(place.took_ns) / 1e9,
                 "seconds": place.calls * median(place.took_ns) * per_watched / 1e9,
+                "share": self._share_of(key),
             }
-            for (site, name), place in self._places.items()
+            for key, place in self._places.items()
             if not place.is_out
             and place.batches >= _ENOUGH_BATCHES
             and place.calls >= _ENOUGH_ROWS * place.batches

@@ -10,7 +10,7 @@ from trainprof.probes.given_tensors import GivenTensors
 from trainprof.probes.graph_look import Autograd
 from trainprof.probes.lines_of_modules import Key
 from trainprof.probes.middle import median
-from trainprof.probes.module_parts import modules_of, parameters_of
+from trainprof.probes.module_parts import modules_of
 from trainprof.probes.session import ModuleCall
 
 # What they do, as it is told.
@@ -114,17 +114,17 @@ class SideModules:
 
         Args:
             call: Of any module.
-            key: Its line, and its class.
+            key: Its line, its class, and whether it has parameters.
             passes: Of backward, before it.
             learns: It is of a model that is trained, with gradients.
         """
         if passes != self._passes:
             self._begin_step(passes)
         with self._autograd.unseen():
-            if next(parameters_of(call.module), None) is None:
-                self._meet_without_parameters(call, key, passes)
-            else:
+            if key[2]:
                 self._meet_model(call, learns=learns)
+            else:
+                self._meet_without_parameters(call, key, passes)
 
     def _meet_model(self, call: ModuleCall, *, learns: bool) -> None:
         if learns and self._made:
@@ -185,7 +185,7 @@ class SideModules:
                 "calls": place.calls,
                 "seconds": place.calls * median(place.took_ns) * per_watched / 1e9,
             }
-            for (site, name), place in self._places.items()
+            for (site, name, _), place in self._places.items()
             if not place.is_out
             and place.calls >= _ENOUGH_CALLS
             and place.role is not None

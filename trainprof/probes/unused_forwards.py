@@ -116,7 +116,7 @@ class UnusedForwardsProbe:
     name = "unused_forwards"
 
     def _reset(self) -> None:
-        # By the line and the class's name.
+        # By the line, the class's name, and whether it has parameters.
         self._places: dict[Key, _Place] = {}
         self._thread = 0
         # Of backward while it was watched; of updates: all before the countdown, what it began at,
@@ -131,7 +131,7 @@ class UnusedForwardsProbe:
         self._told: list[Key] = []
         self._lines = LinesOfModules(self._tensors.identified)
         self._repeats = RepeatedForwards(self._tensors.identified)
-        self._samples = SampleCalls(self._torch, self._autograd, self._tensors)
+        self._samples = SampleCalls(self._torch, self._autograd, self._tensors, self._share_of)
         self._sides = SideModules(self._autograd, self._tensors)
         self._syncs = GradientSyncs(self._autograd)
         self._others_told: set[str] = set()
@@ -220,7 +220,8 @@ class UnusedForwardsProbe:
         if get_ident() != self._thread or self._depth:
             return
         began_ns = self._session.now()
-        key = call.site, type(call.module).__qualname__
+        has_parameters = next(parameters_of(call.module), None) is not None
+        key = call.site, type(call.module).__qualname__, has_parameters
         learns = False
         if self._torch.is_grad_enabled():
             self._repeats.learns(call, self._passes)
@@ -240,7 +241,7 @@ class UnusedForwardsProbe:
         if get_ident() != self._thread or self._depth or not self._torch.is_grad_enabled():
             return
         began_ns = self._session.now()
-        key = call.site, call.module
+        key = call.site, call.module, False
         place = self._places.get(key)
         if place is None and len(self._places) < _MOST_PLACES:
             place = self._places[key] = _Place(is_trained=False, is_loss=True)
@@ -360,14 +361,14 @@ class UnusedForwardsProbe:
         self._told = list(found)
         told = [
             {
-                "site": site,
-                "class": name,
+                "site": key[0],
+                "class": key[1],
                 "looks": place.in_vain,
-                "share": self._share_of((site, name)),
+                "share": self._share_of(key),
                 "seconds": place.ns_in_all() * each / 1e9,
-                "may_be_target": self._lines.may_be_target_of((site, name), self._is_used),
+                "may_be_target": self._lines.may_be_target_of(key, self._is_used),
             }
-            for (site, name), place in found.items()
+            for key, place in found.items()
         ]
         self._session.note_state({"unused_forwards": told})
 
@@ -375,10 +376,7 @@ class UnusedForwardsProbe:
         for name, other in self._others().items():
             told = other.told(self._passes, each)
             if told or name in self._others_told:
-                shared = [
-                    {**one, "share": self._share_of((one["site"], one["class"]))} for one in told
-                ]
-                self._session.note_state({name: shared})
+                self._session.note_state({name: told})
             (self._others_told.add if told else self._others_told.discard)(name)
 
     def _share_of(self, key: Key) -> float:

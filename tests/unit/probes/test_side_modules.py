@@ -24,10 +24,6 @@ STEPS = 40
 CLOCK = FakeClock()
 
 
-class Model(nn.Sequential):
-    pass
-
-
 class Slow(nn.Module):
     """Takes a quarter of a second of the fake clock, and has nothing to learn."""
 
@@ -63,7 +59,7 @@ class Scaled(Slow):
 
 @pytest.fixture
 def model() -> nn.Module:
-    return Model(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
+    return nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
 
 
 def told(recorder: Recorder) -> list[dict[str, Any]]:
@@ -119,9 +115,17 @@ def prepares_in_two_steps(step: int, model: nn.Module, inputs: torch.Tensor, upd
     update(model(scaled(slow(inputs))).square().mean())
 
 
+ALIKE = nn.Sequential(slow)
+
+
+def prepares_by_a_module_of_the_same_class(step: int, model: Any, inputs: Any, update: Any) -> None:
+    update(model(ALIKE(inputs)).square().mean())
+
+
 @pytest.mark.parametrize(
     ("step", "lines", "calls"),
     [
+        (prepares_by_a_module_of_the_same_class, 1, 1),
         (prepares, 1, 1),
         (prepares_without_gradients, 1, 1),
         (prepares_two_views, 1, 2),

@@ -451,6 +451,19 @@ def test_storages_live_no_longer_for_it(recorder: Recorder) -> None:
     assert not any(alive)
 
 
+def test_what_prepares_its_input_may_be_of_the_same_class(recorder: Recorder) -> None:
+    changes = Model(nn.Tanh())
+
+    def looks(step: int, model: nn.Module, inputs: torch.Tensor) -> None:
+        model(changes(inputs + 1))
+
+    start(recorder)
+    train(Model(*layers()), looks)
+    found = told(recorder)
+    assert found is not None
+    assert [one["class"] for one in found] == ["Model"]
+
+
 def test_each_line_is_told_apart_and_of_dicts_and_tuples_as_well(recorder: Recorder) -> None:
     class Output(nn.Module):
         def __init__(self) -> None:
