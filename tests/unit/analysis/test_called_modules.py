@@ -69,6 +69,11 @@ def test_calls_that_gain_little(told: list[SampleCalls]) -> None:
     assert found(called(sample_calls=told), "forward_by_sample") == []
 
 
+def test_rows_that_are_computed_again_may_be_for_want_of_memory() -> None:
+    case = called(sample_calls=[ROWS], is_checkpointing=True)
+    assert found(case, "forward_by_sample") == []
+
+
 def test_on_a_device_launches_are_told_of_instead() -> None:
     case = called(sample_calls=[ROWS], side_modules=[AUGMENT])
     run = replace(case.summary.run, device="cuda:0")

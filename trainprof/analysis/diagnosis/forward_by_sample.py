@@ -11,7 +11,8 @@ first call (it is not so where an environment answers each of them), and all tha
 backward is held at once anyway. Calls that go on with what another one gave, or leave something in
 the module, do not count, as with cells of recurrent networks; nor does a model with layers whose
 first dimension may be that of a sequence. Only calls of no more than 2 ms count, on the CPU. Of
-backward, their share of forwards is taken.
+backward, their share of forwards is taken. Where forwards are computed again for want of memory,
+nothing is said.
 
 When it is wrong: where the model means a single sample by it: BatchNorm in training mode, which
 takes its statistics from what one call is given, or code that decides by a sample's numbers. How
@@ -57,6 +58,8 @@ def find(case: Case) -> Finding | None:
     most_s = case.threshold(ID, "call_ms", THRESHOLDS["call_ms"].value) / 1e3
     told = [one for one in case.torch.sample_calls if one.each_s <= most_s]
     if not told or case.is_on_device or case.training_s <= 0:
+        return None
+    if case.recomputes_forwards:  # then rows may be there for memory's sake
         return None
     seconds = sum(_saved_s(case, one) for one in told)
     share = seconds / case.training_s
